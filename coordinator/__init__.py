@@ -1,0 +1,1 @@
+"""The coordinator: assigns tasks, records submissions, tallies verdicts, settles epochs."""

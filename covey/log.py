@@ -1,0 +1,35 @@
+"""The one structured logger.  A role calls `configure` once; everybody else calls `get_logger`.
+
+Lines are key=value on a terminal and JSON elsewhere; secrets never enter an event, because only named values do.
+"""
+
+import logging
+import sys
+
+import structlog
+
+
+def configure(role: str, *, level: str = "info", json: bool | None = None) -> None:
+    """Log to standard error from `level` up; every line carries the role's name."""
+    as_json = not sys.stderr.isatty() if json is None else json
+    renderer: structlog.typing.Processor = (
+        structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer()
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    structlog.contextvars.bind_contextvars(role=role)
+
+
+def get_logger() -> structlog.stdlib.BoundLogger:
+    """The logger; values are passed by name: `log.info("task claimed", task=7)`."""
+    logger: structlog.stdlib.BoundLogger = structlog.get_logger()
+    return logger

@@ -1,0 +1,60 @@
+"""Merkle trees as in OpenZeppelin's merkle-tree: leaves hashed twice and sorted, pairs hashed in sorted order.
+
+Called by the coordinator (settlement) and by anyone who recomputes a root.  A proof verifies with MerkleProof.sol.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from eth_abi.abi import encode
+from eth_utils.crypto import keccak
+
+from covey.protocol.ids import ZERO_HASH, Address, Hash, PoolId, hash_from_bytes, hash_to_bytes
+
+REWARD_LEAF_TYPES = ("uint256", "address", "uint256", "address", "uint256")
+
+
+def compute_leaf(types: Sequence[str], values: Sequence[Any]) -> bytes:
+    """keccak(keccak(abi.encode(values))): the double hash keeps leaves apart from inner nodes."""
+    return keccak(keccak(encode(list(types), list(values))))
+
+
+def compute_reward_leaf(*, chain: int, ledger: Address, pool: PoolId, contributor: Address, cumulative: int) -> bytes:
+    """Leaf of what `contributor` has earned in the pool since its start, in the token's smallest unit."""
+    return compute_leaf(REWARD_LEAF_TYPES, (chain, ledger, pool, contributor, cumulative))
+
+
+class MerkleTree:
+    """A tree over 32-byte leaves.  Example: `MerkleTree([a, b]).root`; the root of no leaves is zero."""
+
+    def __init__(self, leaves: Sequence[bytes]) -> None:
+        self._leaves = sorted(leaves)
+        count = len(self._leaves)
+        self._nodes: list[bytes] = [b""] * max(0, count - 1) + self._leaves[::-1]
+        for i in range(count - 2, -1, -1):
+            self._nodes[i] = _hash_pair(self._nodes[2 * i + 1], self._nodes[2 * i + 2])
+
+    @property
+    def root(self) -> Hash:
+        return hash_from_bytes(self._nodes[0]) if self._nodes else ZERO_HASH
+
+    def get_proof(self, leaf: bytes) -> list[Hash]:
+        """Siblings from the leaf to the root; raise ValueError when the leaf is not in the tree."""
+        i = len(self._nodes) - 1 - self._leaves.index(leaf)
+        proof = []
+        while i > 0:
+            proof.append(hash_from_bytes(self._nodes[i + 1 if i % 2 else i - 1]))
+            i = (i - 1) // 2
+        return proof
+
+
+def is_in_tree(root: Hash, leaf: bytes, proof: Sequence[Hash]) -> bool:
+    """Whether `proof` leads from `leaf` to `root`."""
+    node = leaf
+    for sibling in proof:
+        node = _hash_pair(node, hash_to_bytes(sibling))
+    return hash_from_bytes(node) == root
+
+
+def _hash_pair(a: bytes, b: bytes) -> bytes:
+    return keccak(min(a, b) + max(a, b))

@@ -1,0 +1,205 @@
+"""The EIP-712 messages: what the chain may ever have to check is signed in this form and no other.
+
+Each message is a frozen dataclass with the type's fields in order (camelCase on chain); `sign` and `recover_signer`
+work for all of them.
+Domain: name "Covey", version "1", the chain, and the contract that checks the message.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from eth_account import Account
+from eth_account.messages import SignableMessage, encode_typed_data
+from eth_keys.exceptions import BadSignature
+from eth_utils.address import is_checksum_address
+from eth_utils.crypto import keccak
+from eth_utils.exceptions import ValidationError
+
+from covey.errors import ProtocolError
+from covey.protocol.ids import Address, Hash, LeaseId, PoolId, Step, TaskId, hash_from_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Domain:
+    """Chain and verifying contract of a signature."""
+
+    chain_id: int
+    contract: Address
+
+
+class Message(Protocol):
+    """What `sign` takes: a dataclass with TYPES, the Solidity type of each field by name."""
+
+    TYPES: ClassVar[dict[str, str]]
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+class Signer(Protocol):
+    """A key that signs.  eth-account's LocalAccount is one."""
+
+    @property
+    def address(self) -> Any: ...
+    def sign_message(self, signable_message: SignableMessage) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRegistration:
+    """A contributor vouches for a node and the node agrees; checked by NodeRegistry."""
+
+    TYPES: ClassVar[dict[str, str]] = {
+        "pool": "uint256",
+        "contributor": "address",
+        "node": "address",
+        "nonce": "uint256",
+        "deadline": "uint256",
+    }
+    pool: PoolId
+    contributor: Address
+    node: Address
+    nonce: int
+    deadline: int
+    """Unix seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """A node's claim that it delivered a task's groups; checked by SlashingCourt."""
+
+    TYPES: ClassVar[dict[str, str]] = {
+        "pool": "uint256",
+        "task": "uint256",
+        "lease": "uint256",
+        "node": "address",
+        "contributor": "address",
+        "policy_version": "uint64",
+        "work_key": "bytes32",
+        "groups": "uint32",
+        "units": "uint64",
+        "deadline": "uint64",
+    }
+    pool: PoolId
+    task: TaskId
+    lease: LeaseId
+    node: Address
+    contributor: Address
+    policy_version: Step
+    work_key: Hash
+    groups: int
+    units: int
+    deadline: int
+    """Unix seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Countersignature:
+    """The operator's promise to settle a receipt; checked by EpochLedger."""
+
+    TYPES: ClassVar[dict[str, str]] = {"receipt_hash": "bytes32", "block_number": "uint64", "latest_epoch": "uint64"}
+    receipt_hash: Hash
+    block_number: int
+    latest_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """A validator's signed judgement; checked by SlashingCourt."""
+
+    TYPES: ClassVar[dict[str, str]] = {
+        "pool": "uint256",
+        "receipt_hash": "bytes32",
+        "work_key": "bytes32",
+        "validator": "address",
+        "outcome": "uint8",
+        "reason": "uint8",
+        "severity": "uint8",
+        "units": "uint64",
+        "evidence_hash": "bytes32",
+        "deadline": "uint64",
+    }
+    pool: PoolId
+    receipt_hash: Hash
+    work_key: Hash
+    validator: Address
+    outcome: int
+    reason: int
+    severity: int
+    units: int
+    evidence_hash: Hash
+    deadline: int
+
+
+def to_dict(message: Message) -> dict[str, Any]:
+    """Fields by name, ready for JSON."""
+    return {name: getattr(message, name) for name in message.TYPES}
+
+
+def encode_message(message: Message, domain: Domain) -> SignableMessage:
+    """The EIP-712 encoding; raise ProtocolError when a value does not fit its type."""
+    name = type(message).__name__
+    _require_fields(message)
+    return encode_typed_data(
+        {"name": "Covey", "version": "1", "chainId": domain.chain_id, "verifyingContract": domain.contract},
+        {name: [{"name": _to_camel(field), "type": kind} for field, kind in message.TYPES.items()]},
+        {_to_camel(field): value for field, value in to_dict(message).items()},
+    )
+
+
+def compute_digest(message: Message, domain: Domain) -> Hash:
+    """keccak256(0x19 0x01 domain struct): what is signed."""
+    signable = encode_message(message, domain)
+    return hash_from_bytes(keccak(b"\x19" + signable.version + signable.header + signable.body))
+
+
+def compute_struct_hash(message: Message) -> Hash:
+    """hashStruct(message), without a domain: `receipt_hash` is this hash of a Receipt."""
+    anywhere = Domain(chain_id=0, contract=Address("0x" + "00" * 20))
+    return hash_from_bytes(encode_message(message, anywhere).body)
+
+
+def sign(message: Message, domain: Domain, signer: Signer) -> str:
+    """65-byte signature as 0x-hexadecimal."""
+    signed = signer.sign_message(encode_message(message, domain))
+    return "0x" + bytes(signed.signature).hex()
+
+
+def recover_signer(message: Message, domain: Domain, signature: str) -> Address:
+    """Who signed; raise ProtocolError("bad_signature") for what is not a signature."""
+    if len(signature) != 132 or not signature.startswith("0x"):
+        raise ProtocolError("bad_signature", "a signature is 0x and 130 hexadecimal digits", status=401)
+    try:
+        return Address(Account.recover_message(encode_message(message, domain), signature=signature))
+    except (ValueError, BadSignature, ValidationError) as error:
+        raise ProtocolError("bad_signature", "the signature does not recover", status=401) from error
+
+
+def require_signer(message: Message, domain: Domain, signature: str, expected: Address) -> None:
+    """Return when `expected` signed `message`; raise ProtocolError("bad_signature") otherwise."""
+    if recover_signer(message, domain, signature) != expected:
+        raise ProtocolError("bad_signature", f"not signed by {expected}", status=401)
+
+
+def _to_camel(name: str) -> str:
+    """policy_version -> policyVersion: Solidity's spelling."""
+    head, *tail = name.split("_")
+    return head + "".join(part.capitalize() for part in tail)
+
+
+def _require_fields(message: Message) -> None:
+    for name, kind in message.TYPES.items():
+        value = getattr(message, name)
+        if kind.startswith("uint"):
+            fits = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << int(kind[4:])
+        elif kind == "address":
+            fits = isinstance(value, str) and is_checksum_address(value)
+        else:
+            fits = isinstance(value, str) and len(value) == 66 and value == value.lower() and _is_hex(value)
+        if not fits:
+            raise ProtocolError("bad_message", f"{type(message).__name__}.{name} is not a {kind}")
+
+
+def _is_hex(value: str) -> bool:
+    try:
+        bytes.fromhex(value.removeprefix("0x"))
+    except ValueError:
+        return False
+    return value.startswith("0x")

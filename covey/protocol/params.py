@@ -1,0 +1,119 @@
+"""The parameters of a pool: fixed at creation, published on chain with their hash, the same for every party.
+
+Money, windows and quorum that contracts must see stand in the contract's terms; everything else stands here.
+"""
+
+import json
+from typing import Annotated, Literal, Self
+
+from eth_utils.crypto import keccak
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+
+from covey.errors import ProtocolError
+from covey.protocol import canonical
+from covey.protocol.ids import Hash, hash_from_bytes
+
+Count = Annotated[int, Field(gt=0, le=1 << 31)]
+Seconds = Annotated[float, Field(gt=0, le=1e9)]
+Limit = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+MAX_PARAMS_BYTES = 16_384
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class EnvironmentParams(_Part):
+    """Which prompts and which reward.  Example: kind="reasoning_gym", options={"name": "spell_backward"}."""
+
+    kind: str = Field(max_length=64)
+    options: dict[str, JsonValue] = Field(default_factory=dict, max_length=32)
+
+
+class ModelParams(_Part):
+    """Limits and arithmetic of the model; the weights themselves are the published policies."""
+
+    compute_dtype: Literal["float32", "bfloat16"] = "float32"
+    max_prompt_tokens: Count = 512
+    max_completion_tokens: Count = 8
+    temperature: float = Field(default=1.0, gt=0, le=10, allow_inf_nan=False)
+
+
+class VerificationParams(_Part):
+    """Thresholds of the calibrated mode and how work is audited (recipe: fp32 pairs)."""
+
+    mode: Literal["exact", "calibrated"] = "calibrated"
+    proof_window: Count = 32
+    proof_top_k: Count = 128
+    exponent_max: int = Field(default=3, ge=0)
+    mantissa_mean_max: Limit = 0.02
+    margin_max: Limit = 1e-4
+    logprob_mean_max: Limit = 2e-5
+    logprob_max: Limit = 1e-3
+    audit_rate: float = Field(default=0.1, ge=0, le=1)
+    newcomer_submissions: int = Field(default=8, ge=0)
+    """A node is replayed fully until so many of its submissions were accepted."""
+
+
+class PoolParams(_Part):
+    """All of a pool's parameters.  Example: `PoolParams(environment=..., model=...)`."""
+
+    version: Literal[1] = 1
+    name: str = Field(min_length=1, max_length=64)
+    environment: EnvironmentParams
+    model: ModelParams = ModelParams()
+    verification: VerificationParams = VerificationParams()
+    group_size: int = Field(default=8, ge=2, le=1024)
+    groups_per_step: Count = 16
+    groups_per_task: int = Field(default=2, ge=1, le=1024)
+    max_staleness: int = Field(default=1, ge=0, le=64)
+    quorum: int = Field(default=2, ge=1, le=64)
+    lease_seconds: Seconds = 30
+    cooldown_seconds: Seconds = 5
+    judgement_seconds: Seconds = 30
+    receipt_seconds: Seconds = 86_400
+    """How long a signed receipt is valid."""
+    epoch_seconds: Seconds = 20
+    epoch_leaves: Count = 4096
+    strikes_to_suspend: Count = 8
+    max_submission_bytes: int = Field(default=4 << 20, ge=1024, le=1 << 30)
+
+    @model_validator(mode="after")
+    def _require_whole_tasks(self) -> Self:
+        if self.groups_per_step % self.groups_per_task:
+            raise ValueError("groups_per_step must be a multiple of groups_per_task")
+        return self
+
+    @property
+    def max_judgements(self) -> int:
+        """Judgements of one submission before it is void: twice the quorum."""
+        return 2 * self.quorum
+
+    @property
+    def rollouts_per_task(self) -> int:
+        return self.groups_per_task * self.group_size
+
+    @property
+    def max_task_units(self) -> int:
+        """Cap of a submission's units: groups x group size x maximal tokens."""
+        return self.rollouts_per_task * self.model.max_completion_tokens
+
+    def to_text(self) -> str:
+        """The canonical JSON that stands on chain."""
+        return canonical.to_bytes(self.model_dump(mode="json")).decode()
+
+    def compute_hash(self) -> Hash:
+        """keccak256 of the text, as PoolRegistry computes it."""
+        return hash_from_bytes(keccak(self.to_text().encode()))
+
+    @classmethod
+    def from_text(cls, text: str, expected_hash: Hash) -> Self:
+        """Parse what the chain's event holds; raise ProtocolError when hash or content is wrong."""
+        if len(text.encode()) > MAX_PARAMS_BYTES:
+            raise ProtocolError("bad_params", f"parameters are over {MAX_PARAMS_BYTES} bytes")
+        if hash_from_bytes(keccak(text.encode())) != expected_hash:
+            raise ProtocolError("bad_params", "parameters do not have the hash that the chain holds")
+        try:
+            return cls.model_validate(json.loads(text))
+        except (ValidationError, ValueError) as error:
+            raise ProtocolError("bad_params", f"parameters do not parse: {error}") from error

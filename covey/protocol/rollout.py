@@ -1,0 +1,163 @@
+"""The file of a submission: one row per rollout, Parquet, written by workers and read by strangers.
+
+`encode` is deterministic.  `decode` is for hostile bytes: it checks sizes, schema and decoded size before any row is
+materialised, and belongs into a process that may die (`covey.sandbox` with `decode_json`).
+"""
+
+import io
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from covey.errors import ProtocolError
+from covey.protocol.ids import GroupId
+
+SCHEMA = pa.schema(
+    [
+        pa.field("group", pa.int32(), nullable=False),
+        pa.field("sibling", pa.int32(), nullable=False),
+        pa.field("seed", pa.int64(), nullable=False),
+        pa.field("prompt", pa.list_(pa.field("element", pa.int32(), nullable=False)), nullable=False),
+        pa.field("tokens", pa.list_(pa.field("element", pa.int32(), nullable=False)), nullable=False),
+        pa.field("logprobs", pa.list_(pa.field("element", pa.float32(), nullable=False)), nullable=False),
+        pa.field("proofs", pa.list_(pa.field("element", pa.binary(), nullable=False)), nullable=False),
+        pa.field("finished", pa.bool_(), nullable=False),
+        pa.field("reward", pa.float64(), nullable=False),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """One row: a completion with its proofs and reward.
+
+    Example: Rollout(group=0, sibling=3, seed=17, prompt=(2, 40), tokens=(41, 1), logprobs=(-0.1, -0.2),
+    proofs=(b"...",), finished=True, reward=1.0).
+    """
+
+    group: GroupId
+    sibling: int
+    seed: int
+    """The slot's 63-bit sampling seed."""
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
+    """Completion tokens, with the end token where there is one."""
+    logprobs: tuple[float, ...]
+    """float32, of the unmodified model, one a token."""
+    proofs: tuple[bytes, ...]
+    """One TOPLOC proof per window of 32 tokens, the last may be short."""
+    finished: bool
+    """Whether the last token is the end token."""
+    reward: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What a file may hold.  Decoded bytes are estimated from the metadata and enforced batch by batch."""
+
+    file_bytes: int
+    rows: int
+    prompt_tokens: int
+    completion_tokens: int
+    proof_bytes: int = 258
+
+    @property
+    def decoded_bytes(self) -> int:
+        """Upper bound of the Arrow size of a lawful file."""
+        per_row = 64 + 4 * self.prompt_tokens + 8 * self.completion_tokens
+        return 4096 + self.rows * (per_row + (self.proof_bytes + 4) * (1 + self.completion_tokens // 32))
+
+
+def encode(rollouts: Iterable[Rollout]) -> bytes:
+    """Rows in order of (group, sibling) -> Parquet bytes; equal rows give equal bytes."""
+    rows = [asdict(rollout) for rollout in sorted(rollouts, key=lambda r: (r.group, r.sibling))]
+    sink = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), sink, compression="zstd", use_dictionary=False)
+    return sink.getvalue()
+
+
+def decode(data: bytes, budget: Budget) -> list[Rollout]:
+    """Hostile bytes -> rows; raise ProtocolError "oversized", "malformed" or "schema"."""
+    if len(data) > budget.file_bytes:
+        raise ProtocolError("oversized", f"the file has {len(data)} bytes, over {budget.file_bytes}")
+    try:
+        file = pq.ParquetFile(io.BytesIO(data), memory_map=False)
+        _require_metadata(file, budget)
+        rows = _read(file, budget)
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+        raise ProtocolError("malformed", f"not a readable Parquet file: {type(error).__name__}") from error
+    return [_to_rollout(row, budget) for row in rows]
+
+
+def decode_json(payload: bytes) -> bytes:
+    """For the sandbox: 4-byte length, budget as JSON, file -> rows as JSON."""
+    size = int.from_bytes(payload[:4], "big")
+    budget = Budget(**json.loads(payload[4 : 4 + size]))
+    rows = [asdict(row) | {"proofs": [p.hex() for p in row.proofs]} for row in decode(payload[4 + size :], budget)]
+    return json.dumps(rows, separators=(",", ":")).encode()
+
+
+def pack_call(data: bytes, budget: Budget) -> bytes:
+    """Arguments of `decode_json`."""
+    head = json.dumps(asdict(budget)).encode()
+    return len(head).to_bytes(4, "big") + head + data
+
+
+def unpack_answer(answer: bytes) -> list[Rollout]:
+    """What `decode_json` answered, as rows."""
+    return [_from_json(row) for row in json.loads(answer)]
+
+
+def count_units(rollouts: Sequence[Rollout]) -> int:
+    """Work units of rows: their completion tokens."""
+    return sum(len(rollout.tokens) for rollout in rollouts)
+
+
+def _require_metadata(file: pq.ParquetFile, budget: Budget) -> None:
+    if not file.schema_arrow.equals(SCHEMA, check_metadata=False):
+        raise ProtocolError("schema", "the columns are not those of a rollout file")
+    if file.metadata.num_rows > budget.rows:
+        raise ProtocolError("oversized", f"{file.metadata.num_rows} rows, over {budget.rows}")
+
+
+def _read(file: pq.ParquetFile, budget: Budget) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    decoded = 0
+    for batch in file.iter_batches(batch_size=64, use_threads=False):
+        decoded += batch.nbytes
+        if decoded > budget.decoded_bytes or len(rows) + batch.num_rows > budget.rows:
+            raise ProtocolError("oversized", f"decodes to over {budget.decoded_bytes} bytes or {budget.rows} rows")
+        batch.validate(full=True)
+        if any(column.null_count for column in batch.columns):
+            raise ProtocolError("malformed", "a value is null")
+        rows.extend(batch.to_pylist())
+    return rows
+
+
+def _to_rollout(row: dict[str, Any], budget: Budget) -> Rollout:
+    lists: dict[str, list[Any]] = {name: row[name] for name in ("prompt", "tokens", "logprobs", "proofs")}
+    if any(value is None for values in lists.values() for value in values):
+        raise ProtocolError("malformed", "a list holds null")
+    if not 0 < len(lists["prompt"]) <= budget.prompt_tokens:
+        raise ProtocolError("oversized", "a prompt is empty or too long")
+    if not 0 < len(lists["tokens"]) <= budget.completion_tokens:
+        raise ProtocolError("oversized", "a completion is empty or too long")
+    if len(lists["logprobs"]) != len(lists["tokens"]):
+        raise ProtocolError("malformed", "one log-probability a token is due")
+    if any(len(proof) > budget.proof_bytes for proof in lists["proofs"]):
+        raise ProtocolError("oversized", "a proof is too long")
+    if min(row["group"], row["sibling"], row["seed"], *lists["prompt"], *lists["tokens"]) < 0:
+        raise ProtocolError("malformed", "a number is negative")
+    if not all(math.isfinite(value) for value in (row["reward"], *lists["logprobs"])):
+        raise ProtocolError("malformed", "a number is not finite")
+    return Rollout(**(row | {name: tuple(values) for name, values in lists.items()}))
+
+
+def _from_json(row: dict[str, Any]) -> Rollout:
+    lists = {name: tuple(row[name]) for name in ("prompt", "tokens", "logprobs")}
+    return Rollout(**(row | lists | {"proofs": tuple(bytes.fromhex(proof) for proof in row["proofs"])}))

@@ -1,0 +1,52 @@
+"""Seeds of slots: prompt, target and the noise of every token follow from a hash that nobody chooses.
+
+seed(slot) = keccak(beacon, pool, policy_version, node, task, group, sibling), cut to 63 bits.  The beacon is the
+manifest hash of the version, which nobody knows before it is published and which a repeated run repeats.
+"""
+
+from dataclasses import dataclass
+
+from eth_abi.abi import encode
+from eth_utils.crypto import keccak
+
+from covey.protocol.ids import Address, GroupId, Hash, PoolId, Step, TaskId, hash_to_bytes
+
+SEED_BITS = 63
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotDomain:
+    """What all slots of one task share."""
+
+    beacon: Hash
+    """Manifest hash of the policy version."""
+    pool: PoolId
+    policy_version: Step
+    node: Address
+    task: TaskId
+
+
+def compute_sampling_seed(domain: SlotDomain, group: GroupId, sibling: int) -> int:
+    """The 63-bit key of the Gumbel noise of one rollout."""
+    types = ["bytes32", "uint256", "uint64", "address", "uint256", "uint32", "uint32"]
+    return _cut(keccak(encode(types, [*_shared(domain), group, sibling])))
+
+
+def compute_prompt_draw(domain: SlotDomain, group: GroupId) -> int:
+    """The 63-bit integer from which the environment draws prompt and target: the same hash without the sibling."""
+    types = ["bytes32", "uint256", "uint64", "address", "uint256", "uint32"]
+    return _cut(keccak(encode(types, [*_shared(domain), group])))
+
+
+def is_audited(receipt_hash: Hash, block_hash: Hash, rate: float) -> bool:
+    """Whether a submission is drawn for replay: a uniform draw from receipt and a block later than both signatures."""
+    draw = int.from_bytes(keccak(hash_to_bytes(receipt_hash) + hash_to_bytes(block_hash))[:8], "big")
+    return draw < rate * 2**64
+
+
+def _shared(domain: SlotDomain) -> tuple[bytes, int, int, str, int]:
+    return hash_to_bytes(domain.beacon), domain.pool, domain.policy_version, domain.node, domain.task
+
+
+def _cut(digest: bytes) -> int:
+    return int.from_bytes(digest[:8], "big") >> (64 - SEED_BITS)

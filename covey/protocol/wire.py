@@ -1,0 +1,278 @@
+"""Bodies of the coordinator's HTTP API, the same for `covey.client` and `coordinator.api`.
+
+Numbers that may pass 2**53 and all hashes travel as in the signed messages; sizes are bounded here, before any use.
+"""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from covey.protocol import messages
+from covey.protocol.ids import Address, Hash, LeaseId, PoolId, Step, TaskId
+
+HashText = Annotated[Hash, Field(pattern=r"^0x[0-9a-f]{64}$")]
+AddressText = Annotated[Address, Field(pattern=r"^0x[0-9a-fA-F]{40}$")]
+SignatureText = Annotated[str, Field(pattern=r"^0x[0-9a-f]{130}$")]
+UInt64 = Annotated[int, Field(ge=0, lt=1 << 63)]
+MAX_WAIT_SECONDS = 20.0
+
+
+class Body(BaseModel):
+    """Base of all bodies: frozen, unknown fields refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ErrorBody(Body):
+    """Every error.  `code` is stable; `fix` says what to do, where something can be done."""
+
+    code: str
+    message: str
+    time: int
+    """The coordinator's clock, Unix seconds: a client that is off corrects itself by it."""
+
+
+class PoolView(Body):
+    """What a newcomer needs to know; the parameters are checked against the chain."""
+
+    pool: PoolId
+    params: str
+    operator: AddressText
+    chain_id: int
+    contracts: dict[str, AddressText]
+    relays: tuple[str, ...]
+    """Base URLs of relays that the operator knows."""
+
+
+class RegistrationAnswer(Body):
+    node: AddressText
+    contributor: AddressText
+
+
+class Heartbeat(Body):
+    free_slots: int = Field(ge=0, le=4096)
+    cached_version: UInt64 | None = None
+
+
+class ClaimRequest(Heartbeat):
+    """A long poll for a task: who asks is ready."""
+
+    wait_seconds: float = Field(default=5.0, ge=0, le=MAX_WAIT_SECONDS)
+
+
+class TaskOrder(Body):
+    """A lease.  Example: task=7, lease=9, policy_version=3, groups=2."""
+
+    task: TaskId
+    lease: LeaseId
+    policy_version: Step
+    manifest_hash: HashText
+    groups: int
+    deadline: float
+    """Unix seconds."""
+
+
+class UploadRequest(Body):
+    task: UInt64
+    lease: UInt64
+    work_key: HashText
+    size: int = Field(gt=0)
+
+
+class UploadGrant(Body):
+    url: str
+    """PUT the bytes here; valid for a short time and this size only."""
+
+
+class ReceiptBody(Body):
+    """A Receipt as JSON."""
+
+    pool: PoolId
+    task: TaskId
+    lease: LeaseId
+    node: AddressText
+    contributor: AddressText
+    policy_version: Step
+    work_key: HashText
+    groups: Annotated[int, Field(ge=0, lt=1 << 32)]
+    units: UInt64
+    deadline: UInt64
+
+    def to_message(self) -> messages.Receipt:
+        return messages.Receipt(**self.model_dump())
+
+    @classmethod
+    def of(cls, receipt: messages.Receipt) -> Self:
+        return cls(**messages.to_dict(receipt))
+
+
+class SubmissionRequest(Body):
+    receipt: ReceiptBody
+    signature: SignatureText
+
+
+class SubmissionAnswer(Body):
+    """The countersignature: the operator's promise to settle the receipt by `latest_epoch`."""
+
+    receipt_hash: HashText
+    block_number: UInt64
+    latest_epoch: UInt64
+    signature: SignatureText
+
+
+class JudgeOrder(Body):
+    """Judge this submission, then commit."""
+
+    kind: Literal["judge"] = "judge"
+    judgement: int
+    receipt: ReceiptBody
+    signature: SignatureText
+    url: str
+    """GET the file here."""
+    manifest_hash: HashText
+    full: bool
+    """Replay included; otherwise the cheap checks alone."""
+
+
+class RevealOrder(Body):
+    """All commitments are in: reveal."""
+
+    kind: Literal["reveal"] = "reveal"
+    judgement: int
+
+
+class ValidationOrder(Body):
+    order: Annotated[JudgeOrder | RevealOrder, Field(discriminator="kind")]
+
+
+class WaitRequest(Body):
+    wait_seconds: float = Field(default=5.0, ge=0, le=MAX_WAIT_SECONDS)
+
+
+class CommitRequest(Body):
+    judgement: UInt64
+    commitment: HashText
+    """keccak256(digest of the verdict, salt)."""
+
+
+class VerdictBody(Body):
+    """A Verdict as JSON."""
+
+    pool: PoolId
+    receipt_hash: HashText
+    work_key: HashText
+    validator: AddressText
+    outcome: int = Field(ge=1, le=3)
+    reason: int = Field(ge=0, le=255)
+    severity: int = Field(ge=0, le=2)
+    units: UInt64
+    evidence_hash: HashText
+    deadline: UInt64
+
+    def to_message(self) -> messages.Verdict:
+        return messages.Verdict(**self.model_dump())
+
+    @classmethod
+    def of(cls, verdict: messages.Verdict) -> Self:
+        return cls(**messages.to_dict(verdict))
+
+
+class RevealRequest(Body):
+    judgement: UInt64
+    verdict: VerdictBody
+    signature: SignatureText
+    salt: HashText
+    evidence: dict[str, float | int | str] = Field(default_factory=dict, max_length=64)
+    """What `evidence_hash` is the hash of."""
+
+
+class HardCase(Body):
+    """Everything that SlashingCourt.propose needs."""
+
+    receipt: ReceiptBody
+    signature: SignatureText
+    verdicts: tuple[VerdictBody, ...]
+    signatures: tuple[SignatureText, ...]
+
+
+class HardCases(Body):
+    cases: tuple[HardCase, ...]
+
+
+class BatchRequest(WaitRequest):
+    step: UInt64
+
+
+class BatchItem(Body):
+    """One accepted submission of a batch."""
+
+    receipt_hash: HashText
+    task: TaskId
+    policy_version: Step
+    manifest_hash: HashText
+    work_key: HashText
+    url: str
+    replayed: bool
+    """Whether the claimed log-probabilities were confirmed by a replay."""
+
+
+class BatchOrder(Body):
+    """What the update of `step` consumes, ordered by task."""
+
+    step: Step
+    items: tuple[BatchItem, ...]
+
+
+class RewardView(Body):
+    """What a contributor has earned by the end of `epoch`, with the proof for EpochLedger.claim."""
+
+    epoch: UInt64
+    contributor: AddressText
+    cumulative: int
+    proof: tuple[HashText, ...]
+
+
+class EpochView(Body):
+    epoch: UInt64
+    leaf_count: int
+    units: int
+    data_hash: HashText
+    posted: bool
+
+
+class StepView(Body):
+    step: Step
+    state: str
+    manifest_hash: HashText
+    groups_accepted: int
+
+
+class SubmissionView(Body):
+    """A submission without its content: until its epoch closes, completions are private."""
+
+    receipt_hash: HashText
+    task: TaskId
+    node: AddressText
+    contributor: AddressText
+    policy_version: Step
+    state: str
+    reason: str
+    units: int
+    epoch: int | None
+
+
+class StatusView(Body):
+    """The network at a glance."""
+
+    pool: PoolId
+    block: int
+    ended: bool
+    settled: bool
+    """The pool has ended and every countersigned receipt stands in a posted epoch."""
+    step: int
+    steps: tuple[StepView, ...]
+    tasks: dict[str, int]
+    submissions: dict[str, int]
+    reasons: dict[str, int]
+    nodes: dict[str, Any]
+    epochs: tuple[EpochView, ...]

@@ -1,0 +1,103 @@
+"""The only loop: runs a role's `cycle` until a stop signal, waits when there is nothing to do, backs off on failure.
+
+`TransientError` is retried here and nowhere else (the outbox apart); `ProtocolError` skips one cycle's work;
+every other error ends the process.
+"""
+
+import asyncio
+import signal
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeVar
+
+from covey.errors import ProtocolError, TransientError
+from covey.log import get_logger
+
+Context = TypeVar("Context")
+
+
+class Outcome(StrEnum):
+    """What a cycle says of itself."""
+
+    DONE = "done"
+    """Something was achieved: go on at once."""
+    IDLE = "idle"
+    """Nothing to do: wait `idle_wait_s`."""
+    RETRY = "retry"
+    """Something is missing for now: wait with back-off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """Waiting times in seconds.  Back-off doubles from `retry_first_s` to `retry_most_s`."""
+
+    idle_wait_s: float = 0.05
+    retry_first_s: float = 0.1
+    retry_most_s: float = 5.0
+
+
+@dataclass(slots=True)
+class Metrics:
+    """How often each outcome and each error code was seen."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+async def run_forever(
+    cycle: Callable[[Context], Awaitable[Outcome]],
+    ctx: Context,
+    *,
+    stop: asyncio.Event,
+    pace: Pace | None = None,
+    metrics: Metrics | None = None,
+) -> None:
+    """Run `cycle(ctx)` again and again until `stop` is set; a cycle under way is finished first."""
+    pace, metrics, failures, log = pace or Pace(), metrics or Metrics(), 0, get_logger()
+    while not stop.is_set():
+        try:
+            outcome = await cycle(ctx)
+        except TransientError as error:
+            outcome = Outcome.RETRY
+            metrics.counts[error.code] += 1
+            if failures in (0, 3):
+                log.warning("will retry", code=error.code, message=error.message)
+        except ProtocolError as error:
+            outcome = Outcome.RETRY
+            metrics.counts[error.code] += 1
+            log.warning("refused", code=error.code, message=error.message)
+        metrics.counts[outcome] += 1
+        failures = failures + 1 if outcome is Outcome.RETRY else 0
+        await _rest(outcome, failures, pace, stop)
+
+
+async def _rest(outcome: Outcome, failures: int, pace: Pace, stop: asyncio.Event) -> None:
+    if outcome is Outcome.DONE:
+        await asyncio.sleep(0)
+        return
+    backoff = min(pace.retry_most_s, pace.retry_first_s * 2 ** min(failures - 1, 16))
+    await wait_or_stop(stop, pace.idle_wait_s if outcome is Outcome.IDLE else backoff)
+
+
+async def wait_or_stop(stop: asyncio.Event, seconds: float) -> bool:
+    """Wait at most `seconds`; return whether `stop` was set."""
+    try:
+        await asyncio.wait_for(stop.wait(), seconds)
+    except TimeoutError:
+        return False
+    return True
+
+
+@contextmanager
+def stop_signals(stop: asyncio.Event) -> Iterator[None]:
+    """Inside this context SIGINT and SIGTERM set `stop`."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)

@@ -1,0 +1,50 @@
+"""Frozen settings: a TOML file, then the environment (`COVEY_...`), then explicit values; unknown keys are refused.
+
+Each role subclasses `Settings` in its `config.py`.  Nothing is read before `load` is called.
+"""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from covey.errors import OperatorError
+
+
+class Settings(BaseModel):
+    """Base of all settings.  Example: `WorkerConfig.load(Path("worker.toml"), {"pool": 1})`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    @classmethod
+    def load(
+        cls, file: Path | None, values: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None
+    ) -> Self:
+        """Merge file < environment < values (None in `values` means "not given"); raise OperatorError on bad input."""
+        merged: dict[str, Any] = _read_toml(file) if file else {}
+        merged.update(_read_environment(cls, os.environ if environment is None else environment))
+        merged.update({key: value for key, value in (values or {}).items() if value is not None})
+        try:
+            return cls.model_validate(merged)
+        except ValidationError as error:
+            wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+            raise OperatorError(
+                "bad_settings", f"settings of {cls.__name__} are wrong: {wrong}", fix="Correct the named settings"
+            ) from error
+
+
+def _read_toml(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text())
+    except FileNotFoundError as error:
+        raise OperatorError("no_settings_file", f"{file} does not exist", fix="Name an existing TOML file") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise OperatorError("bad_settings", f"{file} is not TOML: {error}", fix="Correct the file") from error
+
+
+def _read_environment(cls: type[BaseModel], environment: Mapping[str, str]) -> dict[str, str]:
+    names = {f"COVEY_{name.upper()}": name for name in cls.model_fields}
+    return {names[key]: value for key, value in environment.items() if key in names}

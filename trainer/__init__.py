@@ -1,0 +1,1 @@
+"""The trainer: learns from accepted rollouts and publishes each new policy."""

@@ -1,0 +1,1 @@
+"""The validator: checks submissions, commits and reveals verdicts, enforces on chain."""

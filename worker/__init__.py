@@ -1,0 +1,1 @@
+"""The worker: claims tasks, generates rollouts, proves and submits them."""
