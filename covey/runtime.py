@@ -101,3 +101,31 @@ def stop_signals(stop: asyncio.Event) -> Iterator[None]:
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
+
+
+async def serve_http(app: object, *, host: str, port: int, stop: asyncio.Event) -> None:
+    """Serve an ASGI application until `stop` is set; requests under way get a second to finish."""
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield  # signals are ours
+
+    config = uvicorn.Config(
+        app,  # type: ignore[arg-type]
+        host=host,
+        port=port,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=1,
+        timeout_keep_alive=75,
+    )
+    server = Server(config)
+    serving = asyncio.create_task(server.serve())
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    server.should_exit = True
+    stop.set()
+    await serving
+    await stopping

@@ -76,6 +76,8 @@ class PoolParams(_Part):
     epoch_seconds: Seconds = 20
     epoch_leaves: Count = 4096
     strikes_to_suspend: Count = 8
+    max_steps: int | None = Field(default=None, ge=1, le=1 << 31)
+    """No task is planned that a run of so many steps could not train on."""
     max_submission_bytes: int = Field(default=4 << 20, ge=1024, le=1 << 30)
 
     @model_validator(mode="after")

@@ -1,0 +1,142 @@
+"""The coordinator's composition root: builds the context from settings, runs the API process and the jobs process."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from eth_utils.crypto import keccak
+
+from coordinator.config import CoordinatorConfig
+from coordinator.db import Database
+from coordinator.queue import Kicker, build_celery, run_jobs
+from coordinator.settlement import Ledger
+from covey.chain.client import ChainClient
+from covey.chain.contracts import Contracts
+from covey.chain.deployment import Deployment
+from covey.chain.events import PoolCreated
+from covey.chain.follower import Follower, SeenBlock
+from covey.chain.sender import Sender
+from covey.chain.structs import PoolTerms
+from covey.chain.wallet import Wallet, load_key
+from covey.errors import OperatorError
+from covey.log import configure, get_logger
+from covey.protocol.ids import PoolId
+from covey.protocol.messages import Domain
+from covey.protocol.params import PoolParams
+from covey.runtime import Pace, run_forever, serve_http, stop_signals
+from covey.storage import LinkSigner, ObjectStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """Everything that the coordinator's functions are given."""
+
+    config: CoordinatorConfig
+    params: PoolParams
+    terms: PoolTerms
+    ledger: Ledger
+    database: Database
+    store: ObjectStore
+    client: ChainClient
+    contracts: Contracts
+    follower: Follower
+    sender: Sender
+    operator: Wallet
+    kicker: Kicker
+    clock: Callable[[], float]
+    stop: asyncio.Event
+    """Set when the process is to end; long polls then answer at once."""
+
+    @property
+    def receipt_domain(self) -> Domain:
+        return Domain(chain_id=self.ledger.chain_id, contract=self.contracts.court.address)
+
+    @property
+    def ledger_domain(self) -> Domain:
+        return Domain(chain_id=self.ledger.chain_id, contract=self.contracts.ledger.address)
+
+
+def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) -> Context:
+    """Read the pool from the chain, bring the database up to date, open the store; raise OperatorError."""
+    from coordinator.outbox import DatabaseOutbox
+
+    config.home.mkdir(parents=True, exist_ok=True)
+    deployment = Deployment.load(config.deployment)
+    client = ChainClient(config.rpc_url or deployment.rpc_url)
+    contracts = Contracts(client, deployment)
+    operator = load_key(config.key_file)
+    pool = PoolId(config.pool)
+    terms = contracts.pools.get_terms(pool)
+    if contracts.pools.operator_of(pool) != operator.address:
+        raise OperatorError(
+            "not_the_operator", f"{operator.address} does not operate pool {pool}", fix="Name the operator's key file"
+        )
+    follower = Follower(client, deployment, finality=config.finality)
+    params = PoolParams.from_text(_find_params(follower, pool), terms.params_hash)
+    database = Database(config.database)
+    database.migrate()
+    secret = keccak(b"covey links" + bytes(operator.account.key))
+    return Context(
+        config=config,
+        params=params,
+        terms=terms,
+        ledger=Ledger(
+            chain_id=deployment.chain_id, address=contracts.ledger.address, pool=pool, price=terms.reward_per_unit
+        ),
+        database=database,
+        store=ObjectStore.open(config.store, LinkSigner(secret=secret, base_url=config.base_url)),
+        client=client,
+        contracts=contracts,
+        follower=follower,
+        sender=Sender(client, operator, DatabaseOutbox(database)),
+        operator=operator,
+        kicker=Kicker(build_celery(config.broker_url, config.home)),
+        clock=clock,
+        stop=asyncio.Event(),
+    )
+
+
+def _find_params(follower: Follower, pool: PoolId) -> str:
+    """The pool's parameters as its creation published them."""
+    cursor: tuple[SeenBlock, ...] = ()
+    caught_up = False
+    while not caught_up:
+        progress = follower.poll(cursor)
+        for event in progress.events:
+            if isinstance(event, PoolCreated) and event.pool == pool:
+                return event.params
+        cursor, caught_up = progress.cursor, progress.is_caught_up
+    raise OperatorError("unknown_pool", f"the chain knows no pool {pool}", fix="Create it: covey pool create")
+
+
+def serve(config: CoordinatorConfig) -> None:
+    """Run the API, the follower and the sender until a stop signal."""
+    configure("coordinator", level=config.log_level)
+    ctx = build(config)
+    asyncio.run(_serve(ctx))
+    ctx.database.close()
+
+
+async def _serve(ctx: Context) -> None:
+    from coordinator.api import build_api
+    from coordinator.loop import cycle
+
+    with stop_signals(ctx.stop):
+        following = asyncio.create_task(
+            run_forever(cycle, ctx, stop=ctx.stop, pace=Pace(idle_wait_s=ctx.config.poll_seconds, retry_most_s=1.0))
+        )
+        following.add_done_callback(lambda _: ctx.stop.set())
+        get_logger().info("coordinator serves", url=ctx.config.base_url, pool=ctx.config.pool)
+        await serve_http(build_api(ctx), host=ctx.config.host, port=ctx.config.port, stop=ctx.stop)
+        await following
+
+
+def jobs(config: CoordinatorConfig) -> None:
+    """Run the jobs process until a stop signal."""
+    from coordinator.jobs import build_jobs
+
+    configure("jobs", level=config.log_level)
+    ctx = build(config)
+    run_jobs(build_celery(config.broker_url, config.home), build_jobs(ctx))
+    ctx.database.close()

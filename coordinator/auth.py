@@ -1,0 +1,41 @@
+"""Who is asking: verifies signed requests and the office of the signer.  Called by `api` before anything else.
+
+The authority comes from settings, never from the Host header; a nonce is used once and kept until it could not pass.
+"""
+
+from fastapi import Request
+
+from coordinator.app import Context
+from covey.errors import ProtocolError
+from covey.protocol import signing
+from covey.protocol.ids import Address, PoolId
+
+
+async def require_signer(ctx: Context, request: Request) -> Address:
+    """The address that signed the request; raise ProtocolError "unsigned", "bad_signature", "replayed_nonce" ..."""
+    signed = signing.Request(
+        method=request.method,
+        authority=ctx.config.signed_authority,
+        path=request.url.path,
+        query=request.url.query,
+        body=await request.body(),
+    )
+    now = ctx.clock()
+    signature = signing.verify_request(signed, request.headers, chain_id=ctx.ledger.chain_id, now=int(now))
+    expires = signature.expires + signing.SKEW_SECONDS
+    with ctx.database.write() as repository:
+        if not repository.is_nonce_new(signature.signer, signature.nonce, expires=expires, now=now):
+            raise ProtocolError("replayed_nonce", "the nonce was used before", status=401)
+    return signature.signer
+
+
+def require_validator(ctx: Context, address: Address) -> None:
+    """Return when the chain names `address` a validator of the pool; raise ProtocolError("not_a_validator")."""
+    if not ctx.contracts.pools.is_validator(PoolId(ctx.config.pool), address):
+        raise ProtocolError("not_a_validator", f"{address} is no validator of pool {ctx.config.pool}", status=403)
+
+
+def require_trainer(ctx: Context, address: Address) -> None:
+    """Return when `address` is the pool's trainer; raise ProtocolError("not_the_trainer")."""
+    if address != ctx.terms.trainer:
+        raise ProtocolError("not_the_trainer", f"{address} is not the trainer of pool {ctx.config.pool}", status=403)

@@ -1,0 +1,292 @@
+"""The database: one transaction at a time writes, whatever the backend, and `Repository` holds every query.
+
+SQLite takes its write lock at BEGIN; PostgreSQL an advisory lock.  That serialises state changes, so `service` needs no
+row locks.  `Repository` never commits: whoever opened the transaction does.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import alembic.command
+import alembic.config
+from sqlalchemy import Engine, create_engine, delete, event, func, select, text, update
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+
+from coordinator.models import (
+    Block,
+    Case,
+    Epoch,
+    Fact,
+    IntentRow,
+    Judgement,
+    Node,
+    Nonce,
+    Reward,
+    Step,
+    Submission,
+    Task,
+)
+from covey.errors import TransientError
+from covey.protocol.status import SubmissionState, TaskState
+
+_WRITER_LOCK = 0x636F766579  # "covey"
+DECIDED = (SubmissionState.ACCEPTED, SubmissionState.REJECTED, SubmissionState.VOID)
+
+
+class Database:
+    """Example: `with Database(url).write() as repository: ...` commits at the end, or rolls back."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        arguments = {"timeout": 15, "check_same_thread": False} if url.startswith("sqlite") else {}
+        self._engine = create_engine(url, connect_args=arguments, pool_pre_ping=not url.startswith("sqlite"))
+        if url.startswith("sqlite"):
+            _prepare_sqlite(self._engine)
+
+    def migrate(self) -> None:
+        """Bring the tables up to date."""
+        config = alembic.config.Config()
+        config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+        config.attributes["engine"] = self._engine
+        alembic.command.upgrade(config, "head")
+
+    @contextmanager
+    def write(self) -> Iterator["Repository"]:
+        """The one writing transaction; raise TransientError when the database does not answer."""
+        with self._session("IMMEDIATE") as session:
+            if session.get_bind().dialect.name == "postgresql":
+                session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _WRITER_LOCK})
+            yield Repository(session)
+
+    @contextmanager
+    def read(self) -> Iterator["Repository"]:
+        """A transaction that changes nothing."""
+        with self._session("DEFERRED") as session:
+            yield Repository(session)
+
+    @contextmanager
+    def _session(self, mode: str) -> Iterator[Session]:
+        engine = self._engine.execution_options(covey_begin=mode)
+        try:
+            with Session(engine, expire_on_commit=False) as session, session.begin():
+                yield session
+        except OperationalError as error:
+            raise TransientError("database_unavailable", str(error.orig)) from error
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+
+class Repository:
+    """Every query of the coordinator, within one transaction."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    def add(self, row: object) -> None:
+        self.session.add(row)
+        self.session.flush()
+
+    # -- nodes and nonces
+
+    def get_node(self, address: str) -> Node | None:
+        return self.session.get(Node, address)
+
+    def list_nodes(self) -> Sequence[Node]:
+        return self.session.scalars(select(Node).order_by(Node.address)).all()
+
+    def list_waiting_nodes(self, now: float) -> Sequence[Node]:
+        """Nodes whose long poll is open, that are neither suspended nor cooling down."""
+        query = select(Node).where(Node.waiting_until > now, Node.suspended == "", Node.cooldown_until <= now)
+        return self.session.scalars(query.order_by(Node.address)).all()
+
+    def is_nonce_new(self, signer: str, nonce: str, *, expires: float, now: float) -> bool:
+        """Record a nonce; False when it was used before."""
+        self.session.execute(delete(Nonce).where(Nonce.expires < now))
+        if self.session.get(Nonce, (signer, nonce)) is not None:
+            return False
+        self.add(Nonce(signer=signer, nonce=nonce, expires=expires))
+        return True
+
+    # -- steps and tasks
+
+    def get_step(self, number: int) -> Step | None:
+        return self.session.get(Step, number)
+
+    def get_latest_step(self) -> Step | None:
+        return self.session.scalars(select(Step).order_by(Step.number.desc()).limit(1)).first()
+
+    def list_steps(self) -> Sequence[Step]:
+        return self.session.scalars(select(Step).order_by(Step.number)).all()
+
+    def get_task(self, task: int) -> Task | None:
+        return self.session.get(Task, task)
+
+    def list_tasks(self, *states: TaskState) -> Sequence[Task]:
+        return self.session.scalars(select(Task).where(Task.state.in_(states)).order_by(Task.id)).all()
+
+    def get_assigned_task(self, node: str) -> Task | None:
+        """The oldest task that is leased to `node` and not yet collected."""
+        query = select(Task).where(Task.state == TaskState.ASSIGNED, Task.node == node, Task.collected.is_(False))
+        return self.session.scalars(query.order_by(Task.id).limit(1)).first()
+
+    def count_leases(self, node: str) -> int:
+        query = select(func.count()).where(Task.state == TaskState.ASSIGNED, Task.node == node)
+        return self.session.scalar(query) or 0
+
+    def count_groups_in_flight(self, *, oldest_version: int) -> int:
+        """Groups of tasks that may still bring accepted work of `oldest_version` or later."""
+        open_tasks = select(func.coalesce(func.sum(Task.groups), 0)).where(
+            Task.state.in_((TaskState.PENDING, TaskState.ASSIGNED)), Task.policy_version >= oldest_version
+        )
+        undecided = select(func.coalesce(func.sum(Submission.groups), 0)).where(
+            Submission.state == SubmissionState.SUBMITTED, Submission.policy_version >= oldest_version
+        )
+        return int(self.session.scalar(open_tasks) or 0) + int(self.session.scalar(undecided) or 0)
+
+    # -- submissions and judgements
+
+    def get_submission(self, receipt_hash: str) -> Submission | None:
+        return self.session.get(Submission, receipt_hash)
+
+    def find_submission(self, *, task: int, lease: int) -> Submission | None:
+        query = select(Submission).where(Submission.task == task, Submission.lease == lease)
+        return self.session.scalars(query).first()
+
+    def is_work_key_used(self, work_key: str) -> bool:
+        return self.session.scalars(select(Submission.task).where(Submission.work_key == work_key)).first() is not None
+
+    def list_submissions(self, *states: SubmissionState) -> Sequence[Submission]:
+        query = select(Submission).where(Submission.state.in_(states))
+        return self.session.scalars(query.order_by(Submission.policy_version, Submission.task)).all()
+
+    def list_recent_submissions(self, limit: int) -> Sequence[Submission]:
+        return self.session.scalars(select(Submission).order_by(Submission.task.desc()).limit(limit)).all()
+
+    def list_unpacked(self, *, oldest_version: int) -> Sequence[Submission]:
+        """Accepted submissions that no batch holds and that are fresh enough, oldest first."""
+        query = select(Submission).where(
+            Submission.state.in_((SubmissionState.ACCEPTED, SubmissionState.SETTLED)),
+            Submission.reason == 0,
+            Submission.step.is_(None),
+            Submission.policy_version >= oldest_version,
+        )
+        return self.session.scalars(query.order_by(Submission.policy_version, Submission.task)).all()
+
+    def list_batch(self, step: int) -> Sequence[Submission]:
+        return self.session.scalars(select(Submission).where(Submission.step == step).order_by(Submission.task)).all()
+
+    def count_packed_groups(self) -> int:
+        query = select(func.coalesce(func.sum(Submission.groups), 0)).where(Submission.step.is_not(None))
+        return int(self.session.scalar(query) or 0)
+
+    def get_judgement(self, judgement: int) -> Judgement | None:
+        return self.session.get(Judgement, judgement)
+
+    def list_open_judgements(self) -> Sequence[Judgement]:
+        """Judgements of undecided submissions that are neither revealed nor lapsed."""
+        query = (
+            select(Judgement)
+            .join(Submission, Submission.receipt_hash == Judgement.receipt_hash)
+            .where(
+                Submission.state == SubmissionState.SUBMITTED,
+                Judgement.verdict.is_(None),
+                Judgement.lapsed.is_(False),
+            )
+        )
+        return self.session.scalars(query.order_by(Judgement.id)).all()
+
+    # -- epochs, rewards, cases
+
+    def list_unsettled(self) -> Sequence[Submission]:
+        """Decided submissions that no epoch holds."""
+        query = select(Submission).where(Submission.state.in_(DECIDED), Submission.epoch.is_(None))
+        return self.session.scalars(query.order_by(Submission.task)).all()
+
+    def list_epochs(self) -> Sequence[Epoch]:
+        return self.session.scalars(select(Epoch).order_by(Epoch.number)).all()
+
+    def get_epoch(self, number: int) -> Epoch | None:
+        return self.session.get(Epoch, number)
+
+    def list_rewards(self, epoch: int) -> Sequence[Reward]:
+        return self.session.scalars(select(Reward).where(Reward.epoch == epoch).order_by(Reward.contributor)).all()
+
+    def mark_settled(self, epoch: int) -> None:
+        self.session.execute(update(Submission).where(Submission.epoch == epoch).values(state=SubmissionState.SETTLED))
+
+    def get_case(self, case: int) -> Case | None:
+        return self.session.get(Case, case)
+
+    def list_cases(self) -> Sequence[Case]:
+        return self.session.scalars(select(Case).order_by(Case.id)).all()
+
+    def list_hard_rejections(self) -> Sequence[Submission]:
+        """Submissions that a quorum rejected for a hard reason and that have no case on chain yet."""
+        query = select(Submission).where(
+            Submission.reason.between(1, 31), Submission.receipt_hash.not_in(select(Case.receipt_hash))
+        )
+        return self.session.scalars(query.order_by(Submission.task)).all()
+
+    def count_by_state(self, model: type[Task] | type[Submission]) -> dict[str, int]:
+        query = select(model.state, func.count()).group_by(model.state)
+        return {str(state): count for state, count in self.session.execute(query)}
+
+    def count_by_reason(self) -> dict[int, int]:
+        query = select(Submission.reason, func.count()).where(Submission.reason > 0).group_by(Submission.reason)
+        return {row[0]: row[1] for row in self.session.execute(query)}
+
+    # -- facts and followed blocks
+
+    def get_fact(self, name: str) -> int:
+        """A named number, 0 where it was never set."""
+        fact = self.session.get(Fact, name)
+        return fact.value if fact else 0
+
+    def set_fact(self, name: str, value: int) -> None:
+        self.session.merge(Fact(name=name, value=value))
+        self.session.flush()
+
+    def list_blocks(self) -> list[tuple[int, str]]:
+        return [(b.number, b.hash) for b in self.session.scalars(select(Block).order_by(Block.number))]
+
+    def forget_blocks_above(self, number: int) -> None:
+        """A reorganisation took these blocks: drop what only they had brought.  The events that come back are new."""
+        self.session.execute(delete(Case).where(Case.block_number > number))
+        self.session.execute(update(Epoch).where(Epoch.posted_block > number).values(posted_block=None))
+        self.session.flush()
+
+    # -- the outbox
+
+    def get_intent(self, key: str) -> IntentRow | None:
+        return self.session.scalars(select(IntentRow).where(IntentRow.key == key)).first()
+
+    def list_intents(self, *states: str) -> Sequence[IntentRow]:
+        return self.session.scalars(
+            select(IntentRow).where(IntentRow.state.in_(states)).order_by(IntentRow.position)
+        ).all()
+
+    def get_next_nonce(self) -> int:
+        highest = self.session.scalar(select(func.max(IntentRow.nonce)))
+        return 0 if highest is None else highest + 1
+
+    def replace_blocks(self, blocks: Sequence[tuple[int, str]]) -> None:
+        """Store the follower's cursor."""
+        self.session.execute(delete(Block))
+        self.session.add_all(Block(number=number, hash=digest) for number, digest in blocks)
+        self.session.flush()
+
+
+def _prepare_sqlite(engine: Engine) -> None:
+    @event.listens_for(engine, "connect")
+    def _on_connect(connection, _record) -> None:  # type: ignore[no-untyped-def]
+        connection.isolation_level = None  # BEGIN is ours
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")
+        connection.execute("PRAGMA foreign_keys=ON")
+
+    @event.listens_for(engine, "begin")
+    def _on_begin(connection) -> None:  # type: ignore[no-untyped-def]
+        connection.exec_driver_sql(f"BEGIN {connection.get_execution_options().get('covey_begin', 'IMMEDIATE')}")

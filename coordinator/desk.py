@@ -1,0 +1,255 @@
+"""What happens behind each route of `api`: checks against chain and store, one transaction, then the kicks.
+
+Everything here is synchronous but `wait_for`; a kick is sent after the transaction has committed.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from starlette.concurrency import run_in_threadpool
+
+from coordinator import judging, service, settlement
+from coordinator.app import Context
+from coordinator.models import Submission
+from covey.chain.structs import BondKind
+from covey.errors import ProtocolError
+from covey.protocol import canonical, messages, wire
+from covey.protocol.ids import Address, Hash, LeaseId, PoolId, Step, TaskId
+from covey.protocol.status import StepState
+
+LINK_SECONDS = 300
+Answer = TypeVar("Answer")
+
+
+async def wait_for(ctx: Context, seconds: float, look: Callable[[], Answer | None]) -> Answer | None:
+    """Look again and again for at most `seconds`; None when nothing came or the process is to end."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    while True:
+        found = await run_in_threadpool(look)
+        if found is not None or loop.time() >= deadline or ctx.stop.is_set():
+            return found
+        await asyncio.sleep(ctx.config.poll_seconds)
+
+
+# -- workers
+
+
+def register_node(ctx: Context, node: Address) -> wire.RegistrationAnswer:
+    """Check a node against the chain and record it; raise ProtocolError "unknown_node" or "stake_too_low"."""
+    pool = PoolId(ctx.config.pool)
+    contributor = ctx.contracts.nodes.contributor_of(pool, node)
+    if contributor is None:
+        raise ProtocolError("unknown_node", f"no contributor vouches for {node} on chain", status=403)
+    stake = ctx.contracts.stakes.stake_of(pool, BondKind.CONTRIBUTOR, contributor)
+    if stake < ctx.terms.min_stake:
+        message = f"{contributor} has staked {stake}, the pool wants {ctx.terms.min_stake}"
+        raise ProtocolError("stake_too_low", message, status=403)
+    with ctx.database.write() as repository:
+        service.register_node(repository, node=node, contributor=contributor, now=ctx.clock())
+    return wire.RegistrationAnswer(node=node, contributor=contributor)
+
+
+def record_heartbeat(ctx: Context, node: Address, body: wire.Heartbeat) -> None:
+    with ctx.database.write() as repository:
+        service.record_heartbeat(
+            repository, node=node, free_slots=body.free_slots, cached_version=body.cached_version, now=ctx.clock()
+        )
+
+
+def ask_for_task(ctx: Context, node: Address, body: wire.ClaimRequest) -> None:
+    """Note that a node waits; raise ProtocolError("suspended") when it is served no more."""
+    with ctx.database.write() as repository:
+        row = service.record_heartbeat(
+            repository,
+            node=node,
+            free_slots=body.free_slots,
+            cached_version=body.cached_version,
+            now=ctx.clock(),
+            wait=body.wait_seconds,
+        )
+        if row.suspended:
+            raise ProtocolError("suspended", f"{node} is suspended: {row.suspended}", status=403)
+    ctx.kicker.kick("assign_tasks")
+
+
+def collect_task(ctx: Context, node: Address) -> wire.TaskOrder | None:
+    """The lease that `assign_tasks` has made for a waiting node, if any."""
+    with ctx.database.read() as repository:
+        if repository.get_assigned_task(node) is None:
+            return None
+    with ctx.database.write() as repository:
+        task = service.collect_task(repository, ctx.params, node=node, now=ctx.clock())
+        step = repository.get_step(task.policy_version) if task else None
+        if task is None or step is None or task.lease is None:
+            return None
+        return wire.TaskOrder(
+            task=TaskId(task.id),
+            lease=LeaseId(task.lease),
+            policy_version=Step(task.policy_version),
+            manifest_hash=Hash(step.manifest_hash),
+            groups=task.groups,
+            deadline=task.deadline,
+        )
+
+
+def open_upload(ctx: Context, node: Address, body: wire.UploadRequest) -> wire.UploadGrant:
+    """A link for the file of a lease that `node` holds; the key is ours to choose."""
+    if body.size > ctx.params.max_submission_bytes:
+        limit = ctx.params.max_submission_bytes
+        raise ProtocolError("oversized", f"a file has at most {limit} bytes", status=413)
+    with ctx.database.read() as repository:
+        known = repository.find_submission(task=body.task, lease=body.lease)
+        if known is None or known.node != node:
+            service.require_lease(
+                repository, node=node, task=TaskId(body.task), lease=LeaseId(body.lease), now=ctx.clock()
+            )
+    key = build_object_key(ctx, body.task, body.lease, body.work_key)
+    link = ctx.store.sign_link("PUT", key, now=ctx.clock(), seconds=LINK_SECONDS, size=body.size)
+    return wire.UploadGrant(url=link)
+
+
+def build_object_key(ctx: Context, task: int, lease: int, work_key: Hash) -> str:
+    """Where the file of a submission lies."""
+    return f"submissions/{ctx.config.pool}/{task}-{lease}/{work_key}.parquet"
+
+
+def get_object(ctx: Context, key: str, query: Mapping[str, str]) -> bytes:
+    """The file behind a signed link to the local store."""
+    ctx.store.require_link("GET", key, query, now=ctx.clock())
+    return ctx.store.get(key, max_bytes=ctx.params.max_submission_bytes)
+
+
+def put_object(ctx: Context, key: str, query: Mapping[str, str], body: bytes) -> None:
+    """Store a file under the hash that it has, or not at all."""
+    size = ctx.store.require_link("PUT", key, query, now=ctx.clock())
+    if len(body) != size:
+        raise ProtocolError("wrong_size", f"the link is for {size} bytes, not {len(body)}")
+    if canonical.sha256(body) != key.rpartition("/")[2].removesuffix(".parquet"):
+        raise ProtocolError("digest_mismatch", "the file does not have the hash that it was announced with")
+    ctx.store.put_named_by_content(key, body)
+
+
+def record_submission(ctx: Context, node: Address, body: wire.SubmissionRequest) -> wire.SubmissionAnswer:
+    """Verify a receipt and its file, record it, countersign it."""
+    receipt = body.receipt.to_message()
+    if receipt.node != node or receipt.pool != ctx.config.pool:
+        raise ProtocolError("not_your_task", "the receipt names another node or pool", status=403)
+    messages.require_signer(receipt, ctx.receipt_domain, body.signature, node)
+    _require_file(ctx, receipt)
+    block = ctx.client.block_number()
+    with ctx.database.write() as repository:
+        epochs = repository.list_epochs()
+        latest_epoch = (epochs[-1].number + 1 if epochs else 0) + settlement.PROMISED_EPOCHS
+
+        def countersign(receipt_hash: Hash) -> service.Countersigned:
+            promise = messages.Countersignature(
+                receipt_hash=receipt_hash, block_number=block, latest_epoch=latest_epoch
+            )
+            return service.Countersigned(
+                message=promise, signature=messages.sign(promise, ctx.ledger_domain, ctx.operator)
+            )
+
+        given = service.record_submission(
+            repository, ctx.params, receipt=receipt, signature=body.signature, countersign=countersign, now=ctx.clock()
+        )
+    ctx.kicker.kick("dispatch_validation")
+    promise = given.message
+    return wire.SubmissionAnswer(
+        receipt_hash=promise.receipt_hash,
+        block_number=promise.block_number,
+        latest_epoch=promise.latest_epoch,
+        signature=given.signature,
+    )
+
+
+def _require_file(ctx: Context, receipt: messages.Receipt) -> None:
+    key = build_object_key(ctx, receipt.task, receipt.lease, receipt.work_key)
+    data = ctx.store.get(key, max_bytes=ctx.params.max_submission_bytes)
+    if canonical.sha256(data) != receipt.work_key:
+        raise ProtocolError("digest_mismatch", "the stored file does not have the receipt's hash")
+
+
+# -- validators and the trainer
+
+
+def claim_validation(ctx: Context, validator: Address) -> wire.ValidationOrder | None:
+    """The next judgement or reveal for a validator."""
+    with ctx.database.read() as repository:
+        if not repository.list_open_judgements():
+            return None
+    with ctx.database.write() as repository:
+        found = judging.claim_judgement(repository, ctx.params, validator=validator, now=ctx.clock())
+        if found is None:
+            return None
+        kind, judgement = found
+        if kind == "reveal":
+            return wire.ValidationOrder(order=wire.RevealOrder(judgement=judgement.id))
+        row = repository.get_submission(judgement.receipt_hash)
+        step = repository.get_step(row.policy_version) if row else None
+        if row is None or step is None:
+            return None
+        return wire.ValidationOrder(
+            order=wire.JudgeOrder(
+                judgement=judgement.id,
+                receipt=wire.ReceiptBody.of(service.to_receipt(row, ctx.config.pool)),
+                signature=row.signature,
+                url=sign_download(ctx, row),
+                manifest_hash=Hash(step.manifest_hash),
+                full=bool(row.audited),
+            )
+        )
+
+
+def sign_download(ctx: Context, row: Submission) -> str:
+    """A short-lived link to a submission's file."""
+    key = build_object_key(ctx, row.task, row.lease, Hash(row.work_key))
+    return ctx.store.sign_link("GET", key, now=ctx.clock(), seconds=LINK_SECONDS)
+
+
+def record_commit(ctx: Context, validator: Address, body: wire.CommitRequest) -> None:
+    with ctx.database.write() as repository:
+        judging.record_commit(repository, validator=validator, judgement=body.judgement, commitment=body.commitment)
+
+
+def record_reveal(ctx: Context, validator: Address, body: wire.RevealRequest) -> None:
+    """Verify a revealed verdict and its signature, keep its evidence, record it."""
+    verdict = body.verdict.to_message()
+    if verdict.validator != validator or verdict.pool != ctx.config.pool:
+        raise ProtocolError("bad_verdict", "the verdict names another validator or pool")
+    messages.require_signer(verdict, ctx.receipt_domain, body.signature, validator)
+    digest = messages.compute_digest(verdict, ctx.receipt_domain)
+    with ctx.database.write() as repository:
+        judging.record_reveal(
+            repository,
+            ctx.params,
+            judgement=body.judgement,
+            verdict=verdict,
+            digest=digest,
+            salt=body.salt,
+            signature=body.signature,
+        )
+    ctx.kicker.kick("tally")
+
+
+def find_batch(ctx: Context, step: int) -> wire.BatchOrder | None:
+    """The batch of a step, once it is ready."""
+    with ctx.database.read() as repository:
+        row = repository.get_step(step)
+        if row is None or row.state is StepState.OPEN:
+            return None
+        manifests = {s.number: Hash(s.manifest_hash) for s in repository.list_steps()}
+        items = tuple(
+            wire.BatchItem(
+                receipt_hash=Hash(s.receipt_hash),
+                task=TaskId(s.task),
+                policy_version=Step(s.policy_version),
+                manifest_hash=manifests[s.policy_version],
+                work_key=Hash(s.work_key),
+                url=sign_download(ctx, s),
+                replayed=bool(s.audited),
+            )
+            for s in repository.list_batch(step)
+        )
+    return wire.BatchOrder(step=Step(step), items=items)

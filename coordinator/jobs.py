@@ -1,0 +1,82 @@
+"""What each Celery job does: one transaction on the rows, then the kicks that follow from it.
+
+Registered by `queue.run_jobs` in the jobs process.  Every job may run twice or late without harm.
+"""
+
+from collections.abc import Callable
+
+from coordinator import judging, service, settlement
+from coordinator.app import Context
+from coordinator.outbox import add_intent
+from covey.protocol.ids import Hash, PoolId
+from covey.protocol.status import SubmissionState
+
+
+def build_jobs(ctx: Context) -> dict[str, Callable[[], None]]:
+    """The jobs by name; the names are those of `queue.BEAT_SECONDS`."""
+    return {
+        "assign_tasks": lambda: assign_tasks(ctx),
+        "expire_leases": lambda: expire_leases(ctx),
+        "dispatch_validation": lambda: dispatch_validation(ctx),
+        "tally": lambda: dispatch_validation(ctx),
+        "settle_epoch": lambda: settle_epoch(ctx),
+    }
+
+
+def assign_tasks(ctx: Context) -> None:
+    """Lease pending tasks to waiting nodes."""
+    with ctx.database.read() as repository:
+        if not repository.list_waiting_nodes(ctx.clock()):
+            return
+    with ctx.database.write() as repository:
+        service.assign_tasks(repository, now=ctx.clock())
+
+
+def expire_leases(ctx: Context) -> None:
+    """End what is overdue and plan it anew."""
+    with ctx.database.write() as repository:
+        ended = service.expire_leases(repository, ctx.params, now=ctx.clock())
+    if ended:
+        ctx.kicker.kick("assign_tasks")
+
+
+def dispatch_validation(ctx: Context) -> None:
+    """Draw audits, open judgements, decide what can be decided.  `tally` is the same look at the rows."""
+    with ctx.database.read() as repository:
+        if not repository.list_submissions(SubmissionState.SUBMITTED):
+            return
+    validators = len(ctx.contracts.pools.get_validators(PoolId(ctx.config.pool)))
+    with ctx.database.write() as repository:
+        judging.dispatch(
+            repository,
+            ctx.params,
+            validators=validators,
+            block_hash=lambda number: find_block_hash(ctx, number),
+            now=ctx.clock(),
+        )
+    ctx.kicker.kick("assign_tasks")
+
+
+def find_block_hash(ctx: Context, number: int) -> Hash | None:
+    """Hash of a block that exists already."""
+    block = ctx.client.find_block(number)
+    return block.hash if block else None
+
+
+def settle_epoch(ctx: Context) -> None:
+    """Close an epoch that is due: its file goes to the store first, then rows and intent commit together."""
+    with ctx.database.write() as repository:
+        if not settlement.is_due(repository, ctx.params, now=ctx.clock()):
+            return
+        closed = settlement.close_epoch(repository, ctx.ledger, now=ctx.clock())
+        epoch = closed.epoch
+        ctx.store.put_named_by_content(f"epochs/{ctx.config.pool}/{epoch.data_hash}.json", closed.data)
+        call = ctx.contracts.ledger.post(
+            PoolId(ctx.config.pool),
+            work_root=Hash(epoch.work_root),
+            reward_root=Hash(epoch.reward_root),
+            leaf_count=epoch.leaf_count,
+            units=epoch.units,
+            data_hash=Hash(epoch.data_hash),
+        )
+        add_intent(repository, key=f"epoch/{ctx.config.pool}/{epoch.number}", call=call)

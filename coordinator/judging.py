@@ -1,0 +1,226 @@
+"""How submissions are judged: audits drawn, judgements opened, verdicts committed, revealed and tallied.
+
+Called by `api` (validators) and `queue`.  A quorum of equal outcomes decides; unknown neither pays nor slashes.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import NamedTuple
+
+from eth_utils.crypto import keccak
+
+from coordinator import service
+from coordinator.db import Repository
+from coordinator.models import Judgement, Submission
+from covey.errors import ProtocolError
+from covey.protocol import messages
+from covey.protocol.ids import Hash, hash_from_bytes, hash_to_bytes
+from covey.protocol.params import PoolParams
+from covey.protocol.seeding import is_audited
+from covey.protocol.status import SUBMISSION_MOVES, SubmissionState, require_move
+from covey.protocol.verdict import Decision, Reason, Severity
+
+DRAW_BLOCKS = 2
+"""The drawing block is so many blocks after the one named in the countersignature: neither side knows it."""
+
+
+class Ruling(NamedTuple):
+    """What a quorum agreed on."""
+
+    decision: Decision
+    reason: Reason
+    units: int
+    evidence_hash: Hash
+
+
+def compute_commitment(verdict_digest: Hash, salt: Hash) -> Hash:
+    """keccak256(EIP-712 digest of the verdict, salt): what a validator commits before it sees another's verdict."""
+    return hash_from_bytes(keccak(hash_to_bytes(verdict_digest) + hash_to_bytes(salt)))
+
+
+def draw_audit(
+    repository: Repository, params: PoolParams, row: Submission, block_hash: Callable[[int], Hash | None]
+) -> bool | None:
+    """Whether a submission is replayed; None while its drawing block does not exist.
+
+    A newcomer is replayed fully, strikes raise the rate, and a certain draw needs no block.
+    """
+    node = service.require_node(repository, row.node)
+    rules = params.verification
+    rate = min(1.0, rules.audit_rate * (1 + node.strikes))
+    if rate >= 1.0 or node.accepted < rules.newcomer_submissions:
+        return True
+    drawn_by = block_hash(row.block_number + DRAW_BLOCKS)
+    return None if drawn_by is None else is_audited(Hash(row.receipt_hash), drawn_by, rate)
+
+
+def dispatch(
+    repository: Repository,
+    params: PoolParams,
+    *,
+    validators: int,
+    block_hash: Callable[[int], Hash | None],
+    now: float,
+) -> None:
+    """Draw audits, open the judgements that are missing, lapse those that took too long.  Called by Celery only."""
+    for row in repository.list_submissions(SubmissionState.SUBMITTED):
+        if row.audited is None:
+            row.audited = draw_audit(repository, params, row, block_hash)
+        if row.audited is None:
+            continue
+        for judgement in row.judgements:
+            if judgement.validator is not None and judgement.verdict is None and judgement.deadline <= now:
+                judgement.lapsed = True
+        _open_missing(repository, params, row, validators)
+        tally(repository, params, row, validators=validators, now=now)
+
+
+def _open_missing(repository: Repository, params: PoolParams, row: Submission, validators: int) -> None:
+    """Keep so many judgements under way that the quorum can still be reached, up to the pool's bound."""
+    needed = get_quorum(params, row)
+    best = max(_count_outcomes(row).values(), default=0)
+    pending = sum(1 for j in row.judgements if j.verdict is None and not j.lapsed)
+    bound = min(params.max_judgements, validators)
+    while pending < needed - best and len(row.judgements) < bound:
+        judgement = Judgement(receipt_hash=row.receipt_hash, lapsed=False, deadline=0.0)
+        repository.add(judgement)
+        row.judgements.append(judgement)
+        pending += 1
+
+
+def get_quorum(params: PoolParams, row: Submission) -> int:
+    """Undrawn submissions need one validator's cheap checks."""
+    return params.quorum if row.audited else 1
+
+
+def claim_judgement(
+    repository: Repository, params: PoolParams, *, validator: str, now: float
+) -> tuple[str, Judgement] | None:
+    """The next order for a validator: ("reveal", ...) when all commitments are in, else ("judge", ...)."""
+    mine: Judgement | None = None
+    for judgement in repository.list_open_judgements():
+        row = repository.get_submission(judgement.receipt_hash)
+        if row is None:
+            continue
+        if judgement.validator == validator and judgement.commitment and is_revealing(params, row):
+            return "reveal", judgement
+        if mine is None and judgement.validator is None and all(j.validator != validator for j in row.judgements):
+            mine = judgement
+    if mine is None:
+        return None
+    mine.validator, mine.deadline = validator, now + params.judgement_seconds
+    return "judge", mine
+
+
+def is_revealing(params: PoolParams, row: Submission) -> bool:
+    """Whether every judgement under way has committed, so that nobody can copy."""
+    live = [j for j in row.judgements if not j.lapsed]
+    return len(live) >= get_quorum(params, row) and all(j.commitment for j in live)
+
+
+def record_commit(repository: Repository, *, validator: str, judgement: int, commitment: Hash) -> Submission:
+    """Note a commitment; the same one again is no error."""
+    row = _require_turn(repository, validator, judgement)
+    if row.commitment not in (None, commitment):
+        raise ProtocolError("already_committed", "another commitment was given", status=409)
+    row.commitment = commitment
+    return _require_submission(repository, row)
+
+
+def record_reveal(
+    repository: Repository,
+    params: PoolParams,
+    *,
+    judgement: int,
+    verdict: messages.Verdict,
+    digest: Hash,
+    salt: Hash,
+    signature: str,
+) -> Submission:
+    """Note a revealed verdict; raise ProtocolError "commitment_mismatch", "not_yet", "bad_verdict"."""
+    row = _require_turn(repository, verdict.validator, judgement)
+    submission = _require_submission(repository, row)
+    if row.commitment != compute_commitment(digest, salt):
+        raise ProtocolError("commitment_mismatch", "verdict and salt are not what was committed", status=409)
+    if not is_revealing(params, submission):
+        raise ProtocolError("not_yet", "not all validators have committed", status=409)
+    _require_verdict(params, submission, verdict)
+    row.verdict, row.signature = messages.to_dict(verdict), signature
+    return submission
+
+
+def _require_verdict(params: PoolParams, row: Submission, verdict: messages.Verdict) -> None:
+    if (verdict.receipt_hash, verdict.work_key) != (row.receipt_hash, row.work_key):
+        raise ProtocolError("bad_verdict", "the verdict is about another submission")
+    try:
+        reason = Reason(verdict.reason)
+    except ValueError as error:
+        raise ProtocolError("bad_verdict", f"there is no reason {verdict.reason}") from error
+    rejects = verdict.outcome == Decision.REJECT
+    if reason.severity != verdict.severity or rejects == (reason is Reason.NONE):
+        raise ProtocolError("bad_verdict", "outcome, reason and severity do not fit each other")
+    if verdict.units > (params.max_task_units if verdict.outcome == Decision.ACCEPT else 0):
+        raise ProtocolError("bad_verdict", "more units than the task can hold")
+
+
+def _require_turn(repository: Repository, validator: str, judgement: int) -> Judgement:
+    row = repository.get_judgement(judgement)
+    if row is None or row.validator != validator:
+        raise ProtocolError("not_your_judgement", f"judgement {judgement} is not that of {validator}", status=403)
+    if row.lapsed:
+        raise ProtocolError("judgement_lapsed", "the judgement took too long", status=409)
+    return row
+
+
+def _require_submission(repository: Repository, judgement: Judgement) -> Submission:
+    row = repository.get_submission(judgement.receipt_hash)
+    if row is None:
+        raise ProtocolError("unknown_submission", "the judgement's submission is gone", status=404)
+    return row
+
+
+def _count_outcomes(row: Submission) -> Counter[tuple[int, int, int]]:
+    """How often each (outcome, reason, units) was revealed; unknown is counted by nobody."""
+    verdicts = [j.verdict for j in row.judgements if j.verdict is not None]
+    return Counter(
+        (int(v["outcome"]), int(v["reason"]), int(v["units"])) for v in verdicts if v["outcome"] != Decision.UNKNOWN
+    )
+
+
+def compute_ruling(params: PoolParams, row: Submission, *, validators: int) -> Ruling | None:
+    """What the revealed verdicts decide: a quorum's outcome, void when no quorum can come any more, or nothing yet."""
+    for (outcome, reason, units), count in _count_outcomes(row).items():
+        if count >= get_quorum(params, row):
+            evidence = next(
+                str(j.verdict["evidence_hash"]) for j in row.judgements if j.verdict and j.verdict["reason"] == reason
+            )
+            return Ruling(Decision(outcome), Reason(reason), units, Hash(evidence))
+    over = all(j.lapsed or j.verdict is not None for j in row.judgements)
+    if over and len(row.judgements) >= min(params.max_judgements, validators):
+        return Ruling(Decision.UNKNOWN, Reason.UNDECIDED, 0, Hash("0x" + "00" * 32))
+    return None
+
+
+def tally(repository: Repository, params: PoolParams, row: Submission, *, validators: int, now: float) -> Ruling | None:
+    """Decide a submission if its verdicts allow it, with all that follows for node, tasks and step."""
+    if row.state is not SubmissionState.SUBMITTED or row.audited is None:
+        return None
+    ruling = compute_ruling(params, row, validators=validators)
+    if ruling is None:
+        return None
+    node = service.require_node(repository, row.node)
+    row.reason, row.evidence_hash, row.decided_at = ruling.reason, ruling.evidence_hash, now
+    row.units = ruling.units if ruling.decision is Decision.ACCEPT else 0
+    if ruling.decision is Decision.ACCEPT:
+        row.state = require_move(SUBMISSION_MOVES, row.state, SubmissionState.ACCEPTED)
+        node.accepted += 1
+    elif ruling.reason.severity is Severity.HARD:
+        row.state = require_move(SUBMISSION_MOVES, row.state, SubmissionState.REJECTED)
+        service.suspend(repository, node, "rejected")
+    else:
+        row.state = require_move(SUBMISSION_MOVES, row.state, SubmissionState.VOID)
+        service.add_strike(params, node)
+    repository.session.flush()
+    service.close_step(repository, params)
+    service.plan_tasks(repository, params)
+    return ruling

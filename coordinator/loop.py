@@ -1,0 +1,126 @@
+"""Follows the chain and sends what the outbox holds; nobody else in the coordinator does either.
+
+Events become rows in one transaction with the follower's cursor; a reorganisation drops what its blocks had brought.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from coordinator import service, settlement
+from coordinator.app import Context
+from coordinator.db import Repository
+from coordinator.models import Case
+from covey.chain import events
+from covey.chain.follower import Progress, SeenBlock
+from covey.protocol.ids import Hash
+from covey.protocol.status import CASE_MOVES, CaseState, require_move
+from covey.runtime import Outcome
+
+
+async def cycle(ctx: Context) -> Outcome:
+    """Read what is new on chain, apply it, send what waits."""
+    progress = await asyncio.to_thread(read_chain, ctx)
+    if progress is not None:
+        await asyncio.to_thread(apply_progress, ctx, progress)
+    await asyncio.to_thread(ctx.sender.pump)
+    return Outcome.DONE if progress is not None and not progress.is_caught_up else Outcome.IDLE
+
+
+def read_chain(ctx: Context) -> Progress | None:
+    """What the chain brought since the stored cursor; None when nothing."""
+    with ctx.database.read() as repository:
+        cursor = tuple(SeenBlock(number=number, hash=Hash(digest)) for number, digest in repository.list_blocks())
+    progress = ctx.follower.poll(cursor)
+    return None if progress.cursor == cursor and progress.rolled_back_to is None else progress
+
+
+def apply_progress(ctx: Context, progress: Progress) -> None:
+    """Roll back, apply the pool's events, store the cursor: all or nothing; then kick what may follow."""
+    with ctx.database.write() as repository:
+        if progress.rolled_back_to is not None:
+            repository.forget_blocks_above(progress.rolled_back_to)
+        for event in progress.events:
+            handler = HANDLERS.get(type(event))
+            if handler is not None and getattr(event, "pool", None) == ctx.config.pool:
+                handler(ctx, repository, event)
+        repository.replace_blocks([(block.number, block.hash) for block in progress.cursor])
+    if progress.events:
+        for job in ("assign_tasks", "settle_epoch"):
+            ctx.kicker.kick(job)
+
+
+def on_policy_published(ctx: Context, repository: Repository, event: events.PolicyPublished) -> None:
+    service.open_step(
+        repository, ctx.params, number=event.step, manifest_hash=event.manifest_hash, block=event.block_number
+    )
+
+
+def on_pool_ended(_: Context, repository: Repository, event: events.PoolEnded) -> None:
+    repository.set_fact("ended", event.block_number)
+    service.end_tasks(repository)
+
+
+def on_node_removed(_: Context, repository: Repository, event: events.NodeRemoved) -> None:
+    node = repository.get_node(event.node)
+    if node is not None:
+        service.suspend(repository, node, "removed")
+
+
+def on_epoch_posted(_: Context, repository: Repository, event: events.EpochPosted) -> None:
+    settlement.record_posted(repository, number=event.epoch, block=event.block_number)
+
+
+def on_epoch_disabled(_: Context, repository: Repository, event: events.EpochDisabled) -> None:
+    settlement.record_disabled(repository, number=event.epoch)
+
+
+def on_case_opened(_: Context, repository: Repository, event: events.CaseOpened) -> None:
+    if repository.get_case(event.case_id) is None:
+        repository.add(
+            Case(
+                id=event.case_id,
+                receipt_hash=event.receipt_hash,
+                node=event.node,
+                contributor=event.contributor,
+                state=CaseState.LOCKED,
+                block_number=event.block_number,
+                transaction_hash=event.transaction_hash,
+            )
+        )
+    node = repository.get_node(event.node)
+    if node is not None:
+        service.suspend(repository, node, "case")
+
+
+def on_case_closed(_: Context, repository: Repository, event: events.CourtEvent) -> None:
+    case = repository.get_case(event.case_id) if not isinstance(event, events.EquivocationSlashed) else None
+    after = CASE_STATES[type(event)]
+    if case is not None and case.state is not after:
+        case.state = require_move(CASE_MOVES, case.state, after)
+        case.transaction_hash = event.transaction_hash
+
+
+def on_equivocation_slashed(_: Context, repository: Repository, event: events.EquivocationSlashed) -> None:
+    node = repository.get_node(event.node)
+    if node is not None:
+        service.suspend(repository, node, "equivocation")
+
+
+CASE_STATES: Mapping[type[Any], CaseState] = {
+    events.CaseVetoed: CaseState.VETOED,
+    events.CaseExecuted: CaseState.SLASHED,
+    events.CaseLapsed: CaseState.LAPSED,
+}
+HANDLERS: Mapping[type[Any], Callable[[Context, Repository, Any], None]] = {
+    events.PolicyPublished: on_policy_published,
+    events.PoolEnded: on_pool_ended,
+    events.NodeRemoved: on_node_removed,
+    events.EpochPosted: on_epoch_posted,
+    events.EpochDisabled: on_epoch_disabled,
+    events.CaseOpened: on_case_opened,
+    events.CaseVetoed: on_case_closed,
+    events.CaseExecuted: on_case_closed,
+    events.CaseLapsed: on_case_closed,
+    events.EquivocationSlashed: on_equivocation_slashed,
+}

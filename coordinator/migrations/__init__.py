@@ -1,0 +1,1 @@
+"""Alembic's folder; `coordinator.db.Database.migrate` runs it."""

@@ -1,0 +1,196 @@
+"""The coordinator's tables.  Rows are the truth; a Celery message is only a kick.
+
+States and their lawful moves are those of `covey.protocol.status`.  Times are Unix seconds.
+"""
+
+from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, MetaData, String, Text, UniqueConstraint
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
+
+from covey.protocol.status import CaseState, StepState, SubmissionState, TaskState
+
+Number = BigInteger().with_variant(Integer, "sqlite")
+
+
+class Base(DeclarativeBase):
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(column_0_label)s",
+            "uq": "uq_%(table_name)s_%(column_0_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+
+
+class Node(Base):
+    """A registered node and its standing."""
+
+    __tablename__ = "nodes"
+    address: Mapped[str] = mapped_column(String(42), primary_key=True)
+    contributor: Mapped[str] = mapped_column(String(42), index=True)
+    seen_at: Mapped[float] = mapped_column(default=0.0)
+    waiting_until: Mapped[float] = mapped_column(default=0.0)
+    """Until when a long poll of this node is open: only who asks is served."""
+    free_slots: Mapped[int] = mapped_column(default=0)
+    cached_version: Mapped[int | None] = mapped_column(Number)
+    accepted: Mapped[int] = mapped_column(default=0)
+    strikes: Mapped[int] = mapped_column(default=0)
+    dropped: Mapped[int] = mapped_column(default=0)
+    cooldown_until: Mapped[float] = mapped_column(default=0.0)
+    suspended: Mapped[str] = mapped_column(String(32), default="")
+    """Why nothing is assigned any more; empty: it is."""
+
+
+class Step(Base):
+    """A published policy and the batch that the next one is trained on."""
+
+    __tablename__ = "steps"
+    number: Mapped[int] = mapped_column(Number, primary_key=True, autoincrement=False)
+    manifest_hash: Mapped[str] = mapped_column(String(66))
+    block_number: Mapped[int] = mapped_column(Number)
+    state: Mapped[StepState] = mapped_column(String(8), default=StepState.OPEN)
+
+
+class Task(Base):
+    """An order for `groups` groups, leased to one node.  An expired task is planned anew under another id."""
+
+    __tablename__ = "tasks"
+    id: Mapped[int] = mapped_column(Number, primary_key=True)
+    policy_version: Mapped[int] = mapped_column(ForeignKey("steps.number"))
+    groups: Mapped[int]
+    state: Mapped[TaskState] = mapped_column(String(9), default=TaskState.PENDING)
+    node: Mapped[str | None] = mapped_column(ForeignKey("nodes.address"))
+    lease: Mapped[int | None] = mapped_column(Number, unique=True)
+    collected: Mapped[bool] = mapped_column(default=False)
+    deadline: Mapped[float] = mapped_column(default=0.0)
+    """Of the lease; until it is collected, of collecting it."""
+    __table_args__ = (Index("ix_tasks_state_node", "state", "node"),)
+
+
+class Submission(Base):
+    """A receipt with its countersignature, and what became of it."""
+
+    __tablename__ = "submissions"
+    receipt_hash: Mapped[str] = mapped_column(String(66), primary_key=True)
+    task: Mapped[int] = mapped_column(ForeignKey("tasks.id"), index=True)
+    lease: Mapped[int] = mapped_column(Number)
+    node: Mapped[str] = mapped_column(ForeignKey("nodes.address"), index=True)
+    contributor: Mapped[str] = mapped_column(String(42))
+    policy_version: Mapped[int] = mapped_column(ForeignKey("steps.number"))
+    work_key: Mapped[str] = mapped_column(String(66), unique=True)
+    groups: Mapped[int]
+    units: Mapped[int] = mapped_column(Number)
+    """Claimed by the receipt until decided, counted by the validators after."""
+    deadline: Mapped[int] = mapped_column(Number)
+    signature: Mapped[str] = mapped_column(String(132))
+    receipt_units: Mapped[int] = mapped_column(Number)
+    block_number: Mapped[int] = mapped_column(Number)
+    latest_epoch: Mapped[int] = mapped_column(Number)
+    countersignature: Mapped[str] = mapped_column(String(132))
+    state: Mapped[SubmissionState] = mapped_column(String(9), default=SubmissionState.SUBMITTED)
+    audited: Mapped[bool | None]
+    """Whether it is drawn for replay; None until the drawing block exists."""
+    reason: Mapped[int] = mapped_column(default=0)
+    evidence_hash: Mapped[str] = mapped_column(String(66), default="0x" + "00" * 32)
+    decided_at: Mapped[float | None]
+    step: Mapped[int | None] = mapped_column(ForeignKey("steps.number"), index=True)
+    """Whose batch it belongs to, once accepted and packed."""
+    epoch: Mapped[int | None] = mapped_column(ForeignKey("epochs.number"), index=True)
+    judgements: Mapped[list["Judgement"]] = relationship(order_by="Judgement.id")
+    __table_args__ = (UniqueConstraint("task", "lease"), Index("ix_submissions_state", "state"))
+
+
+class Judgement(Base):
+    """One validator's turn at one submission: opened, claimed, committed, revealed or lapsed."""
+
+    __tablename__ = "judgements"
+    id: Mapped[int] = mapped_column(Number, primary_key=True)
+    receipt_hash: Mapped[str] = mapped_column(ForeignKey("submissions.receipt_hash"), index=True)
+    validator: Mapped[str | None] = mapped_column(String(42), index=True)
+    deadline: Mapped[float] = mapped_column(default=0.0)
+    commitment: Mapped[str | None] = mapped_column(String(66))
+    verdict: Mapped[dict[str, str | int] | None] = mapped_column(JSON)
+    signature: Mapped[str | None] = mapped_column(String(132))
+    lapsed: Mapped[bool] = mapped_column(default=False)
+
+
+class Nonce(Base):
+    """A used request nonce, kept until it could not pass any more."""
+
+    __tablename__ = "nonces"
+    signer: Mapped[str] = mapped_column(String(42), primary_key=True)
+    nonce: Mapped[str] = mapped_column(String(64), primary_key=True)
+    expires: Mapped[float] = mapped_column(index=True)
+
+
+class Epoch(Base):
+    """A settlement period; its leaves lie in the store under `data_hash`."""
+
+    __tablename__ = "epochs"
+    number: Mapped[int] = mapped_column(Number, primary_key=True, autoincrement=False)
+    work_root: Mapped[str] = mapped_column(String(66))
+    reward_root: Mapped[str] = mapped_column(String(66))
+    data_hash: Mapped[str] = mapped_column(String(66))
+    leaf_count: Mapped[int]
+    units: Mapped[int] = mapped_column(Number)
+    closed_at: Mapped[float]
+    posted_block: Mapped[int | None] = mapped_column(Number)
+    disabled: Mapped[bool] = mapped_column(default=False)
+
+
+class Reward(Base):
+    """What a contributor had earned in all by the end of an epoch, in the token's smallest unit (decimal text)."""
+
+    __tablename__ = "rewards"
+    epoch: Mapped[int] = mapped_column(ForeignKey("epochs.number"), primary_key=True)
+    contributor: Mapped[str] = mapped_column(String(42), primary_key=True)
+    cumulative: Mapped[str] = mapped_column(String(78))
+
+
+class Case(Base):
+    """A slashing case as the chain tells it."""
+
+    __tablename__ = "cases"
+    id: Mapped[int] = mapped_column(Number, primary_key=True, autoincrement=False)
+    receipt_hash: Mapped[str] = mapped_column(String(66), index=True)
+    node: Mapped[str] = mapped_column(String(42))
+    contributor: Mapped[str] = mapped_column(String(42))
+    state: Mapped[CaseState] = mapped_column(String(8), default=CaseState.LOCKED)
+    block_number: Mapped[int] = mapped_column(Number)
+    transaction_hash: Mapped[str] = mapped_column(String(66))
+
+
+class Block(Base):
+    """A followed block: where the follower stands, and how it notices a reorganisation."""
+
+    __tablename__ = "blocks"
+    number: Mapped[int] = mapped_column(Number, primary_key=True, autoincrement=False)
+    hash: Mapped[str] = mapped_column(String(66))
+
+
+class Fact(Base):
+    """A named value: the last lease number, whether the pool has ended."""
+
+    __tablename__ = "facts"
+    name: Mapped[str] = mapped_column(String(32), primary_key=True)
+    value: Mapped[int] = mapped_column(Number)
+
+
+class IntentRow(Base):
+    """The outbox: a transaction to send, written in the same database transaction as the state that wants it."""
+
+    __tablename__ = "intents"
+    position: Mapped[int] = mapped_column(Number, primary_key=True)
+    key: Mapped[str] = mapped_column(String(96), unique=True)
+    recipient: Mapped[str] = mapped_column(String(42))
+    data: Mapped[str] = mapped_column(Text)
+    value: Mapped[str] = mapped_column(String(78))
+    label: Mapped[str] = mapped_column(String(96))
+    state: Mapped[str] = mapped_column(String(8), index=True)
+    """An `IntentState`."""
+    nonce: Mapped[int | None] = mapped_column(Number)
+    attempts: Mapped[list[dict[str, str | int]]] = mapped_column(JSON, default=list)
+    """Signed transactions of this intent, oldest first, all with one nonce."""
+    block_number: Mapped[int | None] = mapped_column(Number)
+    transaction_hash: Mapped[str | None] = mapped_column(String(66))
+    reason: Mapped[str] = mapped_column(Text, default="")

@@ -1,0 +1,307 @@
+"""The life of tasks and submissions as functions of a repository, parameters and a given time.
+
+Called by `api`, `queue` and `loop`; judging and settlement have files of their own.  Nothing here sleeps, sends or
+commits.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from coordinator import scheduling
+from coordinator.db import Repository
+from coordinator.models import Node, Step, Submission, Task
+from covey.errors import ProtocolError
+from covey.protocol import messages
+from covey.protocol.ids import Hash, LeaseId, TaskId
+from covey.protocol.params import PoolParams
+from covey.protocol.status import STEP_MOVES, TASK_MOVES, StepState, TaskState, require_move
+
+COLLECT_SECONDS = 5.0
+"""A lease that nobody collects for so long goes back without blame: the node's long poll had ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Countersigned:
+    """The operator's promise, as recorded."""
+
+    message: messages.Countersignature
+    signature: str
+
+
+def register_node(repository: Repository, *, node: str, contributor: str, now: float) -> Node:
+    """Record a node that the chain knows; registering again changes nothing but the contributor."""
+    row = repository.get_node(node)
+    if row is None:
+        row = Node(address=node, contributor=contributor, seen_at=now)
+        repository.add(row)
+    row.contributor, row.seen_at = contributor, now
+    return row
+
+
+def record_heartbeat(
+    repository: Repository, *, node: str, free_slots: int, cached_version: int | None, now: float, wait: float = 0.0
+) -> Node:
+    """Note a sign of life; `wait` seconds of an open long poll make the node a candidate for tasks."""
+    row = require_node(repository, node)
+    row.seen_at, row.free_slots, row.cached_version = now, free_slots, cached_version
+    row.waiting_until = now + wait if wait else 0.0
+    return row
+
+
+def require_node(repository: Repository, node: str) -> Node:
+    """The row of a registered node; raise ProtocolError("unknown_node")."""
+    row = repository.get_node(node)
+    if row is None:
+        raise ProtocolError("unknown_node", f"{node} is not registered here; register it first", status=403)
+    return row
+
+
+def open_step(repository: Repository, params: PoolParams, *, number: int, manifest_hash: Hash, block: int) -> Step:
+    """A policy was published: its step opens, the one before is trained, new tasks are planned.  Idempotent."""
+    known = repository.get_step(number)
+    if known is not None:  # told again, or anew after a reorganisation
+        known.manifest_hash, known.block_number = manifest_hash, block
+        return known
+    before = repository.get_step(number - 1)
+    if before is not None:
+        if before.state is StepState.OPEN:  # the chain is ahead of what this coordinator packed
+            before.state = require_move(STEP_MOVES, before.state, StepState.READY)
+        before.state = require_move(STEP_MOVES, before.state, StepState.TRAINED)
+    step = Step(number=number, manifest_hash=manifest_hash, block_number=block, state=StepState.OPEN)
+    repository.add(step)
+    plan_tasks(repository, params)
+    close_step(repository, params)
+    return step
+
+
+def plan_tasks(repository: Repository, params: PoolParams) -> int:
+    """Add the tasks that are missing for the latest policy; return how many."""
+    step = repository.get_latest_step()
+    if step is None or repository.get_fact("ended"):
+        return 0
+    oldest = max(0, step.number - params.max_staleness)
+    count = scheduling.count_tasks_to_plan(
+        params,
+        step=step.number,
+        packed_groups=repository.count_packed_groups(),
+        unpacked_groups=sum(s.groups for s in repository.list_unpacked(oldest_version=oldest)),
+        groups_in_flight=repository.count_groups_in_flight(oldest_version=oldest),
+    )
+    for _ in range(count):
+        repository.add(Task(policy_version=step.number, groups=params.groups_per_task, state=TaskState.PENDING))
+    return count
+
+
+def assign_tasks(repository: Repository, *, now: float) -> int:
+    """Lease pending tasks to nodes that wait for one; return how many.  Called by Celery only."""
+    pending = repository.list_tasks(TaskState.PENDING)
+    latest = repository.get_latest_step()
+    if not pending or latest is None:
+        return 0
+    candidates = [
+        scheduling.Candidate(
+            address=node.address,
+            free_slots=max(0, node.free_slots - repository.count_leases(node.address)),
+            accepted=node.accepted,
+            dropped=node.dropped,
+            has_policy=node.cached_version == latest.number,
+        )
+        for node in repository.list_waiting_nodes(now)
+    ]
+    tasks = {task.id: task for task in pending}
+    pairs = scheduling.match(list(tasks), candidates)
+    for task_id, address in pairs:
+        _lease(repository, tasks[task_id], address, now)
+    return len(pairs)
+
+
+def _lease(repository: Repository, task: Task, node: str, now: float) -> None:
+    lease = repository.get_fact("lease") + 1
+    repository.set_fact("lease", lease)
+    task.state = require_move(TASK_MOVES, task.state, TaskState.ASSIGNED)
+    task.node, task.lease, task.collected, task.deadline = node, lease, False, now + COLLECT_SECONDS
+
+
+def collect_task(repository: Repository, params: PoolParams, *, node: str, now: float) -> Task | None:
+    """The node takes the lease that waits for it; only now its clock starts."""
+    task = repository.get_assigned_task(node)
+    if task is None:
+        return None
+    task.collected, task.deadline = True, now + params.lease_seconds
+    return task
+
+
+def expire_leases(repository: Repository, params: PoolParams, *, now: float) -> int:
+    """End overdue leases and outdated tasks, plan anew, cool droppers down; return how many ended."""
+    latest = repository.get_latest_step()
+    oldest = max(0, latest.number - params.max_staleness) if latest else 0
+    ended = 0
+    for task in repository.list_tasks(TaskState.PENDING, TaskState.ASSIGNED):
+        overdue = task.state is TaskState.ASSIGNED and task.deadline <= now
+        if not overdue and not (task.policy_version < oldest and task.state is TaskState.PENDING):
+            continue
+        task.state = require_move(TASK_MOVES, task.state, TaskState.EXPIRED)
+        if overdue and task.collected:
+            _blame_dropper(repository, params, task, now)
+        ended += 1
+    plan_tasks(repository, params)
+    return ended
+
+
+def _blame_dropper(repository: Repository, params: PoolParams, task: Task, now: float) -> None:
+    """Dropping is a way of choosing prompts: it costs a pause, and often repeated a strike."""
+    node = repository.get_node(task.node or "")
+    if node is None:
+        return
+    node.dropped += 1
+    node.cooldown_until = now + params.cooldown_seconds
+    if node.dropped >= 4 and scheduling.compute_drop_rate(node.accepted, node.dropped) > 0.5:
+        add_strike(params, node)
+
+
+def add_strike(params: PoolParams, node: Node) -> None:
+    """Strikes add up to suspension; they never touch stake."""
+    node.strikes += 1
+    if node.strikes >= params.strikes_to_suspend:
+        node.suspended = "strikes"
+
+
+def end_tasks(repository: Repository) -> None:
+    """The pool has ended: what nobody has begun is not begun any more."""
+    for task in repository.list_tasks(TaskState.PENDING):
+        task.state = require_move(TASK_MOVES, task.state, TaskState.EXPIRED)
+
+
+def suspend(repository: Repository, node: Node, why: str) -> None:
+    """Assign nothing more to a node and take back what it holds."""
+    node.suspended = why
+    for task in repository.list_tasks(TaskState.ASSIGNED):
+        if task.node == node.address:
+            task.state = require_move(TASK_MOVES, task.state, TaskState.EXPIRED)
+
+
+def require_lease(repository: Repository, *, node: str, task: TaskId, lease: LeaseId, now: float) -> Task:
+    """The task that `node` holds by `lease`; raise ProtocolError "unknown_task", "not_your_task", "lease_expired"."""
+    row = repository.get_task(task)
+    if row is None:
+        raise ProtocolError("unknown_task", f"there is no task {task}", status=404)
+    if row.node != node:
+        raise ProtocolError("not_your_task", f"task {task} is not leased to {node}", status=403)
+    if row.lease != lease or row.state is not TaskState.ASSIGNED or row.deadline <= now:
+        raise ProtocolError("lease_expired", f"lease {lease} of task {task} is over; claim another task", status=409)
+    return row
+
+
+def record_submission(
+    repository: Repository,
+    params: PoolParams,
+    *,
+    receipt: messages.Receipt,
+    signature: str,
+    countersign: Callable[[Hash], Countersigned],
+    now: float,
+) -> Countersigned:
+    """Record a signed receipt whose file lies in the store; the same receipt again gets the same answer.
+
+    Raises ProtocolError: those of `require_lease`, "stale", "duplicate_submission", "equivocation", "bad_receipt".
+    The caller has verified the signature and the file's hash.
+    """
+    receipt_hash = messages.compute_struct_hash(receipt)
+    known = repository.find_submission(task=receipt.task, lease=receipt.lease)
+    if known is not None:
+        return _answer_again(known, receipt, receipt_hash)
+    node = require_node(repository, receipt.node)
+    task = require_lease(repository, node=receipt.node, task=receipt.task, lease=receipt.lease, now=now)
+    _require_receipt(params, receipt, task, node, now)
+    latest = repository.get_latest_step()
+    if latest is not None and latest.number - task.policy_version > params.max_staleness:
+        raise ProtocolError("stale", f"policy {task.policy_version} is too old at step {latest.number}", status=409)
+    if repository.is_work_key_used(receipt.work_key):
+        raise ProtocolError("duplicate_submission", "another receipt names the same file", status=409)
+    promise = countersign(receipt_hash)
+    repository.add(_to_row(receipt, receipt_hash, signature, promise))
+    task.state = require_move(TASK_MOVES, task.state, TaskState.SUBMITTED)
+    return promise
+
+
+def _answer_again(known: Submission, receipt: messages.Receipt, receipt_hash: Hash) -> Countersigned:
+    if known.node != receipt.node:
+        raise ProtocolError("not_your_task", f"task {receipt.task} was not leased to {receipt.node}", status=403)
+    if known.receipt_hash != receipt_hash:
+        code = "equivocation" if known.work_key != receipt.work_key else "duplicate_submission"
+        raise ProtocolError(code, "another receipt was given for this lease", status=409)
+    return get_countersigned(known)
+
+
+def get_countersigned(row: Submission) -> Countersigned:
+    """The promise that was given for a recorded submission."""
+    message = messages.Countersignature(
+        receipt_hash=Hash(row.receipt_hash), block_number=row.block_number, latest_epoch=row.latest_epoch
+    )
+    return Countersigned(message=message, signature=row.countersignature)
+
+
+def _require_receipt(params: PoolParams, receipt: messages.Receipt, task: Task, node: Node, now: float) -> None:
+    wrong = (
+        (receipt.policy_version != task.policy_version, f"the task's policy version is {task.policy_version}"),
+        (receipt.contributor != node.contributor, f"the node's contributor is {node.contributor}"),
+        (receipt.groups != task.groups, f"the task has {task.groups} groups"),
+        (not 0 < receipt.units <= params.max_task_units, f"units are 1 to {params.max_task_units}"),
+        (receipt.deadline <= now, "the receipt has expired"),
+    )
+    for is_wrong, message in wrong:
+        if is_wrong:
+            raise ProtocolError("bad_receipt", message)
+
+
+def _to_row(receipt: messages.Receipt, receipt_hash: Hash, signature: str, promise: Countersigned) -> Submission:
+    return Submission(
+        receipt_hash=receipt_hash,
+        task=receipt.task,
+        lease=receipt.lease,
+        node=receipt.node,
+        contributor=receipt.contributor,
+        policy_version=receipt.policy_version,
+        work_key=receipt.work_key,
+        groups=receipt.groups,
+        units=receipt.units,
+        receipt_units=receipt.units,
+        deadline=receipt.deadline,
+        signature=signature,
+        block_number=promise.message.block_number,
+        latest_epoch=promise.message.latest_epoch,
+        countersignature=promise.signature,
+    )
+
+
+def to_receipt(row: Submission, pool: int) -> messages.Receipt:
+    """The receipt as its node signed it."""
+    return messages.Receipt(
+        pool=pool,  # type: ignore[arg-type]
+        task=row.task,  # type: ignore[arg-type]
+        lease=row.lease,  # type: ignore[arg-type]
+        node=row.node,  # type: ignore[arg-type]
+        contributor=row.contributor,  # type: ignore[arg-type]
+        policy_version=row.policy_version,  # type: ignore[arg-type]
+        work_key=row.work_key,  # type: ignore[arg-type]
+        groups=row.groups,
+        units=row.receipt_units,
+        deadline=row.deadline,
+    )
+
+
+def close_step(repository: Repository, params: PoolParams) -> Step | None:
+    """When enough fresh groups are accepted, pack the oldest into the latest step's batch; return the step if ready."""
+    step = repository.get_latest_step()
+    if step is None or step.state is not StepState.OPEN:
+        return None
+    fresh = repository.list_unpacked(oldest_version=max(0, step.number - params.max_staleness))
+    batch: list[Submission] = []
+    while fresh[len(batch) :] and sum(s.groups for s in batch) < params.groups_per_step:
+        batch.append(fresh[len(batch)])
+    if sum(s.groups for s in batch) < params.groups_per_step:
+        return None
+    for submission in batch:
+        submission.step = step.number
+    step.state = require_move(STEP_MOVES, step.state, StepState.READY)
+    return step

@@ -1,0 +1,136 @@
+"""What the public and the validators may read: hashes, states and sums, never a completion before its epoch closes."""
+
+from collections import Counter
+
+from coordinator import service, settlement
+from coordinator.app import Context
+from coordinator.db import Repository
+from coordinator.models import Submission, Task
+from covey.errors import ProtocolError
+from covey.protocol import wire
+from covey.protocol.ids import Address, Hash, Step, TaskId
+from covey.protocol.status import SubmissionState
+from covey.protocol.verdict import Decision, Reason
+
+
+def get_pool(ctx: Context) -> wire.PoolView:
+    deployment = ctx.contracts.deployment
+    return wire.PoolView(
+        pool=ctx.ledger.pool,
+        params=ctx.params.to_text(),
+        operator=ctx.operator.address,
+        chain_id=deployment.chain_id,
+        contracts={
+            "PoolRegistry": deployment.pool_registry,
+            "NodeRegistry": deployment.node_registry,
+            "PolicyRegistry": deployment.policy_registry,
+            "StakeManager": deployment.stake_manager,
+            "EpochLedger": deployment.epoch_ledger,
+            "SlashingCourt": deployment.slashing_court,
+        },
+        relays=ctx.config.relays,
+    )
+
+
+def get_status(ctx: Context) -> wire.StatusView:
+    with ctx.database.read() as repository:
+        steps = repository.list_steps()
+        blocks = repository.list_blocks()
+        accepted = _count_accepted_groups(repository)
+        return wire.StatusView(
+            pool=ctx.ledger.pool,
+            block=blocks[-1][0] if blocks else 0,
+            ended=bool(repository.get_fact("ended")),
+            settled=_is_settled(repository),
+            step=steps[-1].number if steps else -1,
+            steps=tuple(
+                wire.StepView(
+                    step=Step(s.number),
+                    state=s.state,
+                    manifest_hash=Hash(s.manifest_hash),
+                    groups_accepted=accepted[s.number],
+                )
+                for s in steps
+            ),
+            tasks=repository.count_by_state(Task),
+            submissions=repository.count_by_state(Submission),
+            reasons={Reason(reason).name.lower(): n for reason, n in repository.count_by_reason().items()},
+            nodes={n.address: _describe_node(n.contributor, n.suspended, n.accepted) for n in repository.list_nodes()},
+            epochs=tuple(
+                wire.EpochView(
+                    epoch=e.number,
+                    leaf_count=e.leaf_count,
+                    units=e.units,
+                    data_hash=Hash(e.data_hash),
+                    posted=e.posted_block is not None,
+                )
+                for e in repository.list_epochs()
+            ),
+        )
+
+
+def _describe_node(contributor: str, suspended: str, accepted: int) -> dict[str, str | int]:
+    return {"contributor": contributor, "suspended": suspended, "accepted": accepted}
+
+
+def _count_accepted_groups(repository: Repository) -> Counter[int]:
+    counts: Counter[int] = Counter()
+    for row in repository.list_submissions(SubmissionState.ACCEPTED, SubmissionState.SETTLED):
+        if not row.reason:
+            counts[row.policy_version] += row.groups
+    return counts
+
+
+def _is_settled(repository: Repository) -> bool:
+    waiting = repository.list_submissions(SubmissionState.SUBMITTED)
+    open_epochs = [e for e in repository.list_epochs() if e.posted_block is None]
+    return bool(repository.get_fact("ended")) and not (waiting or repository.list_unsettled() or open_epochs)
+
+
+def list_submissions(ctx: Context, limit: int) -> list[wire.SubmissionView]:
+    with ctx.database.read() as repository:
+        return [
+            wire.SubmissionView(
+                receipt_hash=Hash(row.receipt_hash),
+                task=TaskId(row.task),
+                node=Address(row.node),
+                contributor=Address(row.contributor),
+                policy_version=Step(row.policy_version),
+                state=row.state,
+                reason=Reason(row.reason).name.lower(),
+                units=row.units,
+                epoch=row.epoch,
+            )
+            for row in repository.list_recent_submissions(limit)
+        ]
+
+
+def get_reward(ctx: Context, contributor: Address, epoch: int) -> wire.RewardView:
+    with ctx.database.read() as repository:
+        row = repository.get_epoch(epoch)
+        if row is None or row.posted_block is None:
+            raise ProtocolError("unknown_epoch", f"epoch {epoch} is not posted", status=404)
+        cumulative, proof = settlement.get_reward(repository, ctx.ledger, contributor=contributor, epoch=epoch)
+    return wire.RewardView(epoch=epoch, contributor=contributor, cumulative=cumulative, proof=tuple(proof))
+
+
+def list_hard_cases(ctx: Context) -> wire.HardCases:
+    with ctx.database.read() as repository:
+        rows = repository.list_hard_rejections()
+        return wire.HardCases(cases=tuple(_build_case(ctx, row) for row in rows))
+
+
+def _build_case(ctx: Context, row: Submission) -> wire.HardCase:
+    agreeing = [
+        j
+        for j in row.judgements
+        if j.verdict is not None
+        and (j.verdict["outcome"], j.verdict["reason"]) == (Decision.REJECT, row.reason)
+        and j.signature
+    ]
+    return wire.HardCase(
+        receipt=wire.ReceiptBody.of(service.to_receipt(row, ctx.config.pool)),
+        signature=row.signature,
+        verdicts=tuple(wire.VerdictBody.model_validate(j.verdict) for j in agreeing),
+        signatures=tuple(j.signature or "" for j in agreeing),
+    )

@@ -1,0 +1,200 @@
+"""The signed client of the coordinator's API, used by worker, validator, trainer and commands.
+
+Failures keep their meaning: no answer or a 5xx is a TransientError, a refusal a ProtocolError with the coordinator's
+code.  A client whose clock is off corrects itself by the coordinator's, once a request.
+"""
+
+import secrets
+import time
+from collections.abc import Callable
+from typing import Self, TypeVar
+from urllib.parse import urlsplit
+
+import httpx
+from pydantic import ValidationError
+
+from covey.errors import ProtocolError, TransientError
+from covey.protocol import signing, wire
+from covey.protocol.ids import Address, Hash, Step
+from covey.protocol.messages import Receipt, Signer
+
+BodyType = TypeVar("BodyType", bound=wire.Body)
+MAX_ANSWER_BYTES = 32 << 20
+
+
+class CoordinatorClient:
+    """One coordinator, one key.  Example: `CoordinatorClient("http://127.0.0.1:8000", wallet, chain_id=31337)`."""
+
+    def __init__(
+        self,
+        base_url: str,
+        signer: Signer,
+        *,
+        chain_id: int,
+        timeout_seconds: float = 10.0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._base_url, self._signer, self._chain_id, self._clock = base_url.rstrip("/"), signer, chain_id, clock
+        self._authority = urlsplit(self._base_url).netloc
+        self._offset = 0.0
+        self._timeout = timeout_seconds
+        self._http = httpx.AsyncClient(timeout=timeout_seconds, trust_env=False, follow_redirects=False)
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # -- everybody
+
+    async def get_pool(self) -> wire.PoolView:
+        return _parse(wire.PoolView, await self._get("/v1/pool"))
+
+    async def get_status(self) -> wire.StatusView:
+        return _parse(wire.StatusView, await self._get("/v1/status"))
+
+    async def get_reward(self, contributor: Address, epoch: int) -> wire.RewardView:
+        return _parse(wire.RewardView, await self._get(f"/v1/rewards/{contributor}?epoch={epoch}"))
+
+    # -- workers
+
+    async def register(self) -> wire.RegistrationAnswer:
+        return _parse(wire.RegistrationAnswer, await self._post("/v1/nodes", b""))
+
+    async def send_heartbeat(self, *, free_slots: int, cached_version: int | None) -> None:
+        body = wire.Heartbeat(free_slots=free_slots, cached_version=cached_version)
+        await self._post("/v1/heartbeat", _dump(body))
+
+    async def claim_task(
+        self, *, free_slots: int, cached_version: int | None, wait_seconds: float
+    ) -> wire.TaskOrder | None:
+        """Wait at most `wait_seconds` for a lease."""
+        body = wire.ClaimRequest(free_slots=free_slots, cached_version=cached_version, wait_seconds=wait_seconds)
+        return _parse_optional(wire.TaskOrder, await self._post("/v1/tasks/claim", _dump(body), wait=wait_seconds))
+
+    async def submit(self, receipt: Receipt, signature: str, file: bytes) -> wire.SubmissionAnswer:
+        """Put the file where the coordinator says, then hand in the receipt; may be repeated unchanged."""
+        request = wire.UploadRequest(task=receipt.task, lease=receipt.lease, work_key=receipt.work_key, size=len(file))
+        grant = _parse(wire.UploadGrant, await self._post("/v1/uploads", _dump(request)))
+        await self.put_object(grant.url, file)
+        body = wire.SubmissionRequest(receipt=wire.ReceiptBody.of(receipt), signature=signature)
+        return _parse(wire.SubmissionAnswer, await self._post("/v1/submissions", _dump(body)))
+
+    # -- validators
+
+    async def claim_validation(self, *, wait_seconds: float) -> wire.JudgeOrder | wire.RevealOrder | None:
+        body = _dump(wire.WaitRequest(wait_seconds=wait_seconds))
+        found = _parse_optional(
+            wire.ValidationOrder, await self._post("/v1/validations/claim", body, wait=wait_seconds)
+        )
+        return found.order if found else None
+
+    async def commit_verdict(self, judgement: int, commitment: Hash) -> None:
+        await self._post(
+            "/v1/validations/commit", _dump(wire.CommitRequest(judgement=judgement, commitment=commitment))
+        )
+
+    async def reveal_verdict(self, request: wire.RevealRequest) -> None:
+        await self._post("/v1/validations/reveal", _dump(request))
+
+    async def list_hard_cases(self) -> tuple[wire.HardCase, ...]:
+        return _parse(wire.HardCases, await self._post("/v1/cases", b"")).cases
+
+    # -- the trainer
+
+    async def claim_batch(self, step: Step, *, wait_seconds: float) -> wire.BatchOrder | None:
+        body = _dump(wire.BatchRequest(step=step, wait_seconds=wait_seconds))
+        return _parse_optional(wire.BatchOrder, await self._post("/v1/batches/claim", body, wait=wait_seconds))
+
+    # -- objects behind links
+
+    async def get_object(self, url: str, *, max_bytes: int) -> bytes:
+        """Download at most `max_bytes`; raise ProtocolError("oversized") for more."""
+        return await self._send(self._http.build_request("GET", url), max_bytes)
+
+    async def put_object(self, url: str, data: bytes) -> None:
+        await self._send(self._http.build_request("PUT", url, content=data), MAX_ANSWER_BYTES)
+
+    # -- requests
+
+    async def _get(self, path: str) -> bytes:
+        return await self._send(self._http.build_request("GET", self._base_url + path), MAX_ANSWER_BYTES)
+
+    async def _post(self, path: str, body: bytes, *, wait: float = 0.0) -> bytes:
+        try:
+            return await self._send(self._build(path, body, wait), MAX_ANSWER_BYTES)
+        except _ClockError as error:
+            self._offset = error.time - self._clock()
+            return await self._send(self._build(path, body, wait), MAX_ANSWER_BYTES)
+
+    def _build(self, path: str, body: bytes, wait: float) -> httpx.Request:
+        signed = signing.Request(method="POST", authority=self._authority, path=path, query="", body=body)
+        now = int(self._clock() + self._offset)
+        nonce = secrets.token_urlsafe(18)
+        headers = signing.sign_request(signed, self._signer, chain_id=self._chain_id, now=now, nonce=nonce)
+        headers["content-type"] = "application/json"
+        timeout = httpx.Timeout(self._timeout + wait)
+        return self._http.build_request("POST", self._base_url + path, content=body, headers=headers, timeout=timeout)
+
+    async def _send(self, request: httpx.Request, max_bytes: int) -> bytes:
+        try:
+            response = await self._http.send(request, stream=True)
+            try:
+                body = await _read(response, max_bytes)
+            finally:
+                await response.aclose()
+        except (httpx.HTTPError, OSError) as error:
+            message = f"{request.url.host} did not answer: {type(error).__name__}"
+            raise TransientError("coordinator_unreachable", message) from error
+        if response.is_success:
+            return body
+        raise _to_error(response.status_code, body)
+
+
+class _ClockError(ProtocolError):
+    """The coordinator found the request's time wrong; `time` is its own clock."""
+
+    def __init__(self, message: str, its_time: int) -> None:
+        super().__init__("expired_request", message, status=401)
+        self.time = its_time
+
+
+async def _read(response: httpx.Response, max_bytes: int) -> bytes:
+    pieces, size = [], 0
+    async for piece in response.aiter_bytes():
+        size += len(piece)
+        if size > max_bytes:
+            raise ProtocolError("oversized", f"the answer is over {max_bytes} bytes")
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _to_error(status: int, body: bytes) -> ProtocolError | TransientError:
+    try:
+        error = wire.ErrorBody.model_validate_json(body)
+    except ValidationError:
+        error = wire.ErrorBody(code="bad_answer", message=f"status {status} without an error body", time=0)
+    if status >= 500:
+        return TransientError(error.code, error.message)
+    if error.code == "expired_request":
+        return _ClockError(error.message, error.time)
+    return ProtocolError(error.code, error.message, status=status)
+
+
+def _dump(body: wire.Body) -> bytes:
+    return body.model_dump_json().encode()
+
+
+def _parse(kind: type[BodyType], data: bytes) -> BodyType:
+    try:
+        return kind.model_validate_json(data)
+    except ValidationError as error:
+        raise ProtocolError("bad_answer", f"the coordinator's answer is no {kind.__name__}") from error
+
+
+def _parse_optional(kind: type[BodyType], data: bytes) -> BodyType | None:
+    return None if data == b"null" else _parse(kind, data)

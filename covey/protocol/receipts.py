@@ -1,0 +1,57 @@
+"""What an epoch says: a leaf for every countersigned submission, and the header whose hash the chain stores.
+
+Called by the coordinator (settlement) and by anyone who checks an inclusion proof.
+"""
+
+from dataclasses import astuple, dataclass
+
+from eth_abi.abi import encode
+from eth_utils.crypto import keccak
+
+from covey.protocol.ids import Address, Hash, PoolId, Step, TaskId, hash_from_bytes, hash_to_bytes
+from covey.protocol.merkle import compute_leaf
+
+_LEAF_TYPES = ["bytes32", "bytes32", "address", "address", "uint256", "uint64", "uint8", "uint8", "uint64", "bytes32"]
+_HEADER_TYPES = ["uint256", "uint64", "bytes32", "bytes32", "uint64", "uint64", "bytes32", "bytes32"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkLeaf:
+    """One settled submission; rejected and void ones have a leaf too."""
+
+    receipt_hash: Hash
+    work_key: Hash
+    node: Address
+    contributor: Address
+    task: TaskId
+    policy_version: Step
+    outcome: int
+    reason: int
+    units: int
+    evidence_hash: Hash
+
+    def compute_hash(self) -> bytes:
+        """The double-hashed leaf, 32 bytes."""
+        return compute_leaf(_LEAF_TYPES, _to_abi(astuple(self)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochHeader:
+    """The header of an epoch; `previous_hash` is zero for the first."""
+
+    pool: PoolId
+    epoch: int
+    work_root: Hash
+    reward_root: Hash
+    leaf_count: int
+    units: int
+    data_hash: Hash
+    previous_hash: Hash
+
+    def compute_hash(self) -> Hash:
+        """keccak256(abi.encode(fields)), as EpochLedger computes it."""
+        return hash_from_bytes(keccak(encode(_HEADER_TYPES, _to_abi(astuple(self)))))
+
+
+def _to_abi(values: tuple[str | int, ...]) -> list[str | int | bytes]:
+    return [hash_to_bytes(v) if isinstance(v, str) and len(v) == 66 else v for v in values]

@@ -1,0 +1,186 @@
+"""Fetches a policy from relays that nobody trusts: every shard is hashed, the manifest has the chain's hash.
+
+A relay is picked in proportion to its success rate times its bandwidth (INTELLECT-2, SHARDCAST); one that lies or fails
+loses weight, and an unused one heals.  A half-fetched policy is resumed; a whole one appears by one rename.
+"""
+
+import asyncio
+import hashlib
+import os
+import random
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from covey.errors import ProtocolError, TransientError
+from covey.log import get_logger
+from covey.protocol.ids import Hash
+from covey.protocol.manifest import MAX_MANIFEST_BYTES, File, Manifest, Shard
+from covey.shardcast.store import compute_range_hash
+
+CONCURRENT_SHARDS = 4
+ATTEMPTS = 4
+_SMOOTHING = 0.2
+_HEALING = 1.01
+
+
+@dataclass(slots=True)
+class RelayScore:
+    """Moving averages of one relay.  `bandwidth` in bytes/s."""
+
+    url: str
+    success: float = 1.0
+    bandwidth: float = 50e6
+
+    @property
+    def weight(self) -> float:
+        return max(self.success * self.bandwidth, 1.0)
+
+    def record(self, *, size: int, seconds: float, is_good: bool) -> None:
+        """Learn from one transfer."""
+        self.success += _SMOOTHING * (is_good - self.success)
+        if is_good:
+            self.bandwidth += _SMOOTHING * (size / max(seconds, 1e-6) - self.bandwidth)
+
+    def heal(self) -> None:
+        """An unused relay drifts back to the benefit of the doubt."""
+        self.success = min(1.0, self.success * _HEALING + 1e-3)
+
+
+class ShardClient:
+    """Example: `await ShardClient(["http://127.0.0.1:9001"]).fetch(pool=1, step=3, manifest_hash=..., folder=...)`."""
+
+    def __init__(self, relays: Sequence[str], *, seed: int = 0) -> None:
+        if not relays:
+            raise ProtocolError("no_relays", "no relay is known")
+        self.scores = [RelayScore(url.rstrip("/")) for url in relays]
+        self._random = random.Random(seed)
+        self._http = httpx.AsyncClient(timeout=httpx.Timeout(30, connect=3), trust_env=False)
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def fetch(self, *, pool: int, step: int, manifest_hash: Hash, folder: Path) -> Path:
+        """Return `folder` with the policy's files, all hashes checked; raise TransientError when no relay has it."""
+        if folder.exists():
+            return folder
+        manifest = await self._fetch_manifest(pool, step, manifest_hash)
+        draft = folder.with_name(folder.name + ".part")
+        draft.mkdir(parents=True, exist_ok=True)
+        for path in draft.iterdir():
+            if path.name not in {file.name for file in manifest.files}:
+                path.unlink()
+        slots = asyncio.Semaphore(CONCURRENT_SHARDS)
+        for file in manifest.files:
+            await self._fetch_file(file, draft / file.name, slots)
+        draft.replace(folder)
+        return folder
+
+    async def _fetch_manifest(self, pool: int, step: int, manifest_hash: Hash) -> Manifest:
+        for score in self._draw():
+            data = await self._get(score, f"/policies/{pool}/{step}", MAX_MANIFEST_BYTES)
+            if data is None:
+                continue
+            try:
+                manifest = Manifest.from_bytes(data, manifest_hash)
+            except ProtocolError as error:
+                self._blame(score, error.message)
+                continue
+            if (manifest.pool, manifest.step) != (pool, step):
+                raise ProtocolError("bad_manifest", f"the chain's hash for step {step} is of another policy")
+            return manifest
+        raise TransientError("no_relay", f"no relay has the manifest of step {step}")
+
+    async def _fetch_file(self, file: File, path: Path, slots: asyncio.Semaphore) -> None:
+        with path.open("ab") as handle:
+            handle.truncate(file.size)
+        offsets, offset = [], 0
+        for shard in file.shards:
+            offsets.append(offset)
+            offset += shard.size
+        fetching = (self._fetch_shard(s, path, start, slots) for s, start in zip(file.shards, offsets, strict=True))
+        for outcome in await asyncio.gather(*fetching, return_exceptions=True):
+            if outcome is not None:
+                raise outcome
+        found = await asyncio.to_thread(_sync_and_hash, path, file.size)
+        if found != file.sha256:
+            raise ProtocolError("bad_manifest", f"{file.name} does not have the hash that its manifest names")
+
+    async def _fetch_shard(self, shard: Shard, path: Path, offset: int, slots: asyncio.Semaphore) -> None:
+        async with slots:
+            if await asyncio.to_thread(compute_range_hash, path, offset, shard.size) == shard.sha256:
+                return
+            for score in self._draw():
+                data = await self._get(score, f"/shards/{shard.sha256}", shard.size)
+                if data is None:
+                    continue
+                if len(data) == shard.size and "0x" + hashlib.sha256(data).hexdigest() == shard.sha256:
+                    await asyncio.to_thread(_write_at, path, offset, data)
+                    return
+                self._blame(score, "a shard does not have its hash")
+        raise TransientError("no_relay", f"no relay has shard {shard.sha256}")
+
+    def _draw(self) -> list[RelayScore]:
+        """Relays to try in turn, each drawn by weight among those left; at most ATTEMPTS."""
+        left = list(self.scores)
+        order: list[RelayScore] = []
+        while left and len(order) < ATTEMPTS:
+            (chosen,) = self._random.choices(left, weights=[score.weight for score in left])
+            left.remove(chosen)
+            order.append(chosen)
+        for score in left:
+            score.heal()
+        return order
+
+    async def _get(self, score: RelayScore, path: str, limit: int) -> bytes | None:
+        """At most `limit` bytes, or None when the relay does not deliver."""
+        started, pieces, size = time.monotonic(), [], 0
+        try:
+            async with self._http.stream("GET", score.url + path) as response:
+                if response.status_code != 200:
+                    score.record(size=0, seconds=1, is_good=False)
+                    return None
+                async for piece in response.aiter_bytes():
+                    size += len(piece)
+                    if size > limit:
+                        self._blame(score, "it sends more than was asked for")
+                        return None
+                    pieces.append(piece)
+        except httpx.HTTPError:
+            score.record(size=0, seconds=1, is_good=False)
+            return None
+        score.record(size=size, seconds=time.monotonic() - started, is_good=True)
+        return b"".join(pieces)
+
+    def _blame(self, score: RelayScore, why: str) -> None:
+        """A lie, unlike a failure, costs all credit."""
+        score.success = 0.0
+        get_logger().warning("relay lies", relay=score.url, why=why)
+
+
+def get_policy_folder(root: Path, step: int, manifest_hash: Hash) -> Path:
+    """Where a client keeps a policy: another chain's policy of the same step lies elsewhere."""
+    return root / f"{step}-{manifest_hash[2:18]}"
+
+
+def prune_policies(root: Path, *, keep: int) -> None:
+    """Remove all but the newest `keep` policy folders of `get_policy_folder`."""
+    folders = [path for path in root.iterdir() if path.name.partition("-")[0].isdigit()]
+    for folder in sorted(folders, key=lambda path: int(path.name.partition("-")[0]))[:-keep]:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _sync_and_hash(path: Path, size: int) -> Hash:
+    with path.open("r+b") as file:
+        os.fsync(file.fileno())
+    return compute_range_hash(path, 0, size)
+
+
+def _write_at(path: Path, offset: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(data)

@@ -1,0 +1,103 @@
+"""A folder of manifests and shards: what origin and relays serve.  Shards are named by their hash, so nothing in it
+can be confused with anything else; a manifest is written last, so that whoever sees it can have all of it.
+"""
+
+import hashlib
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+from covey.protocol.ids import Hash
+from covey.protocol.manifest import SHARD_BYTES, File, Manifest, Shard
+
+KEPT_POLICIES = 5
+_MANIFEST_NAME = re.compile(r"^(\d{1,19})\.json$")
+_PIECE = 1 << 20
+
+
+class ShardStore:
+    """Layout: `shards/<sha256>`, `policies/<pool>/<step>.json`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        (root / "shards").mkdir(parents=True, exist_ok=True)
+        (root / "policies").mkdir(exist_ok=True)
+
+    def get_shard_path(self, sha256: Hash) -> Path:
+        return self.root / "shards" / sha256
+
+    def get_manifest_path(self, pool: int, step: int) -> Path:
+        return self.root / "policies" / str(pool) / f"{step}.json"
+
+    def list_steps(self, pool: int) -> list[int]:
+        """Steps whose manifest is here, ascending."""
+        folder = self.root / "policies" / str(pool)
+        names = [_MANIFEST_NAME.match(path.name) for path in folder.glob("*.json")]
+        return sorted(int(name[1]) for name in names if name)
+
+    def add_manifest(self, manifest: Manifest) -> None:
+        """Write a manifest whose shards are, or will be, here."""
+        path = self.get_manifest_path(manifest.pool, manifest.step)
+        path.parent.mkdir(exist_ok=True)
+        write_atomically(path, manifest.to_bytes())
+
+    def prune(self, pool: int, *, keep: int = KEPT_POLICIES) -> None:
+        """Forget all but the newest policies of a pool, and the shards that no manifest names any more."""
+        for step in self.list_steps(pool)[:-keep]:
+            self.get_manifest_path(pool, step).unlink(missing_ok=True)
+        named = {shard.sha256 for manifest in self._read_all() for file in manifest.files for shard in file.shards}
+        for path in (self.root / "shards").iterdir():
+            if path.name.startswith("0x") and path.name not in named:
+                path.unlink(missing_ok=True)
+
+    def _read_all(self) -> Iterator[Manifest]:
+        for path in (self.root / "policies").glob("*/*.json"):
+            yield Manifest.model_validate_json(path.read_bytes())
+
+
+def add_policy(store: ShardStore, folder: Path, *, pool: int, step: int, shard_bytes: int = SHARD_BYTES) -> Manifest:
+    """Cut the files of `folder` into shards, store them, then the manifest; equal files give equal manifests."""
+    files = tuple(_add_file(store, path, shard_bytes) for path in sorted(folder.iterdir()) if path.is_file())
+    manifest = Manifest(pool=pool, step=step, files=files)
+    store.add_manifest(manifest)
+    return manifest
+
+
+def _add_file(store: ShardStore, path: Path, shard_bytes: int) -> File:
+    whole, shards = hashlib.sha256(), []
+    with path.open("rb") as file:
+        while piece := file.read(shard_bytes):
+            whole.update(piece)
+            shard = Shard(size=len(piece), sha256=Hash("0x" + hashlib.sha256(piece).hexdigest()))
+            target = store.get_shard_path(shard.sha256)
+            if not target.exists():
+                write_atomically(target, piece)
+            shards.append(shard)
+    sha256 = Hash("0x" + whole.hexdigest())
+    return File(name=path.name, size=sum(s.size for s in shards), sha256=sha256, shards=tuple(shards))
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Readers see the whole file or none; it survives a crash."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with draft.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def compute_range_hash(path: Path, offset: int, size: int) -> Hash:
+    """SHA-256 of `size` bytes of a file from `offset` on."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        file.seek(offset)
+        while size > 0 and (piece := file.read(min(size, _PIECE))):
+            digest.update(piece)
+            size -= len(piece)
+    return Hash("0x" + digest.hexdigest())

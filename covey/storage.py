@@ -1,0 +1,112 @@
+"""One object store: a local folder by default, S3 and others by URL (obstore).  Objects are immutable.
+
+Strangers put and get by signed, short-lived links.  An S3 store signs its own; for a folder the coordinator's API
+serves `{base_url}/v1/objects/{key}` and checks by `require_link`.  The owner of the store chooses every key.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal, cast
+from urllib.parse import urlencode, urlsplit
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.store import LocalStore, from_url
+
+from covey.errors import OperatorError, ProtocolError, TransientError
+
+Method = Literal["GET", "PUT"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkSigner:
+    """Signs links to a store that cannot sign its own."""
+
+    secret: bytes
+    base_url: str
+    """Example: http://127.0.0.1:8000."""
+
+    def compute(self, method: Method, key: str, expires: int, size: int) -> str:
+        text = "\n".join(("covey-link-1", method, key, str(expires), str(size)))
+        return hmac.new(self.secret, text.encode(), hashlib.sha256).hexdigest()
+
+
+class ObjectStore:
+    """Example: `ObjectStore.open("file:///var/covey", signer)`."""
+
+    def __init__(self, store: obstore.store.ObjectStore, signer: LinkSigner) -> None:
+        self._store, self._signer = store, signer
+
+    @classmethod
+    def open(cls, url: str, signer: LinkSigner) -> "ObjectStore":
+        """`file://` or whatever obstore knows (`s3://`, `gs://`, `az://`)."""
+        parts = urlsplit(url)
+        try:
+            if parts.scheme == "file":
+                return cls(LocalStore(parts.path, mkdir=True), signer)
+            return cls(from_url(url), signer)
+        except (BaseError, ValueError, OSError) as error:
+            raise OperatorError("bad_store", f"{url} does not open: {error}", fix="Correct store_url") from error
+
+    def put(self, key: str, data: bytes) -> None:
+        """Store once; storing the same key again changes nothing and raises ProtocolError("object_exists")."""
+        try:
+            obstore.put(self._store, key, data, mode="create")
+        except AlreadyExistsError as error:
+            raise ProtocolError("object_exists", f"{key} exists; objects are immutable", status=409) from error
+        except (BaseError, OSError) as error:
+            raise TransientError("store_unavailable", f"cannot store {key}: {error}") from error
+
+    def put_named_by_content(self, key: str, data: bytes) -> None:
+        """Store under a key that names the content's hash: a second time is no error."""
+        try:
+            self.put(key, data)
+        except ProtocolError as error:
+            if error.code != "object_exists":
+                raise
+
+    def get(self, key: str, *, max_bytes: int) -> bytes:
+        """The object; raise ProtocolError "missing" or "oversized"."""
+        size = self.get_size(key)
+        if size is None:
+            raise ProtocolError("missing", f"{key} is not in the store", status=404)
+        if size > max_bytes:
+            raise ProtocolError("oversized", f"{key} has {size} bytes, over {max_bytes}", status=413)
+        try:
+            return bytes(obstore.get(self._store, key).bytes())
+        except (BaseError, OSError) as error:
+            raise TransientError("store_unavailable", f"cannot read {key}: {error}") from error
+
+    def get_size(self, key: str) -> int | None:
+        """Bytes of the object, None when there is none."""
+        try:
+            return int(obstore.head(self._store, key)["size"])
+        except FileNotFoundError:
+            return None
+        except (BaseError, OSError) as error:
+            raise TransientError("store_unavailable", f"cannot look up {key}: {error}") from error
+
+    def sign_link(self, method: Method, key: str, *, now: float, seconds: int, size: int = 0) -> str:
+        """A link that allows `method` on `key` until `now + seconds` (PUT: for exactly `size` bytes)."""
+        if not isinstance(self._store, LocalStore):
+            return obstore.sign(cast("obstore.store.S3Store", self._store), method, key, timedelta(seconds=seconds))
+        expires = int(now) + seconds
+        query = {"method": method, "expires": expires, "size": size}
+        signature = self._signer.compute(method, key, expires, size)
+        return f"{self._signer.base_url}/v1/objects/{key}?{urlencode(query | {'signature': signature})}"
+
+    def require_link(self, method: Method, key: str, query: Mapping[str, str], *, now: float) -> int:
+        """Return the size that a link allows; raise ProtocolError("bad_link") for a link that was not signed here."""
+        try:
+            expires, size = int(query["expires"]), int(query["size"])
+        except (KeyError, ValueError) as error:
+            raise ProtocolError("bad_link", "the link is incomplete", status=403) from error
+        expected = self._signer.compute(method, key, expires, size)
+        if not hmac.compare_digest(expected, query.get("signature", "")):
+            raise ProtocolError("bad_link", "the link was not signed here", status=403)
+        if now > expires:
+            raise ProtocolError("bad_link", "the link has expired", status=403)
+        return size
