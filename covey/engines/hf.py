@@ -1,0 +1,257 @@
+"""The reference engine: Hugging Face transformers, batched decoding with a key-value cache, replay by prefill.
+
+Rows are right-aligned (padding on the left), so the next token is always predicted by the last column.  Its float32
+results agree with themselves within `toploc.thresholds.FP32` whatever the batch; the caller sets the thread count.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
+
+from covey.engines.base import Completion, Replay, ReplayRequest, Request
+from covey.errors import OperatorError, ProtocolError
+from covey.model.files import WEIGHTS_FILE, get_head, load_model, load_tokenizer, load_weights
+from covey.sampling.sampler import sample, score
+
+Bits = NDArray[np.uint16]
+T = TypeVar("T")
+
+
+class HuggingFaceEngine:
+    """An `Engine`.  `base` names the model that policies replace; None: the first policy's folder is complete."""
+
+    def __init__(
+        self, *, dtype: str = "float32", max_batch: int = 64, base: str | Path | None = None, device: str = "cpu"
+    ) -> None:
+        if max_batch < 1:
+            raise OperatorError("bad_batch", f"max_batch is {max_batch}", fix="Set it to at least 1.")
+        self._dtype = dtype
+        self._max_batch = max_batch
+        self._base = base
+        self._device = device
+        self._model: PreTrainedModel | None = None
+        self._tokenizer: PreTrainedTokenizerBase | None = None
+        self._version: int | None = None
+
+    @classmethod
+    def from_model(
+        cls, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, version: int = 0, max_batch: int = 64
+    ) -> Self:
+        """An engine around a model that is already in memory, shared with the caller (who may keep training it)."""
+        engine = cls(max_batch=max_batch, device=str(model.device))
+        engine._model, engine._tokenizer, engine._version = model, tokenizer, version
+        return engine
+
+    @property
+    def policy_version(self) -> int | None:
+        """Version of the loaded policy; None before the first."""
+        return self._version
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of the last hidden state."""
+        return int(get_head(self._require_model()).weight.shape[1])
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Rows of the language-model head."""
+        return int(get_head(self._require_model()).weight.shape[0])
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The policy's tokenizer."""
+        if self._tokenizer is None:
+            raise _no_policy()
+        return self._tokenizer
+
+    @property
+    def eos_token_id(self) -> int:
+        """The token that ends a completion."""
+        eos = self.tokenizer.eos_token_id
+        if not isinstance(eos, int):
+            raise OperatorError("bad_tokenizer", "the tokenizer has no end-of-sequence token", fix="Choose another.")
+        return eos
+
+    def load_policy(self, folder: Path, version: int) -> None:
+        """Replace the weights in place; the first call also builds the model, from `base` or from `folder`."""
+        if self._model is None:
+            source = self._base or folder
+            model, tokenizer = load_model(source, self._dtype), load_tokenizer(source)
+            torch.nn.Module.to(model, self._device)
+            load_weights(model, folder / WEIGHTS_FILE)
+            self._model, self._tokenizer = model, tokenizer
+        else:
+            load_weights(self._model, folder / WEIGHTS_FILE)
+        self._version = version
+
+    @torch.no_grad()
+    def generate(self, requests: Sequence[Request], *, temperature: float) -> list[Completion]:
+        """Sample each request; see `Engine`.  Raises ValueError for a prompt or a limit that no caller should make."""
+        if any(not each.prompt or each.max_tokens < 1 for each in requests):
+            raise ValueError("a request needs a prompt and a limit of at least one token")
+        with self._evaluating() as model:
+            return [each for part in self._parts(requests) for each in self._generate_batch(model, part, temperature)]
+
+    @torch.no_grad()
+    def replay(self, sequences: Sequence[ReplayRequest], *, temperature: float) -> list[Replay]:
+        """Score each claimed completion by one prefill without cache; see `Engine`."""
+        for each in sequences:
+            self._require_tokens(each)
+        with self._evaluating() as model:
+            return [each for part in self._parts(sequences) for each in self._replay_batch(model, part, temperature)]
+
+    def _generate_batch(
+        self, model: PreTrainedModel, requests: Sequence[Request], temperature: float
+    ) -> list[Completion]:
+        inputs, mask = self._align([each.prompt for each in requests])
+        positions = _count_positions(mask)
+        cache = DynamicCache(config=model.config)
+        seeds = np.array([each.seed for each in requests], np.uint64)
+        limits = np.array([each.max_tokens for each in requests])
+        live = np.arange(len(requests))  # requests of the rows that still run
+        rows: list[list[tuple[int, float, Bits]]] = [[] for _ in requests]
+        for t in range(int(limits.max())):
+            hidden, logits = _forward(model, kept=1, inputs=inputs, mask=mask, positions=positions, cache=cache)
+            logits = logits[:, -1].float()
+            tokens = sample(logits, seeds[live], np.full(len(live), t, np.uint32), temperature)
+            chosen = torch.log_softmax(logits, dim=-1).gather(1, tokens[:, None])[:, 0]
+            bits, listed = _get_bits(hidden[:, -1]), tokens.tolist()
+            for row, (request, token, logprob) in enumerate(zip(live, listed, chosen.tolist(), strict=True)):
+                rows[request].append((token, logprob, bits[row : row + 1]))
+            stays = (np.array(listed) != self.eos_token_id) & (limits[live] > t + 1)
+            if not stays.any():
+                break
+            if not stays.all():
+                kept = torch.from_numpy(np.flatnonzero(stays)).to(mask.device)
+                cache.batch_select_indices(kept)
+                tokens, mask, positions, live = tokens[kept], mask[kept], positions[kept], live[stays]
+            inputs = tokens[:, None]
+            mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
+            positions = positions[:, -1:] + 1
+        return [self._build_completion(each) for each in rows]
+
+    def _build_completion(self, rows: list[tuple[int, float, Bits]]) -> Completion:
+        return Completion(
+            tokens=tuple(token for token, _, _ in rows),
+            logprobs=tuple(logprob for _, logprob, _ in rows),
+            hidden_bits=np.concatenate([bits for _, _, bits in rows]),
+            finished=rows[-1][0] == self.eos_token_id,
+        )
+
+    def _replay_batch(
+        self, model: PreTrainedModel, sequences: Sequence[ReplayRequest], temperature: float
+    ) -> list[Replay]:
+        inputs, mask = self._align([(*each.prompt, *each.tokens[:-1]) for each in sequences])
+        kept = max(len(each.tokens) for each in sequences)
+        hidden, logits = _forward(
+            model, kept=kept, inputs=inputs, mask=mask, positions=_count_positions(mask), cache=None
+        )
+        hidden = hidden[:, -kept:]
+        return [
+            self._score_row(hidden[i, -len(each.tokens) :], logits[i, -len(each.tokens) :].float(), each, temperature)
+            for i, each in enumerate(sequences)
+        ]
+
+    def _score_row(
+        self, hidden: torch.Tensor, logits: torch.Tensor, claim: ReplayRequest, temperature: float
+    ) -> Replay:
+        """`hidden`: [n, hidden].  `logits`: float32[n, V]."""
+        n = len(claim.tokens)
+        tokens = torch.tensor(claim.tokens, device=logits.device)
+        logprobs = torch.log_softmax(logits, dim=-1)
+        margins = score(logits, tokens, np.full(n, claim.seed, np.uint64), np.arange(n, dtype=np.uint32), temperature)
+        return Replay(
+            hidden_bits=_get_bits(hidden),
+            logprobs=logprobs.gather(1, tokens[:, None])[:, 0].cpu().numpy(),
+            margins=margins.cpu().numpy(),
+            eos_logprob=float(logprobs[-1, self.eos_token_id]),
+        )
+
+    def _require_tokens(self, claim: ReplayRequest) -> None:
+        # An index beyond the embedding is an exception on a CPU and the end of the process on a GPU.
+        if not claim.prompt or not claim.tokens:
+            raise ProtocolError("malformed_tokens", "a sequence needs a prompt and at least one completion token")
+        if not all(0 <= token < self.vocabulary_size for token in (*claim.prompt, *claim.tokens)):
+            raise ProtocolError("malformed_tokens", f"a token is outside the vocabulary of {self.vocabulary_size}")
+
+    def _parts(self, items: Sequence[T]) -> Iterator[Sequence[T]]:
+        return (items[start : start + self._max_batch] for start in range(0, len(items), self._max_batch))
+
+    def _align(self, sequences: Iterable[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+        """int64[n, longest] tokens and mask, right-aligned; masked places hold token 0."""
+        rows = list(sequences)
+        longest = max(len(row) for row in rows)
+        tokens = torch.tensor([[0] * (longest - len(row)) + list(row) for row in rows])
+        mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows])
+        return tokens.to(self._device), mask.to(self._device)
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[PreTrainedModel]:
+        """The model in evaluation mode; a model shared with a trainer gets its mode back."""
+        model = self._require_model()
+        training = model.training
+        model.train(False)
+        try:
+            yield model
+        finally:
+            model.train(training)
+
+    def _require_model(self) -> PreTrainedModel:
+        if self._model is None:
+            raise _no_policy()
+        return self._model
+
+
+def _forward(
+    model: PreTrainedModel,
+    *,
+    kept: int,
+    inputs: torch.Tensor,
+    mask: torch.Tensor,
+    positions: torch.Tensor,
+    cache: DynamicCache | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Last hidden states after the final norm [n, kept, hidden] and logits [n, kept, V] of the last `kept` columns.
+
+    The states are what the language-model head is given, so whatever the model does to its logits afterwards
+    (scaling, soft caps) is in the logits and not in the proof.
+    """
+    caught: list[torch.Tensor] = []
+    handle = get_head(model).register_forward_pre_hook(lambda _, given: caught.append(given[0]))
+    try:
+        output = model(
+            input_ids=inputs,
+            attention_mask=mask,
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=cache is not None,
+            logits_to_keep=kept,
+        )
+    finally:
+        handle.remove()
+    return caught[0], output.logits
+
+
+def _count_positions(mask: torch.Tensor) -> torch.Tensor:
+    return (mask.cumsum(dim=1) - 1).clamp(min=0)
+
+
+def _get_bits(hidden: torch.Tensor) -> Bits:
+    """uint16[n, hidden]: bfloat16 bits."""
+    bits: Bits = hidden.to(torch.bfloat16).contiguous().view(torch.uint16).cpu().numpy()
+    return bits
+
+
+def _no_policy() -> OperatorError:
+    return OperatorError("no_policy", "no policy is loaded", fix="Call load_policy first.")
+
+
+def set_threads(count: int) -> None:
+    """Threads of torch in this process; on a machine that several processes share, more than one slows all of them."""
+    torch.set_num_threads(count)

@@ -1,0 +1,191 @@
+"""Models and their weights on disk; the engines load here, the trainer saves here.
+
+Weights are safetensors only, so that loading runs no code.  Equal weights give equal bytes: the manifest hash of a
+policy can be repeated.
+"""
+
+import copy
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers.utils import logging
+
+from covey.errors import OperatorError, ProtocolError
+
+WEIGHTS_FILE = "model.safetensors"
+DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_ORIGIN = {"is_local", "local_files_only", "name_or_path"}
+_FILE_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+
+
+class _Entry(Protocol):
+    def get_shape(self) -> list[int]: ...
+
+    def get_dtype(self) -> str: ...
+
+
+class _WeightsFile(Protocol):
+    """The untyped `safetensors.safe_open`."""
+
+    def keys(self) -> list[str]: ...
+
+    def get_slice(self, name: str) -> _Entry: ...
+
+    def get_tensor(self, name: str) -> torch.Tensor: ...
+
+
+def save_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, dtype: str) -> None:
+    """Write what `load_model` and `load_tokenizer` need: config, tokenizer files and weights in `dtype`.
+
+    Overwrites the same names in `folder`, which is made if missing.
+    """
+    config = copy.deepcopy(model.config)
+    config.dtype = _get_dtype(dtype)
+    config.architectures = [type(model).__name__]
+    folder.mkdir(parents=True, exist_ok=True)
+    config.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    _drop_origin(folder / "tokenizer_config.json")
+    save_weights(model, folder / WEIGHTS_FILE, dtype)
+
+
+def save_weights(model: PreTrainedModel, path: Path, dtype: str) -> None:
+    """Write the weights alone, cast to `dtype`, tied ones once, under the names of the model's state."""
+    target = _get_dtype(dtype)
+    tensors = {name: each.detach().to("cpu", target).contiguous() for name, each in get_weights(model).items()}
+    save_file(tensors, path, metadata={"format": "pt"})
+    path.chmod(0o644)  # safetensors makes it private to the user; policies are served by other processes
+
+
+def get_weights(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """The tensors that make up the model, by name and sorted; of tied ones only the first.
+
+    They are the live tensors: writing into them changes the model.
+    """
+    found: dict[int, str] = {}
+    state = model.state_dict(keep_vars=True)
+    for name, tensor in state.items():
+        found.setdefault(id(tensor), name)
+    return {name: state[name] for name in sorted(found.values())}
+
+
+def get_head(model: PreTrainedModel) -> torch.nn.Linear:
+    """The language-model head; its weight is [vocabulary, hidden]."""
+    return cast(torch.nn.Linear, model.get_output_embeddings())  # type: ignore[no-untyped-call]
+
+
+def load_model(name_or_folder: str | Path, dtype: str) -> PreTrainedModel:
+    """A causal language model in evaluation mode, computing in `dtype` whatever its file holds.
+
+    Raises OperatorError("model_unavailable") if it cannot be found or is not in safetensors.
+    """
+    try:
+        # use_safetensors: without it a folder without weights in safetensors would be unpickled.
+        with _without_progress_bar():
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                str(name_or_folder),
+                dtype=_get_dtype(dtype),
+                attn_implementation="sdpa",
+                use_safetensors=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+            )
+    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
+        raise _unavailable(name_or_folder, str(error)) from error
+    model, report = loaded
+    if report["missing_keys"]:
+        # transformers fills them with random numbers and goes on.
+        raise _unavailable(name_or_folder, f"weights are missing: {sorted(report['missing_keys'])[:3]}")
+    return cast(PreTrainedModel, model.train(False))
+
+
+def load_tokenizer(name_or_folder: str | Path) -> PreTrainedTokenizerBase:
+    """The tokenizer that belongs to a model, exactly as its tokenizer.json says.  Raises as `load_model`."""
+    try:
+        # Not AutoTokenizer: it goes by the model's family and rebuilds a byte-level tokenizer beside a Qwen2 with
+        # Qwen's normaliser, word splitting and one token more than the model has.
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(str(name_or_folder))
+    except (OSError, ValueError) as error:
+        raise _unavailable(name_or_folder, str(error)) from error
+    return cast(PreTrainedTokenizerBase, tokenizer)
+
+
+def load_weights(model: PreTrainedModel, path: Path, dtype: str | None = None) -> None:
+    """Replace the model's weights in place by those of a safetensors file.
+
+    Names and shapes must be exactly the model's, all tensors of one floating dtype (`dtype` if it is given), and all
+    values finite.
+    They are cast to the model's own dtype; from bfloat16 to float32 that is exact.
+    Raises ProtocolError("policy_mismatch") before anything is changed.
+    """
+    weights = get_weights(model)
+    try:
+        with safe_open(path, framework="pt") as file:
+            _require_match(cast(_WeightsFile, file), weights, dtype)
+            with torch.no_grad():
+                for name, tensor in weights.items():
+                    tensor.copy_(file.get_tensor(name))
+    except (OSError, SafetensorError) as error:
+        raise ProtocolError("policy_mismatch", f"{path.name} is no readable safetensors file") from error
+
+
+def _drop_origin(path: Path) -> None:
+    # transformers also notes how the tokenizer was loaded, and equal policies would differ by it.
+    settings = json.loads(path.read_text("utf-8"))
+    kept = {key: value for key, value in settings.items() if key not in _ORIGIN}
+    path.write_text(json.dumps(kept, indent=2, sort_keys=True, ensure_ascii=False) + "\n", "utf-8")
+
+
+def _require_match(file: _WeightsFile, weights: Mapping[str, torch.Tensor], dtype: str | None) -> None:
+    names = set(file.keys())
+    if names != set(weights):
+        missing, surplus = sorted(set(weights) - names), sorted(names - set(weights))
+        raise ProtocolError(
+            "policy_mismatch",
+            f"{len(missing)} weights are missing {missing[:3]}, {len(surplus)} are surplus {surplus[:3]}",
+        )
+    wanted = dtype
+    for name, tensor in weights.items():
+        entry = file.get_slice(name)
+        if list(entry.get_shape()) != list(tensor.shape):
+            raise ProtocolError("policy_mismatch", f"{name} is {entry.get_shape()}, not {list(tensor.shape)}")
+        held = _FILE_DTYPES.get(entry.get_dtype())
+        wanted = wanted or held
+        if held is None or held != wanted:
+            raise ProtocolError("policy_mismatch", f"{name} is {entry.get_dtype()}, not {wanted or 'floating'}")
+        if not bool(torch.isfinite(file.get_tensor(name)).all()):
+            # With such weights honest work cannot be told from false work.
+            raise ProtocolError("policy_mismatch", f"{name} holds a value that is no number")
+
+
+@contextmanager
+def _without_progress_bar() -> Iterator[None]:
+    # A service writes one structured log; the caller's own choice comes back afterwards.
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+def _get_dtype(name: str) -> torch.dtype:
+    if name not in DTYPES:
+        raise OperatorError("bad_dtype", f"there is no dtype {name!r}", fix=f"Name one of {sorted(DTYPES)}.")
+    return DTYPES[name]
+
+
+def _unavailable(name: str | Path, reason: str) -> OperatorError:
+    return OperatorError(
+        "model_unavailable",
+        f"{name} could not be loaded: {reason}",
+        fix="Name a model in safetensors form: a folder, or a repository that this machine can fetch.",
+    )

@@ -1,0 +1,44 @@
+"""Text to tokens and back, the same for worker, validator and trainer.
+
+`encode_prompt` and `decode_completion` are the only two places where text meets tokens.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+
+class Tokenizer(Protocol):
+    """The part of a Hugging Face tokenizer that Covey uses."""
+
+    @property
+    def bos_token_id(self) -> int | None:
+        """Token that opens a prompt, if the model has one."""
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """Token that ends a completion."""
+
+    def encode(self, text: str, *, add_special_tokens: bool = ...) -> list[int]:
+        """Tokens of `text`."""
+
+    def decode(self, token_ids: list[int], *, skip_special_tokens: bool = ...) -> str | list[str]:
+        """Text of `token_ids`; a list only for a list of lists."""
+
+
+def encode_prompt(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Beginning-of-sequence token (if the tokenizer has one), then `text`, then a newline."""
+    tokens = tokenizer.encode(text + "\n", add_special_tokens=False)
+    return tokens if tokenizer.bos_token_id is None else [tokenizer.bos_token_id, *tokens]
+
+
+def decode_completion(tokenizer: Tokenizer, tokens: Sequence[int]) -> str:
+    """Text of a completion without its end-of-sequence token.
+
+    Other special tokens stay visible, so that a grader sees them: they must not vanish from a wrong answer.
+    Bytes that are no UTF-8 become U+FFFD.
+    """
+    kept = list(tokens)
+    if kept and kept[-1] == tokenizer.eos_token_id:
+        kept.pop()
+    text = tokenizer.decode(kept, skip_special_tokens=False)
+    return text if isinstance(text, str) else "".join(text)

@@ -1,0 +1,143 @@
+"""The shipped tiny model: a byte-level Qwen2 of 228,480 parameters that half knows the demo's task.
+
+`trainer.warm_start` makes it, the demo trains it, tests run on it; `tiny_folder` says where it lies.
+It was warmed up until it answers a third right at temperature 1, so that reinforcement learning has room.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from importlib import resources
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from torch.nn.utils import clip_grad_norm_
+from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+from covey.model.files import get_head
+from covey.model.text import encode_prompt
+
+PAD, EOS, BOS = 0, 1, 2
+GATE = 0.85
+"""Reward at temperature 1 that ends the clean part of the warm start."""
+CLEAN_MIN, CLEAN_MAX, CLEAN_EVERY = 150, 700, 30
+"""Clean steps before the first measurement, at most, and between two."""
+NOISY_STEPS = 90
+NOISE = 0.2
+"""Probability that a letter of a noisy example is replaced."""
+LEARNING_RATE = 2e-3
+BATCH = 32
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_IGNORED = -100
+
+
+def tiny_folder() -> Path:
+    """Folder of the shipped tiny model: config, tokenizer, bfloat16 weights."""
+    return Path(str(resources.files("covey.model").joinpath("tiny")))
+
+
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    """Bytes without merges: <pad>, <eos>, <bos>, then the 256 bytes; 259 entries."""
+    vocabulary = {"<pad>": PAD, "<eos>": EOS, "<bos>": BOS}
+    for symbol in sorted(pre_tokenizers.ByteLevel.alphabet()):
+        vocabulary[symbol] = len(vocabulary)
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    names = {"pad_token": "<pad>", "eos_token": "<eos>", "bos_token": "<bos>"}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=256, **names)  # type: ignore[no-untyped-call]
+
+
+def build_model(seed: int) -> PreTrainedModel:
+    """The architecture with fresh float32 weights; equal seeds give equal weights."""
+    config = Qwen2Config(
+        vocab_size=259,
+        hidden_size=96,
+        num_hidden_layers=2,
+        intermediate_size=256,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+        tie_word_embeddings=True,
+        initializer_range=0.06,
+        attention_dropout=0.0,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+        pad_token_id=PAD,
+        eos_token_id=EOS,
+        bos_token_id=BOS,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Qwen2ForCausalLM(config)
+
+
+def warm_start(
+    seed: int,
+    examples: Iterator[tuple[str, str]],
+    measure: Callable[[PreTrainedModel, PreTrainedTokenizerFast], float],
+    on_progress: Callable[[int, float], None],
+    *,
+    clean_max: int = CLEAN_MAX,
+    noisy_steps: int = NOISY_STEPS,
+) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+    """Supervised examples until `measure` reaches 0.85, then 90 steps with wrong letters in the answers.
+
+    A clean warm start that is stopped early learns nothing more; the noise makes the model unsure, not wrong.
+    `examples`: endless (prompt, answer).  `measure`: mean reward at temperature 1.  `on_progress(step, loss)`.
+    Reproducible: equal arguments give equal weights on one machine with one thread.
+    """
+    tokenizer, model = build_tokenizer(), build_model(seed).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.99), weight_decay=0.0)
+    rng = random.Random(seed)
+
+    def learn(step: int, rate: float, noise: float) -> None:
+        batch = [next(examples) for _ in range(BATCH)]
+        rows = [(prompt, _blur(answer, noise, rng)) for prompt, answer in batch]
+        optimizer.param_groups[0]["lr"] = LEARNING_RATE * rate
+        on_progress(step, _update(model, tokenizer, optimizer, rows))
+
+    step = 0
+    while step < clean_max:
+        learn(step, min(1.0, (step + 1) / 50), 0.0)
+        step += 1
+        if step >= CLEAN_MIN and step % CLEAN_EVERY == 0 and measure(model, tokenizer) >= GATE:
+            break
+    for left in range(noisy_steps, 0, -1):
+        learn(step, max(0.05, left / noisy_steps), NOISE)
+        step += 1
+    return model.train(False), tokenizer
+
+
+def _blur(answer: str, noise: float, rng: random.Random) -> str:
+    if noise == 0:
+        return answer
+    return "".join(rng.choice(_LETTERS) if each.isalpha() and rng.random() < noise else each for each in answer)
+
+
+def _update(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    optimizer: torch.optim.Optimizer,
+    rows: list[tuple[str, str]],
+) -> float:
+    """One step of cross-entropy on the answers and their <eos>.  Returns the mean loss per answer token."""
+    prompts = [encode_prompt(tokenizer, prompt) for prompt, _ in rows]
+    answers = [[*tokenizer.encode(answer, add_special_tokens=False), EOS] for _, answer in rows]
+    length = max(len(p) + len(a) for p, a in zip(prompts, answers, strict=True))
+    inputs = torch.full((len(rows), length), PAD)
+    labels = torch.full((len(rows), length), _IGNORED)
+    for i, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
+        end = len(prompt) + len(answer)
+        inputs[i, :end] = torch.tensor(prompt + answer)
+        labels[i, len(prompt) : end] = torch.tensor(answer)
+    # Right padding and causal attention: a real position never sees a padded one, so no mask is needed.
+    hidden = model.base_model(input_ids=inputs[:, :-1]).last_hidden_state
+    targets = labels[:, 1:]
+    kept = targets != _IGNORED
+    loss = F.cross_entropy(get_head(model)(hidden[kept]), targets[kept])
+    optimizer.zero_grad()
+    torch.autograd.backward(loss)
+    clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    return float(loss.detach())

@@ -1,0 +1,1 @@
+"""Seeded sampling: the noise and the sampler that worker and validator share."""

@@ -1,0 +1,201 @@
+"""What a replay sees in float32: honest work of any batch shape passes, and each cheat is found by its signal."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from covey.engines.base import Completion, Replay, ReplayRequest, Request
+from covey.engines.hf import HuggingFaceEngine
+from covey.model.files import load_model, load_tokenizer
+from covey.model.tiny import tiny_folder
+from covey.toploc.proofs import build, compare_all
+from covey.toploc.thresholds import FP32, Signal, compute_exceeded
+
+pytestmark = pytest.mark.unit
+
+Engines = tuple[HuggingFaceEngine, list[Request]]
+
+
+@pytest.fixture(params=["qwen", "llama"])
+def honest(
+    request: pytest.FixtureRequest,
+    qwen: HuggingFaceEngine,
+    llama: HuggingFaceEngine,
+    short_requests: list[Request],
+    long_requests: list[Request],
+) -> Engines:
+    return (qwen, short_requests) if request.param == "qwen" else (llama, long_requests)
+
+
+def judge(
+    engine: HuggingFaceEngine, requests: Sequence[Request], completions: Sequence[Completion], temperature: float = 1.0
+) -> Signal | None:
+    """One submission as a validator judges it."""
+    replays = engine.replay(
+        [
+            ReplayRequest(prompt=r.prompt, tokens=c.tokens, seed=r.seed)
+            for r, c in zip(requests, completions, strict=True)
+        ],
+        temperature=temperature,
+    )
+    return compare(completions, replays)
+
+
+def compare(completions: Sequence[Completion], replays: Sequence[Replay]) -> Signal | None:
+    pairs = list(zip(completions, replays, strict=True))
+    return compute_exceeded(
+        FP32,
+        distances=[d for c, r in pairs for d in compare_all(build(c.hidden_bits), r.hidden_bits)],
+        margins=np.concatenate([r.margins for _, r in pairs]),
+        logprob_differences=np.concatenate([np.abs(np.array(c.logprobs, np.float32) - r.logprobs) for c, r in pairs]),
+    )
+
+
+def perturbed(folder: Path, part: float, seed: int = 0) -> HuggingFaceEngine:
+    """The same policy with a relative error of one percent in a `part` of its weights."""
+    model = load_model(folder, "float32")
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in model.parameters():
+            hit = torch.rand(weight.shape, generator=generator) < part
+            weight.mul_(1 + 0.01 * torch.randn(weight.shape, generator=generator) * hit)
+    return HuggingFaceEngine.from_model(model, load_tokenizer(folder))
+
+
+def with_tokens(completion: Completion, tokens: tuple[int, ...]) -> Completion:
+    n = len(tokens)
+    return Completion(
+        tokens=tokens,
+        logprobs=completion.logprobs[:n],
+        hidden_bits=completion.hidden_bits[:n],
+        finished=tokens[-1] == 1,
+    )
+
+
+@pytest.mark.parametrize(("worker_batch", "validator_batch"), [(64, 64), (64, 5), (1, 16), (7, 64)])
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_replay__honest_work__is_accepted_for_any_batch_shape(
+    honest: Engines, worker_batch: int, validator_batch: int, temperature: float
+) -> None:
+    engine, requests = honest
+    worker = HuggingFaceEngine.from_model(engine._require_model(), engine.tokenizer, max_batch=worker_batch)
+    validator = HuggingFaceEngine.from_model(engine._require_model(), engine.tokenizer, max_batch=validator_batch)
+    completions = worker.generate(requests, temperature=temperature)
+    assert judge(validator, requests, completions, temperature) is None
+
+
+def test_replay__honest_order_changed__is_accepted(honest: Engines) -> None:
+    engine, requests = honest
+    completions = engine.generate(requests, temperature=1.0)
+    assert judge(engine, requests[::-1], completions[::-1]) is None
+
+
+def test_replay__other_seed__is_found_by_the_margin(honest: Engines) -> None:
+    engine, requests = honest
+    other = [Request(prompt=r.prompt, seed=r.seed + 1, max_tokens=r.max_tokens) for r in requests]
+    assert judge(engine, requests, engine.generate(other, temperature=1.0)) == Signal.MARGIN
+
+
+def test_replay__other_seed_in_one_completion__is_found_by_the_margin(
+    llama: HuggingFaceEngine, long_requests: list[Request]
+) -> None:
+    completions = llama.generate(long_requests, temperature=1.0)
+    first = long_requests[0]
+    other = Request(prompt=first.prompt, seed=first.seed + 1, max_tokens=first.max_tokens)
+    completions[0] = llama.generate([other], temperature=1.0)[0]
+    assert judge(llama, long_requests, completions) == Signal.MARGIN
+
+
+@pytest.mark.parametrize("temperature", [0.7, 0.0])
+def test_replay__other_temperature__is_found_over_a_submission(honest: Engines, temperature: float) -> None:
+    engine, requests = honest
+    assert judge(engine, requests, engine.generate(requests, temperature=temperature)) == Signal.MARGIN
+
+
+@pytest.mark.parametrize("part", [1.0, 0.01])
+def test_replay__one_percent_off__is_found_without_the_margin(honest: Engines, llama_folder: Path, part: float) -> None:
+    engine, requests = honest
+    folder = tiny_folder() if engine.hidden_size == 96 else llama_folder
+    completions = perturbed(folder, part).generate(requests, temperature=1.0)
+    replays = engine.replay(
+        [
+            ReplayRequest(prompt=r.prompt, tokens=c.tokens, seed=r.seed)
+            for r, c in zip(requests, completions, strict=True)
+        ],
+        temperature=1.0,
+    )
+    assert compare(completions, replays) is not None
+    # Each single completion is found too, even where every token matches.
+    for completion, replay in zip(completions, replays, strict=True):
+        won = Replay(
+            hidden_bits=replay.hidden_bits,
+            logprobs=replay.logprobs,
+            margins=np.zeros_like(replay.margins),
+            eos_logprob=replay.eos_logprob,
+        )
+        assert compare([completion], [won]) in {Signal.PROOF, Signal.LOGPROB}
+
+
+def test_replay__other_model_writes_and_the_true_one_proves__is_found_by_the_margin(
+    llama: HuggingFaceEngine, llama_folder: Path, long_requests: list[Request]
+) -> None:
+    written = perturbed(llama_folder, 1.0, seed=4).generate(long_requests, temperature=1.0)
+    claims = [
+        ReplayRequest(prompt=r.prompt, tokens=c.tokens, seed=r.seed)
+        for r, c in zip(long_requests, written, strict=True)
+    ]
+    replays = llama.replay(claims, temperature=1.0)
+    proven = [
+        Completion(tokens=c.tokens, logprobs=tuple(r.logprobs.tolist()), hidden_bits=r.hidden_bits, finished=c.finished)
+        for c, r in zip(written, replays, strict=True)
+    ]
+    assert compare(proven, replays) == Signal.MARGIN
+
+
+@pytest.mark.parametrize("place", [0, 1, -1])
+def test_replay__one_swapped_token__is_found_by_the_margin(honest: Engines, place: int) -> None:
+    engine, requests = honest
+    completions = engine.generate(requests, temperature=1.0)
+    tokens = list(completions[3].tokens)
+    tokens[place] = tokens[place] + 1 if tokens[place] < 258 else 5
+    completions[3] = with_tokens(completions[3], tuple(tokens))
+    assert judge(engine, requests, completions) == Signal.MARGIN
+
+
+def test_replay__early_end__is_found_by_the_margin(llama: HuggingFaceEngine, long_requests: list[Request]) -> None:
+    completions = llama.generate(long_requests, temperature=1.0)
+    completions[2] = with_tokens(completions[2], (*completions[2].tokens[:9], 1))
+    assert judge(llama, long_requests, completions) == Signal.MARGIN
+
+
+def test_replay__claimed_logprobs_moved__are_found_by_themselves(
+    llama: HuggingFaceEngine, long_requests: list[Request]
+) -> None:
+    completions = llama.generate(long_requests, temperature=1.0)
+    moved = [
+        Completion(
+            tokens=c.tokens,
+            logprobs=tuple(p + 1e-4 for p in c.logprobs),
+            hidden_bits=c.hidden_bits,
+            finished=c.finished,
+        )
+        for c in completions
+    ]
+    assert judge(llama, long_requests, moved) == Signal.LOGPROB
+
+
+def test_replay__proofs_of_another_completion__are_found_by_the_proof(
+    llama: HuggingFaceEngine, long_requests: list[Request]
+) -> None:
+    requests = [Request(prompt=r.prompt, seed=r.seed, max_tokens=20) for r in long_requests]
+    completions = llama.generate(requests, temperature=1.0)
+    kept = [i for i, c in enumerate(completions) if len(c.tokens) == 20]
+    chosen, rest = [requests[i] for i in kept], [completions[i] for i in kept]
+    stolen = [
+        Completion(tokens=c.tokens, logprobs=c.logprobs, hidden_bits=other.hidden_bits, finished=c.finished)
+        for c, other in zip(rest, rest[1:] + rest[:1], strict=True)
+    ]
+    assert judge(llama, chosen, stolen) == Signal.PROOF

@@ -1,0 +1,114 @@
+"""The limits: honest jitter passes, forgeries that pass plain TOPLOC do not."""
+
+import numpy as np
+import pytest
+
+from covey.toploc import proofs
+from covey.toploc.proofs import Distances
+from covey.toploc.thresholds import FP32, Signal, Thresholds, compute_exceeded, is_within
+
+pytestmark = pytest.mark.unit
+
+ZERO = Distances(sign_exponent_mismatches=0, mantissa_mean=0.0, mantissa_median=0.0)
+CALIBRATED = Thresholds(exponent_max=24, mantissa_mean_max=4.0)
+PAPER_EXPONENTS, PAPER_MEAN, PAPER_MEDIAN = 38, 10, 8
+
+
+def to_bits(values: np.ndarray) -> np.ndarray:
+    words = values.astype(np.float32).view(np.uint32).astype(np.uint64)
+    return ((words + 0x7FFF + ((words >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+def exceeded(
+    distances: list[Distances] | None = None, margins: list[float] | None = None, logprobs: list[float] | None = None
+) -> Signal | None:
+    return compute_exceeded(
+        FP32,
+        distances=[ZERO] if distances is None else distances,
+        margins=np.array([0.0] if margins is None else margins, np.float32),
+        logprob_differences=np.array([0.0] if logprobs is None else logprobs, np.float32),
+    )
+
+
+def test_fp32__limits__are_the_recipe() -> None:
+    limits = (FP32.exponent_max, FP32.mantissa_mean_max, FP32.margin_max, FP32.logprob_mean_max, FP32.logprob_max)
+    assert limits == (3, 0.02, 1e-4, 2e-5, 1e-3)
+
+
+def test_compute_exceeded__at_the_limits__is_none() -> None:
+    edge = Distances(sign_exponent_mismatches=3, mantissa_mean=0.02, mantissa_median=0.0)
+    assert exceeded([edge, ZERO], [9.9e-5, 0.0], [9.9e-4] + [0.0] * 99) is None
+    assert exceeded([], [], []) is None
+
+
+@pytest.mark.parametrize(
+    ("distances", "margins", "logprobs", "signal"),
+    [
+        ([ZERO, Distances(sign_exponent_mismatches=4, mantissa_mean=0.0, mantissa_median=0.0)], None, None, "proof"),
+        ([Distances(sign_exponent_mismatches=0, mantissa_mean=0.021, mantissa_median=0.0)], None, None, "proof"),
+        ([Distances(sign_exponent_mismatches=0, mantissa_mean=float("inf"), mantissa_median=0)], None, None, "proof"),
+        (None, [0.0, 1.1e-4], None, "margin"),
+        (None, [float("nan")], None, "margin"),
+        (None, None, [1.1e-3] + [0.0] * 999, "logprob"),
+        (None, None, [2.1e-5, 2.1e-5], "logprob"),
+        (None, None, [0.0, float("nan")], "logprob"),
+        (None, None, [float("inf")], "logprob"),
+    ],
+)
+def test_compute_exceeded__beyond_one_limit__names_it(
+    distances: list[Distances] | None, margins: list[float] | None, logprobs: list[float] | None, signal: str
+) -> None:
+    assert exceeded(distances, margins, logprobs) == signal
+
+
+def gaussian(rows: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(scale=1.4, size=(rows, 1024))
+
+
+def median_top_value(activations: np.ndarray) -> int:
+    """What a forger without the model can know: the usual size of a window's largest values."""
+    top = np.sort(np.abs(activations.reshape(-1, 32 * 1024)), axis=1)[:, -128:]
+    return int(to_bits(np.array([np.quantile(top, 0.45)]))[0])
+
+
+def test_is_within__constant_forgery__passes_plain_toploc_and_is_rejected_here() -> None:
+    value = median_top_value(gaussian(32 * 4, seed=1))
+    forged = bytes.fromhex("ffd9") + value.to_bytes(2, "big") + bytes(2 * 127)
+    plain_accepts = 0
+    for seed in range(2, 14):
+        replayed = to_bits(gaussian(32, seed))
+        signed, unsigned = proofs.compare(forged, replayed), proofs.compare(forged, replayed & np.uint16(0x7FFF))
+        plain_accepts += (
+            unsigned.sign_exponent_mismatches <= PAPER_EXPONENTS
+            and unsigned.mantissa_mean <= PAPER_MEAN
+            and unsigned.mantissa_median <= PAPER_MEDIAN
+        )
+        assert not is_within(FP32, signed)
+        assert not is_within(CALIBRATED, signed)
+    assert plain_accepts == 12  # or this test would prove nothing
+
+
+def test_is_within__static_profile_forgery__is_rejected() -> None:
+    rng = np.random.default_rng(5)
+    gain, mean = np.exp(rng.normal(scale=0.5, size=1024)), rng.normal(scale=0.7, size=1024)
+    gain[rng.permutation(1024)[:8]] *= 12
+    profile = gain * mean
+    (forged,) = proofs.build(to_bits(np.tile(profile, (32, 1))))
+    for _ in range(8):
+        replayed = to_bits(gain * (mean + 0.3 * rng.normal(size=(32, 1024))))
+        assert not is_within(FP32, proofs.compare(forged, replayed))
+
+
+@pytest.mark.parametrize(("jitter", "limits"), [(1e-6, FP32), (0.002, CALIBRATED), (0.01, CALIBRATED)])
+def test_is_within__honest_jitter__is_accepted(jitter: float, limits: Thresholds) -> None:
+    rng = np.random.default_rng(6)
+    for seed in range(10, 18):
+        activations = gaussian(32, seed) * np.exp(rng.normal(scale=0.5, size=1024))
+        (proof,) = proofs.build(to_bits(activations))
+        replayed = to_bits(activations * (1 + jitter * rng.normal(size=activations.shape)))
+        assert is_within(limits, proofs.compare(proof, replayed))
+
+
+def test_is_within__other_activations__are_rejected() -> None:
+    (proof,) = proofs.build(to_bits(gaussian(32, 20)))
+    assert not is_within(CALIBRATED, proofs.compare(proof, to_bits(gaussian(32, 21))))

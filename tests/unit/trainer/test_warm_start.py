@@ -1,0 +1,52 @@
+"""The composition of the warm start: what is measured, and that the whole of it makes the model that is shipped."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from covey.engines.base import Completion, Request
+from covey.engines.hf import HuggingFaceEngine
+from covey.environments.registry import DEMO, load
+from covey.model.files import WEIGHTS_FILE
+from covey.model.text import decode_completion, encode_prompt
+from covey.model.tiny import tiny_folder
+from trainer.warm_start import measure_reward, warm_start_tiny
+
+pytestmark = pytest.mark.unit
+
+
+def test_measure_reward__shipped_model__is_the_mean_of_seeded_completions() -> None:
+    torch.set_num_threads(1)
+    engine, environment = HuggingFaceEngine(), load(DEMO)
+    engine.load_policy(tiny_folder(), 0)
+    prompts = environment.held_out(12)
+
+    def earn(i: int) -> float:
+        prompt = prompts[i // 3]
+        tokens = tuple(encode_prompt(engine.tokenizer, prompt.text))
+        done: Completion
+        (done,) = engine.generate([Request(prompt=tokens, seed=i, max_tokens=8)], temperature=1.0)
+        answer = decode_completion(engine.tokenizer, done.tokens)
+        word = prompt.text.rpartition(" ")[2]
+        return float(done.finished and answer.lower() == word[::-1].lower())
+
+    expected = sum(earn(i) for i in range(36)) / 36
+    assert 0 < expected < 1
+    assert measure_reward(engine, environment, prompts, samples=3) == pytest.approx(expected)
+
+
+def test_measure_reward__no_room_for_an_answer__is_zero() -> None:
+    engine, environment = HuggingFaceEngine(), load(DEMO)
+    engine.load_policy(tiny_folder(), 0)
+    assert measure_reward(engine, environment, environment.held_out(8), samples=1, max_tokens=3) == 0.0
+
+
+@pytest.mark.slow
+def test_warm_start_tiny__seed_0__starts_at_about_a_third(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    steps: list[int] = []
+    reward = warm_start_tiny(0, tmp_path, lambda step, _: steps.append(step))
+    assert 0.26 < reward < 0.42
+    assert steps == list(range(len(steps)))
+    assert (tmp_path / WEIGHTS_FILE).stat().st_size == (tiny_folder() / WEIGHTS_FILE).stat().st_size
