@@ -29,7 +29,7 @@ from coordinator.models import (
     Task,
 )
 from covey.errors import TransientError
-from covey.protocol.status import SubmissionState, TaskState
+from covey.protocol.status import CaseState, SubmissionState, TaskState
 
 _WRITER_LOCK = 0x636F766579  # "covey"
 DECIDED = (SubmissionState.ACCEPTED, SubmissionState.REJECTED, SubmissionState.VOID)
@@ -224,10 +224,9 @@ class Repository:
         return self.session.scalars(select(Case).order_by(Case.id)).all()
 
     def list_hard_rejections(self) -> Sequence[Submission]:
-        """Submissions that a quorum rejected for a hard reason and that have no case on chain yet."""
-        query = select(Submission).where(
-            Submission.reason.between(1, 31), Submission.receipt_hash.not_in(select(Case.receipt_hash))
-        )
+        """Submissions that a quorum rejected for a hard reason and whose case on chain is not closed."""
+        closed = select(Case.receipt_hash).where(Case.state != CaseState.LOCKED)
+        query = select(Submission).where(Submission.reason.between(1, 31), Submission.receipt_hash.not_in(closed))
         return self.session.scalars(query.order_by(Submission.task)).all()
 
     def count_by_state(self, model: type[Task] | type[Submission]) -> dict[str, int]:

@@ -7,14 +7,12 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
-from eth_utils.crypto import keccak
-
 from coordinator import service
 from coordinator.db import Repository
 from coordinator.models import Judgement, Submission
 from covey.errors import ProtocolError
 from covey.protocol import messages
-from covey.protocol.ids import Hash, hash_from_bytes, hash_to_bytes
+from covey.protocol.ids import Hash
 from covey.protocol.params import PoolParams
 from covey.protocol.seeding import is_audited
 from covey.protocol.status import SUBMISSION_MOVES, SubmissionState, require_move
@@ -31,11 +29,6 @@ class Ruling(NamedTuple):
     reason: Reason
     units: int
     evidence_hash: Hash
-
-
-def compute_commitment(verdict_digest: Hash, salt: Hash) -> Hash:
-    """keccak256(EIP-712 digest of the verdict, salt): what a validator commits before it sees another's verdict."""
-    return hash_from_bytes(keccak(hash_to_bytes(verdict_digest) + hash_to_bytes(salt)))
 
 
 def draw_audit(
@@ -140,7 +133,7 @@ def record_reveal(
     """Note a revealed verdict; raise ProtocolError "commitment_mismatch", "not_yet", "bad_verdict"."""
     row = _require_turn(repository, verdict.validator, judgement)
     submission = _require_submission(repository, row)
-    if row.commitment != compute_commitment(digest, salt):
+    if row.commitment != messages.compute_commitment(digest, salt):
         raise ProtocolError("commitment_mismatch", "verdict and salt are not what was committed", status=409)
     if not is_revealing(params, submission):
         raise ProtocolError("not_yet", "not all validators have committed", status=409)

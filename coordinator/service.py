@@ -43,8 +43,9 @@ def record_heartbeat(
 ) -> Node:
     """Note a sign of life; `wait` seconds of an open long poll make the node a candidate for tasks."""
     row = require_node(repository, node)
-    row.seen_at, row.free_slots, row.cached_version = now, free_slots, cached_version
-    row.waiting_until = now + wait if wait else 0.0
+    row.seen_at, row.cached_version = now, cached_version
+    if wait:
+        row.free_slots, row.waiting_until = free_slots, now + wait
     return row
 
 

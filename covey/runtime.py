@@ -7,7 +7,7 @@ every other error ends the process.
 import asyncio
 import signal
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -17,6 +17,7 @@ from covey.errors import ProtocolError, TransientError
 from covey.log import get_logger
 
 Context = TypeVar("Context")
+Result = TypeVar("Result")
 
 
 class Outcome(StrEnum):
@@ -67,7 +68,8 @@ async def run_forever(
         except ProtocolError as error:
             outcome = Outcome.RETRY
             metrics.counts[error.code] += 1
-            log.warning("refused", code=error.code, message=error.message)
+            if failures in (0, 3):
+                log.warning("refused", code=error.code, message=error.message)
         metrics.counts[outcome] += 1
         failures = failures + 1 if outcome is Outcome.RETRY else 0
         await _rest(outcome, failures, pace, stop)
@@ -88,6 +90,35 @@ async def wait_or_stop(stop: asyncio.Event, seconds: float) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+async def or_stop(stop: asyncio.Event, waiting: Coroutine[object, object, Result]) -> Result | None:
+    """The result of `waiting`, or None as soon as `stop` is set: a long poll must not delay the end."""
+    task, stopping = asyncio.ensure_future(waiting), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        stopping.cancel()
+        task.cancel()
+        await asyncio.gather(task, stopping, return_exceptions=True)
+
+
+async def keep_trying(
+    attempt: Callable[[], Coroutine[object, object, Result]], stop: asyncio.Event, *, pace: Pace | None = None
+) -> Result | None:
+    """Repeat `attempt` while it raises TransientError; None when `stop` was set first.  For a process that starts
+    before those that it needs."""
+    pace, failures, log = pace or Pace(), 0, get_logger()
+    while not stop.is_set():
+        try:
+            return await attempt()
+        except TransientError as error:
+            failures += 1
+            if failures in (1, 8):
+                log.warning("will retry", code=error.code, message=error.message)
+            await _rest(Outcome.RETRY, failures, pace, stop)
+    return None
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from covey.errors import OperatorError
 
@@ -48,3 +48,26 @@ def _read_toml(file: Path) -> dict[str, Any]:
 def _read_environment(cls: type[BaseModel], environment: Mapping[str, str]) -> dict[str, str]:
     names = {f"COVEY_{name.upper()}": name for name in cls.model_fields}
     return {names[key]: value for key, value in environment.items() if key in names}
+
+
+class RoleSettings(Settings):
+    """What worker, validator and trainer have in common: their place on this machine and where the others are."""
+
+    home: Path
+    """Folder of this process's state."""
+    pool: int = Field(ge=1)
+    deployment: Path
+    """deployment.json: chain and contracts."""
+    rpc_url: str | None = None
+    """Instead of the deployment's."""
+    key_file: Path
+    """Key of this node, validator or trainer."""
+    coordinator_url: str = "http://127.0.0.1:8000"
+    relays: tuple[str, ...] = ()
+    """Base URLs; none: those that the coordinator names."""
+    device: str = "cpu"
+    threads: int = Field(default=1, ge=1, le=1024)
+    """Threads of torch: on a machine that several processes share, more than one slows all of them."""
+    wait_seconds: float = Field(default=5.0, gt=0, le=20)
+    """Length of a long poll."""
+    log_level: str = "info"

@@ -16,7 +16,7 @@ from eth_utils.crypto import keccak
 from eth_utils.exceptions import ValidationError
 
 from covey.errors import ProtocolError
-from covey.protocol.ids import Address, Hash, LeaseId, PoolId, Step, TaskId, hash_from_bytes
+from covey.protocol.ids import Address, Hash, LeaseId, PoolId, Step, TaskId, hash_from_bytes, hash_to_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,3 +203,8 @@ def _is_hex(value: str) -> bool:
     except ValueError:
         return False
     return value.startswith("0x")
+
+
+def compute_commitment(verdict_digest: Hash, salt: Hash) -> Hash:
+    """keccak256(EIP-712 digest of a verdict, salt): committed before any other verdict of the submission is shown."""
+    return hash_from_bytes(keccak(hash_to_bytes(verdict_digest) + hash_to_bytes(salt)))

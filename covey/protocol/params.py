@@ -36,7 +36,7 @@ class ModelParams(_Part):
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     max_prompt_tokens: Count = 512
     max_completion_tokens: Count = 8
-    temperature: float = Field(default=1.0, gt=0, le=10, allow_inf_nan=False)
+    temperature: float = Field(default=1.0, ge=0.01, le=10, allow_inf_nan=False)
 
 
 class VerificationParams(_Part):

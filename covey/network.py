@@ -1,0 +1,124 @@
+"""A role's way into the network: chain, the pool's parameters as the chain holds them, coordinator, policies.
+
+Called by the composition roots of worker, validator and trainer.  The coordinator is believed in nothing that the
+chain can say.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from covey.chain.client import ChainClient
+from covey.chain.contracts import Contracts
+from covey.chain.deployment import Deployment
+from covey.chain.structs import PoolTerms
+from covey.chain.wallet import Wallet, load_key
+from covey.client import CoordinatorClient
+from covey.environments.base import EnvironmentSpec
+from covey.errors import OperatorError, ProtocolError, TransientError
+from covey.protocol.ids import Address, Hash, PoolId, Step
+from covey.protocol.messages import Domain
+from covey.protocol.params import PoolParams
+from covey.settings import RoleSettings
+from covey.shardcast.client import ShardClient, get_policy_folder, prune_policies
+
+
+class Policies:
+    """Policies on this machine, fetched when they are needed and checked against the chain."""
+
+    def __init__(self, contracts: Contracts, client: ShardClient, *, pool: PoolId, root: Path, keep: int) -> None:
+        self._contracts, self._client, self._pool, self._root, self._keep = contracts, client, pool, root, keep
+        root.mkdir(parents=True, exist_ok=True)
+
+    async def require(self, version: Step) -> Path:
+        """The folder of a policy whose manifest hash is the chain's; raise TransientError while nobody has it."""
+        folder = await self._client.fetch(
+            pool=self._pool,
+            step=version,
+            manifest_hash=(manifest_hash := self.get_manifest_hash(version)),
+            folder=get_policy_folder(self._root, version, manifest_hash),
+        )
+        prune_policies(self._root, keep=self._keep)
+        return folder
+
+    def get_manifest_hash(self, version: Step) -> Hash:
+        """What the chain says; raise ProtocolError("unknown_policy")."""
+        try:
+            return self._contracts.policies.policy_of(self._pool, version)
+        except ProtocolError as error:
+            raise ProtocolError("unknown_policy", f"the chain holds no policy {version}") from error
+
+    async def close(self) -> None:
+        await self._client.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """Everything outside a role's own process."""
+
+    pool: PoolId
+    params: PoolParams
+    terms: PoolTerms
+    operator: Address
+    wallet: Wallet
+    chain: ChainClient
+    contracts: Contracts
+    coordinator: CoordinatorClient
+    policies: Policies
+
+    @property
+    def receipt_domain(self) -> Domain:
+        """Where receipts and verdicts are checked."""
+        return Domain(chain_id=self.contracts.deployment.chain_id, contract=self.contracts.court.address)
+
+    @property
+    def ledger_domain(self) -> Domain:
+        """Where countersignatures are checked."""
+        return Domain(chain_id=self.contracts.deployment.chain_id, contract=self.contracts.ledger.address)
+
+    @property
+    def environment(self) -> EnvironmentSpec:
+        return EnvironmentSpec(kind=self.params.environment.kind, options=self.params.environment.options)
+
+    async def close(self) -> None:
+        await self.coordinator.close()
+        await self.policies.close()
+
+
+async def join(settings: RoleSettings, *, clock: Callable[[], float] = time.time) -> Network:
+    """Read the pool from the chain and the coordinator; raise OperatorError, TransientError or ProtocolError."""
+    settings.home.mkdir(parents=True, exist_ok=True)
+    deployment = Deployment.load(settings.deployment)
+    chain = ChainClient(settings.rpc_url or deployment.rpc_url)
+    contracts = Contracts(chain, deployment)
+    wallet = load_key(settings.key_file)
+    pool = PoolId(settings.pool)
+    terms = contracts.pools.get_terms(pool)
+    coordinator = CoordinatorClient(settings.coordinator_url, wallet, chain_id=deployment.chain_id, clock=clock)
+    view = await coordinator.get_pool()
+    if view.pool != pool:
+        raise OperatorError(
+            "wrong_pool", f"the coordinator serves pool {view.pool}, not {pool}", fix="Correct pool or coordinator_url"
+        )
+    params = PoolParams.from_text(view.params, terms.params_hash)
+    relays = settings.relays or view.relays
+    if not relays:
+        raise TransientError("no_relays", "neither the settings nor the coordinator name a relay")
+    return Network(
+        pool=pool,
+        params=params,
+        terms=terms,
+        operator=contracts.pools.operator_of(pool),
+        wallet=wallet,
+        chain=chain,
+        contracts=contracts,
+        coordinator=coordinator,
+        policies=Policies(
+            contracts,
+            ShardClient(relays),
+            pool=pool,
+            root=settings.home / "policies",
+            keep=params.max_staleness + 2,
+        ),
+    )

@@ -1,0 +1,110 @@
+"""The validator's composition root: judging and enforcement, until a stop signal."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from covey.chain.client import Call
+from covey.chain.outbox import Intent, SqliteOutbox
+from covey.chain.sender import Sender
+from covey.engines.base import Engine
+from covey.environments import registry
+from covey.errors import OperatorError
+from covey.grading import build_grader
+from covey.log import configure, get_logger
+from covey.network import Network, join
+from covey.runtime import Pace, keep_trying, run_forever, stop_signals
+from covey.sandbox import Sandbox
+from validator.checks import Tools
+from validator.config import ValidatorConfig
+from validator.pending import Pending
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """Everything that the validator's loops are given."""
+
+    config: ValidatorConfig
+    network: Network
+    tools: Tools
+    pending: Pending
+    outbox: SqliteOutbox
+    sender: Sender
+    stop: asyncio.Event
+    clock: Callable[[], float] = time.time
+
+    def send(self, key: str, call: Call) -> None:
+        """Write an intent; the enforcement's pump sends it.  The same key again changes nothing."""
+        if self.outbox.find(key) is None:
+            self.outbox.put(Intent(key=key, call=call))
+
+
+def build_engine(config: ValidatorConfig, dtype: str) -> Engine:
+    """The engine that the settings name."""
+    from covey.engines.hf import HuggingFaceEngine, set_threads
+
+    set_threads(config.threads)
+    return HuggingFaceEngine(dtype=dtype, max_batch=config.batch, device=config.device)
+
+
+def build(config: ValidatorConfig, network: Network, decoder: Sandbox, grader: Sandbox, stop: asyncio.Event) -> Context:
+    """Compose the validator; raise OperatorError when the chain does not name it."""
+    if not network.contracts.pools.is_validator(network.pool, network.wallet.address):
+        raise OperatorError(
+            "not_a_validator",
+            f"{network.wallet.address} is no validator of pool {network.pool}",
+            fix="Name the key of one of the pool's validators",
+        )
+    outbox = SqliteOutbox(config.home / "outbox.sqlite3")
+    return Context(
+        config=config,
+        network=network,
+        tools=Tools(
+            params=network.params,
+            domain=network.receipt_domain,
+            engine=build_engine(config, network.params.model.compute_dtype),
+            environment=registry.load(network.environment),
+            spec=network.environment,
+            decode=decoder.call,
+            grade=build_grader(grader),
+        ),
+        pending=Pending(config.home / "pending"),
+        outbox=outbox,
+        sender=Sender(network.chain, network.wallet, outbox),
+        stop=stop,
+    )
+
+
+def run(config: ValidatorConfig) -> None:
+    """Judge and enforce until a stop signal; a judgement under way is finished first."""
+    configure("validator", level=config.log_level)
+    asyncio.run(_run(config))
+
+
+async def _run(config: ValidatorConfig) -> None:
+    from validator import enforcement, loop
+
+    stop = asyncio.Event()
+    decoder = Sandbox(
+        "covey.protocol.rollout:decode_json",
+        seconds=config.decoding_seconds,
+        memory_bytes=config.decoding_memory_bytes,
+    )
+    grader = Sandbox(
+        "covey.environments.grading:grade_json",
+        seconds=config.grading_seconds,
+        memory_bytes=config.grading_memory_bytes,
+    )
+    with stop_signals(stop), decoder, grader:
+        network = await keep_trying(lambda: join(config), stop)
+        if network is None:
+            return
+        ctx = await asyncio.to_thread(build, config, network, decoder, grader, stop)
+        get_logger().info("validator runs", validator=network.wallet.address)
+        pace = Pace(idle_wait_s=config.enforcement_seconds)
+        enforcing = asyncio.create_task(run_forever(enforcement.cycle, ctx, stop=stop, pace=pace))
+        enforcing.add_done_callback(lambda _: stop.set())
+        await run_forever(loop.cycle, ctx, stop=stop)
+        await enforcing
+        await network.close()

@@ -1,0 +1,218 @@
+"""The ordered checks of a submission.  Each takes a Claim and returns a rejection or None; the first failure decides.
+
+Cheap checks need no policy; `replay` comes last and only when the submission was drawn.  What a peer sent is checked
+for size and form before any arithmetic, and decoded and graded in processes that may die.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from covey.engines.base import Engine
+from covey.environments.base import Environment, EnvironmentSpec
+from covey.environments.registry import build_grading
+from covey.errors import ProtocolError
+from covey.model.text import decode_completion, encode_prompt
+from covey.protocol import messages, rollout
+from covey.protocol.canonical import sha256
+from covey.protocol.ids import GroupId, Hash
+from covey.protocol.messages import Domain, Receipt
+from covey.protocol.params import PoolParams
+from covey.protocol.rollout import Budget, Rollout
+from covey.protocol.seeding import SlotDomain, compute_prompt_draw, compute_sampling_seed
+from covey.protocol.verdict import Judgement, Reason
+from covey.sandbox import SandboxError
+from covey.toploc import proofs
+from validator.replay import measure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """What the checks work with; the same for every submission of a pool."""
+
+    params: PoolParams
+    domain: Domain
+    """Of receipts."""
+    engine: Engine
+    """Holds the policy of the submission when `replay` or a tokenizer is needed."""
+    environment: Environment
+    spec: EnvironmentSpec
+    decode: Callable[[bytes], bytes]
+    """`rollout.decode_json` in a process that may die."""
+    grade: Callable[[bytes], Sequence[float]]
+
+
+@dataclass(slots=True, kw_only=True)
+class Claim:
+    """A submission under judgement; `rollouts` and `draws` are filled in as the checks go."""
+
+    receipt: Receipt
+    signature: str
+    manifest_hash: Hash
+    """Of the claimed policy version, from the chain."""
+    file: bytes
+    rollouts: list[Rollout] = field(default_factory=list)
+    draws: dict[int, int] = field(default_factory=dict)
+    """Prompt draw of each group."""
+
+
+Check = Callable[[Claim, Tools], Judgement | None]
+
+
+def check_envelope(claim: Claim, tools: Tools) -> Judgement | None:
+    """The file is the one that the receipt names, and not too large."""
+    if len(claim.file) > tools.params.max_submission_bytes:
+        return Judgement.reject(Reason.OVERSIZED, size=len(claim.file))
+    if sha256(claim.file) != claim.receipt.work_key:
+        return Judgement.reject(Reason.MALFORMED, what="work_key")
+    return None
+
+
+def check_signature(claim: Claim, tools: Tools) -> Judgement | None:
+    """The receipt is signed by its node."""
+    try:
+        messages.require_signer(claim.receipt, tools.domain, claim.signature, claim.receipt.node)
+    except ProtocolError:
+        return Judgement.reject(Reason.MALFORMED, what="signature")
+    return None
+
+
+def check_schema(claim: Claim, tools: Tools) -> Judgement | None:
+    """The file decodes within its budget; input that kills the decoder is to blame itself."""
+    params = tools.params
+    budget = Budget(
+        file_bytes=params.max_submission_bytes,
+        rows=claim.receipt.groups * params.group_size,
+        prompt_tokens=params.model.max_prompt_tokens,
+        completion_tokens=params.model.max_completion_tokens,
+        proof_bytes=2 + 2 * params.verification.proof_top_k,
+    )
+    try:
+        claim.rollouts = rollout.unpack_answer(tools.decode(rollout.pack_call(claim.file, budget)))
+    except SandboxError as error:
+        return Judgement.reject(Reason.MALFORMED, what=error.code)
+    except ProtocolError as error:
+        reasons = {"oversized": Reason.OVERSIZED, "schema": Reason.SCHEMA}
+        return Judgement.reject(reasons.get(error.code, Reason.MALFORMED), what=error.message)
+    return None
+
+
+def check_slots(claim: Claim, tools: Tools) -> Judgement | None:
+    """Every (group, sibling) of the task stands there exactly once, and the units are those of the receipt."""
+    found = [(row.group, row.sibling) for row in claim.rollouts]
+    wanted = [(g, s) for g in range(claim.receipt.groups) for s in range(tools.params.group_size)]
+    if len(set(found)) != len(found):
+        return Judgement.reject(Reason.DUPLICATE)
+    if sorted(found) != wanted:
+        return Judgement.reject(Reason.MISSING, rows=len(found))
+    if rollout.count_units(claim.rollouts) != claim.receipt.units:
+        return Judgement.reject(Reason.MALFORMED, what="units")
+    return None
+
+
+def check_seeding(claim: Claim, tools: Tools) -> Judgement | None:
+    """Seeds and prompts follow from the slot: recomputed, compared token by token."""
+    receipt = claim.receipt
+    domain = SlotDomain(
+        beacon=claim.manifest_hash,
+        pool=receipt.pool,
+        policy_version=receipt.policy_version,
+        node=receipt.node,
+        task=receipt.task,
+    )
+    prompts: dict[int, tuple[int, ...]] = {}
+    for group in map(GroupId, range(receipt.groups)):
+        claim.draws[group] = compute_prompt_draw(domain, group)
+        text = tools.environment.prompt(claim.draws[group]).text
+        prompts[group] = tuple(encode_prompt(tools.engine.tokenizer, text))
+    for row in claim.rollouts:
+        if row.prompt != prompts[row.group]:
+            return Judgement.reject(Reason.WRONG_PROMPT, group=row.group, sibling=row.sibling)
+        if row.seed != compute_sampling_seed(domain, row.group, row.sibling):
+            return Judgement.reject(Reason.WRONG_SEED, group=row.group, sibling=row.sibling)
+    return None
+
+
+def check_termination(claim: Claim, tools: Tools) -> Judgement | None:
+    """A completion ends with the end token, which stands nowhere else, or at the length limit."""
+    end, limit = tools.engine.eos_token_id, tools.params.model.max_completion_tokens
+    for row in claim.rollouts:
+        where = {"group": row.group, "sibling": row.sibling}
+        if any(token >= tools.engine.vocabulary_size for token in row.tokens):
+            return Judgement.reject(Reason.MALFORMED, what="token", **where)
+        ended = row.tokens[-1] == end
+        if end in row.tokens[:-1] or row.finished != ended or not (ended or len(row.tokens) == limit):
+            return Judgement.reject(Reason.FALSE_TERMINATION, tokens=len(row.tokens), **where)
+    return None
+
+
+def check_proof_form(claim: Claim, tools: Tools) -> Judgement | None:
+    """The right number of proofs, each of the right length with all numbers in range."""
+    rules, hidden = tools.params.verification, tools.engine.hidden_size
+    for row in claim.rollouts:
+        where = {"group": row.group, "sibling": row.sibling}
+        if len(row.proofs) != proofs.count_proofs(len(row.tokens), rules.proof_window):
+            return Judgement.reject(Reason.MALFORMED, what="proof count", **where)
+        for window, proof in enumerate(row.proofs):
+            rows = min(rules.proof_window, len(row.tokens) - window * rules.proof_window)
+            try:
+                proofs.parse(proof, proofs.compute_k(rows, hidden, rules.proof_top_k))
+            except ProtocolError as error:
+                return Judgement.reject(Reason.MALFORMED, what=error.message, window=window, **where)
+    return None
+
+
+def check_reward(claim: Claim, tools: Tools) -> Judgement | None:
+    """Rewards are recomputed from the text; a worker's number is never used."""
+    rewards = tools.grade(build_grading(tools.spec, [_describe(row, claim, tools) for row in claim.rollouts]))
+    for row, reward in zip(claim.rollouts, rewards, strict=True):
+        if not math.isclose(row.reward, reward, rel_tol=0.0, abs_tol=1e-9):
+            where = {"group": row.group, "sibling": row.sibling}
+            return Judgement.reject(Reason.REWARD, claimed=row.reward, recomputed=reward, **where)
+    return None
+
+
+def _describe(row: Rollout, claim: Claim, tools: Tools) -> tuple[int, str, bool, int]:
+    text = decode_completion(tools.engine.tokenizer, row.tokens)
+    return claim.draws[row.group], text, row.finished, len(row.tokens)
+
+
+def check_replay(claim: Claim, tools: Tools) -> Judgement | None:
+    """One forward pass over all rollouts: proofs, then the seeded sampling, then the claimed log-probabilities.
+
+    Comparisons are written so that what is not a number fails.
+    """
+    rules = tools.params.verification
+    found = measure(claim.rollouts, tools.engine, tools.params)
+    for row, distances in zip(claim.rollouts, found, strict=True):
+        where = {"group": row.group, "sibling": row.sibling}
+        for window, d in enumerate(distances.windows):
+            near = d.sign_exponent_mismatches <= rules.exponent_max and d.mantissa_mean <= rules.mantissa_mean_max
+            if not near:
+                statistics = {"exponent": d.sign_exponent_mismatches, "mantissa_mean": _show(d.mantissa_mean)}
+                return Judgement.reject(Reason.PROOF, window=window, **statistics, **where)
+        if not distances.margin_max <= rules.margin_max:
+            return Judgement.reject(Reason.TOKEN_MARGIN, margin=_show(distances.margin_max), **where)
+        if not distances.logprob_max <= rules.logprob_max:
+            return Judgement.reject(Reason.LOGPROB, deviation=_show(distances.logprob_max), **where)
+    mean = sum(d.logprob_sum for d in found) / sum(d.tokens for d in found)
+    return None if mean <= rules.logprob_mean_max else Judgement.reject(Reason.LOGPROB, mean=_show(mean))
+
+
+def _show(value: float) -> float:
+    """A statistic for the evidence, which holds finite numbers only: -1 stands for what is none."""
+    return round(value, 9) if math.isfinite(value) else -1.0
+
+
+CHEAP_CHECKS: tuple[Check, ...] = (
+    check_envelope,
+    check_signature,
+    check_schema,
+    check_slots,
+    check_seeding,
+    check_termination,
+    check_proof_form,
+    check_reward,
+)
+CHECKS: tuple[Check, ...] = (*CHEAP_CHECKS, check_replay)
+"""In this order: what is cheap and certain first."""

@@ -1,0 +1,92 @@
+"""The validator's cycle: judge and commit, or reveal what was committed, one verb a line."""
+
+import asyncio
+import secrets
+
+from covey.errors import ProtocolError
+from covey.log import get_logger
+from covey.protocol import messages
+from covey.protocol.ids import Hash, hash_from_bytes
+from covey.protocol.verdict import Judgement
+from covey.protocol.wire import JudgeOrder, RevealRequest, VerdictBody
+from covey.runtime import Outcome, or_stop
+from validator import service
+from validator.app import Context
+from validator.checks import Claim
+
+
+async def cycle(ctx: Context) -> Outcome:
+    """Claim an order and carry it out."""
+    claim = ctx.network.coordinator.claim_validation(wait_seconds=ctx.config.wait_seconds)
+    order = await or_stop(ctx.stop, claim)
+    if order is None:
+        return Outcome.IDLE
+    if isinstance(order, JudgeOrder):
+        judgement = await judge(ctx, order)
+        await commit(ctx, order, judgement)
+    else:
+        await reveal(ctx, order.judgement)
+    return Outcome.DONE
+
+
+async def judge(ctx: Context, order: JudgeOrder) -> Judgement:
+    """Fetch file and policy, then run the checks; what cannot be fetched is a missing file or unknown."""
+    network, receipt = ctx.network, order.receipt.to_message()
+    try:
+        file = await network.coordinator.get_object(order.url, max_bytes=network.params.max_submission_bytes + 1)
+        await load_policy(ctx, order)
+    except ProtocolError as error:
+        get_logger().warning("cannot check", task=receipt.task, code=error.code, message=error.message)
+        return Judgement.unknown(error=error.code)
+    claim = Claim(receipt=receipt, signature=order.signature, manifest_hash=order.manifest_hash, file=file)
+    return await asyncio.to_thread(service.judge, claim, ctx.tools, full=order.full)
+
+
+async def load_policy(ctx: Context, order: JudgeOrder) -> None:
+    """Have the claimed policy in the engine; the order's manifest hash must be the chain's."""
+    version, policies = order.receipt.policy_version, ctx.network.policies
+    if policies.get_manifest_hash(version) != order.manifest_hash:
+        raise ProtocolError("wrong_manifest", f"the order names another manifest for step {version} than the chain")
+    if ctx.tools.engine.policy_version != version:
+        folder = await policies.require(version)
+        await asyncio.to_thread(ctx.tools.engine.load_policy, folder, version)
+
+
+async def commit(ctx: Context, order: JudgeOrder, judgement: Judgement) -> None:
+    """Sign the verdict, keep it, show its hash only."""
+    network = ctx.network
+    verdict = service.build_verdict(
+        judgement,
+        order.receipt.to_message(),
+        validator=network.wallet.address,
+        now=ctx.clock(),
+        seconds=ctx.config.verdict_seconds,
+    )
+    salt: Hash = hash_from_bytes(secrets.token_bytes(32))
+    request = RevealRequest(
+        judgement=order.judgement,
+        verdict=VerdictBody.of(verdict),
+        signature=messages.sign(verdict, network.receipt_domain, network.wallet),
+        salt=salt,
+        evidence=dict(judgement.details),
+    )
+    ctx.pending.add(request)
+    digest = messages.compute_digest(verdict, network.receipt_domain)
+    await network.coordinator.commit_verdict(order.judgement, messages.compute_commitment(digest, salt))
+    get_logger().info(
+        "judged",
+        task=order.receipt.task,
+        decision=judgement.decision.name.lower(),
+        reason=judgement.reason.name.lower(),
+        **judgement.details,
+    )
+
+
+async def reveal(ctx: Context, judgement: int) -> None:
+    """Show the verdict that was committed; a lost one lapses and is judged elsewhere."""
+    request = ctx.pending.find(judgement)
+    if request is None:
+        get_logger().warning("nothing to reveal", judgement=judgement)
+        return
+    await ctx.network.coordinator.reveal_verdict(request)
+    ctx.pending.remove(judgement)

@@ -1,0 +1,50 @@
+"""What a validator decides: the judgement of a submission, its signed verdict, its commitment.
+
+Called by `loop`.  What could not be checked is unknown: it neither pays nor slashes.
+"""
+
+from covey.errors import ProtocolError, TransientError
+from covey.log import get_logger
+from covey.protocol import canonical, messages
+from covey.protocol.ids import Address, Hash
+from covey.protocol.messages import Receipt, Verdict
+from covey.protocol.rollout import count_units
+from covey.protocol.verdict import Decision, Judgement
+from validator.checks import CHEAP_CHECKS, CHECKS, Claim, Tools
+
+
+def judge(claim: Claim, tools: Tools, *, full: bool) -> Judgement:
+    """Run the checks in order; the first failure names the reason.
+
+    A failure of this machine (out of memory, a device that is gone, a store that does not answer) is unknown.
+    """
+    try:
+        for check in CHECKS if full else CHEAP_CHECKS:
+            rejection = check(claim, tools)
+            if rejection is not None:
+                return rejection
+    except (TransientError, ProtocolError, RuntimeError, MemoryError, OSError) as error:
+        get_logger().error("could not check", task=claim.receipt.task, error=f"{type(error).__name__}: {error}")
+        return Judgement.unknown(error=type(error).__name__)
+    return Judgement.accept(min(count_units(claim.rollouts), tools.params.max_task_units))
+
+
+def build_verdict(judgement: Judgement, receipt: Receipt, *, validator: Address, now: float, seconds: int) -> Verdict:
+    """The message to sign; `deadline` is `now + seconds`."""
+    return Verdict(
+        pool=receipt.pool,
+        receipt_hash=messages.compute_struct_hash(receipt),
+        work_key=receipt.work_key,
+        validator=validator,
+        outcome=int(judgement.decision),
+        reason=int(judgement.reason),
+        severity=int(judgement.reason.severity),
+        units=judgement.units if judgement.decision is Decision.ACCEPT else 0,
+        evidence_hash=compute_evidence_hash(judgement),
+        deadline=int(now) + seconds,
+    )
+
+
+def compute_evidence_hash(judgement: Judgement) -> Hash:
+    """SHA-256 of the canonical details."""
+    return canonical.sha256(canonical.to_bytes(dict(judgement.details)))

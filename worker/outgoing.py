@@ -1,0 +1,76 @@
+"""Signed receipts with their files, kept durably before they are sent, until the operator has countersigned.
+
+After a crash the same receipt is sent again, unchanged: a crash is never equivocation.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from covey.protocol import messages
+from covey.protocol.messages import Receipt
+from covey.protocol.wire import ReceiptBody, SubmissionAnswer
+from covey.shardcast.store import write_atomically
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parcel:
+    """What is sent for one lease."""
+
+    receipt: Receipt
+    signature: str
+    file: bytes
+    first_block: int
+    """The chain's height when it was first sent."""
+
+
+class Outgoing:
+    """A folder with one file of rollouts and one of JSON for every parcel; the JSON comes last and makes it count."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        (root / "sent").mkdir(parents=True, exist_ok=True)
+
+    def find(self, task: int, lease: int) -> Parcel | None:
+        """The parcel of a lease, if it was signed already."""
+        path = self._root / f"{task}-{lease}.json"
+        return self._load(path) if path.exists() else None
+
+    def add(self, parcel: Parcel) -> None:
+        """Keep a parcel; after this returns it survives a crash."""
+        name = f"{parcel.receipt.task}-{parcel.receipt.lease}"
+        write_atomically(self._root / f"{name}.parquet", parcel.file)
+        values = {
+            "receipt": messages.to_dict(parcel.receipt),
+            "signature": parcel.signature,
+            "first_block": parcel.first_block,
+        }
+        write_atomically(self._root / f"{name}.json", json.dumps(values).encode())
+
+    def list(self) -> Iterator[Parcel]:
+        """Parcels that nobody has countersigned yet, oldest lease first."""
+        for path in sorted(self._root.glob("*-*.json"), key=lambda p: int(p.stem.partition("-")[2])):
+            yield self._load(path)
+
+    def close(self, parcel: Parcel, answer: SubmissionAnswer | None) -> None:
+        """Done with a parcel: keep receipt and promise as evidence, or forget it when it was refused."""
+        path = self._root / f"{parcel.receipt.task}-{parcel.receipt.lease}.json"
+        if answer is not None:
+            values = {
+                "receipt": messages.to_dict(parcel.receipt),
+                "signature": parcel.signature,
+                "countersignature": answer.model_dump(),
+            }
+            write_atomically(self._root / "sent" / path.name, json.dumps(values).encode())
+        path.unlink(missing_ok=True)
+        path.with_suffix(".parquet").unlink(missing_ok=True)
+
+    def _load(self, path: Path) -> Parcel:
+        values = json.loads(path.read_bytes())
+        return Parcel(
+            receipt=ReceiptBody.model_validate(values["receipt"]).to_message(),
+            signature=values["signature"],
+            file=path.with_suffix(".parquet").read_bytes(),
+            first_block=values["first_block"],
+        )

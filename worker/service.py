@@ -1,0 +1,133 @@
+"""What a worker decides: which prompts and seeds a task means, what it rolls out, what it signs.
+
+Called by `loop`.  Everything follows from the task and the policy; the worker chooses nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from covey.engines.base import Completion, Engine, Request
+from covey.environments.base import Environment, EnvironmentSpec
+from covey.environments.registry import build_grading
+from covey.errors import ProtocolError
+from covey.model.text import decode_completion, encode_prompt
+from covey.protocol import messages, rollout
+from covey.protocol.canonical import sha256
+from covey.protocol.ids import Address, GroupId, PoolId
+from covey.protocol.messages import Countersignature, Domain, Receipt
+from covey.protocol.params import PoolParams
+from covey.protocol.rollout import Rollout
+from covey.protocol.seeding import SlotDomain, compute_prompt_draw, compute_sampling_seed
+from covey.protocol.wire import SubmissionAnswer, TaskOrder
+from covey.toploc import proofs
+
+Grade = Callable[[bytes], Sequence[float]]
+"""Grades the payload of `build_grading` in a process that may die."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """One rollout to be: its place and what is asked of the engine."""
+
+    group: GroupId
+    sibling: int
+    draw: int
+    """The integer that the group's prompt was drawn with."""
+    request: Request
+
+
+def build_slots(
+    task: TaskOrder, params: PoolParams, *, pool: PoolId, node: Address, environment: Environment, engine: Engine
+) -> list[Slot]:
+    """The task's slots in order of (group, sibling)."""
+    domain = SlotDomain(
+        beacon=task.manifest_hash, pool=pool, policy_version=task.policy_version, node=node, task=task.task
+    )
+    slots = []
+    for group in map(GroupId, range(task.groups)):
+        draw = compute_prompt_draw(domain, group)
+        prompt = tuple(encode_prompt(engine.tokenizer, environment.prompt(draw).text))
+        if len(prompt) > params.model.max_prompt_tokens:
+            raise ProtocolError("prompt_too_long", f"a prompt has {len(prompt)} tokens")
+        for sibling in range(params.group_size):
+            seed = compute_sampling_seed(domain, group, sibling)
+            request = Request(prompt=prompt, seed=seed, max_tokens=params.model.max_completion_tokens)
+            slots.append(Slot(group=group, sibling=sibling, draw=draw, request=request))
+    return slots
+
+
+def roll_out(
+    slots: Sequence[Slot], params: PoolParams, *, engine: Engine, spec: EnvironmentSpec, grade: Grade
+) -> list[Rollout]:
+    """Generate, prove and grade; one row a slot."""
+    completions = engine.generate([slot.request for slot in slots], temperature=params.model.temperature)
+    rules = params.verification
+    proven = proofs.build_many([c.hidden_bits for c in completions], rules.proof_window, rules.proof_top_k)
+    rewards = grade(
+        build_grading(spec, [_describe(slot, c, engine) for slot, c in zip(slots, completions, strict=True)])
+    )
+    return [
+        Rollout(
+            group=slot.group,
+            sibling=slot.sibling,
+            seed=slot.request.seed,
+            prompt=slot.request.prompt,
+            tokens=completion.tokens,
+            logprobs=completion.logprobs,
+            proofs=tuple(proof),
+            finished=completion.finished,
+            reward=reward,
+        )
+        for slot, completion, proof, reward in zip(slots, completions, proven, rewards, strict=True)
+    ]
+
+
+def _describe(slot: Slot, completion: Completion, engine: Engine) -> tuple[int, str, bool, int]:
+    text = decode_completion(engine.tokenizer, completion.tokens)
+    return slot.draw, text, completion.finished, len(completion.tokens)
+
+
+def build_receipt(
+    task: TaskOrder,
+    params: PoolParams,
+    *,
+    pool: PoolId,
+    node: Address,
+    contributor: Address,
+    rollouts: Sequence[Rollout],
+    file: bytes,
+    now: float,
+) -> Receipt:
+    """The claim to be signed over a finished file."""
+    return Receipt(
+        pool=pool,
+        task=task.task,
+        lease=task.lease,
+        node=node,
+        contributor=contributor,
+        policy_version=task.policy_version,
+        work_key=sha256(file),
+        groups=task.groups,
+        units=rollout.count_units(rollouts),
+        deadline=int(now + params.receipt_seconds),
+    )
+
+
+def require_promise(
+    answer: SubmissionAnswer, receipt: Receipt, *, domain: Domain, operator: Address, first_block: int, last_block: int
+) -> Countersignature:
+    """The operator's promise for `receipt`; raise ProtocolError("bad_countersignature") for a wrong or dated one.
+
+    `first_block`, `last_block`: the chain's height when the receipt was sent and when the answer came.
+    """
+    promise = Countersignature(
+        receipt_hash=answer.receipt_hash, block_number=answer.block_number, latest_epoch=answer.latest_epoch
+    )
+    if promise.receipt_hash != messages.compute_struct_hash(receipt):
+        raise ProtocolError("bad_countersignature", "it is for another receipt")
+    if not first_block <= promise.block_number <= last_block:
+        message = f"it names block {promise.block_number}, it was given in {first_block} to {last_block}"
+        raise ProtocolError("bad_countersignature", message)
+    if messages.recover_signer(promise, domain, answer.signature) != operator:
+        raise ProtocolError("bad_countersignature", "it is not signed by the pool's operator")
+    return promise
