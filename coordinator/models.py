@@ -3,12 +3,19 @@
 States and their lawful moves are those of `covey.protocol.status`.  Times are Unix seconds.
 """
 
-from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, MetaData, String, Text, UniqueConstraint
+from enum import StrEnum
+
+from sqlalchemy import JSON, BigInteger, Enum, ForeignKey, Index, Integer, MetaData, String, Text, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 from covey.protocol.status import CaseState, StepState, SubmissionState, TaskState
 
 Number = BigInteger().with_variant(Integer, "sqlite")
+
+
+def _states(kind: type[StrEnum]) -> Enum:
+    """A column of states, stored as text and loaded as the enumeration."""
+    return Enum(kind, native_enum=False, length=16)
 
 
 class Base(DeclarativeBase):
@@ -48,7 +55,7 @@ class Step(Base):
     number: Mapped[int] = mapped_column(Number, primary_key=True, autoincrement=False)
     manifest_hash: Mapped[str] = mapped_column(String(66))
     block_number: Mapped[int] = mapped_column(Number)
-    state: Mapped[StepState] = mapped_column(String(8), default=StepState.OPEN)
+    state: Mapped[StepState] = mapped_column(_states(StepState), default=StepState.OPEN)
 
 
 class Task(Base):
@@ -58,7 +65,7 @@ class Task(Base):
     id: Mapped[int] = mapped_column(Number, primary_key=True)
     policy_version: Mapped[int] = mapped_column(ForeignKey("steps.number"))
     groups: Mapped[int]
-    state: Mapped[TaskState] = mapped_column(String(9), default=TaskState.PENDING)
+    state: Mapped[TaskState] = mapped_column(_states(TaskState), default=TaskState.PENDING)
     node: Mapped[str | None] = mapped_column(ForeignKey("nodes.address"))
     lease: Mapped[int | None] = mapped_column(Number, unique=True)
     collected: Mapped[bool] = mapped_column(default=False)
@@ -87,7 +94,7 @@ class Submission(Base):
     block_number: Mapped[int] = mapped_column(Number)
     latest_epoch: Mapped[int] = mapped_column(Number)
     countersignature: Mapped[str] = mapped_column(String(132))
-    state: Mapped[SubmissionState] = mapped_column(String(9), default=SubmissionState.SUBMITTED)
+    state: Mapped[SubmissionState] = mapped_column(_states(SubmissionState), default=SubmissionState.SUBMITTED)
     audited: Mapped[bool | None]
     """Whether it is drawn for replay; None until the drawing block exists."""
     reason: Mapped[int] = mapped_column(default=0)
@@ -155,7 +162,7 @@ class Case(Base):
     receipt_hash: Mapped[str] = mapped_column(String(66), index=True)
     node: Mapped[str] = mapped_column(String(42))
     contributor: Mapped[str] = mapped_column(String(42))
-    state: Mapped[CaseState] = mapped_column(String(8), default=CaseState.LOCKED)
+    state: Mapped[CaseState] = mapped_column(_states(CaseState), default=CaseState.LOCKED)
     block_number: Mapped[int] = mapped_column(Number)
     transaction_hash: Mapped[str] = mapped_column(String(66))
 

@@ -11,7 +11,7 @@ from typing import Self, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from covey.errors import ProtocolError, TransientError
 from covey.protocol import signing, wire
@@ -56,6 +56,14 @@ class CoordinatorClient:
 
     async def get_status(self) -> wire.StatusView:
         return _parse(wire.StatusView, await self._get("/v1/status"))
+
+    async def list_submissions(self, *, limit: int) -> list[wire.SubmissionView]:
+        """The newest submissions, newest first."""
+        data = await self._get(f"/v1/submissions?limit={limit}")
+        try:
+            return TypeAdapter(list[wire.SubmissionView]).validate_json(data)
+        except ValidationError as error:
+            raise ProtocolError("bad_answer", "the coordinator's answer is no list of submissions") from error
 
     async def get_reward(self, contributor: Address, epoch: int) -> wire.RewardView:
         return _parse(wire.RewardView, await self._get(f"/v1/rewards/{contributor}?epoch={epoch}"))

@@ -90,7 +90,10 @@ def start_anvil(
     if state is not None:
         command += ["--state", str(state)]
     with (log or Path(os.devnull)).open("ab") as output:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        # A session of its own: whoever started it ends it, Ctrl-C on the terminal does not.
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+        )
     anvil = Anvil(url=f"http://127.0.0.1:{chosen}", process=process)
     try:
         _await_answer(anvil)

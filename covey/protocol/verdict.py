@@ -1,8 +1,8 @@
 """Outcome, reason and severity of a judgement.  The numbers are signed and on chain: they never change."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import IntEnum
-from types import MappingProxyType
 
 
 class Decision(IntEnum):
@@ -63,17 +63,17 @@ class Judgement:
     reason: Reason = Reason.NONE
     units: int = 0
     """Completion tokens of the accepted rollouts."""
-    details: MappingProxyType[str, float | int | str] = MappingProxyType({})
+    details: Mapping[str, float | int | str] = field(default_factory=dict)
     """Row, window and statistics: the evidence in short."""
 
     @classmethod
     def accept(cls, units: int, **details: float | int | str) -> "Judgement":
-        return cls(decision=Decision.ACCEPT, units=units, details=MappingProxyType(details))
+        return cls(decision=Decision.ACCEPT, units=units, details=details)
 
     @classmethod
     def reject(cls, reason: Reason, **details: float | int | str) -> "Judgement":
-        return cls(decision=Decision.REJECT, reason=reason, details=MappingProxyType(details))
+        return cls(decision=Decision.REJECT, reason=reason, details=details)
 
     @classmethod
     def unknown(cls, **details: float | int | str) -> "Judgement":
-        return cls(decision=Decision.UNKNOWN, details=MappingProxyType(details))
+        return cls(decision=Decision.UNKNOWN, details=details)

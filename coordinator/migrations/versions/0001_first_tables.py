@@ -23,7 +23,11 @@ def upgrade() -> None:
         sa.Column("receipt_hash", sa.String(length=66), nullable=False),
         sa.Column("node", sa.String(length=42), nullable=False),
         sa.Column("contributor", sa.String(length=42), nullable=False),
-        sa.Column("state", sa.String(length=8), nullable=False),
+        sa.Column(
+            "state",
+            sa.Enum("LOCKED", "VETOED", "LAPSED", "SLASHED", name="casestate", native_enum=False, length=16),
+            nullable=False,
+        ),
         sa.Column("block_number", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("transaction_hash", sa.String(length=66), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_cases")),
@@ -103,7 +107,9 @@ def upgrade() -> None:
         sa.Column("number", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=False, nullable=False),
         sa.Column("manifest_hash", sa.String(length=66), nullable=False),
         sa.Column("block_number", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
-        sa.Column("state", sa.String(length=8), nullable=False),
+        sa.Column(
+            "state", sa.Enum("OPEN", "READY", "TRAINED", name="stepstate", native_enum=False, length=16), nullable=False
+        ),
         sa.PrimaryKeyConstraint("number", name=op.f("pk_steps")),
     )
     op.create_table(
@@ -119,7 +125,11 @@ def upgrade() -> None:
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("policy_version", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("groups", sa.Integer(), nullable=False),
-        sa.Column("state", sa.String(length=9), nullable=False),
+        sa.Column(
+            "state",
+            sa.Enum("PENDING", "ASSIGNED", "SUBMITTED", "EXPIRED", name="taskstate", native_enum=False, length=16),
+            nullable=False,
+        ),
         sa.Column("node", sa.String(length=42), nullable=True),
         sa.Column("lease", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
         sa.Column("collected", sa.Boolean(), nullable=False),
@@ -149,7 +159,20 @@ def upgrade() -> None:
         sa.Column("block_number", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("latest_epoch", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("countersignature", sa.String(length=132), nullable=False),
-        sa.Column("state", sa.String(length=9), nullable=False),
+        sa.Column(
+            "state",
+            sa.Enum(
+                "SUBMITTED",
+                "ACCEPTED",
+                "REJECTED",
+                "VOID",
+                "SETTLED",
+                name="submissionstate",
+                native_enum=False,
+                length=16,
+            ),
+            nullable=False,
+        ),
         sa.Column("audited", sa.Boolean(), nullable=True),
         sa.Column("reason", sa.Integer(), nullable=False),
         sa.Column("evidence_hash", sa.String(length=66), nullable=False),

@@ -1,0 +1,1 @@
+"""Everything that touches the chain: one client, thin contracts, typed events, the outbox."""

@@ -1,0 +1,335 @@
+"""One thin class per contract: reads return values, writes return an unsent `Call`; called by all roles.
+
+Nothing else encodes a call.  A read is pinned to the block of its `Contracts`; see `Contracts.at`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import astuple, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from covey.chain import codec
+from covey.chain.client import BlockTag, Call, ChainClient
+from covey.chain.deployment import Deployment
+from covey.chain.structs import (
+    BondKind,
+    Case,
+    CaseState,
+    Challenge,
+    ChallengeState,
+    Lock,
+    PoolState,
+    PoolTerms,
+    PostedEpoch,
+    Unbonding,
+)
+from covey.errors import TransientError
+from covey.protocol.ids import Address, Hash, PoolId, Step
+from covey.protocol.messages import Countersignature, Receipt, Verdict
+from covey.protocol.receipts import EpochHeader, WorkLeaf
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+OMISSION_BOND = 10**15
+"""Wei that go with `EpochLedger.challenge_omission`."""
+
+
+class Contract:
+    """What all have in common."""
+
+    NAME: ClassVar[str]
+
+    def __init__(self, client: ChainClient, address: Address, block: BlockTag = "latest") -> None:
+        self.address = address
+        self._client = client
+        self._block = block
+
+    def _read(self, function: str, *args: object) -> Any:
+        data = self._client.call(self.address, codec.encode_call(self.NAME, function, args), block=self._block)
+        try:
+            values = codec.decode_result(self.NAME, function, data)
+        except ValueError as error:
+            # Empty data is what a node answers where no contract stands (yet): at an old block, or on a lagging node.
+            raise TransientError("no_contract", f"{self.NAME} does not answer at {self.address}") from error
+        return values[0] if len(values) == 1 else values
+
+    def _write(self, function: str, *args: object, value: int = 0) -> Call:
+        data = codec.encode_call(self.NAME, function, args)
+        return Call(to=self.address, data=data, value=value, label=f"{self.NAME}.{function}")
+
+
+class PoolRegistry(Contract):
+    """Pools, offices and escrow."""
+
+    NAME = "PoolRegistry"
+
+    def create_pool(self, terms: PoolTerms, validators: Sequence[Address], params: str) -> Call:
+        return self._write("createPool", astuple(terms), list(validators), params)
+
+    def fund_pool(self, pool: PoolId, amount: int) -> Call:
+        return self._write("fundPool", pool, amount)
+
+    def start_pool(self, pool: PoolId) -> Call:
+        return self._write("startPool", pool)
+
+    def end_pool(self, pool: PoolId) -> Call:
+        return self._write("endPool", pool)
+
+    def refund_pool(self, pool: PoolId) -> Call:
+        return self._write("refundPool", pool)
+
+    def replace_validator(self, pool: PoolId, previous: Address, current: Address) -> Call:
+        return self._write("replaceValidator", pool, previous, current)
+
+    def count_pools(self) -> int:
+        return int(self._read("poolCount"))
+
+    def get_terms(self, pool: PoolId) -> PoolTerms:
+        return PoolTerms(**_fields(PoolTerms, self._read("getTerms", pool)))
+
+    def operator_of(self, pool: PoolId) -> Address:
+        return Address(self._read("operatorOf", pool))
+
+    def state_of(self, pool: PoolId) -> PoolState:
+        return PoolState(self._read("stateOf", pool))
+
+    def is_validator(self, pool: PoolId, account: Address) -> bool:
+        return bool(self._read("isValidator", pool, account))
+
+    def get_validators(self, pool: PoolId) -> list[Address]:
+        return list(self._read("getValidators", pool))
+
+    def escrow_of(self, pool: PoolId) -> int:
+        return int(self._read("escrowOf", pool))
+
+    def funded_of(self, pool: PoolId) -> int:
+        return int(self._read("fundedOf", pool))
+
+    def owed_of(self, pool: PoolId) -> int:
+        return int(self._read("owedOf", pool))
+
+
+class NodeRegistry(Contract):
+    """Which nodes work for which contributor."""
+
+    NAME = "NodeRegistry"
+
+    def register_node(
+        self,
+        pool: PoolId,
+        *,
+        contributor: Address,
+        node: Address,
+        deadline: int,
+        contributor_signature: str,
+        node_signature: str,
+    ) -> Call:
+        signatures = _to_bytes(contributor_signature), _to_bytes(node_signature)
+        return self._write("registerNode", pool, contributor, node, deadline, *signatures)
+
+    def remove_node(self, pool: PoolId, node: Address) -> Call:
+        return self._write("removeNode", pool, node)
+
+    def contributor_of(self, pool: PoolId, node: Address) -> Address | None:
+        """None where the node works for nobody."""
+        found = Address(self._read("contributorOf", pool, node))
+        return found if int(found, 16) else None
+
+    def is_liable(self, pool: PoolId, node: Address, contributor: Address) -> bool:
+        return bool(self._read("isLiable", pool, node, contributor))
+
+    def nonce_of(self, node: Address) -> int:
+        return int(self._read("nonceOf", node))
+
+
+class StakeManager(Contract):
+    """Bonds."""
+
+    NAME = "StakeManager"
+
+    def stake(self, pool: PoolId, kind: BondKind, amount: int) -> Call:
+        return self._write("stake", pool, kind, amount)
+
+    def unbond(self, pool: PoolId, kind: BondKind, amount: int) -> Call:
+        return self._write("unbond", pool, kind, amount)
+
+    def withdraw(self, pool: PoolId, kind: BondKind) -> Call:
+        return self._write("withdraw", pool, kind)
+
+    def release_expired(self, case_id: int) -> Call:
+        return self._write("releaseExpired", case_id)
+
+    def stake_of(self, pool: PoolId, kind: BondKind, account: Address) -> int:
+        return int(self._read("stakeOf", pool, kind, account))
+
+    def unbondings_of(self, pool: PoolId, kind: BondKind, account: Address) -> list[Unbonding]:
+        found = self._read("unbondingsOf", pool, kind, account)
+        return [Unbonding(**_fields(Unbonding, values)) for values in found]
+
+    def locked_of(self, pool: PoolId, account: Address) -> int:
+        return int(self._read("lockedOf", pool, account))
+
+    def get_lock(self, case_id: int) -> Lock:
+        return Lock(**_fields(Lock, self._read("getLock", case_id)))
+
+
+class PolicyRegistry(Contract):
+    """Which policy a pool has at each step."""
+
+    NAME = "PolicyRegistry"
+
+    def publish(self, pool: PoolId, step: Step, manifest_hash: Hash) -> Call:
+        return self._write("publish", pool, step, manifest_hash)
+
+    def policy_of(self, pool: PoolId, step: Step) -> Hash:
+        """Raise ProtocolError("reverted") for a step that is not published."""
+        return Hash(self._read("policyOf", pool, step))
+
+    def steps_of(self, pool: PoolId) -> int:
+        """How many steps are published."""
+        return int(self._read("stepsOf", pool))
+
+
+class EpochLedger(Contract):
+    """Settlement."""
+
+    NAME = "EpochLedger"
+
+    def post(
+        self, pool: PoolId, *, work_root: Hash, reward_root: Hash, leaf_count: int, units: int, data_hash: Hash
+    ) -> Call:
+        return self._write("post", pool, work_root, reward_root, leaf_count, units, data_hash)
+
+    def disable_epoch(self, pool: PoolId, epoch: int) -> Call:
+        return self._write("disableEpoch", pool, epoch)
+
+    def claim(self, pool: PoolId, epoch: int, contributor: Address, cumulative: int, proof: Sequence[Hash]) -> Call:
+        return self._write("claim", pool, epoch, contributor, cumulative, list(proof))
+
+    def challenge_omission(self, receipt: Receipt, promise: Countersignature, signature: str) -> Call:
+        given = (promise.block_number, promise.latest_epoch, _to_bytes(signature))
+        return self._write("challengeOmission", astuple(receipt), given, value=OMISSION_BOND)
+
+    def answer_omission(self, challenge_id: int, header: EpochHeader, leaf: WorkLeaf, proof: Sequence[Hash]) -> Call:
+        return self._write("answerOmission", challenge_id, astuple(header), astuple(leaf), list(proof))
+
+    def resolve_omission(self, challenge_id: int) -> Call:
+        return self._write("resolveOmission", challenge_id)
+
+    def epochs_of(self, pool: PoolId) -> int:
+        """How many epochs were posted, disabled ones included."""
+        return int(self._read("epochsOf", pool))
+
+    def get_epoch(self, pool: PoolId, epoch: int) -> PostedEpoch:
+        return PostedEpoch(**_fields(PostedEpoch, self._read("getEpoch", pool, epoch)))
+
+    def is_final(self, pool: PoolId, epoch: int) -> bool:
+        return bool(self._read("isFinal", pool, epoch))
+
+    def claimed_of(self, pool: PoolId, contributor: Address) -> int:
+        return int(self._read("claimedOf", pool, contributor))
+
+    def units_of(self, pool: PoolId) -> int:
+        return int(self._read("unitsOf", pool))
+
+    def challenge_of(self, receipt_hash: Hash) -> int:
+        """0 where there is none."""
+        return int(self._read("challengeOf", receipt_hash))
+
+    def get_challenge(self, challenge_id: int) -> Challenge:
+        found = Challenge(**_fields(Challenge, self._read("getChallenge", challenge_id)))
+        return replace(found, state=ChallengeState(found.state))
+
+    def hash_header(self, header: EpochHeader) -> Hash:
+        return Hash(self._read("hashHeader", astuple(header)))
+
+
+class SlashingCourt(Contract):
+    """Cases."""
+
+    NAME = "SlashingCourt"
+
+    def propose(
+        self, receipt: Receipt, node_signature: str, verdicts: Sequence[Verdict], signatures: Sequence[str]
+    ) -> Call:
+        """Put the verdicts in the order that the court wants: ascending by validator."""
+        pairs = sorted(zip(verdicts, signatures, strict=True), key=lambda pair: int(pair[0].validator, 16))
+        return self._write(
+            "propose",
+            astuple(receipt),
+            _to_bytes(node_signature),
+            [astuple(verdict) for verdict, _ in pairs],
+            [_to_bytes(signature) for _, signature in pairs],
+        )
+
+    def veto(self, case_id: int) -> Call:
+        return self._write("veto", case_id)
+
+    def execute(self, case_id: int) -> Call:
+        return self._write("execute", case_id)
+
+    def lapse(self, case_id: int) -> Call:
+        return self._write("lapse", case_id)
+
+    def slash_for_equivocation(self, a: Receipt, signature_a: str, b: Receipt, signature_b: str) -> Call:
+        claims = astuple(a), _to_bytes(signature_a), astuple(b), _to_bytes(signature_b)
+        return self._write("slashForEquivocation", *claims)
+
+    def get_case(self, case_id: int) -> Case:
+        found = Case(**_fields(Case, self._read("getCase", case_id)))
+        return replace(found, state=CaseState(found.state))
+
+    def case_of(self, receipt_hash: Hash) -> int:
+        """0 where there is none."""
+        return int(self._read("caseOf", receipt_hash))
+
+    def hash_receipt(self, receipt: Receipt) -> Hash:
+        return Hash(self._read("hashReceipt", astuple(receipt)))
+
+
+class Token(Contract):
+    """An ERC-20; `mint` exists on a devnet's only."""
+
+    NAME = "TestToken"
+
+    def approve(self, spender: Address, amount: int) -> Call:
+        return self._write("approve", spender, amount)
+
+    def transfer(self, to: Address, amount: int) -> Call:
+        return self._write("transfer", to, amount)
+
+    def mint(self, to: Address, amount: int) -> Call:
+        return self._write("mint", to, amount)
+
+    def balance_of(self, account: Address) -> int:
+        return int(self._read("balanceOf", account))
+
+    def allowance(self, owner: Address, spender: Address) -> int:
+        return int(self._read("allowance", owner, spender))
+
+
+class Contracts:
+    """All contracts of a deployment, with reads at one block."""
+
+    def __init__(self, client: ChainClient, deployment: Deployment, block: BlockTag = "latest") -> None:
+        self._client = client
+        self.deployment = deployment
+        self.pools = PoolRegistry(client, deployment.pool_registry, block)
+        self.nodes = NodeRegistry(client, deployment.node_registry, block)
+        self.policies = PolicyRegistry(client, deployment.policy_registry, block)
+        self.stakes = StakeManager(client, deployment.stake_manager, block)
+        self.ledger = EpochLedger(client, deployment.epoch_ledger, block)
+        self.court = SlashingCourt(client, deployment.slashing_court, block)
+        self.token = Token(client, deployment.token, block)
+
+    def at(self, block: BlockTag) -> "Contracts":
+        """The same contracts with reads pinned to a block, so that several reads agree."""
+        return Contracts(self._client, self.deployment, block)
+
+
+def _fields(kind: type["DataclassInstance"], values: Sequence[Any]) -> dict[str, Any]:
+    return dict(zip((field.name for field in fields(kind)), values, strict=True))
+
+
+def _to_bytes(signature: str) -> bytes:
+    return bytes.fromhex(signature.removeprefix("0x"))

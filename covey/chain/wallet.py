@@ -1,0 +1,73 @@
+"""A key that signs transactions and messages; read from a file, never from a command line, never shown.
+
+Called by the roles' composition roots and by the outbox.  One process holds one key.
+"""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from eth_account import Account
+from eth_account.messages import SignableMessage
+from eth_account.signers.local import LocalAccount
+
+from covey.errors import OperatorError
+from covey.protocol.ids import Address, Hash, hash_from_bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SignedTransaction:
+    """What is stored before it is sent."""
+
+    hash: Hash
+    raw: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Wallet:
+    """One key.  It satisfies `covey.protocol.messages.Signer`."""
+
+    account: LocalAccount = field(repr=False)
+
+    @property
+    def address(self) -> Address:
+        return Address(self.account.address)
+
+    def sign_transaction(self, transaction: dict[str, Any]) -> SignedTransaction:
+        """Sign an EIP-1559 transaction.  The same transaction gives the same bytes (RFC 6979)."""
+        signed = self.account.sign_transaction(transaction)
+        return SignedTransaction(hash=hash_from_bytes(bytes(signed.hash)), raw=bytes(signed.raw_transaction))
+
+    def sign_message(self, signable_message: SignableMessage) -> Any:
+        return self.account.sign_message(signable_message)
+
+
+def wallet_from_key(key: bytes) -> Wallet:
+    """32 bytes -> Wallet; raise ValueError for what is no key."""
+    return Wallet(Account.from_key(key))
+
+
+def load_key(path: Path) -> Wallet:
+    """Read 32 bytes as hexadecimal from a file; raise OperatorError when there is no key in it."""
+    fix = "Name a file that holds one private key as hexadecimal"
+    try:
+        text = path.read_text().strip()
+    except OSError as error:
+        raise OperatorError("no_key", f"the key file {path} cannot be read: {error.strerror}", fix=fix) from error
+    try:
+        return wallet_from_key(bytes.fromhex(text.removeprefix("0x")))
+    except ValueError:
+        # The cause is left out: its message may hold the key.
+        raise OperatorError("bad_key", f"{path} does not hold a key", fix=fix) from None
+
+
+def save_key(path: Path, key: bytes) -> Wallet:
+    """Write a key to a new file that only its owner may read; raise OperatorError when the file exists."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError as error:
+        raise OperatorError("key_exists", f"{path} exists", fix="Name a new file") from error
+    with os.fdopen(descriptor, "w") as file:
+        file.write("0x" + key.hex() + "\n")
+    return wallet_from_key(key)

@@ -1,0 +1,40 @@
+"""The one command.  `main` is the entry point; every group lives in a module of its own and imports late, so that
+`covey --help` answers at once.
+"""
+
+import sys
+
+import typer
+
+from covey.cli import chain, roles, tools
+from covey.errors import CoveyError
+
+app = typer.Typer(
+    name="covey",
+    help="Train language models by reinforcement learning on computers whose owners nobody has to trust.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.add_typer(tools.devnet, name="devnet")
+app.add_typer(tools.wallet, name="wallet")
+app.add_typer(tools.model, name="model")
+app.add_typer(chain.pool, name="pool")
+app.add_typer(chain.stake, name="stake")
+app.add_typer(chain.rewards, name="rewards")
+app.add_typer(roles.coordinator, name="coordinator")
+app.add_typer(roles.worker, name="worker")
+app.add_typer(roles.validator, name="validator")
+app.add_typer(roles.trainer, name="trainer")
+app.add_typer(roles.origin, name="origin")
+app.add_typer(roles.relay, name="relay")
+app.command("demo")(tools.demo)
+
+
+def main() -> None:
+    """Run a command; an error of ours is one line with its code, and exit 1."""
+    try:
+        app()
+    except CoveyError as error:
+        sys.stderr.write(f"covey: {error}\n")
+        sys.exit(1)

@@ -1,0 +1,102 @@
+"""What chain commands have in common: contracts, a key, a pool, and one way to send and wait."""
+
+import secrets
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from covey.chain.client import Call, ChainClient
+from covey.chain.contracts import Contracts
+from covey.chain.deployment import Deployment
+from covey.chain.outbox import Entry, SqliteOutbox
+from covey.chain.sender import Sender
+from covey.chain.structs import BondKind, PoolTerms
+from covey.chain.wallet import Wallet, load_key, save_key
+from covey.client import CoordinatorClient
+from covey.errors import OperatorError, ProtocolError
+from covey.protocol.ids import Address, PoolId
+from covey.protocol.params import PoolParams
+from covey.protocol.wire import RewardView
+
+
+class Account:
+    """One key, or none, and one pool."""
+
+    def __init__(self, deployment: Path, key_file: Path | None, pool: int) -> None:
+        self.pool = PoolId(pool)
+        loaded = Deployment.load(deployment)
+        self._client = ChainClient(loaded.rpc_url)
+        self.contracts = Contracts(self._client, loaded)
+        self._wallet = load_key(key_file) if key_file else None
+
+    @property
+    def wallet(self) -> Wallet:
+        if self._wallet is None:
+            raise OperatorError("no_key", "this command signs", fix="Name a key file with --key-file")
+        return self._wallet
+
+    @staticmethod
+    def bond_kind(kind: str) -> BondKind:
+        try:
+            return BondKind[kind.upper()]
+        except KeyError as error:
+            names = ", ".join(k.name.lower() for k in BondKind)
+            raise OperatorError("bad_kind", f"there is no bond of kind {kind}", fix=f"Use one of {names}") from error
+
+    def get_stake(self, kind: str) -> int:
+        return self.contracts.stakes.stake_of(self.pool, self.bond_kind(kind), self.wallet.address)
+
+    def approve(self, spender: Address, amount: int) -> None:
+        """Allow `spender` to take `amount`, unless it may already."""
+        if self.contracts.token.allowance(self.wallet.address, spender) < amount:
+            self.send(self.contracts.token.approve(spender, amount))
+
+    def send(self, call: Call) -> Entry:
+        """Send one transaction and wait until it is mined; raise ProtocolError("reverted") with the contract's word."""
+        sender = Sender(self._client, self.wallet, SqliteOutbox(":memory:"))
+        return sender.send_and_wait(call.label, call)
+
+    def find_final_epoch(self) -> int | None:
+        """The newest epoch that rewards can be claimed against."""
+        ledger = self.contracts.ledger
+        for epoch in range(ledger.epochs_of(self.pool) - 1, -1, -1):
+            if ledger.is_final(self.pool, epoch):
+                return epoch
+        return None
+
+    async def get_reward(self, coordinator_url: str, epoch: int) -> RewardView | None:
+        """The signer's reward with its proof, None when it has earned nothing."""
+        chain_id = self.contracts.deployment.chain_id
+        async with CoordinatorClient(coordinator_url, self.wallet, chain_id=chain_id) as client:
+            try:
+                return await client.get_reward(self.wallet.address, epoch)
+            except ProtocolError as error:
+                if error.code == "no_reward":
+                    return None
+                raise
+
+
+def make_key(path: Path) -> Wallet:
+    """A new random key in a new file that only its owner may read."""
+    return save_key(path, secrets.token_bytes(32))
+
+
+def read_pool_file(file: Path, token: Address) -> tuple[PoolTerms, list[Address], PoolParams]:
+    """[terms] and [params] of a pool's TOML file; raise OperatorError for a wrong one."""
+    fix = f"Correct {file}"
+    try:
+        values: dict[str, Any] = tomllib.loads(file.read_text())
+        params = PoolParams.model_validate(values["params"])
+        terms = dict(values["terms"])
+        validators = [Address(v) for v in terms.pop("validators")]
+        terms.setdefault("token", token)
+        built = PoolTerms(params_hash=params.compute_hash(), quorum=params.quorum, **terms)
+    except OSError as error:
+        raise OperatorError("no_pool_file", f"{file} cannot be read", fix="Name an existing TOML file") from error
+    except KeyError as error:
+        raise OperatorError("bad_pool_file", f"{file} lacks {error}", fix=fix) from error
+    except (tomllib.TOMLDecodeError, ValidationError, TypeError, ValueError) as error:
+        raise OperatorError("bad_pool_file", f"{file} is wrong: {error}", fix=fix) from error
+    return built, validators, params

@@ -1,0 +1,245 @@
+"""Commands that read the chain or send transactions: pools, stake, node registration, rewards."""
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from covey.cli.roles import worker
+from covey.errors import OperatorError, ProtocolError
+
+if TYPE_CHECKING:
+    from covey.cli.account import Account
+
+pool = typer.Typer(help="Create, fund, start and end pools.", no_args_is_help=True)
+stake = typer.Typer(help="Put up stake and take it back.", no_args_is_help=True)
+rewards = typer.Typer(help="What has been earned, and claiming it.", no_args_is_help=True)
+
+DeploymentFile = Annotated[
+    Path, typer.Option("--deployment", envvar="COVEY_DEPLOYMENT", help="deployment.json of the network.")
+]
+KeyFile = Annotated[Path, typer.Option("--key-file", envvar="COVEY_KEY_FILE", help="Key that signs and pays.")]
+Pool = Annotated[int, typer.Option("--pool", envvar="COVEY_POOL", min=1, help="Number of the pool.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+Amount = Annotated[int, typer.Argument(min=1, help="In the token's smallest unit.")]
+Kind = Annotated[str, typer.Option(help="Whose bond: contributor, validator or operator.")]
+
+
+def _open(deployment: Path, key_file: Path | None, pool: int = 0) -> "Account":
+    from covey.cli.account import Account
+
+    return Account(deployment, key_file, pool)
+
+
+def _show(values: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(values, sort_keys=True))
+        return
+    for name, value in values.items():
+        typer.echo(f"{name:>18}  {value}")
+
+
+@pool.command("create")
+def pool_create(
+    file: Annotated[Path, typer.Argument(help="TOML with [terms] and [params]; see configs/.")],
+    deployment: DeploymentFile,
+    key_file: KeyFile,
+    as_json: Json = False,
+) -> None:
+    """Open a pool; the signer becomes its operator."""
+    from covey.cli.account import read_pool_file
+
+    account = _open(deployment, key_file)
+    terms, validators, params = read_pool_file(file, account.contracts.deployment.token)
+    entry = account.send(account.contracts.pools.create_pool(terms, validators, params.to_text()))
+    _show({"pool": account.contracts.pools.count_pools(), "transaction": entry.transaction_hash}, as_json)
+
+
+@pool.command("fund")
+def pool_fund(amount: Amount, deployment: DeploymentFile, key_file: KeyFile, pool: Pool, as_json: Json = False) -> None:
+    """Put money into a pool's escrow."""
+    account = _open(deployment, key_file, pool)
+    account.approve(account.contracts.pools.address, amount)
+    entry = account.send(account.contracts.pools.fund_pool(account.pool, amount))
+    _show({"escrow": account.contracts.pools.escrow_of(account.pool), "transaction": entry.transaction_hash}, as_json)
+
+
+@pool.command("start")
+def pool_start(deployment: DeploymentFile, key_file: KeyFile, pool: Pool, as_json: Json = False) -> None:
+    """Let a pool begin."""
+    account = _open(deployment, key_file, pool)
+    entry = account.send(account.contracts.pools.start_pool(account.pool))
+    _show({"pool": pool, "transaction": entry.transaction_hash}, as_json)
+
+
+@pool.command("end")
+def pool_end(deployment: DeploymentFile, key_file: KeyFile, pool: Pool, as_json: Json = False) -> None:
+    """End a pool: no new work; what was countersigned is still settled and paid."""
+    account = _open(deployment, key_file, pool)
+    entry = account.send(account.contracts.pools.end_pool(account.pool))
+    _show({"pool": pool, "transaction": entry.transaction_hash}, as_json)
+
+
+@pool.command("show")
+def pool_show(deployment: DeploymentFile, pool: Pool, as_json: Json = False) -> None:
+    """What the chain holds of a pool."""
+    account = _open(deployment, None, pool)
+    pools = account.contracts.pools
+    terms = pools.get_terms(account.pool)
+    values: dict[str, Any] = {
+        "state": pools.state_of(account.pool).name.lower(),
+        "operator": pools.operator_of(account.pool),
+        "trainer": terms.trainer,
+        "params_hash": terms.params_hash,
+        "reward_per_unit": terms.reward_per_unit,
+        "min_stake": terms.min_stake,
+        "quorum": terms.quorum,
+        "validators": pools.get_validators(account.pool),
+        "escrow": pools.escrow_of(account.pool),
+        "policies": account.contracts.policies.steps_of(account.pool),
+        "epochs": account.contracts.ledger.epochs_of(account.pool),
+    }
+    _show(values, as_json)
+
+
+@stake.command("add")
+def stake_add(
+    amount: Amount,
+    deployment: DeploymentFile,
+    key_file: KeyFile,
+    pool: Pool,
+    kind: Kind = "contributor",
+    as_json: Json = False,
+) -> None:
+    """Stake in a pool."""
+    account = _open(deployment, key_file, pool)
+    account.approve(account.contracts.stakes.address, amount)
+    entry = account.send(account.contracts.stakes.stake(account.pool, account.bond_kind(kind), amount))
+    _show({"stake": account.get_stake(kind), "transaction": entry.transaction_hash}, as_json)
+
+
+@stake.command("unbond")
+def stake_unbond(
+    amount: Amount,
+    deployment: DeploymentFile,
+    key_file: KeyFile,
+    pool: Pool,
+    kind: Kind = "contributor",
+    as_json: Json = False,
+) -> None:
+    """Begin to take stake back; it stays liable until the unbonding window has passed."""
+    account = _open(deployment, key_file, pool)
+    entry = account.send(account.contracts.stakes.unbond(account.pool, account.bond_kind(kind), amount))
+    _show({"stake": account.get_stake(kind), "transaction": entry.transaction_hash}, as_json)
+
+
+@stake.command("withdraw")
+def stake_withdraw(
+    deployment: DeploymentFile, key_file: KeyFile, pool: Pool, kind: Kind = "contributor", as_json: Json = False
+) -> None:
+    """Take out what has been unbonded long enough."""
+    account = _open(deployment, key_file, pool)
+    entry = account.send(account.contracts.stakes.withdraw(account.pool, account.bond_kind(kind)))
+    _show({"stake": account.get_stake(kind), "transaction": entry.transaction_hash}, as_json)
+
+
+@stake.command("show")
+def stake_show(
+    deployment: DeploymentFile, key_file: KeyFile, pool: Pool, kind: Kind = "contributor", as_json: Json = False
+) -> None:
+    """The signer's stake in a pool."""
+    account = _open(deployment, key_file, pool)
+    unbondings = account.contracts.stakes.unbondings_of(account.pool, account.bond_kind(kind), account.wallet.address)
+    values = {
+        "account": account.wallet.address,
+        "stake": account.get_stake(kind),
+        "unbonding": sum(u.amount for u in unbondings),
+        "locked": account.contracts.stakes.locked_of(account.pool, account.wallet.address),
+    }
+    _show(values, as_json)
+
+
+@worker.command("register")
+def worker_register(
+    deployment: DeploymentFile,
+    key_file: KeyFile,
+    pool: Pool,
+    node_key_file: Annotated[Path, typer.Option(help="Key of the node; a new one is made where there is none.")],
+    as_json: Json = False,
+) -> None:
+    """Vouch for a node on chain: the contributor (--key-file) and the node both sign."""
+    from covey.chain.wallet import load_key
+    from covey.cli.account import make_key
+    from covey.protocol.messages import Domain, NodeRegistration, sign
+
+    account = _open(deployment, key_file, pool)
+    node = load_key(node_key_file) if node_key_file.exists() else make_key(node_key_file)
+    nodes = account.contracts.nodes
+    message = NodeRegistration(
+        pool=account.pool,
+        contributor=account.wallet.address,
+        node=node.address,
+        nonce=nodes.nonce_of(node.address),
+        deadline=int(time.time()) + 3600,
+    )
+    domain = Domain(chain_id=account.contracts.deployment.chain_id, contract=nodes.address)
+    entry = account.send(
+        nodes.register_node(
+            message.pool,
+            contributor=message.contributor,
+            node=message.node,
+            deadline=message.deadline,
+            contributor_signature=sign(message, domain, account.wallet),
+            node_signature=sign(message, domain, node),
+        )
+    )
+    _show({"node": node.address, "contributor": message.contributor, "transaction": entry.transaction_hash}, as_json)
+
+
+CoordinatorUrl = Annotated[str, typer.Option("--coordinator-url", envvar="COVEY_COORDINATOR_URL")]
+
+
+@rewards.command("show")
+def rewards_show(
+    deployment: DeploymentFile,
+    key_file: KeyFile,
+    pool: Pool,
+    coordinator_url: CoordinatorUrl = "http://127.0.0.1:8000",
+    as_json: Json = False,
+) -> None:
+    """What the signer has earned by the last final epoch, and what of it is claimed."""
+    account = _open(deployment, key_file, pool)
+    final = account.find_final_epoch()
+    earned = 0
+    if final is not None:
+        view = asyncio.run(account.get_reward(coordinator_url, final))
+        earned = view.cumulative if view else 0
+    claimed = account.contracts.ledger.claimed_of(account.pool, account.wallet.address)
+    values = {"contributor": account.wallet.address, "epoch": final, "earned": earned, "claimed": claimed}
+    _show(values | {"claimable": earned - claimed}, as_json)
+
+
+@rewards.command("claim")
+def rewards_claim(
+    deployment: DeploymentFile,
+    key_file: KeyFile,
+    pool: Pool,
+    coordinator_url: CoordinatorUrl = "http://127.0.0.1:8000",
+    as_json: Json = False,
+) -> None:
+    """Claim what the signer has earned by the last final epoch."""
+    account = _open(deployment, key_file, pool)
+    final = account.find_final_epoch()
+    if final is None:
+        raise OperatorError("not_final", "no epoch is final yet", fix="Wait for the challenge and veto windows")
+    view = asyncio.run(account.get_reward(coordinator_url, final))
+    if view is None:
+        raise ProtocolError("no_reward", f"{account.wallet.address} has earned nothing by epoch {final}")
+    before = account.contracts.ledger.claimed_of(account.pool, account.wallet.address)
+    entry = account.send(
+        account.contracts.ledger.claim(account.pool, final, account.wallet.address, view.cumulative, view.proof)
+    )
+    _show({"claimed": view.cumulative - before, "transaction": entry.transaction_hash}, as_json)

@@ -1,0 +1,115 @@
+"""Commands that run a role until a stop signal."""
+
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from covey.errors import OperatorError
+from covey.settings import Settings
+
+SettingsType = TypeVar("SettingsType", bound=Settings)
+
+coordinator = typer.Typer(help="The pool's coordinator.", no_args_is_help=True)
+worker = typer.Typer(help="Generate rollouts.", no_args_is_help=True)
+validator = typer.Typer(help="Check rollouts.", no_args_is_help=True)
+trainer = typer.Typer(help="Learn and publish policies.", no_args_is_help=True)
+origin = typer.Typer(help="Serve policies first-hand.", no_args_is_help=True)
+relay = typer.Typer(help="Serve policies second-hand.", no_args_is_help=True)
+
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="TOML file with the role's settings.")]
+Sets = Annotated[
+    list[str] | None, typer.Option("--set", help="A setting as NAME=VALUE; wins over file and environment.")
+]
+
+
+def load_settings(kind: type[SettingsType], file: Path | None, sets: list[str] | None) -> SettingsType:
+    """Settings from file, environment (COVEY_NAME) and --set, in this order."""
+    values: dict[str, str] = {}
+    for item in sets or []:
+        name, equals, value = item.partition("=")
+        if not equals:
+            raise OperatorError("bad_settings", f"--set {item} has no value", fix="Write --set NAME=VALUE")
+        values[name] = value
+    return kind.load(file, values)
+
+
+@coordinator.command("serve")
+def coordinator_serve(config: ConfigFile = None, sets: Sets = None) -> None:
+    """Run the API, and follow the chain."""
+    from coordinator import app
+    from coordinator.config import CoordinatorConfig
+
+    app.serve(load_settings(CoordinatorConfig, config, sets))
+
+
+@coordinator.command("jobs")
+def coordinator_jobs(config: ConfigFile = None, sets: Sets = None) -> None:
+    """Run the jobs process: assignment, leases, validation, settlement."""
+    from coordinator import app
+    from coordinator.config import CoordinatorConfig
+
+    app.jobs(load_settings(CoordinatorConfig, config, sets))
+
+
+@worker.command("run")
+def worker_run(config: ConfigFile = None, sets: Sets = None) -> None:
+    """Work: claim, generate, prove, submit."""
+    from worker import app
+    from worker.config import WorkerConfig
+
+    app.run(load_settings(WorkerConfig, config, sets))
+
+
+@worker.command("cheat", hidden=True)
+def worker_cheat(kind: str, config: ConfigFile = None, sets: Sets = None) -> None:
+    """Run a dishonest worker, to watch it being caught: "quantized" or "best-of-n"."""
+    from covey.cheats import get_cheat
+    from worker import app
+    from worker.config import WorkerConfig
+
+    app.run(load_settings(WorkerConfig, config, sets), wrap=get_cheat(kind))
+
+
+@validator.command("run")
+def validator_run(config: ConfigFile = None, sets: Sets = None) -> None:
+    """Judge submissions and bring cheats to the court."""
+    from validator import app
+    from validator.config import ValidatorConfig
+
+    app.run(load_settings(ValidatorConfig, config, sets))
+
+
+@trainer.command("run")
+def trainer_run(config: ConfigFile = None, sets: Sets = None) -> None:
+    """Learn from accepted rollouts and publish each new policy."""
+    from trainer.config import TrainerConfig
+
+    from trainer import app
+
+    app.run(load_settings(TrainerConfig, config, sets))
+
+
+@origin.command("run")
+def origin_run(
+    root: Annotated[Path, typer.Option(help="Folder that the trainer publishes into.")],
+    host: str = "127.0.0.1",
+    port: int = 9000,
+) -> None:
+    """Serve the trainer's policies."""
+    from covey.shardcast import app
+
+    app.run(root=root, host=host, port=port)
+
+
+@relay.command("run")
+def relay_run(
+    root: Annotated[Path, typer.Option(help="Folder of this relay's copies.")],
+    upstream: Annotated[str, typer.Option(help="Base URL of the origin or another relay.")],
+    host: str = "127.0.0.1",
+    port: int = 9001,
+) -> None:
+    """Mirror an origin: fetch on demand, check every shard, serve."""
+    from covey.shardcast import app
+
+    app.run(root=root, host=host, port=port, upstream=upstream)

@@ -1,0 +1,112 @@
+"""Commands for one machine: a chain of one's own, keys, the tiny model, the demo."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+devnet = typer.Typer(help="A chain on this machine.", no_args_is_help=True)
+wallet = typer.Typer(help="Keys in files.", no_args_is_help=True)
+model = typer.Typer(help="Models made here.", no_args_is_help=True)
+
+
+@devnet.command("up")
+def devnet_up(
+    folder: Annotated[Path, typer.Option(help="Where deployment.json and the log go.")] = Path(".covey/devnet"),
+    port: int = 8545,
+    block_time: Annotated[float, typer.Option(help="Seconds a block; 0 mines each transaction at once.")] = 1.0,
+    seed: Annotated[str, typer.Option(help="Keys of the devnet follow from it.")] = "devnet",
+) -> None:
+    """Start Anvil, deploy the contracts, write deployment.json, stay until a stop signal."""
+    import signal
+
+    from covey.devnet import up
+
+    anvil, deployment = up(folder, port=port, block_time=block_time or None, seed=seed)
+    typer.echo(f"chain     {anvil.url}\ncontracts {folder / 'deployment.json'}\ntoken     {deployment.token}")
+    try:
+        signal.sigwait({signal.SIGINT, signal.SIGTERM})
+    finally:
+        anvil.stop()
+
+
+@devnet.command("fund")
+def devnet_fund(
+    address: str,
+    folder: Annotated[Path, typer.Option(help="The folder of devnet up.")] = Path(".covey/devnet"),
+    tokens: Annotated[int, typer.Option(help="Of the test token, in its smallest unit.")] = 10**21,
+    seed: str = "devnet",
+) -> None:
+    """Give an address ether and test tokens."""
+    from covey.chain.deployment import Deployment
+    from covey.devnet import derive_wallet, fund
+    from covey.protocol.ids import Address
+
+    fund(Deployment.load(folder / "deployment.json"), derive_wallet(seed, "deployer"), {Address(address): tokens})
+    typer.echo(f"funded {address}")
+
+
+@wallet.command("new")
+def wallet_new(file: Path) -> None:
+    """Make a key in a new file and print its address."""
+    from covey.cli.account import make_key
+
+    typer.echo(make_key(file).address)
+
+
+@wallet.command("show")
+def wallet_show(file: Path) -> None:
+    """Print the address of a key file."""
+    from covey.chain.wallet import load_key
+
+    typer.echo(load_key(file).address)
+
+
+@model.command("tiny")
+def model_tiny(
+    folder: Annotated[Path, typer.Argument(help="Where the model goes.")],
+    seed: int = 0,
+) -> None:
+    """Make the demo's model: a warm-started Qwen2 of a quarter million parameters, in about a minute."""
+    from covey.engines.hf import set_threads
+    from trainer.warm_start import warm_start_tiny
+
+    set_threads(1)
+    reward = warm_start_tiny(seed, folder, lambda step, loss: typer.echo(f"step {step:4d}  loss {loss:.3f}"))
+    typer.echo(f"{folder}: mean reward {reward:.3f} on held-out prompts at temperature 1")
+
+
+def demo(
+    steps: Annotated[int, typer.Option(min=1, max=1000, help="Policies to train.")] = 24,
+    workers: Annotated[int, typer.Option(min=1, max=16, help="Honest workers.")] = 2,
+    cheats: Annotated[int, typer.Option(min=0, max=16, help="Dishonest workers, of two kinds in turn.")] = 2,
+    max_staleness: Annotated[int, typer.Option(min=0, max=8, help="Steps that a rollout may be behind.")] = 1,
+    seed: Annotated[int, typer.Option(help="Keys and all randomness follow from it.")] = 0,
+    engine: Annotated[str, typer.Option(help="Engine of the workers.")] = "hf",
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the summary here.")] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the network running and print its addresses.")] = False,
+) -> None:
+    """Run a whole network on this machine: chain, coordinator, trainer, workers, cheats, validators.
+
+    Exit 0 only if the model learned, every cheat was slashed, no honest worker was, and all work was paid.
+    """
+    from covey.demo.cast import DemoOptions
+    from covey.demo.run import run_demo
+
+    options = DemoOptions(
+        steps=steps,
+        workers=workers,
+        cheats=cheats,
+        max_staleness=max_staleness,
+        seed=seed,
+        engine=engine,
+        keep=keep,
+    )
+    summary, failures = run_demo(options)
+    if json_file is not None:
+        from covey.shardcast.store import write_atomically
+
+        write_atomically(json_file, json.dumps(summary, indent=2, sort_keys=True).encode() + b"\n")
+    if failures:
+        raise typer.Exit(1)

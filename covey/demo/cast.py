@@ -1,0 +1,142 @@
+"""Who plays in the demo and with which settings: keys from the seed, the pool's file, a TOML file for every role."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from covey.chain.wallet import save_key
+from covey.cheats import CHEATS
+from covey.devnet import derive_key
+from covey.environments.registry import DEMO
+from covey.protocol.ids import Address
+
+CHALLENGE_SECONDS, VETO_SECONDS, UNBOND_SECONDS = 10, 10, 20
+VALIDATORS, QUORUM = 3, 2
+PRICE = 10**12
+MIN_STAKE = 10**18
+BUDGET = 10**20
+TOKENS = 10**21
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoOptions:
+    """What `covey demo` was asked for."""
+
+    steps: int = 24
+    workers: int = 2
+    cheats: int = 2
+    max_staleness: int = 1
+    seed: int = 0
+    engine: str = "hf"
+    keep: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Player:
+    """A worker with its contributor.  Example: name="worker-1", cheat="" or a key of CHEATS."""
+
+    name: str
+    contributor: str
+    node: Address
+    cheat: str
+
+
+class Cast:
+    """The demo's folder: keys and settings."""
+
+    def __init__(self, folder: Path, options: DemoOptions) -> None:
+        self.folder, self.options = folder, options
+        (folder / "keys").mkdir(parents=True)
+        self._addresses: dict[str, Address] = {}
+        for name in ("operator", "trainer", "arbiter", *self.validators):
+            self._make_key(name)
+        kinds = list(CHEATS)
+        names = [(f"worker-{i + 1}", "") for i in range(options.workers)]
+        names += [(f"cheat-{i + 1}", kinds[i % len(kinds)]) for i in range(options.cheats)]
+        self.players = [self._make_player(name, cheat) for name, cheat in names]
+
+    @property
+    def validators(self) -> list[str]:
+        return [f"validator-{i + 1}" for i in range(VALIDATORS)]
+
+    @property
+    def deployment(self) -> Path:
+        return self.folder / "deployment.json"
+
+    def get_key_file(self, name: str) -> Path:
+        return self.folder / "keys" / f"{name}.key"
+
+    def get_address(self, name: str) -> Address:
+        return self._addresses[name]
+
+    def list_funded(self) -> dict[Address, int]:
+        """Accounts that pay for gas, with the tokens that they need."""
+        names = ["operator", "trainer", *self.validators, *(p.contributor for p in self.players)]
+        return {self._addresses[name]: TOKENS for name in names}
+
+    def write_pool(self) -> Path:
+        """The file of `covey pool create`."""
+        options = self.options
+        terms = {
+            "trainer": self._addresses["trainer"],
+            "arbiter": self._addresses["arbiter"],
+            "reward_per_unit": PRICE,
+            "min_stake": MIN_STAKE,
+            "slash_amount": MIN_STAKE,
+            "challenge_window": CHALLENGE_SECONDS,
+            "veto_window": VETO_SECONDS,
+            "unbond_window": UNBOND_SECONDS,
+            "validators": [self._addresses[name] for name in self.validators],
+        }
+        params = {
+            "name": "demo",
+            "group_size": 8,
+            "groups_per_step": 16,
+            "groups_per_task": 4,
+            "max_staleness": options.max_staleness,
+            "max_steps": options.steps,
+            "quorum": QUORUM,
+            "lease_seconds": 20,
+            "cooldown_seconds": 2,
+            "epoch_seconds": 10,
+            "environment": {"kind": DEMO.kind, "options": dict(DEMO.options)},
+            "model": {"max_prompt_tokens": 64, "max_completion_tokens": 8, "temperature": 1.0},
+            "verification": {"audit_rate": 1.0},
+        }
+        return self._write("pool", {"terms": terms, "params": params})
+
+    def write_role(self, name: str, settings: Mapping[str, Any], *, key: str | None = None) -> Path:
+        """A role's TOML file: its own settings beside those that all share."""
+        shared = {
+            "home": str(self.folder / name),
+            "deployment": str(self.deployment),
+            "key_file": str(self.get_key_file(key or name)),
+        }
+        return self._write(name, shared | dict(settings))
+
+    def _write(self, name: str, values: Mapping[str, Any]) -> Path:
+        path = self.folder / f"{name}.toml"
+        path.write_text(to_toml(values))
+        return path
+
+    def _make_player(self, name: str, cheat: str) -> Player:
+        contributor = f"{name}-contributor"
+        self._make_key(contributor)
+        return Player(name=name, contributor=contributor, node=self._make_key(name), cheat=cheat)
+
+    def _make_key(self, name: str) -> Address:
+        wallet = save_key(self.get_key_file(name), derive_key(f"demo-{self.options.seed}", name))
+        self._addresses[name] = wallet.address
+        return wallet.address
+
+
+def to_toml(values: Mapping[str, Any], prefix: str = "") -> str:
+    """Nested tables of numbers, texts and lists as TOML; JSON's spelling of those is TOML's."""
+    plain = {name: value for name, value in values.items() if not isinstance(value, Mapping)}
+    lines = [f"{name} = {json.dumps(value)}" for name, value in plain.items()]
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            lines += [f"\n[{prefix}{name}]", to_toml(value, f"{prefix}{name}.")]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,95 @@
+"""What the demo's spectator sees: a line a step, the stage that a step is in, the summary."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from covey.protocol.status import StepState, SubmissionState, TaskState
+from covey.protocol.wire import StatusView
+
+SLOW_SECONDS = 8.0
+
+
+def find_stage(status: StatusView, *, published: int) -> str:
+    """What the newest step waits for, from the coordinator's view and the number of policies on chain."""
+    if published - 1 > status.step:
+        return "the coordinator reads the chain"
+    if status.step < 0:
+        return "the trainer publishes the first policy"
+    newest = status.steps[-1].state if status.steps else StepState.OPEN
+    if newest == StepState.READY:
+        return "the trainer learns and publishes"
+    if status.tasks.get(TaskState.ASSIGNED):
+        return "workers generate"
+    if status.tasks.get(TaskState.PENDING):
+        return "tasks wait for a worker"
+    if status.submissions.get(SubmissionState.SUBMITTED):
+        return "validators judge"
+    return "accepted groups are packed"
+
+
+class Screen:
+    """Lines on a terminal; each is printed once, so that a log is as good as a screen."""
+
+    def __init__(self, steps: int) -> None:
+        self._console = Console(highlight=False, soft_wrap=True)
+        self._steps = steps
+        self._started = time.monotonic()
+        self._shown: set[str] = set()
+        self._moved = self._started
+        self._step = -1
+
+    @property
+    def seconds(self) -> float:
+        """Since the first process."""
+        return time.monotonic() - self._started
+
+    def say(self, text: str) -> None:
+        self._console.print(f"[dim]{self.seconds:6.1f} s[/dim]  {text}")
+
+    def say_once(self, key: str, text: str) -> None:
+        if key not in self._shown:
+            self._shown.add(key)
+            self.say(text)
+
+    def show_step(self, step: int, reward: float, status: StatusView) -> None:
+        """A policy and its reward on held-out prompts at temperature 1."""
+        accepted = sum(n for state, n in status.submissions.items() if state != SubmissionState.SUBMITTED)
+        bar = "#" * round(30 * reward)
+        self.say(f"step {step:3d}/{self._steps}  reward {reward:.3f} [green]{bar:<30}[/green] {accepted:4d} judged")
+
+    def show_stage(self, stage: str, step: int) -> None:
+        """Name the stage of a step that takes long."""
+        now = time.monotonic()
+        if step != self._step:
+            self._step, self._moved = step, now
+        elif now - self._moved > SLOW_SECONDS:
+            self._moved = now
+            self.say(f"[yellow]step {step} is slow: {stage}[/yellow]")
+
+    def show_summary(
+        self, summary: Mapping[str, Any], players: Mapping[str, Mapping[str, Any]], failures: Sequence[str]
+    ) -> None:
+        """Tables of rewards, players and policies, then the verdict."""
+        console, reward = self._console, summary["reward"]
+        console.rule("reward at temperature 1 on held-out prompts")
+        console.print("  ".join(f"{step}:{value:.3f}" for step, value in enumerate(reward)))
+        table = Table("player", "node", "accepted", "rejected", "claimed", "slashed in", title="players")
+        for name, row in players.items():
+            cells = (row["node"], row["accepted"], row["rejected"], row["claimed"], row["slashed"])
+            table.add_row(name, *(str(cell) for cell in cells))
+        console.print(table)
+        rejected = ", ".join(f"{reason} {n}" for reason, n in summary["rejected"].items()) or "none"
+        console.print(f"submissions accepted {summary['accepted']}, rejected: {rejected}")
+        console.print(f"claimed {summary['claimed']} of {summary['cumulative']} that the ledger owes in all")
+        console.rule("policies on chain")
+        for step, manifest_hash in summary["policies"].items():
+            console.print(f"{step:>4}  {manifest_hash}")
+        console.print(f"{summary['steps']} steps in {summary['seconds']:.1f} s, {summary['processes']} processes")
+        for failure in failures:
+            console.print(f"[red]FAILED[/red] {failure}")
+        if not failures:
+            console.print("[green]ok[/green]: the model learned, cheats were slashed, honest work was paid")

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity 0.8.30;
+
+import {Receipt} from "../../contracts/interfaces/ICoveyTypes.sol";
+import {ISlashingCourt} from "../../contracts/interfaces/ISlashingCourt.sol";
+import {BondKind} from "../../contracts/interfaces/IStakeManager.sol";
+import {World} from "./World.sol";
+
+contract EquivocationTest is World {
+    Receipt internal a;
+    Receipt internal b;
+
+    function setUp() public override {
+        super.setUp();
+        a = makeReceipt(1, keccak256("one"));
+        b = makeReceipt(1, keccak256("two"));
+    }
+
+    function refuse() internal {
+        bytes memory first = signReceipt(a);
+        bytes memory second = signReceipt(b);
+        vm.expectRevert(abi.encodeWithSelector(ISlashingCourt.NotEquivocation.selector));
+        court.slashForEquivocation(a, first, b, second);
+    }
+
+    function test_SlashForEquivocation_AtOnceAndOnceForEachSlot() public {
+        bytes memory first = signReceipt(a);
+        bytes memory second = signReceipt(b);
+        vm.expectEmit();
+        emit ISlashingCourt.EquivocationSlashed(pool, node, contributor, 1, 9, 60);
+        vm.prank(stranger);
+        court.slashForEquivocation(a, first, b, second);
+        assertEq(token.balanceOf(stakes.BURN()), 60);
+        assertEq(stakes.stakeOf(pool, BondKind.CONTRIBUTOR, contributor), 40);
+
+        bytes memory reason = abi.encodeWithSelector(ISlashingCourt.AlreadySlashed.selector, pool, 1, 9, node);
+        vm.expectRevert(reason);
+        court.slashForEquivocation(b, second, a, first);
+        b.workKey = keccak256("three");
+        second = signReceipt(b);
+        vm.expectRevert(reason);
+        court.slashForEquivocation(a, first, b, second);
+    }
+
+    function test_SlashForEquivocation_InTheOtherOrder() public {
+        court.slashForEquivocation(b, signReceipt(b), a, signReceipt(a));
+        assertEq(token.balanceOf(stakes.BURN()), 60);
+    }
+
+    function test_SlashForEquivocation_RefusesSameFileAndOtherSlots() public {
+        b.workKey = a.workKey;
+        b.units = 51;
+        refuse();
+        b = makeReceipt(2, keccak256("two"));
+        refuse();
+        b = makeReceipt(1, keccak256("two"));
+        b.lease = 10;
+        refuse();
+        b = makeReceipt(1, keccak256("two"));
+        b.pool = 2;
+        refuse();
+        b = makeReceipt(1, keccak256("two"));
+        b.contributor = stranger;
+        refuse();
+        b = makeReceipt(1, keccak256("two"));
+        b.node = stranger;
+        refuse();
+    }
+
+    function test_SlashForEquivocation_RefusesForgedSignatures() public {
+        bytes memory first = signReceipt(a);
+        bytes memory forged = sign(STRANGER_KEY, court.digestReceipt(b));
+        vm.expectRevert(abi.encodeWithSelector(ISlashingCourt.InvalidSignature.selector, node));
+        court.slashForEquivocation(a, first, b, forged);
+        vm.expectRevert(abi.encodeWithSelector(ISlashingCourt.InvalidSignature.selector, node));
+        court.slashForEquivocation(a, first, b, first);
+    }
+
+    function test_SlashForEquivocation_CannotFrameAContributorWhoNeverVouched() public {
+        a.contributor = stranger;
+        b.contributor = stranger;
+        bytes memory first = signReceipt(a);
+        bytes memory second = signReceipt(b);
+        vm.expectRevert(abi.encodeWithSelector(ISlashingCourt.NotLiable.selector, node, stranger));
+        court.slashForEquivocation(a, first, b, second);
+    }
+}

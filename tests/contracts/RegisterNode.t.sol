@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity 0.8.30;
+
+import {INodeRegistry} from "../../contracts/interfaces/INodeRegistry.sol";
+import {World} from "./World.sol";
+
+/// registerNode and removeNode.
+contract RegisterNodeTest is World {
+    uint256 internal constant OTHER_KEY = 0x1D;
+    address internal other = vm.addr(OTHER_KEY);
+
+    function register(uint256 to, address who, uint256 whoKey, uint256 nonce, uint256 deadline) internal {
+        bytes32 digest = nodes.digestRegistration(to, who, other, nonce, deadline);
+        bytes memory mine = sign(whoKey, digest);
+        bytes memory its = sign(OTHER_KEY, digest);
+        nodes.registerNode(to, who, other, deadline, mine, its);
+    }
+
+    function test_RegisterNode_BindsAndCountsTheNonce() public {
+        vm.expectEmit();
+        emit INodeRegistry.NodeRegistered(pool, other, stranger);
+        register(pool, stranger, STRANGER_KEY, 0, START);
+        assertEq(nodes.contributorOf(pool, other), stranger);
+        assertEq(nodes.nonceOf(other), 1);
+        assertTrue(nodes.isLiable(pool, other, stranger));
+        assertTrue(!nodes.isLiable(pool, other, contributor));
+        assertTrue(!nodes.isLiable(pool + 1, other, stranger));
+    }
+
+    function test_RegisterNode_RefusesExpiredSignatures() public {
+        bytes32 digest = nodes.digestRegistration(pool, stranger, other, 0, START - 1);
+        bytes memory mine = sign(STRANGER_KEY, digest);
+        bytes memory its = sign(OTHER_KEY, digest);
+        vm.expectRevert(abi.encodeWithSelector(INodeRegistry.SignatureExpired.selector, START - 1));
+        nodes.registerNode(pool, stranger, other, START - 1, mine, its);
+    }
+
+    function test_RegisterNode_RefusesWhenEitherDidNotSign() public {
+        bytes32 digest = nodes.digestRegistration(pool, stranger, other, 0, START);
+        bytes memory mine = sign(STRANGER_KEY, digest);
+        bytes memory its = sign(OTHER_KEY, digest);
+        vm.expectRevert(abi.encodeWithSelector(INodeRegistry.InvalidSignature.selector, stranger));
+        nodes.registerNode(pool, stranger, other, START, its, its);
+        vm.expectRevert(abi.encodeWithSelector(INodeRegistry.InvalidSignature.selector, other));
+        nodes.registerNode(pool, stranger, other, START, mine, mine);
+        vm.expectRevert(abi.encodeWithSelector(INodeRegistry.InvalidSignature.selector, stranger));
+        nodes.registerNode(pool, stranger, other, START + 1, mine, its);
+        vm.expectRevert(abi.encodeWithSelector(INodeRegistry.InvalidSignature.selector, contributor));
+        nodes.registerNode(pool, contributor, other, START, mine, its);
+    }
+
+    function test_RegisterNode_RefusesTakenNodeUnknownPoolAndEndedPool() public {
+        register(pool, stranger, STRANGER_KEY, 0, START);
+        bytes32 digest = nodes.digestRegistration(pool, contributor, other, 1, START);
+        bytes memory mine = sign(CONTRIBUTOR_KEY, digest);
+        bytes memory its = sign(OTHER_KEY, digest);
+        vm.expectRevert(abi.encodeWithSelector(INodeRegistry.NodeTaken.selector, pool, other, stranger));
+        nodes.registerNode(pool, contributor, other, START, mine, its);
+        vm.expectRevert(abi.encodeWithSelector(INodeRegistry.PoolNotOpen.selector, 99));
+        nodes.registerNode(99, contributor, other, START, mine, its);
+        vm.prank(operator);
+        pools.endPool(pool);
+        vm.expectRevert(abi.encodeWithSelector(INodeRegistry.PoolNotOpen.selector, pool));
+        nodes.registerNode(pool, contributor, other, START, mine, its);
+    }
+
+    function test_RegisterNode_OldSignaturesDoNotWorkAgain() public {
+        bytes32 digest = nodes.digestRegistration(pool, stranger, other, 0, START);
+        bytes memory mine = sign(STRANGER_KEY, digest);
+        bytes memory its = sign(OTHER_KEY, digest);
+        nodes.registerNode(pool, stranger, other, START, mine, its);
+        vm.prank(stranger);
+        nodes.removeNode(pool, other);
+        vm.expectRevert(abi.encodeWithSelector(INodeRegistry.InvalidSignature.selector, stranger));
+        nodes.registerNode(pool, stranger, other, START, mine, its);
+    }
+
+    function test_RemoveNode_EndsTheBindingAndLaterTheLiability() public {
+        vm.expectRevert(abi.encodeWithSelector(INodeRegistry.NotContributor.selector, pool, node, stranger));
+        vm.prank(stranger);
+        nodes.removeNode(pool, node);
+
+        vm.expectEmit();
+        emit INodeRegistry.NodeRemoved(pool, node, contributor);
+        vm.prank(contributor);
+        nodes.removeNode(pool, node);
+        assertEq(nodes.contributorOf(pool, node), address(0));
+        vm.warp(START + 20);
+        assertTrue(nodes.isLiable(pool, node, contributor));
+        vm.warp(START + 21);
+        assertTrue(!nodes.isLiable(pool, node, contributor));
+    }
+}

@@ -1,0 +1,140 @@
+"""A real Anvil with the contracts, one for each module; every test starts from the same state."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from eth_utils.crypto import keccak
+
+from covey import devnet
+from covey.chain.client import Call, ChainClient
+from covey.chain.contracts import Contracts
+from covey.chain.deployment import Deployment
+from covey.chain.outbox import Entry, SqliteOutbox
+from covey.chain.sender import Sender
+from covey.chain.structs import BondKind, PoolTerms
+from covey.chain.wallet import Wallet
+from covey.errors import OperatorError
+from covey.protocol.ids import hash_from_bytes
+from covey.protocol.messages import Domain, NodeRegistration, sign
+
+NAMES = (
+    "deployer",
+    "operator",
+    "trainer",
+    "arbiter",
+    "contributor",
+    "node",
+    "validator-0",
+    "validator-1",
+    "validator-2",
+)
+PARAMS = '{"name":"test"}'
+
+
+@dataclass
+class Chain:
+    """A chain and everybody's wallet."""
+
+    client: ChainClient
+    deployment: Deployment
+    contracts: Contracts
+    wallets: dict[str, Wallet]
+
+    def address(self, name: str) -> str:
+        return self.wallets[name].address
+
+    def send(self, name: str, call: Call) -> Entry:
+        """Through an outbox of its own, as every role does."""
+        store = SqliteOutbox(":memory:")
+        try:
+            return Sender(self.client, self.wallets[name], store).send_and_wait("test", call, timeout_s=10)
+        finally:
+            store.close()
+
+    def domain(self, contract: str) -> Domain:
+        return Domain(chain_id=self.deployment.chain_id, contract=getattr(self.deployment, contract))
+
+    def now(self) -> int:
+        return self.client.get_block("latest").timestamp
+
+    def advance(self, seconds: int) -> None:
+        self.client.request("evm_increaseTime", hex(seconds))
+        self.client.request("evm_mine")
+
+    def open_pool(self) -> int:
+        """Funded with 1,000,000 and active; price 3, slash 60, windows 10, 10 and 20 s, two of three validators."""
+        terms = PoolTerms(
+            trainer=self.address("trainer"),
+            arbiter=self.address("arbiter"),
+            token=self.deployment.token,
+            params_hash=hash_from_bytes(keccak(text=PARAMS)),
+            reward_per_unit=3,
+            min_stake=100,
+            slash_amount=60,
+            quorum=2,
+            challenge_window=10,
+            veto_window=10,
+            unbond_window=20,
+        )
+        pools = self.contracts.pools
+        validators = [self.address(f"validator-{i}") for i in range(3)]
+        self.send("operator", pools.create_pool(terms, validators, PARAMS))
+        pool = pools.count_pools()
+        self.send("operator", self.contracts.token.approve(pools.address, 1_000_000))
+        self.send("operator", pools.fund_pool(pool, 1_000_000))
+        self.send("operator", pools.start_pool(pool))
+        return pool
+
+    def join(self, pool: int) -> None:
+        """The contributor stakes 100 and registers its node."""
+        stakes = self.contracts.stakes
+        self.send("contributor", self.contracts.token.approve(stakes.address, 100))
+        self.send("contributor", stakes.stake(pool, BondKind.CONTRIBUTOR, 100))
+        registration = NodeRegistration(
+            pool=pool,
+            contributor=self.address("contributor"),
+            node=self.address("node"),
+            nonce=self.contracts.nodes.nonce_of(self.address("node")),
+            deadline=self.now() + 60,
+        )
+        domain = self.domain("node_registry")
+        self.send(
+            "deployer",
+            self.contracts.nodes.register_node(
+                pool,
+                contributor=registration.contributor,
+                node=registration.node,
+                deadline=registration.deadline,
+                contributor_signature=sign(registration, domain, self.wallets["contributor"]),
+                node_signature=sign(registration, domain, self.wallets["node"]),
+            ),
+        )
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Chain]:
+    try:
+        binary = devnet.find_anvil()
+    except OperatorError as error:
+        pytest.skip(str(error))
+    anvil = devnet.start_anvil(block_time=None, binary=binary)
+    try:
+        wallets = {name: devnet.derive_wallet("test", name) for name in NAMES}
+        client = ChainClient(anvil.url)
+        client.request("anvil_setBalance", wallets["deployer"].address, hex(100 * devnet.ETHER))
+        deployment = devnet.deploy(anvil.url, wallets["deployer"])
+        devnet.fund(deployment, wallets["deployer"], {wallet.address: 2_000_000 for wallet in wallets.values()})
+        yield Chain(client, deployment, Contracts(client, deployment), wallets)
+    finally:
+        anvil.stop()
+
+
+@pytest.fixture
+def chain(running: Chain) -> Iterator[Chain]:
+    snapshot = running.client.request("evm_snapshot")
+    yield running
+    running.client.request("evm_setAutomine", True)
+    running.client.request("evm_revert", snapshot)
+    # Anvil does not restore the base fee with the snapshot.
+    running.client.request("anvil_setNextBlockBaseFeePerGas", hex(10**9))

@@ -1,0 +1,92 @@
+from dataclasses import fields
+from typing import get_args
+
+import pytest
+from eth_abi.abi import encode
+from eth_utils.crypto import keccak
+
+from covey.chain import codec, events
+from covey.chain.client import Log
+
+pytestmark = pytest.mark.unit
+
+ALICE = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
+PLACE = {f.name for f in fields(events.Event)}
+INHERITED = {
+    "Approval",
+    "Transfer",
+    "EIP712DomainChanged",
+    "RoleAdminChanged",
+    "RoleGranted",
+    "RoleRevoked",
+    "DefaultAdminDelayChangeCanceled",
+    "DefaultAdminDelayChangeScheduled",
+    "DefaultAdminTransferCanceled",
+    "DefaultAdminTransferScheduled",
+}
+
+
+def word(value: int) -> str:
+    return f"0x{value:064x}"
+
+
+def make_log(signature: str, indexed: list[str], data: bytes) -> Log:
+    return Log(
+        address=ALICE,
+        topics=("0x" + keccak(text=signature).hex(), *indexed),
+        data=data,
+        block_number=7,
+        block_hash=word(70),
+        transaction_hash=word(71),
+        log_index=2,
+    )
+
+
+def test_decode__policy_published__gives_its_fields_and_place():
+    log = make_log("PolicyPublished(uint256,uint64,bytes32)", [word(1), word(5)], bytes([9]) * 32)
+    assert events.decode(log) == events.PolicyPublished(
+        block_number=7,
+        block_hash=word(70),
+        transaction_hash=word(71),
+        log_index=2,
+        pool=1,
+        step=5,
+        manifest_hash="0x" + "09" * 32,
+    )
+
+
+def test_decode__pool_created__reads_text_and_checksums_the_address():
+    data = encode(["bytes32", "string"], [bytes(32), '{"name":"é"}'])
+    log = make_log("PoolCreated(uint256,address,bytes32,string)", [word(3), "0x" + ALICE[2:].lower().zfill(64)], data)
+    event = events.decode(log)
+    assert isinstance(event, events.PoolCreated)
+    assert (event.pool, event.operator, event.params) == (3, ALICE, '{"name":"é"}')
+
+
+def test_decode__case_opened__keeps_indexed_and_plain_fields_apart():
+    data = encode(["address", "bytes32", "uint8", "uint256"], [ALICE, bytes([1]) * 32, 6, 60])
+    indexed = [word(4), word(1), "0x" + "22".zfill(64)]
+    log = make_log("CaseOpened(uint256,uint256,address,address,bytes32,uint8,uint256)", indexed, data)
+    event = events.decode(log)
+    assert isinstance(event, events.CaseOpened)
+    assert (event.case_id, event.pool, int(event.node, 16)) == (4, 1, 0x22)
+    assert (event.contributor, event.reason, event.amount) == (ALICE, 6, 60)
+
+
+def test_decode__foreign_or_anonymous_log__is_none():
+    assert events.decode(make_log("RoleGranted(bytes32,address,address)", [word(1)] * 3, b"")) is None
+    anonymous = make_log("x()", [], b"")
+    assert events.decode(Log(**{f.name: getattr(anonymous, f.name) for f in fields(Log)} | {"topics": ()})) is None
+
+
+def test_classes__every_event_of_the_contracts__has_one_with_the_same_fields():
+    kinds = {kind.__name__: kind for kind in get_args(events.AnyEvent)}
+    seen = set()
+    for name in codec.CONTRACT_NAMES:
+        for item in codec.load_artifact(name).events:
+            if item.name in INHERITED:
+                continue
+            seen.add(item.name)
+            own = [f.name for f in fields(kinds[item.name]) if f.name not in PLACE]
+            assert own == [codec.to_snake(param.name) for param in item.inputs], item.name
+    assert seen == set(kinds)

@@ -1,0 +1,129 @@
+"""Deployment and key files."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from eth_account.messages import encode_defunct
+
+from covey.chain.deployment import Deployment
+from covey.chain.wallet import load_key, save_key, wallet_from_key
+from covey.errors import OperatorError
+
+pytestmark = pytest.mark.unit
+
+ALICE = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
+KEY = bytes.fromhex("ac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80")
+DEPLOYMENT = Deployment(
+    chain_id=31337,
+    rpc_url="http://127.0.0.1:1",
+    start_block=4,
+    pool_registry=ALICE,
+    node_registry=ALICE,
+    policy_registry=ALICE,
+    stake_manager=ALICE,
+    epoch_ledger=ALICE,
+    slashing_court=ALICE,
+    token=ALICE,
+)
+
+
+def test_deployment__saved_and_loaded__is_the_same(tmp_path: Path):
+    file = tmp_path / "new" / "deployment.json"
+    DEPLOYMENT.save(file)
+    replace(DEPLOYMENT, start_block=5).save(file)
+    assert Deployment.load(file) == replace(DEPLOYMENT, start_block=5)
+    assert [path.name for path in file.parent.iterdir()] == ["deployment.json"]
+
+
+def test_deployment__missing_file__says_what_to_do(tmp_path: Path):
+    with pytest.raises(OperatorError) as caught:
+        Deployment.load(tmp_path / "none.json")
+    assert caught.value.code == "no_deployment"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"token": "0x12"}, {"token": ALICE.lower()}, {"chain_id": "1"}, {"unknown": 1}, {"token": None}],
+)
+def test_deployment__wrong_content__is_refused(tmp_path: Path, change: dict):
+    file = tmp_path / "deployment.json"
+    DEPLOYMENT.save(file)
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(OperatorError) as caught:
+        Deployment.load(file)
+    assert caught.value.code == "bad_deployment"
+
+
+def test_deployment__get_contracts__leaves_out_the_token():
+    assert len(DEPLOYMENT.get_contracts()) == 6
+
+
+def test_load_key__file_with_prefix_or_without__gives_the_known_address(tmp_path: Path):
+    file = tmp_path / "key"
+    for text in (KEY.hex(), "0x" + KEY.hex() + "\n"):
+        file.write_text(text)
+        assert load_key(file).address == ALICE
+
+
+def test_save_key__new_file__is_readable_by_its_owner_only_and_never_overwritten(tmp_path: Path):
+    file = tmp_path / "key"
+    assert save_key(file, KEY).address == ALICE
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert load_key(file).address == ALICE
+    with pytest.raises(OperatorError) as caught:
+        save_key(file, KEY)
+    assert caught.value.code == "key_exists"
+
+
+@pytest.mark.parametrize("text", ["", "0x12", "zz" * 32, "00" * 32, KEY.hex() + "00"])
+def test_load_key__no_key__is_refused_without_showing_it(tmp_path: Path, text: str):
+    file = tmp_path / "key"
+    file.write_text(text)
+    with pytest.raises(OperatorError) as caught:
+        load_key(file)
+    assert caught.value.code == "bad_key"
+    assert KEY.hex() not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_load_key__no_file__is_refused(tmp_path: Path):
+    with pytest.raises(OperatorError) as caught:
+        load_key(tmp_path / "none")
+    assert caught.value.code == "no_key"
+
+
+def test_wallet__shown__does_not_show_its_key():
+    wallet = wallet_from_key(KEY)
+    assert KEY.hex() not in repr(wallet)
+    assert "account" not in repr(wallet)
+
+
+def test_sign_transaction__same_twice__gives_the_same_bytes_and_their_hash():
+    from eth_utils.crypto import keccak
+
+    wallet = wallet_from_key(KEY)
+    transaction = {
+        "type": 2,
+        "chainId": 31337,
+        "nonce": 3,
+        "to": ALICE,
+        "data": b"\x01",
+        "value": 4,
+        "gas": 50_000,
+        "maxFeePerGas": 10,
+        "maxPriorityFeePerGas": 2,
+    }
+    signed = wallet.sign_transaction(transaction)
+    assert signed == wallet.sign_transaction(dict(transaction))
+    assert signed.raw[0] == 2
+    assert signed.hash == "0x" + keccak(signed.raw).hex()
+
+
+def test_sign_message__text__recovers_to_the_address():
+    from eth_account import Account
+
+    message = encode_defunct(text="hello")
+    signed = wallet_from_key(KEY).sign_message(message)
+    assert Account.recover_message(message, signature=signed.signature) == ALICE

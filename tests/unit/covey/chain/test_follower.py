@@ -1,0 +1,232 @@
+"""The follower against a chain in memory, which can be reorganised at will."""
+
+import pytest
+from eth_utils.crypto import keccak
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from covey.chain.client import Block, Log
+from covey.chain.deployment import Deployment
+from covey.chain.events import PolicyPublished
+from covey.chain.follower import KEPT_BLOCKS, Follower, Progress
+from covey.errors import TransientError
+
+pytestmark = pytest.mark.unit
+
+ALICE = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
+TOPIC = "0x" + keccak(text="PolicyPublished(uint256,uint64,bytes32)").hex()
+DEPLOYMENT = Deployment(
+    chain_id=1,
+    rpc_url="",
+    start_block=0,
+    pool_registry=ALICE,
+    node_registry=ALICE,
+    policy_registry=ALICE,
+    stake_manager=ALICE,
+    epoch_ledger=ALICE,
+    slashing_court=ALICE,
+    token=ALICE,
+)
+
+
+class MemoryChain:
+    """Blocks whose hash follows from a salt; each holds one event with the salt as its manifest hash."""
+
+    def __init__(self, length: int) -> None:
+        self.salts = [bytes([0, number % 256]) for number in range(length)]
+        self.safe_depth = 0
+        self.on_logs = lambda: None
+
+    def hash_of(self, number: int) -> str:
+        return "0x" + keccak(b"".join(self.salts[: number + 1])).hex()
+
+    def find_block(self, number: int) -> Block | None:
+        if not 0 <= number < len(self.salts):
+            return None
+        return Block(number=number, hash=self.hash_of(number), parent_hash="", timestamp=number, base_fee=0)
+
+    def get_block(self, tag: int | str) -> Block:
+        depth = self.safe_depth if tag == "safe" else 0
+        block = self.find_block(tag if isinstance(tag, int) else len(self.salts) - 1 - depth)
+        assert block is not None
+        return block
+
+    def get_logs(self, addresses: list[str], *, first: int, last: int) -> list[Log]:
+        assert addresses == [ALICE] * 6
+        self.on_logs()
+        return [
+            Log(
+                address=ALICE,
+                topics=(TOPIC, f"0x{1:064x}", f"0x{number:064x}"),
+                data=self.salts[number].ljust(32, b"\0"),
+                block_number=number,
+                block_hash=self.hash_of(number),
+                transaction_hash=f"0x{number:064x}",
+                log_index=0,
+            )
+            for number in range(first, last + 1)
+        ]
+
+    def reorganise(self, depth: int, length: int, salt: int) -> None:
+        kept = max(0, len(self.salts) - depth)
+        self.salts = self.salts[:kept] + [bytes([salt, i % 256]) for i in range(length)]
+
+
+class Ledger:
+    """What a caller derives from events: applied as `Progress` says."""
+
+    def __init__(self) -> None:
+        self.cursor = ()
+        self.rows: dict[int, str] = {}
+
+    def apply(self, progress: Progress) -> None:
+        if progress.rolled_back_to is not None:
+            self.rows = {number: row for number, row in self.rows.items() if number <= progress.rolled_back_to}
+        for event in progress.events:
+            assert isinstance(event, PolicyPublished)
+            assert event.step not in self.rows, "an event was applied twice"
+            self.rows[event.step] = event.manifest_hash
+        self.cursor = progress.cursor
+
+
+def make_follower(chain: MemoryChain, **options) -> Follower:
+    return Follower(chain, DEPLOYMENT, **options)
+
+
+def catch_up(follower: Follower, ledger: Ledger) -> None:
+    for _ in range(len(follower._client.salts) + 2):
+        progress = follower.poll(ledger.cursor)
+        ledger.apply(progress)
+        if progress.is_caught_up:
+            return
+    raise AssertionError("never caught up")
+
+
+def rows_of(chain: MemoryChain) -> dict[int, str]:
+    return {number: "0x" + salt.ljust(32, b"\0").hex() for number, salt in enumerate(chain.salts)}
+
+
+def test_poll__from_nothing__reads_in_bounded_ranges():
+    follower = make_follower(MemoryChain(25), max_range=10)
+    first = follower.poll(())
+    assert [event.block_number for event in first.events] == list(range(10))
+    assert (first.rolled_back_to, first.is_caught_up) == (None, False)
+    second = follower.poll(first.cursor)
+    third = follower.poll(second.cursor)
+    assert [event.block_number for event in third.events] == list(range(20, 25))
+    assert third.is_caught_up
+    assert [seen.number for seen in third.cursor] == [9, 19, 24]
+
+
+def test_poll__nothing_new__gives_nothing_and_the_same_cursor():
+    follower = make_follower(MemoryChain(5))
+    cursor = follower.poll(()).cursor
+    assert follower.poll(cursor) == Progress(rolled_back_to=None, events=(), cursor=cursor, is_caught_up=True)
+
+
+def test_poll__same_cursor_twice__gives_the_same():
+    follower = make_follower(MemoryChain(5))
+    assert follower.poll(()) == follower.poll(())
+
+
+def test_poll__reorganised__rolls_back_to_the_newest_common_block():
+    chain = MemoryChain(0)
+    ledger = Ledger()
+    for number in range(10):
+        chain.salts.append(bytes([0, number]))
+        catch_up(make_follower(chain), ledger)
+    chain.reorganise(depth=3, length=4, salt=1)
+    progress = make_follower(chain).poll(ledger.cursor)
+    assert progress.rolled_back_to == 6
+    assert [event.block_number for event in progress.events] == [7, 8, 9, 10]
+    ledger.apply(progress)
+    assert ledger.rows == rows_of(chain)
+
+
+def test_poll__shorter_fork__rolls_back_too():
+    chain = MemoryChain(0)
+    ledger = Ledger()
+    for number in range(10):
+        chain.salts.append(bytes([0, number]))
+        catch_up(make_follower(chain), ledger)
+    chain.reorganise(depth=5, length=2, salt=1)
+    catch_up(make_follower(chain), ledger)
+    assert ledger.rows == rows_of(chain)
+
+
+def test_poll__node_is_behind__waits_without_rolling_back():
+    chain = MemoryChain(10)
+    cursor = make_follower(chain).poll(()).cursor
+    chain.salts = chain.salts[:6]
+    assert make_follower(chain).poll(cursor) == Progress(
+        rolled_back_to=None, events=(), cursor=cursor, is_caught_up=True
+    )
+
+
+def test_poll__fork_below_all_that_is_kept__starts_anew():
+    chain = MemoryChain(10)
+    ledger = Ledger()
+    catch_up(make_follower(chain), ledger)
+    chain.reorganise(depth=10, length=12, salt=1)
+    progress = make_follower(chain).poll(ledger.cursor)
+    assert progress.rolled_back_to == -1
+    ledger.apply(progress)
+    assert ledger.rows == rows_of(chain)
+
+
+def test_poll__reorganised_while_reading__is_transient():
+    chain = MemoryChain(10)
+    chain.on_logs = lambda: chain.reorganise(depth=2, length=2, salt=1)
+    with pytest.raises(TransientError) as caught:
+        make_follower(chain).poll(())
+    assert caught.value.code == "chain_moved"
+
+
+def test_poll__finality_safe__stops_at_the_safe_block():
+    chain = MemoryChain(10)
+    chain.safe_depth = 4
+    progress = make_follower(chain, finality="safe").poll(())
+    assert progress.cursor[-1].number == 5
+    assert len(progress.events) == 6
+
+
+def test_poll__long_run__keeps_a_bounded_cursor():
+    chain = MemoryChain(1)
+    ledger = Ledger()
+    follower = make_follower(chain)
+    for number in range(1, KEPT_BLOCKS + 20):
+        chain.salts.append(bytes([0, number % 256]))
+        catch_up(follower, ledger)
+    assert len(ledger.cursor) == KEPT_BLOCKS
+    assert ledger.rows == rows_of(chain)
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("grow"), st.integers(1, 12)),
+        st.tuples(st.just("fork"), st.tuples(st.integers(1, 64), st.integers(0, 70))),
+        st.tuples(st.just("poll"), st.integers(1, 3)),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps, st.integers(1, 15))
+def test_poll__any_forks_and_any_pauses__ends_as_a_replay_from_nothing(script, max_range):
+    chain = MemoryChain(1)
+    ledger = Ledger()
+    follower = make_follower(chain, max_range=max_range)
+    for salt, (verb, value) in enumerate(script, start=1):
+        if verb == "grow":
+            chain.reorganise(0, value, salt)
+        elif verb == "fork":
+            chain.reorganise(*value, salt)
+            chain.salts = chain.salts or [bytes([salt, 255])]
+        else:
+            for _ in range(value):
+                ledger.apply(follower.poll(ledger.cursor))
+    # A node that has less than was seen is waited for; longer than before, it is followed.
+    chain.reorganise(0, 80, 200)
+    catch_up(follower, ledger)
+    assert ledger.rows == rows_of(chain)
