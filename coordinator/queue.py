@@ -2,13 +2,17 @@
 nothing, because every job looks at the rows again and beat kicks whatever may be overdue.
 """
 
+import logging
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 from celery import Celery
 from celery.beat import EmbeddedService
+from celery.exceptions import SecurityWarning
 from celery.signals import setup_logging, worker_ready, worker_shutdown
 
+from coordinator import broker
 from covey.errors import OperatorError, TransientError
 from covey.log import get_logger
 
@@ -23,8 +27,9 @@ BEAT_SECONDS = {
 
 
 def build_celery(broker_url: str, home: Path) -> Celery:
-    """The Celery application; an empty URL means a filesystem broker in `home`, polled every 20 ms."""
-    app = Celery("covey", broker=broker_url or "filesystem://", set_as_current=False)
+    """The Celery application; an empty URL means a folder in `home`, polled every 20 ms."""
+    broker.register()
+    app = Celery("covey", broker=broker_url or f"{broker.SCHEME}://", set_as_current=False)
     app.conf.update(
         accept_content=["json"],
         task_serializer="json",
@@ -74,12 +79,15 @@ def run_jobs(app: Celery, jobs: dict[str, Callable[[], None]]) -> None:
     for name, job in jobs.items():
         app.task(_guard(job), name=name, ignore_result=True)
     beat = EmbeddedService(app, max_interval=0.5, thread=True, scheduler_cls="celery.beat:Scheduler")
-    # bound to names: Celery's signals hold their receivers weakly
-    keep_logging = setup_logging.connect(lambda **_: None, weak=False)
-    start = worker_ready.connect(lambda **_: beat.start(), weak=False)
-    end = worker_shutdown.connect(lambda **_: beat.stop(), weak=False)
-    app.Worker(pool="solo", concurrency=1, quiet=True, without_gossip=True, without_mingle=True, beat=False).start()
-    del keep_logging, start, end
+    warnings.filterwarnings("ignore", category=SecurityWarning)  # about root and pickle; ours is JSON only
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    setup_logging.connect(lambda **_: None, weak=False)
+    worker_ready.connect(lambda **_: beat.start(), weak=False)
+    worker_shutdown.connect(lambda **_: beat.stop(), weak=False)
+    worker = app.Worker(pool="solo", concurrency=1, quiet=True, without_gossip=True, without_mingle=True, beat=False)
+    worker.start()
+    if worker.exitcode:
+        raise OperatorError("jobs_failed", "Celery's consumer ended", fix="Read its last lines, check the broker")
 
 
 def _guard(job: Callable[[], None]) -> Callable[[], None]:

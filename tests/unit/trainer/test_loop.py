@@ -1,0 +1,292 @@
+"""Whole runs of the trainer against a network in memory: what is published, resumed and never trusted."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from threading import Event as Flag
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from covey.errors import OperatorError, TransientError
+from covey.protocol.ids import Hash
+from covey.protocol.rollout import Rollout, decode
+from trainer import loop
+from trainer.service import build_budget
+
+pytestmark = pytest.mark.unit
+Build = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Hash]]:
+    """Hashes of runs that nothing interrupted, by name; filled by the first test that needs one."""
+    return {}
+
+
+def get_straight(straight: dict[str, list[Hash]], build_world: Build, name: str, **coordinator: Any) -> list[Hash]:
+    if name not in straight:
+        world = build_world()
+        for key, value in coordinator.items():
+            setattr(world.coordinator, key, value)
+        world.run()
+        straight[name] = list(world.chain.hashes)
+    return straight[name]
+
+
+def test_cycle__two_steps__publishes_three_policies_and_ends_by_itself(build_world: Build) -> None:
+    world = build_world()
+    world.run()
+    assert len(set(world.chain.hashes)) == 3
+    assert world.coordinator.claims == [0, 1]
+    lines = world.read_metrics()
+    assert sorted((line["event"], line["step"]) for line in lines) == sorted(
+        [("policy", 0), ("policy", 1), ("policy", 2), ("update", 0), ("update", 1)]
+        + [("evaluation", 0), ("evaluation", 1), ("evaluation", 2)]
+    )
+    assert [line["manifest_hash"] for line in lines if line["event"] == "policy"] == world.chain.hashes
+    assert all(line["n"] == 4 for line in lines if line["event"] == "evaluation")
+
+
+def test_cycle__update_event__tells_what_the_batch_was(build_world: Build) -> None:
+    world = build_world(steps=1)
+    world.run()
+    (update,) = [line for line in world.read_metrics() if line["event"] == "update"]
+    rows = [row for file in world.coordinator.files.values() for row in decode(file, build_budget(world.params))]
+    assert update["step"] == 0
+    assert update["samples"] == len(rows) == 32
+    assert update["tokens"] == sum(len(row.tokens) for row in rows)
+    assert update["reward_mean"] == pytest.approx(sum(row.reward for row in rows) / 32)
+    assert update["staleness_mean"] == 0
+    assert update["clip_ratio"] == 0  # first update on the policy that sampled, up to bfloat16
+    assert 0 < update["entropy"] < 5.6
+    assert all(update[f"seconds_{what}"] >= 0 for what in ("wait_for_batch", "update", "publish"))
+
+
+def test_cycle__same_disk_again__publishes_nothing_more(build_world: Build) -> None:
+    world = build_world(steps=1)
+    world.run()
+    before = list(world.chain.hashes), world.read_metrics()
+    world.run()
+    assert (world.chain.hashes, world.read_metrics()) == before
+    assert world.coordinator.claims == [0]
+
+
+def test_cycle__two_equal_worlds__publish_equal_hashes(build_world: Build, straight: dict[str, list[Hash]]) -> None:
+    world = build_world()
+    world.run()
+    assert world.chain.hashes == get_straight(straight, build_world, "fresh")
+
+
+@pytest.mark.parametrize("n", [1, 6, 9, 14, 22, 25, 28, 31, 34, 37, 45, 52])
+def test_cycle__killed_at_any_durable_action__ends_in_the_same_policies(
+    n: int, build_world: Build, kill_at: Build, straight: dict[str, list[Hash]]
+) -> None:
+    expected = get_straight(straight, build_world, "fresh")
+    world = build_world()
+    kill_at(n)
+    with pytest.raises(world.killed):
+        world.run()
+    kill_at(None)
+    world.run()
+    assert world.chain.hashes == expected
+    events = [(line["event"], line["step"]) for line in world.read_metrics()]
+    assert len(events) == len(set(events)) == 8
+
+
+@pytest.mark.parametrize("point", ["sign", "effect", "record"])
+def test_cycle__killed_while_it_publishes__publishes_each_step_once(
+    point: str, build_world: Build, straight: dict[str, list[Hash]]
+) -> None:
+    expected = get_straight(straight, build_world, "fresh")
+    world = build_world()
+    world.chain.die_before = point
+    with pytest.raises(world.killed):
+        world.run()
+    assert len(world.chain.hashes) == (2 if point == "record" else 1)
+    world.run()
+    assert world.chain.hashes == expected
+    assert world.coordinator.claims == [0, 1]  # the update that was checkpointed is not repeated
+
+
+def test_cycle__update_checkpointed_but_not_published__is_reported_after_the_restart(build_world: Build) -> None:
+    world = build_world(steps=1)
+    world.chain.die_before = "effect"
+    with pytest.raises(world.killed):
+        world.run()
+    assert not [line for line in world.read_metrics() if line["event"] == "update"]
+    world.run()
+    (update,) = [line for line in world.read_metrics() if line["event"] == "update"]
+    assert update["tokens"] > 0
+
+
+def test_learn__forged_logprobs_in_unreplayed_work__have_no_effect(build_world: Build) -> None:
+    def forge(row: Rollout) -> Rollout:
+        return replace(row, logprobs=tuple(-9.0 + i for i, _ in enumerate(row.tokens)))
+
+    def train(**coordinator: Any) -> tuple[list[Hash], dict[str, Any]]:
+        world = build_world()
+        for key, value in coordinator.items():
+            setattr(world.coordinator, key, value)
+        world.run()
+        tensors: dict[str, Any] = load_file(world.config.home / "checkpoints" / "2" / "masters.safetensors")
+        return world.chain.hashes, tensors
+
+    honest, weights = train(replayed=False, staleness=1)
+    forged, same = train(replayed=False, staleness=1, forge=forge)
+    assert forged == honest
+    assert all(torch.equal(weights[name], same[name]) for name in weights)
+    assert train(replayed=True, staleness=1, forge=forge)[0] != honest  # they would matter where they are believed
+
+
+def test_learn__unreplayed_stale_work__learns_what_honest_claims_teach(build_world: Build) -> None:
+    """What is recomputed with the retained policy is what the worker claimed, so the policies nearly agree."""
+
+    def train(replayed: bool) -> dict[str, Any]:
+        world = build_world(steps=3)
+        world.coordinator.staleness, world.coordinator.replayed = 1, replayed
+        world.run()
+        assert [line["staleness_mean"] for line in world.read_metrics() if line["event"] == "update"] == [0, 1, 1]
+        tensors: dict[str, Any] = load_file(world.config.home / "checkpoints" / "3" / "masters.safetensors")
+        return tensors
+
+    claimed, recomputed = train(True), train(False)
+    for name, weights in claimed.items():
+        torch.testing.assert_close(weights, recomputed[name], rtol=0, atol=2e-4)
+
+
+def test_cycle__tokens_outside_the_vocabulary__are_left_out_and_learning_goes_on(build_world: Build) -> None:
+    def forge(row: Rollout) -> Rollout:
+        return replace(row, tokens=(*row.tokens[:-1], 259)) if row.seed % 16 == 0 else row
+
+    world = build_world()
+    world.coordinator.forge, world.coordinator.replayed = forge, False
+    world.run()
+    assert len(world.chain.hashes) == 3
+    left_out = [line["left_out"] for line in world.read_metrics() if line["event"] == "update"]
+    assert sum(left_out) > 0
+
+
+def test_cycle__home_of_another_pool__is_refused(build_world: Build) -> None:
+    world = build_world(steps=1)
+    world.run()
+    world.chain.hashes.clear()
+    with pytest.raises(OperatorError, match="wrong_checkpoint"):
+        world.run()
+
+
+def test_cycle__empty_home_for_a_pool_that_has_begun__is_refused(build_world: Build) -> None:
+    first, second = build_world(steps=1), build_world(steps=1)
+    first.run()
+    second.chain.hashes.extend(first.chain.hashes)
+    with pytest.raises(OperatorError, match="wrong_checkpoint"):
+        second.run()
+
+
+def test_cycle__another_policy_on_chain__is_refused(build_world: Build) -> None:
+    world = build_world(steps=0)
+    world.chain.hashes.append(Hash("0x" + "33" * 32))
+    with pytest.raises(OperatorError, match="another_policy"):
+        world.run()
+
+
+def test_cycle__evaluation_fails__the_process_ends_with_its_error(
+    build_world: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = build_world(steps=None)
+
+    def fail(*_: object) -> float:
+        raise OperatorError("bad_environment", "no grader", fix="Install one")
+
+    monkeypatch.setattr("trainer.evaluation.Evaluator.evaluate", fail)
+    with pytest.raises(OperatorError, match="no grader"):
+        world.run()
+
+
+def test_cycle__evaluations_late__neither_stop_the_updates_nor_lose_their_policies(
+    build_world: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = build_world(steps=4)
+    seen: list[tuple[int, int]] = []
+    pause = Flag()
+
+    def wait(_: object, folder: Path, step: int) -> float:
+        assert world.context is not None
+        progress = world.context.progress
+        while step == 0 and progress.step < 4:
+            pause.wait(0.01)  # step 0 is being evaluated while all others are trained
+        seen.append((step, len(json.loads((folder / "config.json").read_text()))))
+        return 0.5
+
+    monkeypatch.setattr("trainer.evaluation.Evaluator.evaluate", wait)
+    world.run()
+    assert [step for step, _ in seen] == [0, 1, 2, 3, 4]
+    assert world.context is not None
+    assert world.context.exports.list_steps()[-2:] == [3, 4]
+
+
+def test_cycle__coordinator_away__is_tried_again(build_world: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = build_world(steps=1)
+    original, failures = world.coordinator.get_object, iter([True, False, True])
+
+    async def get_object(url: str, *, max_bytes: int) -> bytes:
+        if next(failures, False):
+            raise TransientError("coordinator_unreachable", "gone")
+        data: bytes = await original(url, max_bytes=max_bytes)
+        return data
+
+    monkeypatch.setattr(world.coordinator, "get_object", get_object)
+    world.run()
+    assert len(world.chain.hashes) == 2
+
+
+def test_publish__not_mined_and_a_stop_signal__leaves_at_once(build_world: Build) -> None:
+    world = build_world()
+    world.chain.mine = lambda _: 1
+
+    async def try_it() -> tuple[bool, bool]:
+        stop = asyncio.Event()
+        with ThreadPoolExecutor(max_workers=1) as chain_thread:
+            ctx = world.build(chain_thread, stop)
+            asyncio.get_running_loop().call_later(0.12, stop.set)
+            return await loop.publish(ctx), ctx.progress.is_published
+
+    assert asyncio.run(try_it()) == (False, False)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"old_policy": "recompute"},
+        {"kl_coefficient": 0.1},
+        {"entropy_coefficient": 0.01},
+        {"updates_per_step": 2},
+        {"advantage": "dr_grpo", "normaliser": "constant"},
+        {"normaliser": "sequence"},
+    ],
+)
+def test_cycle__other_objectives__publish_other_policies(
+    settings: dict[str, Any], build_world: Build, straight: dict[str, list[Hash]]
+) -> None:
+    world = build_world(evaluation_every=10, **settings)
+    world.run()
+    default = get_straight(straight, build_world, "fresh")
+    assert world.chain.hashes[0] == default[0]
+    assert world.chain.hashes[2] != default[2]
+    assert [line["step"] for line in world.read_metrics() if line["event"] == "evaluation"] == [0, 2]
+    kl = [line["kl"] for line in world.read_metrics() if line["event"] == "update"]
+    assert (kl[1] > 0) == ("kl_coefficient" in settings)
+
+
+def test_cycle__kl_to_step_0__keeps_the_reference_policy(build_world: Build) -> None:
+    world = build_world(steps=3, kl_coefficient=0.1)
+    world.run()
+    assert world.context.exports.list_steps() == [0, 2, 3]
+    plain = build_world(steps=3)
+    plain.run()
+    assert plain.context.exports.list_steps() == [2, 3]

@@ -1,0 +1,238 @@
+"""The trainer's composition root: the only file that names an engine; runs until the last step or a stop signal."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from covey.chain.outbox import SqliteOutbox
+from covey.chain.sender import Sender
+from covey.errors import OperatorError
+from covey.log import configure, get_logger
+from covey.network import Network, join
+from covey.protocol.ids import Step
+from covey.protocol.params import PoolParams
+from covey.runtime import keep_trying, run_forever, stop_signals
+from covey.sandbox import Sandbox
+from trainer.config import TrainerConfig
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from trainer.checkpoint import Checkpoints, StepFolders
+    from trainer.evaluation import Background, Evaluator
+    from trainer.learner import Learner, Recomputer
+    from trainer.metrics import Metrics
+    from trainer.publish import Publisher
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """Where the loop stands; everything in it can be found again from checkpoint and chain."""
+
+    step: Step
+    """The policy that the masters stand for."""
+    is_published: bool
+    report: dict[str, float]
+    """Of the updates that made it, until it is written; empty for step 0."""
+    waiting_since: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """Everything that the trainer's loop is given."""
+
+    config: TrainerConfig
+    network: Network
+    tokenizer: "PreTrainedTokenizerBase"
+    learner: "Learner"
+    recomputer: "Recomputer"
+    checkpoints: "Checkpoints"
+    exports: "StepFolders"
+    publisher: "Publisher"
+    chain_thread: ThreadPoolExecutor
+    """One thread, the only one that uses the publisher."""
+    background: "Background"
+    metrics: "Metrics"
+    decode: Callable[[bytes], bytes]
+    progress: Progress
+    stop: asyncio.Event
+    clock: Callable[[], float] = time.time
+    timer: Callable[[], float] = time.monotonic
+
+
+def build(
+    config: TrainerConfig,
+    network: Network,
+    *,
+    decode: Callable[[bytes], bytes],
+    publisher: "Publisher",
+    chain_thread: ThreadPoolExecutor,
+    stop: asyncio.Event,
+) -> Context:
+    """Compose the trainer and bring it back to its newest checkpoint; without one, make that of step 0.
+
+    Raises OperatorError when the chain names another trainer, or when checkpoint and chain do not belong together.
+    """
+    from covey.model.files import load_tokenizer
+    from trainer import service
+    from trainer.checkpoint import Checkpoints, StepFolders, export_policy
+    from trainer.evaluation import Background
+    from trainer.metrics import Metrics
+
+    if network.terms.trainer != network.wallet.address:
+        raise OperatorError(
+            "not_the_trainer",
+            f"pool {network.pool} names {network.terms.trainer} as its trainer, not {network.wallet.address}",
+            fix="Name the key of the pool's trainer",
+        )
+    learner, recomputer = build_learner(config, network.params)
+    tokenizer = load_tokenizer(get_source(config))
+    checkpoints = Checkpoints(config.home / "checkpoints", keep=config.keep_checkpoints)
+    exports = StepFolders(config.home / "exports")
+    state = checkpoints.restore(learner)
+    step = Step(0) if state is None else state.step
+    service.require_resumable(step, network.contracts.policies.steps_of(network.pool))
+    if state is None:
+        export_policy(exports, learner, tokenizer, step)
+        checkpoints.save(learner, step, {})
+    exports.retain(lambda kept: kept <= step)
+    metrics = Metrics(config.home / "metrics.jsonl")
+    evaluator = build_evaluator(config, network)
+    evaluator.engine.load_policy(exports.get_path(step), step)  # building a model changes torch's default dtype
+
+    def evaluate(evaluated: Step) -> None:
+        reward = evaluator.evaluate(exports.get_path(evaluated), evaluated)
+        metrics.record("evaluation", evaluated, {"reward": reward, "n": evaluator.size})
+        get_logger().info("evaluated", step=evaluated, reward=round(reward, 4))
+
+    report = {} if state is None else state.report
+    return Context(
+        config=config,
+        network=network,
+        tokenizer=tokenizer,
+        learner=learner,
+        recomputer=recomputer,
+        checkpoints=checkpoints,
+        exports=exports,
+        publisher=publisher,
+        chain_thread=chain_thread,
+        background=Background(evaluate=evaluate, on_failure=stop.set),
+        metrics=metrics,
+        decode=decode,
+        progress=Progress(step=step, is_published=False, report=report, waiting_since=time.monotonic()),
+        stop=stop,
+    )
+
+
+def get_source(config: TrainerConfig) -> "str | Path":
+    """The model of step 0."""
+    from covey.model.tiny import tiny_folder
+
+    return config.initial_policy or tiny_folder()
+
+
+def build_learner(config: TrainerConfig, params: PoolParams) -> "tuple[Learner, Recomputer]":
+    """The masters of step 0 with a fresh optimizer, and the scratch model beside them."""
+    import torch
+
+    from covey.engines.hf import set_threads
+    from covey.model.files import load_model
+    from trainer.grpo import Objective
+    from trainer.learner import Learner, Optimiser, Recomputer, Shape
+
+    set_threads(config.threads)
+    torch.use_deterministic_algorithms(config.device == "cpu")
+    dtype = params.model.compute_dtype
+    shape = Shape(row_tokens=config.row_tokens, micro_batch_rows=config.micro_batch_rows, compute_dtype=dtype)
+    model, scratch = load_model(get_source(config), "float32"), load_model(get_source(config), dtype)
+    for each in (model, scratch):
+        torch.nn.Module.to(each, config.device)
+    optimiser = Optimiser(
+        learning_rate=config.learning_rate,
+        betas=config.betas,
+        epsilon=config.adam_epsilon,
+        weight_decay=config.weight_decay,
+        warm_up=config.warm_up_updates,
+        clip=config.gradient_clip,
+    )
+    objective = Objective(
+        epsilon=config.clip_epsilon,
+        delta=config.clip_delta,
+        kl=config.kl_coefficient,
+        entropy=config.entropy_coefficient,
+    )
+    learner = Learner(model, optimiser=optimiser, objective=objective, shape=shape)
+    return learner, Recomputer(scratch, shape)
+
+
+def build_evaluator(config: TrainerConfig, network: Network) -> "Evaluator":
+    """The evaluation with an engine of its own."""
+    from covey.engines.hf import HuggingFaceEngine
+    from covey.environments import registry
+    from trainer.evaluation import Evaluator
+
+    rules = network.params.model
+    engine = HuggingFaceEngine(
+        dtype=rules.compute_dtype, max_batch=config.evaluation_batch, base=get_source(config), device=config.device
+    )
+    return Evaluator(
+        engine=engine,
+        environment=registry.load(network.environment),
+        prompts=config.evaluation_prompts,
+        samples=config.evaluation_samples,
+        seed=config.seed,
+        max_tokens=rules.max_completion_tokens,
+    )
+
+
+def build_publisher(config: TrainerConfig, network: Network) -> "Publisher":
+    """The publisher with its durable outbox; called in the thread that will use it."""
+    from covey.shardcast.store import KEPT_POLICIES, ShardStore
+    from trainer.publish import Publisher
+
+    outbox = SqliteOutbox(config.home / "outbox.sqlite3")
+    return Publisher(
+        pool=network.pool,
+        registry=network.contracts.policies,
+        outbox=outbox,
+        pump=Sender(network.chain, network.wallet, outbox).pump,
+        store=ShardStore(config.origin_root),
+        keep=max(KEPT_POLICIES, network.params.max_staleness + 2),
+    )
+
+
+def run(config: TrainerConfig) -> None:
+    """Train until the last step is published and evaluated, or until a stop signal; a cycle under way is finished."""
+    configure("trainer", level=config.log_level)
+    asyncio.run(_run(config))
+
+
+async def _run(config: TrainerConfig) -> None:
+    stop = asyncio.Event()
+    decoder = Sandbox(
+        "covey.protocol.rollout:decode_json",
+        seconds=config.decoding_seconds,
+        memory_bytes=config.decoding_memory_bytes,
+    )
+    chain_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="chain")
+    with stop_signals(stop), decoder, chain_thread:
+        network = await keep_trying(lambda: join(config), stop)
+        if network is None:
+            return
+        loop = asyncio.get_running_loop()
+        publisher = await loop.run_in_executor(chain_thread, build_publisher, config, network)
+        ctx = await asyncio.to_thread(
+            build, config, network, decode=decoder.call, publisher=publisher, chain_thread=chain_thread, stop=stop
+        )
+        get_logger().info("trainer runs", trainer=network.wallet.address, step=ctx.progress.step)
+        from trainer.loop import cycle
+
+        try:
+            await run_forever(cycle, ctx, stop=stop)
+        finally:
+            await ctx.background.stop()
+            await network.close()

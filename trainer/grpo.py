@@ -1,0 +1,117 @@
+"""The mathematics of the objective: pure functions of tensors, called by `batch` and `learner`.
+
+Left out: value functions, importance weights of sequences, the decoupled objective.  Sums run over tokens with a
+weight each, so a loss is the same for padded, packed, shuffled and micro-batched input.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+SPREAD_EPSILON = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Objective:
+    """Coefficients of the loss.  Example: Objective(epsilon=0.2, delta=4.0, kl=0.0, entropy=0.0)."""
+
+    epsilon: float
+    delta: float
+    kl: float
+    entropy: float
+
+    @property
+    def is_ratio_only(self) -> bool:
+        """Whether a token of zero advantage has no gradient."""
+        return self.kl == 0 and self.entropy == 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenSums:
+    """Sums over tokens, so that they add up over micro-batches."""
+
+    tokens: int
+    clipped: float
+    ratio: float
+    entropy: float
+    kl: float
+
+
+def compute_advantages(rewards: Tensor, kind: Literal["grpo", "dr_grpo"]) -> Tensor:
+    """[groups, siblings] -> the same.  `grpo`: (r - mean) / (std + 1e-6), std of the population (DeepSeekMath,
+    arXiv 2402.03300, section 4.1.2); `dr_grpo`: r - mean (arXiv 2503.20783, section 3.2).  A group of equal rewards
+    has exactly zero."""
+    centred = rewards - rewards.mean(dim=1, keepdim=True)
+    scaled = centred / (rewards.std(dim=1, keepdim=True, correction=0) + SPREAD_EPSILON)
+    is_alive = rewards.amax(dim=1, keepdim=True) > rewards.amin(dim=1, keepdim=True)
+    return torch.where(is_alive, scaled if kind == "grpo" else centred, 0.0)
+
+
+def compute_weights(lengths: Tensor, kind: Literal["tokens", "sequence", "constant"], *, constant: int) -> Tensor:
+    """Completion lengths [samples] of a whole update -> weight of each token of a sample, float64 [samples].
+
+    `tokens`: 1 / all tokens of the update (DAPO, arXiv 2503.14476, formula 8).  `sequence`: 1 / (samples x own length)
+    (the paper, section 3.4, as written).  `constant`: 1 / (samples x constant), with the length limit (dr_grpo).
+    """
+    lengths = lengths.double()
+    if kind == "tokens":
+        return torch.ones_like(lengths) / lengths.sum()
+    if kind == "sequence":
+        return 1 / (len(lengths) * lengths)
+    return torch.full_like(lengths, 1 / (len(lengths) * constant))
+
+
+def compute_objective(ratio: Tensor, advantages: Tensor, objective: Objective) -> Tensor:
+    """min(min(r, delta) A, clip(r, 1 - eps, 1 + eps) A) per token [n] (the paper, section 3.4, formula 2)."""
+    unclipped = ratio.clamp(max=objective.delta) * advantages
+    clipped = ratio.clamp(1 - objective.epsilon, 1 + objective.epsilon) * advantages
+    return torch.minimum(unclipped, clipped)
+
+
+def is_clipped(ratio: Tensor, advantages: Tensor, objective: Objective) -> Tensor:
+    """Where the objective does not depend on the ratio any more, bool [n]."""
+    too_high = (advantages > 0) & (ratio > 1 + objective.epsilon)
+    too_low = (advantages < 0) & ((ratio < 1 - objective.epsilon) | (ratio > objective.delta))
+    return too_high | too_low
+
+
+def compute_kl(logprobs: Tensor, reference: Tensor) -> Tensor:
+    """exp(d) - d - 1 with d = log p_ref - log p, per token [n]: at least 0 and unbiased for KL(p || p_ref) on samples
+    of p (Schulman's k3).  The gradient flows through `logprobs`."""
+    d = reference - logprobs
+    return torch.exp(d) - d - 1
+
+
+def compute_entropy(log_distribution: Tensor) -> Tensor:
+    """[n, V] log-probabilities -> entropy in nats [n]."""
+    return -(log_distribution.exp() * log_distribution).sum(dim=-1)
+
+
+def compute_loss(
+    *,
+    logprobs: Tensor,
+    old: Tensor,
+    advantages: Tensor,
+    weights: Tensor,
+    entropy: Tensor,
+    reference: Tensor | None,
+    objective: Objective,
+) -> tuple[Tensor, TokenSums]:
+    """All per token [n].  The loss to be minimised, a sum with `weights`, and statistics without gradient."""
+    ratio = torch.exp(logprobs - old)
+    gain = compute_objective(ratio, advantages, objective)
+    kl = torch.zeros_like(gain) if reference is None else compute_kl(logprobs, reference)
+    if objective.kl > 0:
+        gain = gain - objective.kl * kl
+    if objective.entropy > 0:
+        gain = gain + objective.entropy * entropy
+    sums = TokenSums(
+        tokens=len(ratio),
+        clipped=float(is_clipped(ratio, advantages, objective).sum()),
+        ratio=float(ratio.detach().sum()),
+        entropy=float(entropy.detach().sum()),
+        kl=float(kl.detach().sum()),
+    )
+    return -(weights * gain).sum(), sums

@@ -1,0 +1,140 @@
+"""The trainer's cycle: publish, evaluate beside it, learn from the next batch, one verb a line."""
+
+import asyncio
+from dataclasses import replace
+
+from covey.log import get_logger
+from covey.protocol.ids import Step
+from covey.protocol.wire import BatchItem, BatchOrder
+from covey.runtime import Outcome, or_stop, wait_or_stop
+from trainer import batch, service
+from trainer.app import Context
+from trainer.batch import Sample, Work
+from trainer.checkpoint import export_policy
+
+PUMP_SECONDS = 0.05
+DOWNLOADS = 8
+
+
+async def cycle(ctx: Context) -> Outcome:
+    """Finish what is begun, then take one step."""
+    if not await publish(ctx):
+        return Outcome.IDLE
+    evaluate(ctx)
+    if service.is_finished(ctx.progress.step, ctx.config.steps):
+        return await finish(ctx)
+    order = await or_stop(ctx.stop, claim(ctx))
+    if order is None:
+        return Outcome.IDLE
+    waited = ctx.timer() - ctx.progress.waiting_since
+    works = await fetch(ctx, order)
+    await asyncio.to_thread(learn, ctx, works, waited)
+    return Outcome.DONE
+
+
+async def publish(ctx: Context) -> bool:
+    """Have the newest policy in the origin and on chain; False when a stop signal came first."""
+    progress, loop = ctx.progress, asyncio.get_running_loop()
+    if progress.is_published:
+        return True
+    started = ctx.timer()
+    folder = ctx.exports.get_path(progress.step)
+    manifest_hash = await loop.run_in_executor(ctx.chain_thread, ctx.publisher.offer, folder, progress.step)
+    while not await loop.run_in_executor(ctx.chain_thread, ctx.publisher.advance, progress.step, manifest_hash):
+        if await wait_or_stop(ctx.stop, PUMP_SECONDS):
+            return False
+    progress.is_published, progress.waiting_since = True, ctx.timer()
+    ctx.metrics.record("policy", progress.step, {"manifest_hash": manifest_hash, "time": ctx.clock()})
+    if progress.report:
+        report = progress.report | {"seconds_publish": ctx.timer() - started}
+        ctx.metrics.record("update", progress.step - 1, report)
+    get_logger().info("published", step=progress.step, manifest_hash=manifest_hash)
+    return True
+
+
+def evaluate(ctx: Context) -> None:
+    """Order the evaluation of every kept policy that has none."""
+    config = ctx.config
+    for step in ctx.exports.list_steps():
+        is_wanted = service.is_evaluated(step, steps=config.steps, every=config.evaluation_every)
+        if is_wanted and not ctx.metrics.has("evaluation", step):
+            ctx.background.add(step)
+
+
+async def finish(ctx: Context) -> Outcome:
+    """The last policy is out: wait for the evaluations and end the process."""
+    await ctx.background.finish()
+    get_logger().info("training is done", step=ctx.progress.step)
+    ctx.stop.set()
+    return Outcome.DONE
+
+
+async def claim(ctx: Context) -> BatchOrder | None:
+    """Wait for the batch of the newest step."""
+    return await ctx.network.coordinator.claim_batch(ctx.progress.step, wait_seconds=ctx.config.wait_seconds)
+
+
+async def fetch(ctx: Context, order: BatchOrder) -> list[Work | None]:
+    """The files of a batch, checked and decoded; None for what cannot be trained on."""
+    params, client = ctx.network.params, ctx.network.coordinator
+    service.require_order(order, ctx.progress.step, params)
+    slots = asyncio.Semaphore(DOWNLOADS)
+
+    async def fetch_one(item: BatchItem) -> Work | None:
+        async with slots:
+            file = await client.get_object(item.url, max_bytes=params.max_submission_bytes)
+        return await asyncio.to_thread(
+            service.read_work, item, file, params, vocabulary=ctx.learner.vocabulary, decode=ctx.decode
+        )
+
+    return list(await asyncio.gather(*map(fetch_one, order.items)))
+
+
+def learn(ctx: Context, works: list[Work | None], waited: float) -> None:
+    """All updates of a step, then the policy and the checkpoint that make them last."""
+    config, params, progress = ctx.config, ctx.network.params, ctx.progress
+    started, step = ctx.timer(), progress.step
+    kept = [work for work in works if work is not None]
+    samples = build_samples(ctx, kept)
+    updates = []
+    parts = batch.split_updates(samples, group_size=params.group_size, updates=config.updates_per_step)
+    for part in parts:
+        consumed = batch.build_batch(
+            part,
+            normaliser=config.normaliser,
+            constant=params.model.max_completion_tokens,
+            keep_all=config.kl_coefficient > 0 or config.entropy_coefficient > 0,
+        )
+        updates.append(ctx.learner.update(consumed))
+    report = service.build_report(samples, updates, step=step, left_out=len(works) - len(kept))
+    report |= {"seconds_wait_for_batch": waited, "seconds_update": ctx.timer() - started}
+    made = Step(step + 1)
+    export_policy(ctx.exports, ctx.learner, ctx.tokenizer, made)
+    ctx.checkpoints.save(ctx.learner, made, report)
+    ctx.exports.retain(lambda version: is_needed(ctx, version, made))
+    progress.step, progress.is_published, progress.report = made, False, report
+
+
+def build_samples(ctx: Context, works: list[Work]) -> list[Sample]:
+    """Samples with the log-probabilities that the objective asks for; what nobody replayed is recomputed here."""
+    config, step = ctx.config, ctx.progress.step
+
+    def recompute(version: Step, missing: list[Sample]) -> list[tuple[float, ...]]:
+        return ctx.recomputer.compute(ctx.exports.get_path(version), missing)
+
+    samples = batch.build_samples(works, group_size=ctx.network.params.group_size, advantage=config.advantage)
+    if config.old_policy == "recompute":
+        found = recompute(step, samples)
+        samples = [replace(sample, old=old) for sample, old in zip(samples, found, strict=True)]
+    samples = batch.fill_old(samples, lambda version, missing: recompute(version, list(missing)))
+    if config.kl_coefficient > 0:
+        found = recompute(Step(0), samples)
+        samples = [replace(sample, reference=each) for sample, each in zip(samples, found, strict=True)]
+    return samples
+
+
+def is_needed(ctx: Context, version: Step, newest: Step) -> bool:
+    """Whether a policy may still be recomputed with, referred to or evaluated."""
+    is_recent = newest - version <= ctx.network.params.max_staleness
+    is_reference = version == 0 and ctx.config.kl_coefficient > 0
+    return is_recent or is_reference or version in ctx.background.waiting

@@ -1,0 +1,82 @@
+"""Brings a policy to the origin and its hash on chain; called by `loop` until the chain holds it.
+
+Shards and manifest are on disk before the hash is sent.  Repeated after a crash it changes nothing: equal files give an
+equal manifest, the outbox holds one intent for each step, and the chain alone says what is published.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from covey.chain.client import Call
+from covey.chain.outbox import Intent, IntentState, OutboxStore
+from covey.errors import OperatorError, TransientError
+from covey.protocol.ids import Hash, PoolId, Step
+from covey.shardcast.store import ShardStore, add_policy
+
+
+class Registry(Protocol):
+    """What `PolicyRegistry` offers."""
+
+    def publish(self, pool: PoolId, step: Step, manifest_hash: Hash) -> Call: ...
+
+    def policy_of(self, pool: PoolId, step: Step) -> Hash: ...
+
+    def steps_of(self, pool: PoolId) -> int: ...
+
+
+class Publisher:
+    """One pool's policies.  All calls come from one thread, as the outbox wants it."""
+
+    def __init__(
+        self,
+        *,
+        pool: PoolId,
+        registry: Registry,
+        outbox: OutboxStore,
+        pump: Callable[[], int],
+        store: ShardStore,
+        keep: int,
+    ) -> None:
+        """`pump` is `Sender.pump`; `keep` policies stay in the origin."""
+        self._keep = keep
+        self._pool, self._registry, self._outbox, self._pump, self._store = pool, registry, outbox, pump, store
+
+    def offer(self, folder: Path, step: Step) -> Hash:
+        """Shards, then the manifest, into the origin; the manifest's hash.  Policies that nobody needs any more go."""
+        manifest = add_policy(self._store, folder, pool=self._pool, step=step)
+        self._store.prune(self._pool, keep=self._keep)
+        return manifest.compute_hash()
+
+    def advance(self, step: Step, manifest_hash: Hash) -> bool:
+        """Move the publication on; True once the chain holds it.
+
+        Raises OperatorError when the chain holds something else or refuses, TransientError when a node is away.
+        """
+        key = f"publish/{self._pool}/{step}"
+        if self._registry.steps_of(self._pool) <= step:
+            self._outbox.put(Intent(key=key, call=self._registry.publish(self._pool, step, manifest_hash)))
+        if self._outbox.list_pending():
+            self._pump()
+        if self._registry.steps_of(self._pool) > step:
+            self._require_ours(step, manifest_hash)
+            return True
+        entry = self._outbox.find(key)
+        if entry is not None and entry.state is IntentState.REVERTED:
+            raise OperatorError(
+                "publication_refused",
+                f"the chain refuses policy {step}: {entry.reason}",
+                fix="See that the pool is active and names this trainer's key",
+            )
+        if entry is not None and entry.state is IntentState.MINED:
+            raise TransientError("reorganised", f"the block that published policy {step} is not on the chain any more")
+        return False
+
+    def _require_ours(self, step: Step, manifest_hash: Hash) -> None:
+        published = self._registry.policy_of(self._pool, step)
+        if published != manifest_hash:
+            raise OperatorError(
+                "another_policy",
+                f"the chain holds {published} for step {step}, this trainer has {manifest_hash}",
+                fix="Resume with the home folder that this pool was trained with",
+            )

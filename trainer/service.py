@@ -1,0 +1,113 @@
+"""What a trainer decides: whether it may resume, what it trusts of a submission, when it is done.
+
+Called by `loop`; functions of values.  The chain is the truth about what is published.
+"""
+
+from collections.abc import Callable, Sequence
+
+from covey.errors import OperatorError, ProtocolError
+from covey.log import get_logger
+from covey.protocol import rollout
+from covey.protocol.canonical import sha256
+from covey.protocol.ids import Step
+from covey.protocol.params import PoolParams
+from covey.protocol.rollout import Budget, Rollout
+from covey.protocol.wire import BatchItem, BatchOrder
+from covey.sandbox import SandboxError
+from trainer.batch import Sample, Work
+from trainer.learner import UpdateMetrics
+
+
+def require_resumable(step: Step, published: int) -> None:
+    """The masters stand for the policy of `step`, the chain holds `published` policies: either this one is the newest
+    there or the next to come; anything else is another trainer's state.  Raises OperatorError."""
+    if published in (step, step + 1):
+        return
+    where = "behind" if published > step else "ahead of"
+    raise OperatorError(
+        "wrong_checkpoint",
+        f"the checkpoint of step {step} is {where} the chain, which holds {published} policies",
+        fix="Resume with the home folder that this pool was trained with, or start a new pool",
+    )
+
+
+def is_finished(step: Step, steps: int | None) -> bool:
+    """Whether the policy of `step` is the last one wanted."""
+    return steps is not None and step >= steps
+
+
+def is_evaluated(step: Step, *, steps: int | None, every: int) -> bool:
+    """Whether the policy of `step` is to be evaluated."""
+    return step % every == 0 or is_finished(step, steps)
+
+
+def require_order(order: BatchOrder, step: Step, params: PoolParams) -> None:
+    """The order is for `step` and nothing in it is too old or too new; raise ProtocolError."""
+    if order.step != step:
+        raise ProtocolError("wrong_batch", f"the batch is for step {order.step}, not {step}")
+    for item in order.items:
+        if not 0 <= step - item.policy_version <= params.max_staleness:
+            message = f"task {item.task} was sampled by policy {item.policy_version}, the step is {step}"
+            raise ProtocolError("stale_batch", message)
+
+
+def read_work(
+    item: BatchItem, file: bytes, params: PoolParams, *, vocabulary: int, decode: Callable[[bytes], bytes]
+) -> Work | None:
+    """The rollouts of an accepted submission; None for content that cannot be trained on.
+
+    `decode` is `rollout.decode_json` in a process that may die.  Raises ProtocolError("digest_mismatch") when the file
+    is not the accepted one.  What was accepted unreplayed may still be hostile: it is left out, and learning goes on.
+    """
+    if sha256(file) != item.work_key:
+        raise ProtocolError("digest_mismatch", f"the file of task {item.task} is not the accepted one")
+    try:
+        rows = rollout.unpack_answer(decode(rollout.pack_call(file, build_budget(params))))
+        _require_whole(rows, params, vocabulary)
+    except (ProtocolError, SandboxError) as error:
+        get_logger().warning("submission left out", task=item.task, code=error.code, message=error.message)
+        return None
+    return Work(task=item.task, policy_version=item.policy_version, replayed=item.replayed, rollouts=tuple(rows))
+
+
+def build_budget(params: PoolParams) -> Budget:
+    """What a task's file may hold."""
+    return Budget(
+        file_bytes=params.max_submission_bytes,
+        rows=params.rollouts_per_task,
+        prompt_tokens=params.model.max_prompt_tokens,
+        completion_tokens=params.model.max_completion_tokens,
+        proof_bytes=2 + 2 * params.verification.proof_top_k,
+    )
+
+
+def _require_whole(rows: Sequence[Rollout], params: PoolParams, vocabulary: int) -> None:
+    slots = [divmod(i, params.group_size) for i in range(len(rows))]
+    if not rows or sorted((r.group, r.sibling) for r in rows) != slots or len(rows) % params.group_size:
+        raise ProtocolError("bad_batch", "its groups are not whole")
+    # An index beyond the embedding is an exception on a CPU and the end of the process on a GPU.
+    if max(token for row in rows for token in (*row.prompt, *row.tokens)) >= vocabulary:
+        raise ProtocolError("bad_batch", f"a token is outside the vocabulary of {vocabulary}")
+
+
+def build_report(
+    samples: Sequence[Sample], updates: Sequence[UpdateMetrics], *, step: Step, left_out: int
+) -> dict[str, float]:
+    """Metrics of a step: means over its samples and updates; the gradient norm is the largest."""
+    count, rounds = max(1, len(samples)), max(1, len(updates))
+    means = {
+        name: sum(getattr(update, name) for update in updates) / rounds
+        for name in ("loss", "clip_ratio", "ratio_mean", "entropy", "kl")
+    }
+    return {
+        "reward_mean": sum(s.reward for s in samples) / count,
+        "live_share": sum(s.advantage != 0 for s in samples) / count,
+        "staleness_mean": sum(step - s.policy_version for s in samples) / count,
+        "completion_tokens_mean": sum(len(s.tokens) for s in samples) / count,
+        **means,
+        "gradient_norm": max((u.gradient_norm for u in updates), default=0.0),
+        "learning_rate": updates[-1].learning_rate if updates else 0.0,
+        "tokens": sum(u.tokens for u in updates),
+        "samples": len(samples),
+        "left_out": left_out,
+    }
