@@ -4,6 +4,7 @@ The authority comes from settings, never from the Host header; a nonce is used o
 """
 
 from fastapi import Request
+from starlette.concurrency import run_in_threadpool
 
 from coordinator.app import Context
 from covey.errors import ProtocolError
@@ -22,11 +23,15 @@ async def require_signer(ctx: Context, request: Request) -> Address:
     )
     now = ctx.clock()
     signature = signing.verify_request(signed, request.headers, chain_id=ctx.ledger.chain_id, now=int(now))
+    await run_in_threadpool(_use_nonce, ctx, signature, now)  # it waits for the one writer: others are served meanwhile
+    return signature.signer
+
+
+def _use_nonce(ctx: Context, signature: signing.Signature, now: float) -> None:
     expires = signature.expires + signing.SKEW_SECONDS
     with ctx.database.write() as repository:
         if not repository.is_nonce_new(signature.signer, signature.nonce, expires=expires, now=now):
             raise ProtocolError("replayed_nonce", "the nonce was used before", status=401)
-    return signature.signer
 
 
 def require_validator(ctx: Context, address: Address) -> None:

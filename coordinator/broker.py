@@ -16,7 +16,7 @@ SCHEME = "covey-folder"
 
 
 class FolderChannel(filesystem.Channel):
-    def _put(self, queue: str, payload: dict[str, Any], **kwargs: Any) -> None:
+    def _put(self, queue: Any, payload: Any, **kwargs: Any) -> None:  # type: ignore[override]
         name = f"{time.monotonic_ns() // 1_000_000}_{uuid.uuid4()}.{queue}.msg"
         target = os.path.join(self.data_folder_out, name)
         with open(f"{target}.new", "w") as file:

@@ -32,7 +32,6 @@ from covey.errors import TransientError
 from covey.protocol.status import CaseState, SubmissionState, TaskState
 
 _WRITER_LOCK = 0x636F766579  # "covey"
-DECIDED = (SubmissionState.ACCEPTED, SubmissionState.REJECTED, SubmissionState.VOID)
 
 
 class Database:
@@ -201,8 +200,8 @@ class Repository:
     # -- epochs, rewards, cases
 
     def list_unsettled(self) -> Sequence[Submission]:
-        """Decided submissions that no epoch holds."""
-        query = select(Submission).where(Submission.state.in_(DECIDED), Submission.epoch.is_(None))
+        """Decided submissions that no epoch holds, or only one that was disabled."""
+        query = select(Submission).where(Submission.state != SubmissionState.SUBMITTED, Submission.epoch.is_(None))
         return self.session.scalars(query.order_by(Submission.task)).all()
 
     def list_epochs(self) -> Sequence[Epoch]:
@@ -216,6 +215,9 @@ class Repository:
 
     def mark_settled(self, epoch: int) -> None:
         self.session.execute(update(Submission).where(Submission.epoch == epoch).values(state=SubmissionState.SETTLED))
+
+    def release_from_epoch(self, epoch: int) -> None:
+        self.session.execute(update(Submission).where(Submission.epoch == epoch).values(epoch=None))
 
     def get_case(self, case: int) -> Case | None:
         return self.session.get(Case, case)
@@ -255,6 +257,7 @@ class Repository:
         """A reorganisation took these blocks: drop what only they had brought.  The events that come back are new."""
         self.session.execute(delete(Case).where(Case.block_number > number))
         self.session.execute(update(Epoch).where(Epoch.posted_block > number).values(posted_block=None))
+        self.session.execute(update(Fact).where(Fact.name == "ended", Fact.value > number).values(value=0))
         self.session.flush()
 
     # -- the outbox

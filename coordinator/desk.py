@@ -38,17 +38,20 @@ async def wait_for(ctx: Context, seconds: float, look: Callable[[], Answer | Non
 
 def register_node(ctx: Context, node: Address) -> wire.RegistrationAnswer:
     """Check a node against the chain and record it; raise ProtocolError "unknown_node" or "stake_too_low"."""
-    pool = PoolId(ctx.config.pool)
-    contributor = ctx.contracts.nodes.contributor_of(pool, node)
+    contributor = ctx.contracts.nodes.contributor_of(PoolId(ctx.config.pool), node)
     if contributor is None:
         raise ProtocolError("unknown_node", f"no contributor vouches for {node} on chain", status=403)
-    stake = ctx.contracts.stakes.stake_of(pool, BondKind.CONTRIBUTOR, contributor)
-    if stake < ctx.terms.min_stake:
-        message = f"{contributor} has staked {stake}, the pool wants {ctx.terms.min_stake}"
-        raise ProtocolError("stake_too_low", message, status=403)
+    _require_stake(ctx, contributor)
     with ctx.database.write() as repository:
         service.register_node(repository, node=node, contributor=contributor, now=ctx.clock())
     return wire.RegistrationAnswer(node=node, contributor=contributor)
+
+
+def _require_stake(ctx: Context, contributor: Address) -> None:
+    stake = ctx.contracts.stakes.stake_of(PoolId(ctx.config.pool), BondKind.CONTRIBUTOR, contributor)
+    if stake < ctx.terms.min_stake:
+        message = f"{contributor} has staked {stake}, the pool wants {ctx.terms.min_stake}"
+        raise ProtocolError("stake_too_low", message, status=403)
 
 
 def record_heartbeat(ctx: Context, node: Address, body: wire.Heartbeat) -> None:
@@ -59,7 +62,13 @@ def record_heartbeat(ctx: Context, node: Address, body: wire.Heartbeat) -> None:
 
 
 def ask_for_task(ctx: Context, node: Address, body: wire.ClaimRequest) -> None:
-    """Note that a node waits; raise ProtocolError("suspended") when it is served no more."""
+    """Note that a node waits; raise ProtocolError "suspended" or "stake_too_low" when it is served no more.
+
+    Stake is looked up at every claim: it may have been unbonded since the node registered.
+    """
+    with ctx.database.read() as repository:
+        contributor = Address(service.require_node(repository, node).contributor)
+    _require_stake(ctx, contributor)
     with ctx.database.write() as repository:
         row = service.record_heartbeat(
             repository,
@@ -210,7 +219,14 @@ def sign_download(ctx: Context, row: Submission) -> str:
 
 def record_commit(ctx: Context, validator: Address, body: wire.CommitRequest) -> None:
     with ctx.database.write() as repository:
-        judging.record_commit(repository, validator=validator, judgement=body.judgement, commitment=body.commitment)
+        judging.record_commit(
+            repository,
+            ctx.params,
+            validator=validator,
+            judgement=body.judgement,
+            commitment=body.commitment,
+            now=ctx.clock(),
+        )
 
 
 def record_reveal(ctx: Context, validator: Address, body: wire.RevealRequest) -> None:
@@ -220,6 +236,7 @@ def record_reveal(ctx: Context, validator: Address, body: wire.RevealRequest) ->
         raise ProtocolError("bad_verdict", "the verdict names another validator or pool")
     messages.require_signer(verdict, ctx.receipt_domain, body.signature, validator)
     digest = messages.compute_digest(verdict, ctx.receipt_domain)
+    evidence = _require_evidence(verdict, body)
     with ctx.database.write() as repository:
         judging.record_reveal(
             repository,
@@ -229,8 +246,20 @@ def record_reveal(ctx: Context, validator: Address, body: wire.RevealRequest) ->
             digest=digest,
             salt=body.salt,
             signature=body.signature,
+            now=ctx.clock(),
         )
+        ctx.store.put_named_by_content(f"evidence/{ctx.config.pool}/{verdict.evidence_hash}.json", evidence)
     ctx.kicker.kick("tally")
+
+
+def _require_evidence(verdict: messages.Verdict, body: wire.RevealRequest) -> bytes:
+    try:
+        evidence = canonical.to_bytes(body.evidence)
+    except ValueError as error:
+        raise ProtocolError("bad_verdict", "the evidence holds what is no finite number or text") from error
+    if canonical.sha256(evidence) != verdict.evidence_hash:
+        raise ProtocolError("bad_verdict", "the evidence does not have the hash that the verdict names")
+    return evidence
 
 
 def find_batch(ctx: Context, step: int) -> wire.BatchOrder | None:

@@ -4,7 +4,7 @@ Called by `api` (validators) and `queue`.  A quorum of equal outcomes decides; u
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from coordinator import service
@@ -61,11 +61,28 @@ def dispatch(
             row.audited = draw_audit(repository, params, row, block_hash)
         if row.audited is None:
             continue
-        for judgement in row.judgements:
-            if judgement.validator is not None and judgement.verdict is None and judgement.deadline <= now:
-                judgement.lapsed = True
+        _lapse_overdue(params, row, now)
         _open_missing(repository, params, row, validators)
         tally(repository, params, row, validators=validators, now=now)
+
+
+def _lapse_overdue(params: PoolParams, row: Submission, now: float) -> None:
+    """End the turns that took too long; who has committed and waits for others is not late."""
+    was_revealing = is_revealing(params, row)
+    for judgement in row.judgements:
+        waits = judgement.commitment is not None and not was_revealing
+        if judgement.validator and judgement.verdict is None and judgement.deadline <= now and not waits:
+            judgement.lapsed = True
+    if not was_revealing:
+        _start_reveals(params, row, now)
+
+
+def _start_reveals(params: PoolParams, row: Submission, now: float) -> None:
+    """With the last commitment the time to reveal begins, for all alike."""
+    if is_revealing(params, row):
+        for judgement in row.judgements:
+            if judgement.verdict is None and not judgement.lapsed:
+                judgement.deadline = now + params.judgement_seconds
 
 
 def _open_missing(repository: Repository, params: PoolParams, row: Submission, validators: int) -> None:
@@ -89,20 +106,30 @@ def get_quorum(params: PoolParams, row: Submission) -> int:
 def claim_judgement(
     repository: Repository, params: PoolParams, *, validator: str, now: float
 ) -> tuple[str, Judgement] | None:
-    """The next order for a validator: ("reveal", ...) when all commitments are in, else ("judge", ...)."""
-    mine: Judgement | None = None
+    """The next order for a validator: ("reveal", ...) when all commitments are in, else ("judge", ...).
+
+    A judgement that it holds and has not committed to is offered again, on the same clock: an answer may be lost, and
+    a validator may be restarted.
+    """
+    held: Judgement | None = None
+    free: Judgement | None = None
     for judgement in repository.list_open_judgements():
         row = repository.get_submission(judgement.receipt_hash)
         if row is None:
             continue
-        if judgement.validator == validator and judgement.commitment and is_revealing(params, row):
-            return "reveal", judgement
-        if mine is None and judgement.validator is None and all(j.validator != validator for j in row.judgements):
-            mine = judgement
-    if mine is None:
+        if judgement.validator == validator:
+            if judgement.commitment is None:
+                held = held or judgement
+            elif is_revealing(params, row):
+                return "reveal", judgement
+        elif free is None and judgement.validator is None and all(j.validator != validator for j in row.judgements):
+            free = judgement
+    if held is not None:
+        return "judge", held
+    if free is None:
         return None
-    mine.validator, mine.deadline = validator, now + params.judgement_seconds
-    return "judge", mine
+    free.validator, free.deadline = validator, now + params.judgement_seconds
+    return "judge", free
 
 
 def is_revealing(params: PoolParams, row: Submission) -> bool:
@@ -111,13 +138,18 @@ def is_revealing(params: PoolParams, row: Submission) -> bool:
     return len(live) >= get_quorum(params, row) and all(j.commitment for j in live)
 
 
-def record_commit(repository: Repository, *, validator: str, judgement: int, commitment: Hash) -> Submission:
-    """Note a commitment; the same one again is no error."""
+def record_commit(
+    repository: Repository, params: PoolParams, *, validator: str, judgement: int, commitment: Hash, now: float
+) -> Submission:
+    """Note a commitment; the same one again is no error.  Raises ProtocolError "already_committed"."""
     row = _require_turn(repository, validator, judgement)
     if row.commitment not in (None, commitment):
         raise ProtocolError("already_committed", "another commitment was given", status=409)
-    row.commitment = commitment
-    return _require_submission(repository, row)
+    submission = _require_submission(repository, row)
+    if row.commitment is None:
+        row.commitment = commitment
+        _start_reveals(params, submission, now)
+    return submission
 
 
 def record_reveal(
@@ -129,6 +161,7 @@ def record_reveal(
     digest: Hash,
     salt: Hash,
     signature: str,
+    now: float,
 ) -> Submission:
     """Note a revealed verdict; raise ProtocolError "commitment_mismatch", "not_yet", "bad_verdict"."""
     row = _require_turn(repository, verdict.validator, judgement)
@@ -137,14 +170,16 @@ def record_reveal(
         raise ProtocolError("commitment_mismatch", "verdict and salt are not what was committed", status=409)
     if not is_revealing(params, submission):
         raise ProtocolError("not_yet", "not all validators have committed", status=409)
-    _require_verdict(params, submission, verdict)
+    _require_verdict(params, submission, verdict, now)
     row.verdict, row.signature = messages.to_dict(verdict), signature
     return submission
 
 
-def _require_verdict(params: PoolParams, row: Submission, verdict: messages.Verdict) -> None:
+def _require_verdict(params: PoolParams, row: Submission, verdict: messages.Verdict, now: float) -> None:
     if (verdict.receipt_hash, verdict.work_key) != (row.receipt_hash, row.work_key):
         raise ProtocolError("bad_verdict", "the verdict is about another submission")
+    if verdict.deadline <= now:
+        raise ProtocolError("bad_verdict", "the verdict has expired: no court would hear it")
     try:
         reason = Reason(verdict.reason)
     except ValueError as error:
@@ -175,19 +210,20 @@ def _require_submission(repository: Repository, judgement: Judgement) -> Submiss
 def _count_outcomes(row: Submission) -> Counter[tuple[int, int, int]]:
     """How often each (outcome, reason, units) was revealed; unknown is counted by nobody."""
     verdicts = [j.verdict for j in row.judgements if j.verdict is not None]
-    return Counter(
-        (int(v["outcome"]), int(v["reason"]), int(v["units"])) for v in verdicts if v["outcome"] != Decision.UNKNOWN
-    )
+    return Counter(_get_outcome(v) for v in verdicts if v["outcome"] != Decision.UNKNOWN)
+
+
+def _get_outcome(verdict: Mapping[str, str | int]) -> tuple[int, int, int]:
+    return int(verdict["outcome"]), int(verdict["reason"]), int(verdict["units"])
 
 
 def compute_ruling(params: PoolParams, row: Submission, *, validators: int) -> Ruling | None:
     """What the revealed verdicts decide: a quorum's outcome, void when no quorum can come any more, or nothing yet."""
-    for (outcome, reason, units), count in _count_outcomes(row).items():
+    for agreed, count in _count_outcomes(row).items():
         if count >= get_quorum(params, row):
-            evidence = next(
-                str(j.verdict["evidence_hash"]) for j in row.judgements if j.verdict and j.verdict["reason"] == reason
-            )
-            return Ruling(Decision(outcome), Reason(reason), units, Hash(evidence))
+            agreeing = [j.verdict for j in row.judgements if j.verdict and _get_outcome(j.verdict) == agreed]
+            outcome, reason, units = agreed
+            return Ruling(Decision(outcome), Reason(reason), units, Hash(str(agreeing[0]["evidence_hash"])))
     over = all(j.lapsed or j.verdict is not None for j in row.judgements)
     if over and len(row.judgements) >= min(params.max_judgements, validators):
         return Ruling(Decision.UNKNOWN, Reason.UNDECIDED, 0, Hash("0x" + "00" * 32))

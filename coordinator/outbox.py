@@ -61,6 +61,11 @@ class DatabaseOutbox:
             row.state, row.nonce = IntentState.SIGNED, nonce
             row.attempts = [*row.attempts, _to_json(attempt)]
 
+    def record_displaced(self, key: str) -> None:
+        with self._database.write() as repository:
+            row = _require_row(repository, key)
+            row.state, row.nonce = IntentState.UNSENT, None
+
     def record_mined(self, key: str, block_number: int, transaction_hash: Hash) -> None:
         with self._database.write() as repository:
             row = _require_row(repository, key)

@@ -11,6 +11,7 @@ from celery import Celery
 from celery.beat import EmbeddedService
 from celery.exceptions import SecurityWarning
 from celery.signals import setup_logging, worker_ready, worker_shutdown
+from kombu.exceptions import OperationalError
 
 from coordinator import broker
 from covey.errors import OperatorError, TransientError
@@ -45,7 +46,10 @@ def build_celery(broker_url: str, home: Path) -> Celery:
         beat_schedule={name: {"task": name, "schedule": seconds} for name, seconds in BEAT_SECONDS.items()},
         beat_max_loop_interval=0.5,
     )
-    if not broker_url:
+    if broker_url:
+        # A kick must not wait for a broker that is gone: by default a connection is tried for seconds.
+        app.conf.broker_transport_options = {"max_retries": 0}
+    else:
         folders = {name: home / "broker" / name for name in ("messages", "control")}
         for folder in folders.values():
             folder.mkdir(parents=True, exist_ok=True)
@@ -70,7 +74,7 @@ class Kicker:
             raise OperatorError("unknown_job", f"there is no job {job}", fix=f"Use one of {', '.join(BEAT_SECONDS)}")
         try:
             self._app.send_task(job, ignore_result=True, retry=False, expires=30)
-        except (OSError, self._app.connection_for_write().connection_errors) as error:
+        except (OSError, OperationalError) as error:  # kombu's, around whatever the broker's library raises
             get_logger().warning("kick lost", job=job, error=str(error))
 
 

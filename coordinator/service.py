@@ -163,7 +163,7 @@ def _blame_dropper(repository: Repository, params: PoolParams, task: Task, now: 
 def add_strike(params: PoolParams, node: Node) -> None:
     """Strikes add up to suspension; they never touch stake."""
     node.strikes += 1
-    if node.strikes >= params.strikes_to_suspend:
+    if node.strikes >= params.strikes_to_suspend and not node.suspended:
         node.suspended = "strikes"
 
 

@@ -58,7 +58,8 @@ def close_epoch(repository: Repository, ledger: Ledger, *, now: float) -> Closed
     epochs = repository.list_epochs()
     number = epochs[-1].number + 1 if epochs else 0
     rows = repository.list_unsettled()
-    cumulative = _accumulate(repository, number, rows, ledger.price)
+    standing = [e.number for e in epochs if not e.disabled]
+    cumulative = _accumulate(repository, standing[-1:], rows, ledger.price)
     leaves = [build_work_leaf(row) for row in rows]
     data = canonical.to_bytes({"epoch": number, "pool": ledger.pool, "leaves": [asdict(leaf) for leaf in leaves]})
     epoch = Epoch(
@@ -88,10 +89,11 @@ def record_posted(repository: Repository, *, number: int, block: int) -> None:
 
 
 def record_disabled(repository: Repository, *, number: int) -> None:
-    """The arbiter disabled the epoch: nothing can be claimed against it."""
+    """The arbiter disabled the epoch: nothing can be claimed against it, and its submissions go into a later one."""
     epoch = repository.get_epoch(number)
-    if epoch is not None:
+    if epoch is not None and not epoch.disabled:
         epoch.disabled = True
+        repository.release_from_epoch(number)
 
 
 def get_reward(repository: Repository, ledger: Ledger, *, contributor: Address, epoch: int) -> tuple[int, list[Hash]]:
@@ -126,10 +128,14 @@ def compute_outcome(row: Submission) -> Decision:
     return Decision.REJECT if row.reason else Decision.ACCEPT
 
 
-def _accumulate(repository: Repository, number: int, rows: Sequence[Submission], price: int) -> dict[Address, int]:
+def _accumulate(
+    repository: Repository, before: Sequence[int], rows: Sequence[Submission], price: int
+) -> dict[Address, int]:
+    """`before`: the newest epoch that was not disabled, if there is one; what it said is added to."""
     earned: dict[Address, int] = defaultdict(int)
-    for reward in repository.list_rewards(number - 1):
-        earned[Address(reward.contributor)] = int(reward.cumulative)
+    for number in before:
+        for reward in repository.list_rewards(number):
+            earned[Address(reward.contributor)] = int(reward.cumulative)
     for row in rows:
         if row.units:
             earned[Address(row.contributor)] += row.units * price

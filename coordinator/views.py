@@ -110,6 +110,8 @@ def get_reward(ctx: Context, contributor: Address, epoch: int) -> wire.RewardVie
         row = repository.get_epoch(epoch)
         if row is None or row.posted_block is None:
             raise ProtocolError("unknown_epoch", f"epoch {epoch} is not posted", status=404)
+        if row.disabled:
+            raise ProtocolError("epoch_disabled", f"epoch {epoch} was disabled; claim against a later one", status=409)
         cumulative, proof = settlement.get_reward(repository, ctx.ledger, contributor=contributor, epoch=epoch)
     return wire.RewardView(epoch=epoch, contributor=contributor, cumulative=cumulative, proof=tuple(proof))
 

@@ -16,7 +16,7 @@ from covey.chain.structs import PoolTerms
 from covey.chain.wallet import Wallet, load_key
 from covey.client import CoordinatorClient
 from covey.environments.base import EnvironmentSpec
-from covey.errors import OperatorError, ProtocolError, TransientError
+from covey.errors import CoveyError, OperatorError, ProtocolError, TransientError
 from covey.protocol.ids import Address, Hash, PoolId, Step
 from covey.protocol.messages import Domain
 from covey.protocol.params import PoolParams
@@ -96,7 +96,11 @@ async def join(settings: RoleSettings, *, clock: Callable[[], float] = time.time
     pool = PoolId(settings.pool)
     terms = contracts.pools.get_terms(pool)
     coordinator = CoordinatorClient(settings.coordinator_url, wallet, chain_id=deployment.chain_id, clock=clock)
-    view = await coordinator.get_pool()
+    try:
+        view = await coordinator.get_pool()
+    except CoveyError:
+        await coordinator.close()  # joining is tried again, with a client of its own
+        raise
     if view.pool != pool:
         raise OperatorError(
             "wrong_pool", f"the coordinator serves pool {view.pool}, not {pool}", fix="Correct pool or coordinator_url"

@@ -105,7 +105,7 @@ class ObjectStore:
         except (KeyError, ValueError) as error:
             raise ProtocolError("bad_link", "the link is incomplete", status=403) from error
         expected = self._signer.compute(method, key, expires, size)
-        if not hmac.compare_digest(expected, query.get("signature", "")):
+        if not hmac.compare_digest(expected.encode(), query.get("signature", "").encode()):
             raise ProtocolError("bad_link", "the link was not signed here", status=403)
         if now > expires:
             raise ProtocolError("bad_link", "the link has expired", status=403)

@@ -130,9 +130,9 @@ class ChainClient:
         """In wei."""
         return int(self.request("eth_getBalance", address, "latest"), 16)
 
-    def count_transactions(self, address: Address) -> int:
-        """Mined ones: the next nonce, as far as the newest block knows."""
-        return int(self.request("eth_getTransactionCount", address, "latest"), 16)
+    def count_transactions(self, address: Address, block: BlockTag = "latest") -> int:
+        """The next nonce, as far as the newest block knows; "pending": as far as the node knows."""
+        return int(self.request("eth_getTransactionCount", address, _to_tag(block)), 16)
 
     def estimate_gas(self, sender: Address, call: Call) -> int:
         """Raise ProtocolError("reverted") when the call would fail now."""

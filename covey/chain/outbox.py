@@ -85,6 +85,9 @@ class OutboxStore(Protocol):
     def record_signed(self, key: str, nonce: int, attempt: Attempt) -> None:
         """Keep an attempt, before it is sent."""
 
+    def record_displaced(self, key: str) -> None:
+        """The nonce went to a transaction that is none of the intent's: it needs a new one.  Attempts are kept."""
+
     def record_mined(self, key: str, block_number: int, transaction_hash: Hash) -> None: ...
 
     def record_reverted(self, key: str, reason: str, transaction_hash: Hash | None) -> None: ...
@@ -156,6 +159,10 @@ class SqliteOutbox:
                 "INSERT INTO attempts (key, hash, raw, max_fee, priority_fee, signed_at) VALUES (?, ?, ?, ?, ?, ?)",
                 (key, attempt.hash, attempt.raw, attempt.max_fee, attempt.priority_fee, attempt.signed_at),
             )
+
+    def record_displaced(self, key: str) -> None:
+        with self._database as database:
+            database.execute("UPDATE intents SET state = ?, nonce = NULL WHERE key = ?", (IntentState.UNSENT, key))
 
     def record_mined(self, key: str, block_number: int, transaction_hash: Hash) -> None:
         with self._database as database:

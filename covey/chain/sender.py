@@ -1,6 +1,7 @@
 """Carries intents from the outbox to the chain; called by role loops (`pump`) and by commands (`send_and_wait`).
 
-It may stop at any instruction and be started again: each intent has its effect once.  One process per key.
+It may stop at any instruction and be started again: each intent has its effect once.  One process sends for a key;
+what its owner sends by hand meanwhile takes a nonce, and nothing else, from it.
 """
 
 import time
@@ -41,8 +42,8 @@ class Sender:
     def pump(self) -> int:
         """Move every intent as far as it goes now; return how many are still pending.
 
-        Raise TransientError when the node does not answer, and OperatorError when the account cannot pay for gas or
-        the key was used elsewhere.  A contract's no is kept in the entry (REVERTED) and raises nothing.
+        Raise TransientError when the node does not answer, and OperatorError when the account cannot pay for gas.
+        A contract's no is kept in the entry (REVERTED) and raises nothing.
         """
         pending = self._store.list_pending()
         for entry in pending:
@@ -91,16 +92,16 @@ class Sender:
         except ProtocolError as error:
             self._store.record_reverted(entry.intent.key, error.message, None)
             return None
-        # The store knows transactions which no block has yet, the chain those which this store never saw.
-        nonce = max(self._store.get_next_nonce(), self._client.count_transactions(self._wallet.address))
+        # The store knows transactions that were never sent, the node those which this store never saw.
+        nonce = max(self._store.get_next_nonce(), self._client.count_transactions(self._wallet.address, "pending"))
         return self._sign(entry, nonce, gas, floor=None)
 
     def _replace_when_stuck(self, entry: Entry) -> Entry:
         newest = entry.attempts[-1]
         if entry.nonce is None or self._client.block_number() - newest.signed_at < self._stuck_after:
             return entry
-        # An earlier nonce may be what holds it up: then a higher fee for this one changes nothing.
-        if self._client.count_transactions(self._wallet.address) < entry.nonce:
+        # An earlier nonce may be what holds it up, or this one is used up: then a higher fee changes nothing.
+        if self._client.count_transactions(self._wallet.address) != entry.nonce:
             return entry
         gas = self._estimate_again(entry)
         return entry if gas is None else self._sign(entry, entry.nonce, gas, floor=newest)
@@ -148,20 +149,22 @@ class Sender:
             self._client.send_raw(entry.attempts[-1].raw)
         except ProtocolError as error:
             if error.code == "nonce_too_low":
-                return self._require_ours(entry)
+                return self._find_or_displace(entry)
             # The node holds another attempt of ours and finds this one's fee too low: the next replacement raises it.
             if error.code != "underpriced":
                 raise
         return self._find_mined(entry)
 
-    def _require_ours(self, entry: Entry) -> MinedTransaction:
+    def _find_or_displace(self, entry: Entry) -> MinedTransaction | None:
+        """The nonce is used up: by an attempt of ours, or by somebody else with this key (its owner's own command).
+
+        In the second case no attempt can be mined any more, and the intent starts anew with a fresh nonce.  A node that
+        lags may not show our own transaction yet, so this waits as long as for a stuck one.
+        """
         mined = self._find_mined(entry)
-        if mined is None:
-            raise OperatorError(
-                "nonce_taken",
-                f"nonce {entry.nonce} of {self._wallet.address} was used by another transaction",
-                fix="Use this key in one process only",
-            )
+        waited = self._client.block_number() - entry.attempts[-1].signed_at
+        if mined is None and waited >= self._stuck_after:
+            self._store.record_displaced(entry.intent.key)
         return mined
 
     def _find_mined(self, entry: Entry) -> MinedTransaction | None:
