@@ -25,7 +25,7 @@ async def cycle(ctx: Context) -> Outcome:
         judgement = await judge(ctx, order)
         await commit(ctx, order, judgement)
     else:
-        await reveal(ctx, order.judgement)
+        return await reveal(ctx, order.judgement)
     return Outcome.DONE
 
 
@@ -82,11 +82,12 @@ async def commit(ctx: Context, order: JudgeOrder, judgement: Judgement) -> None:
     )
 
 
-async def reveal(ctx: Context, judgement: int) -> None:
+async def reveal(ctx: Context, judgement: int) -> Outcome:
     """Show the verdict that was committed; a lost one lapses and is judged elsewhere."""
     request = ctx.pending.find(judgement)
     if request is None:
         get_logger().warning("nothing to reveal", judgement=judgement)
-        return
+        return Outcome.RETRY  # it is ordered until it lapses: not again at once
     await ctx.network.coordinator.reveal_verdict(request)
     ctx.pending.remove(judgement)
+    return Outcome.DONE

@@ -12,18 +12,31 @@ from covey.protocol.rollout import count_units
 from covey.protocol.verdict import Decision, Judgement
 from validator.checks import CHEAP_CHECKS, CHECKS, Claim, Tools
 
+FAILURES = (
+    TransientError,
+    ProtocolError,
+    RuntimeError,
+    MemoryError,
+    OSError,
+    ArithmeticError,
+    LookupError,
+    TypeError,
+    ValueError,
+)
+
 
 def judge(claim: Claim, tools: Tools, *, full: bool) -> Judgement:
     """Run the checks in order; the first failure names the reason.
 
-    A failure of this machine (out of memory, a device that is gone, a store that does not answer) is unknown.
+    A failure of this machine (out of memory, a device that is gone, a store that does not answer) is unknown, and so
+    is input that the engine's arithmetic cannot take: it must not end the process.
     """
     try:
         for check in CHECKS if full else CHEAP_CHECKS:
             rejection = check(claim, tools)
             if rejection is not None:
                 return rejection
-    except (TransientError, ProtocolError, RuntimeError, MemoryError, OSError) as error:
+    except FAILURES as error:
         get_logger().error("could not check", task=claim.receipt.task, error=f"{type(error).__name__}: {error}")
         return Judgement.unknown(error=type(error).__name__)
     return Judgement.accept(min(count_units(claim.rollouts), tools.params.max_task_units))

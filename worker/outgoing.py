@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from covey.files import write_atomically
 from covey.protocol import messages
 from covey.protocol.messages import Receipt
 from covey.protocol.wire import ReceiptBody, SubmissionAnswer
-from covey.shardcast.store import write_atomically
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,6 @@
 """Where the contracts are: one JSON file that every process of a network reads."""
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
@@ -9,6 +8,7 @@ from typing import Self
 from eth_utils.address import is_checksum_address
 
 from covey.errors import OperatorError
+from covey.files import write_atomically
 from covey.protocol.ids import Address
 
 
@@ -43,12 +43,7 @@ class Deployment:
     def save(self, path: Path) -> None:
         """Write the file in one piece: a reader sees the old one or the new one."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(path.name + ".new")
-        with draft.open("w") as file:
-            file.write(json.dumps(asdict(self), indent=2, sort_keys=True) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
+        write_atomically(path, json.dumps(asdict(self), indent=2, sort_keys=True).encode() + b"\n")
 
     @classmethod
     def load(cls, path: Path) -> Self:

@@ -105,7 +105,7 @@ def demo(
     )
     summary, failures = run_demo(options)
     if json_file is not None:
-        from covey.shardcast.store import write_atomically
+        from covey.files import write_atomically
 
         write_atomically(json_file, json.dumps(summary, indent=2, sort_keys=True).encode() + b"\n")
     if failures:

@@ -3,12 +3,11 @@ can be confused with anything else; a manifest is written last, so that whoever 
 """
 
 import hashlib
-import os
 import re
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
+from covey.files import write_atomically
 from covey.protocol.ids import Hash
 from covey.protocol.manifest import SHARD_BYTES, File, Manifest, Shard
 
@@ -77,19 +76,6 @@ def _add_file(store: ShardStore, path: Path, shard_bytes: int) -> File:
             shards.append(shard)
     sha256 = Hash("0x" + whole.hexdigest())
     return File(name=path.name, size=sum(s.size for s in shards), sha256=sha256, shards=tuple(shards))
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Readers see the whole file or none; it survives a crash."""
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with draft.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def compute_range_hash(path: Path, offset: int, size: int) -> Hash:

