@@ -71,6 +71,10 @@ class Cast:
     def get_address(self, name: str) -> Address:
         return self._addresses[name]
 
+    def get_name(self, node: str) -> str:
+        """The player whose node it is."""
+        return next((player.name for player in self.players if player.node == node), node)
+
     def list_funded(self) -> dict[Address, int]:
         """Accounts that pay for gas, with the tokens that they need."""
         names = ["operator", "trainer", *self.validators, *(p.contributor for p in self.players)]
@@ -98,7 +102,7 @@ class Cast:
             "max_staleness": options.max_staleness,
             "max_steps": options.steps,
             "quorum": QUORUM,
-            "lease_seconds": 20,
+            "lease_seconds": 60,
             "cooldown_seconds": 2,
             "epoch_seconds": 10,
             "environment": {"kind": DEMO.kind, "options": dict(DEMO.options)},

@@ -35,7 +35,7 @@ class Processes:
     def start(self, name: str, *arguments: str) -> Running:
         """Run `covey <arguments>`; its output goes to a log file."""
         log = self._folder / f"{name}.log"
-        with log.open("wb") as output:
+        with log.open("ab") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "covey", *arguments],
                 stdin=subprocess.DEVNULL,
@@ -45,8 +45,20 @@ class Processes:
                 start_new_session=True,  # Ctrl-C is for the demo; it ends the others in order
             )
         running = Running(name=name, process=process, log=log)
-        self.running.append(running)
+        self.running = [*(each for each in self.running if each.name != name), running]
         return running
+
+    def get(self, name: str) -> Running:
+        return next(each for each in self.running if each.name == name)
+
+    def has_ended(self, name: str) -> bool:
+        return self.get(name).process.poll() is not None
+
+    def kill(self, name: str) -> None:
+        """End a process at once, as a crash would: no signal handler runs."""
+        process = self.get(name).process
+        _signal(process, signal.SIGKILL)
+        process.wait()
 
     def require_alive(self, *, ended: tuple[str, ...] = ()) -> None:
         """Raise OperatorError when a process has died; those in `ended` may have ended with 0."""

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from covey.protocol.status import StepState, SubmissionState, TaskState
 from covey.protocol.wire import StatusView
@@ -70,20 +69,16 @@ class Screen:
             self._moved = now
             self.say(f"[yellow]step {step} is slow: {stage}[/yellow]")
 
-    def show_summary(
-        self, summary: Mapping[str, Any], players: Mapping[str, Mapping[str, Any]], failures: Sequence[str]
-    ) -> None:
-        """Tables of rewards, players and policies, then the verdict."""
-        console, reward = self._console, summary["reward"]
-        console.rule("reward at temperature 1 on held-out prompts")
-        console.print("  ".join(f"{step}:{value:.3f}" for step, value in enumerate(reward)))
-        table = Table("player", "node", "accepted", "rejected", "claimed", "slashed in", title="players")
-        for name, row in players.items():
-            cells = (row["node"], row["accepted"], row["rejected"], row["claimed"], row["slashed"])
-            table.add_row(name, *(str(cell) for cell in cells))
-        console.print(table)
-        rejected = ", ".join(f"{reason} {n}" for reason, n in summary["rejected"].items()) or "none"
-        console.print(f"submissions accepted {summary['accepted']}, rejected: {rejected}")
+    def show_summary(self, summary: Mapping[str, Any], players: Sequence[str], failures: Sequence[str]) -> None:
+        """Rewards, players and policies, then the verdict."""
+        console = self._console
+        console.rule("reward at temperature 1 on held-out prompts, by step")
+        console.print("  ".join(f"{step}:{value:.3f}" for step, value in enumerate(summary["reward"])))
+        console.rule("players")
+        for line in players:
+            console.print(line)
+        rejected = ", ".join(f"{n} for {reason}" for reason, n in summary["rejected"].items()) or "none"
+        console.print(f"submissions accepted {summary['accepted']}, rejected {rejected}")
         console.print(f"claimed {summary['claimed']} of {summary['cumulative']} that the ledger owes in all")
         console.rule("policies on chain")
         for step, manifest_hash in summary["policies"].items():
