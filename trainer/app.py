@@ -96,10 +96,11 @@ def build(
     state = checkpoints.restore(learner)
     step = Step(0) if state is None else state.step
     service.require_resumable(step, network.contracts.policies.steps_of(network.pool))
-    if state is None:
-        export_policy(exports, learner, tokenizer, step)
-        checkpoints.save(learner, step, {})
     exports.retain(lambda kept: kept <= step)
+    if step not in exports.list_steps():
+        export_policy(exports, learner, tokenizer, step)
+    if state is None:
+        checkpoints.save(learner, step, {})
     metrics = Metrics(config.home / "metrics.jsonl")
     evaluator = build_evaluator(config, network)
     evaluator.engine.load_policy(exports.get_path(step), step)  # building a model changes torch's default dtype

@@ -22,11 +22,6 @@ class Objective:
     kl: float
     entropy: float
 
-    @property
-    def is_ratio_only(self) -> bool:
-        """Whether a token of zero advantage has no gradient."""
-        return self.kl == 0 and self.entropy == 0
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenSums:

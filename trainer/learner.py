@@ -182,6 +182,7 @@ def build_parts(samples: Sequence[Sample], weights: Sequence[float], shape: Shap
 def compute_distribution(model: PreTrainedModel, rows: Rows, dtype: str) -> Tensor:
     """float32 [n, V]: log-probabilities of every token at the n predictions of `rows.mask`, row after row.
 
+    They are of the unmodified model (temperature 1), which is also what workers claim.
     Only loss-bearing positions reach the language-model head, which is where memory goes.
     """
     is_mixed = DTYPES[dtype] is not torch.float32 and model.dtype is torch.float32

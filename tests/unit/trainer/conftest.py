@@ -1,7 +1,7 @@
-"""A network in memory: a chain that mines when pumped, a coordinator whose batches follow from the published policies.
+"""A network in memory: a chain that mines when pumped, a coordinator whose batches follow from published policies.
 
-`World.run` builds a trainer on its disk and runs it to the end; `kill_at` raises at the n-th durable action, so a second
-`run` finds what a killed process would leave.
+`World.run` builds a trainer on its disk and runs it to the end; `kill_at` raises at the n-th durable action, so a
+second `run` finds what a killed process would leave.
 """
 
 import asyncio

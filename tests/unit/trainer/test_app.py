@@ -1,0 +1,93 @@
+"""The composition: who may train, which light imports the door has, and that real parts fit together."""
+
+import asyncio
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+
+from covey.errors import OperatorError
+from covey.network import Network
+from covey.protocol import rollout
+from covey.protocol.params import EnvironmentParams, ModelParams, PoolParams
+from trainer.app import build, build_learner, build_publisher, get_source
+from trainer.config import TrainerConfig
+
+pytestmark = pytest.mark.unit
+Build = Callable[..., Any]
+HEAVY = ("torch", "transformers", "numba", "reasoning_gym", "safetensors")
+
+
+def test_import__app_and_config__bring_no_heavy_package() -> None:
+    code = f"import sys, trainer.app, trainer.config; print([m for m in {HEAVY} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
+
+
+def test_build__key_that_is_not_the_trainers__is_refused(build_world: Build) -> None:
+    config = build_world().config
+    network = SimpleNamespace(
+        pool=1, terms=SimpleNamespace(trainer="0x" + "aa" * 20), wallet=SimpleNamespace(address="0x" + "bb" * 20)
+    )
+    with ThreadPoolExecutor(max_workers=1) as thread, pytest.raises(OperatorError, match="not_the_trainer"):
+        build(
+            config, cast(Network, network), decode=rollout.decode_json, publisher=cast(Any, None),
+            chain_thread=thread, stop=asyncio.Event(),
+        )  # fmt: skip
+
+
+def test_build__fresh_home__has_step_0_on_disk_and_nothing_on_chain(build_world: Build) -> None:
+    world = build_world()
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        ctx = world.build(thread, asyncio.Event())
+    assert (ctx.progress.step, ctx.progress.is_published) == (0, False)
+    assert sorted(path.name for path in (world.config.home / "exports").iterdir()) == ["0"]
+    assert sorted(path.name for path in (world.config.home / "checkpoints").iterdir()) == ["0"]
+    assert world.chain.hashes == []
+    source = get_source(world.config)
+    for name in ("model.safetensors", "tokenizer.json"):
+        assert (ctx.exports.get_path(0) / name).read_bytes() == (source / name).read_bytes()  # type: ignore[operator]
+
+
+def test_build__exported_policy_was_deleted__is_made_again_from_the_checkpoint(build_world: Build) -> None:
+    world = build_world(steps=1)
+    world.run()
+    weights = world.config.home / "exports" / "1" / "model.safetensors"
+    before = weights.read_bytes()
+    shutil.rmtree(weights.parent)
+    world.run()
+    assert weights.read_bytes() == before
+    assert len(world.chain.hashes) == 2
+
+
+def test_build_learner__settings__reach_their_places(build_world: Build) -> None:
+    params = PoolParams(name="t", environment=EnvironmentParams(kind="x"), model=ModelParams(compute_dtype="bfloat16"))
+    config = build_world().config.model_copy(update={"betas": (0.8, 0.95), "weight_decay": 0.3, "threads": 1})
+    learner, _ = build_learner(config, params)
+    assert {p.dtype for p in learner.model.parameters()} == {torch.float32}
+    (group,) = learner._optimizer.param_groups
+    assert (group["betas"], group["weight_decay"], group["lr"]) == ((0.8, 0.95), 0.3, 5e-4)
+    assert learner.vocabulary == 259
+    assert torch.get_num_threads() == 1
+    assert torch.are_deterministic_algorithms_enabled()
+
+
+def test_build_publisher__real_outbox_and_store__lie_where_the_settings_say(build_world: Build) -> None:
+    world = build_world()
+    network = SimpleNamespace(
+        pool=1, contracts=SimpleNamespace(policies=world.chain), chain=None, wallet=None, params=world.params
+    )
+    build_publisher(world.config, cast(Network, network))
+    assert (world.config.home / "outbox.sqlite3").exists()
+    assert (world.config.origin_root / "policies").is_dir()
+
+
+def test_get_source__setting__wins_over_the_shipped_model(build_world: Build) -> None:
+    config: TrainerConfig = build_world().config
+    assert get_source(config.model_copy(update={"initial_policy": "some/model"})) == "some/model"

@@ -1,0 +1,132 @@
+"""Folders that are whole or not there, and a learner that comes back as it was."""
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+
+from covey.errors import OperatorError
+from covey.model.files import load_model, load_tokenizer
+from covey.model.tiny import tiny_folder
+from covey.protocol.ids import GroupId, RolloutId, Step, TaskId
+from trainer.batch import Batch, Sample
+from trainer.checkpoint import Checkpoints, State, StepFolders, export_policy
+from trainer.grpo import Objective
+from trainer.learner import Learner, Optimiser, Shape
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def learner() -> Learner:
+    return Learner(
+        load_model(tiny_folder(), "float32"),
+        optimiser=Optimiser(learning_rate=1e-3, betas=(0.9, 0.99), epsilon=1e-8, weight_decay=0.0, warm_up=0, clip=1.0),
+        objective=Objective(epsilon=0.2, delta=4.0, kl=0.0, entropy=0.0),
+        shape=Shape(row_tokens=64, micro_batch_rows=8, compute_dtype="float32"),
+    )
+
+
+def teach(learner: Learner, token: int) -> None:
+    sample = Sample(
+        id=RolloutId(task=TaskId(0), group=GroupId(0), sibling=0), policy_version=Step(0), prompt=(2, 70),
+        tokens=(token, 1), reward=1.0, advantage=1.0, old=(-5.0, -5.0),
+    )  # fmt: skip
+    learner.update(Batch(samples=(sample,), weights=(0.5,), tokens=2))
+
+
+def test_restore__nothing_saved__is_none(learner: Learner, tmp_path: Path) -> None:
+    assert Checkpoints(tmp_path, keep=2).restore(learner) is None
+
+
+def test_restore__after_more_updates__brings_weights_and_moments_back(learner: Learner, tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    teach(learner, 71)
+    checkpoints.save(learner, Step(1), {"loss": 0.5, "tokens": 2})
+    weights = copy.deepcopy(learner.model.state_dict())
+    moments = {name: tensor.clone() for name, tensor in learner.get_optimizer_tensors().items()}
+    teach(learner, 72)
+    assert Checkpoints(tmp_path, keep=2).restore(learner) == State(
+        step=Step(1), updates=1, report={"loss": 0.5, "tokens": 2}
+    )
+    assert learner.updates == 1
+    assert all(torch.equal(weights[name], tensor) for name, tensor in learner.model.state_dict().items())
+    restored = learner.get_optimizer_tensors()
+    assert restored.keys() == moments.keys()
+    assert all(torch.equal(moments[name], restored[name]) for name in moments)
+
+
+def test_restore__step_0__has_a_fresh_optimizer(learner: Learner, tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    checkpoints.save(learner, Step(0), {})
+    teach(learner, 71)
+    assert checkpoints.restore(learner) == State(step=Step(0), updates=0, report={})
+    assert learner.get_optimizer_tensors() == {}
+
+
+def test_save__more_than_kept__newest_stay(learner: Learner, tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    for step in (8, 9, 10, 11):
+        checkpoints.save(learner, Step(step), {})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["10", "11"]
+    state = checkpoints.restore(learner)
+    assert state is not None
+    assert state.step == 11
+
+
+@pytest.mark.parametrize("name", ["masters.safetensors", "optimizer.safetensors", "state.json"])
+@pytest.mark.parametrize("content", [b"", b"{}", b"\xff" * 100])
+def test_restore__damaged_file__says_what_to_do(learner: Learner, tmp_path: Path, name: str, content: bytes) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    teach(learner, 71)
+    checkpoints.save(learner, Step(1), {})
+    (tmp_path / "1" / name).write_bytes(content)
+    with pytest.raises(OperatorError, match="bad_checkpoint"):
+        checkpoints.restore(learner)
+
+
+def test_add__writer_dies__leaves_no_folder_and_the_next_process_cleans_up(tmp_path: Path) -> None:
+    folders = StepFolders(tmp_path)
+
+    def die(folder: Path) -> None:
+        (folder / "half").write_bytes(b"x")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        folders.add(Step(3), die)
+    assert folders.list_steps() == []
+    again = StepFolders(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    again.add(Step(3), lambda folder: (folder / "whole").touch())
+    assert again.list_steps() == [3]
+    assert (again.get_path(Step(3)) / "whole").exists()
+
+
+def test_add__folder_stands_there__is_replaced_as_a_whole(tmp_path: Path) -> None:
+    folders = StepFolders(tmp_path)
+    folders.add(Step(1), lambda folder: (folder / "old").touch())
+    folders.add(Step(1), lambda folder: (folder / "new").touch())
+    assert [path.name for path in (tmp_path / "1").iterdir()] == ["new"]
+
+
+def test_retain__some_steps__removes_the_others_only(tmp_path: Path) -> None:
+    folders = StepFolders(tmp_path)
+    for step in (1, 2, 10, 11):
+        folders.add(Step(step), lambda folder: (folder / "x").touch())
+    folders.retain(lambda step: step in (2, 10))
+    assert folders.list_steps() == [2, 10]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_export_policy__equal_masters__equal_bytes_and_another_update_differs(learner: Learner, tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(tiny_folder())
+    first = export_policy(StepFolders(tmp_path / "a"), learner, tokenizer, Step(0))
+    second = export_policy(StepFolders(tmp_path / "b"), learner, tokenizer, Step(7))
+    names = sorted(path.name for path in first.iterdir())
+    assert "model.safetensors" in names
+    assert all((first / name).read_bytes() == (second / name).read_bytes() for name in names)
+    assert (first / "model.safetensors").read_bytes() == (tiny_folder() / "model.safetensors").read_bytes()
+    teach(learner, 71)
+    third = export_policy(StepFolders(tmp_path / "a"), learner, tokenizer, Step(1))
+    assert (third / "model.safetensors").read_bytes() != (first / "model.safetensors").read_bytes()

@@ -1,0 +1,111 @@
+"""Common noise, honest means, and a background that neither loses nor doubles a step."""
+
+import asyncio
+from pathlib import Path
+from threading import Event as Flag
+
+import pytest
+
+from covey.engines.base import Request
+from covey.engines.hf import HuggingFaceEngine
+from covey.environments.base import Environment
+from covey.model.text import decode_completion, encode_prompt
+from covey.model.tiny import tiny_folder
+from covey.protocol.ids import Step
+from trainer.evaluation import Background, Evaluator, compute_seed
+
+pytestmark = pytest.mark.unit
+
+
+def test_compute_seed__prompts_and_samples__all_differ_and_fit_63_bits() -> None:
+    seeds = {compute_seed(seed, i, j) for seed in (0, 1) for i in range(50) for j in range(4)}
+    assert len(seeds) == 400
+    assert all(0 <= seed < 1 << 63 for seed in seeds)
+    # sha256("covey.evaluation/0/0/0"), first 8 bytes, halved
+    assert compute_seed(0, 0, 0) == 6966992129750184359
+
+
+def test_evaluate__shipped_model__is_the_mean_of_single_completions(environment: Environment) -> None:
+    evaluator = Evaluator(
+        engine=HuggingFaceEngine(max_batch=7), environment=environment, prompts=6, samples=3, seed=4, max_tokens=8
+    )
+    reward = evaluator.evaluate(tiny_folder(), Step(2))
+    assert evaluator.engine.policy_version == 2
+    engine, rewards = HuggingFaceEngine(), []
+    engine.load_policy(tiny_folder(), 0)
+    for i, prompt in enumerate(environment.held_out(6)):
+        for j in range(3):
+            tokens = tuple(encode_prompt(engine.tokenizer, prompt.text))
+            (done,) = engine.generate(
+                [Request(prompt=tokens, seed=compute_seed(4, i, j), max_tokens=8)], temperature=1.0
+            )
+            answer = decode_completion(engine.tokenizer, done.tokens)
+            rewards.append(float(done.finished and answer == prompt.text.rpartition(" ")[2][::-1]))
+    assert reward == sum(rewards) / 18
+    assert 0 < reward < 1
+    assert evaluator.evaluate(tiny_folder(), Step(9)) == reward  # the noise does not depend on the step
+
+
+async def test_background__several_steps__run_in_order_once_each() -> None:
+    seen: list[int] = []
+    background = Background(evaluate=seen.append, on_failure=lambda: seen.append(-1))
+    for step in (0, 1, 1, 2):
+        background.add(Step(step))
+    assert background.waiting == (0, 1, 2)
+    await background.finish()
+    assert seen == [0, 1, 2]
+    assert background.waiting == ()
+    background.add(Step(3))
+    await background.finish()
+    assert seen == [0, 1, 2, 3]
+
+
+async def test_stop__one_under_way__is_finished_and_the_others_forgotten() -> None:
+    seen: list[int] = []
+    begun, go = asyncio.Event(), Flag()
+    running = asyncio.get_running_loop()
+
+    def evaluate(step: Step) -> None:
+        running.call_soon_threadsafe(begun.set)
+        go.wait(10)
+        seen.append(step)
+
+    background = Background(evaluate=evaluate, on_failure=go.set)
+    for step in range(3):
+        background.add(Step(step))
+    await begun.wait()
+    go.set()
+    await background.stop()
+    assert seen == [0]
+
+
+async def test_background__evaluation_raises__is_told_and_finish_raises_it() -> None:
+    told = asyncio.Event()
+
+    def fail(step: Step) -> None:
+        raise ValueError("no grader")
+
+    background = Background(evaluate=fail, on_failure=told.set)
+    background.add(Step(0))
+    await asyncio.wait_for(told.wait(), 10)
+    with pytest.raises(ValueError, match="no grader"):
+        await background.finish()
+
+
+async def test_finish__nothing_added__returns() -> None:
+    background = Background(evaluate=lambda _: None, on_failure=lambda: None)
+    await background.finish()
+    await background.stop()
+
+
+def test_evaluate__folder_that_does_not_fit__is_refused(environment: Environment, tmp_path: Path) -> None:
+    evaluator = Evaluator(
+        engine=HuggingFaceEngine(base=tiny_folder()),
+        environment=environment,
+        prompts=1,
+        samples=1,
+        seed=0,
+        max_tokens=8,
+    )
+    with pytest.raises(Exception, match="policy_mismatch"):
+        evaluator.evaluate(tmp_path, Step(0))

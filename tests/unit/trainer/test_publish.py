@@ -1,0 +1,142 @@
+"""One publication a step, whatever the chain and the outbox went through before."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from covey.chain.client import Call
+from covey.chain.outbox import Attempt, IntentState, SqliteOutbox
+from covey.errors import OperatorError, ProtocolError, TransientError
+from covey.protocol.ids import Address, Hash, PoolId, Step
+from covey.protocol.manifest import Manifest
+from covey.shardcast.store import ShardStore
+from trainer.publish import Publisher
+
+pytestmark = pytest.mark.unit
+
+POOL = PoolId(5)
+ONE, TWO = Hash("0x" + "01" * 32), Hash("0x" + "02" * 32)
+
+
+class Chain:
+    """Blocks come when `mine` is called; a pump only signs."""
+
+    def __init__(self) -> None:
+        self.hashes: list[Hash] = []
+        self.outbox = SqliteOutbox(":memory:")
+        self.pumps = 0
+
+    def steps_of(self, pool: PoolId) -> int:
+        return len(self.hashes)
+
+    def policy_of(self, pool: PoolId, step: Step) -> Hash:
+        return self.hashes[step]
+
+    def publish(self, pool: PoolId, step: Step, manifest_hash: Hash) -> Call:
+        data = json.dumps([pool, step, manifest_hash]).encode()
+        return Call(to=Address("0x" + "11" * 20), data=data, label="publish")
+
+    def pump(self) -> int:
+        self.pumps += 1
+        for entry in self.outbox.list_pending():
+            if entry.nonce is None:
+                attempt = Attempt(hash=TWO, raw=b"", max_fee=1, priority_fee=1, signed_at=1)
+                self.outbox.record_signed(entry.intent.key, 0, attempt)
+        return 1
+
+    def mine(self) -> None:
+        for entry in self.outbox.list_pending():
+            self.hashes.append(json.loads(entry.intent.call.data)[2])
+            self.outbox.record_mined(entry.intent.key, 1, TWO)
+
+
+@pytest.fixture
+def chain() -> Any:
+    chain = Chain()
+    yield chain
+    chain.outbox.close()
+
+
+def build(chain: Chain, root: Path, keep: int = 5) -> Publisher:
+    return Publisher(pool=POOL, registry=chain, outbox=chain.outbox, pump=chain.pump, store=ShardStore(root), keep=keep)
+
+
+def find_state(chain: Chain, key: str) -> IntentState:
+    entry = chain.outbox.find(key)
+    assert entry is not None
+    return entry.state
+
+
+def test_offer__folder_of_files__manifest_in_the_origin_has_the_returned_hash(chain: Chain, tmp_path: Path) -> None:
+    folder = tmp_path / "policy"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(b"weights")
+    publisher = build(chain, tmp_path / "origin")
+    found = publisher.offer(folder, Step(3))
+    data = ShardStore(tmp_path / "origin").get_manifest_path(POOL, 3).read_bytes()
+    manifest = Manifest.from_bytes(data, found)
+    assert (manifest.pool, manifest.step) == (POOL, 3)
+    assert [file.name for file in manifest.files] == ["model.safetensors"]
+    assert publisher.offer(folder, Step(3)) == found
+    assert chain.hashes == []  # nothing is on chain before everything is on disk
+
+
+def test_offer__more_than_kept__oldest_goes(chain: Chain, tmp_path: Path) -> None:
+    folder = tmp_path / "policy"
+    folder.mkdir()
+    publisher = build(chain, tmp_path / "origin", keep=2)
+    for step in range(4):
+        (folder / "model.safetensors").write_bytes(bytes([step]))
+        publisher.offer(folder, Step(step))
+    store = ShardStore(tmp_path / "origin")
+    assert store.list_steps(POOL) == [2, 3]
+    assert len(list((store.root / "shards").iterdir())) == 2
+
+
+def test_advance__until_it_is_mined__is_false_then_true(chain: Chain, tmp_path: Path) -> None:
+    publisher = build(chain, tmp_path)
+    assert publisher.advance(Step(0), ONE) is False
+    assert publisher.advance(Step(0), ONE) is False
+    chain.mine()
+    assert publisher.advance(Step(0), ONE) is True
+    assert chain.hashes == [ONE]
+    assert find_state(chain, "publish/5/0") is IntentState.MINED
+
+
+def test_advance__already_on_chain_and_an_empty_outbox__sends_nothing(chain: Chain, tmp_path: Path) -> None:
+    chain.hashes.append(ONE)
+    assert build(chain, tmp_path).advance(Step(0), ONE) is True
+    assert chain.outbox.find("publish/5/0") is None
+    assert chain.pumps == 0
+
+
+def test_advance__another_hash_on_chain__is_refused(chain: Chain, tmp_path: Path) -> None:
+    chain.hashes.append(TWO)
+    with pytest.raises(OperatorError, match="another_policy"):
+        build(chain, tmp_path).advance(Step(0), ONE)
+
+
+def test_advance__another_hash_in_the_outbox__is_refused(chain: Chain, tmp_path: Path) -> None:
+    publisher = build(chain, tmp_path)
+    publisher.advance(Step(0), ONE)
+    with pytest.raises(ProtocolError, match="intent_conflict"):
+        publisher.advance(Step(0), TWO)
+
+
+def test_advance__contract_says_no__stops_with_its_reason(chain: Chain, tmp_path: Path) -> None:
+    publisher = build(chain, tmp_path)
+    publisher.advance(Step(0), ONE)
+    chain.outbox.record_reverted("publish/5/0", "PoolNotActive", None)
+    with pytest.raises(OperatorError, match="PoolNotActive"):
+        publisher.advance(Step(0), ONE)
+
+
+def test_advance__its_block_is_gone__is_a_reason_to_wait(chain: Chain, tmp_path: Path) -> None:
+    publisher = build(chain, tmp_path)
+    publisher.advance(Step(0), ONE)
+    chain.mine()
+    chain.hashes.clear()
+    with pytest.raises(TransientError, match="reorganised"):
+        publisher.advance(Step(0), ONE)

@@ -1,0 +1,163 @@
+"""What the trainer decides, value by value."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from covey.errors import OperatorError, ProtocolError
+from covey.protocol import rollout
+from covey.protocol.canonical import sha256
+from covey.protocol.ids import GroupId, Hash, RolloutId, Step, TaskId
+from covey.protocol.params import EnvironmentParams, ModelParams, PoolParams
+from covey.protocol.rollout import Rollout
+from covey.protocol.wire import BatchItem, BatchOrder
+from covey.sandbox import Sandbox, SandboxError
+from trainer import service
+from trainer.batch import Sample
+from trainer.learner import UpdateMetrics
+
+pytestmark = pytest.mark.unit
+
+PARAMS = PoolParams(
+    name="test", environment=EnvironmentParams(kind="reasoning_gym"), model=ModelParams(max_prompt_tokens=16),
+    group_size=2, groups_per_step=4, groups_per_task=2, max_staleness=1,
+)  # fmt: skip
+
+
+def build_rows(groups: int = 2, **changes: Any) -> list[Rollout]:
+    row = Rollout(
+        group=GroupId(0), sibling=0, seed=1, prompt=(2, 7), tokens=(5, 1), logprobs=(-0.5, -0.25), proofs=(),
+        finished=True, reward=1.0,
+    )  # fmt: skip
+    return [replace(row, group=GroupId(g), sibling=s, **changes) for g in range(groups) for s in range(2)]
+
+
+def build_item(file: bytes, **changes: Any) -> BatchItem:
+    item = BatchItem(
+        receipt_hash=Hash("0x" + "22" * 32), task=TaskId(4), policy_version=Step(3), work_key=sha256(file),
+        manifest_hash=Hash("0x" + "33" * 32), url="http://127.0.0.1/x", replayed=True,
+    )  # fmt: skip
+    return item.model_copy(update=changes)
+
+
+def read(file: bytes, item: BatchItem | None = None, **changes: Any) -> Any:
+    given = {"vocabulary": 259, "decode": rollout.decode_json} | changes
+    return service.read_work(item or build_item(file), file, PARAMS, **given)
+
+
+@pytest.mark.parametrize(("step", "published"), [(0, 0), (0, 1), (5, 5), (5, 6)])
+def test_require_resumable__next_or_newest__goes_on(step: int, published: int) -> None:
+    service.require_resumable(Step(step), published)
+
+
+@pytest.mark.parametrize(("step", "published", "where"), [(0, 2, "behind"), (5, 4, "ahead of"), (5, 0, "ahead of")])
+def test_require_resumable__anything_else__is_another_trainers(step: int, published: int, where: str) -> None:
+    with pytest.raises(OperatorError, match=f"{where} the chain"):
+        service.require_resumable(Step(step), published)
+
+
+def test_is_finished__limit_or_none__ends_at_the_limit_only() -> None:
+    assert [service.is_finished(Step(step), 2) for step in range(4)] == [False, False, True, True]
+    assert not service.is_finished(Step(10**6), None)
+    assert service.is_finished(Step(0), 0)
+
+
+def test_is_evaluated__every_fourth_and_the_last__by_hand() -> None:
+    chosen = [step for step in range(11) if service.is_evaluated(Step(step), steps=10, every=4)]
+    assert chosen == [0, 4, 8, 10]
+
+
+@pytest.mark.parametrize(("version", "is_fine"), [(5, True), (4, True), (3, False), (6, False)])
+def test_require_order__policy_of_each_age__at_most_the_bound(version: int, is_fine: bool) -> None:
+    order = BatchOrder(step=Step(5), items=(build_item(b"x", policy_version=version),))
+    if is_fine:
+        service.require_order(order, Step(5), PARAMS)
+    else:
+        with pytest.raises(ProtocolError, match="stale_batch"):
+            service.require_order(order, Step(5), PARAMS)
+
+
+def test_require_order__another_step__is_refused() -> None:
+    with pytest.raises(ProtocolError, match="wrong_batch"):
+        service.require_order(BatchOrder(step=Step(4), items=()), Step(5), PARAMS)
+
+
+def test_read_work__honest_file__is_its_rows_with_the_orders_facts() -> None:
+    rows = build_rows()
+    work = read(rollout.encode(rows))
+    assert work.rollouts == tuple(rows)
+    assert (work.task, work.policy_version, work.replayed) == (4, 3, True)
+    assert read(rollout.encode(rows), build_item(rollout.encode(rows), replayed=False)).replayed is False
+
+
+def test_read_work__through_the_sandbox__is_the_same() -> None:
+    rows = build_rows()
+    with Sandbox("covey.protocol.rollout:decode_json", seconds=10) as sandbox:
+        work = read(rollout.encode(rows), decode=sandbox.call)
+        assert work.rollouts == tuple(rows)
+        assert read(b"PAR1 no file", decode=sandbox.call) is None
+
+
+def test_read_work__file_swapped__is_refused() -> None:
+    with pytest.raises(ProtocolError, match="digest_mismatch"):
+        read(rollout.encode(build_rows(1)), build_item(rollout.encode(build_rows(2))))
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        build_rows(3),  # more than a task has
+        build_rows()[:3],
+        build_rows()[1:],
+        [],
+        [*build_rows(1), *build_rows(1)],
+        build_rows(tokens=(259, 1)),
+        build_rows(prompt=(2, 300)),
+        build_rows(prompt=(2,) * 17),
+    ],
+)
+def test_read_work__content_that_cannot_be_trained_on__is_left_out(rows: list[Rollout]) -> None:
+    assert read(rollout.encode(rows)) is None
+
+
+def test_read_work__decoder_dies__is_left_out() -> None:
+    def die(_: bytes) -> bytes:
+        raise SandboxError("sandbox_died", "out of memory")
+
+    assert read(rollout.encode(build_rows()), decode=die) is None
+
+
+@given(st.binary(max_size=200))
+def test_read_work__any_bytes__never_raise(file: bytes) -> None:
+    assert read(file) is None
+
+
+def test_build_report__two_updates__means_and_the_largest_norm() -> None:
+    def sample(version: int, reward: float, advantage: float, tokens: int) -> Sample:
+        return Sample(
+            id=RolloutId(task=TaskId(0), group=GroupId(0), sibling=0), policy_version=Step(version), prompt=(2,),
+            tokens=(5,) * tokens, reward=reward, advantage=advantage, old=None,
+        )  # fmt: skip
+
+    first = UpdateMetrics(
+        loss=0.5, gradient_norm=2.0, clip_ratio=0.1, ratio_mean=1.0, entropy=3.0, kl=0.0, learning_rate=0.1,
+        tokens=10, trained_tokens=8,
+    )  # fmt: skip
+    second = replace(first, loss=1.5, gradient_norm=1.0, clip_ratio=0.3, learning_rate=0.2, tokens=6)
+    samples = [sample(5, 1.0, 1.0, 2), sample(4, 0.0, -1.0, 4), sample(4, 0.0, 0.0, 3), sample(5, 0.0, 0.0, 7)]
+    report = service.build_report(samples, [first, second], step=Step(5), left_out=1)
+    expected = {
+        "reward_mean": 0.25, "live_share": 0.5, "staleness_mean": 0.5, "completion_tokens_mean": 4.0, "loss": 1.0,
+        "clip_ratio": 0.2, "ratio_mean": 1.0, "entropy": 3.0, "kl": 0.0, "gradient_norm": 2.0, "learning_rate": 0.2,
+        "tokens": 16, "samples": 4, "left_out": 1,
+    }  # fmt: skip
+    assert report == pytest.approx(expected)
+
+
+def test_build_report__nothing_left_to_train_on__is_zeros() -> None:
+    report = service.build_report([], [], step=Step(5), left_out=4)
+    assert report["left_out"] == 4
+    assert sum(report.values()) == 4
