@@ -56,7 +56,7 @@ wheel: setup ## Build the wheel and try it in a clean environment
 
 check: lint types floors abi-check test wheel ## What CI runs
 
-bench: setup ## Run a benchmark: make bench NAME=walk
+bench: setup ## Run a benchmark: make bench NAME=walk; numbers go to build/bench
 	@$(BIN)/python -m benchmarks.$(NAME) $(ARGS)
 
 clean: ## Remove everything that the other verbs made

@@ -12,7 +12,7 @@ from pathlib import Path
 from covey.errors import OperatorError
 
 STOP_SECONDS = 10.0
-_PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV")
+_PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "VIRTUAL_ENV")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +28,8 @@ class Processes:
     """Starts `covey ...` commands and ends them all."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
+        self._folder, self._scratch = folder, folder / "tmp"
+        self._scratch.mkdir(parents=True, exist_ok=True)
         self.running: list[Running] = []
 
     def start(self, name: str, *arguments: str) -> Running:
@@ -41,7 +41,7 @@ class Processes:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env=_build_environment(),
+                env=_build_environment(self._scratch),
                 start_new_session=True,  # Ctrl-C is for the demo; it ends the others in order
             )
         running = Running(name=name, process=process, log=log)
@@ -90,9 +90,15 @@ def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
         os.killpg(process.pid, number)
 
 
-def _build_environment() -> dict[str, str]:
-    """One thread for each process: several busy processes with more collapse on a small machine."""
-    fixed = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+def _build_environment(scratch: Path) -> dict[str, str]:
+    """One thread for each process: several busy processes with more collapse on a small machine.  Temporary files of
+    libraries go where the demo's own files go, and vanish with them."""
+    fixed = {
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "TMPDIR": str(scratch),
+    }
     return {name: os.environ[name] for name in _PASSED_ON if name in os.environ} | fixed
 
 

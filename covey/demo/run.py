@@ -59,11 +59,15 @@ class Demo:
 
     def set_up(self) -> None:
         """From nothing to a network of processes that start."""
-        self.screen.say("chain, contracts, pool, stakes, registrations")
-        self.stage.open()
+        self.set_up_chain()
         self.stage.start_all()
         count = len(self.stage.processes.running) + 1
         self.screen.say(f"{count} processes start; the coordinator's API is {self.stage.url}/docs")
+
+    def set_up_chain(self) -> None:
+        """Everything that must be on chain before the first process starts."""
+        self.screen.say("chain, contracts, pool, stakes, registrations")
+        self.stage.open()
 
     async def watch(self) -> None:
         """Until the trainer has published and evaluated its last policy."""

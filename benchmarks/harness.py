@@ -1,0 +1,66 @@
+"""What every benchmark does with its numbers: a table on screen, JSON under build/bench."""
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from covey.files import write_atomically
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A number under the name that others quote.  Example: name="walk_seconds", value=95.1, unit="s", n=1."""
+
+    name: str
+    value: float
+    unit: str
+    n: int
+    """Of how many measurements."""
+    peer: str = ""
+    """What it was measured against in the same run."""
+
+
+def describe_machine() -> dict[str, str | int]:
+    """What the numbers were seen on."""
+    model = next(
+        (line.split(":", 1)[1].strip() for line in _read("/proc/cpuinfo") if line.startswith("model name")), ""
+    )
+    return {
+        "cpu": model,
+        "cores": os.cpu_count() or 0,
+        "python": platform.python_version(),
+        "system": platform.system(),
+    }
+
+
+def report(name: str, claims: Sequence[Claim]) -> Path:
+    """Show the claims and write build/bench/<name>.json; return its path."""
+    table = Table("claim", "value", "unit", "n", "peer", title=name)
+    for claim in claims:
+        table.add_row(claim.name, f"{claim.value:.4g}", claim.unit, str(claim.n), claim.peer)
+    Console().print(table)
+    path = Path("build/bench") / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    values = {
+        "machine": describe_machine(),
+        "command": " ".join(
+            ["make bench", f"NAME={name}", *(["ARGS=" + " ".join(sys.argv[1:])] if sys.argv[1:] else [])]
+        ),
+        "claims": [asdict(claim) for claim in claims],
+    }
+    write_atomically(path, json.dumps(values, indent=2).encode() + b"\n")
+    return path
+
+
+def _read(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []

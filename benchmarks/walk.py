@@ -1,0 +1,50 @@
+"""The whole network by one command: how long it takes, what it learns, how fast a command answers.
+
+`make bench NAME=walk` runs `covey demo` with its defaults; ARGS are passed on to it.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.harness import Claim, report
+
+
+def time_help(runs: int = 5) -> float:
+    """Seconds of `covey --help`, the least of some runs."""
+    taken = []
+    for _ in range(runs):
+        started = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "covey", "--help"], check=True, stdout=subprocess.DEVNULL)
+        taken.append(time.perf_counter() - started)
+    return min(taken)
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "summary.json"
+        code = subprocess.run(
+            [sys.executable, "-m", "covey", "demo", "--json", str(file), *sys.argv[1:]], check=False
+        ).returncode
+        summary = json.loads(file.read_text())
+    reward, steps = summary["reward"], summary["steps"]
+    report(
+        "walk",
+        [
+            Claim(name="walk_seconds", value=summary["seconds"], unit="s", n=1),
+            Claim(name="walk_steps", value=steps, unit="steps", n=1),
+            Claim(name="walk_reward_gain", value=sum(reward[-3:]) / 3 - reward[0], unit="reward", n=512),
+            Claim(name="walk_accepted", value=summary["accepted"], unit="submissions", n=1),
+            Claim(name="walk_slashed", value=len(summary["slashed"]), unit="cheats", n=1),
+            Claim(name="walk_honest_slashed", value=summary["honest_slashed"], unit="workers", n=1),
+            Claim(name="help_seconds", value=time_help(), unit="s", n=5),
+        ],
+    )
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

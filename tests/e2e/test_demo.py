@@ -1,0 +1,113 @@
+"""`covey demo` as a person runs it: its exit code, its JSON, its repeatability, and what Ctrl-C leaves behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+KEYS = {
+    "steps",
+    "seconds",
+    "reward",
+    "accepted",
+    "rejected",
+    "slashed",
+    "honest_slashed",
+    "claimed",
+    "cumulative",
+    "policies",
+    "processes",
+}
+
+
+def start_demo(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """The command, with a temporary folder of its own, so that what it leaves can be seen."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "covey", "demo", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"TMPDIR": str(folder)},
+        start_new_session=True,
+    )
+
+
+def find_processes(word: str) -> list[str]:
+    """Command lines of all processes that name `word`."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().replace(b"\0", b" ").decode()
+        except OSError:
+            continue
+        if word in line:
+            found.append(line)
+    return found
+
+
+@pytest.fixture
+def folder():
+    with tempfile.TemporaryDirectory(prefix="covey-test-") as name:
+        yield Path(name)
+
+
+def run_demo(folder: Path, *arguments: str, seconds: float = 240) -> tuple[int, str, dict]:
+    file = folder / "summary.json"
+    process = start_demo(folder, "--json", str(file), *arguments)
+    try:
+        output, _ = process.communicate(timeout=seconds)
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            process.wait(30)
+    return process.returncode, output, json.loads(file.read_text()) if file.exists() else {}
+
+
+def test_demo__six_steps_with_cheats__exit_0_and_the_promised_json(folder):
+    code, output, summary = run_demo(folder, "--steps", "6", "--workers", "2", "--cheats", "2")
+    assert code == 0, output
+    assert set(summary) == KEYS
+    assert summary["steps"] == 6
+    assert len(summary["reward"]) == 7
+    assert sum(summary["reward"][-3:]) / 3 - summary["reward"][0] >= 0.25
+    assert len(summary["slashed"]) == 2
+    assert set(summary["rejected"]) == {"proof", "token_margin"}
+    assert summary["honest_slashed"] == 0
+    assert summary["claimed"] == summary["cumulative"] > 0
+    assert list(summary["policies"]) == [str(n) for n in range(7)]
+    assert all(len(value) == 66 for value in summary["policies"].values())
+    assert summary["processes"] == 13
+    assert summary["accepted"] >= 24
+    assert [path.name for path in folder.iterdir()] == ["summary.json"]
+    assert "reward at temperature 1 on held-out prompts" in output
+    assert find_processes(str(folder)) == []
+
+
+def test_demo__same_seed_twice__equal_policies(folder):
+    options = ("--steps", "2", "--workers", "1", "--cheats", "0", "--max-staleness", "0", "--seed", "7")
+    _, _, first = run_demo(folder, *options)
+    _, _, second = run_demo(folder, *options)
+    assert len(first["policies"]) == 3
+    assert first["policies"] == second["policies"]
+    assert first["reward"] == second["reward"]
+
+
+@pytest.mark.parametrize(("seconds", "number"), [(0.6, signal.SIGINT), (8.0, signal.SIGINT), (14.0, signal.SIGTERM)])
+def test_demo__interrupted__leaves_no_process_and_no_file(folder, seconds, number):
+    process = start_demo(folder, "--steps", "3")
+    time.sleep(seconds)  # the moment is the point of the test
+    process.send_signal(number)
+    process.communicate(timeout=40)
+    assert process.returncode != 0
+    deadline = time.monotonic() + 10
+    while find_processes(str(folder)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert find_processes(str(folder)) == []
+    assert list(folder.iterdir()) == []

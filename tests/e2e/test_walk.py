@@ -1,0 +1,189 @@
+"""docs/walk.md as code: one rollout from assignment to settlement, once honestly and once for every cheat."""
+
+import asyncio
+
+import pytest
+
+import trainer.loop
+import validator.enforcement
+import validator.loop
+import worker.loop
+from covey import cheats
+from covey.chain.structs import CaseState as ChainCase
+from covey.demo.cast import CHALLENGE_SECONDS, MIN_STAKE, PRICE, VETO_SECONDS, DemoOptions
+from covey.demo.stage import POOL
+from covey.protocol import messages
+from covey.protocol.manifest import Manifest
+from covey.protocol.status import CaseState, StepState, SubmissionState, TaskState
+from covey.protocol.verdict import Reason
+from tests.e2e.walking import Walk, open_walk
+
+pytestmark = [pytest.mark.e2e]
+
+
+async def publish_and_plan(walk: Walk) -> None:
+    """Stops 1 and 2."""
+    assert await trainer.loop.publish(walk.trainer)
+    manifest = Manifest.model_validate_json((walk.stage.cast.folder / "origin/policies/1/0.json").read_bytes())
+    assert walk.stage.contracts.policies.policy_of(POOL, 0) == manifest.compute_hash()
+    await walk.follow()
+    with walk.coordinator.database.read() as repository:
+        tasks = repository.list_tasks(TaskState.PENDING)
+        assert repository.get_step(0).state is StepState.OPEN
+    # staleness 0: one batch of 16 groups, 4 to a task
+    assert [(task.id, task.policy_version, task.groups) for task in tasks] == [(n, 0, 4) for n in (1, 2, 3, 4)]
+
+
+async def work(walk: Walk) -> None:
+    """Stops 3 to 9 for one task: the worker waits, Celery's job assigns, the worker does the rest."""
+    (ctx,) = walk.workers.values()
+    await ctx.network.coordinator.register()
+    before = len(list_submissions(walk))
+    cycle = asyncio.create_task(worker.loop.cycle(ctx))
+    await walk.until(cycle.done, walk.run_jobs)
+    await cycle
+    assert len(list_submissions(walk)) == before + 1
+
+
+def list_submissions(walk: Walk):
+    with walk.coordinator.database.read() as repository:
+        return list(reversed(repository.list_recent_submissions(100)))
+
+
+async def judge(walk: Walk) -> None:
+    """Stops 10 and 11: every validator takes its turn until nothing is undecided."""
+
+    async def turns() -> None:
+        for ctx in walk.validators:
+            await validator.loop.cycle(ctx)
+
+    await walk.until(
+        lambda: all(s.state is not SubmissionState.SUBMITTED for s in list_submissions(walk)), walk.run_jobs, turns
+    )
+
+
+async def test_walk__honest__fifteen_stops(tmp_path):
+    async with open_walk(tmp_path / "net", DemoOptions(steps=1, workers=1, cheats=0, max_staleness=0)) as walk:
+        (ctx,) = walk.workers.values()
+        await publish_and_plan(walk)  # 1, 2
+
+        await work(walk)  # 3 to 9
+        (row,) = list_submissions(walk)
+        assert row.state is SubmissionState.SUBMITTED
+        assert ctx.engine.policy_version == 0
+        with walk.coordinator.database.read() as repository:
+            task = repository.get_task(row.task)
+        assert (task.state, task.node) == (TaskState.SUBMITTED, ctx.network.wallet.address)
+        folder = ctx.outgoing._root
+        assert list(folder.glob("*.parquet")) == []  # countersigned: nothing waits to be sent
+        assert [path.name for path in (folder / "sent").iterdir()] == [f"{row.task}-{row.lease}.json"]
+
+        await judge(walk)  # 10, 11
+        (row,) = list_submissions(walk)
+        assert row.state is SubmissionState.ACCEPTED
+        assert row.units == row.receipt_units > 0
+        with walk.coordinator.database.read() as repository:
+            verdicts = [j.verdict for j in repository.get_submission(row.receipt_hash).judgements]
+        assert len(verdicts) == 2  # a quorum of two, of three validators
+        assert len({v["validator"] for v in verdicts}) == 2
+
+        for _ in range(3):
+            await work(walk)
+        await judge(walk)
+        with walk.coordinator.database.read() as repository:
+            assert repository.get_step(0).state is StepState.READY  # 12
+            assert [s.task for s in repository.list_batch(0)] == [1, 2, 3, 4]
+
+        await trainer.loop.cycle(walk.trainer)  # 13: claim, pack, update
+        assert walk.trainer.progress.step == 1
+        assert await trainer.loop.publish(walk.trainer)
+        await walk.follow()
+        with walk.coordinator.database.read() as repository:
+            assert repository.get_step(0).state is StepState.TRAINED
+            assert repository.get_step(1).state is StepState.OPEN
+            assert repository.list_tasks(TaskState.PENDING) == []  # max_steps: nothing could be trained on it
+
+        walk.stage.command("pool", "end", key="operator")  # 14
+        await walk.follow()
+        await walk.until(lambda: walk.stage.contracts.ledger.epochs_of(POOL) == 1, walk.run_jobs, walk.follow)
+        await walk.follow()
+        rows = list_submissions(walk)
+        assert {r.state for r in rows} == {SubmissionState.SETTLED}
+        units = sum(r.units for r in rows)
+        assert walk.stage.contracts.ledger.units_of(POOL) == units
+        walk.stage.advance_clock(CHALLENGE_SECONDS + VETO_SECONDS + 1)
+        player = walk.stage.cast.players[0]
+        claimed = await asyncio.to_thread(
+            walk.stage.command, "rewards", "claim", "--coordinator-url", walk.stage.url, key=player.contributor
+        )
+        assert claimed["claimed"] == units * PRICE
+        await validator.enforcement.cycle(walk.validators[0])  # 15: nobody to slash
+        contributor = walk.stage.cast.get_address(player.contributor)
+        assert walk.stage.contracts.stakes.stake_of(POOL, 0, contributor) == 2 * MIN_STAKE
+
+
+CHEATS = {
+    "quantized": (cheats.get_cheat("quantized"), Reason.PROOF),
+    "best-of-n": (cheats.get_cheat("best-of-n"), Reason.TOKEN_MARGIN),
+}
+
+
+@pytest.mark.parametrize("name", CHEATS)
+async def test_walk__cheat__is_slashed_and_unpaid(tmp_path, name):
+    cheat, reason = CHEATS[name]
+    options = DemoOptions(steps=1, workers=1, cheats=0, max_staleness=0)
+    async with open_walk(tmp_path / "net", options, cheat=cheat) as walk:
+        (ctx,) = walk.workers.values()
+        await publish_and_plan(walk)
+        await work(walk)
+        await judge(walk)
+        (row,) = list_submissions(walk)
+        assert (row.state, row.reason, row.units) == (SubmissionState.REJECTED, reason, 0)
+        with walk.coordinator.database.read() as repository:
+            node = repository.get_node(ctx.network.wallet.address)
+            assert node.suspended == "rejected"
+            assert sum(task.groups for task in repository.list_tasks(TaskState.PENDING)) == 16  # planned anew
+
+        for each in walk.validators:  # 15: whoever comes second finds it done
+            await validator.enforcement.cycle(each)
+        await walk.follow()
+        with walk.coordinator.database.read() as repository:
+            (case,) = repository.list_cases()
+        assert (case.state, case.receipt_hash) == (CaseState.LOCKED, row.receipt_hash)
+        player = walk.stage.cast.players[0]
+        contributor = walk.stage.cast.get_address(player.contributor)
+        assert walk.stage.contracts.stakes.locked_of(POOL, contributor) == MIN_STAKE
+
+        walk.stage.advance_clock(VETO_SECONDS + 1)
+        for each in walk.validators:
+            await validator.enforcement.cycle(each)
+        await walk.follow()
+        with walk.coordinator.database.read() as repository:
+            (case,) = repository.list_cases()
+        assert case.state is CaseState.SLASHED
+        assert walk.stage.contracts.court.get_case(case.id).state is ChainCase.SLASHED
+        assert walk.stage.contracts.stakes.stake_of(POOL, 0, contributor) == MIN_STAKE
+
+        walk.stage.command("pool", "end", key="operator")
+        await walk.follow()
+        await walk.until(lambda: walk.stage.contracts.ledger.epochs_of(POOL) == 1, walk.run_jobs, walk.follow)
+        assert walk.stage.contracts.ledger.units_of(POOL) == 0
+        (row,) = list_submissions(walk)
+        assert (
+            messages.compute_struct_hash(
+                messages.Receipt(
+                    pool=POOL,
+                    task=row.task,
+                    lease=row.lease,
+                    node=row.node,
+                    contributor=row.contributor,
+                    policy_version=0,
+                    work_key=row.work_key,
+                    groups=4,
+                    units=row.receipt_units,
+                    deadline=row.deadline,
+                )
+            )
+            == row.receipt_hash
+        )  # a rejected receipt keeps its leaf: it can be proven
+        assert row.epoch == 0

@@ -1,0 +1,179 @@
+"""A pool with every part of a network in this process: real chain, real HTTP servers, real models.
+
+The roles' cycles and the jobs are called one by one, so that a test can look at the state after each stop of the walk.
+"""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import coordinator.app
+import trainer.app
+import validator.app
+import worker.app
+from coordinator import jobs, loop
+from coordinator.api import build_api
+from coordinator.config import CoordinatorConfig
+from covey.chain.client import ChainClient
+from covey.demo.cast import Cast, DemoOptions
+from covey.demo.stage import Stage
+from covey.engines.base import Engine
+from covey.errors import TransientError
+from covey.network import join
+from covey.runtime import serve_http
+from covey.sandbox import Sandbox
+from covey.shardcast.server import Mirror, build_server
+from covey.shardcast.store import ShardStore
+from trainer.config import TrainerConfig
+from validator.config import ValidatorConfig
+from worker.config import WorkerConfig
+
+
+class Server:
+    """An ASGI application on a real port, in a thread with a loop of its own."""
+
+    def __init__(self, app: object, port: int) -> None:
+        self._app, self._port, self._stop = app, port, asyncio.Event()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_until_complete(self._serve())
+        self._loop.close()
+
+    async def _serve(self) -> None:
+        await serve_http(self._app, host="127.0.0.1", port=self._port, stop=self._stop)
+        await asyncio.sleep(0.1)  # transports that were closed say goodbye in the loop's next rounds
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(10)
+
+
+@dataclass(kw_only=True)
+class Walk:
+    """The parts, composed as their processes compose them."""
+
+    stage: Stage
+    coordinator: coordinator.app.Context
+    trainer: trainer.app.Context
+    workers: dict[str, worker.app.Context]
+    validators: list[validator.app.Context]
+    closers: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+
+    @property
+    def chain(self) -> ChainClient:
+        return self.stage.chain
+
+    def mine(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.chain.request("evm_mine")
+
+    async def follow(self) -> None:
+        """Let the coordinator read the chain to its head and send what waits."""
+        await loop.cycle(self.coordinator)
+        await loop.cycle(self.coordinator)
+
+    def run_jobs(self) -> None:
+        """Every Celery job once, in the jobs process's own functions."""
+        for job in jobs.build_jobs(self.coordinator).values():
+            job()
+
+    async def until(self, is_done: Callable[[], bool], *steps: Callable[[], object], rounds: int = 200) -> None:
+        """Repeat `steps` until the condition holds; bounded."""
+        for _ in range(rounds):
+            if is_done():
+                return
+            for step in steps:
+                outcome = step()
+                if asyncio.iscoroutine(outcome):
+                    with contextlib.suppress(TransientError):
+                        await outcome
+            await asyncio.sleep(0.01)
+        raise AssertionError("the condition did not come")
+
+
+@contextlib.contextmanager
+def open_stage(folder: Path, options: DemoOptions) -> Iterator[Stage]:
+    stage = Stage(Cast(folder, options))
+    try:
+        stage.open()
+        stage.chain.request("evm_setIntervalMining", 0)
+        stage.chain.request("evm_setAutomine", True)
+        yield stage
+    finally:
+        stage.close()
+
+
+@contextlib.asynccontextmanager
+async def open_walk(
+    folder: Path, options: DemoOptions, *, cheat: Callable[[Engine], Engine] | None = None
+) -> AsyncIterator[Walk]:
+    """A network of one worker, three validators and a trainer; `cheat` wraps the worker's engine."""
+    with open_stage(folder, options) as stage, contextlib.ExitStack() as stack:
+        ctx = coordinator.app.build(CoordinatorConfig.load(folder / "coordinator.toml", {}, {}))
+        stack.callback(ctx.database.close)
+        relay_port, origin_port = int(ctx.config.relays[0].rpartition(":")[2]), stage._origin
+        origin = ShardStore(folder / "origin")
+        mirror = Mirror(ShardStore(folder / "relay"), f"http://127.0.0.1:{origin_port}")
+        for app, port in (
+            (build_api(ctx), ctx.config.port),
+            (build_server(origin), origin_port),
+            (build_server(mirror._store, mirror), relay_port),
+        ):
+            server = Server(app, port)
+            server.start()
+            stack.callback(server.stop)
+        stop = asyncio.Event()
+
+        def sandbox(function: str) -> Sandbox:
+            return stack.enter_context(Sandbox(function, seconds=30))
+
+        async def enter(config):
+            for _ in range(200):
+                try:
+                    network = await join(config)
+                except TransientError:
+                    await asyncio.sleep(0.02)
+                else:
+                    return network
+            raise AssertionError("the coordinator does not answer")
+
+        grader = sandbox("covey.environments.grading:grade_json")
+        decoder = sandbox("covey.protocol.rollout:decode_json")
+        networks, workers, validators = [], {}, []
+        for player in stage.cast.players:
+            config = WorkerConfig.load(folder / f"{player.name}.toml", {"wait_seconds": 0.2}, {})
+            networks.append(await enter(config))
+            wrap = cheat if cheat is not None else lambda engine: engine
+            workers[player.name] = worker.app.build(config, networks[-1], grader, stop, wrap=wrap)
+        for name in stage.cast.validators:
+            config = ValidatorConfig.load(folder / f"{name}.toml", {"wait_seconds": 0.2}, {})
+            networks.append(await enter(config))
+            validators.append(validator.app.build(config, networks[-1], decoder, grader, stop))
+        config = TrainerConfig.load(
+            folder / "trainer.toml", {"wait_seconds": 0.2, "evaluation_prompts": 8, "evaluation_samples": 1}, {}
+        )
+        networks.append(await enter(config))
+        executor = stack.enter_context(trainer.app.ThreadPoolExecutor(max_workers=1))
+        publisher = await asyncio.get_running_loop().run_in_executor(
+            executor, trainer.app.build_publisher, config, networks[-1]
+        )
+        learning = trainer.app.build(
+            config, networks[-1], decode=decoder.call, publisher=publisher, chain_thread=executor, stop=stop
+        )
+        yield Walk(
+            stage=stage, coordinator=ctx, trainer=learning, workers=workers, validators=validators, closers=stack
+        )
+        await learning.background.stop()
+        for network in networks:
+            await network.close()
+        await mirror.close()
+        await stage.client.close()
