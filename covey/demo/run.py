@@ -22,15 +22,21 @@ SETTLE_SECONDS = 60.0
 LOOK_SECONDS = 0.2
 
 
-def run_demo(options: DemoOptions) -> tuple[dict[str, Any], list[str]]:
-    """Run it all; return the summary and what failed.  Whatever happens, no process and no file is left behind."""
+Summary = dict[str, Any]
+
+
+def run_demo(options: DemoOptions, *, on_summary: Callable[[Summary], None]) -> list[str]:
+    """Run it all; return what failed.  `on_summary` is given the object of `--json` as soon as it is known.
+
+    Whatever happens, no process and no file is left behind.
+    """
     if options.engine != "hf":
         raise OperatorError("bad_engine", f"there is no engine {options.engine}", fix="Use --engine hf")
     with tempfile.TemporaryDirectory(prefix="covey-demo-") as name:
-        return asyncio.run(_run(Path(name) / "demo", options))
+        return asyncio.run(_run(Path(name) / "demo", options, on_summary))
 
 
-async def _run(folder: Path, options: DemoOptions) -> tuple[dict[str, Any], list[str]]:
+async def _run(folder: Path, options: DemoOptions, on_summary: Callable[[Summary], None]) -> list[str]:
     task = asyncio.current_task()
     if task is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
@@ -39,7 +45,11 @@ async def _run(folder: Path, options: DemoOptions) -> tuple[dict[str, Any], list
         demo.set_up()
         await demo.watch()
         await demo.settle()
-        return await demo.conclude()
+        summary, failures = await demo.conclude()
+        on_summary(summary)
+        if options.keep:
+            await demo.linger()
+        return failures
     finally:
         previous = signal.signal(signal.SIGINT, signal.SIG_IGN)  # ending is not to be interrupted
         demo.stage.close()
@@ -145,8 +155,8 @@ class Demo:
             await asyncio.sleep(LOOK_SECONDS)
         self.screen.say(f"[yellow]{what} did not come within {SETTLE_SECONDS:.0f} s[/yellow]")
 
-    async def conclude(self) -> tuple[dict[str, Any], list[str]]:
-        """Sum up, show, check; with --keep wait for the spectator to leave."""
+    async def conclude(self) -> tuple[Summary, list[str]]:
+        """Sum up, show, check."""
         stage, cast = self.stage, self.stage.cast
         status = await stage.client.get_status()
         submissions = await stage.client.list_submissions(limit=1000)
@@ -162,9 +172,13 @@ class Demo:
         failures = list_failures(summary, cast, status=status, submissions=submissions)
         players = [describe_player(player, cast, self.record, submissions) for player in cast.players]
         self.screen.show_summary(summary, players, failures)
-        if cast.options.keep:
-            self.screen.say(f"left running: API {stage.url}/docs, chain {stage.chain.rpc_url}, files {cast.folder}")
-            self.screen.say("Ctrl-C ends it")
-            await asyncio.Event().wait()
         await stage.client.close()
         return summary, failures
+
+    async def linger(self) -> None:
+        """Leave the network running until the spectator goes."""
+        stage = self.stage
+        self.screen.say(f"left running: API {stage.url}/docs, chain {stage.chain.rpc_url}, files {stage.cast.folder}")
+        self.screen.say("Ctrl-C ends it")
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
