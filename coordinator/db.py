@@ -255,7 +255,10 @@ class Repository:
 
     def forget_blocks_above(self, number: int) -> None:
         """A reorganisation took these blocks: drop what only they had brought.  The events that come back are new."""
-        self.session.execute(delete(Case).where(Case.block_number > number))
+        is_locked = Case.state == CaseState.LOCKED
+        self.session.execute(delete(Case).where(Case.block_number > number, is_locked))
+        closed = update(Case).where(Case.block_number > number, ~is_locked)
+        self.session.execute(closed.values(state=CaseState.LOCKED, block_number=number))
         self.session.execute(update(Epoch).where(Epoch.posted_block > number).values(posted_block=None))
         self.session.execute(update(Fact).where(Fact.name == "ended", Fact.value > number).values(value=0))
         self.session.flush()

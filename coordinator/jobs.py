@@ -29,7 +29,7 @@ def assign_tasks(ctx: Context) -> None:
         if not repository.list_waiting_nodes(ctx.clock()):
             return
     with ctx.database.write() as repository:
-        service.assign_tasks(repository, now=ctx.clock())
+        service.assign_tasks(repository, ctx.params, now=ctx.clock())
 
 
 def expire_leases(ctx: Context) -> None:

@@ -76,18 +76,13 @@ def on_epoch_disabled(_: Context, repository: Repository, event: events.EpochDis
 
 
 def on_case_opened(_: Context, repository: Repository, event: events.CaseOpened) -> None:
-    if repository.get_case(event.case_id) is None:
-        repository.add(
-            Case(
-                id=event.case_id,
-                receipt_hash=event.receipt_hash,
-                node=event.node,
-                contributor=event.contributor,
-                state=CaseState.LOCKED,
-                block_number=event.block_number,
-                transaction_hash=event.transaction_hash,
-            )
-        )
+    case = repository.get_case(event.case_id)
+    if case is None:
+        case = Case(id=event.case_id, state=CaseState.LOCKED)
+    if case.state is CaseState.LOCKED:  # known already when it is told again, or anew after a reorganisation
+        case.receipt_hash, case.node, case.contributor = event.receipt_hash, event.node, event.contributor
+        case.block_number, case.transaction_hash = event.block_number, event.transaction_hash
+        repository.add(case)
     node = repository.get_node(event.node)
     if node is not None:
         service.suspend(repository, node, "case")
@@ -98,7 +93,7 @@ def on_case_closed(_: Context, repository: Repository, event: events.CourtEvent)
     after = CASE_STATES[type(event)]
     if case is not None and case.state is not after:
         case.state = require_move(CASE_MOVES, case.state, after)
-        case.transaction_hash = event.transaction_hash
+        case.block_number, case.transaction_hash = event.block_number, event.transaction_hash
 
 
 def on_equivocation_slashed(_: Context, repository: Repository, event: events.EquivocationSlashed) -> None:

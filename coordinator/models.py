@@ -164,6 +164,7 @@ class Case(Base):
     contributor: Mapped[str] = mapped_column(String(42))
     state: Mapped[CaseState] = mapped_column(_states(CaseState), default=CaseState.LOCKED)
     block_number: Mapped[int] = mapped_column(Number)
+    """Where it was opened or, later, closed."""
     transaction_hash: Mapped[str] = mapped_column(String(66))
 
 

@@ -93,11 +93,14 @@ def plan_tasks(repository: Repository, params: PoolParams) -> int:
     return count
 
 
-def assign_tasks(repository: Repository, *, now: float) -> int:
+def assign_tasks(repository: Repository, params: PoolParams, *, now: float) -> int:
     """Lease pending tasks to nodes that wait for one; return how many.  Called by Celery only."""
-    pending = repository.list_tasks(TaskState.PENDING)
     latest = repository.get_latest_step()
-    if not pending or latest is None:
+    if latest is None:
+        return 0
+    fresh = latest.number - params.max_staleness
+    pending = [task for task in repository.list_tasks(TaskState.PENDING) if task.policy_version >= fresh]
+    if not pending:
         return 0
     candidates = [
         scheduling.Candidate(
@@ -124,10 +127,11 @@ def _lease(repository: Repository, task: Task, node: str, now: float) -> None:
 
 
 def collect_task(repository: Repository, params: PoolParams, *, node: str, now: float) -> Task | None:
-    """The node takes the lease that waits for it; only now its clock starts."""
+    """The node takes the lease that waits for it; only now its clock starts, and its long poll is over."""
     task = repository.get_assigned_task(node)
     if task is None:
         return None
+    require_node(repository, node).waiting_until = 0.0
     task.collected, task.deadline = True, now + params.lease_seconds
     return task
 

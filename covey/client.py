@@ -20,6 +20,8 @@ from covey.protocol.messages import Receipt, Signer
 
 BodyType = TypeVar("BodyType", bound=wire.Body)
 MAX_ANSWER_BYTES = 32 << 20
+_HEADERS = {"accept-encoding": "identity"}
+"""A compressed answer could be far larger than what was counted."""
 
 
 class CoordinatorClient:
@@ -38,7 +40,9 @@ class CoordinatorClient:
         self._authority = urlsplit(self._base_url).netloc
         self._offset = 0.0
         self._timeout = timeout_seconds
-        self._http = httpx.AsyncClient(timeout=timeout_seconds, trust_env=False, follow_redirects=False)
+        self._http = httpx.AsyncClient(
+            timeout=timeout_seconds, headers=_HEADERS, trust_env=False, follow_redirects=False
+        )
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -122,10 +126,10 @@ class CoordinatorClient:
 
     async def get_object(self, url: str, *, max_bytes: int) -> bytes:
         """Download at most `max_bytes`; raise ProtocolError("oversized") for more."""
-        return await self._send(self._http.build_request("GET", url), max_bytes)
+        return await self._send(self._build_plain("GET", url), max_bytes)
 
     async def put_object(self, url: str, data: bytes) -> None:
-        await self._send(self._http.build_request("PUT", url, content=data), MAX_ANSWER_BYTES)
+        await self._send(self._build_plain("PUT", url, data), MAX_ANSWER_BYTES)
 
     # -- requests
 
@@ -138,6 +142,12 @@ class CoordinatorClient:
         except _ClockError as error:
             self._offset = error.time - self._clock()
             return await self._send(self._build(path, body, wait), MAX_ANSWER_BYTES)
+
+    def _build_plain(self, method: str, url: str, data: bytes | None = None) -> httpx.Request:
+        try:
+            return self._http.build_request(method, url, content=data)
+        except httpx.InvalidURL as error:
+            raise ProtocolError("bad_answer", "the coordinator's link is no address") from error
 
     def _build(self, path: str, body: bytes, wait: float) -> httpx.Request:
         signed = signing.Request(method="POST", authority=self._authority, path=path, query="", body=body)
@@ -173,7 +183,7 @@ class _ClockError(ProtocolError):
 
 async def _read(response: httpx.Response, max_bytes: int) -> bytes:
     pieces, size = [], 0
-    async for piece in response.aiter_bytes():
+    async for piece in response.aiter_raw():
         size += len(piece)
         if size > max_bytes:
             raise ProtocolError("oversized", f"the answer is over {max_bytes} bytes")

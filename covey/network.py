@@ -97,23 +97,16 @@ async def join(settings: RoleSettings, *, clock: Callable[[], float] = time.time
     terms = contracts.pools.get_terms(pool)
     coordinator = CoordinatorClient(settings.coordinator_url, wallet, chain_id=deployment.chain_id, clock=clock)
     try:
-        view = await coordinator.get_pool()
+        params, relays = await _read_pool(coordinator, pool, terms, settings.relays)
+        operator = contracts.pools.operator_of(pool)
     except CoveyError:
         await coordinator.close()  # joining is tried again, with a client of its own
         raise
-    if view.pool != pool:
-        raise OperatorError(
-            "wrong_pool", f"the coordinator serves pool {view.pool}, not {pool}", fix="Correct pool or coordinator_url"
-        )
-    params = PoolParams.from_text(view.params, terms.params_hash)
-    relays = settings.relays or view.relays
-    if not relays:
-        raise TransientError("no_relays", "neither the settings nor the coordinator name a relay")
     return Network(
         pool=pool,
         params=params,
         terms=terms,
-        operator=contracts.pools.operator_of(pool),
+        operator=operator,
         wallet=wallet,
         chain=chain,
         contracts=contracts,
@@ -126,3 +119,18 @@ async def join(settings: RoleSettings, *, clock: Callable[[], float] = time.time
             keep=params.max_staleness + 2,
         ),
     )
+
+
+async def _read_pool(
+    coordinator: CoordinatorClient, pool: PoolId, terms: PoolTerms, relays: tuple[str, ...]
+) -> tuple[PoolParams, tuple[str, ...]]:
+    """The parameters, checked against the chain's hash, and the relays to use."""
+    view = await coordinator.get_pool()
+    if view.pool != pool:
+        raise OperatorError(
+            "wrong_pool", f"the coordinator serves pool {view.pool}, not {pool}", fix="Correct pool or coordinator_url"
+        )
+    found = relays or view.relays
+    if not found:
+        raise TransientError("no_relays", "neither the settings nor the coordinator name a relay")
+    return PoolParams.from_text(view.params, terms.params_hash), found

@@ -6,6 +6,7 @@ every other error ends the process.
 
 import asyncio
 import signal
+import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
 
-from covey.errors import ProtocolError, TransientError
+from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.log import get_logger
 
 Context = TypeVar("Context")
@@ -135,7 +136,10 @@ def stop_signals(stop: asyncio.Event) -> Iterator[None]:
 
 
 async def serve_http(app: object, *, host: str, port: int, stop: asyncio.Event) -> None:
-    """Serve an ASGI application until `stop` is set; requests under way get a second to finish."""
+    """Serve an ASGI application until `stop` is set; requests under way get a second to finish.
+
+    Raise OperatorError("address_in_use") when another process holds the port.
+    """
     import uvicorn
 
     class Server(uvicorn.Server):
@@ -153,10 +157,21 @@ async def serve_http(app: object, *, host: str, port: int, stop: asyncio.Event) 
         timeout_keep_alive=75,
     )
     server = Server(config)
-    serving = asyncio.create_task(server.serve())
+    serving = asyncio.create_task(server.serve(sockets=[_listen(host, port)]))
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
     server.should_exit = True
     stop.set()
     await serving
     await stopping
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Uvicorn would end the interpreter where it cannot listen."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise OperatorError(
+            "address_in_use", f"cannot listen on {host}:{port}: {error.strerror}", fix="Choose another host or port"
+        ) from error

@@ -5,9 +5,11 @@ it answers is capped before it is read.  A dead child is started again at the ne
 """
 
 import importlib
+import math
 import os
 import resource
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -16,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Self
 
-from covey.errors import CoveyError, ProtocolError
+from covey.errors import CoveyError, OperatorError, ProtocolError, TransientError
 
 _HEADER = struct.Struct(">BQ")
 _OK, _REFUSED = 0, 1
@@ -39,19 +41,23 @@ class Sandbox:
         self._lock = threading.Lock()
 
     def call(self, payload: bytes) -> bytes:
-        """Return the function's answer; raise its ProtocolError, or SandboxError."""
+        """Return the function's answer; raise its ProtocolError, or SandboxError.
+
+        A process that does not even start is no fault of the input: TransientError or OperatorError.
+        """
         with self._lock:
             child = self._start()
-            deadline = time.monotonic() + self._seconds
+            deadline, is_whole = time.monotonic() + self._seconds, False
             try:
                 self._write(child, _HEADER.pack(_OK, len(payload)) + payload, deadline)
                 status, size = _HEADER.unpack(self._read(child, _HEADER.size, deadline))
                 if size > self._output:
                     raise SandboxError("sandbox_output", f"answer of {size} bytes is over {self._output}")
                 answer = self._read(child, size, deadline)
-            except SandboxError:
-                self._kill()
-                raise
+                is_whole = True
+            finally:
+                if not is_whole:  # whatever the reason: half an answer must not be the next call's
+                    self._kill()
         if status == _REFUSED:
             code, _, message = answer.decode("utf-8", "replace").partition("\n")
             raise ProtocolError(code, message)
@@ -71,16 +77,19 @@ class Sandbox:
     def _start(self) -> subprocess.Popen[bytes]:
         if self._child is None or self._child.poll() is not None:
             self._kill()
-            arguments = [sys.executable, "-m", "covey.sandbox", self._function, str(self._memory)]
-            self._child = subprocess.Popen(
-                arguments,
-                env=_ENVIRONMENT,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                bufsize=0,
-            )
-            _require_ready(self._child)
+            arguments = [sys.executable, "-m", "covey.sandbox", self._function, str(self._memory), str(self._seconds)]
+            try:
+                self._child = subprocess.Popen(
+                    arguments,
+                    env=_ENVIRONMENT,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    bufsize=0,
+                )
+            except OSError as error:
+                raise TransientError("sandbox_start", f"no process can be started: {error}") from error
+            _require_ready(self._child, self._function)
         return self._child
 
     def _kill(self) -> None:
@@ -114,10 +123,18 @@ class Sandbox:
 _START_SECONDS = 60.0
 
 
-def _require_ready(child: subprocess.Popen[bytes]) -> None:
+def _require_ready(child: subprocess.Popen[bytes], function: str) -> None:
     """Wait for the first byte, which the child sends once its imports are done: they never count as input's time."""
     assert child.stdout is not None
-    _read_exactly(child.stdout.fileno(), 1, time.monotonic() + _START_SECONDS)
+    try:
+        _read_exactly(child.stdout.fileno(), 1, time.monotonic() + _START_SECONDS)
+    except SandboxError as error:
+        if error.code == "sandbox_timeout":
+            child.kill()
+            raise TransientError("sandbox_start", f"the process of {function} does not start") from error
+        raise OperatorError(
+            "sandbox_start", f"the process of {function} died before any input", fix="Check the installation"
+        ) from error
 
 
 def _read_exactly(descriptor: int, size: int, deadline: float) -> bytes:
@@ -134,7 +151,12 @@ def _read_exactly(descriptor: int, size: int, deadline: float) -> bytes:
 
 def _wait(readers: list[int], writers: list[int], deadline: float) -> None:
     left = deadline - time.monotonic()
-    if left <= 0 or not any(select.select(readers, writers, [], left)):
+    waiting = select.poll()  # select() refuses descriptors over 1023, which a busy server has
+    for descriptor in readers:
+        waiting.register(descriptor, select.POLLIN)
+    for descriptor in writers:
+        waiting.register(descriptor, select.POLLOUT)
+    if left <= 0 or not waiting.poll(left * 1000):
         raise SandboxError("sandbox_timeout", "the process took longer than its wall clock allows")
 
 
@@ -144,7 +166,7 @@ def _resolve(name: str) -> Callable[[bytes], bytes]:
     return function
 
 
-def serve(name: str, memory_bytes: int) -> None:
+def serve(name: str, memory_bytes: int, seconds: float) -> None:
     """The child: import the function, limit the memory, answer frames until standard input ends."""
     function = _resolve(name)
     answers = os.dup(1)
@@ -155,10 +177,12 @@ def serve(name: str, memory_bytes: int) -> None:
     os.write(answers, b"r")
     while header := sys.stdin.buffer.read(_HEADER.size):
         payload = sys.stdin.buffer.read(_HEADER.unpack(header)[1])
+        signal.alarm(math.ceil(seconds) + 1)  # the parent's clock is first; this ends an orphan
         try:
             status, answer = _OK, function(payload)
         except ProtocolError as error:
             status, answer = _REFUSED, f"{error.code}\n{error.message}".encode()
+        signal.alarm(0)
         frame = memoryview(_HEADER.pack(status, len(answer)) + answer)
         while frame:
             frame = frame[os.write(answers, frame) :]
@@ -170,4 +194,4 @@ def _address_space_bytes() -> int:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], int(sys.argv[2]))
+    serve(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))

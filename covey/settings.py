@@ -7,7 +7,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -23,10 +23,14 @@ class Settings(BaseModel):
     def load(
         cls, file: Path | None, values: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None
     ) -> Self:
-        """Merge file < environment < values (None in `values` means "not given"); raise OperatorError on bad input."""
+        """Merge file < environment < values (None in `values` means "not given"); raise OperatorError on bad input.
+
+        A list is written "a,b" where only text can be given: COVEY_RELAYS, --set relays=...
+        """
         merged: dict[str, Any] = _read_toml(file) if file else {}
-        merged.update(_read_environment(cls, os.environ if environment is None else environment))
-        merged.update({key: value for key, value in (values or {}).items() if value is not None})
+        given = _read_environment(cls, os.environ if environment is None else environment)
+        given |= {key: value for key, value in (values or {}).items() if value is not None}
+        merged |= {key: _split_list(cls, key, value) for key, value in given.items()}
         try:
             return cls.model_validate(merged)
         except ValidationError as error:
@@ -41,13 +45,21 @@ def _read_toml(file: Path) -> dict[str, Any]:
         return tomllib.loads(file.read_text())
     except FileNotFoundError as error:
         raise OperatorError("no_settings_file", f"{file} does not exist", fix="Name an existing TOML file") from error
+    except OSError as error:
+        raise OperatorError("no_settings_file", f"{file} cannot be read", fix="Name a readable TOML file") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise OperatorError("bad_settings", f"{file} is not TOML: {error}", fix="Correct the file") from error
 
 
-def _read_environment(cls: type[BaseModel], environment: Mapping[str, str]) -> dict[str, str]:
+def _read_environment(cls: type[BaseModel], environment: Mapping[str, str]) -> dict[str, Any]:
     names = {f"COVEY_{name.upper()}": name for name in cls.model_fields}
     return {names[key]: value for key, value in environment.items() if key in names}
+
+
+def _split_list(cls: type[BaseModel], name: str, value: Any) -> Any:
+    field = cls.model_fields.get(name)
+    is_list = field is not None and get_origin(field.annotation) is tuple
+    return [part for part in value.split(",") if part] if is_list and isinstance(value, str) else value
 
 
 class RoleSettings(Settings):

@@ -6,6 +6,7 @@ serves `{base_url}/v1/objects/{key}` and checks by `require_link`.  The owner of
 
 import hashlib
 import hmac
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,6 +20,8 @@ from obstore.store import LocalStore, from_url
 from covey.errors import OperatorError, ProtocolError, TransientError
 
 Method = Literal["GET", "PUT"]
+_KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
+"""Plain names only: no step upward, nothing encoded, no letter that looks like another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +56,7 @@ class ObjectStore:
 
     def put(self, key: str, data: bytes) -> None:
         """Store once; storing the same key again changes nothing and raises ProtocolError("object_exists")."""
+        _require_key(key)
         try:
             obstore.put(self._store, key, data, mode="create")
         except AlreadyExistsError as error:
@@ -81,7 +85,8 @@ class ObjectStore:
             raise TransientError("store_unavailable", f"cannot read {key}: {error}") from error
 
     def get_size(self, key: str) -> int | None:
-        """Bytes of the object, None when there is none."""
+        """Bytes of the object, None when there is none; raise ProtocolError("bad_key") for no plain name."""
+        _require_key(key)
         try:
             return int(obstore.head(self._store, key)["size"])
         except FileNotFoundError:
@@ -91,6 +96,7 @@ class ObjectStore:
 
     def sign_link(self, method: Method, key: str, *, now: float, seconds: int, size: int = 0) -> str:
         """A link that allows `method` on `key` until `now + seconds` (PUT: for exactly `size` bytes)."""
+        _require_key(key)
         if not isinstance(self._store, LocalStore):
             return obstore.sign(cast("obstore.store.S3Store", self._store), method, key, timedelta(seconds=seconds))
         expires = int(now) + seconds
@@ -100,6 +106,7 @@ class ObjectStore:
 
     def require_link(self, method: Method, key: str, query: Mapping[str, str], *, now: float) -> int:
         """Return the size that a link allows; raise ProtocolError("bad_link") for a link that was not signed here."""
+        _require_key(key)
         try:
             expires, size = int(query["expires"]), int(query["size"])
         except (KeyError, ValueError) as error:
@@ -110,3 +117,8 @@ class ObjectStore:
         if now > expires:
             raise ProtocolError("bad_link", "the link has expired", status=403)
         return size
+
+
+def _require_key(key: str) -> None:
+    if not _KEY.fullmatch(key) or len(key) > 512:
+        raise ProtocolError("bad_key", "an object is named by plain words between slashes", status=404)

@@ -97,6 +97,9 @@ def read_pool_file(file: Path, token: Address) -> tuple[PoolTerms, list[Address]
         raise OperatorError("no_pool_file", f"{file} cannot be read", fix="Name an existing TOML file") from error
     except KeyError as error:
         raise OperatorError("bad_pool_file", f"{file} lacks {error}", fix=fix) from error
-    except (tomllib.TOMLDecodeError, ValidationError, TypeError, ValueError) as error:
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise OperatorError("bad_pool_file", f"[params] of {file} is wrong: {wrong}", fix=fix) from error
+    except (tomllib.TOMLDecodeError, TypeError, ValueError) as error:
         raise OperatorError("bad_pool_file", f"{file} is wrong: {error}", fix=fix) from error
     return built, validators, params

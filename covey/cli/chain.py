@@ -199,7 +199,9 @@ def worker_register(
     _show({"node": node.address, "contributor": message.contributor, "transaction": entry.transaction_hash}, as_json)
 
 
-CoordinatorUrl = Annotated[str, typer.Option("--coordinator-url", envvar="COVEY_COORDINATOR_URL")]
+CoordinatorUrl = Annotated[
+    str, typer.Option("--coordinator-url", envvar="COVEY_COORDINATOR_URL", help="Where the proofs are.")
+]
 
 
 @rewards.command("show")

@@ -22,6 +22,9 @@ Sets = Annotated[
     list[str] | None, typer.Option("--set", help="A setting as NAME=VALUE; wins over file and environment.")
 ]
 
+Host = Annotated[str, typer.Option(help="Address to listen on.")]
+Port = Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")]
+
 
 def load_settings(kind: type[SettingsType], file: Path | None, sets: list[str] | None) -> SettingsType:
     """Settings from file, environment (COVEY_NAME) and --set, in this order."""
@@ -62,7 +65,9 @@ def worker_run(config: ConfigFile = None, sets: Sets = None) -> None:
 
 
 @worker.command("cheat", hidden=True)
-def worker_cheat(kind: str, config: ConfigFile = None, sets: Sets = None) -> None:
+def worker_cheat(
+    kind: Annotated[str, typer.Argument(help="quantized or best-of-n.")], config: ConfigFile = None, sets: Sets = None
+) -> None:
     """Run a dishonest worker, to watch it being caught: "quantized" or "best-of-n"."""
     from covey.cheats import get_cheat
     from worker import app
@@ -83,9 +88,8 @@ def validator_run(config: ConfigFile = None, sets: Sets = None) -> None:
 @trainer.command("run")
 def trainer_run(config: ConfigFile = None, sets: Sets = None) -> None:
     """Learn from accepted rollouts and publish each new policy."""
-    from trainer.config import TrainerConfig
-
     from trainer import app
+    from trainer.config import TrainerConfig
 
     app.run(load_settings(TrainerConfig, config, sets))
 
@@ -93,8 +97,8 @@ def trainer_run(config: ConfigFile = None, sets: Sets = None) -> None:
 @origin.command("run")
 def origin_run(
     root: Annotated[Path, typer.Option(help="Folder that the trainer publishes into.")],
-    host: str = "127.0.0.1",
-    port: int = 9000,
+    host: Host = "127.0.0.1",
+    port: Port = 9000,
 ) -> None:
     """Serve the trainer's policies."""
     from covey.shardcast import app
@@ -106,8 +110,8 @@ def origin_run(
 def relay_run(
     root: Annotated[Path, typer.Option(help="Folder of this relay's copies.")],
     upstream: Annotated[str, typer.Option(help="Base URL of the origin or another relay.")],
-    host: str = "127.0.0.1",
-    port: int = 9001,
+    host: Host = "127.0.0.1",
+    port: Port = 9001,
 ) -> None:
     """Mirror an origin: fetch on demand, check every shard, serve."""
     from covey.shardcast import app

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,7 +14,7 @@ model = typer.Typer(help="Models made here.", no_args_is_help=True)
 @devnet.command("up")
 def devnet_up(
     folder: Annotated[Path, typer.Option(help="Where deployment.json and the log go.")] = Path(".covey/devnet"),
-    port: int = 8545,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the chain; 0 takes a free one.")] = 8545,
     block_time: Annotated[float, typer.Option(help="Seconds a block; 0 mines each transaction at once.")] = 1.0,
     seed: Annotated[str, typer.Option(help="Keys of the devnet follow from it.")] = "devnet",
 ) -> None:
@@ -24,19 +24,21 @@ def devnet_up(
     from covey.devnet import up
 
     anvil, deployment = up(folder, port=port, block_time=block_time or None, seed=seed)
+    signals = {signal.SIGINT, signal.SIGTERM}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # one that is not blocked ends us at once and leaves Anvil behind
     typer.echo(f"chain     {anvil.url}\ncontracts {folder / 'deployment.json'}\ntoken     {deployment.token}")
     try:
-        signal.sigwait({signal.SIGINT, signal.SIGTERM})
+        signal.sigwait(signals)
     finally:
         anvil.stop()
 
 
 @devnet.command("fund")
 def devnet_fund(
-    address: str,
+    address: Annotated[str, typer.Argument(help="Who is given something.")],
     folder: Annotated[Path, typer.Option(help="The folder of devnet up.")] = Path(".covey/devnet"),
     tokens: Annotated[int, typer.Option(help="Of the test token, in its smallest unit.")] = 10**21,
-    seed: str = "devnet",
+    seed: Annotated[str, typer.Option(help="The seed of devnet up.")] = "devnet",
 ) -> None:
     """Give an address ether and test tokens."""
     from covey.chain.deployment import Deployment
@@ -48,7 +50,7 @@ def devnet_fund(
 
 
 @wallet.command("new")
-def wallet_new(file: Path) -> None:
+def wallet_new(file: Annotated[Path, typer.Argument(help="Key file to make; it must not exist.")]) -> None:
     """Make a key in a new file and print its address."""
     from covey.cli.account import make_key
 
@@ -56,7 +58,7 @@ def wallet_new(file: Path) -> None:
 
 
 @wallet.command("show")
-def wallet_show(file: Path) -> None:
+def wallet_show(file: Annotated[Path, typer.Argument(help="Key file.")]) -> None:
     """Print the address of a key file."""
     from covey.chain.wallet import load_key
 
@@ -66,7 +68,7 @@ def wallet_show(file: Path) -> None:
 @model.command("tiny")
 def model_tiny(
     folder: Annotated[Path, typer.Argument(help="Where the model goes.")],
-    seed: int = 0,
+    seed: Annotated[int, typer.Option(help="The weights follow from it.")] = 0,
 ) -> None:
     """Make the demo's model: a warm-started Qwen2 of a quarter million parameters, in about a minute."""
     from covey.engines.hf import set_threads
@@ -93,6 +95,7 @@ def demo(
     """
     from covey.demo.cast import DemoOptions
     from covey.demo.run import run_demo
+    from covey.files import write_atomically
 
     options = DemoOptions(
         steps=steps,
@@ -103,10 +106,9 @@ def demo(
         engine=engine,
         keep=keep,
     )
-    summary, failures = run_demo(options)
-    if json_file is not None:
-        from covey.files import write_atomically
+    def write(summary: dict[str, Any]) -> None:
+        if json_file is not None:
+            write_atomically(json_file, json.dumps(summary, indent=2, sort_keys=True).encode() + b"\n")
 
-        write_atomically(json_file, json.dumps(summary, indent=2, sort_keys=True).encode() + b"\n")
-    if failures:
+    if run_demo(options, on_summary=write):
         raise typer.Exit(1)

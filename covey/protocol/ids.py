@@ -1,5 +1,6 @@
 """Names of things as types: mypy refuses a group where a task is due.  Called by everybody."""
 
+import re
 from dataclasses import dataclass
 from typing import NewType
 
@@ -36,11 +37,17 @@ def hash_from_bytes(digest: bytes) -> Hash:
     return Hash("0x" + digest.hex())
 
 
+def is_hash(value: str) -> bool:
+    """Whether `value` is a Hash."""
+    return _HASH.fullmatch(value) is not None
+
+
 def hash_to_bytes(value: str) -> bytes:
     """Hash -> 32 bytes; raise ValueError for anything else."""
-    if len(value) != 66 or not value.startswith("0x"):
-        raise ValueError("a hash is 0x and 64 hexadecimal digits")
+    if not is_hash(value):
+        raise ValueError("a hash is 0x and 64 lower-case hexadecimal digits")
     return bytes.fromhex(value[2:])
 
 
+_HASH = re.compile("0x[0-9a-f]{64}")
 ZERO_HASH = Hash("0x" + "00" * 32)

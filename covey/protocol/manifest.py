@@ -17,7 +17,7 @@ SHARD_BYTES = 50_000_000
 """Size of every shard but a file's last one (INTELLECT-2, SHARDCAST)."""
 
 HashText = Annotated[Hash, Field(pattern=r"^0x[0-9a-f]{64}$")]
-_NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 
 
 class _Part(BaseModel):
@@ -41,7 +41,7 @@ class File(_Part):
 
     @model_validator(mode="after")
     def _require_sound(self) -> Self:
-        if not _NAME.match(self.name) or ".." in self.name:
+        if not _NAME.fullmatch(self.name) or ".." in self.name:
             raise ValueError(f"{self.name!r} is not a plain file name")
         if sum(shard.size for shard in self.shards) != self.size:
             raise ValueError("the shards do not add up to the file")

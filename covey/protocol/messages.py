@@ -5,6 +5,7 @@ work for all of them.
 Domain: name "Covey", version "1", the chain, and the contract that checks the message.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -16,7 +17,11 @@ from eth_utils.crypto import keccak
 from eth_utils.exceptions import ValidationError
 
 from covey.errors import ProtocolError
-from covey.protocol.ids import Address, Hash, LeaseId, PoolId, Step, TaskId, hash_from_bytes, hash_to_bytes
+from covey.protocol.ids import Address, Hash, LeaseId, PoolId, Step, TaskId, hash_from_bytes, hash_to_bytes, is_hash
+
+_SIGNATURE = re.compile("0x[0-9a-f]{130}")
+_HALF_ORDER = 0x7FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF5D576E7357A4501DDFE92F46681B20A0
+"""Half the order of secp256k1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,9 +168,12 @@ def sign(message: Message, domain: Domain, signer: Signer) -> str:
 
 
 def recover_signer(message: Message, domain: Domain, signature: str) -> Address:
-    """Who signed; raise ProtocolError("bad_signature") for what is not a signature."""
-    if len(signature) != 132 or not signature.startswith("0x"):
-        raise ProtocolError("bad_signature", "a signature is 0x and 130 hexadecimal digits", status=401)
+    """Who signed; raise ProtocolError("bad_signature") for what is not a signature, or not one that the chain takes."""
+    if not _SIGNATURE.fullmatch(signature):
+        raise ProtocolError("bad_signature", "a signature is 0x and 130 lower-case hexadecimal digits", status=401)
+    # The contracts take one form only (EIP-2): work signed in another could be paid here and never be slashed there.
+    if int(signature[66:130], 16) > _HALF_ORDER or signature[130:] not in ("1b", "1c"):
+        raise ProtocolError("bad_signature", "the contracts refuse this form: s is high or v not 27 or 28", status=401)
     try:
         return Address(Account.recover_message(encode_message(message, domain), signature=signature))
     except (ValueError, BadSignature, ValidationError) as error:
@@ -192,17 +200,9 @@ def _require_fields(message: Message) -> None:
         elif kind == "address":
             fits = isinstance(value, str) and is_checksum_address(value)
         else:
-            fits = isinstance(value, str) and len(value) == 66 and value == value.lower() and _is_hex(value)
+            fits = isinstance(value, str) and is_hash(value)
         if not fits:
             raise ProtocolError("bad_message", f"{type(message).__name__}.{name} is not a {kind}")
-
-
-def _is_hex(value: str) -> bool:
-    try:
-        bytes.fromhex(value.removeprefix("0x"))
-    except ValueError:
-        return False
-    return value.startswith("0x")
 
 
 def compute_commitment(verdict_digest: Hash, salt: Hash) -> Hash:

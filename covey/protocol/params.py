@@ -3,7 +3,6 @@
 Money, windows and quorum that contracts must see stand in the contract's terms; everything else stands here.
 """
 
-import json
 from typing import Annotated, Literal, Self
 
 from eth_utils.crypto import keccak
@@ -116,6 +115,6 @@ class PoolParams(_Part):
         if hash_from_bytes(keccak(text.encode())) != expected_hash:
             raise ProtocolError("bad_params", "parameters do not have the hash that the chain holds")
         try:
-            return cls.model_validate(json.loads(text))
-        except (ValidationError, ValueError) as error:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
             raise ProtocolError("bad_params", f"parameters do not parse: {error}") from error

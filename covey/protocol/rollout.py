@@ -67,6 +67,11 @@ class Budget:
     proof_bytes: int = 258
 
     @property
+    def column_values(self) -> int:
+        """Upper bound of the leaf values of any column of a lawful file."""
+        return self.rows * max(self.prompt_tokens, self.completion_tokens)
+
+    @property
     def decoded_bytes(self) -> int:
         """Upper bound of the Arrow size of a lawful file."""
         per_row = 64 + 4 * self.prompt_tokens + 8 * self.completion_tokens
@@ -123,6 +128,12 @@ def _require_metadata(file: pq.ParquetFile, budget: Budget) -> None:
         raise ProtocolError("schema", "the columns are not those of a rollout file")
     if file.metadata.num_rows > budget.rows:
         raise ProtocolError("oversized", f"{file.metadata.num_rows} rows, over {budget.rows}")
+    # Run lengths and dictionaries hold a hundred million values in a few bytes, and one row may hold them all: the
+    # budget of a batch would see them only when they are decoded.  A footer that lies ends in the sandbox's limits.
+    groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+    values = [sum(group.column(j).num_values for group in groups) for j in range(file.metadata.num_columns)]
+    if max(values) > budget.column_values:
+        raise ProtocolError("oversized", f"{max(values)} values in a column, over {budget.column_values}")
 
 
 def _read(file: pq.ParquetFile, budget: Budget) -> list[dict[str, Any]]:

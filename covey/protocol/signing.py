@@ -28,8 +28,10 @@ _COMPONENTS = '("@method" "@authority" "@path" "@query" "content-digest")'
 _PARAMETERS = re.compile(
     re.escape(_COMPONENTS)
     + r';created=(\d{1,12});expires=(\d{1,12});nonce="([A-Za-z0-9_-]{16,64})"'
-    + r';keyid="eip155:(\d{1,18}):(0x[0-9a-fA-F]{40})"'
+    + r';keyid="eip155:(\d{1,18}):(0x[0-9a-fA-F]{40})"',
+    re.ASCII,
 )
+_SIGNATURE = re.compile(LABEL + r"=:([A-Za-z0-9+/]{87}=):")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,9 +99,9 @@ def verify_request(request: Request, headers: Mapping[str, str], *, chain_id: in
         raise _refuse("unsigned", "the request carries no signature")
     if headers.get("content-digest") != compute_content_digest(request.body):
         raise _refuse("digest_mismatch", "content-digest is not that of the body")
-    parameters = headers["signature-input"].removeprefix(f"{LABEL}=")
+    label, _, parameters = headers["signature-input"].partition("=")
     match = _PARAMETERS.fullmatch(parameters)
-    if match is None:
+    if match is None or label != LABEL:
         raise _refuse("bad_signature", "signature-input is not in the form of the protocol")
     created, expires, nonce, chain, address = match.groups()
     if int(chain) != chain_id:
@@ -113,10 +115,11 @@ def verify_request(request: Request, headers: Mapping[str, str], *, chain_id: in
 
 
 def _recover(base: bytes, header: str) -> Address:
+    match = _SIGNATURE.fullmatch(header)
+    if match is None:
+        raise _refuse("bad_signature", "the signature is not in the form of the protocol")
     try:
-        raw = base64.b64decode(header.removeprefix(f"{LABEL}=:").removesuffix(":"), validate=True)
-        if len(raw) != 65:
-            raise _refuse("bad_signature", "a signature has 65 bytes")
+        raw = base64.b64decode(match[1], validate=True)
         return Address(Account.recover_message(encode_defunct(base), signature=raw))
     except (binascii.Error, ValueError, BadSignature, ValidationError) as error:
         raise _refuse("bad_signature", "the signature does not recover") from error

@@ -28,7 +28,7 @@ class ErrorBody(Body):
 
     code: str
     message: str
-    time: int
+    time: UInt64
     """The coordinator's clock, Unix seconds: a client that is off corrects itself by it."""
 
 

@@ -26,6 +26,9 @@ CONCURRENT_SHARDS = 4
 ATTEMPTS = 4
 _SMOOTHING = 0.2
 _HEALING = 1.01
+_PATIENCE_S = 30.0
+_LEAST_BANDWIDTH = 100_000
+"""Bytes/s, after which a relay that drips is given up."""
 
 
 @dataclass(slots=True)
@@ -59,7 +62,8 @@ class ShardClient:
             raise ProtocolError("no_relays", "no relay is known")
         self.scores = [RelayScore(url.rstrip("/")) for url in relays]
         self._random = random.Random(seed)
-        self._http = httpx.AsyncClient(timeout=httpx.Timeout(30, connect=3), trust_env=False)
+        timeout, headers = httpx.Timeout(30, connect=3), {"accept-encoding": "identity"}
+        self._http = httpx.AsyncClient(timeout=timeout, headers=headers, trust_env=False)
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -76,7 +80,7 @@ class ShardClient:
                 path.unlink()
         slots = asyncio.Semaphore(CONCURRENT_SHARDS)
         for file in manifest.files:
-            await self._fetch_file(file, draft / file.name, slots)
+            await self._fetch_file(file, draft / file.name, slots, f"pool={pool}&step={step}")
         draft.replace(folder)
         return folder
 
@@ -95,14 +99,15 @@ class ShardClient:
             return manifest
         raise TransientError("no_relay", f"no relay has the manifest of step {step}")
 
-    async def _fetch_file(self, file: File, path: Path, slots: asyncio.Semaphore) -> None:
+    async def _fetch_file(self, file: File, path: Path, slots: asyncio.Semaphore, policy: str) -> None:
         with path.open("ab") as handle:
             handle.truncate(file.size)
         offsets, offset = [], 0
         for shard in file.shards:
             offsets.append(offset)
             offset += shard.size
-        fetching = (self._fetch_shard(s, path, start, slots) for s, start in zip(file.shards, offsets, strict=True))
+        pieces = zip(file.shards, offsets, strict=True)
+        fetching = (self._fetch_shard(shard, path, start, slots, policy) for shard, start in pieces)
         for outcome in await asyncio.gather(*fetching, return_exceptions=True):
             if outcome is not None:
                 raise outcome
@@ -110,12 +115,13 @@ class ShardClient:
         if found != file.sha256:
             raise ProtocolError("bad_manifest", f"{file.name} does not have the hash that its manifest names")
 
-    async def _fetch_shard(self, shard: Shard, path: Path, offset: int, slots: asyncio.Semaphore) -> None:
+    async def _fetch_shard(self, shard: Shard, path: Path, offset: int, slots: asyncio.Semaphore, policy: str) -> None:
         async with slots:
             if await asyncio.to_thread(compute_range_hash, path, offset, shard.size) == shard.sha256:
                 return
             for score in self._draw():
-                data = await self._get(score, f"/shards/{shard.sha256}", shard.size)
+                # A relay that was not asked for the manifest yet learns here what it has to fetch.
+                data = await self._get(score, f"/shards/{shard.sha256}?{policy}", shard.size)
                 if data is None:
                     continue
                 if len(data) == shard.size and "0x" + hashlib.sha256(data).hexdigest() == shard.sha256:
@@ -140,17 +146,20 @@ class ShardClient:
         """At most `limit` bytes, or None when the relay does not deliver."""
         started, pieces, size = time.monotonic(), [], 0
         try:
-            async with self._http.stream("GET", score.url + path) as response:
+            async with (
+                asyncio.timeout(_PATIENCE_S + limit / _LEAST_BANDWIDTH),
+                self._http.stream("GET", score.url + path) as response,
+            ):
                 if response.status_code != 200:
                     score.record(size=0, seconds=1, is_good=False)
                     return None
-                async for piece in response.aiter_bytes():
+                async for piece in response.aiter_raw():
                     size += len(piece)
                     if size > limit:
                         self._blame(score, "it sends more than was asked for")
                         return None
                     pieces.append(piece)
-        except httpx.HTTPError:
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError):
             score.record(size=0, seconds=1, is_good=False)
             return None
         score.record(size=size, seconds=time.monotonic() - started, is_good=True)

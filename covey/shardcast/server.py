@@ -1,13 +1,15 @@
 """Origin and relay: the same small HTTP application over a ShardStore.
 
-GET /policies/{pool}/{step} and GET /shards/{sha256}.  A relay fetches what it lacks from its upstream, checks every
-shard's hash before it keeps or serves it, and serves one shard while the next still arrives.
+GET /policies/{pool}/{step} and GET /shards/{sha256}?pool=&step=.  A relay fetches what it lacks from its upstream,
+checks every shard's hash before it keeps or serves it, and serves one shard while the next still arrives.
 """
 
 import asyncio
 import hashlib
+import re
 import secrets
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 
 import httpx
@@ -19,9 +21,11 @@ from starlette.routing import Route
 from covey.errors import ProtocolError, TransientError
 from covey.log import get_logger
 from covey.protocol import canonical
-from covey.protocol.ids import Hash
+from covey.protocol.ids import Hash, is_hash
 from covey.protocol.manifest import MAX_MANIFEST_BYTES, Manifest, Shard
 from covey.shardcast.store import KEPT_POLICIES, ShardStore
+
+_NUMBER = re.compile("[0-9]{1,18}")
 
 
 class Mirror:
@@ -29,7 +33,7 @@ class Mirror:
 
     def __init__(self, store: ShardStore, upstream: str) -> None:
         self._store, self._upstream = store, upstream.rstrip("/")
-        self._http = httpx.AsyncClient(timeout=30, trust_env=False)
+        self._http = httpx.AsyncClient(timeout=30, headers={"accept-encoding": "identity"}, trust_env=False)
         self._locks: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._shards: dict[Hash, Shard] = {}
 
@@ -50,16 +54,19 @@ class Mirror:
         self._store.prune(pool, keep=KEPT_POLICIES)
         self._remember(manifest)
 
-    async def require_shard(self, sha256: Hash) -> None:
-        """Have a shard on disk, whole and checked."""
+    async def require_shard(self, sha256: Hash, policy: tuple[int, int] | None = None) -> None:
+        """Have a shard on disk, whole and checked; `policy` (pool, step) says whose it is, if it is not known yet."""
         target = self._store.get_shard_path(sha256)
+        if target.exists():
+            return
+        if sha256 not in self._shards and policy is not None:
+            await self.require_manifest(*policy)
+        shard = self._shards.get(sha256)
+        if shard is None:
+            raise ProtocolError("not_found", "no manifest seen here names this shard", status=404)
         async with self._locks[sha256]:
-            if target.exists():
-                return
-            shard = self._shards.get(sha256)
-            if shard is None:
-                raise ProtocolError("not_found", "no manifest seen here names this shard", status=404)
-            await self._download(shard, target)
+            if not target.exists():
+                await self._download(shard, target)
 
     def _remember(self, manifest: Manifest) -> None:
         self._shards.update({shard.sha256: shard for file in manifest.files for shard in file.shards})
@@ -71,7 +78,7 @@ class Mirror:
                     raise ProtocolError("not_found", f"the upstream has no {path}", status=404)
                 response.raise_for_status()
                 data = b""
-                async for piece in response.aiter_bytes():
+                async for piece in response.aiter_raw():
                     data += piece
                     if len(data) > limit:
                         raise ProtocolError("oversized", "the upstream sent too much", status=502)
@@ -86,7 +93,7 @@ class Mirror:
             async with self._http.stream("GET", f"{self._upstream}/shards/{shard.sha256}") as response:
                 response.raise_for_status()
                 with draft.open("wb") as file:
-                    async for piece in response.aiter_bytes():
+                    async for piece in response.aiter_raw():
                         size += len(piece)
                         if size > shard.size:
                             break
@@ -105,24 +112,25 @@ def build_server(store: ShardStore, mirror: Mirror | None = None) -> Starlette:
     """The origin's application; with a mirror, a relay's."""
 
     async def get_manifest(request: Request) -> Response:
-        pool, step = request.path_params["pool"], request.path_params["step"]
+        pool, step = _require_policy(request.path_params)
         if mirror is not None:
             await mirror.require_manifest(pool, step)
         return _serve(store.get_manifest_path(pool, step), "application/json")
 
     async def get_shard(request: Request) -> Response:
         sha256 = Hash(request.path_params["sha256"])
-        if not _is_hash(sha256):
+        if not is_hash(sha256):
             raise ProtocolError("not_found", "a shard is named by its hash", status=404)
         if mirror is not None:
-            await mirror.require_shard(sha256)
+            query = request.query_params
+            await mirror.require_shard(sha256, _require_policy(query) if "pool" in query else None)
         return _serve(store.get_shard_path(sha256), "application/octet-stream")
 
     async def get_health(_: Request) -> Response:
         return JSONResponse({"status": "ok"})
 
     routes = [
-        Route("/policies/{pool:int}/{step:int}", get_manifest),
+        Route("/policies/{pool}/{step}", get_manifest),
         Route("/shards/{sha256}", get_shard),
         Route("/health", get_health),
     ]
@@ -135,8 +143,12 @@ def _serve(path: Path, media_type: str) -> Response:
     return FileResponse(path, media_type=media_type)
 
 
-def _is_hash(text: str) -> bool:
-    return len(text) == 66 and text.startswith("0x") and all(c in "0123456789abcdef" for c in text[2:])
+def _require_policy(values: Mapping[str, str]) -> tuple[int, int]:
+    """Pool and step, as numbers of at most 63 bits."""
+    pool, step = values.get("pool", ""), values.get("step", "")
+    if not (_NUMBER.fullmatch(pool) and _NUMBER.fullmatch(step)):
+        raise ProtocolError("not_found", "pool and step are numbers of at most 18 digits", status=404)
+    return int(pool), int(step)
 
 
 async def _on_error(_: Request, error: Exception) -> Response:

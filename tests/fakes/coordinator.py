@@ -1,0 +1,98 @@
+"""A coordinator in memory, for the loops of worker and validator.  It passes the contract test of the real one."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from covey.errors import ProtocolError
+from covey.protocol import canonical, messages, wire
+from covey.protocol.ids import Hash
+from covey.protocol.messages import Countersignature, Domain, Receipt, Signer
+
+
+@dataclass(kw_only=True)
+class FakeCoordinator:
+    """What one node sees.  `orders` are handed out in turn; `fail` is called before and after each submission."""
+
+    node: str
+    operator: Signer
+    receipt_domain: Domain
+    ledger_domain: Domain
+    orders: list[wire.TaskOrder] = field(default_factory=list)
+    block: int = 50
+    fail: Callable[[str], None] = lambda _: None
+    leased: dict[tuple[int, int], wire.TaskOrder] = field(default_factory=dict)
+    answers: dict[tuple[int, int], tuple[Receipt, wire.SubmissionAnswer]] = field(default_factory=dict)
+    sent: list[tuple[Receipt, str, bytes]] = field(default_factory=list)
+    heartbeats: list[dict[str, Any]] = field(default_factory=list)
+
+    async def claim_task(
+        self, *, free_slots: int, cached_version: int | None, wait_seconds: float
+    ) -> wire.TaskOrder | None:
+        await asyncio.sleep(0)
+        if not self.orders:
+            return None
+        order = self.orders.pop(0)
+        self.leased[(order.task, order.lease)] = order
+        return order
+
+    async def send_heartbeat(self, *, free_slots: int, cached_version: int | None) -> None:
+        self.heartbeats.append({"free_slots": free_slots, "cached_version": cached_version})
+
+    async def submit(self, receipt: Receipt, signature: str, file: bytes) -> wire.SubmissionAnswer:
+        self.sent.append((receipt, signature, file))
+        self.fail("before")
+        place = (receipt.task, receipt.lease)
+        if place not in self.leased:
+            raise ProtocolError("unknown_task" if receipt.task > 999 else "lease_expired", "no such lease", status=409)
+        if canonical.sha256(file) != receipt.work_key:
+            raise ProtocolError("digest_mismatch", "the file does not have the hash that it was announced with")
+        messages.require_signer(receipt, self.receipt_domain, signature, receipt.node)
+        if receipt.node != self.node:
+            raise ProtocolError("not_your_task", "the receipt names another node", status=403)
+        if place not in self.answers:
+            self.answers[place] = (receipt, self._promise(receipt))
+        known, answer = self.answers[place]
+        if known != receipt:
+            code = "equivocation" if known.work_key != receipt.work_key else "duplicate_submission"
+            raise ProtocolError(code, "another receipt was given for this lease", status=409)
+        self.fail("after")
+        return answer
+
+    def _promise(self, receipt: Receipt) -> wire.SubmissionAnswer:
+        promise = Countersignature(
+            receipt_hash=messages.compute_struct_hash(receipt), block_number=self.block, latest_epoch=64
+        )
+        return wire.SubmissionAnswer(
+            **messages.to_dict(promise), signature=messages.sign(promise, self.ledger_domain, self.operator)
+        )
+
+
+@dataclass(kw_only=True)
+class FakeJudging:
+    """What one validator sees: orders, files behind links, commitments and reveals."""
+
+    orders: list[wire.JudgeOrder | wire.RevealOrder] = field(default_factory=list)
+    files: dict[str, bytes] = field(default_factory=dict)
+    commitments: dict[int, Hash] = field(default_factory=dict)
+    reveals: list[wire.RevealRequest] = field(default_factory=list)
+    fail: Callable[[str], None] = lambda _: None
+
+    async def claim_validation(self, *, wait_seconds: float) -> wire.JudgeOrder | wire.RevealOrder | None:
+        await asyncio.sleep(0)
+        return self.orders.pop(0) if self.orders else None
+
+    async def get_object(self, url: str, *, max_bytes: int) -> bytes:
+        self.fail("get")
+        if url not in self.files:
+            raise ProtocolError("missing", f"{url} is not in the store", status=404)
+        return self.files[url]
+
+    async def commit_verdict(self, judgement: int, commitment: Hash) -> None:
+        self.fail("commit")
+        self.commitments[judgement] = commitment
+
+    async def reveal_verdict(self, request: wire.RevealRequest) -> None:
+        self.fail("reveal")
+        self.reveals.append(request)

@@ -1,0 +1,202 @@
+"""A coordinator on loopback with a real chain behind it, and everybody's keys: what API tests talk to.
+
+Jobs are run by hand (`office.run_job`), so a test says when a kick arrives; the clock can be moved.
+"""
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from coordinator import app, loop
+from coordinator.api import build_api
+from coordinator.app import Context
+from coordinator.config import CoordinatorConfig
+from coordinator.jobs import build_jobs
+from covey import devnet
+from covey.chain.structs import BondKind, PoolTerms
+from covey.chain.wallet import Wallet, save_key
+from covey.client import CoordinatorClient
+from covey.protocol import signing
+from covey.protocol.ids import PoolId, Step
+from covey.protocol.messages import NodeRegistration, sign
+from covey.protocol.params import PoolParams
+from covey.runtime import Outcome, serve_http
+from tests.fakes.databases import empty
+from tests.fakes.pool import make_hash
+
+PRICE, MIN_STAKE = 3, 100
+
+
+class Clock:
+    """Unix time that a test may move."""
+
+    def __init__(self) -> None:
+        self.offset = 0.0
+
+    def __call__(self) -> float:
+        return time.time() + self.offset
+
+
+class Office:
+    """Example: `await office.follow()`, `office.run_job("assign_tasks")`, `async with office.client("node") as c`."""
+
+    def __init__(self, chain: Any, ctx: Context, clock: Clock) -> None:
+        self.chain, self.ctx, self.clock = chain, ctx, clock
+        self.url = ctx.config.base_url
+
+    def wallet(self, name: str) -> Wallet:
+        known: Wallet | None = self.chain.wallets.get(name)
+        return known or devnet.derive_wallet("test", name)
+
+    def client(self, name: str, *, clock: Any = None) -> CoordinatorClient:
+        return CoordinatorClient(
+            self.url, self.wallet(name), chain_id=self.ctx.ledger.chain_id, clock=clock or self.clock
+        )
+
+    def run_job(self, name: str) -> None:
+        build_jobs(self.ctx)[name]()
+
+    async def follow(self) -> None:
+        """Read the chain to its end and send what the outbox holds."""
+        for _ in range(20):
+            if await loop.cycle(self.ctx) is Outcome.IDLE and not self.ctx.sender._store.list_pending():
+                return
+
+    async def claim(self, client: CoordinatorClient) -> Any:
+        """A long poll, with the job that serves it kicked while it is open."""
+        asking = asyncio.create_task(client.claim_task(free_slots=1, cached_version=None, wait_seconds=2.0))
+        while not asking.done():
+            await asyncio.to_thread(self.run_job, "assign_tasks")
+            await asyncio.wait({asking}, timeout=0.02)
+        return asking.result()
+
+    def sign(self, name: str, body: bytes = b"", **changes: Any) -> dict[str, str]:
+        """Headers of a signed POST; `changes` of the request, or of chain_id, now and nonce."""
+        asked: dict[str, Any] = {"method": "POST", "authority": self.ctx.config.signed_authority, "path": "/v1/nodes"}
+        about: dict[str, Any] = {"chain_id": self.ctx.ledger.chain_id, "now": int(self.clock()), "nonce": "n" * 16}
+        for key, value in changes.items():
+            (about if key in about else asked)[key] = value
+        request = signing.Request(**({"query": "", "body": body} | asked))
+        return {
+            **signing.sign_request(request, self.wallet(name), **about),
+            "content-type": "application/json",
+        }
+
+    async def post(self, path: str, body: bytes, headers: dict[str, str]) -> httpx.Response:
+        async with httpx.AsyncClient(trust_env=False) as http:
+            return await http.post(self.url + path, content=body, headers=headers)
+
+
+def create_pool(chain: Any, params: PoolParams) -> PoolId:
+    """Funded and started; the contributor has staked and vouches for node "node"; policy 0 is published."""
+    terms = PoolTerms(
+        trainer=chain.address("trainer"),
+        arbiter=chain.address("arbiter"),
+        token=chain.deployment.token,
+        params_hash=params.compute_hash(),
+        reward_per_unit=PRICE,
+        min_stake=MIN_STAKE,
+        slash_amount=60,
+        quorum=params.quorum,
+        challenge_window=10,
+        veto_window=10,
+        unbond_window=20,
+    )
+    pools, stakes, token = chain.contracts.pools, chain.contracts.stakes, chain.contracts.token
+    chain.send(
+        "operator", pools.create_pool(terms, [chain.address(f"validator-{i}") for i in range(3)], params.to_text())
+    )
+    pool = PoolId(pools.count_pools())
+    chain.send("operator", token.approve(pools.address, 1_000_000))
+    chain.send("operator", pools.fund_pool(pool, 1_000_000))
+    chain.send("operator", pools.start_pool(pool))
+    chain.send("contributor", token.approve(stakes.address, MIN_STAKE))
+    chain.send("contributor", stakes.stake(pool, BondKind.CONTRIBUTOR, MIN_STAKE))
+    for node in ("node", "node-2"):
+        register(chain, pool, node)
+    chain.send("trainer", chain.contracts.policies.publish(pool, Step(0), make_hash("policy 0")))
+    return pool
+
+
+def register(chain: Any, pool: PoolId, node: str) -> None:
+    contributor, wallet = chain.wallets["contributor"], chain.wallets.get(node) or devnet.derive_wallet("test", node)
+    message = NodeRegistration(
+        pool=pool,
+        contributor=contributor.address,
+        node=wallet.address,
+        nonce=chain.contracts.nodes.nonce_of(wallet.address),
+        deadline=chain.now() + 60,
+    )
+    domain = chain.domain("node_registry")
+    call = chain.contracts.nodes.register_node(
+        pool,
+        contributor=message.contributor,
+        node=message.node,
+        deadline=message.deadline,
+        contributor_signature=sign(message, domain, contributor),
+        node_signature=sign(message, domain, wallet),
+    )
+    chain.send("deployer", call)
+
+
+@contextmanager
+def open_office(chain: Any, pool: PoolId, home: Path) -> Iterator[Office]:
+    """The coordinator of a pool, its API served in a thread."""
+    (home / "deployment.json").parent.mkdir(parents=True, exist_ok=True)
+    chain.deployment.save(home / "deployment.json")
+    save_key(home / "operator.key", devnet.derive_key("test", "operator"))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    config = CoordinatorConfig(
+        home=home / "coordinator",
+        pool=pool,
+        deployment=home / "deployment.json",
+        key_file=home / "operator.key",
+        port=port,
+        poll_seconds=0.02,
+        relays=("http://127.0.0.1:9",),
+    )
+    clock = Clock()
+    ctx = app.build(config, clock=clock)
+    serving = asyncio.new_event_loop()
+
+    def serve() -> None:
+        asyncio.set_event_loop(serving)
+        serving.run_until_complete(serve_http(build_api(ctx), host="127.0.0.1", port=port, stop=ctx.stop))
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        _await_port(port)
+        yield Office(chain, ctx, clock)
+    finally:
+        serving.call_soon_threadsafe(ctx.stop.set)
+        thread.join(timeout=10)
+        serving.close()
+        ctx.database.close()
+
+
+def _await_port(port: int) -> None:
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+
+
+def reset(office: Office) -> None:
+    """No rows, the clock right, the chain read anew."""
+    office.clock.offset = 0.0
+    empty(office.ctx.database)
+    asyncio.run(office.follow())

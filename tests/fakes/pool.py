@@ -1,0 +1,256 @@
+"""A pool as the coordinator's rows know it, driven by hand: a clock, nodes, policies, submissions and validators.
+
+Signatures are placeholders: `service` and `judging` are given what others have verified.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from eth_utils.address import to_checksum_address
+from eth_utils.crypto import keccak
+
+from coordinator import judging, service
+from coordinator.db import Database
+from coordinator.judging import Ruling
+from coordinator.models import Node, Step, Submission, Task
+from coordinator.service import Countersigned
+from covey.protocol import messages
+from covey.protocol.ids import Address, Hash
+from covey.protocol.messages import Countersignature, Receipt, Verdict
+from covey.protocol.params import EnvironmentParams, PoolParams
+from covey.protocol.status import SubmissionState, TaskState
+from covey.protocol.verdict import Decision, Reason
+
+SIGNATURE = "0x" + "ab" * 65
+POOL = 1
+
+
+def make_params(**changes: Any) -> PoolParams:
+    """Two tasks of two groups of two rollouts a step; every lease lasts 30 s, every drop costs 5 s."""
+    values: dict[str, Any] = {
+        "name": "test",
+        "environment": EnvironmentParams(kind="none"),
+        "group_size": 2,
+        "groups_per_step": 4,
+        "groups_per_task": 2,
+        "max_staleness": 0,
+        "quorum": 2,
+        "verification": {"audit_rate": 1.0},
+    }
+    return PoolParams.model_validate(values | changes)
+
+
+def make_hash(text: str) -> Hash:
+    return Hash("0x" + keccak(text=text).hex())
+
+
+def make_address(name: str) -> Address:
+    return Address(to_checksum_address(keccak(text=name)[:20]))
+
+
+class FakePool:
+    """Example: `pool.publish(0); task = pool.lease("a"); receipt = pool.submit(task)`."""
+
+    def __init__(self, database: Database, params: PoolParams | None = None, *, validators: int = 3) -> None:
+        self.database, self.params, self.now = database, params or make_params(), 1000.0
+        self.validators = [make_address(f"validator-{i}") for i in range(validators)]
+        self.reveals: dict[int, tuple[Verdict, Hash]] = {}
+        self.blocks: Callable[[int], Hash | None] = lambda number: make_hash(f"block {number}")
+
+    # -- nodes, steps, tasks
+
+    def register(self, *names: str) -> list[Address]:
+        with self.database.write() as rows:
+            for name in names:
+                service.register_node(
+                    rows, node=make_address(name), contributor=make_address(f"{name}'s owner"), now=self.now
+                )
+        return [make_address(name) for name in names]
+
+    def publish(self, step: int) -> Step:
+        with self.database.write() as rows:
+            return service.open_step(
+                rows, self.params, number=step, manifest_hash=make_hash(f"policy {step}"), block=10 + step
+            )
+
+    def wait(self, name: str, *, slots: int = 1, version: int | None = 0, seconds: float = 5.0) -> None:
+        with self.database.write() as rows:
+            service.record_heartbeat(
+                rows, node=make_address(name), free_slots=slots, cached_version=version, now=self.now, wait=seconds
+            )
+
+    def assign(self) -> int:
+        with self.database.write() as rows:
+            return service.assign_tasks(rows, self.params, now=self.now)
+
+    def collect(self, name: str) -> Task | None:
+        with self.database.write() as rows:
+            return service.collect_task(rows, self.params, node=make_address(name), now=self.now)
+
+    def lease(self, name: str) -> Task:
+        """What a registered, waiting node ends up with."""
+        self.wait(name)
+        self.assign()
+        task = self.collect(name)
+        assert task is not None, "no task for the node"
+        return task
+
+    def expire(self) -> int:
+        with self.database.write() as rows:
+            return service.expire_leases(rows, self.params, now=self.now)
+
+    def tasks(self, *states: TaskState) -> Sequence[Task]:
+        with self.database.read() as rows:
+            return rows.list_tasks(*(states or tuple(TaskState)))
+
+    def node(self, name: str) -> Node:
+        with self.database.read() as rows:
+            return service.require_node(rows, make_address(name))
+
+    # -- submissions
+
+    def build_receipt(self, task: Task, **changes: Any) -> Receipt:
+        with self.database.read() as rows:
+            node = service.require_node(rows, task.node or "")
+        values: dict[str, Any] = {
+            "pool": POOL,
+            "task": task.id,
+            "lease": task.lease,
+            "node": task.node,
+            "contributor": node.contributor,
+            "policy_version": task.policy_version,
+            "work_key": make_hash(f"file of {task.id}"),
+            "groups": task.groups,
+            "units": 20,
+            "deadline": int(self.now) + 1000,
+        }
+        return Receipt(**(values | changes))
+
+    def record(self, receipt: Receipt, *, block: int = 50, latest_epoch: int = 64) -> Countersigned:
+        def countersign(receipt_hash: Hash) -> Countersigned:
+            promise = Countersignature(receipt_hash=receipt_hash, block_number=block, latest_epoch=latest_epoch)
+            return Countersigned(message=promise, signature=SIGNATURE)
+
+        with self.database.write() as rows:
+            return service.record_submission(
+                rows, self.params, receipt=receipt, signature=SIGNATURE, countersign=countersign, now=self.now
+            )
+
+    def submit(self, task: Task, **changes: Any) -> Hash:
+        return self.record(self.build_receipt(task, **changes)).message.receipt_hash
+
+    def work(self, name: str, **changes: Any) -> Hash:
+        """Lease and submit."""
+        return self.submit(self.lease(name), **changes)
+
+    def submission(self, receipt_hash: str) -> Submission:
+        with self.database.read() as rows:
+            row = rows.get_submission(receipt_hash)
+            assert row is not None
+            len(row.judgements)  # loaded, so that they can be read when the transaction is over
+            return row
+
+    # -- validators
+
+    def dispatch(self, *, validators: int | None = None) -> None:
+        count = len(self.validators) if validators is None else validators
+        with self.database.write() as rows:
+            judging.dispatch(rows, self.params, validators=count, block_hash=self.blocks, now=self.now)
+
+    def claim(self, validator: int) -> tuple[str, int] | None:
+        with self.database.write() as rows:
+            found = judging.claim_judgement(rows, self.params, validator=self.validators[validator], now=self.now)
+            return None if found is None else (found[0], found[1].id)
+
+    def build_verdict(self, validator: int, about: str, decision: Decision, **changes: Any) -> Verdict:
+        reason = changes.get("reason", Reason.NONE if decision is not Decision.REJECT else Reason.PROOF)
+        values: dict[str, Any] = {
+            "pool": POOL,
+            "receipt_hash": about,
+            "work_key": self.submission(about).work_key,
+            "validator": self.validators[validator],
+            "outcome": int(decision),
+            "reason": int(reason),
+            "severity": int(Reason(reason).severity),
+            "units": 20 if decision is Decision.ACCEPT else 0,
+            "evidence_hash": make_hash(f"evidence of {validator}"),
+            "deadline": int(self.now) + 1000,
+        }
+        return Verdict(**(values | changes))
+
+    def commit(self, validator: int, judgement: int, verdict: Verdict) -> None:
+        digest, salt = make_digest(verdict), make_hash(f"salt {judgement}")
+        self.reveals[judgement] = (verdict, salt)
+        with self.database.write() as rows:
+            judging.record_commit(
+                rows,
+                self.params,
+                validator=self.validators[validator],
+                judgement=judgement,
+                commitment=messages.compute_commitment(digest, salt),
+                now=self.now,
+            )
+
+    def reveal(self, judgement: int, verdict: Verdict | None = None) -> None:
+        committed, salt = self.reveals[judgement]
+        shown = verdict or committed
+        with self.database.write() as rows:
+            judging.record_reveal(
+                rows,
+                self.params,
+                judgement=judgement,
+                verdict=shown,
+                digest=make_digest(shown),
+                salt=salt,
+                signature=SIGNATURE,
+                now=self.now,
+            )
+
+    def judge(self, receipt_hash: str, decisions: Sequence[tuple[int, Decision, dict[str, Any]]]) -> None:
+        """These validators claim, commit, then reveal, and the verdicts are tallied."""
+        taken = []
+        for validator, decision, changes in decisions:
+            order = self.claim(validator)
+            assert order is not None
+            assert order[0] == "judge"
+            self.commit(validator, order[1], self.build_verdict(validator, receipt_hash, decision, **changes))
+            taken.append(order[1])
+        for judgement in taken:
+            self.reveal(judgement)
+        self.dispatch()
+
+    def accept(self, receipt_hash: str, *, units: int = 20) -> None:
+        """The quorum accepts."""
+        self.dispatch()
+        self.judge(receipt_hash, [(i, Decision.ACCEPT, {"units": units}) for i in range(self.params.quorum)])
+
+    def reject(self, receipt_hash: str, reason: Reason = Reason.PROOF) -> None:
+        self.dispatch()
+        self.judge(receipt_hash, [(i, Decision.REJECT, {"reason": reason}) for i in range(self.params.quorum)])
+
+    def decide(self, receipt_hash: str, decision: Decision = Decision.ACCEPT, **changes: Any) -> None:
+        """The quorum says so at once, whatever else is open."""
+        self.dispatch()
+        with self.database.write() as rows:
+            row = rows.get_submission(receipt_hash)
+            assert row is not None
+            for validator, judgement in enumerate(row.judgements):
+                verdict = self.build_verdict(validator, receipt_hash, decision, **changes)
+                judgement.validator, judgement.commitment = self.validators[validator], make_hash("commitment")
+                judgement.verdict, judgement.signature = messages.to_dict(verdict), SIGNATURE
+        self.dispatch()
+
+    def states(self) -> dict[str, SubmissionState]:
+        with self.database.read() as rows:
+            return {row.receipt_hash: row.state for row in rows.list_submissions(*SubmissionState)}
+
+    def find_ruling(self, receipt_hash: str) -> Ruling | None:
+        with self.database.read() as rows:
+            row = rows.get_submission(receipt_hash)
+            assert row is not None
+            return judging.compute_ruling(self.params, row, validators=len(self.validators))
+
+
+def make_digest(verdict: Verdict) -> Hash:
+    """Stands for the EIP-712 digest: differs whenever a field does."""
+    return make_hash(repr(verdict))

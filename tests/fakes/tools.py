@@ -1,0 +1,134 @@
+"""A worker's and a validator's tools around the shipped tiny model, without network: honest work and its judgement."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from covey.engines.base import Engine
+from covey.environments import registry
+from covey.environments.grading import grade_json
+from covey.environments.registry import DEMO
+from covey.grading import build_grader
+from covey.protocol import messages, rollout
+from covey.protocol.canonical import sha256
+from covey.protocol.ids import Address, Hash, LeaseId, PoolId, Step, TaskId
+from covey.protocol.messages import Domain, Receipt
+from covey.protocol.params import PoolParams
+from covey.protocol.rollout import Rollout
+from covey.protocol.wire import TaskOrder
+from covey.sandbox import Sandbox
+from tests.fakes.pool import make_address, make_hash, make_params
+from validator.checks import Claim, Tools
+from worker import service
+
+DOMAIN = Domain(chain_id=31337, contract=make_address("court"))
+MANIFEST = make_hash("manifest")
+
+
+def make_model_params(**changes: Any) -> PoolParams:
+    """Two groups of four rollouts of up to five tokens, on the demo's task: a word of five letters is cut."""
+    values: dict[str, Any] = {
+        "environment": {"kind": DEMO.kind, "options": dict(DEMO.options)},
+        "group_size": 4,
+        "model": {"max_prompt_tokens": 64, "max_completion_tokens": 5},
+        "max_submission_bytes": 1 << 20,
+    }
+    return make_params(**(values | changes))
+
+
+def make_task(**changes: Any) -> TaskOrder:
+    values: dict[str, Any] = {
+        "task": TaskId(7),
+        "lease": LeaseId(9),
+        "policy_version": Step(0),
+        "manifest_hash": MANIFEST,
+        "groups": 2,
+        "deadline": 2000.0,
+    }
+    return TaskOrder(**(values | changes))
+
+
+def grade_here(payload: bytes) -> Sequence[float]:
+    """The grader without a process around it."""
+    rewards: list[float] = json.loads(grade_json(payload))["rewards"]
+    return rewards
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What a worker hands in; cheats alter it."""
+
+    receipt: Receipt
+    rollouts: list[Rollout]
+    file: bytes
+
+    def with_rollouts(self, rollouts: Sequence[Rollout]) -> "Work":
+        """Another content, with the receipt that fits it."""
+        return self.with_file(rollout.encode(rollouts), rollouts=list(rollouts), units=rollout.count_units(rollouts))
+
+    def with_file(self, file: bytes, *, rollouts: list[Rollout] | None = None, units: int | None = None) -> "Work":
+        changes: dict[str, Any] = {"work_key": sha256(file)} | ({} if units is None else {"units": units})
+        return Work(receipt=dataclasses.replace(self.receipt, **changes), rollouts=rollouts or self.rollouts, file=file)
+
+    def with_each(self, change: Callable[[Rollout], dict[str, Any]]) -> "Work":
+        return self.with_rollouts([dataclasses.replace(row, **change(row)) for row in self.rollouts])
+
+    def with_one(self, index: int, **changes: Any) -> "Work":
+        rows = list(self.rollouts)
+        rows[index] = dataclasses.replace(rows[index], **changes)
+        return self.with_rollouts(rows)
+
+
+class Worker:
+    """An honest worker's hand; give it another engine, seed or temperature to cheat."""
+
+    def __init__(self, wallet: Any, params: PoolParams, engine: Engine) -> None:
+        self.wallet, self.params, self.engine = wallet, params, engine
+        self.environment = registry.load(DEMO)
+
+    def work(
+        self, task: TaskOrder | None = None, *, params: PoolParams | None = None, node: Address | None = None
+    ) -> Work:
+        task = task or make_task()
+        slots = service.build_slots(
+            task,
+            self.params,
+            pool=PoolId(1),
+            node=node or self.wallet.address,
+            environment=self.environment,
+            engine=self.engine,
+        )
+        rows = service.roll_out(slots, params or self.params, engine=self.engine, spec=DEMO, grade=grade_here)
+        file = rollout.encode(rows)
+        receipt = service.build_receipt(
+            task,
+            self.params,
+            pool=PoolId(1),
+            node=self.wallet.address,
+            contributor=make_address("contributor"),
+            rollouts=rows,
+            file=file,
+            now=1000.0,
+        )
+        return Work(receipt=receipt, rollouts=rows, file=file)
+
+    def sign(self, work: Work) -> str:
+        return messages.sign(work.receipt, DOMAIN, self.wallet)
+
+
+def build_tools(params: PoolParams, engine: Engine, decoder: Sandbox, grader: Sandbox | None = None) -> Tools:
+    return Tools(
+        params=params,
+        domain=DOMAIN,
+        engine=engine,
+        environment=registry.load(DEMO),
+        spec=DEMO,
+        decode=decoder.call,
+        grade=build_grader(grader) if grader else grade_here,
+    )
+
+
+def build_claim(work: Work, signature: str, *, manifest_hash: Hash = MANIFEST) -> Claim:
+    return Claim(receipt=work.receipt, signature=signature, manifest_hash=manifest_hash, file=work.file)

@@ -1,0 +1,36 @@
+"""A coordinator with its API and a chain, one for each module; every test finds its rows empty and step 0 open."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from covey.chain.structs import BondKind
+from tests.fakes.network import Office, create_pool, open_office, reset
+from tests.fakes.pool import make_params
+from tests.integration.chain.conftest import Chain, running
+
+__all__ = ["running"]
+
+
+@pytest.fixture(scope="module")
+def standing(running: Chain, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
+    params = make_params(max_submission_bytes=4096, lease_seconds=30, max_staleness=1, epoch_leaves=2)
+    pool = create_pool(running, params)
+    with open_office(running, pool, tmp_path_factory.mktemp("office")) as office:
+        yield office
+
+
+@pytest.fixture
+def office(standing: Office) -> Iterator[Office]:
+    snapshot = standing.chain.client.request("evm_snapshot")
+    reset(standing)
+    yield standing
+    standing.chain.client.request("evm_revert", snapshot)
+    standing.chain.client.request("anvil_setNextBlockBaseFeePerGas", hex(10**9))
+
+
+@pytest.fixture
+def unbond(office: Office):
+    """The contributor takes its stake away."""
+    stakes, pool = office.chain.contracts.stakes, office.ctx.ledger.pool
+    return lambda: office.chain.send("contributor", stakes.unbond(pool, BondKind.CONTRIBUTOR, 1))

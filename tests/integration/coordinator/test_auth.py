@@ -1,0 +1,249 @@
+"""Who may ask: altered, replayed, outdated and misdirected requests, each refused with its stable code."""
+
+import asyncio
+import base64
+
+import httpx
+import pytest
+from eth_account.messages import encode_defunct
+
+from covey.errors import ProtocolError
+from covey.protocol import signing
+from tests.fakes.network import Office
+
+pytestmark = pytest.mark.integration
+HEARTBEAT = b'{"free_slots":1}'
+
+
+async def code_of(office: Office, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, str]:
+    response = await office.post(path, body, headers)
+    return response.status_code, response.json().get("code", "")
+
+
+async def test_request__unsigned__is_refused(office: Office):
+    assert await code_of(office, "/v1/nodes", b"", {}) == (401, "unsigned")
+    headers = office.sign("node")
+    del headers["signature"]
+    assert await code_of(office, "/v1/nodes", b"", headers) == (401, "unsigned")
+
+
+async def test_request__signed_as_sent__passes_once_and_is_a_replay_after(office: Office):
+    headers = office.sign("node")
+    assert await code_of(office, "/v1/nodes", b"", headers) == (200, "")
+    assert await code_of(office, "/v1/nodes", b"", headers) == (401, "replayed_nonce")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "code"),
+    [(1, "replayed_nonce"), (59, "replayed_nonce"), (61, "expired_request"), (299, "expired_request")],
+)
+async def test_request__replayed_later__is_refused_at_any_time(office: Office, seconds: int, code: str):
+    now = int(office.clock())
+    office.clock.offset += now - office.clock()  # so that a second more is a second more
+    headers = office.sign("node", now=now)
+    assert (await code_of(office, "/v1/nodes", b"", headers))[0] == 200
+    office.clock.offset += seconds
+    assert await code_of(office, "/v1/nodes", b"", headers) == (401, code)
+
+
+async def test_request__nonce_of_another_signer__is_no_replay(office: Office):
+    assert (await code_of(office, "/v1/nodes", b"", office.sign("node")))[0] == 200
+    assert (await code_of(office, "/v1/nodes", b"", office.sign("node-2")))[0] == 200
+
+
+async def test_request__altered_body__is_refused_with_and_without_its_digest(office: Office):
+    headers = office.sign("node", HEARTBEAT, path="/v1/heartbeat")
+    altered = b'{"free_slots":9}'
+    assert await code_of(office, "/v1/heartbeat", altered, headers) == (401, "digest_mismatch")
+    headers["content-digest"] = signing.compute_content_digest(altered)
+    assert await code_of(office, "/v1/heartbeat", altered, headers) == (401, "bad_signature")
+
+
+@pytest.mark.parametrize(
+    "signed_for",
+    [
+        {"path": "/v1/heartbeat"},
+        {"query": "a=1"},
+        {"method": "PUT"},
+        {"authority": "127.0.0.1:1"},
+        {"authority": "evil.example"},
+        {"chain_id": 1},
+    ],
+)
+async def test_request__signed_for_something_else__is_refused(office: Office, signed_for: dict[str, object]):
+    assert await code_of(office, "/v1/nodes", b"", office.sign("node", **signed_for)) == (401, "bad_signature")
+
+
+async def test_request__query_added__is_refused(office: Office):
+    assert await code_of(office, "/v1/nodes?x=1", b"", office.sign("node")) == (401, "bad_signature")
+    assert (await code_of(office, "/v1/nodes?x=1", b"", office.sign("node", query="x=1")))[0] == 200
+
+
+async def test_request__host_header_of_another__counts_for_nothing(office: Office):
+    """The authority is the configured one: a lying header neither helps nor hurts."""
+    other = office.sign("node", authority="evil.example") | {"host": "evil.example"}
+    assert await code_of(office, "/v1/nodes", b"", other) == (401, "bad_signature")
+    right = office.sign("node") | {"host": "evil.example"}
+    assert (await code_of(office, "/v1/nodes", b"", right))[0] == 200
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda value: value.replace('"n', '"x', 1),
+        lambda value: value.replace("created=1", "created=2", 1),
+        lambda value: value.replace('"@query" ', "", 1),
+        lambda value: value + ";extra=1",
+        lambda value: "",
+    ],
+)
+async def test_request__signature_input_altered__is_refused(office: Office, change):
+    headers = office.sign("node")
+    headers["signature-input"] = change(headers["signature-input"])
+    status, code = await code_of(office, "/v1/nodes", b"", headers)
+    assert (status, code) in ((401, "bad_signature"), (401, "expired_request"))
+
+
+@pytest.mark.parametrize("signature", ["eth=:AAAA:", "eth=:?:", "", "eth=:" + "A" * 88 + ":"])
+async def test_request__no_signature_in_the_header__is_refused(office: Office, signature: str):
+    headers = office.sign("node") | {"signature": signature}
+    assert await code_of(office, "/v1/nodes", b"", headers) == (401, "bad_signature")
+
+
+async def test_request__longer_window_than_allowed__is_refused(office: Office):
+    """A signer that grants itself more than a minute."""
+    now = int(office.clock())
+    headers = office.sign("node", now=now)
+    parameters = headers["signature-input"].removeprefix("eth=").replace(f"expires={now + 60}", f"expires={now + 61}")
+    asked = signing.Request(
+        method="POST", authority=office.ctx.config.signed_authority, path="/v1/nodes", query="", body=b""
+    )
+    signed = office.wallet("node").sign_message(encode_defunct(signing.build_signature_base(asked, parameters)))
+    headers |= {
+        "signature-input": f"eth={parameters}",
+        "signature": f"eth=:{base64.b64encode(bytes(signed.signature)).decode()}:",
+    }
+    assert f"expires={now + 61}" in parameters
+    assert await code_of(office, "/v1/nodes", b"", headers) == (401, "expired_request")
+
+
+async def test_request__from_the_future__passes_within_the_skew_only(office: Office):
+    now = int(office.clock())
+    office.clock.offset += now - office.clock()
+    assert (await code_of(office, "/v1/nodes", b"", office.sign("node", now=now + 4)))[0] == 200
+    assert await code_of(office, "/v1/nodes", b"", office.sign("node", now=now + 8)) == (401, "expired_request")
+
+
+@pytest.mark.parametrize("minutes", [-5, 5])
+async def test_client__five_minutes_off__recovers_by_itself(office: Office, minutes: int):
+    async with office.client("node", clock=lambda: office.clock() + 60 * minutes) as client:
+        answer = await client.register()
+        await client.send_heartbeat(free_slots=1, cached_version=None)
+    assert answer.contributor == office.chain.address("contributor")
+
+
+# -- who is known, and in which office
+
+
+async def test_register__node_that_nobody_vouches_for__is_unknown(office: Office):
+    async with office.client("stranger") as client:
+        for ask in (client.register, lambda: client.send_heartbeat(free_slots=1, cached_version=None)):
+            with pytest.raises(ProtocolError) as caught:
+                await ask()
+            assert (caught.value.code, caught.value.status) == ("unknown_node", 403)
+
+
+async def test_register__too_little_stake__is_refused(office: Office, unbond):
+    unbond()
+    async with office.client("node") as client:
+        with pytest.raises(ProtocolError) as caught:
+            await client.register()
+    assert caught.value.code == "stake_too_low"
+
+
+async def test_claim_task__stake_unbonded_since__is_refused(office: Office, unbond):
+    """A lease is for a staked node: registration alone is no licence for ever."""
+    async with office.client("node") as client:
+        await client.register()
+        unbond()
+        with pytest.raises(ProtocolError) as caught:
+            await client.claim_task(free_slots=1, cached_version=None, wait_seconds=0.1)
+    assert caught.value.code == "stake_too_low"
+
+
+@pytest.mark.parametrize("who", ["node", "trainer", "operator", "stranger"])
+async def test_validations__who_is_no_validator__is_refused(office: Office, who: str):
+    async with office.client(who) as client:
+        for ask in (lambda: client.claim_validation(wait_seconds=0), client.list_hard_cases):
+            with pytest.raises(ProtocolError) as caught:
+                await ask()
+            assert (caught.value.code, caught.value.status) == ("not_a_validator", 403)
+
+
+@pytest.mark.parametrize("who", ["node", "validator-0", "operator"])
+async def test_batches__who_is_not_the_trainer__is_refused(office: Office, who: str):
+    async with office.client(who) as client:
+        with pytest.raises(ProtocolError) as caught:
+            await client.claim_batch(0, wait_seconds=0)
+    assert (caught.value.code, caught.value.status) == ("not_the_trainer", 403)
+
+
+# -- what is no request at all
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/heartbeat", b""),
+        ("/v1/heartbeat", b"{"),
+        ("/v1/heartbeat", b"[]"),
+        ("/v1/heartbeat", b'{"free_slots":-1}'),
+        ("/v1/heartbeat", b'{"free_slots":1,"extra":1}'),
+        ("/v1/heartbeat", b'{"free_slots":1,"cached_version":9223372036854775808}'),
+        ("/v1/tasks/claim", b'{"free_slots":1,"wait_seconds":21}'),
+        ("/v1/uploads", b'{"task":1,"lease":1,"work_key":"0xAA","size":1}'),
+        ("/v1/submissions", b'{"receipt":{},"signature":"0x"}'),
+        ("/v1/heartbeat", b'{"free_slots":' + b"[" * 50_000 + b"}"),
+    ],
+)
+async def test_body__of_another_schema__is_refused(office: Office, path: str, body: bytes):
+    async with office.client("node") as client:
+        await client.register()
+    assert await code_of(office, path, body, office.sign("node", body, path=path)) == (422, "bad_body")
+
+
+async def test_body__declared_too_large__is_refused_unread(office: Office):
+    body = b" " * (256 * 1024 + 1)
+    assert await code_of(office, "/v1/heartbeat", body, office.sign("node", body, path="/v1/heartbeat")) == (
+        413,
+        "oversized",
+    )
+
+
+@pytest.mark.parametrize("path", ["/v1/heartbeat", "/v1/nodes", "/v1/objects/submissions/1/a"])
+async def test_body__too_large_in_chunks__is_refused(office: Office, path: str):
+    async def chunks():
+        for _ in range(20):
+            yield b" " * 16_384
+
+    async with httpx.AsyncClient(trust_env=False) as http:
+        send = http.put if "objects" in path else http.post
+        response = await send(office.url + path, content=chunks(), headers=office.sign("node"))
+    assert (response.status_code, response.json()["code"]) == (413, "oversized")
+
+
+async def test_body__length_that_is_no_number__is_refused_by_somebody(office: Office):
+    reader, writer = await asyncio.open_connection("127.0.0.1", office.ctx.config.port)
+    writer.write(b"POST /v1/nodes HTTP/1.1\r\nhost: a\r\ncontent-length: -1\r\n\r\n")
+    answer = await asyncio.wait_for(reader.read(64), 5)
+    writer.close()
+    await writer.wait_closed()
+    assert answer.split()[1] in (b"400", b"413")
+
+
+async def test_path__that_is_none__has_a_code(office: Office):
+    async with httpx.AsyncClient(trust_env=False) as http:
+        missing = await http.get(office.url + "/v1/nothing")
+        wrong = await http.get(office.url + "/v1/heartbeat")
+    assert (missing.status_code, missing.json()["code"]) == (404, "not_found")
+    assert (wrong.status_code, wrong.json()["code"]) == (405, "method_not_allowed")

@@ -1,0 +1,113 @@
+"""What a worker may rely on, asked of the real coordinator and of the fake that stands for it in the worker's tests."""
+
+import dataclasses
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+
+import pytest
+
+from covey.errors import ProtocolError
+from covey.protocol import canonical, messages, wire
+from covey.protocol.messages import Domain, Receipt
+from tests.fakes.coordinator import FakeCoordinator
+from tests.fakes.network import Office
+from tests.fakes.tools import make_task
+from worker.service import require_promise
+
+pytestmark = pytest.mark.integration
+FILE = b"the rows"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Party:
+    """Either of them, and what belongs to it."""
+
+    client: object
+    claim: Callable[[], Awaitable[wire.TaskOrder | None]]
+    office: Office
+    ledger_domain: Domain
+    receipt_domain: Domain
+    blocks: Callable[[], int]
+
+    def receipt(self, order: wire.TaskOrder, file: bytes, **changes: object) -> Receipt:
+        values = {
+            "pool": self.office.ctx.ledger.pool,
+            "task": order.task,
+            "lease": order.lease,
+            "node": self.office.wallet("node").address,
+            "contributor": self.office.chain.address("contributor"),
+            "policy_version": order.policy_version,
+            "work_key": canonical.sha256(file),
+            "groups": order.groups,
+            "units": 8,
+            "deadline": int(self.office.clock()) + 999,
+        }
+        return Receipt(**(values | changes))
+
+    async def submit(self, receipt: Receipt, file: bytes, signer: str = "node") -> wire.SubmissionAnswer:
+        signature = messages.sign(receipt, self.receipt_domain, self.office.wallet(signer))
+        return await self.client.submit(receipt, signature, file)
+
+
+@pytest.fixture(params=["real", "fake"])
+async def party(request: pytest.FixtureRequest, office: Office) -> AsyncIterator[Party]:
+    domains = {"ledger_domain": office.ctx.ledger_domain, "receipt_domain": office.ctx.receipt_domain}
+    if request.param == "fake":
+        client = FakeCoordinator(
+            node=office.wallet("node").address, operator=office.ctx.operator, orders=[make_task()], **domains
+        )
+        claim = lambda: client.claim_task(free_slots=1, cached_version=None, wait_seconds=0)  # noqa: E731
+        yield Party(client=client, claim=claim, office=office, blocks=lambda: client.block, **domains)
+        return
+    async with office.client("node") as real:
+        await real.register()
+        yield Party(
+            client=real, claim=lambda: office.claim(real), office=office,
+            blocks=office.chain.client.block_number, **domains,
+        )  # fmt: skip
+
+
+async def code_of(waiting: Awaitable[object]) -> str:
+    with pytest.raises(ProtocolError) as caught:
+        await waiting
+    return caught.value.code
+
+
+async def test_submit__lawful__gives_a_promise_that_a_worker_accepts(party: Party):
+    task = await party.claim()
+    receipt = party.receipt(task, FILE)
+    first = party.blocks()
+    answer = await party.submit(receipt, FILE)
+    operator = party.office.ctx.operator.address
+    require_promise(
+        answer, receipt, domain=party.ledger_domain, operator=operator, first_block=first, last_block=party.blocks()
+    )
+
+
+async def test_submit__unchanged_again__gives_the_same_answer(party: Party):
+    receipt = party.receipt(await party.claim(), FILE)
+    assert await party.submit(receipt, FILE) == await party.submit(receipt, FILE)
+
+
+async def test_submit__changed__is_refused_with_the_code_that_says_how(party: Party):
+    task = await party.claim()
+    receipt = party.receipt(task, FILE)
+    await party.submit(receipt, FILE)
+    assert await code_of(party.submit(dataclasses.replace(receipt, units=7), FILE)) == "duplicate_submission"
+    assert await code_of(party.submit(party.receipt(task, b"other"), b"other")) == "equivocation"
+
+
+async def test_submit__signed_by_another__is_refused(party: Party):
+    receipt = party.receipt(await party.claim(), FILE)
+    assert await code_of(party.submit(receipt, FILE, signer="node-2")) == "bad_signature"
+
+
+async def test_submit__lease_that_is_none__is_refused(party: Party):
+    task = await party.claim()
+    assert await code_of(party.submit(party.receipt(task, FILE, lease=task.lease + 1), FILE)) == "lease_expired"
+    assert await code_of(party.submit(party.receipt(task, FILE, task=12345), FILE)) == "unknown_task"
+
+
+async def test_submit__file_of_another_hash__is_refused(party: Party):
+    receipt = party.receipt(await party.claim(), FILE)
+    assert await code_of(party.submit(receipt, b"not the rows"[: len(FILE)])) == "digest_mismatch"

@@ -1,0 +1,36 @@
+"""Every test of rows runs on a real file of SQLite, and again on PostgreSQL where one answers.
+
+A database is shared by all tests, each of which finds it empty: its engine then compiles each query only once.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from coordinator.db import Database
+from tests.fakes.databases import empty, open_postgres, open_sqlite
+from tests.fakes.pool import FakePool
+
+
+@pytest.fixture(scope="session")
+def sqlite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    with open_sqlite(tmp_path_factory.mktemp("database") / "coordinator.sqlite3") as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Database]:
+    with open_postgres() as opened:
+        yield opened
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.integration)])
+def database(request: pytest.FixtureRequest) -> Database:
+    opened: Database = request.getfixturevalue(request.param)
+    empty(opened)
+    return opened
+
+
+@pytest.fixture
+def pool(database: Database) -> FakePool:
+    return FakePool(database)

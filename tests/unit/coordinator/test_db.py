@@ -1,0 +1,120 @@
+"""The database: one writer at a time, all or nothing, nonces used once, and what a reorganisation takes back."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from sqlalchemy import inspect
+
+from coordinator.db import Database
+from coordinator.models import Base, Case, Epoch
+from covey.errors import TransientError
+from covey.protocol.status import CaseState
+from tests.fakes.pool import make_address, make_hash
+
+pytestmark = pytest.mark.unit
+
+
+def use(database: Database, signer: str, nonce: str, *, now: float, expires: float) -> bool:
+    with database.write() as rows:
+        return rows.is_nonce_new(signer, nonce, expires=expires, now=now)
+
+
+def test_is_nonce_new__once__and_never_again_while_it_could_pass(database: Database):
+    assert use(database, "0xa", "n", now=0, expires=65)
+    assert not use(database, "0xa", "n", now=65, expires=130)
+    assert use(database, "0xb", "n", now=65, expires=130), "of another signer"
+    assert use(database, "0xa", "m", now=65, expires=130)
+    assert use(database, "0xa", "n", now=65.5, expires=130), "it could not pass any more: forgotten"
+
+
+def test_is_nonce_new__at_the_same_moment__passes_one(database: Database):
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda _: use(database, "0xa", "n", now=0, expires=65), range(8)))
+    assert sorted(found) == [False] * 7 + [True]
+
+
+def test_write__many_at_once__loses_no_change(database: Database):
+    def add_one(_: int) -> None:
+        with database.write() as rows:
+            rows.set_fact("lease", rows.get_fact("lease") + 1)
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(add_one, range(40)))
+    with database.read() as rows:
+        assert rows.get_fact("lease") == 40
+
+
+def test_write__error_inside__changes_nothing(database: Database):
+    def fail() -> None:
+        with database.write() as rows:
+            rows.set_fact("lease", 5)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    with database.read() as rows:
+        assert rows.get_fact("lease") == 0
+
+
+def test_read__while_another_writes__sees_what_was_committed(database: Database):
+    with database.write() as writer:
+        writer.set_fact("lease", 5)
+        with database.read() as reader:
+            assert reader.get_fact("lease") == 0
+
+
+def test_migrate__again__changes_nothing(database: Database):
+    with database.write() as rows:
+        rows.set_fact("lease", 5)
+    database.migrate()
+    with database.read() as rows:
+        assert rows.get_fact("lease") == 5
+
+
+def test_write__database_that_is_gone__is_transient():
+    database = Database("postgresql+psycopg://nobody@127.0.0.1:1/none")
+    with pytest.raises(TransientError) as caught, database.write():
+        pass
+    assert caught.value.code == "database_unavailable"
+    database.close()
+
+
+def test_forget_blocks_above__number__takes_back_what_came_later(database: Database):
+    def case(number: int, block: int) -> Case:
+        return Case(
+            id=number, receipt_hash=make_hash(f"{number}"), node=make_address("a"), contributor=make_address("b"),
+            state=CaseState.LOCKED, block_number=block, transaction_hash=make_hash("t"),
+        )  # fmt: skip
+
+    def epoch(number: int, block: int) -> Epoch:
+        return Epoch(
+            number=number, work_root=make_hash("w"), reward_root=make_hash("r"), data_hash=make_hash("d"),
+            leaf_count=1, units=1, closed_at=0.0, posted_block=block, disabled=False,
+        )  # fmt: skip
+
+    with database.write() as rows:
+        for row in (case(1, 10), case(2, 11), epoch(0, 10), epoch(1, 11)):
+            rows.add(row)
+        rows.set_fact("ended", 11)
+        rows.replace_blocks([(10, make_hash("10")), (11, make_hash("11"))])
+    with database.write() as rows:
+        rows.forget_blocks_above(10)
+    with database.read() as rows:
+        assert [c.id for c in rows.list_cases()] == [1]
+        assert [e.posted_block for e in rows.list_epochs()] == [10, None]
+        assert rows.get_fact("ended") == 0
+    with database.write() as rows:
+        rows.set_fact("ended", 10)
+        rows.forget_blocks_above(10)
+        assert rows.get_fact("ended") == 10
+
+
+def test_models__tables__are_those_of_the_migrations(database: Database):
+    """What the code believes and what `migrate` made: the same tables and columns."""
+    found = inspect(database._engine)
+    for table in Base.metadata.sorted_tables:
+        columns = {column["name"]: column["nullable"] for column in found.get_columns(table.name)}
+        assert columns == {column.name: column.nullable for column in table.columns}, table.name
+        unique = {tuple(u["column_names"]) for u in found.get_unique_constraints(table.name)}
+        wanted = {tuple(c.columns.keys()) for c in table.constraints if type(c).__name__ == "UniqueConstraint"}
+        assert wanted <= unique, table.name

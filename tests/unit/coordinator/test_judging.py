@@ -1,0 +1,377 @@
+"""Audits are drawn, verdicts committed before any is shown, a quorum of equal outcomes decides, and everything ends."""
+
+import dataclasses
+
+import pytest
+
+from coordinator import judging, service
+from covey.errors import ProtocolError
+from covey.protocol import messages
+from covey.protocol.seeding import is_audited
+from covey.protocol.status import SubmissionState, TaskState
+from covey.protocol.verdict import Decision, Reason
+from tests.fakes.pool import FakePool, make_address, make_hash, make_params
+
+pytestmark = pytest.mark.unit
+ACCEPT, REJECT, UNKNOWN = Decision.ACCEPT, Decision.REJECT, Decision.UNKNOWN
+
+
+@pytest.fixture
+def submitted(pool: FakePool) -> tuple[FakePool, str]:
+    """One submission of node a with two judgements open; five validators, a quorum of two."""
+    pool.validators = [make_address(f"validator-{i}") for i in range(5)]
+    pool.register("a", "b")
+    pool.publish(0)
+    receipt_hash = pool.work("a")
+    pool.dispatch()
+    return pool, receipt_hash
+
+
+def code_of(call, *args: object) -> str:
+    with pytest.raises(ProtocolError) as caught:
+        call(*args)
+    return caught.value.code
+
+
+# -- the draw
+
+
+def set_node(pool: FakePool, **values: int) -> None:
+    with pool.database.write() as rows:
+        node = service.require_node(rows, make_address("a"))
+        for name, value in values.items():
+            setattr(node, name, value)
+
+
+def draw(pool: FakePool, receipt_hash: str) -> bool | None:
+    with pool.database.read() as rows:
+        return judging.draw_audit(rows, pool.params, rows.get_submission(receipt_hash), pool.blocks)
+
+
+def test_draw_audit__newcomer__is_replayed_whatever_the_rate(submitted: tuple[FakePool, str]):
+    pool, receipt_hash = submitted
+    pool.params = make_params(verification={"audit_rate": 0.0, "newcomer_submissions": 3})
+    set_node(pool, accepted=2)
+    assert draw(pool, receipt_hash) is True
+    set_node(pool, accepted=3)
+    assert draw(pool, receipt_hash) is False
+
+
+def test_draw_audit__proven_node__waits_for_the_second_block_after_the_promise(submitted: tuple[FakePool, str]):
+    pool, receipt_hash = submitted
+    pool.params = make_params(verification={"audit_rate": 0.5, "newcomer_submissions": 0})
+    asked = []
+    pool.blocks = asked.append
+    assert draw(pool, receipt_hash) is None
+    assert asked == [52], "the countersignature named block 50"
+    drawn = set()
+    for i in range(40):
+        block = make_hash(f"fork {i}")
+        pool.blocks = lambda _, block=block: block
+        assert draw(pool, receipt_hash) is is_audited(receipt_hash, block, 0.5)
+        drawn.add(draw(pool, receipt_hash))
+    assert drawn == {True, False}
+
+
+def test_draw_audit__strikes__raise_the_rate_to_certainty(submitted: tuple[FakePool, str]):
+    pool, receipt_hash = submitted
+    pool.params = make_params(verification={"audit_rate": 0.25, "newcomer_submissions": 0})
+    pool.blocks = lambda _: None
+    set_node(pool, strikes=2)
+    assert draw(pool, receipt_hash) is None, "0.75 still needs a block"
+    set_node(pool, strikes=3)
+    assert draw(pool, receipt_hash) is True
+
+
+def test_dispatch__no_drawing_block_yet__opens_no_judgement(pool: FakePool):
+    pool.params = make_params(verification={"audit_rate": 0.5, "newcomer_submissions": 0})
+    pool.blocks = lambda _: None
+    pool.register("a")
+    pool.publish(0)
+    receipt_hash = pool.work("a")
+    pool.dispatch()
+    assert (pool.submission(receipt_hash).audited, pool.submission(receipt_hash).judgements) == (None, [])
+    assert pool.claim(0) is None
+
+
+def test_dispatch__undrawn__needs_one_cheap_verdict(pool: FakePool):
+    pool.params = make_params(verification={"audit_rate": 0.0, "newcomer_submissions": 0})
+    pool.register("a")
+    pool.publish(0)
+    receipt_hash = pool.work("a")
+    pool.dispatch()
+    assert len(pool.submission(receipt_hash).judgements) == 1
+    pool.judge(receipt_hash, [(0, ACCEPT, {})])
+    row = pool.submission(receipt_hash)
+    assert (row.state, row.audited) == (SubmissionState.ACCEPTED, False)
+
+
+# -- the quorum
+
+
+def test_tally__quorum_accepts__pays_the_units_that_it_counted(submitted: tuple[FakePool, str]):
+    pool, receipt_hash = submitted
+    pool.judge(receipt_hash, [(0, ACCEPT, {"units": 17}), (1, ACCEPT, {"units": 17})])
+    row = pool.submission(receipt_hash)
+    assert (row.state, row.reason, row.units, row.receipt_units) == (SubmissionState.ACCEPTED, 0, 17, 20)
+    assert row.evidence_hash == make_hash("evidence of 0")
+    assert (pool.node("a").accepted, pool.node("a").strikes) == (1, 0)
+
+
+def test_tally__quorum_rejects_hard__suspends_and_takes_back_leases(submitted: tuple[FakePool, str]):
+    pool, receipt_hash = submitted
+    held = pool.lease("a")
+    pool.judge(receipt_hash, [(0, REJECT, {}), (1, REJECT, {})])
+    row = pool.submission(receipt_hash)
+    assert (row.state, row.reason, row.units) == (SubmissionState.REJECTED, Reason.PROOF, 0)
+    assert pool.node("a").suspended == "rejected"
+    assert {t.id: t.state for t in pool.tasks()}[held.id] is TaskState.EXPIRED
+    with pool.database.read() as rows:
+        assert [s.receipt_hash for s in rows.list_hard_rejections()] == [receipt_hash]
+
+
+def test_tally__quorum_rejects_softly__is_void_and_a_strike(submitted: tuple[FakePool, str]):
+    pool, receipt_hash = submitted
+    pool.judge(receipt_hash, [(i, REJECT, {"reason": Reason.REWARD}) for i in (0, 1)])
+    assert pool.submission(receipt_hash).state is SubmissionState.VOID
+    assert (pool.node("a").strikes, pool.node("a").suspended) == (1, "")
+    with pool.database.read() as rows:
+        assert rows.list_hard_rejections() == []
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ((ACCEPT, {}), (REJECT, {})),
+        ((ACCEPT, {"units": 19}), (ACCEPT, {"units": 20})),
+        ((REJECT, {"reason": Reason.PROOF}), (REJECT, {"reason": Reason.TOKEN_MARGIN})),
+        ((UNKNOWN, {}), (ACCEPT, {})),
+    ],
+)
+def test_tally__two_that_differ__ask_a_third_who_decides(submitted: tuple[FakePool, str], first, second):
+    pool, receipt_hash = submitted
+    pool.judge(receipt_hash, [(0, *first), (1, *second)])
+    row = pool.submission(receipt_hash)
+    assert (row.state, len(row.judgements)) == (SubmissionState.SUBMITTED, 3)
+    pool.judge(receipt_hash, [(2, *second)])
+    row = pool.submission(receipt_hash)
+    assert row.state is (SubmissionState.ACCEPTED if second[0] is ACCEPT else SubmissionState.REJECTED)
+    assert row.evidence_hash == make_hash("evidence of 1"), "of the first who said what was decided"
+
+
+def test_tally__two_unknown__ask_two_more(submitted: tuple[FakePool, str]):
+    pool, receipt_hash = submitted
+    pool.judge(receipt_hash, [(0, UNKNOWN, {}), (1, UNKNOWN, {})])
+    assert len(pool.submission(receipt_hash).judgements) == 4
+    pool.judge(receipt_hash, [(2, ACCEPT, {}), (3, ACCEPT, {})])
+    assert pool.submission(receipt_hash).state is SubmissionState.ACCEPTED
+
+
+def test_tally__no_quorum_in_twice_the_quorum__is_void_unslashed_and_ends(submitted: tuple[FakePool, str]):
+    pool, receipt_hash = submitted
+    pool.judge(receipt_hash, [(0, UNKNOWN, {}), (1, ACCEPT, {})])
+    pool.judge(receipt_hash, [(2, REJECT, {})])
+    pool.judge(receipt_hash, [(3, UNKNOWN, {})])
+    row = pool.submission(receipt_hash)
+    assert (row.state, row.reason, row.units) == (SubmissionState.VOID, Reason.UNDECIDED, 0)
+    assert row.evidence_hash == "0x" + "00" * 32
+    assert (pool.node("a").strikes, pool.node("a").suspended) == (1, "")
+    assert pool.claim(4) is None
+
+
+def test_tally__fewer_validators_than_judgements__ends_when_all_have_spoken(pool: FakePool):
+    pool.register("a")
+    pool.publish(0)
+    receipt_hash = pool.work("a")
+    pool.dispatch()
+    pool.judge(receipt_hash, [(0, UNKNOWN, {}), (1, ACCEPT, {})])
+    pool.judge(receipt_hash, [(2, REJECT, {})])
+    assert pool.submission(receipt_hash).state is SubmissionState.VOID
+
+
+def test_tally__one_liar_of_three__decides_nothing(submitted: tuple[FakePool, str]):
+    pool, receipt_hash = submitted
+    pool.judge(receipt_hash, [(0, REJECT, {}), (1, ACCEPT, {})])
+    pool.judge(receipt_hash, [(2, ACCEPT, {})])
+    assert pool.submission(receipt_hash).state is SubmissionState.ACCEPTED
+    assert pool.node("a").suspended == ""
+
+
+def test_tally__twice__counts_once(submitted: tuple[FakePool, str]):
+    pool, receipt_hash = submitted
+    pool.judge(receipt_hash, [(0, ACCEPT, {}), (1, ACCEPT, {})])
+    pool.dispatch()
+    with pool.database.write() as rows:
+        row = rows.get_submission(receipt_hash)
+        assert judging.tally(rows, pool.params, row, validators=5, now=pool.now) is None
+    assert pool.node("a").accepted == 1
+
+
+# -- turns
+
+
+def test_claim_judgement__same_validator__never_judges_twice(submitted: tuple[FakePool, str]):
+    pool, receipt_hash = submitted
+    kind, judgement = pool.claim(0)
+    assert kind == "judge"
+    pool.commit(0, judgement, pool.build_verdict(0, receipt_hash, UNKNOWN))
+    assert pool.claim(0) is None, "the other one is for another validator"
+    assert pool.claim(1)[0] == "judge"
+
+
+def test_claim_judgement__answer_lost__offers_the_same_on_the_same_clock(submitted: tuple[FakePool, str]):
+    pool, _ = submitted
+    first = pool.claim(0)
+    pool.now += 20
+    assert pool.claim(0) == first
+    pool.now += 10
+    pool.dispatch()
+    assert pool.claim(0) is None, "lapsed, and never the same validator twice"
+
+
+def test_dispatch__silent_validator__lapses_and_another_is_asked(submitted: tuple[FakePool, str]):
+    pool, receipt_hash = submitted
+    _, lost = pool.claim(0)
+    pool.now += 30
+    pool.dispatch()
+    row = pool.submission(receipt_hash)
+    assert [j.lapsed for j in row.judgements] == [True, False, False]
+    verdict = pool.build_verdict(0, receipt_hash, ACCEPT)
+    assert code_of(pool.commit, 0, lost, verdict) == "judgement_lapsed"
+    pool.judge(receipt_hash, [(1, ACCEPT, {}), (2, ACCEPT, {})])
+    assert pool.submission(receipt_hash).state is SubmissionState.ACCEPTED
+
+
+def test_dispatch__committed_and_waiting_for_a_slow_one__is_not_late(submitted: tuple[FakePool, str]):
+    """The first may reveal only when the second has committed, which may be 60 s after its own claim."""
+    pool, receipt_hash = submitted
+    _, first = pool.claim(0)
+    pool.commit(0, first, pool.build_verdict(0, receipt_hash, ACCEPT))
+    pool.now += 29
+    _, second = pool.claim(1)
+    pool.now += 29
+    pool.dispatch()
+    assert [j.lapsed for j in pool.submission(receipt_hash).judgements] == [False, False]
+    pool.commit(1, second, pool.build_verdict(1, receipt_hash, ACCEPT))
+    pool.now += 29
+    pool.dispatch()
+    assert pool.claim(0) == ("reveal", first)
+    pool.reveal(first)
+    pool.reveal(second)
+    pool.dispatch()
+    assert pool.submission(receipt_hash).state is SubmissionState.ACCEPTED
+
+
+def test_dispatch__committed_but_never_revealed__lapses_after_its_time(submitted: tuple[FakePool, str]):
+    pool, receipt_hash = submitted
+    taken = [pool.claim(i)[1] for i in (0, 1)]
+    for i, judgement in enumerate(taken):
+        pool.commit(i, judgement, pool.build_verdict(i, receipt_hash, ACCEPT))
+    pool.reveal(taken[0])
+    pool.now += 30
+    pool.dispatch()
+    assert [j.lapsed for j in pool.submission(receipt_hash).judgements] == [False, True, False]
+    pool.judge(receipt_hash, [(2, ACCEPT, {})])
+    assert pool.submission(receipt_hash).state is SubmissionState.ACCEPTED
+
+
+def test_dispatch__others_lapse__gives_who_waited_their_time_to_reveal(submitted: tuple[FakePool, str]):
+    """Three turns, one lapses: the two commitments that remain are a quorum at once, long after their own clocks."""
+    pool, receipt_hash = submitted
+    pool.judge(receipt_hash, [(0, UNKNOWN, {}), (1, UNKNOWN, {})])
+    taken = [pool.claim(i)[1] for i in (2, 3)]
+    pool.commit(2, taken[0], pool.build_verdict(2, receipt_hash, ACCEPT))
+    pool.now += 30
+    pool.dispatch()
+    row = pool.submission(receipt_hash)
+    assert [j.lapsed for j in row.judgements] == [False, False, False, True]
+    assert pool.claim(2) == ("reveal", taken[0])
+    pool.reveal(taken[0])
+
+
+# -- commit, then reveal
+
+
+def test_record_reveal__before_all_have_committed__is_refused(submitted: tuple[FakePool, str]):
+    pool, receipt_hash = submitted
+    _, first = pool.claim(0)
+    pool.commit(0, first, pool.build_verdict(0, receipt_hash, ACCEPT))
+    assert pool.claim(0) is None
+    assert code_of(pool.reveal, first) == "not_yet"
+    _, second = pool.claim(1)
+    assert code_of(pool.reveal, first) == "not_yet"
+    pool.commit(1, second, pool.build_verdict(1, receipt_hash, ACCEPT))
+    assert pool.claim(0) == ("reveal", first)
+    pool.reveal(first)
+
+
+def test_record_reveal__not_what_was_committed__is_refused(submitted: tuple[FakePool, str]):
+    pool, receipt_hash = submitted
+    taken = [pool.claim(i)[1] for i in (0, 1)]
+    for i, judgement in enumerate(taken):
+        pool.commit(i, judgement, pool.build_verdict(i, receipt_hash, ACCEPT))
+    changed = pool.build_verdict(0, receipt_hash, REJECT)
+    assert code_of(pool.reveal, taken[0], changed) == "commitment_mismatch"
+    stolen = pool.build_verdict(1, receipt_hash, ACCEPT)
+    assert code_of(pool.reveal, taken[0], stolen) == "not_your_judgement"
+
+
+def test_record_commit__another_commitment__is_refused_and_the_same_is_not(submitted: tuple[FakePool, str]):
+    pool, receipt_hash = submitted
+    _, judgement = pool.claim(0)
+    verdict = pool.build_verdict(0, receipt_hash, ACCEPT)
+    pool.commit(0, judgement, verdict)
+    pool.commit(0, judgement, verdict)
+    assert code_of(pool.commit, 0, judgement, pool.build_verdict(0, receipt_hash, REJECT)) == "already_committed"
+
+
+def test_record_commit__turn_of_another_or_nobody__is_refused(submitted: tuple[FakePool, str]):
+    pool, receipt_hash = submitted
+    _, judgement = pool.claim(0)
+    verdict = pool.build_verdict(1, receipt_hash, ACCEPT)
+    assert code_of(pool.commit, 1, judgement, verdict) == "not_your_judgement"
+    assert code_of(pool.commit, 1, judgement + 1, verdict) == "not_your_judgement", "open, but not claimed"
+    assert code_of(pool.commit, 1, 999, verdict) == "not_your_judgement"
+
+
+@pytest.mark.parametrize(
+    ("decision", "changes"),
+    [
+        (ACCEPT, {"receipt_hash": make_hash("other")}),
+        (ACCEPT, {"work_key": make_hash("other")}),
+        (REJECT, {"severity": 1}),
+        (REJECT, {"reason": Reason.NONE, "severity": 0}),
+        (ACCEPT, {"reason": Reason.PROOF, "severity": 2}),
+        (UNKNOWN, {"reason": Reason.PROOF, "severity": 2}),
+        (REJECT, {"units": 1}),
+        (UNKNOWN, {"units": 1}),
+        (ACCEPT, {"units": 2 * 2 * 8 + 1}),
+        (ACCEPT, {"deadline": 1000}),
+    ],
+)
+def test_record_reveal__verdict_that_makes_no_sense__is_refused(submitted: tuple[FakePool, str], decision, changes):
+    pool, receipt_hash = submitted
+    taken = [pool.claim(i)[1] for i in (0, 1)]
+    pool.commit(0, taken[0], pool.build_verdict(0, receipt_hash, decision, **changes))
+    pool.commit(1, taken[1], pool.build_verdict(1, receipt_hash, ACCEPT))
+    assert code_of(pool.reveal, taken[0]) == "bad_verdict"
+
+
+def test_record_reveal__reason_that_is_none__is_refused(submitted: tuple[FakePool, str]):
+    pool, receipt_hash = submitted
+    taken = [pool.claim(i)[1] for i in (0, 1)]
+    odd = dataclasses.replace(pool.build_verdict(0, receipt_hash, REJECT), reason=31)
+    pool.commit(0, taken[0], odd)
+    pool.commit(1, taken[1], pool.build_verdict(1, receipt_hash, ACCEPT))
+    assert code_of(pool.reveal, taken[0]) == "bad_verdict"
+
+
+def test_record_reveal__twice__is_the_same(submitted: tuple[FakePool, str]):
+    pool, receipt_hash = submitted
+    taken = [pool.claim(i)[1] for i in (0, 1)]
+    for i, judgement in enumerate(taken):
+        pool.commit(i, judgement, pool.build_verdict(i, receipt_hash, ACCEPT))
+    pool.reveal(taken[0])
+    pool.reveal(taken[0])
+    verdicts = [j.verdict for j in pool.submission(receipt_hash).judgements]
+    assert verdicts == [messages.to_dict(pool.reveals[taken[0]][0]), None]

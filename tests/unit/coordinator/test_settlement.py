@@ -1,0 +1,274 @@
+"""Epochs hold every decided submission once; roots are recomputed here by another way; pay is cumulative."""
+
+import json
+
+import pytest
+from eth_utils.crypto import keccak
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator import settlement
+from coordinator.settlement import ClosedEpoch, Ledger
+from covey.errors import ProtocolError
+from covey.protocol import canonical, merkle
+from covey.protocol.ids import PoolId
+from covey.protocol.status import SubmissionState
+from covey.protocol.verdict import Decision, Reason
+from tests.fakes.pool import FakePool, make_address, make_params
+
+pytestmark = pytest.mark.unit
+LEDGER = Ledger(chain_id=31337, address=make_address("ledger"), pool=PoolId(1), price=3)
+
+
+# -- another implementation: ABI words by hand, the tree from its definition
+
+
+def word(value: int | str) -> bytes:
+    return bytes.fromhex(value[2:]).rjust(32, b"\0") if isinstance(value, str) else value.to_bytes(32, "big")
+
+
+def hash_leaf(*values: int | str) -> bytes:
+    return keccak(keccak(b"".join(map(word, values))))
+
+
+def compute_root(leaves: list[bytes]) -> str:
+    """OpenZeppelin's layout: a complete binary tree whose 2n - 1 places end with the leaves, largest first."""
+    ranked = sorted(leaves, reverse=True)
+
+    def node(i: int) -> bytes:
+        if i >= len(ranked) - 1:
+            return ranked[i - (len(ranked) - 1)]
+        return keccak(b"".join(sorted((node(2 * i + 1), node(2 * i + 2)))))
+
+    return "0x" + (node(0).hex() if ranked else "00" * 32)
+
+
+def climb(leaf: bytes, proof: list[str]) -> str:
+    for sibling in proof:
+        leaf = keccak(b"".join(sorted((leaf, bytes.fromhex(sibling[2:])))))
+    return "0x" + leaf.hex()
+
+
+@given(st.lists(st.binary(min_size=32, max_size=32), max_size=20, unique=True))
+def test_merkle_tree__any_leaves__has_the_root_of_the_definition_and_proofs_that_lead_to_it(leaves: list[bytes]):
+    tree = merkle.MerkleTree(leaves)
+    assert tree.root == compute_root(leaves)
+    for leaf in leaves:
+        proof = tree.get_proof(leaf)
+        assert climb(leaf, proof) == tree.root
+        assert merkle.is_in_tree(tree.root, leaf, proof)
+
+
+def reward_leaf(who: str, amount: int) -> bytes:
+    return hash_leaf(31337, LEDGER.address, 1, make_address(who), amount)
+
+
+# -- rows
+
+
+@pytest.fixture
+def earning(pool: FakePool) -> FakePool:
+    """Eight tasks out; an epoch closes after 20 s or four leaves."""
+    pool.params = make_params(max_staleness=3, epoch_seconds=20, epoch_leaves=4)
+    pool.register("a", "b", "cheat")
+    pool.publish(0)
+    return pool
+
+
+def is_due(pool: FakePool) -> bool:
+    with pool.database.read() as rows:
+        return settlement.is_due(rows, pool.params, now=pool.now)
+
+
+def close(pool: FakePool) -> ClosedEpoch:
+    with pool.database.write() as rows:
+        return settlement.close_epoch(rows, LEDGER, now=pool.now)
+
+
+def post(pool: FakePool, number: int) -> None:
+    with pool.database.write() as rows:
+        settlement.record_posted(rows, number=number, block=100 + number)
+
+
+def reward(pool: FakePool, who: str, epoch: int) -> tuple[int, list[str]]:
+    with pool.database.read() as rows:
+        return settlement.get_reward(rows, LEDGER, contributor=make_address(who), epoch=epoch)
+
+
+def test_build_work_leaf__accepted__is_hashed_as_the_contract_hashes_it(earning: FakePool):
+    receipt_hash = earning.work("a")
+    earning.decide(receipt_hash, units=17)
+    row = earning.submission(receipt_hash)
+    leaf = settlement.build_work_leaf(row)
+    assert leaf.compute_hash() == hash_leaf(
+        receipt_hash, row.work_key, make_address("a"), make_address("a's owner"), row.task, 0, 1, 0, 17,
+        row.evidence_hash,
+    )  # fmt: skip
+
+
+def test_close_epoch__accepted_rejected_and_void__all_have_a_leaf_and_only_one_is_paid(earning: FakePool):
+    accepted, rejected, void = earning.work("a"), earning.work("cheat"), earning.work("b")
+    pending = earning.work("a")
+    earning.decide(accepted, units=17)
+    earning.decide(rejected, Decision.REJECT)
+    earning.decide(void, Decision.REJECT, reason=Reason.REWARD)
+    closed = close(earning)
+    epoch, leaves = closed.epoch, json.loads(closed.data)["leaves"]
+    assert [leaf["receipt_hash"] for leaf in leaves] == [accepted, rejected, void]
+    assert [(leaf["outcome"], leaf["reason"], leaf["units"]) for leaf in leaves] == [(1, 0, 17), (2, 5, 0), (2, 39, 0)]
+    assert (epoch.number, epoch.leaf_count, epoch.units) == (0, 3, 17)
+    assert epoch.data_hash == canonical.sha256(closed.data)
+    hashes = [hash_leaf(*leaf_values(leaf)) for leaf in leaves]
+    assert epoch.work_root == compute_root(hashes)
+    assert epoch.reward_root == compute_root([reward_leaf("a's owner", 51)])
+    assert earning.submission(pending).epoch is None
+
+
+def leaf_values(leaf: dict[str, int | str]) -> list[int | str]:
+    names = "receipt_hash work_key node contributor task policy_version outcome reason units evidence_hash"
+    return [leaf[name] for name in names.split()]
+
+
+def test_close_epoch__no_quorum__is_a_leaf_of_outcome_unknown(earning: FakePool):
+    receipt_hash = earning.work("a")
+    earning.decide(receipt_hash, Decision.UNKNOWN)
+    earning.decide(receipt_hash, Decision.UNKNOWN)
+    assert earning.submission(receipt_hash).state is SubmissionState.VOID
+    (leaf,) = json.loads(close(earning).data)["leaves"]
+    assert (leaf["outcome"], leaf["reason"], leaf["units"]) == (Decision.UNKNOWN, Reason.UNDECIDED, 0)
+
+
+def test_close_epoch__three_epochs__rewards_are_cumulative_and_provable(earning: FakePool):
+    expected = []
+    for units in ({"a": 20}, {"a": 8, "b": 12}, {"b": 1}):
+        for name, count in units.items():
+            earning.decide(earning.work(name), units=count)
+        closed = close(earning)
+        post(earning, closed.epoch.number)
+        expected.append(closed.epoch)
+    # a: 20 x 3, then 28 x 3 for good.  b: 12 x 3, then 13 x 3.
+    assert reward(earning, "a's owner", 0)[0] == 60
+    assert [reward(earning, who, 2)[0] for who in ("a's owner", "b's owner")] == [84, 39]
+    for epoch, who, amount in ((0, "a's owner", 60), (1, "a's owner", 84), (1, "b's owner", 36), (2, "b's owner", 39)):
+        assert climb(reward_leaf(who, amount), reward(earning, who, epoch)[1]) == expected[epoch].reward_root
+    assert expected[2].reward_root == compute_root([reward_leaf("a's owner", 84), reward_leaf("b's owner", 39)])
+
+
+def test_get_reward__who_earned_nothing__is_refused(earning: FakePool):
+    earning.decide(earning.work("cheat"), Decision.REJECT)
+    epoch = close(earning).epoch
+    assert epoch.reward_root == "0x" + "00" * 32
+    with pytest.raises(ProtocolError) as caught:
+        reward(earning, "cheat's owner", 0)
+    assert (caught.value.code, caught.value.status) == ("no_reward", 404)
+
+
+def test_close_epoch__submission__is_in_one_epoch_only(earning: FakePool):
+    first = earning.work("a")
+    earning.decide(first)
+    close(earning)
+    second = earning.work("b")
+    earning.decide(second)
+    leaves = [leaf["receipt_hash"] for leaf in json.loads(close(earning).data)["leaves"]]
+    assert leaves == [second]
+    assert [earning.submission(h).epoch for h in (first, second)] == [0, 1]
+
+
+def test_record_posted__epoch__settles_what_it_holds_and_nothing_else(earning: FakePool):
+    inside, outside = earning.work("a"), earning.work("b")
+    earning.decide(inside)
+    close(earning)
+    earning.decide(outside)
+    post(earning, 0)
+    assert earning.states() == {inside: SubmissionState.SETTLED, outside: SubmissionState.ACCEPTED}
+    with earning.database.write() as rows:
+        settlement.record_posted(rows, number=9, block=1)  # an epoch that nobody here closed
+    assert earning.submission(inside).units == 20
+
+
+# -- when
+
+
+def test_is_due__nothing_decided__never(earning: FakePool):
+    earning.work("a")
+    earning.now += 1000
+    assert not is_due(earning)
+
+
+def test_is_due__by_the_clock__counts_from_the_first_decision_then_from_the_last_epoch(earning: FakePool):
+    earning.decide(earning.work("a"))
+    earning.now += 19.9
+    assert not is_due(earning)
+    earning.now += 0.1
+    assert is_due(earning)
+    close(earning)
+    post(earning, 0)
+    earning.now += 19.9
+    earning.decide(earning.work("a"))
+    assert not is_due(earning)
+    earning.now += 0.1
+    assert is_due(earning)
+
+
+def test_is_due__enough_leaves__at_once(earning: FakePool):
+    for _ in range(3):
+        earning.decide(earning.work("a"))
+    assert not is_due(earning)
+    earning.decide(earning.work("a"))
+    assert is_due(earning)
+
+
+def test_is_due__one_epoch_not_posted__waits(earning: FakePool):
+    earning.decide(earning.work("a"))
+    close(earning)
+    earning.decide(earning.work("a"))
+    earning.now += 1000
+    assert not is_due(earning)
+    post(earning, 0)
+    assert is_due(earning)
+
+
+def test_is_due__pool_ended__as_soon_as_everything_is_decided(earning: FakePool):
+    first, second = earning.work("a"), earning.work("b")
+    earning.decide(first)
+    with earning.database.write() as rows:
+        rows.set_fact("ended", 7)
+    assert not is_due(earning)
+    earning.decide(second)
+    assert is_due(earning)
+
+
+# -- an epoch that the arbiter disables
+
+
+def test_record_disabled__epochs__are_paid_anew_in_a_later_one(earning: FakePool):
+    """The contract takes the units of a disabled epoch back, so a later root may neither keep nor lose them."""
+    first, second = earning.work("a"), earning.work("a")
+    earning.decide(first, units=20)
+    close(earning)
+    post(earning, 0)
+    earning.decide(second, units=8)
+    close(earning)
+    post(earning, 1)
+    with earning.database.write() as rows:
+        settlement.record_disabled(rows, number=1)
+        settlement.record_disabled(rows, number=1)
+    third = earning.work("b")
+    earning.decide(third, units=5)
+    closed = close(earning)
+    assert closed.epoch.units == 13
+    assert [leaf["receipt_hash"] for leaf in json.loads(closed.data)["leaves"]] == [second, third]
+    assert reward(earning, "a's owner", 2)[0] == 84, "28 units once"
+    assert [earning.submission(h).epoch for h in (first, second, third)] == [0, 2, 2]
+
+
+def test_record_disabled__first_epoch__starts_from_nothing(earning: FakePool):
+    earning.decide(earning.work("a"), units=20)
+    close(earning)
+    post(earning, 0)
+    with earning.database.write() as rows:
+        settlement.record_disabled(rows, number=0)
+    earning.now += 20
+    assert is_due(earning)
+    assert close(earning).epoch.units == 20
+    assert reward(earning, "a's owner", 1)[0] == 60

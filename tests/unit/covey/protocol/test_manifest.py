@@ -1,0 +1,149 @@
+import hashlib
+import json
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from covey.errors import ProtocolError
+from covey.protocol import canonical
+from covey.protocol.manifest import MAX_MANIFEST_BYTES, File, Manifest, Shard
+
+pytestmark = pytest.mark.unit
+
+ZERO = "0x" + "00" * 32
+names = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,20}(\.[a-z]{1,5})?", fullmatch=True)
+
+
+@st.composite
+def files(draw, name):
+    contents = draw(st.lists(st.binary(min_size=1, max_size=9), max_size=4))
+    shards = tuple(Shard(size=len(c), sha256=canonical.sha256(c)) for c in contents)
+    whole = b"".join(contents)
+    return File(name=name, size=len(whole), sha256=canonical.sha256(whole), shards=shards)
+
+
+@st.composite
+def manifests(draw):
+    chosen = draw(st.lists(names, min_size=1, max_size=4, unique=True))
+    return Manifest(
+        pool=draw(st.integers(1, 2**63 - 1)),
+        step=draw(st.integers(0, 2**63 - 1)),
+        files=tuple(draw(files(name)) for name in chosen),
+    )
+
+
+def build(**changes):
+    shard = {"size": 3, "sha256": ZERO}
+    file = {"name": "a.bin", "size": 3, "sha256": ZERO, "shards": [shard]}
+    file |= changes.pop("file", {})
+    return {"version": 1, "pool": 1, "step": 0, "kind": "anchor", "files": [file]} | changes
+
+
+def read(values):
+    data = json.dumps(values).encode()
+    return Manifest.from_bytes(data, canonical.sha256(data))
+
+
+@given(manifests())
+def test_manifest__any__round_trips_under_its_hash(manifest):
+    data = manifest.to_bytes()
+    assert manifest.compute_hash() == "0x" + hashlib.sha256(data).hexdigest()
+    assert Manifest.from_bytes(data, manifest.compute_hash()) == manifest
+    assert manifest.size == sum(shard.size for file in manifest.files for shard in file.shards)
+
+
+def test_manifest__worked_example__has_this_text():
+    shard = Shard(size=3, sha256=canonical.sha256(b"abc"))
+    file = File(name="a.bin", size=3, sha256=canonical.sha256(b"abc"), shards=(shard,))
+    digest = "0xba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    expected = (
+        f'{{"files":[{{"name":"a.bin","sha256":"{digest}","shards":[{{"sha256":"{digest}","size":3}}],"size":3}}],'
+        '"kind":"anchor","pool":1,"step":7,"version":1}'
+    )
+    assert Manifest(pool=1, step=7, files=(file,)).to_bytes() == expected.encode()
+
+
+def test_from_bytes__another_hash__refused():
+    data = json.dumps(build()).encode()
+    assert Manifest.from_bytes(data, canonical.sha256(data)).step == 0
+    with pytest.raises(ProtocolError, match="bad_manifest: the manifest does not have the hash"):
+        Manifest.from_bytes(data, canonical.sha256(data + b" "))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../x", "..", ".", "", "a/b", "/etc/passwd", "a\\b", "a..b", ".hidden", "a\n", "a\x00", "x" * 129, "‥", "．．", "%2e%2e", "é"],
+)
+def test_from_bytes__name_that_is_no_plain_file__refused(name):
+    with pytest.raises(ProtocolError, match="bad_manifest"):
+        read(build(file={"name": name}))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pool": 0},
+        {"pool": 1 << 63},
+        {"pool": "1"},
+        {"pool": True},
+        {"step": -1},
+        {"step": 1.0},
+        {"version": 2},
+        {"kind": "delta"},
+        {"files": []},
+        {"extra": 1},
+        {"file": {"size": 4}},
+        {"file": {"size": -3}},
+        {"file": {"shards": []}},
+        {"file": {"shards": [{"size": 0, "sha256": ZERO}]}},
+        {"file": {"shards": [{"size": 3, "sha256": ZERO.upper()}]}},
+        {"file": {"shards": [{"size": 3, "sha256": ZERO + "\n"}]}},
+        {"file": {"shards": [{"size": 3, "sha256": ZERO[:-1]}]}},
+        {"file": {"shards": [{"size": 5, "sha256": ZERO}, {"size": -2, "sha256": ZERO}]}},
+    ],
+)
+def test_from_bytes__unsound_content__refused(changes):
+    with pytest.raises(ProtocolError, match="bad_manifest: the manifest does not parse"):
+        read(build(**changes))
+
+
+def test_from_bytes__same_name_twice__refused():
+    twice = build()
+    twice["files"] *= 2
+    with pytest.raises(ProtocolError, match="stands twice"):
+        read(twice)
+
+
+def test_from_bytes__too_large__refused_before_hashing():
+    with pytest.raises(ProtocolError, match="at most"):
+        Manifest.from_bytes(bytes(MAX_MANIFEST_BYTES + 1), ZERO)
+
+
+def test_from_bytes__deeply_nested__refused():
+    data = b"[" * 100_000
+    with pytest.raises(ProtocolError, match="bad_manifest"):
+        Manifest.from_bytes(data, canonical.sha256(data))
+
+
+def test_from_bytes__mutations__never_another_error():
+    rng, data = random.Random(20), json.dumps(build()).encode()
+    refused = 0
+    for _ in range(1000):
+        altered = bytearray(data)
+        for _ in range(rng.randint(1, 4)):
+            altered[rng.randrange(len(altered))] = rng.randrange(256)
+        try:
+            Manifest.from_bytes(bytes(altered), canonical.sha256(bytes(altered)))
+        except ProtocolError as error:
+            assert error.code == "bad_manifest"
+            refused += 1
+    assert refused > 700
+
+
+def test_manifest__frozen():
+    manifest = read(build())
+    with pytest.raises(ValidationError):
+        manifest.step = 1

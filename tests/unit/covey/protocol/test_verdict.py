@@ -1,0 +1,52 @@
+import pytest
+
+from covey.protocol.verdict import Decision, Judgement, Reason, Severity
+
+pytestmark = pytest.mark.unit
+
+HARD = {
+    "WRONG_POLICY_VERSION": 1,
+    "WRONG_PROMPT": 2,
+    "WRONG_SEED": 3,
+    "TOKEN_MARGIN": 4,
+    "PROOF": 5,
+    "LOGPROB": 6,
+    "FALSE_TERMINATION": 7,
+    "REPLAYED_PROOF": 8,
+    "EQUIVOCATION": 9,
+}
+SOFT = {
+    "MALFORMED": 32,
+    "SCHEMA": 33,
+    "LATE": 34,
+    "OVERSIZED": 35,
+    "MISSING": 36,
+    "STALE": 37,
+    "NOT_YOUR_TASK": 38,
+    "REWARD": 39,
+    "DUPLICATE": 40,
+    "UNDECIDED": 41,
+}
+
+
+def test_reason__numbers__never_change():
+    assert {reason.name: reason.value for reason in Reason} == {"NONE": 0} | HARD | SOFT
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_severity__every_reason__hard_soft_or_none(reason):
+    expected = Severity.HARD if reason.name in HARD else Severity.SOFT if reason.name in SOFT else Severity.NONE
+    assert reason.severity is expected
+
+
+def test_numbers__of_decision_and_severity__are_those_of_the_contracts():
+    assert {each.name: each.value for each in Decision} == {"ACCEPT": 1, "REJECT": 2, "UNKNOWN": 3}
+    assert {each.name: each.value for each in Severity} == {"NONE": 0, "SOFT": 1, "HARD": 2}
+
+
+def test_judgement__makers__fill_only_what_belongs():
+    assert Judgement.accept(12, rows=3) == Judgement(decision=Decision.ACCEPT, units=12, details={"rows": 3})
+    rejected = Judgement.reject(Reason.PROOF, window=3)
+    assert (rejected.decision, rejected.reason, rejected.units) == (Decision.REJECT, Reason.PROOF, 0)
+    unknown = Judgement.unknown(why="no policy")
+    assert (unknown.decision, unknown.reason, unknown.units) == (Decision.UNKNOWN, Reason.NONE, 0)

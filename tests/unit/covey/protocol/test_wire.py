@@ -1,0 +1,103 @@
+import inspect
+import json
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from covey.protocol import messages, wire
+
+pytestmark = pytest.mark.unit
+
+ALICE = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
+HASH = "0x" + "ab" * 32
+RECEIPT = messages.Receipt(
+    pool=1,
+    task=7,
+    lease=9,
+    node=ALICE,
+    contributor=ALICE,
+    policy_version=3,
+    work_key=HASH,
+    groups=2,
+    units=64,
+    deadline=1_700_000_000,
+)
+VERDICT = messages.Verdict(
+    pool=1,
+    receipt_hash=HASH,
+    work_key=HASH,
+    validator=ALICE,
+    outcome=2,
+    reason=5,
+    severity=2,
+    units=0,
+    evidence_hash=HASH,
+    deadline=1_700_000_000,
+)
+BODIES = [kind for _, kind in inspect.getmembers(wire, inspect.isclass) if issubclass(kind, wire.Body)]
+
+
+@pytest.mark.parametrize(("kind", "message"), [(wire.ReceiptBody, RECEIPT), (wire.VerdictBody, VERDICT)])
+def test_body__of_a_signed_message__goes_through_json_and_back(kind, message):
+    body = kind.of(message)
+    assert kind.model_validate_json(body.model_dump_json()).to_message() == message
+    assert json.loads(body.model_dump_json()) == messages.to_dict(message)
+
+
+@pytest.mark.parametrize("kind", BODIES)
+def test_body__every_kind__is_frozen_and_refuses_what_it_does_not_know(kind):
+    assert kind.model_config["frozen"] is True
+    with pytest.raises(ValidationError, match=r"surprise\n  Extra inputs are not permitted"):
+        kind.model_validate({"surprise": 1})
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        (wire.HashText, HASH, [HASH.upper(), HASH + "\n", HASH[:-1], "", "0x" + "g" * 64, 5, None]),
+        (wire.AddressText, ALICE, [ALICE + "\n", ALICE[:-1], "0x" + "g" * 40, ALICE[2:], None]),
+        (wire.SignatureText, "0x" + "ab" * 65, ["0x" + "AB" * 65, "0x" + "ab" * 64, "0x" + "ab" * 65 + "\n", ""]),
+        (wire.UInt64, 2**63 - 1, [-1, 2**63, 1.5, "x", 10**400]),
+    ],
+)
+def test_scalar__wrong_form__refused(kind, good, bad):
+    adapter = TypeAdapter(kind)
+    assert adapter.validate_python(good) == good
+    for value in bad:
+        with pytest.raises(ValidationError):
+            adapter.validate_python(value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (wire.ClaimRequest, '{"free_slots": 1, "wait_seconds": 20.1}'),
+        (wire.ClaimRequest, '{"free_slots": 1, "wait_seconds": -1}'),
+        (wire.ClaimRequest, '{"free_slots": 1, "wait_seconds": NaN}'),
+        (wire.ClaimRequest, '{"free_slots": 4097}'),
+        (wire.ClaimRequest, '{"free_slots": -1}'),
+        (wire.ClaimRequest, '{"free_slots": 1, "cached_version": -1}'),
+        (wire.UploadRequest, f'{{"task": 1, "lease": 1, "work_key": "{HASH}", "size": 0}}'),
+        (wire.UploadRequest, f'{{"task": -1, "lease": 1, "work_key": "{HASH}", "size": 1}}'),
+        (wire.ErrorBody, '{"code": "x", "message": "y", "time": 1' + "0" * 400 + "}"),
+        (wire.ErrorBody, '{"code": "x", "message": "y", "time": -1}'),
+        (wire.ValidationOrder, '{"order": {"kind": "other", "judgement": 1}}'),
+        (wire.Heartbeat, "[" * 10_000),
+        (wire.Heartbeat, ""),
+    ],
+)
+def test_body__out_of_bounds__refused(kind, text):
+    with pytest.raises(ValidationError):
+        kind.model_validate_json(text)
+
+
+def test_reveal__too_much_evidence__refused():
+    base = {"judgement": 1, "verdict": wire.VerdictBody.of(VERDICT), "signature": "0x" + "00" * 65, "salt": HASH}
+    assert wire.RevealRequest(**base, evidence={str(i): i for i in range(64)}).judgement == 1
+    with pytest.raises(ValidationError, match="64"):
+        wire.RevealRequest(**base, evidence={str(i): i for i in range(65)})
+
+
+def test_validation_order__kinds__are_told_apart():
+    text = '{"order": {"kind": "reveal", "judgement": 4}}'
+    assert wire.ValidationOrder.model_validate_json(text).order == wire.RevealOrder(judgement=4)

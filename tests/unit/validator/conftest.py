@@ -1,0 +1,42 @@
+"""The tiny model, a worker's hand and a validator's tools with a real decoder process."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from covey import devnet
+from covey.engines.hf import HuggingFaceEngine
+from covey.model.tiny import tiny_folder
+from covey.sandbox import Sandbox
+from tests.fakes.tools import Work, Worker, build_tools, make_model_params
+from validator.checks import Tools
+
+
+@pytest.fixture(scope="session")
+def engine() -> HuggingFaceEngine:
+    torch.set_num_threads(1)
+    engine = HuggingFaceEngine()
+    engine.load_policy(tiny_folder(), 0)
+    return engine
+
+
+@pytest.fixture(scope="session")
+def worker(engine: HuggingFaceEngine) -> Worker:
+    return Worker(devnet.derive_wallet("test", "node"), make_model_params(), engine)
+
+
+@pytest.fixture(scope="session")
+def honest(worker: Worker) -> Work:
+    return worker.work()
+
+
+@pytest.fixture(scope="session")
+def decoder() -> Iterator[Sandbox]:
+    with Sandbox("covey.protocol.rollout:decode_json", seconds=10, memory_bytes=1 << 29) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture(scope="session")
+def tools(engine: HuggingFaceEngine, decoder: Sandbox) -> Tools:
+    return build_tools(make_model_params(), engine, decoder)

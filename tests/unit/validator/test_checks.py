@@ -1,0 +1,210 @@
+"""Honest work is accepted, and every named cheat earns its reason: with the real model, real files, a real decoder."""
+
+import dataclasses
+import hashlib
+import time
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from covey import devnet
+from covey.engines.hf import HuggingFaceEngine
+from covey.grading import build_grader
+from covey.protocol.verdict import Decision, Judgement, Reason, Severity
+from covey.sandbox import Sandbox
+from tests.cheats.content import CONTENT, Cheat, find
+from tests.cheats.engines import ENGINES
+from tests.cheats.files import BOMBS, FILES
+from tests.fakes.pool import make_hash
+from tests.fakes.tools import Work, Worker, build_claim, build_tools, make_model_params, make_task
+from validator import service
+from validator.checks import CHEAP_CHECKS, CHECKS, Tools
+
+pytestmark = pytest.mark.unit
+HARD = {"WRONG_PROMPT", "WRONG_SEED", "TOKEN_MARGIN", "PROOF", "LOGPROB", "FALSE_TERMINATION"}
+
+
+def judge(work: Work, worker: Worker, tools: Tools, *, full: bool = True):
+    return service.judge(build_claim(work, worker.sign(work)), tools, full=full)
+
+
+# -- honest
+
+
+@pytest.mark.parametrize("task", [7, 8, 9])
+def test_judge__honest_work__is_accepted_for_what_it_counts(worker: Worker, tools: Tools, task: int):
+    work = worker.work(make_task(task=task))
+    judgement = judge(work, worker, tools)
+    assert (judgement.decision, judgement.reason) == (Decision.ACCEPT, Reason.NONE)
+    assert judgement.units == sum(len(row.tokens) for row in work.rollouts) == work.receipt.units
+
+
+def test_judge__honest_siblings_with_equal_answers__are_accepted(worker: Worker, tools: Tools):
+    """Short answers often agree; equal tokens and equal proofs in two slots are no evidence."""
+    for task in range(100, 140):
+        work = worker.work(make_task(task=task))
+        answers = [(row.group, row.tokens, row.proofs) for row in work.rollouts]
+        if len(set(answers)) < len(answers):
+            break
+    else:
+        pytest.fail("no task had two equal siblings")
+    assert judge(work, worker, tools).decision is Decision.ACCEPT
+
+
+def test_judge__worker_with_another_batch_shape__is_accepted(worker: Worker, tools: Tools):
+    alone = HuggingFaceEngine.from_model(worker.engine._require_model(), worker.engine.tokenizer, max_batch=3)
+    work = Worker(worker.wallet, worker.params, alone).work()
+    assert judge(work, worker, tools).decision is Decision.ACCEPT
+
+
+def test_judge__undrawn__runs_the_cheap_checks_alone(worker: Worker, tools: Tools, honest: Work):
+    forged = honest.with_each(lambda row: {"logprobs": tuple(p + 1 for p in row.logprobs)})
+    assert judge(forged, worker, tools, full=False).decision is Decision.ACCEPT
+    assert judge(forged, worker, tools).reason is Reason.LOGPROB
+    assert CHECKS[: len(CHEAP_CHECKS)] == CHEAP_CHECKS
+
+
+# -- cheats
+
+
+@pytest.mark.parametrize("cheat", [*CONTENT, *ENGINES], ids=lambda c: c.__name__)
+def test_judge__cheat__earns_its_reason(cheat: type[Cheat], worker: Worker, tools: Tools):
+    judgement = judge(cheat().cheat(worker), worker, tools)
+    assert (judgement.decision, judgement.reason) == (Decision.REJECT, cheat.reason)
+    assert (judgement.reason.severity is Severity.HARD) == (cheat.reason.name in HARD)
+    assert judgement.units == 0
+    service.compute_evidence_hash(judgement)  # finite numbers and texts only, or it raises
+
+
+@pytest.mark.parametrize("cheat", FILES, ids=lambda c: c.__name__)
+def test_judge__file_of_nonsense__earns_its_reason_and_never_slashes(cheat: type[Cheat], worker: Worker, tools: Tools):
+    judgement = judge(cheat().cheat(worker), worker, tools)
+    assert (judgement.decision, judgement.reason) == (Decision.REJECT, cheat.reason)
+    assert judgement.reason.severity is Severity.SOFT
+
+
+@pytest.mark.parametrize("cheat", BOMBS, ids=lambda c: c.__name__)
+def test_judge__bomb__is_refused_within_a_second_and_the_next_is_judged(
+    cheat: type[Cheat], worker: Worker, tools: Tools, honest: Work
+):
+    work = cheat().cheat(worker)
+    assert len(work.file) < worker.params.max_submission_bytes
+    judge(honest, worker, tools, full=False)  # the decoder is up
+    started = time.perf_counter()
+    judgement = judge(work, worker, tools)
+    took = time.perf_counter() - started
+    assert (judgement.decision, judgement.reason) == (Decision.REJECT, cheat.reason)
+    assert took < 1.0
+    assert judge(honest, worker, tools, full=False).decision is Decision.ACCEPT
+
+
+def test_judge__signature_of_another__is_malformed(worker: Worker, tools: Tools, honest: Work):
+    stranger = Worker(devnet.derive_wallet("test", "stranger"), worker.params, worker.engine)
+    for signature in (stranger.sign(honest), "0x", "0x" + "zz" * 65, "0x" + "00" * 65):
+        judgement = service.judge(build_claim(honest, signature), tools, full=True)
+        assert (judgement.reason, judgement.details["what"]) == (Reason.MALFORMED, "signature")
+
+
+def test_judge__other_manifest__is_another_prompt(worker: Worker, tools: Tools, honest: Work):
+    claim = build_claim(honest, worker.sign(honest), manifest_hash=make_hash("other"))
+    assert service.judge(claim, tools, full=True).reason is Reason.WRONG_PROMPT
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(position=st.floats(0, 1, exclude_max=True), bits=st.integers(1, 255))
+def test_judge__any_byte_changed_in_transit__is_never_accepted_for_more(
+    worker: Worker, tools: Tools, honest: Work, position: float, bits: int
+):
+    """A file with one byte changed, signed for as it is: refused, or the same rows under another coat."""
+    i = int(position * len(honest.file))
+    file = honest.file[:i] + bytes([honest.file[i] ^ bits]) + honest.file[i + 1 :]
+    claim = build_claim(work := honest.with_file(file), worker.sign(work))
+    judgement = service.judge(claim, tools, full=True)
+    if judgement.decision is Decision.ACCEPT:
+        strip = [dataclasses.replace(row, logprobs=()) for row in claim.rollouts]
+        assert strip == [dataclasses.replace(row, logprobs=()) for row in honest.rollouts]
+    else:
+        assert judgement.decision is Decision.REJECT
+
+
+# -- what could not be checked
+
+
+class Broken:
+    """An engine whose replay fails as machines do."""
+
+    def __init__(self, engine: object, error: Exception) -> None:
+        self._engine, self._error = engine, error
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._engine, name)
+
+    def replay(self, *_: object, **__: object) -> object:
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("CUDA error"),
+        MemoryError(),
+        OSError(5, "gone"),
+        IndexError("x"),
+        ValueError("x"),
+        ZeroDivisionError(),
+    ],
+)
+def test_judge__engine_fails__is_unknown_and_neither_pays_nor_slashes(
+    worker: Worker, tools: Tools, honest: Work, error: Exception
+):
+    broken = dataclasses.replace(tools, engine=Broken(tools.engine, error))
+    judgement = judge(honest, worker, broken)
+    assert (judgement.decision, judgement.reason, judgement.units) == (Decision.UNKNOWN, Reason.NONE, 0)
+    assert judgement.details == {"error": type(error).__name__}
+
+
+def test_judge__engine_answers_what_is_no_number__is_rejected_not_accepted(worker: Worker, tools: Tools, honest: Work):
+    class Lost(Broken):
+        def replay(self, sequences, *, temperature: float):
+            return [
+                dataclasses.replace(replay, margins=np.full_like(replay.margins, np.nan))
+                for replay in self._engine.replay(sequences, temperature=temperature)
+            ]
+
+    judgement = judge(honest, worker, dataclasses.replace(tools, engine=Lost(tools.engine, ValueError())))
+    assert (judgement.reason, judgement.details["margin"]) == (Reason.TOKEN_MARGIN, -1.0)
+
+
+def test_judge__decoder_dies_on_the_input__is_the_inputs_fault(worker: Worker, tools: Tools, honest: Work):
+    with Sandbox("tests.fakes.dying:die", seconds=5) as dying:
+        judgement = judge(honest, worker, dataclasses.replace(tools, decode=dying.call))
+    assert (judgement.decision, judgement.reason) == (Decision.REJECT, Reason.MALFORMED)
+    assert judgement.details == {"what": "sandbox_died"}
+
+
+def test_judge__grader_dies_on_a_completion__earns_nothing(worker: Worker, tools: Tools, honest: Work):
+    with Sandbox("tests.fakes.dying:die", seconds=5) as dying:
+        grade = build_grader(dying)
+        judged = dataclasses.replace(tools, grade=grade)
+        work, _ = find(worker, lambda row: row.reward > 0)
+        assert judge(work.with_each(lambda row: {"reward": 0.0}), worker, judged).decision is Decision.ACCEPT
+        assert judge(work, worker, judged).reason is Reason.REWARD
+
+
+# -- the verdict
+
+
+def test_build_verdict__rejection__carries_reason_severity_and_no_units(worker: Worker, honest: Work):
+    judgement = Judgement.reject(Reason.PROOF, window=3, exponent=40)
+    verdict = service.build_verdict(judgement, honest.receipt, validator=worker.wallet.address, now=1000.9, seconds=60)
+    assert (verdict.outcome, verdict.reason, verdict.severity, verdict.units) == (2, 5, 2, 0)
+    assert (verdict.deadline, verdict.work_key, verdict.pool) == (1060, honest.receipt.work_key, 1)
+    assert verdict.evidence_hash == "0x" + hashlib.sha256(b'{"exponent":40,"window":3}').hexdigest()
+
+
+def test_judge__units__are_capped_by_the_task(worker: Worker, engine, decoder: Sandbox, honest: Work):
+    params = make_model_params(groups_per_task=1)
+    judgement = judge(honest, worker, build_tools(params, engine, decoder))
+    assert (judgement.decision, judgement.units) == (Decision.ACCEPT, min(honest.receipt.units, 20))

@@ -1,0 +1,208 @@
+"""The validator's cycle: judge, commit, reveal; what is lost or cannot be fetched; and a crash between the two."""
+
+import asyncio
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from covey import devnet
+from covey.errors import ProtocolError, TransientError
+from covey.model.tiny import tiny_folder
+from covey.protocol import messages, wire
+from covey.protocol.verdict import Decision, Reason
+from covey.runtime import Outcome
+from tests.fakes.coordinator import FakeJudging
+from tests.fakes.pool import make_hash
+from tests.fakes.tools import DOMAIN, MANIFEST, Work, Worker, make_model_params
+from validator import loop
+from validator.app import Context
+from validator.checks import Tools
+from validator.pending import Pending
+from validator.replay import measure
+
+pytestmark = pytest.mark.unit
+URL = "http://coordinator/file"
+VALIDATOR = devnet.derive_wallet("test", "validator-0")
+
+
+@pytest.fixture
+def judging() -> FakeJudging:
+    return FakeJudging()
+
+
+@pytest.fixture
+def start(judging: FakeJudging, tools: Tools, tmp_path: Path) -> Callable[..., Context]:
+    """The same disk, another process."""
+
+    async def require(version: int) -> Path:
+        return tiny_folder()
+
+    def build(**changes: object) -> Context:
+        network = SimpleNamespace(
+            params=make_model_params(),
+            wallet=VALIDATOR,
+            coordinator=judging,
+            receipt_domain=DOMAIN,
+            policies=SimpleNamespace(get_manifest_hash=lambda version: MANIFEST, require=require),
+        )
+        values = {
+            "config": SimpleNamespace(wait_seconds=0.1, verdict_seconds=60),
+            "network": network,
+            "tools": tools,
+            "pending": Pending(tmp_path / "pending"),
+            "outbox": None,
+            "sender": None,
+            "stop": asyncio.Event(),
+            "clock": lambda: 1000.0,
+        }
+        return Context(**(values | changes))
+
+    return build
+
+
+@pytest.fixture
+def order(worker: Worker, honest: Work, judging: FakeJudging) -> wire.JudgeOrder:
+    judging.files[URL] = honest.file
+    return wire.JudgeOrder(
+        judgement=3,
+        receipt=wire.ReceiptBody.of(honest.receipt),
+        signature=worker.sign(honest),
+        url=URL,
+        manifest_hash=MANIFEST,
+        full=True,
+    )
+
+
+def fail(moment: str, error: Exception) -> Callable[[str], None]:
+    def raise_at(when: str) -> None:
+        if when == moment:
+            raise error
+
+    return raise_at
+
+
+async def test_cycle__nothing_to_judge__is_idle(start):
+    assert await loop.cycle(start()) is Outcome.IDLE
+
+
+async def test_cycle__order__commits_to_a_signed_verdict_and_shows_nothing(start, judging, order, honest: Work):
+    ctx = start()
+    judging.orders.append(order)
+    assert await loop.cycle(ctx) is Outcome.DONE
+    request = ctx.pending.find(3)
+    verdict = request.verdict.to_message()
+    assert (verdict.outcome, verdict.units, verdict.deadline) == (Decision.ACCEPT, honest.receipt.units, 1060)
+    messages.require_signer(verdict, DOMAIN, request.signature, VALIDATOR.address)
+    digest = messages.compute_digest(verdict, DOMAIN)
+    assert judging.commitments == {3: messages.compute_commitment(digest, request.salt)}
+    assert judging.reveals == []
+
+
+async def test_cycle__reveal_after_a_crash__shows_what_was_committed(start, judging, order):
+    judging.orders.append(order)
+    await loop.cycle(start())
+    judging.orders.append(wire.RevealOrder(judgement=3))
+    again = start()
+    assert await loop.cycle(again) is Outcome.DONE
+    (shown,) = judging.reveals
+    digest = messages.compute_digest(shown.verdict.to_message(), DOMAIN)
+    assert messages.compute_commitment(digest, shown.salt) == judging.commitments[3]
+    assert again.pending.find(3) is None
+
+
+async def test_cycle__salts__differ_and_verdicts_of_one_submission_cannot_be_guessed(start, judging, order):
+    judging.orders.extend([order, order.model_copy(update={"judgement": 4})])
+    ctx = start()
+    await loop.cycle(ctx)
+    await loop.cycle(ctx)
+    assert ctx.pending.find(3).salt != ctx.pending.find(4).salt
+
+
+async def test_cycle__reveal_lost_on_the_way__is_shown_again(start, judging, order):
+    ctx = start()
+    judging.orders.extend([order, wire.RevealOrder(judgement=3)])
+    await loop.cycle(ctx)
+    judging.fail = fail("reveal", TransientError("coordinator_unreachable", "gone"))
+    with pytest.raises(TransientError):
+        await loop.cycle(ctx)
+    assert ctx.pending.find(3) is not None
+
+
+async def test_cycle__reveal_of_what_is_lost__waits_before_it_asks_again(start, judging):
+    judging.orders.append(wire.RevealOrder(judgement=99))
+    assert await loop.cycle(start()) is Outcome.RETRY
+    assert judging.reveals == []
+
+
+async def test_judge__file_that_is_missing__is_unknown(start, judging, order):
+    judging.files.clear()
+    judgement = await loop.judge(start(), order)
+    assert (judgement.decision, judgement.details) == (Decision.UNKNOWN, {"error": "missing"})
+
+
+async def test_judge__manifest_that_is_not_the_chains__is_unknown(start, order):
+    forged = order.model_copy(update={"manifest_hash": make_hash("forged")})
+    judgement = await loop.judge(start(), forged)
+    assert (judgement.decision, judgement.details) == (Decision.UNKNOWN, {"error": "wrong_manifest"})
+
+
+async def test_judge__coordinator_that_is_gone__is_tried_again_and_commits_to_nothing(start, judging, order):
+    judging.orders.append(order)
+    judging.fail = fail("get", TransientError("coordinator_unreachable", "gone"))
+    with pytest.raises(TransientError):
+        await loop.cycle(start())
+    assert judging.commitments == {}
+
+
+async def test_cycle__cheat__is_committed_with_its_reason_and_evidence(start, judging, order, worker, honest: Work):
+    cheat = honest.with_each(lambda row: {"logprobs": tuple(p + 1 for p in row.logprobs)})
+    judging.files[URL] = cheat.file
+    body = {"receipt": wire.ReceiptBody.of(cheat.receipt), "signature": worker.sign(cheat)}
+    judging.orders.append(order.model_copy(update=body))
+    ctx = start()
+    await loop.cycle(ctx)
+    request = ctx.pending.find(3)
+    assert (request.verdict.outcome, request.verdict.reason) == (Decision.REJECT, Reason.LOGPROB)
+    assert request.evidence["deviation"] == pytest.approx(1.0, abs=1e-3)
+    canonical = json.dumps(request.evidence, sort_keys=True, separators=(",", ":")).encode()
+    assert request.verdict.evidence_hash == "0x" + hashlib.sha256(canonical).hexdigest()
+
+
+def test_pending__several__are_kept_apart(tmp_path: Path):
+    pending = Pending(tmp_path)
+    assert pending.find(1) is None
+    verdict = wire.VerdictBody(
+        pool=1, receipt_hash=make_hash("r"), work_key=make_hash("w"), validator=VALIDATOR.address, outcome=1, reason=0,
+        severity=0, units=5, evidence_hash=make_hash("e"), deadline=2**62,
+    )  # fmt: skip
+    made = [
+        wire.RevealRequest(
+            judgement=i, verdict=verdict, signature="0x" + "1b" * 65, salt=make_hash(f"{i}"), evidence={"a": 1e-9 * i}
+        )
+        for i in (1, 12)
+    ]
+    for request in made:
+        pending.add(request)
+    pending.remove(12)
+    assert Pending(tmp_path).find(1) == made[0]
+    assert pending.find(12) is None
+    pending.remove(12)
+
+
+def test_replay__distances__are_those_of_the_worst_token(worker: Worker, honest: Work, tools: Tools):
+    """Claims moved by hand, by known amounts: the distances must be these amounts."""
+    row = honest.rollouts[0]
+    moved = dataclasses.replace(row, logprobs=(row.logprobs[0] - 0.5, *row.logprobs[1:]))
+    honest_one, moved_one = measure([row, moved], tools.engine, tools.params)
+    assert honest_one.logprob_max < 1e-4
+    assert moved_one.logprob_max == pytest.approx(0.5, abs=1e-4)
+    assert moved_one.logprob_sum - honest_one.logprob_sum == pytest.approx(0.5, abs=1e-4)
+    assert (honest_one.tokens, len(honest_one.windows)) == (len(row.tokens), 1)
+    assert honest_one.windows[0].sign_exponent_mismatches == 0
+    with pytest.raises(ProtocolError):
+        measure([dataclasses.replace(row, tokens=())], tools.engine, tools.params)

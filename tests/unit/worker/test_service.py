@@ -1,0 +1,152 @@
+"""What a worker decides: slots follow from the task, the receipt from the file, and a false promise is refused."""
+
+import dataclasses
+import hashlib
+
+import pytest
+from eth_utils.crypto import keccak
+
+from covey import devnet
+from covey.engines.hf import HuggingFaceEngine
+from covey.environments import registry
+from covey.environments.registry import DEMO
+from covey.errors import ProtocolError
+from covey.protocol import messages, rollout
+from covey.protocol.ids import PoolId, Step
+from covey.protocol.messages import Countersignature, Domain
+from covey.protocol.wire import SubmissionAnswer
+from tests.fakes.pool import make_address, make_hash
+from tests.fakes.tools import MANIFEST, Worker, make_model_params, make_task
+from worker import service
+
+pytestmark = pytest.mark.unit
+LEDGER = Domain(chain_id=31337, contract=make_address("ledger"))
+OPERATOR = devnet.derive_wallet("test", "operator")
+
+
+@pytest.fixture(scope="module")
+def worker(engine: HuggingFaceEngine) -> Worker:
+    return Worker(devnet.derive_wallet("test", "node"), make_model_params(), engine)
+
+
+def seed_by_hand(*values: int | str) -> int:
+    """keccak of the ABI words of beacon, pool, version, node, task, group[, sibling], cut to 63 bits."""
+    words = [bytes.fromhex(v[2:]).rjust(32, b"\0") if isinstance(v, str) else v.to_bytes(32, "big") for v in values]
+    return int.from_bytes(keccak(b"".join(words)), "big") >> 193
+
+
+def test_build_slots__task__means_these_seeds_and_prompts_in_this_order(worker: Worker, engine: HuggingFaceEngine):
+    slots = service.build_slots(
+        make_task(policy_version=Step(3)),
+        worker.params,
+        pool=PoolId(1),
+        node=worker.wallet.address,
+        environment=registry.load(DEMO),
+        engine=engine,
+    )
+    assert [(slot.group, slot.sibling) for slot in slots] == [(g, s) for g in range(2) for s in range(4)]
+    shared = (MANIFEST, 1, 3, worker.wallet.address, 7)
+    assert [slot.request.seed for slot in slots] == [seed_by_hand(*shared, g, s) for g in range(2) for s in range(4)]
+    assert [slot.draw for slot in slots] == [seed_by_hand(*shared, g) for g in range(2) for _ in range(4)]
+    for slot in slots:
+        text = registry.load(DEMO).prompt(slot.draw).text
+        assert slot.request.prompt == (2, *engine.tokenizer.encode(text + "\n", add_special_tokens=False))
+        assert slot.request.max_tokens == 5
+
+
+@pytest.mark.parametrize(
+    "changes", [{"task": 8}, {"policy_version": 1}, {"manifest_hash": make_hash("other")}, {"lease": 10}]
+)
+def test_build_slots__another_task_version_or_manifest__has_other_seeds_and_another_lease_has_not(
+    worker: Worker, changes: dict[str, object]
+):
+    def seeds(task) -> set[int]:
+        slots = service.build_slots(
+            task,
+            worker.params,
+            pool=PoolId(1),
+            node=worker.wallet.address,
+            environment=worker.environment,
+            engine=worker.engine,
+        )
+        return {slot.request.seed for slot in slots}
+
+    shared = seeds(make_task()) & seeds(make_task(**changes))
+    assert len(shared) == (8 if "lease" in changes else 0)
+
+
+def test_build_slots__prompt_beyond_the_limit__is_refused(worker: Worker):
+    tight = Worker(
+        worker.wallet,
+        make_model_params(model={"max_prompt_tokens": 10, "max_completion_tokens": 5}),
+        worker.engine,
+    )
+    with pytest.raises(ProtocolError) as caught:
+        tight.work()
+    assert caught.value.code == "prompt_too_long"
+
+
+def test_roll_out__twice__gives_the_same_file(worker: Worker):
+    """So that a lost file is no excuse, and a repeated run repeats."""
+    assert worker.work().file == worker.work().file
+
+
+def test_build_receipt__file__is_named_by_its_hash_and_counted(worker: Worker):
+    work = worker.work()
+    receipt = work.receipt
+    assert receipt.work_key == "0x" + hashlib.sha256(work.file).hexdigest()
+    assert receipt.units == sum(len(row.tokens) for row in work.rollouts) == rollout.count_units(work.rollouts)
+    assert (receipt.task, receipt.lease, receipt.groups, receipt.policy_version) == (7, 9, 2, 0)
+    assert receipt.deadline == 1000 + 86_400
+
+
+# -- the operator's promise
+
+
+def answer_to(receipt: messages.Receipt, *, signer=OPERATOR, **changes: object) -> SubmissionAnswer:
+    values = {"receipt_hash": messages.compute_struct_hash(receipt), "block_number": 50, "latest_epoch": 64}
+    promise = Countersignature(**(values | changes))
+    return SubmissionAnswer(**messages.to_dict(promise), signature=messages.sign(promise, LEDGER, signer))
+
+
+def require(answer: SubmissionAnswer, receipt: messages.Receipt, *, first: int = 50, last: int = 50):
+    return service.require_promise(
+        answer, receipt, domain=LEDGER, operator=OPERATOR.address, first_block=first, last_block=last
+    )
+
+
+@pytest.fixture(scope="module")
+def receipt(worker: Worker) -> messages.Receipt:
+    return worker.work().receipt
+
+
+def test_require_promise__lawful__is_returned(receipt: messages.Receipt):
+    promise = require(answer_to(receipt), receipt, first=48, last=50)
+    assert (promise.block_number, promise.latest_epoch) == (50, 64)
+    assert promise.receipt_hash == messages.compute_struct_hash(receipt)
+
+
+def code_of(answer: SubmissionAnswer, receipt: messages.Receipt, **heights: int) -> str:
+    with pytest.raises(ProtocolError) as caught:
+        require(answer, receipt, **heights)
+    return caught.value.code
+
+
+def test_require_promise__for_another_receipt__is_refused(receipt: messages.Receipt):
+    other = dataclasses.replace(receipt, units=1)
+    assert code_of(answer_to(other), receipt) == "bad_countersignature"
+
+
+@pytest.mark.parametrize(("first", "last"), [(51, 60), (40, 49)])
+def test_require_promise__back_dated_or_ahead__is_refused(receipt: messages.Receipt, first: int, last: int):
+    """The named block decides which later block draws the audit: it must not be chosen."""
+    assert code_of(answer_to(receipt), receipt, first=first, last=last) == "bad_countersignature"
+
+
+def test_require_promise__not_the_operators__is_refused(receipt: messages.Receipt):
+    stranger = devnet.derive_wallet("test", "stranger")
+    assert code_of(answer_to(receipt, signer=stranger), receipt) == "bad_countersignature"
+    altered = answer_to(receipt).model_copy(update={"latest_epoch": 99})
+    assert code_of(altered, receipt) == "bad_countersignature"
+    broken = answer_to(receipt).model_copy(update={"signature": "0x" + "00" * 65})
+    assert code_of(broken, receipt) == "bad_signature"
