@@ -126,9 +126,9 @@ class Repository:
     def list_tasks(self, *states: TaskState) -> Sequence[Task]:
         return self.session.scalars(select(Task).where(Task.state.in_(states)).order_by(Task.id)).all()
 
-    def get_assigned_task(self, node: str) -> Task | None:
-        """The oldest task that is leased to `node` and not yet collected."""
-        query = select(Task).where(Task.state == TaskState.ASSIGNED, Task.node == node, Task.collected.is_(False))
+    def get_assigned_task(self, node: str, holding: Sequence[int] = ()) -> Task | None:
+        """The oldest task that is leased to `node` and whose lease it does not know of."""
+        query = select(Task).where(Task.state == TaskState.ASSIGNED, Task.node == node, Task.lease.not_in(holding))
         return self.session.scalars(query.order_by(Task.id).limit(1)).first()
 
     def count_leases(self, node: str) -> int:

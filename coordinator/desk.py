@@ -4,7 +4,7 @@ Everything here is synchronous but `wait_for`; a kick is sent after the transact
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from starlette.concurrency import run_in_threadpool
@@ -83,13 +83,13 @@ def ask_for_task(ctx: Context, node: Address, body: wire.ClaimRequest) -> None:
     ctx.kicker.kick("assign_tasks")
 
 
-def collect_task(ctx: Context, node: Address) -> wire.TaskOrder | None:
+def collect_task(ctx: Context, node: Address, holding: Sequence[int]) -> wire.TaskOrder | None:
     """The lease that `assign_tasks` has made for a waiting node, if any."""
     with ctx.database.read() as repository:
-        if repository.get_assigned_task(node) is None:
+        if repository.get_assigned_task(node, holding) is None:
             return None
     with ctx.database.write() as repository:
-        task = service.collect_task(repository, ctx.params, node=node, now=ctx.clock())
+        task = service.collect_task(repository, ctx.params, node=node, now=ctx.clock(), holding=holding)
         step = repository.get_step(task.policy_version) if task else None
         if task is None or step is None or task.lease is None:
             return None

@@ -7,9 +7,15 @@ from collections.abc import Callable
 
 from coordinator import judging, service, settlement
 from coordinator.app import Context
+from coordinator.db import Repository
+from coordinator.models import Epoch
 from coordinator.outbox import add_intent
+from covey.chain.outbox import IntentState
+from covey.log import get_logger
 from covey.protocol.ids import Hash, PoolId
 from covey.protocol.status import SubmissionState
+
+RETRY_SECONDS = 10.0
 
 
 def build_jobs(ctx: Context) -> dict[str, Callable[[], None]]:
@@ -66,17 +72,36 @@ def find_block_hash(ctx: Context, number: int) -> Hash | None:
 def settle_epoch(ctx: Context) -> None:
     """Close an epoch that is due: its file goes to the store first, then rows and intent commit together."""
     with ctx.database.write() as repository:
+        for epoch in repository.list_epochs():
+            if epoch.posted_block is None:
+                post_epoch(ctx, repository, epoch)
         if not settlement.is_due(repository, ctx.params, now=ctx.clock()):
             return
         closed = settlement.close_epoch(repository, ctx.ledger, now=ctx.clock())
-        epoch = closed.epoch
-        ctx.store.put_named_by_content(f"epochs/{ctx.config.pool}/{epoch.data_hash}.json", closed.data)
-        call = ctx.contracts.ledger.post(
-            PoolId(ctx.config.pool),
-            work_root=Hash(epoch.work_root),
-            reward_root=Hash(epoch.reward_root),
-            leaf_count=epoch.leaf_count,
-            units=epoch.units,
-            data_hash=Hash(epoch.data_hash),
-        )
-        add_intent(repository, key=f"epoch/{ctx.config.pool}/{epoch.number}", call=call)
+        key = f"epochs/{ctx.config.pool}/{closed.epoch.data_hash}.json"
+        ctx.store.put_named_by_content(key, closed.data)
+        post_epoch(ctx, repository, closed.epoch)
+
+
+def post_epoch(ctx: Context, repository: Repository, epoch: Epoch) -> None:
+    """Have an intent for a closed epoch.  One that the ledger refused (too little escrow, say) is tried again, ever
+    more rarely: the operator may have mended the cause."""
+    tries = 0
+    while (row := repository.get_intent(_name_intent(ctx, epoch, tries))) is not None:
+        if row.state != IntentState.REVERTED or ctx.clock() < epoch.closed_at + RETRY_SECONDS * 2**tries:
+            return
+        get_logger().error("the ledger refused an epoch", epoch=epoch.number, reason=row.reason, tries=tries + 1)
+        tries += 1
+    call = ctx.contracts.ledger.post(
+        PoolId(ctx.config.pool),
+        work_root=Hash(epoch.work_root),
+        reward_root=Hash(epoch.reward_root),
+        leaf_count=epoch.leaf_count,
+        units=epoch.units,
+        data_hash=Hash(epoch.data_hash),
+    )
+    add_intent(repository, key=_name_intent(ctx, epoch, tries), call=call)
+
+
+def _name_intent(ctx: Context, epoch: Epoch, tries: int) -> str:
+    return f"epoch/{ctx.config.pool}/{epoch.number}/{tries}"

@@ -245,7 +245,7 @@ def tally(repository: Repository, params: PoolParams, row: Submission, *, valida
         node.accepted += 1
     elif ruling.reason.severity is Severity.HARD:
         row.state = require_move(SUBMISSION_MOVES, row.state, SubmissionState.REJECTED)
-        service.suspend(repository, node, "rejected")
+        service.suspend(repository, node, service.REJECTED)
     else:
         row.state = require_move(SUBMISSION_MOVES, row.state, SubmissionState.VOID)
         service.add_strike(params, node)

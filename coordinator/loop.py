@@ -64,7 +64,7 @@ def on_pool_ended(_: Context, repository: Repository, event: events.PoolEnded) -
 def on_node_removed(_: Context, repository: Repository, event: events.NodeRemoved) -> None:
     node = repository.get_node(event.node)
     if node is not None:
-        service.suspend(repository, node, "removed")
+        service.suspend(repository, node, service.REMOVED)
 
 
 def on_epoch_posted(_: Context, repository: Repository, event: events.EpochPosted) -> None:
@@ -85,7 +85,7 @@ def on_case_opened(_: Context, repository: Repository, event: events.CaseOpened)
         repository.add(case)
     node = repository.get_node(event.node)
     if node is not None:
-        service.suspend(repository, node, "case")
+        service.suspend(repository, node, service.CASE)
 
 
 def on_case_closed(_: Context, repository: Repository, event: events.CourtEvent) -> None:
@@ -94,6 +94,10 @@ def on_case_closed(_: Context, repository: Repository, event: events.CourtEvent)
     if case is not None and case.state is not after:
         case.state = require_move(CASE_MOVES, case.state, after)
         case.block_number, case.transaction_hash = event.block_number, event.transaction_hash
+    node = repository.get_node(event.node)
+    if node is not None and after is CaseState.VETOED:
+        repository.session.flush()
+        service.reinstate(repository, node)
 
 
 def on_equivocation_slashed(_: Context, repository: Repository, event: events.EquivocationSlashed) -> None:

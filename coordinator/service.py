@@ -4,7 +4,7 @@ Called by `api`, `queue` and `loop`; judging and settlement have files of their 
 commits.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from coordinator import scheduling
@@ -14,10 +14,14 @@ from covey.errors import ProtocolError
 from covey.protocol import messages
 from covey.protocol.ids import Hash, LeaseId, TaskId
 from covey.protocol.params import PoolParams
-from covey.protocol.status import STEP_MOVES, TASK_MOVES, StepState, TaskState, require_move
+from covey.protocol.status import STEP_MOVES, TASK_MOVES, CaseState, StepState, TaskState, require_move
 
 COLLECT_SECONDS = 5.0
 """A lease that nobody collects for so long goes back without blame: the node's long poll had ended."""
+
+
+REMOVED, REJECTED, CASE = "removed", "rejected", "case"
+"""Why a node may be suspended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,12 +33,15 @@ class Countersigned:
 
 
 def register_node(repository: Repository, *, node: str, contributor: str, now: float) -> Node:
-    """Record a node that the chain knows; registering again changes nothing but the contributor."""
+    """Record a node that the chain knows.  Registering again notes another contributor and takes a removed node back;
+    every other suspension stays."""
     row = repository.get_node(node)
     if row is None:
         row = Node(address=node, contributor=contributor, seen_at=now)
         repository.add(row)
     row.contributor, row.seen_at = contributor, now
+    if row.suspended == REMOVED:
+        row.suspended = ""
     return row
 
 
@@ -126,13 +133,19 @@ def _lease(repository: Repository, task: Task, node: str, now: float) -> None:
     task.node, task.lease, task.collected, task.deadline = node, lease, False, now + COLLECT_SECONDS
 
 
-def collect_task(repository: Repository, params: PoolParams, *, node: str, now: float) -> Task | None:
-    """The node takes the lease that waits for it; only now its clock starts, and its long poll is over."""
-    task = repository.get_assigned_task(node)
+def collect_task(
+    repository: Repository, params: PoolParams, *, node: str, now: float, holding: Sequence[int] = ()
+) -> Task | None:
+    """The node takes the lease that waits for it; only now its clock starts, and its long poll is over.
+
+    A lease that it collected and does not hold was lost by a crash or with an answer: it comes again, on its old clock.
+    """
+    task = repository.get_assigned_task(node, holding)
     if task is None:
         return None
     require_node(repository, node).waiting_until = 0.0
-    task.collected, task.deadline = True, now + params.lease_seconds
+    if not task.collected:
+        task.collected, task.deadline = True, now + params.lease_seconds
     return task
 
 
@@ -183,6 +196,13 @@ def suspend(repository: Repository, node: Node, why: str) -> None:
     for task in repository.list_tasks(TaskState.ASSIGNED):
         if task.node == node.address:
             task.state = require_move(TASK_MOVES, task.state, TaskState.EXPIRED)
+
+
+def reinstate(repository: Repository, node: Node) -> None:
+    """The arbiter overruled the validators: a node without another open case is served again."""
+    is_accused = any(c.node == node.address and c.state is CaseState.LOCKED for c in repository.list_cases())
+    if node.suspended in (REJECTED, CASE) and not is_accused:
+        node.suspended = ""
 
 
 def require_lease(repository: Repository, *, node: str, task: TaskId, lease: LeaseId, now: float) -> Task:

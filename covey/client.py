@@ -6,7 +6,7 @@ code.  A client whose clock is off corrects itself by the coordinator's, once a 
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Self, TypeVar
 from urllib.parse import urlsplit
 
@@ -82,10 +82,21 @@ class CoordinatorClient:
         await self._post("/v1/heartbeat", _dump(body))
 
     async def claim_task(
-        self, *, free_slots: int, cached_version: int | None, wait_seconds: float
+        self,
+        *,
+        free_slots: int,
+        cached_version: int | None,
+        wait_seconds: float,
+        holding: Sequence[int] = (),
     ) -> wire.TaskOrder | None:
-        """Wait at most `wait_seconds` for a lease."""
-        body = wire.ClaimRequest(free_slots=free_slots, cached_version=cached_version, wait_seconds=wait_seconds)
+        """Wait at most `wait_seconds` for a lease; one that a crash or a lost answer took, not in `holding`, comes
+        again."""
+        body = wire.ClaimRequest(
+            free_slots=free_slots,
+            cached_version=cached_version,
+            wait_seconds=wait_seconds,
+            holding=tuple(holding),
+        )
         return _parse_optional(wire.TaskOrder, await self._post("/v1/tasks/claim", _dump(body), wait=wait_seconds))
 
     async def submit(self, receipt: Receipt, signature: str, file: bytes) -> wire.SubmissionAnswer:
@@ -145,9 +156,12 @@ class CoordinatorClient:
 
     def _build_plain(self, method: str, url: str, data: bytes | None = None) -> httpx.Request:
         try:
-            return self._http.build_request(method, url, content=data)
+            request = self._http.build_request(method, url, content=data)
         except httpx.InvalidURL as error:
             raise ProtocolError("bad_answer", "the coordinator's link is no address") from error
+        if (request.url.port or 0) > 65535:  # httpx does not look, and fails with no error of its own
+            raise ProtocolError("bad_answer", "the coordinator's link is no address")
+        return request
 
     def _build(self, path: str, body: bytes, wait: float) -> httpx.Request:
         signed = signing.Request(method="POST", authority=self._authority, path=path, query="", body=body)

@@ -17,7 +17,10 @@ async def cycle(ctx: Context) -> Outcome:
     for parcel in list(ctx.outgoing.list()):
         await submit(ctx, parcel)
     claim = ctx.network.coordinator.claim_task(
-        free_slots=1, cached_version=ctx.engine.policy_version, wait_seconds=ctx.config.wait_seconds
+        free_slots=1,
+        cached_version=ctx.engine.policy_version,
+        wait_seconds=ctx.config.wait_seconds,
+        holding=ctx.outgoing.list_refused(),
     )
     task = await or_stop(ctx.stop, claim)
     if task is None:

@@ -25,17 +25,23 @@ class Parcel:
     """The chain's height when it was first sent."""
 
 
+KEPT_REFUSED = 256
+
+
 class Outgoing:
     """A folder with one file of rollouts and one of JSON for every parcel; the JSON comes last and makes it count."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         (root / "sent").mkdir(parents=True, exist_ok=True)
+        (root / "refused").mkdir(exist_ok=True)
 
-    def find(self, task: int, lease: int) -> Parcel | None:
-        """The parcel of a lease, if it was signed already."""
-        path = self._root / f"{task}-{lease}.json"
-        return self._load(path) if path.exists() else None
+    def list_refused(self) -> list[int]:
+        """The newest leases whose receipt was refused for good: a second one is never signed for them."""
+        leases = sorted(int(path.name) for path in (self._root / "refused").iterdir())
+        for lease in leases[:-KEPT_REFUSED]:
+            (self._root / "refused" / str(lease)).unlink()
+        return leases[-KEPT_REFUSED:]
 
     def add(self, parcel: Parcel) -> None:
         """Keep a parcel; after this returns it survives a crash."""
@@ -54,7 +60,7 @@ class Outgoing:
             yield self._load(path)
 
     def close(self, parcel: Parcel, answer: SubmissionAnswer | None) -> None:
-        """Done with a parcel: keep receipt and promise as evidence, or forget it when it was refused."""
+        """Done with a parcel: keep receipt and promise as evidence, or only its lease when it was refused."""
         path = self._root / f"{parcel.receipt.task}-{parcel.receipt.lease}.json"
         if answer is not None:
             values = {
@@ -63,6 +69,8 @@ class Outgoing:
                 "countersignature": answer.model_dump(),
             }
             write_atomically(self._root / "sent" / path.name, json.dumps(values).encode())
+        else:
+            write_atomically(self._root / "refused" / str(parcel.receipt.lease), b"")
         path.unlink(missing_ok=True)
         path.with_suffix(".parquet").unlink(missing_ok=True)
 

@@ -58,6 +58,8 @@ class ClaimRequest(Heartbeat):
     """A long poll for a task: who asks is ready."""
 
     wait_seconds: float = Field(default=5.0, ge=0, le=MAX_WAIT_SECONDS)
+    holding: tuple[UInt64, ...] = Field(default=(), max_length=4096)
+    """Leases that the node still works on or has given up; any other lease of its own is handed out again."""
 
 
 class TaskOrder(Body):

@@ -1,7 +1,7 @@
 """A coordinator in memory, for the loops of worker and validator.  It passes the contract test of the real one."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +28,7 @@ class FakeCoordinator:
     heartbeats: list[dict[str, Any]] = field(default_factory=list)
 
     async def claim_task(
-        self, *, free_slots: int, cached_version: int | None, wait_seconds: float
+        self, *, free_slots: int, cached_version: int | None, wait_seconds: float, holding: Sequence[int] = ()
     ) -> wire.TaskOrder | None:
         await asyncio.sleep(0)
         if not self.orders:

@@ -83,9 +83,9 @@ class FakePool:
         with self.database.write() as rows:
             return service.assign_tasks(rows, self.params, now=self.now)
 
-    def collect(self, name: str) -> Task | None:
+    def collect(self, name: str, holding: Sequence[int] = ()) -> Task | None:
         with self.database.write() as rows:
-            return service.collect_task(rows, self.params, node=make_address(name), now=self.now)
+            return service.collect_task(rows, self.params, node=make_address(name), now=self.now, holding=holding)
 
     def lease(self, name: str) -> Task:
         """What a registered, waiting node ends up with."""

@@ -11,7 +11,7 @@ from covey.errors import ProtocolError
 from covey.protocol.status import StepState, TaskState
 from covey.protocol.verdict import Decision, Reason
 from tests.fakes.databases import empty
-from tests.fakes.pool import FakePool, make_params
+from tests.fakes.pool import FakePool, make_address, make_params
 
 pytestmark = pytest.mark.unit
 NODES = ("a", "b", "c")
@@ -47,10 +47,22 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NODES))
     def collect(self, name: str) -> None:
-        task = self.pool.collect(name)
+        mine = [task.lease for task in self.collected.values() if task.node == make_address(name)]
+        task = self.pool.collect(name, mine)
         if task is not None:
             assert task.id not in self.collected, "a task is leased to one node, once"
             self.collected[task.id] = task
+
+    @precondition(lambda self: self.collected)
+    @rule(data=st.data())
+    def forget_and_collect(self, data: st.DataObject) -> None:
+        """A node that lost everything is given one of its own living leases, on the old clock."""
+        held = self.collected[data.draw(st.sampled_from(sorted(self.collected)))]
+        name = next(name for name in NODES if make_address(name) == held.node)
+        others = [t.lease for t in self.pool.tasks() if t.lease is not None and t.id != held.id]
+        again = self.pool.collect(name, others)
+        if again is not None:
+            assert (again.id, again.lease, again.deadline) == (held.id, held.lease, held.deadline)
 
     @precondition(lambda self: self.collected)
     @rule(data=st.data())

@@ -168,3 +168,32 @@ def test_reorganisation__block_that_opened_and_closed_a_case__tells_another_stor
     with pool.database.read() as rows:
         (case,) = rows.list_cases()
         assert (case.state, case.receipt_hash) == (CaseState.LOCKED, make_hash("another"))
+
+
+def test_case_vetoed__no_other_case__node_is_served_again(ctx: SimpleNamespace, pool: FakePool):
+    pool.register("a")
+    tell(ctx, open_case(1), open_case(2))
+    tell(ctx, close_case(events.CaseVetoed, 1), block=21)
+    with pool.database.read() as rows:
+        assert rows.get_node(make_address("a")).suspended == "case", "the other case is still open"
+    tell(ctx, close_case(events.CaseVetoed, 2), block=22)
+    with pool.database.read() as rows:
+        assert rows.get_node(make_address("a")).suspended == ""
+
+
+def test_node_removed__registered_again__is_served_again(ctx: SimpleNamespace, pool: FakePool):
+    pool.register("a")
+    tell(ctx, make(events.NodeRemoved, node=make_address("a"), contributor=make_address("a's owner")))
+    with pool.database.read() as rows:
+        assert rows.get_node(make_address("a")).suspended == "removed"
+    pool.register("a")
+    with pool.database.read() as rows:
+        assert rows.get_node(make_address("a")).suspended == ""
+
+
+def test_register_node__slashed__stays_suspended(ctx: SimpleNamespace, pool: FakePool):
+    pool.register("a")
+    tell(ctx, open_case(1), close_case(events.CaseExecuted, 1))
+    pool.register("a")
+    with pool.database.read() as rows:
+        assert rows.get_node(make_address("a")).suspended == "case"

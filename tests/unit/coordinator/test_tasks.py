@@ -145,7 +145,19 @@ def test_collect_task__later__starts_the_clock_only_then(pool: FakePool):
     pool.now += 4
     task = pool.collect("a")
     assert (task.collected, task.deadline) == (True, 1034.0)
-    assert pool.collect("a") is None, "a lease is collected once"
+    assert pool.collect("a", [task.lease]) is None, "a lease is collected once"
+
+
+def test_collect_task__lost_by_a_crash__comes_again_on_its_old_clock(pool: FakePool):
+    pool.register("a", "b")
+    pool.publish(0)
+    first = pool.lease("a")
+    pool.now += 10
+    again = pool.collect("a")
+    assert (again.id, again.lease, again.deadline) == (first.id, first.lease, 1030.0)
+    assert pool.collect("b") is None, "another node is never given it"
+    pool.submit(first)
+    assert pool.collect("a") is None
 
 
 def test_collect_task__of_another_node__is_none(pool: FakePool):

@@ -28,8 +28,6 @@ def test_add__parcel__is_found_by_another_process_as_it_was(tmp_path: Path):
     Outgoing(tmp_path).add(parcel)
     again = Outgoing(tmp_path)
     assert list(again.list()) == [parcel]
-    assert again.find(7, 9) == parcel
-    assert again.find(7, 8) is None
 
 
 def test_list__several__come_by_lease_not_by_name(tmp_path: Path):
@@ -46,7 +44,7 @@ def test_list__crash_before_the_receipt_was_kept__counts_for_nothing(tmp_path: P
     (tmp_path / ".7-9.json.abcd1234").write_bytes(b'{"receipt"')
     assert list(outgoing.list()) == []
     outgoing.add(make_parcel(7, 9, b"other rows"))
-    assert outgoing.find(7, 9).file == b"other rows"
+    assert [parcel.file for parcel in outgoing.list()] == [b"other rows"]
 
 
 def test_add__again__is_the_same(tmp_path: Path):
@@ -62,7 +60,8 @@ def test_close__countersigned__keeps_receipt_and_promise_as_evidence(tmp_path: P
     outgoing.add(parcel)
     outgoing.close(parcel, ANSWER)
     assert list(outgoing.list()) == []
-    assert [path.name for path in tmp_path.iterdir()] == ["sent"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["refused", "sent"]
+    assert outgoing.list_refused() == []
     kept = json.loads((tmp_path / "sent" / "7-9.json").read_bytes())
     assert kept == {
         "receipt": to_dict(parcel.receipt),
@@ -88,3 +87,11 @@ def test_close__one_of_two__leaves_the_other(tmp_path: Path):
     outgoing.close(first, ANSWER)
     assert list(outgoing.list()) == [second]
     assert dataclasses.replace(second, first_block=0) != second
+
+
+def test_list_refused__many__keeps_the_newest_across_processes(tmp_path: Path):
+    outgoing = Outgoing(tmp_path)
+    for lease in range(300):
+        outgoing.close(make_parcel(1, lease), None)
+    assert Outgoing(tmp_path).list_refused() == list(range(44, 300))
+    assert outgoing.list_refused() == list(range(44, 300))

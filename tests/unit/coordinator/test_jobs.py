@@ -1,0 +1,85 @@
+"""Jobs on real rows: an epoch is closed, its file stored, its intent written; a refused one is tried again."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from coordinator import jobs
+from coordinator.outbox import DatabaseOutbox
+from coordinator.settlement import Ledger
+from covey.chain.client import Call
+from covey.chain.outbox import IntentState
+from covey.protocol.ids import PoolId
+from covey.storage import LinkSigner, ObjectStore
+from tests.fakes.pool import POOL, FakePool, make_address, make_hash
+
+pytestmark = pytest.mark.unit
+
+
+class FakeLedger:
+    """Says what `EpochLedger.post` was asked for in the call's data."""
+
+    def post(self, pool: int, **values: object) -> Call:
+        return Call(to=make_address("ledger"), data=json.dumps([pool, values]).encode(), label="EpochLedger.post")
+
+
+@pytest.fixture
+def ctx(pool: FakePool, tmp_path: Path) -> SimpleNamespace:
+    return SimpleNamespace(
+        database=pool.database,
+        params=pool.params,
+        ledger=Ledger(chain_id=1, address=make_address("ledger"), pool=PoolId(POOL), price=3),
+        store=ObjectStore.open(f"file://{tmp_path}", LinkSigner(secret=b"s", base_url="http://x")),
+        contracts=SimpleNamespace(ledger=FakeLedger()),
+        config=SimpleNamespace(pool=POOL),
+        clock=lambda: pool.now,
+    )
+
+
+def close_first_epoch(ctx: SimpleNamespace, pool: FakePool) -> None:
+    pool.register("a")
+    pool.publish(0)
+    pool.accept(pool.work("a"))
+    pool.now += pool.params.epoch_seconds
+    jobs.settle_epoch(ctx)
+
+
+def test_settle_epoch__due__stores_the_leaves_under_their_hash_and_writes_one_intent(
+    ctx: SimpleNamespace, pool: FakePool
+):
+    close_first_epoch(ctx, pool)
+    jobs.settle_epoch(ctx)
+    (entry,) = DatabaseOutbox(pool.database).list_pending()
+    pool_id, values = json.loads(entry.intent.call.data)
+    assert (entry.intent.key, pool_id, values["leaf_count"]) == (f"epoch/{POOL}/0/0", POOL, 1)
+    data = ctx.store.get(f"epochs/{POOL}/{values['data_hash']}.json", max_bytes=10_000)
+    (leaf,) = json.loads(data)["leaves"]
+    assert leaf["units"] == values["units"] > 0
+
+
+def test_settle_epoch__refused_by_the_ledger__is_tried_again_ever_more_rarely(ctx: SimpleNamespace, pool: FakePool):
+    close_first_epoch(ctx, pool)
+    store = DatabaseOutbox(pool.database)
+    seen = []
+    for wait in (9.0, 2.0, 8.0, 2.0, 1000.0):
+        for entry in store.list_pending():
+            seen.append(entry.intent.key)
+            store.record_reverted(entry.intent.key, "Insolvent", None)
+        pool.now += wait
+        jobs.settle_epoch(ctx)
+    # closed at t: the second try comes 10 s after t, the third 20 s
+    assert seen == [f"epoch/{POOL}/0/{n}" for n in (0, 1, 2)]
+    assert [entry.intent.key for entry in store.list_pending()] == [f"epoch/{POOL}/0/3"]
+
+
+def test_settle_epoch__mined__is_not_sent_again(ctx: SimpleNamespace, pool: FakePool):
+    close_first_epoch(ctx, pool)
+    store = DatabaseOutbox(pool.database)
+    (entry,) = store.list_pending()
+    store.record_mined(entry.intent.key, 5, make_hash("t"))
+    pool.now += 10_000
+    jobs.settle_epoch(ctx)
+    assert store.find(entry.intent.key).state is IntentState.MINED
+    assert store.list_pending() == []
