@@ -19,7 +19,7 @@ from covey.chain.follower import Follower, SeenBlock
 from covey.chain.sender import Sender
 from covey.chain.structs import PoolTerms
 from covey.chain.wallet import Wallet, load_key
-from covey.errors import OperatorError
+from covey.errors import OperatorError, TransientError
 from covey.log import configure, get_logger
 from covey.protocol.ids import PoolId
 from covey.protocol.messages import Domain
@@ -107,7 +107,7 @@ def _find_params(follower: Follower, pool: PoolId) -> str:
             if isinstance(event, PoolCreated) and event.pool == pool:
                 return event.params
         cursor, caught_up = progress.cursor, progress.is_caught_up
-    raise OperatorError("unknown_pool", f"the chain knows no pool {pool}", fix="Create it: covey pool create")
+    raise TransientError("no_block", f"the chain does not show yet that pool {pool} was created")
 
 
 def serve(config: CoordinatorConfig) -> None:

@@ -22,7 +22,7 @@ from covey.chain.structs import (
     PostedEpoch,
     Unbonding,
 )
-from covey.errors import TransientError
+from covey.errors import OperatorError, TransientError
 from covey.protocol.ids import Address, Hash, PoolId, Step
 from covey.protocol.messages import Countersignature, Receipt, Verdict
 from covey.protocol.receipts import EpochHeader, WorkLeaf
@@ -85,7 +85,15 @@ class PoolRegistry(Contract):
         return int(self._read("poolCount"))
 
     def get_terms(self, pool: PoolId) -> PoolTerms:
-        return PoolTerms(**_fields(PoolTerms, self._read("getTerms", pool)))
+        """Raise OperatorError("unknown_pool") where there is no such pool."""
+        terms = PoolTerms(**_fields(PoolTerms, self._read("getTerms", pool)))
+        if int(terms.trainer, 16) == 0:
+            raise OperatorError(
+                "unknown_pool",
+                f"the chain knows no pool {pool}",
+                fix="Correct the number, or open a pool with covey pool create",
+            )
+        return terms
 
     def operator_of(self, pool: PoolId) -> Address:
         return Address(self._read("operatorOf", pool))

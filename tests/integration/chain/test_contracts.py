@@ -9,7 +9,7 @@ from covey.chain.client import ChainClient
 from covey.chain.contracts import OMISSION_BOND, Contracts
 from covey.chain.follower import Follower
 from covey.chain.structs import BondKind, CaseState, ChallengeState, PoolState
-from covey.errors import ProtocolError, TransientError
+from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.protocol.ids import ZERO_HASH, hash_from_bytes
 from covey.protocol.merkle import MerkleTree, compute_leaf, compute_reward_leaf
 from covey.protocol.messages import Countersignature, Receipt, Verdict, compute_struct_hash, sign
@@ -321,3 +321,10 @@ def test_contracts__of_a_node_that_is_gone__are_transient(chain):
     with pytest.raises(TransientError) as caught:
         gone.pools.count_pools()
     assert caught.value.code == "chain_unreachable"
+
+
+def test_get_terms__no_such_pool__says_what_to_do(chain):
+    with pytest.raises(OperatorError) as caught:
+        chain.contracts.pools.get_terms(99)
+    assert caught.value.code == "unknown_pool"
+    assert "covey pool create" in caught.value.message
