@@ -22,6 +22,12 @@ DRAW_BLOCKS = 2
 """The drawing block is so many blocks after the one named in the countersignature: neither side knows it."""
 
 
+TURNS_FOR_ONE = 4
+"""Turns of one submission, lapsed ones included, are at most so many times the pool's `max_judgements`."""
+MIN_VERDICT_SECONDS = 3600
+"""A verdict must stay valid long enough to be brought to the court."""
+
+
 class Ruling(NamedTuple):
     """What a quorum agreed on."""
 
@@ -61,17 +67,27 @@ def dispatch(
             row.audited = draw_audit(repository, params, row, block_hash)
         if row.audited is None:
             continue
-        _lapse_overdue(params, row, now)
-        _open_missing(repository, params, row, validators)
+        _lapse_overdue(params, row, validators, now)
+        _open_missing(repository, params, row, validators, now)
         tally(repository, params, row, validators=validators, now=now)
 
 
-def _lapse_overdue(params: PoolParams, row: Submission, now: float) -> None:
-    """End the turns that took too long; who has committed and waits for others is not late."""
+def _lapse_overdue(params: PoolParams, row: Submission, validators: int, now: float) -> None:
+    """End the turns that took too long.
+
+    A turn that nobody took is late only when somebody waits for it; who has committed and waits for others is late only
+    when nobody else can be asked any more.
+    """
     was_revealing = is_revealing(params, row)
+    is_waited_for = any(j.commitment and not j.lapsed for j in row.judgements)
     for judgement in row.judgements:
-        waits = judgement.commitment is not None and not was_revealing
-        if judgement.validator and judgement.verdict is None and judgement.deadline <= now and not waits:
+        if judgement.verdict is not None or judgement.lapsed or judgement.deadline > now:
+            continue
+        if judgement.validator is None:
+            judgement.lapsed = is_waited_for
+        elif judgement.commitment and not was_revealing:
+            judgement.lapsed = not is_open(params, row, validators)
+        else:
             judgement.lapsed = True
     if not was_revealing:
         _start_reveals(params, row, now)
@@ -85,17 +101,31 @@ def _start_reveals(params: PoolParams, row: Submission, now: float) -> None:
                 judgement.deadline = now + params.judgement_seconds
 
 
-def _open_missing(repository: Repository, params: PoolParams, row: Submission, validators: int) -> None:
+def _open_missing(repository: Repository, params: PoolParams, row: Submission, validators: int, now: float) -> None:
     """Keep so many judgements under way that the quorum can still be reached, up to the pool's bound."""
     needed = get_quorum(params, row)
     best = max(_count_outcomes(row).values(), default=0)
     pending = sum(1 for j in row.judgements if j.verdict is None and not j.lapsed)
-    bound = min(params.max_judgements, validators)
-    while pending < needed - best and len(row.judgements) < bound:
-        judgement = Judgement(receipt_hash=row.receipt_hash, lapsed=False, deadline=0.0)
+    while pending < needed - best and _may_open(params, row, validators):
+        deadline = now + params.judgement_seconds
+        judgement = Judgement(receipt_hash=row.receipt_hash, lapsed=False, deadline=deadline)
         repository.add(judgement)
         row.judgements.append(judgement)
         pending += 1
+
+
+def _may_open(params: PoolParams, row: Submission, validators: int) -> bool:
+    """Whether another turn may begin: verdicts and turns are bounded, nobody judges twice.  A turn that lapsed is no
+    verdict: an outage must not use up the validators."""
+    spoken = sum(1 for j in row.judgements if j.verdict is not None)
+    taken = sum(1 for j in row.judgements if not j.lapsed)
+    turns = len(row.judgements)
+    return spoken < params.max_judgements and taken < validators and turns < TURNS_FOR_ONE * params.max_judgements
+
+
+def is_open(params: PoolParams, row: Submission, validators: int) -> bool:
+    """Whether a turn is under way without a commitment, or may still begin."""
+    return _may_open(params, row, validators) or any(not j.lapsed and not j.commitment for j in row.judgements)
 
 
 def get_quorum(params: PoolParams, row: Submission) -> int:
@@ -122,7 +152,7 @@ def claim_judgement(
                 held = held or judgement
             elif is_revealing(params, row):
                 return "reveal", judgement
-        elif free is None and judgement.validator is None and all(j.validator != validator for j in row.judgements):
+        elif free is None and judgement.validator is None and not _has_judged(row, validator):
             free = judgement
     if held is not None:
         return "judge", held
@@ -130,6 +160,11 @@ def claim_judgement(
         return None
     free.validator, free.deadline = validator, now + params.judgement_seconds
     return "judge", free
+
+
+def _has_judged(row: Submission, validator: str) -> bool:
+    """Whether a validator has had its turn; one that lapsed may be asked again."""
+    return any(j.validator == validator and not j.lapsed for j in row.judgements)
 
 
 def is_revealing(params: PoolParams, row: Submission) -> bool:
@@ -170,16 +205,16 @@ def record_reveal(
         raise ProtocolError("commitment_mismatch", "verdict and salt are not what was committed", status=409)
     if not is_revealing(params, submission):
         raise ProtocolError("not_yet", "not all validators have committed", status=409)
-    _require_verdict(params, submission, verdict, now)
+    _require_verdict(submission, verdict, now)
     row.verdict, row.signature = messages.to_dict(verdict), signature
     return submission
 
 
-def _require_verdict(params: PoolParams, row: Submission, verdict: messages.Verdict, now: float) -> None:
+def _require_verdict(row: Submission, verdict: messages.Verdict, now: float) -> None:
     if (verdict.receipt_hash, verdict.work_key) != (row.receipt_hash, row.work_key):
         raise ProtocolError("bad_verdict", "the verdict is about another submission")
-    if verdict.deadline <= now:
-        raise ProtocolError("bad_verdict", "the verdict has expired: no court would hear it")
+    if verdict.deadline < now + MIN_VERDICT_SECONDS:
+        raise ProtocolError("bad_verdict", "the verdict expires before a court would hear it")
     try:
         reason = Reason(verdict.reason)
     except ValueError as error:
@@ -187,8 +222,8 @@ def _require_verdict(params: PoolParams, row: Submission, verdict: messages.Verd
     rejects = verdict.outcome == Decision.REJECT
     if reason.severity != verdict.severity or rejects == (reason is Reason.NONE):
         raise ProtocolError("bad_verdict", "outcome, reason and severity do not fit each other")
-    if verdict.units > (params.max_task_units if verdict.outcome == Decision.ACCEPT else 0):
-        raise ProtocolError("bad_verdict", "more units than the task can hold")
+    if verdict.units > (row.receipt_units if verdict.outcome == Decision.ACCEPT else 0):
+        raise ProtocolError("bad_verdict", "more units than the receipt claims")
 
 
 def _require_turn(repository: Repository, validator: str, judgement: int) -> Judgement:
@@ -224,8 +259,8 @@ def compute_ruling(params: PoolParams, row: Submission, *, validators: int) -> R
             agreeing = [j.verdict for j in row.judgements if j.verdict and _get_outcome(j.verdict) == agreed]
             outcome, reason, units = agreed
             return Ruling(Decision(outcome), Reason(reason), units, Hash(str(agreeing[0]["evidence_hash"])))
-    over = all(j.lapsed or j.verdict is not None for j in row.judgements)
-    if over and len(row.judgements) >= min(params.max_judgements, validators):
+    is_over = all(j.lapsed or j.verdict is not None for j in row.judgements)
+    if is_over and not _may_open(params, row, validators):
         return Ruling(Decision.UNKNOWN, Reason.UNDECIDED, 0, Hash("0x" + "00" * 32))
     return None
 
@@ -236,6 +271,9 @@ def tally(repository: Repository, params: PoolParams, row: Submission, *, valida
         return None
     ruling = compute_ruling(params, row, validators=validators)
     if ruling is None:
+        return None
+    if ruling.reason.severity is Severity.HARD and not row.audited:
+        row.audited = True  # no single validator condemns: the others are asked, with a replay
         return None
     node = service.require_node(repository, row.node)
     row.reason, row.evidence_hash, row.decided_at = ruling.reason, ruling.evidence_hash, now
@@ -248,7 +286,8 @@ def tally(repository: Repository, params: PoolParams, row: Submission, *, valida
         service.suspend(repository, node, service.REJECTED)
     else:
         row.state = require_move(SUBMISSION_MOVES, row.state, SubmissionState.VOID)
-        service.add_strike(params, node)
+        if ruling.reason is not Reason.UNDECIDED:  # that nobody could check is not the node's fault
+            service.add_strike(params, node)
     repository.session.flush()
     service.close_step(repository, params)
     service.plan_tasks(repository, params)

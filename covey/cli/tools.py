@@ -106,6 +106,7 @@ def demo(
         engine=engine,
         keep=keep,
     )
+
     def write(summary: dict[str, Any]) -> None:
         if json_file is not None:
             write_atomically(json_file, json.dumps(summary, indent=2, sort_keys=True).encode() + b"\n")

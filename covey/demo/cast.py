@@ -139,7 +139,7 @@ class Cast:
 def to_toml(values: Mapping[str, Any], prefix: str = "") -> str:
     """Nested tables of numbers, texts and lists as TOML; JSON's spelling of those is TOML's."""
     plain = {name: value for name, value in values.items() if not isinstance(value, Mapping)}
-    lines = [f"{name} = {json.dumps(value)}" for name, value in plain.items()]
+    lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in plain.items()]
     for name, value in values.items():
         if isinstance(value, Mapping):
             lines += [f"\n[{prefix}{name}]", to_toml(value, f"{prefix}{name}.")]

@@ -58,9 +58,9 @@ class ShardClient:
     """Example: `await ShardClient(["http://127.0.0.1:9001"]).fetch(pool=1, step=3, manifest_hash=..., folder=...)`."""
 
     def __init__(self, relays: Sequence[str], *, seed: int = 0) -> None:
-        if not relays:
+        self.scores = [RelayScore(url.rstrip("/")) for url in relays if _is_address(url)]
+        if not self.scores:
             raise ProtocolError("no_relays", "no relay is known")
-        self.scores = [RelayScore(url.rstrip("/")) for url in relays]
         self._random = random.Random(seed)
         timeout, headers = httpx.Timeout(30, connect=3), {"accept-encoding": "identity"}
         self._http = httpx.AsyncClient(timeout=timeout, headers=headers, trust_env=False)
@@ -159,7 +159,7 @@ class ShardClient:
                         self._blame(score, "it sends more than was asked for")
                         return None
                     pieces.append(piece)
-        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError):
+        except (httpx.HTTPError, TimeoutError):
             score.record(size=0, seconds=1, is_good=False)
             return None
         score.record(size=size, seconds=time.monotonic() - started, is_good=True)
@@ -169,6 +169,15 @@ class ShardClient:
         """A lie, unlike a failure, costs all credit."""
         score.success = 0.0
         get_logger().warning("relay lies", relay=score.url, why=why)
+
+
+def _is_address(url: str) -> bool:
+    """Relays are named by strangers: one that is no address must not end the client."""
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL:
+        return False
+    return parsed.scheme in ("http", "https") and bool(parsed.host) and (parsed.port or 0) <= 65535
 
 
 def get_policy_folder(root: Path, step: int, manifest_hash: Hash) -> Path:

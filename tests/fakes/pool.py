@@ -174,7 +174,7 @@ class FakePool:
             "severity": int(Reason(reason).severity),
             "units": 20 if decision is Decision.ACCEPT else 0,
             "evidence_hash": make_hash(f"evidence of {validator}"),
-            "deadline": int(self.now) + 1000,
+            "deadline": int(self.now) + 86_400,
         }
         return Verdict(**(values | changes))
 

@@ -175,7 +175,7 @@ def test_tally__no_quorum_in_twice_the_quorum__is_void_unslashed_and_ends(submit
     row = pool.submission(receipt_hash)
     assert (row.state, row.reason, row.units) == (SubmissionState.VOID, Reason.UNDECIDED, 0)
     assert row.evidence_hash == "0x" + "00" * 32
-    assert (pool.node("a").strikes, pool.node("a").suspended) == (1, "")
+    assert (pool.node("a").strikes, pool.node("a").suspended) == (0, ""), "that nobody could check is no fault of it"
     assert pool.claim(4) is None
 
 
@@ -226,7 +226,9 @@ def test_claim_judgement__answer_lost__offers_the_same_on_the_same_clock(submitt
     assert pool.claim(0) == first
     pool.now += 10
     pool.dispatch()
-    assert pool.claim(0) is None, "lapsed, and never the same validator twice"
+    kind, again = pool.claim(0)
+    assert kind == "judge"
+    assert again != first[1], "the turn lapsed; the validator may be asked anew"
 
 
 def test_dispatch__silent_validator__lapses_and_another_is_asked(submitted: tuple[FakePool, str]):
@@ -275,8 +277,7 @@ def test_dispatch__committed_but_never_revealed__lapses_after_its_time(submitted
     assert pool.submission(receipt_hash).state is SubmissionState.ACCEPTED
 
 
-def test_dispatch__others_lapse__gives_who_waited_their_time_to_reveal(submitted: tuple[FakePool, str]):
-    """Three turns, one lapses: the two commitments that remain are a quorum at once, long after their own clocks."""
+def test_dispatch__others_lapse__who_waited_is_not_late_and_another_is_asked(submitted: tuple[FakePool, str]):
     pool, receipt_hash = submitted
     pool.judge(receipt_hash, [(0, UNKNOWN, {}), (1, UNKNOWN, {})])
     taken = [pool.claim(i)[1] for i in (2, 3)]
@@ -284,9 +285,96 @@ def test_dispatch__others_lapse__gives_who_waited_their_time_to_reveal(submitted
     pool.now += 30
     pool.dispatch()
     row = pool.submission(receipt_hash)
-    assert [j.lapsed for j in row.judgements] == [False, False, False, True]
+    assert [j.lapsed for j in row.judgements] == [False, False, False, True, False]
+    assert pool.claim(2) is None
+    kind, again = pool.claim(3)
+    assert kind == "judge"
+    pool.commit(3, again, pool.build_verdict(3, receipt_hash, ACCEPT))
     assert pool.claim(2) == ("reveal", taken[0])
     pool.reveal(taken[0])
+    pool.reveal(again)
+    pool.dispatch()
+    assert pool.submission(receipt_hash).state is SubmissionState.ACCEPTED
+
+
+def test_dispatch__three_validators_two_away__comes_to_an_end(database):
+    """One has committed, the others never speak: turns are bounded, then the work is void and nobody is blamed."""
+    pool = FakePool(database, validators=3)
+    pool.register("a")
+    pool.publish(0)
+    receipt_hash = pool.work("a")
+    pool.dispatch()
+    _, first = pool.claim(0)
+    pool.commit(0, first, pool.build_verdict(0, receipt_hash, ACCEPT))
+    for _ in range(40):
+        pool.claim(1)
+        pool.claim(2)
+        pool.now += 30
+        pool.dispatch()
+    row = pool.submission(receipt_hash)
+    assert (row.state, row.reason) == (SubmissionState.VOID, Reason.UNDECIDED)
+    assert len(row.judgements) == judging.TURNS_FOR_ONE * pool.params.max_judgements
+    assert pool.node("a").strikes == 0
+
+
+def test_dispatch__one_of_three_paused__work_is_accepted_by_the_others(database):
+    pool = FakePool(database, validators=3)
+    pool.register("a")
+    pool.publish(0)
+    receipt_hash = pool.work("a")
+    pool.dispatch()
+    pool.claim(0)  # and is never heard of again
+    _, second = pool.claim(1)
+    pool.commit(1, second, pool.build_verdict(1, receipt_hash, ACCEPT))
+    pool.now += 30
+    pool.dispatch()
+    _, third = pool.claim(2)
+    pool.commit(2, third, pool.build_verdict(2, receipt_hash, ACCEPT))
+    for judgement in (second, third):
+        pool.reveal(judgement)
+    pool.dispatch()
+    assert pool.submission(receipt_hash).state is SubmissionState.ACCEPTED
+
+
+def test_dispatch__nobody_asks_for_work__turns_wait_and_nothing_is_void(submitted: tuple[FakePool, str]):
+    pool, receipt_hash = submitted
+    for _ in range(50):
+        pool.now += 60
+        pool.dispatch()
+    row = pool.submission(receipt_hash)
+    assert row.state is SubmissionState.SUBMITTED
+    assert [j.lapsed for j in row.judgements] == [False, False]
+
+
+def test_tally__undrawn_and_one_hard_reject__others_are_asked_with_a_replay(submitted: tuple[FakePool, str]):
+    pool, receipt_hash = submitted
+    with pool.database.write() as rows:
+        row = rows.get_submission(receipt_hash)
+        row.audited = False
+        for judgement in list(row.judgements):
+            row.judgements.remove(judgement)
+            rows.session.delete(judgement)
+    pool.dispatch()
+    pool.judge(receipt_hash, [(0, REJECT, {})])
+    row = pool.submission(receipt_hash)
+    assert (row.state, row.audited) == (SubmissionState.SUBMITTED, True)
+    assert pool.node("a").suspended == ""
+    pool.dispatch()
+    pool.judge(receipt_hash, [(1, ACCEPT, {})])
+    pool.dispatch()
+    pool.judge(receipt_hash, [(2, ACCEPT, {})])
+    assert pool.submission(receipt_hash).state is SubmissionState.ACCEPTED
+
+
+@pytest.mark.parametrize("changes", [{"units": 21}, {"deadline": 1000 + 3599}])
+def test_record_reveal__more_units_than_claimed_or_soon_expired__is_refused(
+    submitted: tuple[FakePool, str], changes: dict[str, int]
+):
+    pool, receipt_hash = submitted
+    taken = [pool.claim(i)[1] for i in (0, 1)]
+    for i, judgement in enumerate(taken):
+        pool.commit(i, judgement, pool.build_verdict(i, receipt_hash, ACCEPT, **changes))
+    assert code_of(pool.reveal, taken[0]) == "bad_verdict"
 
 
 # -- commit, then reveal

@@ -15,6 +15,8 @@ pytestmark = pytest.mark.unit
 class Letters:
     """One letter a token: 1 is "a", 2 is "b" ..."""
 
+    eos_token_id = 0
+
     def decode(self, tokens, **_):
         return "".join(chr(96 + token) for token in tokens)
 
@@ -26,7 +28,9 @@ class Engine:
         self.seeds, self.loaded = [], []
 
     def load_policy(self, folder, version):
-        self.loaded.append((folder, version, (folder / "model.safetensors").read_bytes(), (folder / "config.json").read_text()))
+        self.loaded.append(
+            (folder, version, (folder / "model.safetensors").read_bytes(), (folder / "config.json").read_text())
+        )
 
     def generate(self, requests, *, temperature):
         assert temperature == 0.7
@@ -38,9 +42,7 @@ class Engine:
 
 
 def make_completion(token):
-    return Completion(
-        tokens=(token,), logprobs=(-1.0,), hidden_bits=np.zeros((1, 8), np.uint16), finished=False
-    )
+    return Completion(tokens=(token,), logprobs=(-1.0,), hidden_bits=np.zeros((1, 8), np.uint16), finished=False)
 
 
 def write_weights(path, words):
@@ -89,7 +91,9 @@ def test_best_of_n__generate__n_seeds_for_each_and_the_best_of_them():
     assert len(found) == 2
 
 
-@pytest.mark.parametrize(("prompt", "answer", "score"), [("spell abc", "cba", 1.0), ("x abc ", "cba", 1.0), ("x abc", "abc", 0.0)])
+@pytest.mark.parametrize(
+    ("prompt", "answer", "score"), [("spell abc", "cba", 1.0), ("x abc ", "cba", 1.0), ("x abc", "abc", 0.0)]
+)
 def test_score_spelling__by_hand(prompt, answer, score):
     assert score_spelling(prompt, answer) == score
 

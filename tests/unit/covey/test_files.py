@@ -25,7 +25,9 @@ def test_write__new_and_old__whole_content_and_no_draft(tmp_path):
 def test_write__order__file_synced_before_the_rename_and_folder_after_it(tmp_path, monkeypatch):
     done = []
     fsync, replace = os.fsync, Path.replace
-    monkeypatch.setattr(os, "fsync", lambda fd: (done.append(Path(f"/proc/self/fd/{fd}").resolve().is_dir()), fsync(fd)))
+    monkeypatch.setattr(
+        os, "fsync", lambda fd: (done.append(Path(f"/proc/self/fd/{fd}").resolve().is_dir()), fsync(fd))
+    )
     monkeypatch.setattr(Path, "replace", lambda self, to: (done.append("rename"), replace(self, to))[1])
     write_atomically(tmp_path / "a", b"1")
     assert done == [False, "rename", True]

@@ -28,7 +28,7 @@ def test_log__json__one_object_a_line_with_role_and_named_values(capsys):
 def test_log__not_a_terminal__json_by_itself(capsys):
     configure("relay")
     get_logger().error("x")
-    assert json.loads(capsys.getvalue())["role"] == "relay"
+    assert json.loads(capsys.readouterr().err)["role"] == "relay"
 
 
 @pytest.mark.parametrize(("level", "shown"), [("debug", 3), ("info", 2), ("warning", 1), ("ERROR", 0)])
@@ -36,7 +36,7 @@ def test_log__level__nothing_below_it(capsys, level, shown):
     configure("worker", level=level, json=True)
     for name in ("debug", "info", "warning"):
         getattr(get_logger(), name)("x")
-    assert len(capsys.getvalue().splitlines()) == shown
+    assert len(capsys.readouterr().err.splitlines()) == shown
 
 
 def test_log__exception__is_formatted_into_its_line(capsys):
@@ -45,7 +45,7 @@ def test_log__exception__is_formatted_into_its_line(capsys):
         raise ValueError("why")
     except ValueError:
         get_logger().exception("failed")
-    assert "ValueError: why" in json.loads(capsys.getvalue())["exception"]
+    assert "ValueError: why" in json.loads(capsys.readouterr().err)["exception"]
 
 
 def test_log__standard_output__stays_clean(capsys):

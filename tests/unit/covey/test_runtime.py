@@ -8,7 +8,17 @@ import pytest
 
 from covey import runtime
 from covey.errors import OperatorError, ProtocolError, TransientError
-from covey.runtime import Metrics, Outcome, Pace, keep_trying, or_stop, run_forever, serve_http, stop_signals, wait_or_stop
+from covey.runtime import (
+    Metrics,
+    Outcome,
+    Pace,
+    keep_trying,
+    or_stop,
+    run_forever,
+    serve_http,
+    stop_signals,
+    wait_or_stop,
+)
 
 pytestmark = pytest.mark.unit
 

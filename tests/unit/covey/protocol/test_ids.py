@@ -11,7 +11,9 @@ from covey.protocol.ids import ZERO_HASH, GroupId, RolloutId, TaskId, hash_from_
 pytestmark = pytest.mark.unit
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
-values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3))
+values = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3)
+)
 
 
 def test_rollout_id__example__reads_as_a_path_and_sorts_by_task_group_sibling():
@@ -61,7 +63,10 @@ def test_zero_hash__is_32_zero_bytes():
 
 
 def test_canonical__worked_example__sorted_without_blanks_in_utf8():
-    assert canonical.to_bytes({"b": [1, 2.5], "a": {"y": None, "x": "é"}}) == '{"a":{"x":"é","y":null},"b":[1,2.5]}'.encode()
+    assert (
+        canonical.to_bytes({"b": [1, 2.5], "a": {"y": None, "x": "é"}})
+        == '{"a":{"x":"é","y":null},"b":[1,2.5]}'.encode()
+    )
 
 
 @given(st.dictionaries(st.text(), values, max_size=4))

@@ -75,7 +75,24 @@ def test_from_bytes__another_hash__refused():
 
 @pytest.mark.parametrize(
     "name",
-    ["../x", "..", ".", "", "a/b", "/etc/passwd", "a\\b", "a..b", ".hidden", "a\n", "a\x00", "x" * 129, "‥", "．．", "%2e%2e", "é"],
+    [
+        "../x",
+        "..",
+        ".",
+        "",
+        "a/b",
+        "/etc/passwd",
+        "a\\b",
+        "a..b",
+        ".hidden",
+        "a\n",
+        "a\x00",
+        "x" * 129,
+        "‥",
+        "．．",
+        "%2e%2e",
+        "é",
+    ],
 )
 def test_from_bytes__name_that_is_no_plain_file__refused(name):
     with pytest.raises(ProtocolError, match="bad_manifest"):
@@ -130,7 +147,7 @@ def test_from_bytes__deeply_nested__refused():
 
 def test_from_bytes__mutations__never_another_error():
     rng, data = random.Random(20), json.dumps(build()).encode()
-    refused = 0
+    codes = []
     for _ in range(1000):
         altered = bytearray(data)
         for _ in range(rng.randint(1, 4)):
@@ -138,9 +155,9 @@ def test_from_bytes__mutations__never_another_error():
         try:
             Manifest.from_bytes(bytes(altered), canonical.sha256(bytes(altered)))
         except ProtocolError as error:
-            assert error.code == "bad_manifest"
-            refused += 1
-    assert refused > 700
+            codes.append(error.code)
+    assert set(codes) == {"bad_manifest"}
+    assert len(codes) > 700
 
 
 def test_manifest__frozen():

@@ -94,7 +94,10 @@ def test_tree__1_to_33_rows__equals_the_npm_package(tmp_path):
     rng = random.Random(7)
     addresses = (ALICE, BOB)
     sets = [
-        [("31337", ALICE, str(rng.randrange(1, 9)), rng.choice(addresses), str(rng.randrange(10**30))) for _ in range(n)]
+        [
+            ("31337", ALICE, str(rng.randrange(1, 9)), rng.choice(addresses), str(rng.randrange(10**30)))
+            for _ in range(n)
+        ]
         for n in (*range(1, 34), 100)
     ]
     found = _run_node(node, {"types": REWARD_LEAF_TYPES, "sets": sets})

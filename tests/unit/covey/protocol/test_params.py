@@ -13,7 +13,9 @@ from covey.protocol.params import MAX_PARAMS_BYTES, EnvironmentParams, ModelPara
 pytestmark = pytest.mark.unit
 
 texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
-options = st.dictionaries(texts, st.integers() | st.booleans() | texts | st.lists(st.integers(), max_size=3), max_size=4)
+options = st.dictionaries(
+    texts, st.integers() | st.booleans() | texts | st.lists(st.integers(), max_size=3), max_size=4
+)
 
 
 def build(**changes):

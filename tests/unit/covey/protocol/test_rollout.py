@@ -155,7 +155,9 @@ def test_decoded_bytes__by_hand__covers_the_largest_lawful_file():
     assert len(decode(encode([replace(largest, sibling=i) for i in range(16)]), BUDGET)) == 16
 
 
-@pytest.mark.parametrize("data", [b"", b"PAR1", b"PAR1" * 100, bytes(1000), b"PAR1" + bytes(50) + b"\xff\xff\xff\x7fPAR1"])
+@pytest.mark.parametrize(
+    "data", [b"", b"PAR1", b"PAR1" * 100, bytes(1000), b"PAR1" + bytes(50) + b"\xff\xff\xff\x7fPAR1"]
+)
 def test_decode__no_parquet__refused(data):
     assert refuse(data) == "malformed"
 
@@ -180,7 +182,10 @@ def test_decode__lying_row_count__refused():
 
 def test_decode__1000_mutations__refused_or_within_the_budget():
     """In this process, so that a crash of the reader would be seen; the sandbox is for the crashes nobody found yet."""
-    rng, data = random.Random(19), encode([replace(ROW, sibling=i, tokens=(5,) * 40, logprobs=(-1.0,) * 40) for i in range(8)])
+    rng, data = (
+        random.Random(19),
+        encode([replace(ROW, sibling=i, tokens=(5,) * 40, logprobs=(-1.0,) * 40) for i in range(8)]),
+    )
     codes = []
     for _ in range(1000):
         altered = bytearray(data)

@@ -1,5 +1,5 @@
 import random
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 from eth_utils.crypto import keccak
@@ -18,7 +18,9 @@ def make(**changes):
 
 def pack(*words):
     """abi.encode of static values: every one a 32-byte word, numbers and addresses to the right."""
-    return b"".join(bytes.fromhex(w[2:]).rjust(32, b"\0") if isinstance(w, str) else w.to_bytes(32, "big") for w in words)
+    return b"".join(
+        bytes.fromhex(w[2:]).rjust(32, b"\0") if isinstance(w, str) else w.to_bytes(32, "big") for w in words
+    )
 
 
 @pytest.mark.parametrize(("group", "sibling"), [(0, 0), (1, 2), (2**32 - 1, 1023)])
@@ -35,7 +37,9 @@ def test_prompt_draw__by_hand__same_hash_without_the_sibling():
 def test_seeds__every_input_altered__all_distinct_and_of_63_bits():
     domains = [
         make(beacon=beacon, pool=pool, policy_version=version, node=node, task=task)
-        for beacon, pool, version, node, task in product((BEACON, "0x" + "ac" * 32), (1, 2), (0, 1), (ALICE, BOB), (1, 2))
+        for beacon, pool, version, node, task in product(
+            (BEACON, "0x" + "ac" * 32), (1, 2), (0, 1), (ALICE, BOB), (1, 2)
+        )
     ]
     seeds = [compute_sampling_seed(d, g, s) for d in domains for g in range(3) for s in range(4)]
     draws = [compute_prompt_draw(d, g) for d in domains for g in range(3)]
@@ -67,7 +71,7 @@ def test_is_audited__6000_receipts__uniform():
     rng = random.Random(2)
     hashes = ["0x" + rng.randbytes(32).hex() for _ in range(6000)]
     counts = [sum(is_audited(h, BEACON, rate / 10) for h in hashes) for rate in range(11)]
-    tenths = [after - before for before, after in zip(counts, counts[1:], strict=False)]
+    tenths = [after - before for before, after in pairwise(counts)]
     assert all(abs(tenth - 600) < 5 * 23.3 for tenth in tenths)
     assert sum(tenths) == 6000
 

@@ -130,7 +130,9 @@ def test_verify__age_in_seconds__accepted_only_inside_the_window(age, is_good):
         assert refuse(now=NOW + age) == "expired_request"
 
 
-@pytest.mark.parametrize(("created", "expires"), [(NOW, NOW + 61), (NOW, NOW + 10**6), (NOW - 100, NOW + 1), (NOW, NOW - 1)])
+@pytest.mark.parametrize(
+    ("created", "expires"), [(NOW, NOW + 61), (NOW, NOW + 10**6), (NOW - 100, NOW + 1), (NOW, NOW - 1)]
+)
 def test_verify__window_of_its_own_making__refused(created, expires):
     parameters = HEADERS["signature-input"].removeprefix("eth=")
     parameters = parameters.replace(f"created={NOW}", f"created={created}").replace(f"={NOW + 60}", f"={expires}")

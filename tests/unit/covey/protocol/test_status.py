@@ -9,7 +9,11 @@ from covey.protocol.status import CaseState, StepState, SubmissionState, TaskSta
 pytestmark = pytest.mark.unit
 
 TABLES = {
-    TaskState: (status.TASK_MOVES, "PENDING>ASSIGNED PENDING>EXPIRED ASSIGNED>SUBMITTED ASSIGNED>EXPIRED", "SUBMITTED EXPIRED"),
+    TaskState: (
+        status.TASK_MOVES,
+        "PENDING>ASSIGNED PENDING>EXPIRED ASSIGNED>SUBMITTED ASSIGNED>EXPIRED",
+        "SUBMITTED EXPIRED",
+    ),
     SubmissionState: (
         status.SUBMISSION_MOVES,
         "SUBMITTED>ACCEPTED SUBMITTED>REJECTED SUBMITTED>VOID ACCEPTED>SETTLED REJECTED>SETTLED VOID>SETTLED",

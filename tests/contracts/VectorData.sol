@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+// Made by tests/vectors/make.py from covey.protocol; do not edit.
+pragma solidity 0.8.30;
+
+import {EpochHeader, Receipt, Verdict, WorkLeaf} from "../../contracts/interfaces/ICoveyTypes.sol";
+
+struct NodeRegistration {
+    uint256 pool;
+    address contributor;
+    address node;
+    uint256 nonce;
+    uint256 deadline;
+}
+
+struct Countersignature {
+    bytes32 receiptHash;
+    uint64 blockNumber;
+    uint64 latestEpoch;
+}
+
+library VectorData {
+    uint256 internal constant CHAIN = 31337;
+    address internal constant CONTRACT = 0x5FbDB2315678afecb367f032d93F642f64180aa3;
+    uint256 internal constant POOL = 3;
+    bytes32 internal constant ROOT = 0x5f75937c66da25698b98f6fd4ad6b04b192727eb9a7a4f119013e5c191afdfd9;
+    uint256 internal constant COUNT = 3;
+    uint256 internal constant REWARDS = 5;
+
+    function nodeRegistration(uint256 i) internal pure returns (NodeRegistration memory, bytes32, bytes32) {
+        if (i == 0) {
+            return (
+                NodeRegistration(
+                    17, 0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266, 0x70997970C51812dc3A010C7d01b50e0d17dc79C8, 68, 85
+                ),
+                0x80bd758c0051cc8315f2f91acb0b2a35b054e72ca478999b5cc8d19b9dedc668,
+                0x0422992c73157c7f3103ed7bad46d05b8729fcf66dfa37d9c0f55875b0be9b54
+            );
+        }
+        if (i == 1) {
+            return (
+                NodeRegistration(
+                    0, 0x0000000000000000000000000000000000000000, 0x0000000000000000000000000000000000000000, 0, 0
+                ),
+                0xe9ff17756a1b80f5017564c94c8a60b816e8197da199c6f82370be94ca635ac4,
+                0x701ac134f369d15f4d1b5a6363d95e06b1022767eed125d4deed1b88c6e9184d
+            );
+        }
+        if (i == 2) {
+            return (
+                NodeRegistration(
+                    115792089237316195423570985008687907853269984665640564039457584007913129639935, 0xFFfFfFffFFfffFFfFFfFFFFFffFFFffffFfFFFfF, 0xFFfFfFffFFfffFFfFFfFFFFFffFFFffffFfFFFfF, 115792089237316195423570985008687907853269984665640564039457584007913129639935, 115792089237316195423570985008687907853269984665640564039457584007913129639935
+                ),
+                0xfa6980517b4a28cd4781f423c3a38fcc96673dda3c68626a9982abc900682261,
+                0x0f44b97d0a14184acf9117cc6141d788e426a40b4de7ac62eaae63ed73a64426
+            );
+        }
+        revert("no such vector");
+    }
+
+    function receipt(uint256 i) internal pure returns (Receipt memory, bytes32, bytes32) {
+        if (i == 0) {
+            return (
+                Receipt(
+                    17, 34, 51, 0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266, 0x70997970C51812dc3A010C7d01b50e0d17dc79C8, 9223372036854775910, 0x7777777777777777777777777777777777777777777777777777777777777777, 136, 9223372036854775961, 9223372036854775978
+                ),
+                0x875f48dc2eb0867f811a8c68679995bf30bbebc21a0336079aa9b9c590279116,
+                0x3a2e5712d1a70dbafaf630a2c7d2d957206ce605dbb2f4cef1613b7c5c86a088
+            );
+        }
+        if (i == 1) {
+            return (
+                Receipt(
+                    0, 0, 0, 0x0000000000000000000000000000000000000000, 0x0000000000000000000000000000000000000000, 0, 0x0000000000000000000000000000000000000000000000000000000000000000, 0, 0, 0
+                ),
+                0x431e191758ed0cf465d61e9e2654b8acd2eda461ed4665c00c8d0a266e60a08f,
+                0x84275c4552059daeaef08d13826c6581d88102db7f424c89810b416d5dd9b066
+            );
+        }
+        if (i == 2) {
+            return (
+                Receipt(
+                    115792089237316195423570985008687907853269984665640564039457584007913129639935, 115792089237316195423570985008687907853269984665640564039457584007913129639935, 115792089237316195423570985008687907853269984665640564039457584007913129639935, 0xFFfFfFffFFfffFFfFFfFFFFFffFFFffffFfFFFfF, 0xFFfFfFffFFfffFFfFFfFFFFFffFFFffffFfFFFfF, 18446744073709551615, 0xffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff, 4294967295, 18446744073709551615, 18446744073709551615
+                ),
+                0xbc2900f12a0c47c6cdc1afe6095dc0973fac530217b36c4949270db0ed79750e,
+                0x02d624fd0c9cd2fadc4c0c5441d9c553b314e58be685814daddafa12844dff42
+            );
+        }
+        revert("no such vector");
+    }
+
+    function countersignature(uint256 i) internal pure returns (Countersignature memory, bytes32, bytes32) {
+        if (i == 0) {
+            return (
+                Countersignature(
+                    0x1111111111111111111111111111111111111111111111111111111111111111, 9223372036854775842, 9223372036854775859
+                ),
+                0xa8c3006ff306f62d8814223f89337929d38b82f0bd17b9ec676fbbb749fb440f,
+                0xdee83f3cce14f68612792a3674c99298890cae2b5016d76cf41a8c71f09bd030
+            );
+        }
+        if (i == 1) {
+            return (
+                Countersignature(
+                    0x0000000000000000000000000000000000000000000000000000000000000000, 0, 0
+                ),
+                0x954e87c59fbab57a9fabdc366854290b12a7b6e78d9c549900a54c6ce884b015,
+                0xd93ca7e71e91683ebfe4cede009f2030e51914e66c4beedaf3e2fb198b10c079
+            );
+        }
+        if (i == 2) {
+            return (
+                Countersignature(
+                    0xffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff, 18446744073709551615, 18446744073709551615
+                ),
+                0x31a3ba82a7bc56134e937d676f0fe6f8e2daadacc716ef5649b9b29cd89e4e7d,
+                0x076c33436591eb0e6d6aabb1acf25c0976d06bec298b6e1af32919228589b272
+            );
+        }
+        revert("no such vector");
+    }
+
+    function verdict(uint256 i) internal pure returns (Verdict memory, bytes32, bytes32) {
+        if (i == 0) {
+            return (
+                Verdict(
+                    17, 0x2222222222222222222222222222222222222222222222222222222222222222, 0x3333333333333333333333333333333333333333333333333333333333333333, 0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266, 85, 102, 119, 9223372036854775944, 0x9999999999999999999999999999999999999999999999999999999999999999, 9223372036854775978
+                ),
+                0xd04007d951d4d7195bc9a726f761c1760484f49bf4e52ad3648073d043ee6519,
+                0x8d2e5a2750d9f8d95a47311f609701390eb458636193db95f37bc7718d96ffb5
+            );
+        }
+        if (i == 1) {
+            return (
+                Verdict(
+                    0, 0x0000000000000000000000000000000000000000000000000000000000000000, 0x0000000000000000000000000000000000000000000000000000000000000000, 0x0000000000000000000000000000000000000000, 0, 0, 0, 0, 0x0000000000000000000000000000000000000000000000000000000000000000, 0
+                ),
+                0xdc77904566ba43ade173ba88dc2e1d9a0eefde255676ed73e731054496357fd2,
+                0x1ebe3a094b554d9d5d6c0d5947d201638cdf3edb94b31d14da0e640997a8b871
+            );
+        }
+        if (i == 2) {
+            return (
+                Verdict(
+                    115792089237316195423570985008687907853269984665640564039457584007913129639935, 0xffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff, 0xffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff, 0xFFfFfFffFFfffFFfFFfFFFFFffFFFffffFfFFFfF, 255, 255, 255, 18446744073709551615, 0xffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff, 18446744073709551615
+                ),
+                0x482b1c5bfa04dc46550b336547deef9a8401f2ba58bc28531f750c00354de6aa,
+                0x44e665cd47978c9b42de207f6c25a50d5ca4a70814796bdfe7a5c432398c70e4
+            );
+        }
+        revert("no such vector");
+    }
+
+    function workLeaf(uint256 i) internal pure returns (WorkLeaf memory, bytes32) {
+        if (i == 0) {
+            return (
+                WorkLeaf(
+                    0x1111111111111111111111111111111111111111111111111111111111111111, 0x2222222222222222222222222222222222222222222222222222222222222222, 0x70997970C51812dc3A010C7d01b50e0d17dc79C8, 0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266, 85, 9223372036854775910, 119, 136, 9223372036854775961, 0xaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
+                ),
+                0xf9388930006c8c60c7d714ca09b2d1292488606403d087e2c8d37faffdf67217
+            );
+        }
+        if (i == 1) {
+            return (
+                WorkLeaf(
+                    0x0000000000000000000000000000000000000000000000000000000000000000, 0x0000000000000000000000000000000000000000000000000000000000000000, 0x0000000000000000000000000000000000000000, 0x0000000000000000000000000000000000000000, 0, 0, 0, 0, 0, 0x0000000000000000000000000000000000000000000000000000000000000000
+                ),
+                0xff737410663c3195c598bf49c56e88b4da603b1503de57c9087eb406a155aa21
+            );
+        }
+        if (i == 2) {
+            return (
+                WorkLeaf(
+                    0xffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff, 0xffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff, 0xFFfFfFffFFfffFFfFFfFFFFFffFFFffffFfFFFfF, 0xFFfFfFffFFfffFFfFFfFFFFFffFFFffffFfFFFfF, 115792089237316195423570985008687907853269984665640564039457584007913129639935, 18446744073709551615, 255, 255, 18446744073709551615, 0xffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff
+                ),
+                0x6750eb3ac687f26a6032a7455559be9ed1d7b55b673f7c51375ad50882da63ee
+            );
+        }
+        revert("no such vector");
+    }
+
+    function epochHeader(uint256 i) internal pure returns (EpochHeader memory, bytes32) {
+        if (i == 0) {
+            return (
+                EpochHeader(
+                    17, 9223372036854775842, 0x3333333333333333333333333333333333333333333333333333333333333333, 0x4444444444444444444444444444444444444444444444444444444444444444, 9223372036854775893, 9223372036854775910, 0x7777777777777777777777777777777777777777777777777777777777777777, 0x8888888888888888888888888888888888888888888888888888888888888888
+                ),
+                0x04059d49b9a18fa0ac22bc58b820f92668cfc47f524e76b79800187ca92e6514
+            );
+        }
+        if (i == 1) {
+            return (
+                EpochHeader(
+                    0, 0, 0x0000000000000000000000000000000000000000000000000000000000000000, 0x0000000000000000000000000000000000000000000000000000000000000000, 0, 0, 0x0000000000000000000000000000000000000000000000000000000000000000, 0x0000000000000000000000000000000000000000000000000000000000000000
+                ),
+                0xd397b3b043d87fcd6fad1291ff0bfd16401c274896d8c63a923727f077b8e0b5
+            );
+        }
+        if (i == 2) {
+            return (
+                EpochHeader(
+                    115792089237316195423570985008687907853269984665640564039457584007913129639935, 18446744073709551615, 0xffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff, 0xffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff, 18446744073709551615, 18446744073709551615, 0xffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff, 0xffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff
+                ),
+                0x9dad107f5ae5aecd35ddb8ebab13be8493de2331cd3a280f0922826aa8fd6b1f
+            );
+        }
+        revert("no such vector");
+    }
+
+    function reward(uint256 i)
+        internal
+        pure
+        returns (address who, uint256 earned, bytes32 leaf, bytes32[] memory proof)
+    {
+        if (i == 0) {
+            proof = new bytes32[](3);
+            proof[0] = 0x030669aa685ef6ec818e76742ff360a18197fb484f4d1a271256566232d6ca75;
+            proof[1] = 0xed7a267d4475cd006fe9e3bd0c801dbda000ee9622496e05368d82f7142ebe36;
+            proof[2] = 0x17a261fc52b24c240b6fd769b2fe4c8ebeecdc487e71dbf7a10b84cb121622de;
+            return (0x70997970C51812dc3A010C7d01b50e0d17dc79C8, 0, 0x094c4d42c5973f4929999a9ae50697e7f9dae657357aa116016b84ff0c1287de, proof);
+        }
+        if (i == 1) {
+            proof = new bytes32[](2);
+            proof[0] = 0xa40ef276c7b23cb48e8c2ad131596dcffe070209f75de9f652568a39d1ee664a;
+            proof[1] = 0x1c2d69dcf39f994322f0a1fa6c877f5e73bd827e956c2ecb9180b541f05b2e23;
+            return (0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266, 7, 0x67380b0a778f5edb4fe99e36bd9c4ec23bcf8d9bb4367689fa102e0859f9b4f3, proof);
+        }
+        if (i == 2) {
+            proof = new bytes32[](3);
+            proof[0] = 0x094c4d42c5973f4929999a9ae50697e7f9dae657357aa116016b84ff0c1287de;
+            proof[1] = 0xed7a267d4475cd006fe9e3bd0c801dbda000ee9622496e05368d82f7142ebe36;
+            proof[2] = 0x17a261fc52b24c240b6fd769b2fe4c8ebeecdc487e71dbf7a10b84cb121622de;
+            return (0xFFfFfFffFFfffFFfFFfFFFFFffFFFffffFfFFFfF, 1000000000000000000000000000000, 0x030669aa685ef6ec818e76742ff360a18197fb484f4d1a271256566232d6ca75, proof);
+        }
+        if (i == 3) {
+            proof = new bytes32[](2);
+            proof[0] = 0x67380b0a778f5edb4fe99e36bd9c4ec23bcf8d9bb4367689fa102e0859f9b4f3;
+            proof[1] = 0x1c2d69dcf39f994322f0a1fa6c877f5e73bd827e956c2ecb9180b541f05b2e23;
+            return (0x0000000000000000000000000000000000000000, 1, 0xa40ef276c7b23cb48e8c2ad131596dcffe070209f75de9f652568a39d1ee664a, proof);
+        }
+        if (i == 4) {
+            proof = new bytes32[](2);
+            proof[0] = 0x770c0fb7d364b78242538d4db82f05aeb7cdf3c5af4edb0239cea18d3807740b;
+            proof[1] = 0x17a261fc52b24c240b6fd769b2fe4c8ebeecdc487e71dbf7a10b84cb121622de;
+            return (0x5FbDB2315678afecb367f032d93F642f64180aa3, 115792089237316195423570985008687907853269984665640564039457584007913129639935, 0xed7a267d4475cd006fe9e3bd0c801dbda000ee9622496e05368d82f7142ebe36, proof);
+        }
+        revert("no such vector");
+    }
+}

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity 0.8.30;
+
+import {MerkleProof} from "@openzeppelin/contracts/utils/cryptography/MerkleProof.sol";
+import {EpochLedger} from "../../contracts/EpochLedger.sol";
+import {NodeRegistry} from "../../contracts/NodeRegistry.sol";
+import {SlashingCourt} from "../../contracts/SlashingCourt.sol";
+import {EpochHeader, Receipt, Verdict, WorkLeaf} from "../../contracts/interfaces/ICoveyTypes.sol";
+import {Countersignature, NodeRegistration, VectorData} from "./VectorData.sol";
+import {World} from "./World.sol";
+
+interface VmPlace {
+    function etch(address target, bytes calldata code) external;
+    function chainId(uint256 id) external;
+}
+
+/// The vectors that Python made, recomputed by the contracts as they would be at the vectors' address and chain.
+contract VectorsTest is World {
+    VmPlace private constant place = VmPlace(address(vm));
+
+    function put(address from) private returns (address) {
+        place.chainId(VectorData.CHAIN);
+        place.etch(VectorData.CONTRACT, from.code);
+        return VectorData.CONTRACT;
+    }
+
+    function test_Receipts() public {
+        SlashingCourt there = SlashingCourt(put(address(court)));
+        for (uint256 i = 0; i < VectorData.COUNT; i++) {
+            (Receipt memory value, bytes32 structHash, bytes32 digest) = VectorData.receipt(i);
+            assertEq(there.hashReceipt(value), structHash);
+            assertEq(there.digestReceipt(value), digest);
+        }
+    }
+
+    function test_Verdicts() public {
+        SlashingCourt there = SlashingCourt(put(address(court)));
+        for (uint256 i = 0; i < VectorData.COUNT; i++) {
+            (Verdict memory value, bytes32 structHash, bytes32 digest) = VectorData.verdict(i);
+            assertEq(there.hashVerdict(value), structHash);
+            assertEq(there.digestVerdict(value), digest);
+        }
+    }
+
+    function test_Registrations() public {
+        NodeRegistry there = NodeRegistry(put(address(nodes)));
+        for (uint256 i = 0; i < VectorData.COUNT; i++) {
+            (NodeRegistration memory v, bytes32 structHash, bytes32 digest) = VectorData.nodeRegistration(i);
+            assertEq(there.hashRegistration(v.pool, v.contributor, v.node, v.nonce, v.deadline), structHash);
+            assertEq(there.digestRegistration(v.pool, v.contributor, v.node, v.nonce, v.deadline), digest);
+        }
+    }
+
+    function test_Countersignatures() public {
+        EpochLedger there = EpochLedger(put(address(ledger)));
+        for (uint256 i = 0; i < VectorData.COUNT; i++) {
+            (Countersignature memory v, bytes32 structHash, bytes32 digest) = VectorData.countersignature(i);
+            assertEq(there.hashCountersignature(v.receiptHash, v.blockNumber, v.latestEpoch), structHash);
+            assertEq(there.digestCountersignature(v.receiptHash, v.blockNumber, v.latestEpoch), digest);
+        }
+    }
+
+    function test_LeavesAndHeaders() public view {
+        for (uint256 i = 0; i < VectorData.COUNT; i++) {
+            (WorkLeaf memory leaf, bytes32 leafHash) = VectorData.workLeaf(i);
+            assertEq(ledger.hashWorkLeaf(leaf), leafHash);
+            (EpochHeader memory header, bytes32 headerHash) = VectorData.epochHeader(i);
+            assertEq(ledger.hashHeader(header), headerHash);
+        }
+    }
+
+    function test_Rewards_LieInTheTree() public view {
+        for (uint256 i = 0; i < VectorData.REWARDS; i++) {
+            (address who, uint256 earned, bytes32 leaf, bytes32[] memory proof) = VectorData.reward(i);
+            assertEq(
+                ledger.hashRewardLeaf(VectorData.CHAIN, VectorData.CONTRACT, VectorData.POOL, who, earned), leaf
+            );
+            assertTrue(MerkleProof.verify(proof, VectorData.ROOT, leaf));
+            assertTrue(!MerkleProof.verify(proof, VectorData.ROOT, keccak256(abi.encode(leaf))));
+        }
+    }
+}

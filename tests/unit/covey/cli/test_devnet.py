@@ -1,0 +1,36 @@
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from covey.devnet import find_anvil
+from covey.errors import OperatorError
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).resolve().parents[4]
+
+
+def test_devnet_up__stop_signal__ends_with_its_chain(tmp_path):
+    try:
+        find_anvil()
+    except OperatorError as error:
+        pytest.skip(error.message)
+    command = [sys.executable, "-m", "covey", "devnet", "up", "--folder", str(tmp_path), "--port", "0"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            url = next(line for line in process.stdout if line.startswith("chain")).split()[1]
+            body = {"jsonrpc": "2.0", "id": 1, "method": "eth_chainId", "params": []}
+            assert httpx.post(url, json=body, trust_env=False).json()["result"] == hex(31337)
+            assert process.stdout.readline().startswith("contracts")
+            assert process.stdout.readline().startswith("token")
+            os.kill(process.pid, signal.SIGTERM)
+            assert process.wait(15) == 0
+        finally:
+            process.kill()
+    with pytest.raises(httpx.ConnectError):
+        httpx.post(url, json=body, trust_env=False)

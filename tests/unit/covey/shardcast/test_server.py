@@ -1,0 +1,210 @@
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+from starlette.responses import Response
+
+from covey.errors import ProtocolError
+from covey.shardcast.server import Mirror, build_server
+from covey.shardcast.store import ShardStore
+from tests.unit.covey.shardcast.conftest import build_liar, find_port, serving
+
+pytestmark = pytest.mark.integration
+
+FILES = {"model.safetensors": random.Random(1).randbytes(2500), "config.json": b"{}"}
+ABSENT = "0x" + "00" * 32
+
+
+def shards_of(manifest):
+    return [shard for file in manifest.files for shard in file.shards]
+
+
+async def test_origin__manifest_shard_and_health__as_stored(world):
+    manifest = world.publish(3, FILES)
+    url, _ = await world.add_origin()
+    assert (await world.get(f"{url}/policies/1/3")).content == manifest.to_bytes()
+    shard = shards_of(manifest)[0]
+    assert (await world.get(f"{url}/shards/{shard.sha256}")).content == b"{}"
+    assert (await world.get(f"{url}/health")).json() == {"status": "ok"}
+
+
+EVIL_PATHS = [
+    "/policies/1/4",
+    "/policies/2/3",
+    "/policies/1/-3",
+    "/policies/1/3.json",
+    "/policies/1/..%2f..%2fsecret",
+    "/policies/..%2f..%2fsecret/3",
+    "/policies/1/" + "9" * 19,
+    "/policies/1/" + "9" * 300,
+    "/policies/" + "9" * 5000 + "/1",
+    "/policies/1/%D9%A3",
+    "/policies/1/3%0a",
+    f"/shards/{ABSENT}",
+    "/shards/..%2f..%2fsecret",
+    "/shards/%2e%2e%2f%2e%2e%2fsecret",
+    "/shards/..%252fsecret",
+    "/shards/%ef%bc%8e%ef%bc%8e%ef%bc%8fsecret",
+    "/shards/0x" + "AB" * 32,
+    "/shards/0x" + "0" * 5000,
+    "/shards/secret%00",
+    "/../secret",
+    "//etc/passwd",
+    "/secret",
+]
+
+
+@pytest.mark.parametrize("is_relay", [False, True])
+async def test_server__path_that_names_nothing__404_and_no_secret(world, is_relay):
+    """threats.md, rows 22 and 27; the paths go over the wire as they stand above."""
+    world.publish(3, FILES)
+    (world.tmp_path / "secret").write_bytes(b"SECRET")
+    (world.tmp_path / "origin" / "secret").write_bytes(b"SECRET")
+    url, _ = await world.add_origin()
+    if is_relay:
+        url, _, _ = await world.add_relay(url)
+    host, port = url.removeprefix("http://").split(":")
+    for path in EVIL_PATHS:
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(f"GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode())
+        answer = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+        assert b"SECRET" not in answer, path
+        assert answer.split(b" ", 2)[1] == b"404", (path, answer[:200])
+
+
+async def test_relay__shard__only_of_a_manifest_that_it_has_seen(world):
+    manifest = world.publish(3, FILES)
+    origin, recorder = await world.add_origin()
+    relay, _, _ = await world.add_relay(origin)
+    shard = shards_of(manifest)[0]
+    refused = await world.get(f"{relay}/shards/{shard.sha256}")
+    assert (refused.status_code, refused.json()["code"]) == (404, "not_found")
+    assert recorder.paths == []
+    assert (await world.get(f"{relay}/policies/1/3")).status_code == 200
+    assert (await world.get(f"{relay}/shards/{shard.sha256}")).status_code == 200
+
+
+async def test_relay__shard_with_its_policy__fetches_the_manifest_first(world):
+    manifest = world.publish(3, FILES)
+    origin, recorder = await world.add_origin()
+    relay, _, _ = await world.add_relay(origin)
+    shard = shards_of(manifest)[1]
+    assert (await world.get(f"{relay}/shards/{shard.sha256}?pool=1&step=3")).status_code == 200
+    assert recorder.paths == ["/policies/1/3", f"/shards/{shard.sha256}"]
+    assert (await world.get(f"{relay}/shards/{ABSENT}?pool=1&step=3")).status_code == 404
+    for query in ("pool=1", "pool=1&step=x", "pool=-1&step=3", "pool=1&step=" + "9" * 5000):
+        assert (await world.get(f"{relay}/shards/{ABSENT}?{query}")).status_code == 404
+    assert len(recorder.paths) == 2
+
+
+async def test_relay__many_ask_at_once__upstream_is_asked_once(world):
+    manifest = world.publish(3, FILES)
+    origin, recorder = await world.add_origin()
+    relay, _, _ = await world.add_relay(origin)
+    await world.get(f"{relay}/policies/1/3")
+    shard = shards_of(manifest)[1]
+    answers = await asyncio.gather(*(world.get(f"{relay}/shards/{shard.sha256}") for _ in range(10)))
+    assert len({answer.content for answer in answers}) == 1
+    assert recorder.count("/shards/") == 1
+
+
+async def test_relay__asked_for_what_is_not__remembers_nothing(world):
+    """Else anybody could fill its memory."""
+    mirror = Mirror(ShardStore(world.tmp_path / "m"), "http://127.0.0.1:9")
+    for i in range(50):
+        with pytest.raises(ProtocolError, match="not_found"):
+            await mirror.require_shard(f"0x{i:064x}")
+    assert len(mirror._locks) == 0
+    await mirror.close()
+
+
+async def test_relay__corrupted_upstream__neither_kept_nor_served(world):
+    manifest = world.publish(3, FILES)
+    shard = shards_of(manifest)[1]
+    data = world.store.get_shard_path(shard.sha256).read_bytes()
+    bad = [b""]
+    origin, recorder = await world.add_origin(lambda path: Response(bad[0]) if shard.sha256 in path else None)
+    relay, _, store = await world.add_relay(origin)
+    await world.get(f"{relay}/policies/1/3")
+    for bad[0] in (b"", data[:-1], data + b"x", bytes([data[0] ^ 1]) + data[1:]):
+        refused = await world.get(f"{relay}/shards/{shard.sha256}")
+        assert (refused.status_code, refused.json()["code"]) == (503, "unavailable")
+        assert list((store.root / "shards").iterdir()) == []
+    recorder.alter = None
+    assert (await world.get(f"{relay}/shards/{shard.sha256}")).content == data
+
+
+async def test_relay__junk_manifest__refused_and_not_kept(world):
+    answer = [b""]
+    upstream = await world.serve(build_liar(lambda path: answer[0]))
+    relay, _, store = await world.add_relay(upstream)
+    for answer[0] in (b"", b"{", b"[" * 10_000, b"\xff", b'{"version":1}'):
+        assert (await world.get(f"{relay}/policies/1/3")).status_code == 400
+    assert store.list_steps(1) == []
+
+
+async def test_relay__another_policys_manifest__refused(world):
+    other = world.publish(4, FILES)
+    upstream = await world.serve(build_liar(lambda path: other.to_bytes()))
+    relay, _, store = await world.add_relay(upstream)
+    refused = await world.get(f"{relay}/policies/1/3")
+    assert (refused.status_code, refused.json()["code"]) == (502, "bad_manifest")
+    assert store.list_steps(1) == store.list_steps(4) == []
+
+
+async def test_relay__huge_manifest__cut_off(world):
+    upstream = await world.serve(build_liar(lambda path: bytes((4 << 20) + 1)))
+    relay, _, _ = await world.add_relay(upstream)
+    refused = await world.get(f"{relay}/policies/1/3")
+    assert (refused.status_code, refused.json()["code"]) == (502, "oversized")
+
+
+async def test_relay__upstream_gone__503_and_what_it_has_is_still_served(world):
+    manifest = world.publish(3, FILES)
+    async with serving(build_server(world.store)) as origin:
+        relay, _, _ = await world.add_relay(origin)
+        await world.get(f"{relay}/policies/1/3")
+        kept, missing = shards_of(manifest)[:2]
+        await world.get(f"{relay}/shards/{kept.sha256}")
+    assert (await world.get(f"{relay}/policies/1/3")).status_code == 200
+    assert (await world.get(f"{relay}/shards/{kept.sha256}")).status_code == 200
+    assert (await world.get(f"{relay}/shards/{missing.sha256}")).status_code == 503
+    assert (await world.get(f"{relay}/policies/1/4")).status_code == 503
+
+
+async def test_relay__many_policies__keeps_five(world):
+    origin, _ = await world.add_origin()
+    relay, _, store = await world.add_relay(origin)
+    for step in range(8):
+        manifest = world.publish(step, {"weights": b"of %d" % step})
+        await world.get(f"{relay}/policies/1/{step}")
+        await world.get(f"{relay}/shards/{manifest.files[0].sha256}")
+    assert store.list_steps(1) == [3, 4, 5, 6, 7]
+    assert len(list((store.root / "shards").iterdir())) == 5
+
+
+def test_command__origin__serves_until_sigterm_and_says_when_the_port_is_taken(tmp_path):
+    port = find_port()
+    command = [sys.executable, "-m", "covey", "origin", "run", "--root", str(tmp_path), "--port", str(port)]
+    root = Path(__file__).resolve().parents[4]
+    with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            transport = httpx.HTTPTransport(retries=8)
+            with httpx.Client(transport=transport, trust_env=False) as client:
+                assert client.get(f"http://127.0.0.1:{port}/health").status_code == 200
+            second = subprocess.run(command, cwd=root, capture_output=True, timeout=20, check=False)
+            assert second.returncode == 1
+            last = second.stderr.decode().splitlines()[-1]
+            assert last.startswith(f"covey: address_in_use: cannot listen on 127.0.0.1:{port}")
+        finally:
+            os.kill(process.pid, signal.SIGTERM)
+            process.communicate(timeout=10)
+        assert process.returncode == 0

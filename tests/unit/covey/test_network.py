@@ -1,0 +1,164 @@
+from types import SimpleNamespace
+
+import pytest
+from eth_account import Account
+
+from covey import network
+from covey.chain.wallet import save_key
+from covey.errors import OperatorError, ProtocolError, TransientError
+from covey.protocol import wire
+from covey.protocol.params import EnvironmentParams, PoolParams
+from covey.settings import RoleSettings
+
+pytestmark = pytest.mark.unit
+
+ALICE = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
+COURT, LEDGER = "0x70997970C51812dc3A010C7d01b50e0d17dc79C8", "0x3C44CdDdB6a900fa2b585dd299e03d12FA4293BC"
+HASH = "0x" + "ab" * 32
+PARAMS = PoolParams(
+    name="p", environment=EnvironmentParams(kind="reasoning_gym", options={"name": "x"}), max_staleness=3
+)
+
+
+class Outside:
+    """Chain and coordinator as the test wants them."""
+
+    def __init__(self, **changes):
+        values = {
+            "pool": 1,
+            "params": PARAMS.to_text(),
+            "operator": ALICE,
+            "chain_id": 31337,
+            "contracts": {},
+            "relays": ("http://relay:1",),
+        }
+        self.view = wire.PoolView(**(values | changes))
+        self.error = None
+        self.closed = 0
+        self.terms = SimpleNamespace(params_hash=PARAMS.compute_hash())
+        self.policies = SimpleNamespace(policy_of=lambda pool, version: HASH)
+
+    async def get_pool(self):
+        if self.error:
+            raise self.error
+        return self.view
+
+    async def close(self):
+        self.closed += 1
+
+    def build_contracts(self, _chain, deployment):
+        pools = SimpleNamespace(get_terms=lambda pool: self.terms, operator_of=lambda pool: ALICE)
+        return SimpleNamespace(
+            deployment=deployment,
+            pools=pools,
+            policies=self.policies,
+            court=SimpleNamespace(address=COURT),
+            ledger=SimpleNamespace(address=LEDGER),
+        )
+
+
+@pytest.fixture
+def settings(tmp_path):
+    save_key(tmp_path / "node.key", b"\x11" * 32)
+    return RoleSettings(home=tmp_path / "home", pool=1, deployment=tmp_path / "d.json", key_file=tmp_path / "node.key")
+
+
+@pytest.fixture
+def install(monkeypatch):
+    def make(**changes):
+        outside = Outside(**changes)
+        deployment = SimpleNamespace(chain_id=31337, rpc_url="http://127.0.0.1:1")
+        monkeypatch.setattr(network.Deployment, "load", lambda path: deployment)
+        monkeypatch.setattr(network, "ChainClient", lambda url: url)
+        monkeypatch.setattr(network, "Contracts", outside.build_contracts)
+        monkeypatch.setattr(network, "CoordinatorClient", lambda url, wallet, chain_id, clock: outside)
+        return outside
+
+    return make
+
+
+async def test_join__agreeing_chain_and_coordinator__everything_in_its_place(install, settings):
+    outside = install()
+    joined = await network.join(settings)
+    assert joined.params == PARAMS
+    assert joined.operator == ALICE
+    assert joined.wallet.address == Account.from_key(b"\x11" * 32).address
+    assert (joined.receipt_domain.contract, joined.receipt_domain.chain_id) == (COURT, 31337)
+    assert joined.ledger_domain.contract == LEDGER
+    assert (joined.environment.kind, joined.environment.options) == ("reasoning_gym", {"name": "x"})
+    assert (settings.home / "policies").is_dir()
+    assert [score.url for score in joined.policies._client.scores] == ["http://relay:1"]
+    await joined.close()
+    assert outside.closed == 1
+
+
+async def test_join__relays_in_the_settings__win(install, settings):
+    install()
+    joined = await network.join(settings.model_copy(update={"relays": ("http://mine:1/",)}))
+    assert [score.url for score in joined.policies._client.scores] == ["http://mine:1"]
+    await joined.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "code"),
+    [
+        ({"pool": 2}, OperatorError, "wrong_pool"),
+        ({"relays": ()}, TransientError, "no_relays"),
+        ({"params": PARAMS.to_text() + " "}, ProtocolError, "bad_params"),
+        (
+            {"params": PoolParams(name="q", environment=EnvironmentParams(kind="k")).to_text()},
+            ProtocolError,
+            "bad_params",
+        ),
+    ],
+)
+async def test_join__coordinator_contradicts_the_chain__refused_and_closed(install, settings, changes, error, code):
+    outside = install(**changes)
+    with pytest.raises(error, match=code):
+        await network.join(settings)
+    assert outside.closed == 1
+
+
+async def test_join__coordinator_silent__transient_and_closed(install, settings):
+    outside = install()
+    outside.error = TransientError("coordinator_unreachable", "x")
+    with pytest.raises(TransientError):
+        await network.join(settings)
+    assert outside.closed == 1
+
+
+class Fetcher:
+    def __init__(self):
+        self.fetched = []
+
+    async def fetch(self, *, pool, step, manifest_hash, folder):
+        self.fetched.append((pool, step, manifest_hash))
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    async def close(self):
+        self.fetched.append("closed")
+
+
+async def test_policies__require__hash_of_the_chain_and_only_the_newest_kept(tmp_path):
+    outside, fetcher = Outside(), Fetcher()
+    contracts = SimpleNamespace(policies=outside.policies)
+    policies = network.Policies(contracts, fetcher, pool=1, root=tmp_path / "p", keep=2)
+    for version in (1, 2, 10):
+        folder = await policies.require(version)
+        assert folder.name == f"{version}-{'ab' * 8}"
+    assert fetcher.fetched == [(1, 1, HASH), (1, 2, HASH), (1, 10, HASH)]
+    assert sorted(path.name for path in (tmp_path / "p").iterdir()) == [f"10-{'ab' * 8}", f"2-{'ab' * 8}"]
+    await policies.close()
+    assert fetcher.fetched[-1] == "closed"
+
+
+async def test_policies__unknown_to_the_chain__refused(tmp_path):
+    def revert(pool, version):
+        raise ProtocolError("reverted", "NoSuchStep")
+
+    policies = network.Policies(
+        SimpleNamespace(policies=SimpleNamespace(policy_of=revert)), Fetcher(), pool=1, root=tmp_path, keep=2
+    )
+    with pytest.raises(ProtocolError, match="unknown_policy: the chain holds no policy 7"):
+        await policies.require(7)

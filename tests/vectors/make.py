@@ -1,0 +1,204 @@
+"""Makes the vectors, which all parties must compute alike: JSON for everyone, Solidity for the contracts' tests.
+
+Run `python -m tests.vectors.make` after a change of the protocol; tests fail while the committed files differ from it.
+Numbers are decimal texts, because JSON's are not exact everywhere.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import astuple, fields
+from pathlib import Path
+from typing import Any
+
+from covey.protocol import merkle, messages, seeding
+from covey.protocol.ids import Address, Hash, hash_from_bytes
+from covey.protocol.messages import Countersignature, Domain, NodeRegistration, Receipt, Verdict
+from covey.protocol.receipts import EpochHeader, WorkLeaf
+
+HERE = Path(__file__).resolve().parent
+SOLIDITY = HERE.parent / "contracts" / "VectorData.sol"
+DOMAIN = Domain(chain_id=31337, contract=Address("0x5FbDB2315678afecb367f032d93F642f64180aa3"))
+ALICE, BOB = (
+    Address("0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"),
+    Address("0x70997970C51812dc3A010C7d01b50e0d17dc79C8"),
+)
+LOWEST, HIGHEST = Address("0x" + "00" * 20), Address("0xFFfFfFffFFfffFFfFFfFFFFFffFFFffffFfFFFfF")
+MESSAGES = (NodeRegistration, Receipt, Countersignature, Verdict)
+WIDTHS = {
+    "WorkLeaf": {"task": 256, "policy_version": 64, "outcome": 8, "reason": 8, "units": 64},
+    "EpochHeader": {"pool": 256, "epoch": 64, "leaf_count": 64, "units": 64},
+}
+
+
+def _list_values(kind: Any) -> Iterator[Any]:
+    """Three of a kind: an ordinary one, all zero, all ones."""
+    names = [field.name for field in fields(kind)]
+    for choose in (_ordinary, lambda place, bits: 0, lambda place, bits: (1 << bits) - 1):
+        values: dict[str, Any] = {}
+        for place, name in enumerate(names, 1):
+            solidity = _find_type(kind, name)
+            number = choose(place, 160 if solidity == "address" else int(solidity.lstrip("uintbyes") or 256))
+            if solidity == "address":
+                values[name] = {0: LOWEST, (1 << 160) - 1: HIGHEST}.get(number, (ALICE, BOB)[place % 2])
+            elif solidity == "bytes32":
+                number = choose(place, 256)
+                values[name] = hash_from_bytes(bytes([number]) * 32 if number < 256 else number.to_bytes(32, "big"))
+            else:
+                values[name] = number
+        yield kind(**values)
+
+
+def _ordinary(place: int, bits: int) -> int:
+    return 17 * place % 251 + (1 << bits - 1 if bits == 64 else 0)
+
+
+def _find_type(kind: Any, name: str) -> str:
+    if hasattr(kind, "TYPES"):
+        return str(kind.TYPES[name])
+    width = WIDTHS[kind.__name__].get(name)
+    return f"uint{width}" if width else "address" if name in ("node", "contributor") else "bytes32"
+
+
+def _to_json(value: Any) -> dict[str, str]:
+    return {field.name: str(getattr(value, field.name)) for field in fields(value)}
+
+
+def build_messages() -> dict[str, Any]:
+    """Every signed message with its struct hash and its digest under one domain."""
+    kinds = {
+        kind.__name__: [
+            {
+                "fields": _to_json(message),
+                "struct_hash": messages.compute_struct_hash(message),
+                "digest": messages.compute_digest(message, DOMAIN),
+            }
+            for message in _list_values(kind)
+        ]
+        for kind in MESSAGES
+    }
+    return {"domain": {"chain_id": str(DOMAIN.chain_id), "contract": DOMAIN.contract}, "messages": kinds}
+
+
+def build_epochs() -> dict[str, Any]:
+    """Work leaves and headers with their hashes."""
+    leaves = [{"fields": _to_json(v), "hash": hash_from_bytes(v.compute_hash())} for v in _list_values(WorkLeaf)]
+    headers = [{"fields": _to_json(v), "hash": v.compute_hash()} for v in _list_values(EpochHeader)]
+    return {"WorkLeaf": leaves, "EpochHeader": headers}
+
+
+def build_rewards() -> dict[str, Any]:
+    """A tree of five reward leaves: values, leaves, proofs, root."""
+    rows = [(BOB, 0), (ALICE, 7), (HIGHEST, 10**30), (LOWEST, 1), (DOMAIN.contract, (1 << 256) - 1)]
+    leaves = [
+        merkle.compute_leaf(merkle.REWARD_LEAF_TYPES, (DOMAIN.chain_id, DOMAIN.contract, 3, who, earned))
+        for who, earned in rows
+    ]
+    tree = merkle.MerkleTree(leaves)
+    found = [
+        {
+            "contributor": who,
+            "cumulative": str(earned),
+            "leaf": hash_from_bytes(leaf),
+            "proof": tree.get_proof(leaf),
+        }
+        for (who, earned), leaf in zip(rows, leaves, strict=True)
+    ]
+    return {"chain": "31337", "ledger": DOMAIN.contract, "pool": "3", "root": tree.root, "rewards": found}
+
+
+def build_seeds() -> dict[str, Any]:
+    """Slots and what is drawn for them."""
+    found = []
+    for task, (beacon, node) in enumerate((("ab", ALICE), ("00", BOB), ("ff", HIGHEST))):
+        slot = {"beacon": Hash("0x" + beacon * 32), "pool": 1, "policy_version": 3, "node": node, "task": task}
+        domain = seeding.SlotDomain(**slot)  # type: ignore[arg-type]
+        seeds = [[str(seeding.compute_sampling_seed(domain, g, s)) for s in range(2)] for g in range(2)]
+        draws = [str(seeding.compute_prompt_draw(domain, g)) for g in range(2)]
+        found.append({"slot": {k: str(v) for k, v in slot.items()}, "seeds": seeds, "prompt_draws": draws})
+    return {"slots": found}
+
+
+def build_files() -> dict[Path, str]:
+    """All that this script writes."""
+    parts = {"messages": build_messages(), "epochs": build_epochs(), "rewards": build_rewards(), "seeds": build_seeds()}
+    made = {HERE / f"{name}.json": json.dumps(value, indent=2) + "\n" for name, value in parts.items()}
+    return made | {SOLIDITY: _build_solidity(parts["rewards"])}
+
+
+def _build_solidity(rewards: dict[str, Any]) -> str:
+    lines = [
+        "// SPDX-License-Identifier: Apache-2.0",
+        "// Made by tests/vectors/make.py from covey.protocol; do not edit.",
+        "pragma solidity 0.8.30;",
+        "",
+        'import {EpochHeader, Receipt, Verdict, WorkLeaf} from "../../contracts/interfaces/ICoveyTypes.sol";',
+        "",
+        "struct NodeRegistration {",
+        "    uint256 pool;",
+        "    address contributor;",
+        "    address node;",
+        "    uint256 nonce;",
+        "    uint256 deadline;",
+        "}",
+        "",
+        "struct Countersignature {",
+        "    bytes32 receiptHash;",
+        "    uint64 blockNumber;",
+        "    uint64 latestEpoch;",
+        "}",
+        "",
+        "library VectorData {",
+        f"    uint256 internal constant CHAIN = {DOMAIN.chain_id};",
+        f"    address internal constant CONTRACT = {DOMAIN.contract};",
+        f"    uint256 internal constant POOL = {rewards['pool']};",
+        f"    bytes32 internal constant ROOT = {rewards['root']};",
+        "    uint256 internal constant COUNT = 3;",
+        f"    uint256 internal constant REWARDS = {len(rewards['rewards'])};",
+    ]
+    for kind in MESSAGES:
+        rows = [
+            (_to_solidity(m), messages.compute_struct_hash(m), messages.compute_digest(m, DOMAIN))
+            for m in _list_values(kind)
+        ]
+        lines += _build_function(kind.__name__, f"{kind.__name__} memory, bytes32, bytes32", rows)
+    for kind in (WorkLeaf, EpochHeader):
+        pairs = [(_to_solidity(v), _to_text(v.compute_hash())) for v in _list_values(kind)]
+        lines += _build_function(kind.__name__, f"{kind.__name__} memory, bytes32", pairs)
+    lines += ["", "    function reward(uint256 i)", "        internal", "        pure"]
+    lines += ["        returns (address who, uint256 earned, bytes32 leaf, bytes32[] memory proof)", "    {"]
+    for i, row in enumerate(rewards["rewards"]):
+        lines.append(f"        if (i == {i}) {{")
+        lines.append(f"            proof = new bytes32[]({len(row['proof'])});")
+        lines += [f"            proof[{j}] = {sibling};" for j, sibling in enumerate(row["proof"])]
+        lines.append(f"            return ({row['contributor']}, {row['cumulative']}, {row['leaf']}, proof);")
+        lines.append("        }")
+    return "\n".join([*lines, '        revert("no such vector");', "    }", "}"]) + "\n"
+
+
+def _build_function(kind: str, returns: str, rows: list[tuple[str, ...]]) -> list[str]:
+    name = kind[0].lower() + kind[1:]
+    lines = ["", f"    function {name}(uint256 i) internal pure returns ({returns}) {{"]
+    for i, row in enumerate(rows):
+        lines += [f"        if (i == {i}) {{", "            return (", f"                {kind}("]
+        lines += ["                    " + row[0], "                ),"]
+        lines += [f"                {part}," for part in row[1:-1]]
+        lines += [f"                {row[-1]}", "            );", "        }"]
+    return [*lines, '        revert("no such vector");', "    }"]
+
+
+def _to_solidity(value: Any) -> str:
+    return ", ".join(str(int(v)) if isinstance(v, int) else v for v in astuple(value))
+
+
+def _to_text(value: bytes | str) -> str:
+    return hash_from_bytes(value) if isinstance(value, bytes) else value
+
+
+def main() -> None:
+    """Write every file."""
+    for path, text in build_files().items():
+        path.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""The committed vectors are those of the code; the Solidity test Vectors.t.sol holds the contracts to the same."""
+
+import json
+
+import pytest
+
+from covey.protocol import messages
+from covey.protocol.ids import hash_to_bytes
+from covey.protocol.merkle import is_in_tree
+from tests.vectors.make import HERE, build_files
+
+pytestmark = pytest.mark.unit
+
+
+def test_vectors__committed_files__are_what_the_script_makes():
+    for path, text in build_files().items():
+        assert path.read_text() == text, f"{path.name} differs: run python -m tests.vectors.make"
+    assert {path.name for path in HERE.glob("*.json")} == {
+        path.name for path in build_files() if path.suffix == ".json"
+    }
+
+
+def test_messages__read_from_the_file__have_the_hashes_that_stand_there():
+    file = json.loads((HERE / "messages.json").read_text())
+    domain = messages.Domain(chain_id=int(file["domain"]["chain_id"]), contract=file["domain"]["contract"])
+    for name, rows in file["messages"].items():
+        kind = getattr(messages, name)
+        assert len(rows) == 3
+        for row in rows:
+            values = {k: int(v) if kind.TYPES[k].startswith("uint") else v for k, v in row["fields"].items()}
+            assert messages.compute_struct_hash(kind(**values)) == row["struct_hash"]
+            assert messages.compute_digest(kind(**values), domain) == row["digest"]
+
+
+def test_messages__receipt_of_zeros__by_another_implementation():
+    """Computed once with eth_abi and Keccak alone, without eth-account."""
+    from eth_abi.abi import encode
+    from eth_utils.crypto import keccak
+
+    kind = (
+        "Receipt(uint256 pool,uint256 task,uint256 lease,address node,address contributor,uint64 policyVersion,"
+        "bytes32 workKey,uint32 groups,uint64 units,uint64 deadline)"
+    )
+    expected = keccak(encode(["bytes32"] + ["uint256"] * 10, [keccak(text=kind), *[0] * 10]))
+    file = json.loads((HERE / "messages.json").read_text())
+    assert file["messages"]["Receipt"][1]["struct_hash"] == "0x" + expected.hex()
+
+
+def test_rewards__read_from_the_file__lie_in_the_tree():
+    file = json.loads((HERE / "rewards.json").read_text())
+    for row in file["rewards"]:
+        assert is_in_tree(file["root"], hash_to_bytes(row["leaf"]), row["proof"])
