@@ -82,13 +82,15 @@ def get_status(ctx: Ctx) -> wire.StatusView:
 
 
 @public.get("/submissions")
-def list_submissions(ctx: Ctx, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> list[wire.SubmissionView]:
+def list_submissions(ctx: Ctx, limit: Annotated[int, Query(ge=1, le=10_000)] = 100) -> list[wire.SubmissionView]:
     """The newest submissions, without their content."""
     return views.list_submissions(ctx, limit)
 
 
 @public.get("/rewards/{contributor}")
-def get_reward(ctx: Ctx, contributor: wire.AddressText, epoch: Annotated[int, Query(ge=0)]) -> wire.RewardView:
+def get_reward(
+    ctx: Ctx, contributor: wire.AddressText, epoch: Annotated[int, Query(ge=0, lt=1 << 63)]
+) -> wire.RewardView:
     """What a contributor had earned by the end of an epoch, with the proof."""
     return views.get_reward(ctx, contributor, epoch)
 
@@ -102,7 +104,8 @@ def get_object(ctx: Ctx, key: str, request: Request) -> Response:
 @public.put("/objects/{key:path}", status_code=201)
 async def put_object(ctx: Ctx, key: str, request: Request) -> None:
     """Put a file by a signed link, once."""
-    await run_in_threadpool(desk.put_object, ctx, key, request.query_params, await request.body())
+    size = desk.require_upload(ctx, key, request.query_params)
+    await run_in_threadpool(desk.put_object, ctx, key, size, await request.body())
 
 
 @workers.post("/nodes")
@@ -189,10 +192,16 @@ def _add_errors(api: FastAPI, ctx: Context) -> None:
         wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:8])
         return answer(422, "bad_body", wrong[:2000])
 
+    @api.exception_handler(Exception)
+    async def on_defect(_: Request, error: Exception) -> Response:
+        get_logger().error("defect", error=type(error).__name__, exc_info=error)
+        return answer(500, "internal", "a defect of the coordinator; its log says more")
+
     @api.exception_handler(HTTPException)
     async def on_http_error(_: Request, error: HTTPException) -> Response:
-        code = {404: "not_found", 405: "method_not_allowed", 413: "oversized"}.get(error.status_code, "bad_request")
-        return answer(error.status_code, code, str(error.detail))
+        codes = {400: "bad_body", 404: "not_found", 405: "method_not_allowed", 413: "oversized"}
+        status = 422 if error.status_code == 400 else error.status_code
+        return answer(status, codes.get(error.status_code, "bad_request"), str(error.detail))
 
 
 class BodyLimit:

@@ -96,6 +96,9 @@ class Repository:
     def list_nodes(self) -> Sequence[Node]:
         return self.session.scalars(select(Node).order_by(Node.address)).all()
 
+    def list_nodes_of(self, contributor: str) -> Sequence[Node]:
+        return self.session.scalars(select(Node).where(Node.contributor == contributor).order_by(Node.address)).all()
+
     def list_waiting_nodes(self, now: float) -> Sequence[Node]:
         """Nodes whose long poll is open, that are neither suspended nor cooling down."""
         query = select(Node).where(Node.waiting_until > now, Node.suspended == "", Node.cooldown_until <= now)

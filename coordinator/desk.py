@@ -41,16 +41,21 @@ def register_node(ctx: Context, node: Address) -> wire.RegistrationAnswer:
     contributor = ctx.contracts.nodes.contributor_of(PoolId(ctx.config.pool), node)
     if contributor is None:
         raise ProtocolError("unknown_node", f"no contributor vouches for {node} on chain", status=403)
-    _require_stake(ctx, contributor)
+    _require_stake(ctx, node, contributor)
     with ctx.database.write() as repository:
         service.register_node(repository, node=node, contributor=contributor, now=ctx.clock())
     return wire.RegistrationAnswer(node=node, contributor=contributor)
 
 
-def _require_stake(ctx: Context, contributor: Address) -> None:
-    stake = ctx.contracts.stakes.stake_of(PoolId(ctx.config.pool), BondKind.CONTRIBUTOR, contributor)
-    if stake < ctx.terms.min_stake:
-        message = f"{contributor} has staked {stake}, the pool wants {ctx.terms.min_stake}"
+def _require_stake(ctx: Context, node: Address, contributor: Address) -> None:
+    """Stake that no case has locked must back every node of the contributor, `node` among them."""
+    pool, stakes = PoolId(ctx.config.pool), ctx.contracts.stakes
+    with ctx.database.read() as repository:
+        nodes = {row.address for row in repository.list_nodes_of(contributor) if row.suspended != service.REMOVED}
+    needed = ctx.terms.min_stake * len(nodes | {node})
+    free = stakes.stake_of(pool, BondKind.CONTRIBUTOR, contributor) - stakes.locked_of(pool, contributor)
+    if free < needed:
+        message = f"{contributor} has a free stake of {max(0, free)}, the pool wants {needed} for its nodes"
         raise ProtocolError("stake_too_low", message, status=403)
 
 
@@ -68,7 +73,7 @@ def ask_for_task(ctx: Context, node: Address, body: wire.ClaimRequest) -> None:
     """
     with ctx.database.read() as repository:
         contributor = Address(service.require_node(repository, node).contributor)
-    _require_stake(ctx, contributor)
+    _require_stake(ctx, node, contributor)
     with ctx.database.write() as repository:
         row = service.record_heartbeat(
             repository,
@@ -130,9 +135,13 @@ def get_object(ctx: Context, key: str, query: Mapping[str, str]) -> bytes:
     return ctx.store.get(key, max_bytes=ctx.params.max_submission_bytes)
 
 
-def put_object(ctx: Context, key: str, query: Mapping[str, str], body: bytes) -> None:
+def require_upload(ctx: Context, key: str, query: Mapping[str, str]) -> int:
+    """The size that a signed link allows; asked before the body is read."""
+    return ctx.store.require_link("PUT", key, query, now=ctx.clock())
+
+
+def put_object(ctx: Context, key: str, size: int, body: bytes) -> None:
     """Store a file under the hash that it has, or not at all."""
-    size = ctx.store.require_link("PUT", key, query, now=ctx.clock())
     if len(body) != size:
         raise ProtocolError("wrong_size", f"the link is for {size} bytes, not {len(body)}")
     if canonical.sha256(body) != key.rpartition("/")[2].removesuffix(".parquet"):
@@ -146,6 +155,11 @@ def record_submission(ctx: Context, node: Address, body: wire.SubmissionRequest)
     if receipt.node != node or receipt.pool != ctx.config.pool:
         raise ProtocolError("not_your_task", "the receipt names another node or pool", status=403)
     messages.require_signer(receipt, ctx.receipt_domain, body.signature, node)
+    with ctx.database.read() as repository:
+        is_known = repository.find_submission(task=receipt.task, lease=receipt.lease) is not None
+        contributor = Address(service.require_node(repository, node).contributor)
+    if not is_known:  # what was countersigned once is answered again, whatever became of the stake
+        _require_stake(ctx, node, contributor)
     _require_file(ctx, receipt)
     block = ctx.client.block_number()
     with ctx.database.write() as repository:

@@ -83,8 +83,7 @@ def on_case_opened(_: Context, repository: Repository, event: events.CaseOpened)
         case.receipt_hash, case.node, case.contributor = event.receipt_hash, event.node, event.contributor
         case.block_number, case.transaction_hash = event.block_number, event.transaction_hash
         repository.add(case)
-    node = repository.get_node(event.node)
-    if node is not None:
+    for node in repository.list_nodes_of(event.contributor):  # its stake backs them all
         service.suspend(repository, node, service.CASE)
 
 
@@ -94,10 +93,10 @@ def on_case_closed(_: Context, repository: Repository, event: events.CourtEvent)
     if case is not None and case.state is not after:
         case.state = require_move(CASE_MOVES, case.state, after)
         case.block_number, case.transaction_hash = event.block_number, event.transaction_hash
-    node = repository.get_node(event.node)
-    if node is not None and after is CaseState.VETOED:
+    if case is not None and after is CaseState.VETOED:
         repository.session.flush()
-        service.reinstate(repository, node)
+        for node in repository.list_nodes_of(case.contributor):
+            service.reinstate(repository, node)
 
 
 def on_equivocation_slashed(_: Context, repository: Repository, event: events.EquivocationSlashed) -> None:

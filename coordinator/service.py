@@ -112,7 +112,7 @@ def assign_tasks(repository: Repository, params: PoolParams, *, now: float) -> i
     candidates = [
         scheduling.Candidate(
             address=node.address,
-            free_slots=max(0, node.free_slots - repository.count_leases(node.address)),
+            free_slots=max(0, min(node.free_slots, get_most_leases(node)) - repository.count_leases(node.address)),
             accepted=node.accepted,
             dropped=node.dropped,
             has_policy=node.cached_version == latest.number,
@@ -124,6 +124,11 @@ def assign_tasks(repository: Repository, params: PoolParams, *, now: float) -> i
     for task_id, address in pairs:
         _lease(repository, tasks[task_id], address, now)
     return len(pairs)
+
+
+def get_most_leases(node: Node) -> int:
+    """Leases that a node may hold at once: what it may hoard grows with what it has delivered."""
+    return 1 + node.accepted // 2
 
 
 def _lease(repository: Repository, task: Task, node: str, now: float) -> None:
@@ -200,7 +205,8 @@ def suspend(repository: Repository, node: Node, why: str) -> None:
 
 def reinstate(repository: Repository, node: Node) -> None:
     """The arbiter overruled the validators: a node without another open case is served again."""
-    is_accused = any(c.node == node.address and c.state is CaseState.LOCKED for c in repository.list_cases())
+    cases = [case for case in repository.list_cases() if case.contributor == node.contributor]
+    is_accused = any(case.state in (CaseState.LOCKED, CaseState.SLASHED) for case in cases)
     if node.suspended in (REJECTED, CASE) and not is_accused:
         node.suspended = ""
 

@@ -20,6 +20,8 @@ from covey.protocol.messages import Receipt, Signer
 
 BodyType = TypeVar("BodyType", bound=wire.Body)
 MAX_ANSWER_BYTES = 32 << 20
+_TRANSIENT = (408, 425, 429)
+"""Refusals, a proxy's for instance, that only ask to come later."""
 _HEADERS = {"accept-encoding": "identity"}
 """A compressed answer could be far larger than what was counted."""
 
@@ -210,7 +212,7 @@ def _to_error(status: int, body: bytes) -> ProtocolError | TransientError:
         error = wire.ErrorBody.model_validate_json(body)
     except ValidationError:
         error = wire.ErrorBody(code="bad_answer", message=f"status {status} without an error body", time=0)
-    if status >= 500:
+    if status >= 500 or status in _TRANSIENT:
         return TransientError(error.code, error.message)
     if error.code == "expired_request":
         return _ClockError(error.message, error.time)

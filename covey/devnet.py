@@ -9,6 +9,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event as Flag
@@ -95,11 +96,10 @@ def start_anvil(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
         )
     anvil = Anvil(url=f"http://127.0.0.1:{chosen}", process=process)
-    try:
+    with ExitStack() as undo:
+        undo.callback(anvil.stop)
         _await_answer(anvil)
-    except OperatorError:
-        anvil.stop()
-        raise
+        undo.pop_all()
     return anvil
 
 
@@ -169,15 +169,14 @@ def up(
     """Start a chain, deploy to it, and write `deployment.json` to the folder.  The deployer is `seed`'s "deployer"."""
     folder.mkdir(parents=True, exist_ok=True)
     anvil = start_anvil(port, block_time=block_time, log=folder / "anvil.log")
-    try:
+    with ExitStack() as undo:  # whatever ends this early, Ctrl-C too, must not leave Anvil behind
+        undo.callback(anvil.stop)
         deployer = derive_wallet(seed, "deployer")
         client = ChainClient(anvil.url)
         client.request("anvil_setBalance", deployer.address, hex(1000 * ETHER))
         deployment = _deploy_at_once(client, deployer, block_time)
         deployment.save(folder / "deployment.json")
-    except (TransientError, ProtocolError, OperatorError):
-        anvil.stop()
-        raise
+        undo.pop_all()
     return anvil, deployment
 
 

@@ -7,6 +7,7 @@ every other error ends the process.
 import asyncio
 import signal
 import socket
+import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -58,6 +59,7 @@ async def run_forever(
 ) -> None:
     """Run `cycle(ctx)` again and again until `stop` is set; a cycle under way is finished first."""
     pace, metrics, failures, log = pace or Pace(), metrics or Metrics(), 0, get_logger()
+    limit_recursion()
     while not stop.is_set():
         try:
             outcome = await cycle(ctx)
@@ -135,6 +137,17 @@ def stop_signals(stop: asyncio.Event) -> Iterator[None]:
             loop.remove_signal_handler(number)
 
 
+RECURSION_LIMIT = 1000
+
+
+def limit_recursion() -> None:
+    """Python's own limit again: a library on the way raises it so far that deeply nested JSON overflows the stack.
+
+    Called once all imports are done, by whoever is about to read what strangers send.
+    """
+    sys.setrecursionlimit(RECURSION_LIMIT)
+
+
 async def serve_http(app: object, *, host: str, port: int, stop: asyncio.Event) -> None:
     """Serve an ASGI application until `stop` is set; requests under way get a second to finish.
 
@@ -157,6 +170,7 @@ async def serve_http(app: object, *, host: str, port: int, stop: asyncio.Event) 
         timeout_keep_alive=75,
     )
     server = Server(config)
+    limit_recursion()
     serving = asyncio.create_task(server.serve(sockets=[_listen(host, port)]))
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)

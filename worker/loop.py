@@ -5,6 +5,7 @@ import asyncio
 from covey.errors import ProtocolError
 from covey.log import get_logger
 from covey.protocol import messages, rollout
+from covey.protocol.ids import Step
 from covey.protocol.wire import TaskOrder
 from covey.runtime import Outcome, or_stop
 from worker import service
@@ -16,6 +17,7 @@ async def cycle(ctx: Context) -> Outcome:
     """Send what a crash left unsent, then claim, roll out, prove and submit."""
     for parcel in list(ctx.outgoing.list()):
         await submit(ctx, parcel)
+    await prefetch(ctx)
     claim = ctx.network.coordinator.claim_task(
         free_slots=1,
         cached_version=ctx.engine.policy_version,
@@ -29,6 +31,14 @@ async def cycle(ctx: Context) -> Outcome:
     parcel = await asyncio.to_thread(roll_out, ctx, task)
     await submit(ctx, parcel)
     return Outcome.DONE
+
+
+async def prefetch(ctx: Context) -> None:
+    """Have the newest policy on disk before a lease's clock runs."""
+    network = ctx.network
+    newest = await asyncio.to_thread(network.contracts.policies.steps_of, network.pool) - 1
+    if newest >= 0:
+        await network.policies.require(Step(newest))
 
 
 async def load_policy(ctx: Context, task: TaskOrder) -> None:
@@ -71,7 +81,7 @@ def roll_out(ctx: Context, task: TaskOrder) -> Parcel:
 
 
 async def submit(ctx: Context, parcel: Parcel) -> None:
-    """Send a parcel and keep the operator's promise; what is refused for good is dropped."""
+    """Send a parcel and keep the operator's promise; what is refused for good is dropped, anything else sent again."""
     network, log = ctx.network, get_logger()
     receipt = parcel.receipt
     try:
@@ -85,6 +95,7 @@ async def submit(ctx: Context, parcel: Parcel) -> None:
             last_block=await asyncio.to_thread(network.chain.block_number),
         )
     except ProtocolError as error:
+        service.require_final(error)
         log.warning("submission refused", task=receipt.task, code=error.code, message=error.message)
         ctx.outgoing.close(parcel, None)
         return

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from covey.engines.base import Completion, Engine, Request
 from covey.environments.base import Environment, EnvironmentSpec
 from covey.environments.registry import build_grading
-from covey.errors import ProtocolError
+from covey.errors import ProtocolError, TransientError
 from covey.model.text import decode_completion, encode_prompt
 from covey.protocol import messages, rollout
 from covey.protocol.canonical import sha256
@@ -113,21 +113,51 @@ def build_receipt(
     )
 
 
+FINAL_CODES = frozenset(
+    {
+        "bad_countersignature",
+        "bad_message",
+        "bad_receipt",
+        "duplicate_submission",
+        "equivocation",
+        "lease_expired",
+        "not_your_task",
+        "oversized",
+        "stale",
+        "suspended",
+        "unknown_node",
+        "unknown_task",
+    }
+)
+"""After these a receipt is worth nothing; after any other refusal (a proxy's, an expired link) it is sent again."""
+CLOCK_BLOCKS = 8
+"""The coordinator's node may be ahead of ours by so many blocks; then the answer is asked for again."""
+
+
+def require_final(error: ProtocolError) -> None:
+    """Return when a refusal is final; raise TransientError when the same receipt may still be taken."""
+    if error.code not in FINAL_CODES:
+        raise TransientError(error.code, error.message) from error
+
+
 def require_promise(
     answer: SubmissionAnswer, receipt: Receipt, *, domain: Domain, operator: Address, first_block: int, last_block: int
 ) -> Countersignature:
     """The operator's promise for `receipt`; raise ProtocolError("bad_countersignature") for a wrong or dated one.
 
-    `first_block`, `last_block`: the chain's height when the receipt was sent and when the answer came.
+    `first_block`, `last_block`: the chain's height when the receipt was first sent and when the answer came.  A promise
+    that names a block which our node does not show yet is a TransientError: it is asked for again.
     """
     promise = Countersignature(
         receipt_hash=answer.receipt_hash, block_number=answer.block_number, latest_epoch=answer.latest_epoch
     )
     if promise.receipt_hash != messages.compute_struct_hash(receipt):
         raise ProtocolError("bad_countersignature", "it is for another receipt")
+    if messages.recover_signer(promise, domain, answer.signature) != operator:
+        raise ProtocolError("bad_countersignature", "it is not signed by the pool's operator")
+    if last_block < promise.block_number <= last_block + CLOCK_BLOCKS:
+        raise TransientError("chain_behind", f"our node does not show block {promise.block_number} yet")
     if not first_block <= promise.block_number <= last_block:
         message = f"it names block {promise.block_number}, it was given in {first_block} to {last_block}"
         raise ProtocolError("bad_countersignature", message)
-    if messages.recover_signer(promise, domain, answer.signature) != operator:
-        raise ProtocolError("bad_countersignature", "it is not signed by the pool's operator")
     return promise

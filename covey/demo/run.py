@@ -159,7 +159,7 @@ class Demo:
         """Sum up, show, check."""
         stage, cast = self.stage, self.stage.cast
         status = await stage.client.get_status()
-        submissions = await stage.client.list_submissions(limit=1000)
+        submissions = await stage.client.list_submissions(limit=10_000)
         summary = build_summary(
             self.record,
             cast,

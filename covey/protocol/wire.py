@@ -24,7 +24,7 @@ class Body(BaseModel):
 
 
 class ErrorBody(Body):
-    """Every error.  `code` is stable; `fix` says what to do, where something can be done."""
+    """Every error.  `code` is stable; docs/operations.md says what to do about each."""
 
     code: str
     message: str

@@ -185,11 +185,12 @@ def get_policy_folder(root: Path, step: int, manifest_hash: Hash) -> Path:
     return root / f"{step}-{manifest_hash[2:18]}"
 
 
-def prune_policies(root: Path, *, keep: int) -> None:
-    """Remove all but the newest `keep` policy folders of `get_policy_folder`."""
+def prune_policies(root: Path, *, keep: int, spare: Path) -> None:
+    """Remove all but the newest `keep` policy folders of `get_policy_folder`, and `spare`, which is in use."""
     folders = [path for path in root.iterdir() if path.name.partition("-")[0].isdigit()]
     for folder in sorted(folders, key=lambda path: int(path.name.partition("-")[0]))[:-keep]:
-        shutil.rmtree(folder, ignore_errors=True)
+        if folder != spare:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _sync_and_hash(path: Path, size: int) -> Hash:

@@ -50,8 +50,8 @@ class Mirror:
         manifest = Manifest.from_bytes(data, canonical.sha256(data))
         if (manifest.pool, manifest.step) != (pool, step):
             raise ProtocolError("bad_manifest", "the upstream sent another policy's manifest", status=502)
+        self._store.prune(pool, keep=KEPT_POLICIES - 1)  # first: an old policy that somebody still needs may come back
         self._store.add_manifest(manifest)
-        self._store.prune(pool, keep=KEPT_POLICIES)
         self._remember(manifest)
 
     async def require_shard(self, sha256: Hash, policy: tuple[int, int] | None = None) -> None:

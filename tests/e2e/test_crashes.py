@@ -67,7 +67,7 @@ async def test_network__crashes_and_outages__finishes_and_loses_nothing(folder):
         await demo.watch()
         await demo.settle()
         status = await stage.client.get_status()
-        submissions = await stage.client.list_submissions(limit=1000)
+        submissions = await stage.client.list_submissions(limit=10_000)
         summary = build_summary(
             demo.record,
             stage.cast,

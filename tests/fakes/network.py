@@ -117,8 +117,8 @@ def create_pool(chain: Any, params: PoolParams) -> PoolId:
     chain.send("operator", token.approve(pools.address, 1_000_000))
     chain.send("operator", pools.fund_pool(pool, 1_000_000))
     chain.send("operator", pools.start_pool(pool))
-    chain.send("contributor", token.approve(stakes.address, MIN_STAKE))
-    chain.send("contributor", stakes.stake(pool, BondKind.CONTRIBUTOR, MIN_STAKE))
+    chain.send("contributor", token.approve(stakes.address, 3 * MIN_STAKE))
+    chain.send("contributor", stakes.stake(pool, BondKind.CONTRIBUTOR, 3 * MIN_STAKE))
     for node in ("node", "node-2"):
         register(chain, pool, node)
     chain.send("trainer", chain.contracts.policies.publish(pool, Step(0), make_hash("policy 0")))

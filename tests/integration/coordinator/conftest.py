@@ -5,16 +5,19 @@ from collections.abc import Iterator
 import pytest
 
 from covey.chain.structs import BondKind
-from tests.fakes.network import Office, create_pool, open_office, reset
+from tests.fakes.network import MIN_STAKE, Office, create_pool, open_office, reset
 from tests.fakes.pool import make_params
 from tests.integration.chain.conftest import Chain, running
 
 __all__ = ["running"]
 
 
+MAX_FILE = 24_576
+
+
 @pytest.fixture(scope="module")
 def standing(running: Chain, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
-    params = make_params(max_submission_bytes=4096, lease_seconds=30, max_staleness=1, epoch_leaves=2)
+    params = make_params(max_submission_bytes=MAX_FILE, lease_seconds=30, max_staleness=1, epoch_leaves=2)
     pool = create_pool(running, params)
     with open_office(running, pool, tmp_path_factory.mktemp("office")) as office:
         yield office
@@ -31,6 +34,6 @@ def office(standing: Office) -> Iterator[Office]:
 
 @pytest.fixture
 def unbond(office: Office):
-    """The contributor takes its stake away."""
+    """The contributor takes so much of its stake away that it backs no node any more."""
     stakes, pool = office.chain.contracts.stakes, office.ctx.ledger.pool
-    return lambda: office.chain.send("contributor", stakes.unbond(pool, BondKind.CONTRIBUTOR, 1))
+    return lambda: office.chain.send("contributor", stakes.unbond(pool, BondKind.CONTRIBUTOR, 2 * MIN_STAKE + 1))

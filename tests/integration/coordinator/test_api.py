@@ -33,7 +33,7 @@ def build_receipt(office: Office, task: wire.TaskOrder, file: bytes, *, node: st
         "work_key": canonical.sha256(file),
         "groups": task.groups,
         "units": 20,
-        "deadline": int(office.clock()) + 1000,
+        "deadline": int(office.clock()) + 86_400,
     }
     return Receipt(**(values | changes))
 
@@ -207,7 +207,7 @@ def change_link(url: str, **query: str) -> str:
 
 async def test_open_upload__larger_than_the_pool_allows__is_refused(granted: Any):
     client, task, _ = granted
-    assert await refuse(upload(client, task, FILE, size=4097)) == ("oversized", 413)
+    assert await refuse(upload(client, task, FILE, size=24_577)) == ("oversized", 413)
     assert await refuse(upload(client, task, FILE, size=1 << 70)) == ("oversized", 413)
 
 
@@ -215,7 +215,7 @@ async def test_put_object__file_with_another_size_or_hash__is_refused(granted: A
     *_, link = granted
     assert await put(link, FILE + b"x") == (400, "wrong_size")
     assert await put(link, b"x" * len(FILE)) == (400, "digest_mismatch")
-    assert await put(link, b"x" * 5000) == (413, "oversized")
+    assert await put(link, b"x" * 30_000) == (413, "oversized")
 
 
 async def test_put_object__twice__is_immutable(office: Office, granted: Any):
@@ -300,7 +300,7 @@ def build_verdict(office: Office, validator: int, order: wire.JudgeOrder, **chan
         "severity": 0,
         "units": 20,
         "evidence_hash": canonical.sha256(canonical.to_bytes({"margin": 0.5, "rows": 4})),
-        "deadline": int(office.clock()) + 1000,
+        "deadline": int(office.clock()) + 86_400,
     }
     return Verdict(**(values | changes))
 

@@ -7,9 +7,11 @@ import httpx
 import pytest
 from eth_account.messages import encode_defunct
 
+from coordinator import service
 from covey.errors import ProtocolError
 from covey.protocol import signing
 from tests.fakes.network import Office
+from tests.fakes.pool import make_address
 
 pytestmark = pytest.mark.integration
 HEARTBEAT = b'{"free_slots":1}'
@@ -229,7 +231,18 @@ async def test_body__too_large_in_chunks__is_refused(office: Office, path: str):
     async with httpx.AsyncClient(trust_env=False) as http:
         send = http.put if "objects" in path else http.post
         response = await send(office.url + path, content=chunks(), headers=office.sign("node"))
-    assert (response.status_code, response.json()["code"]) == (413, "oversized")
+    # an object's body is not even read before its link is checked
+    expected = (403, "bad_link") if "objects" in path else (413, "oversized")
+    assert (response.status_code, response.json()["code"]) == expected
+
+
+async def test_body__deeply_nested__is_refused_and_the_process_lives(office: Office):
+    async with httpx.AsyncClient(trust_env=False) as http:
+        for body in (b"[" * 150_000, b'{"a":' * 40_000):
+            headers = {"content-type": "application/json"}
+            response = await http.post(office.url + "/v1/heartbeat", content=body, headers=headers)
+            assert (response.status_code, response.json()["code"]) == (422, "bad_body")
+        assert (await http.get(office.url + "/v1/status")).status_code == 200
 
 
 async def test_body__length_that_is_no_number__is_refused_by_somebody(office: Office):
@@ -247,3 +260,16 @@ async def test_path__that_is_none__has_a_code(office: Office):
         wrong = await http.get(office.url + "/v1/heartbeat")
     assert (missing.status_code, missing.json()["code"]) == (404, "not_found")
     assert (wrong.status_code, wrong.json()["code"]) == (405, "method_not_allowed")
+
+
+async def test_register__more_nodes_than_the_stake_backs__is_refused(office: Office):
+    """Stake is a contributor's, work is a node's: each node needs its share."""
+    with office.ctx.database.write() as rows:
+        for name in ("b", "c", "d"):
+            service.register_node(
+                rows, node=make_address(name), contributor=office.chain.address("contributor"), now=office.clock()
+            )
+    async with office.client("node") as client:
+        with pytest.raises(ProtocolError) as caught:
+            await client.register()
+    assert caught.value.code == "stake_too_low"

@@ -99,10 +99,20 @@ def test_assign_tasks__nobody_waits__leases_nothing(pool: FakePool):
     assert pool.assign() == 0
 
 
-def test_assign_tasks__node_with_two_slots__holds_two_and_no_more(pool: FakePool):
+def test_assign_tasks__newcomer_that_asks_for_many__holds_one(pool: FakePool):
     pool.params = make_params(max_staleness=2)
     pool.register("a")
     pool.publish(0)
+    pool.wait("a", slots=4096)
+    assert pool.assign() == 1
+
+
+def test_assign_tasks__proven_node_with_two_slots__holds_two_and_no_more(pool: FakePool):
+    pool.params = make_params(max_staleness=2)
+    pool.register("a")
+    pool.publish(0)
+    with pool.database.write() as rows:
+        service.require_node(rows, make_address("a")).accepted = 9
     pool.wait("a", slots=2)
     assert pool.assign() == 2
     pool.wait("a", slots=2)

@@ -99,12 +99,26 @@ async def test_cycle__refused_for_good__is_dropped_and_work_goes_on(start: Start
     assert list(coordinator.answers) == [(8, 10)]
 
 
-async def test_cycle__countersignature_of_a_later_block__is_not_accepted(start: Start, coordinator: FakeCoordinator):
+async def test_cycle__countersignature_of_a_far_block__is_not_accepted(start: Start, coordinator: FakeCoordinator):
     ctx = start()
     coordinator.orders.append(make_task())
     ctx.network.chain.block_number = lambda: 40
     await loop.cycle(ctx)
     assert list(ctx.outgoing._root.joinpath("sent").iterdir()) == [], "no promise that the chain would hold"
+    assert list(ctx.outgoing.list()) == []
+
+
+async def test_cycle__own_node_a_block_behind__asks_again_and_loses_nothing(start: Start, coordinator: FakeCoordinator):
+    ctx = start()
+    coordinator.orders.append(make_task())
+    ctx.network.chain.block_number = lambda: 49
+    with pytest.raises(TransientError) as caught:
+        await loop.cycle(ctx)
+    assert caught.value.code == "chain_behind"
+    ctx.network.chain.block_number = lambda: 50
+    await loop.cycle(ctx)
+    assert len(list(ctx.outgoing._root.joinpath("sent").iterdir())) == 1
+    assert coordinator.sent[0] == coordinator.sent[1]
 
 
 async def test_cycle__manifest_that_is_not_the_chains__generates_nothing(start: Start, coordinator: FakeCoordinator):

@@ -10,7 +10,7 @@ from covey import devnet
 from covey.engines.hf import HuggingFaceEngine
 from covey.environments import registry
 from covey.environments.registry import DEMO
-from covey.errors import ProtocolError
+from covey.errors import ProtocolError, TransientError
 from covey.protocol import messages, rollout
 from covey.protocol.ids import PoolId, Step
 from covey.protocol.messages import Countersignature, Domain
@@ -137,7 +137,7 @@ def test_require_promise__for_another_receipt__is_refused(receipt: messages.Rece
     assert code_of(answer_to(other), receipt) == "bad_countersignature"
 
 
-@pytest.mark.parametrize(("first", "last"), [(51, 60), (40, 49)])
+@pytest.mark.parametrize(("first", "last"), [(51, 60), (30, 41)])
 def test_require_promise__back_dated_or_ahead__is_refused(receipt: messages.Receipt, first: int, last: int):
     """The named block decides which later block draws the audit: it must not be chosen."""
     assert code_of(answer_to(receipt), receipt, first=first, last=last) == "bad_countersignature"
@@ -150,3 +150,22 @@ def test_require_promise__not_the_operators__is_refused(receipt: messages.Receip
     assert code_of(altered, receipt) == "bad_countersignature"
     broken = answer_to(receipt).model_copy(update={"signature": "0x" + "00" * 65})
     assert code_of(broken, receipt) == "bad_signature"
+
+
+@pytest.mark.parametrize("last", [42, 49])
+def test_require_promise__block_that_our_node_does_not_show_yet__is_asked_for_again(
+    receipt: messages.Receipt, last: int
+):
+    with pytest.raises(TransientError) as caught:
+        code_of(answer_to(receipt), receipt, first=40, last=last)
+    assert caught.value.code == "chain_behind"
+
+
+@pytest.mark.parametrize(("code", "is_final"), [("lease_expired", True), ("bad_link", False), ("slow_down", False)])
+def test_require_final__by_code(code: str, is_final: bool):
+    error = ProtocolError(code, "because")
+    if is_final:
+        service.require_final(error)
+    else:
+        with pytest.raises(TransientError):
+            service.require_final(error)
