@@ -52,7 +52,7 @@ abi-check: setup
 	$(call stage,abi drift,$(NPM) run --silent check-abi)
 
 wheel: setup ## Build the wheel and try it in a clean environment
-	$(call stage,wheel,sh benchmarks/try_wheel.sh $(BIN)/python)
+	$(call stage,wheel,sh tests/try_wheel.sh $(BIN)/python)
 
 check: lint types floors abi-check test wheel ## What CI runs
 
