@@ -29,6 +29,8 @@ def main() -> int:
         code = subprocess.run(
             [sys.executable, "-m", "covey", "demo", "--json", str(file), *sys.argv[1:]], check=False
         ).returncode
+        if not file.exists():  # the demo has said why
+            return code
         summary = json.loads(file.read_text())
     reward, steps = summary["reward"], summary["steps"]
     report(

@@ -15,7 +15,7 @@ from covey.chain.deployment import Deployment
 from covey.chain.structs import PoolTerms
 from covey.chain.wallet import Wallet, load_key
 from covey.client import CoordinatorClient
-from covey.environments.base import EnvironmentSpec
+from covey.environments.base import Environment, EnvironmentSpec
 from covey.errors import CoveyError, OperatorError, ProtocolError, TransientError
 from covey.protocol.ids import Address, Hash, PoolId, Step
 from covey.protocol.messages import Domain
@@ -39,7 +39,7 @@ class Policies:
             manifest_hash=(manifest_hash := self.get_manifest_hash(version)),
             folder=get_policy_folder(self._root, version, manifest_hash),
         )
-        prune_policies(self._root, keep=self._keep)
+        prune_policies(self._root, keep=self._keep, spare=folder)
         return folder
 
     def get_manifest_hash(self, version: Step) -> Hash:
@@ -80,6 +80,15 @@ class Network:
     @property
     def environment(self) -> EnvironmentSpec:
         return EnvironmentSpec(kind=self.params.environment.kind, options=self.params.environment.options)
+
+    def load_environment(self) -> Environment:
+        """The environment with the prompts that the pool was made with; raise OperatorError for any other."""
+        from covey.environments import registry
+
+        environment = registry.load(self.environment)
+        if self.params.environment.fingerprint is not None:
+            registry.require_fingerprint(environment, self.params.environment.fingerprint)
+        return environment
 
     async def close(self) -> None:
         await self.coordinator.close()

@@ -26,6 +26,10 @@ _ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1", 
 """All that the child sees: no secret of the parent, and allocators that reserve no more than they use."""
 
 
+ATTEMPTS = 2
+"""How often a peer's input is tried before it is blamed: a busy machine may cost it one child, hardly two."""
+
+
 class SandboxError(CoveyError):
     """The child died, took too long, or said too much; the input is to blame.  `code` says which."""
 
@@ -40,11 +44,20 @@ class Sandbox:
         self._child: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
-    def call(self, payload: bytes) -> bytes:
+    def call(self, payload: bytes, *, attempts: int = 1) -> bytes:
         """Return the function's answer; raise its ProtocolError, or SandboxError.
 
+        `attempts`: how many children may end on the payload before SandboxError is raised; each gets a fresh clock.
         A process that does not even start is no fault of the input: TransientError or OperatorError.
         """
+        for _ in range(attempts - 1):
+            try:
+                return self._call_once(payload)
+            except SandboxError:
+                continue
+        return self._call_once(payload)
+
+    def _call_once(self, payload: bytes) -> bytes:
         with self._lock:
             child = self._start()
             deadline, is_whole = time.monotonic() + self._seconds, False

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from covey.network import Network, join
 from covey.protocol.ids import Step
 from covey.protocol.params import PoolParams
 from covey.runtime import keep_trying, run_forever, stop_signals
-from covey.sandbox import Sandbox
+from covey.sandbox import ATTEMPTS, Sandbox
 from trainer.config import TrainerConfig
 
 if TYPE_CHECKING:
@@ -173,7 +174,6 @@ def build_learner(config: TrainerConfig, params: PoolParams) -> "tuple[Learner, 
 def build_evaluator(config: TrainerConfig, network: Network) -> "Evaluator":
     """The evaluation with an engine of its own."""
     from covey.engines.hf import HuggingFaceEngine
-    from covey.environments import registry
     from trainer.evaluation import Evaluator
 
     rules = network.params.model
@@ -182,7 +182,7 @@ def build_evaluator(config: TrainerConfig, network: Network) -> "Evaluator":
     )
     return Evaluator(
         engine=engine,
-        environment=registry.load(network.environment),
+        environment=network.load_environment(),
         prompts=config.evaluation_prompts,
         samples=config.evaluation_samples,
         seed=config.seed,
@@ -226,8 +226,9 @@ async def _run(config: TrainerConfig) -> None:
             return
         loop = asyncio.get_running_loop()
         publisher = await loop.run_in_executor(chain_thread, build_publisher, config, network)
+        decode = partial(decoder.call, attempts=ATTEMPTS)
         ctx = await asyncio.to_thread(
-            build, config, network, decode=decoder.call, publisher=publisher, chain_thread=chain_thread, stop=stop
+            build, config, network, decode=decode, publisher=publisher, chain_thread=chain_thread, stop=stop
         )
         get_logger().info("trainer runs", trainer=network.wallet.address, step=ctx.progress.step)
         from trainer.loop import cycle

@@ -77,7 +77,8 @@ def build_budget(params: PoolParams) -> Budget:
         rows=params.rollouts_per_task,
         prompt_tokens=params.model.max_prompt_tokens,
         completion_tokens=params.model.max_completion_tokens,
-        proof_bytes=2 + 2 * params.verification.proof_top_k,
+        proof_bytes=params.proof_bytes,
+        proof_window=params.verification.proof_window,
     )
 
 

@@ -4,18 +4,18 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from covey.chain.client import Call
 from covey.chain.outbox import Intent, SqliteOutbox
 from covey.chain.sender import Sender
 from covey.engines.base import Engine
-from covey.environments import registry
 from covey.errors import OperatorError
 from covey.grading import build_grader
 from covey.log import configure, get_logger
 from covey.network import Network, join
 from covey.runtime import Pace, keep_trying, run_forever, stop_signals
-from covey.sandbox import Sandbox
+from covey.sandbox import ATTEMPTS, Sandbox
 from validator.checks import Tools
 from validator.config import ValidatorConfig
 from validator.pending import Pending
@@ -64,9 +64,9 @@ def build(config: ValidatorConfig, network: Network, decoder: Sandbox, grader: S
             params=network.params,
             domain=network.receipt_domain,
             engine=build_engine(config, network.params.model.compute_dtype),
-            environment=registry.load(network.environment),
+            environment=network.load_environment(),
             spec=network.environment,
-            decode=decoder.call,
+            decode=partial(decoder.call, attempts=ATTEMPTS),
             grade=build_grader(grader),
         ),
         pending=Pending(config.home / "pending"),

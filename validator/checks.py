@@ -17,12 +17,13 @@ from covey.protocol import messages, rollout
 from covey.protocol.canonical import sha256
 from covey.protocol.ids import GroupId, Hash
 from covey.protocol.messages import Domain, Receipt
-from covey.protocol.params import PoolParams
+from covey.protocol.params import PoolParams, VerificationParams
 from covey.protocol.rollout import Budget, Rollout
 from covey.protocol.seeding import SlotDomain, compute_prompt_draw, compute_sampling_seed
 from covey.protocol.verdict import Judgement, Reason
 from covey.sandbox import SandboxError
 from covey.toploc import proofs
+from covey.toploc.thresholds import Thresholds, is_within
 from validator.replay import measure
 
 
@@ -78,14 +79,15 @@ def check_signature(claim: Claim, tools: Tools) -> Judgement | None:
 
 
 def check_schema(claim: Claim, tools: Tools) -> Judgement | None:
-    """The file decodes within its budget; input that kills the decoder is to blame itself."""
+    """The file decodes within its budget; input that ends every attempt to decode it is to blame itself."""
     params = tools.params
     budget = Budget(
         file_bytes=params.max_submission_bytes,
         rows=claim.receipt.groups * params.group_size,
         prompt_tokens=params.model.max_prompt_tokens,
         completion_tokens=params.model.max_completion_tokens,
-        proof_bytes=2 + 2 * params.verification.proof_top_k,
+        proof_bytes=params.proof_bytes,
+        proof_window=params.verification.proof_window,
     )
     try:
         claim.rollouts = rollout.unpack_answer(tools.decode(rollout.pack_call(claim.file, budget)))
@@ -182,21 +184,31 @@ def check_replay(claim: Claim, tools: Tools) -> Judgement | None:
 
     Comparisons are written so that what is not a number fails.
     """
-    rules = tools.params.verification
+    limits = build_thresholds(tools.params.verification)
     found = measure(claim.rollouts, tools.engine, tools.params)
     for row, distances in zip(claim.rollouts, found, strict=True):
         where = {"group": row.group, "sibling": row.sibling}
         for window, d in enumerate(distances.windows):
-            near = d.sign_exponent_mismatches <= rules.exponent_max and d.mantissa_mean <= rules.mantissa_mean_max
-            if not near:
+            if not is_within(limits, d):
                 statistics = {"exponent": d.sign_exponent_mismatches, "mantissa_mean": _show(d.mantissa_mean)}
                 return Judgement.reject(Reason.PROOF, window=window, **statistics, **where)
-        if not distances.margin_max <= rules.margin_max:
+        if not distances.margin_max <= limits.margin_max:
             return Judgement.reject(Reason.TOKEN_MARGIN, margin=_show(distances.margin_max), **where)
-        if not distances.logprob_max <= rules.logprob_max:
+        if not distances.logprob_max <= limits.logprob_max:
             return Judgement.reject(Reason.LOGPROB, deviation=_show(distances.logprob_max), **where)
     mean = sum(d.logprob_sum for d in found) / sum(d.tokens for d in found)
-    return None if mean <= rules.logprob_mean_max else Judgement.reject(Reason.LOGPROB, mean=_show(mean))
+    return None if mean <= limits.logprob_mean_max else Judgement.reject(Reason.LOGPROB, mean=_show(mean))
+
+
+def build_thresholds(rules: VerificationParams) -> Thresholds:
+    """The pool's limits."""
+    return Thresholds(
+        exponent_max=rules.exponent_max,
+        mantissa_mean_max=rules.mantissa_mean_max,
+        margin_max=rules.margin_max,
+        logprob_mean_max=rules.logprob_mean_max,
+        logprob_max=rules.logprob_max,
+    )
 
 
 def _show(value: float) -> float:

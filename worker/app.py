@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from covey.engines.base import Engine
-from covey.environments import registry
 from covey.environments.base import Environment
 from covey.errors import OperatorError
 from covey.grading import build_grader
@@ -61,7 +60,7 @@ def build(
         network=network,
         contributor=contributor,
         engine=wrap(build_engine(config, network.params.model.compute_dtype)),
-        environment=registry.load(network.environment),
+        environment=network.load_environment(),
         grade=build_grader(sandbox),
         outgoing=Outgoing(config.home / "outgoing"),
         stop=stop,

@@ -84,11 +84,14 @@ def make_key(path: Path) -> Wallet:
 
 
 def read_pool_file(file: Path, token: Address) -> tuple[PoolTerms, list[Address], PoolParams]:
-    """[terms] and [params] of a pool's TOML file; raise OperatorError for a wrong one."""
+    """[terms] and [params] of a pool's TOML file; raise OperatorError for a wrong one.
+
+    Where the file names no fingerprint of the environment, this machine's is filled in; another one is refused.
+    """
     fix = f"Correct {file}"
     try:
         values: dict[str, Any] = tomllib.loads(file.read_text())
-        params = PoolParams.model_validate(values["params"])
+        params = _with_fingerprint(PoolParams.model_validate(values["params"]))
         terms = dict(values["terms"])
         validators = [Address(v) for v in terms.pop("validators")]
         terms.setdefault("token", token)
@@ -103,3 +106,16 @@ def read_pool_file(file: Path, token: Address) -> tuple[PoolTerms, list[Address]
     except (tomllib.TOMLDecodeError, TypeError, ValueError) as error:
         raise OperatorError("bad_pool_file", f"{file} is wrong: {error}", fix=fix) from error
     return built, validators, params
+
+
+def _with_fingerprint(params: PoolParams) -> PoolParams:
+    from covey.environments import registry
+    from covey.environments.base import EnvironmentSpec
+
+    named = params.environment
+    environment = registry.load(EnvironmentSpec(kind=named.kind, options=named.options))
+    if named.fingerprint is not None:
+        registry.require_fingerprint(environment, named.fingerprint)
+        return params
+    filled = named.model_copy(update={"fingerprint": registry.compute_fingerprint(environment)})
+    return params.model_copy(update={"environment": filled})

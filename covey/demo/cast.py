@@ -9,7 +9,7 @@ from typing import Any
 from covey.chain.wallet import save_key
 from covey.cheats import CHEATS
 from covey.devnet import derive_key
-from covey.environments.registry import DEMO
+from covey.environments.registry import DEMO, compute_fingerprint, load
 from covey.protocol.ids import Address
 
 CHALLENGE_SECONDS, VETO_SECONDS, UNBOND_SECONDS = 10, 10, 20
@@ -105,7 +105,11 @@ class Cast:
             "lease_seconds": 60,
             "cooldown_seconds": 2,
             "epoch_seconds": 10,
-            "environment": {"kind": DEMO.kind, "options": dict(DEMO.options)},
+            "environment": {
+                "kind": DEMO.kind,
+                "options": dict(DEMO.options),
+                "fingerprint": compute_fingerprint(load(DEMO)),
+            },
             "model": {"max_prompt_tokens": 64, "max_completion_tokens": 8, "temperature": 1.0},
             "verification": {"audit_rate": 1.0},
         }

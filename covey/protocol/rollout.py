@@ -50,7 +50,7 @@ class Rollout:
     logprobs: tuple[float, ...]
     """float32, of the unmodified model, one a token."""
     proofs: tuple[bytes, ...]
-    """One TOPLOC proof per window of 32 tokens, the last may be short."""
+    """One TOPLOC proof per window of the pool's `proof_window` tokens, the last may be short."""
     finished: bool
     """Whether the last token is the end token."""
     reward: float
@@ -65,6 +65,8 @@ class Budget:
     prompt_tokens: int
     completion_tokens: int
     proof_bytes: int = 258
+    proof_window: int = 32
+    """Tokens per proof."""
 
     @property
     def column_values(self) -> int:
@@ -75,7 +77,8 @@ class Budget:
     def decoded_bytes(self) -> int:
         """Upper bound of the Arrow size of a lawful file."""
         per_row = 64 + 4 * self.prompt_tokens + 8 * self.completion_tokens
-        return 4096 + self.rows * (per_row + (self.proof_bytes + 4) * (1 + self.completion_tokens // 32))
+        proofs = 1 + self.completion_tokens // self.proof_window
+        return 4096 + self.rows * (per_row + (self.proof_bytes + 4) * proofs)
 
 
 def encode(rollouts: Iterable[Rollout]) -> bytes:

@@ -1,68 +1,32 @@
-"""Limits of the distances between a claim and its replay, and the one function that applies them.
+"""Limits of the distances between a claim and its replay; the validator builds them from the pool's parameters.
 
-`FP32` is fixed; other number formats need limits calibrated for model, dtype and pair of engines.
+They hold for one number format and pair of engines.  Comparisons are written as "within", so that what is not a number
+is beyond every limit.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
-
-import numpy as np
-from numpy.typing import NDArray
 
 from covey.toploc.proofs import Distances
 
 
-class Signal(StrEnum):
-    """Which of a replay's signals went beyond its limit."""
-
-    PROOF = "proof"
-    MARGIN = "margin"
-    LOGPROB = "logprob"
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Thresholds:
-    """Largest distances of honest work.  The defaults hold for float32 arithmetic on both sides and any batch shape:
-    no false reject in 4,860 windows of two architectures."""
+    """Largest distances of honest work.
 
-    exponent_max: int = 3
-    """Sign or exponent mismatches among the up to 128 values of one window."""
-    mantissa_mean_max: float = 0.02
-    """Mean difference of the 7-bit mantissas of one window, where sign and exponent agree."""
-    margin_max: float = 1e-4
-    """Margin by which any one token lost to the seeded argmax."""
-    logprob_mean_max: float = 2e-5
-    """Mean absolute difference of claimed and replayed log-probabilities of one submission."""
-    logprob_max: float = 1e-3
-    """Largest such difference of any one token."""
-
-
-FP32 = Thresholds()
-
-
-def compute_exceeded(
-    thresholds: Thresholds,
-    *,
-    distances: Iterable[Distances],
-    margins: NDArray[np.floating],
-    logprob_differences: NDArray[np.floating],
-) -> Signal | None:
-    """The first signal of one submission beyond its limit, or None if it is within all of them.
-
-    `distances`: one per proof window.  `margins`, `logprob_differences` (absolute): one per token, any shape.
-    What is not a number is beyond every limit.
+    Example: Thresholds(exponent_max=3, mantissa_mean_max=0.02, margin_max=1e-4, logprob_mean_max=2e-5,
+    logprob_max=1e-3).
     """
-    # Written as "not all within" instead of "any beyond", because every comparison with NaN is false.
-    if not bool(np.all(margins <= thresholds.margin_max)):
-        return Signal.MARGIN
-    if not all(is_within(thresholds, each) for each in distances):
-        return Signal.PROOF
-    if logprob_differences.size == 0:
-        return None
-    largest, mean = float(np.max(logprob_differences)), float(np.mean(logprob_differences, dtype=np.float64))
-    within = largest <= thresholds.logprob_max and mean <= thresholds.logprob_mean_max
-    return None if within else Signal.LOGPROB
+
+    exponent_max: int
+    """Sign or exponent mismatches among the up to 128 values of one window."""
+    mantissa_mean_max: float
+    """Mean difference of the 7-bit mantissas of one window, where sign and exponent agree."""
+    margin_max: float
+    """Margin by which any one token lost to the seeded argmax."""
+    logprob_mean_max: float
+    """Mean absolute difference of claimed and replayed log-probabilities of one submission."""
+    logprob_max: float
+    """Largest such difference of any one token."""
 
 
 def is_within(thresholds: Thresholds, distances: Distances) -> bool:

@@ -32,6 +32,15 @@ def behave(payload: bytes) -> bytes:
             return str(len(bytearray(int(rest)))).encode()
         case b"say":
             return bytes(int(rest))
+        case b"late":  # slow once: the file remembers the first child that met the input
+            if os.path.exists(rest):
+                return b"in time"
+            open(rest, "x").close()
+            time.sleep(60)
+        case b"log":
+            with open(rest, "ab") as log:
+                log.write(b"%d\n" % os.getpid())
+            os._exit(1)
         case b"print":
             print("x" * 100_000, flush=True)
             os.write(1, b"\x00" * 1000)

@@ -12,10 +12,11 @@ PAYLOAD = json.dumps({"items": [1, 2, 3]}).encode()
 
 class Scripted:
     def __init__(self, answer):
-        self.answer, self.payloads = answer, []
+        self.answer, self.payloads, self.attempts = answer, [], []
 
-    def call(self, payload):
+    def call(self, payload, *, attempts):
         self.payloads.append(payload)
+        self.attempts.append(attempts)
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
@@ -25,6 +26,7 @@ def test_grade__answers__as_rewards():
     sandbox = Scripted(b'{"rewards": [0.0, 0.5, 1.0]}')
     assert build_grader(sandbox)(PAYLOAD) == [0.0, 0.5, 1.0]
     assert sandbox.payloads == [PAYLOAD]
+    assert sandbox.attempts == [2]  # one slow child is the machine's fault
 
 
 @pytest.mark.parametrize("code", ["sandbox_died", "sandbox_timeout", "sandbox_output"])

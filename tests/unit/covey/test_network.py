@@ -5,6 +5,7 @@ from eth_account import Account
 
 from covey import network
 from covey.chain.wallet import save_key
+from covey.environments.registry import DEMO, compute_fingerprint, load
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.protocol import wire
 from covey.protocol.params import EnvironmentParams, PoolParams
@@ -90,6 +91,33 @@ async def test_join__agreeing_chain_and_coordinator__everything_in_its_place(ins
     assert [score.url for score in joined.policies._client.scores] == ["http://relay:1"]
     await joined.close()
     assert outside.closed == 1
+
+
+async def join_demo(install, settings, fingerprint):
+    environment = EnvironmentParams(kind=DEMO.kind, options=DEMO.options, fingerprint=fingerprint)
+    params = PoolParams(name="p", environment=environment)
+    outside = install(params=params.to_text())
+    outside.terms.params_hash = params.compute_hash()
+    return await network.join(settings)
+
+
+async def test_load_environment__prompts_of_the_pool__is_loaded(install, settings):
+    joined = await join_demo(install, settings, compute_fingerprint(load(DEMO)))
+    assert joined.load_environment().prompt(5) == load(DEMO).prompt(5)
+    await joined.close()
+
+
+async def test_load_environment__library_of_another_version__stops_the_process(install, settings):
+    joined = await join_demo(install, settings, HASH)
+    with pytest.raises(OperatorError, match="environment_differs"):
+        joined.load_environment()
+    await joined.close()
+
+
+async def test_load_environment__pool_without_a_fingerprint__is_loaded(install, settings):
+    joined = await join_demo(install, settings, None)
+    assert joined.load_environment().prompt(5) == load(DEMO).prompt(5)
+    await joined.close()
 
 
 async def test_join__relays_in_the_settings__win(install, settings):

@@ -103,6 +103,30 @@ def test_call__secrets_of_the_parent__are_not_in_its_environment(monkeypatch, sa
     assert "OMP_NUM_THREADS" in names
 
 
+def test_call__slow_once__the_second_attempt_answers(monkeypatch, tmp_path):
+    monkeypatch.chdir(ROOT)
+    with Sandbox(BEHAVE, seconds=0.5) as sandbox:
+        payload = b"late " + bytes(tmp_path / "met")
+        assert sandbox.call(payload, attempts=2) == b"in time"
+        assert sandbox.call(b"count") == b"2"
+
+
+@pytest.mark.parametrize("attempts", [1, 2, 3])
+def test_call__ends_every_child__is_blamed_after_so_many_fresh_ones(sandbox, tmp_path, attempts):
+    log = tmp_path / "log"
+    with pytest.raises(SandboxError) as caught:
+        sandbox.call(b"log " + bytes(log), attempts=attempts)
+    assert caught.value.code == "sandbox_died"
+    assert len(set(log.read_text().split())) == attempts
+    assert sandbox.call(b"echo again") == b"again"
+
+
+def test_call__refused__is_an_answer_and_not_tried_again(sandbox):
+    with pytest.raises(ProtocolError, match="too_odd"):
+        sandbox.call(b"refuse", attempts=2)
+    assert sandbox.call(b"count") == b"2"
+
+
 def test_call__interrupted__half_an_answer_is_never_the_next_calls(sandbox, monkeypatch):
     assert sandbox.call(b"echo first") == b"first"
 

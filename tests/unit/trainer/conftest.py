@@ -192,7 +192,7 @@ class World:
         network = SimpleNamespace(
             pool=POOL, params=self.params, terms=SimpleNamespace(trainer=WALLET), environment=DEMO,
             wallet=SimpleNamespace(address=WALLET), contracts=SimpleNamespace(policies=self.chain),
-            coordinator=self.coordinator,
+            coordinator=self.coordinator, load_environment=lambda: registry.load(DEMO),
         )  # fmt: skip
 
         def build_publisher() -> Publisher:

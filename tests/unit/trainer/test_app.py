@@ -67,7 +67,8 @@ def test_build__exported_policy_was_deleted__is_made_again_from_the_checkpoint(b
 
 
 def test_build_learner__settings__reach_their_places(build_world: Build) -> None:
-    params = PoolParams(name="t", environment=EnvironmentParams(kind="x"), model=ModelParams(compute_dtype="bfloat16"))
+    halved = ModelParams().model_copy(update={"compute_dtype": "bfloat16"})  # no pool may, but the trainer can
+    params = PoolParams(name="t", environment=EnvironmentParams(kind="x")).model_copy(update={"model": halved})
     config = build_world().config.model_copy(update={"betas": (0.8, 0.95), "weight_decay": 0.3, "threads": 1})
     learner, _ = build_learner(config, params)
     assert {p.dtype for p in learner.model.parameters()} == {torch.float32}

@@ -123,6 +123,14 @@ def test_read_work__content_that_cannot_be_trained_on__is_left_out(rows: list[Ro
     assert read(rollout.encode(rows)) is None
 
 
+def test_build_budget__pool__by_hand() -> None:
+    rules = {"proof_window": 4, "proof_top_k": 10}
+    params = PoolParams.model_validate(PARAMS.model_dump() | {"verification": rules})
+    assert service.build_budget(params) == rollout.Budget(
+        file_bytes=4 << 20, rows=4, prompt_tokens=16, completion_tokens=8, proof_bytes=22, proof_window=4
+    )
+
+
 def test_read_work__decoder_dies__is_left_out() -> None:
     def die(_: bytes) -> bytes:
         raise SandboxError("sandbox_died", "out of memory")

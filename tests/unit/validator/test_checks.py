@@ -12,15 +12,19 @@ from hypothesis import strategies as st
 from covey import devnet
 from covey.engines.hf import HuggingFaceEngine
 from covey.grading import build_grader
+from covey.protocol.params import VerificationParams
 from covey.protocol.verdict import Decision, Judgement, Reason, Severity
 from covey.sandbox import Sandbox
+from covey.toploc.proofs import Distances
+from covey.toploc.thresholds import Thresholds
 from tests.cheats.content import CONTENT, Cheat, find
 from tests.cheats.engines import ENGINES
 from tests.cheats.files import BOMBS, FILES
 from tests.fakes.pool import make_hash
 from tests.fakes.tools import Work, Worker, build_claim, build_tools, make_model_params, make_task
 from validator import service
-from validator.checks import CHEAP_CHECKS, CHECKS, Tools
+from validator.checks import CHEAP_CHECKS, CHECKS, Tools, build_thresholds, check_replay
+from validator.replay import RolloutDistances
 
 pytestmark = pytest.mark.unit
 HARD = {"WRONG_PROMPT", "WRONG_SEED", "TOKEN_MARGIN", "PROOF", "LOGPROB", "FALSE_TERMINATION"}
@@ -191,6 +195,72 @@ def test_judge__grader_dies_on_a_completion__earns_nothing(worker: Worker, tools
         work, _ = find(worker, lambda row: row.reward > 0)
         assert judge(work.with_each(lambda row: {"reward": 0.0}), worker, judged).decision is Decision.ACCEPT
         assert judge(work, worker, judged).reason is Reason.REWARD
+
+
+def test_judge__short_proof_window__honest_file_is_within_its_budget(engine, decoder: Sandbox, worker: Worker):
+    """Five tokens in windows of one: five proofs a row, of which a budget for windows of 32 allows one."""
+    params = make_model_params(verification={"audit_rate": 1.0, "proof_window": 1})
+    short = Worker(worker.wallet, params, engine)
+    work = short.work()
+    assert max(len(row.proofs) for row in work.rollouts) == 5
+    assert judge(work, short, build_tools(params, engine, decoder)).decision is Decision.ACCEPT
+
+
+# -- limits
+
+
+def test_build_thresholds__each_limit__is_the_pools():
+    assert build_thresholds(VerificationParams()) == Thresholds(
+        exponent_max=3, mantissa_mean_max=0.02, margin_max=1e-4, logprob_mean_max=2e-5, logprob_max=1e-3
+    )
+    rules = VerificationParams(
+        exponent_max=9, mantissa_mean_max=0.5, margin_max=0.25, logprob_mean_max=0.125, logprob_max=0.75
+    )
+    assert build_thresholds(rules) == Thresholds(
+        exponent_max=9, mantissa_mean_max=0.5, margin_max=0.25, logprob_mean_max=0.125, logprob_max=0.75
+    )
+
+
+ZERO = Distances(sign_exponent_mismatches=0, mantissa_mean=0.0, mantissa_median=0.0)
+FAR = dataclasses.replace(ZERO, sign_exponent_mismatches=4)
+FINE = RolloutDistances(windows=(ZERO, ZERO), margin_max=0.0, logprob_sum=0.0, logprob_max=0.0, tokens=5)
+
+
+def check_distances(found: list[RolloutDistances], worker: Worker, tools: Tools, honest: Work):
+    """The judgement over distances that are given by hand, the rest of the rollouts being perfect."""
+    claim = build_claim(honest, worker.sign(honest))
+    claim.rollouts = honest.rollouts
+    padded = found + [FINE] * (len(honest.rollouts) - len(found))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("validator.checks.measure", lambda *_: padded)
+        return check_replay(claim, tools)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "reason", "details"),
+    [
+        ({}, {}, None, {}),
+        ({"margin_max": 1e-4, "logprob_max": 1e-3, "logprob_sum": 5e-4}, {}, None, {}),
+        ({"windows": (ZERO, FAR), "margin_max": 1.0, "logprob_max": 1.0}, {}, Reason.PROOF, {"window": 1}),
+        ({"margin_max": 1.1e-4, "logprob_max": 1.0}, {"windows": (FAR,)}, Reason.TOKEN_MARGIN, {"margin": 1.1e-4}),
+        ({"logprob_max": 1.1e-3}, {"windows": (FAR,)}, Reason.LOGPROB, {"deviation": 1.1e-3}),
+        ({"logprob_sum": 1.0}, {"windows": (FAR,)}, Reason.PROOF, {"window": 0, "sibling": 1}),
+        ({"logprob_sum": 9e-4}, {}, Reason.LOGPROB, {"mean": 2.25e-5}),
+        ({"margin_max": float("nan")}, {}, Reason.TOKEN_MARGIN, {"margin": -1.0}),
+        ({"logprob_max": float("nan")}, {}, Reason.LOGPROB, {"deviation": -1.0}),
+        ({"logprob_sum": float("nan")}, {}, Reason.LOGPROB, {"mean": -1.0}),
+    ],
+)
+def test_check_replay__distances_by_hand__proofs_then_margin_then_logprobs_then_the_mean(
+    worker: Worker, tools: Tools, honest: Work, first: dict, second: dict, reason: Reason | None, details: dict
+):
+    found = [dataclasses.replace(FINE, **first), dataclasses.replace(FINE, **second)]
+    judgement = check_distances(found, worker, tools, honest)
+    if reason is None:
+        assert judgement is None
+        return
+    assert judgement.reason is reason
+    assert {name: judgement.details[name] for name in details} == details
 
 
 # -- the verdict

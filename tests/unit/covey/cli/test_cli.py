@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 from covey import cli
 from covey.chain.structs import BondKind, PoolState
 from covey.cli import account, chain, roles
+from covey.environments.base import EnvironmentSpec
+from covey.environments.registry import compute_fingerprint, load
 from covey.errors import OperatorError, TransientError
 from covey.settings import Settings
 
@@ -338,7 +340,7 @@ validators = ["{ALICE}"]
 [params]
 name = "p"
 quorum = 1
-environment = {{ kind = "k" }}
+environment = {{ kind = "reasoning_gym", options = {{ name = "spell_backward" }} }}
 """
 
 
@@ -347,6 +349,38 @@ def test_pool_file__terms_and_params__hash_and_quorum_of_the_params(tmp_path):
     terms, validators, params = account.read_pool_file(tmp_path / "p.toml", ALICE)
     assert (terms.params_hash, terms.quorum, terms.token) == (params.compute_hash(), 1, ALICE)
     assert validators == [ALICE]
+    spelling = load(EnvironmentSpec(kind="reasoning_gym", options={"name": "spell_backward"}))
+    assert params.environment.fingerprint == compute_fingerprint(spelling)
+    assert params.environment.options == {"name": "spell_backward"}
+
+
+def with_environment(tmp_path, text):
+    old = 'environment = { kind = "reasoning_gym", options = { name = "spell_backward" } }'
+    assert old in POOL_FILE
+    (tmp_path / "p.toml").write_text(POOL_FILE.replace(old, f"environment = {{ {text} }}"))
+    return account.read_pool_file(tmp_path / "p.toml", ALICE)
+
+
+def test_pool_file__fingerprint_of_its_own__is_kept_when_it_is_this_machines(tmp_path):
+    named = 'kind = "reasoning_gym", options = { name = "spell_backward" }'
+    filled = with_environment(tmp_path, named)[2]
+    fingerprint = filled.environment.fingerprint
+    assert with_environment(tmp_path, f'{named}, fingerprint = "{fingerprint}"')[2] == filled
+    with pytest.raises(OperatorError, match="environment_differs"):
+        with_environment(tmp_path, f'{named}, fingerprint = "0x{"00" * 32}"')
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'kind = "k"',
+        'kind = "reasoning_gym", options = { name = "no such generator" }',
+        'kind = "reasoning_gym", options = { name = "spell_backward", alpha = nan }',
+    ],
+)
+def test_pool_file__environment_that_cannot_be_built__no_pool_is_made(tmp_path, text):
+    with pytest.raises(OperatorError, match="bad_environment"):
+        with_environment(tmp_path, text)
 
 
 @pytest.mark.parametrize(
@@ -357,7 +391,8 @@ def test_pool_file__terms_and_params__hash_and_quorum_of_the_params(tmp_path):
         ("min_stake = 2", "", "min_stake"),
         ("min_stake = 2", "min_steak = 2", "min_steak"),
         ("[terms]", "[terms", "is wrong"),
-        ('{ kind = "k" }', '{ kind = "k", options = { x = nan } }', "JSON"),
+        ("quorum = 1", 'quorum = 1\nmodel = { compute_dtype = "bfloat16" }', "compute_dtype: .*float32"),
+        ("quorum = 1", "quorum = 1\nmax_submission_bytes = 4096", "max_submission_bytes must be at least "),
     ],
 )
 def test_pool_file__wrong__one_line_that_names_it(tmp_path, old, new, word):

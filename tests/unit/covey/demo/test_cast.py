@@ -9,6 +9,7 @@ from covey.chain.wallet import load_key
 from covey.cli.account import read_pool_file
 from covey.demo.cast import MIN_STAKE, TOKENS, Cast, DemoOptions, to_toml
 from covey.devnet import derive_key
+from covey.environments.registry import DEMO, compute_fingerprint, load
 
 pytestmark = pytest.mark.unit
 
@@ -82,6 +83,8 @@ def test_write_pool__read_by_the_command(tmp_path):
     assert terms.trainer == cast.get_address("trainer")
     assert terms.unbond_window >= terms.challenge_window + terms.veto_window
     assert params.groups_per_step % params.groups_per_task == 0
+    written = tomllib.loads(cast.write_pool().read_text())["params"]["environment"]
+    assert written["fingerprint"] == params.environment.fingerprint == compute_fingerprint(load(DEMO))
 
 
 def test_write_role__shared_settings_beside_its_own(tmp_path):

@@ -1,8 +1,11 @@
 """The reference engine against a plain loop without cache or padding, and against its own replay."""
 
+import json
 import math
-from collections.abc import Sequence
+import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -191,8 +194,112 @@ def test_load_policy__new_weights__change_what_is_generated(tmp_path: Path, shor
         assert reloaded.logprobs == loaded.logprobs
 
 
-def test_load_policy__weights_of_another_model__keep_the_old_policy(llama_folder: Path) -> None:
+def copy_policy(folder: Path, source: Path | None = None) -> Path:
+    shutil.copytree(source or tiny_folder(), folder)
+    return folder
+
+
+def change_json(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    values = json.loads(path.read_text())
+    change(values)
+    path.write_text(json.dumps(values))
+
+
+def swap_letters(tokenizer: dict[str, Any]) -> None:
+    """A tokenizer of the same size that means something else by two of its tokens."""
+    words = tokenizer["model"]["vocab"]
+    words["a"], words["b"] = words["b"], words["a"]
+
+
+def assert_equal_engines(engine: HuggingFaceEngine, fresh: HuggingFaceEngine, requests: Sequence[Request]) -> None:
+    assert encode_prompt(engine.tokenizer, "abc") == encode_prompt(fresh.tokenizer, "abc")
+    pairs = zip(engine.generate(requests, temperature=1.0), fresh.generate(requests, temperature=1.0), strict=True)
+    assert all((a.tokens, a.logprobs) == (b.tokens, b.logprobs) for a, b in pairs)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "config.json"])
+def test_load_policy__description_changes__process_that_went_along_agrees_with_a_fresh_one(
+    tmp_path: Path, short_requests: list[Request], name: str
+) -> None:
+    """Otherwise an honest worker that started early is slashed by a validator that started late."""
+    changed = copy_policy(tmp_path / "changed")
+    change = swap_letters if name == "tokenizer.json" else lambda config: config.update(rms_norm_eps=0.1)
+    change_json(changed / name, change)
+    engine, fresh, first = HuggingFaceEngine(), HuggingFaceEngine(), HuggingFaceEngine()
+    first.load_policy(tiny_folder(), 0)
+    engine.load_policy(tiny_folder(), 0)
+    engine.load_policy(changed, 1)
+    fresh.load_policy(changed, 1)
+    assert engine.policy_version == 1
+    assert_equal_engines(engine, fresh, short_requests[:3])
+    before, after = (each.generate(short_requests[:3], temperature=1.0) for each in (first, engine))
+    if name == "tokenizer.json":
+        assert encode_prompt(engine.tokenizer, "ab") == encode_prompt(first.tokenizer, "ba")
+    else:
+        assert [c.logprobs for c in before] != [c.logprobs for c in after]
+    engine.load_policy(tiny_folder(), 0)  # a submission of the step before is judged
+    assert_equal_engines(engine, first, short_requests[:3])
+
+
+def test_load_policy__only_weights_change__model_and_tokenizer_stay(tmp_path: Path) -> None:
+    again = copy_policy(tmp_path / "again")
+    save_weights(build_model(9), again / WEIGHTS_FILE, "bfloat16")
     engine = HuggingFaceEngine()
+    engine.load_policy(tiny_folder(), 0)
+    model, tokenizer = engine._require_model(), engine.tokenizer
+    engine.load_policy(again, 1)
+    assert (engine._require_model() is model, engine.tokenizer is tokenizer) == (True, True)
+
+
+def break_weights(folder: Path) -> None:
+    (folder / WEIGHTS_FILE).write_bytes(b"no safetensors")
+
+
+def break_config(folder: Path) -> None:
+    (folder / "config.json").write_text("{")
+
+
+def widen_config(folder: Path) -> None:
+    change_json(folder / "config.json", lambda config: config.update(hidden_size=config["hidden_size"] * 2))
+
+
+def deepen_config(folder: Path) -> None:
+    change_json(folder / "config.json", lambda config: config.update(num_hidden_layers=9, layer_types=None))
+
+
+def lose_config(folder: Path) -> None:
+    (folder / "config.json").unlink()
+
+
+@pytest.mark.parametrize("spoil", [break_weights, break_config, widen_config, deepen_config, lose_config])
+def test_load_policy__new_description_does_not_load__old_policy_is_kept_and_the_next_one_loads(
+    tmp_path: Path, short_requests: list[Request], spoil: Callable[[Path], None]
+) -> None:
+    spoilt = copy_policy(tmp_path / "spoilt")
+    change_json(spoilt / "tokenizer.json", swap_letters)
+    spoil(spoilt)
+    engine, first = HuggingFaceEngine(), HuggingFaceEngine()
+    for each in (engine, first):
+        each.load_policy(tiny_folder(), 3)
+    with pytest.raises(ProtocolError) as caught:
+        engine.load_policy(spoilt, 4)
+    assert (caught.value.code, engine.policy_version) == ("policy_mismatch", 3)
+    assert_equal_engines(engine, first, short_requests[:3])
+    engine.load_policy(tiny_folder(), 5)
+    assert engine.policy_version == 5
+
+
+def test_load_policy__model_of_the_caller__gets_weights_alone(tmp_path: Path) -> None:
+    model = load_model(tiny_folder(), "float32")
+    engine = HuggingFaceEngine.from_model(model, load_tokenizer(tiny_folder()))
+    changed = copy_policy(tmp_path / "changed")
+    change_json(changed / "tokenizer.json", swap_letters)
+    engine.load_policy(changed, 1)
+    assert engine._require_model() is model
+
+
+def test_load_policy__weights_of_another_model__keep_the_old_policy(llama_folder: Path) -> None:
+    engine = HuggingFaceEngine(base=tiny_folder())
     engine.load_policy(tiny_folder(), 3)
     with pytest.raises(ProtocolError) as caught:
         engine.load_policy(llama_folder, 4)

@@ -1,6 +1,8 @@
 """Grading with bytes in and bytes out."""
 
 import json
+import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -37,6 +39,15 @@ def test_grade_json__no_items__is_no_rewards() -> None:
     assert grade_json(build_grading(DEMO, [])) == b'{"rewards": []}'
 
 
+@pytest.fixture
+def plain_recursion() -> Iterator[None]:
+    """As in the grading process: web3, which other tests bring in, raises the limit beyond what the stack holds."""
+    raised = sys.getrecursionlimit()
+    sys.setrecursionlimit(1000)
+    yield
+    sys.setrecursionlimit(raised)
+
+
 @pytest.mark.parametrize(
     "payload",
     [
@@ -54,7 +65,7 @@ def test_grade_json__no_items__is_no_rewards() -> None:
         b'{"spec": {"kind": "a", "options": {}}, "items": [{"draw": ' + b"9" * 5000 + b"}]}",
     ],
 )
-def test_grade_json__anything_else__is_malformed(payload: bytes) -> None:
+def test_grade_json__anything_else__is_malformed(payload: bytes, plain_recursion: None) -> None:
     with pytest.raises(ProtocolError) as caught:
         grade_json(payload)
     assert caught.value.code == "malformed_grading"

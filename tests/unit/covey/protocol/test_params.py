@@ -1,5 +1,5 @@
 import json
-from typing import get_args
+import random
 
 import pytest
 from eth_utils.crypto import keccak
@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from covey.errors import ProtocolError
+from covey.protocol import rollout
 from covey.protocol.params import MAX_PARAMS_BYTES, EnvironmentParams, ModelParams, PoolParams, VerificationParams
 
 pytestmark = pytest.mark.unit
@@ -28,13 +29,14 @@ def keccak_of(text):
 
 @st.composite
 def params(draw):
-    per_task = draw(st.integers(1, 1024))
+    per_task = draw(st.integers(1, 256))
     return PoolParams(
         name=draw(texts),
         environment=EnvironmentParams(kind="reasoning_gym", options=draw(options)),
         model=ModelParams(temperature=draw(st.floats(0.01, 10))),
         verification=VerificationParams(audit_rate=draw(st.floats(0, 1)), margin_max=draw(st.floats(0, 1e300))),
         group_size=draw(st.integers(2, 1024)),
+        max_submission_bytes=1 << 30,
         groups_per_task=per_task,
         groups_per_step=per_task * draw(st.integers(1, 1000)),
         lease_seconds=draw(st.floats(1e-3, 1e9) | st.integers(1, 10**9)),
@@ -71,6 +73,11 @@ def test_params__derived_numbers__by_hand():
         {"lease_seconds": float("nan")},
         {"epoch_seconds": float("inf")},
         {"max_submission_bytes": 1},
+        {"environment": {"kind": "k", "fingerprint": "0x" + "AB" * 32}},
+        {"environment": {"kind": "k", "fingerprint": "ab" * 32}},
+        {"model": {"compute_dtype": "bfloat16"}},
+        {"model": {"compute_dtype": "float16"}},
+        {"verification": {"mode": "exact"}},
         {"model": {"temperature": float("nan")}},
         {"model": {"temperature": 0}},
         {"verification": {"audit_rate": 1.1}},
@@ -102,5 +109,74 @@ def test_from_text__too_long__refused():
         PoolParams.from_text(text, keccak_of(text))
 
 
-def test_verification__modes__are_the_two_of_the_design():
-    assert set(get_args(VerificationParams.model_fields["mode"].annotation)) == {"exact", "calibrated"}
+def test_needed_submission_bytes__by_hand__and_one_byte_less_is_refused_with_the_number():
+    changes = {
+        "group_size": 4,
+        "groups_per_task": 2,
+        "model": {"max_prompt_tokens": 100, "max_completion_tokens": 70},
+        "verification": {"proof_window": 32, "proof_top_k": 128},
+    }
+    rows = 8 * (32 + 5 * 100 + 10 * 70 + 3 * (258 + 5))
+    needed = 8192 + rows + rows // 64
+    value = build(**changes, max_submission_bytes=needed)
+    assert (value.needed_submission_bytes, value.proof_bytes) == (needed, 258)
+    with pytest.raises(ValidationError, match=f"max_submission_bytes must be at least {needed},"):
+        build(**changes, max_submission_bytes=needed - 1)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "tokens", "window", "top_k", "groups"),
+    [(1, 1, 32, 128, 1), (64, 8, 32, 128, 4), (300, 700, 1, 128, 2), (16, 1500, 32, 512, 8), (4000, 40, 64, 1, 3)],
+)
+def test_needed_submission_bytes__largest_honest_file_of_noise__fits_and_decodes(prompt, tokens, window, top_k, groups):
+    """Nothing in the file compresses, every list is as long as it may be."""
+    value = build(
+        group_size=2,
+        groups_per_task=groups,
+        groups_per_step=groups,
+        model={"max_prompt_tokens": prompt, "max_completion_tokens": tokens},
+        verification={"proof_window": window, "proof_top_k": top_k},
+        max_submission_bytes=1 << 30,
+    )
+    rng = random.Random(3)
+    rows = [
+        rollout.Rollout(
+            group=group,
+            sibling=sibling,
+            seed=rng.getrandbits(63),
+            prompt=tuple(rng.getrandbits(31) for _ in range(prompt)),
+            tokens=tuple(rng.getrandbits(31) for _ in range(tokens)),
+            logprobs=tuple(-rng.expovariate(1) for _ in range(tokens)),
+            proofs=tuple(rng.randbytes(2 + 2 * top_k) for _ in range(-(-tokens // window))),
+            finished=rng.random() < 0.5,
+            reward=rng.random(),
+        )
+        for group in range(groups)
+        for sibling in range(2)
+    ]
+    file = rollout.encode(rows)
+    assert len(file) <= value.needed_submission_bytes
+    assert value.needed_submission_bytes < 2 * len(file) + 10_000  # a bound that is too wide would refuse good pools
+    budget = rollout.Budget(
+        file_bytes=value.needed_submission_bytes,
+        rows=value.rollouts_per_task,
+        prompt_tokens=prompt,
+        completion_tokens=tokens,
+        proof_bytes=value.proof_bytes,
+        proof_window=window,
+    )
+    assert len(rollout.decode(file, budget)) == 2 * groups
+
+
+def test_fingerprint__given__stands_in_the_text():
+    fingerprint = "0x" + "ab" * 32
+    value = build(environment={"kind": "k", "fingerprint": fingerprint})
+    assert json.loads(value.to_text())["environment"] == {"kind": "k", "options": {}, "fingerprint": fingerprint}
+    assert json.loads(build().to_text())["environment"]["fingerprint"] is None
+    assert build().compute_hash() != build(environment={"kind": "k", "fingerprint": fingerprint}).compute_hash()
+
+
+def test_from_text__number_format_without_thresholds__is_refused_by_everybody():
+    text = build().to_text().replace('"float32"', '"bfloat16"')
+    with pytest.raises(ProtocolError, match="bad_params"):
+        PoolParams.from_text(text, keccak_of(text))

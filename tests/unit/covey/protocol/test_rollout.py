@@ -155,6 +155,16 @@ def test_decoded_bytes__by_hand__covers_the_largest_lawful_file():
     assert len(decode(encode([replace(largest, sibling=i) for i in range(16)]), BUDGET)) == 16
 
 
+def test_decoded_bytes__short_proof_window__holds_the_proofs_of_an_honest_file():
+    short = replace(BUDGET, proof_window=4)
+    assert short.decoded_bytes == 4096 + 16 * (64 + 4 * 8 + 8 * 64 + 262 * 17)
+    largest = replace(ROW, prompt=(1,) * 8, tokens=(1,) * 64, logprobs=(-1.0,) * 64, proofs=(bytes(258),) * 16)
+    data = encode([replace(largest, sibling=i) for i in range(16)])
+    assert len(decode(data, short)) == 16
+    assert len(rollout.unpack_answer(rollout.decode_json(rollout.pack_call(data, short)))) == 16
+    assert refuse(data) == "oversized"
+
+
 @pytest.mark.parametrize(
     "data", [b"", b"PAR1", b"PAR1" * 100, bytes(1000), b"PAR1" + bytes(50) + b"\xff\xff\xff\x7fPAR1"]
 )

@@ -1,16 +1,20 @@
 """The limits: honest jitter passes, forgeries that pass plain TOPLOC do not."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from covey.toploc import proofs
 from covey.toploc.proofs import Distances
-from covey.toploc.thresholds import FP32, Signal, Thresholds, compute_exceeded, is_within
+from covey.toploc.thresholds import Thresholds, is_within
 
 pytestmark = pytest.mark.unit
 
-ZERO = Distances(sign_exponent_mismatches=0, mantissa_mean=0.0, mantissa_median=0.0)
-CALIBRATED = Thresholds(exponent_max=24, mantissa_mean_max=4.0)
+FP32 = Thresholds(
+    exponent_max=3, mantissa_mean_max=0.02, margin_max=1e-4, logprob_mean_max=2e-5, logprob_max=1e-3
+)  # fmt: skip
+CALIBRATED = dataclasses.replace(FP32, exponent_max=24, mantissa_mean_max=4.0)
 PAPER_EXPONENTS, PAPER_MEAN, PAPER_MEDIAN = 38, 10, 8
 
 
@@ -19,46 +23,30 @@ def to_bits(values: np.ndarray) -> np.ndarray:
     return ((words + 0x7FFF + ((words >> 16) & 1)) >> 16).astype(np.uint16)
 
 
-def exceeded(
-    distances: list[Distances] | None = None, margins: list[float] | None = None, logprobs: list[float] | None = None
-) -> Signal | None:
-    return compute_exceeded(
-        FP32,
-        distances=[ZERO] if distances is None else distances,
-        margins=np.array([0.0] if margins is None else margins, np.float32),
-        logprob_differences=np.array([0.0] if logprobs is None else logprobs, np.float32),
-    )
-
-
-def test_fp32__limits__are_the_recipe() -> None:
-    limits = (FP32.exponent_max, FP32.mantissa_mean_max, FP32.margin_max, FP32.logprob_mean_max, FP32.logprob_max)
-    assert limits == (3, 0.02, 1e-4, 2e-5, 1e-3)
-
-
-def test_compute_exceeded__at_the_limits__is_none() -> None:
-    edge = Distances(sign_exponent_mismatches=3, mantissa_mean=0.02, mantissa_median=0.0)
-    assert exceeded([edge, ZERO], [9.9e-5, 0.0], [9.9e-4] + [0.0] * 99) is None
-    assert exceeded([], [], []) is None
+def test_thresholds__every_limit__must_be_named() -> None:
+    with pytest.raises(TypeError):
+        Thresholds(exponent_max=3)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(
-    ("distances", "margins", "logprobs", "signal"),
+    ("mismatches", "mean", "within"),
     [
-        ([ZERO, Distances(sign_exponent_mismatches=4, mantissa_mean=0.0, mantissa_median=0.0)], None, None, "proof"),
-        ([Distances(sign_exponent_mismatches=0, mantissa_mean=0.021, mantissa_median=0.0)], None, None, "proof"),
-        ([Distances(sign_exponent_mismatches=0, mantissa_mean=float("inf"), mantissa_median=0)], None, None, "proof"),
-        (None, [0.0, 1.1e-4], None, "margin"),
-        (None, [float("nan")], None, "margin"),
-        (None, None, [1.1e-3] + [0.0] * 999, "logprob"),
-        (None, None, [2.1e-5, 2.1e-5], "logprob"),
-        (None, None, [0.0, float("nan")], "logprob"),
-        (None, None, [float("inf")], "logprob"),
+        (0, 0.0, True),
+        (3, 0.02, True),
+        (4, 0.0, False),
+        (0, 0.0201, False),
+        (0, float("inf"), False),
+        (0, float("nan"), False),
     ],
 )
-def test_compute_exceeded__beyond_one_limit__names_it(
-    distances: list[Distances] | None, margins: list[float] | None, logprobs: list[float] | None, signal: str
-) -> None:
-    assert exceeded(distances, margins, logprobs) == signal
+def test_is_within__at_and_beyond_the_limits(mismatches: int, mean: float, within: bool) -> None:
+    distances = Distances(sign_exponent_mismatches=mismatches, mantissa_mean=mean, mantissa_median=0.0)
+    assert is_within(FP32, distances) is within
+
+
+def test_is_within__other_signals__do_not_matter_to_a_window() -> None:
+    edge = Distances(sign_exponent_mismatches=3, mantissa_mean=0.02, mantissa_median=9.0)
+    assert is_within(dataclasses.replace(FP32, margin_max=0.0, logprob_mean_max=0.0, logprob_max=0.0), edge)
 
 
 def gaussian(rows: int, seed: int) -> np.ndarray:

@@ -1,0 +1,64 @@
+"""The validator's composition: who may judge, and what the tools are made of."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from covey import devnet
+from covey.errors import OperatorError
+from tests.fakes.tools import DOMAIN, make_model_params
+from validator import app
+from validator.config import ValidatorConfig
+
+pytestmark = pytest.mark.unit
+WALLET = devnet.derive_wallet("test", "validator-0")
+
+
+class Recording:
+    """A sandbox that notes how often it may try."""
+
+    def __init__(self, answer: bytes) -> None:
+        self.answer, self.attempts = answer, []
+
+    def call(self, payload: bytes, *, attempts: int = 1) -> bytes:
+        self.attempts.append(attempts)
+        return self.answer
+
+
+def build(tmp_path, *, named: bool = True, load_environment=lambda: "environment"):
+    params = make_model_params()
+    network = SimpleNamespace(
+        pool=1,
+        params=params,
+        wallet=WALLET,
+        chain=None,
+        receipt_domain=DOMAIN,
+        contracts=SimpleNamespace(pools=SimpleNamespace(is_validator=lambda pool, who: named)),
+        environment="spec",
+        load_environment=load_environment,
+    )
+    config = ValidatorConfig(home=tmp_path, pool=1, deployment=tmp_path / "d", key_file=tmp_path / "k", threads=1)
+    decoder, grader = Recording(b"[]"), Recording(b'{"rewards": [1.0]}')
+    return app.build(config, network, decoder, grader, asyncio.Event()), decoder, grader
+
+
+def test_build__tools__are_the_pools_and_blame_no_input_for_one_slow_child(tmp_path):
+    ctx, decoder, grader = build(tmp_path)
+    assert (ctx.tools.environment, ctx.tools.spec, ctx.tools.domain) == ("environment", "spec", DOMAIN)
+    assert ctx.tools.decode(b"file") == b"[]"
+    assert ctx.tools.grade(b"order") == [1.0]
+    assert (decoder.attempts, grader.attempts) == ([2], [2])
+
+
+def test_build__library_of_another_version__does_not_judge(tmp_path):
+    def refuse():
+        raise OperatorError("environment_differs", "x", fix="y")
+
+    with pytest.raises(OperatorError, match="environment_differs"):
+        build(tmp_path, load_environment=refuse)
+
+
+def test_build__key_that_the_chain_does_not_name__is_refused(tmp_path):
+    with pytest.raises(OperatorError, match="not_a_validator"):
+        build(tmp_path, named=False)
