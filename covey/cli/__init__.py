@@ -3,6 +3,7 @@
 """
 
 import sys
+from typing import Annotated
 
 import typer
 
@@ -16,6 +17,25 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+
+
+def _show_version(is_wanted: bool) -> None:
+    if is_wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"covey {version('covey')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Train language models by reinforcement learning on computers whose owners nobody has to trust."""
+
+
 app.add_typer(tools.devnet, name="devnet")
 app.add_typer(tools.wallet, name="wallet")
 app.add_typer(tools.model, name="model")

@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from covey.errors import OperatorError
+
 devnet = typer.Typer(help="A chain on this machine.", no_args_is_help=True)
 wallet = typer.Typer(help="Keys in files.", no_args_is_help=True)
 model = typer.Typer(help="Models made here.", no_args_is_help=True)
@@ -43,8 +45,10 @@ def devnet_fund(
     """Give an address ether and test tokens."""
     from covey.chain.deployment import Deployment
     from covey.devnet import derive_wallet, fund
-    from covey.protocol.ids import Address
+    from covey.protocol.ids import Address, is_address
 
+    if not is_address(address):
+        raise OperatorError("bad_address", f"{address} is no address", fix="Name one as covey wallet show prints it")
     fund(Deployment.load(folder / "deployment.json"), derive_wallet(seed, "deployer"), {Address(address): tokens})
     typer.echo(f"funded {address}")
 
@@ -97,6 +101,8 @@ def demo(
     from covey.demo.run import run_demo
     from covey.files import write_atomically
 
+    if json_file is not None and not json_file.resolve().parent.is_dir():
+        raise OperatorError("no_folder", f"{json_file} has no folder", fix="Name a file in a folder that exists")
     options = DemoOptions(
         steps=steps,
         workers=workers,

@@ -4,6 +4,8 @@ import re
 from dataclasses import dataclass
 from typing import NewType
 
+from eth_utils.address import is_checksum_address
+
 PoolId = NewType("PoolId", int)
 TaskId = NewType("TaskId", int)
 LeaseId = NewType("LeaseId", int)
@@ -28,6 +30,11 @@ class RolloutId:
 
     def __str__(self) -> str:
         return f"{self.task}/{self.group}/{self.sibling}"
+
+
+def is_address(value: str) -> bool:
+    """Whether `value` is an EIP-55 checksummed address."""
+    return is_checksum_address(value)
 
 
 def hash_from_bytes(digest: bytes) -> Hash:

@@ -428,3 +428,20 @@ def test_errors__transient__is_one_line_too(capsys, monkeypatch):
     with pytest.raises(SystemExit):
         cli.main()
     assert capsys.readouterr().err == "covey: chain_unreachable: no answer\n"
+
+
+def test_version__is_the_packages():
+    answer = run("--version")
+    assert (answer.returncode, answer.stdout) == (0, "covey 0.1.0\n")
+
+
+def test_demo__summary_into_a_folder_that_is_not_there__is_said_before_anything_runs(tmp_path):
+    answer = run("demo", "--json", str(tmp_path / "none" / "x.json"))
+    assert answer.returncode == 1
+    assert answer.stderr.startswith("covey: no_folder:")
+
+
+def test_devnet_fund__no_address__says_what_to_name(tmp_path):
+    answer = run("devnet", "fund", "0x12", "--folder", str(tmp_path))
+    assert answer.returncode == 1
+    assert answer.stderr.startswith("covey: bad_address:")
