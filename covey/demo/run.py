@@ -32,6 +32,8 @@ def run_demo(options: DemoOptions, *, on_summary: Callable[[Summary], None]) -> 
     """
     if options.engine != "hf":
         raise OperatorError("bad_engine", f"there is no engine {options.engine}", fix="Use --engine hf")
+    # Also where a shell has started us in the background, with Ctrl-C ignored: whoever sends it means it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="covey-demo-") as name:
         return asyncio.run(_run(Path(name) / "demo", options, on_summary))
 

@@ -1,9 +1,20 @@
-"""End-to-end tests need Anvil."""
+"""End-to-end tests need Anvil.  They kill processes that are connected to them, so what such connections leave is
+collected here and not blamed on a later test.
+"""
+
+import gc
+from collections.abc import Iterator
 
 import pytest
 
 from covey.devnet import find_anvil
 from covey.errors import OperatorError
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "e2e" in item.keywords:
+            item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -12,3 +23,9 @@ def _anvil_is_there() -> None:
         find_anvil()
     except OperatorError as error:
         pytest.skip(reason=str(error))
+
+
+@pytest.fixture(autouse=True)
+def _collected() -> Iterator[None]:
+    yield
+    gc.collect()

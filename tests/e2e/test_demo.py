@@ -36,7 +36,13 @@ def start_demo(folder: Path, *arguments: str) -> subprocess.Popen[str]:
         text=True,
         env=os.environ | {"TMPDIR": str(folder)},
         start_new_session=True,
+        preexec_fn=_hear_interrupts,  # noqa: PLW1509 (no thread of this process is about to fork)
     )
+
+
+def _hear_interrupts() -> None:
+    """As in a terminal, even where these tests run in the background with SIGINT ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def find_processes(word: str) -> list[str]:

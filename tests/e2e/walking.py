@@ -6,6 +6,7 @@ The roles' cycles and the jobs are called one by one, so that a test can look at
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,9 +87,10 @@ class Walk:
         for job in jobs.build_jobs(self.coordinator).values():
             job()
 
-    async def until(self, is_done: Callable[[], bool], *steps: Callable[[], object], rounds: int = 200) -> None:
+    async def until(self, is_done: Callable[[], bool], *steps: Callable[[], object], seconds: float = 90) -> None:
         """Repeat `steps` until the condition holds; bounded."""
-        for _ in range(rounds):
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
             if is_done():
                 return
             for step in steps:
@@ -169,11 +171,13 @@ async def open_walk(
         learning = trainer.app.build(
             config, networks[-1], decode=decoder.call, publisher=publisher, chain_thread=executor, stop=stop
         )
-        yield Walk(
-            stage=stage, coordinator=ctx, trainer=learning, workers=workers, validators=validators, closers=stack
-        )
-        await learning.background.stop()
-        for network in networks:
-            await network.close()
-        await mirror.close()
-        await stage.client.close()
+        try:
+            yield Walk(
+                stage=stage, coordinator=ctx, trainer=learning, workers=workers, validators=validators, closers=stack
+            )
+        finally:
+            await learning.background.stop()
+            for network in networks:
+                await network.close()
+            await mirror.close()
+            await stage.client.close()
