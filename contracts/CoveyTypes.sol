@@ -9,12 +9,14 @@ library CoveyTypes {
         "NodeRegistration(uint256 pool,address contributor,address node,uint256 nonce,uint256 deadline)"
     );
     bytes32 internal constant RECEIPT_TYPEHASH = keccak256(
-        "Receipt(uint256 pool,uint256 task,uint256 lease,address node,address contributor,uint64 policyVersion,bytes32 workKey,uint32 groups,uint64 units,uint64 deadline)"
+        "Receipt(uint256 pool,uint256 task,uint256 lease,address node,address contributor,uint64 policyVersion,"
+        "bytes32 workKey,uint32 groups,uint64 units,uint64 deadline)"
     );
     bytes32 internal constant COUNTERSIGNATURE_TYPEHASH =
         keccak256("Countersignature(bytes32 receiptHash,uint64 blockNumber,uint64 latestEpoch)");
     bytes32 internal constant VERDICT_TYPEHASH = keccak256(
-        "Verdict(uint256 pool,bytes32 receiptHash,bytes32 workKey,address validator,uint8 outcome,uint8 reason,uint8 severity,uint64 units,bytes32 evidenceHash,uint64 deadline)"
+        "Verdict(uint256 pool,bytes32 receiptHash,bytes32 workKey,address validator,uint8 outcome,uint8 reason,"
+        "uint8 severity,uint64 units,bytes32 evidenceHash,uint64 deadline)"
     );
 
     function hashRegistration(uint256 pool, address contributor, address node, uint256 nonce, uint256 deadline)
@@ -54,7 +56,7 @@ library CoveyTypes {
         return keccak256(bytes.concat(keccak256(abi.encode(chainId, ledger, pool, contributor, cumulative))));
     }
 
-    function hashHeader(EpochHeader memory header) internal pure returns (bytes32) {
+    function hashHeader(EpochHeader calldata header) internal pure returns (bytes32) {
         return keccak256(abi.encode(header));
     }
 }

@@ -8,20 +8,20 @@ import {IEpochLedger} from "./interfaces/IEpochLedger.sol";
 
 /// The hashes of EpochLedger, for whoever wants to compare its own with them.
 abstract contract LedgerHashes is IEpochLedger, EIP712 {
-    function hashCountersignature(bytes32 receiptHash, uint64 blockNumber, uint64 latestEpoch)
-        public
-        pure
-        returns (bytes32)
-    {
-        return CoveyTypes.hashCountersignature(receiptHash, blockNumber, latestEpoch);
-    }
-
     function digestCountersignature(bytes32 receiptHash, uint64 blockNumber, uint64 latestEpoch)
         public
         view
         returns (bytes32)
     {
         return _hashTypedDataV4(hashCountersignature(receiptHash, blockNumber, latestEpoch));
+    }
+
+    function hashCountersignature(bytes32 receiptHash, uint64 blockNumber, uint64 latestEpoch)
+        public
+        pure
+        returns (bytes32)
+    {
+        return CoveyTypes.hashCountersignature(receiptHash, blockNumber, latestEpoch);
     }
 
     function hashWorkLeaf(WorkLeaf calldata leaf) public pure returns (bytes32) {
@@ -38,17 +38,5 @@ abstract contract LedgerHashes is IEpochLedger, EIP712 {
 
     function hashHeader(EpochHeader calldata header) public pure returns (bytes32) {
         return CoveyTypes.hashHeader(header);
-    }
-
-    /// What a work leaf and a receipt must have in common.
-    function _identify(
-        bytes32 receiptHash,
-        bytes32 workKey,
-        address node,
-        address contributor,
-        uint256 task,
-        uint64 policyVersion
-    ) internal pure returns (bytes32) {
-        return keccak256(abi.encode(receiptHash, workKey, node, contributor, task, policyVersion));
     }
 }

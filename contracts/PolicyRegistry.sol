@@ -16,6 +16,7 @@ contract PolicyRegistry is IPolicyRegistry {
 
     function publish(uint256 pool, uint64 step, bytes32 manifestHash) external {
         if (POOLS.stateOf(pool) != PoolState.Active) revert PoolNotActive(pool);
+        if (!POOLS.isOpen(pool)) revert PoolNotActive(pool);
         if (msg.sender != POOLS.getTerms(pool).trainer) revert NotTrainer(pool, msg.sender);
         if (step != _manifests[pool].length) revert WrongStep(_manifests[pool].length, step);
         if (manifestHash == bytes32(0)) revert ZeroHash();

@@ -3,49 +3,53 @@ pragma solidity 0.8.30;
 
 import {AccessControlDefaultAdminRules} from
     "@openzeppelin/contracts/access/extensions/AccessControlDefaultAdminRules.sol";
-import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
-import {SafeERC20} from "@openzeppelin/contracts/token/ERC20/utils/SafeERC20.sol";
-import {ReentrancyGuard} from "@openzeppelin/contracts/utils/ReentrancyGuard.sol";
-import {IPoolRegistry, PoolState, PoolTerms} from "./interfaces/IPoolRegistry.sol";
+import {Pausable} from "@openzeppelin/contracts/utils/Pausable.sol";
+import {IPoolRegistry, PoolState, PoolTerms, PostingTerms, SlashingTerms} from "./interfaces/IPoolRegistry.sol";
 
+// A window lasts seconds to days, by a pool's choice; who builds a block can shift its time by seconds at most.
+// slither-disable-start timestamp
 /// The prose is in IPoolRegistry.
-contract PoolRegistry is IPoolRegistry, AccessControlDefaultAdminRules, ReentrancyGuard {
-    using SafeERC20 for IERC20;
-
+contract PoolRegistry is IPoolRegistry, AccessControlDefaultAdminRules, Pausable {
     struct Pool {
         address operator;
         PoolState state;
         uint64 endedAt;
-        uint256 escrow;
-        uint256 funded;
-        uint256 owed;
         PoolTerms terms;
         address[] validators;
-        mapping(address account => bool) isValidator;
+        /// Unix seconds, from when the account's verdicts have power; 0 for who holds no office.
+        mapping(address account => uint256) activeFrom;
     }
 
-    bytes32 public constant LEDGER_ROLE = keccak256("LEDGER_ROLE");
+    bytes32 public constant PAUSER_ROLE = keccak256("PAUSER_ROLE");
+    uint48 public constant ADMIN_DELAY = 2 days;
+    uint256 public constant MAX_WINDOW = 30 days;
+    uint256 public constant MAX_UNBOND_WINDOW = 180 days;
+    uint256 public constant MAX_VALIDATORS = 32;
+    /// How many epochs EpochLedger keeps.
+    uint256 public constant KEPT_EPOCHS = 256;
 
     uint256 public poolCount;
     mapping(uint256 pool => Pool) private _pools;
-
-    constructor(address admin) AccessControlDefaultAdminRules(0, admin) {}
 
     modifier onlyOperator(uint256 pool) {
         if (msg.sender != _pools[pool].operator) revert NotOperator(pool, msg.sender);
         _;
     }
 
-    modifier inState(uint256 pool, PoolState state) {
-        if (_pools[pool].state != state) revert WrongState(pool, _pools[pool].state);
-        _;
+    constructor(address admin) AccessControlDefaultAdminRules(ADMIN_DELAY, admin) {
+        _grantRole(PAUSER_ROLE, admin);
     }
 
     function createPool(PoolTerms calldata terms, address[] calldata validators, string calldata params)
         external
+        whenNotPaused
         returns (uint256 pool)
     {
-        _requireValidTerms(terms, validators.length, params);
+        bytes32 actual = keccak256(bytes(params));
+        if (actual != terms.paramsHash) revert ParamsMismatch(terms.paramsHash, actual);
+        _requireOffices(terms, validators.length);
+        _requireWindows(terms);
+        _requireSlash(terms);
 
         pool = ++poolCount;
         Pool storage created = _pools[pool];
@@ -54,99 +58,97 @@ contract PoolRegistry is IPoolRegistry, AccessControlDefaultAdminRules, Reentran
         created.terms = terms;
         created.validators = validators;
         for (uint256 i = 0; i < validators.length; ++i) {
-            _grantOffice(created, validators[i]);
+            _grantOffice(created, validators[i], block.timestamp);
         }
 
         emit PoolCreated(pool, msg.sender, terms.paramsHash, params);
     }
 
-    function fundPool(uint256 pool, uint256 amount) external nonReentrant {
-        Pool storage funded = _pools[pool];
-        if (funded.state != PoolState.Created && funded.state != PoolState.Active) revert WrongState(pool, funded.state);
-        if (amount == 0) revert ZeroAmount();
-
-        funded.escrow += amount;
-        funded.funded += amount;
-
-        emit PoolFunded(pool, msg.sender, amount);
-
-        IERC20 token = IERC20(funded.terms.token);
-        uint256 balance = token.balanceOf(address(this));
-        token.safeTransferFrom(msg.sender, address(this), amount);
-        if (token.balanceOf(address(this)) != balance + amount) revert UnsupportedToken(address(token));
-    }
-
-    function startPool(uint256 pool) external onlyOperator(pool) inState(pool, PoolState.Created) {
+    function startPool(uint256 pool) external whenNotPaused onlyOperator(pool) {
+        if (_pools[pool].state != PoolState.Created) revert WrongState(pool, _pools[pool].state);
         _pools[pool].state = PoolState.Active;
         emit PoolStarted(pool);
     }
 
-    function endPool(uint256 pool) external onlyOperator(pool) inState(pool, PoolState.Active) {
-        _pools[pool].state = PoolState.Ended;
-        _pools[pool].endedAt = uint64(block.timestamp);
-        emit PoolEnded(pool);
-    }
-
-    function refundPool(uint256 pool) external nonReentrant onlyOperator(pool) inState(pool, PoolState.Ended) {
+    function endPool(uint256 pool) external {
         Pool storage ended = _pools[pool];
-        PoolTerms storage terms = ended.terms;
-        uint256 availableAt =
-            uint256(ended.endedAt) + terms.challengeWindow + terms.vetoWindow + uint256(terms.unbondWindow);
-        if (block.timestamp < availableAt) revert TooEarly(availableAt);
-        uint256 amount = ended.escrow - ended.owed;
-        if (amount == 0) revert ZeroAmount();
+        if (msg.sender != ended.operator && msg.sender != ended.terms.arbiter) revert NotOperator(pool, msg.sender);
+        if (!_isUnended(ended.state)) revert WrongState(pool, ended.state);
 
-        ended.escrow -= amount;
+        ended.state = PoolState.Ended;
+        ended.endedAt = uint64(block.timestamp);
 
-        emit PoolRefunded(pool, msg.sender, amount);
-
-        IERC20(terms.token).safeTransfer(msg.sender, amount);
+        emit PoolEnded(pool, closesAt(pool));
     }
 
     function replaceValidator(uint256 pool, address previous, address current) external onlyOperator(pool) {
         Pool storage changed = _pools[pool];
-        if (!changed.isValidator[previous]) revert NotValidator(pool, previous);
+        if (changed.activeFrom[previous] == 0) revert NotValidator(pool, previous);
 
-        changed.isValidator[previous] = false;
-        _grantOffice(changed, current);
+        changed.activeFrom[previous] = 0;
+        uint256 activeFrom = block.timestamp + changed.terms.unbondWindow;
+        _grantOffice(changed, current, activeFrom);
         for (uint256 i = 0; i < changed.validators.length; ++i) {
             if (changed.validators[i] == previous) changed.validators[i] = current;
         }
 
-        emit ValidatorReplaced(pool, previous, current);
+        emit ValidatorReplaced(pool, previous, current, activeFrom);
     }
 
-    function reserve(uint256 pool, uint256 amount) external onlyRole(LEDGER_ROLE) {
-        Pool storage reserved = _pools[pool];
-        uint256 available = reserved.escrow - reserved.owed;
-        if (amount > available) revert InsufficientEscrow(pool, amount, available);
-
-        reserved.owed += amount;
+    function pause() external onlyRole(PAUSER_ROLE) {
+        _pause();
     }
 
-    function unreserve(uint256 pool, uint256 amount) external onlyRole(LEDGER_ROLE) {
-        Pool storage freed = _pools[pool];
-        if (amount > freed.owed) revert InsufficientEscrow(pool, amount, freed.owed);
-
-        freed.owed -= amount;
+    function unpause() external onlyRole(PAUSER_ROLE) {
+        _unpause();
     }
 
-    function payOut(uint256 pool, address to, uint256 amount) external nonReentrant onlyRole(LEDGER_ROLE) {
-        Pool storage paying = _pools[pool];
-        if (amount > paying.owed) revert InsufficientEscrow(pool, amount, paying.owed);
-
-        paying.owed -= amount;
-        paying.escrow -= amount;
-
-        IERC20(paying.terms.token).safeTransfer(to, amount);
+    function isOpen(uint256 pool) external view returns (bool) {
+        return _isUnended(_pools[pool].state) && !paused();
     }
 
     function getTerms(uint256 pool) external view returns (PoolTerms memory) {
         return _pools[pool].terms;
     }
 
+    function getPostingTerms(uint256 pool) external view returns (PostingTerms memory) {
+        Pool storage asked = _pools[pool];
+        PoolTerms storage terms = asked.terms;
+        return PostingTerms(
+            asked.operator,
+            asked.state,
+            terms.challengeWindow,
+            terms.vetoWindow,
+            terms.rewardPerUnit,
+            terms.epochUnits,
+            terms.epochLength
+        );
+    }
+
+    function getSlashingTerms(uint256 pool) external view returns (SlashingTerms memory) {
+        PoolTerms storage terms = _pools[pool].terms;
+        return SlashingTerms(
+            terms.vetoWindow,
+            terms.slashAmount,
+            terms.slashesPerEpoch,
+            terms.epochLength,
+            terms.lightSlashBps,
+            terms.strikes,
+            terms.quorum,
+            terms.validatorBond
+        );
+    }
+
     function operatorOf(uint256 pool) external view returns (address) {
         return _pools[pool].operator;
+    }
+
+    function arbiterOf(uint256 pool) external view returns (address) {
+        return _pools[pool].terms.arbiter;
+    }
+
+    function tokenOf(uint256 pool) external view returns (address) {
+        return _pools[pool].terms.token;
     }
 
     function stateOf(uint256 pool) external view returns (PoolState) {
@@ -154,39 +156,67 @@ contract PoolRegistry is IPoolRegistry, AccessControlDefaultAdminRules, Reentran
     }
 
     function isValidator(uint256 pool, address account) external view returns (bool) {
-        return _pools[pool].isValidator[account];
+        uint256 activeFrom = _pools[pool].activeFrom[account];
+        return activeFrom != 0 && block.timestamp >= activeFrom;
     }
 
     function getValidators(uint256 pool) external view returns (address[] memory) {
         return _pools[pool].validators;
     }
 
-    function escrowOf(uint256 pool) external view returns (uint256) {
-        return _pools[pool].escrow;
+    function closesAt(uint256 pool) public view returns (uint256) {
+        Pool storage asked = _pools[pool];
+        if (asked.state != PoolState.Ended) return type(uint256).max;
+        return asked.endedAt + asked.terms.unbondWindow + _settlementSpan(asked.terms);
     }
 
-    function fundedOf(uint256 pool) external view returns (uint256) {
-        return _pools[pool].funded;
-    }
-
-    function owedOf(uint256 pool) external view returns (uint256) {
-        return _pools[pool].owed;
-    }
-
-    function _grantOffice(Pool storage pool, address account) private {
+    function _grantOffice(Pool storage pool, address account, uint256 activeFrom) private {
         if (account == address(0)) revert ZeroAddress();
-        if (pool.isValidator[account]) revert DuplicateValidator(account);
-        pool.isValidator[account] = true;
+        if (account == pool.terms.arbiter) revert OfficeConflict(account);
+        if (pool.activeFrom[account] != 0) revert DuplicateValidator(account);
+        pool.activeFrom[account] = activeFrom;
     }
 
-    function _requireValidTerms(PoolTerms calldata terms, uint256 validators, string calldata params) private pure {
+    function _requireOffices(PoolTerms calldata terms, uint256 validators) private view {
         if (terms.trainer == address(0) || terms.arbiter == address(0) || terms.token == address(0)) {
             revert ZeroAddress();
         }
-        bytes32 actual = keccak256(bytes(params));
-        if (actual != terms.paramsHash) revert ParamsMismatch(terms.paramsHash, actual);
-        if (terms.quorum == 0 || terms.quorum > validators) revert InvalidQuorum(terms.quorum, validators);
+        if (terms.arbiter == msg.sender) revert OfficeConflict(terms.arbiter);
+        bool isQuorum = terms.quorum > 0 && terms.quorum <= validators && validators <= MAX_VALIDATORS;
+        if (!isQuorum) revert InvalidQuorum(terms.quorum, validators);
+    }
+
+    // States are few and named; nothing is compared with a time or a balance here.
+    // slither-disable-next-line incorrect-equality
+    function _isUnended(PoolState state) private pure returns (bool) {
+        return state == PoolState.Created || state == PoolState.Active;
+    }
+
+    /// How long an epoch must be kept: until it is final, and until all that was promised for it is challenged and
+    /// answered.
+    function _settlementSpan(PoolTerms memory terms) private pure returns (uint256) {
+        return 4 * (uint256(terms.challengeWindow) + terms.vetoWindow);
+    }
+
+    function _requireWindows(PoolTerms calldata terms) private pure {
+        _requireWindow(terms.challengeWindow, MAX_WINDOW);
+        _requireWindow(terms.vetoWindow, MAX_WINDOW);
+        _requireWindow(terms.unbondWindow, MAX_UNBOND_WINDOW);
         uint256 required = uint256(terms.challengeWindow) + terms.vetoWindow;
         if (terms.unbondWindow < required) revert UnbondWindowTooShort(terms.unbondWindow, required);
+        uint256 shortest = (_settlementSpan(terms) + KEPT_EPOCHS - 1) / KEPT_EPOCHS;
+        bool isLengthValid = terms.epochLength >= shortest && terms.epochLength <= MAX_WINDOW;
+        if (!isLengthValid) revert InvalidEpochLength(terms.epochLength, shortest);
+    }
+
+    function _requireWindow(uint256 window, uint256 longest) private pure {
+        if (window == 0 || window > longest) revert InvalidWindow(window);
+    }
+
+    function _requireSlash(PoolTerms calldata terms) private pure {
+        bool isValid = terms.lightSlashBps <= 10_000 && terms.slashAmount <= terms.minStake
+            && terms.slashesPerEpoch > 0 && terms.signerPenalty <= terms.validatorBond;
+        if (!isValid) revert InvalidSlash();
     }
 }
+// slither-disable-end timestamp

@@ -1,30 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity 0.8.30;
 
+import {ECDSA} from "@openzeppelin/contracts/utils/cryptography/ECDSA.sol";
 import {EIP712} from "@openzeppelin/contracts/utils/cryptography/EIP712.sol";
-import {SignatureChecker} from "@openzeppelin/contracts/utils/cryptography/SignatureChecker.sol";
 import {CoveyTypes} from "./CoveyTypes.sol";
 import {Receipt, Verdict} from "./interfaces/ICoveyTypes.sol";
 import {INodeRegistry} from "./interfaces/INodeRegistry.sol";
-import {IPoolRegistry, PoolTerms} from "./interfaces/IPoolRegistry.sol";
-import {Case, CaseState, ISlashingCourt} from "./interfaces/ISlashingCourt.sol";
-import {IStakeManager} from "./interfaces/IStakeManager.sol";
+import {IPoolRegistry, SlashingTerms} from "./interfaces/IPoolRegistry.sol";
+import {Accusation, Case, CaseState, Finding, ISlashingCourt} from "./interfaces/ISlashingCourt.sol";
+import {BondKind, IStakeManager} from "./interfaces/IStakeManager.sol";
+import {StakeManager} from "./StakeManager.sol";
 
+// A window lasts seconds to days, by a pool's choice; who builds a block can shift its time by seconds at most.
+// slither-disable-start timestamp
 /// The prose is in ISlashingCourt.
 contract SlashingCourt is ISlashingCourt, EIP712 {
-    uint8 private constant REJECT = 2;
-    uint8 private constant HARD = 2;
+    uint8 private constant _REJECT = 2;
+    uint8 private constant _HARD = 2;
+    uint256 public constant GRACE = 1 days;
 
     IPoolRegistry public immutable POOLS;
     INodeRegistry public immutable NODES;
     IStakeManager public immutable STAKES;
 
-    uint256 public caseCount;
-    mapping(bytes32 receiptHash => uint256) public caseOf;
-    mapping(uint256 caseId => Case) private _cases;
+    mapping(bytes32 accusation => Case) private _cases;
+    mapping(bytes32 accusation => mapping(address validator => bool)) private _slashedSigners;
     mapping(bytes32 slot => bool) private _equivocations;
 
-    constructor(IPoolRegistry pools, INodeRegistry nodes, IStakeManager stakes) EIP712("Covey", "1") {
+    constructor(IPoolRegistry pools, INodeRegistry nodes, StakeManager stakes) EIP712("Covey", "1") {
+        if (stakes.COURT() != address(this)) revert WrongDeployment();
         POOLS = pools;
         NODES = nodes;
         STAKES = stakes;
@@ -33,72 +37,81 @@ contract SlashingCourt is ISlashingCourt, EIP712 {
     function propose(
         Receipt calldata receipt,
         bytes calldata nodeSignature,
-        Verdict[] calldata verdicts,
-        bytes[] calldata signatures
-    ) external returns (uint256 caseId) {
+        uint8 reason,
+        Finding[] calldata findings
+    ) external {
         bytes32 receiptHash = CoveyTypes.hashReceipt(receipt);
-        if (caseOf[receiptHash] != 0) revert CaseExists(caseOf[receiptHash]);
-        _requireLiable(receipt, nodeSignature);
-        PoolTerms memory terms = POOLS.getTerms(receipt.pool);
-        if (verdicts.length < terms.quorum) revert QuorumNotReached(verdicts.length, terms.quorum);
-        if (verdicts.length != signatures.length) revert LengthMismatch(verdicts.length, signatures.length);
-        _requireVerdicts(receipt, receiptHash, verdicts, signatures);
+        _requireLiable(receipt, receiptHash, nodeSignature);
+        bytes32 key = keccak256(abi.encode(receiptHash, receipt.pool, receipt.node, receipt.contributor));
+        if (_cases[key].state != CaseState.None) revert CaseExists(receiptHash);
+        SlashingTerms memory terms = POOLS.getSlashingTerms(receipt.pool);
+        if (findings.length < terms.quorum) revert QuorumNotReached(findings.length, terms.quorum);
+        _requireFindings(receipt.pool, receiptHash, receipt.workKey, reason, findings, terms.validatorBond);
 
-        caseId = ++caseCount;
-        caseOf[receiptHash] = caseId;
-        // The lock comes first, for the event says what it holds.  StakeManager calls nobody back.
-        uint256 amount = STAKES.lock(receipt.pool, receipt.contributor, terms.slashAmount, caseId);
-        _cases[caseId] = Case({
-            pool: receipt.pool,
-            node: receipt.node,
-            contributor: receipt.contributor,
-            receiptHash: receiptHash,
-            reason: verdicts[0].reason,
-            state: CaseState.Locked,
-            vetoUntil: uint64(block.timestamp + terms.vetoWindow),
-            expiresAt: uint64(STAKES.getLock(caseId).expiresAt),
-            amount: amount
-        });
+        uint256 vetoUntil = block.timestamp + terms.vetoWindow;
+        // The lock comes first, for it says what it holds.  StakeManager is ours and calls nobody back.
+        // slither-disable-next-line reentrancy-no-eth,reentrancy-events
+        uint96 amount = STAKES.lock(receipt.pool, receipt.contributor, false);
+        _cases[key] = Case(amount, uint64(vetoUntil), CaseState.Locked, reason);
 
         emit CaseOpened(
-            caseId, receipt.pool, receipt.node, receipt.contributor, receiptHash, verdicts[0].reason, amount
+            receiptHash, receipt.pool, receipt.node, receipt.contributor, reason, amount, vetoUntil
         );
     }
 
-    function veto(uint256 caseId) external {
-        Case storage open = _requireOpen(caseId);
-        if (msg.sender != POOLS.getTerms(open.pool).arbiter) revert NotArbiter(open.pool, msg.sender);
+    function veto(Accusation calldata accusation) external {
+        Case storage open = _requireOpen(accusation);
+        if (msg.sender != POOLS.arbiterOf(accusation.pool)) revert NotArbiter(accusation.pool, msg.sender);
         if (block.timestamp >= open.vetoUntil) revert WindowClosed(open.vetoUntil);
 
         open.state = CaseState.Vetoed;
 
-        emit CaseVetoed(caseId, open.pool, open.node);
+        emit CaseVetoed(accusation.receiptHash, accusation.pool, accusation.node);
 
-        STAKES.release(caseId);
+        STAKES.release(accusation.pool, accusation.contributor, open.amount);
     }
 
-    function execute(uint256 caseId) external {
-        Case storage open = _requireOpen(caseId);
+    function execute(Accusation calldata accusation) external {
+        Case storage open = _requireOpen(accusation);
         if (block.timestamp < open.vetoUntil) revert WindowOpen(open.vetoUntil);
-        if (block.timestamp >= open.expiresAt) revert WindowClosed(open.expiresAt);
+        if (block.timestamp >= open.vetoUntil + GRACE) revert WindowClosed(open.vetoUntil + GRACE);
 
         open.state = CaseState.Slashed;
+        uint96 amount = open.amount;
 
-        emit CaseExecuted(caseId, open.pool, open.node, open.contributor, open.amount);
+        emit CaseExecuted(
+            accusation.receiptHash, accusation.pool, accusation.node, accusation.contributor, amount
+        );
 
-        STAKES.slash(caseId);
+        STAKES.slash(accusation.pool, accusation.contributor, amount);
     }
 
-    function lapse(uint256 caseId) external {
-        Case storage open = _requireOpen(caseId);
-        if (block.timestamp < open.expiresAt) revert WindowOpen(open.expiresAt);
+    function lapse(Accusation calldata accusation) external {
+        Case storage open = _requireOpen(accusation);
+        if (block.timestamp < open.vetoUntil + GRACE) revert WindowOpen(open.vetoUntil + GRACE);
 
         open.state = CaseState.Lapsed;
 
-        emit CaseLapsed(caseId, open.pool, open.node);
+        emit CaseLapsed(accusation.receiptHash, accusation.pool, accusation.node);
 
-        // Anyone may have freed the stake already, by releaseExpired.
-        if (STAKES.getLock(caseId).expiresAt != 0) STAKES.release(caseId);
+        STAKES.release(accusation.pool, accusation.contributor, open.amount);
+    }
+
+    function slashSigner(Accusation calldata accusation, bytes32 workKey, Finding calldata finding) external {
+        bytes32 key = keccak256(abi.encode(accusation));
+        Case storage overturned = _cases[key];
+        if (overturned.state != CaseState.Vetoed) {
+            revert WrongCaseState(accusation.receiptHash, overturned.state);
+        }
+        if (_slashedSigners[key][finding.validator]) revert AlreadySlashed();
+        _requireSignature(accusation.pool, accusation.receiptHash, workKey, overturned.reason, finding);
+
+        _slashedSigners[key][finding.validator] = true;
+        // The amount is known only then.  StakeManager is ours, and the mark is set.
+        // slither-disable-next-line reentrancy-events
+        uint256 amount = STAKES.slashSigner(accusation.pool, finding.validator);
+
+        emit SignerSlashed(accusation.receiptHash, accusation.pool, finding.validator, amount);
     }
 
     function slashForEquivocation(
@@ -109,71 +122,106 @@ contract SlashingCourt is ISlashingCourt, EIP712 {
     ) external {
         bool isSameSlot = a.pool == b.pool && a.task == b.task && a.lease == b.lease && a.node == b.node;
         if (!isSameSlot || a.contributor != b.contributor || a.workKey == b.workKey) revert NotEquivocation();
-        _requireLiable(a, signatureA);
-        _requireLiable(b, signatureB);
+        _requireLiable(a, CoveyTypes.hashReceipt(a), signatureA);
+        _requireLiable(b, CoveyTypes.hashReceipt(b), signatureB);
         bytes32 slot = keccak256(abi.encode(a.pool, a.task, a.lease, a.node));
-        if (_equivocations[slot]) revert AlreadySlashed(a.pool, a.task, a.lease, a.node);
+        if (_equivocations[slot]) revert AlreadySlashed();
 
         _equivocations[slot] = true;
-        uint256 amount = STAKES.slashNow(a.pool, a.contributor, POOLS.getTerms(a.pool).slashAmount);
+        // The amount is known only then.  StakeManager is ours, and the mark is set.
+        // slither-disable-next-line reentrancy-events
+        uint96 amount = STAKES.lock(a.pool, a.contributor, true);
 
         emit EquivocationSlashed(a.pool, a.node, a.contributor, a.task, a.lease, amount);
+
+        STAKES.slash(a.pool, a.contributor, amount);
     }
 
-    function getCase(uint256 caseId) external view returns (Case memory) {
-        return _cases[caseId];
+    function getCase(Accusation calldata accusation) external view returns (Case memory) {
+        return _cases[keccak256(abi.encode(accusation))];
+    }
+
+    function digestReceipt(Receipt calldata receipt) external view returns (bytes32) {
+        return _hashTypedDataV4(CoveyTypes.hashReceipt(receipt));
+    }
+
+    function digestVerdict(Verdict calldata verdict) external view returns (bytes32) {
+        return _hashTypedDataV4(CoveyTypes.hashVerdict(verdict));
     }
 
     function hashReceipt(Receipt calldata receipt) external pure returns (bytes32) {
         return CoveyTypes.hashReceipt(receipt);
     }
 
-    function digestReceipt(Receipt calldata receipt) public view returns (bytes32) {
-        return _hashTypedDataV4(CoveyTypes.hashReceipt(receipt));
-    }
-
     function hashVerdict(Verdict calldata verdict) external pure returns (bytes32) {
         return CoveyTypes.hashVerdict(verdict);
     }
 
-    function digestVerdict(Verdict calldata verdict) public view returns (bytes32) {
-        return _hashTypedDataV4(CoveyTypes.hashVerdict(verdict));
+    function _requireOpen(Accusation calldata accusation) private view returns (Case storage open) {
+        open = _cases[keccak256(abi.encode(accusation))];
+        if (open.state != CaseState.Locked) revert WrongCaseState(accusation.receiptHash, open.state);
     }
 
-    function _requireOpen(uint256 caseId) private view returns (Case storage open) {
-        open = _cases[caseId];
-        if (open.state != CaseState.Locked) revert WrongCaseState(caseId, open.state);
-    }
-
-    function _requireLiable(Receipt calldata receipt, bytes calldata signature) private view {
-        _requireSignature(receipt.node, digestReceipt(receipt), signature);
+    function _requireLiable(Receipt calldata receipt, bytes32 receiptHash, bytes calldata signature) private view {
+        if (ECDSA.recoverCalldata(_hashTypedDataV4(receiptHash), signature) != receipt.node) {
+            revert InvalidSignature(receipt.node);
+        }
         if (!NODES.isLiable(receipt.pool, receipt.node, receipt.contributor)) {
             revert NotLiable(receipt.node, receipt.contributor);
         }
     }
 
-    function _requireVerdicts(
-        Receipt calldata receipt,
+    // A pool has at most MAX_VALIDATORS, and who sends a finding too many pays for it alone.
+    // slither-disable-next-line calls-loop
+    function _requireFindings(
+        uint256 pool,
         bytes32 receiptHash,
-        Verdict[] calldata verdicts,
-        bytes[] calldata signatures
+        bytes32 workKey,
+        uint8 reason,
+        Finding[] calldata findings,
+        uint256 requiredBond
     ) private view {
         address last = address(0);
-        for (uint256 i = 0; i < verdicts.length; ++i) {
-            Verdict calldata verdict = verdicts[i];
-            bool isSameWork = verdict.pool == receipt.pool && verdict.receiptHash == receiptHash
-                && verdict.workKey == receipt.workKey && verdict.reason == verdicts[0].reason;
-            if (!isSameWork) revert VerdictMismatch(i);
-            if (verdict.outcome != REJECT || verdict.severity != HARD) revert NotHardReject(i);
-            if (block.timestamp > verdict.deadline) revert VerdictExpired(i);
-            if (verdict.validator <= last) revert UnorderedValidators(i);
-            if (!POOLS.isValidator(receipt.pool, verdict.validator)) revert NotValidator(receipt.pool, verdict.validator);
-            _requireSignature(verdict.validator, digestVerdict(verdict), signatures[i]);
-            last = verdict.validator;
+        for (uint256 i = 0; i < findings.length; ++i) {
+            Finding calldata finding = findings[i];
+            address validator = finding.validator;
+            if (block.timestamp > finding.deadline) revert FindingExpired(i);
+            if (validator <= last) revert UnorderedValidators(i);
+            if (!POOLS.isValidator(pool, validator)) revert NotValidator(pool, validator);
+            uint256 bond = STAKES.stakeOf(pool, BondKind.VALIDATOR, validator);
+            if (bond < requiredBond) revert BondTooSmall(validator, bond, requiredBond);
+            _requireSignature(pool, receiptHash, workKey, reason, finding);
+            last = validator;
         }
     }
 
-    function _requireSignature(address account, bytes32 digest, bytes calldata signature) private view {
-        if (!SignatureChecker.isValidSignatureNow(account, digest, signature)) revert InvalidSignature(account);
+    function _requireSignature(
+        uint256 pool,
+        bytes32 receiptHash,
+        bytes32 workKey,
+        uint8 reason,
+        Finding calldata finding
+    ) private view {
+        // The struct hash of Verdict, with outcome and severity fixed.
+        bytes32 structHash = keccak256(
+            abi.encode(
+                CoveyTypes.VERDICT_TYPEHASH,
+                pool,
+                receiptHash,
+                workKey,
+                finding.validator,
+                _REJECT,
+                reason,
+                _HARD,
+                finding.units,
+                finding.evidenceHash,
+                finding.deadline
+            )
+        );
+        bytes32 digest = _hashTypedDataV4(structHash);
+        if (ECDSA.recoverCalldata(digest, finding.signature) != finding.validator) {
+            revert InvalidSignature(finding.validator);
+        }
     }
 }
+// slither-disable-end timestamp

@@ -1,216 +1,211 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity 0.8.30;
 
-import {AccessControlDefaultAdminRules} from
-    "@openzeppelin/contracts/access/extensions/AccessControlDefaultAdminRules.sol";
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {SafeERC20} from "@openzeppelin/contracts/token/ERC20/utils/SafeERC20.sol";
 import {Math} from "@openzeppelin/contracts/utils/math/Math.sol";
-import {ReentrancyGuard} from "@openzeppelin/contracts/utils/ReentrancyGuard.sol";
-import {IPoolRegistry, PoolState} from "./interfaces/IPoolRegistry.sol";
-import {BondKind, IStakeManager, Lock, Unbonding} from "./interfaces/IStakeManager.sol";
+import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
+import {ReentrancyGuardTransient} from "@openzeppelin/contracts/utils/ReentrancyGuardTransient.sol";
+import {IPoolRegistry, SlashingTerms} from "./interfaces/IPoolRegistry.sol";
+import {Balance, BondKind, Exposure, IStakeManager, Unbonding} from "./interfaces/IStakeManager.sol";
 
+// A window lasts seconds to days, by a pool's choice; who builds a block can shift its time by seconds at most.
+// slither-disable-start timestamp
 /// The prose is in IStakeManager.
-contract StakeManager is IStakeManager, AccessControlDefaultAdminRules, ReentrancyGuard {
+contract StakeManager is IStakeManager, ReentrancyGuardTransient {
     using SafeERC20 for IERC20;
+    using SafeCast for uint256;
 
-    struct Account {
-        uint256 bonded;
-        uint256 leaving;
-        uint256 locked;
-        Unbonding[] unbondings;
-    }
-
-    bytes32 public constant COURT_ROLE = keccak256("COURT_ROLE");
-    bytes32 public constant LEDGER_ROLE = keccak256("LEDGER_ROLE");
     address public constant BURN = 0x000000000000000000000000000000000000dEaD;
-    uint256 public constant GRACE = 1 days;
     uint256 public constant MAX_UNBONDINGS = 16;
 
     IPoolRegistry public immutable POOLS;
+    address public immutable LEDGER;
+    address public immutable COURT;
 
-    mapping(uint256 pool => mapping(BondKind kind => mapping(address account => Account))) private _accounts;
-    mapping(uint256 caseId => Lock) private _locks;
+    mapping(uint256 pool => mapping(BondKind kind => mapping(address account => Balance))) private _balances;
+    mapping(uint256 pool => mapping(BondKind kind => mapping(address account => Unbonding[]))) private _unbondings;
+    mapping(uint256 pool => mapping(address contributor => Exposure)) private _exposures;
 
-    constructor(IPoolRegistry pools, address admin) AccessControlDefaultAdminRules(0, admin) {
+    modifier onlyCourt() {
+        if (msg.sender != COURT) revert NotCourt(msg.sender);
+        _;
+    }
+
+    // Both check at their own construction that they are the ones named here.
+    // slither-disable-next-line missing-zero-check
+    constructor(IPoolRegistry pools, address ledger, address court) {
         POOLS = pools;
+        LEDGER = ledger;
+        COURT = court;
     }
 
     function stake(uint256 pool, BondKind kind, uint256 amount) external nonReentrant {
-        PoolState state = POOLS.stateOf(pool);
-        if (state != PoolState.Created && state != PoolState.Active) revert PoolNotOpen(pool);
+        if (!POOLS.isOpen(pool)) revert PoolNotOpen(pool);
         if (amount == 0) revert ZeroAmount();
+        if (kind == BondKind.OPERATOR && msg.sender != POOLS.operatorOf(pool)) revert NotOperator(pool, msg.sender);
 
-        _accounts[pool][kind][msg.sender].bonded += amount;
+        _balances[pool][kind][msg.sender].bonded += amount.toUint128();
 
         emit Staked(pool, msg.sender, kind, amount);
 
-        IERC20 token = _tokenOf(pool);
+        IERC20 token = IERC20(POOLS.tokenOf(pool));
         uint256 balance = token.balanceOf(address(this));
         token.safeTransferFrom(msg.sender, address(this), amount);
         if (token.balanceOf(address(this)) != balance + amount) revert UnsupportedToken(address(token));
     }
 
     function unbond(uint256 pool, BondKind kind, uint256 amount) external {
-        Account storage account = _accounts[pool][kind][msg.sender];
+        Balance storage balance = _balances[pool][kind][msg.sender];
+        Unbonding[] storage unbondings = _unbondings[pool][kind][msg.sender];
         if (amount == 0) revert ZeroAmount();
-        if (amount > account.bonded) revert InsufficientStake(amount, account.bonded);
-        if (account.unbondings.length == MAX_UNBONDINGS) revert TooManyUnbondings();
+        if (amount > balance.bonded) revert InsufficientStake(amount, balance.bonded);
+        if (unbondings.length == MAX_UNBONDINGS) revert TooManyUnbondings();
 
         uint256 availableAt = block.timestamp + POOLS.getTerms(pool).unbondWindow;
-        account.bonded -= amount;
-        account.leaving += amount;
-        account.unbondings.push(Unbonding({amount: amount, availableAt: availableAt}));
+        balance.bonded -= uint128(amount);
+        balance.leaving += uint128(amount);
+        unbondings.push(Unbonding({amount: uint128(amount), availableAt: uint128(availableAt)}));
 
         emit StakeUnbonded(pool, msg.sender, kind, amount, availableAt);
     }
 
     function withdraw(uint256 pool, BondKind kind) external nonReentrant {
-        Account storage account = _accounts[pool][kind][msg.sender];
-        if (account.locked > 0) revert StakeIsLocked(account.locked);
-        uint256 amount = _takeMatured(account);
+        Balance storage balance = _balances[pool][kind][msg.sender];
+        if (kind == BondKind.CONTRIBUTOR) _requireUnlocked(_exposures[pool][msg.sender].locked);
+        if (kind == BondKind.OPERATOR) _requireClosed(pool);
+        uint128 amount = _takeMatured(_unbondings[pool][kind][msg.sender]);
         if (amount == 0) revert NothingToWithdraw();
 
-        account.leaving -= amount;
+        balance.leaving -= amount;
 
         emit StakeWithdrawn(pool, msg.sender, kind, amount);
 
-        _tokenOf(pool).safeTransfer(msg.sender, amount);
+        IERC20(POOLS.tokenOf(pool)).safeTransfer(msg.sender, amount);
     }
 
-    function lock(uint256 pool, address account, uint256 amount, uint256 caseId)
-        external
-        onlyRole(COURT_ROLE)
-        returns (uint256 locked)
-    {
-        if (_locks[caseId].expiresAt != 0) revert LockExists(caseId);
+    function lock(uint256 pool, address contributor, bool isHeavy) external onlyCourt returns (uint96 amount) {
+        SlashingTerms memory terms = POOLS.getSlashingTerms(pool);
+        Exposure memory exposure = _exposures[pool][contributor];
+        uint256 span = block.timestamp / terms.epochLength;
+        // Spans are counted, so a case falls into exactly one.
+        // slither-disable-next-line incorrect-equality
+        uint256 taken = exposure.takenIn == span ? exposure.taken : 0;
+        uint256 cap = uint256(terms.slashAmount) * terms.slashesPerEpoch;
+        if (taken > 0 && taken >= cap) revert EpochSlashReached((span + 1) * terms.epochLength);
+        uint256 due = terms.slashAmount;
+        if (!isHeavy && exposure.strikes < terms.strikes) due = due * terms.lightSlashBps / 10_000;
+        uint256 free = _totalOf(pool, BondKind.CONTRIBUTOR, contributor) - exposure.locked;
+        // No more than `slashAmount`, so it fits.
+        amount = uint96(Math.min(Math.min(due, cap - taken), free));
 
-        Account storage held = _accounts[pool][BondKind.CONTRIBUTOR][account];
-        locked = Math.min(amount, _freeOf(held));
-        held.locked += locked;
-        uint256 expiresAt = block.timestamp + POOLS.getTerms(pool).vetoWindow + GRACE;
-        _locks[caseId] = Lock({pool: pool, account: account, amount: locked, expiresAt: expiresAt});
-
-        emit StakeLocked(caseId, pool, account, locked);
+        _exposures[pool][contributor] =
+            Exposure(exposure.locked + amount, (taken + amount).toUint96(), uint32(span), exposure.strikes + 1);
     }
 
-    function slash(uint256 caseId) external nonReentrant onlyRole(COURT_ROLE) returns (uint256 amount) {
-        Lock memory held = _locks[caseId];
-        if (held.expiresAt == 0) revert NoLock(caseId);
-        if (block.timestamp >= held.expiresAt) revert LockExpired(held.expiresAt);
-
-        delete _locks[caseId];
-        Account storage account = _accounts[held.pool][BondKind.CONTRIBUTOR][held.account];
-        account.locked -= held.amount;
-        amount = held.amount;
-        _burn(held.pool, account, held.account, amount);
+    function slash(uint256 pool, address contributor, uint96 amount) external nonReentrant onlyCourt {
+        _exposures[pool][contributor].locked -= amount;
+        _burn(pool, BondKind.CONTRIBUTOR, contributor, amount);
     }
 
-    function release(uint256 caseId) external onlyRole(COURT_ROLE) {
-        if (_locks[caseId].expiresAt == 0) revert NoLock(caseId);
-        _release(caseId);
+    function release(uint256 pool, address contributor, uint96 amount) external onlyCourt {
+        Exposure memory exposure = _exposures[pool][contributor];
+        _exposures[pool][contributor] =
+            Exposure(exposure.locked - amount, exposure.taken, exposure.takenIn, exposure.strikes - 1);
     }
 
-    function releaseExpired(uint256 caseId) external {
-        uint256 expiresAt = _locks[caseId].expiresAt;
-        if (expiresAt == 0) revert NoLock(caseId);
-        if (block.timestamp < expiresAt) revert LockNotExpired(expiresAt);
-        _release(caseId);
-    }
-
-    function slashNow(uint256 pool, address account, uint256 amount)
-        external
-        nonReentrant
-        onlyRole(COURT_ROLE)
-        returns (uint256 slashed)
-    {
-        Account storage held = _accounts[pool][BondKind.CONTRIBUTOR][account];
-        // What backs another open case stays there, so that this case can still be executed in full.
-        slashed = Math.min(amount, _freeOf(held));
-        _burn(pool, held, account, slashed);
+    function slashSigner(uint256 pool, address validator) external nonReentrant onlyCourt returns (uint256 amount) {
+        amount = Math.min(POOLS.getTerms(pool).signerPenalty, _totalOf(pool, BondKind.VALIDATOR, validator));
+        _burn(pool, BondKind.VALIDATOR, validator, amount);
     }
 
     function payFromOperator(uint256 pool, address recipient, uint256 amount)
         external
         nonReentrant
-        onlyRole(LEDGER_ROLE)
         returns (uint256 paid)
     {
+        if (msg.sender != LEDGER) revert NotLedger(msg.sender);
         address operator = POOLS.operatorOf(pool);
-        Account storage held = _accounts[pool][BondKind.OPERATOR][operator];
-        paid = Math.min(amount, _freeOf(held));
-        _take(held, paid);
+        paid = Math.min(amount, _totalOf(pool, BondKind.OPERATOR, operator));
+        _take(pool, BondKind.OPERATOR, operator, paid);
 
         emit BondPaid(pool, operator, recipient, paid);
 
-        if (paid > 0) _tokenOf(pool).safeTransfer(recipient, paid);
+        if (paid > 0) IERC20(POOLS.tokenOf(pool)).safeTransfer(recipient, paid);
     }
 
     function stakeOf(uint256 pool, BondKind kind, address account) external view returns (uint256) {
-        return _accounts[pool][kind][account].bonded;
+        return _balances[pool][kind][account].bonded;
+    }
+
+    function lockedOf(uint256 pool, address contributor) external view returns (uint256) {
+        return _exposures[pool][contributor].locked;
+    }
+
+    function getBalance(uint256 pool, BondKind kind, address account) external view returns (Balance memory) {
+        return _balances[pool][kind][account];
+    }
+
+    function getExposure(uint256 pool, address contributor) external view returns (Exposure memory) {
+        return _exposures[pool][contributor];
     }
 
     function unbondingsOf(uint256 pool, BondKind kind, address account) external view returns (Unbonding[] memory) {
-        return _accounts[pool][kind][account].unbondings;
+        return _unbondings[pool][kind][account];
     }
 
-    function lockedOf(uint256 pool, address account) external view returns (uint256) {
-        return _accounts[pool][BondKind.CONTRIBUTOR][account].locked;
-    }
-
-    function getLock(uint256 caseId) external view returns (Lock memory) {
-        return _locks[caseId];
-    }
-
-    function _release(uint256 caseId) private {
-        Lock memory held = _locks[caseId];
-        delete _locks[caseId];
-        _accounts[held.pool][BondKind.CONTRIBUTOR][held.account].locked -= held.amount;
-        emit StakeReleased(caseId, held.pool, held.account, held.amount);
-    }
-
-    function _burn(uint256 pool, Account storage held, address account, uint256 amount) private {
-        _take(held, amount);
-        emit StakeSlashed(pool, account, BondKind.CONTRIBUTOR, amount);
-        if (amount > 0) _tokenOf(pool).safeTransfer(BURN, amount);
+    function _burn(uint256 pool, BondKind kind, address account, uint256 amount) private {
+        _take(pool, kind, account, amount);
+        emit StakeSlashed(pool, account, kind, amount);
+        if (amount > 0) IERC20(POOLS.tokenOf(pool)).safeTransfer(BURN, amount);
     }
 
     // Stake that stays goes first, then the newest unbonding: what is nearest to its exit is touched last.
-    function _take(Account storage held, uint256 amount) private {
-        uint256 fromBonded = Math.min(amount, held.bonded);
+    function _take(uint256 pool, BondKind kind, address owner, uint256 amount) private {
+        Balance storage held = _balances[pool][kind][owner];
+        uint128 fromBonded = uint128(Math.min(amount, held.bonded));
+        uint128 rest = amount.toUint128() - fromBonded;
         held.bonded -= fromBonded;
-        uint256 rest = amount - fromBonded;
+        if (rest == 0) return;
         held.leaving -= rest;
+        Unbonding[] storage unbondings = _unbondings[pool][kind][owner];
         while (rest > 0) {
-            Unbonding storage newest = held.unbondings[held.unbondings.length - 1];
-            uint256 part = Math.min(rest, newest.amount);
+            Unbonding storage newest = unbondings[unbondings.length - 1];
+            uint128 part = uint128(Math.min(rest, newest.amount));
             newest.amount -= part;
             rest -= part;
-            if (newest.amount == 0) held.unbondings.pop();
+            if (newest.amount == 0) unbondings.pop();
         }
     }
 
     // All unbondings of a pool wait equally long, so the matured ones stand in front.
-    function _takeMatured(Account storage account) private returns (uint256 amount) {
-        uint256 length = account.unbondings.length;
+    function _takeMatured(Unbonding[] storage unbondings) private returns (uint128 amount) {
+        uint256 length = unbondings.length;
         uint256 matured = 0;
-        while (matured < length && account.unbondings[matured].availableAt <= block.timestamp) {
-            amount += account.unbondings[matured].amount;
+        while (matured < length && unbondings[matured].availableAt <= block.timestamp) {
+            amount += unbondings[matured].amount;
             ++matured;
         }
         for (uint256 i = matured; i < length; ++i) {
-            account.unbondings[i - matured] = account.unbondings[i];
+            unbondings[i - matured] = unbondings[i];
         }
         for (uint256 i = 0; i < matured; ++i) {
-            account.unbondings.pop();
+            unbondings.pop();
         }
     }
 
-    function _freeOf(Account storage account) private view returns (uint256) {
-        return account.bonded + account.leaving - account.locked;
+    function _totalOf(uint256 pool, BondKind kind, address account) private view returns (uint256) {
+        Balance memory balance = _balances[pool][kind][account];
+        return uint256(balance.bonded) + balance.leaving;
     }
 
-    function _tokenOf(uint256 pool) private view returns (IERC20) {
-        return IERC20(POOLS.getTerms(pool).token);
+    function _requireClosed(uint256 pool) private view {
+        uint256 closesAt = POOLS.closesAt(pool);
+        if (block.timestamp < closesAt) revert PoolNotClosed(closesAt);
+    }
+
+    function _requireUnlocked(uint256 locked) private pure {
+        if (locked > 0) revert StakeIsLocked(locked);
     }
 }
+// slither-disable-end timestamp

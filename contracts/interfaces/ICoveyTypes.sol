@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
-/// What a node claims: that the groups of one task exist in one file.  EIP-712 type "Receipt", domain of SlashingCourt,
-/// signed by `node`.  Its struct hash, without the domain, is the `receiptHash` that everything else refers to.
+/// What a node claims: that the groups of one task exist in one file.  EIP-712 type "Receipt", domain of
+/// SlashingCourt, signed by `node`.  Its struct hash, without the domain, is the `receiptHash` that everything else
+/// refers to.
 struct Receipt {
     /// The pool, counted from 1.
     uint256 pool;
@@ -43,7 +44,8 @@ struct Verdict {
     uint64 deadline;
 }
 
-/// One countersigned submission in the work tree of an epoch.  Leaves are double-hashed, as in @openzeppelin/merkle-tree.
+/// One countersigned submission in the work tree of an epoch.  Leaves are double-hashed, as in
+/// @openzeppelin/merkle-tree.
 struct WorkLeaf {
     bytes32 receiptHash;
     bytes32 workKey;

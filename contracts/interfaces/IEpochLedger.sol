@@ -3,16 +3,36 @@ pragma solidity ^0.8.28;
 
 import {EpochHeader, Receipt, WorkLeaf} from "./ICoveyTypes.sol";
 
-/// What is stored of a posted epoch.
-struct PostedEpoch {
+enum ChallengeState {
+    None,
+    Open,
+    Answered,
+    Upheld
+}
+
+/// What is settled of a pool.
+struct Settlement {
+    /// Reward of all epochs that stand.
+    uint96 posted;
+    /// Tokens paid in, less what was refunded.
+    uint96 funded;
+    /// How many epochs were posted, disabled ones included.
+    uint24 epochs;
+    /// Unix seconds.
+    uint40 lastPostedAt;
+}
+
+/// An epoch as EpochPosted tells it; whoever uses one hands it in, for only its hash is stored.
+struct EpochRecord {
     bytes32 headerHash;
     bytes32 rewardRoot;
-    uint64 postedAt;
-    /// Units of this epoch alone.
-    uint64 units;
-    /// Units of this epoch and of all before it that stand.
-    uint120 cumulativeUnits;
-    bool isDisabled;
+    uint64 epoch;
+    /// Unix seconds, from when it can be claimed against.
+    uint64 finalAt;
+    /// Reward of this epoch alone, in the token's smallest unit.
+    uint96 reward;
+    /// Reward of this epoch and of all before it that stand.
+    uint96 cumulative;
 }
 
 /// What the operator signs in answer to a receipt: it will be in an epoch's tree by `latestEpoch`.  EIP-712 type
@@ -24,138 +44,150 @@ struct InclusionPromise {
     bytes signature;
 }
 
-enum ChallengeState {
-    None,
-    Open,
-    Answered,
-    Upheld
-}
-
+/// What is stored of a challenge, in one word.
 struct Challenge {
-    uint256 pool;
     address challenger;
-    address contributor;
     /// Unix seconds, until when it may be answered.
-    uint64 answerBy;
+    uint40 answerBy;
     ChallengeState state;
     /// The epoch that answered; should it be disabled, the receipt may be challenged again.
-    uint64 answeredBy;
-    /// The reward that the receipt claims.
-    uint256 amount;
-    /// Binds an answer to the receipt: keccak256 of the leaf's receiptHash, workKey, node, contributor, task, policyVersion.
-    bytes32 identity;
+    uint24 answeredBy;
 }
 
-/// Settlement: one root of all work and one of all rewards per epoch.  Rewards are cumulative for each contributor, so one
-/// proof against any final epoch claims everything up to it.
+/// Escrow and settlement: one root of all work and one of all rewards per epoch.  Rewards are cumulative for each
+/// contributor, so one proof against any final epoch claims everything up to it.
 ///
-/// An epoch can be disabled by the arbiter for `challengeWindow` after it was posted, and is final
-/// `challengeWindow + vetoWindow` after it was posted.  All that is claimed never exceeds the units of the final epochs
-/// times the pool's price, whatever a root may say.
+/// An epoch can be disabled by the arbiter for `challengeWindow` after it was posted, and is final `challengeWindow +
+/// vetoWindow` after it was posted.  All that is claimed never exceeds the reward of the epochs up to the one claimed
+/// against, whatever a root may say, and what is posted never exceeds what the pool was funded with.
 ///
-/// Omission: whoever holds a countersigned receipt that is overdue posts it with OMISSION_BOND in ether.  Anyone may answer
-/// with an inclusion proof within `challengeWindow` and earns the bond; else the receipt's contributor is paid what it
-/// claims from the operator's bond, as far as that reaches, and the challenger has its ether back.
+/// The newest KEPT_EPOCHS epochs are kept, each as one hash.  Pools are refused whose epochs may follow so fast that
+/// one is dropped before it is final and everything promised for it could be challenged and answered.
+///
+/// Omission: whoever holds a countersigned receipt that is overdue posts it with OMISSION_BOND in ether.  Anyone may
+/// answer with an inclusion proof within `challengeWindow` and earns the bond; else the receipt's contributor is paid
+/// what it claims from the operator's bond, as far as that reaches, and the challenger has its ether back.
 interface IEpochLedger {
-    event EpochPosted(
-        uint256 indexed pool,
-        uint64 indexed epoch,
-        bytes32 headerHash,
-        bytes32 workRoot,
-        bytes32 rewardRoot,
-        uint64 leafCount,
-        uint64 units,
-        bytes32 dataHash,
-        bytes32 previousHash
-    );
+    event PoolFunded(uint256 indexed pool, address indexed funder, uint256 amount);
+    event PoolRefunded(uint256 indexed pool, address indexed operator, uint256 amount);
+    event EpochPosted(uint256 indexed pool, uint64 indexed epoch, EpochHeader header, EpochRecord record);
     /// One for each epoch that falls: the one named, and all after it.
-    event EpochDisabled(uint256 indexed pool, uint64 indexed epoch, bytes32 headerHash);
+    event EpochDisabled(uint256 indexed pool, uint64 indexed epoch);
     event RewardClaimed(uint256 indexed pool, uint64 indexed epoch, address indexed contributor, uint256 amount);
-    event OmissionChallenged(
-        uint256 indexed challengeId, uint256 indexed pool, address indexed contributor, bytes32 receiptHash
+    event OmissionChallenged(uint256 indexed pool, bytes32 indexed receiptHash, address indexed contributor);
+    event OmissionAnswered(uint256 indexed pool, bytes32 indexed receiptHash, uint64 epoch, address answerer);
+    event OmissionUpheld(
+        uint256 indexed pool, bytes32 indexed receiptHash, address indexed contributor, uint256 amount
     );
-    event OmissionAnswered(uint256 indexed challengeId, uint256 indexed pool, uint64 epoch, address answerer);
-    event OmissionUpheld(uint256 indexed challengeId, uint256 indexed pool, address indexed contributor, uint256 amount);
 
     error NotOperator(uint256 pool, address account);
     error NotArbiter(uint256 pool, address account);
+    error ZeroAmount();
+    /// The token credited another amount than was sent.
+    error UnsupportedToken(address token);
+    error PoolNotOpen(uint256 pool);
     error PoolNotStarted(uint256 pool);
-    /// At most MAX_OPEN_EPOCHS may be waiting for finality, so that disabling them stays affordable.
-    error TooManyOpenEpochs();
+    error PoolNotClosed(uint256 closesAt);
+    error InsufficientEscrow(uint256 pool, uint256 requested, uint256 available);
+    /// Epochs are posted one after the other.
+    error WrongEpoch(uint256 expected, uint256 actual);
+    error WrongPreviousHash(bytes32 expected, bytes32 actual);
+    error TooManyUnits(uint256 units, uint256 cap);
+    /// The next epoch may be posted from then on.
+    error EpochTooEarly(uint256 availableAt);
+    /// No epoch of the pool that stands and is kept has this record.
     error UnknownEpoch(uint256 pool, uint256 epoch);
-    error EpochIsDisabled(uint256 epoch);
     error WindowClosed(uint256 closedAt);
     error WindowOpen(uint256 closesAt);
     error NotFinal(uint256 finalAt);
     error InvalidProof();
     error NothingToClaim();
-    /// The root promises more than the final epochs' units are worth.
-    error RewardExceedsUnits(uint256 requested, uint256 available);
+    /// All claims together would exceed the reward of the epochs up to this one: the root promises more than there
+    /// is, or others have claimed against newer epochs; use the newest final one.
+    error RewardExceedsEpochs(uint256 claimed, uint256 ceiling);
     error WrongBond(uint256 expected, uint256 actual);
     error InvalidSignature(address account);
     /// The operator still has time to include the receipt.
     error NotOverdue();
+    /// The epochs that could hold the receipt are no longer kept: CHALLENGE_SPAN epochs have passed since it was due.
+    error TooLate();
     error AlreadyChallenged(bytes32 receiptHash);
-    error WrongChallengeState(uint256 challengeId, ChallengeState state);
+    error WrongChallengeState(bytes32 receiptHash, ChallengeState state);
     error WrongHeader();
     error WrongLeaf();
+    /// StakeManager names another ledger.
+    error WrongDeployment();
 
-    /// Posts the next epoch; reverts where the escrow cannot pay its units.  Operator only, also after the pool's end.
-    function post(
-        uint256 pool,
-        bytes32 workRoot,
-        bytes32 rewardRoot,
-        uint64 leafCount,
-        uint64 units,
-        bytes32 dataHash
-    ) external returns (uint64 epoch);
+    /// Adds to a pool's escrow, from anybody's approved tokens, until the pool has ended.
+    function fundPool(uint256 pool, uint256 amount) external;
+
+    /// Returns to the operator what no epoch has promised, once the pool is closed (IPoolRegistry.closesAt).
+    /// Operator only.
+    function refundPool(uint256 pool) external;
+
+    /// Posts the next epoch; reverts where the escrow cannot pay its units.  Operator only, also after the pool's
+    /// end.
+    function post(EpochHeader calldata header) external;
 
     /// Disables an epoch and all after it, and frees what was set aside for them.  Arbiter only.
-    function disableEpoch(uint256 pool, uint64 epoch) external;
+    function disableEpoch(uint256 pool, EpochRecord calldata record) external;
 
-    /// Pays a contributor what it has earned up to a final epoch and not yet received.  Anyone; paid to the contributor.
+    /// Pays a contributor what it has earned up to a final epoch and not yet received.  Anyone; paid to the
+    /// contributor.
     /// @param cumulative All that the contributor ever earned in the pool, as the leaf says.
-    function claim(uint256 pool, uint64 epoch, address contributor, uint256 cumulative, bytes32[] calldata proof)
-        external;
+    function claim(
+        uint256 pool,
+        EpochRecord calldata record,
+        address contributor,
+        uint256 cumulative,
+        bytes32[] calldata proof
+    ) external;
 
-    /// Says that a countersigned receipt is in no epoch.  It is overdue once an epoch after `latestEpoch` could have been
-    /// posted, or, should the operator have stopped, `challengeWindow + vetoWindow` after the receipt's deadline.
-    function challengeOmission(Receipt calldata receipt, InclusionPromise calldata given)
-        external
-        payable
-        returns (uint256 challengeId);
+    /// Says that a countersigned receipt is in no epoch.  It is overdue once an epoch after `latestEpoch` was or
+    /// could have been posted, or, should the operator have stopped, `challengeWindow + vetoWindow` after the
+    /// receipt's deadline.
+    function challengeOmission(Receipt calldata receipt, InclusionPromise calldata given) external payable;
 
     /// Shows that the receipt is in an epoch that stands.
     function answerOmission(
-        uint256 challengeId,
+        Receipt calldata receipt,
+        EpochRecord calldata record,
         EpochHeader calldata header,
         WorkLeaf calldata leaf,
         bytes32[] calldata proof
     ) external;
 
     /// Decides an unanswered challenge after its window.  Anyone.
-    function resolveOmission(uint256 challengeId) external;
+    function resolveOmission(Receipt calldata receipt) external;
 
     /// How many epochs were posted, disabled ones included.
     function epochsOf(uint256 pool) external view returns (uint64);
-    function getEpoch(uint256 pool, uint64 epoch) external view returns (PostedEpoch memory);
-    function isFinal(uint256 pool, uint64 epoch) external view returns (bool);
+
+    /// The header hash of the newest epoch, disabled or not; zero before the first.
+    function headOf(uint256 pool) external view returns (bytes32);
+
+    /// Whether the record is that of an epoch that stands and is kept.
+    function isPosted(uint256 pool, EpochRecord calldata record) external view returns (bool);
+    function getSettlement(uint256 pool) external view returns (Settlement memory);
     function claimedOf(uint256 pool, address contributor) external view returns (uint256);
 
-    /// Units of all epochs that stand.
-    function unitsOf(uint256 pool) external view returns (uint256);
-    function getChallenge(uint256 challengeId) external view returns (Challenge memory);
+    /// Tokens held for the pool now.
+    function escrowOf(uint256 pool) external view returns (uint256);
 
-    /// The EIP-712 struct hash.
-    function hashCountersignature(bytes32 receiptHash, uint64 blockNumber, uint64 latestEpoch)
-        external
-        pure
-        returns (bytes32);
+    /// The part of the escrow that is promised by epochs and unclaimed.
+    function owedOf(uint256 pool) external view returns (uint256);
+    function getChallenge(bytes32 receiptHash) external view returns (Challenge memory);
 
     /// The EIP-712 digest that the operator signs.
     function digestCountersignature(bytes32 receiptHash, uint64 blockNumber, uint64 latestEpoch)
         external
         view
+        returns (bytes32);
+
+    /// The EIP-712 struct hash.
+    function hashCountersignature(bytes32 receiptHash, uint64 blockNumber, uint64 latestEpoch)
+        external
+        pure
         returns (bytes32);
     function hashWorkLeaf(WorkLeaf calldata leaf) external pure returns (bytes32);
     function hashRewardLeaf(uint256 chainId, address ledger, uint256 pool, address contributor, uint256 cumulative)

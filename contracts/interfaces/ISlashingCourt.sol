@@ -11,38 +11,60 @@ enum CaseState {
     Lapsed
 }
 
+/// What is stored of a case, in one word.
 struct Case {
+    /// What is locked, and taken if the case is executed.
+    uint96 amount;
+    /// Unix seconds, until when the arbiter may veto and from when anyone may execute.
+    uint64 vetoUntil;
+    CaseState state;
+    /// Which check failed; a number of the protocol, not of the contracts.
+    uint8 reason;
+}
+
+/// Who is accused of what: names a case.  A receipt's hash fixes the other three, and CaseOpened tells all four.
+struct Accusation {
+    bytes32 receiptHash;
     uint256 pool;
     address node;
     address contributor;
-    bytes32 receiptHash;
-    uint8 reason;
-    CaseState state;
-    /// Unix seconds, until when the arbiter may veto and from when anyone may execute.
-    uint64 vetoUntil;
-    /// Unix seconds, until when the case may be executed; then it lapses.
-    uint64 expiresAt;
-    /// What is locked, and taken if the case is executed.
-    uint256 amount;
 }
 
-/// Due process: a quorum of signed hard verdicts locks stake, the arbiter may veto, then anyone executes.  Who is slashed
-/// has signed the receipt, through its node; who calls earns nothing.
+/// A validator's signed verdict "reject, hard" on the receipt at hand.  The other fields of Verdict follow from the
+/// receipt.
+struct Finding {
+    address validator;
+    /// Unix seconds, until when it may open a case.
+    uint64 deadline;
+    uint64 units;
+    bytes32 evidenceHash;
+    bytes signature;
+}
+
+/// Due process: a quorum of signed hard verdicts locks stake, the arbiter may veto, then anyone executes.  Who is
+/// slashed has signed the receipt, through its node; who calls earns nothing.  A case that nobody executes within
+/// GRACE after the veto window lapses.  Validators whose case was vetoed pay for it from their bonds.
+///
+/// Nodes and validators are plain keys: their signatures are 65 bytes with s in the lower half, else OpenZeppelin's
+/// ECDSA errors come.
 interface ISlashingCourt {
     event CaseOpened(
-        uint256 indexed caseId,
+        bytes32 indexed receiptHash,
         uint256 indexed pool,
         address indexed node,
         address contributor,
-        bytes32 receiptHash,
         uint8 reason,
-        uint256 amount
+        uint256 amount,
+        uint256 vetoUntil
     );
-    event CaseVetoed(uint256 indexed caseId, uint256 indexed pool, address indexed node);
+    event CaseVetoed(bytes32 indexed receiptHash, uint256 indexed pool, address indexed node);
     event CaseExecuted(
-        uint256 indexed caseId, uint256 indexed pool, address indexed node, address contributor, uint256 amount
+        bytes32 indexed receiptHash, uint256 indexed pool, address indexed node, address contributor, uint256 amount
     );
-    event CaseLapsed(uint256 indexed caseId, uint256 indexed pool, address indexed node);
+    event CaseLapsed(bytes32 indexed receiptHash, uint256 indexed pool, address indexed node);
+    event SignerSlashed(
+        bytes32 indexed receiptHash, uint256 indexed pool, address indexed validator, uint256 amount
+    );
     event EquivocationSlashed(
         uint256 indexed pool,
         address indexed node,
@@ -52,45 +74,50 @@ interface ISlashingCourt {
         uint256 amount
     );
 
-    error QuorumNotReached(uint256 verdicts, uint256 quorum);
-    error LengthMismatch(uint256 verdicts, uint256 signatures);
+    error QuorumNotReached(uint256 findings, uint256 quorum);
     /// The receipt has had its case, whatever came of it.
-    error CaseExists(uint256 caseId);
-    /// The verdict is about other work, or gives another reason than the first.
-    error VerdictMismatch(uint256 index);
-    /// Only a reject that is hard opens a case.
-    error NotHardReject(uint256 index);
-    error VerdictExpired(uint256 index);
+    error CaseExists(bytes32 receiptHash);
+    error FindingExpired(uint256 index);
     error NotValidator(uint256 pool, address account);
-    /// Verdicts stand in the ascending order of their validators, which also makes them distinct.
+    /// A verdict has weight only while its signer has enough to lose.
+    error BondTooSmall(address validator, uint256 bond, uint256 required);
+    /// Findings stand in the ascending order of their validators, which also makes them distinct.
     error UnorderedValidators(uint256 index);
+    /// The signature is another account's, or over other fields: other work, reason, outcome, severity, chain or
+    /// contract.
     error InvalidSignature(address account);
     /// The receipt's contributor does not answer for its node.
     error NotLiable(address node, address contributor);
     error NotArbiter(uint256 pool, address account);
-    error WrongCaseState(uint256 caseId, CaseState state);
+    error WrongCaseState(bytes32 receiptHash, CaseState state);
     error WindowClosed(uint256 closedAt);
     error WindowOpen(uint256 closesAt);
     /// The two receipts are not two claims of one node for one slot.
     error NotEquivocation();
-    error AlreadySlashed(uint256 pool, uint256 task, uint256 lease, address node);
+    error AlreadySlashed();
+    /// StakeManager names another court.
+    error WrongDeployment();
 
     /// Opens a case and locks stake.  Anyone who has the signatures.
+    /// @param reason The same in all findings.
     function propose(
         Receipt calldata receipt,
         bytes calldata nodeSignature,
-        Verdict[] calldata verdicts,
-        bytes[] calldata signatures
-    ) external returns (uint256 caseId);
+        uint8 reason,
+        Finding[] calldata findings
+    ) external;
 
     /// Ends a case in the contributor's favour, within the veto window.  Arbiter only.
-    function veto(uint256 caseId) external;
+    function veto(Accusation calldata accusation) external;
 
     /// Burns the locked stake, after the veto window and before the case lapses.  Anyone.
-    function execute(uint256 caseId) external;
+    function execute(Accusation calldata accusation) external;
 
     /// Closes a case that nobody executed in time and frees the stake.  Anyone.
-    function lapse(uint256 caseId) external;
+    function lapse(Accusation calldata accusation) external;
+
+    /// Slashes a validator's bond for a finding on a receipt whose case was vetoed; once for each case.  Anyone.
+    function slashSigner(Accusation calldata accusation, bytes32 workKey, Finding calldata finding) external;
 
     /// Slashes at once for two receipts of one node for one (pool, task, lease) with different work keys.  Anyone.
     function slashForEquivocation(
@@ -100,20 +127,17 @@ interface ISlashingCourt {
         bytes calldata signatureB
     ) external;
 
-    function getCase(uint256 caseId) external view returns (Case memory);
-
-    /// The case of a receipt; 0 where there is none.
-    function caseOf(bytes32 receiptHash) external view returns (uint256);
-
-    /// The EIP-712 struct hash: the `receiptHash` of all other messages.
-    function hashReceipt(Receipt calldata receipt) external pure returns (bytes32);
+    function getCase(Accusation calldata accusation) external view returns (Case memory);
 
     /// The EIP-712 digest that the node signs.
     function digestReceipt(Receipt calldata receipt) external view returns (bytes32);
 
-    /// The EIP-712 struct hash of a verdict.
-    function hashVerdict(Verdict calldata verdict) external pure returns (bytes32);
-
     /// The EIP-712 digest that the validator signs.
     function digestVerdict(Verdict calldata verdict) external view returns (bytes32);
+
+    /// The EIP-712 struct hash: the `receiptHash` of all other messages.
+    function hashReceipt(Receipt calldata receipt) external pure returns (bytes32);
+
+    /// The EIP-712 struct hash of a verdict.
+    function hashVerdict(Verdict calldata verdict) external pure returns (bytes32);
 }

@@ -10,59 +10,70 @@ enum BondKind {
 
 /// Stake on its way out; slashable until it is withdrawn.
 struct Unbonding {
-    uint256 amount;
+    uint128 amount;
     /// Unix seconds, from when it may be withdrawn.
-    uint256 availableAt;
+    uint128 availableAt;
 }
 
-/// Stake that backs an open case.
-struct Lock {
-    uint256 pool;
-    address account;
-    uint256 amount;
-    /// Unix seconds, from when anyone may release it; 0 where there is no lock.
-    uint256 expiresAt;
+/// What one account has in one pool as one kind of bond.
+struct Balance {
+    /// Stake that is not on its way out.
+    uint128 bonded;
+    /// The sum of all unbondings.
+    uint128 leaving;
+}
+
+/// What cases hold and have held of a contributor's stake.
+struct Exposure {
+    /// The part of bonded and leaving stake that backs open cases.
+    uint96 locked;
+    /// What cases locked in the span `takenIn`, whatever became of them.
+    uint96 taken;
+    /// The newest span of `epochLength` in which a case came: block time divided by `epochLength`.
+    uint32 takenIn;
+    /// Cases so far, not counting those that were overturned or lapsed.
+    uint32 strikes;
 }
 
 /// Bonds, for each pool on its own: no case of one pool can reach the stake of another.
 ///
 /// Slashed stake is burned: it goes to the address 0x...dEaD, to which nobody has a key, and never to an account of
-/// operator, validators, arbiter or caller.  The only other way out is to the owner, or, from an operator's bond alone,
-/// to a contributor whose countersigned work was left out of every epoch.
+/// operator, validators, arbiter or caller.  The only other way out is to the owner, or, from an operator's bond
+/// alone, to a contributor whose countersigned work was left out of every epoch.
 ///
-/// Every exit is free of permission: an unbonding matures by itself, a lock expires by itself.
+/// Every exit is free of permission: an unbonding matures by itself, and whoever has stake in a case that nobody
+/// decides ends it with SlashingCourt.lapse.  The operator's bond stays until the pool is closed.
 ///
-/// Deployment, in this order: token; PoolRegistry(admin); NodeRegistry(pools); PolicyRegistry(pools);
-/// StakeManager(pools, admin); EpochLedger(pools, stakes); SlashingCourt(pools, nodes, stakes).  Then the admin grants
-/// PoolRegistry.LEDGER_ROLE and StakeManager.LEDGER_ROLE to EpochLedger and StakeManager.COURT_ROLE to SlashingCourt,
-/// and gives up both admin offices (beginDefaultAdminTransfer(0), then renounceRole in a later block), after which
-/// nobody can ever name another court or ledger.
+/// LEDGER and COURT are fixed at construction: no key can ever name others.  Their addresses follow from the
+/// deployer's nonce, and both check at their own construction that they are the ones named here.
 interface IStakeManager {
     event Staked(uint256 indexed pool, address indexed account, BondKind kind, uint256 amount);
     event StakeUnbonded(
         uint256 indexed pool, address indexed account, BondKind kind, uint256 amount, uint256 availableAt
     );
     event StakeWithdrawn(uint256 indexed pool, address indexed account, BondKind kind, uint256 amount);
-    event StakeLocked(uint256 indexed caseId, uint256 indexed pool, address indexed account, uint256 amount);
-    event StakeReleased(uint256 indexed caseId, uint256 indexed pool, address indexed account, uint256 amount);
     event StakeSlashed(uint256 indexed pool, address indexed account, BondKind kind, uint256 amount);
     event BondPaid(uint256 indexed pool, address indexed operator, address indexed recipient, uint256 amount);
 
     error PoolNotOpen(uint256 pool);
     error ZeroAmount();
+    error NotOperator(uint256 pool, address account);
+    error NotCourt(address account);
+    error NotLedger(address account);
+    /// The token credited another amount than was sent.
     error UnsupportedToken(address token);
     error InsufficientStake(uint256 requested, uint256 available);
     /// An account may have at most MAX_UNBONDINGS on their way, so that slashing cannot be made too costly to run.
     error TooManyUnbondings();
     error NothingToWithdraw();
-    /// An open case holds stake of this account; it ends by decision or expires by itself.
+    /// An open case holds stake of this account; it is decided, or lapses.
     error StakeIsLocked(uint256 amount);
-    error LockExists(uint256 caseId);
-    error NoLock(uint256 caseId);
-    error LockNotExpired(uint256 expiresAt);
-    error LockExpired(uint256 expiresAt);
+    /// The operator's bond backs its promises until the pool is closed.
+    error PoolNotClosed(uint256 closesAt);
+    /// Cases have taken from this contributor what they may within one span; the next begins at `nextAt`.
+    error EpochSlashReached(uint256 nextAt);
 
-    /// Bonds approved tokens of the sender, until the pool has ended.
+    /// Bonds approved tokens of the sender, until the pool has ended.  An operator's bond is the operator's alone.
     function stake(uint256 pool, BondKind kind, uint256 amount) external;
 
     /// Starts the way out for part of the sender's stake; several may be on their way at once.
@@ -71,21 +82,20 @@ interface IStakeManager {
     /// Pays the sender every unbonding that has matured; refused while a case locks stake of the sender.
     function withdraw(uint256 pool, BondKind kind) external;
 
-    /// Locks up to `amount` of a contributor's stake, unbonding included, for a case.  Court only.
-    /// @return locked What is locked: less than `amount` where the free stake is less.
-    function lock(uint256 pool, address account, uint256 amount, uint256 caseId) external returns (uint256 locked);
+    /// Locks a contributor's stake, unbonding included, for a case, and counts a strike.  Court only.
+    /// @param isHeavy Take `slashAmount` whatever the number of strikes.
+    /// @return amount What is locked: at most `slashAmount`, the part of it that light cases take, what is left of
+    /// `slashesPerEpoch` times it in this span, and the stake that no other case holds.
+    function lock(uint256 pool, address account, bool isHeavy) external returns (uint96 amount);
 
-    /// Burns what the case locked, before the lock expires.  Court only.
-    function slash(uint256 caseId) external returns (uint256 amount);
+    /// Burns what a case locked.  Court only.
+    function slash(uint256 pool, address account, uint96 amount) external;
 
-    /// Frees what the case locked.  Court only.
-    function release(uint256 caseId) external;
+    /// Frees what a case locked, and takes its strike back.  Court only.
+    function release(uint256 pool, address account, uint96 amount) external;
 
-    /// Frees what the case locked, once the lock has expired (veto window plus GRACE).  Anyone.
-    function releaseExpired(uint256 caseId) external;
-
-    /// Burns up to `amount` of a contributor's unlocked stake at once, for proven equivocation.  Court only.
-    function slashNow(uint256 pool, address account, uint256 amount) external returns (uint256 slashed);
+    /// Burns up to `signerPenalty` of a validator's bond, for signing a case that was overturned.  Court only.
+    function slashSigner(uint256 pool, address validator) external returns (uint256 amount);
 
     /// Pays up to `amount` from the operator's bond, unbonding included, to a contributor.  Ledger only.
     function payFromOperator(uint256 pool, address recipient, uint256 amount) external returns (uint256 paid);
@@ -93,11 +103,11 @@ interface IStakeManager {
     /// Stake that is not on its way out.
     function stakeOf(uint256 pool, BondKind kind, address account) external view returns (uint256);
 
-    /// Stake on its way out, oldest first.
-    function unbondingsOf(uint256 pool, BondKind kind, address account) external view returns (Unbonding[] memory);
-
     /// A contributor's stake that backs open cases.
     function lockedOf(uint256 pool, address account) external view returns (uint256);
+    function getBalance(uint256 pool, BondKind kind, address account) external view returns (Balance memory);
+    function getExposure(uint256 pool, address contributor) external view returns (Exposure memory);
 
-    function getLock(uint256 caseId) external view returns (Lock memory);
+    /// Stake on its way out, oldest first.
+    function unbondingsOf(uint256 pool, BondKind kind, address account) external view returns (Unbonding[] memory);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity 0.8.30;
 
-import {IEpochLedger} from "../../contracts/interfaces/IEpochLedger.sol";
+import {EpochRecord, IEpochLedger} from "../../contracts/interfaces/IEpochLedger.sol";
 import {World} from "./World.sol";
 
 contract ClaimTest is World {
@@ -13,107 +13,130 @@ contract ClaimTest is World {
         return a < b ? keccak256(bytes.concat(a, b)) : keccak256(bytes.concat(b, a));
     }
 
-    /// Posts an epoch whose tree has two leaves, and returns each one's proof.
+    /// Posts an epoch whose tree has two leaves, and returns its record and each one's proof.
     function post(uint64 units, uint256 toContributor, uint256 toStranger)
         internal
-        returns (bytes32[] memory contributorProof, bytes32[] memory strangerProof)
+        returns (EpochRecord memory record, bytes32[] memory contributorProof, bytes32[] memory strangerProof)
     {
         bytes32 a = leafOf(contributor, toContributor);
         bytes32 b = leafOf(stranger, toStranger);
-        vm.prank(operator);
-        ledger.post(pool, keccak256("work"), pair(a, b), 2, units, keccak256("data"));
+        record = post(pair(a, b), units);
         contributorProof = new bytes32[](1);
         strangerProof = new bytes32[](1);
         contributorProof[0] = b;
         strangerProof[0] = a;
     }
 
-    function test_Claim_PaysTheContributorWhoeverSends() public {
-        (bytes32[] memory mine,) = post(100, 120, 180);
+    function refuse(bytes memory reason, EpochRecord memory record, address who, uint256 amount, bytes32[] memory proof)
+        internal
+    {
+        vm.expectRevert(reason);
+        ledger.claim(pool, record, who, amount, proof);
+    }
+
+    function test_WhenFinal_ItPaysTheContributorWhoeverSends() public {
+        (EpochRecord memory record, bytes32[] memory mine,) = post(100, 120, 180);
         vm.warp(START + 20);
         vm.expectEmit();
         emit IEpochLedger.RewardClaimed(pool, 0, contributor, 120);
         vm.prank(trainer);
-        ledger.claim(pool, 0, contributor, 120, mine);
+        ledger.claim(pool, record, contributor, 120, mine);
         assertEq(token.balanceOf(contributor), 120);
         assertEq(token.balanceOf(trainer), 0);
         assertEq(ledger.claimedOf(pool, contributor), 120);
-        assertEq(pools.owedOf(pool), 180);
-        assertEq(pools.escrowOf(pool), 999_880);
-        vm.expectRevert(abi.encodeWithSelector(IEpochLedger.NothingToClaim.selector));
-        ledger.claim(pool, 0, contributor, 120, mine);
+        assertEq(ledger.owedOf(pool), 180);
+        assertEq(ledger.escrowOf(pool), 999_880);
+        refuse(abi.encodeWithSelector(IEpochLedger.NothingToClaim.selector), record, contributor, 120, mine);
     }
 
-    function test_Claim_IsCumulative() public {
-        (bytes32[] memory first,) = post(100, 120, 180);
-        (bytes32[] memory second,) = post(50, 200, 250);
-        vm.warp(START + 20);
-        ledger.claim(pool, 0, contributor, 120, first);
-        ledger.claim(pool, 1, contributor, 200, second);
+    function test_WhenClaimedBefore_ItPaysTheRest() public {
+        (EpochRecord memory older, bytes32[] memory first,) = post(100, 120, 180);
+        vm.warp(START + 1);
+        (EpochRecord memory newer, bytes32[] memory second,) = post(50, 200, 250);
+        vm.warp(START + 21);
+        ledger.claim(pool, older, contributor, 120, first);
+        ledger.claim(pool, newer, contributor, 200, second);
         assertEq(token.balanceOf(contributor), 200);
-        vm.expectRevert(abi.encodeWithSelector(IEpochLedger.NothingToClaim.selector));
-        ledger.claim(pool, 0, contributor, 120, first);
+        refuse(abi.encodeWithSelector(IEpochLedger.NothingToClaim.selector), older, contributor, 120, first);
     }
 
-    function test_Claim_OlderRootStillPaysAfterNewerClaims() public {
-        (bytes32[] memory mine,) = post(40, 120, 0);
-        (, bytes32[] memory its) = post(60, 120, 180);
-        vm.warp(START + 20);
-        ledger.claim(pool, 1, stranger, 180, its);
-        ledger.claim(pool, 0, contributor, 120, mine);
-        assertEq(token.balanceOf(contributor), 120);
-        assertEq(token.balanceOf(stranger), 180);
-        assertEq(pools.owedOf(pool), 0);
+    /// 180 of 300 are claimed against the newer epoch; the older one is worth 120 in all.
+    function test_WhenOthersClaimedAgainstANewerEpoch_ItAsksForThatOne() public {
+        (EpochRecord memory older, bytes32[] memory mine,) = post(40, 120, 0);
+        vm.warp(START + 1);
+        (EpochRecord memory newer, bytes32[] memory mineToo, bytes32[] memory its) = post(60, 120, 180);
+        vm.warp(START + 21);
+        ledger.claim(pool, newer, stranger, 180, its);
+        bytes memory reason = abi.encodeWithSelector(IEpochLedger.RewardExceedsEpochs.selector, 300, 120);
+        refuse(reason, older, contributor, 120, mine);
+        ledger.claim(pool, newer, contributor, 120, mineToo);
+        assertEq(ledger.owedOf(pool), 0);
     }
 
-    function test_Claim_WaitsForFinality() public {
-        (bytes32[] memory mine,) = post(100, 120, 180);
+    function test_WhenNotFinal_ItReverts() public {
+        (EpochRecord memory record, bytes32[] memory mine,) = post(100, 120, 180);
         vm.warp(START + 19);
-        vm.expectRevert(abi.encodeWithSelector(IEpochLedger.NotFinal.selector, START + 20));
-        ledger.claim(pool, 0, contributor, 120, mine);
+        bytes memory reason = abi.encodeWithSelector(IEpochLedger.NotFinal.selector, START + 20);
+        refuse(reason, record, contributor, 120, mine);
     }
 
-    function test_Claim_RefusesDisabledAndUnknownEpochs() public {
-        (bytes32[] memory mine,) = post(100, 120, 180);
+    function test_WhenTheRecordIsAltered_ItReverts() public {
+        (EpochRecord memory record, bytes32[] memory mine,) = post(100, 120, 180);
+        vm.warp(START + 20);
+        bytes memory unknown = abi.encodeWithSelector(IEpochLedger.UnknownEpoch.selector, pool, 0);
+        record.finalAt -= 1;
+        refuse(unknown, record, contributor, 120, mine);
+        record.finalAt += 1;
+        record.cumulative += 1;
+        refuse(unknown, record, contributor, 120, mine);
+        record.cumulative -= 1;
+        record.rewardRoot = leafOf(contributor, 120);
+        refuse(unknown, record, contributor, 120, new bytes32[](0));
+        record.epoch = 256;
+        unknown = abi.encodeWithSelector(IEpochLedger.UnknownEpoch.selector, pool, 256);
+        refuse(unknown, record, contributor, 120, mine);
+    }
+
+    function test_WhenTheEpochIsDisabled_ItReverts() public {
+        (EpochRecord memory record, bytes32[] memory mine,) = post(100, 120, 180);
         vm.prank(arbiter);
-        ledger.disableEpoch(pool, 0);
+        ledger.disableEpoch(pool, record);
         vm.warp(START + 20);
-        vm.expectRevert(abi.encodeWithSelector(IEpochLedger.EpochIsDisabled.selector, 0));
-        ledger.claim(pool, 0, contributor, 120, mine);
-        vm.expectRevert(abi.encodeWithSelector(IEpochLedger.UnknownEpoch.selector, pool, 1));
-        ledger.claim(pool, 1, contributor, 120, mine);
+        bytes memory unknown = abi.encodeWithSelector(IEpochLedger.UnknownEpoch.selector, pool, 0);
+        refuse(unknown, record, contributor, 120, mine);
     }
 
-    function test_Claim_RefusesOtherAmountsAccountsAndProofs() public {
-        (bytes32[] memory mine, bytes32[] memory its) = post(100, 120, 180);
+    function test_WhenTheEpochIsAnotherPools_ItReverts() public {
+        (EpochRecord memory record, bytes32[] memory mine,) = post(100, 120, 180);
+        uint256 other = makePool(makeTerms());
+        give(operator, other, 1000);
         vm.warp(START + 20);
-        vm.expectRevert(abi.encodeWithSelector(IEpochLedger.InvalidProof.selector));
-        ledger.claim(pool, 0, contributor, 121, mine);
-        vm.expectRevert(abi.encodeWithSelector(IEpochLedger.InvalidProof.selector));
-        ledger.claim(pool, 0, stranger, 120, mine);
-        vm.expectRevert(abi.encodeWithSelector(IEpochLedger.InvalidProof.selector));
-        ledger.claim(pool, 0, contributor, 120, its);
+        vm.expectRevert(abi.encodeWithSelector(IEpochLedger.UnknownEpoch.selector, other, 0));
+        ledger.claim(other, record, contributor, 120, mine);
     }
 
-    function test_Claim_NeverExceedsTheUnitsOfFinalEpochs() public {
-        (bytes32[] memory mine, bytes32[] memory its) = post(10, 29, 2);
-        post(1000, 29, 2971);
+    function test_WhenAmountAccountOrProofIsAnothers_ItReverts() public {
+        (EpochRecord memory record, bytes32[] memory mine, bytes32[] memory its) = post(100, 120, 180);
         vm.warp(START + 20);
-        ledger.claim(pool, 0, contributor, 29, mine);
-        vm.expectRevert(abi.encodeWithSelector(IEpochLedger.RewardExceedsUnits.selector, 2, 1));
-        ledger.claim(pool, 0, stranger, 2, its);
+        bytes memory reason = abi.encodeWithSelector(IEpochLedger.InvalidProof.selector);
+        refuse(reason, record, contributor, 121, mine);
+        refuse(reason, record, stranger, 120, mine);
+        refuse(reason, record, contributor, 120, its);
+        refuse(reason, record, contributor, 120, new bytes32[](0));
     }
 
-    function test_Claim_NeverExceedsUnitsWhateverTheRootSays(uint64 units, uint256 promised) public {
+    function test_WhateverTheRootSays_ItNeverExceedsTheEpochs(uint64 units, uint256 promised) public {
         units = uint64(bound(units, 0, 300_000));
         promised = bound(promised, 1, 2_000_000);
-        (bytes32[] memory mine,) = post(units, promised, 0);
+        (EpochRecord memory record, bytes32[] memory mine,) = post(units, promised, 0);
         vm.warp(START + 20);
         uint256 worth = uint256(units) * 3;
         if (promised > worth) {
-            vm.expectRevert(abi.encodeWithSelector(IEpochLedger.RewardExceedsUnits.selector, promised, worth));
+            vm.expectRevert(
+                abi.encodeWithSelector(IEpochLedger.RewardExceedsEpochs.selector, promised, worth)
+            );
         }
-        ledger.claim(pool, 0, contributor, promised, mine);
+        ledger.claim(pool, record, contributor, promised, mine);
         assertEq(token.balanceOf(contributor), promised > worth ? 0 : promised);
     }
 }

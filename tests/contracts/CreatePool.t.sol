@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity 0.8.30;
 
+import {Pausable} from "@openzeppelin/contracts/utils/Pausable.sol";
 import {IPoolRegistry, PoolState, PoolTerms} from "../../contracts/interfaces/IPoolRegistry.sol";
 import {World} from "./World.sol";
 
 contract CreatePoolTest is World {
-    function test_CreatePool_KeepsTermsAndOffices() public {
+    function refuse(PoolTerms memory terms, bytes memory reason) internal {
+        vm.expectRevert(reason);
+        pools.createPool(terms, validators, PARAMS);
+    }
+
+    function test_WhenTermsAreValid_ItKeepsTermsAndOffices() public {
         vm.expectEmit();
         emit IPoolRegistry.PoolCreated(2, stranger, keccak256(bytes(PARAMS)), PARAMS);
         vm.prank(stranger);
@@ -14,9 +20,11 @@ contract CreatePoolTest is World {
         assertEq(created, 2);
         assertEq(pools.poolCount(), 2);
         assertEq(pools.operatorOf(created), stranger);
+        assertEq(pools.arbiterOf(created), arbiter);
+        assertEq(pools.tokenOf(created), address(token));
         assertTrue(pools.stateOf(created) == PoolState.Created);
-        PoolTerms memory terms = pools.getTerms(created);
-        assertEq(keccak256(abi.encode(terms)), keccak256(abi.encode(makeTerms())));
+        assertTrue(pools.isOpen(created));
+        assertEq(keccak256(abi.encode(pools.getTerms(created))), keccak256(abi.encode(makeTerms())));
         assertEq(pools.getValidators(created).length, 3);
         for (uint256 i = 0; i < 3; ++i) {
             assertTrue(pools.isValidator(created, validators[i]));
@@ -24,59 +32,130 @@ contract CreatePoolTest is World {
         assertTrue(!pools.isValidator(created, stranger));
     }
 
-    function test_CreatePool_RefusesOtherParams() public {
+    function test_WhenParamsAreOthers_ItReverts() public {
+        bytes32 expected = keccak256(bytes(PARAMS));
         vm.expectRevert(
-            abi.encodeWithSelector(
-                IPoolRegistry.ParamsMismatch.selector, keccak256(bytes(PARAMS)), keccak256("other")
-            )
+            abi.encodeWithSelector(IPoolRegistry.ParamsMismatch.selector, expected, keccak256("other"))
         );
         pools.createPool(makeTerms(), validators, "other");
     }
 
-    function test_CreatePool_RefusesQuorumOfZeroOrAboveValidators() public {
+    function test_WhenQuorumIsZeroOrAboveValidators_ItReverts() public {
         PoolTerms memory terms = makeTerms();
         terms.quorum = 0;
-        vm.expectRevert(abi.encodeWithSelector(IPoolRegistry.InvalidQuorum.selector, 0, 3));
-        pools.createPool(terms, validators, PARAMS);
+        refuse(terms, abi.encodeWithSelector(IPoolRegistry.InvalidQuorum.selector, 0, 3));
         terms.quorum = 4;
-        vm.expectRevert(abi.encodeWithSelector(IPoolRegistry.InvalidQuorum.selector, 4, 3));
-        pools.createPool(terms, validators, PARAMS);
+        refuse(terms, abi.encodeWithSelector(IPoolRegistry.InvalidQuorum.selector, 4, 3));
         terms.quorum = 3;
         assertEq(pools.createPool(terms, validators, PARAMS), 2);
     }
 
-    function test_CreatePool_RefusesUnbondShorterThanOtherWindows(uint32 challenge, uint32 veto, uint32 unbond) public {
+    function test_WhenValidatorsAreTooMany_ItReverts() public {
+        address[] memory many = new address[](33);
+        for (uint256 i = 0; i < 33; ++i) {
+            many[i] = address(uint160(1000 + i));
+        }
+        vm.expectRevert(abi.encodeWithSelector(IPoolRegistry.InvalidQuorum.selector, 2, 33));
+        pools.createPool(makeTerms(), many, PARAMS);
+    }
+
+    function test_WhenUnbondIsShorterThanOtherWindows_ItReverts(uint256 challenge, uint256 veto, uint256 unbonding)
+        public
+    {
         PoolTerms memory terms = makeTerms();
-        (terms.challengeWindow, terms.vetoWindow, terms.unbondWindow) = (challenge, veto, unbond);
-        uint256 required = uint256(challenge) + veto;
-        if (unbond < required) {
-            vm.expectRevert(abi.encodeWithSelector(IPoolRegistry.UnbondWindowTooShort.selector, unbond, required));
+        terms.challengeWindow = uint24(bound(challenge, 1, 30 days));
+        terms.vetoWindow = uint24(bound(veto, 1, 30 days));
+        terms.unbondWindow = uint24(bound(unbonding, 1, 180 days));
+        terms.epochLength = 30 days;
+        uint256 required = uint256(terms.challengeWindow) + terms.vetoWindow;
+        if (terms.unbondWindow < required) {
+            vm.expectRevert(
+                abi.encodeWithSelector(IPoolRegistry.UnbondWindowTooShort.selector, terms.unbondWindow, required)
+            );
         }
         pools.createPool(terms, validators, PARAMS);
     }
 
-    function test_CreatePool_RefusesZeroAddresses() public {
+    function test_WhenAWindowIsZeroOrTooLong_ItReverts() public {
+        PoolTerms memory terms = makeTerms();
+        terms.challengeWindow = 0;
+        refuse(terms, abi.encodeWithSelector(IPoolRegistry.InvalidWindow.selector, 0));
+        terms = makeTerms();
+        terms.vetoWindow = 0;
+        refuse(terms, abi.encodeWithSelector(IPoolRegistry.InvalidWindow.selector, 0));
+        terms = makeTerms();
+        terms.unbondWindow = 0;
+        refuse(terms, abi.encodeWithSelector(IPoolRegistry.InvalidWindow.selector, 0));
+        terms = makeTerms();
+        terms.challengeWindow = 30 days + 1;
+        refuse(terms, abi.encodeWithSelector(IPoolRegistry.InvalidWindow.selector, 30 days + 1));
+        terms = makeTerms();
+        terms.vetoWindow = 30 days + 1;
+        refuse(terms, abi.encodeWithSelector(IPoolRegistry.InvalidWindow.selector, 30 days + 1));
+        terms = makeTerms();
+        terms.unbondWindow = 180 days + 1;
+        refuse(terms, abi.encodeWithSelector(IPoolRegistry.InvalidWindow.selector, 180 days + 1));
+    }
+
+    /// 4 x (challenge + veto) seconds must fit into 256 epochs: 4 x 3,201 = 12,804 = 50 x 256 + 4.
+    function test_WhenEpochsFollowTooFast_ItReverts() public {
+        PoolTerms memory terms = makeTerms();
+        (terms.challengeWindow, terms.vetoWindow, terms.unbondWindow) = (3000, 201, 4000);
+        terms.epochLength = 50;
+        refuse(terms, abi.encodeWithSelector(IPoolRegistry.InvalidEpochLength.selector, 50, 51));
+        terms.epochLength = 30 days + 1;
+        refuse(terms, abi.encodeWithSelector(IPoolRegistry.InvalidEpochLength.selector, 30 days + 1, 51));
+        terms.epochLength = 51;
+        assertEq(pools.createPool(terms, validators, PARAMS), 2);
+    }
+
+    function test_WhenSlashTermsBreakAnInvariant_ItReverts() public {
+        bytes memory reason = abi.encodeWithSelector(IPoolRegistry.InvalidSlash.selector);
+        PoolTerms memory terms = makeTerms();
+        terms.lightSlashBps = 10_001;
+        refuse(terms, reason);
+        terms = makeTerms();
+        terms.slashAmount = 101;
+        refuse(terms, reason);
+        terms = makeTerms();
+        terms.slashesPerEpoch = 0;
+        refuse(terms, reason);
+        terms = makeTerms();
+        terms.signerPenalty = 21;
+        refuse(terms, reason);
+    }
+
+    function test_WhenAnAddressIsZero_ItReverts() public {
         bytes memory reason = abi.encodeWithSelector(IPoolRegistry.ZeroAddress.selector);
         PoolTerms memory terms = makeTerms();
         terms.trainer = address(0);
-        vm.expectRevert(reason);
-        pools.createPool(terms, validators, PARAMS);
+        refuse(terms, reason);
         terms = makeTerms();
         terms.arbiter = address(0);
-        vm.expectRevert(reason);
-        pools.createPool(terms, validators, PARAMS);
+        refuse(terms, reason);
         terms = makeTerms();
         terms.token = address(0);
-        vm.expectRevert(reason);
-        pools.createPool(terms, validators, PARAMS);
+        refuse(terms, reason);
         validators[1] = address(0);
-        vm.expectRevert(reason);
-        pools.createPool(makeTerms(), validators, PARAMS);
+        refuse(makeTerms(), reason);
     }
 
-    function test_CreatePool_RefusesDuplicateValidators() public {
+    function test_WhenTheArbiterHoldsAnotherOffice_ItReverts() public {
+        bytes memory reason = abi.encodeWithSelector(IPoolRegistry.OfficeConflict.selector, arbiter);
+        vm.prank(arbiter);
+        refuse(makeTerms(), reason);
+        validators[2] = arbiter;
+        refuse(makeTerms(), reason);
+    }
+
+    function test_WhenAValidatorIsNamedTwice_ItReverts() public {
         validators[2] = validators[0];
-        vm.expectRevert(abi.encodeWithSelector(IPoolRegistry.DuplicateValidator.selector, validators[0]));
-        pools.createPool(makeTerms(), validators, PARAMS);
+        refuse(makeTerms(), abi.encodeWithSelector(IPoolRegistry.DuplicateValidator.selector, validators[0]));
+    }
+
+    function test_WhenPaused_ItReverts() public {
+        vm.prank(admin);
+        pools.pause();
+        refuse(makeTerms(), abi.encodeWithSelector(Pausable.EnforcedPause.selector));
     }
 }

@@ -3,7 +3,6 @@ pragma solidity 0.8.30;
 
 import {Receipt} from "../../contracts/interfaces/ICoveyTypes.sol";
 import {ISlashingCourt} from "../../contracts/interfaces/ISlashingCourt.sol";
-import {BondKind} from "../../contracts/interfaces/IStakeManager.sol";
 import {World} from "./World.sol";
 
 contract EquivocationTest is World {
@@ -23,7 +22,7 @@ contract EquivocationTest is World {
         court.slashForEquivocation(a, first, b, second);
     }
 
-    function test_SlashForEquivocation_AtOnceAndOnceForEachSlot() public {
+    function test_WhenTwoReceiptsContradict_ItSlashesAtOnceAndOnce() public {
         bytes memory first = signReceipt(a);
         bytes memory second = signReceipt(b);
         vm.expectEmit();
@@ -31,9 +30,10 @@ contract EquivocationTest is World {
         vm.prank(stranger);
         court.slashForEquivocation(a, first, b, second);
         assertEq(token.balanceOf(stakes.BURN()), 60);
-        assertEq(stakes.stakeOf(pool, BondKind.CONTRIBUTOR, contributor), 40);
+        assertEq(stakeOf(contributor), 40);
+        assertEq(token.balanceOf(stranger), 0);
 
-        bytes memory reason = abi.encodeWithSelector(ISlashingCourt.AlreadySlashed.selector, pool, 1, 9, node);
+        bytes memory reason = abi.encodeWithSelector(ISlashingCourt.AlreadySlashed.selector);
         vm.expectRevert(reason);
         court.slashForEquivocation(b, second, a, first);
         b.workKey = keccak256("three");
@@ -42,12 +42,12 @@ contract EquivocationTest is World {
         court.slashForEquivocation(a, first, b, second);
     }
 
-    function test_SlashForEquivocation_InTheOtherOrder() public {
+    function test_WhenInTheOtherOrder_ItSlashesToo() public {
         court.slashForEquivocation(b, signReceipt(b), a, signReceipt(a));
         assertEq(token.balanceOf(stakes.BURN()), 60);
     }
 
-    function test_SlashForEquivocation_RefusesSameFileAndOtherSlots() public {
+    function test_WhenFilesAgreeOrSlotsDiffer_ItReverts() public {
         b.workKey = a.workKey;
         b.units = 51;
         refuse();
@@ -67,7 +67,7 @@ contract EquivocationTest is World {
         refuse();
     }
 
-    function test_SlashForEquivocation_RefusesForgedSignatures() public {
+    function test_WhenASignatureIsForged_ItReverts() public {
         bytes memory first = signReceipt(a);
         bytes memory forged = sign(STRANGER_KEY, court.digestReceipt(b));
         vm.expectRevert(abi.encodeWithSelector(ISlashingCourt.InvalidSignature.selector, node));
@@ -76,12 +76,20 @@ contract EquivocationTest is World {
         court.slashForEquivocation(a, first, b, first);
     }
 
-    function test_SlashForEquivocation_CannotFrameAContributorWhoNeverVouched() public {
+    function test_WhenTheContributorNeverVouched_ItReverts() public {
         a.contributor = stranger;
         b.contributor = stranger;
         bytes memory first = signReceipt(a);
         bytes memory second = signReceipt(b);
         vm.expectRevert(abi.encodeWithSelector(ISlashingCourt.NotLiable.selector, node, stranger));
         court.slashForEquivocation(a, first, b, second);
+    }
+
+    function test_WhenACaseHoldsStake_ItTakesTheRest() public {
+        openCase(3);
+        court.slashForEquivocation(a, signReceipt(a), b, signReceipt(b));
+        assertEq(token.balanceOf(stakes.BURN()), 40);
+        assertEq(stakeOf(contributor), 60);
+        assertEq(stakes.lockedOf(pool, contributor), 60);
     }
 }

@@ -1,176 +1,111 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity 0.8.30;
 
-import {BondKind, IStakeManager, Lock, Unbonding} from "../../contracts/interfaces/IStakeManager.sol";
+import {PoolTerms} from "../../contracts/interfaces/IPoolRegistry.sol";
+import {BondKind, IStakeManager} from "../../contracts/interfaces/IStakeManager.sol";
 import {World} from "./World.sol";
 
-/// lock, slash, release, releaseExpired, slashNow and payFromOperator; this test has the court's and ledger's roles.
+/// StakeManager.lock and release, called as the court.
 contract LockTest is World {
-    uint256 internal constant CASE = 77;
-    address internal constant BURN = 0x000000000000000000000000000000000000dEaD;
-
-    function setUp() public override {
-        super.setUp();
-        stakes.grantRole(stakes.COURT_ROLE(), address(this));
-        stakes.grantRole(stakes.LEDGER_ROLE(), address(this));
+    function lock(uint256 to, bool isHeavy) internal returns (uint256) {
+        vm.prank(address(court));
+        return stakes.lock(to, contributor, isHeavy);
     }
 
-    function unbond(uint256 amount) internal {
-        vm.prank(contributor);
-        stakes.unbond(pool, BondKind.CONTRIBUTOR, amount);
+    function makeStrictPool(uint16 lightSlashBps, uint8 strikes, uint8 slashesPerEpoch) internal returns (uint256) {
+        PoolTerms memory terms = makeTerms();
+        terms.lightSlashBps = lightSlashBps;
+        terms.strikes = strikes;
+        terms.slashesPerEpoch = slashesPerEpoch;
+        terms.epochLength = 10;
+        uint256 strict = makePool(terms);
+        bondIn(strict, contributor, BondKind.CONTRIBUTOR, 1000);
+        return strict;
     }
 
-    function test_Lock_BacksTheCaseAndStopsWithdrawal() public {
-        unbond(100);
-        vm.expectEmit();
-        emit IStakeManager.StakeLocked(CASE, pool, contributor, 60);
-        assertEq(stakes.lock(pool, contributor, 60, CASE), 60);
-        Lock memory held = stakes.getLock(CASE);
-        assertEq(held.pool, pool);
-        assertEq(held.account, contributor);
-        assertEq(held.amount, 60);
-        assertEq(held.expiresAt, START + 10 + 1 days);
+    function test_WhenLocked_ItBacksTheCaseAndCountsAStrike() public {
+        assertEq(lock(pool, false), 60);
         assertEq(stakes.lockedOf(pool, contributor), 60);
-        vm.warp(START + 20);
-        vm.expectRevert(abi.encodeWithSelector(IStakeManager.StakeIsLocked.selector, 60));
-        vm.prank(contributor);
-        stakes.withdraw(pool, BondKind.CONTRIBUTOR);
+        assertEq(stakes.getExposure(pool, contributor).strikes, 1);
+        assertEq(stakeOf(contributor), 100);
     }
 
-    function test_Lock_TakesWhatIsFreeAndNoMore() public {
-        assertEq(stakes.lock(pool, contributor, 60, CASE), 60);
-        assertEq(stakes.lock(pool, contributor, 60, CASE + 1), 40);
-        assertEq(stakes.lock(pool, contributor, 60, CASE + 2), 0);
+    function test_WhenLittleIsFree_ItLocksThat() public {
+        assertEq(lock(pool, false), 60);
+        assertEq(lock(pool, false), 40);
+        assertEq(lock(pool, false), 0);
         assertEq(stakes.lockedOf(pool, contributor), 100);
-        vm.expectRevert(abi.encodeWithSelector(IStakeManager.LockExists.selector, CASE));
-        stakes.lock(pool, contributor, 1, CASE);
     }
 
-    function test_Lock_ReachesNoOtherPoolAndNoOtherKind() public {
+    function test_WhenStakeIsLeaving_ItLocksThatToo() public {
+        unbond(100);
+        assertEq(lock(pool, false), 60);
+    }
+
+    function test_ItReachesNoOtherPoolAndNoOtherKind() public {
         bond(contributor, BondKind.VALIDATOR, 500);
-        assertEq(stakes.lock(pool, contributor, 1000, CASE), 100);
-        uint256 other = makePool();
-        assertEq(stakes.lock(other, contributor, 1000, CASE + 1), 0);
+        assertEq(lock(pool, false) + lock(pool, false), 100);
+        uint256 other = makePool(makeTerms());
+        assertEq(lock(other, false), 0);
     }
 
-    function test_Slash_BurnsBondedStakeFirstThenNewestUnbonding() public {
-        unbond(30);
-        vm.warp(START + 5);
-        unbond(50);
-        stakes.lock(pool, contributor, 60, CASE);
+    /// A quarter of 60 for each of two strikes, then all of it; heavy ones take all at once.
+    function test_WhenStrikesAreLeft_ItTakesTheLightPart() public {
+        uint256 strict = makeStrictPool(2500, 2, 4);
+        assertEq(lock(strict, false), 15);
+        assertEq(lock(strict, true), 60);
+        assertEq(lock(strict, false), 60);
+        assertEq(stakes.getExposure(strict, contributor).strikes, 3);
+    }
 
-        vm.expectEmit();
-        emit IStakeManager.StakeSlashed(pool, contributor, BondKind.CONTRIBUTOR, 60);
-        assertEq(stakes.slash(CASE), 60);
+    /// 60 x 3,333 / 10,000 is 19.998: rounding never takes more.
+    function test_WhenTheLightPartIsNotWhole_ItRoundsDown() public {
+        assertEq(lock(makeStrictPool(3333, 1, 4), false), 19);
+    }
 
-        assertEq(token.balanceOf(BURN), 60);
-        assertEq(stakes.stakeOf(pool, BondKind.CONTRIBUTOR, contributor), 0);
-        Unbonding[] memory leaving = stakes.unbondingsOf(pool, BondKind.CONTRIBUTOR, contributor);
-        assertEq(leaving.length, 2);
-        assertEq(leaving[0].amount, 30);
-        assertEq(leaving[1].amount, 10);
+    function test_WhenTheEpochsCapIsReached_ItRevertsUntilTheNext() public {
+        uint256 strict = makeStrictPool(5000, 1, 2);
+        assertEq(lock(strict, false), 30);
+        assertEq(lock(strict, false), 60);
+        assertEq(lock(strict, false), 30);
+        vm.expectRevert(abi.encodeWithSelector(IStakeManager.EpochSlashReached.selector, START + 10));
+        vm.prank(address(court));
+        stakes.lock(strict, contributor, false);
+        vm.warp(START + 9);
+        vm.expectRevert(abi.encodeWithSelector(IStakeManager.EpochSlashReached.selector, START + 10));
+        vm.prank(address(court));
+        stakes.lock(strict, contributor, true);
+        vm.warp(START + 10);
+        assertEq(lock(strict, false), 60);
+        assertEq(stakes.getExposure(strict, contributor).taken, 60);
+    }
+
+    function test_WhenReleased_ItFreesStakeAndTakesTheStrikeBack() public {
+        lock(pool, false);
+        vm.prank(address(court));
+        stakes.release(pool, contributor, 60);
         assertEq(stakes.lockedOf(pool, contributor), 0);
-        vm.warp(START + 25);
-        vm.prank(contributor);
-        stakes.withdraw(pool, BondKind.CONTRIBUTOR);
-        assertEq(token.balanceOf(contributor), 40);
-        assertEq(token.balanceOf(address(stakes)), 0);
+        assertEq(stakes.getExposure(pool, contributor).strikes, 0);
+        assertEq(stakes.getExposure(pool, contributor).taken, 60);
+        assertEq(stakeOf(contributor), 100);
     }
 
-    function test_Slash_RefusesTwiceAndAfterExpiry() public {
-        stakes.lock(pool, contributor, 60, CASE);
-        stakes.lock(pool, contributor, 10, CASE + 1);
-        stakes.slash(CASE);
-        vm.expectRevert(abi.encodeWithSelector(IStakeManager.NoLock.selector, CASE));
-        stakes.slash(CASE);
-        vm.warp(START + 10 + 1 days);
-        vm.expectRevert(abi.encodeWithSelector(IStakeManager.LockExpired.selector, START + 10 + 1 days));
-        stakes.slash(CASE + 1);
-    }
-
-    function test_Release_FreesTheStake() public {
-        stakes.lock(pool, contributor, 60, CASE);
-        vm.expectEmit();
-        emit IStakeManager.StakeReleased(CASE, pool, contributor, 60);
-        stakes.release(CASE);
-        assertEq(stakes.lockedOf(pool, contributor), 0);
-        assertEq(stakes.stakeOf(pool, BondKind.CONTRIBUTOR, contributor), 100);
-        vm.expectRevert(abi.encodeWithSelector(IStakeManager.NoLock.selector, CASE));
-        stakes.release(CASE);
-    }
-
-    function test_ReleaseExpired_ByAnyoneAfterGrace() public {
-        stakes.lock(pool, contributor, 60, CASE);
-        vm.warp(START + 9 + 1 days);
-        vm.expectRevert(abi.encodeWithSelector(IStakeManager.LockNotExpired.selector, START + 10 + 1 days));
-        stakes.releaseExpired(CASE);
-        vm.warp(START + 10 + 1 days);
-        vm.prank(stranger);
-        stakes.releaseExpired(CASE);
-        assertEq(stakes.lockedOf(pool, contributor), 0);
-        vm.expectRevert(abi.encodeWithSelector(IStakeManager.NoLock.selector, CASE));
-        stakes.releaseExpired(CASE);
-    }
-
-    function test_SlashNow_LeavesWhatBacksAnotherCase() public {
-        stakes.lock(pool, contributor, 60, CASE);
-        assertEq(stakes.slashNow(pool, contributor, 60), 40);
-        assertEq(stakes.slash(CASE), 60);
-        assertEq(token.balanceOf(BURN), 100);
-        assertEq(stakes.slashNow(pool, contributor, 60), 0);
-    }
-
-    function test_PayFromOperator_PaysUpToTheBondUnbondingIncluded() public {
-        bond(operator, BondKind.OPERATOR, 50);
-        vm.prank(operator);
-        stakes.unbond(pool, BondKind.OPERATOR, 20);
-        vm.expectEmit();
-        emit IStakeManager.BondPaid(pool, operator, contributor, 40);
-        assertEq(stakes.payFromOperator(pool, contributor, 40), 40);
-        assertEq(stakes.payFromOperator(pool, contributor, 40), 10);
-        assertEq(stakes.payFromOperator(pool, contributor, 40), 0);
-        assertEq(token.balanceOf(contributor), 50);
-        assertEq(stakes.stakeOf(pool, BondKind.OPERATOR, operator), 0);
-    }
-
-    function test_RoleVerbs_RefuseEverybodyElse() public {
-        stakes.lock(pool, contributor, 60, CASE);
-        vm.expectRevert();
-        vm.prank(operator);
-        stakes.lock(pool, contributor, 60, CASE + 1);
-        vm.expectRevert();
-        vm.prank(arbiter);
-        stakes.slash(CASE);
-        vm.expectRevert();
-        vm.prank(contributor);
-        stakes.release(CASE);
-        vm.expectRevert();
-        vm.prank(operator);
-        stakes.slashNow(pool, contributor, 1);
-        vm.expectRevert();
-        vm.prank(operator);
-        stakes.payFromOperator(pool, stranger, 1);
-    }
-
-    function test_Slash_NeverTakesMoreThanStaked(uint256 leaving, uint256 first, uint256 second) public {
-        leaving = bound(leaving, 1, 100);
-        unbond(leaving);
-        uint256 a = stakes.lock(pool, contributor, first % 150, CASE);
-        uint256 b = stakes.lock(pool, contributor, second % 150, CASE + 1);
-        stakes.slash(CASE);
-        stakes.slash(CASE + 1);
-        assertTrue(a + b <= 100);
-        assertEq(token.balanceOf(BURN), a + b);
-        assertEq(token.balanceOf(address(stakes)), 100 - a - b);
-        vm.warp(START + 20);
-        if (a + b < 100) {
-            uint256 rest = 100 - a - b;
-            uint256 bonded = stakes.stakeOf(pool, BondKind.CONTRIBUTOR, contributor);
-            if (bonded < rest) {
-                vm.prank(contributor);
-                stakes.withdraw(pool, BondKind.CONTRIBUTOR);
-            }
-            assertEq(token.balanceOf(contributor) + bonded, rest);
+    function test_WhenCallerIsNotTheCourt_ItReverts() public {
+        address[3] memory callers = [operator, arbiter, address(ledger)];
+        for (uint256 i = 0; i < 3; ++i) {
+            bytes memory reason = abi.encodeWithSelector(IStakeManager.NotCourt.selector, callers[i]);
+            vm.expectRevert(reason);
+            vm.prank(callers[i]);
+            stakes.lock(pool, contributor, true);
+            vm.expectRevert(reason);
+            vm.prank(callers[i]);
+            stakes.release(pool, contributor, 0);
+            vm.expectRevert(reason);
+            vm.prank(callers[i]);
+            stakes.slash(pool, contributor, 0);
+            vm.expectRevert(reason);
+            vm.prank(callers[i]);
+            stakes.slashSigner(pool, validators[0]);
         }
     }
 }

@@ -2,198 +2,239 @@
 pragma solidity 0.8.30;
 
 import {EpochHeader, Receipt, WorkLeaf} from "../../contracts/interfaces/ICoveyTypes.sol";
-import {ChallengeState, IEpochLedger, InclusionPromise} from "../../contracts/interfaces/IEpochLedger.sol";
+import {Challenge, ChallengeState, EpochRecord, IEpochLedger, InclusionPromise} from
+    "../../contracts/interfaces/IEpochLedger.sol";
 import {BondKind} from "../../contracts/interfaces/IStakeManager.sol";
 import {World} from "./World.sol";
 
 /// challengeOmission, answerOmission and resolveOmission.
 contract OmissionTest is World {
+    /// An epoch with a leaf, and the proof that it is there.
+    struct Answer {
+        EpochRecord record;
+        EpochHeader header;
+        WorkLeaf leaf;
+        bytes32[] proof;
+    }
+
     uint256 internal constant BOND = 0.001 ether;
     bytes32 internal constant OTHER_LEAF = keccak256("other leaf");
+    Receipt internal receipt;
+    bytes32 internal receiptHash;
 
     function setUp() public override {
         super.setUp();
-        bond(operator, BondKind.OPERATOR, 1000);
         vm.deal(stranger, 1 ether);
         vm.deal(trainer, 0);
+        receipt = makeReceipt(1, keccak256("file"));
+        receiptHash = court.hashReceipt(receipt);
     }
 
-    function makePromise(Receipt memory receipt, uint64 latestEpoch) internal view returns (InclusionPromise memory) {
+    function makePromise(uint64 latestEpoch) internal view returns (InclusionPromise memory) {
         bytes32 digest = ledger.digestCountersignature(court.hashReceipt(receipt), 5, latestEpoch);
         return InclusionPromise({blockNumber: 5, latestEpoch: latestEpoch, signature: sign(OPERATOR_KEY, digest)});
     }
 
-    function challenge(Receipt memory receipt, InclusionPromise memory given) internal returns (uint256) {
+    function challenge(InclusionPromise memory given) internal {
         vm.prank(stranger);
-        return ledger.challengeOmission{value: BOND}(receipt, given);
+        ledger.challengeOmission{value: BOND}(receipt, given);
     }
 
-    function makeLeaf(Receipt memory receipt) internal view returns (WorkLeaf memory) {
-        return WorkLeaf({
-            receiptHash: court.hashReceipt(receipt),
-            workKey: receipt.workKey,
-            node: node,
-            contributor: contributor,
-            task: receipt.task,
-            policyVersion: 4,
-            outcome: 2,
-            reason: 7,
-            units: 0,
-            evidenceHash: keccak256("evidence")
-        });
+    function refuse(bytes memory reason, InclusionPromise memory given) internal {
+        vm.expectRevert(reason);
+        challenge(given);
+    }
+
+    function makeLeaf(Receipt memory of_) internal view returns (WorkLeaf memory) {
+        bytes32 evidence = keccak256("evidence");
+        return WorkLeaf(court.hashReceipt(of_), of_.workKey, node, contributor, of_.task, 4, 2, 7, 0, evidence);
     }
 
     /// Posts an epoch with the leaf beside another one.
-    function post(WorkLeaf memory leaf) internal returns (EpochHeader memory header, bytes32[] memory proof) {
+    function postLeaf(WorkLeaf memory leaf) internal returns (Answer memory answer) {
         bytes32 hash = ledger.hashWorkLeaf(leaf);
         bytes32 root = hash < OTHER_LEAF
             ? keccak256(bytes.concat(hash, OTHER_LEAF))
             : keccak256(bytes.concat(OTHER_LEAF, hash));
-        uint64 epoch = ledger.epochsOf(pool);
-        bytes32 previous = epoch == 0 ? bytes32(0) : ledger.getEpoch(pool, epoch - 1).headerHash;
-        header = EpochHeader(pool, epoch, root, keccak256("reward"), 2, 0, keccak256("data"), previous);
-        vm.prank(operator);
-        ledger.post(pool, root, keccak256("reward"), 2, 0, keccak256("data"));
-        proof = new bytes32[](1);
-        proof[0] = OTHER_LEAF;
+        answer.header = makeHeader(root, keccak256("reward"), 0);
+        answer.record = postHeader(answer.header);
+        answer.leaf = leaf;
+        answer.proof = new bytes32[](1);
+        answer.proof[0] = OTHER_LEAF;
     }
 
-    function test_ResolveOmission_PaysTheContributorFromTheOperatorsBond() public {
-        Receipt memory receipt = makeReceipt(1, keccak256("file"));
-        post(makeLeaf(makeReceipt(2, keccak256("another"))));
-        InclusionPromise memory given = makePromise(receipt, 0);
+    function postWithout() internal {
+        postLeaf(makeLeaf(makeReceipt(2, keccak256("another"))));
+    }
+
+    function send(Answer memory answer) internal {
+        vm.prank(trainer);
+        ledger.answerOmission(receipt, answer.record, answer.header, answer.leaf, answer.proof);
+    }
+
+    function refuse(bytes memory reason, Answer memory answer) internal {
+        vm.expectRevert(reason);
+        send(answer);
+    }
+
+    function wrongState(ChallengeState state) internal view returns (bytes memory) {
+        return abi.encodeWithSelector(IEpochLedger.WrongChallengeState.selector, receiptHash, state);
+    }
+
+    function test_WhenNobodyAnswers_TheOperatorsBondPaysTheContributor() public {
+        postWithout();
+        InclusionPromise memory given = makePromise(0);
         vm.expectEmit();
-        emit IEpochLedger.OmissionChallenged(1, pool, contributor, court.hashReceipt(receipt));
-        uint256 id = challenge(receipt, given);
+        emit IEpochLedger.OmissionChallenged(pool, receiptHash, contributor);
+        challenge(given);
         assertEq(stranger.balance, 1 ether - BOND);
-        assertEq(ledger.getChallenge(id).amount, 150);
+        Challenge memory open = ledger.getChallenge(receiptHash);
+        assertEq(open.challenger, stranger);
+        assertEq(open.answerBy, START + 10);
+        assertTrue(open.state == ChallengeState.Open);
 
         vm.warp(START + 9);
         vm.expectRevert(abi.encodeWithSelector(IEpochLedger.WindowOpen.selector, START + 10));
-        ledger.resolveOmission(id);
+        ledger.resolveOmission(receipt);
         vm.warp(START + 10);
         vm.expectEmit();
-        emit IEpochLedger.OmissionUpheld(id, pool, contributor, 150);
-        ledger.resolveOmission(id);
+        emit IEpochLedger.OmissionUpheld(pool, receiptHash, contributor, 150);
+        ledger.resolveOmission(receipt);
         assertEq(token.balanceOf(contributor), 150);
         assertEq(stakes.stakeOf(pool, BondKind.OPERATOR, operator), 850);
         assertEq(stranger.balance, 1 ether);
-        assertTrue(ledger.getChallenge(id).state == ChallengeState.Upheld);
 
-        vm.expectRevert(
-            abi.encodeWithSelector(IEpochLedger.WrongChallengeState.selector, id, ChallengeState.Upheld)
-        );
-        ledger.resolveOmission(id);
-        vm.expectRevert(abi.encodeWithSelector(IEpochLedger.AlreadyChallenged.selector, court.hashReceipt(receipt)));
-        challenge(receipt, given);
+        vm.expectRevert(wrongState(ChallengeState.Upheld));
+        ledger.resolveOmission(receipt);
+        refuse(abi.encodeWithSelector(IEpochLedger.AlreadyChallenged.selector, receiptHash), given);
     }
 
-    function test_ResolveOmission_IsCappedByTheBond() public {
-        Receipt memory receipt = makeReceipt(1, keccak256("file"));
+    function test_WhenTheBondIsSmaller_ItPaysTheBondAndNoEscrow() public {
         receipt.units = 400;
-        post(makeLeaf(makeReceipt(2, keccak256("another"))));
-        uint256 id = challenge(receipt, makePromise(receipt, 0));
+        postWithout();
+        challenge(makePromise(0));
         vm.warp(START + 10);
-        ledger.resolveOmission(id);
+        ledger.resolveOmission(receipt);
         assertEq(token.balanceOf(contributor), 1000);
-        assertEq(pools.escrowOf(pool), 1_000_000);
+        assertEq(ledger.escrowOf(pool), 1_000_000);
     }
 
-    function test_ChallengeOmission_WorksWithoutAnyEpoch() public {
-        Receipt memory receipt = makeReceipt(1, keccak256("file"));
-        InclusionPromise memory given = makePromise(receipt, 0);
+    function test_WhenTheOperatorStopped_ItWorksWithoutAnyEpoch() public {
+        InclusionPromise memory given = makePromise(0);
         vm.warp(START + 120);
-        vm.expectRevert(abi.encodeWithSelector(IEpochLedger.NotOverdue.selector));
-        challenge(receipt, given);
+        refuse(abi.encodeWithSelector(IEpochLedger.NotOverdue.selector), given);
         vm.warp(START + 121);
-        uint256 id = challenge(receipt, given);
+        challenge(given);
         vm.warp(START + 131);
-        ledger.resolveOmission(id);
+        ledger.resolveOmission(receipt);
         assertEq(token.balanceOf(contributor), 150);
     }
 
-    function test_ChallengeOmission_RefusesForeignPromisesAndWrongBonds() public {
-        Receipt memory receipt = makeReceipt(1, keccak256("file"));
-        post(makeLeaf(receipt));
-        InclusionPromise memory given = makePromise(receipt, 0);
+    function test_WhenTheBondOrThePromiseIsWrong_ItReverts() public {
+        postWithout();
+        InclusionPromise memory given = makePromise(0);
         vm.expectRevert(abi.encodeWithSelector(IEpochLedger.WrongBond.selector, BOND, 1));
         vm.prank(stranger);
         ledger.challengeOmission{value: 1}(receipt, given);
+        bytes memory forged = abi.encodeWithSelector(IEpochLedger.InvalidSignature.selector, operator);
         given.latestEpoch = 1;
-        vm.expectRevert(abi.encodeWithSelector(IEpochLedger.InvalidSignature.selector, operator));
-        challenge(receipt, given);
+        refuse(forged, given);
         given.latestEpoch = 0;
         receipt.units = 51;
-        vm.expectRevert(abi.encodeWithSelector(IEpochLedger.InvalidSignature.selector, operator));
-        challenge(receipt, given);
+        refuse(forged, given);
         receipt.pool = 99;
-        vm.expectRevert(abi.encodeWithSelector(IEpochLedger.InvalidSignature.selector, address(0)));
-        challenge(receipt, given);
+        refuse(abi.encodeWithSelector(IEpochLedger.InvalidSignature.selector, address(0)), given);
     }
 
-    function test_AnswerOmission_EarnsTheBond() public {
-        Receipt memory receipt = makeReceipt(1, keccak256("file"));
-        WorkLeaf memory leaf = makeLeaf(receipt);
-        (EpochHeader memory header, bytes32[] memory proof) = post(leaf);
-        uint256 id = challenge(receipt, makePromise(receipt, 0));
+    /// Due by epoch 0, so 65 epochs are in time and 66 are not.
+    function test_WhenManyEpochsHavePassed_ItIsTooLate() public {
+        InclusionPromise memory given = makePromise(0);
+        for (uint256 i = 0; i < 66; ++i) {
+            vm.warp(START + i);
+            post(keccak256("reward"), 0);
+        }
+        refuse(abi.encodeWithSelector(IEpochLedger.TooLate.selector), given);
+        challenge(makePromise(1));
+    }
+
+    /// The pool closes at 100; the last challenge leaves ten seconds to answer and ten to decide.
+    function test_WhenThePoolIsAboutToClose_ItIsTooLate() public {
+        postWithout();
+        vm.prank(operator);
+        pools.endPool(pool);
+        InclusionPromise memory given = makePromise(0);
+        vm.warp(START + 80);
+        refuse(abi.encodeWithSelector(IEpochLedger.WindowClosed.selector, START + 80), given);
+        vm.warp(START + 79);
+        challenge(given);
+        vm.warp(START + 89);
+        ledger.resolveOmission(receipt);
+        assertEq(token.balanceOf(contributor), 150);
+    }
+
+    function test_WhenTheLeafIsShown_WhoeverAnswersEarnsTheBond() public {
+        Answer memory answer = postLeaf(makeLeaf(receipt));
+        challenge(makePromise(0));
         vm.expectEmit();
-        emit IEpochLedger.OmissionAnswered(id, pool, 0, trainer);
-        vm.prank(trainer);
-        ledger.answerOmission(id, header, leaf, proof);
+        emit IEpochLedger.OmissionAnswered(pool, receiptHash, 0, trainer);
+        send(answer);
         assertEq(trainer.balance, BOND);
-        assertTrue(ledger.getChallenge(id).state == ChallengeState.Answered);
         vm.warp(START + 10);
-        vm.expectRevert(
-            abi.encodeWithSelector(IEpochLedger.WrongChallengeState.selector, id, ChallengeState.Answered)
-        );
-        ledger.resolveOmission(id);
+        vm.expectRevert(wrongState(ChallengeState.Answered));
+        ledger.resolveOmission(receipt);
         assertEq(stakes.stakeOf(pool, BondKind.OPERATOR, operator), 1000);
+        refuse(abi.encodeWithSelector(IEpochLedger.AlreadyChallenged.selector, receiptHash), makePromise(0));
     }
 
-    function test_AnswerOmission_RefusesWhatDoesNotShowIt() public {
-        Receipt memory receipt = makeReceipt(1, keccak256("file"));
-        WorkLeaf memory leaf = makeLeaf(receipt);
-        (EpochHeader memory header, bytes32[] memory proof) = post(leaf);
-        uint256 id = challenge(receipt, makePromise(receipt, 0));
+    function test_WhenTheAnswerShowsSomethingElse_ItReverts() public {
+        Answer memory answer = postLeaf(makeLeaf(receipt));
+        refuse(wrongState(ChallengeState.None), answer);
+        challenge(makePromise(0));
+        answer.leaf.outcome = 1;
+        refuse(abi.encodeWithSelector(IEpochLedger.InvalidProof.selector), answer);
+        answer.leaf.outcome = 2;
+        answer.leaf.contributor = stranger;
+        refuse(abi.encodeWithSelector(IEpochLedger.WrongLeaf.selector), answer);
+        answer.leaf.contributor = contributor;
+        answer.header.workRoot = ledger.hashWorkLeaf(answer.leaf);
+        refuse(abi.encodeWithSelector(IEpochLedger.WrongHeader.selector), answer);
+        answer.record.headerHash = ledger.hashHeader(answer.header);
+        refuse(abi.encodeWithSelector(IEpochLedger.UnknownEpoch.selector, pool, 0), answer);
+    }
 
-        leaf.outcome = 1;
-        vm.expectRevert(abi.encodeWithSelector(IEpochLedger.InvalidProof.selector));
-        ledger.answerOmission(id, header, leaf, proof);
-        leaf.outcome = 2;
-        leaf.contributor = stranger;
-        vm.expectRevert(abi.encodeWithSelector(IEpochLedger.WrongLeaf.selector));
-        ledger.answerOmission(id, header, leaf, proof);
-        leaf.contributor = contributor;
-        header.workRoot = ledger.hashWorkLeaf(leaf);
-        vm.expectRevert(abi.encodeWithSelector(IEpochLedger.WrongHeader.selector));
-        ledger.answerOmission(id, header, leaf, new bytes32[](0));
-        header.epoch = 1;
-        vm.expectRevert(abi.encodeWithSelector(IEpochLedger.UnknownEpoch.selector, pool, 1));
-        ledger.answerOmission(id, header, leaf, proof);
-        vm.expectRevert(
-            abi.encodeWithSelector(IEpochLedger.WrongChallengeState.selector, id + 1, ChallengeState.None)
-        );
-        ledger.answerOmission(id + 1, header, leaf, proof);
+    function test_WhenAnyFieldOfTheLeafIsAnothers_ItReverts() public {
+        Answer memory answer = postLeaf(makeLeaf(receipt));
+        challenge(makePromise(0));
+        bytes memory reason = abi.encodeWithSelector(IEpochLedger.WrongLeaf.selector);
+        for (uint256 i = 0; i < 5; ++i) {
+            answer.leaf = makeLeaf(receipt);
+            if (i == 0) answer.leaf.receiptHash = keccak256("another");
+            if (i == 1) answer.leaf.workKey = keccak256("another");
+            if (i == 2) answer.leaf.node = stranger;
+            if (i == 3) answer.leaf.task = 2;
+            if (i == 4) answer.leaf.policyVersion = 5;
+            refuse(reason, answer);
+        }
+    }
+
+    function test_WhenTheAnswerIsLate_ItReverts() public {
+        Answer memory answer = postLeaf(makeLeaf(receipt));
+        challenge(makePromise(0));
         vm.warp(START + 10);
-        vm.expectRevert(abi.encodeWithSelector(IEpochLedger.WindowClosed.selector, START + 10));
-        ledger.answerOmission(id, header, leaf, proof);
+        refuse(abi.encodeWithSelector(IEpochLedger.WindowClosed.selector, START + 10), answer);
     }
 
-    function test_AnswerOmission_WithAnEpochThatFallsReopensTheReceipt() public {
-        Receipt memory receipt = makeReceipt(1, keccak256("file"));
-        WorkLeaf memory leaf = makeLeaf(receipt);
-        (EpochHeader memory header, bytes32[] memory proof) = post(leaf);
-        InclusionPromise memory given = makePromise(receipt, 0);
-        uint256 id = challenge(receipt, given);
-        vm.prank(trainer);
-        ledger.answerOmission(id, header, leaf, proof);
+    function test_WhenTheAnsweringEpochFalls_TheReceiptMayBeChallengedAgain() public {
+        Answer memory answer = postLeaf(makeLeaf(receipt));
+        InclusionPromise memory given = makePromise(0);
+        challenge(given);
+        send(answer);
         vm.prank(arbiter);
-        ledger.disableEpoch(pool, 0);
-        uint256 again = challenge(receipt, given);
-        vm.expectRevert(abi.encodeWithSelector(IEpochLedger.EpochIsDisabled.selector, 0));
-        ledger.answerOmission(again, header, leaf, proof);
+        ledger.disableEpoch(pool, answer.record);
+        challenge(given);
+        refuse(abi.encodeWithSelector(IEpochLedger.UnknownEpoch.selector, pool, 0), answer);
         vm.warp(START + 10);
-        ledger.resolveOmission(again);
+        ledger.resolveOmission(receipt);
         assertEq(token.balanceOf(contributor), 150);
     }
 }

@@ -2,7 +2,8 @@
 pragma solidity 0.8.30;
 
 import {Receipt, Verdict} from "../../contracts/interfaces/ICoveyTypes.sol";
-import {Case, CaseState, ISlashingCourt} from "../../contracts/interfaces/ISlashingCourt.sol";
+import {Accusation, Case, CaseState, Finding, ISlashingCourt} from "../../contracts/interfaces/ISlashingCourt.sol";
+import {BondKind} from "../../contracts/interfaces/IStakeManager.sol";
 import {World} from "./World.sol";
 
 contract ProposeTest is World {
@@ -15,128 +16,135 @@ contract ProposeTest is World {
         nodeSignature = signReceipt(receipt);
     }
 
-    function propose(Verdict[] memory verdicts) internal {
-        court.propose(receipt, nodeSignature, verdicts, signVerdicts(verdicts));
-    }
-
-    function expect(bytes memory reason, Verdict[] memory verdicts) internal {
-        bytes[] memory signatures = signVerdicts(verdicts);
+    function refuse(bytes memory reason, Finding[] memory findings) internal {
         vm.expectRevert(reason);
-        court.propose(receipt, nodeSignature, verdicts, signatures);
-    }
-
-    function test_Propose_LocksStakeOfWhoSigned() public {
-        (Verdict[] memory verdicts, bytes[] memory signatures) = makeVerdicts(receipt, 2);
-        vm.expectEmit();
-        emit ISlashingCourt.CaseOpened(1, pool, node, contributor, court.hashReceipt(receipt), 7, 60);
-        vm.prank(stranger);
-        assertEq(court.propose(receipt, nodeSignature, verdicts, signatures), 1);
-
-        Case memory opened = court.getCase(1);
-        assertEq(opened.pool, pool);
-        assertEq(opened.node, node);
-        assertEq(opened.contributor, contributor);
-        assertEq(opened.receiptHash, court.hashReceipt(receipt));
-        assertEq(opened.reason, 7);
-        assertTrue(opened.state == CaseState.Locked);
-        assertEq(opened.vetoUntil, START + 10);
-        assertEq(opened.expiresAt, START + 10 + 1 days);
-        assertEq(opened.amount, 60);
-        assertEq(court.caseOf(court.hashReceipt(receipt)), 1);
-        assertEq(stakes.lockedOf(pool, contributor), 60);
-    }
-
-    function test_Propose_OnceForEachReceipt() public {
-        (Verdict[] memory verdicts,) = makeVerdicts(receipt, 2);
-        propose(verdicts);
-        expect(abi.encodeWithSelector(ISlashingCourt.CaseExists.selector, 1), verdicts);
-        vm.prank(arbiter);
-        court.veto(1);
-        expect(abi.encodeWithSelector(ISlashingCourt.CaseExists.selector, 1), verdicts);
-    }
-
-    function test_Propose_OneMaliciousValidatorLocksNothing() public {
-        (Verdict[] memory verdicts,) = makeVerdicts(receipt, 1);
-        expect(abi.encodeWithSelector(ISlashingCourt.QuorumNotReached.selector, 1, 2), verdicts);
-        Verdict[] memory twice = new Verdict[](2);
-        twice[0] = verdicts[0];
-        twice[1] = verdicts[0];
-        bytes[] memory signatures = new bytes[](2);
-        signatures[0] = sign(validatorKeys[0], court.digestVerdict(twice[0]));
-        signatures[1] = signatures[0];
-        vm.expectRevert(abi.encodeWithSelector(ISlashingCourt.UnorderedValidators.selector, 1));
-        court.propose(receipt, nodeSignature, twice, signatures);
+        court.propose(receipt, nodeSignature, 7, findings);
         assertEq(stakes.lockedOf(pool, contributor), 0);
     }
 
-    function test_Propose_RefusesVerdictsOnOtherWork() public {
-        bytes memory reason = abi.encodeWithSelector(ISlashingCourt.VerdictMismatch.selector, 1);
-        (Verdict[] memory verdicts,) = makeVerdicts(receipt, 2);
-        verdicts[1].pool = 2;
-        expect(reason, verdicts);
-        verdicts[1] = makeVerdict(receipt, 1);
-        verdicts[1].receiptHash = keccak256("another");
-        expect(reason, verdicts);
-        verdicts[1] = makeVerdict(receipt, 1);
-        verdicts[1].workKey = keccak256("another");
-        expect(reason, verdicts);
-        verdicts[1] = makeVerdict(receipt, 1);
-        verdicts[1].reason = 8;
-        expect(reason, verdicts);
+    function forged(address account) internal pure returns (bytes memory) {
+        return abi.encodeWithSelector(ISlashingCourt.InvalidSignature.selector, account);
     }
 
-    function test_Propose_RefusesWhatIsNoHardReject(uint8 outcome, uint8 severity) public {
-        (Verdict[] memory verdicts, bytes[] memory signatures) = makeVerdicts(receipt, 2);
-        verdicts[0].outcome = outcome;
-        verdicts[0].severity = severity;
-        signatures[0] = sign(validatorKeys[0], court.digestVerdict(verdicts[0]));
-        if (outcome != 2 || severity != 2) {
-            vm.expectRevert(abi.encodeWithSelector(ISlashingCourt.NotHardReject.selector, 0));
+    function test_WhenAQuorumSigned_ItLocksStake() public {
+        Finding[] memory findings = makeFindings(receipt, 2);
+        bytes32 receiptHash = court.hashReceipt(receipt);
+        vm.expectEmit();
+        emit ISlashingCourt.CaseOpened(receiptHash, pool, node, contributor, 7, 60, START + 10);
+        vm.prank(stranger);
+        court.propose(receipt, nodeSignature, 7, findings);
+
+        Case memory opened = court.getCase(accuse(receipt));
+        assertEq(opened.amount, 60);
+        assertEq(opened.vetoUntil, START + 10);
+        assertTrue(opened.state == CaseState.Locked);
+        assertEq(opened.reason, 7);
+        assertEq(stakes.lockedOf(pool, contributor), 60);
+        assertEq(token.balanceOf(stranger), 0);
+    }
+
+    function test_WhenAllSigned_ItLocksTheSame() public {
+        court.propose(receipt, nodeSignature, 7, makeFindings(receipt, 3));
+        assertEq(stakes.lockedOf(pool, contributor), 60);
+    }
+
+    function test_WhenTheReceiptHadItsCase_ItReverts() public {
+        Finding[] memory findings = makeFindings(receipt, 2);
+        court.propose(receipt, nodeSignature, 7, findings);
+        bytes memory reason =
+            abi.encodeWithSelector(ISlashingCourt.CaseExists.selector, court.hashReceipt(receipt));
+        vm.expectRevert(reason);
+        court.propose(receipt, nodeSignature, 7, findings);
+        Accusation memory accused = accuse(receipt);
+        vm.prank(arbiter);
+        court.veto(accused);
+        refuse(reason, findings);
+    }
+
+    function test_WhenFewerThanAQuorumSigned_ItReverts() public {
+        Finding[] memory one = makeFindings(receipt, 1);
+        refuse(abi.encodeWithSelector(ISlashingCourt.QuorumNotReached.selector, 1, 2), one);
+        Finding[] memory twice = new Finding[](2);
+        (twice[0], twice[1]) = (one[0], one[0]);
+        refuse(abi.encodeWithSelector(ISlashingCourt.UnorderedValidators.selector, 1), twice);
+    }
+
+    function test_WhenFindingsAreNotInOrder_ItReverts() public {
+        Finding[] memory findings = makeFindings(receipt, 2);
+        (findings[0], findings[1]) = (findings[1], findings[0]);
+        refuse(abi.encodeWithSelector(ISlashingCourt.UnorderedValidators.selector, 1), findings);
+    }
+
+    function test_WhenTheVerdictIsAboutOtherWork_ItReverts() public {
+        Finding[] memory findings = makeFindings(receipt, 2);
+        for (uint256 i = 0; i < 4; ++i) {
+            Verdict memory verdict = makeVerdict(receipt, 1);
+            if (i == 0) verdict.pool = 2;
+            if (i == 1) verdict.receiptHash = keccak256("another");
+            if (i == 2) verdict.workKey = keccak256("another");
+            if (i == 3) verdict.reason = 8;
+            findings[1] = makeFinding(verdict, validatorKeys[1]);
+            refuse(forged(validators[1]), findings);
         }
-        court.propose(receipt, nodeSignature, verdicts, signatures);
     }
 
-    function test_Propose_RefusesExpiredAndUnsignedVerdicts() public {
-        (Verdict[] memory verdicts, bytes[] memory signatures) = makeVerdicts(receipt, 2);
-        verdicts[1].deadline = uint64(START - 1);
-        expect(abi.encodeWithSelector(ISlashingCourt.VerdictExpired.selector, 1), verdicts);
-        verdicts[1] = makeVerdict(receipt, 1);
-        verdicts[1].units = 1;
-        vm.expectRevert(abi.encodeWithSelector(ISlashingCourt.InvalidSignature.selector, validators[1]));
-        court.propose(receipt, nodeSignature, verdicts, signatures);
-        vm.expectRevert(abi.encodeWithSelector(ISlashingCourt.LengthMismatch.selector, 2, 1));
-        court.propose(receipt, nodeSignature, verdicts, new bytes[](1));
+    function test_WhenTheVerdictIsNoHardReject_ItReverts(uint8 outcome, uint8 severity) public {
+        Verdict memory verdict = makeVerdict(receipt, 0);
+        (verdict.outcome, verdict.severity) = (outcome, severity);
+        Finding[] memory findings = makeFindings(receipt, 2);
+        findings[0] = makeFinding(verdict, validatorKeys[0]);
+        if (outcome != 2 || severity != 2) vm.expectRevert(forged(validators[0]));
+        court.propose(receipt, nodeSignature, 7, findings);
     }
 
-    function test_Propose_RefusesReplacedValidators() public {
-        (Verdict[] memory verdicts,) = makeVerdicts(receipt, 2);
-        vm.prank(operator);
-        pools.replaceValidator(pool, validators[0], stranger);
-        expect(abi.encodeWithSelector(ISlashingCourt.NotValidator.selector, pool, validators[0]), verdicts);
+    function test_WhenAVerdictExpired_ItReverts() public {
+        Finding[] memory findings = makeFindings(receipt, 2);
+        Verdict memory verdict = makeVerdict(receipt, 1);
+        verdict.deadline = uint64(START - 1);
+        findings[1] = makeFinding(verdict, validatorKeys[1]);
+        refuse(abi.encodeWithSelector(ISlashingCourt.FindingExpired.selector, 1), findings);
+        findings[1].deadline = uint64(START);
+        refuse(forged(validators[1]), findings);
     }
 
-    function test_Propose_RefusesReceiptsThatTheNodeDidNotSign() public {
-        (Verdict[] memory verdicts, bytes[] memory signatures) = makeVerdicts(receipt, 2);
-        bytes memory forged = sign(STRANGER_KEY, court.digestReceipt(receipt));
-        vm.expectRevert(abi.encodeWithSelector(ISlashingCourt.InvalidSignature.selector, node));
-        court.propose(receipt, forged, verdicts, signatures);
+    function test_WhenTheSignerIsNoValidator_ItReverts() public {
+        Finding[] memory findings = makeFindings(receipt, 2);
+        Verdict memory verdict = makeVerdict(receipt, 1);
+        verdict.validator = address(type(uint160).max);
+        findings[1] = makeFinding(verdict, STRANGER_KEY);
+        bytes4 selector = ISlashingCourt.NotValidator.selector;
+        refuse(abi.encodeWithSelector(selector, pool, verdict.validator), findings);
     }
 
-    function test_Propose_RefusesContributorsWhoAreNotLiable() public {
+    function test_WhenASignersBondIsTooSmall_ItReverts() public {
+        Finding[] memory findings = makeFindings(receipt, 2);
+        vm.prank(validators[1]);
+        stakes.unbond(pool, BondKind.VALIDATOR, 1);
+        refuse(abi.encodeWithSelector(ISlashingCourt.BondTooSmall.selector, validators[1], 19, 20), findings);
+        bond(validators[1], BondKind.VALIDATOR, 1);
+        court.propose(receipt, nodeSignature, 7, findings);
+    }
+
+    function test_WhenTheNodeDidNotSign_ItReverts() public {
+        nodeSignature = sign(STRANGER_KEY, court.digestReceipt(receipt));
+        refuse(forged(node), makeFindings(receipt, 2));
+    }
+
+    function test_WhenTheContributorNeverVouched_ItReverts() public {
         receipt.contributor = stranger;
         nodeSignature = signReceipt(receipt);
-        (Verdict[] memory verdicts,) = makeVerdicts(receipt, 2);
-        expect(abi.encodeWithSelector(ISlashingCourt.NotLiable.selector, node, stranger), verdicts);
+        Finding[] memory findings = makeFindings(receipt, 2);
+        refuse(abi.encodeWithSelector(ISlashingCourt.NotLiable.selector, node, stranger), findings);
     }
 
-    function test_Propose_ReachesAContributorWhoHasJustRemovedItsNode() public {
+    function test_WhenTheNodeWasJustRemoved_ItStillReachesTheContributor() public {
         vm.prank(contributor);
         nodes.removeNode(pool, node);
-        (Verdict[] memory verdicts,) = makeVerdicts(receipt, 2);
+        Finding[] memory findings = makeFindings(receipt, 2);
         vm.warp(START + 21);
-        expect(abi.encodeWithSelector(ISlashingCourt.NotLiable.selector, node, contributor), verdicts);
+        refuse(abi.encodeWithSelector(ISlashingCourt.NotLiable.selector, node, contributor), findings);
         vm.warp(START + 20);
-        propose(verdicts);
+        court.propose(receipt, nodeSignature, 7, findings);
         assertEq(stakes.lockedOf(pool, contributor), 60);
     }
 }

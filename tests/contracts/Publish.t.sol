@@ -10,7 +10,7 @@ contract PublishTest is World {
         policies.publish(pool, step, manifest);
     }
 
-    function test_Publish_KeepsEachStep() public {
+    function test_WhenTheTrainerPublishes_ItKeepsEachStep() public {
         vm.expectEmit();
         emit IPolicyRegistry.PolicyPublished(pool, 0, keccak256("0"));
         publish(0, keccak256("0"));
@@ -23,7 +23,7 @@ contract PublishTest is World {
         policies.policyOf(pool, 2);
     }
 
-    function test_Publish_RefusesGapsRepeatsAndZero(uint64 step) public {
+    function test_WhenTheStepIsNotTheNextOrTheHashIsZero_ItReverts(uint64 step) public {
         publish(0, keccak256("0"));
         if (step != 1) vm.expectRevert(abi.encodeWithSelector(IPolicyRegistry.WrongStep.selector, 1, step));
         publish(step, keccak256("1"));
@@ -32,7 +32,7 @@ contract PublishTest is World {
         publish(next, 0);
     }
 
-    function test_Publish_RefusesOthersAndIdlePools() public {
+    function test_WhenCallerIsNotTrainerOrThePoolIsIdle_ItReverts() public {
         vm.expectRevert(abi.encodeWithSelector(IPolicyRegistry.NotTrainer.selector, pool, operator));
         vm.prank(operator);
         policies.publish(pool, 0, keccak256("0"));

@@ -4,7 +4,6 @@ pragma solidity 0.8.30;
 import {INodeRegistry} from "../../contracts/interfaces/INodeRegistry.sol";
 import {World} from "./World.sol";
 
-/// registerNode and removeNode.
 contract RegisterNodeTest is World {
     uint256 internal constant OTHER_KEY = 0x1D;
     address internal other = vm.addr(OTHER_KEY);
@@ -16,7 +15,7 @@ contract RegisterNodeTest is World {
         nodes.registerNode(to, who, other, deadline, mine, its);
     }
 
-    function test_RegisterNode_BindsAndCountsTheNonce() public {
+    function test_WhenBothSigned_ItBindsAndCountsTheNonce() public {
         vm.expectEmit();
         emit INodeRegistry.NodeRegistered(pool, other, stranger);
         register(pool, stranger, STRANGER_KEY, 0, START);
@@ -27,7 +26,7 @@ contract RegisterNodeTest is World {
         assertTrue(!nodes.isLiable(pool + 1, other, stranger));
     }
 
-    function test_RegisterNode_RefusesExpiredSignatures() public {
+    function test_WhenSignaturesExpired_ItReverts() public {
         bytes32 digest = nodes.digestRegistration(pool, stranger, other, 0, START - 1);
         bytes memory mine = sign(STRANGER_KEY, digest);
         bytes memory its = sign(OTHER_KEY, digest);
@@ -35,7 +34,7 @@ contract RegisterNodeTest is World {
         nodes.registerNode(pool, stranger, other, START - 1, mine, its);
     }
 
-    function test_RegisterNode_RefusesWhenEitherDidNotSign() public {
+    function test_WhenEitherDidNotSign_ItReverts() public {
         bytes32 digest = nodes.digestRegistration(pool, stranger, other, 0, START);
         bytes memory mine = sign(STRANGER_KEY, digest);
         bytes memory its = sign(OTHER_KEY, digest);
@@ -49,22 +48,25 @@ contract RegisterNodeTest is World {
         nodes.registerNode(pool, contributor, other, START, mine, its);
     }
 
-    function test_RegisterNode_RefusesTakenNodeUnknownPoolAndEndedPool() public {
+    function test_WhenNodeIsTakenOrPoolIsNotOpen_ItReverts() public {
         register(pool, stranger, STRANGER_KEY, 0, START);
         bytes32 digest = nodes.digestRegistration(pool, contributor, other, 1, START);
         bytes memory mine = sign(CONTRIBUTOR_KEY, digest);
         bytes memory its = sign(OTHER_KEY, digest);
         vm.expectRevert(abi.encodeWithSelector(INodeRegistry.NodeTaken.selector, pool, other, stranger));
         nodes.registerNode(pool, contributor, other, START, mine, its);
-        vm.expectRevert(abi.encodeWithSelector(INodeRegistry.PoolNotOpen.selector, 99));
-        nodes.registerNode(99, contributor, other, START, mine, its);
         vm.prank(operator);
         pools.endPool(pool);
         vm.expectRevert(abi.encodeWithSelector(INodeRegistry.PoolNotOpen.selector, pool));
         nodes.registerNode(pool, contributor, other, START, mine, its);
+        digest = nodes.digestRegistration(99, contributor, other, 1, START);
+        mine = sign(CONTRIBUTOR_KEY, digest);
+        its = sign(OTHER_KEY, digest);
+        vm.expectRevert(abi.encodeWithSelector(INodeRegistry.PoolNotOpen.selector, 99));
+        nodes.registerNode(99, contributor, other, START, mine, its);
     }
 
-    function test_RegisterNode_OldSignaturesDoNotWorkAgain() public {
+    function test_WhenSignaturesWereUsed_ItReverts() public {
         bytes32 digest = nodes.digestRegistration(pool, stranger, other, 0, START);
         bytes memory mine = sign(STRANGER_KEY, digest);
         bytes memory its = sign(OTHER_KEY, digest);
@@ -75,19 +77,21 @@ contract RegisterNodeTest is World {
         nodes.registerNode(pool, stranger, other, START, mine, its);
     }
 
-    function test_RemoveNode_EndsTheBindingAndLaterTheLiability() public {
-        vm.expectRevert(abi.encodeWithSelector(INodeRegistry.NotContributor.selector, pool, node, stranger));
-        vm.prank(stranger);
-        nodes.removeNode(pool, node);
+    /// Whoever copies a pending registration can only send the same one.
+    function test_WhenAnotherSends_ItBindsTheSamePair() public {
+        bytes32 digest = nodes.digestRegistration(pool, stranger, other, 0, START);
+        bytes memory mine = sign(STRANGER_KEY, digest);
+        bytes memory its = sign(OTHER_KEY, digest);
+        vm.expectRevert(abi.encodeWithSelector(INodeRegistry.InvalidSignature.selector, trainer));
+        vm.prank(trainer);
+        nodes.registerNode(pool, trainer, other, START, mine, its);
+        vm.prank(trainer);
+        nodes.registerNode(pool, stranger, other, START, mine, its);
+        assertEq(nodes.contributorOf(pool, other), stranger);
+    }
 
-        vm.expectEmit();
-        emit INodeRegistry.NodeRemoved(pool, node, contributor);
-        vm.prank(contributor);
-        nodes.removeNode(pool, node);
-        assertEq(nodes.contributorOf(pool, node), address(0));
-        vm.warp(START + 20);
-        assertTrue(nodes.isLiable(pool, node, contributor));
-        vm.warp(START + 21);
-        assertTrue(!nodes.isLiable(pool, node, contributor));
+    function test_WhenTheContributorIsZero_ItReverts() public {
+        vm.expectRevert(abi.encodeWithSelector(INodeRegistry.ZeroAddress.selector));
+        nodes.registerNode(pool, address(0), other, START, "", "");
     }
 }

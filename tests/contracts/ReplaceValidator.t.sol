@@ -1,17 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity 0.8.30;
 
+import {Receipt} from "../../contracts/interfaces/ICoveyTypes.sol";
 import {IPoolRegistry} from "../../contracts/interfaces/IPoolRegistry.sol";
+import {Finding, ISlashingCourt} from "../../contracts/interfaces/ISlashingCourt.sol";
 import {World} from "./World.sol";
 
 contract ReplaceValidatorTest is World {
-    function test_ReplaceValidator_MovesTheOffice() public {
-        vm.expectEmit();
-        emit IPoolRegistry.ValidatorReplaced(pool, validators[1], stranger);
+    function replace(address previous, address current) internal {
         vm.prank(operator);
-        pools.replaceValidator(pool, validators[1], stranger);
+        pools.replaceValidator(pool, previous, current);
+    }
+
+    function test_WhenReplaced_ItTakesPowerAtOnceAndGivesItLater() public {
+        vm.expectEmit();
+        emit IPoolRegistry.ValidatorReplaced(pool, validators[1], stranger, START + 20);
+        replace(validators[1], stranger);
 
         assertTrue(!pools.isValidator(pool, validators[1]));
+        assertTrue(!pools.isValidator(pool, stranger));
+        vm.warp(START + 19);
+        assertTrue(!pools.isValidator(pool, stranger));
+        vm.warp(START + 20);
         assertTrue(pools.isValidator(pool, stranger));
         address[] memory current = pools.getValidators(pool);
         assertEq(current.length, 3);
@@ -20,17 +30,38 @@ contract ReplaceValidatorTest is World {
         assertEq(current[2], validators[2]);
     }
 
-    function test_ReplaceValidator_RefusesOthersStrangersAndDuplicates() public {
-        vm.expectRevert(abi.encodeWithSelector(IPoolRegistry.NotOperator.selector, pool, address(this)));
+    function test_WhenReplaced_ItsVerdictsOpenNoCase() public {
+        Receipt memory receipt = makeReceipt(1, keccak256("file"));
+        Finding[] memory findings = makeFindings(receipt, 2);
+        bytes memory signature = signReceipt(receipt);
+        replace(validators[0], stranger);
+        vm.expectRevert(abi.encodeWithSelector(ISlashingCourt.NotValidator.selector, pool, validators[0]));
+        court.propose(receipt, signature, 7, findings);
+    }
+
+    function test_WhenReplacedAndNamedAgain_ItWaitsLikeANewOne() public {
+        replace(validators[1], stranger);
+        replace(stranger, validators[1]);
+        assertTrue(!pools.isValidator(pool, validators[1]));
+        vm.warp(START + 20);
+        assertTrue(pools.isValidator(pool, validators[1]));
+        assertTrue(!pools.isValidator(pool, stranger));
+    }
+
+    function test_WhenCallerIsNotOperator_ItReverts() public {
+        vm.expectRevert(abi.encodeWithSelector(IPoolRegistry.NotOperator.selector, pool, arbiter));
+        vm.prank(arbiter);
         pools.replaceValidator(pool, validators[0], stranger);
+    }
+
+    function test_WhenNamesAreWrong_ItReverts() public {
         vm.expectRevert(abi.encodeWithSelector(IPoolRegistry.NotValidator.selector, pool, stranger));
-        vm.prank(operator);
-        pools.replaceValidator(pool, stranger, trainer);
+        replace(stranger, trainer);
         vm.expectRevert(abi.encodeWithSelector(IPoolRegistry.DuplicateValidator.selector, validators[2]));
-        vm.prank(operator);
-        pools.replaceValidator(pool, validators[0], validators[2]);
+        replace(validators[0], validators[2]);
         vm.expectRevert(abi.encodeWithSelector(IPoolRegistry.ZeroAddress.selector));
-        vm.prank(operator);
-        pools.replaceValidator(pool, validators[0], address(0));
+        replace(validators[0], address(0));
+        vm.expectRevert(abi.encodeWithSelector(IPoolRegistry.OfficeConflict.selector, arbiter));
+        replace(validators[0], arbiter);
     }
 }

@@ -206,6 +206,17 @@ library VectorData {
         revert("no such vector");
     }
 
+    function manifests(uint256 i) internal pure returns (string memory, bytes32) {
+        if (i == 0) return ('{"files":[{"name":"0.safetensors","sha256":"0x289bdf829b4a3026079a3ea08973b1972d124e7eaf2233c603143dc63b50d257","shards":[{"sha256":"0x289bdf829b4a3026079a3ea08973b1972d124e7eaf2233c603143dc63b50d257","size":5}],"size":5}],"kind":"anchor","pool":3,"step":0,"version":1}', 0x66b8a170642424e4feb66d28018b941e765bafe3f8dde162ef5d0a14401f2939);
+        if (i == 1) return ('{"files":[{"name":"0.safetensors","sha256":"0xc00efe33c067b26684902028a1ff7e6e10b155e351a86e7e3fc1b36c5301eb87","shards":[{"sha256":"0xc00efe33c067b26684902028a1ff7e6e10b155e351a86e7e3fc1b36c5301eb87","size":7}],"size":7},{"name":"1.safetensors","sha256":"0xe3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855","shards":[],"size":0}],"kind":"anchor","pool":3,"step":1,"version":1}', 0x8eef90369ee2f8b4730044924df6fc7c23f3ab82dfc6c01a106ec69a933c1dd7);
+        revert("no such vector");
+    }
+
+    function params(uint256 i) internal pure returns (string memory, bytes32) {
+        if (i == 0) return ('{"cooldown_seconds":5.0,"environment":{"fingerprint":null,"kind":"reasoning_gym","options":{"name":"spell_backward"}},"epoch_leaves":4096,"epoch_seconds":20.0,"group_size":8,"groups_per_step":16,"groups_per_task":2,"judgement_seconds":30.0,"lease_seconds":30.0,"max_staleness":1,"max_steps":null,"max_submission_bytes":4194304,"model":{"compute_dtype":"float32","max_completion_tokens":8,"max_prompt_tokens":512,"temperature":1.0},"name":"vectors","quorum":2,"receipt_seconds":86400.0,"strikes_to_suspend":8,"verification":{"audit_rate":0.1,"exponent_max":3,"logprob_max":0.001,"logprob_mean_max":2e-05,"mantissa_mean_max":0.02,"margin_max":0.0001,"mode":"calibrated","newcomer_submissions":8,"proof_top_k":128,"proof_window":32},"version":1}', 0x000b6194fd4fdc2ba465f29fc42348b73eb01476abd90c198d629e9f22922322);
+        revert("no such vector");
+    }
+
     function reward(uint256 i)
         internal
         pure

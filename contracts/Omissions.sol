@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity 0.8.30;
+
+import {Address} from "@openzeppelin/contracts/utils/Address.sol";
+import {MerkleProof} from "@openzeppelin/contracts/utils/cryptography/MerkleProof.sol";
+import {SignatureChecker} from "@openzeppelin/contracts/utils/cryptography/SignatureChecker.sol";
+import {CoveyTypes} from "./CoveyTypes.sol";
+import {Escrow} from "./Escrow.sol";
+import {EpochHeader, Receipt, WorkLeaf} from "./interfaces/ICoveyTypes.sol";
+import {Challenge, ChallengeState, EpochRecord, InclusionPromise} from "./interfaces/IEpochLedger.sol";
+import {PostingTerms} from "./interfaces/IPoolRegistry.sol";
+import {IStakeManager} from "./interfaces/IStakeManager.sol";
+
+// A window lasts seconds to days, by a pool's choice; who builds a block can shift its time by seconds at most.
+// slither-disable-start timestamp
+/// The part of EpochLedger that keeps epochs and hears challenges: a promised receipt is in an epoch, or the operator
+/// pays.
+abstract contract Omissions is Escrow {
+    uint256 public constant OMISSION_BOND = 0.001 ether;
+    /// The same as PoolRegistry.KEPT_EPOCHS.
+    uint256 public constant KEPT_EPOCHS = 256;
+    /// For so many epochs after it was due a receipt may be challenged.
+    uint256 public constant CHALLENGE_SPAN = KEPT_EPOCHS / 4;
+
+    IStakeManager public immutable STAKES;
+
+    mapping(uint256 pool => mapping(uint256 slot => bytes32)) private _records;
+    mapping(bytes32 receiptHash => Challenge) private _challenges;
+
+    constructor(IStakeManager stakes) {
+        STAKES = stakes;
+    }
+
+    function challengeOmission(Receipt calldata receipt, InclusionPromise calldata given) external payable {
+        if (msg.value != OMISSION_BOND) revert WrongBond(OMISSION_BOND, msg.value);
+        uint256 pool = receipt.pool;
+        bytes32 receiptHash = CoveyTypes.hashReceipt(receipt);
+        PostingTerms memory terms = POOLS.getPostingTerms(pool);
+        bytes32 digest = digestCountersignature(receiptHash, given.blockNumber, given.latestEpoch);
+        // The zero address stands for a pool that does not exist, and signs nothing.
+        if (!SignatureChecker.isValidSignatureNow(terms.operator, digest, given.signature)) {
+            revert InvalidSignature(terms.operator);
+        }
+        _requireOverdue(receipt, given.latestEpoch, terms);
+        if (!_isChallengeable(pool, receiptHash)) revert AlreadyChallenged(receiptHash);
+
+        _challenges[receiptHash] =
+            Challenge(msg.sender, uint40(block.timestamp + terms.challengeWindow), ChallengeState.Open, 0);
+
+        emit OmissionChallenged(pool, receiptHash, receipt.contributor);
+    }
+
+    function answerOmission(
+        Receipt calldata receipt,
+        EpochRecord calldata record,
+        EpochHeader calldata header,
+        WorkLeaf calldata leaf,
+        bytes32[] calldata proof
+    ) external nonReentrant {
+        bytes32 receiptHash = CoveyTypes.hashReceipt(receipt);
+        Challenge storage open = _requireOpen(receiptHash);
+        if (block.timestamp >= open.answerBy) revert WindowClosed(open.answerBy);
+        _requireRecord(receipt.pool, record);
+        if (CoveyTypes.hashHeader(header) != record.headerHash) revert WrongHeader();
+        bool isSameWork = leaf.receiptHash == receiptHash && leaf.workKey == receipt.workKey
+            && leaf.node == receipt.node && leaf.contributor == receipt.contributor && leaf.task == receipt.task
+            && leaf.policyVersion == receipt.policyVersion;
+        if (!isSameWork) revert WrongLeaf();
+        if (!MerkleProof.verifyCalldata(proof, header.workRoot, CoveyTypes.hashWorkLeaf(leaf))) revert InvalidProof();
+
+        open.state = ChallengeState.Answered;
+        open.answeredBy = uint24(record.epoch);
+
+        emit OmissionAnswered(receipt.pool, receiptHash, record.epoch, msg.sender);
+
+        Address.sendValue(payable(msg.sender), OMISSION_BOND);
+    }
+
+    function resolveOmission(Receipt calldata receipt) external nonReentrant {
+        bytes32 receiptHash = CoveyTypes.hashReceipt(receipt);
+        Challenge storage open = _requireOpen(receiptHash);
+        if (block.timestamp < open.answerBy) revert WindowOpen(open.answerBy);
+
+        open.state = ChallengeState.Upheld;
+
+        uint256 due = uint256(receipt.units) * POOLS.getPostingTerms(receipt.pool).rewardPerUnit;
+        uint256 paid = STAKES.payFromOperator(receipt.pool, receipt.contributor, due);
+        emit OmissionUpheld(receipt.pool, receiptHash, receipt.contributor, paid);
+        Address.sendValue(payable(open.challenger), OMISSION_BOND);
+    }
+
+    function getChallenge(bytes32 receiptHash) external view returns (Challenge memory) {
+        return _challenges[receiptHash];
+    }
+
+    function isPosted(uint256 pool, EpochRecord calldata record) external view returns (bool) {
+        return _isPosted(pool, record);
+    }
+
+    function epochsOf(uint256 pool) public view returns (uint64) {
+        return _settlements[pool].epochs;
+    }
+
+    function _setRecord(uint256 pool, EpochRecord memory record) internal {
+        _records[pool][record.epoch % KEPT_EPOCHS] = keccak256(abi.encode(record));
+    }
+
+    function _dropRecord(uint256 pool, uint64 epoch) internal returns (bool isDropped) {
+        isDropped = _records[pool][epoch % KEPT_EPOCHS] != 0;
+        if (isDropped) delete _records[pool][epoch % KEPT_EPOCHS];
+    }
+
+    function _requireRecord(uint256 pool, EpochRecord calldata record) internal view {
+        if (!_isPosted(pool, record)) revert UnknownEpoch(pool, record.epoch);
+    }
+
+    function _isPosted(uint256 pool, EpochRecord calldata record) private view returns (bool) {
+        return _records[pool][record.epoch % KEPT_EPOCHS] == keccak256(abi.encode(record));
+    }
+
+    function _requireOpen(bytes32 receiptHash) private view returns (Challenge storage open) {
+        open = _challenges[receiptHash];
+        if (open.state != ChallengeState.Open) revert WrongChallengeState(receiptHash, open.state);
+    }
+
+    function _requireOverdue(Receipt calldata receipt, uint64 latestEpoch, PostingTerms memory terms) private view {
+        uint256 epochs = epochsOf(receipt.pool);
+        uint256 stalledAt = uint256(receipt.deadline) + terms.challengeWindow + terms.vetoWindow;
+        if (epochs <= latestEpoch && block.timestamp <= stalledAt) revert NotOverdue();
+        if (epochs > uint256(latestEpoch) + 1 + CHALLENGE_SPAN) revert TooLate();
+        // Two windows for the answer and the decision, before the operator may take its bond away.
+        uint256 closedAt = POOLS.closesAt(receipt.pool) - 2 * uint256(terms.challengeWindow);
+        if (block.timestamp >= closedAt) revert WindowClosed(closedAt);
+    }
+
+    // Once for each receipt, unless the epoch that answered was disabled since.
+    function _isChallengeable(uint256 pool, bytes32 receiptHash) private view returns (bool) {
+        Challenge storage earlier = _challenges[receiptHash];
+        if (earlier.state == ChallengeState.None) return true;
+        if (earlier.state != ChallengeState.Answered) return false;
+        return _records[pool][earlier.answeredBy % KEPT_EPOCHS] == 0;
+    }
+}
+// slither-disable-end timestamp

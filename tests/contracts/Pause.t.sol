@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity 0.8.30;
+
+import {IAccessControl} from "@openzeppelin/contracts/access/IAccessControl.sol";
+import {IAccessControlDefaultAdminRules} from
+    "@openzeppelin/contracts/access/extensions/IAccessControlDefaultAdminRules.sol";
+import {EpochRecord} from "../../contracts/interfaces/IEpochLedger.sol";
+import {INodeRegistry} from "../../contracts/interfaces/INodeRegistry.sol";
+import {IPolicyRegistry} from "../../contracts/interfaces/IPolicyRegistry.sol";
+import {BondKind, IStakeManager} from "../../contracts/interfaces/IStakeManager.sol";
+import {IEpochLedger} from "../../contracts/interfaces/IEpochLedger.sol";
+import {Accusation} from "../../contracts/interfaces/ISlashingCourt.sol";
+import {World} from "./World.sol";
+
+/// pause, unpause and the admin's office.
+contract PauseTest is World {
+    function pause() internal {
+        vm.prank(admin);
+        pools.pause();
+    }
+
+    function test_WhenPaused_ItStopsNewWork() public {
+        pause();
+        assertTrue(!pools.isOpen(pool));
+        vm.expectRevert(abi.encodeWithSelector(IStakeManager.PoolNotOpen.selector, pool));
+        vm.prank(contributor);
+        stakes.stake(pool, BondKind.CONTRIBUTOR, 1);
+        vm.expectRevert(abi.encodeWithSelector(IEpochLedger.PoolNotOpen.selector, pool));
+        vm.prank(operator);
+        ledger.fundPool(pool, 1);
+        vm.expectRevert(abi.encodeWithSelector(IPolicyRegistry.PoolNotActive.selector, pool));
+        vm.prank(trainer);
+        policies.publish(pool, 0, keccak256("0"));
+        bytes32 digest = nodes.digestRegistration(pool, contributor, vm.addr(0x1D), 0, START);
+        bytes memory mine = sign(CONTRIBUTOR_KEY, digest);
+        bytes memory its = sign(0x1D, digest);
+        vm.expectRevert(abi.encodeWithSelector(INodeRegistry.PoolNotOpen.selector, pool));
+        nodes.registerNode(pool, contributor, vm.addr(0x1D), START, mine, its);
+    }
+
+    function test_WhenPaused_ItStopsNoExitNoClaimAndNoCase() public {
+        bytes32 leaf = ledger.hashRewardLeaf(block.chainid, address(ledger), pool, contributor, 300);
+        Accusation memory accused = openCase(1);
+        unbond(50);
+        pause();
+        EpochRecord memory record = post(leaf, 100);
+        vm.prank(arbiter);
+        court.veto(accused);
+        Accusation memory executed = openCase(2);
+        vm.warp(START + 20);
+        court.execute(executed);
+        ledger.claim(pool, record, contributor, 300, new bytes32[](0));
+        // 60 of 100 are burned: all that stayed, then 10 of what was leaving.
+        withdraw();
+        assertEq(token.balanceOf(contributor), 340);
+        vm.prank(contributor);
+        nodes.removeNode(pool, node);
+        vm.prank(operator);
+        pools.endPool(pool);
+        vm.warp(START + 120);
+        vm.prank(operator);
+        ledger.refundPool(pool);
+        assertEq(token.balanceOf(operator), 999_700);
+    }
+
+    function test_WhenUnpaused_ItGoesOn() public {
+        pause();
+        vm.prank(admin);
+        pools.unpause();
+        bond(contributor, BondKind.CONTRIBUTOR, 1);
+        assertEq(stakeOf(contributor), 101);
+    }
+
+    function test_WhenCallerIsNoPauser_ItReverts() public {
+        bytes32 role = pools.PAUSER_ROLE();
+        bytes memory reason =
+            abi.encodeWithSelector(IAccessControl.AccessControlUnauthorizedAccount.selector, operator, role);
+        vm.expectRevert(reason);
+        vm.prank(operator);
+        pools.pause();
+        pause();
+        vm.expectRevert(reason);
+        vm.prank(operator);
+        pools.unpause();
+    }
+
+    function test_WhenTheAdminChanges_ItWaitsTwoDays() public {
+        assertEq(pools.defaultAdminDelay(), 2 days);
+        vm.prank(admin);
+        pools.beginDefaultAdminTransfer(stranger);
+        uint48 schedule = uint48(START + 2 days);
+        vm.warp(schedule);
+        vm.expectRevert(
+            abi.encodeWithSelector(
+                IAccessControlDefaultAdminRules.AccessControlEnforcedDefaultAdminDelay.selector, schedule
+            )
+        );
+        vm.prank(stranger);
+        pools.acceptDefaultAdminTransfer();
+        vm.warp(schedule + 1);
+        vm.prank(stranger);
+        pools.acceptDefaultAdminTransfer();
+        assertEq(pools.defaultAdmin(), stranger);
+    }
+}

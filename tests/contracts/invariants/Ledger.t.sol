@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity 0.8.30;
+
+import {EpochHeader, Receipt, WorkLeaf} from "../../../contracts/interfaces/ICoveyTypes.sol";
+import {ChallengeState, EpochRecord, InclusionPromise} from "../../../contracts/interfaces/IEpochLedger.sol";
+import {PoolState} from "../../../contracts/interfaces/IPoolRegistry.sol";
+import {FuzzSelector} from "./Fuzzed.sol";
+import {LedgerModel} from "./LedgerModel.sol";
+
+/// Random funders, operators, arbiters, claimers and challengers around EpochLedger.  What must be refused is tried, and
+/// `broken` names the first rule that gave way.
+contract LedgerHandler is LedgerModel {
+    constructor() {
+        super.setUp();
+        both = [pool, makePool(makeTerms())];
+        payees = [contributor, vm.addr(0x1C)];
+        give(operator, both[1], 10_000);
+        (funded[both[0]], funded[both[1]]) = (1_000_000, 10_000);
+        vm.deal(stranger, 1 ether);
+    }
+
+    receive() external payable {}
+
+    function fund(uint256 which, uint256 amount) external {
+        if (!pools.isOpen(both[which % 2])) return;
+        amount = bound(amount, 1, 1000);
+        give(stranger, both[which % 2], amount);
+        funded[both[which % 2]] += amount;
+    }
+
+    function post(uint256 which, uint256 units, uint256 share, uint256 task, bool isOperator) external {
+        uint256 to = both[which % 2];
+        units = bound(units, 0, 3000);
+        uint256[2] memory promised = promisedNow[to];
+        uint256 reward = units * 3;
+        share = bound(share, 0, reward);
+        promised[0] += share;
+        promised[1] += which % 2 == 0 ? reward - share : bound(task, 0, 30_000);
+        EpochHeader memory header = makeNext(to, promised, uint64(units), task % (TASKS + 1));
+        uint256 room = funded[to] - refunded[to] - standingOf(to);
+        EpochRecord memory record = makeRecordOf(header);
+        vm.prank(isOperator ? operator : arbiter);
+        try ledger.post(header) {
+            if (!isOperator) broken = "posted by another";
+            if (reward > room) broken = "posted more than there is";
+            noteHeader(header);
+            epochs.push(Epoch(to, record, header, false, promised, promisedNow[to], task % (TASKS + 1)));
+            promisedNow[to] = promised;
+        } catch {}
+    }
+
+    function disable(uint256 which, bool isArbiter) external {
+        if (epochs.length == 0) return;
+        which %= epochs.length;
+        EpochRecord memory record = epochs[which].record;
+        vm.prank(isArbiter ? arbiter : operator);
+        try ledger.disableEpoch(epochs[which].pool, record) {
+            if (!isArbiter || block.timestamp >= record.finalAt - 10) broken = "an unlawful disabling";
+            noteDisabled(which);
+        } catch {}
+    }
+
+    function claim(uint256 which, uint256 who, uint256 extra, bool isElsewhere) external {
+        if (epochs.length == 0) return;
+        Epoch memory epoch = epochs[which % epochs.length];
+        address payee = payees[who % 2];
+        uint256 amount = epoch.promised[who % 2] + (extra % 4 == 0 ? 1 : 0);
+        uint256 to = isElsewhere ? both[0] + both[1] - epoch.pool : epoch.pool;
+        uint256 held = token.balanceOf(payee);
+        bytes32[] memory proof = proofOf(epoch, who % 2);
+        vm.prank(stranger);
+        try ledger.claim(to, epoch.record, payee, amount, proof) {
+            uint256 gained = token.balanceOf(payee) - held;
+            if (epoch.isDisabled) broken = "claimed against a disabled root";
+            if (block.timestamp < epoch.record.finalAt) broken = "claimed before the slashing window passed";
+            if (extra % 4 == 0 || isElsewhere) broken = "claimed what no leaf says";
+            if (gained == 0 || gained != amount - paidTo[to][payee]) broken = "claimed twice";
+            paidTo[to][payee] += gained;
+            paid[to] += gained;
+        } catch {}
+    }
+
+    function end(uint256 which) external {
+        vm.prank(operator);
+        try pools.endPool(both[which % 2]) {} catch {}
+    }
+
+    function refund(uint256 which) external {
+        uint256 to = both[which % 2];
+        uint256 held = token.balanceOf(operator);
+        vm.prank(operator);
+        try ledger.refundPool(to) {
+            bool isClosed = pools.stateOf(to) == PoolState.Ended && block.timestamp >= pools.closesAt(to);
+            if (!isClosed) broken = "refunded too early";
+            refunded[to] += token.balanceOf(operator) - held;
+        } catch {}
+    }
+
+    function challenge(uint256 task, uint256 latest) external {
+        (Receipt memory receipt,) = makeTask(task % TASKS);
+        bytes32 receiptHash = court.hashReceipt(receipt);
+        uint64 latestEpoch = uint64(latest % 4);
+        bytes memory signature = sign(OPERATOR_KEY, ledger.digestCountersignature(receiptHash, 1, latestEpoch));
+        bool isDue = ledger.epochsOf(pool) > latestEpoch || block.timestamp > START + 30;
+        ChallengeState state = stateOf(task % TASKS);
+        bool hasFallen = state == ChallengeState.Answered && epochs[answeredBy[task % TASKS]].isDisabled;
+        vm.prank(stranger);
+        try ledger.challengeOmission{value: BOND}(receipt, InclusionPromise(1, latestEpoch, signature)) {
+            if (!isDue) broken = "challenged before it was due";
+            if (state != ChallengeState.None && !hasFallen) broken = "a receipt was challenged twice";
+            ++openChallenges;
+        } catch {}
+    }
+
+    function answer(uint256 task, uint256 which) external {
+        if (epochs.length == 0) return;
+        Epoch memory epoch = epochs[which % epochs.length];
+        (Receipt memory receipt, WorkLeaf memory leaf) = makeTask(task % TASKS);
+        bool isShown = epoch.pool == pool && !epoch.isDisabled && epoch.task == task % TASKS;
+        try ledger.answerOmission(receipt, epoch.record, epoch.header, leaf, new bytes32[](0)) {
+            if (!isShown) broken = "an answer that shows nothing";
+            answeredBy[task % TASKS] = which % epochs.length;
+            --openChallenges;
+        } catch {}
+    }
+
+    function resolve(uint256 task) external {
+        (Receipt memory receipt,) = makeTask(task % TASKS);
+        bool isDue = stateOf(task % TASKS) == ChallengeState.Open
+            && block.timestamp >= ledger.getChallenge(court.hashReceipt(receipt)).answerBy;
+        uint256 held = token.balanceOf(contributor);
+        try ledger.resolveOmission(receipt) {
+            if (!isDue) broken = "resolved out of turn";
+            paidTo[0][contributor] += token.balanceOf(contributor) - held;
+            --openChallenges;
+        } catch {
+            if (isDue) broken = "a challenge has no end";
+        }
+    }
+
+    function wait(uint256 time) external {
+        vm.warp(block.timestamp + (time % 16 == 15 ? 120 : time % 8));
+    }
+
+    /// The rules that hold at any moment.
+    function check() external view {
+        require(bytes(broken).length == 0, broken);
+        uint256 held = 0;
+        for (uint256 i = 0; i < 2; ++i) {
+            uint256 of_ = both[i];
+            uint256 escrow = funded[of_] - refunded[of_] - paid[of_];
+            held += escrow;
+            require(ledger.escrowOf(of_) == escrow, "escrow is not conserved");
+            require(ledger.owedOf(of_) == standingOf(of_) - paid[of_], "another debt");
+            require(ledger.owedOf(of_) <= escrow, "more promised than there is");
+            require(paid[of_] <= finalOf(of_), "paid beyond the final epochs");
+            require(ledger.headOf(of_) == head[of_] && ledger.epochsOf(of_) == count[of_], "headers");
+            for (uint256 j = 0; j < 2; ++j) {
+                require(ledger.claimedOf(of_, payees[j]) == paidTo[of_][payees[j]], "claims and payments differ");
+            }
+        }
+        require(token.balanceOf(address(ledger)) == held, "rewards are not solvent");
+        require(address(ledger).balance == openChallenges * BOND, "bonds are not solvent");
+    }
+
+    /// Whatever happened, the first pool's contributors get all that its standing epochs promised them; with everything
+    /// paused, nobody's leave, and another pool that promised the moon.
+    function leave() external {
+        vm.warp(block.timestamp + 1 days);
+        vm.prank(admin);
+        pools.pause();
+        for (uint256 i = epochs.length; i > 0; --i) {
+            Epoch memory epoch = epochs[i - 1];
+            if (epoch.pool != pool || epoch.isDisabled) continue;
+            for (uint256 j = 0; j < 2; ++j) {
+                if (epoch.promised[j] <= paidTo[pool][payees[j]]) continue;
+                ledger.claim(pool, epoch.record, payees[j], epoch.promised[j], proofOf(epoch, j));
+            }
+            break;
+        }
+        require(ledger.owedOf(pool) == 0, "a matured reward stayed behind");
+    }
+
+    function makeNext(uint256 to, uint256[2] memory promised, uint64 units, uint256 task)
+        internal
+        view
+        returns (EpochHeader memory)
+    {
+        (, WorkLeaf memory leaf) = makeTask(task);
+        bytes32 workRoot = ledger.hashWorkLeaf(leaf);
+        return EpochHeader(
+            to, uint64(count[to]), workRoot, rootOf(to, promised), 1, units, keccak256("data"), head[to]
+        );
+    }
+
+    function makeRecordOf(EpochHeader memory header) internal view returns (EpochRecord memory) {
+        uint96 reward = uint96(header.units) * 3;
+        uint96 cumulative = uint96(standingOf(header.pool)) + reward;
+        uint64 finalAt = uint64(block.timestamp + 20);
+        return EpochRecord(ledger.hashHeader(header), header.rewardRoot, header.epoch, finalAt, reward, cumulative);
+    }
+}
+
+/// Rewards are solvent, claims monotone and never beyond what is final, and a matured reward can always be claimed.
+contract LedgerInvariants {
+    LedgerHandler internal handler;
+
+    function setUp() public {
+        handler = new LedgerHandler();
+    }
+
+    function targetContracts() public view returns (address[] memory targets) {
+        targets = new address[](1);
+        targets[0] = address(handler);
+    }
+
+    function targetSelectors() public view returns (FuzzSelector[] memory targets) {
+        bytes4[] memory selectors = new bytes4[](12);
+        // Twice, for everything else hangs on them.
+        (selectors[0], selectors[1]) = (LedgerHandler.post.selector, LedgerHandler.post.selector);
+        (selectors[2], selectors[3]) = (LedgerHandler.claim.selector, LedgerHandler.claim.selector);
+        selectors[4] = LedgerHandler.fund.selector;
+        selectors[5] = LedgerHandler.disable.selector;
+        selectors[6] = LedgerHandler.end.selector;
+        selectors[7] = LedgerHandler.refund.selector;
+        selectors[8] = LedgerHandler.challenge.selector;
+        selectors[9] = LedgerHandler.answer.selector;
+        selectors[10] = LedgerHandler.resolve.selector;
+        selectors[11] = LedgerHandler.wait.selector;
+        targets = new FuzzSelector[](1);
+        targets[0] = FuzzSelector(address(handler), selectors);
+    }
+
+    function invariant_RewardsAreSolventMonotoneAndFinal() public view {
+        handler.check();
+    }
+
+    function afterInvariant() public {
+        handler.leave();
+    }
+}

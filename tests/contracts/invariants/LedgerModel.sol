@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity 0.8.30;
+
+import {EpochHeader, Receipt, WorkLeaf} from "../../../contracts/interfaces/ICoveyTypes.sol";
+import {ChallengeState, EpochRecord} from "../../../contracts/interfaces/IEpochLedger.sol";
+import {World} from "../World.sol";
+
+/// What LedgerHandler remembers and computes on its own, to compare the ledger with.  The first pool's roots promise what
+/// its epochs are worth; the second's promise anything.
+abstract contract LedgerModel is World {
+    struct Epoch {
+        uint256 pool;
+        EpochRecord record;
+        EpochHeader header;
+        bool isDisabled;
+        /// Cumulative rewards that the root promises, and those of the epoch before.
+        uint256[2] promised;
+        uint256[2] before;
+        uint256 task;
+    }
+
+    uint256 internal constant BOND = 0.001 ether;
+    uint256 internal constant TASKS = 4;
+    string public broken;
+    uint256[2] internal both;
+    address[2] internal payees;
+    Epoch[] internal epochs;
+    mapping(uint256 pool => uint256) internal funded;
+    mapping(uint256 pool => uint256) internal paid;
+    mapping(uint256 pool => uint256) internal refunded;
+    mapping(uint256 pool => uint256) internal count;
+    mapping(uint256 pool => bytes32) internal head;
+    mapping(uint256 pool => mapping(address payee => uint256)) internal paidTo;
+    mapping(uint256 pool => uint256[2]) internal promisedNow;
+    uint256 internal openChallenges;
+    mapping(uint256 task => uint256 epoch) internal answeredBy;
+
+    function leafOf(uint256 of_, uint256 i, uint256 cumulative) internal view returns (bytes32) {
+        return ledger.hashRewardLeaf(block.chainid, address(ledger), of_, payees[i], cumulative);
+    }
+
+    function rootOf(uint256 of_, uint256[2] memory promised) internal view returns (bytes32) {
+        (bytes32 a, bytes32 b) = (leafOf(of_, 0, promised[0]), leafOf(of_, 1, promised[1]));
+        return a < b ? keccak256(bytes.concat(a, b)) : keccak256(bytes.concat(b, a));
+    }
+
+    function proofOf(Epoch memory epoch, uint256 i) internal view returns (bytes32[] memory proof) {
+        proof = new bytes32[](1);
+        proof[0] = leafOf(epoch.pool, 1 - i, epoch.promised[1 - i]);
+    }
+
+    function makeTask(uint256 task) internal view returns (Receipt memory receipt, WorkLeaf memory leaf) {
+        receipt = makeReceipt(task, keccak256(abi.encode(task)));
+        receipt.deadline = uint64(START + 10);
+        leaf = WorkLeaf(
+            court.hashReceipt(receipt), receipt.workKey, node, contributor, task, 4, 1, 0, 50, keccak256("evidence")
+        );
+    }
+
+    /// The reward of all epochs of a pool that stand.
+    function standingOf(uint256 of_) internal view returns (uint256 sum) {
+        for (uint256 i = 0; i < epochs.length; ++i) {
+            if (epochs[i].pool == of_ && !epochs[i].isDisabled) sum += uint256(epochs[i].header.units) * 3;
+        }
+    }
+
+    /// The same, of those that are final.
+    function finalOf(uint256 of_) internal view returns (uint256 sum) {
+        for (uint256 i = 0; i < epochs.length; ++i) {
+            bool counts = epochs[i].pool == of_ && !epochs[i].isDisabled && block.timestamp >= epochs[i].record.finalAt;
+            if (counts) sum += uint256(epochs[i].header.units) * 3;
+        }
+    }
+
+    function noteDisabled(uint256 which) internal {
+        uint256 of_ = epochs[which].pool;
+        promisedNow[of_] = epochs[which].before;
+        for (uint256 i = which; i < epochs.length; ++i) {
+            if (epochs[i].pool == of_) epochs[i].isDisabled = true;
+        }
+    }
+
+    /// Where one more header of a pool stands: every one names the hash of the one before.
+    function noteHeader(EpochHeader memory header) internal {
+        bool follows = header.epoch == count[header.pool] && header.previousHash == head[header.pool];
+        if (!follows) broken = "the chain of headers has a gap";
+        head[header.pool] = ledger.hashHeader(header);
+        ++count[header.pool];
+    }
+
+    function stateOf(uint256 task) internal view returns (ChallengeState) {
+        (Receipt memory receipt,) = makeTask(task);
+        return ledger.getChallenge(court.hashReceipt(receipt)).state;
+    }
+}

