@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Event as Flag
 
+from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
 
 from covey.chain import codec
@@ -22,7 +23,7 @@ from covey.chain.contracts import Contracts
 from covey.chain.deployment import Deployment
 from covey.chain.wallet import Wallet, wallet_from_key
 from covey.errors import OperatorError, ProtocolError, TransientError
-from covey.protocol.ids import ZERO_HASH, Address
+from covey.protocol.ids import Address
 
 CHAIN_ID = 31337
 ETHER = 10**18
@@ -113,7 +114,7 @@ def derive_wallet(seed: str, name: str) -> Wallet:
 
 
 def deploy(rpc_url: str, deployer: Wallet) -> Deployment:
-    """Deploy all contracts in the order that IStakeManager gives, wire them, and give up the admin offices.
+    """Deploy all contracts; the deployer becomes the admin, who may pause new work and nothing else.
 
     The deployer needs ether.  Raise TransientError when the node does not answer or mine.
     """
@@ -124,20 +125,12 @@ def deploy(rpc_url: str, deployer: Wallet) -> Deployment:
     pools = _create(client, deployer, "PoolRegistry", admin)
     nodes = _create(client, deployer, "NodeRegistry", pools)
     policies = _create(client, deployer, "PolicyRegistry", pools)
-    stakes = _create(client, deployer, "StakeManager", pools, admin)
+    # StakeManager names the two that come after it, so that nobody can name others later.
+    nonce = client.count_transactions(deployer.address)
+    successors = [predict_address(deployer.address, nonce + i) for i in (1, 2)]
+    stakes = _create(client, deployer, "StakeManager", pools, *successors)
     ledger = _create(client, deployer, "EpochLedger", pools, stakes)
     court = _create(client, deployer, "SlashingCourt", pools, nodes, stakes)
-
-    ledger_role = "0x" + keccak(text="LEDGER_ROLE").hex()
-    court_role = "0x" + keccak(text="COURT_ROLE").hex()
-    _invoke(client, deployer, pools, "PoolRegistry", "grantRole", ledger_role, ledger)
-    _invoke(client, deployer, stakes, "StakeManager", "grantRole", ledger_role, ledger)
-    _invoke(client, deployer, stakes, "StakeManager", "grantRole", court_role, court)
-    nobody = Address("0x" + "00" * 20)
-    for address, name in ((pools, "PoolRegistry"), (stakes, "StakeManager")):
-        _invoke(client, deployer, address, name, "beginDefaultAdminTransfer", nobody)
-    for address, name in ((pools, "PoolRegistry"), (stakes, "StakeManager")):
-        _renounce(client, deployer, address, name)
     return Deployment(
         chain_id=client.chain_id(),
         rpc_url=rpc_url,
@@ -180,6 +173,14 @@ def up(
     return anvil, deployment
 
 
+def predict_address(creator: Address, nonce: int) -> Address:
+    """Where the contract of `creator`'s transaction `nonce` will be: keccak256(rlp([creator, nonce]))."""
+    number = nonce.to_bytes((nonce.bit_length() + 7) // 8)
+    body = b"\x94" + bytes.fromhex(creator[2:])
+    body += number if 0 < nonce < 0x80 else bytes([0x80 + len(number)]) + number
+    return Address(to_checksum_address(keccak(bytes([0xC0 + len(body)]) + body)[12:]))
+
+
 def _deploy_at_once(client: ChainClient, deployer: Wallet, block_time: float | None) -> Deployment:
     """Mine each transaction at once while deploying: fifteen blocks of a second each are a long wait."""
     if block_time is None or block_time != int(block_time):
@@ -198,25 +199,6 @@ def _create(client: ChainClient, deployer: Wallet, name: str, *args: object) -> 
     if mined.contract is None:
         raise ProtocolError("not_deployed", f"{name} has no address")
     return mined.contract
-
-
-def _invoke(client: ChainClient, deployer: Wallet, to: Address, name: str, function: str, *args: object) -> None:
-    _send(client, deployer, to=to, data=codec.encode_call(name, function, args))
-
-
-def _renounce(client: ChainClient, deployer: Wallet, address: Address, name: str) -> None:
-    """Lawful only in a later second than the one in which it was begun, as the chain counts."""
-    deadline = time.monotonic() + MINE_TIMEOUT_S
-    while True:
-        try:
-            _invoke(client, deployer, address, name, "renounceRole", ZERO_HASH, deployer.address)
-        except ProtocolError:
-            if time.monotonic() >= deadline:
-                raise
-            client.request("evm_mine")
-            Flag().wait(0.2)
-        else:
-            return
 
 
 def _send(client: ChainClient, deployer: Wallet, *, to: Address | None, data: bytes) -> MinedTransaction:

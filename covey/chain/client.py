@@ -4,6 +4,7 @@ A node that does not answer is a TransientError, a contract that says no a Proto
 It never retries: the caller's loop does.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -120,9 +121,13 @@ class ChainClient:
             transaction["from"] = sender
         return _from_hex(self.request("eth_call", transaction, _to_tag(block)))
 
-    def get_logs(self, addresses: list[Address], *, first: int, last: int) -> list[Log]:
-        """Logs of blocks first..last in the order of the chain."""
-        query = {"address": addresses, "fromBlock": hex(first), "toBlock": hex(last)}
+    def get_logs(
+        self, addresses: list[Address], *, first: int, last: int, topics: Sequence[Hash | None] = ()
+    ) -> list[Log]:
+        """Logs of blocks first..last in the order of the chain; None among `topics` stands for any."""
+        query: dict[str, Any] = {"address": addresses, "fromBlock": hex(first), "toBlock": hex(last)}
+        if topics:
+            query["topics"] = list(topics)
         logs = [_to_log(entry) for entry in self.request("eth_getLogs", query)]
         return sorted(logs, key=lambda log: (log.block_number, log.log_index))
 

@@ -11,15 +11,18 @@ from covey.chain import codec
 from covey.chain.client import BlockTag, Call, ChainClient
 from covey.chain.deployment import Deployment
 from covey.chain.structs import (
+    Accusation,
+    Balance,
     BondKind,
     Case,
     CaseState,
     Challenge,
     ChallengeState,
-    Lock,
+    EpochRecord,
+    Exposure,
     PoolState,
     PoolTerms,
-    PostedEpoch,
+    Settlement,
     Unbonding,
 )
 from covey.errors import OperatorError, TransientError
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
 
 OMISSION_BOND = 10**15
 """Wei that go with `EpochLedger.challenge_omission`."""
+CASE_GRACE = 86_400
+"""Seconds after the veto window in which a case can be executed."""
 
 
 class Contract:
@@ -59,15 +64,12 @@ class Contract:
 
 
 class PoolRegistry(Contract):
-    """Pools, offices and escrow."""
+    """Pools and offices."""
 
     NAME = "PoolRegistry"
 
     def create_pool(self, terms: PoolTerms, validators: Sequence[Address], params: str) -> Call:
         return self._write("createPool", astuple(terms), list(validators), params)
-
-    def fund_pool(self, pool: PoolId, amount: int) -> Call:
-        return self._write("fundPool", pool, amount)
 
     def start_pool(self, pool: PoolId) -> Call:
         return self._write("startPool", pool)
@@ -75,11 +77,22 @@ class PoolRegistry(Contract):
     def end_pool(self, pool: PoolId) -> Call:
         return self._write("endPool", pool)
 
-    def refund_pool(self, pool: PoolId) -> Call:
-        return self._write("refundPool", pool)
-
     def replace_validator(self, pool: PoolId, previous: Address, current: Address) -> Call:
         return self._write("replaceValidator", pool, previous, current)
+
+    def pause(self) -> Call:
+        return self._write("pause")
+
+    def unpause(self) -> Call:
+        return self._write("unpause")
+
+    def is_open(self, pool: PoolId) -> bool:
+        """Whether new stake and nodes may come."""
+        return bool(self._read("isOpen", pool))
+
+    def closes_at(self, pool: PoolId) -> int:
+        """Unix seconds, from when escrow is refunded and the operator's bond leaves; 2**256 - 1 before the end."""
+        return int(self._read("closesAt", pool))
 
     def count_pools(self) -> int:
         return int(self._read("poolCount"))
@@ -107,15 +120,6 @@ class PoolRegistry(Contract):
     def get_validators(self, pool: PoolId) -> list[Address]:
         return list(self._read("getValidators", pool))
 
-    def escrow_of(self, pool: PoolId) -> int:
-        return int(self._read("escrowOf", pool))
-
-    def funded_of(self, pool: PoolId) -> int:
-        return int(self._read("fundedOf", pool))
-
-    def owed_of(self, pool: PoolId) -> int:
-        return int(self._read("owedOf", pool))
-
 
 class NodeRegistry(Contract):
     """Which nodes work for which contributor."""
@@ -135,8 +139,22 @@ class NodeRegistry(Contract):
         signatures = _to_bytes(contributor_signature), _to_bytes(node_signature)
         return self._write("registerNode", pool, contributor, node, deadline, *signatures)
 
+    def rotate_node(
+        self, pool: PoolId, *, previous: Address, node: Address, deadline: int, node_signature: str
+    ) -> Call:
+        return self._write("rotateNode", pool, previous, node, deadline, _to_bytes(node_signature))
+
     def remove_node(self, pool: PoolId, node: Address) -> Call:
         return self._write("removeNode", pool, node)
+
+    def invite(self, pool: PoolId, contributors: Sequence[Address]) -> Call:
+        return self._write("invite", pool, list(contributors))
+
+    def withdraw_invitation(self, pool: PoolId, contributor: Address) -> Call:
+        return self._write("withdrawInvitation", pool, contributor)
+
+    def is_invited(self, pool: PoolId, contributor: Address) -> bool:
+        return bool(self._read("isInvited", pool, contributor))
 
     def contributor_of(self, pool: PoolId, node: Address) -> Address | None:
         """None where the node works for nobody."""
@@ -164,9 +182,6 @@ class StakeManager(Contract):
     def withdraw(self, pool: PoolId, kind: BondKind) -> Call:
         return self._write("withdraw", pool, kind)
 
-    def release_expired(self, case_id: int) -> Call:
-        return self._write("releaseExpired", case_id)
-
     def stake_of(self, pool: PoolId, kind: BondKind, account: Address) -> int:
         return int(self._read("stakeOf", pool, kind, account))
 
@@ -177,8 +192,11 @@ class StakeManager(Contract):
     def locked_of(self, pool: PoolId, account: Address) -> int:
         return int(self._read("lockedOf", pool, account))
 
-    def get_lock(self, case_id: int) -> Lock:
-        return Lock(**_fields(Lock, self._read("getLock", case_id)))
+    def get_balance(self, pool: PoolId, kind: BondKind, account: Address) -> Balance:
+        return Balance(**_fields(Balance, self._read("getBalance", pool, kind, account)))
+
+    def get_exposure(self, pool: PoolId, contributor: Address) -> Exposure:
+        return Exposure(**_fields(Exposure, self._read("getExposure", pool, contributor)))
 
 
 class PolicyRegistry(Contract):
@@ -203,49 +221,64 @@ class EpochLedger(Contract):
 
     NAME = "EpochLedger"
 
-    def post(
-        self, pool: PoolId, *, work_root: Hash, reward_root: Hash, leaf_count: int, units: int, data_hash: Hash
+    def fund_pool(self, pool: PoolId, amount: int) -> Call:
+        return self._write("fundPool", pool, amount)
+
+    def refund_pool(self, pool: PoolId) -> Call:
+        return self._write("refundPool", pool)
+
+    def post(self, header: EpochHeader) -> Call:
+        return self._write("post", astuple(header))
+
+    def disable_epoch(self, pool: PoolId, record: EpochRecord) -> Call:
+        return self._write("disableEpoch", pool, astuple(record))
+
+    def claim(
+        self, pool: PoolId, record: EpochRecord, contributor: Address, cumulative: int, proof: Sequence[Hash]
     ) -> Call:
-        return self._write("post", pool, work_root, reward_root, leaf_count, units, data_hash)
-
-    def disable_epoch(self, pool: PoolId, epoch: int) -> Call:
-        return self._write("disableEpoch", pool, epoch)
-
-    def claim(self, pool: PoolId, epoch: int, contributor: Address, cumulative: int, proof: Sequence[Hash]) -> Call:
-        return self._write("claim", pool, epoch, contributor, cumulative, list(proof))
+        return self._write("claim", pool, astuple(record), contributor, cumulative, list(proof))
 
     def challenge_omission(self, receipt: Receipt, promise: Countersignature, signature: str) -> Call:
         given = (promise.block_number, promise.latest_epoch, _to_bytes(signature))
         return self._write("challengeOmission", astuple(receipt), given, value=OMISSION_BOND)
 
-    def answer_omission(self, challenge_id: int, header: EpochHeader, leaf: WorkLeaf, proof: Sequence[Hash]) -> Call:
-        return self._write("answerOmission", challenge_id, astuple(header), astuple(leaf), list(proof))
+    def answer_omission(
+        self, receipt: Receipt, record: EpochRecord, header: EpochHeader, leaf: WorkLeaf, proof: Sequence[Hash]
+    ) -> Call:
+        claims = astuple(receipt), astuple(record), astuple(header), astuple(leaf)
+        return self._write("answerOmission", *claims, list(proof))
 
-    def resolve_omission(self, challenge_id: int) -> Call:
-        return self._write("resolveOmission", challenge_id)
+    def resolve_omission(self, receipt: Receipt) -> Call:
+        return self._write("resolveOmission", astuple(receipt))
 
     def epochs_of(self, pool: PoolId) -> int:
         """How many epochs were posted, disabled ones included."""
         return int(self._read("epochsOf", pool))
 
-    def get_epoch(self, pool: PoolId, epoch: int) -> PostedEpoch:
-        return PostedEpoch(**_fields(PostedEpoch, self._read("getEpoch", pool, epoch)))
+    def head_of(self, pool: PoolId) -> Hash:
+        """The header hash of the newest epoch; zero before the first."""
+        return Hash(self._read("headOf", pool))
 
-    def is_final(self, pool: PoolId, epoch: int) -> bool:
-        return bool(self._read("isFinal", pool, epoch))
+    def is_posted(self, pool: PoolId, record: EpochRecord) -> bool:
+        """Whether the record is that of an epoch that stands and is kept."""
+        return bool(self._read("isPosted", pool, astuple(record)))
+
+    def get_settlement(self, pool: PoolId) -> Settlement:
+        return Settlement(**_fields(Settlement, self._read("getSettlement", pool)))
 
     def claimed_of(self, pool: PoolId, contributor: Address) -> int:
         return int(self._read("claimedOf", pool, contributor))
 
-    def units_of(self, pool: PoolId) -> int:
-        return int(self._read("unitsOf", pool))
+    def escrow_of(self, pool: PoolId) -> int:
+        """Tokens held for the pool now."""
+        return int(self._read("escrowOf", pool))
 
-    def challenge_of(self, receipt_hash: Hash) -> int:
-        """0 where there is none."""
-        return int(self._read("challengeOf", receipt_hash))
+    def owed_of(self, pool: PoolId) -> int:
+        """The part of the escrow that epochs promise and nobody has claimed."""
+        return int(self._read("owedOf", pool))
 
-    def get_challenge(self, challenge_id: int) -> Challenge:
-        found = Challenge(**_fields(Challenge, self._read("getChallenge", challenge_id)))
+    def get_challenge(self, receipt_hash: Hash) -> Challenge:
+        found = Challenge(**_fields(Challenge, self._read("getChallenge", receipt_hash)))
         return replace(found, state=ChallengeState(found.state))
 
     def hash_header(self, header: EpochHeader) -> Hash:
@@ -260,36 +293,32 @@ class SlashingCourt(Contract):
     def propose(
         self, receipt: Receipt, node_signature: str, verdicts: Sequence[Verdict], signatures: Sequence[str]
     ) -> Call:
-        """Put the verdicts in the order that the court wants: ascending by validator."""
+        """The verdicts are hard rejects of one reason; they are put in the court's order, ascending by validator."""
         pairs = sorted(zip(verdicts, signatures, strict=True), key=lambda pair: int(pair[0].validator, 16))
-        return self._write(
-            "propose",
-            astuple(receipt),
-            _to_bytes(node_signature),
-            [astuple(verdict) for verdict, _ in pairs],
-            [_to_bytes(signature) for _, signature in pairs],
-        )
+        findings = [_to_finding(verdict, signature) for verdict, signature in pairs]
+        return self._write("propose", astuple(receipt), _to_bytes(node_signature), verdicts[0].reason, findings)
 
-    def veto(self, case_id: int) -> Call:
-        return self._write("veto", case_id)
+    def veto(self, accusation: Accusation) -> Call:
+        return self._write("veto", astuple(accusation))
 
-    def execute(self, case_id: int) -> Call:
-        return self._write("execute", case_id)
+    def execute(self, accusation: Accusation) -> Call:
+        return self._write("execute", astuple(accusation))
 
-    def lapse(self, case_id: int) -> Call:
-        return self._write("lapse", case_id)
+    def lapse(self, accusation: Accusation) -> Call:
+        return self._write("lapse", astuple(accusation))
+
+    def slash_signer(self, accusation: Accusation, verdict: Verdict, signature: str) -> Call:
+        """For a verdict on a case that was vetoed."""
+        return self._write("slashSigner", astuple(accusation), verdict.work_key, _to_finding(verdict, signature))
 
     def slash_for_equivocation(self, a: Receipt, signature_a: str, b: Receipt, signature_b: str) -> Call:
         claims = astuple(a), _to_bytes(signature_a), astuple(b), _to_bytes(signature_b)
         return self._write("slashForEquivocation", *claims)
 
-    def get_case(self, case_id: int) -> Case:
-        found = Case(**_fields(Case, self._read("getCase", case_id)))
+    def get_case(self, accusation: Accusation) -> Case:
+        """State NONE where there is none."""
+        found = Case(**_fields(Case, self._read("getCase", astuple(accusation))))
         return replace(found, state=CaseState(found.state))
-
-    def case_of(self, receipt_hash: Hash) -> int:
-        """0 where there is none."""
-        return int(self._read("caseOf", receipt_hash))
 
     def hash_receipt(self, receipt: Receipt) -> Hash:
         return Hash(self._read("hashReceipt", astuple(receipt)))
@@ -341,3 +370,7 @@ def _fields(kind: type["DataclassInstance"], values: Sequence[Any]) -> dict[str,
 
 def _to_bytes(signature: str) -> bytes:
     return bytes.fromhex(signature.removeprefix("0x"))
+
+
+def _to_finding(verdict: Verdict, signature: str) -> tuple[Address, int, int, Hash, bytes]:
+    return verdict.validator, verdict.deadline, verdict.units, verdict.evidence_hash, _to_bytes(signature)

@@ -3,13 +3,15 @@
 Called by `covey.chain.follower`; read by the roles' handlers (`HANDLERS[type(event)]`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, get_args
 
 from covey.chain import codec
 from covey.chain.client import Log
+from covey.chain.structs import EpochRecord
 from covey.protocol.ids import Address, Hash, PoolId, Step, TaskId, hash_to_bytes
+from covey.protocol.receipts import EpochHeader
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,6 +47,8 @@ class PoolStarted(Event):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolEnded(Event):
     pool: PoolId
+    closes_at: int
+    """Unix seconds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,6 +63,8 @@ class ValidatorReplaced(Event):
     pool: PoolId
     previous: Address
     current: Address
+    active_from: int
+    """Unix seconds, from when the new validator's verdicts have power."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,6 +78,18 @@ class NodeRegistered(Event):
 class NodeRemoved(Event):
     pool: PoolId
     node: Address
+    contributor: Address
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ContributorInvited(Event):
+    pool: PoolId
+    contributor: Address
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InvitationWithdrawn(Event):
+    pool: PoolId
     contributor: Address
 
 
@@ -102,22 +120,6 @@ class StakeWithdrawn(Event):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StakeLocked(Event):
-    case_id: int
-    pool: PoolId
-    account: Address
-    amount: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StakeReleased(Event):
-    case_id: int
-    pool: PoolId
-    account: Address
-    amount: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class StakeSlashed(Event):
     pool: PoolId
     account: Address
@@ -144,20 +146,14 @@ class PolicyPublished(Event):
 class EpochPosted(Event):
     pool: PoolId
     epoch: int
-    header_hash: Hash
-    work_root: Hash
-    reward_root: Hash
-    leaf_count: int
-    units: int
-    data_hash: Hash
-    previous_hash: Hash
+    header: EpochHeader
+    record: EpochRecord
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpochDisabled(Event):
     pool: PoolId
     epoch: int
-    header_hash: Hash
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -170,49 +166,49 @@ class RewardClaimed(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OmissionChallenged(Event):
-    challenge_id: int
     pool: PoolId
-    contributor: Address
     receipt_hash: Hash
+    contributor: Address
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OmissionAnswered(Event):
-    challenge_id: int
     pool: PoolId
+    receipt_hash: Hash
     epoch: int
     answerer: Address
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OmissionUpheld(Event):
-    challenge_id: int
     pool: PoolId
+    receipt_hash: Hash
     contributor: Address
     amount: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaseOpened(Event):
-    case_id: int
+    receipt_hash: Hash
     pool: PoolId
     node: Address
     contributor: Address
-    receipt_hash: Hash
     reason: int
     amount: int
+    veto_until: int
+    """Unix seconds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaseVetoed(Event):
-    case_id: int
+    receipt_hash: Hash
     pool: PoolId
     node: Address
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaseExecuted(Event):
-    case_id: int
+    receipt_hash: Hash
     pool: PoolId
     node: Address
     contributor: Address
@@ -221,9 +217,17 @@ class CaseExecuted(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaseLapsed(Event):
-    case_id: int
+    receipt_hash: Hash
     pool: PoolId
     node: Address
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SignerSlashed(Event):
+    receipt_hash: Hash
+    pool: PoolId
+    validator: Address
+    amount: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -236,11 +240,13 @@ class EquivocationSlashed(Event):
     amount: int
 
 
-PoolEvent = PoolCreated | PoolFunded | PoolStarted | PoolEnded | PoolRefunded | ValidatorReplaced
-NodeEvent = NodeRegistered | NodeRemoved
-StakeEvent = Staked | StakeUnbonded | StakeWithdrawn | StakeLocked | StakeReleased | StakeSlashed | BondPaid
-LedgerEvent = EpochPosted | EpochDisabled | RewardClaimed | OmissionChallenged | OmissionAnswered | OmissionUpheld
-CourtEvent = CaseOpened | CaseVetoed | CaseExecuted | CaseLapsed | EquivocationSlashed
+PoolEvent = PoolCreated | PoolStarted | PoolEnded | ValidatorReplaced
+NodeEvent = NodeRegistered | NodeRemoved | ContributorInvited | InvitationWithdrawn
+StakeEvent = Staked | StakeUnbonded | StakeWithdrawn | StakeSlashed | BondPaid
+EscrowEvent = PoolFunded | PoolRefunded | EpochPosted | EpochDisabled | RewardClaimed
+LedgerEvent = EscrowEvent | OmissionChallenged | OmissionAnswered | OmissionUpheld
+CourtEvent = CaseOpened | CaseVetoed | CaseExecuted | CaseLapsed | SignerSlashed | EquivocationSlashed
+STRUCTS: dict[str, type[EpochHeader] | type[EpochRecord]] = {"header": EpochHeader, "record": EpochRecord}
 AnyEvent = PoolEvent | NodeEvent | StakeEvent | PolicyPublished | LedgerEvent | CourtEvent
 
 
@@ -258,7 +264,7 @@ def decode(log: Log) -> AnyEvent | None:
     values: dict[str, Any] = {}
     for params, data in ((indexed, words), (plain, log.data)):
         for param, value in zip(params, codec.decode_values(params, data), strict=True):
-            values[codec.to_snake(param.name)] = value
+            values[codec.to_snake(param.name)] = _to_struct(param, value)
     return kind(
         block_number=log.block_number,
         block_hash=log.block_hash,
@@ -266,6 +272,14 @@ def decode(log: Log) -> AnyEvent | None:
         log_index=log.log_index,
         **values,
     )
+
+
+def _to_struct(param: codec.Param, value: Any) -> Any:
+    """The dataclass of a member that is a struct; anything else as it is."""
+    kind = STRUCTS.get(param.name) if param.members else None
+    if kind is None:
+        return value
+    return kind(**dict(zip((field.name for field in fields(kind)), value, strict=True)))
 
 
 @cache

@@ -48,19 +48,35 @@ class ChallengeState(IntEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolTerms:
-    """The parameters of a pool that contracts need.  Amounts in the token's smallest unit, windows in seconds."""
+    """The parameters of a pool that contracts need, in their order; what each means stands in IPoolRegistry.sol.
 
-    trainer: Address
-    arbiter: Address
-    token: Address
-    params_hash: Hash
+    Amounts in the token's smallest unit, windows in seconds.
+    """
+
     reward_per_unit: int
-    min_stake: int
-    slash_amount: int
-    quorum: int
+    epoch_units: int = 10**9
+    """Units that one epoch may post at most."""
     challenge_window: int
     veto_window: int
     unbond_window: int
+    epoch_length: int = 1
+    """Epochs are posted at least so far apart; at least (challenge_window + veto_window) / 64."""
+    slash_amount: int
+    validator_bond: int = 0
+    """What a validator must have bonded for its verdicts to count in court."""
+    slashes_per_epoch: int = 4
+    light_slash_bps: int = 10_000
+    """What a contributor's first `strikes` cases take, in 1/10,000 of `slash_amount`."""
+    strikes: int = 0
+    quorum: int
+    is_invite_only: bool = False
+    arbiter: Address
+    signer_penalty: int = 0
+    """What an overturned case costs each validator that signed it."""
+    token: Address
+    min_stake: int
+    trainer: Address
+    params_hash: Hash
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,53 +89,80 @@ class Unbonding:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Lock:
-    """Stake that backs an open case; `expires_at` is 0 where there is no lock."""
+class Balance:
+    """What one account has in one pool as one kind of bond."""
 
-    pool: PoolId
-    account: Address
-    amount: int
-    expires_at: int
+    bonded: int
+    leaving: int
+    """The sum of all unbondings."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PostedEpoch:
-    """What is stored of an epoch."""
+class Exposure:
+    """What cases hold and have held of a contributor's stake."""
+
+    locked: int
+    taken: int
+    """What cases locked in the span `taken_in`."""
+    taken_in: int
+    strikes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settlement:
+    """What is settled of a pool."""
+
+    posted: int
+    """Reward of all epochs that stand."""
+    funded: int
+    """Tokens paid in, less what was refunded."""
+    epochs: int
+    last_posted_at: int
+    """Unix seconds."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EpochRecord:
+    """An epoch as EpochPosted tells it; whoever claims or answers hands it in, for only its hash is stored."""
 
     header_hash: Hash
     reward_root: Hash
-    posted_at: int
-    units: int
-    cumulative_units: int
-    is_disabled: bool
+    epoch: int
+    final_at: int
+    """Unix seconds, from when it can be claimed against."""
+    reward: int
+    """Of this epoch alone."""
+    cumulative: int
+    """Of this epoch and of all before it that stand."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Accusation:
+    """Who is accused of what: names a case, whose id is the receipt's hash."""
+
+    receipt_hash: Hash
+    pool: PoolId
+    node: Address
+    contributor: Address
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """A slashing case.  Times in Unix seconds."""
+    """A slashing case.  `veto_until` in Unix seconds; it may be executed for a day after that."""
 
-    pool: PoolId
-    node: Address
-    contributor: Address
-    receipt_hash: Hash
-    reason: int
-    state: CaseState
-    veto_until: int
-    expires_at: int
     amount: int
+    veto_until: int
+    state: CaseState
+    reason: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Challenge:
     """An omission challenge."""
 
-    pool: PoolId
     challenger: Address
-    contributor: Address
     answer_by: int
     """Unix seconds."""
     state: ChallengeState
     answered_by: int
     """The epoch that answered."""
-    amount: int
-    identity: Hash

@@ -63,7 +63,10 @@ class Chain:
         self.client.request("evm_mine")
 
     def open_pool(self) -> int:
-        """Funded with 1,000,000 and active; price 3, slash 60, windows 10, 10 and 20 s, two of three validators."""
+        """Funded with 1,000,000 and active; price 3, slash 60, windows 10, 10 and 20 s, two of three validators.
+
+        Validators have bonded 20 each, of which an overturned case takes 15.
+        """
         terms = PoolTerms(
             trainer=self.address("trainer"),
             arbiter=self.address("arbiter"),
@@ -76,21 +79,29 @@ class Chain:
             challenge_window=10,
             veto_window=10,
             unbond_window=20,
+            validator_bond=20,
+            signer_penalty=15,
         )
         pools = self.contracts.pools
         validators = [self.address(f"validator-{i}") for i in range(3)]
         self.send("operator", pools.create_pool(terms, validators, PARAMS))
         pool = pools.count_pools()
-        self.send("operator", self.contracts.token.approve(pools.address, 1_000_000))
-        self.send("operator", pools.fund_pool(pool, 1_000_000))
+        ledger = self.contracts.ledger
+        self.send("operator", self.contracts.token.approve(ledger.address, 1_000_000))
+        self.send("operator", ledger.fund_pool(pool, 1_000_000))
+        for i in range(3):
+            self.bond(f"validator-{i}", pool, BondKind.VALIDATOR, 20)
         self.send("operator", pools.start_pool(pool))
         return pool
 
+    def bond(self, name: str, pool: int, kind: BondKind, amount: int) -> None:
+        stakes = self.contracts.stakes
+        self.send(name, self.contracts.token.approve(stakes.address, amount))
+        self.send(name, stakes.stake(pool, kind, amount))
+
     def join(self, pool: int) -> None:
         """The contributor stakes 100 and registers its node."""
-        stakes = self.contracts.stakes
-        self.send("contributor", self.contracts.token.approve(stakes.address, 100))
-        self.send("contributor", stakes.stake(pool, BondKind.CONTRIBUTOR, 100))
+        self.bond("contributor", pool, BondKind.CONTRIBUTOR, 100)
         registration = NodeRegistration(
             pool=pool,
             contributor=self.address("contributor"),

@@ -3,6 +3,7 @@ import socket
 from pathlib import Path
 
 import pytest
+import rlp
 
 from covey import devnet
 from covey.chain.client import ChainClient
@@ -42,25 +43,20 @@ def test_up__with_a_block_time__deploys_at_once_and_then_mines_by_itself(tmp_pat
         client.block_number()
 
 
-def test_deploy__afterwards__nobody_can_name_a_court_or_ledger(chain):
-    nobody = "0x" + "00" * 20
-    for name in ("pool_registry", "stake_manager"):
-        data = chain.client.call(getattr(chain.deployment, name), devnet.codec.encode_call("StakeManager", "owner", ()))
-        assert devnet.codec.decode_result("StakeManager", "owner", data) == (nobody,)
+def test_deploy__stake_manager__names_the_court_and_ledger_that_followed(chain):
+    def read(function: str) -> object:
+        data = chain.client.call(chain.deployment.stake_manager, devnet.codec.encode_call("StakeManager", function, ()))
+        return devnet.codec.decode_result("StakeManager", function, data)[0]
+
+    assert read("LEDGER") == chain.deployment.epoch_ledger
+    assert read("COURT") == chain.deployment.slashing_court
 
 
-def test_deploy__roles__are_those_of_court_and_ledger_alone(chain):
-    def has(contract: str, role: str, holder: str) -> bool:
-        arguments = "0x" + devnet.keccak(text=role).hex(), getattr(chain.deployment, holder)
-        call = devnet.codec.encode_call("StakeManager", "hasRole", arguments)
-        data = chain.client.call(getattr(chain.deployment, contract), call)
-        return bool(devnet.codec.decode_result("StakeManager", "hasRole", data)[0])
-
-    assert has("pool_registry", "LEDGER_ROLE", "epoch_ledger")
-    assert has("stake_manager", "LEDGER_ROLE", "epoch_ledger")
-    assert has("stake_manager", "COURT_ROLE", "slashing_court")
-    assert not has("stake_manager", "COURT_ROLE", "epoch_ledger")
-    assert not has("pool_registry", "LEDGER_ROLE", "slashing_court")
+@pytest.mark.parametrize("nonce", [0, 1, 0x7F, 0x80, 0x100, 0x12345])
+def test_predict_address__any_nonce__is_what_rlp_gives(nonce: int):
+    creator = devnet.derive_wallet("predict", "a").address
+    expected = devnet.keccak(rlp.encode([bytes.fromhex(creator[2:]), nonce]))[12:]
+    assert devnet.predict_address(creator, nonce).lower() == "0x" + expected.hex()
 
 
 @pytest.mark.usefixtures("anvil_binary")

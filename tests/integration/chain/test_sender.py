@@ -169,8 +169,8 @@ def test_pump__second_time__does_nothing(chain, store):
 def test_pump__later_intent_builds_on_an_earlier__waits_for_it(chain, store):
     pool = chain.open_pool()
     stop_mining(chain)
-    put(store, "approve", chain.contracts.token.approve(chain.deployment.pool_registry, 9))
-    put(store, "fund", chain.contracts.pools.fund_pool(pool, 9))
+    put(store, "approve", chain.contracts.token.approve(chain.deployment.epoch_ledger, 9))
+    put(store, "fund", chain.contracts.ledger.fund_pool(pool, 9))
     sender = make_sender(chain, store)
     assert sender.pump() == 2
     assert store.find("fund").state is IntentState.UNSENT
@@ -178,7 +178,7 @@ def test_pump__later_intent_builds_on_an_earlier__waits_for_it(chain, store):
     assert sender.pump() == 1
     mine(chain)
     assert sender.pump() == 0
-    assert chain.contracts.pools.escrow_of(pool) == 1_000_009
+    assert chain.contracts.ledger.escrow_of(pool) == 1_000_009
 
 
 def test_pump__stuck__offers_more_at_the_same_nonce(chain, store):

@@ -28,10 +28,12 @@ def test_encode_call__erc20__gives_the_bytes_of_the_standard(function, args, exp
 
 
 def test_encode_call__struct_and_arrays__equals_flat_encoding_by_eth_abi():
-    terms = (ALICE, ALICE, ALICE, "0x" + "11" * 32, 3, 100, 60, 2, 10, 10, 20)
-    kinds = "(address,address,address,bytes32,uint128,uint128,uint128,uint32,uint32,uint32,uint32)"
+    amounts = (3, 10**9, 10, 10, 20, 1, 60, 20, 4, 10_000, 0, 2, False)
+    terms = (*amounts, ALICE, 15, ALICE, 100, ALICE, "0x" + "11" * 32)
+    windows, slashing = "uint24,uint24,uint24,uint24", "uint96,uint96,uint8,uint16,uint8,uint8,bool"
+    kinds = f"(uint96,uint64,{windows},{slashing},address,uint96,address,uint96,address,bytes32)"
     data = codec.encode_call("PoolRegistry", "createPool", (terms, [ALICE], "text"))
-    plain = (*terms[:3], bytes([0x11]) * 32, *terms[4:])
+    plain = (*terms[:-1], bytes([0x11]) * 32)
     assert data[4:] == encode([kinds, "address[]", "string"], [plain, [ALICE], "text"])
     assert data[:4].hex() == codec.load_artifact("PoolRegistry").functions["createPool"].digest[:4].hex()
 

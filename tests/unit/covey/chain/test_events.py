@@ -7,6 +7,8 @@ from eth_utils.crypto import keccak
 
 from covey.chain import codec, events
 from covey.chain.client import Log
+from covey.chain.structs import EpochRecord
+from covey.protocol.receipts import EpochHeader
 
 pytestmark = pytest.mark.unit
 
@@ -23,6 +25,8 @@ INHERITED = {
     "DefaultAdminDelayChangeScheduled",
     "DefaultAdminTransferCanceled",
     "DefaultAdminTransferScheduled",
+    "Paused",
+    "Unpaused",
 }
 
 
@@ -64,13 +68,36 @@ def test_decode__pool_created__reads_text_and_checksums_the_address():
 
 
 def test_decode__case_opened__keeps_indexed_and_plain_fields_apart():
-    data = encode(["address", "bytes32", "uint8", "uint256"], [ALICE, bytes([1]) * 32, 6, 60])
+    data = encode(["address", "uint8", "uint256", "uint256"], [ALICE, 6, 60, 1000])
     indexed = [word(4), word(1), "0x" + "22".zfill(64)]
-    log = make_log("CaseOpened(uint256,uint256,address,address,bytes32,uint8,uint256)", indexed, data)
+    log = make_log("CaseOpened(bytes32,uint256,address,address,uint8,uint256,uint256)", indexed, data)
     event = events.decode(log)
     assert isinstance(event, events.CaseOpened)
-    assert (event.case_id, event.pool, int(event.node, 16)) == (4, 1, 0x22)
-    assert (event.contributor, event.reason, event.amount) == (ALICE, 6, 60)
+    assert (event.receipt_hash, event.pool, int(event.node, 16)) == (word(4), 1, 0x22)
+    assert (event.contributor, event.reason, event.amount, event.veto_until) == (ALICE, 6, 60, 1000)
+
+
+def test_decode__epoch_posted__reads_header_and_record():
+    header = "(uint256,uint64,bytes32,bytes32,uint64,uint64,bytes32,bytes32)"
+    record = "(bytes32,bytes32,uint64,uint64,uint96,uint96)"
+    raw = [n.to_bytes(32) for n in range(10)]
+    data = encode([header, record], [(1, 5, raw[1], raw[2], 3, 40, raw[4], raw[5]), (raw[6], raw[2], 5, 99, 120, 360)])
+    event = events.decode(make_log(f"EpochPosted(uint256,uint64,{header},{record})", [word(1), word(5)], data))
+    assert isinstance(event, events.EpochPosted)
+    assert (event.pool, event.epoch) == (1, 5)
+    assert event.header == EpochHeader(
+        pool=1,
+        epoch=5,
+        work_root=word(1),
+        reward_root=word(2),
+        leaf_count=3,
+        units=40,
+        data_hash=word(4),
+        previous_hash=word(5),
+    )
+    assert event.record == EpochRecord(
+        header_hash=word(6), reward_root=word(2), epoch=5, final_at=99, reward=120, cumulative=360
+    )
 
 
 def test_decode__foreign_or_anonymous_log__is_none():

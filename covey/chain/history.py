@@ -1,0 +1,67 @@
+"""What only events tell, read back when it is needed: a posted epoch, the newest one that pays, a case's accused.
+
+Called by the CLI and by whoever claims, answers or judges; the follower is for those who need every event.
+"""
+
+from dataclasses import dataclass
+
+from eth_utils.crypto import keccak
+
+from covey.chain import events
+from covey.chain.client import ChainClient
+from covey.chain.contracts import Contracts
+from covey.chain.structs import Accusation
+from covey.protocol.ids import Address, Hash, PoolId, hash_from_bytes
+
+KEPT_EPOCHS = 256
+"""Older ones cannot be claimed against: EpochLedger has forgotten them."""
+_POSTED = (
+    "EpochPosted(uint256,uint64,(uint256,uint64,bytes32,bytes32,uint64,uint64,bytes32,bytes32),"
+    "(bytes32,bytes32,uint64,uint64,uint96,uint96))"
+)
+_OPENED = "CaseOpened(bytes32,uint256,address,address,uint8,uint256,uint256)"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class History:
+    """The events of one deployment.  Example: `History(client=client, contracts=contracts).find_epoch(pool, 3)`."""
+
+    client: ChainClient
+    contracts: Contracts
+
+    def find_epoch(self, pool: PoolId, epoch: int) -> events.EpochPosted | None:
+        """The posted epoch, whether or not it stands; None where there is none."""
+        topics = [_topic(_POSTED), _word(pool), _word(epoch)]
+        found = self._find(self.contracts.deployment.epoch_ledger, topics)
+        return found if isinstance(found, events.EpochPosted) else None
+
+    def find_claimable(self, pool: PoolId, *, now: int) -> events.EpochPosted | None:
+        """The newest epoch that stands and is final at `now` (Unix seconds, the chain's)."""
+        ledger = self.contracts.ledger
+        epochs = ledger.epochs_of(pool)
+        for epoch in range(epochs - 1, max(-1, epochs - 1 - KEPT_EPOCHS), -1):
+            posted = self.find_epoch(pool, epoch)
+            if posted is not None and posted.record.final_at <= now and ledger.is_posted(pool, posted.record):
+                return posted
+        return None
+
+    def find_accusation(self, receipt_hash: Hash) -> Accusation | None:
+        """Who is accused in the case of a receipt; None where there is no case."""
+        found = self._find(self.contracts.deployment.slashing_court, [_topic(_OPENED), receipt_hash])
+        if not isinstance(found, events.CaseOpened):
+            return None
+        return Accusation(receipt_hash=receipt_hash, pool=found.pool, node=found.node, contributor=found.contributor)
+
+    def _find(self, address: Address, topics: list[Hash]) -> events.AnyEvent | None:
+        """The newest such event; a reorganisation leaves one at most."""
+        first, last = self.contracts.deployment.start_block, self.client.block_number()
+        logs = self.client.get_logs([address], first=first, last=last, topics=topics)
+        return events.decode(logs[-1]) if logs else None
+
+
+def _topic(signature: str) -> Hash:
+    return hash_from_bytes(keccak(text=signature))
+
+
+def _word(number: int) -> Hash:
+    return hash_from_bytes(number.to_bytes(32))
