@@ -82,7 +82,13 @@ def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) 
         params=params,
         terms=terms,
         ledger=Ledger(
-            chain_id=deployment.chain_id, address=contracts.ledger.address, pool=pool, price=terms.reward_per_unit
+            chain_id=deployment.chain_id,
+            address=contracts.ledger.address,
+            pool=pool,
+            price=terms.reward_per_unit,
+            epoch_units=terms.epoch_units,
+            epoch_length=terms.epoch_length,
+            windows=terms.challenge_window + terms.veto_window,
         ),
         database=database,
         store=ObjectStore.open(config.store, LinkSigner(secret=secret, base_url=config.base_url)),

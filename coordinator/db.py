@@ -207,6 +207,11 @@ class Repository:
         query = select(Submission).where(Submission.state != SubmissionState.SUBMITTED, Submission.epoch.is_(None))
         return self.session.scalars(query.order_by(Submission.task)).all()
 
+    def sum_settled_units(self) -> dict[str, int]:
+        """Units by contributor in all epochs that stand; a disabled one holds no submission any more."""
+        query = select(Submission.contributor, func.sum(Submission.units)).where(Submission.epoch.is_not(None))
+        return {row[0]: int(row[1]) for row in self.session.execute(query.group_by(Submission.contributor))}
+
     def list_epochs(self) -> Sequence[Epoch]:
         return self.session.scalars(select(Epoch).order_by(Epoch.number)).all()
 
@@ -222,11 +227,11 @@ class Repository:
     def release_from_epoch(self, epoch: int) -> None:
         self.session.execute(update(Submission).where(Submission.epoch == epoch).values(epoch=None))
 
-    def get_case(self, case: int) -> Case | None:
-        return self.session.get(Case, case)
+    def get_case(self, receipt_hash: str) -> Case | None:
+        return self.session.get(Case, receipt_hash)
 
     def list_cases(self) -> Sequence[Case]:
-        return self.session.scalars(select(Case).order_by(Case.id)).all()
+        return self.session.scalars(select(Case).order_by(Case.block_number, Case.receipt_hash)).all()
 
     def list_hard_rejections(self) -> Sequence[Submission]:
         """Submissions that a quorum rejected for a hard reason and whose case on chain is not closed."""

@@ -16,6 +16,8 @@ from covey.protocol.ids import Hash, PoolId
 from covey.protocol.status import SubmissionState
 
 RETRY_SECONDS = 10.0
+IDLE_SECONDS = 30.0
+"""A chain without a block for so long mines only what is sent to it."""
 
 
 def build_jobs(ctx: Context) -> dict[str, Callable[[], None]]:
@@ -71,16 +73,23 @@ def find_block_hash(ctx: Context, number: int) -> Hash | None:
 
 def settle_epoch(ctx: Context) -> None:
     """Close an epoch that is due: its file goes to the store first, then rows and intent commit together."""
+    chain_time = get_chain_time(ctx)  # not within the transaction: a chain that is away would hold up all who write
     with ctx.database.write() as repository:
         for epoch in repository.list_epochs():
             if epoch.posted_block is None:
                 post_epoch(ctx, repository, epoch)
-        if not settlement.is_due(repository, ctx.params, now=ctx.clock()):
+        if not settlement.is_due(repository, ctx.params, ctx.ledger, now=ctx.clock(), chain_time=chain_time):
             return
         closed = settlement.close_epoch(repository, ctx.ledger, now=ctx.clock())
         key = f"epochs/{ctx.config.pool}/{closed.epoch.data_hash}.json"
         ctx.store.put_named_by_content(key, closed.data)
         post_epoch(ctx, repository, closed.epoch)
+
+
+def get_chain_time(ctx: Context) -> float:
+    """A time that the next block's is not before: the newest block's, or ours where blocks come only on demand."""
+    newest, now = ctx.client.get_block("latest").timestamp, ctx.clock()
+    return now if now - newest > IDLE_SECONDS else newest
 
 
 def post_epoch(ctx: Context, repository: Repository, epoch: Epoch) -> None:
@@ -92,14 +101,7 @@ def post_epoch(ctx: Context, repository: Repository, epoch: Epoch) -> None:
             return
         get_logger().error("the ledger refused an epoch", epoch=epoch.number, reason=row.reason, tries=tries + 1)
         tries += 1
-    call = ctx.contracts.ledger.post(
-        PoolId(ctx.config.pool),
-        work_root=Hash(epoch.work_root),
-        reward_root=Hash(epoch.reward_root),
-        leaf_count=epoch.leaf_count,
-        units=epoch.units,
-        data_hash=Hash(epoch.data_hash),
-    )
+    call = ctx.contracts.ledger.post(settlement.build_header(epoch, ctx.ledger.pool))
     add_intent(repository, key=_name_intent(ctx, epoch, tries), call=call)
 
 

@@ -13,9 +13,12 @@ from coordinator.db import Repository
 from coordinator.models import Case
 from covey.chain import events
 from covey.chain.follower import Progress, SeenBlock
+from covey.log import get_logger
 from covey.protocol.ids import Hash
 from covey.protocol.status import CASE_MOVES, CaseState, require_move
 from covey.runtime import Outcome
+
+ClosingEvent = events.CaseVetoed | events.CaseExecuted | events.CaseLapsed
 
 
 async def cycle(ctx: Context) -> Outcome:
@@ -68,7 +71,8 @@ def on_node_removed(_: Context, repository: Repository, event: events.NodeRemove
 
 
 def on_epoch_posted(_: Context, repository: Repository, event: events.EpochPosted) -> None:
-    settlement.record_posted(repository, number=event.epoch, block=event.block_number)
+    if not settlement.record_posted(repository, event.header, event.record, block=event.block_number):
+        get_logger().error("an epoch was posted that this coordinator did not close", epoch=event.epoch)
 
 
 def on_epoch_disabled(_: Context, repository: Repository, event: events.EpochDisabled) -> None:
@@ -76,19 +80,19 @@ def on_epoch_disabled(_: Context, repository: Repository, event: events.EpochDis
 
 
 def on_case_opened(_: Context, repository: Repository, event: events.CaseOpened) -> None:
-    case = repository.get_case(event.case_id)
+    case = repository.get_case(event.receipt_hash)
     if case is None:
-        case = Case(id=event.case_id, state=CaseState.LOCKED)
+        case = Case(receipt_hash=event.receipt_hash, state=CaseState.LOCKED)
     if case.state is CaseState.LOCKED:  # known already when it is told again, or anew after a reorganisation
-        case.receipt_hash, case.node, case.contributor = event.receipt_hash, event.node, event.contributor
+        case.node, case.contributor = event.node, event.contributor
         case.block_number, case.transaction_hash = event.block_number, event.transaction_hash
         repository.add(case)
     for node in repository.list_nodes_of(event.contributor):  # its stake backs them all
         service.suspend(repository, node, service.CASE)
 
 
-def on_case_closed(_: Context, repository: Repository, event: events.CourtEvent) -> None:
-    case = repository.get_case(event.case_id) if not isinstance(event, events.EquivocationSlashed) else None
+def on_case_closed(_: Context, repository: Repository, event: ClosingEvent) -> None:
+    case = repository.get_case(event.receipt_hash)
     after = CASE_STATES[type(event)]
     if case is not None and case.state is not after:
         case.state = require_move(CASE_MOVES, case.state, after)

@@ -140,7 +140,15 @@ class Epoch(Base):
     data_hash: Mapped[str] = mapped_column(String(66))
     leaf_count: Mapped[int]
     units: Mapped[int] = mapped_column(Number)
+    previous_hash: Mapped[str] = mapped_column(String(66))
+    """Header hash of the epoch before, disabled or not; zero for the first."""
     closed_at: Mapped[float]
+    header_hash: Mapped[str | None] = mapped_column(String(66))
+    """This and the next three: as EpochPosted told them; None until then."""
+    final_at: Mapped[int | None] = mapped_column(Number)
+    reward: Mapped[str | None] = mapped_column(String(78))
+    """Like `cumulative` in the token's smallest unit (decimal text)."""
+    cumulative: Mapped[str | None] = mapped_column(String(78))
     posted_block: Mapped[int | None] = mapped_column(Number)
     disabled: Mapped[bool] = mapped_column(default=False)
 
@@ -155,11 +163,10 @@ class Reward(Base):
 
 
 class Case(Base):
-    """A slashing case as the chain tells it."""
+    """A slashing case as the chain tells it; a receipt has one at most."""
 
     __tablename__ = "cases"
-    id: Mapped[int] = mapped_column(Number, primary_key=True, autoincrement=False)
-    receipt_hash: Mapped[str] = mapped_column(String(66), index=True)
+    receipt_hash: Mapped[str] = mapped_column(String(66), primary_key=True)
     node: Mapped[str] = mapped_column(String(42))
     contributor: Mapped[str] = mapped_column(String(42))
     state: Mapped[CaseState] = mapped_column(_states(CaseState), default=CaseState.LOCKED)

@@ -10,11 +10,12 @@ from dataclasses import asdict, dataclass
 
 from coordinator.db import Repository
 from coordinator.models import Epoch, Reward, Submission
+from covey.chain.structs import EpochRecord
 from covey.errors import ProtocolError
 from covey.protocol import canonical, merkle
-from covey.protocol.ids import Address, Hash, PoolId, Step, TaskId
+from covey.protocol.ids import ZERO_HASH, Address, Hash, PoolId, Step, TaskId
 from covey.protocol.params import PoolParams
-from covey.protocol.receipts import WorkLeaf
+from covey.protocol.receipts import EpochHeader, WorkLeaf
 from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Decision, Reason
 
@@ -31,6 +32,12 @@ class Ledger:
     pool: PoolId
     price: int
     """Token units for one work unit."""
+    epoch_units: int
+    """What one epoch may pay for at most."""
+    epoch_length: int
+    """Seconds between two postings at least, as the chain counts."""
+    windows: int
+    """Seconds from posting until an epoch is final."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,27 +48,41 @@ class ClosedEpoch:
     data: bytes
 
 
-def is_due(repository: Repository, params: PoolParams, *, now: float) -> bool:
-    """Whether an epoch should close: by the clock or the number of leaves, and at the pool's end; one at a time."""
+def is_due(repository: Repository, params: PoolParams, ledger: Ledger, *, now: float, chain_time: float) -> bool:
+    """Whether an epoch should close: by the clock or when it is full, and at the pool's end; one at a time, and
+    none that the ledger would refuse at `chain_time`, the time of the block that it would be in."""
     epochs = repository.list_epochs()
     waiting = repository.list_unsettled()
-    if not waiting or any(e.posted_block is None for e in epochs):
+    chosen = choose_rows(waiting, ledger)
+    if not chosen or any(e.posted_block is None for e in epochs):
+        return False
+    if epochs and chain_time < (epochs[-1].final_at or 0) - ledger.windows + ledger.epoch_length:
         return False
     if repository.get_fact("ended"):
         return not repository.list_submissions(SubmissionState.SUBMITTED)
     since = epochs[-1].closed_at if epochs else min(s.decided_at or now for s in waiting)
-    return len(waiting) >= params.epoch_leaves or now - since >= params.epoch_seconds
+    is_full = len(waiting) >= params.epoch_leaves or len(chosen) < len(waiting)
+    return is_full or now - since >= params.epoch_seconds
 
 
 def close_epoch(repository: Repository, ledger: Ledger, *, now: float) -> ClosedEpoch:
-    """Put all decided, unsettled submissions into the next epoch and compute its roots."""
+    """Put decided, unsettled submissions into the next epoch and compute its roots.  All epochs before are posted."""
     epochs = repository.list_epochs()
     number = epochs[-1].number + 1 if epochs else 0
-    rows = repository.list_unsettled()
-    standing = [e.number for e in epochs if not e.disabled]
-    cumulative = _accumulate(repository, standing[-1:], rows, ledger.price)
+    previous_hash = build_header(epochs[-1], ledger.pool).compute_hash() if epochs else ZERO_HASH
+    rows = choose_rows(repository.list_unsettled(), ledger)
+    cumulative = _accumulate(repository, rows, ledger.price)
     leaves = [build_work_leaf(row) for row in rows]
-    data = canonical.to_bytes({"epoch": number, "pool": ledger.pool, "leaves": [asdict(leaf) for leaf in leaves]})
+    # With the hash of this file anyone can build the header from it.
+    data = canonical.to_bytes(
+        {
+            "epoch": number,
+            "pool": ledger.pool,
+            "previous_hash": previous_hash,
+            "leaves": [asdict(leaf) for leaf in leaves],
+            "rewards": {contributor: str(amount) for contributor, amount in cumulative.items()},
+        }
+    )
     epoch = Epoch(
         number=number,
         work_root=merkle.MerkleTree([leaf.compute_hash() for leaf in leaves]).root,
@@ -69,6 +90,7 @@ def close_epoch(repository: Repository, ledger: Ledger, *, now: float) -> Closed
         data_hash=canonical.sha256(data),
         leaf_count=len(rows),
         units=sum(row.units for row in rows),
+        previous_hash=previous_hash,
         closed_at=now,
         disabled=False,
     )
@@ -80,12 +102,40 @@ def close_epoch(repository: Repository, ledger: Ledger, *, now: float) -> Closed
     return ClosedEpoch(epoch=epoch, data=data)
 
 
-def record_posted(repository: Repository, *, number: int, block: int) -> None:
-    """The chain holds the epoch: its submissions are settled."""
-    epoch = repository.get_epoch(number)
-    if epoch is not None:
-        epoch.posted_block = block
-        repository.mark_settled(number)
+def choose_rows(waiting: Sequence[Submission], ledger: Ledger) -> list[Submission]:
+    """Those for the next epoch, in their order; what would be over its units waits for another."""
+    chosen: list[Submission] = []
+    units = 0
+    for row in waiting:
+        if units + row.units <= ledger.epoch_units:
+            units += row.units
+            chosen.append(row)
+    return chosen
+
+
+def build_header(epoch: Epoch, pool: PoolId) -> EpochHeader:
+    """What is posted of a closed epoch."""
+    return EpochHeader(
+        pool=pool,
+        epoch=epoch.number,
+        work_root=Hash(epoch.work_root),
+        reward_root=Hash(epoch.reward_root),
+        leaf_count=epoch.leaf_count,
+        units=epoch.units,
+        data_hash=Hash(epoch.data_hash),
+        previous_hash=Hash(epoch.previous_hash),
+    )
+
+
+def record_posted(repository: Repository, header: EpochHeader, record: EpochRecord, *, block: int) -> bool:
+    """The chain holds the epoch: its submissions are settled.  False for an epoch that was not closed here."""
+    epoch = repository.get_epoch(header.epoch)
+    if epoch is None or build_header(epoch, header.pool) != header:
+        return False
+    epoch.posted_block, epoch.header_hash, epoch.final_at = block, record.header_hash, record.final_at
+    epoch.reward, epoch.cumulative = str(record.reward), str(record.cumulative)
+    repository.mark_settled(header.epoch)
+    return True
 
 
 def record_disabled(repository: Repository, *, number: int) -> None:
@@ -128,18 +178,16 @@ def compute_outcome(row: Submission) -> Decision:
     return Decision.REJECT if row.reason else Decision.ACCEPT
 
 
-def _accumulate(
-    repository: Repository, before: Sequence[int], rows: Sequence[Submission], price: int
-) -> dict[Address, int]:
-    """`before`: the newest epoch that was not disabled, if there is one; what it said is added to."""
-    earned: dict[Address, int] = defaultdict(int)
-    for number in before:
-        for reward in repository.list_rewards(number):
-            earned[Address(reward.contributor)] = int(reward.cumulative)
+def _accumulate(repository: Repository, rows: Sequence[Submission], price: int) -> dict[Address, int]:
+    """What everybody has earned in the epochs that stand and in `rows`.
+
+    Added up from the submissions, not from an earlier epoch's rewards: an epoch that was posted just after one before
+    it was disabled still counts that one's.
+    """
+    units: dict[str, int] = defaultdict(int, repository.sum_settled_units())
     for row in rows:
-        if row.units:
-            earned[Address(row.contributor)] += row.units * price
-    return dict(earned)
+        units[row.contributor] += row.units
+    return {Address(contributor): count * price for contributor, count in sorted(units.items()) if count}
 
 
 def _build_reward_tree(ledger: Ledger, cumulative: dict[Address, int]) -> merkle.MerkleTree:

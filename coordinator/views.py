@@ -5,7 +5,7 @@ from collections import Counter
 from coordinator import service, settlement
 from coordinator.app import Context
 from coordinator.db import Repository
-from coordinator.models import Submission, Task
+from coordinator.models import Epoch, Submission, Task
 from covey.errors import ProtocolError
 from covey.protocol import wire
 from covey.protocol.ids import Address, Hash, Step, TaskId
@@ -56,17 +56,26 @@ def get_status(ctx: Context) -> wire.StatusView:
             submissions=repository.count_by_state(Submission),
             reasons={Reason(reason).name.lower(): n for reason, n in repository.count_by_reason().items()},
             nodes={n.address: _describe_node(n.contributor, n.suspended, n.accepted) for n in repository.list_nodes()},
-            epochs=tuple(
-                wire.EpochView(
-                    epoch=e.number,
-                    leaf_count=e.leaf_count,
-                    units=e.units,
-                    data_hash=Hash(e.data_hash),
-                    posted=e.posted_block is not None,
-                )
-                for e in repository.list_epochs()
-            ),
+            epochs=tuple(_describe_epoch(e) for e in repository.list_epochs()),
         )
+
+
+def _describe_epoch(row: Epoch) -> wire.EpochView:
+    return wire.EpochView(
+        epoch=row.number,
+        work_root=Hash(row.work_root),
+        reward_root=Hash(row.reward_root),
+        leaf_count=row.leaf_count,
+        units=row.units,
+        data_hash=Hash(row.data_hash),
+        previous_hash=Hash(row.previous_hash),
+        posted=row.posted_block is not None,
+        disabled=row.disabled,
+        header_hash=None if row.header_hash is None else Hash(row.header_hash),
+        final_at=row.final_at,
+        reward=None if row.reward is None else int(row.reward),
+        cumulative=None if row.cumulative is None else int(row.cumulative),
+    )
 
 
 def _describe_node(contributor: str, suspended: str, accepted: int) -> dict[str, str | int]:

@@ -9,6 +9,7 @@ from functools import partial
 from covey.chain.client import Call
 from covey.chain.outbox import Intent, SqliteOutbox
 from covey.chain.sender import Sender
+from covey.chain.structs import BondKind
 from covey.engines.base import Engine
 from covey.errors import OperatorError
 from covey.grading import build_grader
@@ -49,13 +50,8 @@ def build_engine(config: ValidatorConfig, dtype: str) -> Engine:
 
 
 def build(config: ValidatorConfig, network: Network, decoder: Sandbox, grader: Sandbox, stop: asyncio.Event) -> Context:
-    """Compose the validator; raise OperatorError when the chain does not name it."""
-    if not network.contracts.pools.is_validator(network.pool, network.wallet.address):
-        raise OperatorError(
-            "not_a_validator",
-            f"{network.wallet.address} is no validator of pool {network.pool}",
-            fix="Name the key of one of the pool's validators",
-        )
+    """Compose the validator; raise OperatorError when its verdicts would have no power."""
+    _require_power(network)
     outbox = SqliteOutbox(config.home / "outbox.sqlite3")
     return Context(
         config=config,
@@ -74,6 +70,24 @@ def build(config: ValidatorConfig, network: Network, decoder: Sandbox, grader: S
         sender=Sender(network.chain, network.wallet, outbox),
         stop=stop,
     )
+
+
+def _require_power(network: Network) -> None:
+    """The chain names this validator, and its bond is what the court asks for."""
+    pool, address = network.pool, network.wallet.address
+    if not network.contracts.pools.is_validator(pool, address):
+        raise OperatorError(
+            "not_a_validator",
+            f"{address} is no validator of pool {pool}",
+            fix="Name the key of one of the pool's validators",
+        )
+    missing = network.terms.validator_bond - network.contracts.stakes.stake_of(pool, BondKind.VALIDATOR, address)
+    if missing > 0:
+        raise OperatorError(
+            "bond_too_small",
+            f"the bond of {address} is {missing} short of the {network.terms.validator_bond} that pool {pool} wants",
+            fix=f"Run covey stake add {missing} --kind validator",
+        )
 
 
 def run(config: ValidatorConfig) -> None:

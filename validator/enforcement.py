@@ -5,10 +5,13 @@ Every validator does this for every case; whoever comes second finds it done.  T
 
 import asyncio
 
-from covey.chain.structs import CaseState
+from covey.chain.contracts import CASE_GRACE
+from covey.chain.structs import Accusation, BondKind, CaseState
 from covey.errors import ProtocolError
 from covey.log import get_logger
 from covey.protocol import messages
+from covey.protocol.ids import Address
+from covey.protocol.messages import Verdict
 from covey.protocol.wire import HardCase
 from covey.runtime import Outcome
 from validator.app import Context
@@ -24,34 +27,63 @@ async def cycle(ctx: Context) -> Outcome:
 
 
 def enforce(ctx: Context, case: HardCase) -> None:
-    """Propose a case that the court does not know, execute one whose veto window is over."""
+    """Propose a case that the court does not know, execute one whose veto window is over and that has not lapsed."""
     court, receipt = ctx.network.contracts.court, case.receipt.to_message()
-    receipt_hash = messages.compute_struct_hash(receipt)
-    case_id = court.case_of(receipt_hash)
-    if case_id == 0:
-        verdicts = [verdict.to_message() for verdict in case.verdicts]
-        if not _is_convincing(ctx, case):
-            return
-        call = court.propose(receipt, case.signature, verdicts, case.signatures)
-        ctx.send(f"propose/{receipt_hash}", call)
-        return
-    found = court.get_case(case_id)
+    accusation = Accusation(
+        receipt_hash=messages.compute_struct_hash(receipt),
+        pool=receipt.pool,
+        node=receipt.node,
+        contributor=receipt.contributor,
+    )
+    found = court.get_case(accusation)
     now = ctx.network.chain.get_block("latest").timestamp
-    if found.state is CaseState.LOCKED and found.veto_until < now:
-        ctx.send(f"execute/{case_id}", court.execute(case_id))
+    if found.state is CaseState.NONE:
+        _propose(ctx, case, now)
+    elif found.state is CaseState.LOCKED and found.veto_until <= now < found.veto_until + CASE_GRACE:
+        ctx.send(f"execute/{accusation.receipt_hash}", court.execute(accusation))
 
 
-def _is_convincing(ctx: Context, case: HardCase) -> bool:
-    """Whether the signatures that the coordinator showed are a quorum of the pool's validators."""
-    network, receipt = ctx.network, case.receipt.to_message()
+def _propose(ctx: Context, case: HardCase, now: int) -> None:
+    """With one verdict of every validator that has power, if they are a quorum.
+
+    The court takes so much of a contributor within a span of `epoch_length` and no more; a refused proposal is made
+    again in the next span.
+    """
+    if not _is_signed(ctx, case):
+        return
+    receipt, signed = case.receipt.to_message(), _choose_verdicts(ctx, case, now)
+    if len(signed) < ctx.network.terms.quorum:
+        return
+    verdicts = [verdict for verdict, _ in signed.values()]
+    call = ctx.network.contracts.court.propose(receipt, case.signature, verdicts, [s for _, s in signed.values()])
+    span = now // ctx.network.terms.epoch_length
+    ctx.send(f"propose/{messages.compute_struct_hash(receipt)}/{span}", call)
+
+
+def _is_signed(ctx: Context, case: HardCase) -> bool:
+    """Whether receipt and verdicts, as the coordinator showed them, are signed by those whom they name."""
+    domain, receipt = ctx.network.receipt_domain, case.receipt.to_message()
     try:
-        messages.require_signer(receipt, network.receipt_domain, case.signature, receipt.node)
+        messages.require_signer(receipt, domain, case.signature, receipt.node)
         for verdict, signature in zip(case.verdicts, case.signatures, strict=True):
             message = verdict.to_message()
-            messages.require_signer(message, network.receipt_domain, signature, message.validator)
+            messages.require_signer(message, domain, signature, message.validator)
     except (ProtocolError, ValueError) as error:
         get_logger().warning("a case does not hold", task=receipt.task, error=str(error))
         return False
-    signers = {verdict.validator for verdict in case.verdicts}
-    validators = set(network.contracts.pools.get_validators(network.pool))
-    return len(signers & validators) >= network.terms.quorum
+    return True
+
+
+def _choose_verdicts(ctx: Context, case: HardCase, now: int) -> dict[Address, tuple[Verdict, str]]:
+    """By validator, without those that would make the court refuse the whole proposal: expired, of no validator of the
+    pool, or of one whose bond is too small."""
+    pool, terms = ctx.network.pool, ctx.network.terms
+    pools, stakes = ctx.network.contracts.pools, ctx.network.contracts.stakes
+    chosen: dict[Address, tuple[Verdict, str]] = {}
+    for body, signature in zip(case.verdicts, case.signatures, strict=True):
+        verdict = body.to_message()
+        bond = stakes.stake_of(pool, BondKind.VALIDATOR, verdict.validator)
+        has_power = bond >= terms.validator_bond and pools.is_validator(pool, verdict.validator)
+        if has_power and verdict.deadline > now:
+            chosen[verdict.validator] = (verdict, signature)
+    return chosen

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from covey.cli import chain, roles, tools
+from covey.cli import chain, offices, roles, tools
 from covey.errors import CoveyError
 
 app = typer.Typer(
@@ -42,6 +42,8 @@ app.add_typer(tools.model, name="model")
 app.add_typer(chain.pool, name="pool")
 app.add_typer(chain.stake, name="stake")
 app.add_typer(chain.rewards, name="rewards")
+app.add_typer(offices.epoch, name="epoch")
+app.add_typer(offices.case, name="case")
 app.add_typer(roles.coordinator, name="coordinator")
 app.add_typer(roles.worker, name="worker")
 app.add_typer(roles.validator, name="validator")

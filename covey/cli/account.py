@@ -10,9 +10,12 @@ from pydantic import ValidationError
 from covey.chain.client import Call, ChainClient
 from covey.chain.contracts import Contracts
 from covey.chain.deployment import Deployment
+from covey.chain.events import CaseOpened, EpochPosted
+from covey.chain.follower import Follower, SeenBlock
+from covey.chain.history import History
 from covey.chain.outbox import Entry, SqliteOutbox
 from covey.chain.sender import Sender
-from covey.chain.structs import BondKind, PoolTerms
+from covey.chain.structs import Accusation, BondKind, PoolTerms
 from covey.chain.wallet import Wallet, load_key, save_key
 from covey.client import CoordinatorClient
 from covey.errors import OperatorError, ProtocolError
@@ -58,13 +61,27 @@ class Account:
         sender = Sender(self._client, self.wallet, SqliteOutbox(":memory:"))
         return sender.send_and_wait(call.label, call)
 
-    def find_final_epoch(self) -> int | None:
+    @property
+    def history(self) -> History:
+        return History(client=self._client, contracts=self.contracts)
+
+    def find_claimable(self) -> EpochPosted | None:
         """The newest epoch that rewards can be claimed against."""
-        ledger = self.contracts.ledger
-        for epoch in range(ledger.epochs_of(self.pool) - 1, -1, -1):
-            if ledger.is_final(self.pool, epoch):
-                return epoch
-        return None
+        return self.history.find_claimable(self.pool, now=self._client.get_block("latest").timestamp)
+
+    def list_accusations(self) -> list[Accusation]:
+        """Of all cases of the pool, oldest first."""
+        follower = Follower(self._client, self.contracts.deployment)
+        opened: list[CaseOpened] = []
+        cursor: tuple[SeenBlock, ...] = ()
+        is_caught_up = False
+        while not is_caught_up:
+            progress = follower.poll(cursor)
+            cursor, is_caught_up = progress.cursor, progress.is_caught_up
+            opened += [e for e in progress.events if isinstance(e, CaseOpened) and e.pool == self.pool]
+        return [
+            Accusation(receipt_hash=e.receipt_hash, pool=e.pool, node=e.node, contributor=e.contributor) for e in opened
+        ]
 
     async def get_reward(self, coordinator_url: str, epoch: int) -> RewardView | None:
         """The signer's reward with its proof, None when it has earned nothing."""
@@ -95,17 +112,38 @@ def read_pool_file(file: Path, token: Address) -> tuple[PoolTerms, list[Address]
         terms = dict(values["terms"])
         validators = [Address(v) for v in terms.pop("validators")]
         terms.setdefault("token", token)
+        terms.setdefault("epoch_length", max(1, int(params.epoch_seconds)))
         built = PoolTerms(params_hash=params.compute_hash(), quorum=params.quorum, **terms)
+        wrong = _find_wrong(built, validators, params)
     except OSError as error:
         raise OperatorError("no_pool_file", f"{file} cannot be read", fix="Name an existing TOML file") from error
     except KeyError as error:
         raise OperatorError("bad_pool_file", f"{file} lacks {error}", fix=fix) from error
     except ValidationError as error:
-        wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        raise OperatorError("bad_pool_file", f"[params] of {file} is wrong: {wrong}", fix=fix) from error
+        told = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise OperatorError("bad_pool_file", f"[params] of {file} is wrong: {told}", fix=fix) from error
     except (tomllib.TOMLDecodeError, TypeError, ValueError) as error:
         raise OperatorError("bad_pool_file", f"{file} is wrong: {error}", fix=fix) from error
+    if wrong:
+        raise OperatorError("bad_pool_file", f"[terms] of {file} is wrong: {'; '.join(wrong)}", fix=fix)
     return built, validators, params
+
+
+def _find_wrong(terms: PoolTerms, validators: list[Address], params: PoolParams) -> list[str]:
+    """What PoolRegistry would refuse, and what could never be settled."""
+    needed = terms.challenge_window + terms.veto_window
+    checks = (
+        (min(terms.challenge_window, terms.veto_window) < 1, "challenge_window and veto_window must be at least 1"),
+        (terms.unbond_window < needed, f"unbond_window must be at least challenge_window + veto_window, {needed}"),
+        (64 * terms.epoch_length < needed, f"epoch_length must be at least {-(-needed // 64)}"),
+        (terms.slash_amount > terms.min_stake, "slash_amount must not be over min_stake"),
+        (terms.slashes_per_epoch < 1, "slashes_per_epoch must be at least 1"),
+        (terms.signer_penalty > terms.validator_bond, "signer_penalty must not be over validator_bond"),
+        (terms.light_slash_bps > 10_000, "light_slash_bps must not be over 10,000"),
+        (terms.arbiter in validators, "the arbiter must not be a validator"),
+        (terms.epoch_units < params.max_task_units, f"epoch_units must hold a task, {params.max_task_units}"),
+    )
+    return [message for is_wrong, message in checks if is_wrong]
 
 
 def _with_fingerprint(params: PoolParams) -> PoolParams:

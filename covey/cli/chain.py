@@ -28,13 +28,13 @@ Amount = Annotated[int, typer.Argument(min=1, help="In the token's smallest unit
 Kind = Annotated[str, typer.Option(help="Whose bond: contributor, validator or operator.")]
 
 
-def _open(deployment: Path, key_file: Path | None, pool: int = 0) -> "Account":
+def open_account(deployment: Path, key_file: Path | None, pool: int = 0) -> "Account":
     from covey.cli.account import Account
 
     return Account(deployment, key_file, pool)
 
 
-def _show(values: dict[str, Any], as_json: bool) -> None:
+def show(values: dict[str, Any], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(values, sort_keys=True))
         return
@@ -52,41 +52,42 @@ def pool_create(
     """Open a pool; the signer becomes its operator."""
     from covey.cli.account import read_pool_file
 
-    account = _open(deployment, key_file)
+    account = open_account(deployment, key_file)
     terms, validators, params = read_pool_file(file, account.contracts.deployment.token)
     entry = account.send(account.contracts.pools.create_pool(terms, validators, params.to_text()))
-    _show({"pool": account.contracts.pools.count_pools(), "transaction": entry.transaction_hash}, as_json)
+    show({"pool": account.contracts.pools.count_pools(), "transaction": entry.transaction_hash}, as_json)
 
 
 @pool.command("fund")
 def pool_fund(amount: Amount, deployment: DeploymentFile, key_file: KeyFile, pool: Pool, as_json: Json = False) -> None:
     """Put money into a pool's escrow."""
-    account = _open(deployment, key_file, pool)
-    account.approve(account.contracts.pools.address, amount)
-    entry = account.send(account.contracts.pools.fund_pool(account.pool, amount))
-    _show({"escrow": account.contracts.pools.escrow_of(account.pool), "transaction": entry.transaction_hash}, as_json)
+    account = open_account(deployment, key_file, pool)
+    ledger = account.contracts.ledger
+    account.approve(ledger.address, amount)
+    entry = account.send(ledger.fund_pool(account.pool, amount))
+    show({"escrow": ledger.escrow_of(account.pool), "transaction": entry.transaction_hash}, as_json)
 
 
 @pool.command("start")
 def pool_start(deployment: DeploymentFile, key_file: KeyFile, pool: Pool, as_json: Json = False) -> None:
     """Let a pool begin."""
-    account = _open(deployment, key_file, pool)
+    account = open_account(deployment, key_file, pool)
     entry = account.send(account.contracts.pools.start_pool(account.pool))
-    _show({"pool": pool, "transaction": entry.transaction_hash}, as_json)
+    show({"pool": pool, "transaction": entry.transaction_hash}, as_json)
 
 
 @pool.command("end")
 def pool_end(deployment: DeploymentFile, key_file: KeyFile, pool: Pool, as_json: Json = False) -> None:
     """End a pool: no new work; what was countersigned is still settled and paid."""
-    account = _open(deployment, key_file, pool)
+    account = open_account(deployment, key_file, pool)
     entry = account.send(account.contracts.pools.end_pool(account.pool))
-    _show({"pool": pool, "transaction": entry.transaction_hash}, as_json)
+    show({"pool": pool, "transaction": entry.transaction_hash}, as_json)
 
 
 @pool.command("show")
-def pool_show(deployment: DeploymentFile, pool: Pool, as_json: Json = False) -> None:
+def poolshow(deployment: DeploymentFile, pool: Pool, as_json: Json = False) -> None:
     """What the chain holds of a pool."""
-    account = _open(deployment, None, pool)
+    account = open_account(deployment, None, pool)
     pools = account.contracts.pools
     terms = pools.get_terms(account.pool)
     values: dict[str, Any] = {
@@ -98,11 +99,12 @@ def pool_show(deployment: DeploymentFile, pool: Pool, as_json: Json = False) -> 
         "min_stake": terms.min_stake,
         "quorum": terms.quorum,
         "validators": pools.get_validators(account.pool),
-        "escrow": pools.escrow_of(account.pool),
+        "escrow": account.contracts.ledger.escrow_of(account.pool),
+        "owed": account.contracts.ledger.owed_of(account.pool),
         "policies": account.contracts.policies.steps_of(account.pool),
         "epochs": account.contracts.ledger.epochs_of(account.pool),
     }
-    _show(values, as_json)
+    show(values, as_json)
 
 
 @stake.command("add")
@@ -115,10 +117,10 @@ def stake_add(
     as_json: Json = False,
 ) -> None:
     """Stake in a pool."""
-    account = _open(deployment, key_file, pool)
+    account = open_account(deployment, key_file, pool)
     account.approve(account.contracts.stakes.address, amount)
     entry = account.send(account.contracts.stakes.stake(account.pool, account.bond_kind(kind), amount))
-    _show({"stake": account.get_stake(kind), "transaction": entry.transaction_hash}, as_json)
+    show({"stake": account.get_stake(kind), "transaction": entry.transaction_hash}, as_json)
 
 
 @stake.command("unbond")
@@ -131,9 +133,9 @@ def stake_unbond(
     as_json: Json = False,
 ) -> None:
     """Begin to take stake back; it stays liable until the unbonding window has passed."""
-    account = _open(deployment, key_file, pool)
+    account = open_account(deployment, key_file, pool)
     entry = account.send(account.contracts.stakes.unbond(account.pool, account.bond_kind(kind), amount))
-    _show({"stake": account.get_stake(kind), "transaction": entry.transaction_hash}, as_json)
+    show({"stake": account.get_stake(kind), "transaction": entry.transaction_hash}, as_json)
 
 
 @stake.command("withdraw")
@@ -141,17 +143,17 @@ def stake_withdraw(
     deployment: DeploymentFile, key_file: KeyFile, pool: Pool, kind: Kind = "contributor", as_json: Json = False
 ) -> None:
     """Take out what has been unbonded long enough."""
-    account = _open(deployment, key_file, pool)
+    account = open_account(deployment, key_file, pool)
     entry = account.send(account.contracts.stakes.withdraw(account.pool, account.bond_kind(kind)))
-    _show({"stake": account.get_stake(kind), "transaction": entry.transaction_hash}, as_json)
+    show({"stake": account.get_stake(kind), "transaction": entry.transaction_hash}, as_json)
 
 
 @stake.command("show")
-def stake_show(
+def stakeshow(
     deployment: DeploymentFile, key_file: KeyFile, pool: Pool, kind: Kind = "contributor", as_json: Json = False
 ) -> None:
     """The signer's stake in a pool."""
-    account = _open(deployment, key_file, pool)
+    account = open_account(deployment, key_file, pool)
     unbondings = account.contracts.stakes.unbondings_of(account.pool, account.bond_kind(kind), account.wallet.address)
     values = {
         "account": account.wallet.address,
@@ -159,7 +161,7 @@ def stake_show(
         "unbonding": sum(u.amount for u in unbondings),
         "locked": account.contracts.stakes.locked_of(account.pool, account.wallet.address),
     }
-    _show(values, as_json)
+    show(values, as_json)
 
 
 @worker.command("register")
@@ -175,7 +177,7 @@ def worker_register(
     from covey.cli.account import make_key
     from covey.protocol.messages import Domain, NodeRegistration, sign
 
-    account = _open(deployment, key_file, pool)
+    account = open_account(deployment, key_file, pool)
     node = load_key(node_key_file) if node_key_file.exists() else make_key(node_key_file)
     nodes = account.contracts.nodes
     message = NodeRegistration(
@@ -196,7 +198,7 @@ def worker_register(
             node_signature=sign(message, domain, node),
         )
     )
-    _show({"node": node.address, "contributor": message.contributor, "transaction": entry.transaction_hash}, as_json)
+    show({"node": node.address, "contributor": message.contributor, "transaction": entry.transaction_hash}, as_json)
 
 
 CoordinatorUrl = Annotated[
@@ -213,15 +215,20 @@ def rewards_show(
     as_json: Json = False,
 ) -> None:
     """What the signer has earned by the last final epoch, and what of it is claimed."""
-    account = _open(deployment, key_file, pool)
-    final = account.find_final_epoch()
+    account = open_account(deployment, key_file, pool)
+    final = account.find_claimable()
     earned = 0
     if final is not None:
-        view = asyncio.run(account.get_reward(coordinator_url, final))
+        view = asyncio.run(account.get_reward(coordinator_url, final.epoch))
         earned = view.cumulative if view else 0
     claimed = account.contracts.ledger.claimed_of(account.pool, account.wallet.address)
-    values = {"contributor": account.wallet.address, "epoch": final, "earned": earned, "claimed": claimed}
-    _show(values | {"claimable": earned - claimed}, as_json)
+    values = {
+        "contributor": account.wallet.address,
+        "epoch": final and final.epoch,
+        "earned": earned,
+        "claimed": claimed,
+    }
+    show(values | {"claimable": earned - claimed}, as_json)
 
 
 @rewards.command("claim")
@@ -233,15 +240,15 @@ def rewards_claim(
     as_json: Json = False,
 ) -> None:
     """Claim what the signer has earned by the last final epoch."""
-    account = _open(deployment, key_file, pool)
-    final = account.find_final_epoch()
+    account = open_account(deployment, key_file, pool)
+    final = account.find_claimable()
     if final is None:
         raise OperatorError("not_final", "no epoch is final yet", fix="Wait for the challenge and veto windows")
-    view = asyncio.run(account.get_reward(coordinator_url, final))
+    view = asyncio.run(account.get_reward(coordinator_url, final.epoch))
     if view is None:
-        raise ProtocolError("no_reward", f"{account.wallet.address} has earned nothing by epoch {final}")
+        raise ProtocolError("no_reward", f"{account.wallet.address} has earned nothing by epoch {final.epoch}")
     before = account.contracts.ledger.claimed_of(account.pool, account.wallet.address)
     entry = account.send(
-        account.contracts.ledger.claim(account.pool, final, account.wallet.address, view.cumulative, view.proof)
+        account.contracts.ledger.claim(account.pool, final.record, account.wallet.address, view.cumulative, view.proof)
     )
-    _show({"claimed": view.cumulative - before, "transaction": entry.transaction_hash}, as_json)
+    show({"claimed": view.cumulative - before, "transaction": entry.transaction_hash}, as_json)

@@ -13,9 +13,13 @@ from covey.environments.registry import DEMO, compute_fingerprint, load
 from covey.protocol.ids import Address
 
 CHALLENGE_SECONDS, VETO_SECONDS, UNBOND_SECONDS = 10, 10, 20
+EPOCH_SECONDS, LEDGER_SECONDS = 10, 5
+"""Between two epochs, as the coordinator's clock has it and as the ledger allows at the least."""
 VALIDATORS, QUORUM = 3, 2
 PRICE = 10**12
 MIN_STAKE = 10**18
+VALIDATOR_BOND, SIGNER_PENALTY = 10**18, 10**18 // 2
+OPERATOR_BOND = 10**19
 BUDGET = 10**20
 TOKENS = 10**21
 
@@ -92,6 +96,9 @@ class Cast:
             "challenge_window": CHALLENGE_SECONDS,
             "veto_window": VETO_SECONDS,
             "unbond_window": UNBOND_SECONDS,
+            "epoch_length": LEDGER_SECONDS,
+            "validator_bond": VALIDATOR_BOND,
+            "signer_penalty": SIGNER_PENALTY,
             "validators": [self._addresses[name] for name in self.validators],
         }
         params = {
@@ -104,7 +111,7 @@ class Cast:
             "quorum": QUORUM,
             "lease_seconds": 60,
             "cooldown_seconds": 2,
-            "epoch_seconds": 10,
+            "epoch_seconds": EPOCH_SECONDS,
             "environment": {
                 "kind": DEMO.kind,
                 "options": dict(DEMO.options),

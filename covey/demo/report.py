@@ -7,7 +7,7 @@ from typing import Any
 
 from covey.chain import events
 from covey.chain.contracts import Contracts
-from covey.demo.cast import PRICE, Cast, Player
+from covey.demo.cast import Cast, Player
 from covey.demo.stage import POOL
 from covey.protocol.ids import Step
 from covey.protocol.wire import StatusView, SubmissionView
@@ -60,7 +60,7 @@ def build_summary(
         "slashed": dict(record.slashed),
         "honest_slashed": len(honest & set(record.slashed)),
         "claimed": sum(record.claimed.values()),
-        "cumulative": contracts.ledger.units_of(POOL) * PRICE,
+        "cumulative": contracts.ledger.get_settlement(POOL).posted,
         "policies": {str(n): policies.policy_of(POOL, Step(n)) for n in range(policies.steps_of(POOL))},
         "processes": processes,
     }

@@ -128,7 +128,7 @@ class Demo:
             if isinstance(event, events.CaseOpened | events.CaseExecuted):
                 name = self.stage.cast.get_name(event.node)
                 what = "its stake is locked" if isinstance(event, events.CaseOpened) else "it is slashed"
-                self.screen.say(f"[red]{name}[/red]: case {event.case_id}, {what} in {event.transaction_hash}")
+                self.screen.say(f"[red]{name}[/red]: {what} for {event.receipt_hash[:10]} in {event.transaction_hash}")
 
     async def settle(self) -> None:
         """End the pool, wait until all work is settled and all cases are closed, claim."""

@@ -12,7 +12,7 @@ from covey.chain.client import ChainClient
 from covey.chain.contracts import Contracts
 from covey.chain.follower import Follower
 from covey.client import CoordinatorClient
-from covey.demo.cast import BUDGET, MIN_STAKE, Cast
+from covey.demo.cast import BUDGET, MIN_STAKE, OPERATOR_BOND, VALIDATOR_BOND, Cast
 from covey.demo.processes import Processes, Running, find_free_ports
 from covey.devnet import Anvil, derive_wallet, fund, up
 from covey.protocol.ids import PoolId
@@ -47,6 +47,9 @@ class Stage:
         self.command("pool", "create", str(cast.write_pool()), key="operator", pool=False)
         self.command("pool", "fund", str(BUDGET), key="operator")
         self.command("pool", "start", key="operator")
+        self.command("stake", "add", str(OPERATOR_BOND), "--kind", "operator", key="operator")
+        for name in cast.validators:
+            self.command("stake", "add", str(VALIDATOR_BOND), "--kind", "validator", key=name)
         for player in cast.players:
             self.command("stake", "add", str(2 * MIN_STAKE), key=player.contributor)
             node_key = str(cast.get_key_file(player.name))

@@ -235,11 +235,22 @@ class RewardView(Body):
 
 
 class EpochView(Body):
+    """The fields of the header and, once it is posted, of the record (EpochLedger)."""
+
     epoch: UInt64
+    work_root: HashText
+    reward_root: HashText
     leaf_count: int
     units: int
     data_hash: HashText
+    """Of the file with leaves and rewards."""
+    previous_hash: HashText
     posted: bool
+    disabled: bool
+    header_hash: HashText | None
+    final_at: int | None
+    reward: int | None
+    cumulative: int | None
 
 
 class StepView(Body):

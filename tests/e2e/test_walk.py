@@ -9,6 +9,8 @@ import validator.enforcement
 import validator.loop
 import worker.loop
 from covey import cheats
+from covey.chain.history import History
+from covey.chain.structs import Accusation, BondKind
 from covey.chain.structs import CaseState as ChainCase
 from covey.demo.cast import CHALLENGE_SECONDS, MIN_STAKE, PRICE, VETO_SECONDS, DemoOptions
 from covey.demo.stage import POOL
@@ -110,7 +112,7 @@ async def test_walk__honest__fifteen_stops(tmp_path):
         rows = list_submissions(walk)
         assert {r.state for r in rows} == {SubmissionState.SETTLED}
         units = sum(r.units for r in rows)
-        assert walk.stage.contracts.ledger.units_of(POOL) == units
+        assert walk.stage.contracts.ledger.get_settlement(POOL).posted == units * PRICE
         walk.stage.advance_clock(CHALLENGE_SECONDS + VETO_SECONDS + 1)
         player = walk.stage.cast.players[0]
         claimed = await asyncio.to_thread(
@@ -119,7 +121,7 @@ async def test_walk__honest__fifteen_stops(tmp_path):
         assert claimed["claimed"] == units * PRICE
         await validator.enforcement.cycle(walk.validators[0])  # 15: nobody to slash
         contributor = walk.stage.cast.get_address(player.contributor)
-        assert walk.stage.contracts.stakes.stake_of(POOL, 0, contributor) == 2 * MIN_STAKE
+        assert walk.stage.contracts.stakes.stake_of(POOL, BondKind.CONTRIBUTOR, contributor) == 2 * MIN_STAKE
 
 
 CHEATS = {
@@ -161,13 +163,18 @@ async def test_walk__cheat__is_slashed_and_unpaid(tmp_path, name):
         with walk.coordinator.database.read() as repository:
             (case,) = repository.list_cases()
         assert case.state is CaseState.SLASHED
-        assert walk.stage.contracts.court.get_case(case.id).state is ChainCase.SLASHED
-        assert walk.stage.contracts.stakes.stake_of(POOL, 0, contributor) == MIN_STAKE
+        history = History(client=walk.stage.chain, contracts=walk.stage.contracts)
+        accusation = history.find_accusation(case.receipt_hash)
+        assert accusation == Accusation(
+            receipt_hash=row.receipt_hash, pool=POOL, node=ctx.network.wallet.address, contributor=contributor
+        )
+        assert walk.stage.contracts.court.get_case(accusation).state is ChainCase.SLASHED
+        assert walk.stage.contracts.stakes.stake_of(POOL, BondKind.CONTRIBUTOR, contributor) == MIN_STAKE
 
         walk.stage.command("pool", "end", key="operator")
         await walk.follow()
         await walk.until(lambda: walk.stage.contracts.ledger.epochs_of(POOL) == 1, walk.run_jobs, walk.follow)
-        assert walk.stage.contracts.ledger.units_of(POOL) == 0
+        assert walk.stage.contracts.ledger.get_settlement(POOL).posted == 0
         (row,) = list_submissions(walk)
         assert (
             messages.compute_struct_hash(

@@ -110,12 +110,13 @@ def create_pool(chain: Any, params: PoolParams) -> PoolId:
         unbond_window=20,
     )
     pools, stakes, token = chain.contracts.pools, chain.contracts.stakes, chain.contracts.token
+    ledger = chain.contracts.ledger
     chain.send(
         "operator", pools.create_pool(terms, [chain.address(f"validator-{i}") for i in range(3)], params.to_text())
     )
     pool = PoolId(pools.count_pools())
-    chain.send("operator", token.approve(pools.address, 1_000_000))
-    chain.send("operator", pools.fund_pool(pool, 1_000_000))
+    chain.send("operator", token.approve(ledger.address, 1_000_000))
+    chain.send("operator", ledger.fund_pool(pool, 1_000_000))
     chain.send("operator", pools.start_pool(pool))
     chain.send("contributor", token.approve(stakes.address, 3 * MIN_STAKE))
     chain.send("contributor", stakes.stake(pool, BondKind.CONTRIBUTOR, 3 * MIN_STAKE))

@@ -13,9 +13,8 @@ from covey.errors import ProtocolError
 from covey.protocol import canonical, messages, wire
 from covey.protocol.ids import PoolId
 from covey.protocol.messages import Receipt, Verdict
-from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Decision, Reason
-from tests.fakes.network import PRICE, Office
+from tests.fakes.network import Office
 from tests.fakes.pool import make_address, make_hash
 
 pytestmark = pytest.mark.integration
@@ -388,61 +387,6 @@ async def test_hard_rejection__case__holds_all_that_the_court_needs(office: Offi
         (row,) = rows.list_cases()
         assert (row.receipt_hash, row.node) == (messages.compute_struct_hash(receipt), office.wallet("node").address)
         assert rows.get_node(row.node).suspended == "case"
-
-
-async def test_walk__two_submissions__become_a_batch_an_epoch_and_tokens(office: Office):
-    for i in range(2):
-        async with office.client("node") as node:
-            await hand_in(office, node, FILE + bytes([i]))
-        await decide(office)
-    async with office.client("trainer") as trainer:
-        batch = await trainer.claim_batch(0, wait_seconds=0)
-        assert await trainer.claim_batch(1, wait_seconds=0) is None
-        files = [await trainer.get_object(item.url, max_bytes=4096) for item in batch.items]
-    assert files == [FILE + b"\x00", FILE + b"\x01"], "ordered by task"
-    assert all(item.replayed and item.manifest_hash == make_hash("policy 0") for item in batch.items)
-    office.run_job("settle_epoch")
-    await office.follow()
-    await office.follow()
-    with office.ctx.database.read() as rows:
-        assert {row.state for row in rows.list_submissions(*SubmissionState)} == {SubmissionState.SETTLED}
-    owner, pool = office.chain.address("contributor"), PoolId(office.ctx.config.pool)
-    async with office.client("stranger") as anybody:
-        view = await anybody.get_reward(owner, 0)
-        assert view.cumulative == 40 * PRICE
-        assert await refuse(anybody.get_reward(owner, 1)) == ("unknown_epoch", 404)
-        assert await refuse(anybody.get_reward(make_address("x"), 0)) == ("no_reward", 404)
-    office.chain.advance(25)
-    before = office.chain.contracts.token.balance_of(owner)
-    office.chain.send("node", office.chain.contracts.ledger.claim(pool, 0, owner, view.cumulative, list(view.proof)))
-    assert office.chain.contracts.token.balance_of(owner) - before == 120
-
-
-async def test_walk__epoch_disabled_by_the_arbiter__is_paid_from_the_next(office: Office):
-    """The contract takes the units back; what was earned must be claimable once, against the epoch that follows."""
-    ledger, pool = office.chain.contracts.ledger, PoolId(office.ctx.config.pool)
-    owner = office.chain.address("contributor")
-    for i in range(2):
-        async with office.client("node") as node:
-            await hand_in(office, node, FILE + bytes([i]))
-        await decide(office)
-    office.run_job("settle_epoch")
-    await office.follow()
-    await office.follow()
-    office.chain.send("arbiter", ledger.disable_epoch(pool, 0))
-    await office.follow()
-    async with office.client("node") as client:
-        assert await refuse(client.get_reward(owner, 0)) == ("epoch_disabled", 409)
-    office.run_job("settle_epoch")
-    await office.follow()
-    await office.follow()
-    async with office.client("node") as client:
-        view = await client.get_reward(owner, 1)
-    assert view.cumulative == 40 * PRICE
-    office.chain.advance(25)
-    before = office.chain.contracts.token.balance_of(owner)
-    office.chain.send("node", ledger.claim(pool, 1, owner, view.cumulative, list(view.proof)))
-    assert office.chain.contracts.token.balance_of(owner) - before == 120
 
 
 async def test_public_views__anybody__sees_hashes_and_states_only(office: Office):

@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.db import Database
 from tests.fakes.databases import empty, open_postgres, open_sqlite
-from tests.fakes.pool import FakePool
+from tests.fakes.pool import FakePool, make_params
 
 
 @pytest.fixture(scope="session")
@@ -34,3 +34,12 @@ def database(request: pytest.FixtureRequest) -> Database:
 @pytest.fixture
 def pool(database: Database) -> FakePool:
     return FakePool(database)
+
+
+@pytest.fixture
+def earning(pool: FakePool) -> FakePool:
+    """Eight tasks out; an epoch closes after 20 s or four leaves."""
+    pool.params = make_params(max_staleness=3, epoch_seconds=20, epoch_leaves=4)
+    pool.register("a", "b", "cheat")
+    pool.publish(0)
+    return pool

@@ -1,10 +1,14 @@
 """The database: one writer at a time, all or nothing, nonces used once, and what a reorganisation takes back."""
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+import alembic.command
+import alembic.config
 import pytest
-from sqlalchemy import inspect
+from sqlalchemy import inspect, text
 
+import coordinator
 from coordinator.db import Database
 from coordinator.models import Base, Case, Epoch
 from covey.errors import TransientError
@@ -71,6 +75,27 @@ def test_migrate__again__changes_nothing(database: Database):
         assert rows.get_fact("lease") == 5
 
 
+def test_migrate__epoch_of_the_first_tables__is_kept_there_and_back(tmp_path: Path):
+    database = Database(f"sqlite:///{tmp_path / 'old.sqlite3'}")
+    config = alembic.config.Config()
+    config.set_main_option("script_location", str(Path(coordinator.__file__).parent / "migrations"))
+    config.attributes["engine"] = database._engine
+    alembic.command.upgrade(config, "0001")
+    columns = "number, work_root, reward_root, data_hash, leaf_count, units, closed_at, disabled"
+    with database.write() as rows:
+        rows.session.execute(text(f"INSERT INTO epochs ({columns}) VALUES (0, 'w', 'r', 'd', 1, 2, 3.0, false)"))
+    for _ in range(2):
+        database.migrate()
+        with database.read() as rows:
+            (epoch,) = rows.list_epochs()
+        assert (epoch.data_hash, epoch.previous_hash, epoch.header_hash) == ("d", "0x" + "00" * 32, None)
+        alembic.command.downgrade(config, "0001")
+    found = inspect(database._engine)
+    assert {"id", "receipt_hash"} <= {column["name"] for column in found.get_columns("cases")}
+    assert "previous_hash" not in {column["name"] for column in found.get_columns("epochs")}
+    database.close()
+
+
 def test_write__database_that_is_gone__is_transient():
     database = Database("postgresql+psycopg://nobody@127.0.0.1:1/none")
     with pytest.raises(TransientError) as caught, database.write():
@@ -82,14 +107,14 @@ def test_write__database_that_is_gone__is_transient():
 def test_forget_blocks_above__number__takes_back_what_came_later(database: Database):
     def case(number: int, block: int) -> Case:
         return Case(
-            id=number, receipt_hash=make_hash(f"{number}"), node=make_address("a"), contributor=make_address("b"),
+            receipt_hash=make_hash(f"{number}"), node=make_address("a"), contributor=make_address("b"),
             state=CaseState.LOCKED, block_number=block, transaction_hash=make_hash("t"),
         )  # fmt: skip
 
     def epoch(number: int, block: int) -> Epoch:
         return Epoch(
             number=number, work_root=make_hash("w"), reward_root=make_hash("r"), data_hash=make_hash("d"),
-            leaf_count=1, units=1, closed_at=0.0, posted_block=block, disabled=False,
+            leaf_count=1, units=1, previous_hash=make_hash("p"), closed_at=0.0, posted_block=block, disabled=False,
         )  # fmt: skip
 
     with database.write() as rows:
@@ -100,7 +125,7 @@ def test_forget_blocks_above__number__takes_back_what_came_later(database: Datab
     with database.write() as rows:
         rows.forget_blocks_above(10)
     with database.read() as rows:
-        assert [c.id for c in rows.list_cases()] == [1]
+        assert [c.receipt_hash for c in rows.list_cases()] == [make_hash("1")]
         assert [e.posted_block for e in rows.list_epochs()] == [10, None]
         assert rows.get_fact("ended") == 0
     with database.write() as rows:

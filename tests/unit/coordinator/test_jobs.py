@@ -1,6 +1,7 @@
 """Jobs on real rows: an epoch is closed, its file stored, its intent written; a refused one is tried again."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ from coordinator.settlement import Ledger
 from covey.chain.client import Call
 from covey.chain.outbox import IntentState
 from covey.protocol.ids import PoolId
+from covey.protocol.receipts import EpochHeader
 from covey.storage import LinkSigner, ObjectStore
 from tests.fakes.pool import POOL, FakePool, make_address, make_hash
 
@@ -21,8 +23,8 @@ pytestmark = pytest.mark.unit
 class FakeLedger:
     """Says what `EpochLedger.post` was asked for in the call's data."""
 
-    def post(self, pool: int, **values: object) -> Call:
-        return Call(to=make_address("ledger"), data=json.dumps([pool, values]).encode(), label="EpochLedger.post")
+    def post(self, header: EpochHeader) -> Call:
+        return Call(to=make_address("ledger"), data=json.dumps(asdict(header)).encode(), label="EpochLedger.post")
 
 
 @pytest.fixture
@@ -30,7 +32,16 @@ def ctx(pool: FakePool, tmp_path: Path) -> SimpleNamespace:
     return SimpleNamespace(
         database=pool.database,
         params=pool.params,
-        ledger=Ledger(chain_id=1, address=make_address("ledger"), pool=PoolId(POOL), price=3),
+        ledger=Ledger(
+            chain_id=1,
+            address=make_address("ledger"),
+            pool=PoolId(POOL),
+            price=3,
+            epoch_units=10**6,
+            epoch_length=20,
+            windows=20,
+        ),
+        client=SimpleNamespace(get_block=lambda _: SimpleNamespace(timestamp=int(pool.now))),
         store=ObjectStore.open(f"file://{tmp_path}", LinkSigner(secret=b"s", base_url="http://x")),
         contracts=SimpleNamespace(ledger=FakeLedger()),
         config=SimpleNamespace(pool=POOL),
@@ -52,8 +63,9 @@ def test_settle_epoch__due__stores_the_leaves_under_their_hash_and_writes_one_in
     close_first_epoch(ctx, pool)
     jobs.settle_epoch(ctx)
     (entry,) = DatabaseOutbox(pool.database).list_pending()
-    pool_id, values = json.loads(entry.intent.call.data)
-    assert (entry.intent.key, pool_id, values["leaf_count"]) == (f"epoch/{POOL}/0/0", POOL, 1)
+    values = json.loads(entry.intent.call.data)
+    assert (entry.intent.key, values["pool"], values["leaf_count"]) == (f"epoch/{POOL}/0/0", POOL, 1)
+    assert (values["epoch"], values["previous_hash"]) == (0, "0x" + "00" * 32)
     data = ctx.store.get(f"epochs/{POOL}/{values['data_hash']}.json", max_bytes=10_000)
     (leaf,) = json.loads(data)["leaves"]
     assert leaf["units"] == values["units"] > 0
@@ -83,3 +95,10 @@ def test_settle_epoch__mined__is_not_sent_again(ctx: SimpleNamespace, pool: Fake
     jobs.settle_epoch(ctx)
     assert store.find(entry.intent.key).state is IntentState.MINED
     assert store.list_pending() == []
+
+
+@pytest.mark.parametrize(("newest", "expected"), [(1000, 1000), (971, 971), (970, 970), (969, 1000), (2000, 2000)])
+def test_get_chain_time__newest_block__unless_the_chain_waits_for_something_to_do(newest: int, expected: int):
+    block = SimpleNamespace(timestamp=newest)
+    ctx = SimpleNamespace(client=SimpleNamespace(get_block=lambda _: block), clock=lambda: 1000.0)
+    assert jobs.get_chain_time(ctx) == expected

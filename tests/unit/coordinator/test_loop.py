@@ -45,12 +45,12 @@ def publish(step: int, **values: object):
 
 
 def open_case(number: int, **changes: object):
-    values = {"case_id": number, "receipt_hash": make_hash(f"receipt {number}"), "node": make_address("a"), "reason": 5}
+    values = {"receipt_hash": make_hash(f"receipt {number}"), "node": make_address("a"), "reason": 5, "veto_until": 99}
     return make(events.CaseOpened, **(values | {"contributor": make_address("a's owner"), "amount": 60} | changes))
 
 
 def close_case(kind: type, number: int, **changes: object):
-    values = {"case_id": number, "node": make_address("a")}
+    values = {"receipt_hash": make_hash(f"receipt {number}"), "node": make_address("a")}
     if kind is events.CaseExecuted:
         values |= {"contributor": make_address("a's owner"), "amount": 60}
     return make(kind, **(values | changes))
@@ -68,7 +68,7 @@ def test_policy_published__of_the_pool__opens_the_step_and_kicks(ctx: SimpleName
 
 def test_events__of_another_pool__change_nothing(ctx: SimpleNamespace, pool: FakePool):
     pool.register("a")
-    tell(ctx, publish(0, pool=2), make(events.PoolEnded, pool=2), open_case(1, pool=2))
+    tell(ctx, publish(0, pool=2), make(events.PoolEnded, pool=2, closes_at=99), open_case(1, pool=2))
     with pool.database.read() as rows:
         assert (rows.get_step(0), rows.get_fact("ended"), rows.list_cases()) == (None, 0, [])
     assert pool.node("a").suspended == ""
@@ -83,11 +83,11 @@ def test_progress__told_twice__is_the_same(ctx: SimpleNamespace, pool: FakePool)
     tell(ctx, *told)
     with pool.database.read() as rows:
         assert [(t.id, t.state) for t in pool.tasks()] == before
-        assert [(c.id, c.state) for c in rows.list_cases()] == [(1, CaseState.SLASHED)]
+        assert [(c.receipt_hash, c.state) for c in rows.list_cases()] == [(make_hash("receipt 1"), CaseState.SLASHED)]
 
 
 def test_pool_ended__unbegun_tasks__end(ctx: SimpleNamespace, pool: FakePool):
-    tell(ctx, publish(0), make(events.PoolEnded))
+    tell(ctx, publish(0), make(events.PoolEnded, closes_at=99))
     assert [t.state for t in pool.tasks()] == [TaskState.EXPIRED] * 2
     with pool.database.read() as rows:
         assert rows.get_fact("ended") == 20
@@ -107,14 +107,14 @@ def test_case__opened_then_closed__follows_the_chain(ctx: SimpleNamespace, pool:
     assert pool.node("a").suspended == "case"
     tell(ctx, close_case(kind, 1), block=21)
     with pool.database.read() as rows:
-        assert rows.get_case(1).state is state
+        assert rows.get_case(make_hash("receipt 1")).state is state
 
 
 def test_case__of_a_node_that_is_not_known__is_kept(ctx: SimpleNamespace, pool: FakePool):
     tell(ctx, open_case(1))
     tell(ctx, close_case(events.CaseExecuted, 7), block=21)
     with pool.database.read() as rows:
-        assert [c.id for c in rows.list_cases()] == [1]
+        assert [c.receipt_hash for c in rows.list_cases()] == [make_hash("receipt 1")]
 
 
 def test_node_removed_or_equivocating__node__holds_nothing_any_more(ctx: SimpleNamespace, pool: FakePool):
@@ -143,10 +143,10 @@ def test_reorganisation__blocks_with_a_case__drop_it_and_take_the_new_one(ctx: S
     pool.register("a")
     tell(ctx, publish(0, block_number=18), block=18)
     tell(ctx, open_case(1), block=20)
-    tell(ctx, open_case(1, receipt_hash=make_hash("another")), block=21, rolled_back_to=18)
+    tell(ctx, open_case(2), block=21, rolled_back_to=18)
     with pool.database.read() as rows:
         (case,) = rows.list_cases()
-        assert case.receipt_hash == make_hash("another")
+        assert case.receipt_hash == make_hash("receipt 2")
         assert rows.list_blocks() == [(21, make_hash("21"))]
 
 
@@ -164,10 +164,10 @@ def test_reorganisation__block_that_closed_a_case__lets_it_end_otherwise(ctx: Si
 def test_reorganisation__block_that_opened_and_closed_a_case__tells_another_story(ctx: SimpleNamespace, pool: FakePool):
     pool.register("a")
     tell(ctx, open_case(1), close_case(events.CaseLapsed, 1), block=20)
-    tell(ctx, open_case(1, receipt_hash=make_hash("another"), block_number=21), block=21, rolled_back_to=18)
+    tell(ctx, open_case(1, contributor=make_address("another"), block_number=21), block=21, rolled_back_to=17)
     with pool.database.read() as rows:
         (case,) = rows.list_cases()
-        assert (case.state, case.receipt_hash) == (CaseState.LOCKED, make_hash("another"))
+        assert (case.state, case.contributor, case.block_number) == (CaseState.LOCKED, make_address("another"), 21)
 
 
 def test_case_vetoed__no_other_case__node_is_served_again(ctx: SimpleNamespace, pool: FakePool):

@@ -1,6 +1,7 @@
 """Epochs hold every decided submission once; roots are recomputed here by another way; pay is cumulative."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from eth_utils.crypto import keccak
@@ -9,15 +10,24 @@ from hypothesis import strategies as st
 
 from coordinator import settlement
 from coordinator.settlement import ClosedEpoch, Ledger
+from covey.chain.structs import EpochRecord
 from covey.errors import ProtocolError
 from covey.protocol import canonical, merkle
 from covey.protocol.ids import PoolId
 from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Decision, Reason
-from tests.fakes.pool import FakePool, make_address, make_params
+from tests.fakes.pool import FakePool, make_address, make_hash, make_params
 
 pytestmark = pytest.mark.unit
-LEDGER = Ledger(chain_id=31337, address=make_address("ledger"), pool=PoolId(1), price=3)
+LEDGER = Ledger(
+    chain_id=31337,
+    address=make_address("ledger"),
+    pool=PoolId(1),
+    price=3,
+    epoch_units=100,
+    epoch_length=15,
+    windows=20,
+)
 
 
 # -- another implementation: ABI words by hand, the tree from its definition
@@ -66,18 +76,9 @@ def reward_leaf(who: str, amount: int) -> bytes:
 # -- rows
 
 
-@pytest.fixture
-def earning(pool: FakePool) -> FakePool:
-    """Eight tasks out; an epoch closes after 20 s or four leaves."""
-    pool.params = make_params(max_staleness=3, epoch_seconds=20, epoch_leaves=4)
-    pool.register("a", "b", "cheat")
-    pool.publish(0)
-    return pool
-
-
-def is_due(pool: FakePool) -> bool:
+def is_due(pool: FakePool, *, chain_time: float = 10**6) -> bool:
     with pool.database.read() as rows:
-        return settlement.is_due(rows, pool.params, now=pool.now)
+        return settlement.is_due(rows, pool.params, LEDGER, now=pool.now, chain_time=chain_time)
 
 
 def close(pool: FakePool) -> ClosedEpoch:
@@ -85,9 +86,20 @@ def close(pool: FakePool) -> ClosedEpoch:
         return settlement.close_epoch(rows, LEDGER, now=pool.now)
 
 
-def post(pool: FakePool, number: int) -> None:
+def post(pool: FakePool, number: int, *, at: int = 500) -> EpochRecord:
+    """The chain takes the epoch at second `at`."""
     with pool.database.write() as rows:
-        settlement.record_posted(rows, number=number, block=100 + number)
+        header = settlement.build_header(rows.get_epoch(number), LEDGER.pool)
+        record = make_record(number, header.compute_hash(), final_at=at + 20, units=header.units)
+        assert settlement.record_posted(rows, header, record, block=100 + number)
+    return record
+
+
+def make_record(number: int, header_hash: str, *, final_at: int = 520, units: int = 0) -> EpochRecord:
+    return EpochRecord(
+        header_hash=header_hash, reward_root=make_hash("r"), epoch=number, final_at=final_at, reward=3 * units,
+        cumulative=7 * units,
+    )  # fmt: skip
 
 
 def reward(pool: FakePool, who: str, epoch: int) -> tuple[int, list[str]]:
@@ -181,61 +193,72 @@ def test_record_posted__epoch__settles_what_it_holds_and_nothing_else(earning: F
     earning.decide(outside)
     post(earning, 0)
     assert earning.states() == {inside: SubmissionState.SETTLED, outside: SubmissionState.ACCEPTED}
-    with earning.database.write() as rows:
-        settlement.record_posted(rows, number=9, block=1)  # an epoch that nobody here closed
     assert earning.submission(inside).units == 20
 
 
-# -- when
-
-
-def test_is_due__nothing_decided__never(earning: FakePool):
-    earning.work("a")
-    earning.now += 1000
-    assert not is_due(earning)
-
-
-def test_is_due__by_the_clock__counts_from_the_first_decision_then_from_the_last_epoch(earning: FakePool):
-    earning.decide(earning.work("a"))
-    earning.now += 19.9
-    assert not is_due(earning)
-    earning.now += 0.1
-    assert is_due(earning)
+def test_record_posted__epoch__keeps_what_the_chain_says_of_it(earning: FakePool):
+    earning.decide(earning.work("a"), units=20)
     close(earning)
-    post(earning, 0)
-    earning.now += 19.9
-    earning.decide(earning.work("a"))
-    assert not is_due(earning)
-    earning.now += 0.1
-    assert is_due(earning)
+    record = post(earning, 0, at=700)
+    with earning.database.read() as rows:
+        row = rows.get_epoch(0)
+    assert (row.header_hash, row.final_at, row.reward, row.cumulative) == (record.header_hash, 720, "60", "140")
+    assert row.posted_block == 100
+    assert post(earning, 0, at=701).final_at == 721, "told anew after a reorganisation"
+    with earning.database.read() as rows:
+        assert rows.get_epoch(0).final_at == 721
 
 
-def test_is_due__enough_leaves__at_once(earning: FakePool):
-    for _ in range(3):
-        earning.decide(earning.work("a"))
-    assert not is_due(earning)
-    earning.decide(earning.work("a"))
-    assert is_due(earning)
-
-
-def test_is_due__one_epoch_not_posted__waits(earning: FakePool):
-    earning.decide(earning.work("a"))
+def test_record_posted__epoch_that_was_not_closed_here__changes_nothing(earning: FakePool):
+    inside = earning.work("a")
+    earning.decide(inside)
     close(earning)
-    earning.decide(earning.work("a"))
-    earning.now += 1000
-    assert not is_due(earning)
-    post(earning, 0)
-    assert is_due(earning)
-
-
-def test_is_due__pool_ended__as_soon_as_everything_is_decided(earning: FakePool):
-    first, second = earning.work("a"), earning.work("b")
-    earning.decide(first)
     with earning.database.write() as rows:
-        rows.set_fact("ended", 7)
-    assert not is_due(earning)
-    earning.decide(second)
-    assert is_due(earning)
+        header = settlement.build_header(rows.get_epoch(0), LEDGER.pool)
+        for other in (replace(header, epoch=9), replace(header, units=1)):
+            assert not settlement.record_posted(rows, other, make_record(other.epoch, make_hash("h")), block=1)
+        assert rows.get_epoch(0).posted_block is None
+    assert earning.submission(inside).state is SubmissionState.ACCEPTED
+
+
+# -- headers
+
+
+def test_close_epoch__header__follows_from_the_file_and_the_epoch_before(earning: FakePool):
+    """Disabled or not: the contract's head is the newest header."""
+    for number in range(2):
+        earning.decide(earning.work("a"), units=20 + number)
+        closed = close(earning)
+        post(earning, number)
+        if number == 0:
+            first = closed.epoch
+            with earning.database.write() as rows:
+                settlement.record_disabled(rows, number=0)
+    epoch, data = closed.epoch, json.loads(closed.data)
+    head = keccak(b"".join(map(word, (1, 0, first.work_root, first.reward_root, 1, 20, first.data_hash, 0))))
+    assert epoch.previous_hash == data["previous_hash"] == "0x" + head.hex()
+    assert compute_root([hash_leaf(*leaf_values(leaf)) for leaf in data["leaves"]]) == epoch.work_root
+    rewards = [hash_leaf(31337, LEDGER.address, 1, who, int(sum_)) for who, sum_ in data["rewards"].items()]
+    assert compute_root(rewards) == epoch.reward_root
+    assert data["rewards"] == {make_address("a's owner"): str(41 * 3)}
+    assert canonical.sha256(closed.data) == epoch.data_hash
+
+
+def test_close_epoch__more_units_than_one_epoch_may_have__leaves_the_rest_for_the_next(earning: FakePool):
+    earning.params = make_params(max_staleness=3, epoch_seconds=20, epoch_leaves=4)
+    ledger = replace(LEDGER, epoch_units=40)
+    hashes = [earning.work("a") for _ in range(4)]
+    for receipt_hash, units in zip(hashes, (25, 20, 15, 1), strict=True):
+        earning.decide(receipt_hash, units=units)
+    with earning.database.write() as rows:
+        first = settlement.close_epoch(rows, ledger, now=earning.now).epoch
+    assert (first.units, first.leaf_count) == (40, 2)
+    assert [earning.submission(h).epoch for h in hashes] == [0, None, 0, None]
+    post(earning, 0)
+    with earning.database.write() as rows:
+        second = settlement.close_epoch(rows, ledger, now=earning.now).epoch
+    assert (second.units, second.leaf_count) == (21, 2)
+    assert reward(earning, "a's owner", 1)[0] == 61 * 3
 
 
 # -- an epoch that the arbiter disables
@@ -272,3 +295,18 @@ def test_record_disabled__first_epoch__starts_from_nothing(earning: FakePool):
     assert is_due(earning)
     assert close(earning).epoch.units == 20
     assert reward(earning, "a's owner", 1)[0] == 60
+
+
+def test_record_disabled__while_the_next_one_is_on_its_way__nothing_is_earned_twice(earning: FakePool):
+    """Epoch 1 was built on 0 and cannot be called back; epoch 2 holds the work of 0 again, and counts it once."""
+    first, second = earning.work("a"), earning.work("b")
+    earning.decide(first, units=20)
+    close(earning)
+    post(earning, 0)
+    earning.decide(second, units=8)
+    close(earning)
+    with earning.database.write() as rows:
+        settlement.record_disabled(rows, number=0)
+    post(earning, 1)
+    assert close(earning).epoch.units == 20
+    assert [reward(earning, who, 2)[0] for who in ("a's owner", "b's owner")] == [60, 24]

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from covey import devnet
+from covey.chain.structs import BondKind
 from covey.errors import OperatorError
 from tests.fakes.tools import DOMAIN, make_model_params
 from validator import app
@@ -26,7 +27,7 @@ class Recording:
         return self.answer
 
 
-def build(tmp_path, *, named: bool = True, load_environment=lambda: "environment"):
+def build(tmp_path, *, named: bool = True, bond: int = 50, load_environment=lambda: "environment"):
     params = make_model_params()
     network = SimpleNamespace(
         pool=1,
@@ -34,7 +35,11 @@ def build(tmp_path, *, named: bool = True, load_environment=lambda: "environment
         wallet=WALLET,
         chain=None,
         receipt_domain=DOMAIN,
-        contracts=SimpleNamespace(pools=SimpleNamespace(is_validator=lambda pool, who: named)),
+        contracts=SimpleNamespace(
+            pools=SimpleNamespace(is_validator=lambda pool, who: named),
+            stakes=SimpleNamespace(stake_of=lambda pool, kind, who: bond if kind is BondKind.VALIDATOR else 0),
+        ),
+        terms=SimpleNamespace(validator_bond=50),
         environment="spec",
         load_environment=load_environment,
     )
@@ -62,3 +67,8 @@ def test_build__library_of_another_version__does_not_judge(tmp_path):
 def test_build__key_that_the_chain_does_not_name__is_refused(tmp_path):
     with pytest.raises(OperatorError, match="not_a_validator"):
         build(tmp_path, named=False)
+
+
+def test_build__bond_that_the_court_finds_too_small__says_how_much_to_add(tmp_path):
+    with pytest.raises(OperatorError, match=r"bond_too_small.*Run covey stake add 1 --kind validator"):
+        build(tmp_path, bond=49)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from covey import devnet
-from covey.chain.structs import CaseState
+from covey.chain.structs import Accusation, BondKind, CaseState
 from covey.protocol import messages, wire
 from covey.protocol.messages import Receipt, Verdict
 from covey.protocol.verdict import Decision, Reason, Severity
@@ -14,6 +14,7 @@ from tests.fakes.tools import DOMAIN
 from validator import enforcement
 
 pytestmark = pytest.mark.unit
+DAY = 86_400
 NODE = devnet.derive_wallet("test", "node")
 VALIDATORS = [devnet.derive_wallet("test", f"validator-{i}") for i in range(3)]
 RECEIPT = Receipt(
@@ -23,12 +24,12 @@ RECEIPT = Receipt(
 RECEIPT_HASH = messages.compute_struct_hash(RECEIPT)
 
 
-def build_case(signers=VALIDATORS[:2], *, node=NODE) -> wire.HardCase:
+def build_case(signers=VALIDATORS[:2], *, node=NODE, deadline=2**62) -> wire.HardCase:
     verdicts = [
         Verdict(
             pool=1, receipt_hash=RECEIPT_HASH, work_key=RECEIPT.work_key, validator=wallet.address,
             outcome=Decision.REJECT, reason=Reason.PROOF, severity=Severity.HARD, units=0,
-            evidence_hash=make_hash("e"), deadline=2**62,
+            evidence_hash=make_hash("e"), deadline=deadline,
         )
         for wallet in signers
     ]  # fmt: skip
@@ -40,29 +41,43 @@ def build_case(signers=VALIDATORS[:2], *, node=NODE) -> wire.HardCase:
     )
 
 
-def enforce(case: wire.HardCase, *, case_id: int = 0, state: CaseState = CaseState.LOCKED, now: int = 100) -> list[str]:
-    """Keys of what was sent; the veto window of the known case ends at 100."""
-    sent: list[str] = []
+def enforce(
+    case: wire.HardCase,
+    *,
+    state: CaseState = CaseState.NONE,
+    now: int = 100,
+    bonds: tuple[int, ...] = (50, 50, 50),
+    named: int = 3,
+) -> list[tuple]:
+    """What was sent; the veto window of a known case ends at 100.  Validators need a bond of 50."""
+    sent: list[tuple] = []
+    accusation = Accusation(
+        receipt_hash=RECEIPT_HASH, pool=1, node=NODE.address, contributor=make_address("c")
+    )  # fmt: skip
     court = SimpleNamespace(
-        case_of=lambda receipt_hash: case_id if receipt_hash == RECEIPT_HASH else 0,
-        get_case=lambda _: SimpleNamespace(state=state, veto_until=100),
-        propose=lambda *_: "propose",
-        execute=lambda number: f"execute {number}",
+        get_case=lambda asked: SimpleNamespace(state=state if asked == accusation else CaseState.NONE, veto_until=100),
+        propose=lambda _, __, verdicts, signatures: ([v.validator for v in verdicts], len(signatures)),
+        execute=lambda asked: asked,
     )
-    pools = SimpleNamespace(get_validators=lambda _: [wallet.address for wallet in VALIDATORS])
+    bonded = {wallet.address: bond for wallet, bond in zip(VALIDATORS, bonds, strict=True)}
+    stakes = SimpleNamespace(stake_of=lambda _, kind, who: bonded.get(who, 0) if kind is BondKind.VALIDATOR else 0)
+    pools = SimpleNamespace(is_validator=lambda _, who: who in [wallet.address for wallet in VALIDATORS[:named]])
     network = SimpleNamespace(
-        contracts=SimpleNamespace(court=court, pools=pools),
+        contracts=SimpleNamespace(court=court, pools=pools, stakes=stakes),
         chain=SimpleNamespace(get_block=lambda _: SimpleNamespace(timestamp=now)),
         receipt_domain=DOMAIN,
-        terms=SimpleNamespace(quorum=2),
+        terms=SimpleNamespace(quorum=2, validator_bond=50, epoch_length=40),
         pool=1,
     )
-    enforcement.enforce(SimpleNamespace(network=network, send=lambda key, call: sent.append(key)), case)
+    enforcement.enforce(SimpleNamespace(network=network, send=lambda key, call: sent.append((key, call))), case)
     return sent
 
 
-def test_enforce__quorum_of_signatures__proposes_under_a_key_that_names_the_receipt():
-    assert enforce(build_case()) == [f"propose/{RECEIPT_HASH}"]
+@pytest.mark.parametrize(("now", "span"), [(79, 1), (80, 2), (119, 2), (120, 3)])
+def test_enforce__quorum_of_signatures__proposes_once_a_span_under_a_key_that_names_the_receipt(now: int, span: int):
+    """The court may have taken from this contributor what it can within 40 s: then the next span is another chance."""
+    wanted = [wallet.address for wallet in VALIDATORS[:2]]
+    assert enforce(build_case(), now=now) == [(f"propose/{RECEIPT_HASH}/{span}", (wanted, 2))]
 
 
 @pytest.mark.parametrize(
@@ -75,18 +90,31 @@ def test_enforce__quorum_of_signatures__proposes_under_a_key_that_names_the_rece
         build_case().model_copy(update={"signatures": build_case().signatures[:1]}),
         build_case().model_copy(update={"signatures": build_case().signatures[::-1]}),
         build_case([]),
+        build_case(deadline=100),
     ],
-    ids=["one", "one twice", "no validator", "receipt of another", "signature missing", "exchanged", "none"],
+    ids=["one", "one twice", "no validator", "receipt of another", "signature missing", "exchanged", "none", "expired"],
 )
-def test_enforce__what_the_coordinator_invented__proposes_nothing(case: wire.HardCase):
+def test_enforce__what_the_court_would_refuse__proposes_nothing(case: wire.HardCase):
     assert enforce(case) == []
 
 
-@pytest.mark.parametrize(("now", "sent"), [(99, []), (100, []), (101, ["execute/4"])])
-def test_enforce__case_that_is_locked__waits_for_the_veto_window(now: int, sent: list[str]):
-    assert enforce(build_case(), case_id=4, now=now) == sent
+@pytest.mark.parametrize(
+    ("bonds", "named", "spoken"), [((50, 49, 50), 3, (0, 2)), ((49, 50, 49), 3, ()), ((50, 50, 50), 2, (0, 1))]
+)
+def test_enforce__verdict_without_power__is_left_out(bonds: tuple[int, ...], named: int, spoken: tuple[int, ...]):
+    """One verdict of a validator without its bond or its office would have the court refuse them all."""
+    sent = enforce(build_case(VALIDATORS), bonds=bonds, named=named)
+    assert [call for _, call in sent] == ([([VALIDATORS[i].address for i in spoken], 2)] if spoken else [])
 
 
-@pytest.mark.parametrize("state", [state for state in CaseState if state is not CaseState.LOCKED])
+@pytest.mark.parametrize(
+    ("now", "is_sent"), [(99, False), (100, True), (101, True), (99 + DAY, True), (100 + DAY, False)]
+)
+def test_enforce__case_that_is_locked__is_executed_between_veto_window_and_lapse(now: int, is_sent: bool):
+    sent = enforce(build_case(), state=CaseState.LOCKED, now=now)
+    assert [key for key, _ in sent] == [f"execute/{RECEIPT_HASH}"] * is_sent
+
+
+@pytest.mark.parametrize("state", [CaseState.VETOED, CaseState.SLASHED, CaseState.LAPSED])
 def test_enforce__case_that_is_over__sends_nothing(state: CaseState):
-    assert enforce(build_case(), case_id=4, state=state, now=10**6) == []
+    assert enforce(build_case(), state=state, now=10**6) == []

@@ -3,18 +3,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import typer
-from eth_account import Account
 from typer.testing import CliRunner
 
 from covey import cli
-from covey.chain.structs import BondKind, PoolState
-from covey.cli import account, chain, roles
-from covey.environments.base import EnvironmentSpec
-from covey.environments.registry import compute_fingerprint, load
+from covey.cli import roles
 from covey.errors import OperatorError, TransientError
 from covey.settings import Settings
 
@@ -22,6 +17,7 @@ pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).resolve().parents[4]
 ALICE = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
+BOB = "0x70997970C51812dc3A010C7d01b50e0d17dc79C8"
 HASH = "0x" + "ab" * 32
 HEAVY = ("torch", "web3", "fastapi", "sqlalchemy", "celery", "pyarrow", "transformers", "numba", "httpx")
 TREE = typer.main.get_command(cli.app)
@@ -56,6 +52,9 @@ def test_commands__are_those_of_the_roles_and_tools():
         "pool fund",
         "pool start",
         "pool end",
+        "pool refund",
+        "pool invite",
+        "pool replace-validator",
         "pool show",
         "stake add",
         "stake unbond",
@@ -63,10 +62,14 @@ def test_commands__are_those_of_the_roles_and_tools():
         "stake show",
         "rewards show",
         "rewards claim",
+        "epoch disable",
+        "case show",
+        "case veto",
         "coordinator serve",
         "coordinator jobs",
         "worker run",
         "worker register",
+        "worker remove",
         "validator run",
         "trainer run",
         "origin run",
@@ -186,131 +189,6 @@ def test_set__wins_over_file_and_environment(tmp_path, monkeypatch):
     assert roles.load_settings(Example, tmp_path / "c.toml", []) == Example(name="environment", count=2)
 
 
-class Contract:
-    """Answers every read from `values`, and turns every other call into what would be sent."""
-
-    def __init__(self, address, **values):
-        self.address, self._values = address, values
-
-    def __getattr__(self, name):
-        if name in self._values:
-            return lambda *_: self._values[name]
-        return lambda *arguments, **named: SimpleNamespace(label=name, arguments=(*arguments, *named.values()))
-
-
-class FakeAccount(account.Account):
-    """An account on a chain that holds what the test says."""
-
-    def __init__(self, pool):
-        self.pool, self._wallet, self.sent, self.reward = pool, Account.from_key(b"\x11" * 32), [], None
-        self.contracts = SimpleNamespace(
-            deployment=SimpleNamespace(token=ALICE, chain_id=31337),
-            pools=Contract(
-                ALICE,
-                get_terms=SimpleNamespace(trainer=ALICE, params_hash=HASH, reward_per_unit=3, min_stake=5, quorum=2),
-                state_of=PoolState.ACTIVE,
-                operator_of=ALICE,
-                get_validators=[ALICE],
-                escrow_of=100,
-                count_pools=7,
-            ),
-            policies=Contract(ALICE, steps_of=4),
-            ledger=Contract(ALICE, epochs_of=2, claimed_of=30, is_final=True),
-            stakes=Contract(ALICE, stake_of=50, locked_of=1, unbondings_of=[SimpleNamespace(amount=2)] * 2),
-            nodes=Contract(ALICE, nonce_of=0),
-            token=Contract(ALICE, allowance=0),
-        )
-
-    def send(self, call):
-        self.sent.append(call.label)
-        return SimpleNamespace(transaction_hash=HASH)
-
-    async def get_reward(self, coordinator_url, epoch):
-        return self.reward
-
-
-@pytest.fixture
-def opened(monkeypatch):
-    made = FakeAccount(1)
-    monkeypatch.setattr(chain, "_open", lambda deployment, key_file, pool=0: made)
-    return made
-
-
-def invoke(*arguments, key=True):
-    options = ["--deployment", "d.json", *(["--key-file", "k"] if key else [])]
-    result = runner.invoke(cli.app, [*arguments, *options, "--json"])
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sent", "expected"),
-    [
-        (["pool", "fund", "9", "--pool", "1"], ["approve", "fund_pool"], {"escrow": 100, "transaction": HASH}),
-        (["pool", "start", "--pool", "1"], ["start_pool"], {"pool": 1, "transaction": HASH}),
-        (["pool", "end", "--pool", "1"], ["end_pool"], {"pool": 1, "transaction": HASH}),
-        (["stake", "add", "9", "--pool", "1"], ["approve", "stake"], {"stake": 50, "transaction": HASH}),
-        (["stake", "unbond", "9", "--pool", "1"], ["unbond"], {"stake": 50, "transaction": HASH}),
-        (["stake", "withdraw", "--pool", "1", "--kind", "validator"], ["withdraw"], {"stake": 50, "transaction": HASH}),
-    ],
-)
-def test_json__commands_that_send__parses_and_names_the_transaction(opened, arguments, sent, expected):
-    assert invoke(*arguments) == expected
-    assert opened.sent == sent
-
-
-def test_json__pool_show__every_value_once(opened):
-    found = invoke("pool", "show", "--pool", "1", key=False)
-    assert found == {
-        "state": "active",
-        "operator": ALICE,
-        "trainer": ALICE,
-        "params_hash": HASH,
-        "reward_per_unit": 3,
-        "min_stake": 5,
-        "quorum": 2,
-        "validators": [ALICE],
-        "escrow": 100,
-        "policies": 4,
-        "epochs": 2,
-    }
-    plain = runner.invoke(cli.app, ["pool", "show", "--deployment", "d.json", "--pool", "1"]).stdout
-    assert [line.split()[0] for line in plain.splitlines()] == list(chain_order(plain, found))
-
-
-def chain_order(plain, found):
-    """The names in the order printed; all of them."""
-    names = [line.split()[0] for line in plain.splitlines()]
-    assert set(names) == set(found)
-    return names
-
-
-def test_json__stake_show(opened):
-    found = invoke("stake", "show", "--pool", "1")
-    assert found == {"account": opened.wallet.address, "stake": 50, "unbonding": 4, "locked": 1}
-
-
-def test_json__rewards__what_was_earned_less_what_was_claimed(opened):
-    opened.reward = SimpleNamespace(cumulative=45, proof=())
-    found = invoke("rewards", "show", "--pool", "1")
-    assert found == {"contributor": opened.wallet.address, "epoch": 1, "earned": 45, "claimed": 30, "claimable": 15}
-    assert invoke("rewards", "claim", "--pool", "1") == {"claimed": 15, "transaction": HASH}
-    assert opened.sent == ["claim"]
-
-
-def test_json__rewards_show__nothing_earned(opened):
-    assert invoke("rewards", "show", "--pool", "1")["earned"] == 0
-
-
-def test_worker_register__new_node__both_sign_and_the_key_is_kept(opened, tmp_path):
-    path = tmp_path / "node.key"
-    first = invoke("worker", "register", "--pool", "1", "--node-key-file", str(path))
-    assert path.stat().st_mode & 0o777 == 0o600
-    second = invoke("worker", "register", "--pool", "1", "--node-key-file", str(path))
-    assert first["node"] == second["node"] != opened.wallet.address
-    assert opened.sent == ["register_node"] * 2
-
-
 def test_wallet__new_then_show__same_address_and_never_overwritten(tmp_path):
     path = tmp_path / "a.key"
     made = runner.invoke(cli.app, ["wallet", "new", str(path)])
@@ -318,93 +196,6 @@ def test_wallet__new_then_show__same_address_and_never_overwritten(tmp_path):
     again = runner.invoke(cli.app, ["wallet", "new", str(path)])
     assert isinstance(again.exception, OperatorError)
     assert again.exception.code == "key_exists"
-
-
-def test_bond_kind__names__and_a_wrong_one():
-    assert [account.Account.bond_kind(name) for name in ("contributor", "VALIDATOR", "operator")] == list(BondKind)
-    with pytest.raises(OperatorError, match=r"bad_kind: .* Use one of contributor, validator, operator"):
-        account.Account.bond_kind("friend")
-
-
-POOL_FILE = f"""
-[terms]
-trainer = "{ALICE}"
-arbiter = "{ALICE}"
-reward_per_unit = 1
-min_stake = 2
-slash_amount = 2
-challenge_window = 10
-veto_window = 10
-unbond_window = 20
-validators = ["{ALICE}"]
-[params]
-name = "p"
-quorum = 1
-environment = {{ kind = "reasoning_gym", options = {{ name = "spell_backward" }} }}
-"""
-
-
-def test_pool_file__terms_and_params__hash_and_quorum_of_the_params(tmp_path):
-    (tmp_path / "p.toml").write_text(POOL_FILE)
-    terms, validators, params = account.read_pool_file(tmp_path / "p.toml", ALICE)
-    assert (terms.params_hash, terms.quorum, terms.token) == (params.compute_hash(), 1, ALICE)
-    assert validators == [ALICE]
-    spelling = load(EnvironmentSpec(kind="reasoning_gym", options={"name": "spell_backward"}))
-    assert params.environment.fingerprint == compute_fingerprint(spelling)
-    assert params.environment.options == {"name": "spell_backward"}
-
-
-def with_environment(tmp_path, text):
-    old = 'environment = { kind = "reasoning_gym", options = { name = "spell_backward" } }'
-    assert old in POOL_FILE
-    (tmp_path / "p.toml").write_text(POOL_FILE.replace(old, f"environment = {{ {text} }}"))
-    return account.read_pool_file(tmp_path / "p.toml", ALICE)
-
-
-def test_pool_file__fingerprint_of_its_own__is_kept_when_it_is_this_machines(tmp_path):
-    named = 'kind = "reasoning_gym", options = { name = "spell_backward" }'
-    filled = with_environment(tmp_path, named)[2]
-    fingerprint = filled.environment.fingerprint
-    assert with_environment(tmp_path, f'{named}, fingerprint = "{fingerprint}"')[2] == filled
-    with pytest.raises(OperatorError, match="environment_differs"):
-        with_environment(tmp_path, f'{named}, fingerprint = "0x{"00" * 32}"')
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        'kind = "k"',
-        'kind = "reasoning_gym", options = { name = "no such generator" }',
-        'kind = "reasoning_gym", options = { name = "spell_backward", alpha = nan }',
-    ],
-)
-def test_pool_file__environment_that_cannot_be_built__no_pool_is_made(tmp_path, text):
-    with pytest.raises(OperatorError, match="bad_environment"):
-        with_environment(tmp_path, text)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "word"),
-    [
-        ("[params]", "[parms]", "lacks 'params'"),
-        ("quorum = 1", "quorum = 0\ngroup_size = 1", "group_size: .*; quorum: "),
-        ("min_stake = 2", "", "min_stake"),
-        ("min_stake = 2", "min_steak = 2", "min_steak"),
-        ("[terms]", "[terms", "is wrong"),
-        ("quorum = 1", 'quorum = 1\nmodel = { compute_dtype = "bfloat16" }', "compute_dtype: .*float32"),
-        ("quorum = 1", "quorum = 1\nmax_submission_bytes = 4096", "max_submission_bytes must be at least "),
-    ],
-)
-def test_pool_file__wrong__one_line_that_names_it(tmp_path, old, new, word):
-    (tmp_path / "p.toml").write_text(POOL_FILE.replace(old, new))
-    with pytest.raises(OperatorError, match=f"bad_pool_file: .*{word}") as caught:
-        account.read_pool_file(tmp_path / "p.toml", ALICE)
-    assert "\n" not in str(caught.value)
-
-
-def test_pool_file__missing__operator_error(tmp_path):
-    with pytest.raises(OperatorError, match="no_pool_file"):
-        account.read_pool_file(tmp_path / "none.toml", ALICE)
 
 
 def test_demo__failures__exit_1_and_the_summary_is_written(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from covey.chain.wallet import load_key
 from covey.cli.account import read_pool_file
-from covey.demo.cast import MIN_STAKE, TOKENS, Cast, DemoOptions, to_toml
+from covey.demo.cast import BUDGET, MIN_STAKE, OPERATOR_BOND, TOKENS, VALIDATOR_BOND, Cast, DemoOptions, to_toml
 from covey.devnet import derive_key
 from covey.environments.registry import DEMO, compute_fingerprint, load
 
@@ -72,7 +72,7 @@ def test_cast__funded__those_who_send_transactions(tmp_path):
         "cheat-1-contributor",
     ]
     assert cast.list_funded() == {cast.get_address(name): TOKENS for name in senders}
-    assert TOKENS >= 2 * MIN_STAKE
+    assert min(TOKENS - OPERATOR_BOND - BUDGET, TOKENS - VALIDATOR_BOND, TOKENS - 2 * MIN_STAKE) >= 0
 
 
 def test_write_pool__read_by_the_command(tmp_path):
@@ -81,6 +81,8 @@ def test_write_pool__read_by_the_command(tmp_path):
     assert validators == [cast.get_address(name) for name in cast.validators]
     assert (params.max_steps, params.max_staleness, params.quorum) == (5, 2, terms.quorum)
     assert terms.trainer == cast.get_address("trainer")
+    assert terms.validator_bond >= terms.signer_penalty > 0
+    assert terms.epoch_length <= params.epoch_seconds
     assert terms.unbond_window >= terms.challenge_window + terms.veto_window
     assert params.groups_per_step % params.groups_per_task == 0
     written = tomllib.loads(cast.write_pool().read_text())["params"]["environment"]

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import pytest
 
 from covey.chain import events
-from covey.demo.cast import PRICE, Cast, DemoOptions
+from covey.demo.cast import Cast, DemoOptions
 from covey.demo.report import Record, build_summary, describe_player, is_accepted, list_failures
 from covey.demo.show import Screen, find_stage
 from covey.protocol.wire import StatusView, StepView, SubmissionView
@@ -107,7 +107,7 @@ def test_build_summary__by_hand(cast):
     record = Record(rewards={1: 0.5, 0: 0.1}, slashed={cheat.node: HASH})
     record.claimed[cast.get_address(honest.contributor)] = 4
     contracts = SimpleNamespace(
-        ledger=SimpleNamespace(units_of=lambda pool: 10),
+        ledger=SimpleNamespace(get_settlement=lambda pool: SimpleNamespace(posted=10)),
         policies=SimpleNamespace(steps_of=lambda pool: 2, policy_of=lambda pool, step: f"hash {step}"),
     )
     submissions = [make_submission(honest.node), make_submission(cheat.node, reason="proof")]
@@ -129,7 +129,7 @@ def test_build_summary__by_hand(cast):
         "slashed": {cheat.node: HASH},
         "honest_slashed": 0,
         "claimed": 4,
-        "cumulative": 10 * PRICE,
+        "cumulative": 10,
         "policies": {"0": "hash 0", "1": "hash 1"},
         "processes": 9,
     }

@@ -1,0 +1,150 @@
+"""Commands of offices: the operator's over its pool, the contributor's over its nodes, the arbiter's vetoes."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from covey.cli import chain
+from covey.cli.chain import DeploymentFile, Json, KeyFile, Pool, pool
+from covey.cli.roles import worker
+from covey.errors import OperatorError, ProtocolError
+
+if TYPE_CHECKING:
+    from covey.chain.structs import Accusation
+    from covey.cli.account import Account
+    from covey.protocol.ids import Address, Hash
+
+case = typer.Typer(help="Slashing cases, and the arbiter's veto.", no_args_is_help=True)
+epoch = typer.Typer(help="Posted epochs, and the arbiter's veto.", no_args_is_help=True)
+
+ReceiptHash = Annotated[str, typer.Argument(help="Hash of the receipt that the case is about.")]
+
+
+def _to_address(text: str) -> "Address":
+    from covey.protocol.ids import Address, is_address
+
+    if not is_address(text):
+        raise OperatorError("bad_address", f"{text} is no address", fix="Name one as covey wallet show prints it")
+    return Address(text)
+
+
+def _to_hash(text: str) -> "Hash":
+    from covey.protocol.ids import Hash, is_hash
+
+    if not is_hash(text):
+        raise OperatorError("bad_hash", f"{text} is no hash", fix="Name one as covey case show prints it")
+    return Hash(text)
+
+
+@pool.command("refund")
+def pool_refund(deployment: DeploymentFile, key_file: KeyFile, pool: Pool, as_json: Json = False) -> None:
+    """Take back what no epoch has promised, once the pool is closed.  Operator only."""
+    account = chain.open_account(deployment, key_file, pool)
+    ledger = account.contracts.ledger
+    entry = account.send(ledger.refund_pool(account.pool))
+    chain.show({"escrow": ledger.escrow_of(account.pool), "transaction": entry.transaction_hash}, as_json)
+
+
+@pool.command("invite")
+def pool_invite(
+    contributors: Annotated[list[str], typer.Argument(help="Addresses of contributors.")],
+    deployment: DeploymentFile,
+    key_file: KeyFile,
+    pool: Pool,
+    as_json: Json = False,
+) -> None:
+    """Let contributors register nodes in a pool that is by invitation only.  Operator only."""
+    invited = [_to_address(text) for text in contributors]
+    account = chain.open_account(deployment, key_file, pool)
+    entry = account.send(account.contracts.nodes.invite(account.pool, invited))
+    chain.show({"invited": invited, "transaction": entry.transaction_hash}, as_json)
+
+
+@pool.command("replace-validator")
+def pool_replace_validator(
+    previous: Annotated[str, typer.Argument(help="Address of the validator that goes, at once.")],
+    current: Annotated[str, typer.Argument(help="Address of the one that comes, after the unbonding window.")],
+    deployment: DeploymentFile,
+    key_file: KeyFile,
+    pool: Pool,
+    as_json: Json = False,
+) -> None:
+    """Hand a validator's office to another account.  Operator only."""
+    before, after = _to_address(previous), _to_address(current)
+    account = chain.open_account(deployment, key_file, pool)
+    pools = account.contracts.pools
+    entry = account.send(pools.replace_validator(account.pool, before, after))
+    chain.show({"validators": pools.get_validators(account.pool), "transaction": entry.transaction_hash}, as_json)
+
+
+@worker.command("remove")
+def worker_remove(
+    node: Annotated[str, typer.Argument(help="Address of the node.")],
+    deployment: DeploymentFile,
+    key_file: KeyFile,
+    pool: Pool,
+    as_json: Json = False,
+) -> None:
+    """Vouch for a node no more; for what it has signed the contributor stays liable through the unbonding window."""
+    removed = _to_address(node)
+    account = chain.open_account(deployment, key_file, pool)
+    entry = account.send(account.contracts.nodes.remove_node(account.pool, removed))
+    chain.show({"node": removed, "transaction": entry.transaction_hash}, as_json)
+
+
+@case.command("show")
+def case_show(deployment: DeploymentFile, pool: Pool, as_json: Json = False) -> None:
+    """All cases of a pool: who is accused of what, and where each stands."""
+    account = chain.open_account(deployment, None, pool)
+    cases = [_describe_case(account, accusation) for accusation in account.list_accusations()]
+    if as_json:
+        chain.show({"cases": cases}, as_json)
+    for values in [] if as_json else cases:
+        chain.show(values, as_json)
+        typer.echo()
+
+
+def _describe_case(account: "Account", accusation: "Accusation") -> dict[str, Any]:
+    from covey.protocol.verdict import Reason
+
+    found = account.contracts.court.get_case(accusation)
+    return {
+        "receipt_hash": accusation.receipt_hash,
+        "node": accusation.node,
+        "contributor": accusation.contributor,
+        "state": found.state.name.lower(),
+        "reason": Reason(found.reason).name.lower(),
+        "amount": found.amount,
+        "veto_until": found.veto_until,
+    }
+
+
+@case.command("veto")
+def case_veto(
+    receipt_hash: ReceiptHash, deployment: DeploymentFile, key_file: KeyFile, pool: Pool, as_json: Json = False
+) -> None:
+    """End a case in the contributor's favour, within the veto window.  Arbiter only."""
+    wanted = _to_hash(receipt_hash)
+    account = chain.open_account(deployment, key_file, pool)
+    accusation = account.history.find_accusation(wanted)
+    if accusation is None:
+        raise ProtocolError("unknown_case", f"no case is about the receipt {wanted}", status=404)
+    entry = account.send(account.contracts.court.veto(accusation))
+    chain.show({"receipt_hash": wanted, "node": accusation.node, "transaction": entry.transaction_hash}, as_json)
+
+
+@epoch.command("disable")
+def epoch_disable(
+    number: Annotated[int, typer.Argument(metavar="EPOCH", min=0, help="Number of the epoch.")],
+    deployment: DeploymentFile,
+    key_file: KeyFile,
+    pool: Pool,
+    as_json: Json = False,
+) -> None:
+    """Disable an epoch and all after it within the challenge window; their work goes into later ones.  Arbiter only."""
+    account = chain.open_account(deployment, key_file, pool)
+    posted = account.history.find_epoch(account.pool, number)
+    if posted is None:
+        raise ProtocolError("unknown_epoch", f"epoch {number} is not posted", status=404)
+    entry = account.send(account.contracts.ledger.disable_epoch(account.pool, posted.record))
+    chain.show({"epoch": number, "transaction": entry.transaction_hash}, as_json)

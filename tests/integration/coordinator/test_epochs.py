@@ -1,0 +1,121 @@
+"""Accepted work becomes a batch, an epoch and tokens; what the API says of an epoch is what the chain says."""
+
+import json
+
+import pytest
+
+from covey.chain.history import History
+from covey.chain.structs import EpochRecord
+from covey.protocol.ids import PoolId
+from covey.protocol.receipts import EpochHeader
+from covey.protocol.status import SubmissionState
+from tests.fakes.network import PRICE, Office
+from tests.fakes.pool import make_address, make_hash
+from tests.integration.coordinator.test_api import FILE, decide, hand_in, refuse
+
+pytestmark = pytest.mark.integration
+
+
+def find_record(office: Office, epoch: int) -> EpochRecord:
+    """As whoever claims finds it: on the chain."""
+    history = History(client=office.chain.client, contracts=office.chain.contracts)
+    posted = history.find_epoch(PoolId(office.ctx.config.pool), epoch)
+    assert posted is not None
+    return posted.record
+
+
+async def test_walk__two_submissions__become_a_batch_an_epoch_and_tokens(office: Office):
+    for i in range(2):
+        async with office.client("node") as node:
+            await hand_in(office, node, FILE + bytes([i]))
+        await decide(office)
+    async with office.client("trainer") as trainer:
+        batch = await trainer.claim_batch(0, wait_seconds=0)
+        assert await trainer.claim_batch(1, wait_seconds=0) is None
+        files = [await trainer.get_object(item.url, max_bytes=4096) for item in batch.items]
+    assert files == [FILE + b"\x00", FILE + b"\x01"], "ordered by task"
+    assert all(item.replayed and item.manifest_hash == make_hash("policy 0") for item in batch.items)
+    office.run_job("settle_epoch")
+    await office.follow()
+    await office.follow()
+    with office.ctx.database.read() as rows:
+        assert {row.state for row in rows.list_submissions(*SubmissionState)} == {SubmissionState.SETTLED}
+    owner, pool = office.chain.address("contributor"), PoolId(office.ctx.config.pool)
+    async with office.client("stranger") as anybody:
+        view = await anybody.get_reward(owner, 0)
+        assert view.cumulative == 40 * PRICE
+        assert await refuse(anybody.get_reward(owner, 1)) == ("unknown_epoch", 404)
+        assert await refuse(anybody.get_reward(make_address("x"), 0)) == ("no_reward", 404)
+    office.chain.advance(25)
+    before = office.chain.contracts.token.balance_of(owner)
+    record = find_record(office, 0)
+    office.chain.send(
+        "node", office.chain.contracts.ledger.claim(pool, record, owner, view.cumulative, list(view.proof))
+    )
+    assert office.chain.contracts.token.balance_of(owner) - before == 120
+
+
+async def test_walk__epoch_disabled_by_the_arbiter__is_paid_from_the_next(office: Office):
+    """The contract takes the units back; what was earned must be claimable once, against the epoch that follows."""
+    ledger, pool = office.chain.contracts.ledger, PoolId(office.ctx.config.pool)
+    owner = office.chain.address("contributor")
+    for i in range(2):
+        async with office.client("node") as node:
+            await hand_in(office, node, FILE + bytes([i]))
+        await decide(office)
+    office.run_job("settle_epoch")
+    await office.follow()
+    await office.follow()
+    office.chain.send("arbiter", ledger.disable_epoch(pool, find_record(office, 0)))
+    office.chain.advance(1)  # so far apart the pool's terms want epochs
+    await office.follow()
+    async with office.client("node") as client:
+        assert await refuse(client.get_reward(owner, 0)) == ("epoch_disabled", 409)
+    office.run_job("settle_epoch")
+    await office.follow()
+    await office.follow()
+    async with office.client("node") as client:
+        view = await client.get_reward(owner, 1)
+    assert view.cumulative == 40 * PRICE
+    office.chain.advance(25)
+    before = office.chain.contracts.token.balance_of(owner)
+    record = find_record(office, 1)
+    office.chain.send("node", ledger.claim(pool, record, owner, view.cumulative, list(view.proof)))
+    assert office.chain.contracts.token.balance_of(owner) - before == 120
+
+
+async def test_public_views__posted_epochs__give_header_and_record_as_the_chain_has_them(office: Office):
+    """The second follows the first, and holds its work again, for that one was disabled."""
+    ledger, pool = office.chain.contracts.ledger, PoolId(office.ctx.config.pool)
+    for i in range(2):
+        async with office.client("node") as node:
+            await hand_in(office, node, FILE + bytes([i]))
+        await decide(office)
+    office.run_job("settle_epoch")
+    async with office.client("stranger") as anybody:
+        (unposted,) = (await anybody.get_status()).epochs
+    assert (unposted.posted, unposted.header_hash, unposted.final_at) == (False, None, None)
+    await office.follow()
+    await office.follow()
+    office.chain.send("arbiter", ledger.disable_epoch(pool, find_record(office, 0)))
+    office.chain.advance(1)  # so far apart the pool's terms want epochs
+    await office.follow()
+    office.run_job("settle_epoch")
+    await office.follow()
+    await office.follow()
+    async with office.client("stranger") as anybody:
+        epochs = (await anybody.get_status()).epochs
+    assert [(e.posted, e.disabled, e.reward, e.cumulative) for e in epochs] == [
+        (True, True, 120, 120),
+        (True, False, 120, 120),
+    ]
+    for view in epochs:
+        fields = view.model_dump()
+        header = EpochHeader(**({k: fields[k] for k in EpochHeader.__slots__ if k != "pool"} | {"pool": pool}))
+        assert header.compute_hash() == view.header_hash
+        assert EpochRecord(**{k: fields[k] for k in EpochRecord.__slots__}) == find_record(office, view.epoch)
+    assert ledger.head_of(pool) == epochs[1].header_hash
+    key = f"epochs/{pool}/{epochs[1].data_hash}.json"
+    data = json.loads(office.ctx.store.get(key, max_bytes=100_000))
+    assert data["previous_hash"] == epochs[0].header_hash
+    assert data["rewards"] == {office.chain.address("contributor"): "120"}

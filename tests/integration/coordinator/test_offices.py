@@ -1,0 +1,154 @@
+"""The commands of operator, contributor and arbiter as they are typed, on a real chain with a coordinator beside it."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from covey import cli, devnet
+from covey.chain.structs import BondKind, PoolState
+from covey.chain.wallet import save_key
+from covey.errors import OperatorError, ProtocolError
+from covey.protocol import messages
+from covey.protocol.verdict import Reason
+from tests.fakes.network import MIN_STAKE, Office
+from tests.integration.coordinator.test_api import FILE, decide, hand_in
+
+pytestmark = pytest.mark.integration
+
+
+class Terminal:
+    """Types `covey ...` with the key of one account; the answer is the command's JSON."""
+
+    def __init__(self, office: Office, folder: Path) -> None:
+        self._office, self._folder = office, folder
+        office.chain.deployment.save(folder / "deployment.json")
+
+    def __call__(self, *arguments: str, key: str = "") -> Any:
+        options = ["--deployment", str(self._folder / "deployment.json"), "--pool", str(self._office.ctx.ledger.pool)]
+        if key:
+            file = self._folder / f"{key}.key"
+            if not file.exists():
+                save_key(file, devnet.derive_key("test", key))
+            options += ["--key-file", str(file)]
+        result = CliRunner().invoke(cli.app, [*arguments, *options, "--json"])
+        if result.exception is not None:
+            raise result.exception
+        return json.loads(result.stdout)
+
+
+@pytest.fixture
+def covey(office: Office, tmp_path: Path) -> Terminal:
+    return Terminal(office, tmp_path)
+
+
+async def settle(office: Office) -> None:
+    """Two accepted submissions of 20 units, in an epoch on chain."""
+    for i in range(2):
+        async with office.client("node") as node:
+            await hand_in(office, node, FILE + bytes([i]))
+        await decide(office)
+    office.run_job("settle_epoch")
+    await office.follow()
+    await office.follow()
+
+
+async def test_rewards_claim__newest_epoch_that_stands_and_is_final__pays_once(office: Office, covey: Terminal):
+    await settle(office)
+    url = ("--coordinator-url", office.url)
+    with pytest.raises(OperatorError, match="not_final"):
+        await asyncio.to_thread(covey, "rewards", "claim", *url, key="contributor")
+    office.chain.advance(20)
+    shown = await asyncio.to_thread(covey, "rewards", "show", *url, key="contributor")
+    assert (shown["epoch"], shown["earned"], shown["claimable"]) == (0, 120, 120)
+    claimed = await asyncio.to_thread(covey, "rewards", "claim", *url, key="contributor")
+    assert claimed["claimed"] == 120
+    with pytest.raises(ProtocolError, match="NothingToClaim"):
+        await asyncio.to_thread(covey, "rewards", "claim", *url, key="contributor")
+    assert (await asyncio.to_thread(covey, "pool", "show"))["owed"] == 0
+
+
+async def test_epoch_disable__by_the_arbiter__nothing_can_be_claimed(office: Office, covey: Terminal):
+    await settle(office)
+    assert covey("pool", "show")["owed"] == 120
+    with pytest.raises(ProtocolError, match="NotArbiter"):
+        covey("epoch", "disable", "0", key="operator")
+    assert covey("epoch", "disable", "0", key="arbiter")["epoch"] == 0
+    assert covey("pool", "show")["owed"] == 0
+    office.chain.advance(20)
+    with pytest.raises(OperatorError, match="not_final"):
+        covey("rewards", "claim", key="contributor")
+
+
+async def test_case_veto__by_the_arbiter__frees_the_stake(office: Office, covey: Terminal):
+    async with office.client("node") as node:
+        receipt = await hand_in(office, node)
+    await decide(office, outcome=2, reason=int(Reason.PROOF), severity=2, units=0)
+    assert covey("case", "show") == {"cases": []}
+    async with office.client("validator-2") as client:
+        (hard,) = await client.list_hard_cases()
+    verdicts = [body.to_message() for body in hard.verdicts]
+    court, stakes = office.chain.contracts.court, office.chain.contracts.stakes
+    office.chain.send("validator-2", court.propose(receipt, hard.signature, verdicts, hard.signatures))
+    (shown,) = covey("case", "show")["cases"]
+    receipt_hash = messages.compute_struct_hash(receipt)
+    assert (shown["receipt_hash"], shown["state"], shown["reason"], shown["amount"]) == (
+        receipt_hash,
+        "locked",
+        "proof",
+        60,
+    )
+    owner, pool = office.chain.address("contributor"), office.ctx.ledger.pool
+    assert stakes.locked_of(pool, owner) == 60
+    assert covey("case", "veto", receipt_hash, key="arbiter")["node"] == receipt.node
+    assert covey("case", "show")["cases"][0]["state"] == "vetoed"
+    assert stakes.locked_of(pool, owner) == 0
+    await office.follow()
+    with office.ctx.database.read() as rows:
+        assert rows.get_node(receipt.node).suspended == ""
+
+
+def test_pool_offices__invitation_and_replacement__stand_on_chain(office: Office, covey: Terminal):
+    contracts, pool = office.chain.contracts, office.ctx.ledger.pool
+    stranger, old = office.wallet("stranger").address, office.chain.address("validator-1")
+    assert covey("pool", "invite", stranger, old, key="operator")["invited"] == [stranger, old]
+    assert contracts.nodes.is_invited(pool, stranger)
+    shown = covey("pool", "replace-validator", old, stranger, key="operator")
+    assert shown["validators"] == [office.chain.address("validator-0"), stranger, office.chain.address("validator-2")]
+    assert not contracts.pools.is_validator(pool, old)
+    assert not contracts.pools.is_validator(pool, stranger), "after the unbonding window of 20 s"
+    office.chain.advance(20)
+    assert contracts.pools.is_validator(pool, stranger)
+
+
+def test_worker_remove__by_its_contributor__is_vouched_for_no_more(office: Office, covey: Terminal):
+    nodes, pool = office.chain.contracts.nodes, office.ctx.ledger.pool
+    node = office.wallet("node").address
+    with pytest.raises(ProtocolError, match="NotContributor"):
+        covey("worker", "remove", node, key="operator")
+    assert covey("worker", "remove", node, key="contributor")["node"] == node
+    assert nodes.contributor_of(pool, node) is None
+    assert nodes.is_liable(pool, node, office.chain.address("contributor"))
+
+
+def test_pool_end_and_refund__after_the_last_window__returns_the_escrow(office: Office, covey: Terminal):
+    token, operator = office.chain.contracts.token, office.chain.address("operator")
+    covey("stake", "add", str(MIN_STAKE), "--kind", "operator", key="operator")
+    covey("pool", "end", key="operator")
+    assert office.chain.contracts.pools.state_of(office.ctx.ledger.pool) is PoolState.ENDED
+    office.chain.advance(95)  # 20 + 4 x (10 + 10) = 100 s after the end
+    with pytest.raises(ProtocolError, match="PoolNotClosed"):
+        covey("pool", "refund", key="operator")
+    office.chain.advance(5)
+    before = token.balance_of(operator)
+    assert covey("pool", "refund", key="operator")["escrow"] == 0
+    assert token.balance_of(operator) - before == 1_000_000
+    stakes, pool = office.chain.contracts.stakes, office.ctx.ledger.pool
+    covey("stake", "unbond", str(MIN_STAKE), "--kind", "operator", key="operator")
+    office.chain.advance(20)
+    covey("stake", "withdraw", "--kind", "operator", key="operator")
+    assert stakes.stake_of(pool, BondKind.OPERATOR, operator) == 0
+    assert token.balance_of(operator) - before == 1_000_000 + MIN_STAKE

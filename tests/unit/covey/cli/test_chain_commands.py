@@ -1,0 +1,258 @@
+"""Commands that read the chain or send transactions, on a chain that answers what the test says."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from eth_account import Account
+from typer.testing import CliRunner
+
+from covey import cli
+from covey.chain import events
+from covey.chain.structs import Accusation, BondKind, Case, CaseState, EpochRecord, PoolState
+from covey.cli import account, chain
+from covey.errors import OperatorError
+
+pytestmark = pytest.mark.unit
+
+ALICE = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
+BOB = "0x70997970C51812dc3A010C7d01b50e0d17dc79C8"
+HASH = "0x" + "ab" * 32
+runner = CliRunner()
+
+
+class Contract:
+    """Answers every read from `values`, and turns every other call into what would be sent."""
+
+    def __init__(self, address, **values):
+        self.address, self._values = address, values
+
+    def __getattr__(self, name):
+        if name in self._values:
+            return lambda *_: self._values[name]
+        return lambda *arguments, **named: SimpleNamespace(label=name, arguments=(*arguments, *named.values()))
+
+
+RECORD = EpochRecord(header_hash=HASH, reward_root=HASH, epoch=1, final_at=90, reward=5, cumulative=45)
+ACCUSATION = Accusation(receipt_hash=HASH, pool=1, node=BOB, contributor=ALICE)
+
+
+class FakeHistory:
+    """Epoch 1 is posted and pays; one case is open."""
+
+    def find_epoch(self, pool, epoch):
+        return SimpleNamespace(epoch=1, record=RECORD) if (pool, epoch) == (1, 1) else None
+
+    def find_claimable(self, pool, *, now):
+        return self.find_epoch(pool, 1)
+
+    def find_accusation(self, receipt_hash):
+        return ACCUSATION if receipt_hash == HASH else None
+
+
+class FakeAccount(account.Account):
+    """An account on a chain that holds what the test says."""
+
+    history = FakeHistory()
+
+    def __init__(self, pool):
+        self.pool, self._wallet, self.reward = pool, Account.from_key(b"\x11" * 32), None
+        self.sent, self.calls = [], []
+        self._client = SimpleNamespace(get_block=lambda _: SimpleNamespace(timestamp=100))
+        self.contracts = SimpleNamespace(
+            deployment=SimpleNamespace(token=ALICE, chain_id=31337),
+            pools=Contract(
+                ALICE,
+                get_terms=SimpleNamespace(trainer=ALICE, params_hash=HASH, reward_per_unit=3, min_stake=5, quorum=2),
+                state_of=PoolState.ACTIVE,
+                operator_of=ALICE,
+                get_validators=[ALICE],
+                count_pools=7,
+            ),
+            policies=Contract(ALICE, steps_of=4),
+            ledger=Contract(BOB, epochs_of=2, claimed_of=30, escrow_of=100, owed_of=15),
+            court=Contract(
+                ALICE,
+                get_case=Case(amount=60, veto_until=120, state=CaseState.LOCKED, reason=5),
+            ),
+            stakes=Contract(ALICE, stake_of=50, locked_of=1, unbondings_of=[SimpleNamespace(amount=2)] * 2),
+            nodes=Contract(ALICE, nonce_of=0),
+            token=Contract(ALICE, allowance=0),
+        )
+
+    def send(self, call):
+        self.sent.append(call.label)
+        self.calls.append(call.arguments)
+        return SimpleNamespace(transaction_hash=HASH)
+
+    async def get_reward(self, coordinator_url, epoch):
+        return self.reward
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    made = FakeAccount(1)
+    monkeypatch.setattr(chain, "open_account", lambda deployment, key_file, pool=0: made)
+    return made
+
+
+def invoke(*arguments, key=True):
+    options = ["--deployment", "d.json", *(["--key-file", "k"] if key else [])]
+    result = runner.invoke(cli.app, [*arguments, *options, "--json"])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sent", "expected"),
+    [
+        (["pool", "fund", "9", "--pool", "1"], ["approve", "fund_pool"], {"escrow": 100, "transaction": HASH}),
+        (["pool", "start", "--pool", "1"], ["start_pool"], {"pool": 1, "transaction": HASH}),
+        (["pool", "end", "--pool", "1"], ["end_pool"], {"pool": 1, "transaction": HASH}),
+        (["stake", "add", "9", "--pool", "1"], ["approve", "stake"], {"stake": 50, "transaction": HASH}),
+        (["stake", "unbond", "9", "--pool", "1"], ["unbond"], {"stake": 50, "transaction": HASH}),
+        (["stake", "withdraw", "--pool", "1", "--kind", "validator"], ["withdraw"], {"stake": 50, "transaction": HASH}),
+    ],
+)
+def test_json__commands_that_send__parses_and_names_the_transaction(opened, arguments, sent, expected):
+    assert invoke(*arguments) == expected
+    assert opened.sent == sent
+
+
+def test_json__pool_show__every_value_once(opened):
+    found = invoke("pool", "show", "--pool", "1", key=False)
+    assert found == {
+        "state": "active",
+        "operator": ALICE,
+        "trainer": ALICE,
+        "params_hash": HASH,
+        "reward_per_unit": 3,
+        "min_stake": 5,
+        "quorum": 2,
+        "validators": [ALICE],
+        "escrow": 100,
+        "owed": 15,
+        "policies": 4,
+        "epochs": 2,
+    }
+    plain = runner.invoke(cli.app, ["pool", "show", "--deployment", "d.json", "--pool", "1"]).stdout
+    assert [line.split()[0] for line in plain.splitlines()] == list(chain_order(plain, found))
+
+
+def chain_order(plain, found):
+    """The names in the order printed; all of them."""
+    names = [line.split()[0] for line in plain.splitlines()]
+    assert set(names) == set(found)
+    return names
+
+
+def test_json__stake_show(opened):
+    found = invoke("stake", "show", "--pool", "1")
+    assert found == {"account": opened.wallet.address, "stake": 50, "unbonding": 4, "locked": 1}
+
+
+def test_json__rewards__what_was_earned_less_what_was_claimed(opened):
+    opened.reward = SimpleNamespace(cumulative=45, proof=())
+    found = invoke("rewards", "show", "--pool", "1")
+    assert found == {"contributor": opened.wallet.address, "epoch": 1, "earned": 45, "claimed": 30, "claimable": 15}
+    assert invoke("rewards", "claim", "--pool", "1") == {"claimed": 15, "transaction": HASH}
+    assert opened.sent == ["claim"]
+    assert opened.calls == [(1, RECORD, opened.wallet.address, 45, ())], "the record is the chain's"
+
+
+def test_rewards__no_epoch_that_pays__nothing_is_earned_and_nothing_sent(opened, monkeypatch):
+    monkeypatch.setattr(FakeHistory, "find_claimable", lambda *_, now: None)
+    found = invoke("rewards", "show", "--pool", "1")
+    assert (found["epoch"], found["earned"]) == (None, 0)
+    result = runner.invoke(cli.app, ["rewards", "claim", "--pool", "1", "--deployment", "d.json", "--key-file", "k"])
+    assert result.exception.code == "not_final"
+    assert opened.sent == []
+
+
+def test_pool_fund__approval__is_the_ledgers(opened):
+    invoke("pool", "fund", "9", "--pool", "1")
+    assert opened.calls == [(BOB, 9), (1, 9)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sent", "call", "expected"),
+    [
+        (["pool", "refund"], "refund_pool", (1,), {"escrow": 100}),
+        (["pool", "invite", ALICE, BOB], "invite", (1, [ALICE, BOB]), {"invited": [ALICE, BOB]}),
+        (["pool", "replace-validator", ALICE, BOB], "replace_validator", (1, ALICE, BOB), {"validators": [ALICE]}),
+        (["worker", "remove", BOB], "remove_node", (1, BOB), {"node": BOB}),
+        (["case", "veto", HASH], "veto", (ACCUSATION,), {"receipt_hash": HASH, "node": BOB}),
+        (["epoch", "disable", "1"], "disable_epoch", (1, RECORD), {"epoch": 1}),
+    ],
+)
+def test_json__commands_of_offices__send_what_was_named(opened, arguments, sent, call, expected):
+    assert invoke(*arguments, "--pool", "1") == expected | {"transaction": HASH}
+    assert (opened.sent, opened.calls) == ([sent], [call])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["pool", "invite", ALICE, "0x12"], "bad_address"),
+        (["pool", "replace-validator", ALICE, BOB.lower()], "bad_address"),
+        (["worker", "remove", "bob"], "bad_address"),
+        (["case", "veto", "0x12"], "bad_hash"),
+        (["case", "veto", "0x" + "00" * 32], "unknown_case"),
+        (["epoch", "disable", "2"], "unknown_epoch"),
+    ],
+)
+def test_commands_of_offices__what_is_not_there__is_said_and_nothing_sent(opened, arguments, code):
+    result = runner.invoke(cli.app, [*arguments, "--pool", "1", "--deployment", "d.json", "--key-file", "k"])
+    assert result.exception.code == code
+    assert opened.sent == []
+
+
+class FakeFollower:
+    """Two polls: the second brings the end."""
+
+    def __init__(self, client, deployment):
+        place = {"block_number": 5, "block_hash": HASH, "transaction_hash": HASH, "log_index": 0}
+        rest = {"node": BOB, "contributor": ALICE, "reason": 5, "amount": 60, "veto_until": 120} | place
+        told = [events.CaseOpened(receipt_hash=f"0x{n}", pool=pool, **rest) for n, pool in ((1, 1), (2, 2), (3, 1))]
+        ended = events.PoolEnded(pool=1, closes_at=9, **place)
+        self.polls = {(): ((*told[:2], ended), ("seen",), False), ("seen",): ((told[2],), ("all",), True)}
+
+    def poll(self, cursor):
+        found, cursor, is_caught_up = self.polls[cursor]
+        return SimpleNamespace(events=found, cursor=cursor, is_caught_up=is_caught_up)
+
+
+def test_case_show__cases_of_the_pool__in_their_order_with_the_courts_word(opened, monkeypatch):
+    monkeypatch.setattr(account, "Follower", FakeFollower)
+    first, second = invoke("case", "show", "--pool", "1", key=False)["cases"]
+    assert first == {
+        "receipt_hash": "0x1",
+        "node": BOB,
+        "contributor": ALICE,
+        "state": "locked",
+        "reason": "proof",
+        "amount": 60,
+        "veto_until": 120,
+    }
+    assert second == first | {"receipt_hash": "0x3"}
+    plain = runner.invoke(cli.app, ["case", "show", "--pool", "1", "--deployment", "d.json"]).stdout
+    assert [line.split()[1] for line in plain.splitlines() if "receipt_hash" in line] == ["0x1", "0x3"]
+
+
+def test_json__rewards_show__nothing_earned(opened):
+    assert invoke("rewards", "show", "--pool", "1")["earned"] == 0
+
+
+def test_worker_register__new_node__both_sign_and_the_key_is_kept(opened, tmp_path):
+    path = tmp_path / "node.key"
+    first = invoke("worker", "register", "--pool", "1", "--node-key-file", str(path))
+    assert path.stat().st_mode & 0o777 == 0o600
+    second = invoke("worker", "register", "--pool", "1", "--node-key-file", str(path))
+    assert first["node"] == second["node"] != opened.wallet.address
+    assert opened.sent == ["register_node"] * 2
+
+
+def test_bond_kind__names__and_a_wrong_one():
+    assert [account.Account.bond_kind(name) for name in ("contributor", "VALIDATOR", "operator")] == list(BondKind)
+    with pytest.raises(OperatorError, match=r"bad_kind: .* Use one of contributor, validator, operator"):
+        account.Account.bond_kind("friend")

@@ -1,0 +1,122 @@
+"""A pool's TOML file: read whole, or refused in one line before anything is sent."""
+
+import pytest
+
+from covey.cli import account
+from covey.environments.base import EnvironmentSpec
+from covey.environments.registry import compute_fingerprint, load
+from covey.errors import OperatorError
+
+pytestmark = pytest.mark.unit
+
+ALICE = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
+BOB = "0x70997970C51812dc3A010C7d01b50e0d17dc79C8"
+POOL_FILE = f"""
+[terms]
+trainer = "{ALICE}"
+arbiter = "{BOB}"
+reward_per_unit = 1
+min_stake = 2
+slash_amount = 2
+challenge_window = 10
+veto_window = 10
+unbond_window = 20
+validators = ["{ALICE}"]
+[params]
+name = "p"
+quorum = 1
+environment = {{ kind = "reasoning_gym", options = {{ name = "spell_backward" }} }}
+"""
+
+
+def test_pool_file__terms_and_params__hash_and_quorum_of_the_params(tmp_path):
+    (tmp_path / "p.toml").write_text(POOL_FILE)
+    terms, validators, params = account.read_pool_file(tmp_path / "p.toml", ALICE)
+    assert (terms.params_hash, terms.quorum, terms.token) == (params.compute_hash(), 1, ALICE)
+    assert validators == [ALICE]
+    spelling = load(EnvironmentSpec(kind="reasoning_gym", options={"name": "spell_backward"}))
+    assert params.environment.fingerprint == compute_fingerprint(spelling)
+    assert params.environment.options == {"name": "spell_backward"}
+
+
+@pytest.mark.parametrize(
+    ("windows", "epoch_seconds", "length"),
+    [(10, "epoch_seconds = 45.9", 45), (10, "epoch_seconds = 0.5", 1), (10, "", 20), (640, "", 20)],
+)
+def test_pool_file__epoch_length_left_out__is_the_coordinators_clock(tmp_path, windows, epoch_seconds, length):
+    """Whole seconds; 2 x 640 s of windows allow 20 s and not less."""
+    text = POOL_FILE.replace("_window = 10", f"_window = {windows}").replace(
+        "unbond_window = 20", "unbond_window = 9999"
+    )
+    (tmp_path / "p.toml").write_text(text + epoch_seconds)
+    assert account.read_pool_file(tmp_path / "p.toml", ALICE)[0].epoch_length == length
+    (tmp_path / "p.toml").write_text(text.replace("min_stake", "epoch_length = 77\nmin_stake") + epoch_seconds)
+    assert account.read_pool_file(tmp_path / "p.toml", ALICE)[0].epoch_length == 77
+    too_long = text.replace("_window = 640", "_window = 641").replace("_window = 10", "_window = 641")
+    (tmp_path / "p.toml").write_text(too_long)
+    with pytest.raises(OperatorError, match="epoch_length must be at least 21"):
+        account.read_pool_file(tmp_path / "p.toml", ALICE)
+
+
+def with_environment(tmp_path, text):
+    old = 'environment = { kind = "reasoning_gym", options = { name = "spell_backward" } }'
+    assert old in POOL_FILE
+    (tmp_path / "p.toml").write_text(POOL_FILE.replace(old, f"environment = {{ {text} }}"))
+    return account.read_pool_file(tmp_path / "p.toml", ALICE)
+
+
+def test_pool_file__fingerprint_of_its_own__is_kept_when_it_is_this_machines(tmp_path):
+    named = 'kind = "reasoning_gym", options = { name = "spell_backward" }'
+    filled = with_environment(tmp_path, named)[2]
+    fingerprint = filled.environment.fingerprint
+    assert with_environment(tmp_path, f'{named}, fingerprint = "{fingerprint}"')[2] == filled
+    with pytest.raises(OperatorError, match="environment_differs"):
+        with_environment(tmp_path, f'{named}, fingerprint = "0x{"00" * 32}"')
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'kind = "k"',
+        'kind = "reasoning_gym", options = { name = "no such generator" }',
+        'kind = "reasoning_gym", options = { name = "spell_backward", alpha = nan }',
+    ],
+)
+def test_pool_file__environment_that_cannot_be_built__no_pool_is_made(tmp_path, text):
+    with pytest.raises(OperatorError, match="bad_environment"):
+        with_environment(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "word"),
+    [
+        ("[params]", "[parms]", "lacks 'params'"),
+        ("quorum = 1", "quorum = 0\ngroup_size = 1", "group_size: .*; quorum: "),
+        ("min_stake = 2", "", "min_stake"),
+        ("min_stake = 2", "min_steak = 2", "min_steak"),
+        ("[terms]", "[terms", "is wrong"),
+        ("quorum = 1", 'quorum = 1\nmodel = { compute_dtype = "bfloat16" }', "compute_dtype: .*float32"),
+        ("challenge_window = 10", "challenge_window = 0", "challenge_window and veto_window must be at least 1"),
+        ("unbond_window = 20", "unbond_window = 19", "unbond_window must be at least .*, 20"),
+        ("veto_window = 10", 'veto_window = "10"', "is wrong"),
+        ("slash_amount = 2", "slash_amount = 3", "slash_amount must not be over min_stake"),
+        ("min_stake = 2", "min_stake = 2\nslashes_per_epoch = 0", "slashes_per_epoch must be at least 1"),
+        ("min_stake = 2", "min_stake = 2\nvalidator_bond = 5\nsigner_penalty = 6", "signer_penalty must not be over"),
+        ("min_stake = 2", "min_stake = 2\nlight_slash_bps = 10001", "light_slash_bps must not be over 10,000"),
+        (f'arbiter = "{BOB}"', f'arbiter = "{ALICE}"', "the arbiter must not be a validator"),
+        # 2 groups of 8 rollouts of 8 tokens
+        ("min_stake = 2", "min_stake = 2\nepoch_units = 127", "epoch_units must hold a task, 128"),
+        ("unbond_window = 20", "unbond_window = 9999\nepoch_length = 0", "epoch_length must be at least 1"),
+        ("quorum = 1", "quorum = 1\nmax_submission_bytes = 4096", "max_submission_bytes must be at least "),
+    ],
+)
+def test_pool_file__wrong__one_line_that_names_it(tmp_path, old, new, word):
+    (tmp_path / "p.toml").write_text(POOL_FILE.replace(old, new))
+    with pytest.raises(OperatorError, match=f"bad_pool_file: .*{word}") as caught:
+        account.read_pool_file(tmp_path / "p.toml", ALICE)
+    assert "\n" not in str(caught.value)
+
+
+def test_pool_file__missing__operator_error(tmp_path):
+    with pytest.raises(OperatorError, match="no_pool_file"):
+        account.read_pool_file(tmp_path / "none.toml", ALICE)
