@@ -44,7 +44,8 @@ def report(name: str, claims: Sequence[Claim]) -> Path:
     """Show the claims and write build/bench/<name>.json; return its path."""
     table = Table("claim", "value", "unit", "n", "peer", title=name)
     for claim in claims:
-        table.add_row(claim.name, f"{claim.value:.4g}", claim.unit, str(claim.n), claim.peer)
+        shown = f"{claim.value:,.0f}" if abs(claim.value) >= 1000 else f"{claim.value:.4g}"
+        table.add_row(claim.name, shown, claim.unit, str(claim.n), claim.peer)
     Console().print(table)
     path = Path("build/bench") / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
