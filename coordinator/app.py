@@ -74,6 +74,12 @@ def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) 
         )
     follower = Follower(client, deployment, finality=config.finality)
     params = PoolParams.from_text(_find_params(follower, pool), terms.params_hash)
+    if terms.epoch_units < params.max_task_units:
+        raise OperatorError(
+            "epoch_too_small",
+            f"an epoch of pool {pool} pays for {terms.epoch_units} units, a task may earn {params.max_task_units}",
+            fix="Create a pool with a larger epoch_units",
+        )
     database = Database(config.database)
     database.migrate()
     secret = keccak(b"covey links" + bytes(operator.account.key))

@@ -212,6 +212,14 @@ class Repository:
         query = select(Submission.contributor, func.sum(Submission.units)).where(Submission.epoch.is_not(None))
         return {row[0]: int(row[1]) for row in self.session.execute(query.group_by(Submission.contributor))}
 
+    def list_settled(self, epoch: int) -> Sequence[Submission]:
+        """The submissions of an epoch."""
+        return self.session.scalars(select(Submission).where(Submission.epoch == epoch)).all()
+
+    def list_challenged(self) -> Sequence[Submission]:
+        """Submissions that are said to be in no epoch."""
+        return self.session.scalars(select(Submission).where(Submission.challenged)).all()
+
     def list_epochs(self) -> Sequence[Epoch]:
         return self.session.scalars(select(Epoch).order_by(Epoch.number)).all()
 

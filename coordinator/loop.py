@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from coordinator import service, settlement
+from coordinator import answers, service, settlement
 from coordinator.app import Context
 from coordinator.db import Repository
 from coordinator.models import Case
@@ -70,13 +70,25 @@ def on_node_removed(_: Context, repository: Repository, event: events.NodeRemove
         service.suspend(repository, node, service.REMOVED)
 
 
-def on_epoch_posted(_: Context, repository: Repository, event: events.EpochPosted) -> None:
+def on_epoch_posted(ctx: Context, repository: Repository, event: events.EpochPosted) -> None:
     if not settlement.record_posted(repository, event.header, event.record, block=event.block_number):
         get_logger().error("an epoch was posted that this coordinator did not close", epoch=event.epoch)
+    answers.answer_challenges(repository, ctx.contracts.ledger, event.pool)
 
 
 def on_epoch_disabled(_: Context, repository: Repository, event: events.EpochDisabled) -> None:
     settlement.record_disabled(repository, number=event.epoch)
+
+
+def on_omission_challenged(ctx: Context, repository: Repository, event: events.OmissionChallenged) -> None:
+    answers.record_challenge(repository, event.receipt_hash, is_open=True)
+    answers.answer_challenges(repository, ctx.contracts.ledger, event.pool)
+
+
+def on_omission_decided(
+    _: Context, repository: Repository, event: events.OmissionAnswered | events.OmissionUpheld
+) -> None:
+    answers.record_challenge(repository, event.receipt_hash, is_open=False)
 
 
 def on_case_opened(_: Context, repository: Repository, event: events.CaseOpened) -> None:
@@ -120,6 +132,9 @@ HANDLERS: Mapping[type[Any], Callable[[Context, Repository, Any], None]] = {
     events.NodeRemoved: on_node_removed,
     events.EpochPosted: on_epoch_posted,
     events.EpochDisabled: on_epoch_disabled,
+    events.OmissionChallenged: on_omission_challenged,
+    events.OmissionAnswered: on_omission_decided,
+    events.OmissionUpheld: on_omission_decided,
     events.CaseOpened: on_case_opened,
     events.CaseVetoed: on_case_closed,
     events.CaseExecuted: on_case_closed,

@@ -103,6 +103,8 @@ class Submission(Base):
     step: Mapped[int | None] = mapped_column(ForeignKey("steps.number"), index=True)
     """Whose batch it belongs to, once accepted and packed."""
     epoch: Mapped[int | None] = mapped_column(ForeignKey("epochs.number"), index=True)
+    challenged: Mapped[bool] = mapped_column(default=False)
+    """Whether somebody says on chain that no epoch holds it, and that is not decided."""
     judgements: Mapped[list["Judgement"]] = relationship(order_by="Judgement.id")
     __table_args__ = (UniqueConstraint("task", "lease"), Index("ix_submissions_state", "state"))
 

@@ -27,7 +27,7 @@ async def cycle(ctx: Context) -> Outcome:
 
 
 def enforce(ctx: Context, case: HardCase) -> None:
-    """Propose a case that the court does not know, execute one whose veto window is over and that has not lapsed."""
+    """Propose a case that the court does not know, execute one whose veto window is over, close one that has lapsed."""
     court, receipt = ctx.network.contracts.court, case.receipt.to_message()
     accusation = Accusation(
         receipt_hash=messages.compute_struct_hash(receipt),
@@ -39,7 +39,9 @@ def enforce(ctx: Context, case: HardCase) -> None:
     now = ctx.network.chain.get_block("latest").timestamp
     if found.state is CaseState.NONE:
         _propose(ctx, case, now)
-    elif found.state is CaseState.LOCKED and found.veto_until <= now < found.veto_until + CASE_GRACE:
+    elif found.state is CaseState.LOCKED and now >= found.veto_until + CASE_GRACE:
+        ctx.send(f"lapse/{accusation.receipt_hash}", court.lapse(accusation))
+    elif found.state is CaseState.LOCKED and now >= found.veto_until:
         ctx.send(f"execute/{accusation.receipt_hash}", court.execute(accusation))
 
 

@@ -85,7 +85,7 @@ def pool_end(deployment: DeploymentFile, key_file: KeyFile, pool: Pool, as_json:
 
 
 @pool.command("show")
-def poolshow(deployment: DeploymentFile, pool: Pool, as_json: Json = False) -> None:
+def pool_show(deployment: DeploymentFile, pool: Pool, as_json: Json = False) -> None:
     """What the chain holds of a pool."""
     account = open_account(deployment, None, pool)
     pools = account.contracts.pools
@@ -149,7 +149,7 @@ def stake_withdraw(
 
 
 @stake.command("show")
-def stakeshow(
+def stake_show(
     deployment: DeploymentFile, key_file: KeyFile, pool: Pool, kind: Kind = "contributor", as_json: Json = False
 ) -> None:
     """The signer's stake in a pool."""

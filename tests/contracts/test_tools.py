@@ -26,6 +26,12 @@ def test_mutants__shipped_list__each_has_one_place_and_a_test_file():
 
 
 @pytest.mark.unit
+def test_mutants__shipped_list__stands_in_the_docs():
+    text = (ROOT / "docs" / "security.md").read_text()
+    assert [mutant.name for mutant in read_mutants(LIST) if mutant.name not in text] == []
+
+
+@pytest.mark.unit
 @pytest.mark.parametrize("source", ["a; c;", "a; b; b;"])
 def test_apply__no_place_or_two__refused(source):
     with pytest.raises(MutantError, match="wanted one"):

@@ -1,4 +1,4 @@
-"""records of epochs; cases are known by their receipt
+"""records of epochs; challenged submissions; cases are known by their receipt
 
 A pool of the contracts before has no records: its epochs keep empty ones.
 """
@@ -23,11 +23,15 @@ def upgrade() -> None:
         batch_op.add_column(sa.Column("final_at", NUMBER, nullable=True))
         batch_op.add_column(sa.Column("reward", sa.String(length=78), nullable=True))
         batch_op.add_column(sa.Column("cumulative", sa.String(length=78), nullable=True))
+    with op.batch_alter_table("submissions", schema=None) as batch_op:
+        batch_op.add_column(sa.Column("challenged", sa.Boolean(), nullable=False, server_default=sa.false()))
     _rebuild_cases("receipt_hash")
 
 
 def downgrade() -> None:
     _rebuild_cases("id")
+    with op.batch_alter_table("submissions", schema=None) as batch_op:
+        batch_op.drop_column("challenged")
     with op.batch_alter_table("epochs", schema=None) as batch_op:
         for name in ("cumulative", "reward", "final_at", "header_hash", "previous_hash"):
             batch_op.drop_column(name)

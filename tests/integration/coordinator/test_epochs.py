@@ -4,9 +4,12 @@ import json
 
 import pytest
 
+from coordinator.models import Submission
+from coordinator.service import to_receipt
 from covey.chain.history import History
-from covey.chain.structs import EpochRecord
-from covey.protocol.ids import PoolId
+from covey.chain.structs import ChallengeState, EpochRecord
+from covey.protocol.ids import Hash, PoolId
+from covey.protocol.messages import Countersignature
 from covey.protocol.receipts import EpochHeader
 from covey.protocol.status import SubmissionState
 from tests.fakes.network import PRICE, Office
@@ -119,3 +122,54 @@ async def test_public_views__posted_epochs__give_header_and_record_as_the_chain_
     data = json.loads(office.ctx.store.get(key, max_bytes=100_000))
     assert data["previous_hash"] == epochs[0].header_hash
     assert data["rewards"] == {office.chain.address("contributor"): "120"}
+
+
+async def challenge(office: Office, row: Submission) -> Hash:
+    """Somebody posts the countersigned receipt with a bond."""
+    ledger = office.chain.contracts.ledger
+    receipt = to_receipt(row, office.ctx.config.pool)
+    promise = Countersignature(
+        receipt_hash=Hash(row.receipt_hash), block_number=row.block_number, latest_epoch=row.latest_epoch
+    )
+    office.chain.send("node", ledger.challenge_omission(receipt, promise, row.countersignature))
+    return promise.receipt_hash
+
+
+async def test_challenge__receipt_of_a_posted_epoch__is_answered_at_once(office: Office):
+    """After the receipt's deadline and both windows the ledger hears a challenge, whatever was posted."""
+    for i in range(2):
+        async with office.client("node") as node:
+            await hand_in(office, node, FILE + bytes([i]))
+        await decide(office)
+    office.run_job("settle_epoch")
+    await office.follow()
+    await office.follow()
+    with office.ctx.database.read() as rows:
+        row = rows.list_submissions(SubmissionState.SETTLED)[1]
+    office.chain.advance(int(row.deadline - office.chain.now() + 21))
+    receipt_hash = await challenge(office, row)
+    await office.follow()
+    await office.follow()
+    ledger = office.chain.contracts.ledger
+    assert ledger.get_challenge(receipt_hash).state is ChallengeState.ANSWERED
+    assert office.chain.client.get_balance(ledger.address) == 0
+    with office.ctx.database.read() as rows:
+        assert rows.list_challenged() == []
+
+
+async def test_challenge__receipt_that_no_epoch_holds_yet__is_answered_when_its_epoch_is_posted(office: Office):
+    async with office.client("node") as node:
+        await hand_in(office, node, FILE)
+    await decide(office)
+    with office.ctx.database.read() as rows:
+        (row,) = rows.list_unsettled()
+    office.chain.advance(int(row.deadline - office.chain.now() + 21))
+    receipt_hash = await challenge(office, row)
+    await office.follow()
+    ledger = office.chain.contracts.ledger
+    assert ledger.get_challenge(receipt_hash).state is ChallengeState.OPEN
+    office.clock.offset += 100
+    office.run_job("settle_epoch")
+    for _ in range(3):
+        await office.follow()
+    assert ledger.get_challenge(receipt_hash).state is ChallengeState.ANSWERED

@@ -58,6 +58,7 @@ def enforce(
         get_case=lambda asked: SimpleNamespace(state=state if asked == accusation else CaseState.NONE, veto_until=100),
         propose=lambda _, __, verdicts, signatures: ([v.validator for v in verdicts], len(signatures)),
         execute=lambda asked: asked,
+        lapse=lambda asked: asked,
     )
     bonded = {wallet.address: bond for wallet, bond in zip(VALIDATORS, bonds, strict=True)}
     stakes = SimpleNamespace(stake_of=lambda _, kind, who: bonded.get(who, 0) if kind is BondKind.VALIDATOR else 0)
@@ -108,11 +109,12 @@ def test_enforce__verdict_without_power__is_left_out(bonds: tuple[int, ...], nam
 
 
 @pytest.mark.parametrize(
-    ("now", "is_sent"), [(99, False), (100, True), (101, True), (99 + DAY, True), (100 + DAY, False)]
+    ("now", "sent"),
+    [(99, []), (100, ["execute"]), (99 + DAY, ["execute"]), (100 + DAY, ["lapse"]), (101 + DAY, ["lapse"])],
 )
-def test_enforce__case_that_is_locked__is_executed_between_veto_window_and_lapse(now: int, is_sent: bool):
-    sent = enforce(build_case(), state=CaseState.LOCKED, now=now)
-    assert [key for key, _ in sent] == [f"execute/{RECEIPT_HASH}"] * is_sent
+def test_enforce__case_that_is_locked__is_executed_after_the_veto_window_and_lapses_a_day_later(now: int, sent: list):
+    found = enforce(build_case(), state=CaseState.LOCKED, now=now)
+    assert [key for key, _ in found] == [f"{verb}/{RECEIPT_HASH}" for verb in sent]
 
 
 @pytest.mark.parametrize("state", [CaseState.VETOED, CaseState.SLASHED, CaseState.LAPSED])
