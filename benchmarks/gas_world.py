@@ -233,7 +233,7 @@ class World:
             veto_window=10,
             unbond_window=20,
             slash_amount=60,
-            slashes_per_epoch=100,
+            max_slashes=100,
             validator_bond=20,
             signer_penalty=15,
             quorum=2,

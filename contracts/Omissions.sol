@@ -2,12 +2,13 @@
 pragma solidity 0.8.30;
 
 import {Address} from "@openzeppelin/contracts/utils/Address.sol";
+import {ECDSA} from "@openzeppelin/contracts/utils/cryptography/ECDSA.sol";
 import {MerkleProof} from "@openzeppelin/contracts/utils/cryptography/MerkleProof.sol";
-import {SignatureChecker} from "@openzeppelin/contracts/utils/cryptography/SignatureChecker.sol";
+import {Math} from "@openzeppelin/contracts/utils/math/Math.sol";
 import {CoveyTypes} from "./CoveyTypes.sol";
 import {Escrow} from "./Escrow.sol";
 import {EpochHeader, Receipt, WorkLeaf} from "./interfaces/ICoveyTypes.sol";
-import {Challenge, ChallengeState, EpochRecord, InclusionPromise} from "./interfaces/IEpochLedger.sol";
+import {Challenge, ChallengeState, EpochRecord, InclusionPromise, Settlement} from "./interfaces/IEpochLedger.sol";
 import {PostingTerms} from "./interfaces/IPoolRegistry.sol";
 import {IStakeManager} from "./interfaces/IStakeManager.sol";
 
@@ -24,6 +25,7 @@ abstract contract Omissions is Escrow {
 
     IStakeManager public immutable STAKES;
 
+    mapping(address challenger => uint256) public etherOf;
     mapping(uint256 pool => mapping(uint256 slot => bytes32)) private _records;
     mapping(bytes32 receiptHash => Challenge) private _challenges;
 
@@ -37,10 +39,9 @@ abstract contract Omissions is Escrow {
         bytes32 receiptHash = CoveyTypes.hashReceipt(receipt);
         PostingTerms memory terms = POOLS.getPostingTerms(pool);
         bytes32 digest = digestCountersignature(receiptHash, given.blockNumber, given.latestEpoch);
-        // The zero address stands for a pool that does not exist, and signs nothing.
-        if (!SignatureChecker.isValidSignatureNow(terms.operator, digest, given.signature)) {
-            revert InvalidSignature(terms.operator);
-        }
+        // Not by ERC-1271, whose answer could change: a promise stands.  No key signs for the zero address of no
+        // pool.
+        if (ECDSA.recoverCalldata(digest, given.signature) != terms.operator) revert InvalidSignature(terms.operator);
         _requireOverdue(receipt, given.latestEpoch, terms);
         if (!_isChallengeable(pool, receiptHash)) revert AlreadyChallenged(receiptHash);
 
@@ -82,11 +83,23 @@ abstract contract Omissions is Escrow {
         if (block.timestamp < open.answerBy) revert WindowOpen(open.answerBy);
 
         open.state = ChallengeState.Upheld;
+        // Not sent, or a challenger that refuses ether would block the contributor's pay.
+        etherOf[open.challenger] += OMISSION_BOND;
 
         uint256 due = uint256(receipt.units) * POOLS.getPostingTerms(receipt.pool).rewardPerUnit;
         uint256 paid = STAKES.payFromOperator(receipt.pool, receipt.contributor, due);
         emit OmissionUpheld(receipt.pool, receiptHash, receipt.contributor, paid);
-        Address.sendValue(payable(open.challenger), OMISSION_BOND);
+    }
+
+    function withdrawEther() external {
+        uint256 amount = etherOf[msg.sender];
+        if (amount == 0) revert ZeroAmount();
+
+        etherOf[msg.sender] = 0;
+
+        emit EtherWithdrawn(msg.sender, amount);
+
+        Address.sendValue(payable(msg.sender), amount);
     }
 
     function getChallenge(bytes32 receiptHash) external view returns (Challenge memory) {
@@ -124,12 +137,16 @@ abstract contract Omissions is Escrow {
     }
 
     function _requireOverdue(Receipt calldata receipt, uint64 latestEpoch, PostingTerms memory terms) private view {
-        uint256 epochs = epochsOf(receipt.pool);
-        uint256 stalledAt = uint256(receipt.deadline) + terms.challengeWindow + terms.vetoWindow;
-        if (epochs <= latestEpoch && block.timestamp <= stalledAt) revert NotOverdue();
-        if (epochs > uint256(latestEpoch) + 1 + CHALLENGE_SPAN) revert TooLate();
+        Settlement memory settlement = _settlements[receipt.pool];
+        uint256 bothWindows = uint256(terms.challengeWindow) + terms.vetoWindow;
+        uint256 idleFrom = Math.max(receipt.deadline, uint256(settlement.lastPostedAt) + terms.epochLength);
+        uint256 closesAt = POOLS.closesAt(receipt.pool);
+        bool isOverdue = settlement.epochs > latestEpoch || block.timestamp > idleFrom + bothWindows
+            || block.timestamp >= closesAt - 4 * bothWindows;
+        if (!isOverdue) revert NotOverdue();
+        if (settlement.epochs > uint256(latestEpoch) + 1 + CHALLENGE_SPAN) revert TooLate();
         // Two windows for the answer and the decision, before the operator may take its bond away.
-        uint256 closedAt = POOLS.closesAt(receipt.pool) - 2 * uint256(terms.challengeWindow);
+        uint256 closedAt = closesAt - 2 * uint256(terms.challengeWindow);
         if (block.timestamp >= closedAt) revert WindowClosed(closedAt);
     }
 

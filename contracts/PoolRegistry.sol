@@ -86,7 +86,7 @@ contract PoolRegistry is IPoolRegistry, AccessControlDefaultAdminRules, Pausable
         if (changed.activeFrom[previous] == 0) revert NotValidator(pool, previous);
 
         changed.activeFrom[previous] = 0;
-        uint256 activeFrom = block.timestamp + changed.terms.unbondWindow;
+        uint256 activeFrom = block.timestamp + 2 * uint256(changed.terms.unbondWindow);
         _grantOffice(changed, current, activeFrom);
         for (uint256 i = 0; i < changed.validators.length; ++i) {
             if (changed.validators[i] == previous) changed.validators[i] = current;
@@ -130,8 +130,8 @@ contract PoolRegistry is IPoolRegistry, AccessControlDefaultAdminRules, Pausable
         return SlashingTerms(
             terms.vetoWindow,
             terms.slashAmount,
-            terms.slashesPerEpoch,
-            terms.epochLength,
+            terms.maxSlashes,
+            terms.unbondWindow,
             terms.lightSlashBps,
             terms.strikes,
             terms.quorum,
@@ -205,7 +205,8 @@ contract PoolRegistry is IPoolRegistry, AccessControlDefaultAdminRules, Pausable
         uint256 required = uint256(terms.challengeWindow) + terms.vetoWindow;
         if (terms.unbondWindow < required) revert UnbondWindowTooShort(terms.unbondWindow, required);
         uint256 shortest = (_settlementSpan(terms) + KEPT_EPOCHS - 1) / KEPT_EPOCHS;
-        bool isLengthValid = terms.epochLength >= shortest && terms.epochLength <= MAX_WINDOW;
+        uint256 longest = terms.challengeWindow / 2;
+        bool isLengthValid = terms.epochLength >= shortest && terms.epochLength <= longest;
         if (!isLengthValid) revert InvalidEpochLength(terms.epochLength, shortest);
     }
 
@@ -214,8 +215,10 @@ contract PoolRegistry is IPoolRegistry, AccessControlDefaultAdminRules, Pausable
     }
 
     function _requireSlash(PoolTerms calldata terms) private pure {
-        bool isValid = terms.lightSlashBps <= 10_000 && terms.slashAmount <= terms.minStake
-            && terms.slashesPerEpoch > 0 && terms.signerPenalty <= terms.validatorBond;
+        bool isSlashFit = terms.lightSlashBps <= 10_000 && terms.slashAmount <= terms.minStake;
+        uint256 most = uint256(terms.slashAmount) * terms.maxSlashes;
+        bool isCapFit = terms.maxSlashes > 0 && most <= type(uint96).max;
+        bool isValid = isSlashFit && isCapFit && terms.signerPenalty <= terms.validatorBond;
         if (!isValid) revert InvalidSlash();
     }
 }

@@ -110,6 +110,7 @@ contract SlashingCourt is ISlashingCourt, EIP712 {
         // The amount is known only then.  StakeManager is ours, and the mark is set.
         // slither-disable-next-line reentrancy-events
         uint256 amount = STAKES.slashSigner(accusation.pool, finding.validator);
+        if (amount == 0) revert NothingToSlash();
 
         emit SignerSlashed(accusation.receiptHash, accusation.pool, finding.validator, amount);
     }
@@ -120,7 +121,8 @@ contract SlashingCourt is ISlashingCourt, EIP712 {
         Receipt calldata b,
         bytes calldata signatureB
     ) external {
-        bool isSameSlot = a.pool == b.pool && a.task == b.task && a.lease == b.lease && a.node == b.node;
+        bool isSameSlot = a.pool == b.pool && a.task == b.task && a.lease == b.lease && a.node == b.node
+            && a.policyVersion == b.policyVersion;
         if (!isSameSlot || a.contributor != b.contributor || a.workKey == b.workKey) revert NotEquivocation();
         _requireLiable(a, CoveyTypes.hashReceipt(a), signatureA);
         _requireLiable(b, CoveyTypes.hashReceipt(b), signatureB);

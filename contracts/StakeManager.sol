@@ -87,17 +87,18 @@ contract StakeManager is IStakeManager, ReentrancyGuardTransient {
     function lock(uint256 pool, address contributor, bool isHeavy) external onlyCourt returns (uint96 amount) {
         SlashingTerms memory terms = POOLS.getSlashingTerms(pool);
         Exposure memory exposure = _exposures[pool][contributor];
-        uint256 span = block.timestamp / terms.epochLength;
+        uint256 span = block.timestamp / terms.unbondWindow;
         // Spans are counted, so a case falls into exactly one.
         // slither-disable-next-line incorrect-equality
         uint256 taken = exposure.takenIn == span ? exposure.taken : 0;
-        uint256 cap = uint256(terms.slashAmount) * terms.slashesPerEpoch;
-        if (taken > 0 && taken >= cap) revert EpochSlashReached((span + 1) * terms.epochLength);
+        uint256 cap = uint256(terms.slashAmount) * terms.maxSlashes;
+        if (taken > 0 && taken >= cap) revert SlashCapReached((span + 1) * terms.unbondWindow);
         uint256 due = terms.slashAmount;
         if (!isHeavy && exposure.strikes < terms.strikes) due = due * terms.lightSlashBps / 10_000;
         uint256 free = _totalOf(pool, BondKind.CONTRIBUTOR, contributor) - exposure.locked;
         // No more than `slashAmount`, so it fits.
         amount = uint96(Math.min(Math.min(due, cap - taken), free));
+        if (amount == 0 && due > 0) revert NoFreeStake();
 
         _exposures[pool][contributor] =
             Exposure(exposure.locked + amount, (taken + amount).toUint96(), uint32(span), exposure.strikes + 1);
@@ -132,6 +133,7 @@ contract StakeManager is IStakeManager, ReentrancyGuardTransient {
         emit BondPaid(pool, operator, recipient, paid);
 
         if (paid > 0) IERC20(POOLS.tokenOf(pool)).safeTransfer(recipient, paid);
+        _burn(pool, BondKind.OPERATOR, operator, Math.min(paid, _totalOf(pool, BondKind.OPERATOR, operator)));
     }
 
     function stakeOf(uint256 pool, BondKind kind, address account) external view returns (uint256) {

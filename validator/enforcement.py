@@ -48,7 +48,7 @@ def enforce(ctx: Context, case: HardCase) -> None:
 def _propose(ctx: Context, case: HardCase, now: int) -> None:
     """With one verdict of every validator that has power, if they are a quorum.
 
-    The court takes so much of a contributor within a span of `epoch_length` and no more; a refused proposal is made
+    The court takes so much of a contributor within a span of `unbond_window` and no more; a refused proposal is made
     again in the next span.
     """
     if not _is_signed(ctx, case):
@@ -58,7 +58,7 @@ def _propose(ctx: Context, case: HardCase, now: int) -> None:
         return
     verdicts = [verdict for verdict, _ in signed.values()]
     call = ctx.network.contracts.court.propose(receipt, case.signature, verdicts, [s for _, s in signed.values()])
-    span = now // ctx.network.terms.epoch_length
+    span = now // ctx.network.terms.unbond_window
     ctx.send(f"propose/{messages.compute_struct_hash(receipt)}/{span}", call)
 
 

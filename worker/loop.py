@@ -27,6 +27,9 @@ async def cycle(ctx: Context) -> Outcome:
     task = await or_stop(ctx.stop, claim)
     if task is None:
         return Outcome.IDLE
+    if ctx.outgoing.has_signed(task.task, task.lease):
+        get_logger().error("a lease was given twice, signing again would be equivocation", lease=task.lease)
+        return Outcome.RETRY
     await load_policy(ctx, task)
     parcel = await asyncio.to_thread(roll_out, ctx, task)
     await submit(ctx, parcel)
@@ -75,7 +78,13 @@ def roll_out(ctx: Context, task: TaskOrder) -> Parcel:
         now=ctx.clock(),
     )
     signature = messages.sign(receipt, network.receipt_domain, network.wallet)
-    parcel = Parcel(receipt=receipt, signature=signature, file=file, first_block=network.chain.block_number())
+    parcel = Parcel(
+        receipt=receipt,
+        signature=signature,
+        file=file,
+        first_block=network.chain.block_number(),
+        first_epochs=network.contracts.ledger.epochs_of(network.pool),
+    )
     ctx.outgoing.add(parcel)
     return parcel
 
@@ -93,6 +102,8 @@ async def submit(ctx: Context, parcel: Parcel) -> None:
             operator=network.operator,
             first_block=parcel.first_block,
             last_block=await asyncio.to_thread(network.chain.block_number),
+            first_epochs=parcel.first_epochs,
+            last_epochs=await asyncio.to_thread(network.contracts.ledger.epochs_of, network.pool),
         )
     except ProtocolError as error:
         service.require_final(error)

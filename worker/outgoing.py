@@ -23,6 +23,8 @@ class Parcel:
     file: bytes
     first_block: int
     """The chain's height when it was first sent."""
+    first_epochs: int
+    """How many epochs the ledger had then."""
 
 
 KEPT_REFUSED = 256
@@ -39,9 +41,13 @@ class Outgoing:
     def list_refused(self) -> list[int]:
         """The newest leases whose receipt was refused for good: a second one is never signed for them."""
         leases = sorted(int(path.name) for path in (self._root / "refused").iterdir())
-        for lease in leases[:-KEPT_REFUSED]:
-            (self._root / "refused" / str(lease)).unlink()
         return leases[-KEPT_REFUSED:]
+
+    def has_signed(self, task: int, lease: int) -> bool:
+        """Whether a receipt was signed for this slot, whatever became of it: another one would be equivocation."""
+        name = f"{task}-{lease}.json"
+        kept = (self._root / name, self._root / "sent" / name, self._root / "refused" / str(lease))
+        return any(path.exists() for path in kept)
 
     def add(self, parcel: Parcel) -> None:
         """Keep a parcel; after this returns it survives a crash."""
@@ -51,6 +57,7 @@ class Outgoing:
             "receipt": messages.to_dict(parcel.receipt),
             "signature": parcel.signature,
             "first_block": parcel.first_block,
+            "first_epochs": parcel.first_epochs,
         }
         write_atomically(self._root / f"{name}.json", json.dumps(values).encode())
 
@@ -81,4 +88,5 @@ class Outgoing:
             signature=values["signature"],
             file=path.with_suffix(".parquet").read_bytes(),
             first_block=values["first_block"],
+            first_epochs=values["first_epochs"],
         )

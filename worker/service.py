@@ -130,6 +130,8 @@ FINAL_CODES = frozenset(
     }
 )
 """After these a receipt is worth nothing; after any other refusal (a proxy's, an expired link) it is sent again."""
+PROMISED_EPOCHS = 128
+"""A fair promise is at most so many epochs away: the ledger keeps 256, and a challenge needs some of them."""
 CLOCK_BLOCKS = 8
 """The coordinator's node may be ahead of ours by so many blocks; then the answer is asked for again."""
 
@@ -141,12 +143,21 @@ def require_final(error: ProtocolError) -> None:
 
 
 def require_promise(
-    answer: SubmissionAnswer, receipt: Receipt, *, domain: Domain, operator: Address, first_block: int, last_block: int
+    answer: SubmissionAnswer,
+    receipt: Receipt,
+    *,
+    domain: Domain,
+    operator: Address,
+    first_block: int,
+    last_block: int,
+    first_epochs: int,
+    last_epochs: int,
 ) -> Countersignature:
     """The operator's promise for `receipt`; raise ProtocolError("bad_countersignature") for a wrong or dated one.
 
-    `first_block`, `last_block`: the chain's height when the receipt was first sent and when the answer came.  A promise
-    that names a block which our node does not show yet is a TransientError: it is asked for again.
+    `first_block`, `last_block`: the chain's height when the receipt was first sent and when the answer came;
+    `first_epochs`, `last_epochs`: how many epochs the ledger had then.  A promise that names a block which our node
+    does not show yet is a TransientError: it is asked for again.
     """
     promise = Countersignature(
         receipt_hash=answer.receipt_hash, block_number=answer.block_number, latest_epoch=answer.latest_epoch
@@ -159,5 +170,8 @@ def require_promise(
         raise TransientError("chain_behind", f"our node does not show block {promise.block_number} yet")
     if not first_block <= promise.block_number <= last_block:
         message = f"it names block {promise.block_number}, it was given in {first_block} to {last_block}"
+        raise ProtocolError("bad_countersignature", message)
+    if not first_epochs <= promise.latest_epoch <= last_epochs + PROMISED_EPOCHS:
+        message = f"it names epoch {promise.latest_epoch}, {first_epochs} to {last_epochs + PROMISED_EPOCHS} are fair"
         raise ProtocolError("bad_countersignature", message)
     return promise

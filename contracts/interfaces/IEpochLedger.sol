@@ -66,7 +66,8 @@ struct Challenge {
 ///
 /// Omission: whoever holds a countersigned receipt that is overdue posts it with OMISSION_BOND in ether.  Anyone may
 /// answer with an inclusion proof within `challengeWindow` and earns the bond; else the receipt's contributor is paid
-/// what it claims from the operator's bond, as far as that reaches, and the challenger has its ether back.
+/// what it claims from the operator's bond, as far as that reaches, as much again is burned, and the challenger may
+/// withdraw its ether.  An operator is a plain key: its promises are judged by its signature alone.
 interface IEpochLedger {
     event PoolFunded(uint256 indexed pool, address indexed funder, uint256 amount);
     event PoolRefunded(uint256 indexed pool, address indexed operator, uint256 amount);
@@ -79,6 +80,7 @@ interface IEpochLedger {
     event OmissionUpheld(
         uint256 indexed pool, bytes32 indexed receiptHash, address indexed contributor, uint256 amount
     );
+    event EtherWithdrawn(address indexed challenger, uint256 amount);
 
     error NotOperator(uint256 pool, address account);
     error NotArbiter(uint256 pool, address account);
@@ -143,9 +145,9 @@ interface IEpochLedger {
         bytes32[] calldata proof
     ) external;
 
-    /// Says that a countersigned receipt is in no epoch.  It is overdue once an epoch after `latestEpoch` was or
-    /// could have been posted, or, should the operator have stopped, `challengeWindow + vetoWindow` after the
-    /// receipt's deadline.
+    /// Says that a countersigned receipt is in no epoch.  It is overdue once epoch `latestEpoch` was posted; or once
+    /// the operator has posted nothing for `epochLength + challengeWindow + vetoWindow`, and both windows have passed
+    /// since the receipt's deadline; or `unbondWindow` after the pool's end.
     function challengeOmission(Receipt calldata receipt, InclusionPromise calldata given) external payable;
 
     /// Shows that the receipt is in an epoch that stands.
@@ -159,6 +161,12 @@ interface IEpochLedger {
 
     /// Decides an unanswered challenge after its window.  Anyone.
     function resolveOmission(Receipt calldata receipt) external;
+
+    /// Sends the sender the ether of its challenges that were upheld.
+    function withdrawEther() external;
+
+    /// Ether that a challenger may withdraw.
+    function etherOf(address challenger) external view returns (uint256);
 
     /// How many epochs were posted, disabled ones included.
     function epochsOf(uint256 pool) external view returns (uint64);

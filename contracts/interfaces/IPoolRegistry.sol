@@ -22,14 +22,15 @@ struct PoolTerms {
     uint24 vetoWindow;
     /// From unbonding to withdrawal; at least `challengeWindow + vetoWindow`.
     uint24 unbondWindow;
-    /// Epochs are posted at least so far apart.
+    /// Epochs are posted at least so far apart; at most half of `challengeWindow`, so that what was disabled can be
+    /// posted again in time.
     uint24 epochLength;
     /// What a decided case takes at most.
     uint96 slashAmount;
     /// What a validator must have bonded for its verdicts to count in court.
     uint96 validatorBond;
-    /// How often `slashAmount` may be locked of one contributor's stake within `epochLength`.
-    uint8 slashesPerEpoch;
+    /// How often `slashAmount` may be locked of one contributor's stake within `unbondWindow`.
+    uint8 maxSlashes;
     /// A contributor's first cases, as many as `strikes`, take this part of `slashAmount` only; in 1/10,000.
     uint16 lightSlashBps;
     uint8 strikes;
@@ -66,8 +67,8 @@ struct PostingTerms {
 struct SlashingTerms {
     uint24 vetoWindow;
     uint96 slashAmount;
-    uint8 slashesPerEpoch;
-    uint24 epochLength;
+    uint8 maxSlashes;
+    uint24 unbondWindow;
     uint16 lightSlashBps;
     uint8 strikes;
     uint8 quorum;
@@ -77,9 +78,9 @@ struct SlashingTerms {
 /// Pools and who holds which office in them.  Whoever creates a pool is its operator.  No money lies here: escrow is
 /// in EpochLedger, stake in StakeManager.
 ///
-/// Pause (PAUSER_ROLE) stops new work in all pools: creating, starting, staking, registering, publishing.  It stops
-/// no settlement, claim, challenge, case, unbonding, withdrawal or refund.  The admin names pausers and has no other
-/// power; its office changes hands with a delay of ADMIN_DELAY.
+/// Pause (PAUSER_ROLE) stops new work in all pools: creating, funding, starting, staking, registering, publishing.
+/// It stops no settlement, claim, challenge, case, unbonding, withdrawal or refund.  The admin names pausers and has
+/// no other power; its office changes hands with a delay of ADMIN_DELAY.
 interface IPoolRegistry {
     event PoolCreated(uint256 indexed pool, address indexed operator, bytes32 paramsHash, string params);
     event PoolStarted(uint256 indexed pool);
@@ -99,8 +100,8 @@ interface IPoolRegistry {
     error UnbondWindowTooShort(uint256 unbondWindow, uint256 required);
     /// The ledger keeps a bounded number of epochs, which must reach over all windows.
     error InvalidEpochLength(uint256 epochLength, uint256 required);
-    /// Wanted are: lightSlashBps <= 10,000; slashAmount <= minStake; slashesPerEpoch > 0; signerPenalty <=
-    /// validatorBond.
+    /// Wanted are: lightSlashBps <= 10,000; slashAmount <= minStake; maxSlashes > 0; the product of both fits 96
+    /// bits; signerPenalty <= validatorBond.
     error InvalidSlash();
     error DuplicateValidator(address validator);
     /// The arbiter judges operator and validators, so it is none of them.
@@ -123,7 +124,7 @@ interface IPoolRegistry {
     function endPool(uint256 pool) external;
 
     /// Hands one validator's office to another account.  The former loses its power at once, the new one has it after
-    /// `unbondWindow`: whoever does not trust it can leave before.  Operator only.
+    /// twice `unbondWindow`: whoever does not trust it has one window to notice and one to leave.  Operator only.
     function replaceValidator(uint256 pool, address previous, address current) external;
 
     /// Stops new work.  PAUSER_ROLE only.

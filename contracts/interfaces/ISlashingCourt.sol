@@ -95,6 +95,8 @@ interface ISlashingCourt {
     /// The two receipts are not two claims of one node for one slot.
     error NotEquivocation();
     error AlreadySlashed();
+    /// The validator has no bond left.
+    error NothingToSlash();
     /// StakeManager names another court.
     error WrongDeployment();
 
@@ -119,7 +121,8 @@ interface ISlashingCourt {
     /// Slashes a validator's bond for a finding on a receipt whose case was vetoed; once for each case.  Anyone.
     function slashSigner(Accusation calldata accusation, bytes32 workKey, Finding calldata finding) external;
 
-    /// Slashes at once for two receipts of one node for one (pool, task, lease) with different work keys.  Anyone.
+    /// Slashes at once for two receipts of one node for one (pool, task, lease, policyVersion) with different work
+    /// keys: a task's version is fixed, so another one is an order that the operator gave twice.  Anyone.
     function slashForEquivocation(
         Receipt calldata a,
         bytes calldata signatureA,

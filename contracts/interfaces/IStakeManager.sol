@@ -29,7 +29,7 @@ struct Exposure {
     uint96 locked;
     /// What cases locked in the span `takenIn`, whatever became of them.
     uint96 taken;
-    /// The newest span of `epochLength` in which a case came: block time divided by `epochLength`.
+    /// The newest span of `unbondWindow` in which a case came: block time divided by `unbondWindow`.
     uint32 takenIn;
     /// Cases so far, not counting those that were overturned or lapsed.
     uint32 strikes;
@@ -71,7 +71,9 @@ interface IStakeManager {
     /// The operator's bond backs its promises until the pool is closed.
     error PoolNotClosed(uint256 closesAt);
     /// Cases have taken from this contributor what they may within one span; the next begins at `nextAt`.
-    error EpochSlashReached(uint256 nextAt);
+    error SlashCapReached(uint256 nextAt);
+    /// Open cases hold all that there is, or there is none: a case would lock nothing and use up its receipt.
+    error NoFreeStake();
 
     /// Bonds approved tokens of the sender, until the pool has ended.  An operator's bond is the operator's alone.
     function stake(uint256 pool, BondKind kind, uint256 amount) external;
@@ -85,7 +87,7 @@ interface IStakeManager {
     /// Locks a contributor's stake, unbonding included, for a case, and counts a strike.  Court only.
     /// @param isHeavy Take `slashAmount` whatever the number of strikes.
     /// @return amount What is locked: at most `slashAmount`, the part of it that light cases take, what is left of
-    /// `slashesPerEpoch` times it in this span, and the stake that no other case holds.
+    /// `maxSlashes` times it in this span, and the stake that no other case holds.
     function lock(uint256 pool, address account, bool isHeavy) external returns (uint96 amount);
 
     /// Burns what a case locked.  Court only.
@@ -97,7 +99,8 @@ interface IStakeManager {
     /// Burns up to `signerPenalty` of a validator's bond, for signing a case that was overturned.  Court only.
     function slashSigner(uint256 pool, address validator) external returns (uint256 amount);
 
-    /// Pays up to `amount` from the operator's bond, unbonding included, to a contributor.  Ledger only.
+    /// Pays up to `amount` from the operator's bond, unbonding included, to a contributor, and burns as much again:
+    /// an operator that omits its own accomplice's work loses half of what it takes away.  Ledger only.
     function payFromOperator(uint256 pool, address recipient, uint256 amount) external returns (uint256 paid);
 
     /// Stake that is not on its way out.

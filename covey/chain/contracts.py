@@ -251,6 +251,14 @@ class EpochLedger(Contract):
     def resolve_omission(self, receipt: Receipt) -> Call:
         return self._write("resolveOmission", astuple(receipt))
 
+    def withdraw_ether(self) -> Call:
+        """Take back what was sent with challenges that were upheld."""
+        return self._write("withdrawEther")
+
+    def ether_of(self, challenger: Address) -> int:
+        """Wei that it may withdraw."""
+        return int(self._read("etherOf", challenger))
+
     def epochs_of(self, pool: PoolId) -> int:
         """How many epochs were posted, disabled ones included."""
         return int(self._read("epochsOf", pool))

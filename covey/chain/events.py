@@ -188,6 +188,12 @@ class OmissionUpheld(Event):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class EtherWithdrawn(Event):
+    challenger: Address
+    amount: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CaseOpened(Event):
     receipt_hash: Hash
     pool: PoolId
@@ -244,7 +250,7 @@ PoolEvent = PoolCreated | PoolStarted | PoolEnded | ValidatorReplaced
 NodeEvent = NodeRegistered | NodeRemoved | ContributorInvited | InvitationWithdrawn
 StakeEvent = Staked | StakeUnbonded | StakeWithdrawn | StakeSlashed | BondPaid
 EscrowEvent = PoolFunded | PoolRefunded | EpochPosted | EpochDisabled | RewardClaimed
-LedgerEvent = EscrowEvent | OmissionChallenged | OmissionAnswered | OmissionUpheld
+LedgerEvent = EscrowEvent | OmissionChallenged | OmissionAnswered | OmissionUpheld | EtherWithdrawn
 CourtEvent = CaseOpened | CaseVetoed | CaseExecuted | CaseLapsed | SignerSlashed | EquivocationSlashed
 STRUCTS: dict[str, type[EpochHeader] | type[EpochRecord]] = {"header": EpochHeader, "record": EpochRecord}
 AnyEvent = PoolEvent | NodeEvent | StakeEvent | PolicyPublished | LedgerEvent | CourtEvent

@@ -60,11 +60,11 @@ class PoolTerms:
     veto_window: int
     unbond_window: int
     epoch_length: int = 1
-    """Epochs are posted at least so far apart; at least (challenge_window + veto_window) / 64."""
+    """Epochs are posted at least so far apart: (challenge_window + veto_window) / 64 to challenge_window / 2."""
     slash_amount: int
     validator_bond: int = 0
     """What a validator must have bonded for its verdicts to count in court."""
-    slashes_per_epoch: int = 4
+    max_slashes: int = 4
     light_slash_bps: int = 10_000
     """What a contributor's first `strikes` cases take, in 1/10,000 of `slash_amount`."""
     strikes: int = 0

@@ -112,7 +112,8 @@ def read_pool_file(file: Path, token: Address) -> tuple[PoolTerms, list[Address]
         terms = dict(values["terms"])
         validators = [Address(v) for v in terms.pop("validators")]
         terms.setdefault("token", token)
-        terms.setdefault("epoch_length", max(1, int(params.epoch_seconds)))
+        longest = int(terms.get("challenge_window", 2)) // 2
+        terms.setdefault("epoch_length", max(1, min(int(params.epoch_seconds), longest)))
         built = PoolTerms(params_hash=params.compute_hash(), quorum=params.quorum, **terms)
         wrong = _find_wrong(built, validators, params)
     except OSError as error:
@@ -136,8 +137,9 @@ def _find_wrong(terms: PoolTerms, validators: list[Address], params: PoolParams)
         (min(terms.challenge_window, terms.veto_window) < 1, "challenge_window and veto_window must be at least 1"),
         (terms.unbond_window < needed, f"unbond_window must be at least challenge_window + veto_window, {needed}"),
         (64 * terms.epoch_length < needed, f"epoch_length must be at least {-(-needed // 64)}"),
+        (2 * terms.epoch_length > terms.challenge_window, "epoch_length must be at most half of challenge_window"),
         (terms.slash_amount > terms.min_stake, "slash_amount must not be over min_stake"),
-        (terms.slashes_per_epoch < 1, "slashes_per_epoch must be at least 1"),
+        (terms.max_slashes < 1, "max_slashes must be at least 1"),
         (terms.signer_penalty > terms.validator_bond, "signer_penalty must not be over validator_bond"),
         (terms.light_slash_bps > 10_000, "light_slash_bps must not be over 10,000"),
         (terms.arbiter in validators, "the arbiter must not be a validator"),

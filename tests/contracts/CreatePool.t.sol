@@ -66,12 +66,16 @@ contract CreatePoolTest is World {
         terms.challengeWindow = uint24(bound(challenge, 1, 30 days));
         terms.vetoWindow = uint24(bound(veto, 1, 30 days));
         terms.unbondWindow = uint24(bound(unbonding, 1, 180 days));
-        terms.epochLength = 30 days;
+        terms.epochLength = terms.challengeWindow / 2;
+        uint256 shortest = (4 * (uint256(terms.challengeWindow) + terms.vetoWindow) + 255) / 256;
         uint256 required = uint256(terms.challengeWindow) + terms.vetoWindow;
         if (terms.unbondWindow < required) {
             vm.expectRevert(
                 abi.encodeWithSelector(IPoolRegistry.UnbondWindowTooShort.selector, terms.unbondWindow, required)
             );
+        } else if (terms.epochLength < shortest) {
+            bytes4 selector = IPoolRegistry.InvalidEpochLength.selector;
+            vm.expectRevert(abi.encodeWithSelector(selector, terms.epochLength, shortest));
         }
         pools.createPool(terms, validators, PARAMS);
     }
@@ -103,10 +107,12 @@ contract CreatePoolTest is World {
         (terms.challengeWindow, terms.vetoWindow, terms.unbondWindow) = (3000, 201, 4000);
         terms.epochLength = 50;
         refuse(terms, abi.encodeWithSelector(IPoolRegistry.InvalidEpochLength.selector, 50, 51));
-        terms.epochLength = 30 days + 1;
-        refuse(terms, abi.encodeWithSelector(IPoolRegistry.InvalidEpochLength.selector, 30 days + 1, 51));
-        terms.epochLength = 51;
+        terms.epochLength = 1501;
+        refuse(terms, abi.encodeWithSelector(IPoolRegistry.InvalidEpochLength.selector, 1501, 51));
+        terms.epochLength = 1500;
         assertEq(pools.createPool(terms, validators, PARAMS), 2);
+        terms.epochLength = 51;
+        assertEq(pools.createPool(terms, validators, PARAMS), 3);
     }
 
     function test_WhenSlashTermsBreakAnInvariant_ItReverts() public {
@@ -118,7 +124,10 @@ contract CreatePoolTest is World {
         terms.slashAmount = 101;
         refuse(terms, reason);
         terms = makeTerms();
-        terms.slashesPerEpoch = 0;
+        terms.maxSlashes = 0;
+        refuse(terms, reason);
+        terms = makeTerms();
+        (terms.slashAmount, terms.minStake, terms.maxSlashes) = (type(uint96).max / 2, type(uint96).max, 3);
         refuse(terms, reason);
         terms = makeTerms();
         terms.signerPenalty = 21;

@@ -3,6 +3,7 @@ pragma solidity 0.8.30;
 
 import {Receipt} from "../../contracts/interfaces/ICoveyTypes.sol";
 import {ISlashingCourt} from "../../contracts/interfaces/ISlashingCourt.sol";
+import {BondKind, IStakeManager} from "../../contracts/interfaces/IStakeManager.sol";
 import {World} from "./World.sol";
 
 contract EquivocationTest is World {
@@ -57,6 +58,9 @@ contract EquivocationTest is World {
         b.lease = 10;
         refuse();
         b = makeReceipt(1, keccak256("two"));
+        b.policyVersion = 5;
+        refuse();
+        b = makeReceipt(1, keccak256("two"));
         b.pool = 2;
         refuse();
         b = makeReceipt(1, keccak256("two"));
@@ -91,5 +95,18 @@ contract EquivocationTest is World {
         assertEq(token.balanceOf(stakes.BURN()), 40);
         assertEq(stakeOf(contributor), 60);
         assertEq(stakes.lockedOf(pool, contributor), 60);
+    }
+
+    /// Who denounces itself while nothing is free does not make the slot immune.
+    function test_WhenNothingIsFree_ItRevertsAndMayComeAgain() public {
+        openCase(3);
+        openCase(4);
+        bytes memory first = signReceipt(a);
+        bytes memory second = signReceipt(b);
+        vm.expectRevert(abi.encodeWithSelector(IStakeManager.NoFreeStake.selector));
+        court.slashForEquivocation(a, first, b, second);
+        bond(contributor, BondKind.CONTRIBUTOR, 60);
+        court.slashForEquivocation(a, first, b, second);
+        assertEq(token.balanceOf(stakes.BURN()), 60);
     }
 }

@@ -12,12 +12,11 @@ contract LockTest is World {
         return stakes.lock(to, contributor, isHeavy);
     }
 
-    function makeStrictPool(uint16 lightSlashBps, uint8 strikes, uint8 slashesPerEpoch) internal returns (uint256) {
+    function makeStrictPool(uint16 lightSlashBps, uint8 strikes, uint8 maxSlashes) internal returns (uint256) {
         PoolTerms memory terms = makeTerms();
         terms.lightSlashBps = lightSlashBps;
         terms.strikes = strikes;
-        terms.slashesPerEpoch = slashesPerEpoch;
-        terms.epochLength = 10;
+        terms.maxSlashes = maxSlashes;
         uint256 strict = makePool(terms);
         bondIn(strict, contributor, BondKind.CONTRIBUTOR, 1000);
         return strict;
@@ -33,8 +32,21 @@ contract LockTest is World {
     function test_WhenLittleIsFree_ItLocksThat() public {
         assertEq(lock(pool, false), 60);
         assertEq(lock(pool, false), 40);
-        assertEq(lock(pool, false), 0);
         assertEq(stakes.lockedOf(pool, contributor), 100);
+    }
+
+    /// Else the case would be over for its receipt, and take nothing when the other stake is free again.
+    function test_WhenNothingIsFree_ItReverts() public {
+        lock(pool, false);
+        lock(pool, false);
+        vm.expectRevert(abi.encodeWithSelector(IStakeManager.NoFreeStake.selector));
+        vm.prank(address(court));
+        stakes.lock(pool, contributor, false);
+        assertEq(stakes.getExposure(pool, contributor).strikes, 2);
+    }
+
+    function test_WhenAPoolSlashesNothing_ItLocksNothing() public {
+        assertEq(lock(makeStrictPool(0, 1, 4), false), 0);
     }
 
     function test_WhenStakeIsLeaving_ItLocksThatToo() public {
@@ -46,7 +58,9 @@ contract LockTest is World {
         bond(contributor, BondKind.VALIDATOR, 500);
         assertEq(lock(pool, false) + lock(pool, false), 100);
         uint256 other = makePool(makeTerms());
-        assertEq(lock(other, false), 0);
+        vm.expectRevert(abi.encodeWithSelector(IStakeManager.NoFreeStake.selector));
+        vm.prank(address(court));
+        stakes.lock(other, contributor, false);
     }
 
     /// A quarter of 60 for each of two strikes, then all of it; heavy ones take all at once.
@@ -63,19 +77,19 @@ contract LockTest is World {
         assertEq(lock(makeStrictPool(3333, 1, 4), false), 19);
     }
 
-    function test_WhenTheEpochsCapIsReached_ItRevertsUntilTheNext() public {
+    function test_WhenTheCapIsReached_ItRevertsUntilTheNext() public {
         uint256 strict = makeStrictPool(5000, 1, 2);
         assertEq(lock(strict, false), 30);
         assertEq(lock(strict, false), 60);
         assertEq(lock(strict, false), 30);
-        vm.expectRevert(abi.encodeWithSelector(IStakeManager.EpochSlashReached.selector, START + 10));
+        vm.expectRevert(abi.encodeWithSelector(IStakeManager.SlashCapReached.selector, START + 20));
         vm.prank(address(court));
         stakes.lock(strict, contributor, false);
-        vm.warp(START + 9);
-        vm.expectRevert(abi.encodeWithSelector(IStakeManager.EpochSlashReached.selector, START + 10));
+        vm.warp(START + 19);
+        vm.expectRevert(abi.encodeWithSelector(IStakeManager.SlashCapReached.selector, START + 20));
         vm.prank(address(court));
         stakes.lock(strict, contributor, true);
-        vm.warp(START + 10);
+        vm.warp(START + 20);
         assertEq(lock(strict, false), 60);
         assertEq(stakes.getExposure(strict, contributor).taken, 60);
     }

@@ -7,7 +7,11 @@ import {Challenge, ChallengeState, EpochRecord, IEpochLedger, InclusionPromise} 
 import {BondKind} from "../../contracts/interfaces/IStakeManager.sol";
 import {World} from "./World.sol";
 
-/// challengeOmission, answerOmission and resolveOmission.
+interface VmCode {
+    function etch(address target, bytes calldata code) external;
+}
+
+/// challengeOmission, answerOmission, resolveOmission and withdrawEther.
 contract OmissionTest is World {
     /// An epoch with a leaf, and the proof that it is there.
     struct Answer {
@@ -101,12 +105,44 @@ contract OmissionTest is World {
         emit IEpochLedger.OmissionUpheld(pool, receiptHash, contributor, 150);
         ledger.resolveOmission(receipt);
         assertEq(token.balanceOf(contributor), 150);
-        assertEq(stakes.stakeOf(pool, BondKind.OPERATOR, operator), 850);
+        // As much again is burned.
+        assertEq(stakes.stakeOf(pool, BondKind.OPERATOR, operator), 700);
+        assertEq(token.balanceOf(stakes.BURN()), 150);
+        assertEq(ledger.etherOf(stranger), BOND);
+        vm.expectEmit();
+        emit IEpochLedger.EtherWithdrawn(stranger, BOND);
+        vm.prank(stranger);
+        ledger.withdrawEther();
         assertEq(stranger.balance, 1 ether);
+        vm.expectRevert(abi.encodeWithSelector(IEpochLedger.ZeroAmount.selector));
+        vm.prank(stranger);
+        ledger.withdrawEther();
 
         vm.expectRevert(wrongState(ChallengeState.Upheld));
         ledger.resolveOmission(receipt);
         refuse(abi.encodeWithSelector(IEpochLedger.AlreadyChallenged.selector, receiptHash), given);
+    }
+
+    /// The token contract takes no ether; the contributor is paid all the same.
+    function test_WhenTheChallengerRefusesEther_TheContributorIsPaid() public {
+        postWithout();
+        InclusionPromise memory given = makePromise(0);
+        vm.deal(address(token), BOND);
+        vm.prank(address(token));
+        ledger.challengeOmission{value: BOND}(receipt, given);
+        vm.warp(START + 10);
+        ledger.resolveOmission(receipt);
+        assertEq(token.balanceOf(contributor), 150);
+        assertEq(ledger.etherOf(address(token)), BOND);
+    }
+
+    /// A contract that answers for itself could change its mind; the key alone has promised.
+    function test_WhenTheOperatorHasCode_ItsSignatureStillStands() public {
+        postWithout();
+        InclusionPromise memory given = makePromise(0);
+        VmCode(address(vm)).etch(operator, hex"00");
+        challenge(given);
+        assertTrue(ledger.getChallenge(receiptHash).state == ChallengeState.Open);
     }
 
     function test_WhenTheBondIsSmaller_ItPaysTheBondAndNoEscrow() public {
@@ -126,6 +162,33 @@ contract OmissionTest is World {
         vm.warp(START + 121);
         challenge(given);
         vm.warp(START + 131);
+        ledger.resolveOmission(receipt);
+        assertEq(token.balanceOf(contributor), 150);
+    }
+
+    /// It posted at 115 and could have posted at 116; 136 is both windows later.
+    function test_WhenTheOperatorPostsOnTime_ItWaitsForThePromisedEpoch() public {
+        InclusionPromise memory given = makePromise(1);
+        vm.warp(START + 115);
+        post(keccak256("reward"), 0);
+        vm.warp(START + 136);
+        refuse(abi.encodeWithSelector(IEpochLedger.NotOverdue.selector), given);
+        vm.warp(START + 137);
+        challenge(given);
+    }
+
+    /// The deadline is far away and no epoch was posted; a pool that ended is overdue 20 s later.
+    function test_WhenThePoolHasEnded_EveryPromiseFallsDue() public {
+        receipt.deadline = uint64(START + 10_000);
+        receiptHash = court.hashReceipt(receipt);
+        InclusionPromise memory given = makePromise(7);
+        vm.prank(operator);
+        pools.endPool(pool);
+        vm.warp(START + 19);
+        refuse(abi.encodeWithSelector(IEpochLedger.NotOverdue.selector), given);
+        vm.warp(START + 20);
+        challenge(given);
+        vm.warp(START + 30);
         ledger.resolveOmission(receipt);
         assertEq(token.balanceOf(contributor), 150);
     }

@@ -14,14 +14,14 @@ contract ReplaceValidatorTest is World {
 
     function test_WhenReplaced_ItTakesPowerAtOnceAndGivesItLater() public {
         vm.expectEmit();
-        emit IPoolRegistry.ValidatorReplaced(pool, validators[1], stranger, START + 20);
+        emit IPoolRegistry.ValidatorReplaced(pool, validators[1], stranger, START + 40);
         replace(validators[1], stranger);
 
         assertTrue(!pools.isValidator(pool, validators[1]));
         assertTrue(!pools.isValidator(pool, stranger));
-        vm.warp(START + 19);
+        vm.warp(START + 39);
         assertTrue(!pools.isValidator(pool, stranger));
-        vm.warp(START + 20);
+        vm.warp(START + 40);
         assertTrue(pools.isValidator(pool, stranger));
         address[] memory current = pools.getValidators(pool);
         assertEq(current.length, 3);
@@ -39,11 +39,22 @@ contract ReplaceValidatorTest is World {
         court.propose(receipt, signature, 7, findings);
     }
 
+    /// Seen a block later or even a whole window later, there is time to leave.
+    function test_WhenAContributorLeavesInTime_TheNewOneFindsNothing() public {
+        replace(validators[1], stranger);
+        vm.warp(START + 19);
+        unbond(100);
+        vm.warp(START + 39);
+        assertTrue(!pools.isValidator(pool, stranger));
+        withdraw();
+        assertEq(token.balanceOf(contributor), 100);
+    }
+
     function test_WhenReplacedAndNamedAgain_ItWaitsLikeANewOne() public {
         replace(validators[1], stranger);
         replace(stranger, validators[1]);
         assertTrue(!pools.isValidator(pool, validators[1]));
-        vm.warp(START + 20);
+        vm.warp(START + 40);
         assertTrue(pools.isValidator(pool, validators[1]));
         assertTrue(!pools.isValidator(pool, stranger));
     }

@@ -65,6 +65,22 @@ contract SlashSignerTest is World {
         assertEq(bondOf(0), 5);
     }
 
+    function test_WhenNoBondIsLeft_ItRevertsAndMayComeAgain() public {
+        Finding[] memory findings = makeFindings(receipt, 2);
+        vm.prank(validators[0]);
+        stakes.unbond(pool, BondKind.VALIDATOR, 20);
+        vm.warp(START + 9);
+        veto();
+        vm.warp(START + 20);
+        vm.prank(validators[0]);
+        stakes.withdraw(pool, BondKind.VALIDATOR);
+        vm.expectRevert(abi.encodeWithSelector(ISlashingCourt.NothingToSlash.selector));
+        court.slashSigner(accused, receipt.workKey, findings[0]);
+        bond(validators[0], BondKind.VALIDATOR, 20);
+        court.slashSigner(accused, receipt.workKey, findings[0]);
+        assertEq(bondOf(0), 5);
+    }
+
     function test_WhenTheCaseWasNotVetoed_ItReverts() public {
         Finding[] memory findings = makeFindings(receipt, 2);
         bytes4 selector = ISlashingCourt.WrongCaseState.selector;

@@ -105,7 +105,7 @@ abstract contract World {
             epochLength: 1,
             slashAmount: 60,
             validatorBond: 20,
-            slashesPerEpoch: 4,
+            maxSlashes: 4,
             lightSlashBps: 10_000,
             strikes: 0,
             quorum: 2,

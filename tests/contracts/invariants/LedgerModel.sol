@@ -33,6 +33,8 @@ abstract contract LedgerModel is World {
     mapping(uint256 pool => mapping(address payee => uint256)) internal paidTo;
     mapping(uint256 pool => uint256[2]) internal promisedNow;
     uint256 internal openChallenges;
+    /// Bonds of challengers whose challenge was upheld.
+    uint256 internal credits;
     mapping(uint256 task => uint256 epoch) internal answeredBy;
 
     function leafOf(uint256 of_, uint256 i, uint256 cumulative) internal view returns (bytes32) {
@@ -86,6 +88,15 @@ abstract contract LedgerModel is World {
         if (!follows) broken = "the chain of headers has a gap";
         head[header.pool] = ledger.hashHeader(header);
         ++count[header.pool];
+    }
+
+    /// Posted in vain, or the operator has stopped for both windows, or the pool ended 20 seconds ago.
+    function isOverdue(uint64 latestEpoch) internal view returns (bool) {
+        uint256 posted = ledger.getSettlement(pool).lastPostedAt + 1;
+        uint256 idleFrom = posted > START + 10 ? posted : START + 10;
+        uint256 closesAt = pools.closesAt(pool);
+        bool isClosing = closesAt != type(uint256).max && block.timestamp >= closesAt - 80;
+        return ledger.epochsOf(pool) > latestEpoch || block.timestamp > idleFrom + 20 || isClosing;
     }
 
     function stateOf(uint256 task) internal view returns (ChallengeState) {

@@ -153,7 +153,7 @@ contract StakeHandler is StakeModel {
         vm.prank(operator);
         try pools.replaceValidator(pool, previous, current) {
             powerFrom[previous] = 0;
-            powerFrom[current] = block.timestamp + 20;
+            powerFrom[current] = block.timestamp + 40;
         } catch {}
     }
 

@@ -146,7 +146,7 @@ def test_pool__created_funded_started_ended__is_read_back(chain):
     chain.send("operator", pools.replace_validator(pool, chain.address("validator-1"), chain.address("node")))
     assert not pools.is_validator(pool, chain.address("validator-1"))
     assert not pools.is_validator(pool, chain.address("node"))
-    chain.advance(20)
+    chain.advance(40)
     assert pools.is_validator(pool, chain.address("node"))
     chain.send("operator", pools.end_pool(pool))
     assert pools.closes_at(pool) == chain.now() + 20 + 4 * 20
@@ -405,6 +405,8 @@ def test_omission__countersigned_and_left_out__is_paid_from_the_operators_bond(c
     hashes = [compute_struct_hash(receipt) for receipt in (included, omitted)]
     states = [contracts.ledger.get_challenge(receipt_hash).state for receipt_hash in hashes]
     assert states == [ChallengeState.ANSWERED, ChallengeState.UPHELD]
+    assert chain.client.get_balance(contracts.ledger.address) == contracts.ledger.ether_of(chain.address("node"))
+    chain.send("node", contracts.ledger.withdraw_ether())
     assert chain.client.get_balance(contracts.ledger.address) == 0
     assert OMISSION_BOND == 10**15
 

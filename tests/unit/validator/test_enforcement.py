@@ -67,7 +67,7 @@ def enforce(
         contracts=SimpleNamespace(court=court, pools=pools, stakes=stakes),
         chain=SimpleNamespace(get_block=lambda _: SimpleNamespace(timestamp=now)),
         receipt_domain=DOMAIN,
-        terms=SimpleNamespace(quorum=2, validator_bond=50, epoch_length=40),
+        terms=SimpleNamespace(quorum=2, validator_bond=50, unbond_window=40),
         pool=1,
     )
     enforcement.enforce(SimpleNamespace(network=network, send=lambda key, call: sent.append((key, call))), case)

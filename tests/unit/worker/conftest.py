@@ -57,7 +57,9 @@ def start(engine: HuggingFaceEngine, coordinator: FakeCoordinator, tmp_path: Pat
             wallet=devnet.derive_wallet("test", "node"),
             coordinator=coordinator,
             chain=SimpleNamespace(block_number=lambda: coordinator.block),
-            contracts=SimpleNamespace(policies=SimpleNamespace(steps_of=lambda pool: 1)),
+            contracts=SimpleNamespace(
+                policies=SimpleNamespace(steps_of=lambda pool: 1), ledger=SimpleNamespace(epochs_of=lambda pool: 3)
+            ),
             policies=SimpleNamespace(get_manifest_hash=lambda version: MANIFEST, require=require),
             receipt_domain=DOMAIN,
             ledger_domain=LEDGER,

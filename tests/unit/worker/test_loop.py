@@ -80,6 +80,14 @@ async def test_cycle__answer_lost__is_asked_for_again_and_gets_the_old_promise(
     assert len(coordinator.answers) == 1
 
 
+async def test_cycle__lease_given_twice__signs_nothing_more(start: Start, coordinator: FakeCoordinator):
+    """A second receipt for a slot with another file would be equivocation, whoever's fault it was."""
+    coordinator.orders.extend([make_task(), make_task()])
+    assert await loop.cycle(start()) is Outcome.DONE
+    assert await loop.cycle(start()) is Outcome.RETRY
+    assert len(coordinator.sent) == 1
+
+
 async def test_cycle__unsent_parcel__goes_before_a_new_task_is_claimed(start: Start, coordinator: FakeCoordinator):
     coordinator.orders.extend([make_task(), make_task(task=8, lease=10)])
     coordinator.fail = fail_at("before", TransientError("coordinator_unreachable", "gone"))

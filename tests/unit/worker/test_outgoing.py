@@ -20,7 +20,7 @@ def make_parcel(task: int, lease: int, file: bytes = b"rows") -> Parcel:
         pool=1, task=task, lease=lease, node=make_address("a"), contributor=make_address("b"), policy_version=0,
         work_key=make_hash(f"{task}"), groups=2, units=9, deadline=2**62,
     )  # fmt: skip
-    return Parcel(receipt=receipt, signature=SIGNATURE, file=file, first_block=41)
+    return Parcel(receipt=receipt, signature=SIGNATURE, file=file, first_block=41, first_epochs=3)
 
 
 def test_add__parcel__is_found_by_another_process_as_it_was(tmp_path: Path):
@@ -68,6 +68,18 @@ def test_close__countersigned__keeps_receipt_and_promise_as_evidence(tmp_path: P
         "signature": SIGNATURE,
         "countersignature": ANSWER.model_dump(),
     }
+
+
+def test_has_signed__pending_sent_or_refused__is_known_and_nothing_else(tmp_path: Path):
+    outgoing = Outgoing(tmp_path)
+    for task, answer in ((7, ANSWER), (8, None)):
+        outgoing.add(make_parcel(task, task + 2))
+        outgoing.close(make_parcel(task, task + 2), answer)
+    outgoing.add(make_parcel(9, 11))
+    again = Outgoing(tmp_path)
+    known = {(task, lease) for task in range(5, 13) for lease in range(8, 13) if again.has_signed(task, lease)}
+    assert {(7, 9), (8, 10), (9, 11)} <= known
+    assert not known & {(7, 11), (9, 9), (10, 9), (11, 12)}, "another slot is another receipt"
 
 
 def test_close__refused__leaves_nothing(tmp_path: Path):

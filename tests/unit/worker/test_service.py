@@ -109,9 +109,18 @@ def answer_to(receipt: messages.Receipt, *, signer=OPERATOR, **changes: object) 
     return SubmissionAnswer(**messages.to_dict(promise), signature=messages.sign(promise, LEDGER, signer))
 
 
-def require(answer: SubmissionAnswer, receipt: messages.Receipt, *, first: int = 50, last: int = 50):
+def require(
+    answer: SubmissionAnswer, receipt: messages.Receipt, *, first: int = 50, last: int = 50, epochs: tuple = (3, 5)
+):
     return service.require_promise(
-        answer, receipt, domain=LEDGER, operator=OPERATOR.address, first_block=first, last_block=last
+        answer,
+        receipt,
+        domain=LEDGER,
+        operator=OPERATOR.address,
+        first_block=first,
+        last_block=last,
+        first_epochs=epochs[0],
+        last_epochs=epochs[1],
     )
 
 
@@ -141,6 +150,20 @@ def test_require_promise__for_another_receipt__is_refused(receipt: messages.Rece
 def test_require_promise__back_dated_or_ahead__is_refused(receipt: messages.Receipt, first: int, last: int):
     """The named block decides which later block draws the audit: it must not be chosen."""
     assert code_of(answer_to(receipt), receipt, first=first, last=last) == "bad_countersignature"
+
+
+@pytest.mark.parametrize(
+    ("latest", "is_fair"), [(0, False), (2, False), (3, True), (133, True), (134, False), (1 << 62, False)]
+)
+def test_require_promise__epoch_long_past_or_far_away__is_refused(
+    receipt: messages.Receipt, latest: int, is_fair: bool
+):
+    """Three epochs when it was first sent, five when the answer came: 3 to 5 + 128 can be held and challenged."""
+    answer = answer_to(receipt, latest_epoch=latest)
+    if is_fair:
+        assert require(answer, receipt).latest_epoch == latest
+    else:
+        assert code_of(answer, receipt) == "bad_countersignature"
 
 
 def test_require_promise__not_the_operators__is_refused(receipt: messages.Receipt):

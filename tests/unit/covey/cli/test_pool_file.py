@@ -41,18 +41,22 @@ def test_pool_file__terms_and_params__hash_and_quorum_of_the_params(tmp_path):
 
 @pytest.mark.parametrize(
     ("windows", "epoch_seconds", "length"),
-    [(10, "epoch_seconds = 45.9", 45), (10, "epoch_seconds = 0.5", 1), (10, "", 20), (640, "", 20)],
+    [(100, "epoch_seconds = 45.9", 45), (10, "epoch_seconds = 0.5", 1), (10, "", 5), (640, "", 20)],
 )
 def test_pool_file__epoch_length_left_out__is_the_coordinators_clock(tmp_path, windows, epoch_seconds, length):
-    """Whole seconds; 2 x 640 s of windows allow 20 s and not less."""
+    """Whole seconds; at most half of the challenge window; 2 x 640 s of windows allow 20 s and not less."""
     text = POOL_FILE.replace("_window = 10", f"_window = {windows}").replace(
         "unbond_window = 20", "unbond_window = 9999"
     )
     (tmp_path / "p.toml").write_text(text + epoch_seconds)
     assert account.read_pool_file(tmp_path / "p.toml", ALICE)[0].epoch_length == length
-    (tmp_path / "p.toml").write_text(text.replace("min_stake", "epoch_length = 77\nmin_stake") + epoch_seconds)
-    assert account.read_pool_file(tmp_path / "p.toml", ALICE)[0].epoch_length == 77
-    too_long = text.replace("_window = 640", "_window = 641").replace("_window = 10", "_window = 641")
+    half = windows // 2
+    (tmp_path / "p.toml").write_text(text.replace("min_stake", f"epoch_length = {half}\nmin_stake") + epoch_seconds)
+    assert account.read_pool_file(tmp_path / "p.toml", ALICE)[0].epoch_length == half
+    (tmp_path / "p.toml").write_text(text.replace("min_stake", f"epoch_length = {half + 1}\nmin_stake"))
+    with pytest.raises(OperatorError, match="epoch_length must be at most half of challenge_window"):
+        account.read_pool_file(tmp_path / "p.toml", ALICE)
+    too_long = text.replace(f"_window = {windows}", "_window = 641").replace("[params]", "epoch_length = 20\n[params]")
     (tmp_path / "p.toml").write_text(too_long)
     with pytest.raises(OperatorError, match="epoch_length must be at least 21"):
         account.read_pool_file(tmp_path / "p.toml", ALICE)
@@ -100,7 +104,7 @@ def test_pool_file__environment_that_cannot_be_built__no_pool_is_made(tmp_path, 
         ("unbond_window = 20", "unbond_window = 19", "unbond_window must be at least .*, 20"),
         ("veto_window = 10", 'veto_window = "10"', "is wrong"),
         ("slash_amount = 2", "slash_amount = 3", "slash_amount must not be over min_stake"),
-        ("min_stake = 2", "min_stake = 2\nslashes_per_epoch = 0", "slashes_per_epoch must be at least 1"),
+        ("min_stake = 2", "min_stake = 2\nmax_slashes = 0", "max_slashes must be at least 1"),
         ("min_stake = 2", "min_stake = 2\nvalidator_bond = 5\nsigner_penalty = 6", "signer_penalty must not be over"),
         ("min_stake = 2", "min_stake = 2\nlight_slash_bps = 10001", "light_slash_bps must not be over 10,000"),
         (f'arbiter = "{BOB}"', f'arbiter = "{ALICE}"', "the arbiter must not be a validator"),
