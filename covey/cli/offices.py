@@ -63,7 +63,7 @@ def pool_invite(
 @pool.command("replace-validator")
 def pool_replace_validator(
     previous: Annotated[str, typer.Argument(help="Address of the validator that goes, at once.")],
-    current: Annotated[str, typer.Argument(help="Address of the one that comes, after the unbonding window.")],
+    current: Annotated[str, typer.Argument(help="Address of the one that comes, after two unbonding windows.")],
     deployment: DeploymentFile,
     key_file: KeyFile,
     pool: Pool,
