@@ -1,59 +1,28 @@
 """The walk behind the door, on a real chain: lease, upload, receipt, verdicts, batch, epoch, claim; and who strays."""
 
-import asyncio
 import dataclasses
 from typing import Any
-from urllib.parse import parse_qs, urlencode, urlsplit
 
-import httpx
 import pytest
 
-from covey.client import CoordinatorClient
-from covey.errors import ProtocolError
 from covey.protocol import canonical, messages, wire
 from covey.protocol.ids import PoolId
-from covey.protocol.messages import Receipt, Verdict
-from covey.protocol.verdict import Decision, Reason
+from covey.protocol.verdict import Reason
 from tests.fakes.network import Office
 from tests.fakes.pool import make_address, make_hash
+from tests.integration.coordinator.handing import (
+    FILE,
+    build_receipt,
+    build_reveal,
+    commit,
+    decide,
+    hand_in,
+    refuse,
+    sign,
+    upload,
+)
 
 pytestmark = pytest.mark.integration
-FILE = b"rows " * 100
-
-
-def build_receipt(office: Office, task: wire.TaskOrder, file: bytes, *, node: str = "node", **changes: Any) -> Receipt:
-    values: dict[str, Any] = {
-        "pool": office.ctx.ledger.pool,
-        "task": task.task,
-        "lease": task.lease,
-        "node": office.wallet(node).address,
-        "contributor": office.chain.address("contributor"),
-        "policy_version": task.policy_version,
-        "work_key": canonical.sha256(file),
-        "groups": task.groups,
-        "units": 20,
-        "deadline": int(office.clock()) + 86_400,
-    }
-    return Receipt(**(values | changes))
-
-
-def sign(office: Office, receipt: Receipt, node: str = "node") -> str:
-    return messages.sign(receipt, office.ctx.receipt_domain, office.wallet(node))
-
-
-async def refuse(waiting: Any) -> tuple[str, int]:
-    with pytest.raises(ProtocolError) as caught:
-        await waiting
-    return caught.value.code, caught.value.status
-
-
-async def hand_in(office: Office, client: CoordinatorClient, file: bytes = FILE, node: str = "node") -> Receipt:
-    """Register, lease, submit."""
-    await client.register()
-    task = await office.claim(client)
-    receipt = build_receipt(office, task, file, node=node)
-    await client.submit(receipt, sign(office, receipt, node), file)
-    return receipt
 
 
 # -- workers
@@ -175,167 +144,6 @@ async def snapshot(office: Office) -> dict[str, Any]:
 
 
 # -- objects
-
-
-async def upload(client: CoordinatorClient, task: wire.TaskOrder, file: bytes, **changes: Any) -> wire.UploadGrant:
-    values = {"task": task.task, "lease": task.lease, "work_key": canonical.sha256(file), "size": len(file)}
-    body = wire.UploadRequest(**(values | changes)).model_dump_json().encode()
-    return wire.UploadGrant.model_validate_json(await client._post("/v1/uploads", body))
-
-
-@pytest.fixture
-async def granted(office: Office):
-    """(client, task, link for FILE)."""
-    async with office.client("node") as client:
-        await client.register()
-        task = await office.claim(client)
-        yield client, task, (await upload(client, task, FILE)).url
-
-
-async def put(url: str, data: bytes, method: str = "PUT") -> tuple[int, str]:
-    async with httpx.AsyncClient(trust_env=False) as http:
-        response = await http.request(method, url, content=data)
-    return response.status_code, response.json().get("code", "") if response.status_code >= 400 else ""
-
-
-def change_link(url: str, **query: str) -> str:
-    parts = urlsplit(url)
-    values = {name: found[0] for name, found in parse_qs(parts.query).items()}
-    return parts._replace(query=urlencode(values | query)).geturl()
-
-
-async def test_open_upload__larger_than_the_pool_allows__is_refused(granted: Any):
-    client, task, _ = granted
-    assert await refuse(upload(client, task, FILE, size=24_577)) == ("oversized", 413)
-    assert await refuse(upload(client, task, FILE, size=1 << 70)) == ("oversized", 413)
-
-
-async def test_put_object__file_with_another_size_or_hash__is_refused(granted: Any):
-    *_, link = granted
-    assert await put(link, FILE + b"x") == (400, "wrong_size")
-    assert await put(link, b"x" * len(FILE)) == (400, "digest_mismatch")
-    assert await put(link, b"x" * 30_000) == (413, "oversized")
-
-
-async def test_put_object__twice__is_immutable(office: Office, granted: Any):
-    *_, link = granted
-    assert await put(link, FILE) == (201, "")
-    assert await put(link, FILE) == (201, "")
-    assert await put(link, b"y" * len(FILE)) == (400, "digest_mismatch")
-    key = urlsplit(link).path.removeprefix("/v1/objects/")
-    assert office.ctx.store.get(key, max_bytes=4096) == FILE
-
-
-@pytest.mark.parametrize(
-    "query",
-    [
-        {"signature": "0" * 64},
-        {"signature": ""},
-        {"signature": "é" * 64},
-        {"size": "501"},
-        {"size": "-1"},
-        {"expires": "99999999999"},
-        {"expires": "x"},
-        {"expires": "9" * 5000},
-    ],
-)
-async def test_put_object__forged_link__is_refused(granted: Any, query: dict[str, str]):
-    *_, link = granted
-    status, code = await put(change_link(link, **query), FILE)
-    assert (status, code) == (403, "bad_link") or (query["expires"][:1] == "9" and status == 400)
-
-
-async def test_put_object__expired_link__is_refused(office: Office, granted: Any):
-    *_, link = granted
-    office.clock.offset += 302
-    assert await put(link, FILE) == (403, "bad_link")
-
-
-async def test_put_object__link_for_another_verb__is_refused(granted: Any):
-    *_, link = granted
-    await put(link, FILE)
-    assert await put(link, b"", "GET") == (403, "bad_link")
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/v1/objects/../../deployment.json",
-        "/v1/objects/%2e%2e/%2e%2e/coordinator.sqlite3",
-        "/v1/objects/..%2f..%2fcoordinator.sqlite3",
-        "/v1/objects//etc/passwd",
-        "/v1/objects/submissions/1/%c0%ae%c0%ae/x",
-        "/v1/objects/submissions/1/\u2025/x",
-        "/v1/objects/submissions%00",
-        "/v1/objects/",
-    ],
-)
-@pytest.mark.parametrize("method", ["GET", "PUT"])
-async def test_objects__path_of_the_strangers_choice__is_never_served(granted: Any, path: str, method: str):
-    """Sent raw: an HTTP client would tidy the path up."""
-    *_, link = granted
-    parts = urlsplit(link)
-    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
-    head = f"{method} {path}?{parts.query} HTTP/1.1\r\nhost: {parts.netloc}\r\ncontent-length: 1\r\n\r\nx"
-    writer.write(head.encode())
-    answer = await asyncio.wait_for(reader.read(4096), 5)
-    writer.close()
-    await writer.wait_closed()
-    assert answer.split()[1] in (b"403", b"404", b"400"), answer
-
-
-# -- validators and the trainer
-
-
-def build_verdict(office: Office, validator: int, order: wire.JudgeOrder, **changes: Any) -> Verdict:
-    receipt = order.receipt.to_message()
-    values: dict[str, Any] = {
-        "pool": receipt.pool,
-        "receipt_hash": messages.compute_struct_hash(receipt),
-        "work_key": receipt.work_key,
-        "validator": office.chain.address(f"validator-{validator}"),
-        "outcome": int(Decision.ACCEPT),
-        "reason": 0,
-        "severity": 0,
-        "units": 20,
-        "evidence_hash": canonical.sha256(canonical.to_bytes({"margin": 0.5, "rows": 4})),
-        "deadline": int(office.clock()) + 86_400,
-    }
-    return Verdict(**(values | changes))
-
-
-def build_reveal(office: Office, validator: int, order: wire.JudgeOrder, **changes: Any) -> wire.RevealRequest:
-    verdict = build_verdict(office, validator, order, **changes)
-    return wire.RevealRequest(
-        judgement=order.judgement,
-        verdict=wire.VerdictBody.of(verdict),
-        signature=messages.sign(verdict, office.ctx.receipt_domain, office.wallet(f"validator-{validator}")),
-        salt=make_hash(f"salt {validator}"),
-        evidence={"margin": 0.5, "rows": 4},
-    )
-
-
-async def commit(office: Office, client: CoordinatorClient, request: wire.RevealRequest) -> None:
-    digest = messages.compute_digest(request.verdict.to_message(), office.ctx.receipt_domain)
-    await client.commit_verdict(request.judgement, messages.compute_commitment(digest, request.salt))
-
-
-async def decide(office: Office, **changes: Any) -> None:
-    """Validators 0 and 1 judge one submission alike."""
-    office.run_job("dispatch_validation")
-    requests = []
-    for i in (0, 1):
-        async with office.client(f"validator-{i}") as client:
-            order = await client.claim_validation(wait_seconds=0)
-            assert isinstance(order, wire.JudgeOrder)
-            request = build_reveal(office, i, order, **changes)
-            await commit(office, client, request)
-            requests.append(request)
-    for i, request in enumerate(requests):
-        async with office.client(f"validator-{i}") as client:
-            assert await client.claim_validation(wait_seconds=0) == wire.RevealOrder(judgement=request.judgement)
-            await client.reveal_verdict(request)
-    office.run_job("tally")
 
 
 async def test_validation__order__names_everything_and_its_link_serves_the_file(office: Office):

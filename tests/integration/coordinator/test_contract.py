@@ -80,7 +80,14 @@ async def test_submit__lawful__gives_a_promise_that_a_worker_accepts(party: Part
     answer = await party.submit(receipt, FILE)
     operator = party.office.ctx.operator.address
     require_promise(
-        answer, receipt, domain=party.ledger_domain, operator=operator, first_block=first, last_block=party.blocks()
+        answer,
+        receipt,
+        domain=party.ledger_domain,
+        operator=operator,
+        first_block=first,
+        last_block=party.blocks(),
+        first_epochs=0,
+        last_epochs=0,
     )
 
 

@@ -14,7 +14,7 @@ from covey.protocol.receipts import EpochHeader
 from covey.protocol.status import SubmissionState
 from tests.fakes.network import PRICE, Office
 from tests.fakes.pool import make_address, make_hash
-from tests.integration.coordinator.test_api import FILE, decide, hand_in, refuse
+from tests.integration.coordinator.handing import FILE, decide, hand_in, refuse
 
 pytestmark = pytest.mark.integration
 

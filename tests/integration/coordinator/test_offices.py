@@ -15,7 +15,7 @@ from covey.errors import OperatorError, ProtocolError
 from covey.protocol import messages
 from covey.protocol.verdict import Reason
 from tests.fakes.network import MIN_STAKE, Office
-from tests.integration.coordinator.test_api import FILE, decide, hand_in
+from tests.integration.coordinator.handing import FILE, decide, hand_in
 
 pytestmark = pytest.mark.integration
 
@@ -119,8 +119,10 @@ def test_pool_offices__invitation_and_replacement__stand_on_chain(office: Office
     shown = covey("pool", "replace-validator", old, stranger, key="operator")
     assert shown["validators"] == [office.chain.address("validator-0"), stranger, office.chain.address("validator-2")]
     assert not contracts.pools.is_validator(pool, old)
-    assert not contracts.pools.is_validator(pool, stranger), "after the unbonding window of 20 s"
-    office.chain.advance(20)
+    assert not contracts.pools.is_validator(pool, stranger), "after two unbonding windows of 20 s"
+    office.chain.advance(39)
+    assert not contracts.pools.is_validator(pool, stranger)
+    office.chain.advance(1)
     assert contracts.pools.is_validator(pool, stranger)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.db import Database
 from tests.fakes.databases import empty, open_postgres, open_sqlite
-from tests.fakes.pool import FakePool, make_params
+from tests.fakes.pool import FakePool, make_address, make_params
 
 
 @pytest.fixture(scope="session")
@@ -34,6 +34,17 @@ def database(request: pytest.FixtureRequest) -> Database:
 @pytest.fixture
 def pool(database: Database) -> FakePool:
     return FakePool(database)
+
+
+@pytest.fixture
+def submitted(pool: FakePool) -> tuple[FakePool, str]:
+    """One submission of node a with two judgements open; five validators, a quorum of two."""
+    pool.validators = [make_address(f"validator-{i}") for i in range(5)]
+    pool.register("a", "b")
+    pool.publish(0)
+    receipt_hash = pool.work("a")
+    pool.dispatch()
+    return pool, receipt_hash
 
 
 @pytest.fixture

@@ -1,0 +1,107 @@
+"""What workers and validators hand in, for the tests of the API: receipts, files, verdicts."""
+
+from typing import Any
+
+import pytest
+
+from covey.client import CoordinatorClient
+from covey.errors import ProtocolError
+from covey.protocol import canonical, messages, wire
+from covey.protocol.messages import Receipt, Verdict
+from covey.protocol.verdict import Decision
+from tests.fakes.network import Office
+from tests.fakes.pool import make_hash
+
+FILE = b"rows " * 100
+
+
+def build_receipt(office: Office, task: wire.TaskOrder, file: bytes, *, node: str = "node", **changes: Any) -> Receipt:
+    values: dict[str, Any] = {
+        "pool": office.ctx.ledger.pool,
+        "task": task.task,
+        "lease": task.lease,
+        "node": office.wallet(node).address,
+        "contributor": office.chain.address("contributor"),
+        "policy_version": task.policy_version,
+        "work_key": canonical.sha256(file),
+        "groups": task.groups,
+        "units": 20,
+        "deadline": int(office.clock()) + 86_400,
+    }
+    return Receipt(**(values | changes))
+
+
+def sign(office: Office, receipt: Receipt, node: str = "node") -> str:
+    return messages.sign(receipt, office.ctx.receipt_domain, office.wallet(node))
+
+
+async def refuse(waiting: Any) -> tuple[str, int]:
+    with pytest.raises(ProtocolError) as caught:
+        await waiting
+    return caught.value.code, caught.value.status
+
+
+async def hand_in(office: Office, client: CoordinatorClient, file: bytes = FILE, node: str = "node") -> Receipt:
+    """Register, lease, submit."""
+    await client.register()
+    task = await office.claim(client)
+    receipt = build_receipt(office, task, file, node=node)
+    await client.submit(receipt, sign(office, receipt, node), file)
+    return receipt
+
+
+async def upload(client: CoordinatorClient, task: wire.TaskOrder, file: bytes, **changes: Any) -> wire.UploadGrant:
+    values = {"task": task.task, "lease": task.lease, "work_key": canonical.sha256(file), "size": len(file)}
+    body = wire.UploadRequest(**(values | changes)).model_dump_json().encode()
+    return wire.UploadGrant.model_validate_json(await client._post("/v1/uploads", body))
+
+
+def build_verdict(office: Office, validator: int, order: wire.JudgeOrder, **changes: Any) -> Verdict:
+    receipt = order.receipt.to_message()
+    values: dict[str, Any] = {
+        "pool": receipt.pool,
+        "receipt_hash": messages.compute_struct_hash(receipt),
+        "work_key": receipt.work_key,
+        "validator": office.chain.address(f"validator-{validator}"),
+        "outcome": int(Decision.ACCEPT),
+        "reason": 0,
+        "severity": 0,
+        "units": 20,
+        "evidence_hash": canonical.sha256(canonical.to_bytes({"margin": 0.5, "rows": 4})),
+        "deadline": int(office.clock()) + 86_400,
+    }
+    return Verdict(**(values | changes))
+
+
+def build_reveal(office: Office, validator: int, order: wire.JudgeOrder, **changes: Any) -> wire.RevealRequest:
+    verdict = build_verdict(office, validator, order, **changes)
+    return wire.RevealRequest(
+        judgement=order.judgement,
+        verdict=wire.VerdictBody.of(verdict),
+        signature=messages.sign(verdict, office.ctx.receipt_domain, office.wallet(f"validator-{validator}")),
+        salt=make_hash(f"salt {validator}"),
+        evidence={"margin": 0.5, "rows": 4},
+    )
+
+
+async def commit(office: Office, client: CoordinatorClient, request: wire.RevealRequest) -> None:
+    digest = messages.compute_digest(request.verdict.to_message(), office.ctx.receipt_domain)
+    await client.commit_verdict(request.judgement, messages.compute_commitment(digest, request.salt))
+
+
+async def decide(office: Office, **changes: Any) -> None:
+    """Validators 0 and 1 judge one submission alike."""
+    office.run_job("dispatch_validation")
+    requests = []
+    for i in (0, 1):
+        async with office.client(f"validator-{i}") as client:
+            order = await client.claim_validation(wait_seconds=0)
+            assert isinstance(order, wire.JudgeOrder)
+            request = build_reveal(office, i, order, **changes)
+            await commit(office, client, request)
+            requests.append(request)
+    for i, request in enumerate(requests):
+        async with office.client(f"validator-{i}") as client:
+            assert await client.claim_validation(wait_seconds=0) == wire.RevealOrder(judgement=request.judgement)
+            await client.reveal_verdict(request)
+    office.run_job("tally")

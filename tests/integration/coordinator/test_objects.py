@@ -1,0 +1,117 @@
+"""Files go in and out by signed links: immutable, of the promised size and hash, by no path of a stranger."""
+
+import asyncio
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import httpx
+import pytest
+
+from tests.fakes.network import Office
+from tests.integration.coordinator.handing import FILE, refuse, upload
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+async def granted(office: Office):
+    """(client, task, link for FILE)."""
+    async with office.client("node") as client:
+        await client.register()
+        task = await office.claim(client)
+        yield client, task, (await upload(client, task, FILE)).url
+
+
+async def put(url: str, data: bytes, method: str = "PUT") -> tuple[int, str]:
+    async with httpx.AsyncClient(trust_env=False) as http:
+        response = await http.request(method, url, content=data)
+    return response.status_code, response.json().get("code", "") if response.status_code >= 400 else ""
+
+
+def change_link(url: str, **query: str) -> str:
+    parts = urlsplit(url)
+    values = {name: found[0] for name, found in parse_qs(parts.query).items()}
+    return parts._replace(query=urlencode(values | query)).geturl()
+
+
+async def test_open_upload__larger_than_the_pool_allows__is_refused(granted: Any):
+    client, task, _ = granted
+    assert await refuse(upload(client, task, FILE, size=24_577)) == ("oversized", 413)
+    assert await refuse(upload(client, task, FILE, size=1 << 70)) == ("oversized", 413)
+
+
+async def test_put_object__file_with_another_size_or_hash__is_refused(granted: Any):
+    *_, link = granted
+    assert await put(link, FILE + b"x") == (400, "wrong_size")
+    assert await put(link, b"x" * len(FILE)) == (400, "digest_mismatch")
+    assert await put(link, b"x" * 30_000) == (413, "oversized")
+
+
+async def test_put_object__twice__is_immutable(office: Office, granted: Any):
+    *_, link = granted
+    assert await put(link, FILE) == (201, "")
+    assert await put(link, FILE) == (201, "")
+    assert await put(link, b"y" * len(FILE)) == (400, "digest_mismatch")
+    key = urlsplit(link).path.removeprefix("/v1/objects/")
+    assert office.ctx.store.get(key, max_bytes=4096) == FILE
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"signature": "0" * 64},
+        {"signature": ""},
+        {"signature": "é" * 64},
+        {"size": "501"},
+        {"size": "-1"},
+        {"expires": "99999999999"},
+        {"expires": "x"},
+        {"expires": "9" * 5000},
+    ],
+)
+async def test_put_object__forged_link__is_refused(granted: Any, query: dict[str, str]):
+    *_, link = granted
+    status, code = await put(change_link(link, **query), FILE)
+    assert (status, code) == (403, "bad_link") or (query["expires"][:1] == "9" and status == 400)
+
+
+async def test_put_object__expired_link__is_refused(office: Office, granted: Any):
+    *_, link = granted
+    office.clock.offset += 302
+    assert await put(link, FILE) == (403, "bad_link")
+
+
+async def test_put_object__link_for_another_verb__is_refused(granted: Any):
+    *_, link = granted
+    await put(link, FILE)
+    assert await put(link, b"", "GET") == (403, "bad_link")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/objects/../../deployment.json",
+        "/v1/objects/%2e%2e/%2e%2e/coordinator.sqlite3",
+        "/v1/objects/..%2f..%2fcoordinator.sqlite3",
+        "/v1/objects//etc/passwd",
+        "/v1/objects/submissions/1/%c0%ae%c0%ae/x",
+        "/v1/objects/submissions/1/\u2025/x",
+        "/v1/objects/submissions%00",
+        "/v1/objects/",
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+async def test_objects__path_of_the_strangers_choice__is_never_served(granted: Any, path: str, method: str):
+    """Sent raw: an HTTP client would tidy the path up."""
+    *_, link = granted
+    parts = urlsplit(link)
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    head = f"{method} {path}?{parts.query} HTTP/1.1\r\nhost: {parts.netloc}\r\ncontent-length: 1\r\n\r\nx"
+    writer.write(head.encode())
+    answer = await asyncio.wait_for(reader.read(4096), 5)
+    writer.close()
+    await writer.wait_closed()
+    assert answer.split()[1] in (b"403", b"404", b"400"), answer
+
+
+# -- validators and the trainer
