@@ -54,14 +54,14 @@ abstract contract StakeModel is World {
 
     function makeTerms() internal view override returns (PoolTerms memory terms) {
         terms = super.makeTerms();
-        (terms.lightSlashBps, terms.strikes, terms.maxSlashes) = (3333, 2, 3);
+        (terms.lightSlashBps, terms.strikes, terms.maxSlashes) = (3333, 1, 2);
     }
 
     function noteLock(address who, uint256 amount, uint256 cap) internal {
         if (amount > cap) broken = "an incident took too much";
         uint256 span = block.timestamp / 20;
         lockedIn[span][who] += amount;
-        if (lockedIn[span][who] > 180) broken = "an epoch took too much";
+        if (lockedIn[span][who] > 120) broken = "one span took too much";
     }
 
     function registerOther() internal {
