@@ -29,7 +29,7 @@ class MutantError(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mutant:
-    """One guard less.  Example: test="Stake.t.sol:test_Unbond_" -> the tests of that file whose names match."""
+    """One guard less.  Example: test="Stake.t.sol invariants/Stake.t.sol" -> one of the tests of these files fails."""
 
     name: str
     file: str
@@ -39,12 +39,8 @@ class Mutant:
     test: str
 
     @property
-    def test_file(self) -> str:
-        return f"tests/contracts/{self.test.partition(':')[0]}"
-
-    @property
-    def pattern(self) -> str:
-        return self.test.partition(":")[2]
+    def test_files(self) -> list[str]:
+        return [f"tests/contracts/{name}" for name in self.test.split()]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,8 +99,8 @@ def read_report(text: str) -> list[tuple[str, str, bool]]:
     return rows
 
 
-def run_tests(node: str, *, files: list[str], pattern: str) -> list[tuple[str, str, bool]]:
-    command = [node, str(HARDHAT), "test", "solidity", *files, *(["--grep", pattern] if pattern else [])]
+def run_tests(node: str, files: list[str]) -> list[tuple[str, str, bool]]:
+    command = [node, str(HARDHAT), "test", "solidity", *files]
     env = os.environ | {"SOLC_OPTIMIZER": "off"}
     done = subprocess.run(command, cwd=COPY, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     rows = read_report(done.stdout)
@@ -115,11 +111,12 @@ def run_tests(node: str, *, files: list[str], pattern: str) -> list[tuple[str, s
 
 def require_sound_tests(node: str, mutants: list[Mutant]) -> None:
     """Before anything is taken out, each named test exists and passes."""
-    rows = run_tests(node, files=sorted({mutant.test_file for mutant in mutants}), pattern="")
+    rows = run_tests(node, sorted({file for mutant in mutants for file in mutant.test_files}))
     for mutant in mutants:
-        named = [ok for file, name, ok in rows if file == mutant.test_file and re.search(mutant.pattern, name)]
-        if not named or not all(named):
-            raise MutantError(f"{mutant.name}: {mutant.test} names no test, or one that fails without it")
+        for named in mutant.test_files:
+            passed = [ok for file, _, ok in rows if file == named]
+            if not passed or not all(passed):
+                raise MutantError(f"{mutant.name}: {named} holds no test, or one that fails without it")
 
 
 def try_mutant(node: str, mutant: Mutant) -> Result:
@@ -130,7 +127,7 @@ def try_mutant(node: str, mutant: Mutant) -> Result:
     error = ""
     try:
         target.write_text(apply(mutant, source))
-        rows = run_tests(node, files=[mutant.test_file], pattern=mutant.pattern)
+        rows = run_tests(node, mutant.test_files)
         failed = sorted({name for _, name, passed in rows if not passed})
         if "setUp" in failed:
             raise MutantError("setUp breaks, so no test has judged it")
