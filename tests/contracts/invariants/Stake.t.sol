@@ -10,8 +10,8 @@ import {StakeModel} from "./StakeModel.sol";
 /// Random stakers, signers, judges and bystanders around StakeManager and SlashingCourt.  What must be refused is tried,
 /// and `broken` names the first rule that gave way.
 contract StakeHandler is StakeModel {
-    function stake(uint256 who, uint256 kind, uint256 amount) external {
-        address account = accounts[who % accounts.length];
+    function stake(uint256 who, uint256 which, uint256 amount) external {
+        (address account, uint256 kind) = choose(who, which);
         amount = bound(amount, 1, 60);
         token.mint(account, amount);
         minted += amount;
@@ -27,8 +27,8 @@ contract StakeHandler is StakeModel {
         }
     }
 
-    function unbond(uint256 who, uint256 kind, uint256 amount) external {
-        address account = accounts[who % accounts.length];
+    function unbond(uint256 who, uint256 which, uint256 amount) external {
+        (address account, uint256 kind) = choose(who, which);
         uint256 bonded = stakes.stakeOf(pool, BondKind(kind % 3), account);
         amount = bound(amount, 1, bonded + 1);
         vm.prank(account);
@@ -40,8 +40,8 @@ contract StakeHandler is StakeModel {
         }
     }
 
-    function withdraw(uint256 who, uint256 kind) external {
-        address account = accounts[who % accounts.length];
+    function withdraw(uint256 who, uint256 which) external {
+        (address account, uint256 kind) = choose(who, which);
         BondKind bondKind = BondKind(kind % 3);
         uint256 held = token.balanceOf(account);
         bool isLocked = bondKind == BondKind.CONTRIBUTOR && stakes.lockedOf(pool, account) > 0;

@@ -64,6 +64,12 @@ abstract contract StakeModel is World {
         if (lockedIn[span][who] > 120) broken = "one span took too much";
     }
 
+    /// One of the two contributors half of the time, with the bond that cases reach.
+    function choose(uint256 who, uint256 which) internal view returns (address account, uint256 kind) {
+        if (who % 2 == 0) return (accounts[5 + (who / 2) % 2], 0);
+        return (accounts[(who / 2) % accounts.length], which % 3);
+    }
+
     function registerOther() internal {
         address other = vm.addr(contributorKeys[1]);
         address its = vm.addr(nodeKeys[1]);
