@@ -6,6 +6,7 @@ Signatures are placeholders: `service` and `judging` are given what others have 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
 from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
 
@@ -14,6 +15,7 @@ from coordinator.db import Database
 from coordinator.judging import Ruling
 from coordinator.models import Node, Step, Submission, Task
 from coordinator.service import Countersigned
+from covey.errors import ProtocolError
 from covey.protocol import messages
 from covey.protocol.ids import Address, Hash
 from covey.protocol.messages import Countersignature, Receipt, Verdict
@@ -254,3 +256,10 @@ class FakePool:
 def make_digest(verdict: Verdict) -> Hash:
     """Stands for the EIP-712 digest: differs whenever a field does."""
     return make_hash(repr(verdict))
+
+
+def code_of(call: Callable[..., object], *args: object) -> str:
+    """The code of the ProtocolError that the call must raise."""
+    with pytest.raises(ProtocolError) as caught:
+        call(*args)
+    return caught.value.code

@@ -3,20 +3,13 @@
 import pytest
 
 from coordinator import judging, service
-from covey.errors import ProtocolError
 from covey.protocol.seeding import is_audited
 from covey.protocol.status import SubmissionState, TaskState
 from covey.protocol.verdict import Decision, Reason
-from tests.fakes.pool import FakePool, make_address, make_hash, make_params
+from tests.fakes.pool import FakePool, code_of, make_address, make_hash, make_params
 
 pytestmark = pytest.mark.unit
 ACCEPT, REJECT, UNKNOWN = Decision.ACCEPT, Decision.REJECT, Decision.UNKNOWN
-
-
-def code_of(call, *args: object) -> str:
-    with pytest.raises(ProtocolError) as caught:
-        call(*args)
-    return caught.value.code
 
 
 # -- the draw

@@ -4,19 +4,12 @@ import dataclasses
 
 import pytest
 
-from covey.errors import ProtocolError
 from covey.protocol import messages
 from covey.protocol.verdict import Decision, Reason
-from tests.fakes.pool import FakePool, make_hash
+from tests.fakes.pool import FakePool, code_of, make_hash
 
 pytestmark = pytest.mark.unit
 ACCEPT, REJECT, UNKNOWN = Decision.ACCEPT, Decision.REJECT, Decision.UNKNOWN
-
-
-def code_of(call, *args: object) -> str:
-    with pytest.raises(ProtocolError) as caught:
-        call(*args)
-    return caught.value.code
 
 
 @pytest.mark.parametrize("changes", [{"units": 21}, {"deadline": 1000 + 3599}])
