@@ -58,10 +58,8 @@ class Replay:
     logprobs: NDArray[np.float32]
     """float32[n]: log p(claimed token) under the unmodified model."""
     margins: NDArray[np.float32]
-    """float32[n], at least 0: by how much the claimed token lost to the seeded argmax; 0 where it won."""
-    eos_logprob: float
-    """log p(end-of-sequence) in the last row: the termination rule of the paper asks for p > 0.1 (section 2.3.3).
-    The seeded margin of the last token is the stricter test."""
+    """float32[n], at least 0: by how much the claimed token lost to the seeded argmax; 0 where it won.  The last one
+    is the test of an end-of-sequence; it is stricter than the paper's p > 0.1 (section 2.3.3)."""
 
 
 class Engine(Protocol):

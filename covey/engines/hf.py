@@ -1,11 +1,11 @@
 """The reference engine: Hugging Face transformers, batched decoding with a key-value cache, replay by prefill.
 
-Rows are right-aligned (padding on the left), so the next token is always predicted by the last column.  Its float32
-results agree with themselves within the default limits of a pool whatever the batch; the caller sets the thread count.
+Its float32 results agree with themselves within the default limits of a pool whatever the batch; the caller sets the
+thread count.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Self, TypeVar
@@ -13,15 +13,20 @@ from typing import Self, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from covey.engines.base import Completion, Replay, ReplayRequest, Request
+from covey.engines.forward import append, compute_logprobs, extend, read_prompts
 from covey.errors import OperatorError, ProtocolError
 from covey.model.files import WEIGHTS_FILE, get_head, load_model, load_tokenizer, load_weights
 from covey.sampling.sampler import sample, score
 
 Bits = NDArray[np.uint16]
 T = TypeVar("T")
+LENGTH_STEP = 64
+"""Completions whose lengths differ by less are replayed together: padding costs what tokens cost."""
+MAX_LOGITS = 1 << 26
+"""Logits of one replay pass at most, where it has more than one row: 256 MiB in float32."""
 
 
 class HuggingFaceEngine:
@@ -117,40 +122,38 @@ class HuggingFaceEngine:
 
     @torch.no_grad()
     def replay(self, sequences: Sequence[ReplayRequest], *, temperature: float) -> list[Replay]:
-        """Score each claimed completion by one prefill without cache; see `Engine`."""
+        """Score each claimed completion by prefill, prompts once; see `Engine`."""
         for each in sequences:
             self._require_tokens(each)
+        found: dict[int, Replay] = {}
         with self._evaluating() as model:
-            return [each for part in self._parts(sequences) for each in self._replay_batch(model, part, temperature)]
+            for part in self._pack(sequences):
+                replays = self._replay_batch(model, [sequences[i] for i in part], temperature)
+                found.update(zip(part, replays, strict=True))
+        return [found[i] for i in range(len(sequences))]
 
     def _generate_batch(
         self, model: PreTrainedModel, requests: Sequence[Request], temperature: float
     ) -> list[Completion]:
-        inputs, mask = self._align([each.prompt for each in requests])
-        positions = _count_positions(mask)
-        cache = DynamicCache(config=model.config)
+        prefix = read_prompts(model, [each.prompt for each in requests])
         seeds = np.array([each.seed for each in requests], np.uint64)
         limits = np.array([each.max_tokens for each in requests])
         live = np.arange(len(requests))  # requests of the rows that still run
         rows: list[list[tuple[int, float, Bits]]] = [[] for _ in requests]
         for t in range(int(limits.max())):
-            hidden, logits = _forward(model, kept=1, inputs=inputs, mask=mask, positions=positions, cache=cache)
-            logits = logits[:, -1].float()
-            tokens = sample(logits, seeds[live], np.full(len(live), t, np.uint32), temperature)
-            chosen = torch.log_softmax(logits, dim=-1).gather(1, tokens[:, None])[:, 0]
-            bits, listed = _get_bits(hidden[:, -1]), tokens.tolist()
+            tokens = sample(prefix.logits, seeds[live], np.full(len(live), t, np.uint32), temperature)
+            chosen = compute_logprobs(prefix.logits, tokens)
+            bits, listed = _get_bits(prefix.hidden), tokens.tolist()
             for row, (request, token, logprob) in enumerate(zip(live, listed, chosen.tolist(), strict=True)):
                 rows[request].append((token, logprob, bits[row : row + 1]))
             stays = (np.array(listed) != self.eos_token_id) & (limits[live] > t + 1)
             if not stays.any():
                 break
             if not stays.all():
-                kept = torch.from_numpy(np.flatnonzero(stays)).to(mask.device)
-                cache.batch_select_indices(kept)
-                tokens, mask, positions, live = tokens[kept], mask[kept], positions[kept], live[stays]
-            inputs = tokens[:, None]
-            mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
-            positions = positions[:, -1:] + 1
+                kept = torch.from_numpy(np.flatnonzero(stays)).to(tokens.device)
+                prefix.select(kept)
+                tokens, live = tokens[kept], live[stays]
+            append(model, prefix, tokens)
         return [self._build_completion(each) for each in rows]
 
     def _build_completion(self, rows: list[tuple[int, float, Bits]]) -> Completion:
@@ -164,31 +167,25 @@ class HuggingFaceEngine:
     def _replay_batch(
         self, model: PreTrainedModel, sequences: Sequence[ReplayRequest], temperature: float
     ) -> list[Replay]:
-        inputs, mask = self._align([(*each.prompt, *each.tokens[:-1]) for each in sequences])
-        kept = max(len(each.tokens) for each in sequences)
-        hidden, logits = _forward(
-            model, kept=kept, inputs=inputs, mask=mask, positions=_count_positions(mask), cache=None
-        )
-        hidden = hidden[:, -kept:]
+        prefix = read_prompts(model, [each.prompt for each in sequences])
+        first_hidden, first_logits = prefix.hidden, prefix.logits
+        hidden, logits = extend(model, prefix, [each.tokens[:-1] for each in sequences])
+        lengths = np.array([len(each.tokens) for each in sequences])
+        rest = np.repeat(np.arange(len(sequences)), lengths - 1)
+        owners = np.concatenate([np.arange(len(sequences)), rest])  # all first rows, then the others row by row
+        order = np.argsort(owners, kind="stable")  # each completion's rows together again
+        taken = torch.from_numpy(order).to(logits.device)
+        hidden, logits = torch.cat([first_hidden, hidden])[taken], torch.cat([first_logits, logits])[taken]
+        tokens = torch.tensor([token for each in sequences for token in each.tokens], device=logits.device)
+        seeds = np.repeat(np.array([each.seed for each in sequences], np.uint64), lengths)
+        positions = np.concatenate([np.arange(length, dtype=np.uint32) for length in lengths])
+        margins = score(logits, tokens, seeds, positions, temperature).cpu().numpy()
+        logprobs, bits = compute_logprobs(logits, tokens).cpu().numpy(), _get_bits(hidden)
+        ends = np.cumsum(lengths)
         return [
-            self._score_row(hidden[i, -len(each.tokens) :], logits[i, -len(each.tokens) :].float(), each, temperature)
-            for i, each in enumerate(sequences)
+            Replay(hidden_bits=bits[end - n : end], logprobs=logprobs[end - n : end], margins=margins[end - n : end])
+            for n, end in zip(lengths, ends, strict=True)
         ]
-
-    def _score_row(
-        self, hidden: torch.Tensor, logits: torch.Tensor, claim: ReplayRequest, temperature: float
-    ) -> Replay:
-        """`hidden`: [n, hidden].  `logits`: float32[n, V]."""
-        n = len(claim.tokens)
-        tokens = torch.tensor(claim.tokens, device=logits.device)
-        logprobs = torch.log_softmax(logits, dim=-1)
-        margins = score(logits, tokens, np.full(n, claim.seed, np.uint64), np.arange(n, dtype=np.uint32), temperature)
-        return Replay(
-            hidden_bits=_get_bits(hidden),
-            logprobs=logprobs.gather(1, tokens[:, None])[:, 0].cpu().numpy(),
-            margins=margins.cpu().numpy(),
-            eos_logprob=float(logprobs[-1, self.eos_token_id]),
-        )
 
     def _require_tokens(self, claim: ReplayRequest) -> None:
         # An index beyond the embedding is an exception on a CPU and the end of the process on a GPU.
@@ -197,16 +194,22 @@ class HuggingFaceEngine:
         if not all(0 <= token < self.vocabulary_size for token in (*claim.prompt, *claim.tokens)):
             raise ProtocolError("malformed_tokens", f"a token is outside the vocabulary of {self.vocabulary_size}")
 
+    def _pack(self, sequences: Sequence[ReplayRequest]) -> Iterator[list[int]]:
+        """Indices of what is replayed in one pass: completions of like length, siblings together, bounded logits."""
+        order = sorted(range(len(sequences)), key=lambda i: (len(sequences[i].tokens) // LENGTH_STEP, i))
+        part: list[int] = []
+        for i in order:
+            longest = max(len(sequences[each].tokens) for each in (*part, i))
+            is_full = len(part) == self._max_batch or (len(part) + 1) * longest * self.vocabulary_size > MAX_LOGITS
+            if part and is_full:
+                yield part
+                part = []
+            part.append(i)
+        if part:
+            yield part
+
     def _parts(self, items: Sequence[T]) -> Iterator[Sequence[T]]:
         return (items[start : start + self._max_batch] for start in range(0, len(items), self._max_batch))
-
-    def _align(self, sequences: Iterable[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-        """int64[n, longest] tokens and mask, right-aligned; masked places hold token 0."""
-        rows = list(sequences)
-        longest = max(len(row) for row in rows)
-        tokens = torch.tensor([[0] * (longest - len(row)) + list(row) for row in rows])
-        mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows])
-        return tokens.to(self._device), mask.to(self._device)
 
     @contextmanager
     def _evaluating(self) -> Iterator[PreTrainedModel]:
@@ -223,40 +226,6 @@ class HuggingFaceEngine:
         if self._model is None:
             raise _no_policy()
         return self._model
-
-
-def _forward(
-    model: PreTrainedModel,
-    *,
-    kept: int,
-    inputs: torch.Tensor,
-    mask: torch.Tensor,
-    positions: torch.Tensor,
-    cache: DynamicCache | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Last hidden states after the final norm [n, kept, hidden] and logits [n, kept, V] of the last `kept` columns.
-
-    The states are what the language-model head is given, so whatever the model does to its logits afterwards
-    (scaling, soft caps) is in the logits and not in the proof.
-    """
-    caught: list[torch.Tensor] = []
-    handle = get_head(model).register_forward_pre_hook(lambda _, given: caught.append(given[0]))
-    try:
-        output = model(
-            input_ids=inputs,
-            attention_mask=mask,
-            position_ids=positions,
-            past_key_values=cache,
-            use_cache=cache is not None,
-            logits_to_keep=kept,
-        )
-    finally:
-        handle.remove()
-    return caught[0], output.logits
-
-
-def _count_positions(mask: torch.Tensor) -> torch.Tensor:
-    return (mask.cumsum(dim=1) - 1).clamp(min=0)
 
 
 def _describe(folder: Path) -> dict[str, str]:

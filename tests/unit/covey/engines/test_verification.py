@@ -11,14 +11,13 @@ from covey.engines.base import Completion, Replay, ReplayRequest, Request
 from covey.engines.hf import HuggingFaceEngine
 from covey.model.files import load_model, load_tokenizer
 from covey.model.tiny import tiny_folder
-from covey.protocol.params import VerificationParams
+from covey.protocol.thresholds import Thresholds
 from covey.toploc.proofs import build, compare_all
 from covey.toploc.thresholds import is_within
-from validator.checks import build_thresholds
 
 pytestmark = pytest.mark.unit
 
-LIMITS = build_thresholds(VerificationParams())
+LIMITS = Thresholds()
 
 Engines = tuple[HuggingFaceEngine, list[Request]]
 
@@ -57,7 +56,7 @@ def compare(completions: Sequence[Completion], replays: Sequence[Replay]) -> set
     within = {
         "proof": all(is_within(LIMITS, each) for each in windows),
         "margin": bool((margins <= LIMITS.margin_max).all()),
-        "logprob": deviations.max() <= LIMITS.logprob_max and deviations.mean() <= LIMITS.logprob_mean_max,
+        "logprob": deviations.max() <= LIMITS.logprob_max and deviations.mean() <= LIMITS.logprob.mean,
     }
     return {signal for signal, fine in within.items() if not fine}
 
@@ -142,7 +141,6 @@ def test_replay__one_percent_off__is_found_without_the_margin(honest: Engines, l
             hidden_bits=replay.hidden_bits,
             logprobs=replay.logprobs,
             margins=np.zeros_like(replay.margins),
-            eos_logprob=replay.eos_logprob,
         )
         assert compare([completion], [won]) & {"proof", "logprob"}
 
