@@ -17,14 +17,14 @@ from covey.protocol import messages, rollout
 from covey.protocol.canonical import sha256
 from covey.protocol.ids import GroupId, Hash
 from covey.protocol.messages import Domain, Receipt
-from covey.protocol.params import PoolParams, VerificationParams
+from covey.protocol.params import PoolParams
 from covey.protocol.rollout import Budget, Rollout
 from covey.protocol.seeding import SlotDomain, compute_prompt_draw, compute_sampling_seed
 from covey.protocol.verdict import Judgement, Reason
 from covey.sandbox import SandboxError
 from covey.toploc import proofs
-from covey.toploc.thresholds import Thresholds, is_within
-from validator.replay import measure
+from validator.limits import find_breach
+from validator.replay import RolloutDistances, measure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Tools:
 
 @dataclass(slots=True, kw_only=True)
 class Claim:
-    """A submission under judgement; `rollouts` and `draws` are filled in as the checks go."""
+    """A submission under judgement; `rollouts`, `draws` and `distances` are filled in as the checks go."""
 
     receipt: Receipt
     signature: str
@@ -55,6 +55,8 @@ class Claim:
     rollouts: list[Rollout] = field(default_factory=list)
     draws: dict[int, int] = field(default_factory=dict)
     """Prompt draw of each group."""
+    distances: list[RolloutDistances] = field(default_factory=list)
+    """Of each rollout, where it was replayed."""
 
 
 Check = Callable[[Claim, Tools], Judgement | None]
@@ -75,6 +77,16 @@ def check_signature(claim: Claim, tools: Tools) -> Judgement | None:
         messages.require_signer(claim.receipt, tools.domain, claim.signature, claim.receipt.node)
     except ProtocolError:
         return Judgement.reject(Reason.MALFORMED, what="signature")
+    return None
+
+
+def check_task(claim: Claim, tools: Tools) -> Judgement | None:
+    """The receipt is about a task as this pool gives them; whose lease it was, the coordinator's intake has checked.
+
+    Its word on that is signed by nobody, so no verdict rests on it.
+    """
+    if claim.receipt.groups != tools.params.groups_per_task:
+        return Judgement.reject(Reason.NOT_YOUR_TASK, groups=claim.receipt.groups)
     return None
 
 
@@ -180,45 +192,20 @@ def _describe(row: Rollout, claim: Claim, tools: Tools) -> tuple[int, str, bool,
 
 
 def check_replay(claim: Claim, tools: Tools) -> Judgement | None:
-    """One forward pass over all rollouts: proofs, then the seeded sampling, then the claimed log-probabilities.
-
-    Comparisons are written so that what is not a number fails.
-    """
-    limits = build_thresholds(tools.params.verification)
-    found = measure(claim.rollouts, tools.engine, tools.params)
-    for row, distances in zip(claim.rollouts, found, strict=True):
-        where = {"group": row.group, "sibling": row.sibling}
-        for window, d in enumerate(distances.windows):
-            if not is_within(limits, d):
-                statistics = {"exponent": d.sign_exponent_mismatches, "mantissa_mean": _show(d.mantissa_mean)}
-                return Judgement.reject(Reason.PROOF, window=window, **statistics, **where)
-        if not distances.margin_max <= limits.margin_max:
-            return Judgement.reject(Reason.TOKEN_MARGIN, margin=_show(distances.margin_max), **where)
-        if not distances.logprob_max <= limits.logprob_max:
-            return Judgement.reject(Reason.LOGPROB, deviation=_show(distances.logprob_max), **where)
-    mean = sum(d.logprob_sum for d in found) / sum(d.tokens for d in found)
-    return None if mean <= limits.logprob_mean_max else Judgement.reject(Reason.LOGPROB, mean=_show(mean))
-
-
-def build_thresholds(rules: VerificationParams) -> Thresholds:
-    """The pool's limits."""
-    return Thresholds(
-        exponent_max=rules.exponent_max,
-        mantissa_mean_max=rules.mantissa_mean_max,
-        margin_max=rules.margin_max,
-        logprob_mean_max=rules.logprob_mean_max,
-        logprob_max=rules.logprob_max,
-    )
-
-
-def _show(value: float) -> float:
-    """A statistic for the evidence, which holds finite numbers only: -1 stands for what is none."""
-    return round(value, 9) if math.isfinite(value) else -1.0
+    """One replay of all rollouts: proofs, the seeded sampling, the end tokens, then the claimed log-probabilities."""
+    claim.distances = measure(claim.rollouts, tools.engine, tools.params)
+    breach = find_breach(claim.distances, tools.params.verification)
+    if breach is None:
+        return None
+    row = None if breach.row is None else claim.rollouts[breach.row]
+    where = {} if row is None else {"group": row.group, "sibling": row.sibling}
+    return Judgement.reject(breach.reason, **breach.statistics, **where)
 
 
 CHEAP_CHECKS: tuple[Check, ...] = (
     check_envelope,
     check_signature,
+    check_task,
     check_schema,
     check_slots,
     check_seeding,

@@ -1,12 +1,13 @@
 """Replays claimed completions on the claimed policy and measures how far the claims are from it.
 
-Called by `checks`; the engine is any `Engine` that holds the policy of the submission.
+Called by `checks` and by calibration; the engine is any `Engine` that holds the policy of the submission.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from covey.engines.base import Engine, ReplayRequest
 from covey.protocol.params import PoolParams
@@ -14,18 +15,34 @@ from covey.protocol.rollout import Rollout
 from covey.toploc.proofs import Distances, compare_all
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RolloutDistances:
-    """One rollout's claims against its replay."""
+    """One rollout's claims against its replay.
+
+    Example, two honest tokens: RolloutDistances(windows=(Distances(...),), margins=[0, 0], deviations=[0, 1e-7],
+    finished=True).
+    """
 
     windows: tuple[Distances, ...]
     """One a proof."""
-    margin_max: float
-    """By how much the worst token lost to the seeded argmax."""
-    logprob_sum: float
-    """Sum over tokens of |claimed - replayed| log-probability."""
-    logprob_max: float
-    tokens: int
+    margins: NDArray[np.float32]
+    """float32[n], at least 0: by how much each token lost to the seeded argmax."""
+    deviations: NDArray[np.float64]
+    """float64[n]: |claimed - replayed| log-probability of each token."""
+    finished: bool
+    """Whether the last token is the end token."""
+
+    @property
+    def tokens(self) -> int:
+        return len(self.margins)
+
+    @property
+    def margin_max(self) -> float:
+        return float(self.margins.max())
+
+    @property
+    def logprob_max(self) -> float:
+        return float(self.deviations.max())
 
 
 def measure(rollouts: Sequence[Rollout], engine: Engine, params: PoolParams) -> list[RolloutDistances]:
@@ -33,17 +50,12 @@ def measure(rollouts: Sequence[Rollout], engine: Engine, params: PoolParams) -> 
     claims = [ReplayRequest(prompt=r.prompt, tokens=r.tokens, seed=r.seed) for r in rollouts]
     replays = engine.replay(claims, temperature=params.model.temperature)
     rules = params.verification
-    found = []
-    for row, replay in zip(rollouts, replays, strict=True):
-        deviation = np.abs(np.asarray(row.logprobs, np.float64) - replay.logprobs)
-        windows = compare_all(list(row.proofs), replay.hidden_bits, rules.proof_window, rules.proof_top_k)
-        found.append(
-            RolloutDistances(
-                windows=tuple(windows),
-                margin_max=float(replay.margins.max()),
-                logprob_sum=float(deviation.sum()),
-                logprob_max=float(deviation.max()),
-                tokens=len(row.tokens),
-            )
+    return [
+        RolloutDistances(
+            windows=tuple(compare_all(list(row.proofs), replay.hidden_bits, rules.proof_window, rules.proof_top_k)),
+            margins=replay.margins,
+            deviations=np.abs(np.asarray(row.logprobs, np.float64) - replay.logprobs),
+            finished=row.finished,
         )
-    return found
+        for row, replay in zip(rollouts, replays, strict=True)
+    ]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from covey.engines.base import Engine
+from covey.engines.build import build_engine, require_engine
 from covey.environments.base import Environment
 from covey.errors import OperatorError
 from covey.grading import build_grader
@@ -33,14 +34,6 @@ class Context:
     clock: Callable[[], float] = time.time
 
 
-def build_engine(config: WorkerConfig, dtype: str) -> Engine:
-    """The engine that the settings name."""
-    from covey.engines.hf import HuggingFaceEngine, set_threads
-
-    set_threads(config.threads)
-    return HuggingFaceEngine(dtype=dtype, max_batch=config.batch, device=config.device)
-
-
 def build(
     config: WorkerConfig,
     network: Network,
@@ -55,11 +48,14 @@ def build(
         raise OperatorError(
             "unknown_node", f"no contributor vouches for {network.wallet.address}", fix="Run covey worker register"
         )
+    require_engine(config.engine, network.params.verification.worker_engine, "worker")
+    dtype = network.params.model.compute_dtype
+    engine = build_engine(config.engine, dtype=dtype, batch=config.batch, device=config.device, threads=config.threads)
     return Context(
         config=config,
         network=network,
         contributor=contributor,
-        engine=wrap(build_engine(config, network.params.model.compute_dtype)),
+        engine=wrap(engine),
         environment=network.load_environment(),
         grade=build_grader(sandbox),
         outgoing=Outgoing(config.home / "outgoing"),

@@ -11,11 +11,12 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, m
 from covey.errors import ProtocolError
 from covey.protocol import canonical
 from covey.protocol.ids import Hash, hash_from_bytes
+from covey.protocol.thresholds import Thresholds
 from covey.protocol.wire import HashText
 
 Count = Annotated[int, Field(gt=0, le=1 << 31)]
 Seconds = Annotated[float, Field(gt=0, le=1e9)]
-Limit = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+EngineName = Literal["any", "hf", "vllm"]
 MAX_PARAMS_BYTES = 16_384
 
 
@@ -35,33 +36,34 @@ class EnvironmentParams(_Part):
 class ModelParams(_Part):
     """Limits and arithmetic of the model; the weights themselves are the published policies."""
 
-    compute_dtype: Literal["float32"] = "float32"
-    """The only one: in other formats honest work is beyond the thresholds, as long as nothing calibrates them."""
+    compute_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of worker and validator alike; bfloat16 wants calibrated thresholds."""
     max_prompt_tokens: Count = 512
     max_completion_tokens: Count = 8
     temperature: float = Field(default=1.0, ge=0.01, le=10, allow_inf_nan=False)
 
 
 class VerificationParams(_Part):
-    """Thresholds of the calibrated mode and how work is audited.
+    """How claims are compared with their replay, and how much work is audited."""
 
-    The defaults hold for float32 arithmetic on both sides and any batch shape: no false reject in 4,860 windows of two
-    architectures.
-    """
-
-    mode: Literal["calibrated"] = "calibrated"
-    """The only one that this release judges by."""
+    mode: Literal["calibrated", "exact"] = "calibrated"
+    """exact: any difference voids the work, one beyond the thresholds is a cheat; for pairs of engines, on one class
+    of hardware, whose results calibration has seen to be equal bit for bit."""
+    worker_engine: EngineName = "any"
+    """That the thresholds were calibrated for, like the next; any: float32, where the defaults hold for every pair."""
+    validator_engine: EngineName = "any"
+    thresholds: Thresholds = Thresholds()
     proof_window: Count = 32
     proof_top_k: Count = 128
-    exponent_max: int = Field(default=3, ge=0)
-    mantissa_mean_max: Limit = 0.02
-    margin_max: Limit = 1e-4
-    logprob_mean_max: Limit = 2e-5
-    logprob_max: Limit = 1e-3
-    """What each bounds: `covey.toploc.thresholds.Thresholds`."""
     audit_rate: float = Field(default=0.1, ge=0, le=1)
     newcomer_submissions: int = Field(default=8, ge=0)
     """A node is replayed fully until so many of its submissions were accepted."""
+
+    @model_validator(mode="after")
+    def _require_pair(self) -> Self:
+        if self.mode == "exact" and (self.worker_engine == "any" or self.worker_engine != self.validator_engine):
+            raise ValueError("the exact mode names one engine for worker and validator")
+        return self
 
 
 class PoolParams(_Part):
@@ -93,6 +95,14 @@ class PoolParams(_Part):
     def _require_whole_tasks(self) -> Self:
         if self.groups_per_step % self.groups_per_task:
             raise ValueError("groups_per_step must be a multiple of groups_per_task")
+        return self
+
+    @model_validator(mode="after")
+    def _require_calibration(self) -> Self:
+        rules = self.verification
+        is_calibrated = rules.worker_engine != "any" and rules.validator_engine != "any"
+        if self.model.compute_dtype != "float32" and not is_calibrated:
+            raise ValueError("bfloat16 wants calibrated thresholds: run covey validator calibrate")
         return self
 
     @model_validator(mode="after")

@@ -47,6 +47,8 @@ class Reason(IntEnum):
     REWARD = 39
     DUPLICATE = 40
     UNDECIDED = 41
+    INEXACT = 42
+    """In a pool of the exact mode: not bit for bit, and yet as close as calibrated work."""
 
     @property
     def severity(self) -> Severity:

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from covey.errors import ProtocolError
 from covey.protocol import rollout
 from covey.protocol.params import MAX_PARAMS_BYTES, EnvironmentParams, ModelParams, PoolParams, VerificationParams
+from covey.protocol.thresholds import Pooled, Thresholds
 
 pytestmark = pytest.mark.unit
 
@@ -27,6 +28,9 @@ def keccak_of(text):
     return "0x" + keccak(text.encode()).hex()
 
 
+pooled = st.builds(Pooled, mean=st.floats(0, 1e9), variance=st.floats(0, 1e9), largest=st.floats(0, 1e9))
+
+
 @st.composite
 def params(draw):
     per_task = draw(st.integers(1, 256))
@@ -34,7 +38,10 @@ def params(draw):
         name=draw(texts),
         environment=EnvironmentParams(kind="reasoning_gym", options=draw(options)),
         model=ModelParams(temperature=draw(st.floats(0.01, 10))),
-        verification=VerificationParams(audit_rate=draw(st.floats(0, 1)), margin_max=draw(st.floats(0, 1e300))),
+        verification=VerificationParams(
+            audit_rate=draw(st.floats(0, 1)),
+            thresholds=Thresholds(margin_max=draw(st.floats(0, 1e300)), lost=draw(st.none() | pooled)),
+        ),
         group_size=draw(st.integers(2, 1024)),
         max_submission_bytes=1 << 30,
         groups_per_task=per_task,
@@ -81,7 +88,11 @@ def test_params__derived_numbers__by_hand():
         {"model": {"temperature": float("nan")}},
         {"model": {"temperature": 0}},
         {"verification": {"audit_rate": 1.1}},
-        {"verification": {"margin_max": float("inf")}},
+        {"verification": {"thresholds": {"margin_max": float("inf")}}},
+        {"verification": {"thresholds": {"false_reject_rate": 0}}},
+        {"verification": {"thresholds": {"lost": {"mean": -1}}}},
+        {"verification": {"mode": "exact", "worker_engine": "vllm", "validator_engine": "hf"}},
+        {"model": {"compute_dtype": "bfloat16"}, "verification": {"worker_engine": "hf"}},
         {"verification": {"mode": "none"}},
         {"surprise": 1},
     ],
@@ -166,6 +177,13 @@ def test_needed_submission_bytes__largest_honest_file_of_noise__fits_and_decodes
         proof_window=window,
     )
     assert len(rollout.decode(file, budget)) == 2 * groups
+
+
+def test_params__bfloat16_with_engines__is_calibrated():
+    rules = {"worker_engine": "vllm", "validator_engine": "hf"}
+    assert build(model={"compute_dtype": "bfloat16"}, verification=rules).verification.mode == "calibrated"
+    exact = {"mode": "exact", "worker_engine": "hf", "validator_engine": "hf"}
+    assert build(model={"compute_dtype": "bfloat16"}, verification=exact).verification.mode == "exact"
 
 
 def test_fingerprint__given__stands_in_the_text():

@@ -26,6 +26,7 @@ SOFT = {
     "REWARD": 39,
     "DUPLICATE": 40,
     "UNDECIDED": 41,
+    "INEXACT": 42,
 }
 
 

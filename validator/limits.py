@@ -1,0 +1,98 @@
+"""Whether measured distances are those of honest work: each window and token, then their sums over the submission.
+
+Called by `checks` and by calibration.  Comparisons are written so that what is not a number is beyond every limit.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey.protocol.params import VerificationParams
+from covey.protocol.thresholds import Pooled, Thresholds
+from covey.protocol.verdict import Reason
+from covey.toploc.thresholds import is_within
+from validator.replay import RolloutDistances
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breach:
+    """The first distance beyond its limit.  Example: Breach(reason=Reason.PROOF, row=3, statistics={"window": 1})."""
+
+    reason: Reason
+    statistics: dict[str, float | int]
+    """Finite numbers only: -1 stands for what is none."""
+    row: int | None = None
+    """Index of the rollout; None: the submission as a whole."""
+
+
+def find_breach(found: Sequence[RolloutDistances], rules: VerificationParams) -> Breach | None:
+    """What a submission is rejected for; in the exact mode also for any difference at all."""
+    limits = rules.thresholds
+    for row, distances in enumerate(found):
+        breach = _find_single(row, distances, limits)
+        if breach is not None:
+            return breach
+    return _find_pooled(found, limits) or (_find_difference(found) if rules.mode == "exact" else None)
+
+
+def _find_single(row: int, distances: RolloutDistances, limits: Thresholds) -> Breach | None:
+    for window, d in enumerate(distances.windows):
+        if not is_within(limits, d):
+            statistics = {"exponent": d.sign_exponent_mismatches, "mantissa_mean": _show(d.mantissa_mean)}
+            return Breach(reason=Reason.PROOF, row=row, statistics={"window": window, **statistics})
+    token = _find_beyond(distances.margins, limits.margin_max)
+    if token is not None:
+        is_end = distances.finished and token == distances.tokens - 1
+        reason = Reason.FALSE_TERMINATION if is_end else Reason.TOKEN_MARGIN
+        return Breach(reason=reason, row=row, statistics={"token": token, "margin": _show(distances.margins[token])})
+    token = _find_beyond(distances.deviations, limits.logprob_max)
+    if token is not None:
+        statistics = {"token": token, "deviation": _show(distances.deviations[token])}
+        return Breach(reason=Reason.LOGPROB, row=row, statistics=statistics)
+    return None
+
+
+def _find_pooled(found: Sequence[RolloutDistances], limits: Thresholds) -> Breach | None:
+    for name, reason, values in collect_items(found):
+        pooled: Pooled | None = getattr(limits, name)
+        if pooled is None:
+            continue
+        total, allowed = float(values.sum()), pooled.compute_limit(len(values), limits.false_reject_rate)
+        if not total <= allowed:
+            statistics = {f"{name}_sum": _show(total), "limit": _show(allowed), "items": len(values)}
+            return Breach(reason=reason, statistics=statistics)
+    return None
+
+
+def _find_difference(found: Sequence[RolloutDistances]) -> Breach | None:
+    for name, _, values in collect_items(found):
+        differing = int((~(values == 0)).sum())
+        if differing:
+            return Breach(reason=Reason.INEXACT, statistics={f"{name}_differing": differing, "items": len(values)})
+    return None
+
+
+def collect_items(found: Sequence[RolloutDistances]) -> list[tuple[str, Reason, NDArray[np.float64]]]:
+    """The statistics that add up over a submission: name in `Thresholds`, what it earns, value of every item."""
+    windows = [window for each in found for window in each.windows]
+    margins = np.concatenate([each.margins for each in found]).astype(np.float64)
+    return [
+        ("exponent", Reason.PROOF, np.array([w.sign_exponent_mismatches for w in windows], np.float64)),
+        ("mantissa", Reason.PROOF, np.array([w.mantissa_mean for w in windows], np.float64)),
+        ("lost", Reason.TOKEN_MARGIN, (~(margins <= 0)).astype(np.float64)),
+        ("margin", Reason.TOKEN_MARGIN, margins),
+        ("logprob", Reason.LOGPROB, np.concatenate([each.deviations for each in found])),
+    ]
+
+
+def _find_beyond(values: NDArray[np.floating], limit: float) -> int | None:
+    """Index of the first value that is not within `limit`."""
+    beyond = np.flatnonzero(~(values <= limit))
+    return int(beyond[0]) if beyond.size else None
+
+
+def _show(value: float) -> float:
+    return round(float(value), 9) if math.isfinite(value) else -1.0
