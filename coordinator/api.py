@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coordinator import auth, desk, views
+from coordinator import public as disclosure
 from coordinator.app import Context
 from covey.errors import CoveyError, ProtocolError, TransientError
 from covey.log import get_logger
@@ -21,7 +22,7 @@ from covey.protocol import wire
 from covey.protocol.ids import Address
 
 MAX_BODY_BYTES = 256 << 10
-
+IMMUTABLE = {"cache-control": "public, max-age=31536000, immutable"}
 
 public = APIRouter(prefix="/v1", tags=["public"])
 workers = APIRouter(prefix="/v1", tags=["worker"])
@@ -93,6 +94,12 @@ def get_reward(
 ) -> wire.RewardView:
     """What a contributor had earned by the end of an epoch, with the proof."""
     return views.get_reward(ctx, contributor, epoch)
+
+
+@public.get("/public/{key:path}")
+def get_public(ctx: Ctx, key: str) -> Response:
+    """Evidence of a decided submission; its file, and the epoch's, once its epoch is closed."""
+    return Response(disclosure.get_object(ctx, key), media_type="application/octet-stream", headers=IMMUTABLE)
 
 
 @public.get("/objects/{key:path}")

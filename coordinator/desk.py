@@ -15,6 +15,7 @@ from coordinator.models import Submission
 from covey.chain.structs import BondKind
 from covey.errors import ProtocolError
 from covey.protocol import canonical, messages, wire
+from covey.protocol.evidence import get_key, require_object
 from covey.protocol.ids import Address, Hash, LeaseId, PoolId, Step, TaskId
 from covey.protocol.status import StepState
 
@@ -262,17 +263,18 @@ def record_reveal(ctx: Context, validator: Address, body: wire.RevealRequest) ->
             signature=body.signature,
             now=ctx.clock(),
         )
-        ctx.store.put_named_by_content(f"evidence/{ctx.config.pool}/{verdict.evidence_hash}.json", evidence)
+        ctx.store.put_named_by_content(get_key(ctx.config.pool, verdict.evidence_hash), evidence)
     ctx.kicker.kick("tally")
 
 
 def _require_evidence(verdict: messages.Verdict, body: wire.RevealRequest) -> bytes:
-    try:
-        evidence = canonical.to_bytes(body.evidence)
-    except ValueError as error:
-        raise ProtocolError("bad_verdict", "the evidence holds what is no finite number or text") from error
+    """The bytes to keep.  What they say is the validator's word: nothing here acts on it."""
+    evidence = body.evidence.encode()
+    if len(evidence) > wire.MAX_EVIDENCE_BYTES:
+        raise ProtocolError("bad_verdict", f"evidence has at most {wire.MAX_EVIDENCE_BYTES} bytes")
     if canonical.sha256(evidence) != verdict.evidence_hash:
         raise ProtocolError("bad_verdict", "the evidence does not have the hash that the verdict names")
+    require_object(evidence)
     return evidence
 
 

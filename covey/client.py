@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import httpx
 from pydantic import TypeAdapter, ValidationError
 
-from covey.errors import ProtocolError, TransientError
+from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.protocol import signing, wire
 from covey.protocol.ids import Address, Hash, Step
 from covey.protocol.messages import Receipt, Signer
@@ -27,12 +27,15 @@ _HEADERS = {"accept-encoding": "identity"}
 
 
 class CoordinatorClient:
-    """One coordinator, one key.  Example: `CoordinatorClient("http://127.0.0.1:8000", wallet, chain_id=31337)`."""
+    """One coordinator, one key; None for what is public.
+
+    Example: `CoordinatorClient("http://127.0.0.1:8000", wallet, chain_id=31337)`.
+    """
 
     def __init__(
         self,
         base_url: str,
-        signer: Signer,
+        signer: Signer | None,
         *,
         chain_id: int,
         timeout_seconds: float = 10.0,
@@ -73,6 +76,10 @@ class CoordinatorClient:
 
     async def get_reward(self, contributor: Address, epoch: int) -> wire.RewardView:
         return _parse(wire.RewardView, await self._get(f"/v1/rewards/{contributor}?epoch={epoch}"))
+
+    async def get_public(self, key: str, *, max_bytes: int) -> bytes:
+        """An object that everybody may read; raise ProtocolError "not_public" or "oversized"."""
+        return await self._send(self._http.build_request("GET", f"{self._base_url}/v1/public/{key}"), max_bytes)
 
     # -- workers
 
@@ -166,6 +173,8 @@ class CoordinatorClient:
         return request
 
     def _build(self, path: str, body: bytes, wait: float) -> httpx.Request:
+        if self._signer is None:
+            raise OperatorError("no_key", f"{path} is for who signs", fix="Name a key file")
         signed = signing.Request(method="POST", authority=self._authority, path=path, query="", body=body)
         now = int(self._clock() + self._offset)
         nonce = secrets.token_urlsafe(18)

@@ -79,20 +79,30 @@ class Network:
 
     @property
     def environment(self) -> EnvironmentSpec:
-        return EnvironmentSpec(kind=self.params.environment.kind, options=self.params.environment.options)
+        return get_spec(self.params)
 
     def load_environment(self) -> Environment:
         """The environment with the prompts that the pool was made with; raise OperatorError for any other."""
-        from covey.environments import registry
-
-        environment = registry.load(self.environment)
-        if self.params.environment.fingerprint is not None:
-            registry.require_fingerprint(environment, self.params.environment.fingerprint)
-        return environment
+        return load_environment(self.params)
 
     async def close(self) -> None:
         await self.coordinator.close()
         await self.policies.close()
+
+
+def get_spec(params: PoolParams) -> EnvironmentSpec:
+    """Which environment a pool works on."""
+    return EnvironmentSpec(kind=params.environment.kind, options=params.environment.options)
+
+
+def load_environment(params: PoolParams) -> Environment:
+    """The pool's environment; raise OperatorError where this machine's prompts are not the pool's."""
+    from covey.environments import registry
+
+    environment = registry.load(get_spec(params))
+    if params.environment.fingerprint is not None:
+        registry.require_fingerprint(environment, params.environment.fingerprint)
+    return environment
 
 
 async def join(settings: RoleSettings, *, clock: Callable[[], float] = time.time) -> Network:

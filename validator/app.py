@@ -10,7 +10,7 @@ from covey.chain.client import Call
 from covey.chain.outbox import Intent, SqliteOutbox
 from covey.chain.sender import Sender
 from covey.chain.structs import BondKind
-from covey.engines.base import Engine
+from covey.engines.build import build_engine, require_engine
 from covey.errors import OperatorError
 from covey.grading import build_grader
 from covey.log import configure, get_logger
@@ -18,7 +18,8 @@ from covey.network import Network, join
 from covey.runtime import Pace, keep_trying, run_forever, stop_signals
 from covey.sandbox import ATTEMPTS, Sandbox
 from validator.checks import Tools
-from validator.config import ValidatorConfig
+from validator.config import CheckingSettings, ValidatorConfig
+from validator.evidence import Venue, describe_engine
 from validator.pending import Pending
 
 
@@ -29,6 +30,7 @@ class Context:
     config: ValidatorConfig
     network: Network
     tools: Tools
+    venue: Venue
     pending: Pending
     outbox: SqliteOutbox
     sender: Sender
@@ -41,29 +43,47 @@ class Context:
             self.outbox.put(Intent(key=key, call=call))
 
 
-def build_engine(config: ValidatorConfig, dtype: str) -> Engine:
-    """The engine that the settings name."""
-    from covey.engines.hf import HuggingFaceEngine, set_threads
-
-    set_threads(config.threads)
-    return HuggingFaceEngine(dtype=dtype, max_batch=config.batch, device=config.device)
+def build_sandboxes(config: CheckingSettings) -> tuple[Sandbox, Sandbox]:
+    """Where files are decoded, and where completions are graded; the caller closes both."""
+    decoder = Sandbox(
+        "covey.protocol.rollout:decode_json",
+        seconds=config.decoding_seconds,
+        memory_bytes=config.decoding_memory_bytes,
+    )
+    grader = Sandbox(
+        "covey.environments.grading:grade_json",
+        seconds=config.grading_seconds,
+        memory_bytes=config.grading_memory_bytes,
+    )
+    return decoder, grader
 
 
 def build(config: ValidatorConfig, network: Network, decoder: Sandbox, grader: Sandbox, stop: asyncio.Event) -> Context:
     """Compose the validator; raise OperatorError when its verdicts would have no power."""
     _require_power(network)
+    require_engine(config.engine, network.params.verification.validator_engine, "validator")
     outbox = SqliteOutbox(config.home / "outbox.sqlite3")
+    dtype = network.params.model.compute_dtype
     return Context(
         config=config,
         network=network,
         tools=Tools(
             params=network.params,
             domain=network.receipt_domain,
-            engine=build_engine(config, network.params.model.compute_dtype),
+            engine=build_engine(
+                config.engine, dtype=dtype, batch=config.batch, device=config.device, threads=config.threads
+            ),
             environment=network.load_environment(),
             spec=network.environment,
             decode=partial(decoder.call, attempts=ATTEMPTS),
             grade=build_grader(grader),
+        ),
+        venue=Venue(
+            chain_id=network.receipt_domain.chain_id,
+            court=network.receipt_domain.contract,
+            pool=network.pool,
+            params_hash=network.terms.params_hash,
+            engine=describe_engine(config.engine, dtype=dtype, batch=config.batch),
         ),
         pending=Pending(config.home / "pending"),
         outbox=outbox,
@@ -100,16 +120,7 @@ async def _run(config: ValidatorConfig) -> None:
     from validator import enforcement, loop
 
     stop = asyncio.Event()
-    decoder = Sandbox(
-        "covey.protocol.rollout:decode_json",
-        seconds=config.decoding_seconds,
-        memory_bytes=config.decoding_memory_bytes,
-    )
-    grader = Sandbox(
-        "covey.environments.grading:grade_json",
-        seconds=config.grading_seconds,
-        memory_bytes=config.grading_memory_bytes,
-    )
+    decoder, grader = build_sandboxes(config)
     with stop_signals(stop), decoder, grader:
         network = await keep_trying(lambda: join(config), stop)
         if network is None:

@@ -13,6 +13,7 @@ from covey.runtime import Outcome, or_stop
 from validator import service
 from validator.app import Context
 from validator.checks import Claim
+from validator.evidence import build_bundle
 
 
 async def cycle(ctx: Context) -> Outcome:
@@ -53,11 +54,13 @@ async def load_policy(ctx: Context, order: JudgeOrder) -> None:
 
 
 async def commit(ctx: Context, order: JudgeOrder, judgement: Judgement) -> None:
-    """Sign the verdict, keep it, show its hash only."""
+    """Sign the verdict, keep it with its evidence, show its hash only."""
     network = ctx.network
+    bundle = build_bundle(judgement, order, ctx.venue)
     verdict = service.build_verdict(
         judgement,
         order.receipt.to_message(),
+        evidence_hash=bundle.compute_hash(),
         validator=network.wallet.address,
         now=ctx.clock(),
         seconds=ctx.config.verdict_seconds,
@@ -68,7 +71,7 @@ async def commit(ctx: Context, order: JudgeOrder, judgement: Judgement) -> None:
         verdict=VerdictBody.of(verdict),
         signature=messages.sign(verdict, network.receipt_domain, network.wallet),
         salt=salt,
-        evidence=dict(judgement.details),
+        evidence=bundle.to_bytes().decode(),
     )
     ctx.pending.add(request)
     digest = messages.compute_digest(verdict, network.receipt_domain)

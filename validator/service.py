@@ -5,7 +5,7 @@ Called by `loop`.  What could not be checked is unknown: it neither pays nor sla
 
 from covey.errors import ProtocolError, TransientError
 from covey.log import get_logger
-from covey.protocol import canonical, messages
+from covey.protocol import messages
 from covey.protocol.ids import Address, Hash
 from covey.protocol.messages import Receipt, Verdict
 from covey.protocol.rollout import count_units
@@ -42,7 +42,9 @@ def judge(claim: Claim, tools: Tools, *, full: bool) -> Judgement:
     return Judgement.accept(min(count_units(claim.rollouts), tools.params.max_task_units))
 
 
-def build_verdict(judgement: Judgement, receipt: Receipt, *, validator: Address, now: float, seconds: int) -> Verdict:
+def build_verdict(
+    judgement: Judgement, receipt: Receipt, *, evidence_hash: Hash, validator: Address, now: float, seconds: int
+) -> Verdict:
     """The message to sign; `deadline` is `now + seconds`."""
     return Verdict(
         pool=receipt.pool,
@@ -53,11 +55,6 @@ def build_verdict(judgement: Judgement, receipt: Receipt, *, validator: Address,
         reason=int(judgement.reason),
         severity=int(judgement.reason.severity),
         units=judgement.units if judgement.decision is Decision.ACCEPT else 0,
-        evidence_hash=compute_evidence_hash(judgement),
+        evidence_hash=evidence_hash,
         deadline=int(now) + seconds,
     )
-
-
-def compute_evidence_hash(judgement: Judgement) -> Hash:
-    """SHA-256 of the canonical details."""
-    return canonical.sha256(canonical.to_bytes(dict(judgement.details)))

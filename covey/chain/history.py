@@ -1,4 +1,4 @@
-"""What only events tell, read back when it is needed: a posted epoch, the newest one that pays, a case's accused.
+"""What only events tell, read back when it is needed: a pool's parameters, a posted epoch, a case's accused.
 
 Called by the CLI and by whoever claims, answers or judges; the follower is for those who need every event.
 """
@@ -19,6 +19,7 @@ _POSTED = (
     "EpochPosted(uint256,uint64,(uint256,uint64,bytes32,bytes32,uint64,uint64,bytes32,bytes32),"
     "(bytes32,bytes32,uint64,uint64,uint96,uint96))"
 )
+_CREATED = "PoolCreated(uint256,address,bytes32,string)"
 _OPENED = "CaseOpened(bytes32,uint256,address,address,uint8,uint256,uint256)"
 
 
@@ -28,6 +29,11 @@ class History:
 
     client: ChainClient
     contracts: Contracts
+
+    def find_params(self, pool: PoolId) -> str | None:
+        """The text of a pool's parameters, unchecked; None where there is no such pool."""
+        found = self._find(self.contracts.deployment.pool_registry, [_topic(_CREATED), _word(pool)])
+        return found.params if isinstance(found, events.PoolCreated) else None
 
     def find_epoch(self, pool: PoolId, epoch: int) -> events.EpochPosted | None:
         """The posted epoch, whether or not it stands; None where there is none."""

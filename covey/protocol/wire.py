@@ -15,6 +15,7 @@ AddressText = Annotated[Address, Field(pattern=r"^0x[0-9a-fA-F]{40}$")]
 SignatureText = Annotated[str, Field(pattern=r"^0x[0-9a-f]{130}$")]
 UInt64 = Annotated[int, Field(ge=0, lt=1 << 63)]
 MAX_WAIT_SECONDS = 20.0
+MAX_EVIDENCE_BYTES = 64 << 10
 
 
 class Body(BaseModel):
@@ -184,8 +185,8 @@ class RevealRequest(Body):
     verdict: VerdictBody
     signature: SignatureText
     salt: HashText
-    evidence: dict[str, float | int | str] = Field(default_factory=dict, max_length=64)
-    """What `evidence_hash` is the hash of."""
+    evidence: str = Field(max_length=MAX_EVIDENCE_BYTES)
+    """What `evidence_hash` is the hash of: the bundle (`covey.protocol.evidence`) as JSON."""
 
 
 class HardCase(Body):

@@ -7,8 +7,9 @@ import pytest
 from covey.client import CoordinatorClient
 from covey.errors import ProtocolError
 from covey.protocol import canonical, messages, wire
+from covey.protocol.evidence import Bundle, EngineFacts
 from covey.protocol.messages import Receipt, Verdict
-from covey.protocol.verdict import Decision
+from covey.protocol.verdict import Decision, Reason
 from tests.fakes.network import Office
 from tests.fakes.pool import make_hash
 
@@ -56,6 +57,25 @@ async def upload(client: CoordinatorClient, task: wire.TaskOrder, file: bytes, *
     return wire.UploadGrant.model_validate_json(await client._post("/v1/uploads", body))
 
 
+def build_bundle(office: Office, validator: int, order: wire.JudgeOrder) -> Bundle:
+    """Every validator's has another content."""
+    return Bundle(
+        chain_id=office.ctx.receipt_domain.chain_id,
+        court=office.ctx.receipt_domain.contract,
+        pool=office.ctx.ledger.pool,
+        params_hash=office.ctx.terms.params_hash,
+        receipt=order.receipt,
+        signature=order.signature,
+        manifest_hash=order.manifest_hash,
+        full=order.full,
+        decision=Decision.ACCEPT,
+        reason=Reason.NONE,
+        units=20,
+        details={"margin": 0.5, "rows": 4},
+        engine=EngineFacts(name="hf", dtype="float32", batch=8 + validator, versions={"covey": "0"}),
+    )
+
+
 def build_verdict(office: Office, validator: int, order: wire.JudgeOrder, **changes: Any) -> Verdict:
     receipt = order.receipt.to_message()
     values: dict[str, Any] = {
@@ -67,7 +87,7 @@ def build_verdict(office: Office, validator: int, order: wire.JudgeOrder, **chan
         "reason": 0,
         "severity": 0,
         "units": 20,
-        "evidence_hash": canonical.sha256(canonical.to_bytes({"margin": 0.5, "rows": 4})),
+        "evidence_hash": build_bundle(office, validator, order).compute_hash(),
         "deadline": int(office.clock()) + 86_400,
     }
     return Verdict(**(values | changes))
@@ -80,7 +100,7 @@ def build_reveal(office: Office, validator: int, order: wire.JudgeOrder, **chang
         verdict=wire.VerdictBody.of(verdict),
         signature=messages.sign(verdict, office.ctx.receipt_domain, office.wallet(f"validator-{validator}")),
         salt=make_hash(f"salt {validator}"),
-        evidence={"margin": 0.5, "rows": 4},
+        evidence=build_bundle(office, validator, order).to_bytes().decode(),
     )
 
 

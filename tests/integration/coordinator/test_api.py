@@ -170,14 +170,14 @@ async def test_reveal__evidence__is_kept_under_its_hash_and_must_have_it(office:
             order = await client.claim_validation(wait_seconds=0)
             request = build_reveal(office, i, order)
             await commit(office, client, request)
-        other = request.model_copy(update={"evidence": {"margin": 0.25}})
+        other = request.model_copy(update={"evidence": request.evidence.replace("0.5", "0.25")})
         assert (await refuse(second.reveal_verdict(other)))[0] == "bad_verdict"
         assert (await refuse(first.reveal_verdict(request)))[0] == "bad_verdict", "somebody else's verdict"
         forged = request.model_copy(update={"signature": "0x" + "1b" * 65})
         assert (await refuse(second.reveal_verdict(forged)))[0] == "bad_signature"
         await second.reveal_verdict(request)
     key = f"evidence/{office.ctx.config.pool}/{request.verdict.evidence_hash}.json"
-    assert office.ctx.store.get(key, max_bytes=999) == b'{"margin":0.5,"rows":4}'
+    assert office.ctx.store.get(key, max_bytes=1 << 16) == request.evidence.encode()
 
 
 async def test_hard_rejection__case__holds_all_that_the_court_needs(office: Office):

@@ -39,7 +39,7 @@ def build(tmp_path, *, named: bool = True, bond: int = 50, load_environment=lamb
             pools=SimpleNamespace(is_validator=lambda pool, who: named),
             stakes=SimpleNamespace(stake_of=lambda pool, kind, who: bond if kind is BondKind.VALIDATOR else 0),
         ),
-        terms=SimpleNamespace(validator_bond=50),
+        terms=SimpleNamespace(validator_bond=50, params_hash=params.compute_hash()),
         environment="spec",
         load_environment=load_environment,
     )
@@ -54,6 +54,8 @@ def test_build__tools__are_the_pools_and_blame_no_input_for_one_slow_child(tmp_p
     assert ctx.tools.decode(b"file") == b"[]"
     assert ctx.tools.grade(b"order") == [1.0]
     assert (decoder.attempts, grader.attempts) == ([2], [2])
+    assert (ctx.venue.chain_id, ctx.venue.court, ctx.venue.pool) == (DOMAIN.chain_id, DOMAIN.contract, 1)
+    assert (ctx.venue.params_hash, ctx.venue.engine.batch) == (make_model_params().compute_hash(), 32)
 
 
 def test_build__library_of_another_version__does_not_judge(tmp_path):

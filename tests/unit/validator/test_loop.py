@@ -14,6 +14,7 @@ from covey import devnet
 from covey.errors import ProtocolError, TransientError
 from covey.model.tiny import tiny_folder
 from covey.protocol import messages, wire
+from covey.protocol.ids import PoolId
 from covey.protocol.verdict import Decision, Reason
 from covey.runtime import Outcome
 from tests.fakes.coordinator import FakeJudging
@@ -22,12 +23,20 @@ from tests.fakes.tools import DOMAIN, MANIFEST, Work, Worker, make_model_params
 from validator import loop
 from validator.app import Context
 from validator.checks import Tools
+from validator.evidence import Venue, describe_engine
 from validator.pending import Pending
 from validator.replay import measure
 
 pytestmark = pytest.mark.unit
 URL = "http://coordinator/file"
 VALIDATOR = devnet.derive_wallet("test", "validator-0")
+VENUE = Venue(
+    chain_id=DOMAIN.chain_id,
+    court=DOMAIN.contract,
+    pool=PoolId(1),
+    params_hash=make_hash("params"),
+    engine=describe_engine("hf", dtype="float32", batch=32),
+)
 
 
 @pytest.fixture
@@ -54,6 +63,7 @@ def start(judging: FakeJudging, tools: Tools, tmp_path: Path) -> Callable[..., C
             "config": SimpleNamespace(wait_seconds=0.1, verdict_seconds=60),
             "network": network,
             "tools": tools,
+            "venue": VENUE,
             "pending": Pending(tmp_path / "pending"),
             "outbox": None,
             "sender": None,
@@ -168,9 +178,11 @@ async def test_cycle__cheat__is_committed_with_its_reason_and_evidence(start, ju
     await loop.cycle(ctx)
     request = ctx.pending.find(3)
     assert (request.verdict.outcome, request.verdict.reason) == (Decision.REJECT, Reason.LOGPROB)
-    assert request.evidence["deviation"] == pytest.approx(1.0, abs=1e-3)
-    canonical = json.dumps(request.evidence, sort_keys=True, separators=(",", ":")).encode()
-    assert request.verdict.evidence_hash == "0x" + hashlib.sha256(canonical).hexdigest()
+    shown = json.loads(request.evidence)
+    assert shown["details"]["deviation"] == pytest.approx(1.0, abs=1e-3)
+    assert (shown["decision"], shown["reason"], shown["full"]) == (2, 6, True)
+    assert shown["receipt"]["work_key"] == cheat.receipt.work_key
+    assert request.verdict.evidence_hash == "0x" + hashlib.sha256(request.evidence.encode()).hexdigest()
 
 
 def test_pending__several__are_kept_apart(tmp_path: Path):
@@ -182,7 +194,7 @@ def test_pending__several__are_kept_apart(tmp_path: Path):
     )  # fmt: skip
     made = [
         wire.RevealRequest(
-            judgement=i, verdict=verdict, signature="0x" + "1b" * 65, salt=make_hash(f"{i}"), evidence={"a": 1e-9 * i}
+            judgement=i, verdict=verdict, signature="0x" + "1b" * 65, salt=make_hash(f"{i}"), evidence=f"{i}"
         )
         for i in (1, 12)
     ]
@@ -201,7 +213,7 @@ def test_replay__distances__are_those_of_the_worst_token(worker: Worker, honest:
     honest_one, moved_one = measure([row, moved], tools.engine, tools.params)
     assert honest_one.logprob_max < 1e-4
     assert moved_one.logprob_max == pytest.approx(0.5, abs=1e-4)
-    assert moved_one.logprob_sum - honest_one.logprob_sum == pytest.approx(0.5, abs=1e-4)
+    assert moved_one.deviations.sum() - honest_one.deviations.sum() == pytest.approx(0.5, abs=1e-4)
     assert (honest_one.tokens, len(honest_one.windows)) == (len(row.tokens), 1)
     assert honest_one.windows[0].sign_exponent_mismatches == 0
     with pytest.raises(ProtocolError):

@@ -1,0 +1,93 @@
+"""Whoever doubts a verdict judges again: `covey validator audit` as a process of its own, beside a network."""
+
+import asyncio
+import json
+import subprocess
+import sys
+
+import pytest
+
+from covey import cheats
+from covey.demo.cast import DemoOptions
+from covey.protocol import canonical
+from covey.protocol.evidence import Bundle, get_key
+from covey.protocol.status import SubmissionState
+from covey.protocol.verdict import Decision, Reason
+from tests.e2e.test_walk import judge, list_submissions, publish_and_plan, work
+from tests.e2e.walking import Walk, open_walk
+
+pytestmark = [pytest.mark.e2e]
+
+
+async def audit(walk: Walk, name: str, storage: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """In a process that knows nothing of the coordinator but where its objects are."""
+    command = [sys.executable, "-m", "covey", "validator", "audit", name, "--storage", storage]
+    command += ["--deployment", str(walk.stage.cast.deployment), "--pool", "1"]
+    return await asyncio.to_thread(
+        subprocess.run, [*command, *options], capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def rewrite(data: bytes, **changes: object) -> bytes:
+    return canonical.to_bytes(json.loads(data) | changes)
+
+
+async def test_audit__rejected_cheat__anybody_finds_the_same_verdict(tmp_path):
+    options = DemoOptions(steps=1, workers=1, cheats=0, max_staleness=0)
+    async with open_walk(tmp_path / "net", options, cheat=cheats.get_cheat("quantized")) as walk:
+        await publish_and_plan(walk)
+        await work(walk)
+        await judge(walk)
+        (row,) = list_submissions(walk)
+        assert (row.state, row.reason) == (SubmissionState.REJECTED, Reason.PROOF)
+        store, relay = walk.coordinator.config.store, walk.coordinator.config.relays[0]
+        kept, policies = tmp_path / "bundle.json", tmp_path / "policies"
+        kept.write_bytes(walk.coordinator.store.get(get_key(1, row.evidence_hash), max_bytes=1 << 16))
+        bundle = Bundle.from_bytes(kept.read_bytes())
+        assert bundle.receipt.work_key == row.work_key
+        reached = ("--relay", relay, "--policies", str(policies))
+
+        done = await audit(walk, row.evidence_hash, store, *reached, "--json")
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+        told = json.loads(done.stdout)
+        assert told["agrees"] is True
+        assert (told["found"]["decision"], told["found"]["reason"], told["found"]["units"]) == ("reject", "proof", 0)
+        assert told["found"]["details"] == told["bundle"]["details"] == dict(bundle.details)
+        assert len(told["rollouts"]) == 4 * 8
+        accused = (bundle.details["group"], bundle.details["sibling"])
+        (worst,) = [r for r in told["rollouts"] if (r["group"], r["sibling"]) == accused]
+        assert worst["exponent"] >= bundle.details["exponent"] > 3
+
+        done = await audit(walk, str(kept), store, "--policies", str(policies))  # a table, and the policy from disk
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+        assert "the same verdict" in done.stdout
+        assert "10 of 32 rollouts" in done.stdout
+
+        lie = tmp_path / "lie.json"  # a validator that accepted: well formed, and false
+        lie.write_bytes(rewrite(kept.read_bytes(), decision=Decision.ACCEPT, reason=0, units=row.receipt_units))
+        done = await audit(walk, str(lie), store, *reached)
+        assert (done.returncode, done.stderr) == (1, "")
+        assert "ANOTHER VERDICT" in done.stdout
+        receipt = bundle.receipt.model_dump(mode="json")
+        for code, data in {
+            "bad_evidence: this is not": kept.read_bytes()[:-1],
+            "bad_evidence: hash of the parameters": rewrite(kept.read_bytes(), params_hash="0x" + "12" * 32),
+            "bad_evidence: manifest hash": rewrite(kept.read_bytes(), manifest_hash="0x" + "12" * 32),
+            "bad_evidence: chain": rewrite(kept.read_bytes(), chain_id=1),
+            "bad_signature": rewrite(kept.read_bytes(), receipt=receipt | {"units": 1}),
+        }.items():
+            lie.write_bytes(data)
+            done = await audit(walk, str(lie), store, *reached)
+            assert done.returncode == 1
+            assert done.stderr.startswith(f"covey: {code}"), done.stderr
+            assert done.stdout == ""
+
+        url = walk.coordinator.config.base_url  # by the public routes: the file is private until its epoch closes
+        done = await audit(walk, row.evidence_hash, url, *reached)
+        assert done.returncode == 1
+        assert done.stderr.startswith("covey: not_public: nothing public is named submissions/")
+        walk.stage.command("pool", "end", key="operator")
+        await walk.follow()
+        await walk.until(lambda: walk.stage.contracts.ledger.epochs_of(1) == 1, walk.run_jobs, walk.follow)
+        done = await audit(walk, row.evidence_hash, url, *reached, "--json")
+        assert (done.returncode, json.loads(done.stdout)["agrees"]) == (0, True)

@@ -1,0 +1,159 @@
+"""The bundle of a judgement: canonical, bounded, named by its hash; what is not one is refused, whatever it is."""
+
+import hashlib
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from covey.errors import ProtocolError
+from covey.protocol.evidence import Bundle, EngineFacts, get_key, require_object
+from covey.protocol.verdict import Decision, Reason
+from covey.protocol.wire import MAX_EVIDENCE_BYTES, ReceiptBody
+from tests.fakes.pool import make_address, make_hash
+
+pytestmark = pytest.mark.unit
+RECEIPT = ReceiptBody(
+    pool=1, task=7, lease=9, node=make_address("node"), contributor=make_address("contributor"), policy_version=0,
+    work_key=make_hash("work"), groups=2, units=40, deadline=1000,
+)  # fmt: skip
+
+
+def make_bundle(**changes: object) -> Bundle:
+    values = {
+        "chain_id": 31337,
+        "court": make_address("court"),
+        "pool": 1,
+        "params_hash": make_hash("params"),
+        "receipt": RECEIPT,
+        "signature": "0x" + "1b" * 65,
+        "manifest_hash": make_hash("manifest"),
+        "full": True,
+        "decision": Decision.REJECT,
+        "reason": Reason.PROOF,
+        "units": 0,
+        "details": {"group": 1, "mantissa_mean": 0.5, "what": "é"},
+        "engine": EngineFacts(name="hf", dtype="float32", batch=32, versions={"covey": "0.1", "torch": "2.13.0+cpu"}),
+    }
+    return Bundle(**(values | changes))
+
+
+DATA = make_bundle().to_bytes()
+
+
+def refuse(data: bytes) -> str:
+    with pytest.raises(ProtocolError) as caught:
+        Bundle.from_bytes(data)
+    return caught.value.code
+
+
+def test_bundle__bytes__are_sorted_json_and_their_hash_is_the_name():
+    values = json.loads(DATA)
+    assert json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode() == DATA
+    assert (values["decision"], values["reason"], values["receipt"]["task"]) == (2, 5, 7)
+    assert make_bundle().compute_hash() == "0x" + hashlib.sha256(DATA).hexdigest()
+    assert get_key(3, "0xab") == "evidence/3/0xab.json"
+
+
+@given(
+    st.dictionaries(
+        st.from_regex(r"[a-z][a-z0-9_]{0,47}", fullmatch=True),
+        st.integers(-(2**63), 2**63 - 1)
+        | st.floats(allow_nan=False, allow_infinity=False)
+        | st.text(st.characters(codec="utf-8"), max_size=200),
+        max_size=32,
+    ),
+    st.sampled_from(Reason),
+    st.integers(0, 2**63 - 1),
+)
+def test_bundle__any_details__come_back_the_same(details, reason, units):
+    bundle = make_bundle(details=details, reason=reason, units=units)
+    again = Bundle.from_bytes(bundle.to_bytes())
+    assert again == bundle
+    assert {name: type(value) for name, value in again.details.items()} == {k: type(v) for k, v in details.items()}
+
+
+def test_bundle__largest_details__fit():
+    details = {f"a{i:02}".ljust(48, "x"): "\x00" * 200 for i in range(32)}
+    bundle = make_bundle(details=details)
+    assert Bundle.from_bytes(bundle.to_bytes()) == bundle
+    with pytest.raises(ValueError, match="32"):
+        make_bundle(details=details | {"one": 1})
+
+
+@settings(max_examples=400)
+@given(st.data())
+def test_from_bytes__mutated__is_refused_or_has_a_name_of_its_own(data):
+    """Bits flipped, pieces cut, doubled and put elsewhere."""
+    mutated = bytearray(DATA)
+    for _ in range(data.draw(st.integers(1, 4))):
+        at, size = data.draw(st.integers(0, len(mutated))), data.draw(st.integers(0, 40))
+        piece = data.draw(
+            st.binary(max_size=8) | st.sampled_from([b'"', b"{", b"[", b"1", b"-0", b"1e5", b"null", b" "])
+        )
+        mutated[at : at + size] = piece
+    try:
+        bundle = Bundle.from_bytes(bytes(mutated))
+    except ProtocolError:
+        assert refuse(bytes(mutated)) == "bad_evidence"
+    else:
+        assert bundle.to_bytes() == mutated
+        assert bundle.compute_hash() == "0x" + hashlib.sha256(mutated).hexdigest()
+
+
+@settings(max_examples=200)
+@given(st.binary(max_size=300) | st.text(max_size=100).map(str.encode))
+def test_from_bytes__noise__is_refused(data):
+    assert refuse(data) == "bad_evidence"
+
+
+def change(**changes: object) -> bytes:
+    values = json.loads(DATA)
+    for name, value in changes.items():
+        values[name] = value
+    return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b" " + DATA,
+        DATA + b"\n",
+        DATA.replace(b'"units":0', b'"units":0,"units":0'),
+        DATA.replace(b'"units":0', b'"units":0.0'),
+        DATA.replace(b'"units":0', b'"units":"0"'),
+        DATA.replace(b'"task":7', b'"task":"7"'),
+        DATA.replace("é".encode(), b"\\u00e9"),
+        DATA.replace(b'"mantissa_mean":0.5', b'"mantissa_mean":NaN'),
+        DATA.replace(b'"mantissa_mean":0.5', b'"mantissa_mean":1e999'),
+        DATA.replace(b'"mantissa_mean":0.5', b'"mantissa_mean":0.50'),
+        DATA.replace(b'"mantissa_mean":0.5', b'"mantissa_mean":true'),
+        DATA.replace(b'"mantissa_mean":0.5', b'"mantissa_mean":' + b"9" * 5000),
+        DATA.replace(b'"mantissa_mean":0.5', b'"mantissa_mean":' + b"[" * 5000),
+        DATA.replace("é".encode(), b"\xff"),
+        change(version=2),
+        change(decision=4),
+        change(reason=200),
+        change(extra=1),
+        change(court="0x12"),
+        change(details={"Upper": 1}),
+        change(details={"what": "x" * 201}),
+        change(receipt=None),
+        change(details={"what": "x" * MAX_EVIDENCE_BYTES}),
+        b"{}",
+        b"[]",
+        b"",
+    ],
+    ids=range(26),
+)
+def test_from_bytes__another_spelling_or_content__is_refused(data):
+    assert data != DATA
+    assert refuse(data) == "bad_evidence"
+
+
+def test_require_object__what_a_later_version_may_be__passes():
+    require_object(change(version=2, more=[1, {"a": None}]))
+    for data in (b"[]", b'"x"', b"{", b'{"a":Infinity}', b"\xff", b"[" * 60_000):
+        with pytest.raises(ProtocolError, match="bad_evidence"):
+            require_object(data)

@@ -1,0 +1,172 @@
+"""What a validator writes down, and what an audit makes of it before it asks chain, store and relays."""
+
+import asyncio
+import dataclasses
+import math
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from covey.cli.audit import describe, find_worst, show
+from covey.errors import CoveyError
+from covey.protocol import wire
+from covey.protocol.evidence import Bundle
+from covey.protocol.ids import PoolId
+from covey.protocol.thresholds import Thresholds
+from covey.protocol.verdict import Judgement, Reason
+from covey.toploc.proofs import Distances
+from tests.fakes.pool import make_hash
+from tests.fakes.tools import DOMAIN, MANIFEST, Work, Worker, build_claim
+from validator import audit, service
+from validator.audit import Report, Row
+from validator.checks import Tools
+from validator.config import AuditConfig
+from validator.evidence import Venue, build_bundle, describe_engine
+from validator.replay import RolloutDistances
+
+pytestmark = pytest.mark.unit
+VENUE = Venue(
+    chain_id=DOMAIN.chain_id,
+    court=DOMAIN.contract,
+    pool=PoolId(1),
+    params_hash=make_hash("params"),
+    engine=describe_engine("hf", dtype="float32", batch=16),
+)
+LIMITS = Thresholds(exponent_max=4, mantissa_mean_max=0.02, margin_max=1e-4, logprob_max=1e-3)
+QUIET = Row(group=0, sibling=0, tokens=5, exponent=0, mantissa_mean=0.0, margin=0.0, logprob=0.0)
+
+
+def make_order(work: Work, worker: Worker) -> wire.JudgeOrder:
+    return wire.JudgeOrder(
+        judgement=3,
+        receipt=wire.ReceiptBody.of(work.receipt),
+        signature=worker.sign(work),
+        url="http://coordinator/file",
+        manifest_hash=MANIFEST,
+        full=True,
+    )
+
+
+def make_report(work: Work, worker: Worker, judgement: Judgement, found: Judgement, *rows: Row) -> Report:
+    bundle = build_bundle(judgement, make_order(work, worker), VENUE)
+    return Report(
+        evidence_hash=bundle.compute_hash(), bundle=bundle, found=found, engine=VENUE.engine, limits=LIMITS, rows=rows
+    )
+
+
+def test_build_bundle__judgement__holds_what_a_judge_needs(worker: Worker, honest: Work):
+    order = make_order(honest, worker)
+    bundle = build_bundle(Judgement.reject(Reason.PROOF, window=3, exponent=40), order, VENUE)
+    assert (bundle.receipt.to_message(), bundle.signature) == (honest.receipt, order.signature)
+    assert (bundle.manifest_hash, bundle.full, bundle.court) == (MANIFEST, True, DOMAIN.contract)
+    assert (bundle.reason, bundle.units, dict(bundle.details)) == (Reason.PROOF, 0, {"window": 3, "exponent": 40})
+    assert bundle.engine.versions["torch"] == metadata.version("torch")
+    assert Bundle.from_bytes(bundle.to_bytes()) == bundle
+
+
+def test_build_bundle__text_of_a_stranger__is_cut_and_made_utf8(worker: Worker, honest: Work):
+    judgement = Judgement.reject(Reason.SCHEMA, what="\udc80" + "x" * 10_000)
+    bundle = build_bundle(judgement, make_order(honest, worker), VENUE)
+    assert bundle.details["what"] == "?" + "x" * 199
+
+
+def test_build_rows__judged__are_the_worst_of_each_rollout(worker: Worker, honest: Work, tools: Tools):
+    claim = build_claim(honest, worker.sign(honest))
+    assert audit.build_rows(claim) == ()
+    service.judge(claim, tools, full=True)
+    rows = audit.build_rows(claim)
+    assert [(row.group, row.sibling, row.tokens) for row in rows] == [
+        (r.group, r.sibling, len(r.tokens)) for r in honest.rollouts
+    ]
+    claim.rollouts = claim.rollouts[:1]
+    claim.distances = [
+        RolloutDistances(
+            windows=tuple(
+                Distances(**{f.name: values.get(f.name, 0) for f in dataclasses.fields(Distances)})
+                for values in (
+                    {"sign_exponent_mismatches": 2, "mantissa_mean": 0.5},
+                    {"sign_exponent_mismatches": 7, "mantissa_mean": 0.25},
+                )
+            ),
+            margins=np.array([0.0, 3.0], np.float32),
+            deviations=np.array([0.125, 0.0]),
+            finished=True,
+        )
+    ]
+    (row,) = audit.build_rows(claim)
+    assert (row.tokens, row.exponent, row.mantissa_mean, row.margin, row.logprob) == (2, 7, 0.5, 3.0, 0.125)
+
+
+def test_find_worst__rows__by_the_largest_share_of_a_limit():
+    rows = tuple(
+        dataclasses.replace(QUIET, sibling=i, **changes)
+        for i, changes in enumerate(
+            [{}, {"exponent": 2}, {"margin": 3e-4}, {"mantissa_mean": math.nan}, {"logprob": 1e-3}, {"exponent": 3}]
+        )
+    )  # shares: 0, 1/2, 3, none, 1, 3/4
+    assert [row.sibling for row in find_worst(rows, LIMITS, 10)] == [3, 2, 4, 5, 1, 0]
+    assert [row.sibling for row in find_worst(rows, LIMITS, 2)] == [3, 2]
+    exact = LIMITS.model_copy(update={"margin_max": 0.0})
+    assert find_worst(rows[:3], exact, 1) == [rows[2]]
+
+
+@pytest.mark.parametrize(
+    ("judgement", "found", "agrees"),
+    [
+        (Judgement.reject(Reason.PROOF, window=1), Judgement.reject(Reason.PROOF, window=2), True),
+        (Judgement.reject(Reason.PROOF), Judgement.reject(Reason.LOGPROB), False),
+        (Judgement.accept(40), Judgement.accept(40), True),
+        (Judgement.accept(40), Judgement.accept(39), False),
+        (Judgement.reject(Reason.PROOF), Judgement.unknown(error="x"), False),
+    ],
+    ids=range(5),
+)
+def test_report__verdicts__agree_in_decision_reason_and_units(worker, honest, capsys, judgement, found, agrees):
+    row = dataclasses.replace(QUIET, margin=math.inf)
+    report = make_report(honest, worker, judgement, found, row)
+    assert report.agrees is agrees
+    described = describe(report)
+    assert described["agrees"] is agrees
+    assert described["rollouts"] == [
+        {"group": 0, "sibling": 0, "tokens": 5, "exponent": 0, "mantissa_mean": 0.0, "margin": None, "logprob": 0.0}
+    ]
+    show(report, show_all=False)
+    assert ("the same verdict" in capsys.readouterr().out) is agrees
+
+
+def test_show__text_of_a_stranger__reaches_no_terminal_as_a_command(worker, honest, capsys):
+    judgement = Judgement.reject(Reason.SCHEMA, what="\x1b]0;x\x07[red]y[/red]")
+    show(make_report(honest, worker, judgement, judgement), show_all=True)
+    printed = capsys.readouterr().out
+    assert "\x1b" not in printed
+    assert "[red]" in printed
+
+
+def read(config: AuditConfig, name: str) -> str:
+    with pytest.raises(CoveyError) as caught:
+        asyncio.run(audit.read_bundle(config, name))
+    return caught.value.code
+
+
+def test_read_bundle__what_cannot_be_read__says_why(tmp_path: Path, worker: Worker, honest: Work):
+    store = tmp_path / "store"
+    config = AuditConfig(deployment=tmp_path / "d.json", storage=f"file://{store}", pool=1)
+    digest = make_hash("bundle")
+    assert read(config, str(tmp_path / "absent.json")) == "no_bundle"
+    assert read(config, str(tmp_path)) == "no_bundle"
+    assert read(config, "0x12") == "bad_hash"
+    assert read(config.model_copy(update={"pool": None}), digest) == "no_pool"
+    assert read(config, digest) == "bad_store"
+    assert not store.exists(), "reading makes no folder"
+    (store / "evidence/1").mkdir(parents=True)
+    assert read(config, digest) == "missing"
+    path = store / f"evidence/1/{digest}.json"
+    path.write_bytes(b"{}")
+    assert read(config, digest) == "digest_mismatch"
+    path.write_bytes(b"x" * 65_537)
+    assert read(config, digest) == "oversized"
+    assert asyncio.run(audit.read_bundle(config, str(path))) == b"x" * 65_537  # and no more of an endless file
+    path.write_bytes(b"x" * 99_999)
+    assert len(asyncio.run(audit.read_bundle(config, str(path)))) == 65_537

@@ -1,0 +1,249 @@
+"""Re-runs a judgement from its bundle, for `covey validator audit`: anybody can, without a wallet.
+
+Parameters and manifest hash come from the chain, bundle and file from a store, the policy from relays; each is checked
+by its hash, and the coordinator is believed in nothing.
+"""
+
+import asyncio
+import re
+import tempfile
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from covey.chain.client import ChainClient
+from covey.chain.contracts import Contracts
+from covey.chain.deployment import Deployment
+from covey.chain.history import History
+from covey.client import CoordinatorClient
+from covey.engines.build import build_engine
+from covey.errors import OperatorError, ProtocolError
+from covey.grading import build_grader
+from covey.network import get_spec, load_environment
+from covey.protocol import canonical, messages
+from covey.protocol.evidence import Bundle, EngineFacts, get_key
+from covey.protocol.ids import Hash, PoolId, is_hash
+from covey.protocol.messages import Domain
+from covey.protocol.params import PoolParams
+from covey.protocol.thresholds import Thresholds
+from covey.protocol.verdict import Judgement, Reason
+from covey.protocol.wire import MAX_EVIDENCE_BYTES
+from covey.sandbox import ATTEMPTS
+from covey.shardcast.client import ShardClient, get_policy_folder
+from covey.storage import LinkSigner, ObjectStore
+from validator import service
+from validator.app import build_sandboxes
+from validator.checks import Claim, Tools
+from validator.config import AuditConfig
+from validator.evidence import describe_engine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Distances of one rollout, the worst of its windows and tokens."""
+
+    group: int
+    sibling: int
+    tokens: int
+    exponent: int
+    mantissa_mean: float
+    margin: float
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a bundle says and what was found here."""
+
+    evidence_hash: Hash
+    bundle: Bundle
+    found: Judgement
+    engine: EngineFacts
+    """Of this run."""
+    limits: Thresholds
+    """For single windows and tokens, from the pool's parameters."""
+    rows: tuple[Row, ...]
+    """In the order of the file; none where the replay did not run."""
+
+    @property
+    def agrees(self) -> bool:
+        """Whether decision, reason and units are the same."""
+        bundle, found = self.bundle, self.found
+        return (bundle.decision, bundle.reason, bundle.units) == (found.decision, found.reason, found.units)
+
+
+def run(config: AuditConfig, name: str) -> Report:
+    """Judge again what `name` is the bundle of, a file or a hash; raise CoveyError for what cannot be audited."""
+    return asyncio.run(_run(config, name))
+
+
+async def _run(config: AuditConfig, name: str) -> Report:
+    deployment = Deployment.load(config.deployment)
+    chain = ChainClient(config.rpc_url or deployment.rpc_url)
+    contracts = Contracts(chain, deployment)
+    if chain.chain_id() != deployment.chain_id:
+        raise OperatorError(
+            "wrong_chain",
+            f"{chain.rpc_url} is chain {chain.chain_id()}, the deployment is on {deployment.chain_id}",
+            fix="Correct --rpc or --deployment",
+        )
+    bundle = Bundle.from_bytes(await read_bundle(config, name))
+    if config.pool is not None and config.pool != bundle.pool:
+        raise ProtocolError("bad_evidence", f"the bundle is about pool {bundle.pool}, not {config.pool}")
+    params = read_params(History(client=chain, contracts=contracts), PoolId(bundle.pool))
+    require_true(bundle, contracts, params)
+    file = await read_file(config, bundle, params)
+    with tempfile.TemporaryDirectory(prefix="covey-audit-") as draft:
+        folder = await fetch_policy(config, bundle, config.policies or Path(draft))
+        return await asyncio.to_thread(judge, config, bundle, params, file=file, policy=folder)
+
+
+async def read_bundle(config: AuditConfig, name: str) -> bytes:
+    """The bytes of a bundle: a file's, or the store's under a hash, which they must have."""
+    if not re.fullmatch("0x[0-9a-fA-F]*", name):
+        return _read_local(Path(name))
+    if not is_hash(name):
+        raise OperatorError("bad_hash", f"{name} is no hash", fix="Name 0x and 64 lower-case digits, or a file")
+    if config.pool is None:
+        raise OperatorError("no_pool", "a hash does not say whose bundle it is", fix="Name the pool with --pool")
+    data = await read_object(config.storage, get_key(config.pool, name), max_bytes=MAX_EVIDENCE_BYTES)
+    if canonical.sha256(data) != name:
+        raise ProtocolError("digest_mismatch", f"the bundle in the store does not have the hash {name}")
+    return data
+
+
+def _read_local(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_EVIDENCE_BYTES + 1)
+    except OSError as error:
+        raise OperatorError(
+            "no_bundle", f"{path} cannot be read: {error.strerror}", fix="Name a bundle's file or its hash"
+        ) from error
+
+
+def read_params(history: History, pool: PoolId) -> PoolParams:
+    """The pool's parameters, as its event tells them and its terms' hash proves them."""
+    terms = history.contracts.pools.get_terms(pool)
+    text = history.find_params(pool)
+    if text is None:
+        raise OperatorError(
+            "unknown_pool",
+            f"no event tells of pool {pool}",
+            fix="Correct start_block, or name a node that keeps all logs",
+        )
+    return PoolParams.from_text(text, terms.params_hash)
+
+
+def require_true(bundle: Bundle, contracts: Contracts, params: PoolParams) -> None:
+    """Raise ProtocolError unless the bundle is about this court's pool, its parameters, its policy and a receipt that
+    its node signed."""
+    deployment, receipt = contracts.deployment, bundle.receipt.to_message()
+    terms = contracts.pools.get_terms(PoolId(bundle.pool))
+    told = {
+        "chain": (bundle.chain_id, deployment.chain_id),
+        "court": (bundle.court, deployment.slashing_court),
+        "pool of the receipt": (receipt.pool, bundle.pool),
+        "hash of the parameters": (bundle.params_hash, terms.params_hash),
+        "manifest hash": (bundle.manifest_hash, contracts.policies.policy_of(receipt.pool, receipt.policy_version)),
+    }
+    for what, (claimed, true) in told.items():
+        if claimed != true:
+            raise ProtocolError("bad_evidence", f"{what}: the bundle says {claimed}, it is {true}")
+    domain = Domain(chain_id=deployment.chain_id, contract=deployment.slashing_court)
+    if bundle.reason is not Reason.MALFORMED:  # a receipt without its node's signature is judged malformed
+        messages.require_signer(receipt, domain, bundle.signature, receipt.node)
+
+
+async def read_file(config: AuditConfig, bundle: Bundle, params: PoolParams) -> bytes:
+    """The file that the receipt names."""
+    receipt = bundle.receipt
+    key = f"submissions/{bundle.pool}/{receipt.task}-{receipt.lease}/{receipt.work_key}.parquet"
+    file = await read_object(config.storage, key, max_bytes=params.max_submission_bytes)
+    if canonical.sha256(file) != receipt.work_key:
+        raise ProtocolError("digest_mismatch", "the file in the store does not have the receipt's hash")
+    return file
+
+
+async def read_object(storage: str, key: str, *, max_bytes: int) -> bytes:
+    """An object of the coordinator's public routes, or of a store; at most `max_bytes`."""
+    parts = urlsplit(storage)
+    if parts.scheme in ("http", "https"):
+        async with CoordinatorClient(storage, None, chain_id=0) as client:
+            return await client.get_public(key, max_bytes=max_bytes)
+    if parts.scheme == "file" and not Path(parts.path).is_dir():
+        raise OperatorError("bad_store", f"{parts.path} is no folder", fix="Correct --storage")
+    store = ObjectStore.open(storage, LinkSigner(secret=b"", base_url=""))
+    return await asyncio.to_thread(store.get, key, max_bytes=max_bytes)
+
+
+async def fetch_policy(config: AuditConfig, bundle: Bundle, root: Path) -> Path:
+    """The folder of the claimed policy; what `root` does not hold comes from relays, every shard checked."""
+    version, manifest_hash = bundle.receipt.policy_version, bundle.manifest_hash
+    folder = get_policy_folder(root, version, manifest_hash)
+    if folder.exists():
+        return folder
+    if not config.relays:
+        raise OperatorError(
+            "no_policy", f"policy {version} is not at hand", fix="Name relays with --relay, or a folder with --policies"
+        )
+    client = ShardClient(config.relays)
+    try:
+        return await client.fetch(pool=bundle.pool, step=version, manifest_hash=manifest_hash, folder=folder)
+    finally:
+        await client.close()
+
+
+def judge(config: AuditConfig, bundle: Bundle, params: PoolParams, *, file: bytes, policy: Path) -> Report:
+    """The validator's own checks on an engine of this machine, with its batches: their shape moves the last bits."""
+    wanted = params.verification.validator_engine
+    name, dtype = config.engine or ("hf" if wanted == "any" else wanted), config.dtype or params.model.compute_dtype
+    batch = bundle.engine.batch
+    engine = build_engine(name, dtype=dtype, batch=batch, device=config.device, threads=config.threads)
+    engine.load_policy(policy, bundle.receipt.policy_version)
+    decoder, grader = build_sandboxes(config)
+    with closing(decoder), closing(grader):
+        tools = Tools(
+            params=params,
+            domain=Domain(chain_id=bundle.chain_id, contract=bundle.court),
+            engine=engine,
+            environment=load_environment(params),
+            spec=get_spec(params),
+            decode=partial(decoder.call, attempts=ATTEMPTS),
+            grade=build_grader(grader),
+        )
+        claim = Claim(
+            receipt=bundle.receipt.to_message(),
+            signature=bundle.signature,
+            manifest_hash=bundle.manifest_hash,
+            file=file,
+        )
+        found = service.judge(claim, tools, full=bundle.full)
+    return Report(
+        evidence_hash=bundle.compute_hash(),
+        bundle=bundle,
+        found=found,
+        engine=describe_engine(name, dtype=dtype, batch=batch),
+        limits=params.verification.thresholds,
+        rows=build_rows(claim),
+    )
+
+
+def build_rows(claim: Claim) -> tuple[Row, ...]:
+    """The distances that the replay measured."""
+    if not claim.distances:
+        return ()
+    return tuple(
+        Row(
+            group=rollout.group,
+            sibling=rollout.sibling,
+            tokens=measured.tokens,
+            exponent=max((window.sign_exponent_mismatches for window in measured.windows), default=0),
+            mantissa_mean=max((window.mantissa_mean for window in measured.windows), default=0.0),
+            margin=measured.margin_max,
+            logprob=measured.logprob_max,
+        )
+        for rollout, measured in zip(claim.rollouts, claim.distances, strict=True)
+    )

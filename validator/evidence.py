@@ -1,0 +1,54 @@
+"""What a validator writes down of a judgement, so that anybody can repeat it.  Called by `loop` and by `audit`."""
+
+from dataclasses import dataclass
+from importlib import metadata
+
+from covey.protocol.evidence import MAX_TEXT, Bundle, EngineFacts
+from covey.protocol.ids import Address, Hash, PoolId
+from covey.protocol.verdict import Judgement
+from covey.protocol.wire import JudgeOrder
+
+LIBRARIES = ("covey", "torch", "transformers")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Venue:
+    """Where and with what a validator judges.  Example: chain_id=31337, pool=1, engine=EngineFacts(name="hf", ...)."""
+
+    chain_id: int
+    court: Address
+    pool: PoolId
+    params_hash: Hash
+    engine: EngineFacts
+
+
+def describe_engine(name: str, *, dtype: str, batch: int) -> EngineFacts:
+    """The engine's facts; versions are those that are installed, read without importing anything."""
+    return EngineFacts(
+        name=name, dtype=dtype, batch=batch, versions={each: metadata.version(each) for each in LIBRARIES}
+    )
+
+
+def build_bundle(judgement: Judgement, order: JudgeOrder, venue: Venue) -> Bundle:
+    """The evidence of a judgement; texts that a stranger may have had a hand in are cut."""
+    return Bundle(
+        chain_id=venue.chain_id,
+        court=venue.court,
+        pool=venue.pool,
+        params_hash=venue.params_hash,
+        receipt=order.receipt,
+        signature=order.signature,
+        manifest_hash=order.manifest_hash,
+        full=order.full,
+        decision=judgement.decision,
+        reason=judgement.reason,
+        units=judgement.units,
+        details={name: _cut(value) for name, value in judgement.details.items()},
+        engine=venue.engine,
+    )
+
+
+def _cut(value: float | int | str) -> float | int | str:
+    if not isinstance(value, str):
+        return value
+    return value.encode("utf-8", "replace").decode()[:MAX_TEXT]
