@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from covey.cli import chain, offices, roles, tools
+from covey.cli import audit, calibration, chain, offices, roles, tools
 from covey.errors import CoveyError
 
 app = typer.Typer(
@@ -50,6 +50,8 @@ app.add_typer(roles.validator, name="validator")
 app.add_typer(roles.trainer, name="trainer")
 app.add_typer(roles.origin, name="origin")
 app.add_typer(roles.relay, name="relay")
+roles.validator.command("audit")(audit.validator_audit)
+roles.validator.command("calibrate")(calibration.validator_calibrate)
 app.command("demo")(tools.demo)
 
 

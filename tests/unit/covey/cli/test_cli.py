@@ -71,6 +71,8 @@ def test_commands__are_those_of_the_roles_and_tools():
         "worker register",
         "worker remove",
         "validator run",
+        "validator audit",
+        "validator calibrate",
         "trainer run",
         "origin run",
         "relay run",

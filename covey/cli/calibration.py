@@ -1,0 +1,145 @@
+"""`covey validator calibrate`: thresholds for a pool file, before the pool is created."""
+
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from covey.errors import OperatorError
+
+if TYPE_CHECKING:
+    from tomlkit import TOMLDocument
+
+    from covey.engines.base import Engine
+    from covey.protocol.params import PoolParams
+
+Mode = Literal["calibrated", "exact"]
+Dtype = Literal["float32", "bfloat16"]
+
+
+def validator_calibrate(
+    pool_file: Annotated[Path, typer.Argument(help="TOML file of the pool to be; its [params] say what is generated.")],
+    model: Annotated[str, typer.Option(help="Name or folder of the model that the pool starts from.")],
+    dtype: Annotated[Dtype, typer.Option(help="Number format of both sides.")] = "bfloat16",
+    mode: Annotated[Mode, typer.Option(help="exact wants replays that are equal bit for bit.")] = "calibrated",
+    worker_engine: Annotated[str, typer.Option(help="Engine that generates.")] = "hf",
+    validator_engine: Annotated[str, typer.Option(help="Engine that replays.")] = "hf",
+    worker_batch: Annotated[int, typer.Option(min=1, help="Completions generated together.")] = 64,
+    validator_batch: Annotated[int, typer.Option(min=1, help="Completions replayed together.")] = 32,
+    submissions: Annotated[int, typer.Option(min=4, max=100_000, help="Honest submissions to learn from.")] = 32,
+    false_reject_rate: Annotated[
+        float, typer.Option(min=1e-12, max=0.01, help="Of each sum over an honest submission.")
+    ] = 1e-6,
+    previous: Annotated[
+        str | None, typer.Option(help="Name or folder of an earlier policy, whose proofs must not pass.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Prompts and seeds follow from it.")] = 0,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of torch.")] = 1,
+    device: Annotated[str, typer.Option(help="Of both engines.")] = "cpu",
+    write: Annotated[bool, typer.Option("--write", help="Put the thresholds into the pool file.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Collect honest distances, propose thresholds, try every built-in forgery on them.
+
+    They hold for one model, number format and pair of engines.  Without --write the file stays as it is.
+    """
+    from rich.progress import Progress
+
+    from covey.engines.build import build_engine
+    from covey.environments import registry
+    from covey.environments.base import EnvironmentSpec
+    from validator.calibration import calibrate
+
+    document = _read(pool_file)
+    pair = {"worker_engine": worker_engine, "validator_engine": validator_engine}
+    params = _build_params(pool_file, document, dtype, {"mode": mode, **pair})
+    environment = registry.load(EnvironmentSpec(kind=params.environment.kind, options=params.environment.options))
+
+    def build(name: str, batch: int, source: str) -> "Engine":
+        engine = build_engine(name, dtype=dtype, batch=batch, device=device, threads=threads)
+        _load(engine, source)
+        return engine
+
+    with Progress(transient=True, disable=as_json) as progress:
+        bar = progress.add_task("honest submissions", total=submissions + submissions // 2)
+        result = calibrate(
+            params,
+            environment,
+            build(worker_engine, worker_batch, model),
+            build(validator_engine, validator_batch, model),
+            submissions=submissions,
+            false_reject_rate=false_reject_rate,
+            seed=seed,
+            previous=None if previous is None else build(worker_engine, worker_batch, previous),
+            on_progress=lambda done: progress.update(bar, completed=done),
+        )
+    chosen = result.verification.model_dump(mode="json", include={"mode", *pair, "thresholds"}, exclude_none=True)
+    if write:
+        _write(pool_file, document, dtype, chosen)
+    if as_json:
+        summary = {name: getattr(result, name) for name in ("submissions", "windows", "tokens", "is_identical")}
+        typer.echo(json.dumps(summary | {"forgeries": dict(result.forgeries), "verification": chosen}, indent=2))
+        return
+    typer.echo(f"{result.submissions} honest submissions, {result.windows} windows, {result.tokens} tokens")
+    typer.echo("equal bit for bit: " + ("yes, the exact mode is open" if result.is_identical else "no"))
+    typer.echo("no forgery passes: " + ", ".join(f"{name} (n = {n})" for name, n in result.forgeries.items()))
+    typer.echo(f"written to {pool_file}" if write else _to_toml(dtype, chosen))
+
+
+def _load(engine: "Engine", source: str) -> None:
+    """Load a model as the trainer would publish it: bfloat16 weights, whatever its own file holds."""
+    from covey.model.files import load_model, load_tokenizer, save_policy
+
+    with TemporaryDirectory(prefix="covey-calibrate-") as folder:
+        save_policy(load_model(source, "float32"), load_tokenizer(source), Path(folder), "bfloat16")
+        engine.load_policy(Path(folder), 0)
+
+
+def _read(file: Path) -> "TOMLDocument":
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
+    try:
+        return tomlkit.parse(file.read_text())
+    except OSError as error:
+        raise OperatorError("no_pool_file", f"{file} cannot be read", fix="Name an existing TOML file") from error
+    except TOMLKitError as error:
+        raise OperatorError("bad_pool_file", f"{file} is no TOML: {error}", fix=f"Correct {file}") from error
+
+
+def _build_params(file: Path, document: "TOMLDocument", dtype: str, changes: dict[str, Any]) -> "PoolParams":
+    """The file's [params] with the number format, mode and engines that are asked for."""
+    from pydantic import ValidationError
+
+    from covey.protocol.params import PoolParams
+
+    try:
+        values = document.unwrap()["params"]
+        values["model"] = values.get("model", {}) | {"compute_dtype": dtype}
+        values["verification"] = values.get("verification", {}) | changes
+        return PoolParams.model_validate(values)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise OperatorError("bad_pool_file", f"{file} has no table [params]", fix="Add it") from error
+    except ValidationError as error:
+        told = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise OperatorError("bad_pool_file", f"[params] of {file} is wrong: {told}", fix=f"Correct {file}") from error
+
+
+def _write(file: Path, document: "TOMLDocument", dtype: str, chosen: dict[str, Any]) -> None:
+    """Change the file in place: its comments and everything else stay."""
+    import tomlkit
+
+    from covey.files import write_atomically
+
+    params: Any = document["params"]
+    params.setdefault("model", tomlkit.table())["compute_dtype"] = dtype
+    params.setdefault("verification", tomlkit.table()).update(chosen)
+    write_atomically(file, tomlkit.dumps(document).encode())
+
+
+def _to_toml(dtype: str, chosen: dict[str, Any]) -> str:
+    import tomlkit
+
+    return tomlkit.dumps({"params": {"model": {"compute_dtype": dtype}, "verification": chosen}})

@@ -1,0 +1,250 @@
+"""Thresholds from honest work: how far it is from its replay, for one model, number format and pair of engines.
+
+Called by `covey validator calibrate` and by benchmarks.  What it proposes goes into a pool's parameters, fixed at
+creation; thresholds that would let a forgery pass are refused.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey.engines.base import Completion, Engine, Request
+from covey.environments.base import Environment
+from covey.errors import OperatorError
+from covey.model.text import encode_prompt
+from covey.protocol.ids import GroupId
+from covey.protocol.params import PoolParams, VerificationParams
+from covey.protocol.rollout import Rollout
+from covey.protocol.thresholds import Pooled, Thresholds
+from covey.toploc.proofs import Distances, build_many, compare
+from covey.toploc.thresholds import is_within
+from validator.forgeries import FORGERS, Bits
+from validator.limits import collect_items, find_breach
+from validator.replay import RolloutDistances, measure
+
+SINGLE_SLACK = 2.0
+"""A single window or token may be so many times as far as the farthest honest one that was seen: of bfloat16 windows,
+1.25 rejects 4 in 1,000."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One submission of honest work, and how far its replay is from it."""
+
+    rollouts: tuple[Rollout, ...]
+    completions: tuple[Completion, ...]
+    distances: tuple[RolloutDistances, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """What was seen and what follows from it."""
+
+    verification: VerificationParams
+    submissions: int
+    windows: int
+    tokens: int
+    is_identical: bool
+    """Every replay was bit for bit what the worker claimed."""
+    forgeries: Mapping[str, int]
+    """Windows on which each forgery was tried; none passed."""
+
+
+def collect(
+    params: PoolParams, environment: Environment, worker: Engine, validator: Engine, *, count: int, seed: int
+) -> Iterator[Sample]:
+    """Honest submissions of the pool's size, one by one; both engines hold the same policy."""
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        rollouts, completions = _roll_out(params, environment, worker, rng)
+        yield Sample(rollouts=rollouts, completions=completions, distances=tuple(measure(rollouts, validator, params)))
+
+
+def _roll_out(
+    params: PoolParams, environment: Environment, engine: Engine, rng: np.random.Generator
+) -> tuple[tuple[Rollout, ...], tuple[Completion, ...]]:
+    """A task's groups with random seeds; rewards are nobody's concern here."""
+    requests = []
+    for _ in range(params.groups_per_task):
+        text = environment.prompt(int(rng.integers(1 << 62))).text
+        prompt = tuple(encode_prompt(engine.tokenizer, text))
+        for _ in range(params.group_size):
+            seed = int(rng.integers(1 << 63, dtype=np.uint64))
+            requests.append(Request(prompt=prompt, seed=seed, max_tokens=params.model.max_completion_tokens))
+    completions = engine.generate(requests, temperature=params.model.temperature)
+    return build_rollouts(requests, completions, params), tuple(completions)
+
+
+def build_rollouts(
+    requests: Sequence[Request], completions: Sequence[Completion], params: PoolParams
+) -> tuple[Rollout, ...]:
+    """Rows with proofs, in the order of the requests, without rewards."""
+    rules, size = params.verification, params.group_size
+    proven = build_many([each.hidden_bits for each in completions], rules.proof_window, rules.proof_top_k)
+    return tuple(
+        Rollout(
+            group=GroupId(i // size),
+            sibling=i % size,
+            seed=request.seed,
+            prompt=request.prompt,
+            tokens=completion.tokens,
+            logprobs=completion.logprobs,
+            proofs=tuple(proofs),
+            finished=completion.finished,
+            reward=0.0,
+        )
+        for i, (request, completion, proofs) in enumerate(zip(requests, completions, proven, strict=True))
+    )
+
+
+def propose(found: Sequence[Sequence[RolloutDistances]], *, false_reject_rate: float) -> Thresholds:
+    """Limits of single windows and tokens with slack over the farthest seen, limits of sums from mean and variance."""
+    together = [each for distances in found for each in distances]
+    farthest = {name: float(values.max()) for name, _, values in collect_items(together)}
+    defaults = Thresholds()
+    single = {
+        "exponent": max(defaults.exponent_max, math.ceil(SINGLE_SLACK * farthest["exponent"])),
+        "mantissa": max(defaults.mantissa_mean_max, SINGLE_SLACK * farthest["mantissa"]),
+        "lost": 1.0,
+        "margin": max(defaults.margin_max, SINGLE_SLACK * farthest["margin"]),
+        "logprob": max(defaults.logprob_max, SINGLE_SLACK * farthest["logprob"]),
+    }
+    return Thresholds(
+        exponent_max=int(single["exponent"]),
+        mantissa_mean_max=single["mantissa"],
+        margin_max=single["margin"],
+        logprob_max=single["logprob"],
+        false_reject_rate=false_reject_rate,
+        **{name: _pool(name, limit, together) for name, limit in single.items()},
+    )
+
+
+def _pool(name: str, limit: float, together: Sequence[RolloutDistances]) -> Pooled:
+    """Mean of an item, and the variance of a completion's sum by item: items of one completion are not independent.
+
+    One item at its own limit is added to what was seen: that something was never seen does not make it impossible.
+    """
+    parts = [next(values for found, _, values in collect_items([each]) if found == name) for each in together]
+    sizes = np.array([*map(len, parts), 1])
+    sums = np.array([*(part.sum() for part in parts), limit])
+    mean = float(sums.sum() / sizes.sum())
+    variance = float(((sums - mean * sizes) ** 2).sum() / sizes.sum())
+    return Pooled(mean=mean, variance=variance, largest=max(0.0, limit - mean))
+
+
+def calibrate(
+    params: PoolParams,
+    environment: Environment,
+    worker: Engine,
+    validator: Engine,
+    *,
+    submissions: int,
+    false_reject_rate: float,
+    seed: int = 0,
+    previous: Engine | None = None,
+    on_progress: Callable[[int], None] = lambda done: None,
+) -> Calibration:
+    """Thresholds from `submissions` samples, tried on half as many others and on every forgery.
+
+    `params`: the pool's, with mode, number format and engines as they shall be; its thresholds are replaced.
+    `previous`: an engine with an earlier policy, whose proofs must not pass.
+    Raises OperatorError "exact_impossible", "honest_rejected" or "forgery_passes".
+    """
+    samples: list[Sample] = []
+    for sample in collect(params, environment, worker, validator, count=submissions + submissions // 2, seed=seed):
+        samples.append(sample)
+        on_progress(len(samples))
+    seen, others = samples[:submissions], samples[submissions:]
+    is_identical = all(not values.any() for s in samples for _, _, values in collect_items(s.distances))
+    if params.verification.mode == "exact" and not is_identical:
+        raise OperatorError(
+            "exact_impossible",
+            "replays are not bit for bit what the worker claims",
+            fix="Use one engine build on one class of hardware, or the calibrated mode",
+        )
+    thresholds = propose([s.distances for s in seen], false_reject_rate=false_reject_rate)
+    rules = params.verification.model_copy(update={"thresholds": thresholds})
+    rejected = sum(find_breach(s.distances, rules) is not None for s in others)
+    if rejected:
+        raise OperatorError(
+            "honest_rejected",
+            f"the proposal rejects {rejected} of {len(others)} other honest submissions",
+            fix="Collect more submissions",
+        )
+    return Calibration(
+        verification=rules,
+        submissions=len(samples),
+        windows=sum(len(d.windows) for s in samples for d in s.distances),
+        tokens=sum(d.tokens for s in samples for d in s.distances),
+        is_identical=is_identical,
+        forgeries=try_forgeries(samples, params, thresholds, previous=previous, seed=seed),
+    )
+
+
+def try_forgeries(
+    samples: Sequence[Sample],
+    params: PoolParams,
+    thresholds: Thresholds,
+    *,
+    previous: Engine | None = None,
+    seed: int = 0,
+) -> dict[str, int]:
+    """How many windows each forgery was tried on; raise OperatorError("forgery_passes") for one that passes."""
+    rng, tried = np.random.default_rng(seed), {}
+    for name, passed in count_passes(list_windows(samples, params), thresholds, rng).items():
+        tried[name] = _require_none(name, passed)
+    if previous is not None:
+        passed = [is_within(thresholds, d) for s in samples for d in _prove_with(previous, s, params)]
+        tried["previous"] = _require_none("previous", passed)
+    return tried
+
+
+def list_windows(samples: Sequence[Sample], params: PoolParams) -> list[Bits]:
+    """The honest activations of every window, uint16[rows, hidden]."""
+    step = params.verification.proof_window
+    bits = [completion.hidden_bits for sample in samples for completion in sample.completions]
+    return [each[start : start + step] for each in bits for start in range(0, len(each), step)]
+
+
+def count_passes(windows: Sequence[Bits], thresholds: Thresholds, rng: np.random.Generator) -> dict[str, list[bool]]:
+    """For every forgery: whether it passes on each window, forged from another of the same length."""
+    passed: dict[str, list[bool]] = {name: [] for name in FORGERS}
+    for _, group in groupby(sorted(windows, key=len), key=len):
+        alike: list[NDArray[np.uint16]] = list(group)
+        for i, window in enumerate(alike):
+            earlier = alike[i - 1]
+            if np.array_equal(earlier, window):
+                continue  # an equal window's honest proof is no forgery
+            for name, forge in FORGERS.items():
+                passed[name].append(is_within(thresholds, compare(forge(earlier, rng), window)))
+    return passed
+
+
+def _prove_with(engine: Engine, sample: Sample, params: PoolParams) -> Iterator[Distances]:
+    """Distances of what another policy proves for the same prompts and seeds."""
+    requests = [
+        Request(prompt=row.prompt, seed=row.seed, max_tokens=params.model.max_completion_tokens)
+        for row in sample.rollouts
+    ]
+    completions = engine.generate(requests, temperature=params.model.temperature)
+    rules = params.verification
+    proven = build_many([each.hidden_bits for each in completions], rules.proof_window, rules.proof_top_k)
+    for proofs, honest in zip(proven, sample.completions, strict=True):
+        for window, proof in enumerate(proofs):
+            bits = honest.hidden_bits[window * rules.proof_window : (window + 1) * rules.proof_window]
+            if len(proof) == 2 + 2 * min(rules.proof_top_k, bits.size):
+                yield compare(proof, bits, rules.proof_top_k)
+
+
+def _require_none(name: str, passed: Sequence[bool]) -> int:
+    if any(passed):
+        raise OperatorError(
+            "forgery_passes",
+            f"under these thresholds the forgery {name} passes on {sum(passed)} of {len(passed)} windows",
+            fix="Use float32, the same engine on both sides, or a larger model",
+        )
+    return len(passed)

@@ -1,0 +1,49 @@
+"""Proofs that cost no forward pass: what a worker could hand in that runs no model, or last week's.
+
+Calibration refuses thresholds that one of them passes; benchmarks count them.  Every forger knows honest proofs of
+earlier windows of this pool, as every contributor does.
+"""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey.toploc import field
+from covey.toploc.proofs import build, compute_k, compute_top
+
+Bits = NDArray[np.uint16]
+Forger = Callable[[Bits, np.random.Generator], bytes]
+"""From the activations of an earlier window, uint16[rows, hidden], a proof for a window of as many rows."""
+
+
+def forge_constant(earlier: Bits, rng: np.random.Generator) -> bytes:
+    """The polynomial that is one usual value everywhere: it passes plain TOPLOC, which does not look at the sign."""
+    values = earlier.reshape(-1)
+    top = values[compute_top(values, compute_k(*earlier.shape))]
+    middle = int(np.sort(top & 0x7FFF)[len(top) // 2])
+    return _encode(field.PRIME, [middle] + [0] * (len(top) - 1))
+
+
+def forge_profile(earlier: Bits, rng: np.random.Generator) -> bytes:
+    """An honest proof of an earlier window, as it is."""
+    return build(earlier, window=len(earlier))[0]
+
+
+def forge_shuffled(earlier: Bits, rng: np.random.Generator) -> bytes:
+    """The values of an earlier window at its indices, in another order: a right histogram at likely places."""
+    values = earlier.reshape(-1).copy()
+    top = compute_top(values, compute_k(*earlier.shape))
+    values[top] = rng.permutation(values[top])
+    return build(values.reshape(earlier.shape), window=len(earlier))[0]
+
+
+FORGERS: Mapping[str, Forger] = {
+    "constant": forge_constant,
+    "profile": forge_profile,
+    "shuffled": forge_shuffled,
+}
+
+
+def _encode(modulus: int, coefficients: list[int]) -> bytes:
+    return np.array([modulus, *coefficients], dtype=">u2").tobytes()
