@@ -14,7 +14,7 @@ stage = @start=$$(date +%s); $(2); code=$$?; echo "== $(1): $$(( $$(date +%s) - 
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-python test-contracts check lint types floors abi abi-check wheel bench clean \
-	slither solhint coverage fuzz gas mutants
+	slither solhint coverage fuzz gas mutants peers
 
 help: ## List the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -84,6 +84,12 @@ check: lint types floors abi-check slither solhint gas test coverage mutants whe
 
 bench: setup ## Run a benchmark: make bench NAME=walk; numbers go to build/bench
 	@$(BIN)/python -m benchmarks.$(NAME) $(ARGS)
+
+peers: build/peers/.toploc ## Build the packages that benchmarks compare with
+
+build/peers/.toploc: $(VENV)/.python
+	$(call stage,setup toploc,$(BIN)/pip install -q setuptools && $(BIN)/pip install -q --no-build-isolation --no-deps \
+		--no-binary toploc --target build/peers "toploc==0.1.6" && touch $@)
 
 clean: ## Remove everything that the other verbs made
 	rm -rf $(VENV) $(SLITHER) node_modules build dist artifacts cache types

@@ -1,6 +1,7 @@
 """TOPLOC (arXiv 2501.16007): the largest activations of a window of tokens as a polynomial over a small field.
 
-The worker calls `build` or `build_many`; the validator calls `compare_all` with the activations of its own replay.
+The worker calls `build` or `build_many`; the validator calls `compare_all` or `compare_many` with the activations of
+its own replay.  Engines on a GPU find the top there (`tensors`) and call `build_from_top` or `compare_top`.
 Bytes equal those of the public package `toploc` 0.1.6 for equal (index, value) input; ties go to the lower index.
 """
 
@@ -10,16 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.errors import ProtocolError
-from covey.toploc import field
+from covey.toploc.arithmetic import choose
+from covey.toploc.field import PRIME
 
 WINDOW = 32
 """Tokens per proof; the last window of a completion may be short."""
 TOP_K = 128
 """Values per proof."""
-_SIGN_EXPONENT = 0xFF80
-_MANTISSA = 0x7F
-_SOLVED_TOGETHER = 16
-"""Windows per linear solve: 16 matrices of 128 x 128 take 2 MiB, which a core keeps close."""
 
 Bits = NDArray[np.uint16]
 Longs = NDArray[np.int64]
@@ -46,6 +44,9 @@ class Distances:
     """Median of the same."""
 
 
+_NOT_YET = Distances(sign_exponent_mismatches=0, mantissa_mean=float("nan"), mantissa_median=float("nan"))
+
+
 def count_proofs(rows: int, window: int = WINDOW) -> int:
     """Proofs of a completion of `rows` tokens."""
     return -(-rows // window)
@@ -65,35 +66,31 @@ def build(hidden_bits: Bits, window: int = WINDOW, top_k: int = TOP_K) -> list[b
 
 
 def build_many(completions: list[Bits], window: int = WINDOW, top_k: int = TOP_K) -> list[list[bytes]]:
-    """`build` of each completion; faster than one by one, because windows of one size are solved together."""
+    """`build` of each completion; faster than one by one, because all windows are solved together."""
+    for bits in completions:
+        _require_bits(bits)
     proofs: list[list[bytes]] = [[b""] * count_proofs(len(bits), window) for bits in completions]
-    by_k: dict[int, list[tuple[int, int, Longs, Bits]]] = {}
-    for c, bits in enumerate(completions):
-        for w, values in enumerate(_split(bits, window)):
-            indices = compute_top(values, min(top_k, values.size))
-            by_k.setdefault(len(indices), []).append((c, w, indices, values[indices]))
-    for group in by_k.values():
-        for start in range(0, len(group), _SOLVED_TOGETHER):
-            part = group[start : start + _SOLVED_TOGETHER]
-            indices = np.stack([each[2] for each in part])
-            solved = _solve(indices, np.stack([each[3] for each in part]))
-            for (c, w, _, _), proof in zip(part, solved, strict=True):
-                proofs[c][w] = proof
+    for places, indices, values in _find_tops(completions, window, top_k):
+        for (c, w), proof in zip(places, build_from_top(indices, values), strict=True):
+            proofs[c][w] = proof
     return proofs
+
+
+def build_from_top(indices: Longs, values: Bits) -> list[bytes]:
+    """Proofs of n windows from their top values, [n, k]: `indices` int64, distinct in a row, `values` uint16 bits.
+
+    Raises ValueError for indices that repeat.
+    """
+    _require_top(indices, values)
+    lines, width = choose().solve(indices, values).astype(">u2").tobytes(), 2 + 2 * indices.shape[1]
+    return [lines[start : start + width] for start in range(0, len(lines), width)]
 
 
 def parse(proof: bytes, k: int) -> ProofPolynomial:
     """A stranger's proof.  Raises ProtocolError("malformed_proof") unless the length is exactly 2 + 2k, the modulus
     keeps k indices apart and fits the field (k .. 65497) and every coefficient is an element of the field."""
-    if len(proof) != 2 + 2 * k:
-        raise ProtocolError("malformed_proof", f"a proof of {k} values has {2 + 2 * k} bytes, not {len(proof)}")
-    words = np.frombuffer(proof, dtype=">u2").astype(np.int64)
-    modulus, coefficients = int(words[0]), words[1:]
-    if not k <= modulus <= field.PRIME:
-        raise ProtocolError("malformed_proof", f"modulus {modulus} is outside {k} .. {field.PRIME}")
-    if (coefficients >= field.PRIME).any():
-        raise ProtocolError("malformed_proof", "a coefficient is no element of the field")
-    return ProofPolynomial(modulus=modulus, coefficients=coefficients)
+    words = _parse_all([proof], k)[0].astype(np.int64)
+    return ProofPolynomial(modulus=int(words[0]), coefficients=words[1:])
 
 
 def compare(proof: bytes, replayed_bits: Bits, top_k: int = TOP_K) -> Distances:
@@ -102,19 +99,10 @@ def compare(proof: bytes, replayed_bits: Bits, top_k: int = TOP_K) -> Distances:
     The polynomial is read at the verifier's own top values; an index that the prover did not have gives an
     arbitrary value there, which counts as a mismatch 511 times in 512.  Raises as `parse`.
     """
-    values = np.ascontiguousarray(replayed_bits).reshape(-1)
+    values = np.ascontiguousarray(replayed_bits).reshape(1, -1)
     k = min(top_k, values.size)
-    polynomial = parse(proof, k)
-    indices = compute_top(values, k)
-    claimed = field.evaluate(polynomial.coefficients, indices % polynomial.modulus)
-    replayed = values[indices].astype(np.int64) % field.PRIME
-    mismatch = ((claimed ^ replayed) & _SIGN_EXPONENT) != 0
-    differences = np.abs((claimed & _MANTISSA) - (replayed & _MANTISSA))[~mismatch]
-    return Distances(
-        sign_exponent_mismatches=int(mismatch.sum()),
-        mantissa_mean=float(differences.mean()) if differences.size else float("inf"),
-        mantissa_median=float(np.median(differences)) if differences.size else float("inf"),
-    )
+    words = _parse_all([proof], k)
+    return _measure(words, *choose().find_top(values, k))[0]
 
 
 def compare_all(proofs: list[bytes], replayed_bits: Bits, window: int = WINDOW, top_k: int = TOP_K) -> list[Distances]:
@@ -122,10 +110,40 @@ def compare_all(proofs: list[bytes], replayed_bits: Bits, window: int = WINDOW, 
 
     Raises ProtocolError("malformed_proof") also for a wrong number of proofs.
     """
-    expected = count_proofs(len(replayed_bits), window)
-    if len(proofs) != expected:
-        raise ProtocolError("malformed_proof", f"{len(replayed_bits)} tokens have {expected} proofs, not {len(proofs)}")
-    return [compare(proof, replayed_bits[w * window : (w + 1) * window], top_k) for w, proof in enumerate(proofs)]
+    return compare_many([proofs], [replayed_bits], window, top_k)[0]
+
+
+def compare_many(
+    proofs: list[list[bytes]], replayed_bits: list[Bits], window: int = WINDOW, top_k: int = TOP_K
+) -> list[list[Distances]]:
+    """`compare_all` of each completion, all windows together.  Nothing is computed before every proof is parsed."""
+    found: list[list[Distances]] = []
+    by_k: dict[int, list[bytes]] = {}
+    for sent, bits in zip(proofs, replayed_bits, strict=True):
+        expected = count_proofs(len(bits), window)
+        if len(sent) != expected:
+            raise ProtocolError("malformed_proof", f"{len(bits)} tokens have {expected} proofs, not {len(sent)}")
+        for w, proof in enumerate(sent):
+            k = compute_k(min(window, len(bits) - w * window), bits.shape[1], top_k)
+            by_k.setdefault(k, []).append(proof)
+        found.append([_NOT_YET] * expected)
+    parsed = {k: _parse_all(group, k) for k, group in by_k.items()}
+    for places, indices, values in _find_tops(replayed_bits, window, top_k):
+        words = parsed[indices.shape[1]]
+        for (c, w), distances in zip(places, _measure(words, indices, values), strict=True):
+            found[c][w] = distances
+    return found
+
+
+def compare_top(proofs: list[bytes], indices: Longs, values: Bits) -> list[Distances]:
+    """`compare` of n windows whose top values the verifier has: `indices` int64[n, k], `values` uint16[n, k] bits.
+
+    Raises as `parse`, and for a wrong number of proofs.
+    """
+    _require_top(indices, values)
+    if len(proofs) != len(indices):
+        raise ProtocolError("malformed_proof", f"{len(indices)} windows have as many proofs, not {len(proofs)}")
+    return _measure(_parse_all(proofs, indices.shape[1]), indices, values)
 
 
 def compute_top(values: Bits, k: int) -> Longs:
@@ -133,33 +151,64 @@ def compute_top(values: Bits, k: int) -> Longs:
 
     For bfloat16 the order of absolute values is that of the bits without the sign.
     """
-    magnitudes = values & np.uint16(0x7FFF)
-    limit = np.partition(magnitudes, magnitudes.size - k)[magnitudes.size - k]
-    above = np.flatnonzero(magnitudes > limit)
-    level = np.flatnonzero(magnitudes == limit)[: k - above.size]
-    return np.sort(np.concatenate([above, level]))
+    indices, _ = choose().find_top(np.ascontiguousarray(values).reshape(1, -1), k)
+    return indices.reshape(k)
 
 
-def _split(bits: Bits, window: int) -> list[Bits]:
+def _find_tops(completions: list[Bits], window: int, top_k: int) -> list[tuple[list[tuple[int, int]], Longs, Bits]]:
+    """Of all windows with one k: their places (completion, window), and the tops [n, k] in the same order."""
+    find_top = choose().find_top
+    groups: dict[int, tuple[list[tuple[int, int]], list[Longs], list[Bits]]] = {}
+    for c, bits in enumerate(completions):
+        flat, hidden = np.ascontiguousarray(bits), bits.shape[1]
+        whole = len(flat) // window
+        # The short window comes last, so the places of a k follow the order of completions and windows.
+        for first, rows, count in ((0, window, whole), (whole, len(flat) - whole * window, 1)):
+            if rows == 0 or count == 0:
+                continue
+            k = compute_k(rows, hidden, top_k)
+            part = flat[first * window : first * window + rows * count].reshape(count, rows * hidden)
+            indices, values = find_top(part, k)
+            group = groups.setdefault(k, ([], [], []))
+            group[0].extend((c, w) for w in range(first, first + count))
+            group[1].append(indices)
+            group[2].append(values)
+    return [(places, np.concatenate(indices), np.concatenate(values)) for places, indices, values in groups.values()]
+
+
+def _parse_all(proofs: list[bytes], k: int) -> Bits:
+    """uint16[n, k + 1]: modulus and coefficients; sizes are checked before anything is read."""
+    for proof in proofs:
+        if len(proof) != 2 + 2 * k:
+            raise ProtocolError("malformed_proof", f"a proof of {k} values has {2 + 2 * k} bytes, not {len(proof)}")
+    words = np.frombuffer(b"".join(proofs), dtype=">u2").astype(np.uint16).reshape(len(proofs), k + 1)
+    outside = (words[:, 0] < k) | (words[:, 0] > PRIME)
+    if outside.any():
+        raise ProtocolError("malformed_proof", f"modulus {words[outside, 0][0]} is outside {k} .. {PRIME}")
+    if (words[:, 1:] >= PRIME).any():
+        raise ProtocolError("malformed_proof", "a coefficient is no element of the field")
+    return words
+
+
+def _measure(words: Bits, indices: Longs, values: Bits) -> list[Distances]:
+    mismatches, means, medians = choose().measure(words, indices, values)
+    return [
+        Distances(sign_exponent_mismatches=mismatch, mantissa_mean=mean, mantissa_median=median)
+        for mismatch, mean, median in zip(mismatches.tolist(), means.tolist(), medians.tolist(), strict=True)
+    ]
+
+
+def _require_bits(bits: Bits) -> None:
     if bits.dtype != np.uint16 or bits.ndim != 2 or bits.size == 0:
         raise ValueError(f"hidden bits are uint16[rows, hidden] with at least one row, not {bits.dtype}{bits.shape}")
-    flat = np.ascontiguousarray(bits)
-    return [flat[start : start + window].reshape(-1) for start in range(0, len(flat), window)]
 
 
-def _solve(indices: Longs, values: Bits) -> list[bytes]:
-    """Proof bytes of n windows.  `indices`, `values`: [n, k]."""
-    moduli = _compute_moduli(indices)
-    # The field has 65497 elements: the 39 patterns from 65497 up (negative NaNs) wrap, as in the public package.
-    coefficients = field.interpolate(indices % moduli[:, None], values.astype(np.int64) % field.PRIME)
-    words = np.concatenate([moduli[:, None], coefficients], axis=1).astype(">u2")
-    return [row.tobytes() for row in words]
-
-
-def _compute_moduli(indices: Longs) -> Longs:
-    """int64[n]: the largest modulus up to 65497 that keeps the k indices of a window distinct."""
-    moduli = np.full(len(indices), field.PRIME, np.int64)
-    for n, row in enumerate(indices):
-        while np.unique(row % moduli[n]).size < row.size:
-            moduli[n] -= 1
-    return moduli
+def _require_top(indices: Longs, values: Bits) -> None:
+    good = indices.ndim == 2 and indices.shape == values.shape and indices.shape[1] > 0
+    if not good or indices.dtype != np.int64 or values.dtype != np.uint16:
+        raise ValueError(
+            f"top values are int64[n, k] and uint16[n, k], not {indices.dtype}{indices.shape} and "
+            f"{values.dtype}{values.shape}"
+        )
+    if (indices < 0).any():
+        raise ValueError("an index is negative")

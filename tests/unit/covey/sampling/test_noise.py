@@ -1,13 +1,15 @@
-"""The generator against the published known answers, and the three implementations against each other."""
+"""The generator against the published known answers, and the implementations against each other."""
 
 import math
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covey.sampling.noise import gumbel, philox_words, philox_words_compiled
+from covey.sampling.tensors import gumbel_tensor, philox_words_tensor
 
 pytestmark = pytest.mark.unit
 
@@ -42,7 +44,11 @@ def test_slow_philox__published_vectors__are_met(counter: str, key: str, result:
     assert slow_philox(words(counter), words(key)) == words(result)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("function", [philox_words, philox_words_compiled])
+def words_of_tensor(seeds: np.ndarray, positions: np.ndarray, vocabulary: int) -> np.ndarray:
+    return philox_words_tensor(seeds, positions, vocabulary, "cpu").numpy()
+
+
+@pytest.mark.parametrize("function", [philox_words, philox_words_compiled, words_of_tensor])
 def test_philox_words__published_vector__is_met(function) -> None:  # type: ignore[no-untyped-def]
     found = function(np.array([0], np.uint64), np.array([0], np.uint32), 4)
     assert tuple(found[0].tolist()) == words(KNOWN[0][2])
@@ -50,7 +56,7 @@ def test_philox_words__published_vector__is_met(function) -> None:  # type: igno
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(seeds_of, positions_of), min_size=1, max_size=4), st.integers(min_value=1, max_value=23))
-def test_philox_words__any_seed_and_position__three_implementations_agree(
+def test_philox_words__any_seed_and_position__all_implementations_agree(
     rows: list[tuple[int, int]], vocabulary: int
 ) -> None:
     seeds = np.array([seed for seed, _ in rows], np.uint64)
@@ -61,13 +67,24 @@ def test_philox_words__any_seed_and_position__three_implementations_agree(
     ]
     assert philox_words(seeds, positions, vocabulary).tolist() == expected
     assert philox_words_compiled(seeds, positions, vocabulary).tolist() == expected
+    assert words_of_tensor(seeds, positions, vocabulary).tolist() == expected
 
 
-def test_philox_words__large_vocabulary__implementations_agree() -> None:
-    seeds, positions = np.array([2**63 - 1, 12345], np.uint64), np.array([31, 0], np.uint32)
-    plain, compiled = philox_words(seeds, positions, 151_937), philox_words_compiled(seeds, positions, 151_937)
+@pytest.mark.parametrize("vocabulary", [256, 257, 511, 32_000, 151_937, 256_000])
+def test_philox_words__vocabularies_of_models__implementations_agree(vocabulary: int) -> None:
+    seeds, positions = np.array([2**64 - 1, 12345], np.uint64), np.array([2**32 - 1, 0], np.uint32)
+    plain, compiled = philox_words(seeds, positions, vocabulary), philox_words_compiled(seeds, positions, vocabulary)
     assert plain.dtype == compiled.dtype == np.uint32
+    assert plain.shape == (2, vocabulary)
     assert np.array_equal(plain, compiled)
+    assert np.array_equal(plain, words_of_tensor(seeds, positions, vocabulary))
+
+
+@pytest.mark.parametrize("function", [philox_words, philox_words_compiled, words_of_tensor])
+def test_philox_words__block_of_a_known_key__is_the_one_by_hand(function) -> None:  # type: ignore[no-untyped-def]
+    # Both halves of the key, the position and a block that is not the first of a chunk.
+    found = function(np.array([0x299F31D0A4093822], np.uint64), np.array([0x85A308D3], np.uint32), 4 * 67)
+    assert tuple(found[0, 4 * 66 :].tolist()) == slow_philox((66, 0x85A308D3, 0, 0), (0xA4093822, 0x299F31D0))
 
 
 def test_gumbel__any_word__is_the_formula() -> None:
@@ -91,3 +108,19 @@ def test_gumbel__many_values__have_the_mean_and_variance_of_the_distribution() -
     # Mean 0.5772 (Euler), variance pi^2 / 6; 200,000 values: standard errors 0.003 and 0.008.
     assert abs(values.mean() - 0.57722) < 0.012
     assert abs(values.var() - math.pi**2 / 6) < 0.04
+
+
+@pytest.mark.parametrize("vocabulary", [256, 32_000, 256_000])
+def test_gumbel__compiled_and_of_tensors__within_one_unit_of_the_last_place(vocabulary: int) -> None:
+    seeds, positions = np.array([2**63 - 1, 5], np.uint64), np.array([3, 70_000], np.uint32)
+    compiled = gumbel(seeds, positions, vocabulary)
+    tensor = gumbel_tensor(seeds, positions, vocabulary, "cpu")
+    assert tensor.dtype == torch.float32
+    np.testing.assert_array_max_ulp(compiled, tensor.numpy(), maxulp=1)
+    uniform = (philox_words(seeds, positions, vocabulary) + 0.5) * 2.0**-32
+    np.testing.assert_array_max_ulp(compiled, (-np.log(-np.log(uniform))).astype(np.float32), maxulp=1)
+
+
+def test_gumbel__seeds_without_a_position_each__are_refused() -> None:
+    with pytest.raises(ValueError, match="2 seeds and 1 positions"):
+        gumbel(np.zeros(2, np.uint64), np.zeros(1, np.uint32), 4)

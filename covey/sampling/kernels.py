@@ -1,0 +1,243 @@
+"""The seeded noise compiled for one core, and the race of all tokens that computes little of it.
+
+Called by `noise` and `sampler`.  Words equal those of `noise.philox_words`; a Gumbel value is the same float32 wherever
+it is computed here, because the logarithm is spelt out.  Kernels release the GIL.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey.sampling import philox
+
+Seeds = NDArray[np.uint64]
+Words = NDArray[np.uint32]
+Floats = NDArray[np.float32]
+Longs = NDArray[np.int64]
+
+_MOST_NOISE = 23.0
+"""Above the noise of every word: that of 2**32 - 1 is 22.87."""
+_WIDTH = 4 * philox.BLOCKS
+"""Tokens of a chunk."""
+_SMALL = 1024
+"""Tokens whose noise is all computed."""
+# log(x) of FreeBSD's msun (e_log.c): x = 2**k (1 + f) with 1 + f from sqrt(1/2) to sqrt(2); error below one unit.
+_LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
+_LG1, _LG2, _LG3 = 6.666666666666735130e-01, 3.999999999940941908e-01, 2.857142874366239149e-01
+_LG4, _LG5, _LG6 = 2.222219843214978396e-01, 1.818357216161805012e-01, 1.531383769920937332e-01
+_LG7 = 1.479819860511658591e-01
+_ROOT_HALF_BITS = 0x3FE6A09E00000000
+_ONE_BITS = 0x3FF0000000000000
+_FRACTION_BITS = 0x000FFFFFFFFFFFFF
+
+
+class Compiled(NamedTuple):
+    """The compiled functions; each says above what it does."""
+
+    fill_words: Callable[[Seeds, Words, Words], None]
+    fill_gumbel: Callable[[Seeds, Words, Floats], None]
+    race: Callable[[Floats, np.float32, Seeds, Words, Longs, Floats], None]
+    score_tokens: Callable[[Floats, np.float32, Seeds, Words, Longs, Floats], None]
+
+
+@functools.cache
+def compile_all() -> Compiled:
+    """The kernels; the first call of a machine compiles them, later ones find them on disk."""
+    # numba crashes vLLM's start when imported earlier, so it is imported at the first noise.
+    from numba import njit
+    from numba.extending import register_jitable
+
+    noise = (philox.fill_planes, _log, _gumbel, _compute_word, _fill_chunk)
+    for part in (*noise, _order, _find_peaks, _find_special, _find_threshold, _run, _run_all):
+        register_jitable(error_model="numpy")(part)
+    compiler: Callable[[Callable[..., Any]], Any] = njit(cache=True, nogil=True, error_model="numpy")
+    return Compiled(compiler(_fill_words), compiler(_fill_gumbel), compiler(_race), compiler(_score_tokens))
+
+
+# Below: compiled only.  Every operand is brought to its width by hand, because numba widens mixed ones.
+
+
+def _fill_words(seeds: Seeds, positions: Words, out: Words) -> None:
+    """`out`[r, v], uint32[n, vocabulary]: the words of `noise.philox_words`."""
+    n, vocabulary = out.shape
+    planes = np.empty((4, philox.BLOCKS), np.uint32)
+    for row in range(n):
+        for first in range(0, vocabulary, _WIDTH):
+            count = min(_WIDTH, vocabulary - first)
+            philox.fill_planes(seeds[row], positions[row], first // 4, (count + 3) // 4, planes)
+            for v in range(count):
+                out[row, first + v] = planes[v & 3, v >> 2]
+
+
+def _fill_gumbel(seeds: Seeds, positions: Words, out: Floats) -> None:
+    """`out`[r, v], float32[n, vocabulary]: the noise of every word."""
+    n, vocabulary = out.shape
+    planes, noise = np.empty((4, philox.BLOCKS), np.uint32), np.empty((4, philox.BLOCKS), np.float32)
+    for row in range(n):
+        for first in range(0, vocabulary, _WIDTH):
+            count = min(_WIDTH, vocabulary - first)
+            _fill_chunk(seeds[row], positions[row], first, count, planes, noise)
+            for v in range(count):
+                out[row, first + v] = noise[v & 3, v >> 2]
+
+
+def _race(
+    logits: Floats, temperature: np.float32, seeds: Seeds, positions: Words, winners: Longs, scores: Floats
+) -> None:
+    """Argmax and maximum of logits / T plus noise of each row, ties to the lower index; NaN before everything.
+
+    The token of the largest logit runs first.  Then, of each chunk of tokens, only those are computed whose word is
+    large enough to lift the chunk's largest logit to the best score so far, and no word of a chunk that none can lift.
+    """
+    n, vocabulary = logits.shape
+    planes, noise = np.empty((4, philox.BLOCKS), np.uint32), np.empty((4, philox.BLOCKS), np.float32)
+    peaks = np.empty((vocabulary + _WIDTH - 1) // _WIDTH, np.int32)
+    for row in range(n):
+        line, seed, position = logits[row], seeds[row], positions[row]
+        winner, has_nan = _find_peaks(line.view(np.int32), peaks)
+        best = np.float32(line[winner] / temperature)
+        if has_nan or not np.isfinite(best):
+            winner = _find_special(line, temperature, best, has_nan)
+            best = np.float32(line[winner] / temperature)
+        elif vocabulary <= _SMALL:
+            best, winner = _run_all(line, temperature, seed, position, planes, noise)
+        else:
+            best = np.float32(best + _gumbel(_compute_word(seed, position, winner, planes)))
+            for c in range(len(peaks)):
+                reach = np.float64(np.int32(_order(peaks[c])).view(np.float32) / temperature)
+                # Rounding to float32 moves a sum by far less than the slack.
+                need = best - reach - 1e-6 * (abs(best) + abs(reach) + 32.0)
+                if need <= _MOST_NOISE:
+                    threshold, first = _find_threshold(need), c * _WIDTH
+                    part = line[first : first + _WIDTH]
+                    philox.fill_planes(seed, position, first // 4, (len(part) + 3) // 4, planes)
+                    best, winner = _run(part, temperature, planes, threshold, first, best, winner)
+        winners[row], scores[row] = winner, best
+
+
+def _find_peaks(patterns: NDArray[np.int32], peaks: NDArray[np.int32]) -> tuple[int, bool]:
+    """The largest of each chunk in the order of `_order`; returns where the largest of all is and if one is NaN.
+
+    Integers, because the maximum of many is a vector instruction for them alone.
+    """
+    largest, top = np.int32(0), 0
+    for c in range(len(peaks)):
+        part = patterns[c * _WIDTH : (c + 1) * _WIDTH]
+        peak = np.int32(-(2**31))
+        for v in range(len(part)):
+            peak = max(_order(part[v]), peak)
+            largest = max(np.int32(part[v] & 0x7FFFFFFF), largest)
+        peaks[c] = peak
+        if peak > peaks[top]:
+            top = c
+    start = top * _WIDTH
+    while _order(patterns[start]) != peaks[top]:
+        start += 1
+    return start, bool(largest > 0x7F800000)
+
+
+def _run(
+    part: Floats,
+    temperature: np.float32,
+    planes: Words,
+    threshold: np.uint32,
+    first: int,
+    best: np.float32,
+    winner: int,
+) -> tuple[np.float32, int]:
+    """The best score and its token after a chunk's: only tokens whose word reaches the threshold are computed."""
+    blocks = (len(part) + 3) // 4
+    for plane in range(4):
+        words, highest = planes[plane], np.uint32(0)
+        for b in range(blocks):
+            highest = max(words[b], highest)
+        if highest < threshold:
+            continue
+        for b in range(blocks):
+            v = 4 * b + plane
+            if words[b] >= threshold and v < len(part):
+                score = np.float32(np.float32(part[v] / temperature) + _gumbel(words[b]))
+                if score > best or (score == best and first + v < winner):
+                    best, winner = score, first + v
+    return best, winner
+
+
+def _run_all(
+    line: Floats, temperature: np.float32, seed: np.uint64, position: np.uint32, planes: Words, noise: Floats
+) -> tuple[np.float32, int]:
+    """The race of few tokens, all of whose noise is computed: choosing among them would cost more."""
+    best, winner = np.float32(-np.inf), 0
+    for first in range(0, len(line), _WIDTH):
+        part = line[first : first + _WIDTH]
+        _fill_chunk(seed, position, first, len(part), planes, noise)
+        for v in range(len(part)):
+            score = np.float32(np.float32(part[v] / temperature) + noise[v & 3, v >> 2])
+            if score > best:
+                best, winner = score, first + v
+    return best, winner
+
+
+def _fill_chunk(seed: np.uint64, position: np.uint32, first: int, count: int, planes: Words, noise: Floats) -> None:
+    """`noise`[v & 3, v >> 2]: that of token first + v, v below `count`."""
+    blocks = (count + 3) // 4
+    philox.fill_planes(seed, position, first // 4, blocks, planes)
+    for plane in range(4):
+        words, values = planes[plane], noise[plane]
+        for b in range(blocks):
+            values[b] = _gumbel(words[b])
+
+
+def _score_tokens(
+    logits: Floats, temperature: np.float32, seeds: Seeds, positions: Words, tokens: Longs, scores: Floats
+) -> None:
+    """`scores`[r]: logits / T plus noise of one token of each row."""
+    planes = np.empty((4, philox.BLOCKS), np.uint32)
+    for row in range(len(tokens)):
+        word = _compute_word(seeds[row], positions[row], tokens[row], planes)
+        scores[row] = np.float32(np.float32(logits[row, tokens[row]] / temperature) + _gumbel(word))
+
+
+def _compute_word(seed: np.uint64, position: np.uint32, token: int, planes: Words) -> np.uint32:
+    philox.fill_planes(seed, position, token // 4, 1, planes)
+    return np.uint32(planes[token & 3, 0])
+
+
+def _order(pattern: np.int32) -> np.int32:
+    """float32 bits as integers in the order of the numbers, and back."""
+    return np.int32(pattern ^ ((pattern >> 31) & 0x7FFFFFFF))
+
+
+def _find_special(line: Floats, temperature: np.float32, peak: np.float32, has_nan: bool) -> int:
+    """First NaN, or where the largest scaled logit is infinite the first of that size."""
+    for v in range(len(line)):
+        if np.isnan(line[v]) or (not has_nan and np.float32(line[v] / temperature) == peak):
+            return v
+    return 0
+
+
+def _find_threshold(need: float) -> np.uint32:
+    """A word below it has noise below `need`: u = exp(-exp(-need)), less two words for the rounding."""
+    word = math.exp(-math.exp(-need)) * 4294967296.0 - 2.5 if need > -4.0 else 0.0
+    return np.uint32(max(word, 0.0))
+
+
+def _gumbel(word: np.uint32) -> np.float32:
+    """-log(-log(u)) with u = (word + 0.5) / 2**32."""
+    return np.float32(-_log(-_log((np.float64(word) + 0.5) * 2.0**-32)))
+
+
+def _log(x: np.float64) -> np.float64:
+    """Of a positive normal number; without branches, so that many are computed at a time."""
+    bits = np.float64(x).view(np.int64) + (_ONE_BITS - _ROOT_HALF_BITS)
+    k = np.float64((bits >> 52) - 1023)
+    f = np.int64((bits & _FRACTION_BITS) + _ROOT_HALF_BITS).view(np.float64) - 1.0
+    half = 0.5 * f * f
+    s = f / (2.0 + f)
+    z = s * s
+    w = z * z
+    even, odd = w * (_LG2 + w * (_LG4 + w * _LG6)), z * (_LG1 + w * (_LG3 + w * (_LG5 + w * _LG7)))
+    return s * (half + (odd + even)) + k * _LN2_LOW - half + f + k * _LN2_HIGH

@@ -1,0 +1,33 @@
+"""The tops of windows on a CUDA device, against numpy."""
+
+import numpy as np
+import pytest
+import torch
+
+from covey.toploc import oracle, proofs
+from covey.toploc.tensors import compute_top_tensor
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+
+
+@pytest.mark.parametrize("size", [200, 4_099, 32 * 5120])
+def test_compute_top_tensor__on_cuda__equals_numpy(size: int) -> None:
+    rng = np.random.default_rng(size)
+    drawn = rng.standard_normal((6, size)).astype(np.float32)
+    bits = (drawn.view(np.uint32) >> 16).astype(np.uint16)
+    bits[4] = rng.integers(0, 2**16, size)
+    bits[5] = rng.choice(np.array([0x3F80, 0xBF80, 0x3F81], np.uint16), size)
+    windows = torch.from_numpy(bits.view(np.int16)).view(torch.bfloat16).cuda()
+    indices, values = compute_top_tensor(windows, 128)
+    expected_indices, expected_values = oracle.find_top(bits, 128)
+    assert np.array_equal(indices, expected_indices)
+    assert np.array_equal(values, expected_values)
+
+
+def test_build_from_top__of_cuda_states__equals_build_of_their_bits() -> None:
+    states = torch.randn(96, 512, generator=torch.Generator().manual_seed(1)).to(torch.bfloat16)
+    built = proofs.build_from_top(*compute_top_tensor(states.cuda().reshape(3, -1), 128))
+    bits = states.view(torch.int16).numpy().view(np.uint16)
+    assert built == proofs.build(bits)
+    distances = proofs.compare_top(built, *compute_top_tensor(states.cuda().reshape(3, -1), 128))
+    assert distances == proofs.compare_all(built, bits)
