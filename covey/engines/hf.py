@@ -16,17 +16,18 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from covey.engines.base import Completion, Replay, ReplayRequest, Request
-from covey.engines.forward import append, compute_logprobs, extend, read_prompts
+from covey.engines.forward import append, compute_logprobs, read_prompts
+from covey.engines.packing import read_completions
 from covey.errors import OperatorError, ProtocolError
 from covey.model.files import WEIGHTS_FILE, get_head, load_model, load_tokenizer, load_weights
 from covey.sampling.sampler import sample, score
 
 Bits = NDArray[np.uint16]
 T = TypeVar("T")
-LENGTH_STEP = 64
-"""Completions whose lengths differ by less are replayed together: padding costs what tokens cost."""
 MAX_LOGITS = 1 << 26
-"""Logits of one replay pass at most, where it has more than one row: 256 MiB in float32."""
+"""Logits of one replay pass at most, where it has more than one completion: 256 MiB in float32."""
+CPU_TOKENS = 1536
+"""Tokens of one replay pass on a CPU: what a layer makes of more of them leaves its caches."""
 
 
 class HuggingFaceEngine:
@@ -123,14 +124,9 @@ class HuggingFaceEngine:
     @torch.no_grad()
     def replay(self, sequences: Sequence[ReplayRequest], *, temperature: float) -> list[Replay]:
         """Score each claimed completion by prefill, prompts once; see `Engine`."""
-        for each in sequences:
-            self._require_tokens(each)
-        found: dict[int, Replay] = {}
+        _require_tokens(sequences, self.vocabulary_size)
         with self._evaluating() as model:
-            for part in self._pack(sequences):
-                replays = self._replay_batch(model, [sequences[i] for i in part], temperature)
-                found.update(zip(part, replays, strict=True))
-        return [found[i] for i in range(len(sequences))]
+            return [each for part in self._pack(sequences) for each in self._replay_batch(model, part, temperature)]
 
     def _generate_batch(
         self, model: PreTrainedModel, requests: Sequence[Request], temperature: float
@@ -167,15 +163,10 @@ class HuggingFaceEngine:
     def _replay_batch(
         self, model: PreTrainedModel, sequences: Sequence[ReplayRequest], temperature: float
     ) -> list[Replay]:
-        prefix = read_prompts(model, [each.prompt for each in sequences])
-        first_hidden, first_logits = prefix.hidden, prefix.logits
-        hidden, logits = extend(model, prefix, [each.tokens[:-1] for each in sequences])
+        hidden, logits = read_completions(
+            model, [each.prompt for each in sequences], [each.tokens for each in sequences]
+        )
         lengths = np.array([len(each.tokens) for each in sequences])
-        rest = np.repeat(np.arange(len(sequences)), lengths - 1)
-        owners = np.concatenate([np.arange(len(sequences)), rest])  # all first rows, then the others row by row
-        order = np.argsort(owners, kind="stable")  # each completion's rows together again
-        taken = torch.from_numpy(order).to(logits.device)
-        hidden, logits = torch.cat([first_hidden, hidden])[taken], torch.cat([first_logits, logits])[taken]
         tokens = torch.tensor([token for each in sequences for token in each.tokens], device=logits.device)
         seeds = np.repeat(np.array([each.seed for each in sequences], np.uint64), lengths)
         positions = np.concatenate([np.arange(length, dtype=np.uint32) for length in lengths])
@@ -187,24 +178,18 @@ class HuggingFaceEngine:
             for n, end in zip(lengths, ends, strict=True)
         ]
 
-    def _require_tokens(self, claim: ReplayRequest) -> None:
-        # An index beyond the embedding is an exception on a CPU and the end of the process on a GPU.
-        if not claim.prompt or not claim.tokens:
-            raise ProtocolError("malformed_tokens", "a sequence needs a prompt and at least one completion token")
-        if not all(0 <= token < self.vocabulary_size for token in (*claim.prompt, *claim.tokens)):
-            raise ProtocolError("malformed_tokens", f"a token is outside the vocabulary of {self.vocabulary_size}")
-
-    def _pack(self, sequences: Sequence[ReplayRequest]) -> Iterator[list[int]]:
-        """Indices of what is replayed in one pass: completions of like length, siblings together, bounded logits."""
-        order = sorted(range(len(sequences)), key=lambda i: (len(sequences[i].tokens) // LENGTH_STEP, i))
-        part: list[int] = []
-        for i in order:
-            longest = max(len(sequences[each].tokens) for each in (*part, i))
-            is_full = len(part) == self._max_batch or (len(part) + 1) * longest * self.vocabulary_size > MAX_LOGITS
-            if part and is_full:
+    def _pack(self, sequences: Sequence[ReplayRequest]) -> Iterator[list[ReplayRequest]]:
+        """What is replayed in one pass: so many completions at most, of so many tokens."""
+        room = MAX_LOGITS // self.vocabulary_size
+        if self._device == "cpu":
+            room = min(room, CPU_TOKENS)
+        part, tokens = list[ReplayRequest](), 0
+        for each in sequences:
+            tokens += len(each.tokens)
+            if part and (len(part) == self._max_batch or tokens > room):
                 yield part
-                part = []
-            part.append(i)
+                part, tokens = [], len(each.tokens)
+            part.append(each)
         if part:
             yield part
 
@@ -226,6 +211,15 @@ class HuggingFaceEngine:
         if self._model is None:
             raise _no_policy()
         return self._model
+
+
+def _require_tokens(sequences: Sequence[ReplayRequest], vocabulary: int) -> None:
+    # An index beyond the embedding is an exception on a CPU and the end of the process on a GPU.
+    for each in sequences:
+        if not each.prompt or not each.tokens:
+            raise ProtocolError("malformed_tokens", "a sequence needs a prompt and at least one completion token")
+        if min(*each.prompt, *each.tokens) < 0 or max(*each.prompt, *each.tokens) >= vocabulary:
+            raise ProtocolError("malformed_tokens", f"a token is outside the vocabulary of {vocabulary}")
 
 
 def _describe(folder: Path) -> dict[str, str]:

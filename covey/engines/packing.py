@@ -1,0 +1,138 @@
+"""One forward pass over many completions without padding, for the replay of `hf`.
+
+All tokens stand in one row: each distinct prompt once, then the completions.  A completion attends to its prompt and to
+itself; everything but attention sees a plain list of tokens.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import AttentionInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+from covey.engines.forward import catch_states
+from covey.errors import OperatorError
+
+NAME = "covey_packed"
+LAYERS = {"full_attention", "sliding_attention"}
+"""Kinds of layers that `_attend` serves.  Recurrent and convolutional ones would carry states across completions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A run of tokens of the row and the prompt before it.  Example: Span(start=9, end=12, prompt=(0, 4))."""
+
+    start: int
+    end: int
+    prompt: tuple[int, int] = (0, 0)
+
+
+def read_completions(
+    model: PreTrainedModel, prompts: Sequence[tuple[int, ...]], completions: Sequence[tuple[int, ...]]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """States [N, hidden] and logits float32[N, V] of the rows that predict each token, completion by completion.
+
+    N is the number of all completion tokens; the first row of a completion belongs to its prompt's last token.
+    """
+    spans, tokens, positions = _lay_out(prompts, completions)
+    kept = torch.tensor([row for rows in _find_rows(spans, completions) for row in rows], device=model.device)
+    with _packed(model), catch_states(model) as caught:
+        logits = model(
+            input_ids=torch.tensor([tokens], device=model.device),
+            position_ids=torch.tensor([positions], device=model.device),
+            use_cache=False,
+            logits_to_keep=kept,
+            spans=spans,
+        ).logits
+    return caught[0][0], logits[0].float()
+
+
+def _lay_out(
+    prompts: Sequence[tuple[int, ...]], completions: Sequence[tuple[int, ...]]
+) -> tuple[list[Span], list[int], list[int]]:
+    """Spans (distinct prompts, then one a completion), tokens and positions of the row.
+
+    A completion's last token predicts nothing that is asked for, so it is left out.
+    """
+    tokens: list[int] = []
+    positions: list[int] = []
+    places: dict[tuple[int, ...], tuple[int, int]] = {}
+    for prompt in prompts:
+        if prompt not in places:
+            places[prompt] = (len(tokens), len(tokens) + len(prompt))
+            tokens += prompt
+            positions += range(len(prompt))
+    spans = [Span(start=start, end=end) for start, end in places.values()]
+    for prompt, completion in zip(prompts, completions, strict=True):
+        read = completion[:-1]
+        spans.append(Span(start=len(tokens), end=len(tokens) + len(read), prompt=places[prompt]))
+        tokens += read
+        positions += range(len(prompt), len(prompt) + len(read))
+    return spans, tokens, positions
+
+
+def _find_rows(spans: Sequence[Span], completions: Sequence[tuple[int, ...]]) -> Iterator[list[int]]:
+    for span in spans[-len(completions) :]:
+        yield [span.prompt[1] - 1, *range(span.start, span.end)]
+
+
+def _attend(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    spans: Sequence[Span],
+    sliding_window: int | None = None,
+    **rest: Any,
+) -> tuple[torch.Tensor, None]:
+    """As transformers' own attention, span by span; [1, heads, tokens, width] -> [1, tokens, heads, width]."""
+    found = query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
+    for span in spans:
+        if span.end == span.start:
+            continue
+        before, own = slice(*span.prompt), slice(span.start, span.end)
+        # The prompt's queries come along: a square is causal by itself, without a mask of its size.
+        queries, keys, values = (torch.cat([x[:, :, before], x[:, :, own]], dim=2) for x in (query, key, value))
+        mask = _build_mask(queries.shape[2], sliding_window, query.device)
+        attended, _ = sdpa_attention_forward(module, queries, keys, values, mask, **rest)
+        found[:, own] = attended[:, before.stop - before.start :]
+    return found, None
+
+
+def _build_mask(length: int, window: int | None, device: torch.device) -> torch.Tensor | None:
+    """bool[1, 1, length, length]: what each token sees; None where it sees everything before it."""
+    if window is None or window >= length:
+        return None
+    return torch.ones(1, 1, length, length, dtype=torch.bool, device=device).tril().triu(1 - window)
+
+
+@contextmanager
+def _packed(model: PreTrainedModel) -> Iterator[None]:
+    """The model with `_attend`; its own attention comes back afterwards."""
+    before = model.config._attn_implementation
+    _require_attention(model, "sdpa")
+    model.set_attn_implementation(NAME)
+    try:
+        _require_attention(model, NAME)
+        yield
+    finally:
+        model.set_attn_implementation(before)
+
+
+def _require_attention(model: PreTrainedModel, wanted: str) -> None:
+    """Raise OperatorError for a model of which `_attend` would compute something else than its own code.
+
+    One that transformers does not run with SDPA has more in its attention: soft caps, sinks, biases.
+    """
+    layers = set(getattr(model.config.get_text_config(), "layer_types", None) or LAYERS)
+    if model.config._attn_implementation != wanted or not layers <= LAYERS:
+        kind = type(model).__name__
+        raise OperatorError("unsupported_model", f"{kind} has an attention of its own", fix="Use another model")
+
+
+AttentionInterface.register(NAME, _attend)
