@@ -76,6 +76,11 @@ class Sandbox:
             raise ProtocolError(code, message)
         return answer
 
+    @property
+    def process_id(self) -> int | None:
+        """Of the living child, for who measures it."""
+        return None if self._child is None or self._child.poll() is not None else self._child.pid
+
     def close(self) -> None:
         """End the child."""
         with self._lock:

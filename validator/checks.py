@@ -150,9 +150,10 @@ def check_seeding(claim: Claim, tools: Tools) -> Judgement | None:
 def check_termination(claim: Claim, tools: Tools) -> Judgement | None:
     """A completion ends with the end token, which stands nowhere else, or at the length limit."""
     end, limit = tools.engine.eos_token_id, tools.params.model.max_completion_tokens
+    vocabulary = tools.engine.vocabulary_size
     for row in claim.rollouts:
         where = {"group": row.group, "sibling": row.sibling}
-        if any(token >= tools.engine.vocabulary_size for token in row.tokens):
+        if max(row.tokens) >= vocabulary:
             return Judgement.reject(Reason.MALFORMED, what="token", **where)
         ended = row.tokens[-1] == end
         if end in row.tokens[:-1] or row.finished != ended or not (ended or len(row.tokens) == limit):

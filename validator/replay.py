@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from covey.engines.base import Engine, ReplayRequest
 from covey.protocol.params import PoolParams
 from covey.protocol.rollout import Rollout
-from covey.toploc.proofs import Distances, compare_all
+from covey.toploc.proofs import Distances, compare_many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -50,12 +50,14 @@ def measure(rollouts: Sequence[Rollout], engine: Engine, params: PoolParams) -> 
     claims = [ReplayRequest(prompt=r.prompt, tokens=r.tokens, seed=r.seed) for r in rollouts]
     replays = engine.replay(claims, temperature=params.model.temperature)
     rules = params.verification
+    proofs, bits = [list(row.proofs) for row in rollouts], [replay.hidden_bits for replay in replays]
+    compared = compare_many(proofs, bits, rules.proof_window, rules.proof_top_k)
     return [
         RolloutDistances(
-            windows=tuple(compare_all(list(row.proofs), replay.hidden_bits, rules.proof_window, rules.proof_top_k)),
+            windows=tuple(windows),
             margins=replay.margins,
             deviations=np.abs(np.asarray(row.logprobs, np.float64) - replay.logprobs),
             finished=row.finished,
         )
-        for row, replay in zip(rollouts, replays, strict=True)
+        for row, replay, windows in zip(rollouts, replays, compared, strict=True)
     ]

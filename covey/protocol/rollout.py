@@ -7,8 +7,10 @@ materialised, and belongs into a process that may die (`covey.sandbox` with `dec
 import io
 import json
 import math
+import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -30,6 +32,9 @@ SCHEMA = pa.schema(
         pa.field("reward", pa.float64(), nullable=False),
     ]
 )
+
+_CODES = {pa.int32(): "i", pa.float32(): "f"}
+"""Of `struct`, for the numbers in lists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,9 +88,10 @@ class Budget:
 
 def encode(rollouts: Iterable[Rollout]) -> bytes:
     """Rows in order of (group, sibling) -> Parquet bytes; equal rows give equal bytes."""
-    rows = [asdict(rollout) for rollout in sorted(rollouts, key=lambda r: (r.group, r.sibling))]
+    rows = sorted(rollouts, key=lambda r: (r.group, r.sibling))
+    columns = {name: [getattr(row, name) for row in rows] for name in SCHEMA.names}
     sink = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), sink, compression="zstd", use_dictionary=False)
+    pq.write_table(pa.Table.from_pydict(columns, schema=SCHEMA), sink, compression="zstd", use_dictionary=False)
     return sink.getvalue()
 
 
@@ -103,10 +109,10 @@ def decode(data: bytes, budget: Budget) -> list[Rollout]:
 
 
 def decode_json(payload: bytes) -> bytes:
-    """For the sandbox: 4-byte length, budget as JSON, file -> rows as JSON."""
+    """For the sandbox: 4-byte length, budget as JSON, file -> rows as JSON, log-probabilities and proofs as hex."""
     size = int.from_bytes(payload[:4], "big")
     budget = Budget(**json.loads(payload[4 : 4 + size]))
-    rows = [asdict(row) | {"proofs": [p.hex() for p in row.proofs]} for row in decode(payload[4 + size :], budget)]
+    rows = [_to_json(row) for row in decode(payload[4 + size :], budget)]
     return json.dumps(rows, separators=(",", ":")).encode()
 
 
@@ -149,14 +155,30 @@ def _read(file: pq.ParquetFile, budget: Budget) -> list[dict[str, Any]]:
         batch.validate(full=True)
         if any(column.null_count for column in batch.columns):
             raise ProtocolError("malformed", "a value is null")
-        rows.extend(batch.to_pylist())
+        columns = {name: _to_list(batch.column(name)) for name in SCHEMA.names}
+        rows.extend({name: columns[name][i] for name in SCHEMA.names} for i in range(batch.num_rows))
     return rows
+
+
+def _to_list(column: pa.Array) -> list[Any]:
+    """Python values of a column without nulls; of a list of numbers as a whole, which is far faster than one by one."""
+    if not pa.types.is_list(column.type):
+        return list(column.to_pylist())
+    values, offsets = column.values, column.offsets.to_pylist()
+    if values.null_count:
+        raise ProtocolError("malformed", "a list holds null")
+    code = _CODES.get(values.type)
+    if code is None or not len(values):
+        flat = values.to_pylist()
+    else:
+        width = values.type.bit_width // 8
+        part = values.buffers()[1][values.offset * width : (values.offset + len(values)) * width]
+        flat = list(struct.unpack(f"<{len(values)}{code}", part))
+    return [flat[start:end] for start, end in pairwise(offsets)]
 
 
 def _to_rollout(row: dict[str, Any], budget: Budget) -> Rollout:
     lists: dict[str, list[Any]] = {name: row[name] for name in ("prompt", "tokens", "logprobs", "proofs")}
-    if any(value is None for values in lists.values() for value in values):
-        raise ProtocolError("malformed", "a list holds null")
     if not 0 < len(lists["prompt"]) <= budget.prompt_tokens:
         raise ProtocolError("oversized", "a prompt is empty or too long")
     if not 0 < len(lists["tokens"]) <= budget.completion_tokens:
@@ -172,6 +194,21 @@ def _to_rollout(row: dict[str, Any], budget: Budget) -> Rollout:
     return Rollout(**(row | {name: tuple(values) for name, values in lists.items()}))
 
 
+def _to_json(row: Rollout) -> dict[str, Any]:
+    """float32 as its little-endian bytes: exact, and a tenth of the time that decimals take."""
+    logprobs = struct.pack(f"<{len(row.logprobs)}f", *row.logprobs)
+    plain = {name: getattr(row, name) for name in SCHEMA.names}
+    return plain | {"logprobs": logprobs.hex(), "proofs": [proof.hex() for proof in row.proofs]}
+
+
 def _from_json(row: dict[str, Any]) -> Rollout:
-    lists = {name: tuple(row[name]) for name in ("prompt", "tokens", "logprobs")}
-    return Rollout(**(row | lists | {"proofs": tuple(bytes.fromhex(proof) for proof in row["proofs"])}))
+    raw = bytes.fromhex(row["logprobs"])
+    return Rollout(
+        **row
+        | {
+            "prompt": tuple(row["prompt"]),
+            "tokens": tuple(row["tokens"]),
+            "logprobs": struct.unpack(f"<{len(raw) // 4}f", raw),
+            "proofs": tuple(bytes.fromhex(proof) for proof in row["proofs"]),
+        }
+    )

@@ -6,7 +6,6 @@ manifest hash of the version, which nobody knows before it is published and whic
 
 from dataclasses import dataclass
 
-from eth_abi.abi import encode
 from eth_utils.crypto import keccak
 
 from covey.protocol.ids import Address, GroupId, Hash, PoolId, Step, TaskId, hash_to_bytes
@@ -28,14 +27,12 @@ class SlotDomain:
 
 def compute_sampling_seed(domain: SlotDomain, group: GroupId, sibling: int) -> int:
     """The 63-bit key of the Gumbel noise of one rollout."""
-    types = ["bytes32", "uint256", "uint64", "address", "uint256", "uint32", "uint32"]
-    return _cut(keccak(encode(types, [*_shared(domain), group, sibling])))
+    return _cut(keccak(_encode(*_shared(domain), group, sibling)))
 
 
 def compute_prompt_draw(domain: SlotDomain, group: GroupId) -> int:
     """The 63-bit integer from which the environment draws prompt and target: the same hash without the sibling."""
-    types = ["bytes32", "uint256", "uint64", "address", "uint256", "uint32"]
-    return _cut(keccak(encode(types, [*_shared(domain), group])))
+    return _cut(keccak(_encode(*_shared(domain), group)))
 
 
 def is_audited(receipt_hash: Hash, block_hash: Hash, rate: float) -> bool:
@@ -44,8 +41,13 @@ def is_audited(receipt_hash: Hash, block_hash: Hash, rate: float) -> bool:
     return draw < rate * 2**64
 
 
-def _shared(domain: SlotDomain) -> tuple[bytes, int, int, str, int]:
-    return hash_to_bytes(domain.beacon), domain.pool, domain.policy_version, domain.node, domain.task
+def _shared(domain: SlotDomain) -> tuple[int, ...]:
+    return int(domain.beacon, 16), domain.pool, domain.policy_version, int(domain.node, 16), domain.task
+
+
+def _encode(*words: int) -> bytes:
+    """What Solidity's abi.encode makes of values of one word each."""
+    return b"".join(word.to_bytes(32, "big") for word in words)
 
 
 def _cut(digest: bytes) -> int:
