@@ -1,0 +1,278 @@
+"""What dishonest workers hand in, for the benchmark of verification: each cheat as a function of a `World`.
+
+A cheat knows everything that an honest worker knows, the true policy included, and claims what serves it best: where
+it can, it proves its tokens with the true policy.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import torch
+
+from benchmarks.policies import build_policies, get_paragraphs
+from covey.engines import hf
+from covey.engines.base import Completion, ReplayRequest, Request
+from covey.engines.hf import HuggingFaceEngine
+from covey.model.tiny import BOS, build_tokenizer
+from covey.protocol.params import EnvironmentParams, ModelParams, PoolParams, VerificationParams
+from covey.protocol.rollout import Rollout
+from covey.sampling.sampler import sample
+from validator.calibration import build_rollouts
+
+GROUPS, GROUP_SIZE, MAX_TOKENS = 4, 4, 128
+SUBMISSION = GROUPS * GROUP_SIZE
+WORKER_BATCH, VALIDATOR_BATCH = 128, 48
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """One architecture in one number format: engines by policy name, and where prompts come from."""
+
+    folder: Path
+    dtype: str
+    params: PoolParams
+
+    @classmethod
+    def build(cls, architecture: str, dtype: str) -> "World":
+        engines = {"worker_engine": "hf", "validator_engine": "hf"} if dtype == "bfloat16" else {}
+        params = PoolParams(
+            name="benchmark",
+            environment=EnvironmentParams(kind="text"),
+            model=ModelParams(compute_dtype=dtype, max_completion_tokens=MAX_TOKENS),
+            verification=VerificationParams(**engines),
+            group_size=GROUP_SIZE,
+            groups_per_task=GROUPS,
+        )
+        return cls(folder=build_policies(architecture), dtype=dtype, params=params)
+
+    def load(self, policy: str, batch: int = WORKER_BATCH) -> HuggingFaceEngine:
+        engine = HuggingFaceEngine(dtype=self.dtype, max_batch=batch)
+        engine.load_policy(self.folder / policy, 0)
+        return engine
+
+    def draw_requests(self, submissions: int, seed: int) -> list[Request]:
+        """Requests of so many submissions: prompts of 16 to 40 bytes, four siblings each."""
+        rng, tokenizer, paragraphs = random.Random(seed), build_tokenizer(), get_paragraphs()
+        requests = []
+        for _ in range(submissions * GROUPS):
+            text = rng.choice(paragraphs)[: rng.randrange(16, 40)]
+            prompt = (BOS, *tokenizer.encode(text, add_special_tokens=False))
+            for _ in range(GROUP_SIZE):
+                requests.append(Request(prompt=prompt, seed=rng.getrandbits(63), max_tokens=MAX_TOKENS))
+        return requests
+
+    def build_submissions(
+        self, requests: Sequence[Request], completions: Sequence[Completion]
+    ) -> list[tuple[Rollout, ...]]:
+        """Rows of each submission, proven with the hidden states of the completions."""
+        return [
+            build_rollouts(requests[start : start + SUBMISSION], completions[start : start + SUBMISSION], self.params)
+            for start in range(0, len(requests), SUBMISSION)
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What a cheat is given: the orders, and the honest work that it knows the answers of."""
+
+    world: World
+    requests: list[Request]
+    honest: list[Completion]
+    rng: random.Random
+
+
+Cheat = Callable[[Job], list[Completion]]
+
+
+def run_policy(name: str) -> Cheat:
+    """Generates with another policy and claims its output as it is."""
+    return lambda job: job.world.load(name).generate(job.requests, temperature=1.0)
+
+
+def other_seed(job: Job) -> list[Completion]:
+    other = [replace(each, seed=(each.seed + 1) % (1 << 63)) for each in job.requests]
+    return job.world.load("true").generate(other, temperature=1.0)
+
+
+def prompt_changed(job: Job) -> list[Completion]:
+    """One byte of each prompt is another."""
+    changed = []
+    for each in job.requests:
+        place = job.rng.randrange(1, len(each.prompt))
+        token = 3 + (each.prompt[place] - 3 + job.rng.randrange(1, 256)) % 256
+        changed.append(replace(each, prompt=(*each.prompt[:place], token, *each.prompt[place + 1 :])))
+    return job.world.load("true").generate(changed, temperature=1.0)
+
+
+def swapped_token(job: Job) -> list[Completion]:
+    """One token of every window is another, and everything is proven anew with the true policy."""
+    step, written = job.world.params.verification.proof_window, []
+    for each in job.honest:
+        tokens = list(each.tokens)
+        last = len(tokens) - each.finished  # the end token stays where it is
+        for start in range(0, last, step):
+            place = job.rng.randrange(start, min(start + step, last))
+            tokens[place] = 3 + (tokens[place] - 3 + job.rng.randrange(1, 256)) % 256
+        written.append(tuple(tokens))
+    return prove(job, written)
+
+
+def temperature_07(job: Job) -> list[Completion]:
+    return job.world.load("true").generate(job.requests, temperature=0.7)
+
+
+def top_p_09(job: Job) -> list[Completion]:
+    with _sampling_from_the_top(0.9):
+        return job.world.load("true").generate(job.requests, temperature=1.0)
+
+
+def best_of_4(job: Job) -> list[Completion]:
+    """The likeliest of the slot's own completion and three with other seeds."""
+    engine, tries = job.world.load("true"), [job.honest]
+    for i in range(1, 4):
+        other = [replace(each, seed=(each.seed + i) % (1 << 63)) for each in job.requests]
+        tries.append(engine.generate(other, temperature=1.0))
+    return [max(slot, key=lambda c: float(np.mean(c.logprobs))) for slot in zip(*tries, strict=True)]
+
+
+def write_and_prove(policy: str) -> Cheat:
+    """Another policy writes with the right seeds, the true one proves."""
+
+    def cheat(job: Job) -> list[Completion]:
+        written = job.world.load(policy).generate(job.requests, temperature=1.0)
+        return prove(job, [each.tokens for each in written])
+
+    return cheat
+
+
+def truncated(job: Job) -> list[Completion]:
+    """One completion of each submission stops at a random place."""
+    made = list(job.honest)
+    for start in range(0, len(made), SUBMISSION):
+        i = _choose_long(job, start)
+        made[i] = _cut(made[i], job.rng.randrange(1, len(made[i].tokens)), finished=False)
+    return made
+
+
+def false_eos(job: Job) -> list[Completion]:
+    """One completion of each submission ends at a random place with a forged end token."""
+    made = list(job.honest)
+    for start in range(0, len(made), SUBMISSION):
+        i = _choose_long(job, start)
+        place = job.rng.randrange(len(made[i].tokens) - 1)
+        made[i] = _prove_one(job, i, (*made[i].tokens[:place], 1))
+    return made
+
+
+def false_eos_best(job: Job) -> list[Completion]:
+    """As `false_eos`, at the place in any of four completions where the end token loses by least."""
+    made = list(job.honest)
+    engine = job.world.load("true")
+    for start in range(0, len(made), SUBMISSION):
+        best: tuple[float, int, int] | None = None
+        for i in range(start, start + GROUP_SIZE):
+            tokens = made[i].tokens
+            places = range(len(tokens) - 1)
+            forged = [_claim(job, i, (*tokens[:place], 1)) for place in places]
+            margins = [float(r.margins[-1]) for r in engine.replay(forged, temperature=1.0)]
+            if margins:
+                place = int(np.argmin(margins))
+                best = min(best or (np.inf, 0, 0), (margins[place], i, place))
+        assert best is not None
+        _, i, place = best
+        made[i] = _prove_one(job, i, (*made[i].tokens[:place], 1))
+    return made
+
+
+def prove(job: Job, written: Sequence[tuple[int, ...]]) -> list[Completion]:
+    """Completions of given tokens with states and log-probabilities of the true policy: the best a cheat can claim."""
+    claims = [_claim(job, i, tokens) for i, tokens in enumerate(written)]
+    replays = job.world.load("true").replay(claims, temperature=1.0)
+    return [
+        Completion(
+            tokens=tokens,
+            logprobs=tuple(replay.logprobs.tolist()),
+            hidden_bits=replay.hidden_bits,
+            finished=tokens[-1] == 1,
+        )
+        for tokens, replay in zip(written, replays, strict=True)
+    ]
+
+
+WINDOW_CHEATS: dict[str, Cheat] = {
+    "other_model": run_policy("other_model"),
+    "other_seed": other_seed,
+    "int8": run_policy("int8"),
+    "int4": run_policy("int4"),
+    "perturbed_1pct": run_policy("perturbed_1pct"),
+    "stale_lr1e-3": run_policy("stale_lr1e-3"),
+    "stale_lr1e-5": run_policy("stale_lr1e-5"),
+    "stale_lr1e-6": run_policy("stale_lr1e-6"),
+    "swapped_token": swapped_token,
+    "prompt_changed": prompt_changed,
+}
+SUBMISSION_CHEATS: dict[str, Cheat] = {
+    "temperature_07": temperature_07,
+    "top_p_09": top_p_09,
+    "best_of_4": best_of_4,
+    "small_writes_large_proves": write_and_prove("small"),
+    "truncated": truncated,
+    "false_eos": false_eos,
+}
+WITHOUT_A_BAR: dict[str, Cheat] = {
+    "stale_lr1e-6": run_policy("stale_lr1e-6"),
+    "swapped_token": swapped_token,
+    "int8_writes_true_proves": write_and_prove("int8"),
+    "false_eos_best_place": false_eos_best,
+}
+"""In bfloat16."""
+
+
+def _claim(job: Job, i: int, tokens: tuple[int, ...]) -> ReplayRequest:
+    return ReplayRequest(prompt=job.requests[i].prompt, tokens=tokens, seed=job.requests[i].seed)
+
+
+def _prove_one(job: Job, i: int, tokens: tuple[int, ...]) -> Completion:
+    """Honest up to the last token, which was not sampled: only its log-probability is looked up."""
+    honest, n = job.honest[i], len(tokens)
+    (replay,) = job.world.load("true").replay([_claim(job, i, tokens)], temperature=1.0)
+    return Completion(
+        tokens=tokens,
+        logprobs=(*honest.logprobs[: n - 1], float(replay.logprobs[-1])),
+        hidden_bits=honest.hidden_bits[:n],
+        finished=True,
+    )
+
+
+def _cut(completion: Completion, length: int, *, finished: bool) -> Completion:
+    return Completion(
+        tokens=completion.tokens[:length],
+        logprobs=completion.logprobs[:length],
+        hidden_bits=completion.hidden_bits[:length],
+        finished=finished,
+    )
+
+
+def _choose_long(job: Job, start: int) -> int:
+    """Index of a completion of the submission that has two tokens at least."""
+    long = [i for i in range(start, start + SUBMISSION) if len(job.honest[i].tokens) > 1]
+    return job.rng.choice(long)
+
+
+@contextmanager
+def _sampling_from_the_top(share: float) -> Iterator[None]:
+    """The engine's sampler sees only the likeliest tokens that hold `share` of the probability."""
+
+    def sample_top(logits: torch.Tensor, *rest: object) -> torch.Tensor:
+        ordered, places = logits.sort(dim=-1, descending=True)
+        above = ordered.softmax(dim=-1).cumsum(dim=-1) - ordered.softmax(dim=-1)
+        dropped = torch.zeros_like(logits, dtype=torch.bool).scatter(1, places, above > share)
+        return sample(logits.masked_fill(dropped, -1e30), *rest)  # type: ignore[arg-type]
+
+    with mock.patch.object(hf, "sample", sample_top):
+        yield

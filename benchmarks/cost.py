@@ -1,0 +1,125 @@
+"""What a validator costs: CPU seconds of judging over those of generating the same work, for `verification`.
+
+Real files, the real checks with their processes, one thread.  64 completions of up to 128 tokens.
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.harness import Claim
+from benchmarks.policies import build_large, build_policies
+from covey import devnet
+from covey.engines.hf import HuggingFaceEngine
+from covey.environments import registry
+from covey.environments.registry import DEMO
+from covey.grading import build_grader
+from covey.protocol import messages, rollout
+from covey.protocol.ids import Address, Hash, LeaseId, PoolId, Step, TaskId
+from covey.protocol.messages import Domain
+from covey.protocol.params import EnvironmentParams, ModelParams, PoolParams
+from covey.protocol.verdict import Decision
+from covey.protocol.wire import TaskOrder
+from covey.sandbox import Sandbox
+from validator import service as judging
+from validator.checks import Claim as Submitted
+from validator.checks import Tools
+from worker import service as working
+
+RUNS = 5
+AUDIT_RATE = 0.1
+PARAMS = PoolParams(
+    name="cost",
+    environment=EnvironmentParams(kind=DEMO.kind, options=dict(DEMO.options)),
+    model=ModelParams(max_completion_tokens=128, max_prompt_tokens=64),
+    group_size=8,
+    groups_per_task=8,
+    groups_per_step=8,
+)
+MANIFEST, COURT = Hash("0x" + "11" * 32), Address("0x" + "22" * 20)
+
+
+def measure_cost() -> list[Claim]:
+    """`cost_full` and `cost_audit_10` of the small policy, and of one of over 20M parameters."""
+    decoder = Sandbox("covey.protocol.rollout:decode_json", seconds=30)
+    grader = Sandbox("covey.environments.grading:grade_json", seconds=30)
+    claims = []
+    with decoder, grader:
+        for suffix, folder in (("", build_policies("qwen2") / "true"), (".large", build_large())):
+            seconds = _measure(folder, decoder, grader)
+            generation = seconds["generate"]
+            full, cheap = seconds["full"] / generation, seconds["cheap"] / generation
+            shared = {"unit": "validator s / generation s", "n": RUNS, "peer": f"generation {generation:.2f} s"}
+            claims += [
+                Claim(name=f"cost_full{suffix}", value=full, **shared),
+                Claim(name=f"cost_audit_10{suffix}", value=AUDIT_RATE * full + (1 - AUDIT_RATE) * cheap, **shared),
+                Claim(name=f"cost_cheap_checks{suffix}", value=cheap, **shared),
+            ]
+    return claims
+
+
+def _measure(folder: Path, decoder: Sandbox, grader: Sandbox) -> dict[str, float]:
+    """Least CPU seconds of generating, of judging fully, and of the cheap checks."""
+    worker, validator = (HuggingFaceEngine(max_batch=64) for _ in range(2))
+    worker.load_policy(folder, 0)
+    validator.load_policy(folder, 0)
+    wallet, domain = devnet.derive_wallet("cost", "node"), Domain(chain_id=31337, contract=COURT)
+    tools = Tools(
+        params=PARAMS,
+        domain=domain,
+        engine=validator,
+        environment=registry.load(DEMO),
+        spec=DEMO,
+        decode=decoder.call,
+        grade=build_grader(grader),
+    )
+    order = TaskOrder(
+        task=TaskId(1), lease=LeaseId(1), policy_version=Step(0), manifest_hash=MANIFEST, groups=8, deadline=2e9
+    )
+    slots = working.build_slots(
+        order, PARAMS, pool=PoolId(1), node=wallet.address, environment=tools.environment, engine=worker
+    )
+    rows = working.roll_out(slots, PARAMS, engine=worker, spec=DEMO, grade=tools.grade)
+    file = rollout.encode(rows)
+    receipt = working.build_receipt(
+        order,
+        PARAMS,
+        pool=PoolId(1),
+        node=wallet.address,
+        contributor=wallet.address,
+        rollouts=rows,
+        file=file,
+        now=1.0,
+    )
+    signature = messages.sign(receipt, domain, wallet)
+
+    def judge(full: bool) -> None:
+        claim = Submitted(receipt=receipt, signature=signature, manifest_hash=MANIFEST, file=file)
+        judgement = judging.judge(claim, tools, full=full)
+        if judgement.decision is not Decision.ACCEPT:
+            raise RuntimeError(f"honest work was not accepted: {judgement}")
+
+    requests, children = [slot.request for slot in slots], (decoder, grader)
+    return {
+        "generate": _time(lambda: worker.generate(requests, temperature=1.0), children),
+        "full": _time(lambda: judge(True), children),
+        "cheap": _time(lambda: judge(False), children),
+    }
+
+
+def _time(call: Callable[[], object], children: tuple[Sandbox, ...]) -> float:
+    """Least CPU seconds of this process and its children over some runs."""
+    taken = []
+    for _ in range(RUNS):
+        before = time.process_time() + sum(map(_read_seconds, children))
+        call()
+        taken.append(time.process_time() + sum(map(_read_seconds, children)) - before)
+    return min(taken)
+
+
+def _read_seconds(sandbox: Sandbox) -> float:
+    """CPU time of a living child of one thread, from the kernel's table."""
+    child = sandbox.process_id
+    if child is None:
+        return 0.0
+    return int(Path(f"/proc/{child}/schedstat").read_text().split()[0]) / 1e9
