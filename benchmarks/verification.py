@@ -243,6 +243,7 @@ def find_failures(claims: Sequence[Claim]) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scale", type=float, default=1.0, help="Share of every n.")
+    parser.add_argument("--reuse", action="store_true", help="Take the rates of the last run, measure the cost anew.")
     parser.add_argument("--one", choices=ARCHITECTURES, help=argparse.SUPPRESS)
     options = parser.parse_args()
     set_threads(1)
@@ -251,11 +252,12 @@ def main() -> int:
     if options.one:
         run_one(options.one, options.scale, root / f"verification-{options.one}.json")
         return 0
-    command = [sys.executable, "-m", "benchmarks.verification", "--scale", str(options.scale), "--one"]
-    running = [subprocess.Popen([*command, name]) for name in ARCHITECTURES]
-    codes = [child.wait() for child in running]
-    if any(codes):
-        return 1
+    if not options.reuse:
+        command = [sys.executable, "-m", "benchmarks.verification", "--scale", str(options.scale), "--one"]
+        running = [subprocess.Popen([*command, name]) for name in ARCHITECTURES]
+        codes = [child.wait() for child in running]
+        if any(codes):
+            return 1
     counts: Counts = defaultdict(lambda: [0, 0])
     for name in ARCHITECTURES:
         for claim, (hits, n) in json.loads((root / f"verification-{name}.json").read_text()).items():
