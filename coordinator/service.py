@@ -164,20 +164,23 @@ def expire_leases(repository: Repository, params: PoolParams, *, now: float) -> 
         if not overdue and not (task.policy_version < oldest and task.state is TaskState.PENDING):
             continue
         task.state = require_move(TASK_MOVES, task.state, TaskState.EXPIRED)
-        if overdue and task.collected:
-            _blame_dropper(repository, params, task, now)
+        node = repository.get_node(task.node or "")
+        if overdue and node is not None:
+            _cool_down(params, node, now, is_dropped=task.collected)
         ended += 1
     plan_tasks(repository, params)
     return ended
 
 
-def _blame_dropper(repository: Repository, params: PoolParams, task: Task, now: float) -> None:
-    """Dropping is a way of choosing prompts: it costs a pause, and often repeated a strike."""
-    node = repository.get_node(task.node or "")
-    if node is None:
+def _cool_down(params: PoolParams, node: Node, now: float, *, is_dropped: bool) -> None:
+    """Dropping is a way of choosing prompts: it costs a pause, and often repeated a strike.
+
+    Who asks and does not collect pauses too, or it could hold a task for ever; nothing was dropped then.
+    """
+    node.cooldown_until = now + params.cooldown_seconds
+    if not is_dropped:
         return
     node.dropped += 1
-    node.cooldown_until = now + params.cooldown_seconds
     if node.dropped >= 4 and scheduling.compute_drop_rate(node.accepted, node.dropped) > 0.5:
         add_strike(params, node)
 

@@ -212,15 +212,31 @@ def test_expire_leases__collected_and_dropped__is_planned_anew_and_costs_a_pause
     assert (pool.node("a").dropped, pool.node("a").cooldown_until) == (1, pool.now + 5)
 
 
-def test_expire_leases__never_collected__is_nobodys_fault(pool: FakePool):
+def test_expire_leases__never_collected__is_no_drop_and_still_costs_a_pause(pool: FakePool):
     pool.register("a")
     pool.publish(0)
     pool.wait("a")
     pool.assign()
     pool.now += service.COLLECT_SECONDS
     assert pool.expire() == 1
-    assert (pool.node("a").dropped, pool.node("a").cooldown_until) == (0, 0.0)
+    assert (pool.node("a").dropped, pool.node("a").cooldown_until) == (0, pool.now + 5)
     assert len(pool.tasks(TaskState.PENDING)) == 2
+
+
+def test_expire_leases__node_that_never_collects__cannot_keep_a_task_from_another(pool: FakePool):
+    """Addresses decide between two that dropped nothing, and the hoarder's is the lower one."""
+    pool.params = make_params(groups_per_step=2)  # one task
+    hoarder, honest = sorted(("a", "b"), key=make_address)
+    for name in (hoarder, honest):
+        pool.register(name)
+    pool.publish(0)
+    for taker in (hoarder, honest):
+        for name in (hoarder, honest):
+            pool.wait(name)
+        pool.assign()
+        assert [task.node for task in pool.tasks(TaskState.ASSIGNED)] == [make_address(taker)]
+        pool.now += service.COLLECT_SECONDS
+        pool.expire()
 
 
 def test_expire_leases__outdated_pending_task__ends_without_blame(pool: FakePool):
