@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from covey.errors import ProtocolError
 from covey.protocol.ids import GroupId
+from covey.protocol.pages import measure
 
 SCHEMA = pa.schema(
     [
@@ -86,6 +87,10 @@ class Budget:
         return 4096 + self.rows * (per_row + (self.proof_bytes + 4) * proofs)
 
 
+DECODED_FACTOR = 4
+"""How far the bound from page headers may be above the lawful size: it counts a number as 8 bytes, and levels too."""
+
+
 def encode(rollouts: Iterable[Rollout]) -> bytes:
     """Rows in order of (group, sibling) -> Parquet bytes; equal rows give equal bytes."""
     rows = sorted(rollouts, key=lambda r: (r.group, r.sibling))
@@ -102,6 +107,7 @@ def decode(data: bytes, budget: Budget) -> list[Rollout]:
     try:
         file = pq.ParquetFile(io.BytesIO(data), memory_map=False)
         _require_metadata(file, budget)
+        _require_pages(data, file, budget)
         rows = _read(file, budget)
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         raise ProtocolError("malformed", f"not a readable Parquet file: {type(error).__name__}") from error
@@ -138,11 +144,30 @@ def _require_metadata(file: pq.ParquetFile, budget: Budget) -> None:
     if file.metadata.num_rows > budget.rows:
         raise ProtocolError("oversized", f"{file.metadata.num_rows} rows, over {budget.rows}")
     # Run lengths and dictionaries hold a hundred million values in a few bytes, and one row may hold them all: the
-    # budget of a batch would see them only when they are decoded.  A footer that lies ends in the sandbox's limits.
+    # budget of a batch would see them only when they are decoded.  A footer that lies is caught by `_require_pages`.
     groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
     values = [sum(group.column(j).num_values for group in groups) for j in range(file.metadata.num_columns)]
     if max(values) > budget.column_values:
         raise ProtocolError("oversized", f"{max(values)} values in a column, over {budget.column_values}")
+
+
+def _require_pages(data: bytes, file: pq.ParquetFile, budget: Budget) -> None:
+    """The pages hold what the footer says, lie beside each other, and decode to no more than the budget allows."""
+    decoded = size = 0
+    for i in range(file.metadata.num_row_groups):
+        for j in range(file.metadata.num_columns):
+            column = file.metadata.row_group(i).column(j)
+            starts = [column.data_page_offset, column.dictionary_page_offset or column.data_page_offset]
+            width = None if column.physical_type == "BYTE_ARRAY" else 8
+            size += column.total_compressed_size
+            if size > len(data):
+                raise ProtocolError("malformed", "columns share their pages")
+            found = measure(data, min(starts), column.total_compressed_size, most=column.num_values, width=width)
+            if found.values != column.num_values:
+                raise ProtocolError("malformed", f"a column holds {found.values} values, not {column.num_values}")
+            decoded += found.decoded_bytes
+    if decoded > DECODED_FACTOR * budget.decoded_bytes:
+        raise ProtocolError("oversized", f"may decode to {decoded} bytes, {budget.decoded_bytes} are lawful")
 
 
 def _read(file: pq.ParquetFile, budget: Budget) -> list[dict[str, Any]]:
