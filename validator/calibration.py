@@ -26,9 +26,9 @@ from validator.forgeries import FORGERS, Bits
 from validator.limits import collect_items, find_breach
 from validator.replay import RolloutDistances, measure
 
-SINGLE_SLACK = 2.0
+SINGLE_SLACK = 3.0
 """A single window or token may be so many times as far as the farthest honest one that was seen: of bfloat16 windows,
-1.25 rejects 4 in 1,000."""
+1.25 rejects 4 in 1,000, and 2 still rejects 9 in 10,000 of a small model's submissions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,8 +101,14 @@ def build_rollouts(
     )
 
 
-def propose(found: Sequence[Sequence[RolloutDistances]], *, false_reject_rate: float) -> Thresholds:
-    """Limits of single windows and tokens with slack over the farthest seen, limits of sums from mean and variance."""
+def propose(
+    found: Sequence[Sequence[RolloutDistances]], *, false_reject_rate: float, temperature: float = 1.0
+) -> Thresholds:
+    """Limits of single windows and tokens with slack over the farthest seen, limits of sums from mean and variance.
+
+    Few honest tokens lose, so their margins are seldom seen.  One that loses does so by at most the errors of its own
+    and of the winner's log-probability over the temperature, and of those every token shows one.
+    """
     together = [each for distances in found for each in distances]
     farthest = {name: float(values.max()) for name, _, values in collect_items(together)}
     defaults = Thresholds()
@@ -110,7 +116,7 @@ def propose(found: Sequence[Sequence[RolloutDistances]], *, false_reject_rate: f
         "exponent": max(defaults.exponent_max, math.ceil(SINGLE_SLACK * farthest["exponent"])),
         "mantissa": max(defaults.mantissa_mean_max, SINGLE_SLACK * farthest["mantissa"]),
         "lost": 1.0,
-        "margin": max(defaults.margin_max, SINGLE_SLACK * farthest["margin"]),
+        "margin": max(defaults.margin_max, SINGLE_SLACK * farthest["margin"], 2 * farthest["logprob"] / temperature),
         "logprob": max(defaults.logprob_max, SINGLE_SLACK * farthest["logprob"]),
     }
     return Thresholds(
@@ -166,7 +172,9 @@ def calibrate(
             "replays are not bit for bit what the worker claims",
             fix="Use one engine build on one class of hardware, or the calibrated mode",
         )
-    thresholds = propose([s.distances for s in seen], false_reject_rate=false_reject_rate)
+    thresholds = propose(
+        [s.distances for s in seen], false_reject_rate=false_reject_rate, temperature=params.model.temperature
+    )
     rules = params.verification.model_copy(update={"thresholds": thresholds})
     rejected = sum(find_breach(s.distances, rules) is not None for s in others)
     if rejected:

@@ -28,7 +28,7 @@ def validator_calibrate(
     validator_engine: Annotated[str, typer.Option(help="Engine that replays.")] = "hf",
     worker_batch: Annotated[int, typer.Option(min=1, help="Completions generated together.")] = 64,
     validator_batch: Annotated[int, typer.Option(min=1, help="Completions replayed together.")] = 32,
-    submissions: Annotated[int, typer.Option(min=4, max=100_000, help="Honest submissions to learn from.")] = 32,
+    submissions: Annotated[int, typer.Option(min=4, max=100_000, help="Honest submissions to learn from.")] = 128,
     false_reject_rate: Annotated[
         float, typer.Option(min=1e-12, max=0.01, help="Of each sum over an honest submission.")
     ] = 1e-6,
@@ -45,6 +45,7 @@ def validator_calibrate(
 
     They hold for one model, number format and pair of engines.  Without --write the file stays as it is.
     """
+    from rich.console import Console
     from rich.progress import Progress
 
     from covey.engines.build import build_engine
@@ -53,26 +54,26 @@ def validator_calibrate(
     from validator.calibration import calibrate
 
     document = _read(pool_file)
+
+    def build(name: str, batch: int) -> "Engine":
+        return build_engine(name, dtype=dtype, batch=batch, device=device, threads=threads)
+
+    worker, validator = build(worker_engine, worker_batch), build(validator_engine, validator_batch)
     pair = {"worker_engine": worker_engine, "validator_engine": validator_engine}
     params = _build_params(pool_file, document, dtype, {"mode": mode, **pair})
     environment = registry.load(EnvironmentSpec(kind=params.environment.kind, options=params.environment.options))
-
-    def build(name: str, batch: int, source: str) -> "Engine":
-        engine = build_engine(name, dtype=dtype, batch=batch, device=device, threads=threads)
-        _load(engine, source)
-        return engine
-
-    with Progress(transient=True, disable=as_json) as progress:
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=as_json or not console.is_terminal) as progress:
         bar = progress.add_task("honest submissions", total=submissions + submissions // 2)
         result = calibrate(
             params,
             environment,
-            build(worker_engine, worker_batch, model),
-            build(validator_engine, validator_batch, model),
+            _load(worker, model),
+            _load(validator, model),
             submissions=submissions,
             false_reject_rate=false_reject_rate,
             seed=seed,
-            previous=None if previous is None else build(worker_engine, worker_batch, previous),
+            previous=None if previous is None else _load(build(worker_engine, worker_batch), previous),
             on_progress=lambda done: progress.update(bar, completed=done),
         )
     chosen = result.verification.model_dump(mode="json", include={"mode", *pair, "thresholds"}, exclude_none=True)
@@ -88,13 +89,14 @@ def validator_calibrate(
     typer.echo(f"written to {pool_file}" if write else _to_toml(dtype, chosen))
 
 
-def _load(engine: "Engine", source: str) -> None:
-    """Load a model as the trainer would publish it: bfloat16 weights, whatever its own file holds."""
+def _load(engine: "Engine", source: str) -> "Engine":
+    """The engine with a model as the trainer would publish it: bfloat16 weights, whatever its own file holds."""
     from covey.model.files import load_model, load_tokenizer, save_policy
 
     with TemporaryDirectory(prefix="covey-calibrate-") as folder:
         save_policy(load_model(source, "float32"), load_tokenizer(source), Path(folder), "bfloat16")
         engine.load_policy(Path(folder), 0)
+    return engine
 
 
 def _read(file: Path) -> "TOMLDocument":
@@ -105,7 +107,7 @@ def _read(file: Path) -> "TOMLDocument":
         return tomlkit.parse(file.read_text())
     except OSError as error:
         raise OperatorError("no_pool_file", f"{file} cannot be read", fix="Name an existing TOML file") from error
-    except TOMLKitError as error:
+    except (TOMLKitError, UnicodeDecodeError) as error:
         raise OperatorError("bad_pool_file", f"{file} is no TOML: {error}", fix=f"Correct {file}") from error
 
 
