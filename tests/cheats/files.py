@@ -1,17 +1,16 @@
-"""Cheats below the rows: files that are no honest Parquet, or honest Parquet that says nonsense or explodes."""
+"""Rows 8, 12, 18 and 19 in the file itself: no honest Parquet, or honest Parquet that says nonsense or explodes."""
 
 import io
-from collections.abc import Callable
+import random
 from dataclasses import asdict
 from typing import Any, ClassVar
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from covey.protocol.rollout import SCHEMA
 from covey.protocol.verdict import Reason
-from tests.cheats.content import Cheat
+from tests.cheats.base import Cheat
 from tests.fakes.tools import Work, Worker
 
 Rows = list[dict[str, Any]]
@@ -36,16 +35,17 @@ def make_nullable(schema: pa.Schema) -> pa.Schema:
 class FileCheat(Cheat):
     """Alters the rows as plain values and writes them with any schema."""
 
+    row = 12
     reason = Reason.MALFORMED
     schema: ClassVar[pa.Schema] = SCHEMA
 
     def cheat(self, worker: Worker) -> Work:
         work = worker.work()
         rows = [asdict(row) for row in work.rollouts]
-        self.alter(rows)
+        self.alter(rows, worker.rng)
         return work.with_file(write(pa.Table.from_pylist(rows, schema=self.schema)))
 
-    def alter(self, rows: Rows) -> None:
+    def alter(self, rows: Rows, rng: random.Random) -> None:
         """In place."""
 
 
@@ -53,104 +53,143 @@ class NullToken(FileCheat):
     reason = Reason.SCHEMA
     schema = make_nullable(SCHEMA)
 
-    def alter(self, rows: Rows) -> None:
-        rows[0]["tokens"] = [None, *rows[0]["tokens"][1:]]
+    def alter(self, rows: Rows, rng: random.Random) -> None:
+        row = rng.choice(rows)
+        row["tokens"] = [*row["tokens"][1:], None]
 
 
 class NullReward(FileCheat):
     reason = Reason.SCHEMA
     schema = make_nullable(SCHEMA)
 
-    def alter(self, rows: Rows) -> None:
-        rows[2]["reward"] = None
+    def alter(self, rows: Rows, rng: random.Random) -> None:
+        rng.choice(rows)["reward"] = None
+
+
+class NullGroup(FileCheat):
+    """A group that is no number: counted by nobody, or by everybody."""
+
+    reason = Reason.SCHEMA
+    schema = make_nullable(SCHEMA)
+
+    def alter(self, rows: Rows, rng: random.Random) -> None:
+        rng.choice(rows)["group"] = None
 
 
 class NanLogprob(FileCheat):
-    def alter(self, rows: Rows) -> None:
-        rows[0]["logprobs"] = [float("nan")] * len(rows[0]["tokens"])
+    def alter(self, rows: Rows, rng: random.Random) -> None:
+        row = rng.choice(rows)
+        row["logprobs"] = [float("nan")] * len(row["tokens"])
+
+
+class NanReward(FileCheat):
+    def alter(self, rows: Rows, rng: random.Random) -> None:
+        rng.choice(rows)["reward"] = float("nan")
 
 
 class InfiniteReward(FileCheat):
-    def alter(self, rows: Rows) -> None:
-        rows[0]["reward"] = float("inf")
+    def alter(self, rows: Rows, rng: random.Random) -> None:
+        rng.choice(rows)["reward"] = rng.choice((1, -1)) * float("inf")
 
 
 class NegativeGroup(FileCheat):
-    def alter(self, rows: Rows) -> None:
-        rows[0]["group"] = -1
+    def alter(self, rows: Rows, rng: random.Random) -> None:
+        rng.choice(rows)["group"] = -rng.randint(1, 1 << 31)
+
+
+class NegativeSibling(FileCheat):
+    def alter(self, rows: Rows, rng: random.Random) -> None:
+        rng.choice(rows)["sibling"] = -rng.randint(1, 1 << 31)
 
 
 class NegativeToken(FileCheat):
-    def alter(self, rows: Rows) -> None:
-        rows[0]["tokens"] = [-1, *rows[0]["tokens"][1:]]
+    def alter(self, rows: Rows, rng: random.Random) -> None:
+        row = rng.choice(rows)
+        row["tokens"] = [-rng.randint(1, 1 << 31), *row["tokens"][1:]]
 
 
 class NegativeSeed(FileCheat):
-    def alter(self, rows: Rows) -> None:
-        rows[0]["seed"] = -5
+    def alter(self, rows: Rows, rng: random.Random) -> None:
+        rng.choice(rows)["seed"] = -rng.randint(1, 1 << 63)
 
 
 class LogprobTooMany(FileCheat):
-    def alter(self, rows: Rows) -> None:
-        rows[0]["logprobs"] = [*rows[0]["logprobs"], -0.5]
+    def alter(self, rows: Rows, rng: random.Random) -> None:
+        row = rng.choice(rows)
+        row["logprobs"] = [*row["logprobs"], -0.5]
 
 
 class EmptyCompletion(FileCheat):
     reason = Reason.OVERSIZED
 
-    def alter(self, rows: Rows) -> None:
-        rows[0]["tokens"], rows[0]["logprobs"] = [], []
+    def alter(self, rows: Rows, rng: random.Random) -> None:
+        row = rng.choice(rows)
+        row["tokens"], row["logprobs"] = [], []
 
 
 class LongCompletion(FileCheat):
-    reason = Reason.OVERSIZED
+    """Another target length than the pool's: more units."""
 
-    def alter(self, rows: Rows) -> None:
-        rows[0]["tokens"], rows[0]["logprobs"] = [3] * 9, [-0.5] * 9
+    row, reason = 6, Reason.OVERSIZED
+
+    def alter(self, rows: Rows, rng: random.Random) -> None:
+        row, length = rng.choice(rows), rng.randint(9, 40)
+        row["tokens"], row["logprobs"] = [3] * length, [-0.5] * length
 
 
 class ExtraRows(FileCheat):
     reason = Reason.OVERSIZED
 
-    def alter(self, rows: Rows) -> None:
-        rows.extend(dict(row) for row in list(rows))
+    def alter(self, rows: Rows, rng: random.Random) -> None:
+        rows.extend(dict(rng.choice(rows)) for _ in range(rng.randint(1, len(rows))))
 
 
 class ExtraColumn(FileCheat):
-    reason = Reason.SCHEMA
+    row, reason = 19, Reason.SCHEMA
     schema = SCHEMA.append(pa.field("note", pa.string()))
 
-    def alter(self, rows: Rows) -> None:
+    def alter(self, rows: Rows, rng: random.Random) -> None:
         for row in rows:
             row["note"] = "pay me"
 
 
+class InventedAdvantage(FileCheat):
+    """Brings advantages along: there is no place for them, they follow from the rewards."""
+
+    row, reason = 8, Reason.SCHEMA
+    schema = SCHEMA.append(pa.field("advantage", pa.float64(), nullable=False))
+
+    def alter(self, rows: Rows, rng: random.Random) -> None:
+        for row in rows:
+            row["advantage"] = rng.uniform(1, 100)
+
+
 class MissingColumn(FileCheat):
-    reason = Reason.SCHEMA
+    row, reason = 19, Reason.SCHEMA
     schema = SCHEMA.remove(SCHEMA.get_field_index("proofs"))
 
 
 class WiderNumbers(FileCheat):
-    reason = Reason.SCHEMA
+    row, reason = 19, Reason.SCHEMA
     schema = SCHEMA.set(0, pa.field("group", pa.int64(), nullable=False))
 
 
 class NotParquet(Cheat):
-    reason = Reason.MALFORMED
+    row, reason = 19, Reason.MALFORMED
 
     def cheat(self, worker: Worker) -> Work:
-        return worker.work().with_file(b"PAR1" + b"\x00" * 100 + b"PAR1")
+        return worker.work().with_file(b"PAR1" + worker.rng.randbytes(100) + b"PAR1")
 
 
 class EmptyFile(Cheat):
-    reason = Reason.MALFORMED
+    row, reason = 19, Reason.MALFORMED
 
     def cheat(self, worker: Worker) -> Work:
         return worker.work().with_file(b"")
 
 
 class CutFile(Cheat):
-    reason = Reason.MALFORMED
+    row, reason = 19, Reason.MALFORMED
 
     def cheat(self, worker: Worker) -> Work:
         work = worker.work()
@@ -158,7 +197,7 @@ class CutFile(Cheat):
 
 
 class Oversized(Cheat):
-    reason = Reason.OVERSIZED
+    row, reason = 18, Reason.OVERSIZED
 
     def cheat(self, worker: Worker) -> Work:
         work = worker.work()
@@ -168,76 +207,17 @@ class Oversized(Cheat):
 class AnotherFile(Cheat):
     """Uploads something else than what it signed for."""
 
-    reason = Reason.MALFORMED
+    row, reason = 12, Reason.MALFORMED
 
     def cheat(self, worker: Worker) -> Work:
         work = worker.work()
-        return Work(receipt=work.receipt, rollouts=work.rollouts, file=work.file[:-1] + b"\x00")
-
-
-# -- bombs: a few kilobytes that decode to gigabytes
-
-
-class RowBomb(Cheat):
-    """A million rows of nothing in a few kilobytes."""
-
-    reason = Reason.OVERSIZED
-
-    def cheat(self, worker: Worker) -> Work:
-        count = 1_000_000
-        zeros = np.zeros(count, np.int32)
-        lists = pa.ListArray.from_arrays(np.zeros(count + 1, np.int32), pa.array([], pa.int32()))
-        columns = {field.name: _constant(field.type, zeros, lists, count) for field in SCHEMA}
-        arrays = [columns[field.name] for field in SCHEMA]
-        return worker.work().with_file(write(pa.Table.from_arrays(arrays, schema=SCHEMA), use_dictionary=True))
-
-
-def _constant(kind: pa.DataType, zeros: Any, lists: pa.ListArray, count: int) -> pa.Array:
-    if pa.types.is_list(kind):
-        return pa.ListArray.from_arrays(lists.offsets, pa.array([], kind.value_type), type=kind)
-    if pa.types.is_boolean(kind):
-        return pa.array(np.zeros(count, bool))
-    return pa.array(zeros).cast(kind)
-
-
-class ListBomb(Cheat):
-    """One row whose tokens are tens of millions of zeros, which run lengths hold in a few bytes."""
-
-    reason = Reason.OVERSIZED
-    values: ClassVar[int] = 30_000_000
-
-    def cheat(self, worker: Worker) -> Work:
-        return build_bomb(worker, "tokens", lambda kind: pa.array(np.zeros(self.values, np.int32)))
-
-
-class ProofBomb(Cheat):
-    """One value of a kilobyte, named a million times through a dictionary."""
-
-    reason = Reason.OVERSIZED
-
-    def cheat(self, worker: Worker) -> Work:
-        indices = pa.array(np.zeros(1_000_000, np.int32))
-        return build_bomb(worker, "proofs", lambda kind: pa.array([b"\x00" * 1000]).take(indices))
-
-
-def build_bomb(worker: Worker, column: str, build: Callable[[pa.DataType], pa.Array]) -> Work:
-    """Honest rows, but the list of one column of one row."""
-    work = worker.work()
-    row = asdict(work.rollouts[0])
-    arrays = []
-    for field in SCHEMA:
-        if field.name == column:
-            values = build(field.type.value_type)
-            offsets = pa.array([0, len(values)], pa.int32())
-            arrays.append(pa.ListArray.from_arrays(offsets, values, type=field.type))
-        else:
-            arrays.append(pa.array([row[field.name]], field.type))
-    return work.with_file(write(pa.Table.from_arrays(arrays, schema=SCHEMA), use_dictionary=True))
+        i = worker.rng.randrange(len(work.file))
+        file = work.file[:i] + bytes([work.file[i] ^ worker.rng.randint(1, 255)]) + work.file[i + 1 :]
+        return Work(receipt=work.receipt, rollouts=work.rollouts, file=file)
 
 
 FILES: tuple[type[Cheat], ...] = (
-    NullToken, NullReward, NanLogprob, InfiniteReward, NegativeGroup, NegativeToken, NegativeSeed, LogprobTooMany,
-    EmptyCompletion, LongCompletion, ExtraRows, ExtraColumn, MissingColumn, WiderNumbers, NotParquet, EmptyFile,
-    CutFile, Oversized, AnotherFile,
+    NullToken, NullReward, NullGroup, NanLogprob, NanReward, InfiniteReward, NegativeGroup, NegativeSibling,
+    NegativeToken, NegativeSeed, LogprobTooMany, EmptyCompletion, LongCompletion, ExtraRows, ExtraColumn,
+    InventedAdvantage, MissingColumn, WiderNumbers, NotParquet, EmptyFile, CutFile, Oversized, AnotherFile,
 )  # fmt: skip
-BOMBS: tuple[type[Cheat], ...] = (RowBomb, ListBomb, ProofBomb)

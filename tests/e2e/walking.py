@@ -103,8 +103,8 @@ class Walk:
 
 
 @contextlib.contextmanager
-def open_stage(folder: Path, options: DemoOptions) -> Iterator[Stage]:
-    stage = Stage(Cast(folder, options))
+def open_stage(folder: Path, options: DemoOptions, cast: type[Cast] = Cast) -> Iterator[Stage]:
+    stage = Stage(cast(folder, options))
     try:
         stage.open()
         stage.chain.request("evm_setIntervalMining", 0)
@@ -116,10 +116,10 @@ def open_stage(folder: Path, options: DemoOptions) -> Iterator[Stage]:
 
 @contextlib.asynccontextmanager
 async def open_walk(
-    folder: Path, options: DemoOptions, *, cheat: Callable[[Engine], Engine] | None = None
+    folder: Path, options: DemoOptions, *, cheat: Callable[[Engine], Engine] | None = None, cast: type[Cast] = Cast
 ) -> AsyncIterator[Walk]:
-    """A network of one worker, three validators and a trainer; `cheat` wraps the worker's engine."""
-    with open_stage(folder, options) as stage, contextlib.ExitStack() as stack:
+    """A network of workers, three validators and a trainer; `cheat` wraps the workers' engines."""
+    with open_stage(folder, options, cast) as stage, contextlib.ExitStack() as stack:
         ctx = coordinator.app.build(CoordinatorConfig.load(folder / "coordinator.toml", {}, {}))
         stack.callback(ctx.database.close)
         relay_port, origin_port = int(ctx.config.relays[0].rpartition(":")[2]), stage._origin

@@ -2,7 +2,8 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,38 +82,96 @@ class Work:
         return self.with_rollouts(rows)
 
 
-class Worker:
-    """An honest worker's hand; give it another engine, seed or temperature to cheat."""
+OTHER_TASKS = 40
+"""Tasks that a worker without a lease looks at, for a rollout of the kind that it wants."""
 
-    def __init__(self, wallet: Any, params: PoolParams, engine: Engine) -> None:
+
+class Worker:
+    """An honest worker's hand; give it another engine, seed or temperature to cheat.
+
+    `rng` draws what a cheat chooses.  `leased`: the task is a real lease, so that it must be this one.  Honest work is
+    made once for each task and shared by all that `at` returns.
+    """
+
+    def __init__(
+        self,
+        wallet: Any,
+        params: PoolParams,
+        engine: Engine,
+        *,
+        task: TaskOrder | None = None,
+        contributor: Address | None = None,
+        now: float = 1000.0,
+        leased: bool = False,
+    ) -> None:
         self.wallet, self.params, self.engine = wallet, params, engine
+        self.task, self.contributor = task or make_task(), contributor or make_address("contributor")
+        self.now, self.leased, self.rng = now, leased, random.Random(0)
         self.environment = registry.load(DEMO)
+        self._made: dict[TaskOrder, Work] = {}
+
+    def at(self, number: int) -> "Worker":
+        """The same worker in another try: with a task and choices of its own."""
+        found = Worker(self.wallet, self.params, self.engine, task=make_task(task=number), contributor=self.contributor)
+        found.rng, found._made, found.environment = random.Random(number), self._made, self.environment
+        return found
+
+    def using(self, engine: Engine) -> "Worker":
+        """The same worker with another engine."""
+        found = Worker(
+            self.wallet,
+            self.params,
+            engine,
+            task=self.task,
+            contributor=self.contributor,
+            now=self.now,
+            leased=self.leased,
+        )
+        found.rng = self.rng
+        return found
+
+    def change_task(self, **changes: Any) -> TaskOrder:
+        """An order like this worker's."""
+        return self.task.model_copy(update=changes)
+
+    def list_tasks(self) -> Iterator[TaskOrder]:
+        """Its own, then such as it could have been given."""
+        yield self.task
+        for i in range(1, 1 if self.leased else OTHER_TASKS):
+            yield self.change_task(task=self.task.task + i)
 
     def work(
         self, task: TaskOrder | None = None, *, params: PoolParams | None = None, node: Address | None = None
     ) -> Work:
-        task = task or make_task()
+        """Honest work, or what other parameters or another node's slots would give."""
+        task = task or self.task
+        if params is not None or node is not None:
+            return self._work(task, params or self.params, node or self.wallet.address)
+        if task not in self._made:
+            self._made[task] = self._work(task, self.params, self.wallet.address)
+        return self._made[task]
+
+    def _work(self, task: TaskOrder, params: PoolParams, node: Address) -> Work:
         slots = service.build_slots(
-            task,
-            self.params,
-            pool=PoolId(1),
-            node=node or self.wallet.address,
-            environment=self.environment,
-            engine=self.engine,
+            task, self.params, pool=PoolId(1), node=node, environment=self.environment, engine=self.engine
         )
-        rows = service.roll_out(slots, params or self.params, engine=self.engine, spec=DEMO, grade=grade_here)
+        rows = service.roll_out(slots, params, engine=self.engine, spec=DEMO, grade=grade_here)
+        return self.hand_in(rows, task)
+
+    def hand_in(self, rows: Sequence[Rollout], task: TaskOrder | None = None) -> Work:
+        """These rows with the receipt that fits them."""
         file = rollout.encode(rows)
         receipt = service.build_receipt(
-            task,
+            task or self.task,
             self.params,
             pool=PoolId(1),
             node=self.wallet.address,
-            contributor=make_address("contributor"),
+            contributor=self.contributor,
             rollouts=rows,
             file=file,
-            now=1000.0,
+            now=self.now,
         )
-        return Work(receipt=receipt, rollouts=rows, file=file)
+        return Work(receipt=receipt, rollouts=list(rows), file=file)
 
     def sign(self, work: Work) -> str:
         return messages.sign(work.receipt, DOMAIN, self.wallet)

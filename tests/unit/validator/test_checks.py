@@ -1,7 +1,6 @@
 """Honest work is accepted, and every named cheat earns its reason: with the real model, real files, a real decoder."""
 
 import dataclasses
-import hashlib
 import time
 
 import numpy as np
@@ -12,19 +11,18 @@ from hypothesis import strategies as st
 from covey import devnet
 from covey.engines.hf import HuggingFaceEngine
 from covey.grading import build_grader
-from covey.protocol.params import VerificationParams
+from covey.protocol import canonical
 from covey.protocol.verdict import Decision, Judgement, Reason, Severity
 from covey.sandbox import Sandbox
-from covey.toploc.proofs import Distances
-from covey.toploc.thresholds import Thresholds
-from tests.cheats.content import CONTENT, Cheat, find
-from tests.cheats.engines import ENGINES
-from tests.cheats.files import BOMBS, FILES
+from tests.cheats.base import Cheat, find
+from tests.cheats.bombs import BOMBS
+from tests.cheats.files import FILES
+from tests.cheats.rows import JUDGED
+from tests.fakes.engines import Broken
 from tests.fakes.pool import make_hash
 from tests.fakes.tools import Work, Worker, build_claim, build_tools, make_model_params, make_task
 from validator import service
-from validator.checks import CHEAP_CHECKS, CHECKS, Tools, build_thresholds, check_replay
-from validator.replay import RolloutDistances
+from validator.checks import CHEAP_CHECKS, CHECKS, Tools
 
 pytestmark = pytest.mark.unit
 HARD = {"WRONG_PROMPT", "WRONG_SEED", "TOKEN_MARGIN", "PROOF", "LOGPROB", "FALSE_TERMINATION"}
@@ -73,13 +71,13 @@ def test_judge__undrawn__runs_the_cheap_checks_alone(worker: Worker, tools: Tool
 # -- cheats
 
 
-@pytest.mark.parametrize("cheat", [*CONTENT, *ENGINES], ids=lambda c: c.__name__)
+@pytest.mark.parametrize("cheat", [each for each in JUDGED if each not in FILES], ids=lambda c: c.__name__)
 def test_judge__cheat__earns_its_reason(cheat: type[Cheat], worker: Worker, tools: Tools):
     judgement = judge(cheat().cheat(worker), worker, tools)
     assert (judgement.decision, judgement.reason) == (Decision.REJECT, cheat.reason)
     assert (judgement.reason.severity is Severity.HARD) == (cheat.reason.name in HARD)
     assert judgement.units == 0
-    service.compute_evidence_hash(judgement)  # finite numbers and texts only, or it raises
+    canonical.to_bytes(dict(judgement.details))  # finite numbers and texts only, or it raises
 
 
 @pytest.mark.parametrize("cheat", FILES, ids=lambda c: c.__name__)
@@ -134,19 +132,6 @@ def test_judge__any_byte_changed_in_transit__is_never_accepted_for_more(
 
 
 # -- what could not be checked
-
-
-class Broken:
-    """An engine whose replay fails as machines do."""
-
-    def __init__(self, engine: object, error: Exception) -> None:
-        self._engine, self._error = engine, error
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._engine, name)
-
-    def replay(self, *_: object, **__: object) -> object:
-        raise self._error
 
 
 @pytest.mark.parametrize(
@@ -206,75 +191,25 @@ def test_judge__short_proof_window__honest_file_is_within_its_budget(engine, dec
     assert judge(work, short, build_tools(params, engine, decoder)).decision is Decision.ACCEPT
 
 
-# -- limits
-
-
-def test_build_thresholds__each_limit__is_the_pools():
-    assert build_thresholds(VerificationParams()) == Thresholds(
-        exponent_max=3, mantissa_mean_max=0.02, margin_max=1e-4, logprob_mean_max=2e-5, logprob_max=1e-3
-    )
-    rules = VerificationParams(
-        exponent_max=9, mantissa_mean_max=0.5, margin_max=0.25, logprob_mean_max=0.125, logprob_max=0.75
-    )
-    assert build_thresholds(rules) == Thresholds(
-        exponent_max=9, mantissa_mean_max=0.5, margin_max=0.25, logprob_mean_max=0.125, logprob_max=0.75
-    )
-
-
-ZERO = Distances(sign_exponent_mismatches=0, mantissa_mean=0.0, mantissa_median=0.0)
-FAR = dataclasses.replace(ZERO, sign_exponent_mismatches=4)
-FINE = RolloutDistances(windows=(ZERO, ZERO), margin_max=0.0, logprob_sum=0.0, logprob_max=0.0, tokens=5)
-
-
-def check_distances(found: list[RolloutDistances], worker: Worker, tools: Tools, honest: Work):
-    """The judgement over distances that are given by hand, the rest of the rollouts being perfect."""
-    claim = build_claim(honest, worker.sign(honest))
-    claim.rollouts = honest.rollouts
-    padded = found + [FINE] * (len(honest.rollouts) - len(found))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("validator.checks.measure", lambda *_: padded)
-        return check_replay(claim, tools)
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "reason", "details"),
-    [
-        ({}, {}, None, {}),
-        ({"margin_max": 1e-4, "logprob_max": 1e-3, "logprob_sum": 5e-4}, {}, None, {}),
-        ({"windows": (ZERO, FAR), "margin_max": 1.0, "logprob_max": 1.0}, {}, Reason.PROOF, {"window": 1}),
-        ({"margin_max": 1.1e-4, "logprob_max": 1.0}, {"windows": (FAR,)}, Reason.TOKEN_MARGIN, {"margin": 1.1e-4}),
-        ({"logprob_max": 1.1e-3}, {"windows": (FAR,)}, Reason.LOGPROB, {"deviation": 1.1e-3}),
-        ({"logprob_sum": 1.0}, {"windows": (FAR,)}, Reason.PROOF, {"window": 0, "sibling": 1}),
-        ({"logprob_sum": 9e-4}, {}, Reason.LOGPROB, {"mean": 2.25e-5}),
-        ({"margin_max": float("nan")}, {}, Reason.TOKEN_MARGIN, {"margin": -1.0}),
-        ({"logprob_max": float("nan")}, {}, Reason.LOGPROB, {"deviation": -1.0}),
-        ({"logprob_sum": float("nan")}, {}, Reason.LOGPROB, {"mean": -1.0}),
-    ],
-)
-def test_check_replay__distances_by_hand__proofs_then_margin_then_logprobs_then_the_mean(
-    worker: Worker, tools: Tools, honest: Work, first: dict, second: dict, reason: Reason | None, details: dict
-):
-    found = [dataclasses.replace(FINE, **first), dataclasses.replace(FINE, **second)]
-    judgement = check_distances(found, worker, tools, honest)
-    if reason is None:
-        assert judgement is None
-        return
-    assert judgement.reason is reason
-    assert {name: judgement.details[name] for name in details} == details
-
-
 # -- the verdict
 
 
 def test_build_verdict__rejection__carries_reason_severity_and_no_units(worker: Worker, honest: Work):
     judgement = Judgement.reject(Reason.PROOF, window=3, exponent=40)
-    verdict = service.build_verdict(judgement, honest.receipt, validator=worker.wallet.address, now=1000.9, seconds=60)
+    who, digest = worker.wallet.address, make_hash("bundle")
+    verdict = service.build_verdict(
+        judgement, honest.receipt, evidence_hash=digest, validator=who, now=1000.9, seconds=60
+    )
     assert (verdict.outcome, verdict.reason, verdict.severity, verdict.units) == (2, 5, 2, 0)
     assert (verdict.deadline, verdict.work_key, verdict.pool) == (1060, honest.receipt.work_key, 1)
-    assert verdict.evidence_hash == "0x" + hashlib.sha256(b'{"exponent":40,"window":3}').hexdigest()
+    assert (verdict.evidence_hash, verdict.validator) == (digest, who)
 
 
-def test_judge__units__are_capped_by_the_task(worker: Worker, engine, decoder: Sandbox, honest: Work):
-    params = make_model_params(groups_per_task=1)
-    judgement = judge(honest, worker, build_tools(params, engine, decoder))
-    assert (judgement.decision, judgement.units) == (Decision.ACCEPT, min(honest.receipt.units, 20))
+def test_judge__receipt_of_another_number_of_groups__is_not_a_task_of_the_pool(
+    worker: Worker, engine, decoder: Sandbox, honest: Work
+):
+    """Its budget of rows would follow from what the receipt says."""
+    for groups in (1, 4, 1 << 31):
+        work = dataclasses.replace(honest, receipt=dataclasses.replace(honest.receipt, groups=groups))
+        judgement = judge(work, worker, build_tools(worker.params, engine, decoder))
+        assert (judgement.reason, judgement.details["groups"]) == (Reason.NOT_YOUR_TASK, groups)

@@ -1,0 +1,108 @@
+"""What all cheats share: the class, the search for rows that suit one, and what a cheat with the true model can mend.
+
+A cheat takes a worker and returns what it hands in, so that it runs in front of the checks and in a real network.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from covey.engines.base import ReplayRequest
+from covey.environments.registry import DEMO, build_grading
+from covey.model.text import decode_completion
+from covey.protocol.rollout import Rollout
+from covey.protocol.seeding import SlotDomain, compute_prompt_draw
+from covey.protocol.verdict import Reason
+from covey.toploc import proofs
+from tests.fakes.tools import Work, Worker, grade_here
+
+END = 1
+"""The tiny model's end token."""
+FIRST_TEXT = 3
+"""Its first token that is text."""
+
+
+class Cheat:
+    """Takes a worker that can work, returns what it hands in."""
+
+    row: ClassVar[int]
+    """Of the list of threats: 1 to 16 are dishonest work."""
+    reason: ClassVar[Reason]
+    """What it must earn."""
+
+    def cheat(self, worker: Worker) -> Work:
+        raise NotImplementedError
+
+
+class Elsewhere:
+    """A threat that is answered by something else than a judgement: `shown_by` names the tests, as path::function."""
+
+    row: ClassVar[int]
+    shown_by: ClassVar[tuple[str, ...]]
+
+
+def find(worker: Worker, wanted: Callable[[Rollout], bool]) -> tuple[Work, int]:
+    """Honest work with a row as it is wanted, and the index of one that the worker's dice choose."""
+    for task in worker.list_tasks():
+        work = worker.work(task)
+        rows = [i for i, row in enumerate(work.rollouts) if wanted(row)]
+        if rows:
+            return work, worker.rng.choice(rows)
+    raise LookupError("no honest rollout is as it is wanted")
+
+
+def pick(worker: Worker) -> tuple[Work, int]:
+    """Honest work and any row of it."""
+    return find(worker, lambda row: True)
+
+
+def choose_other(worker: Worker, token: int) -> int:
+    """A token of text that is not this one."""
+    return worker.rng.choice([t for t in range(FIRST_TEXT, worker.engine.vocabulary_size) if t != token])
+
+
+def is_slip(honest: Sequence[int], forged: Sequence[int]) -> bool:
+    """Whether the first token that the seeded choice would not have taken is text: a false end has its own reason."""
+    differing = [b for a, b in zip(honest, forged, strict=False) if a != b]
+    return bool(differing) and differing[0] != END
+
+
+def prove(worker: Worker, row: Rollout) -> Rollout:
+    """The row with proofs and log-probabilities of the true policy over its tokens: all that a replay can give."""
+    claim = ReplayRequest(prompt=row.prompt, tokens=row.tokens, seed=row.seed)
+    (replay,) = worker.engine.replay([claim], temperature=worker.params.model.temperature)
+    rules = worker.params.verification
+    sent = proofs.build(replay.hidden_bits, rules.proof_window, rules.proof_top_k)
+    return dataclasses.replace(row, proofs=tuple(sent), logprobs=tuple(replay.logprobs.tolist()))
+
+
+def rewrite(worker: Worker, work: Work, i: int, tokens: Sequence[int]) -> Work:
+    """Another completion in row i, which nothing but the seeded choice gives away."""
+    row = dataclasses.replace(work.rollouts[i], tokens=tuple(tokens), finished=tokens[-1] == END)
+    rows = list(work.rollouts)
+    rows[i] = prove(worker, row)
+    return with_right_rewards(worker, work.with_rollouts(rows))
+
+
+def with_right_rewards(worker: Worker, work: Work) -> Work:
+    """The rewards that a validator will compute, so that they are not what gives the cheat away."""
+    receipt, tokenizer = work.receipt, worker.engine.tokenizer
+    domain = SlotDomain(
+        beacon=worker.task.manifest_hash,
+        pool=receipt.pool,
+        policy_version=receipt.policy_version,
+        node=receipt.node,
+        task=receipt.task,
+    )
+    items = [
+        (
+            compute_prompt_draw(domain, row.group),
+            decode_completion(tokenizer, row.tokens),
+            row.finished,
+            len(row.tokens),
+        )
+        for row in work.rollouts
+    ]
+    rewards = grade_here(build_grading(DEMO, items))
+    rows = [dataclasses.replace(row, reward=reward) for row, reward in zip(work.rollouts, rewards, strict=True)]
+    return work.with_rollouts(rows)

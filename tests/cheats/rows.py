@@ -1,0 +1,90 @@
+"""Which cheats stand for which row of the list of threats, and which tests show the rows that no judgement answers."""
+
+from tests.cheats.base import Cheat, Elsewhere
+from tests.cheats.content import CONTENT
+from tests.cheats.engines import ENGINES
+from tests.cheats.files import FILES
+from tests.cheats.numbers import NUMBERS
+from tests.cheats.slots import SLOTS
+
+COORDINATOR = "tests/unit/coordinator"
+INTAKE = "tests/integration/coordinator"
+
+
+class ManyIdentities(Elsewhere):
+    """Many nodes of one purse: stake for each, and each a newcomer."""
+
+    row = 11
+    shown_by = (
+        f"{INTAKE}/test_auth.py::test_register__more_nodes_than_the_stake_backs__is_refused",
+        f"{COORDINATOR}/test_judging.py::test_draw_audit__newcomer__is_replayed_whatever_the_rate",
+        f"{COORDINATOR}/test_purses.py::test_assign__many_identities__get_no_more_than_one_of_their_stake",
+    )
+
+
+class HackedGrader(Elsewhere):
+    """Text that is no answer and earns something."""
+
+    row = 14
+    shown_by = ("tests/unit/covey/environments/test_junk.py::test_reward__junk__is_zero",)
+
+
+class TwoReceipts(Elsewhere):
+    """Two receipts for one slot, shown to different people."""
+
+    row = 15
+    shown_by = (
+        f"{INTAKE}/test_api.py::test_submit__second_receipt_for_the_lease__is_equivocation_or_duplicate",
+        "tests/integration/chain/test_court.py::test_equivocation__two_files_for_one_lease__slashes_at_once",
+        "tests/contracts/Equivocation.t.sol::test_WhenTwoReceiptsContradict_ItSlashesAtOnceAndOnce",
+        "tests/contracts/Equivocation.t.sol::test_WhenInTheOtherOrder_ItSlashesToo",
+    )
+
+
+class NeverDelivers(Elsewhere):
+    """Takes every lease it can get and does nothing."""
+
+    row = 16
+    shown_by = (
+        f"{COORDINATOR}/test_tasks.py::test_expire_leases__collected_and_dropped__is_planned_anew_and_costs_a_pause",
+        f"{COORDINATOR}/test_scheduling.py::test_match__one_task__goes_to_the_least_drop_rate",
+        f"{COORDINATOR}/test_purses.py::test_step__node_that_only_takes_leases__does_not_stall_it",
+    )
+
+
+class ForgedUnseen(Elsewhere):
+    """Log-probabilities of its own invention in work that nobody replayed."""
+
+    row = 39
+    shown_by = ("tests/unit/trainer/test_loop.py::test_learn__forged_logprobs_in_unreplayed_work__have_no_effect",)
+
+
+class RedrawsPrompts(Elsewhere):
+    """Drops the leases whose prompts it does not like."""
+
+    row = 40
+    shown_by = (
+        f"{COORDINATOR}/test_tasks.py::test_expire_leases__often_dropped__is_a_strike_from_the_fourth_on",
+        f"{COORDINATOR}/test_purses.py::test_lease__dropped_to_redraw__gains_nothing",
+    )
+
+
+class FailsEveryValidator(Elsewhere):
+    """Input on which no validator comes to a verdict."""
+
+    row = 41
+    shown_by = (
+        f"{COORDINATOR}/test_judging.py::test_tally__no_quorum_in_twice_the_quorum__is_void_unslashed_and_ends",
+        "tests/e2e/test_unknown.py::test_walk__replay_fails__is_judged_elsewhere_or_void",
+    )
+
+
+JUDGED: tuple[type[Cheat], ...] = (*ENGINES, *SLOTS, *CONTENT, *NUMBERS, *FILES)
+ELSEWHERE: tuple[type[Elsewhere], ...] = (
+    ManyIdentities, HackedGrader, TwoReceipts, NeverDelivers, ForgedUnseen, RedrawsPrompts, FailsEveryValidator,
+)  # fmt: skip
+DISHONEST = range(1, 17)
+"""The rows of dishonest work."""
+ROWS: dict[int, tuple[type[Cheat] | type[Elsewhere], ...]] = {
+    row: tuple(each for each in (*JUDGED, *ELSEWHERE) if each.row == row) for row in (*DISHONEST, 39, 40, 41)
+}

@@ -1,0 +1,96 @@
+"""Turns of a walk with several workers: one that hands in what a cheat makes, and judgement until it is decided."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+import validator.loop
+import worker.app
+import worker.loop
+from coordinator.models import Submission
+from covey.demo.cast import Cast
+from covey.protocol import messages
+from covey.protocol.ids import Address
+from covey.protocol.status import SubmissionState
+from covey.protocol.wire import TaskOrder
+from tests.cheats.base import Cheat
+from tests.e2e.walking import Walk
+from tests.fakes.tools import Worker
+from worker.outgoing import Parcel
+
+
+class ShortCast(Cast):
+    """The demo with completions of five tokens at most: some end by themselves, some are cut."""
+
+    def _write(self, name: str, values: Mapping[str, Any]) -> Any:
+        if name == "pool":
+            values["params"]["model"]["max_completion_tokens"] = 5
+        return super()._write(name, values)
+
+
+def build_roll_out(cheat: Cheat) -> Callable[[worker.app.Context, TaskOrder], Parcel]:
+    """In place of the honest worker's: what the cheat makes of the lease, signed and stored like honest work."""
+
+    def roll_out(ctx: worker.app.Context, task: TaskOrder) -> Parcel:
+        network = ctx.network
+        hand = Worker(
+            network.wallet,
+            network.params,
+            ctx.engine,
+            task=task,
+            contributor=ctx.contributor,
+            now=time.time(),
+            leased=True,
+        )
+        work = cheat.cheat(hand)
+        parcel = Parcel(
+            receipt=work.receipt,
+            signature=messages.sign(work.receipt, network.receipt_domain, network.wallet),
+            file=work.file,
+            first_block=network.chain.block_number(),
+            first_epochs=network.contracts.ledger.epochs_of(network.pool),
+        )
+        ctx.outgoing.add(parcel)
+        return parcel
+
+    return roll_out
+
+
+def list_submissions(walk: Walk) -> list[Submission]:
+    with walk.coordinator.database.read() as repository:
+        return list(reversed(repository.list_recent_submissions(100)))
+
+
+async def hand_in(walk: Walk, name: str, cheat: Cheat | None = None) -> Address:
+    """One turn of this worker, from its registration to its countersigned submission; the node's address."""
+    ctx = walk.workers[name]
+    await ctx.network.coordinator.register()
+    before = len(list_submissions(walk))
+    with pytest.MonkeyPatch.context() as patch:
+        if cheat is not None:
+            patch.setattr(worker.loop, "roll_out", build_roll_out(cheat))
+        cycle = asyncio.create_task(worker.loop.cycle(ctx))
+        await walk.until(cycle.done, walk.run_jobs)
+        await cycle
+    rows = list_submissions(walk)
+    assert len(rows) == before + 1
+    address: Address = ctx.network.wallet.address
+    assert address in {row.node for row in rows}
+    return address
+
+
+async def judge_all(walk: Walk) -> dict[str, Submission]:
+    """Every validator takes its turns until nothing is undecided; submissions by node."""
+
+    async def turns() -> None:
+        for ctx in walk.validators:
+            await validator.loop.cycle(ctx)
+
+    def is_decided() -> bool:
+        return all(row.state is not SubmissionState.SUBMITTED for row in list_submissions(walk))
+
+    await walk.until(is_decided, walk.run_jobs, turns)
+    return {row.node: row for row in list_submissions(walk)}

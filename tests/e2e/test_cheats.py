@@ -1,0 +1,65 @@
+"""One cheat for each row of dishonest work, as real workers: the network's validators find the reason it must earn."""
+
+import pytest
+
+import trainer.loop
+import validator.enforcement
+from covey.demo.cast import MIN_STAKE, DemoOptions
+from covey.demo.stage import POOL
+from covey.protocol.status import CaseState, SubmissionState
+from covey.protocol.verdict import Severity
+from tests.cheats.content import FalseEndProven, InsertedAnswer
+from tests.cheats.engines import BestOfFour, Int8Weights, OtherModel, SmallWritesLargeProves, StaleWeights
+from tests.cheats.numbers import DuplicateRow, InventedReward
+from tests.cheats.slots import CopiedFromAnotherNode, OneTokenOfThePrompt, PermutedSiblings
+from tests.e2e.handing import ShortCast, hand_in, judge_all
+from tests.e2e.walking import open_walk
+
+pytestmark = [pytest.mark.e2e]
+NETWORKS = {
+    "rows 1 to 6": (OtherModel, Int8Weights, StaleWeights, SmallWritesLargeProves, BestOfFour, OneTokenOfThePrompt),
+    "rows 7 to 13": (
+        FalseEndProven, InventedReward, PermutedSiblings, CopiedFromAnotherNode, DuplicateRow, InsertedAnswer,
+    ),
+}  # fmt: skip
+STATES = {Severity.SOFT: SubmissionState.VOID, Severity.HARD: SubmissionState.REJECTED}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+async def test_walk__each_cheat__is_rejected_for_its_reason_and_the_honest_are_paid(tmp_path, name):
+    cheats = NETWORKS[name]
+    options = DemoOptions(steps=1, workers=len(cheats) + 1, cheats=0, max_staleness=0)
+    async with open_walk(tmp_path / "net", options, cast=ShortCast) as walk:
+        assert await trainer.loop.publish(walk.trainer)
+        await walk.follow()
+        honest = await hand_in(walk, "worker-1")
+        nodes = {}
+        for i, cheat in enumerate(cheats, 2):  # what is not accepted is planned anew: there is a task for each
+            nodes[cheat] = await hand_in(walk, f"worker-{i}", cheat())
+            found = await judge_all(walk)
+
+        assert (found[honest].state, found[honest].units) == (SubmissionState.ACCEPTED, found[honest].receipt_units)
+        for cheat, node in nodes.items():
+            row = found[node]
+            expected = (STATES[cheat.reason.severity], cheat.reason, 0)
+            assert (row.state, row.reason, row.units) == expected, cheat.__name__
+        hard = {node for cheat, node in nodes.items() if cheat.reason.severity is Severity.HARD}
+        with walk.coordinator.database.read() as repository:
+            standing = {node: repository.get_node(node) for node in (honest, *nodes.values())}
+        assert {node for node, row in standing.items() if row.suspended == "rejected"} == hard
+        assert {node for node, row in standing.items() if row.strikes} == {*nodes.values()} - hard
+
+        async def enforce() -> None:
+            for each in walk.validators:
+                await validator.enforcement.cycle(each)
+
+        def list_cases():
+            with walk.coordinator.database.read() as repository:
+                return repository.list_cases()
+
+        await walk.until(lambda: len(list_cases()) >= len(hard), enforce, walk.follow)
+        assert {case.receipt_hash for case in list_cases()} == {found[node].receipt_hash for node in hard}
+        assert {case.state for case in list_cases()} == {CaseState.LOCKED}
+        for player in walk.stage.cast.players:
+            locked = walk.stage.contracts.stakes.locked_of(POOL, walk.stage.cast.get_address(player.contributor))
+            assert locked == (MIN_STAKE if player.node in hard else 0)

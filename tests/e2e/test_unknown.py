@@ -1,0 +1,65 @@
+"""Validators that cannot check: their word neither pays nor slashes, and others are asked."""
+
+import dataclasses
+
+import pytest
+
+import trainer.loop
+import validator.enforcement
+from covey.demo.cast import DemoOptions
+from covey.demo.stage import POOL
+from covey.protocol.status import SubmissionState
+from covey.protocol.verdict import Decision, Reason
+from tests.e2e.handing import ShortCast, hand_in, judge_all
+from tests.e2e.walking import Walk, open_walk
+from tests.fakes.engines import Broken
+
+pytestmark = [pytest.mark.e2e]
+
+
+def break_replay(walk: Walk, index: int) -> None:
+    """From here on this validator's engine fails at every replay, as a machine does."""
+    ctx = walk.validators[index]
+    engine = Broken(ctx.tools.engine, RuntimeError("the device is gone"))
+    walk.validators[index] = dataclasses.replace(ctx, tools=dataclasses.replace(ctx.tools, engine=engine))
+
+
+def list_outcomes(walk: Walk, receipt_hash: str) -> list[tuple[str, int, int]]:
+    """(validator, outcome, units) of each revealed verdict."""
+    with walk.coordinator.database.read() as repository:
+        verdicts = [each.verdict for each in repository.get_submission(receipt_hash).judgements]
+    return sorted((v["validator"], v["outcome"], v["units"]) for v in verdicts if v)
+
+
+async def test_walk__replay_fails__is_judged_elsewhere_or_void(tmp_path):
+    options = DemoOptions(steps=1, workers=2, cheats=0, max_staleness=0)
+    async with open_walk(tmp_path / "net", options, cast=ShortCast) as walk:
+        addresses = [each.network.wallet.address for each in walk.validators]
+        assert await trainer.loop.publish(walk.trainer)
+        await walk.follow()
+
+        break_replay(walk, 0)  # it takes its turn first: its unknown is one of the two words that are asked for
+        first = await hand_in(walk, "worker-1")
+        row = (await judge_all(walk))[first]
+        paid = row.receipt_units
+        assert (row.state, row.reason, row.units) == (SubmissionState.ACCEPTED, Reason.NONE, paid)
+        unknown, accept = int(Decision.UNKNOWN), int(Decision.ACCEPT)
+        outcomes = [(addresses[0], unknown, 0), (addresses[1], accept, paid), (addresses[2], accept, paid)]
+        assert list_outcomes(walk, row.receipt_hash) == sorted(outcomes)
+
+        for index in (1, 2):
+            break_replay(walk, index)
+        second = await hand_in(walk, "worker-2")
+        row = (await judge_all(walk))[second]
+        assert (row.state, row.reason, row.units) == (SubmissionState.VOID, Reason.UNDECIDED, 0)
+        assert list_outcomes(walk, row.receipt_hash) == sorted((each, unknown, 0) for each in addresses)
+
+        for each in walk.validators:
+            await validator.enforcement.cycle(each)
+        await walk.follow()
+        with walk.coordinator.database.read() as repository:
+            assert repository.list_cases() == []
+            assert [repository.get_node(node).suspended for node in (first, second)] == ["", ""]
+        for player in walk.stage.cast.players:
+            contributor = walk.stage.cast.get_address(player.contributor)
+            assert walk.stage.contracts.stakes.locked_of(POOL, contributor) == 0

@@ -1,0 +1,63 @@
+"""The tiny model, honest work and a validator's tools, with the decoder in its own process."""
+
+import os
+from collections.abc import Iterator, Sequence
+
+import pytest
+import torch
+
+from covey import devnet
+from covey.cheats import Wrapped
+from covey.engines.base import Replay, ReplayRequest
+from covey.engines.hf import HuggingFaceEngine
+from covey.model.tiny import tiny_folder
+from covey.sandbox import Sandbox
+from tests.fakes.tools import Work, Worker, build_tools, make_model_params
+from validator.checks import Tools
+
+MUTATIONS = 10_000
+
+
+class ReplayOnce(Wrapped):
+    """A real engine that remembers: most mutations leave the tokens as they are."""
+
+    def __init__(self, engine: HuggingFaceEngine) -> None:
+        super().__init__(engine)
+        self._known: dict[tuple[object, ...], list[Replay]] = {}
+
+    def replay(self, sequences: Sequence[ReplayRequest], *, temperature: float) -> list[Replay]:
+        key = (temperature, *((s.prompt, s.tokens, s.seed) for s in sequences))
+        if key not in self._known:
+            self._known[key] = super().replay(sequences, temperature=temperature)
+        return self._known[key]
+
+
+@pytest.fixture(scope="session")
+def count() -> int:
+    """Mutations of each kind: a tenth, or all of them with COVEY_FULL=1."""
+    return MUTATIONS if os.environ.get("COVEY_FULL") == "1" else MUTATIONS // 10
+
+
+@pytest.fixture(scope="session")
+def worker() -> Worker:
+    torch.set_num_threads(1)
+    engine = HuggingFaceEngine()
+    engine.load_policy(tiny_folder(), 0)
+    return Worker(devnet.derive_wallet("test", "node"), make_model_params(), engine)
+
+
+@pytest.fixture(scope="session")
+def honest(worker: Worker) -> list[Work]:
+    """Work for three tasks."""
+    return [worker.at(number).work() for number in (7, 8, 9)]
+
+
+@pytest.fixture(scope="session")
+def decoder() -> Iterator[Sandbox]:
+    with Sandbox("covey.protocol.rollout:decode_json", seconds=10, memory_bytes=1 << 29) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture(scope="session")
+def tools(worker: Worker, decoder: Sandbox) -> Tools:
+    return build_tools(worker.params, ReplayOnce(worker.engine), decoder)

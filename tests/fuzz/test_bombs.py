@@ -1,0 +1,125 @@
+"""A file of two kilobytes that decodes to a hundred gigabytes: refused in under a second, within 512 MB."""
+
+import resource
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from covey.errors import ProtocolError
+from covey.protocol import rollout
+from covey.protocol.rollout import Budget, Rollout
+from covey.protocol.verdict import Decision, Reason
+from covey.sandbox import Sandbox
+from tests.fakes.tools import Work, Worker, build_claim, build_tools
+from tests.fuzz.bombs import MOST, add_note, build_bomb
+from tests.fuzz.thrift import I32, I64, STRUCT
+from validator import service
+
+pytestmark = pytest.mark.unit
+ROW = Rollout(
+    group=0, sibling=0, seed=1, prompt=(1, 2), tokens=(3,), logprobs=(-0.5,), proofs=(b"x",), finished=True, reward=1.0
+)
+BUDGET = Budget(file_bytes=1 << 20, rows=8, prompt_tokens=64, completion_tokens=8)
+MEGABYTE = 1 << 20
+KILOBYTE_PROOF = (1000).to_bytes(4, "little") + b"A" * 1000
+SEVEN = (7).to_bytes(4, "little")
+HUNDRED_GB = 100 * 10**9
+BOMBS = {
+    "proofs": {"column": "proofs", "value": KILOBYTE_PROOF, "count": 10**8},
+    "tokens in pages": {"column": "tokens", "value": SEVEN, "count": MOST, "pages": 12},
+    "log-probabilities in pages": {"column": "logprobs", "value": SEVEN, "count": MOST, "pages": 12},
+}
+
+
+def measure_peak(sandbox: Sandbox) -> int:
+    """Bytes of memory that the child has had at most, libraries included."""
+    assert sandbox._child is not None
+    status = Path(f"/proc/{sandbox._child.pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) << 10
+
+
+@pytest.fixture
+def decoder() -> Iterator[Sandbox]:
+    with Sandbox("covey.protocol.rollout:decode_json", seconds=10, memory_bytes=512 * MEGABYTE) as sandbox:
+        sandbox.call(rollout.pack_call(rollout.encode([ROW]), BUDGET))  # it is up
+        yield sandbox
+
+
+def test_build_bomb__small__decodes_to_what_it_says():
+    """The bombs are well formed: with small numbers they are files like any other."""
+    proofs = build_bomb(ROW, "proofs", value=(4).to_bytes(4, "little") + b"abcd", count=3, claimed=3)
+    assert rollout.decode(proofs, BUDGET)[0].proofs == (b"abcd",) * 3
+    prompt = build_bomb(ROW, "prompt", value=SEVEN, count=2, claimed=6, pages=3)
+    assert rollout.decode(prompt, BUDGET)[0].prompt == (7,) * 6
+
+
+@pytest.mark.parametrize("lies", [False, True], ids=["honest footer", "lying footer"])
+@pytest.mark.parametrize("name", BOMBS)
+def test_decode__bomb_of_a_hundred_gigabytes__is_refused_in_a_second_within_512_mb(
+    decoder: Sandbox, name: str, lies: bool
+):
+    values = BOMBS[name]
+    count = values["count"] * values.get("pages", 1)
+    decoded = count * (1000 if name == "proofs" else 4)
+    assert decoded > 0.99 * HUNDRED_GB
+    bomb = build_bomb(ROW, claimed=1 if lies else count, **values)
+    bomb = add_note(bomb, 2700 - len(bomb) - 20)
+    assert 2600 < len(bomb) <= 2700
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    started = time.perf_counter()
+    with pytest.raises(ProtocolError) as caught:
+        decoder.call(rollout.pack_call(bomb, BUDGET))
+    took = time.perf_counter() - started
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
+    print(
+        f"{name}, {'lying' if lies else 'honest'}: {len(bomb)} bytes, {took:.3f} s, {measure_peak(decoder) >> 20} MiB"
+    )
+    assert caught.value.code == ("malformed" if lies else "oversized")
+    assert took < 1.0
+    assert measure_peak(decoder) < 512 * MEGABYTE
+    assert grown < 16 * MEGABYTE
+    assert rollout.unpack_answer(decoder.call(rollout.pack_call(rollout.encode([ROW]), BUDGET))) == [ROW]
+
+
+@pytest.mark.parametrize(
+    "disguise",
+    [
+        [[7, STRUCT, [[1, I32, 1], [2, I32, 0]]]],
+        [[8, STRUCT, [[1, I32, 1], [2, I32, 0], [3, I32, 1], [4, I32, 0], [5, I32, 0], [6, I32, 0]]]],
+        [[5, STRUCT, [[1, I64, 1]]]],
+        [[5 + (1 << 16), STRUCT, [[1, I32, 1]]]],
+    ],
+    ids=["dictionary too", "second version too", "count of another type", "field beyond 16 bits"],
+)
+def test_decode__bomb_in_disguise__is_refused_before_it_is_decoded(decoder: Sandbox, disguise: list[Any]):
+    """Headers that say two things, for readers of which one looks and the other decodes."""
+    bomb = build_bomb(ROW, "proofs", value=KILOBYTE_PROOF, count=10**8, claimed=1, disguise=disguise)
+    with pytest.raises(ProtocolError) as caught:
+        decoder.call(rollout.pack_call(bomb, BUDGET))
+    assert caught.value.code == "malformed"
+    assert measure_peak(decoder) < 128 * MEGABYTE
+
+
+def test_decode__dictionary_within_the_counts__is_refused_by_its_size(decoder: Sandbox):
+    """As many values as are lawful, each a hundred kilobytes: 51 MB, where eight rows may have 16 kB."""
+    value = (100_000).to_bytes(4, "little") + b"A" * 100_000
+    bomb = build_bomb(ROW, "proofs", value=value, count=BUDGET.column_values, claimed=BUDGET.column_values)
+    with pytest.raises(ProtocolError) as caught:
+        decoder.call(rollout.pack_call(bomb, BUDGET))
+    assert caught.value.code == "oversized"
+    assert measure_peak(decoder) < 128 * MEGABYTE
+
+
+def test_judge__bomb__is_soft_and_the_next_submission_is_judged(decoder: Sandbox, worker: Worker, honest: list[Work]):
+    tools, work = build_tools(worker.params, worker.engine, decoder), honest[0]
+    for claimed, reason in ((10**8, Reason.OVERSIZED), (1, Reason.MALFORMED)):
+        bomb = work.with_file(
+            build_bomb(work.rollouts[0], "proofs", value=KILOBYTE_PROOF, count=10**8, claimed=claimed)
+        )
+        judgement = service.judge(build_claim(bomb, worker.sign(bomb)), tools, full=True)
+        assert (judgement.decision, judgement.reason, judgement.units) == (Decision.REJECT, reason, 0)
+        accepted = service.judge(build_claim(work, worker.sign(work)), tools, full=True)
+        assert accepted.decision is Decision.ACCEPT

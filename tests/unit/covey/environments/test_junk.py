@@ -1,0 +1,51 @@
+"""The junk suite: text that answers nothing earns nothing, whatever grader looks at it."""
+
+import pytest
+
+from covey.environments.base import EnvironmentSpec
+from covey.environments.registry import DEMO, load
+
+pytestmark = pytest.mark.unit
+GENERATORS = (
+    "basic_arithmetic", "chain_sum", "gcd", "lcm", "leg_counting", "letter_counting", "number_sorting",
+    "prime_factorization", "simple_equations", "spell_backward", "word_sorting",
+)  # fmt: skip
+DRAWS = range(12)
+
+
+def list_junk(question: str) -> list[str]:
+    """Nothing, echoes, stuffing, code, numbers that are none, and the tokens of other formats."""
+    letters, digits = "abcdefghijklmnopqrstuvwxyz", " ".join(map(str, range(1000)))
+    return [
+        "", " ", "\n\n", "\x00", "\ufffd" * 40, question, question * 3, letters, letters.upper(), digits, "?" * 5000,
+        "the answer is correct", "reward = 1.0", "<answer></answer>", "\\boxed{}", "None", "null", "True", "nan", "inf",
+        "-inf", "1e999", "[]", "{}", "()", "answer", "{{answer}}", "%s", "__import__('os').getcwd()", "lambda: 1",
+        "1;1", "0x", "(" * 2000, "[" * 2000, "9" * 5000, "*", ".*",
+    ]  # fmt: skip
+
+
+def load_generator(name: str):
+    return load(DEMO if name == "spell_backward" else EnvironmentSpec(kind="reasoning_gym", options={"name": name}))
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_reward__junk__is_zero(name: str):
+    environment = load_generator(name)
+    paid = [
+        (prompt.text, text)
+        for prompt in map(environment.prompt, DRAWS)
+        for text in list_junk(prompt.text)
+        if environment.reward(prompt, text, finished=True, completion_tokens=len(text)) != 0
+    ]
+    assert paid == []
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_reward__answer_among_stuffing__is_zero_and_alone_is_one(name: str):
+    """The junk suite is able to fail: the graders do pay for what is right, and for nothing beside it."""
+    environment = load_generator(name)
+    for prompt in map(environment.prompt, DRAWS):
+        answer = environment.example(prompt)
+        assert environment.reward(prompt, answer, finished=True, completion_tokens=3) == 1.0
+        for text in (f"{answer} or {answer}0", f"x{answer}x", f"0 {answer} 1 2 3", answer * 2):
+            assert environment.reward(prompt, text, finished=True, completion_tokens=9) == 0, text
