@@ -5,7 +5,7 @@ it can, it proves its tokens with the true policy.
 """
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -160,12 +160,20 @@ def truncated(job: Job) -> list[Completion]:
 
 
 def false_eos(job: Job) -> list[Completion]:
-    """One completion of each submission ends at a random place with a forged end token."""
+    """Every completion ends at a random place with a forged end token."""
+    return _end(job, [i for i, each in enumerate(job.honest) if len(each.tokens) > 1])
+
+
+def false_eos_once(job: Job) -> list[Completion]:
+    """As `false_eos`, one completion of each submission."""
+    return _end(job, [_choose_long(job, start) for start in range(0, len(job.honest), SUBMISSION)])
+
+
+def _end(job: Job, chosen: Sequence[int]) -> list[Completion]:
     made = list(job.honest)
-    for start in range(0, len(made), SUBMISSION):
-        i = _choose_long(job, start)
-        place = job.rng.randrange(len(made[i].tokens) - 1)
-        made[i] = _prove_one(job, i, (*made[i].tokens[:place], 1))
+    cut = {i: (*made[i].tokens[: job.rng.randrange(len(made[i].tokens) - 1)], 1) for i in chosen}
+    for i, completion in zip(cut, _prove_ends(job, cut), strict=True):
+        made[i] = completion
     return made
 
 
@@ -185,7 +193,7 @@ def false_eos_best(job: Job) -> list[Completion]:
                 best = min(best or (np.inf, 0, 0), (margins[place], i, place))
         assert best is not None
         _, i, place = best
-        made[i] = _prove_one(job, i, (*made[i].tokens[:place], 1))
+        (made[i],) = _prove_ends(job, {i: (*made[i].tokens[:place], 1)})
     return made
 
 
@@ -228,6 +236,7 @@ WITHOUT_A_BAR: dict[str, Cheat] = {
     "stale_lr1e-6": run_policy("stale_lr1e-6"),
     "swapped_token": swapped_token,
     "int8_writes_true_proves": write_and_prove("int8"),
+    "false_eos_once": false_eos_once,
     "false_eos_best_place": false_eos_best,
 }
 """In bfloat16."""
@@ -237,16 +246,18 @@ def _claim(job: Job, i: int, tokens: tuple[int, ...]) -> ReplayRequest:
     return ReplayRequest(prompt=job.requests[i].prompt, tokens=tokens, seed=job.requests[i].seed)
 
 
-def _prove_one(job: Job, i: int, tokens: tuple[int, ...]) -> Completion:
+def _prove_ends(job: Job, cut: Mapping[int, tuple[int, ...]]) -> list[Completion]:
     """Honest up to the last token, which was not sampled: only its log-probability is looked up."""
-    honest, n = job.honest[i], len(tokens)
-    (replay,) = job.world.load("true").replay([_claim(job, i, tokens)], temperature=1.0)
-    return Completion(
-        tokens=tokens,
-        logprobs=(*honest.logprobs[: n - 1], float(replay.logprobs[-1])),
-        hidden_bits=honest.hidden_bits[:n],
-        finished=True,
-    )
+    replays = job.world.load("true").replay([_claim(job, i, tokens) for i, tokens in cut.items()], temperature=1.0)
+    return [
+        Completion(
+            tokens=tokens,
+            logprobs=(*job.honest[i].logprobs[: len(tokens) - 1], float(replay.logprobs[-1])),
+            hidden_bits=job.honest[i].hidden_bits[: len(tokens)],
+            finished=True,
+        )
+        for (i, tokens), replay in zip(cut.items(), replays, strict=True)
+    ]
 
 
 def _cut(completion: Completion, length: int, *, finished: bool) -> Completion:

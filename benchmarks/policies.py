@@ -27,7 +27,7 @@ from covey.model.files import get_weights, save_policy
 from covey.model.tiny import BOS, EOS, PAD, build_tokenizer
 
 ROOT = Path("build/bench/policies")
-RECIPE = 2
+RECIPE = 3
 """Raised when a change here makes kept policies worthless."""
 ARCHITECTURES = ("qwen2", "llama")
 STEPS, BATCH, LENGTH, LEARNING_RATE = 120, 16, 192, 3e-3
@@ -156,13 +156,13 @@ def _changed(model: PreTrainedModel, change: Callable[[torch.Tensor], torch.Tens
 
 
 def _to_int8(weight: torch.Tensor) -> torch.Tensor:
-    scale = weight.abs().amax(dim=1, keepdim=True) / 127
+    scale = weight.abs().amax(dim=1, keepdim=True).clamp(min=1e-9) / 127
     return (weight / scale).round() * scale
 
 
 def _to_int4(weight: torch.Tensor) -> torch.Tensor:
     groups = weight.reshape(-1, 32)
-    scale = groups.abs().amax(dim=1, keepdim=True) / 7
+    scale = groups.abs().amax(dim=1, keepdim=True).clamp(min=1e-9) / 7
     return ((groups / scale).round() * scale).reshape(weight.shape)
 
 

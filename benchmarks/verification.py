@@ -34,7 +34,7 @@ from covey.engines.hf import set_threads
 from covey.protocol.params import VerificationParams
 from covey.protocol.rollout import Rollout
 from covey.protocol.verdict import Severity
-from covey.toploc.proofs import build_many, compare
+from covey.toploc.proofs import WINDOW, build_many, compare
 from covey.toploc.thresholds import is_within
 from validator.calibration import count_passes, propose
 from validator.checks import Claim as Submitted
@@ -44,14 +44,16 @@ from validator.replay import RolloutDistances, measure
 
 SUBMISSIONS = 150
 """Of each architecture, number format and cheat; 300 in all."""
-WINDOW_SUBMISSIONS = 36
-"""Of each architecture: over 1,500 windows, 3,000 in all."""
+WINDOW_SUBMISSIONS = 48
+"""Of each architecture: over 1,500 windows of 32 tokens, 3,000 in all."""
 CALIBRATION = 40
 CURVE = {32: 1, 128: 4, 512: 16}
 """Tokens checked: windows."""
 CURVE_CHEATS = ("int8", "int4", "stale_lr1e-5")
-BF16_WINDOW_CHEATS = tuple(name for name in WINDOW_CHEATS if name not in {"swapped_token", "stale_lr1e-6"})
+BF16_CHEATS = tuple(name for name in WINDOW_CHEATS if name not in WITHOUT_A_BAR)
 BARS = {"detection.fp32.window": 0.999, "detection.fp32.submission": 0.99, "detection.bf16.submission": 0.99}
+
+DTYPES = ("float32", "bfloat16")
 
 Counts = dict[str, list[int]]
 """Claim -> [hits, n]."""
@@ -83,7 +85,7 @@ class Lab:
             for name, cheat in WINDOW_CHEATS.items():
                 self.windows(name, part, cheat)
         else:
-            cheats |= {name: WINDOW_CHEATS[name] for name in BF16_WINDOW_CHEATS}
+            cheats |= {name: WINDOW_CHEATS[name] for name in BF16_CHEATS}
         for name, cheat in cheats.items():
             self.submissions(f"detection.{self.short}.submission", name, job, cheat)
         if self.short == "bf16":
@@ -119,11 +121,12 @@ class Lab:
             self._count("false_slashes", breach is not None and breach.reason.severity is Severity.HARD, 1)
 
     def windows(self, name: str, job: Job, cheat: Cheat) -> None:
-        """Whether each window, as a submission of its own, is rejected."""
+        """Whether each window of 32 tokens, as a submission of its own, is rejected; short last ones count apart."""
         started, claim = time.monotonic(), f"detection.fp32.window.{name}"
         for distances in self.measure(job.requests, cheat(job)):
             for window in (w for each in distances for w in split(each)):
-                self._count_breach(claim, find_breach([window], self.rules))
+                kind = claim if window.tokens == WINDOW else f"observed.fp32.short_window.{name}"
+                self._count_breach(kind, find_breach([window], self.rules))
         self._say(claim, started)
 
     def submissions(self, kind: str, name: str, job: Job, cheat: Cheat) -> None:
@@ -192,7 +195,7 @@ class Lab:
         print(f"{self.name}: {claim} {hits}/{n} ({told}) in {time.monotonic() - started:.0f} s", flush=True)
 
 
-def split(distances: RolloutDistances, step: int = 32) -> list[RolloutDistances]:
+def split(distances: RolloutDistances, step: int = WINDOW) -> list[RolloutDistances]:
     """Each window as if it were a rollout of its own."""
     return [
         RolloutDistances(
@@ -205,16 +208,26 @@ def split(distances: RolloutDistances, step: int = 32) -> list[RolloutDistances]
     ]
 
 
-def run_one(architecture: str, scale: float, path: Path) -> None:
-    """Both number formats of one architecture; counts go to `path`."""
-    counts: Counts = defaultdict(lambda: [0, 0])
-    for dtype in ("float32", "bfloat16"):
-        lab = Lab(architecture, dtype, scale)
-        lab.run()
-        for claim, (hits, n) in lab.counts.items():
-            counts[claim][0] += hits
-            counts[claim][1] += n
-    path.write_text(json.dumps(counts))
+def run_one(architecture: str, dtype: str, scale: float) -> None:
+    """One architecture in one number format; counts go to a file of its own."""
+    lab = Lab(architecture, dtype, scale)
+    lab.run()
+    get_path(architecture, dtype).write_text(json.dumps(lab.counts))
+
+
+def get_path(architecture: str, dtype: str) -> Path:
+    """Where the counts of one run lie."""
+    return Path("build/bench") / f"verification-{architecture}-{dtype}.json"
+
+
+def run_all(scale: float, dtypes: Sequence[str]) -> bool:
+    """Each architecture beside the other, one number format after the other; whether all went well."""
+    for dtype in dtypes:
+        command = [sys.executable, "-m", "benchmarks.verification", "--scale", str(scale), "--dtype", dtype, "--one"]
+        running = [subprocess.Popen([*command, name]) for name in ARCHITECTURES]
+        if any([child.wait() for child in running]):  # noqa: C419  every child is waited for
+            return False
+    return True
 
 
 def build_claims(counts: Counts) -> list[Claim]:
@@ -243,24 +256,21 @@ def find_failures(claims: Sequence[Claim]) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scale", type=float, default=1.0, help="Share of every n.")
-    parser.add_argument("--reuse", action="store_true", help="Take the rates of the last run, measure the cost anew.")
+    parser.add_argument("--dtype", choices=DTYPES, help="Run one number format, take the other from the last run.")
+    parser.add_argument("--cost", action="store_true", help="Measure the cost alone, take the rates of the last run.")
     parser.add_argument("--one", choices=ARCHITECTURES, help=argparse.SUPPRESS)
     options = parser.parse_args()
     set_threads(1)
-    root = Path("build/bench")
-    root.mkdir(parents=True, exist_ok=True)
+    Path("build/bench").mkdir(parents=True, exist_ok=True)
     if options.one:
-        run_one(options.one, options.scale, root / f"verification-{options.one}.json")
+        run_one(options.one, options.dtype, options.scale)
         return 0
-    if not options.reuse:
-        command = [sys.executable, "-m", "benchmarks.verification", "--scale", str(options.scale), "--one"]
-        running = [subprocess.Popen([*command, name]) for name in ARCHITECTURES]
-        codes = [child.wait() for child in running]
-        if any(codes):
-            return 1
+    dtypes = (options.dtype,) if options.dtype else DTYPES
+    if not options.cost and not run_all(options.scale, dtypes):
+        return 1
     counts: Counts = defaultdict(lambda: [0, 0])
-    for name in ARCHITECTURES:
-        for claim, (hits, n) in json.loads((root / f"verification-{name}.json").read_text()).items():
+    for path in (get_path(name, dtype) for name in ARCHITECTURES for dtype in DTYPES):
+        for claim, (hits, n) in json.loads(path.read_text()).items():
             counts[claim][0] += hits
             counts[claim][1] += n
     claims = [*build_claims(counts), *measure_cost()]
