@@ -14,7 +14,7 @@ stage = @start=$$(date +%s); $(2); code=$$?; echo "== $(1): $$(( $$(date +%s) - 
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-python test-contracts check lint types floors abi abi-check wheel bench clean \
-	slither solhint coverage fuzz gas mutants peers
+	slither solhint coverage fuzz gas mutants rates peers
 
 help: ## List the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -67,8 +67,9 @@ solhint: setup ## Check the style of the contracts
 coverage: setup ## Measure what the Solidity tests run
 	$(call stage,coverage,$(NODE) node contracts/tools/coverage.mjs)
 
-fuzz: setup ## Run the Solidity tests with 10000 fuzz runs
-	$(call stage,fuzz,FUZZ_RUNS=$${FUZZ_RUNS:-10000} $(NPM) run --silent test)
+fuzz: setup ## Run all fuzz tests in full: 10000 runs in Solidity, 10000 mutations of each format, 300 tries of each cheat
+	$(call stage,fuzz in solidity,FUZZ_RUNS=$${FUZZ_RUNS:-10000} $(NPM) run --silent test)
+	$(call stage,fuzz in python,COVEY_FULL=1 $(BIN)/pytest tests/fuzz tests/unit/validator/test_tries.py)
 
 gas: setup ## Compare the gas of every verb with contracts/gas.json
 	$(call stage,gas,$(BIN)/python -m benchmarks.gas --check > /dev/null)
@@ -76,13 +77,16 @@ gas: setup ## Compare the gas of every verb with contracts/gas.json
 mutants: setup ## Take guards out of the contracts; a test must fail
 	$(call stage,mutants,$(NODE) $(BIN)/python tests/contracts/mutants.py $(MUTANTS) $(ARGS))
 
+rates: setup ## Measure a tenth of what verification finds and wrongly rejects; NAME=verification measures all
+	$(call stage,rates,$(BIN)/python -m benchmarks.verification --scale 0.1)
+
 wheel: setup ## Build the wheel and try it in a clean environment
 	$(call stage,wheel,sh tests/try_wheel.sh $(BIN)/python)
 
 check: MUTANTS = --slice 10
-check: lint types floors abi-check slither solhint gas test coverage mutants wheel ## What CI runs
+check: lint types floors abi-check slither solhint gas test coverage mutants rates wheel ## What CI runs
 
-bench: setup ## Run a benchmark: make bench NAME=walk; numbers go to build/bench
+bench: setup $(if $(filter toploc,$(NAME)),peers) ## Run a benchmark: make bench NAME=walk; numbers go to build/bench
 	@$(BIN)/python -m benchmarks.$(NAME) $(ARGS)
 
 peers: build/peers/.toploc ## Build the packages that benchmarks compare with
