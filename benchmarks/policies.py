@@ -106,10 +106,10 @@ def train(model: PreTrainedModel, seed: int, steps: int) -> Learner:
 def build_policies(architecture: str) -> Path:
     """Folder of the policies of one architecture, each under its name; made at the first call.
 
-    true; other_model (other initial weights and data); small (a quarter of the width, half the depth); int8 and int4
-    (weights of linear layers, symmetric, per row and per 32); perturbed_1pct (each weight about 1 % off);
-    stale_lr1e-3, -5, -6 (the first AdamW step of that learning rate away, which changes 100, 11 and 1.4 % of the bfloat16
-    values: in a run it is 12 to 20 % at 1e-5 and 1.3 % at 1e-6).
+    true; other_model (other initial weights and data); small (half the width, half the depth); int8 and int4 (weights
+    of linear layers, symmetric, per row and per 32); perturbed_1pct (each weight about 1 % off); stale_lr1e-3, -5, -6
+    (the first AdamW step of that learning rate away: it changes 100, 11 and 1.4 % of the bfloat16 values; a run changes
+    12 to 20 % at 1e-5 and 1.3 % at 1e-6).
     """
     folder = ROOT / f"{architecture}-{RECIPE}"
     if folder.exists():
