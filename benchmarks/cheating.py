@@ -26,7 +26,7 @@ from validator.calibration import build_rollouts
 
 GROUPS, GROUP_SIZE, MAX_TOKENS = 4, 4, 128
 SUBMISSION = GROUPS * GROUP_SIZE
-WORKER_BATCH, VALIDATOR_BATCH = 256, 48
+WORKER_BATCH, VALIDATOR_BATCH = 128, 48
 
 
 @dataclass(frozen=True, kw_only=True)

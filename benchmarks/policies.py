@@ -27,7 +27,7 @@ from covey.model.files import get_weights, save_policy
 from covey.model.tiny import BOS, EOS, PAD, build_tokenizer
 
 ROOT = Path("build/bench/policies")
-RECIPE = 4
+RECIPE = 5
 """Raised when a change here makes kept policies worthless."""
 ARCHITECTURES = ("qwen2", "llama")
 STEPS, BATCH, LENGTH, LEARNING_RATE = 120, 16, 192, 3e-3
@@ -55,9 +55,13 @@ def build_model(architecture: str, seed: int, *, hidden: int = 128, layers: int 
 
 
 def get_paragraphs() -> list[str]:
-    """Paragraphs of the language reference, in order."""
+    """Paragraphs of prose of the language reference, in order: in ruled tables every token is certain."""
     text = "\n\n".join(topics[name] for name in sorted(topics))
-    return [each for each in text.split("\n\n") if len(each) > 40]
+    return [each for each in text.split("\n\n") if len(each) > 40 and _is_prose(each)]
+
+
+def _is_prose(text: str) -> bool:
+    return sum(each.isalnum() or each.isspace() for each in text) > 0.8 * len(text)
 
 
 def _batches(tokenizer: PreTrainedTokenizerFast, seed: int) -> Iterator[torch.Tensor]:
