@@ -53,6 +53,11 @@ class Context:
         return Domain(chain_id=self.ledger.chain_id, contract=self.contracts.court.address)
 
     @property
+    def canary_secret(self) -> bytes:
+        """Keys the salts of `covey.protocol.canaries`; another one than that of links."""
+        return keccak(b"covey canaries" + bytes(self.operator.account.key))
+
+    @property
     def ledger_domain(self) -> Domain:
         return Domain(chain_id=self.ledger.chain_id, contract=self.contracts.ledger.address)
 

@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from covey.protocol.ids import is_address
 from covey.settings import Settings
 
 
@@ -37,6 +38,16 @@ class CoordinatorConfig(Settings):
     log_level: str = "info"
     poll_seconds: float = Field(default=0.05, gt=0, le=10)
     """How often waiting requests look and the chain is followed."""
+    canaries: dict[str, Literal["accept", "reject"]] = Field(default_factory=dict)
+    """Nodes of the operator's own, with the verdict that their work from here on should get."""
+
+    @field_validator("canaries")
+    @classmethod
+    def _require_addresses(cls, canaries: dict[str, str]) -> dict[str, str]:
+        wrong = [node for node in canaries if not is_address(node)]
+        if wrong:
+            raise ValueError(f"not a checksummed address: {', '.join(wrong)}")
+        return canaries
 
     @property
     def signed_authority(self) -> str:

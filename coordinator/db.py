@@ -200,6 +200,31 @@ class Repository:
         )
         return self.session.scalars(query.order_by(Judgement.id)).all()
 
+    def count_verdicts(self) -> dict[str, int]:
+        """Verdicts revealed on decided submissions, by validator."""
+        query = (
+            select(Judgement.validator, func.count())
+            .join(Submission, Submission.receipt_hash == Judgement.receipt_hash)
+            .where(Submission.state != SubmissionState.SUBMITTED, Judgement.verdict.is_not(None))
+            .group_by(Judgement.validator)
+            .order_by(Judgement.validator)
+        )
+        return {row[0]: row[1] for row in self.session.execute(query) if row[0] is not None}
+
+    def list_canary_judgements(self) -> list[tuple[Judgement, int]]:
+        """Verdicts revealed on decided, replayed canaries, with the kind of each."""
+        query = (
+            select(Judgement, Submission.canary)
+            .join(Submission, Submission.receipt_hash == Judgement.receipt_hash)
+            .where(
+                Submission.state != SubmissionState.SUBMITTED,
+                Submission.canary > 0,
+                Submission.audited.is_(True),
+                Judgement.verdict.is_not(None),
+            )
+        )
+        return [(row[0], row[1]) for row in self.session.execute(query.order_by(Judgement.id))]
+
     # -- epochs, rewards, cases
 
     def list_unsettled(self) -> Sequence[Submission]:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from starlette.concurrency import run_in_threadpool
 
-from coordinator import judging, service, settlement
+from coordinator import canaries, judging, service, settlement
 from coordinator.app import Context
 from coordinator.models import Submission
 from covey.chain.structs import BondKind
@@ -176,7 +176,13 @@ def record_submission(ctx: Context, node: Address, body: wire.SubmissionRequest)
             )
 
         given = service.record_submission(
-            repository, ctx.params, receipt=receipt, signature=body.signature, countersign=countersign, now=ctx.clock()
+            repository,
+            ctx.params,
+            receipt=receipt,
+            signature=body.signature,
+            countersign=countersign,
+            now=ctx.clock(),
+            canary=canaries.get_kind(ctx.config, node),
         )
     ctx.kicker.kick("dispatch_validation")
     promise = given.message

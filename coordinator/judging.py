@@ -12,6 +12,7 @@ from coordinator.db import Repository
 from coordinator.models import Judgement, Submission
 from covey.errors import ProtocolError
 from covey.protocol import messages
+from covey.protocol.canaries import CanaryKind
 from covey.protocol.ids import Hash
 from covey.protocol.params import PoolParams
 from covey.protocol.seeding import is_audited
@@ -26,6 +27,8 @@ TURNS_FOR_ONE = 4
 """Turns of one submission, lapsed ones included, are at most so many times the pool's `max_judgements`."""
 MIN_VERDICT_SECONDS = 3600
 """A verdict must stay valid long enough to be brought to the court."""
+OURS = (Reason.UNDECIDED, Reason.CANARY)
+"""Reasons that no validator gives and no node is blamed for."""
 
 
 class Ruling(NamedTuple):
@@ -42,7 +45,8 @@ def draw_audit(
 ) -> bool | None:
     """Whether a submission is replayed; None while its drawing block does not exist.
 
-    A newcomer is replayed fully, strikes raise the rate, and a certain draw needs no block.
+    A newcomer is replayed fully, strikes raise the rate, and a certain draw needs no block.  A canary waits for its
+    block like other work, and is then replayed: who accepts it without has no excuse.
     """
     node = service.require_node(repository, row.node)
     rules = params.verification
@@ -50,7 +54,9 @@ def draw_audit(
     if rate >= 1.0 or node.accepted < rules.newcomer_submissions:
         return True
     drawn_by = block_hash(row.block_number + DRAW_BLOCKS)
-    return None if drawn_by is None else is_audited(Hash(row.receipt_hash), drawn_by, rate)
+    if drawn_by is None:
+        return None
+    return row.canary != CanaryKind.ORDINARY or is_audited(Hash(row.receipt_hash), drawn_by, rate)
 
 
 def dispatch(
@@ -220,7 +226,7 @@ def _require_verdict(row: Submission, verdict: messages.Verdict, now: float) -> 
     except ValueError as error:
         raise ProtocolError("bad_verdict", f"there is no reason {verdict.reason}") from error
     rejects = verdict.outcome == Decision.REJECT
-    if reason.severity != verdict.severity or rejects == (reason is Reason.NONE):
+    if reason.severity != verdict.severity or rejects == (reason is Reason.NONE) or reason in OURS:
         raise ProtocolError("bad_verdict", "outcome, reason and severity do not fit each other")
     if verdict.units > (row.receipt_units if verdict.outcome == Decision.ACCEPT else 0):
         raise ProtocolError("bad_verdict", "more units than the receipt claims")
@@ -275,6 +281,8 @@ def tally(repository: Repository, params: PoolParams, row: Submission, *, valida
     if ruling.reason.severity is Severity.HARD and not row.audited:
         row.audited = True  # no single validator condemns: the others are asked, with a replay
         return None
+    if row.canary != CanaryKind.ORDINARY:  # whatever they say: no pay, no case, nothing to learn from
+        ruling = Ruling(Decision.UNKNOWN, Reason.CANARY, 0, ruling.evidence_hash)
     node = service.require_node(repository, row.node)
     row.reason, row.evidence_hash, row.decided_at = ruling.reason, ruling.evidence_hash, now
     row.units = ruling.units if ruling.decision is Decision.ACCEPT else 0
@@ -286,7 +294,7 @@ def tally(repository: Repository, params: PoolParams, row: Submission, *, valida
         service.suspend(repository, node, service.REJECTED)
     else:
         row.state = require_move(SUBMISSION_MOVES, row.state, SubmissionState.VOID)
-        if ruling.reason is not Reason.UNDECIDED:  # that nobody could check is not the node's fault
+        if ruling.reason not in OURS:
             service.add_strike(params, node)
     repository.session.flush()
     service.close_step(repository, params)

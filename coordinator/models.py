@@ -105,6 +105,8 @@ class Submission(Base):
     epoch: Mapped[int | None] = mapped_column(ForeignKey("epochs.number"), index=True)
     challenged: Mapped[bool] = mapped_column(default=False)
     """Whether somebody says on chain that no epoch holds it, and that is not decided."""
+    canary: Mapped[int] = mapped_column(default=0)
+    """A `CanaryKind`, fixed at intake."""
     judgements: Mapped[list["Judgement"]] = relationship(order_by="Judgement.id")
     __table_args__ = (UniqueConstraint("task", "lease"), Index("ix_submissions_state", "state"))
 

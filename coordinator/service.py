@@ -12,6 +12,7 @@ from coordinator.db import Repository
 from coordinator.models import Node, Step, Submission, Task
 from covey.errors import ProtocolError
 from covey.protocol import messages
+from covey.protocol.canaries import CanaryKind
 from covey.protocol.ids import Hash, LeaseId, TaskId
 from covey.protocol.params import PoolParams
 from covey.protocol.status import STEP_MOVES, TASK_MOVES, CaseState, StepState, TaskState, require_move
@@ -234,6 +235,7 @@ def record_submission(
     signature: str,
     countersign: Callable[[Hash], Countersigned],
     now: float,
+    canary: CanaryKind = CanaryKind.ORDINARY,
 ) -> Countersigned:
     """Record a signed receipt whose file lies in the store; the same receipt again gets the same answer.
 
@@ -253,7 +255,9 @@ def record_submission(
     if repository.is_work_key_used(receipt.work_key):
         raise ProtocolError("duplicate_submission", "another receipt names the same file", status=409)
     promise = countersign(receipt_hash)
-    repository.add(_to_row(receipt, receipt_hash, signature, promise))
+    row = _to_row(receipt, receipt_hash, signature, promise)
+    row.canary = canary
+    repository.add(row)
     task.state = require_move(TASK_MOVES, task.state, TaskState.SUBMITTED)
     return promise
 

@@ -172,8 +172,8 @@ def build_work_leaf(row: Submission) -> WorkLeaf:
 
 
 def compute_outcome(row: Submission) -> Decision:
-    """Accept, reject, or unknown for what no quorum decided."""
-    if row.reason == Reason.UNDECIDED:
+    """Accept, reject, or unknown for what no quorum decided and for a canary."""
+    if row.reason in (Reason.UNDECIDED, Reason.CANARY):
         return Decision.UNKNOWN
     return Decision.REJECT if row.reason else Decision.ACCEPT
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from coordinator import service, settlement
+from coordinator import canaries, service, settlement
 from coordinator.app import Context
 from coordinator.db import Repository
 from coordinator.models import Epoch, Submission, Task
@@ -56,6 +56,7 @@ def get_status(ctx: Context) -> wire.StatusView:
             submissions=repository.count_by_state(Submission),
             reasons={Reason(reason).name.lower(): n for reason, n in repository.count_by_reason().items()},
             nodes={n.address: _describe_node(n.contributor, n.suspended, n.accepted) for n in repository.list_nodes()},
+            validators=dict(canaries.count_scores(repository)),
             epochs=tuple(_describe_epoch(e) for e in repository.list_epochs()),
         )
 
@@ -98,20 +99,25 @@ def _is_settled(repository: Repository) -> bool:
 
 def list_submissions(ctx: Context, limit: int) -> list[wire.SubmissionView]:
     with ctx.database.read() as repository:
-        return [
-            wire.SubmissionView(
-                receipt_hash=Hash(row.receipt_hash),
-                task=TaskId(row.task),
-                node=Address(row.node),
-                contributor=Address(row.contributor),
-                policy_version=Step(row.policy_version),
-                state=row.state,
-                reason=Reason(row.reason).name.lower(),
-                units=row.units,
-                epoch=row.epoch,
-            )
-            for row in repository.list_recent_submissions(limit)
-        ]
+        return [_describe_submission(ctx, row) for row in repository.list_recent_submissions(limit)]
+
+
+def _describe_submission(ctx: Context, row: Submission) -> wire.SubmissionView:
+    commitment, salt, kind = canaries.compute_public(ctx.canary_secret, row)
+    return wire.SubmissionView(
+        receipt_hash=Hash(row.receipt_hash),
+        task=TaskId(row.task),
+        node=Address(row.node),
+        contributor=Address(row.contributor),
+        policy_version=Step(row.policy_version),
+        state=row.state,
+        reason=Reason(row.reason).name.lower(),
+        units=row.units,
+        epoch=row.epoch,
+        commitment=commitment,
+        salt=salt,
+        kind=kind,
+    )
 
 
 def get_reward(ctx: Context, contributor: Address, epoch: int) -> wire.RewardView:

@@ -49,6 +49,8 @@ class Reason(IntEnum):
     UNDECIDED = 41
     INEXACT = 42
     """In a pool of the exact mode: not bit for bit, and yet as close as calibrated work."""
+    CANARY = 43
+    """The operator's own work with a known verdict: void whatever the validators said.  No validator gives it."""
 
     @property
     def severity(self) -> Severity:

@@ -273,6 +273,23 @@ class SubmissionView(Body):
     reason: str
     units: int
     epoch: int | None
+    commitment: HashText
+    """Of receipt hash, salt and kind (`covey.protocol.canaries`), from the first moment on."""
+    salt: HashText | None
+    """This and the next: None until the submission is decided."""
+    kind: int | None
+    """A `CanaryKind`: 0 ordinary, 1 a canary to be rejected, 2 one to be accepted."""
+
+
+class ValidatorView(Body):
+    """How a validator judges.  Example: judged=40, canaries=3, missed=0."""
+
+    judged: int
+    """Verdicts on decided submissions."""
+    canaries: int
+    """Those of them that said accept or reject of a replayed canary."""
+    missed: int
+    """Those of them that said the wrong one."""
 
 
 class StatusView(Body):
@@ -289,4 +306,6 @@ class StatusView(Body):
     submissions: dict[str, int]
     reasons: dict[str, int]
     nodes: dict[str, Any]
+    validators: dict[str, ValidatorView]
+    """Whoever has a verdict on a decided submission, by address."""
     epochs: tuple[EpochView, ...]

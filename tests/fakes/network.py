@@ -148,7 +148,7 @@ def register(chain: Any, pool: PoolId, node: str) -> None:
 
 
 @contextmanager
-def open_office(chain: Any, pool: PoolId, home: Path) -> Iterator[Office]:
+def open_office(chain: Any, pool: PoolId, home: Path, **settings: Any) -> Iterator[Office]:
     """The coordinator of a pool, its API served in a thread."""
     (home / "deployment.json").parent.mkdir(parents=True, exist_ok=True)
     chain.deployment.save(home / "deployment.json")
@@ -164,6 +164,7 @@ def open_office(chain: Any, pool: PoolId, home: Path) -> Iterator[Office]:
         port=port,
         poll_seconds=0.02,
         relays=("http://127.0.0.1:9",),
+        **settings,
     )
     clock = Clock()
     ctx = app.build(config, clock=clock)

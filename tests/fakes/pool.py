@@ -17,6 +17,7 @@ from coordinator.models import Node, Step, Submission, Task
 from coordinator.service import Countersigned
 from covey.errors import ProtocolError
 from covey.protocol import messages
+from covey.protocol.canaries import CanaryKind
 from covey.protocol.ids import Address, Hash
 from covey.protocol.messages import Countersignature, Receipt, Verdict
 from covey.protocol.params import EnvironmentParams, PoolParams
@@ -57,6 +58,8 @@ class FakePool:
         self.database, self.params, self.now = database, params or make_params(), 1000.0
         self.validators = [make_address(f"validator-{i}") for i in range(validators)]
         self.reveals: dict[int, tuple[Verdict, Hash]] = {}
+        self.canaries: dict[str, CanaryKind] = {}
+        """By name of the node."""
         self.blocks: Callable[[int], Hash | None] = lambda number: make_hash(f"block {number}")
 
     # -- nodes, steps, tasks
@@ -133,9 +136,16 @@ class FakePool:
             promise = Countersignature(receipt_hash=receipt_hash, block_number=block, latest_epoch=latest_epoch)
             return Countersigned(message=promise, signature=SIGNATURE)
 
+        kinds = {make_address(name): kind for name, kind in self.canaries.items()}
         with self.database.write() as rows:
             return service.record_submission(
-                rows, self.params, receipt=receipt, signature=SIGNATURE, countersign=countersign, now=self.now
+                rows,
+                self.params,
+                receipt=receipt,
+                signature=SIGNATURE,
+                countersign=countersign,
+                now=self.now,
+                canary=kinds.get(receipt.node, CanaryKind.ORDINARY),
             )
 
     def submit(self, task: Task, **changes: Any) -> Hash:

@@ -25,6 +25,7 @@ def make_status(**changes):
         "submissions": {},
         "reasons": {},
         "nodes": {},
+        "validators": {},
         "epochs": (),
     }
     return StatusView(**(values | changes))
@@ -41,6 +42,9 @@ def make_submission(node, *, state="SETTLED", reason="none", version=0):
         reason=reason,
         units=5,
         epoch=0,
+        commitment=HASH,
+        salt=HASH,
+        kind=0,
     )
 
 

@@ -27,6 +27,7 @@ SOFT = {
     "DUPLICATE": 40,
     "UNDECIDED": 41,
     "INEXACT": 42,
+    "CANARY": 43,
 }
 
 

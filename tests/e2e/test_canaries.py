@@ -1,0 +1,108 @@
+"""The operator's own cheat in a real network: an honest validator sees it, a lazy one is seen, nobody loses stake."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+import trainer.loop
+import validator.enforcement
+import validator.loop
+from coordinator import views
+from coordinator.models import Submission
+from covey.cheats import QuantizedWeights
+from covey.demo.cast import DemoOptions
+from covey.demo.stage import POOL
+from covey.protocol.canaries import CanaryKind, compute_canary_commitment
+from covey.protocol.status import SubmissionState
+from covey.protocol.verdict import Decision, Judgement, Reason
+from tests.e2e.handing import ShortCast, hand_in, list_submissions
+from tests.e2e.walking import Walk, open_walk
+from validator.checks import Claim
+
+pytestmark = [pytest.mark.e2e]
+CANARIES = ("worker-1", "worker-2")
+
+
+class WatchedCast(ShortCast):
+    """One validator decides, and two workers are canaries that should be rejected."""
+
+    def _write(self, name: str, values: Mapping[str, Any]) -> Any:
+        changed = dict(values)
+        if name == "pool":
+            changed["params"] = {**changed["params"], "quorum": 1}
+        if name == "coordinator":
+            changed["canaries"] = {self.get_address(each): "reject" for each in CANARIES}
+        return super()._write(name, changed)
+
+
+def accept_unseen(claim: Claim, *_: object, **__: object) -> Judgement:
+    """In place of a lazy validator's checks."""
+    return Judgement.accept(claim.receipt.units)
+
+
+async def judge(walk: Walk, index: int) -> Submission:
+    """This validator alone takes turns until the newest submission is decided."""
+
+    async def turn() -> None:
+        await validator.loop.cycle(walk.validators[index])
+
+    await walk.until(lambda: list_submissions(walk)[-1].state is not SubmissionState.SUBMITTED, walk.run_jobs, turn)
+    return list_submissions(walk)[-1]
+
+
+def get_verdict(walk: Walk, receipt_hash: str) -> tuple[str, int, int]:
+    """(validator, outcome, reason) of the one that was revealed."""
+    with walk.coordinator.database.read() as repository:
+        (verdict,) = [j.verdict for j in repository.get_submission(receipt_hash).judgements if j.verdict]
+    return verdict["validator"], verdict["outcome"], verdict["reason"]
+
+
+async def test_walk__canaries__tell_the_lazy_validator_and_cost_nobody_stake(tmp_path):
+    options = DemoOptions(steps=1, workers=3, cheats=0, max_staleness=0)
+    async with open_walk(tmp_path / "net", options, cast=WatchedCast) as walk:
+        honest, lazy, other = (each.network.wallet.address for each in walk.validators)
+        assert await trainer.loop.publish(walk.trainer)
+        await walk.follow()
+        for name in CANARIES:
+            ctx = walk.workers[name]
+            walk.workers[name] = dataclasses.replace(ctx, engine=QuantizedWeights(ctx.engine))
+
+        nodes = [await hand_in(walk, "worker-1")]
+        seen = await judge(walk, 0)
+        assert get_verdict(walk, seen.receipt_hash) == (honest, Decision.REJECT, Reason.PROOF)
+        assert (seen.state, seen.reason, seen.units) == (SubmissionState.VOID, Reason.CANARY, 0)
+        status = views.get_status(walk.coordinator)
+        assert {who: (v.canaries, v.missed) for who, v in status.validators.items()} == {honest: (1, 0)}
+
+        nodes.append(await hand_in(walk, "worker-2"))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(validator.loop.service, "judge", accept_unseen)
+            missed = await judge(walk, 1)
+        assert get_verdict(walk, missed.receipt_hash) == (lazy, Decision.ACCEPT, Reason.NONE)
+        assert (missed.state, missed.reason, missed.units) == (SubmissionState.VOID, Reason.CANARY, 0)
+
+        nodes.append(await hand_in(walk, "worker-3"))
+        paid = await judge(walk, 2)
+        assert (paid.state, paid.units) == (SubmissionState.ACCEPTED, paid.receipt_units)
+
+        status = views.get_status(walk.coordinator)
+        scores = {who: (v.judged, v.canaries, v.missed) for who, v in status.validators.items()}
+        assert scores == {honest: (1, 1, 0), lazy: (1, 1, 1), other: (1, 0, 0)}
+        shown = {view.node: view for view in views.list_submissions(walk.coordinator, 10)}
+        assert [shown[node].kind for node in nodes] == [CanaryKind.REJECT, CanaryKind.REJECT, CanaryKind.ORDINARY]
+        for view in shown.values():
+            opened = compute_canary_commitment(view.receipt_hash, view.salt, CanaryKind(view.kind))
+            assert opened == view.commitment
+
+        for each in walk.validators:
+            await validator.enforcement.cycle(each)
+        await walk.follow()
+        with walk.coordinator.database.read() as repository:
+            assert repository.list_cases() == []
+            standing = [repository.get_node(node) for node in nodes]
+        assert [(row.suspended, row.strikes, row.accepted) for row in standing] == [("", 0, 0), ("", 0, 0), ("", 0, 1)]
+        for player in walk.stage.cast.players:
+            contributor = walk.stage.cast.get_address(player.contributor)
+            assert walk.stage.contracts.stakes.locked_of(POOL, contributor) == 0

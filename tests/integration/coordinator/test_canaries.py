@@ -1,0 +1,107 @@
+"""Canaries through the API: what the public sees of them, and validators that never looked."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from covey import devnet
+from covey.chain.structs import BondKind
+from covey.protocol import wire
+from covey.protocol.canaries import CanaryKind, compute_canary_commitment
+from covey.protocol.verdict import Reason
+from tests.fakes.network import Office, create_pool, open_office
+from tests.fakes.pool import make_params
+from tests.integration.chain.conftest import Chain
+from tests.integration.coordinator.handing import FILE, build_reveal, commit, hand_in
+
+pytestmark = pytest.mark.integration
+REJECT = {"outcome": 2, "reason": int(Reason.PROOF), "severity": 2, "units": 0}
+LAZY = "validator-1"
+
+
+@pytest.fixture(scope="module")
+def standing(running: Chain, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
+    """Node "node" hands in known-bad work, "node-2" is ordinary."""
+    pool = create_pool(running, make_params(groups_per_step=8, epoch_leaves=4, max_submission_bytes=24_576))
+    canaries = {devnet.derive_wallet("test", "node").address: "reject"}
+    with open_office(running, pool, tmp_path_factory.mktemp("office"), canaries=canaries) as office:
+        yield office
+
+
+async def judge(office: Office, *, is_bad: bool) -> list[str]:
+    """Whoever is asked judges, the lazy one without looking, until the submission is decided; who was asked."""
+    asked: list[str] = []
+    office.run_job("dispatch_validation")
+    for _ in range(2):
+        requests: dict[str, wire.RevealRequest] = {}
+        for i in range(3):
+            name = f"validator-{i}"
+            async with office.client(name) as client:
+                order = await client.claim_validation(wait_seconds=0)
+                if order is None:
+                    continue
+                assert isinstance(order, wire.JudgeOrder)
+                assert order.full
+                changes = REJECT if is_bad and name != LAZY else {}
+                requests[name] = build_reveal(office, i, order, **changes)
+                await commit(office, client, requests[name])
+        for name, request in requests.items():
+            async with office.client(name) as client:
+                assert await client.claim_validation(wait_seconds=0) == wire.RevealOrder(judgement=request.judgement)
+                await client.reveal_verdict(request)
+        asked += requests
+        office.run_job("tally")
+    return asked
+
+
+async def see(office: Office) -> tuple[wire.StatusView, list[wire.SubmissionView]]:
+    async with office.client("stranger") as anybody:
+        return await anybody.get_status(), await anybody.list_submissions(limit=10)
+
+
+async def test_canaries__lazy_validator_among_honest_ones__is_found_and_nobody_pays(office: Office):
+    commitments = {}
+    for i, node in enumerate(("node", "node-2", "node")):
+        async with office.client(node) as client:
+            await hand_in(office, client, FILE + bytes([i]), node=node)
+        status, (view, *_) = await see(office)
+        commitments[view.receipt_hash] = view.commitment
+        assert (view.state, view.salt, view.kind) == ("SUBMITTED", None, None), "the three look alike"
+        asked = await judge(office, is_bad=node == "node")
+        assert asked == ["validator-0", LAZY] + (["validator-2"] if node == "node" else [])
+
+    status, views = await see(office)
+    assert [view.commitment for view in views] == [commitments[view.receipt_hash] for view in views]
+    for view in views:
+        assert compute_canary_commitment(view.receipt_hash, view.salt, CanaryKind(view.kind)) == view.commitment
+    assert [(v.state, v.reason, v.units, v.kind) for v in reversed(views)] == [
+        ("VOID", "canary", 0, 1), ("ACCEPTED", "none", 20, 0), ("VOID", "canary", 0, 1),
+    ]  # fmt: skip
+    scores = {address: (v.judged, v.canaries, v.missed) for address, v in status.validators.items()}
+    address = office.chain.address
+    assert scores == {
+        address("validator-0"): (3, 2, 0), address(LAZY): (3, 2, 2), address("validator-2"): (2, 2, 0),
+    }  # fmt: skip
+
+    canary = office.wallet("node").address
+    assert (status.nodes[canary]["suspended"], status.nodes[canary]["accepted"]) == ("", 0)
+    async with office.client("validator-0") as client:
+        assert list(await client.list_hard_cases()) == []
+    pool, owner = office.ctx.ledger.pool, office.chain.address("contributor")
+    assert office.chain.contracts.stakes.locked_of(pool, owner) == 0
+    assert office.chain.contracts.stakes.stake_of(pool, BondKind.CONTRIBUTOR, owner) == 300
+
+
+async def test_canaries__epoch__pays_the_ordinary_work_alone_and_holds_a_leaf_for_each(office: Office):
+    for i, node in enumerate(("node", "node-2", "node", "node-2")):
+        async with office.client(node) as client:
+            await hand_in(office, client, FILE + bytes([i]), node=node)
+        await judge(office, is_bad=node == "node")
+    office.run_job("settle_epoch")
+    await office.follow()
+    await office.follow()
+    status, views = await see(office)
+    (epoch,) = status.epochs
+    assert (epoch.leaf_count, epoch.units, epoch.posted, epoch.reward) == (4, 40, True, 120)
+    assert {view.epoch for view in views} == {0}
+    assert [view.reason for view in views] == ["none", "canary", "none", "canary"]
