@@ -39,12 +39,12 @@ class World:
 
     @classmethod
     def build(cls, architecture: str, dtype: str) -> "World":
-        engines = {"worker_engine": "hf", "validator_engine": "hf"} if dtype == "bfloat16" else {}
+        pair = {"worker_engine": "hf", "validator_engine": "hf", "hardware": "cpu"} if dtype == "bfloat16" else {}
         params = PoolParams(
             name="benchmark",
             environment=EnvironmentParams(kind="text"),
             model=ModelParams(compute_dtype=dtype, max_completion_tokens=MAX_TOKENS),
-            verification=VerificationParams(**engines),
+            verification=VerificationParams(**pair),
             group_size=GROUP_SIZE,
             groups_per_task=GROUPS,
         )

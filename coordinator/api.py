@@ -13,8 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from coordinator import auth, desk, views
-from coordinator import public as disclosure
+from coordinator import auth, desk, disclosure, views
 from coordinator.app import Context
 from covey.errors import CoveyError, ProtocolError, TransientError
 from covey.log import get_logger

@@ -248,6 +248,10 @@ class Repository:
     def list_epochs(self) -> Sequence[Epoch]:
         return self.session.scalars(select(Epoch).order_by(Epoch.number)).all()
 
+    def has_epoch_file(self, data_hash: str) -> bool:
+        """Whether an epoch's leaves and rewards lie under this hash."""
+        return self.session.scalar(select(Epoch.number).where(Epoch.data_hash == data_hash).limit(1)) is not None
+
     def get_epoch(self, number: int) -> Epoch | None:
         return self.session.get(Epoch, number)
 

@@ -15,7 +15,7 @@ from covey.errors import OperatorError
 from covey.log import configure, get_logger
 from covey.network import Network, join
 from covey.protocol.ids import Step
-from covey.protocol.params import PoolParams
+from covey.protocol.params import MAX_ANSWER_BYTES, PoolParams
 from covey.runtime import keep_trying, run_forever, stop_signals
 from covey.sandbox import ATTEMPTS, Sandbox
 from trainer.config import TrainerConfig
@@ -218,6 +218,7 @@ async def _run(config: TrainerConfig) -> None:
         "covey.protocol.rollout:decode_json",
         seconds=config.decoding_seconds,
         memory_bytes=config.decoding_memory_bytes,
+        output_bytes=MAX_ANSWER_BYTES,
     )
     chain_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="chain")
     with stop_signals(stop), decoder, chain_thread:

@@ -15,6 +15,7 @@ from covey.errors import OperatorError
 from covey.grading import build_grader
 from covey.log import configure, get_logger
 from covey.network import Network, join
+from covey.protocol.params import MAX_ANSWER_BYTES
 from covey.runtime import Pace, keep_trying, run_forever, stop_signals
 from covey.sandbox import ATTEMPTS, Sandbox
 from validator.checks import Tools
@@ -49,6 +50,7 @@ def build_sandboxes(config: CheckingSettings) -> tuple[Sandbox, Sandbox]:
         "covey.protocol.rollout:decode_json",
         seconds=config.decoding_seconds,
         memory_bytes=config.decoding_memory_bytes,
+        output_bytes=MAX_ANSWER_BYTES,
     )
     grader = Sandbox(
         "covey.environments.grading:grade_json",
@@ -61,7 +63,7 @@ def build_sandboxes(config: CheckingSettings) -> tuple[Sandbox, Sandbox]:
 def build(config: ValidatorConfig, network: Network, decoder: Sandbox, grader: Sandbox, stop: asyncio.Event) -> Context:
     """Compose the validator; raise OperatorError when its verdicts would have no power."""
     _require_power(network)
-    require_engine(config.engine, network.params.verification.validator_engine, "validator")
+    require_engine(config.engine, network.params.verification, role="validator", device=config.device)
     outbox = SqliteOutbox(config.home / "outbox.sqlite3")
     dtype = network.params.model.compute_dtype
     return Context(
@@ -83,7 +85,7 @@ def build(config: ValidatorConfig, network: Network, decoder: Sandbox, grader: S
             court=network.receipt_domain.contract,
             pool=network.pool,
             params_hash=network.terms.params_hash,
-            engine=describe_engine(config.engine, dtype=dtype, batch=config.batch),
+            engine=describe_engine(config.engine, dtype=dtype, batch=config.batch, device=config.device),
         ),
         pending=Pending(config.home / "pending"),
         outbox=outbox,

@@ -225,7 +225,7 @@ def judge(config: AuditConfig, bundle: Bundle, params: PoolParams, *, file: byte
         evidence_hash=bundle.compute_hash(),
         bundle=bundle,
         found=found,
-        engine=describe_engine(name, dtype=dtype, batch=batch),
+        engine=describe_engine(name, dtype=dtype, batch=batch, device=config.device),
         limits=params.verification.thresholds,
         rows=build_rows(claim),
     )

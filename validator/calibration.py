@@ -20,7 +20,7 @@ from covey.protocol.ids import GroupId
 from covey.protocol.params import PoolParams, VerificationParams
 from covey.protocol.rollout import Rollout
 from covey.protocol.thresholds import Pooled, Thresholds
-from covey.toploc.proofs import Distances, build_many, compare
+from covey.toploc.proofs import Distances, build_many, compare, is_lawful_modulus
 from covey.toploc.thresholds import is_within
 from validator.forgeries import FORGERS, Bits
 from validator.limits import collect_items, find_breach
@@ -228,8 +228,14 @@ def count_passes(windows: Sequence[Bits], thresholds: Thresholds, rng: np.random
             if np.array_equal(earlier, window):
                 continue  # an equal window's honest proof is no forgery
             for name, forge in FORGERS.items():
-                passed[name].append(is_within(thresholds, compare(forge(earlier, rng), window)))
+                passed[name].append(_passes(forge(earlier, rng), window, thresholds))
     return passed
+
+
+def _passes(proof: bytes, window: Bits, thresholds: Thresholds) -> bool:
+    """As `checks` judge a proof: its form, then its distances."""
+    modulus = int.from_bytes(proof[:2], "big")
+    return is_lawful_modulus(modulus, window.size) and is_within(thresholds, compare(proof, window))
 
 
 def _prove_with(engine: Engine, sample: Sample, params: PoolParams) -> Iterator[Distances]:

@@ -23,7 +23,6 @@ from covey.protocol.seeding import SlotDomain, compute_prompt_draw, compute_samp
 from covey.protocol.verdict import Judgement, Reason
 from covey.sandbox import SandboxError
 from covey.toploc import proofs
-from covey.toploc.field import PRIME
 from validator.limits import find_breach
 from validator.replay import RolloutDistances, measure
 
@@ -175,8 +174,7 @@ def check_proof_form(claim: Claim, tools: Tools) -> Judgement | None:
                 parsed = proofs.parse(proof, proofs.compute_k(rows, hidden, rules.proof_top_k))
             except ProtocolError as error:
                 return Judgement.reject(Reason.MALFORMED, what=error.message, window=window, **where)
-            if rows * hidden <= PRIME != parsed.modulus:
-                # Provers take the largest modulus that keeps their indices apart: below the prime, the prime itself.
+            if not proofs.is_lawful_modulus(parsed.modulus, rows * hidden):
                 return Judgement.reject(Reason.MALFORMED, what="modulus", window=window, **where)
     return None
 

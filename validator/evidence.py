@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from importlib import metadata
 
+from covey.engines.build import describe_hardware
 from covey.protocol.evidence import MAX_TEXT, Bundle, EngineFacts
 from covey.protocol.ids import Address, Hash, PoolId
 from covey.protocol.verdict import Judgement
@@ -22,10 +23,17 @@ class Venue:
     engine: EngineFacts
 
 
-def describe_engine(name: str, *, dtype: str, batch: int) -> EngineFacts:
-    """The engine's facts; versions are those that are installed, read without importing anything."""
+def describe_engine(name: str, *, dtype: str, batch: int, device: str) -> EngineFacts:
+    """The engine's facts; versions are those that are installed, read without importing anything.
+
+    Raises OperatorError "bad_device".
+    """
     return EngineFacts(
-        name=name, dtype=dtype, batch=batch, versions={each: metadata.version(each) for each in LIBRARIES}
+        name=name,
+        dtype=dtype,
+        batch=batch,
+        hardware=describe_hardware(device),
+        versions={each: metadata.version(each) for each in LIBRARIES},
     )
 
 

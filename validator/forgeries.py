@@ -38,10 +38,23 @@ def forge_shuffled(earlier: Bits, rng: np.random.Generator) -> bytes:
     return build(values.reshape(earlier.shape), window=len(earlier))[0]
 
 
+def forge_channels(earlier: Bits, rng: np.random.Generator) -> bytes:
+    """The usual value of each channel, by a modulus that makes the channel of an index."""
+    hidden = earlier.shape[1]
+    if hidden < compute_k(*earlier.shape):
+        return forge_profile(earlier, rng)  # too few channels for a polynomial: there is no such modulus
+    middle = np.argsort(earlier & 0x7FFF, axis=0)[len(earlier) // 2]
+    usual = earlier[middle, np.arange(hidden)]
+    top = compute_top(usual, compute_k(*earlier.shape))
+    coefficients = field.interpolate(top[None].astype(np.int64), usual[top][None].astype(np.int64) % field.PRIME)[0]
+    return _encode(hidden, coefficients.tolist())
+
+
 FORGERS: Mapping[str, Forger] = {
     "constant": forge_constant,
     "profile": forge_profile,
     "shuffled": forge_shuffled,
+    "channels": forge_channels,
 }
 
 

@@ -48,7 +48,7 @@ def build(
         raise OperatorError(
             "unknown_node", f"no contributor vouches for {network.wallet.address}", fix="Run covey worker register"
         )
-    require_engine(config.engine, network.params.verification.worker_engine, "worker")
+    require_engine(config.engine, network.params.verification, role="worker", device=config.device)
     dtype = network.params.model.compute_dtype
     engine = build_engine(config.engine, dtype=dtype, batch=config.batch, device=config.device, threads=config.threads)
     return Context(

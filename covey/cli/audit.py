@@ -31,6 +31,7 @@ def validator_audit(
     rpc: Annotated[str | None, typer.Option(help="Node of the chain, instead of the deployment's.")] = None,
     engine: Annotated[str | None, typer.Option(help="Engine of the replay.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Arithmetic of the replay, instead of the pool's.")] = None,
+    device: Annotated[str, typer.Option(help="Device of the replay; other hardware moves the last bits.")] = "cpu",
     show_all: Annotated[bool, typer.Option("--all", help="Show every rollout, not the worst alone.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -49,6 +50,7 @@ def validator_audit(
         "rpc_url": rpc,
         "engine": engine,
         "dtype": dtype,
+        "device": device,
     }
     report = audit.run(AuditConfig.load(None, values, {}), bundle)
     if as_json:
@@ -117,7 +119,8 @@ def show(report: "Report", *, show_all: bool) -> None:
         ("found here", report.found, report.engine),
     ):
         details = " ".join(f"{key}={value}" for key, value in source.details.items())
-        facts = ", ".join([engine.name, engine.dtype, *(f"{key} {value}" for key, value in engine.versions.items())])
+        versions = (f"{key} {value}" for key, value in engine.versions.items())
+        facts = ", ".join([engine.name, engine.dtype, f"on {engine.hardware}", *versions])
         verdict = f"{source.decision.name.lower()} {source.reason.name.lower()}, {source.units} units"
         console.print(f"{name:>10}  {verdict}  {_quote(details)}\n{'':>10}  {_quote(facts)}", soft_wrap=True)
     if report.rows:

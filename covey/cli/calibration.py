@@ -43,12 +43,13 @@ def validator_calibrate(
 ) -> None:
     """Collect honest distances, propose thresholds, try every built-in forgery on them.
 
-    They hold for one model, number format and pair of engines.  Without --write the file stays as it is.
+    They hold for one model, number format, pair of engines and class of hardware; those of the exact mode for one
+    build, too.  Without --write the file stays as it is.
     """
     from rich.console import Console
     from rich.progress import Progress
 
-    from covey.engines.build import build_engine
+    from covey.engines.build import build_engine, describe_build, describe_hardware
     from covey.environments import registry
     from covey.environments.base import EnvironmentSpec
     from validator.calibration import calibrate
@@ -59,8 +60,14 @@ def validator_calibrate(
         return build_engine(name, dtype=dtype, batch=batch, device=device, threads=threads)
 
     worker, validator = build(worker_engine, worker_batch), build(validator_engine, validator_batch)
-    pair = {"worker_engine": worker_engine, "validator_engine": validator_engine}
-    params = _build_params(pool_file, document, dtype, {"mode": mode, **pair})
+    holds_for = {
+        "mode": mode,
+        "worker_engine": worker_engine,
+        "validator_engine": validator_engine,
+        "hardware": describe_hardware(device),
+        "build": describe_build(worker_engine) if mode == "exact" else "any",
+    }
+    params = _build_params(pool_file, document, dtype, holds_for)
     environment = registry.load(EnvironmentSpec(kind=params.environment.kind, options=params.environment.options))
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=as_json or not console.is_terminal) as progress:
@@ -76,7 +83,7 @@ def validator_calibrate(
             previous=None if previous is None else _load(build(worker_engine, worker_batch), previous),
             on_progress=lambda done: progress.update(bar, completed=done),
         )
-    chosen = result.verification.model_dump(mode="json", include={"mode", *pair, "thresholds"}, exclude_none=True)
+    chosen = result.verification.model_dump(mode="json", include={*holds_for, "thresholds"}, exclude_none=True)
     if write:
         _write(pool_file, document, dtype, chosen)
     if as_json:
@@ -112,7 +119,7 @@ def _read(file: Path) -> "TOMLDocument":
 
 
 def _build_params(file: Path, document: "TOMLDocument", dtype: str, changes: dict[str, Any]) -> "PoolParams":
-    """The file's [params] with the number format, mode and engines that are asked for."""
+    """The file's [params] with the number format and what else the thresholds shall hold for."""
     from pydantic import ValidationError
 
     from covey.protocol.params import PoolParams

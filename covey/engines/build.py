@@ -1,27 +1,79 @@
-"""The engine that a setting names; called by composition roots only.  Imports the engine's libraries late."""
+"""The engine that a setting names, and what it runs on; called by composition roots and `covey validator calibrate`.
 
-from typing import get_args
+Imports the engine's libraries late; raises OperatorError where the pool's thresholds hold for something else.
+"""
+
+from importlib import metadata
+from typing import Literal, get_args
 
 from covey.engines.base import Engine
 from covey.errors import OperatorError
-from covey.protocol.params import EngineName
+from covey.protocol.params import EngineName, VerificationParams
+
+LIBRARIES = {"hf": ("covey", "torch", "transformers")}
+"""That an engine computes with; the packed pass is ours."""
 
 
 def build_engine(name: str, *, dtype: str, batch: int, device: str = "cpu", threads: int = 1) -> Engine:
     """An engine without a policy.  `batch`: completions that run together at most; `threads`: of this process."""
-    if name != "hf":
-        raise OperatorError("bad_engine", f"there is no engine {name}", fix="Name hf")
+    _require_known(name)
     from covey.engines.hf import HuggingFaceEngine, set_threads
 
     set_threads(threads)
     return HuggingFaceEngine(dtype=dtype, max_batch=batch, device=device)
 
 
-def require_engine(name: str, wanted: EngineName, role: str) -> None:
-    """Raise OperatorError when the pool's thresholds were calibrated for another engine in this role."""
-    if wanted not in {"any", name}:
+def describe_hardware(device: str) -> str:
+    """The class of hardware of a torch device: "cpu", or an accelerator's name, as in "NVIDIA H100 80GB HBM3".
+
+    An accelerator whose library gives no names is its kind, as in "mps".  Raises OperatorError "bad_device".
+    """
+    kind = device.partition(":")[0]
+    if kind == "cpu":
+        return kind
+    import torch
+
+    try:
+        module = torch.get_device_module(device)
+        return str(module.get_device_name(device)) if hasattr(module, "get_device_name") else kind
+    except (RuntimeError, AssertionError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise OperatorError(
+            "bad_device", f"{device} cannot be used: {reason}", fix="Set device to cpu, or to one that torch finds"
+        ) from error
+
+
+def describe_build(name: str) -> str:
+    """The installed libraries of an engine, read without importing: "covey 0.1.0, torch 2.13.0+cpu, ..."."""
+    _require_known(name)
+    return ", ".join(f"{library} {metadata.version(library)}" for library in LIBRARIES[name])
+
+
+def require_engine(name: str, rules: VerificationParams, *, role: Literal["worker", "validator"], device: str) -> None:
+    """Raise OperatorError unless the pool's thresholds hold for this engine in this role, on this hardware and build.
+
+    "wrong_engine", "wrong_hardware" or "wrong_build"; "bad_device" where hardware is asked for that is not there.
+    """
+    holds = f"this pool's thresholds hold for {role}s"
+    engine = rules.worker_engine if role == "worker" else rules.validator_engine
+    if engine not in {"any", name}:
         raise OperatorError(
             "wrong_engine",
-            f"this pool's thresholds hold for {role}s on {wanted}, not on {name}",
-            fix=f"Set engine to {wanted}, one of {', '.join(get_args(EngineName))}",
+            f"{holds} on {engine}, not on {name}",
+            fix=f"Set engine to {engine}, one of {', '.join(get_args(EngineName))}",
         )
+    if rules.hardware != "any" and rules.hardware != (hardware := describe_hardware(device)):
+        raise OperatorError(
+            "wrong_hardware",
+            f"{holds} on {rules.hardware}, not on {hardware}",
+            fix=f"Set device to one that is {rules.hardware}, or join another pool",
+        )
+    if rules.build != "any" and rules.build != (build := describe_build(name)):
+        raise OperatorError(
+            "wrong_build", f"{holds} with {rules.build}, not with {build}", fix=f"Install {rules.build}"
+        )
+
+
+def _require_known(name: str) -> None:
+    if name not in LIBRARIES:
+        raise OperatorError("bad_engine", f"there is no engine {name}", fix=f"Name {' or '.join(LIBRARIES)}")

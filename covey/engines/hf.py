@@ -183,13 +183,14 @@ class HuggingFaceEngine:
         room = MAX_LOGITS // self.vocabulary_size
         if self._device == "cpu":
             room = min(room, CPU_TOKENS)
-        part, tokens = list[ReplayRequest](), 0
+        part, tokens, prompts = list[ReplayRequest](), 0, set[tuple[int, ...]]()
         for each in sequences:
-            tokens += len(each.tokens)
+            tokens += len(each.tokens) + (0 if each.prompt in prompts else len(each.prompt))
             if part and (len(part) == self._max_batch or tokens > room):
                 yield part
-                part, tokens = [], len(each.tokens)
+                part, tokens, prompts = [], len(each.tokens) + len(each.prompt), set()
             part.append(each)
+            prompts.add(each.prompt)
         if part:
             yield part
 

@@ -4,7 +4,7 @@ All tokens stand in one row: each distinct prompt once, then the completions.  A
 itself; everything but attention sees a plain list of tokens.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +17,8 @@ from covey.engines.forward import catch_states
 from covey.errors import OperatorError
 
 NAME = "covey_packed"
+LENGTH_DEPENDENT = {"dynamic", "longrope"}
+"""Kinds of rotary positions whose frequencies change with the length of the row."""
 LAYERS = {"full_attention", "sliding_attention"}
 """Kinds of layers that `_attend` serves.  Recurrent and convolutional ones would carry states across completions."""
 
@@ -129,10 +131,20 @@ def _require_attention(model: PreTrainedModel, wanted: str) -> None:
 
     One that transformers does not run with SDPA has more in its attention: soft caps, sinks, biases.
     """
-    layers = set(getattr(model.config.get_text_config(), "layer_types", None) or LAYERS)
+    kind = type(model).__name__
+    config = model.config.get_text_config()
+    layers = set(getattr(config, "layer_types", None) or LAYERS)
     if model.config._attn_implementation != wanted or not layers <= LAYERS:
-        kind = type(model).__name__
         raise OperatorError("unsupported_model", f"{kind} has an attention of its own", fix="Use another model")
+    if _find_rope_types(getattr(config, "rope_parameters", None) or {}) & LENGTH_DEPENDENT:
+        # Its angles follow the longest row of a pass, so a completion would depend on what is replayed beside it.
+        raise OperatorError("unsupported_model", f"{kind} has positions that depend on length", fix="Use another model")
+
+
+def _find_rope_types(parameters: Mapping[str, Any]) -> set[str]:
+    """Of all layers: some models name the parameters by type of layer."""
+    nested = [_find_rope_types(each) for each in parameters.values() if isinstance(each, Mapping)]
+    return {str(parameters.get("rope_type", "default"))}.union(*nested)
 
 
 AttentionInterface.register(NAME, _attend)

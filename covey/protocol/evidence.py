@@ -22,12 +22,14 @@ Statistic = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | Annotated[float, 
 
 
 class EngineFacts(Body, strict=True):
-    """What may explain that two validators differ.  Example: name="hf", dtype="float32", batch=32."""
+    """What may explain that two validators differ.  Example: name="hf", dtype="float32", batch=32, hardware="cpu"."""
 
     name: Name
     dtype: Name
     batch: int = Field(ge=1, le=4096)
     """Completions that are replayed together at most."""
+    hardware: Text
+    """What the engine ran on: "cpu", or the accelerator's name as torch gives it."""
     versions: dict[Name, Text] = Field(max_length=8)
     """Of covey and of the libraries that compute."""
 

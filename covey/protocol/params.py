@@ -17,7 +17,11 @@ from covey.protocol.wire import HashText
 Count = Annotated[int, Field(gt=0, le=1 << 31)]
 Seconds = Annotated[float, Field(gt=0, le=1e9)]
 EngineName = Literal["any", "hf", "vllm"]
+Hardware = Annotated[str, Field(pattern=r"^[ -~]+$", max_length=64)]
+Build = Annotated[str, Field(pattern=r"^[ -~]+$", max_length=128)]
 MAX_PARAMS_BYTES = 16_384
+MAX_ANSWER_BYTES = 256 << 20
+"""What a process that decodes files may answer; rows as text take less than twice an honest file's bytes."""
 
 
 class _Part(BaseModel):
@@ -52,9 +56,13 @@ class VerificationParams(_Part):
     worker_engine: EngineName = "any"
     """That the thresholds were calibrated for, like the next; any: float32, where the defaults hold for every pair."""
     validator_engine: EngineName = "any"
+    hardware: Hardware = "any"
+    """Class that both sides run on: "cpu", or an accelerator's name as torch gives it ("NVIDIA H100 80GB HBM3")."""
+    build: Build = "any"
+    """Of the engine on both sides.  Example: "torch 2.13.0+cpu, transformers 5.23.0"."""
     thresholds: Thresholds = Thresholds()
-    proof_window: Count = 32
-    proof_top_k: Count = 128
+    proof_window: int = Field(default=32, ge=1, le=4096)
+    proof_top_k: int = Field(default=128, ge=1, le=1024)
     audit_rate: float = Field(default=0.1, ge=0, le=1)
     newcomer_submissions: int = Field(default=8, ge=0)
     """A node is replayed fully until so many of its submissions were accepted."""
@@ -63,6 +71,8 @@ class VerificationParams(_Part):
     def _require_pair(self) -> Self:
         if self.mode == "exact" and (self.worker_engine == "any" or self.worker_engine != self.validator_engine):
             raise ValueError("the exact mode names one engine for worker and validator")
+        if self.mode == "exact" and "any" in (self.hardware, self.build):
+            raise ValueError("the exact mode names one class of hardware and one build")
         return self
 
 
@@ -100,7 +110,7 @@ class PoolParams(_Part):
     @model_validator(mode="after")
     def _require_calibration(self) -> Self:
         rules = self.verification
-        is_calibrated = rules.worker_engine != "any" and rules.validator_engine != "any"
+        is_calibrated = "any" not in (rules.worker_engine, rules.validator_engine, rules.hardware)
         if self.model.compute_dtype != "float32" and not is_calibrated:
             raise ValueError("bfloat16 wants calibrated thresholds: run covey validator calibrate")
         return self
@@ -110,6 +120,8 @@ class PoolParams(_Part):
         needed = self.needed_submission_bytes
         if self.max_submission_bytes < needed:
             raise ValueError(f"max_submission_bytes must be at least {needed}, which an honest task may need")
+        if 2 * needed > MAX_ANSWER_BYTES:
+            raise ValueError("a task is too large to be decoded: lower groups_per_task, group_size or the token limits")
         return self
 
     @property

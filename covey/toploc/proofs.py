@@ -19,6 +19,9 @@ WINDOW = 32
 TOP_K = 128
 """Values per proof."""
 
+MODULUS_STEPS = 256
+"""How far below the field's size an honest modulus may be: each step down has a chance of about one in ten."""
+
 Bits = NDArray[np.uint16]
 Longs = NDArray[np.int64]
 
@@ -91,6 +94,13 @@ def parse(proof: bytes, k: int) -> ProofPolynomial:
     keeps k indices apart and fits the field (k .. 65497) and every coefficient is an element of the field."""
     words = _parse_all([proof], k)[0].astype(np.int64)
     return ProofPolynomial(modulus=int(words[0]), coefficients=words[1:])
+
+
+def is_lawful_modulus(modulus: int, size: int) -> bool:
+    """Whether an honest prover of a window of `size` values may have chosen it: the largest that keeps its k indices
+    apart.  A free one could be the hidden size: then the index is the channel, and what is usual in a few channels
+    would be a proof without a forward pass."""
+    return modulus == PRIME if size <= PRIME else PRIME - MODULUS_STEPS <= modulus <= PRIME
 
 
 def compare(proof: bytes, replayed_bits: Bits, top_k: int = TOP_K) -> Distances:

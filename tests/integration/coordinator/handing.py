@@ -72,7 +72,7 @@ def build_bundle(office: Office, validator: int, order: wire.JudgeOrder) -> Bund
         reason=Reason.NONE,
         units=20,
         details={"margin": 0.5, "rows": 4},
-        engine=EngineFacts(name="hf", dtype="float32", batch=8 + validator, versions={"covey": "0"}),
+        engine=EngineFacts(name="hf", dtype="float32", batch=8 + validator, hardware="cpu", versions={"covey": "0"}),
     )
 
 

@@ -31,7 +31,7 @@ from validator.replay import RolloutDistances, measure
 
 pytestmark = pytest.mark.unit
 BF16 = "bfloat16"
-PAIR = {"worker_engine": "hf", "validator_engine": "hf"}
+PAIR = {"worker_engine": "hf", "validator_engine": "hf", "hardware": "cpu", "build": "b"}
 Change = Callable[[list[Completion]], list[Completion]]
 
 
@@ -66,20 +66,20 @@ def load_engine(dtype: str = "float32", batch: int = 64, folder: Path | None = N
     return engine
 
 
-def test_propose__by_hand__is_twice_the_farthest_and_what_adds_up_with_one_item_more():
+def test_propose__by_hand__is_three_times_the_farthest_and_what_adds_up_with_one_item_more():
     first = make_distances([2, 0], [0.5, 0.1], [0, 0.3, 0, 0], [0.01, 0.03, 0, 0])
     second = make_distances([1], [0.3], [0, 0], [0.02, 0])
     found = propose([[first], [second]], false_reject_rate=1e-5)
     single = (found.exponent_max, found.mantissa_mean_max, found.margin_max, found.logprob_max)
-    assert single == pytest.approx((4, 1.0, 0.6, 0.06))
+    assert single == pytest.approx((6, 1.5, 0.9, 0.09))
     assert found.false_reject_rate == 1e-5
     # Sums of the completions and of the added item over 2 + 1 + 1 windows, 4 + 2 + 1 tokens:
     expected = {
-        "exponent": (7 / 4, (1.5**2 + 0.75**2 + 2.25**2) / 4, 2.25),  # 2, 1, 4
-        "mantissa": (1.9 / 4, (0.35**2 + 0.175**2 + 0.525**2) / 4, 0.525),  # 0.6, 0.3, 1.0
+        "exponent": (9 / 4, (2.5**2 + 1.25**2 + 3.75**2) / 4, 3.75),  # 2, 1, 6
+        "mantissa": (2.4 / 4, (0.6**2 + 0.3**2 + 0.9**2) / 4, 0.9),  # 0.6, 0.3, 1.5
         "lost": (2 / 7, (1 + 16 + 25) / 49 / 7, 5 / 7),  # 1, 0, 1
-        "margin": (9 / 70, (15**2 + 18**2 + 33**2) / 4900 / 7, 33 / 70),  # 0.3, 0, 0.6
-        "logprob": (0.12 / 7, (0.04 + 0.01 + 0.09) / 49 / 7, 0.3 / 7),  # 0.04, 0.02, 0.06
+        "margin": (12 / 70, (27**2 + 24**2 + 51**2) / 4900 / 7, 51 / 70),  # 0.3, 0, 0.9
+        "logprob": (0.15 / 7, (0.32**2 + 0.16**2 + 0.48**2) / 49 / 7, 0.48 / 7),  # 0.04, 0.02, 0.09
     }
     for name, (mean, variance, largest) in expected.items():
         pooled = getattr(found, name)
@@ -175,7 +175,7 @@ def test_calibrate__float32__proposes_what_a_pool_accepts_and_counts_what_it_saw
     assert progress == [1, 2, 3, 4, 5, 6]
     assert (found.submissions, found.windows) == (6, 96)
     assert 96 <= found.tokens <= 96 * 5
-    assert set(found.forgeries) == {"constant", "profile", "shuffled"}
+    assert set(found.forgeries) == {"constant", "profile", "shuffled", "channels"}
     assert all(40 < n <= 96 for n in found.forgeries.values())
     assert found.verification.model_dump(include=set(PAIR) | {"mode"}) == PAIR | {"mode": "calibrated"}
     assert found.verification.thresholds.exponent_max == 3

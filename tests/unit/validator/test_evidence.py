@@ -32,8 +32,9 @@ VENUE = Venue(
     court=DOMAIN.contract,
     pool=PoolId(1),
     params_hash=make_hash("params"),
-    engine=describe_engine("hf", dtype="float32", batch=16),
+    engine=describe_engine("hf", dtype="float32", batch=16, device="cpu"),
 )
+HOPPER = "NVIDIA H100 80GB HBM3"
 LIMITS = Thresholds(exponent_max=4, mantissa_mean_max=0.02, margin_max=1e-4, logprob_max=1e-3)
 QUIET = Row(group=0, sibling=0, tokens=5, exponent=0, mantissa_mean=0.0, margin=0.0, logprob=0.0)
 
@@ -63,6 +64,7 @@ def test_build_bundle__judgement__holds_what_a_judge_needs(worker: Worker, hones
     assert (bundle.manifest_hash, bundle.full, bundle.court) == (MANIFEST, True, DOMAIN.contract)
     assert (bundle.reason, bundle.units, dict(bundle.details)) == (Reason.PROOF, 0, {"window": 3, "exponent": 40})
     assert bundle.engine.versions["torch"] == metadata.version("torch")
+    assert bundle.engine.hardware == "cpu"
     assert Bundle.from_bytes(bundle.to_bytes()) == bundle
 
 
@@ -126,14 +128,20 @@ def test_find_worst__rows__by_the_largest_share_of_a_limit():
 def test_report__verdicts__agree_in_decision_reason_and_units(worker, honest, capsys, judgement, found, agrees):
     row = dataclasses.replace(QUIET, margin=math.inf)
     report = make_report(honest, worker, judgement, found, row)
+    elsewhere = report.bundle.engine.model_copy(update={"hardware": HOPPER})
+    report = dataclasses.replace(report, bundle=report.bundle.model_copy(update={"engine": elsewhere}))
     assert report.agrees is agrees
     described = describe(report)
     assert described["agrees"] is agrees
+    assert (described["bundle"]["engine"]["hardware"], described["found"]["engine"]["hardware"]) == (HOPPER, "cpu")
     assert described["rollouts"] == [
         {"group": 0, "sibling": 0, "tokens": 5, "exponent": 0, "mantissa_mean": 0.0, "margin": None, "logprob": 0.0}
     ]
     show(report, show_all=False)
-    assert ("the same verdict" in capsys.readouterr().out) is agrees
+    printed = capsys.readouterr().out
+    assert ("the same verdict" in printed) is agrees
+    bundles, ours = printed.index(f"hf, float32, on {HOPPER}, covey "), printed.index("hf, float32, on cpu, covey ")
+    assert bundles < ours
 
 
 def test_show__text_of_a_stranger__reaches_no_terminal_as_a_command(worker, honest, capsys):

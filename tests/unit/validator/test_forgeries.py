@@ -12,7 +12,7 @@ from covey.toploc.proofs import Bits, compare, compute_k, parse
 from covey.toploc.thresholds import is_within
 from tests.fakes.tools import make_model_params
 from validator.calibration import collect, count_passes, list_windows, propose
-from validator.forgeries import FORGERS, forge_constant, forge_profile, forge_shuffled
+from validator.forgeries import FORGERS, forge_channels, forge_constant, forge_profile, forge_shuffled
 
 pytestmark = pytest.mark.unit
 Honest = tuple[list[Bits], Thresholds]
@@ -24,7 +24,7 @@ def honest(request: pytest.FixtureRequest) -> Honest:
     torch.set_num_threads(1)
     params = make_model_params(
         model={"max_prompt_tokens": 64, "max_completion_tokens": 5, "compute_dtype": request.param},
-        verification={"worker_engine": "hf", "validator_engine": "hf"},
+        verification={"worker_engine": "hf", "validator_engine": "hf", "hardware": "cpu"},
         groups_per_task=4,
         groups_per_step=16,
     )
@@ -99,6 +99,25 @@ def test_count_passes__windows_that_are_equal__are_no_forgeries():
     assert passed == {name: [] for name in FORGERS}
     passed = count_passes([same, other, draw_gaussian(3, 1, 64)], Thresholds(), np.random.default_rng(0))
     assert passed == {name: [False, False] for name in FORGERS}
+
+
+def test_forge_channels__model_with_outlier_channels__passes_by_its_modulus_alone():
+    """Sixteen channels of one usual value each, as large models have: an index modulo the hidden size is a channel."""
+    hidden, channels = 3584, np.arange(16) * 200
+
+    def draw(seed: int) -> Bits:
+        rng = np.random.default_rng(seed)
+        values = rng.standard_normal((32, hidden)).astype(np.float32)
+        values[:, channels] = 52 * (1 + 0.006 * rng.standard_normal((32, 16)))
+        return torch.from_numpy(values).to(torch.bfloat16).view(torch.uint16).numpy()
+
+    wide = Thresholds(exponent_max=21, mantissa_mean_max=2.25)
+    forged = [forge_channels(draw(seed), np.random.default_rng(0)) for seed in range(6)]
+    distances = [compare(proof, draw(100 + seed)) for seed, proof in enumerate(forged)]
+    assert all(is_within(wide, each) for each in distances)  # or the rule of the modulus would stop nothing
+    assert all(parse(proof, 128).modulus == hidden for proof in forged)
+    passed = count_passes([draw(seed) for seed in range(6)], wide, np.random.default_rng(0))
+    assert not any(passed["channels"])
 
 
 def test_forge_constant__gaussian_windows__passes_plain_toploc_and_not_ours():

@@ -38,7 +38,7 @@ def make(
 
 
 def find(*found: RolloutDistances, mode: str = "calibrated", **limits: Any):
-    engines = {"worker_engine": "hf", "validator_engine": "hf"}
+    engines = {"worker_engine": "hf", "validator_engine": "hf", "hardware": "cpu", "build": "b"}
     return find_breach(found, VerificationParams(mode=mode, thresholds=Thresholds(**limits), **engines))
 
 
@@ -53,7 +53,8 @@ def find(*found: RolloutDistances, mode: str = "calibrated", **limits: Any):
         (make(margins=(0, 0, 0, 1.0)), Reason.TOKEN_MARGIN, {"token": 3, "margin": 1.0}),
         (make(margins=(0, 1.0, 0, 1.0), finished=True), Reason.TOKEN_MARGIN, {"token": 1}),
         (make(deviations=(0, 0, 0.0011, 0)), Reason.LOGPROB, {"token": 2, "deviation": 0.0011}),
-        (make(deviations=(9e-5,) * 4), Reason.LOGPROB, {"logprob_sum": 3.6e-4, "limit": 8e-5, "items": 4}),
+        # 4 x 2e-5 and 2 x 1e-5 x ln(1e6) / 3
+        (make(deviations=(9e-5,) * 4), Reason.LOGPROB, {"logprob_sum": 3.6e-4, "limit": 1.72103e-4, "items": 4}),
         (make(windows=(Distances(sign_exponent_mismatches=0, mantissa_mean=NAN, mantissa_median=NAN),)),
          Reason.PROOF, {"mantissa_mean": -1.0}),
         (make(margins=(NAN, 0, 0, 0)), Reason.TOKEN_MARGIN, {"token": 0, "margin": -1.0}),

@@ -35,7 +35,7 @@ VENUE = Venue(
     court=DOMAIN.contract,
     pool=PoolId(1),
     params_hash=make_hash("params"),
-    engine=describe_engine("hf", dtype="float32", batch=32),
+    engine=describe_engine("hf", dtype="float32", batch=32, device="cpu"),
 )
 
 

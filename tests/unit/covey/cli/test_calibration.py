@@ -6,6 +6,7 @@ import sys
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,7 @@ def test_calibrate__without_write__prints_toml_that_makes_a_pool_of_bfloat16(bf1
     params = PoolParams.model_validate(merge(pool, toml))
     assert params.model.compute_dtype == "bfloat16"
     assert (params.verification.worker_engine, params.verification.validator_engine) == ("hf", "hf")
+    assert (params.verification.hardware, params.verification.build) == ("cpu", "any")
     assert (params.verification.mode, params.verification.audit_rate) == ("calibrated", 0.1)
     assert params.verification.thresholds.exponent.mean > 0
     assert pool.read_text() == POOL.read_text()
@@ -140,10 +142,37 @@ def test_calibrate__json__says_what_was_seen(calibrate: Calibrate, pool: Path, t
     told = json.loads(answer.out)
     assert (answer.code, answer.err) == (0, "")
     assert (told["submissions"], told["windows"], told["is_identical"]) == (6, 192, False)
-    assert set(told["forgeries"]) == {"constant", "profile", "shuffled", "previous"}
+    assert set(told["forgeries"]) == {"constant", "profile", "shuffled", "channels", "previous"}
     assert told["verification"]["mode"] == "calibrated"
-    assert set(told["verification"]) == {"mode", "worker_engine", "validator_engine", "thresholds"}
+    assert {name: value for name, value in told["verification"].items() if name != "thresholds"} == {
+        "mode": "calibrated",
+        "worker_engine": "hf",
+        "validator_engine": "hf",
+        "hardware": "cpu",
+        "build": "any",
+    }
     assert pool.read_text() == POOL.read_text()
+
+
+def test_calibrate__exact__writes_the_build_and_calibrated_again_takes_it_out(
+    calibrate: Calibrate, pool: Path, monkeypatch: pytest.MonkeyPatch
+):
+    seen = []
+
+    def grant(params: PoolParams, *rest: object, **options: object) -> calibration.Calibration:
+        """Bit identity, which no engine on this machine has; the rules are those that were asked for."""
+        seen.append(params.verification)
+        return calibration.Calibration(
+            verification=params.verification, submissions=6, windows=192, tokens=900, is_identical=True, forgeries={}
+        )
+
+    monkeypatch.setattr(calibration, "calibrate", grant)
+    build = f"torch {metadata.version('torch')}, transformers {metadata.version('transformers')}"
+    for mode, expected in (("exact", build), ("calibrated", "any")):
+        assert calibrate(pool, "--write", "--dtype", "float32", "--mode", mode).code == 0
+        rules = read_pool_file(pool, TOKEN)[2].verification
+        assert (rules.mode, rules.hardware, rules.build) == (mode, "cpu", expected)
+        assert rules == seen[-1]
 
 
 @pytest.mark.parametrize(
@@ -151,6 +180,7 @@ def test_calibrate__json__says_what_was_seen(calibrate: Calibrate, pool: Path, t
     [
         (("--mode", "exact"), "exact_impossible", "the calibrated mode"),
         (("--worker-engine", "llama"), "bad_engine", "there is no engine llama"),
+        (("--device", "gpu"), "bad_device", "gpu cannot be used"),
         (("--validator-engine", "any"), "bad_engine", "there is no engine any"),
         (("--previous", str(tiny_folder())), "forgery_passes", "the forgery previous"),
     ],

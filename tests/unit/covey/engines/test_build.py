@@ -1,7 +1,10 @@
-"""Which engine a setting means, and whether a pool's thresholds hold for it."""
+"""Which engine a setting means, what it runs on, and whether a pool's thresholds hold for that."""
 
 import asyncio
+import subprocess
+import sys
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,10 +12,10 @@ import pytest
 import torch
 
 from covey.engines.base import Request
-from covey.engines.build import build_engine, require_engine
+from covey.engines.build import build_engine, describe_build, describe_hardware, require_engine
 from covey.errors import OperatorError
 from covey.model.tiny import tiny_folder
-from covey.protocol.params import PoolParams
+from covey.protocol.params import PoolParams, VerificationParams
 from tests.fakes.tools import make_model_params
 from validator import app as validator_app
 from validator.config import ValidatorConfig
@@ -20,6 +23,8 @@ from worker import app as worker_app
 from worker.config import WorkerConfig
 
 pytestmark = pytest.mark.unit
+HOPPER = "NVIDIA H100 80GB HBM3"
+BUILD = f"torch {metadata.version('torch')}, transformers {metadata.version('transformers')}"
 
 
 def test_build_engine__hf__computes_in_the_number_format_that_was_asked_for() -> None:
@@ -51,18 +56,85 @@ def test_build_engine__unknown_name__says_which_there_are(name: str) -> None:
     assert (caught.value.code, "hf" in caught.value.fix) == ("bad_engine", True)
 
 
+def show_accelerator(patch: pytest.MonkeyPatch, name: str = HOPPER) -> None:
+    """torch finds one accelerator, cuda:0."""
+
+    def get_name(device: str) -> str:
+        if device not in {"cuda", "cuda:0"}:
+            raise AssertionError("Invalid device id")
+        return name
+
+    patch.setattr(torch.cuda, "get_device_name", get_name)
+
+
+@pytest.mark.parametrize(("device", "expected"), [("cpu", "cpu"), ("cpu:0", "cpu"), ("cuda:0", HOPPER), ("mps", "mps")])
+def test_describe_hardware__device__is_its_class(monkeypatch: pytest.MonkeyPatch, device: str, expected: str) -> None:
+    show_accelerator(monkeypatch)
+    assert describe_hardware(device) == expected
+
+
+@pytest.mark.parametrize("device", ["cuda:7", "gpu", "", "meta"])
+def test_describe_hardware__device_that_is_not_there__says_so(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    show_accelerator(monkeypatch)
+    with pytest.raises(OperatorError, match="cannot be used") as caught:
+        describe_hardware(device)
+    assert (caught.value.code, "\n" in caught.value.message) == ("bad_device", False)
+
+
+def test_describe__cpu__imports_no_torch() -> None:
+    code = (
+        "import sys; from covey.engines.build import describe_build as b, describe_hardware as h; "
+        "print(h('cpu'), b('hf'), 'torch' in sys.modules, sep='|')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == f"cpu|{BUILD}|False\n"
+
+
+@pytest.mark.parametrize("name", ["any", "another"])
+def test_describe_build__unknown_engine__says_which_there_are(name: str) -> None:
+    with pytest.raises(OperatorError, match=f"bad_engine: there is no engine {name}"):
+        describe_build(name)
+
+
 @pytest.mark.parametrize(("name", "wanted"), [("hf", "hf"), ("hf", "any"), ("vllm", "vllm"), ("another", "any")])
 def test_require_engine__thresholds_hold_for_it__returns(name: str, wanted: str) -> None:
-    require_engine(name, wanted, "worker")
+    rules = VerificationParams(worker_engine=wanted, validator_engine="vllm" if wanted == "hf" else "hf")
+    require_engine(name, rules, role="worker", device="no device: hardware is not asked for")
 
 
 @pytest.mark.parametrize(("name", "wanted"), [("hf", "vllm"), ("vllm", "hf"), ("any", "hf"), ("", "hf")])
 def test_require_engine__thresholds_hold_for_another__names_it_and_the_role(name: str, wanted: str) -> None:
     with pytest.raises(OperatorError) as caught:
-        require_engine(name, wanted, "validator")
+        require_engine(name, VerificationParams(validator_engine=wanted), role="validator", device="cpu")
     assert caught.value.code == "wrong_engine"
     assert f"hold for validators on {wanted}" in caught.value.message
     assert wanted in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("rules", "device", "told"),
+    [
+        ({"hardware": "cpu"}, "cpu", ""),
+        ({"hardware": HOPPER, "build": BUILD}, "cuda", ""),
+        ({"build": BUILD}, "cpu", ""),
+        ({"hardware": "cpu"}, "cuda", f"wrong_hardware: .* hold for workers on cpu, not on {HOPPER}"),
+        ({"hardware": HOPPER}, "cpu", f"wrong_hardware: .* hold for workers on {HOPPER}, not on cpu"),
+        ({"hardware": "NVIDIA H200"}, "cuda:0", f"wrong_hardware: .* on NVIDIA H200, not on {HOPPER}"),
+        ({"hardware": HOPPER}, "cuda:7", "bad_device: cuda:7 cannot be used: Invalid device id"),
+        ({"hardware": "cpu", "build": "torch 1.0"}, "cpu", "wrong_build: .* for workers with torch 1.0, not with "),
+        ({"hardware": "cpu", "build": BUILD + "+x"}, "cuda", "wrong_hardware"),
+    ],
+)  # fmt: skip
+def test_require_engine__hardware_and_build__are_those_of_the_thresholds(
+    monkeypatch: pytest.MonkeyPatch, rules: dict[str, str], device: str, told: str
+) -> None:
+    show_accelerator(monkeypatch)
+    require = partial(require_engine, "hf", VerificationParams(**rules), role="worker", device=device)
+    if not told:
+        require()
+        return
+    with pytest.raises(OperatorError, match=told):
+        require()
 
 
 def join(params: PoolParams) -> SimpleNamespace:
@@ -80,16 +152,36 @@ def join(params: PoolParams) -> SimpleNamespace:
     )
 
 
+@pytest.mark.parametrize(
+    ("rules", "device", "told"),
+    [
+        ({"{role}_engine": "vllm"}, "cpu", "wrong_engine: this pool's thresholds hold for {role}s on vllm, not on hf"),
+        (
+            {"hardware": "cpu"},
+            "cuda",
+            "wrong_hardware: this pool's thresholds hold for {role}s on cpu, not on " + HOPPER,
+        ),
+        (
+            {"mode": "exact", "hardware": "cpu", "build": "torch 2.0.0"},
+            "cpu",
+            "wrong_build: this pool's thresholds hold for {role}s with torch 2.0.0, not with "
+            + BUILD.partition("+")[0],
+        ),
+    ],
+    ids=["engine", "hardware", "build"],
+)
 @pytest.mark.parametrize("role", ["worker", "validator"])
-def test_roles__pool_calibrated_for_another_engine__refuse_to_start(tmp_path: Path, role: str) -> None:
-    pair = {"worker_engine": "hf", "validator_engine": "hf"} | {f"{role}_engine": "vllm"}
-    network = join(make_model_params(verification=pair))
-    settings = {"home": tmp_path, "pool": 1, "deployment": tmp_path / "d", "key_file": tmp_path / "k"}
+def test_roles__pool_calibrated_for_something_else__refuse_to_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, role: str, rules: dict[str, str], device: str, told: str
+) -> None:
+    show_accelerator(monkeypatch)
+    pair = {"worker_engine": "hf", "validator_engine": "hf"}
+    network = join(make_model_params(verification=pair | {k.format(role=role): v for k, v in rules.items()}))
+    settings = {"home": tmp_path, "pool": 1, "deployment": tmp_path / "d", "key_file": tmp_path / "k", "device": device}
     if role == "worker":
         start = partial(worker_app.build, WorkerConfig(**settings), network, None, asyncio.Event())
     else:
         start = partial(validator_app.build, ValidatorConfig(**settings), network, None, None, asyncio.Event())
-    told = f"wrong_engine: this pool's thresholds hold for {role}s on vllm, not on hf"
-    with pytest.raises(OperatorError, match=told):
+    with pytest.raises(OperatorError, match=told.format(role=role)):
         start()
     assert list(tmp_path.iterdir()) == []

@@ -171,6 +171,24 @@ def test_read_completions__attention_of_its_own__is_refused_and_left_as_it_was(k
     assert model(torch.tensor([[2, 3, 4]]), use_cache=False).logits.isfinite().all()
 
 
+@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+def test_read_completions__positions_that_follow_the_longest_row__are_refused(kind: str) -> None:
+    """Beside a longer completion an honest one would be replayed with other angles."""
+    model = build("qwen2")
+    model.config.rope_parameters = {"rope_type": kind, "rope_theta": 1e4, "factor": 2.0}
+    with pytest.raises(OperatorError) as caught:
+        read_packed(model, RAGGED)
+    assert caught.value.code == "unsupported_model"
+    model.config.rope_parameters = {
+        "full_attention": {"rope_type": "default"},
+        "sliding_attention": {"rope_type": kind},
+    }
+    with pytest.raises(OperatorError):
+        read_packed(model, RAGGED)
+    model.config.rope_parameters = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
+    read_packed(model, RAGGED)
+
+
 def test_read_completions__model_fails_midway__gets_its_attention_back() -> None:
     model = build("qwen2")
     before, expected = model.config._attn_implementation, read_alone(model, RAGGED)
@@ -232,16 +250,16 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     return found
 
 
-# Lengths of RAGGED: 12, 2, 1, 20, 12, 1.
+# Completions of RAGGED: 12, 2, 1, 20, 12, 1; with its prompt, once a pass, each adds 19, 7, 1, 21, 12, 7.
 @pytest.mark.parametrize(
     ("max_batch", "cpu_tokens", "logits", "expected"),
     [
-        (6, 48, 1 << 26, [[12, 2, 1, 20, 12, 1]]),  # 48 tokens are within 48
-        (6, 47, 1 << 26, [[12, 2, 1, 20, 12], [1]]),
+        (6, 67, 1 << 26, [[12, 2, 1, 20, 12, 1]]),  # 67 tokens are within 67
+        (6, 66, 1 << 26, [[12, 2, 1, 20, 12], [1]]),
         (4, 99, 1 << 26, [[12, 2, 1, 20], [12, 1]]),
         (1, 99, 1 << 26, [[12], [2], [1], [20], [12], [1]]),
-        (6, 15, 1 << 26, [[12, 2, 1], [20], [12, 1]]),  # 20 are too many for any pass: they stand alone
-        (6, 99, 15 * VOCABULARY, [[12, 2, 1], [20], [12, 1]]),
+        (6, 27, 1 << 26, [[12, 2, 1], [20], [12, 1]]),  # the prompt of 7 counts again in the last
+        (6, 99, 27 * VOCABULARY, [[12, 2, 1], [20], [12, 1]]),
         (6, 99, VOCABULARY - 1, [[12], [2], [1], [20], [12], [1]]),  # no room for a single token
     ],
 )

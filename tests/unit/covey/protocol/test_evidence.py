@@ -34,7 +34,13 @@ def make_bundle(**changes: object) -> Bundle:
         "reason": Reason.PROOF,
         "units": 0,
         "details": {"group": 1, "mantissa_mean": 0.5, "what": "é"},
-        "engine": EngineFacts(name="hf", dtype="float32", batch=32, versions={"covey": "0.1", "torch": "2.13.0+cpu"}),
+        "engine": EngineFacts(
+            name="hf",
+            dtype="float32",
+            batch=32,
+            hardware="cpu",
+            versions={"covey": "0.1", "torch": "2.13.0+cpu"},
+        ),
     }
     return Bundle(**(values | changes))
 

@@ -13,6 +13,13 @@ from covey.protocol.params import MAX_PARAMS_BYTES, EnvironmentParams, ModelPara
 from covey.protocol.thresholds import Pooled, Thresholds
 
 pytestmark = pytest.mark.unit
+EXACT = {
+    "mode": "exact",
+    "worker_engine": "hf",
+    "validator_engine": "hf",
+    "hardware": "cpu",
+    "build": "torch 2.13.0+cpu, transformers 5.23.0",
+}
 
 texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
 options = st.dictionaries(
@@ -42,7 +49,7 @@ def params(draw):
             audit_rate=draw(st.floats(0, 1)),
             thresholds=Thresholds(margin_max=draw(st.floats(0, 1e300)), lost=draw(st.none() | pooled)),
         ),
-        group_size=draw(st.integers(2, 1024)),
+        group_size=draw(st.integers(2, 64)),
         max_submission_bytes=1 << 30,
         groups_per_task=per_task,
         groups_per_step=per_task * draw(st.integers(1, 1000)),
@@ -80,6 +87,9 @@ def test_params__derived_numbers__by_hand():
         {"lease_seconds": float("nan")},
         {"epoch_seconds": float("inf")},
         {"max_submission_bytes": 1},
+        {"max_submission_bytes": 1 << 30, "group_size": 256, "model": {"max_completion_tokens": 32_768}},
+        {"verification": {"proof_top_k": 1025}},
+        {"verification": {"proof_window": 0}},
         {"environment": {"kind": "k", "fingerprint": "0x" + "AB" * 32}},
         {"environment": {"kind": "k", "fingerprint": "ab" * 32}},
         {"model": {"compute_dtype": "bfloat16"}},
@@ -92,7 +102,16 @@ def test_params__derived_numbers__by_hand():
         {"verification": {"thresholds": {"false_reject_rate": 0}}},
         {"verification": {"thresholds": {"lost": {"mean": -1}}}},
         {"verification": {"mode": "exact", "worker_engine": "vllm", "validator_engine": "hf"}},
-        {"model": {"compute_dtype": "bfloat16"}, "verification": {"worker_engine": "hf"}},
+        {"verification": {"mode": "exact", "worker_engine": "hf", "validator_engine": "hf"}},
+        {"verification": EXACT | {"hardware": "any"}},
+        {"verification": EXACT | {"build": "any"}},
+        {"verification": {"hardware": ""}},
+        {"verification": {"hardware": "x" * 65}},
+        {"verification": {"hardware": "cpu\n"}},
+        {"verification": {"build": "x" * 129}},
+        {"verification": {"build": "\x1b[2J"}},
+        {"model": {"compute_dtype": "bfloat16"}, "verification": {"worker_engine": "hf", "hardware": "cpu"}},
+        {"model": {"compute_dtype": "bfloat16"}, "verification": {"worker_engine": "hf", "validator_engine": "hf"}},
         {"verification": {"mode": "none"}},
         {"surprise": 1},
     ],
@@ -179,11 +198,18 @@ def test_needed_submission_bytes__largest_honest_file_of_noise__fits_and_decodes
     assert len(rollout.decode(file, budget)) == 2 * groups
 
 
-def test_params__bfloat16_with_engines__is_calibrated():
-    rules = {"worker_engine": "vllm", "validator_engine": "hf"}
+def test_params__bfloat16_with_engines_and_hardware__is_calibrated():
+    rules = {"worker_engine": "vllm", "validator_engine": "hf", "hardware": "NVIDIA H100 80GB HBM3"}
     assert build(model={"compute_dtype": "bfloat16"}, verification=rules).verification.mode == "calibrated"
-    exact = {"mode": "exact", "worker_engine": "hf", "validator_engine": "hf"}
-    assert build(model={"compute_dtype": "bfloat16"}, verification=exact).verification.mode == "exact"
+    assert build(model={"compute_dtype": "bfloat16"}, verification=EXACT).verification.mode == "exact"
+
+
+def test_params__hardware_and_build__stand_in_the_text():
+    told = json.loads(build(verification=EXACT).to_text())["verification"]
+    assert {name: told[name] for name in EXACT} == EXACT
+    told = json.loads(build(verification={"hardware": "x" * 64, "build": "y" * 128}).to_text())["verification"]
+    assert (told["hardware"], told["build"]) == ("x" * 64, "y" * 128)
+    assert (build().verification.hardware, build().verification.build) == ("any", "any")
 
 
 def test_fingerprint__given__stands_in_the_text():

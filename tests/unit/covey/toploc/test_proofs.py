@@ -199,3 +199,29 @@ def test_compare_all__wrong_number_of_proofs__is_malformed(proofs_sent: list[byt
     with pytest.raises(ProtocolError) as caught:
         proofs.compare_all(proofs_sent, random_bits(33, 4))
     assert caught.value.code == "malformed_proof"
+
+
+@pytest.mark.parametrize(
+    ("modulus", "size", "lawful"),
+    [
+        (65497, 32 * 96, True),
+        (65496, 32 * 96, False),  # indices below the prime never meet
+        (65497, 65497, True),
+        (65496, 65497, False),
+        (65497, 65498, True),
+        (65241, 163_840, True),
+        (65240, 163_840, False),
+        (5120, 163_840, False),
+        (65498, 163_840, False),
+    ],
+)
+def test_is_lawful_modulus__by_hand(modulus: int, size: int, lawful: bool) -> None:
+    assert proofs.is_lawful_modulus(modulus, size) is lawful
+
+
+def test_is_lawful_modulus__honest_windows_of_a_large_model__are_within() -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(300):
+        bits = rng.integers(0, 1 << 15, (32, 5120), dtype=np.uint16)
+        modulus = int.from_bytes(proofs.build(bits)[0][:2], "big")
+        assert proofs.is_lawful_modulus(modulus, bits.size)

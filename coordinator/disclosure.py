@@ -34,7 +34,7 @@ def get_object(ctx: Context, key: str) -> bytes:
         is_public = (
             _is_settled(repository, task=int(match[2]), lease=int(match[3]), work_key=match[4])
             if kind == "submissions"
-            else any(epoch.data_hash == match[2] for epoch in repository.list_epochs())
+            else repository.has_epoch_file(match[2])
         )
     if not is_public:
         raise _refuse(key)
