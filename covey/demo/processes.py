@@ -32,12 +32,12 @@ class Processes:
         self._scratch.mkdir(parents=True, exist_ok=True)
         self.running: list[Running] = []
 
-    def start(self, name: str, *arguments: str) -> Running:
-        """Run `covey <arguments>`; its output goes to a log file."""
+    def start(self, name: str, *arguments: str, module: str = "covey") -> Running:
+        """Run `covey <arguments>`, or another module with them; its output goes to a log file."""
         log = self._folder / f"{name}.log"
         with log.open("ab") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "covey", *arguments],
+                [sys.executable, "-m", module, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

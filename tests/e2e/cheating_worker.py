@@ -1,0 +1,31 @@
+"""The shipped worker as a process of its own, but for what it hands in: `python -m tests.e2e.cheating_worker KIND`.
+
+Started by the tests of the network of processes.  KIND is a class of tests/cheats; everything else is the shipped
+worker's: registration, leases, policies, signing, sending.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from unittest import mock
+
+import worker.loop
+from tests.cheats.rows import JUDGED
+from tests.e2e.handing import build_roll_out
+from worker import app
+from worker.config import WorkerConfig
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    kinds = {each.__name__: each for each in JUDGED}
+    parser = argparse.ArgumentParser(prog="cheating_worker", description=__doc__)
+    parser.add_argument("kind", choices=sorted(kinds))
+    parser.add_argument("--config", type=Path, required=True)
+    given = parser.parse_args(arguments)
+    config = WorkerConfig.load(given.config, {})
+    with mock.patch.object(worker.loop, "roll_out", build_roll_out(kinds[given.kind]())):
+        app.run(config)
+
+
+if __name__ == "__main__":
+    main()

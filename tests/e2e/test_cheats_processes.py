@@ -1,0 +1,144 @@
+"""The demo's network of processes with one more for each kind of dishonest work: what the world sees of each."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from covey.chain import events
+from covey.chain.follower import SeenBlock
+from covey.demo.cast import DemoOptions
+from covey.demo.processes import Running
+from covey.demo.report import is_accepted
+from covey.demo.stage import POOL, Stage
+from covey.errors import ProtocolError, TransientError
+from covey.protocol.status import SubmissionState
+from covey.protocol.verdict import Reason, Severity
+from covey.protocol.wire import StatusView, SubmissionView
+from tests.cheats.content import FalseEndProven, InsertedAnswer
+from tests.cheats.numbers import DuplicateRow, InventedReward
+from tests.cheats.slots import CopiedFromAnotherNode, PermutedSiblings
+from tests.e2e.handing import ShortCast
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+ROOT = Path(__file__).resolve().parents[2]
+HONEST = "worker-1"
+CHEATS = {
+    "worker-2": FalseEndProven,
+    "worker-3": InventedReward,
+    "worker-4": PermutedSiblings,
+    "worker-5": CopiedFromAnotherNode,
+    "worker-6": DuplicateRow,
+    "worker-7": InsertedAnswer,
+}
+ROWS = (7, 8, 9, 10, 12, 13)
+STATES = {Severity.SOFT: SubmissionState.VOID, Severity.HARD: SubmissionState.REJECTED}
+WATCH_SECONDS = 120.0
+
+
+class Masked(Stage):
+    """The demo's stage on which some workers are not what they say."""
+
+    def start(self, name: str) -> Running:
+        if name not in CHEATS:
+            return super().start(name)
+        config = str(self.cast.folder / f"{name}.toml")
+        return self.processes.start(name, CHEATS[name].__name__, "--config", config, module="tests.e2e.cheating_worker")
+
+
+@dataclass(kw_only=True)
+class Seen:
+    """What anyone can see: the coordinator's public views and the chain."""
+
+    status: StatusView | None = None
+    submissions: Sequence[SubmissionView] = ()
+    opened: dict[str, events.CaseOpened] = field(default_factory=dict)
+    """Cases by receipt hash."""
+    slashed: set[str] = field(default_factory=set)
+    """Receipt hashes of the executed ones."""
+    cursor: tuple[SeenBlock, ...] = ()
+
+    async def look(self, stage: Stage) -> None:
+        """Once.  The chain first: a case that it shows stands for a submission that is decided by then."""
+        progress = await asyncio.to_thread(stage.follower.poll, self.cursor)
+        self.submissions = await stage.client.list_submissions(limit=1000)
+        self.status = await stage.client.get_status()
+        self.cursor = progress.cursor
+        for event in progress.events:
+            if isinstance(event, events.CaseOpened):
+                self.opened[event.receipt_hash] = event
+            elif isinstance(event, events.CaseExecuted):
+                self.slashed.add(event.receipt_hash)
+
+    def list_decided(self, node: str) -> list[SubmissionView]:
+        return [s for s in self.submissions if s.node == node and s.state != SubmissionState.SUBMITTED]
+
+
+def is_over(seen: Seen, stage: Stage) -> bool:
+    """Whether everybody's first submission is decided and each hard one has its case."""
+    nodes = {player.name: player.node for player in stage.cast.players}
+    for name, node in nodes.items():
+        decided = seen.list_decided(node)
+        is_hard = name in CHEATS and CHEATS[name].reason.severity is Severity.HARD
+        if not decided or (is_hard and not any(s.receipt_hash in seen.opened for s in decided)):
+            return False
+    return True
+
+
+async def watch(stage: Stage) -> Seen:
+    """Until it is over; bounded."""
+    seen, deadline = Seen(), time.monotonic() + WATCH_SECONDS
+    while not is_over(seen, stage):
+        assert time.monotonic() < deadline, [(s.node, s.state, s.reason) for s in seen.submissions]
+        await asyncio.sleep(0.5)
+        stage.processes.require_alive()
+        with contextlib.suppress(TransientError, ProtocolError):  # the coordinator is starting
+            await seen.look(stage)
+    return seen
+
+
+def get_locked(stage: Stage, name: str) -> int:
+    player = next(each for each in stage.cast.players if each.name == name)
+    return stage.contracts.stakes.locked_of(POOL, stage.cast.get_address(player.contributor))
+
+
+async def test_network__a_process_for_each_cheat__each_is_found_and_the_honest_one_is_not(tmp_path, monkeypatch):
+    assert tuple(cheat.row for cheat in CHEATS.values()) == ROWS
+    monkeypatch.chdir(ROOT)  # where the processes find this test's modules
+    stage = Masked(ShortCast(tmp_path / "net", DemoOptions(workers=1 + len(CHEATS), cheats=0)))
+    try:
+        stage.open()
+        stage.start_all()
+        seen = await watch(stage)
+        locked = {player.name: get_locked(stage, player.name) for player in stage.cast.players}
+        await seen.look(stage)
+        await stage.client.close()
+    finally:
+        stage.close()
+
+    nodes = {player.name: player.node for player in stage.cast.players}
+    for name, cheat in CHEATS.items():
+        decided, node = seen.list_decided(nodes[name]), seen.status.nodes[nodes[name]]
+        assert {(s.reason, s.units) for s in decided} == {(cheat.reason.name.lower(), 0)}, cheat.__name__
+        assert {s.state for s in decided} <= {STATES[cheat.reason.severity], SubmissionState.SETTLED}, cheat.__name__
+        assert node["accepted"] == 0
+        cases = {case.receipt_hash: Reason(case.reason) for case in seen.opened.values() if case.node == nodes[name]}
+        assert set(cases) <= {s.receipt_hash for s in decided}, cheat.__name__
+        if cheat.reason.severity is Severity.HARD:
+            assert set(cases.values()) == {cheat.reason}
+            assert node["suspended"] in {"rejected", "case"}, cheat.__name__
+            assert locked[name] > 0 or set(cases) & seen.slashed, cheat.__name__
+        else:
+            assert (cases, locked[name]) == ({}, 0), cheat.__name__
+
+    honest = seen.list_decided(nodes[HONEST])
+    assert honest
+    assert [s for s in honest if not is_accepted(s) or s.units <= 0] == []
+    assert seen.status.nodes[nodes[HONEST]]["suspended"] == ""
+    assert locked[HONEST] == 0
+    assert {case.node for case in seen.opened.values()} <= {nodes[name] for name in CHEATS}
+    assert set(seen.status.reasons) == {cheat.reason.name.lower() for cheat in CHEATS.values()}
