@@ -167,7 +167,7 @@ def test_calibrate__exact__writes_the_build_and_calibrated_again_takes_it_out(
         )
 
     monkeypatch.setattr(calibration, "calibrate", grant)
-    build = f"torch {metadata.version('torch')}, transformers {metadata.version('transformers')}"
+    build = ", ".join(f"{name} {metadata.version(name)}" for name in ("covey", "torch", "transformers"))
     for mode, expected in (("exact", build), ("calibrated", "any")):
         assert calibrate(pool, "--write", "--dtype", "float32", "--mode", mode).code == 0
         rules = read_pool_file(pool, TOKEN)[2].verification

@@ -24,7 +24,8 @@ from worker.config import WorkerConfig
 
 pytestmark = pytest.mark.unit
 HOPPER = "NVIDIA H100 80GB HBM3"
-BUILD = f"torch {metadata.version('torch')}, transformers {metadata.version('transformers')}"
+NAMES = ("covey", "torch", "transformers")
+BUILD = ", ".join(f"{name} {metadata.version(name)}" for name in NAMES)
 
 
 def test_build_engine__hf__computes_in_the_number_format_that_was_asked_for() -> None:
