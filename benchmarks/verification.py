@@ -51,7 +51,14 @@ CURVE = {32: 1, 128: 4, 512: 16}
 """Tokens checked: windows."""
 CURVE_CHEATS = ("int8", "int4", "stale_lr1e-5")
 BF16_CHEATS = tuple(name for name in WINDOW_CHEATS if name not in WITHOUT_A_BAR)
-BARS = {"detection.fp32.window": 0.999, "detection.fp32.submission": 0.99, "detection.bf16.submission": 0.99}
+BARS = {
+    "detection.fp32.window": (0.999, 3000),
+    "detection.fp32.submission": (0.99, 300),
+    "detection.bf16.submission": (0.99, 300),
+}
+"""By the beginning of a claim's name: the least rate, and the n that it wants in a full run."""
+MOST = {"cost_full": 0.3, "cost_audit_10": 0.04}
+HONEST_WINDOWS = 30_000
 
 DTYPES = ("float32", "bfloat16")
 
@@ -212,7 +219,7 @@ def run_one(architecture: str, dtype: str, scale: float) -> None:
     """One architecture in one number format; counts go to a file of its own."""
     lab = Lab(architecture, dtype, scale)
     lab.run()
-    get_path(architecture, dtype).write_text(json.dumps(lab.counts))
+    get_path(architecture, dtype).write_text(json.dumps({"scale": scale, "counts": lab.counts}))
 
 
 def get_path(architecture: str, dtype: str) -> Path:
@@ -240,16 +247,21 @@ def build_claims(counts: Counts) -> list[Claim]:
     return claims
 
 
-def find_failures(claims: Sequence[Claim]) -> list[str]:
-    """What falls short: rates below their bar, by more than one miss where n is small; honest work rejected; forgeries
-    that pass."""
-    wrong = []
+def find_failures(claims: Sequence[Claim], scale: float) -> list[str]:
+    """What falls short: rates, their n in a full run (one miss is no rate in a part of it), honest work rejected,
+    forgeries that pass, what a validator costs."""
+    wrong, is_full = [], scale >= 1
     for claim in claims:
-        bar = next((bar for prefix, bar in BARS.items() if claim.name.startswith(prefix + ".")), None)
-        if bar is not None and claim.value < bar and (1 - claim.value) * claim.n > 1.5:
+        bar, n = next((each for prefix, each in BARS.items() if claim.name.startswith(prefix + ".")), (None, 0))
+        misses = round((1 - claim.value) * claim.n)
+        if bar is not None and claim.value < bar and (is_full or misses > 1):
             wrong.append(f"{claim.name} is {claim.value:.4f}, below {bar}")
+        if is_full and claim.n < (HONEST_WINDOWS if claim.name == "honest_windows" else n):
+            wrong.append(f"{claim.name} has an n of {claim.n} only")
         if claim.name.startswith(("false_", "forgery_passes.")) and claim.value:
             wrong.append(f"{claim.name} is {claim.value:.0f}, not 0")
+        if claim.value > MOST.get(claim.name, float("inf")):
+            wrong.append(f"{claim.name} is {claim.value:.3f}, over {MOST[claim.name]}")
     return wrong
 
 
@@ -270,12 +282,16 @@ def main() -> int:
         return 1
     counts: Counts = defaultdict(lambda: [0, 0])
     for path in (get_path(name, dtype) for name in ARCHITECTURES for dtype in DTYPES):
-        for claim, (hits, n) in json.loads(path.read_text()).items():
+        found = json.loads(path.read_text())
+        if found["scale"] != options.scale:
+            print(f"{path} is of scale {found['scale']}, not {options.scale}: run that one again", file=sys.stderr)
+            return 1
+        for claim, (hits, n) in found["counts"].items():
             counts[claim][0] += hits
             counts[claim][1] += n
     claims = build_claims(counts) + (measure_cost() if options.scale >= 1 else [])
     report("verification", claims)
-    failures = find_failures(claims)
+    failures = find_failures(claims, options.scale)
     for failure in failures:
         print(failure, file=sys.stderr)
     return 1 if failures else 0

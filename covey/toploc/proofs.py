@@ -1,7 +1,7 @@
 """TOPLOC (arXiv 2501.16007): the largest activations of a window of tokens as a polynomial over a small field.
 
 The worker calls `build` or `build_many`; the validator calls `compare_all` or `compare_many` with the activations of
-its own replay.  Engines on a GPU find the top there (`tensors`) and call `build_from_top` or `compare_top`.
+its own replay.  With states on an accelerator, `tensors` finds the top there, for `build_from_top` and `compare_top`.
 Bytes equal those of the public package `toploc` 0.1.6 for equal (index, value) input; ties go to the lower index.
 """
 
