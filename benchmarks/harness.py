@@ -13,6 +13,9 @@ from rich.table import Table
 
 from covey.files import write_atomically
 
+WIDTH = 140
+"""Columns of a table that goes into a file."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
@@ -46,7 +49,8 @@ def report(name: str, claims: Sequence[Claim]) -> Path:
     for claim in claims:
         shown = f"{claim.value:,.0f}" if abs(claim.value) >= 1000 else f"{claim.value:.4g}"
         table.add_row(claim.name, shown, claim.unit, str(claim.n), claim.peer)
-    Console().print(table)
+    console = Console()
+    (console if console.is_terminal else Console(width=WIDTH)).print(table)
     path = Path("build/bench") / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     values = {
