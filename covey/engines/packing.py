@@ -4,14 +4,15 @@ All tokens stand in one row: each distinct prompt once, then the completions.  A
 itself; everything but attention sees a plain list of tokens.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from transformers import AttentionInterface, PreTrainedModel
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from covey.engines.forward import catch_states
 from covey.errors import OperatorError
@@ -21,6 +22,10 @@ LENGTH_DEPENDENT = {"dynamic", "longrope"}
 """Kinds of rotary positions whose frequencies change with the length of the row."""
 LAYERS = {"full_attention", "sliding_attention"}
 """Kinds of layers that `_attend` serves.  Recurrent and convolutional ones would carry states across completions."""
+UNSERVED = ("softcap", "position_bias", "s_aux")
+"""What a model may ask of its attention beyond `_attend`."""
+MASKED = 1024
+"""Tokens up to which a CPU reads a mask of 4 MiB faster than it computes the prompt's queries again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +35,11 @@ class Span:
     start: int
     end: int
     prompt: tuple[int, int] = (0, 0)
+
+    @property
+    def seen(self) -> int:
+        """Tokens that the last one sees: prompt and run."""
+        return self.prompt[1] - self.prompt[0] + self.end - self.start
 
 
 def read_completions(
@@ -89,28 +99,46 @@ def _attend(
     attention_mask: torch.Tensor | None,
     *,
     spans: Sequence[Span],
+    scaling: float | None = None,
     sliding_window: int | None = None,
     **rest: Any,
 ) -> tuple[torch.Tensor, None]:
     """As transformers' own attention, span by span; [1, heads, tokens, width] -> [1, tokens, heads, width]."""
+    if any(rest.get(name) is not None for name in UNSERVED):
+        raise _unsupported(f"{type(module).__name__} has an attention of its own")
     found = query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
+    mask = _build_mask(max(span.seen for span in spans), sliding_window, query)
     for span in spans:
         if span.end == span.start:
             continue
         before, own = slice(*span.prompt), slice(span.start, span.end)
-        # The prompt's queries come along: a square is causal by itself, without a mask of its size.
-        queries, keys, values = (torch.cat([x[:, :, before], x[:, :, own]], dim=2) for x in (query, key, value))
-        mask = _build_mask(queries.shape[2], sliding_window, query.device)
-        attended, _ = sdpa_attention_forward(module, queries, keys, values, mask, **rest)
-        found[:, own] = attended[:, before.stop - before.start :]
+        queries, n = query[:, :, own], span.end - span.start
+        if mask is None:
+            # The prompt's queries come along: a square is causal by itself.
+            queries = torch.cat([query[:, :, before], queries], dim=2)
+        attended = F.scaled_dot_product_attention(
+            queries,
+            torch.cat([key[:, :, before], key[:, :, own]], dim=2),
+            torch.cat([value[:, :, before], value[:, :, own]], dim=2),
+            attn_mask=None if mask is None else mask[span.seen - n : span.seen, : span.seen],
+            is_causal=mask is None,
+            scale=scaling,
+            enable_gqa=query.shape[1] != key.shape[1],
+        )
+        found[:, own] = attended[:, :, -n:].transpose(1, 2)
     return found, None
 
 
-def _build_mask(length: int, window: int | None, device: torch.device) -> torch.Tensor | None:
-    """bool[1, 1, length, length]: what each token sees; None where it sees everything before it."""
-    if window is None or window >= length:
+def _build_mask(length: int, window: int | None, like: torch.Tensor) -> torch.Tensor | None:
+    """[length, length]: what each token sees, as booleans or as 0 and -inf; None where none is worth its memory."""
+    is_short, is_plain = length <= MASKED and like.device.type == "cpu", window is None or window >= length
+    if is_plain and not is_short:
         return None
-    return torch.ones(1, 1, length, length, dtype=torch.bool, device=device).tril().triu(1 - window)
+    seen = torch.ones(length, length, dtype=torch.bool, device=like.device).tril()
+    if window is not None:
+        seen = seen.triu(1 - window)
+    # What is added is read faster than booleans and takes four times their memory.
+    return like.new_zeros(length, length).masked_fill_(~seen, -math.inf) if is_short else seen
 
 
 @contextmanager
@@ -135,16 +163,20 @@ def _require_attention(model: PreTrainedModel, wanted: str) -> None:
     config = model.config.get_text_config()
     layers = set(getattr(config, "layer_types", None) or LAYERS)
     if model.config._attn_implementation != wanted or not layers <= LAYERS:
-        raise OperatorError("unsupported_model", f"{kind} has an attention of its own", fix="Use another model")
+        raise _unsupported(f"{kind} has an attention of its own")
     if _find_rope_types(getattr(config, "rope_parameters", None) or {}) & LENGTH_DEPENDENT:
         # Its angles follow the longest row of a pass, so a completion would depend on what is replayed beside it.
-        raise OperatorError("unsupported_model", f"{kind} has positions that depend on length", fix="Use another model")
+        raise _unsupported(f"{kind} has positions that depend on length")
 
 
 def _find_rope_types(parameters: Mapping[str, Any]) -> set[str]:
     """Of all layers: some models name the parameters by type of layer."""
     nested = [_find_rope_types(each) for each in parameters.values() if isinstance(each, Mapping)]
     return {str(parameters.get("rope_type", "default"))}.union(*nested)
+
+
+def _unsupported(message: str) -> OperatorError:
+    return OperatorError("unsupported_model", message, fix="Use another model")
 
 
 AttentionInterface.register(NAME, _attend)

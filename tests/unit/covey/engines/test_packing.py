@@ -30,6 +30,7 @@ from covey.engines.hf import HuggingFaceEngine
 from covey.engines.packing import read_completions
 from covey.errors import OperatorError
 from covey.model.tiny import build_tokenizer
+from covey.toploc.tops import EVERYTHING, join
 
 pytestmark = pytest.mark.unit
 
@@ -212,22 +213,20 @@ def get_hooks(model: PreTrainedModel) -> list[object]:
 def test_generate__after_a_replay__is_what_it_was() -> None:
     engine = HuggingFaceEngine.from_model(build("qwen2"), build_tokenizer())
     requests = [Request(prompt=prompt, seed=i, max_tokens=9) for i, (prompt, _) in enumerate(RAGGED)]
-    before = engine.generate(requests, temperature=1.0)
+    before = engine.generate(requests, temperature=1.0, capture=EVERYTHING)
     engine.replay(claim(RAGGED), temperature=1.0)
-    for old, new in zip(before, engine.generate(requests, temperature=1.0), strict=True):
+    for old, new in zip(before, engine.generate(requests, temperature=1.0, capture=EVERYTHING), strict=True):
         assert (old.tokens, old.logprobs) == (new.tokens, new.logprobs)
-        assert np.array_equal(old.hidden_bits, new.hidden_bits)
+        assert np.array_equal(join(old.tops), join(new.tops))
 
 
 @pytest.mark.parametrize("kind", ["qwen2", "llama"])
 def test_replay__bfloat16__repeats_itself_and_hardly_depends_on_the_batch(kind: str) -> None:
     model = build(kind, torch.bfloat16)
-    replays = [
-        HuggingFaceEngine.from_model(model, build_tokenizer(), max_batch=batch).replay(claim(RAGGED), temperature=1.0)
-        for batch in (6, 6, 1, 4)
-    ]
+    engines = [HuggingFaceEngine.from_model(model, build_tokenizer(), max_batch=batch) for batch in (6, 6, 1, 4)]
+    replays = [engine.replay(claim(RAGGED), temperature=1.0, capture=EVERYTHING) for engine in engines]
     for first, again, *others in zip(*replays, strict=True):
-        assert np.array_equal(first.hidden_bits, again.hidden_bits)
+        assert np.array_equal(join(first.tops), join(again.tops))
         assert np.array_equal(first.logprobs, again.logprobs)
         assert np.array_equal(first.margins, again.margins)
         for other in others:
