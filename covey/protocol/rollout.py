@@ -115,7 +115,7 @@ def decode(data: bytes, budget: Budget) -> list[Rollout]:
 
 
 def decode_json(payload: bytes) -> bytes:
-    """For the sandbox: 4-byte length, budget as JSON, file -> rows as JSON, log-probabilities and proofs as hex."""
+    """For the sandbox: 4-byte length, budget as JSON, file -> rows as JSON, lists of numbers and proofs as hex."""
     size = int.from_bytes(payload[:4], "big")
     budget = Budget(**json.loads(payload[4 : 4 + size]))
     rows = [_to_json(row) for row in decode(payload[4 + size :], budget)]
@@ -220,20 +220,24 @@ def _to_rollout(row: dict[str, Any], budget: Budget) -> Rollout:
 
 
 def _to_json(row: Rollout) -> dict[str, Any]:
-    """float32 as its little-endian bytes: exact, and a tenth of the time that decimals take."""
-    logprobs = struct.pack(f"<{len(row.logprobs)}f", *row.logprobs)
     plain = {name: getattr(row, name) for name in SCHEMA.names}
-    return plain | {"logprobs": logprobs.hex(), "proofs": [proof.hex() for proof in row.proofs]}
+    numbers = {name: _pack(plain[name], code) for name, code in _NUMBERS.items()}
+    return plain | numbers | {"proofs": [proof.hex() for proof in row.proofs]}
 
 
 def _from_json(row: dict[str, Any]) -> Rollout:
-    raw = bytes.fromhex(row["logprobs"])
-    return Rollout(
-        **row
-        | {
-            "prompt": tuple(row["prompt"]),
-            "tokens": tuple(row["tokens"]),
-            "logprobs": struct.unpack(f"<{len(raw) // 4}f", raw),
-            "proofs": tuple(bytes.fromhex(proof) for proof in row["proofs"]),
-        }
-    )
+    numbers = {name: _unpack(row[name], code) for name, code in _NUMBERS.items()}
+    return Rollout(**row | numbers | {"proofs": tuple(map(bytes.fromhex, row["proofs"]))})
+
+
+_NUMBERS = {"prompt": "i", "tokens": "i", "logprobs": "f"}
+
+
+def _pack(values: Sequence[int] | Sequence[float], code: str) -> str:
+    """Little-endian bytes in hex: exact, and a tenth of the time that decimals take."""
+    return struct.pack(f"<{len(values)}{code}", *values).hex()
+
+
+def _unpack(text: str, code: str) -> tuple[Any, ...]:
+    raw = bytes.fromhex(text)
+    return struct.unpack(f"<{len(raw) // 4}{code}", raw)
