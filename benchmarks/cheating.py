@@ -22,6 +22,8 @@ from covey.model.tiny import BOS, build_tokenizer
 from covey.protocol.params import EnvironmentParams, ModelParams, PoolParams, VerificationParams
 from covey.protocol.rollout import Rollout
 from covey.sampling.sampler import sample
+from covey.toploc.proofs import Bits, find_tops
+from covey.toploc.tops import EVERYTHING, Capture, build_capture, join
 from validator.calibration import build_rollouts
 
 GROUPS, GROUP_SIZE, MAX_TOKENS = 4, 4, 128
@@ -50,10 +52,28 @@ class World:
         )
         return cls(folder=build_policies(architecture), dtype=dtype, params=params)
 
+    @property
+    def capture(self) -> Capture:
+        """What a worker's engine keeps of the states."""
+        return build_capture(self.params.verification)
+
     def load(self, policy: str, batch: int = WORKER_BATCH) -> HuggingFaceEngine:
         engine = HuggingFaceEngine(dtype=self.dtype, max_batch=batch)
         engine.load_policy(self.folder / policy, 0)
         return engine
+
+    def generate(self, policy: str, requests: Sequence[Request], temperature: float = 1.0) -> list[Completion]:
+        """What a worker with this policy makes of the requests."""
+        return self.load(policy).generate(requests, temperature=temperature, capture=self.capture)
+
+    def read_states(self, requests: Sequence[Request]) -> list[Bits]:
+        """uint16[tokens, hidden] of each honest completion: all states of the worker, batches being the same."""
+        engine = self.load("true")
+        return [
+            join(each.tops)
+            for start in range(0, len(requests), WORKER_BATCH)
+            for each in engine.generate(requests[start : start + WORKER_BATCH], temperature=1.0, capture=EVERYTHING)
+        ]
 
     def draw_requests(self, submissions: int, seed: int) -> list[Request]:
         """Requests of so many submissions: prompts of 16 to 40 bytes, four siblings each."""
@@ -69,7 +89,7 @@ class World:
     def build_submissions(
         self, requests: Sequence[Request], completions: Sequence[Completion]
     ) -> list[tuple[Rollout, ...]]:
-        """Rows of each submission, proven with the hidden states of the completions."""
+        """Rows of each submission, proven with the tops of the completions."""
         return [
             build_rollouts(requests[start : start + SUBMISSION], completions[start : start + SUBMISSION], self.params)
             for start in range(0, len(requests), SUBMISSION)
@@ -83,7 +103,14 @@ class Job:
     world: World
     requests: list[Request]
     honest: list[Completion]
+    states: list[Bits]
+    """Of the honest work, uint16[tokens, hidden] each: who cuts it proves other windows."""
     rng: random.Random
+
+    def take(self, few: int, seed: int) -> "Job":
+        """The first so many orders, with dice of their own."""
+        honest, states = self.honest[:few], self.states[:few]
+        return replace(self, requests=self.requests[:few], honest=honest, states=states, rng=random.Random(seed))
 
 
 Cheat = Callable[[Job], list[Completion]]
@@ -91,12 +118,12 @@ Cheat = Callable[[Job], list[Completion]]
 
 def run_policy(name: str) -> Cheat:
     """Generates with another policy and claims its output as it is."""
-    return lambda job: job.world.load(name).generate(job.requests, temperature=1.0)
+    return lambda job: job.world.generate(name, job.requests)
 
 
 def other_seed(job: Job) -> list[Completion]:
     other = [replace(each, seed=(each.seed + 1) % (1 << 63)) for each in job.requests]
-    return job.world.load("true").generate(other, temperature=1.0)
+    return job.world.generate("true", other)
 
 
 def prompt_changed(job: Job) -> list[Completion]:
@@ -106,7 +133,7 @@ def prompt_changed(job: Job) -> list[Completion]:
         place = job.rng.randrange(1, len(each.prompt))
         token = 3 + (each.prompt[place] - 3 + job.rng.randrange(1, 256)) % 256
         changed.append(replace(each, prompt=(*each.prompt[:place], token, *each.prompt[place + 1 :])))
-    return job.world.load("true").generate(changed, temperature=1.0)
+    return job.world.generate("true", changed)
 
 
 def swapped_token(job: Job) -> list[Completion]:
@@ -123,20 +150,20 @@ def swapped_token(job: Job) -> list[Completion]:
 
 
 def temperature_07(job: Job) -> list[Completion]:
-    return job.world.load("true").generate(job.requests, temperature=0.7)
+    return job.world.generate("true", job.requests, temperature=0.7)
 
 
 def top_p_09(job: Job) -> list[Completion]:
     with _sampling_from_the_top(0.9):
-        return job.world.load("true").generate(job.requests, temperature=1.0)
+        return job.world.generate("true", job.requests)
 
 
 def best_of_4(job: Job) -> list[Completion]:
     """The likeliest of the slot's own completion and three with other seeds."""
-    engine, tries = job.world.load("true"), [job.honest]
+    tries = [job.honest]
     for i in range(1, 4):
         other = [replace(each, seed=(each.seed + i) % (1 << 63)) for each in job.requests]
-        tries.append(engine.generate(other, temperature=1.0))
+        tries.append(job.world.generate("true", other))
     return [max(slot, key=lambda c: float(np.mean(c.logprobs))) for slot in zip(*tries, strict=True)]
 
 
@@ -144,7 +171,7 @@ def write_and_prove(policy: str) -> Cheat:
     """Another policy writes with the right seeds, the true one proves."""
 
     def cheat(job: Job) -> list[Completion]:
-        written = job.world.load(policy).generate(job.requests, temperature=1.0)
+        written = job.world.generate(policy, job.requests)
         return prove(job, [each.tokens for each in written])
 
     return cheat
@@ -155,7 +182,7 @@ def truncated(job: Job) -> list[Completion]:
     made = list(job.honest)
     for start in range(0, len(made), SUBMISSION):
         i = _choose_long(job, start)
-        made[i] = _cut(made[i], job.rng.randrange(1, len(made[i].tokens)), finished=False)
+        made[i] = _cut(job, i, job.rng.randrange(1, len(made[i].tokens)))
     return made
 
 
@@ -200,12 +227,12 @@ def false_eos_best(job: Job) -> list[Completion]:
 def prove(job: Job, written: Sequence[tuple[int, ...]]) -> list[Completion]:
     """Completions of given tokens with states and log-probabilities of the true policy: the best a cheat can claim."""
     claims = [_claim(job, i, tokens) for i, tokens in enumerate(written)]
-    replays = job.world.load("true").replay(claims, temperature=1.0)
+    replays = job.world.load("true").replay(claims, temperature=1.0, capture=job.world.capture)
     return [
         Completion(
             tokens=tokens,
             logprobs=tuple(replay.logprobs.tolist()),
-            hidden_bits=replay.hidden_bits,
+            tops=replay.tops,
             finished=tokens[-1] == 1,
         )
         for tokens, replay in zip(written, replays, strict=True)
@@ -249,24 +276,22 @@ def _claim(job: Job, i: int, tokens: tuple[int, ...]) -> ReplayRequest:
 def _prove_ends(job: Job, cut: Mapping[int, tuple[int, ...]]) -> list[Completion]:
     """Honest up to the last token, which was not sampled: only its log-probability is looked up."""
     replays = job.world.load("true").replay([_claim(job, i, tokens) for i, tokens in cut.items()], temperature=1.0)
+    tops = find_tops([job.states[i][: len(tokens)] for i, tokens in cut.items()], job.world.capture)
     return [
         Completion(
             tokens=tokens,
             logprobs=(*job.honest[i].logprobs[: len(tokens) - 1], float(replay.logprobs[-1])),
-            hidden_bits=job.honest[i].hidden_bits[: len(tokens)],
+            tops=each,
             finished=True,
         )
-        for (i, tokens), replay in zip(cut.items(), replays, strict=True)
+        for (i, tokens), replay, each in zip(cut.items(), replays, tops, strict=True)
     ]
 
 
-def _cut(completion: Completion, length: int, *, finished: bool) -> Completion:
-    return Completion(
-        tokens=completion.tokens[:length],
-        logprobs=completion.logprobs[:length],
-        hidden_bits=completion.hidden_bits[:length],
-        finished=finished,
-    )
+def _cut(job: Job, i: int, length: int) -> Completion:
+    (tops,) = find_tops([job.states[i][:length]], job.world.capture)
+    honest = job.honest[i]
+    return Completion(tokens=honest.tokens[:length], logprobs=honest.logprobs[:length], tops=tops, finished=False)
 
 
 def _choose_long(job: Job, start: int) -> int:

@@ -21,6 +21,7 @@ from covey.protocol.params import EnvironmentParams, ModelParams, PoolParams
 from covey.protocol.verdict import Decision
 from covey.protocol.wire import TaskOrder
 from covey.sandbox import Sandbox
+from covey.toploc.tops import build_capture
 from validator import service as judging
 from validator.checks import Claim as Submitted
 from validator.checks import Tools
@@ -100,8 +101,9 @@ def _measure(folder: Path, decoder: Sandbox, grader: Sandbox) -> dict[str, float
             raise RuntimeError(f"honest work was not accepted: {judgement}")
 
     requests, children = [slot.request for slot in slots], (decoder, grader)
+    capture = build_capture(PARAMS.verification)
     return {
-        "generate": _time(lambda: worker.generate(requests, temperature=1.0), children),
+        "generate": _time(lambda: worker.generate(requests, temperature=1.0, capture=capture), children),
         "full": _time(lambda: judge(True), children),
         "cheap": _time(lambda: judge(False), children),
     }

@@ -34,7 +34,7 @@ from covey.engines.hf import set_threads
 from covey.protocol.params import VerificationParams
 from covey.protocol.rollout import Rollout
 from covey.protocol.verdict import Severity
-from covey.toploc.proofs import WINDOW, build_many, compare
+from covey.toploc.proofs import WINDOW, Bits, build_many, compare
 from covey.toploc.thresholds import is_within
 from validator.calibration import count_passes, propose
 from validator.checks import Claim as Submitted
@@ -82,13 +82,13 @@ class Lab:
         if self.short == "bf16":
             self.calibrate()
         requests = self.world.draw_requests(self._scaled(SUBMISSIONS), seed=1)
-        honest = self.world.load("true").generate(requests, temperature=1.0)
+        honest, states = self.world.generate("true", requests), self.world.read_states(requests)
         self.honest(requests, honest)
-        job = Job(world=self.world, requests=requests, honest=honest, rng=random.Random(2))
+        job = Job(world=self.world, requests=requests, honest=honest, states=states, rng=random.Random(2))
         cheats = dict(SUBMISSION_CHEATS)
         if self.short == "fp32":
             few = self._scaled(WINDOW_SUBMISSIONS) * SUBMISSION
-            part = Job(world=self.world, requests=requests[:few], honest=honest[:few], rng=random.Random(3))
+            part = job.take(few, seed=3)
             for name, cheat in WINDOW_CHEATS.items():
                 self.windows(name, part, cheat)
         else:
@@ -97,15 +97,15 @@ class Lab:
             self.submissions(f"detection.{self.short}.submission", name, job, cheat)
         if self.short == "bf16" and self.scale >= 1:
             few = self._scaled(SUBMISSIONS // 3) * SUBMISSION
-            part = Job(world=self.world, requests=requests[:few], honest=honest[:few], rng=random.Random(4))
+            part = job.take(few, seed=4)
             for name, cheat in WITHOUT_A_BAR.items():
                 self.submissions("observed.bf16.submission", name, part, cheat)
-        self.forgeries(requests, honest)
+        self.forgeries(requests, states)
 
     def calibrate(self) -> None:
         """Thresholds from honest work that is used for nothing else."""
         requests = self.world.draw_requests(CALIBRATION, seed=99)
-        completions = self.world.load("true").generate(requests, temperature=1.0)
+        completions = self.world.generate("true", requests)
         found = list(self.measure(requests, completions))
         self.rules = self.rules.model_copy(update={"thresholds": propose(found, false_reject_rate=1e-6)})
 
@@ -158,21 +158,17 @@ class Lab:
                 hit = find_breach(windows[start : start + size], self.rules) is not None
                 self._count(f"curve.bf16.{tokens}.{name}", hit, 1)
 
-    def forgeries(self, requests: Sequence[Request], honest: Sequence[Completion]) -> None:
+    def forgeries(self, requests: Sequence[Request], states: Sequence[Bits]) -> None:
         """Proofs without a forward pass of this policy, on honest windows."""
         limits, step = self.rules.thresholds, self.world.params.verification.proof_window
         few = self._scaled(WINDOW_SUBMISSIONS) * SUBMISSION
-        windows = [
-            each.hidden_bits[start : start + step]
-            for each in honest[:few]
-            for start in range(0, len(each.tokens), step)
-        ]
+        windows = [each[start : start + step] for each in states[:few] for start in range(0, len(each), step)]
         for name, passed in count_passes(windows, limits, np.random.default_rng(5)).items():
             self._count(f"forgery_passes.{name}", sum(passed), len(passed))
-        earlier = self.world.load("stale_lr1e-3").generate(requests[:few], temperature=1.0)
-        for proofs, true in zip(build_many([each.hidden_bits for each in earlier]), honest, strict=False):
+        earlier = self.world.generate("stale_lr1e-3", requests[:few])
+        for proofs, true in zip(build_many([each.tops for each in earlier]), states, strict=False):
             for i, proof in enumerate(proofs):
-                bits = true.hidden_bits[i * step : (i + 1) * step]
+                bits = true[i * step : (i + 1) * step]
                 if len(proof) == 2 + 2 * min(128, bits.size):
                     self._count("forgery_passes.previous_policy", is_within(limits, compare(proof, bits)), 1)
 

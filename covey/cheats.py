@@ -14,6 +14,7 @@ from covey.engines.base import Completion, Engine, Replay, ReplayRequest, Reques
 from covey.errors import OperatorError
 from covey.model.text import Tokenizer, decode_completion
 from covey.protocol.seeding import SEED_BITS
+from covey.toploc.tops import Capture
 
 WEIGHTS_FILE = "model.safetensors"
 
@@ -47,11 +48,15 @@ class Wrapped:
     def load_policy(self, folder: Path, version: int) -> None:
         self._engine.load_policy(folder, version)
 
-    def generate(self, requests: Sequence[Request], *, temperature: float) -> list[Completion]:
-        return self._engine.generate(requests, temperature=temperature)
+    def generate(
+        self, requests: Sequence[Request], *, temperature: float, capture: Capture | None = None
+    ) -> list[Completion]:
+        return self._engine.generate(requests, temperature=temperature, capture=capture)
 
-    def replay(self, sequences: Sequence[ReplayRequest], *, temperature: float) -> list[Replay]:
-        return self._engine.replay(sequences, temperature=temperature)
+    def replay(
+        self, sequences: Sequence[ReplayRequest], *, temperature: float, capture: Capture | None = None
+    ) -> list[Replay]:
+        return self._engine.replay(sequences, temperature=temperature, capture=capture)
 
 
 class QuantizedWeights(Wrapped):
@@ -72,13 +77,15 @@ class BestOfN(Wrapped):
         super().__init__(engine)
         self._n, self._score = n, score
 
-    def generate(self, requests: Sequence[Request], *, temperature: float) -> list[Completion]:
+    def generate(
+        self, requests: Sequence[Request], *, temperature: float, capture: Capture | None = None
+    ) -> list[Completion]:
         tries = [
             Request(prompt=r.prompt, seed=(r.seed + i) % (1 << SEED_BITS), max_tokens=r.max_tokens)
             for r in requests
             for i in range(self._n)
         ]
-        made = self._engine.generate(tries, temperature=temperature)
+        made = self._engine.generate(tries, temperature=temperature, capture=capture)
         parts = [made[i : i + self._n] for i in range(0, len(made), self._n)]
         return [max(part, key=lambda c: self._rate(r, c)) for r, part in zip(requests, parts, strict=True)]
 

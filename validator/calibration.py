@@ -12,7 +12,7 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.engines.base import Completion, Engine, Request
+from covey.engines.base import Completion, Engine, ReplayRequest, Request
 from covey.environments.base import Environment
 from covey.errors import OperatorError
 from covey.model.text import encode_prompt
@@ -22,6 +22,7 @@ from covey.protocol.rollout import Rollout
 from covey.protocol.thresholds import Pooled, Thresholds
 from covey.toploc.proofs import Distances, build_many, compare, is_lawful_modulus
 from covey.toploc.thresholds import is_within
+from covey.toploc.tops import EVERYTHING, build_capture, join
 from validator.forgeries import FORGERS, Bits
 from validator.limits import collect_items, find_breach
 from validator.replay import RolloutDistances, measure
@@ -36,7 +37,6 @@ class Sample:
     """One submission of honest work, and how far its replay is from it."""
 
     rollouts: tuple[Rollout, ...]
-    completions: tuple[Completion, ...]
     distances: tuple[RolloutDistances, ...]
 
 
@@ -60,13 +60,13 @@ def collect(
     """Honest submissions of the pool's size, one by one; both engines hold the same policy."""
     rng = np.random.default_rng(seed)
     for _ in range(count):
-        rollouts, completions = _roll_out(params, environment, worker, rng)
-        yield Sample(rollouts=rollouts, completions=completions, distances=tuple(measure(rollouts, validator, params)))
+        rollouts = _roll_out(params, environment, worker, rng)
+        yield Sample(rollouts=rollouts, distances=tuple(measure(rollouts, validator, params)))
 
 
 def _roll_out(
     params: PoolParams, environment: Environment, engine: Engine, rng: np.random.Generator
-) -> tuple[tuple[Rollout, ...], tuple[Completion, ...]]:
+) -> tuple[Rollout, ...]:
     """A task's groups with random seeds; rewards are nobody's concern here."""
     requests = []
     for _ in range(params.groups_per_task):
@@ -75,16 +75,20 @@ def _roll_out(
         for _ in range(params.group_size):
             seed = int(rng.integers(1 << 63, dtype=np.uint64))
             requests.append(Request(prompt=prompt, seed=seed, max_tokens=params.model.max_completion_tokens))
-    completions = engine.generate(requests, temperature=params.model.temperature)
-    return build_rollouts(requests, completions, params), tuple(completions)
+    return build_rollouts(requests, _generate(engine, requests, params), params)
+
+
+def _generate(engine: Engine, requests: Sequence[Request], params: PoolParams) -> list[Completion]:
+    """As a worker does."""
+    capture = build_capture(params.verification)
+    return engine.generate(requests, temperature=params.model.temperature, capture=capture)
 
 
 def build_rollouts(
     requests: Sequence[Request], completions: Sequence[Completion], params: PoolParams
 ) -> tuple[Rollout, ...]:
     """Rows with proofs, in the order of the requests, without rewards."""
-    rules, size = params.verification, params.group_size
-    proven = build_many([each.hidden_bits for each in completions], rules.proof_window, rules.proof_top_k)
+    size, proven = params.group_size, build_many([each.tops for each in completions])
     return tuple(
         Rollout(
             group=GroupId(i // size),
@@ -189,7 +193,7 @@ def calibrate(
         windows=sum(len(d.windows) for s in samples for d in s.distances),
         tokens=sum(d.tokens for s in samples for d in s.distances),
         is_identical=is_identical,
-        forgeries=try_forgeries(samples, params, thresholds, previous=previous, seed=seed),
+        forgeries=try_forgeries(samples, params, thresholds, validator=validator, previous=previous, seed=seed),
     )
 
 
@@ -198,24 +202,34 @@ def try_forgeries(
     params: PoolParams,
     thresholds: Thresholds,
     *,
+    validator: Engine,
     previous: Engine | None = None,
     seed: int = 0,
 ) -> dict[str, int]:
     """How many windows each forgery was tried on; raise OperatorError("forgery_passes") for one that passes."""
     rng, tried = np.random.default_rng(seed), {}
-    for name, passed in count_passes(list_windows(samples, params), thresholds, rng).items():
+    states = [read_states(sample, validator, params) for sample in samples]
+    windows = [window for sample in states for bits in sample for window in cut_windows(bits, params)]
+    for name, passed in count_passes(windows, thresholds, rng).items():
         tried[name] = _require_none(name, passed)
     if previous is not None:
-        passed = [is_within(thresholds, d) for s in samples for d in _prove_with(previous, s, params)]
+        pairs = zip(samples, states, strict=True)
+        passed = [is_within(thresholds, d) for s, bits in pairs for d in _prove_with(previous, s, bits, params)]
         tried["previous"] = _require_none("previous", passed)
     return tried
 
 
-def list_windows(samples: Sequence[Sample], params: PoolParams) -> list[Bits]:
-    """The honest activations of every window, uint16[rows, hidden]."""
+def read_states(sample: Sample, engine: Engine, params: PoolParams) -> list[Bits]:
+    """What the engine sees of honest work: all states of each rollout, uint16[tokens, hidden]."""
+    claims = [ReplayRequest(prompt=row.prompt, tokens=row.tokens, seed=row.seed) for row in sample.rollouts]
+    replays = engine.replay(claims, temperature=params.model.temperature, capture=EVERYTHING)
+    return [join(replay.tops) for replay in replays]
+
+
+def cut_windows(states: Bits, params: PoolParams) -> list[Bits]:
+    """The states of every window of a completion, uint16[rows, hidden]."""
     step = params.verification.proof_window
-    bits = [completion.hidden_bits for sample in samples for completion in sample.completions]
-    return [each[start : start + step] for each in bits for start in range(0, len(each), step)]
+    return [states[start : start + step] for start in range(0, len(states), step)]
 
 
 def count_passes(windows: Sequence[Bits], thresholds: Thresholds, rng: np.random.Generator) -> dict[str, list[bool]]:
@@ -238,20 +252,19 @@ def _passes(proof: bytes, window: Bits, thresholds: Thresholds) -> bool:
     return is_lawful_modulus(modulus, window.size) and is_within(thresholds, compare(proof, window))
 
 
-def _prove_with(engine: Engine, sample: Sample, params: PoolParams) -> Iterator[Distances]:
-    """Distances of what another policy proves for the same prompts and seeds."""
+def _prove_with(engine: Engine, sample: Sample, states: Sequence[Bits], params: PoolParams) -> Iterator[Distances]:
+    """Distances of what another policy proves for the same prompts and seeds from the states of honest work."""
     requests = [
         Request(prompt=row.prompt, seed=row.seed, max_tokens=params.model.max_completion_tokens)
         for row in sample.rollouts
     ]
-    completions = engine.generate(requests, temperature=params.model.temperature)
-    rules = params.verification
-    proven = build_many([each.hidden_bits for each in completions], rules.proof_window, rules.proof_top_k)
-    for proofs, honest in zip(proven, sample.completions, strict=True):
-        for window, proof in enumerate(proofs):
-            bits = honest.hidden_bits[window * rules.proof_window : (window + 1) * rules.proof_window]
-            if len(proof) == 2 + 2 * min(rules.proof_top_k, bits.size):
-                yield compare(proof, bits, rules.proof_top_k)
+    top_k = params.verification.proof_top_k
+    proven = build_many([each.tops for each in _generate(engine, requests, params)])
+    for proofs, honest in zip(proven, states, strict=True):
+        # One completion may be longer than the other.
+        for proof, bits in zip(proofs, cut_windows(honest, params), strict=False):
+            if len(proof) == 2 + 2 * min(top_k, bits.size):
+                yield compare(proof, bits, top_k)
 
 
 def _require_none(name: str, passed: Sequence[bool]) -> int:

@@ -164,19 +164,22 @@ def check_termination(claim: Claim, tools: Tools) -> Judgement | None:
 def check_proof_form(claim: Claim, tools: Tools) -> Judgement | None:
     """The right number of proofs, each of the right length with all numbers in range."""
     rules, hidden = tools.params.verification, tools.engine.hidden_size
+    places: list[dict[str, int]] = []
+    sizes: list[int] = []
     for row in claim.rollouts:
         where = {"group": row.group, "sibling": row.sibling}
-        if len(row.proofs) != proofs.count_proofs(len(row.tokens), rules.proof_window):
+        starts = range(0, len(row.tokens), rules.proof_window)
+        if len(row.proofs) != len(starts):
             return Judgement.reject(Reason.MALFORMED, what="proof count", **where)
-        for window, proof in enumerate(row.proofs):
-            rows = min(rules.proof_window, len(row.tokens) - window * rules.proof_window)
-            try:
-                parsed = proofs.parse(proof, proofs.compute_k(rows, hidden, rules.proof_top_k))
-            except ProtocolError as error:
-                return Judgement.reject(Reason.MALFORMED, what=error.message, window=window, **where)
-            if not proofs.is_lawful_modulus(parsed.modulus, rows * hidden):
-                return Judgement.reject(Reason.MALFORMED, what="modulus", window=window, **where)
-    return None
+        for window, start in enumerate(starts):
+            places.append({"window": window, **where})
+            sizes.append(min(rules.proof_window, len(row.tokens) - start) * hidden)
+    sent = [proof for row in claim.rollouts for proof in row.proofs]
+    malformed = proofs.find_malformed(sent, sizes, rules.proof_top_k)
+    if malformed is None:
+        return None
+    index, what = malformed
+    return Judgement.reject(Reason.MALFORMED, what=what, **places[index])
 
 
 def check_reward(claim: Claim, tools: Tools) -> Judgement | None:

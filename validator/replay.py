@@ -13,6 +13,7 @@ from covey.engines.base import Engine, ReplayRequest
 from covey.protocol.params import PoolParams
 from covey.protocol.rollout import Rollout
 from covey.toploc.proofs import Distances, compare_many
+from covey.toploc.tops import build_capture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -48,10 +49,9 @@ class RolloutDistances:
 def measure(rollouts: Sequence[Rollout], engine: Engine, params: PoolParams) -> list[RolloutDistances]:
     """Distances of every rollout, in order; tokens and proofs have been checked for form before."""
     claims = [ReplayRequest(prompt=r.prompt, tokens=r.tokens, seed=r.seed) for r in rollouts]
-    replays = engine.replay(claims, temperature=params.model.temperature)
-    rules = params.verification
-    proofs, bits = [list(row.proofs) for row in rollouts], [replay.hidden_bits for replay in replays]
-    compared = compare_many(proofs, bits, rules.proof_window, rules.proof_top_k)
+    capture = build_capture(params.verification)
+    replays = engine.replay(claims, temperature=params.model.temperature, capture=capture)
+    compared = compare_many([row.proofs for row in rollouts], [replay.tops for replay in replays])
     return [
         RolloutDistances(
             windows=tuple(windows),

@@ -19,7 +19,8 @@ from covey.protocol.params import PoolParams
 from covey.protocol.rollout import Rollout
 from covey.protocol.seeding import SlotDomain, compute_prompt_draw, compute_sampling_seed
 from covey.protocol.wire import SubmissionAnswer, TaskOrder
-from covey.toploc import proofs
+from covey.toploc.proofs import build_many
+from covey.toploc.tops import build_capture
 
 Grade = Callable[[bytes], Sequence[float]]
 """Grades the payload of `build_grading` in a process that may die."""
@@ -60,9 +61,12 @@ def roll_out(
     slots: Sequence[Slot], params: PoolParams, *, engine: Engine, spec: EnvironmentSpec, grade: Grade
 ) -> list[Rollout]:
     """Generate, prove and grade; one row a slot."""
-    completions = engine.generate([slot.request for slot in slots], temperature=params.model.temperature)
-    rules = params.verification
-    proven = proofs.build_many([c.hidden_bits for c in completions], rules.proof_window, rules.proof_top_k)
+    completions = engine.generate(
+        [slot.request for slot in slots],
+        temperature=params.model.temperature,
+        capture=build_capture(params.verification),
+    )
+    proven = build_many([completion.tops for completion in completions])
     rewards = grade(
         build_grading(spec, [_describe(slot, c, engine) for slot, c in zip(slots, completions, strict=True)])
     )

@@ -2,6 +2,7 @@
 
 Values cross this border as numpy arrays and tuples, so callers need no torch.  Row t of anything is the row that
 predicted completion token t; row 0 belongs to the last prompt token, and the state after the last token is not kept.
+Of the states only what proofs hold leaves the engine, so that no more leaves an accelerator.
 """
 
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.model.text import Tokenizer
+from covey.toploc.tops import Capture, Top
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,8 +36,9 @@ class Completion:
     """1 .. max_tokens tokens; the end-of-sequence token is kept when it came."""
     logprobs: tuple[float, ...]
     """log p(token) under the unmodified model (temperature 1, no noise): float32 values, one per token."""
-    hidden_bits: NDArray[np.uint16]
-    """uint16[tokens, hidden]: bfloat16 bits of the last hidden state after the final norm."""
+    tops: tuple[Top, ...]
+    """One a window of `Capture.window` tokens: the top of the bfloat16 last hidden states after the final norm.
+    Empty if nothing was to be captured."""
     finished: bool
     """True: the last token is end-of-sequence.  False: the length limit cut it."""
 
@@ -53,8 +56,8 @@ class ReplayRequest:
 class Replay:
     """What the policy says about one claimed completion of n tokens."""
 
-    hidden_bits: NDArray[np.uint16]
-    """uint16[n, hidden], as in `Completion`."""
+    tops: tuple[Top, ...]
+    """As in `Completion`."""
     logprobs: NDArray[np.float32]
     """float32[n]: log p(claimed token) under the unmodified model."""
     margins: NDArray[np.float32]
@@ -91,10 +94,14 @@ class Engine(Protocol):
         Raises ProtocolError("policy_mismatch") and keeps the old policy if they do not fit.
         """
 
-    def generate(self, requests: Sequence[Request], *, temperature: float) -> list[Completion]:
+    def generate(
+        self, requests: Sequence[Request], *, temperature: float, capture: Capture | None = None
+    ) -> list[Completion]:
         """Sample each request with its seeded noise; results in the order of the requests."""
 
-    def replay(self, sequences: Sequence[ReplayRequest], *, temperature: float) -> list[Replay]:
+    def replay(
+        self, sequences: Sequence[ReplayRequest], *, temperature: float, capture: Capture | None = None
+    ) -> list[Replay]:
         """Prefill each claimed completion and score it; results in the order of the sequences.
 
         Raises ProtocolError("malformed_tokens") for a token outside the vocabulary or an empty sequence.

@@ -8,22 +8,22 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from covey.engines.base import Completion, Replay, ReplayRequest, Request
 from covey.engines.forward import append, compute_logprobs, read_prompts
 from covey.engines.packing import read_completions
+from covey.engines.windows import Windows
 from covey.errors import OperatorError, ProtocolError
 from covey.model.files import WEIGHTS_FILE, get_head, load_model, load_tokenizer, load_weights
 from covey.sampling.sampler import sample, score
+from covey.toploc.tensors import find_tops
+from covey.toploc.tops import Capture
 
-Bits = NDArray[np.uint16]
-T = TypeVar("T")
 MAX_LOGITS = 1 << 26
 """Logits of one replay pass at most, where it has more than one completion: 256 MiB in float32."""
 CPU_TOKENS = 1536
@@ -114,35 +114,47 @@ class HuggingFaceEngine:
         return model, tokenizer
 
     @torch.no_grad()
-    def generate(self, requests: Sequence[Request], *, temperature: float) -> list[Completion]:
+    def generate(
+        self, requests: Sequence[Request], *, temperature: float, capture: Capture | None = None
+    ) -> list[Completion]:
         """Sample each request; see `Engine`.  Raises ValueError for a prompt or a limit that no caller should make."""
         if any(not each.prompt or each.max_tokens < 1 for each in requests):
             raise ValueError("a request needs a prompt and a limit of at least one token")
         with self._evaluating() as model:
-            return [each for part in self._parts(requests) for each in self._generate_batch(model, part, temperature)]
+            return [
+                each
+                for part in self._parts(requests)
+                for each in self._generate_batch(model, part, temperature, capture)
+            ]
 
     @torch.no_grad()
-    def replay(self, sequences: Sequence[ReplayRequest], *, temperature: float) -> list[Replay]:
+    def replay(
+        self, sequences: Sequence[ReplayRequest], *, temperature: float, capture: Capture | None = None
+    ) -> list[Replay]:
         """Score each claimed completion by prefill, prompts once; see `Engine`."""
         _require_tokens(sequences, self.vocabulary_size)
         with self._evaluating() as model:
-            return [each for part in self._pack(sequences) for each in self._replay_batch(model, part, temperature)]
+            return [
+                each for part in self._pack(sequences) for each in self._replay_batch(model, part, temperature, capture)
+            ]
 
     def _generate_batch(
-        self, model: PreTrainedModel, requests: Sequence[Request], temperature: float
+        self, model: PreTrainedModel, requests: Sequence[Request], temperature: float, capture: Capture | None
     ) -> list[Completion]:
         prefix = read_prompts(model, [each.prompt for each in requests])
         seeds = np.array([each.seed for each in requests], np.uint64)
         limits = np.array([each.max_tokens for each in requests])
         live = np.arange(len(requests))  # requests of the rows that still run
-        rows: list[list[tuple[int, float, Bits]]] = [[] for _ in requests]
+        rows: list[list[tuple[int, float]]] = [[] for _ in requests]
+        windows = Windows(len(requests), int(limits.max()), capture)
         for t in range(int(limits.max())):
             tokens = sample(prefix.logits, seeds[live], np.full(len(live), t, np.uint32), temperature)
             chosen = compute_logprobs(prefix.logits, tokens)
-            bits, listed = _get_bits(prefix.hidden), tokens.tolist()
-            for row, (request, token, logprob) in enumerate(zip(live, listed, chosen.tolist(), strict=True)):
-                rows[request].append((token, logprob, bits[row : row + 1]))
+            listed = tokens.tolist()
+            for request, token, logprob in zip(live, listed, chosen.tolist(), strict=True):
+                rows[request].append((token, logprob))
             stays = (np.array(listed) != self.eos_token_id) & (limits[live] > t + 1)
+            windows.add(prefix.hidden, live, stays)
             if not stays.any():
                 break
             if not stays.all():
@@ -150,18 +162,18 @@ class HuggingFaceEngine:
                 prefix.select(kept)
                 tokens, live = tokens[kept], live[stays]
             append(model, prefix, tokens)
-        return [self._build_completion(each) for each in rows]
-
-    def _build_completion(self, rows: list[tuple[int, float, Bits]]) -> Completion:
-        return Completion(
-            tokens=tuple(token for token, _, _ in rows),
-            logprobs=tuple(logprob for _, logprob, _ in rows),
-            hidden_bits=np.concatenate([bits for _, _, bits in rows]),
-            finished=rows[-1][0] == self.eos_token_id,
-        )
+        return [
+            Completion(
+                tokens=tuple(token for token, _ in row),
+                logprobs=tuple(logprob for _, logprob in row),
+                tops=windows.get_tops(request),
+                finished=row[-1][0] == self.eos_token_id,
+            )
+            for request, row in enumerate(rows)
+        ]
 
     def _replay_batch(
-        self, model: PreTrainedModel, sequences: Sequence[ReplayRequest], temperature: float
+        self, model: PreTrainedModel, sequences: Sequence[ReplayRequest], temperature: float, capture: Capture | None
     ) -> list[Replay]:
         hidden, logits = read_completions(
             model, [each.prompt for each in sequences], [each.tokens for each in sequences]
@@ -171,11 +183,11 @@ class HuggingFaceEngine:
         seeds = np.repeat(np.array([each.seed for each in sequences], np.uint64), lengths)
         positions = np.concatenate([np.arange(length, dtype=np.uint32) for length in lengths])
         margins = score(logits, tokens, seeds, positions, temperature).cpu().numpy()
-        logprobs, bits = compute_logprobs(logits, tokens).cpu().numpy(), _get_bits(hidden)
-        ends = np.cumsum(lengths)
+        logprobs = compute_logprobs(logits, tokens).cpu().numpy()
+        tops = find_tops(hidden, lengths.tolist(), capture) if capture is not None else [()] * len(sequences)
         return [
-            Replay(hidden_bits=bits[end - n : end], logprobs=logprobs[end - n : end], margins=margins[end - n : end])
-            for n, end in zip(lengths, ends, strict=True)
+            Replay(tops=each, logprobs=logprobs[end - n : end], margins=margins[end - n : end])
+            for each, n, end in zip(tops, lengths, np.cumsum(lengths), strict=True)
         ]
 
     def _pack(self, sequences: Sequence[ReplayRequest]) -> Iterator[list[ReplayRequest]]:
@@ -194,8 +206,8 @@ class HuggingFaceEngine:
         if part:
             yield part
 
-    def _parts(self, items: Sequence[T]) -> Iterator[Sequence[T]]:
-        return (items[start : start + self._max_batch] for start in range(0, len(items), self._max_batch))
+    def _parts(self, requests: Sequence[Request]) -> Iterator[Sequence[Request]]:
+        return (requests[start : start + self._max_batch] for start in range(0, len(requests), self._max_batch))
 
     @contextmanager
     def _evaluating(self) -> Iterator[PreTrainedModel]:
@@ -227,12 +239,6 @@ def _describe(folder: Path) -> dict[str, str]:
     """SHA-256 of every file of a policy but the weights, by its path in the folder."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != WEIGHTS_FILE)
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-
-
-def _get_bits(hidden: torch.Tensor) -> Bits:
-    """uint16[n, hidden]: bfloat16 bits."""
-    bits: Bits = hidden.to(torch.bfloat16).contiguous().view(torch.uint16).cpu().numpy()
-    return bits
 
 
 def _no_policy() -> OperatorError:

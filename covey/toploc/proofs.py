@@ -1,11 +1,13 @@
 """TOPLOC (arXiv 2501.16007): the largest activations of a window of tokens as a polynomial over a small field.
 
-The worker calls `build` or `build_many`; the validator calls `compare_all` or `compare_many` with the activations of
-its own replay.  With states on an accelerator, `tensors` finds the top there, for `build_from_top` and `compare_top`.
+The worker calls `build_many` with the tops that its engine found; the validator calls `compare_many` with those of its
+own replay.  `build`, `compare` and `compare_all` take whole states, as studies and calibration have them.
 Bytes equal those of the public package `toploc` 0.1.6 for equal (index, value) input; ties go to the lower index.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +15,7 @@ from numpy.typing import NDArray
 from covey.errors import ProtocolError
 from covey.toploc.arithmetic import choose
 from covey.toploc.field import PRIME
+from covey.toploc.tops import Capture, Top
 
 WINDOW = 32
 """Tokens per proof; the last window of a completion may be short."""
@@ -47,46 +50,47 @@ class Distances:
     """Median of the same."""
 
 
-_NOT_YET = Distances(sign_exponent_mismatches=0, mantissa_mean=float("nan"), mantissa_median=float("nan"))
-
-
-def count_proofs(rows: int, window: int = WINDOW) -> int:
-    """Proofs of a completion of `rows` tokens."""
-    return -(-rows // window)
-
-
 def compute_k(rows: int, hidden: int, top_k: int = TOP_K) -> int:
     """Values in the proof of one window of `rows` tokens; it takes 2 + 2k bytes."""
     return min(top_k, rows * hidden)
 
 
+def find_tops(completions: Sequence[Bits], capture: Capture) -> list[tuple[Top, ...]]:
+    """The tops of every window of each completion, uint16[rows, hidden]: bfloat16 bits of last hidden states."""
+    find_top, found = choose().find_top, []
+    for bits in completions:
+        flat, hidden = np.ascontiguousarray(bits), bits.shape[1]
+        whole, rest = divmod(len(flat), capture.window)
+        tops: list[Top] = []
+        for first, rows, count in ((0, capture.window, whole), (len(flat) - rest, rest, 1)):
+            if rows and count:
+                part = flat[first : first + rows * count].reshape(count, rows * hidden)
+                pairs = zip(*find_top(part, compute_k(rows, hidden, capture.top_k)), strict=True)
+                tops += [Top(indices=indices, bits=values) for indices, values in pairs]
+        found.append(tuple(tops))
+    return found
+
+
 def build(hidden_bits: Bits, window: int = WINDOW, top_k: int = TOP_K) -> list[bytes]:
-    """One proof per window.  `hidden_bits`: uint16[rows, hidden], bfloat16 bits of last hidden states.
+    """One proof per window.  `hidden_bits`: uint16[rows, hidden], bfloat16 bits of last hidden states."""
+    if hidden_bits.dtype != np.uint16 or hidden_bits.ndim != 2 or hidden_bits.size == 0:
+        given = f"{hidden_bits.dtype}{hidden_bits.shape}"
+        raise ValueError(f"hidden bits are uint16[rows, hidden] with at least one row, not {given}")
+    return build_many(find_tops([hidden_bits], Capture(window=window, top_k=top_k)))[0]
+
+
+def build_many(completions: Sequence[tuple[Top, ...]]) -> list[list[bytes]]:
+    """One proof per window of each completion; all windows of one k are solved together.
 
     A proof is the modulus, then k coefficients in ascending order, each as a big-endian u16.
+    Raises ValueError for what is no top: other types, a negative index, indices that repeat.
     """
-    return build_many([hidden_bits], window, top_k)[0]
-
-
-def build_many(completions: list[Bits], window: int = WINDOW, top_k: int = TOP_K) -> list[list[bytes]]:
-    """`build` of each completion; faster than one by one, because all windows are solved together."""
-    for bits in completions:
-        _require_bits(bits)
-    proofs: list[list[bytes]] = [[b""] * count_proofs(len(bits), window) for bits in completions]
-    for places, indices, values in _find_tops(completions, window, top_k):
-        for (c, w), proof in zip(places, build_from_top(indices, values), strict=True):
-            proofs[c][w] = proof
+    proofs = [[b""] * len(tops) for tops in completions]
+    for group in _group(completions):
+        lines, width = choose().solve(group.indices, group.values).astype(">u2").tobytes(), 2 + 2 * group.k
+        for i, (c, w) in enumerate(group.places):
+            proofs[c][w] = lines[i * width : (i + 1) * width]
     return proofs
-
-
-def build_from_top(indices: Longs, values: Bits) -> list[bytes]:
-    """Proofs of n windows from their top values, [n, k]: `indices` int64, distinct in a row, `values` uint16 bits.
-
-    Raises ValueError for indices that repeat.
-    """
-    _require_top(indices, values)
-    lines, width = choose().solve(indices, values).astype(">u2").tobytes(), 2 + 2 * indices.shape[1]
-    return [lines[start : start + width] for start in range(0, len(lines), width)]
 
 
 def parse(proof: bytes, k: int) -> ProofPolynomial:
@@ -103,6 +107,32 @@ def is_lawful_modulus(modulus: int, size: int) -> bool:
     return modulus == PRIME if size <= PRIME else PRIME - MODULUS_STEPS <= modulus <= PRIME
 
 
+def find_malformed(proofs: Sequence[bytes], sizes: Sequence[int], top_k: int = TOP_K) -> tuple[int, str] | None:
+    """The first proof that no honest prover sends and what is wrong with it, as `parse` and `is_lawful_modulus` say.
+
+    `sizes`: values of each window.  All proofs of one size are read together; one that fails is looked up again alone.
+    """
+    places: dict[int, list[int]] = {}
+    for i, size in enumerate(sizes):
+        places.setdefault(size, []).append(i)
+    suspects: list[int] = []
+    for size, found in places.items():
+        try:
+            moduli = _parse_all([proofs[i] for i in found], min(top_k, size))[:, 0].tolist()
+        except ProtocolError:
+            suspects += found
+        else:
+            suspects += [i for i, modulus in zip(found, moduli, strict=True) if not is_lawful_modulus(modulus, size)]
+    for i in sorted(suspects):
+        try:
+            parsed = parse(proofs[i], min(top_k, sizes[i]))
+        except ProtocolError as error:
+            return i, error.message
+        if not is_lawful_modulus(parsed.modulus, sizes[i]):
+            return i, "modulus"
+    return None
+
+
 def compare(proof: bytes, replayed_bits: Bits, top_k: int = TOP_K) -> Distances:
     """Distances of one window.  `replayed_bits`: uint16[rows in the window, hidden].
 
@@ -116,44 +146,25 @@ def compare(proof: bytes, replayed_bits: Bits, top_k: int = TOP_K) -> Distances:
 
 
 def compare_all(proofs: list[bytes], replayed_bits: Bits, window: int = WINDOW, top_k: int = TOP_K) -> list[Distances]:
-    """`compare` of each window of a completion.  `replayed_bits`: uint16[rows, hidden].
+    """`compare` of each window of a completion.  `replayed_bits`: uint16[rows, hidden].  Raises as `compare_many`."""
+    return compare_many([proofs], find_tops([replayed_bits], Capture(window=window, top_k=top_k)))[0]
 
-    Raises ProtocolError("malformed_proof") also for a wrong number of proofs.
+
+def compare_many(proofs: Sequence[Sequence[bytes]], replayed: Sequence[tuple[Top, ...]]) -> list[list[Distances]]:
+    """`compare` of each window of each completion with the tops of its replay, all windows together.
+
+    Nothing is computed before every proof is parsed.  Raises as `parse`, and ProtocolError("malformed_proof") for a
+    wrong number of proofs.
     """
-    return compare_many([proofs], [replayed_bits], window, top_k)[0]
-
-
-def compare_many(
-    proofs: list[list[bytes]], replayed_bits: list[Bits], window: int = WINDOW, top_k: int = TOP_K
-) -> list[list[Distances]]:
-    """`compare_all` of each completion, all windows together.  Nothing is computed before every proof is parsed."""
-    found: list[list[Distances]] = []
-    by_k: dict[int, list[bytes]] = {}
-    for sent, bits in zip(proofs, replayed_bits, strict=True):
-        expected = count_proofs(len(bits), window)
-        if len(sent) != expected:
-            raise ProtocolError("malformed_proof", f"{len(bits)} tokens have {expected} proofs, not {len(sent)}")
-        for w, proof in enumerate(sent):
-            k = compute_k(min(window, len(bits) - w * window), bits.shape[1], top_k)
-            by_k.setdefault(k, []).append(proof)
-        found.append([_NOT_YET] * expected)
-    parsed = {k: _parse_all(group, k) for k, group in by_k.items()}
-    for places, indices, values in _find_tops(replayed_bits, window, top_k):
-        words = parsed[indices.shape[1]]
-        for (c, w), distances in zip(places, _measure(words, indices, values), strict=True):
-            found[c][w] = distances
-    return found
-
-
-def compare_top(proofs: list[bytes], indices: Longs, values: Bits) -> list[Distances]:
-    """`compare` of n windows whose top values the verifier has: `indices` int64[n, k], `values` uint16[n, k] bits.
-
-    Raises as `parse`, and for a wrong number of proofs.
-    """
-    _require_top(indices, values)
-    if len(proofs) != len(indices):
-        raise ProtocolError("malformed_proof", f"{len(indices)} windows have as many proofs, not {len(proofs)}")
-    return _measure(_parse_all(proofs, indices.shape[1]), indices, values)
+    for sent, tops in zip(proofs, replayed, strict=True):
+        if len(sent) != len(tops):
+            raise ProtocolError("malformed_proof", f"a completion of {len(tops)} windows has not {len(sent)} proofs")
+    groups = _group(replayed)
+    parsed = [_parse_all([proofs[c][w] for c, w in group.places], group.k) for group in groups]
+    found: dict[tuple[int, int], Distances] = {}
+    for group, words in zip(groups, parsed, strict=True):
+        found.update(zip(group.places, _measure(words, group.indices, group.values), strict=True))
+    return [[found[c, w] for w in range(len(tops))] for c, tops in enumerate(replayed)]
 
 
 def compute_top(values: Bits, k: int) -> Longs:
@@ -165,25 +176,29 @@ def compute_top(values: Bits, k: int) -> Longs:
     return indices.reshape(k)
 
 
-def _find_tops(completions: list[Bits], window: int, top_k: int) -> list[tuple[list[tuple[int, int]], Longs, Bits]]:
-    """Of all windows with one k: their places (completion, window), and the tops [n, k] in the same order."""
-    find_top = choose().find_top
-    groups: dict[int, tuple[list[tuple[int, int]], list[Longs], list[Bits]]] = {}
-    for c, bits in enumerate(completions):
-        flat, hidden = np.ascontiguousarray(bits), bits.shape[1]
-        whole = len(flat) // window
-        # The short window comes last, so the places of a k follow the order of completions and windows.
-        for first, rows, count in ((0, window, whole), (whole, len(flat) - whole * window, 1)):
-            if rows == 0 or count == 0:
-                continue
-            k = compute_k(rows, hidden, top_k)
-            part = flat[first * window : first * window + rows * count].reshape(count, rows * hidden)
-            indices, values = find_top(part, k)
-            group = groups.setdefault(k, ([], [], []))
-            group[0].extend((c, w) for w in range(first, first + count))
-            group[1].append(indices)
-            group[2].append(values)
-    return [(places, np.concatenate(indices), np.concatenate(values)) for places, indices, values in groups.values()]
+class _Group(NamedTuple):
+    """All windows of one k."""
+
+    k: int
+    places: list[tuple[int, int]]
+    """Completion and window."""
+    indices: Longs
+    values: Bits
+    """[n, k], in the order of the places."""
+
+
+def _group(completions: Sequence[tuple[Top, ...]]) -> list[_Group]:
+    places: dict[int, list[tuple[int, int]]] = {}
+    for c, tops in enumerate(completions):
+        for w, top in enumerate(tops):
+            places.setdefault(top.bits.size, []).append((c, w))
+    groups = []
+    for k, found in places.items():
+        alike = [completions[c][w] for c, w in found]
+        indices, values = np.stack([top.indices for top in alike]), np.stack([top.bits for top in alike])
+        _require_top(indices, values)
+        groups.append(_Group(k=k, places=found, indices=indices, values=values))
+    return groups
 
 
 def _parse_all(proofs: list[bytes], k: int) -> Bits:
@@ -206,11 +221,6 @@ def _measure(words: Bits, indices: Longs, values: Bits) -> list[Distances]:
         Distances(sign_exponent_mismatches=mismatch, mantissa_mean=mean, mantissa_median=median)
         for mismatch, mean, median in zip(mismatches.tolist(), means.tolist(), medians.tolist(), strict=True)
     ]
-
-
-def _require_bits(bits: Bits) -> None:
-    if bits.dtype != np.uint16 or bits.ndim != 2 or bits.size == 0:
-        raise ValueError(f"hidden bits are uint16[rows, hidden] with at least one row, not {bits.dtype}{bits.shape}")
 
 
 def _require_top(indices: Longs, values: Bits) -> None:

@@ -13,7 +13,8 @@ from covey.model.text import decode_completion
 from covey.protocol.rollout import Rollout
 from covey.protocol.seeding import SlotDomain, compute_prompt_draw
 from covey.protocol.verdict import Reason
-from covey.toploc import proofs
+from covey.toploc.proofs import build_many
+from covey.toploc.tops import build_capture
 from tests.fakes.tools import Work, Worker, grade_here
 
 END = 1
@@ -70,9 +71,9 @@ def is_slip(honest: Sequence[int], forged: Sequence[int]) -> bool:
 def prove(worker: Worker, row: Rollout) -> Rollout:
     """The row with proofs and log-probabilities of the true policy over its tokens: all that a replay can give."""
     claim = ReplayRequest(prompt=row.prompt, tokens=row.tokens, seed=row.seed)
-    (replay,) = worker.engine.replay([claim], temperature=worker.params.model.temperature)
-    rules = worker.params.verification
-    sent = proofs.build(replay.hidden_bits, rules.proof_window, rules.proof_top_k)
+    capture = build_capture(worker.params.verification)
+    (replay,) = worker.engine.replay([claim], temperature=worker.params.model.temperature, capture=capture)
+    (sent,) = build_many([replay.tops])
     return dataclasses.replace(row, proofs=tuple(sent), logprobs=tuple(replay.logprobs.tolist()))
 
 

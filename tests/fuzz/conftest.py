@@ -12,6 +12,7 @@ from covey.engines.base import Replay, ReplayRequest
 from covey.engines.hf import HuggingFaceEngine
 from covey.model.tiny import tiny_folder
 from covey.sandbox import Sandbox
+from covey.toploc.tops import Capture
 from tests.fakes.tools import Work, Worker, build_tools, make_model_params
 from validator.checks import Tools
 
@@ -25,10 +26,12 @@ class ReplayOnce(Wrapped):
         super().__init__(engine)
         self._known: dict[tuple[object, ...], list[Replay]] = {}
 
-    def replay(self, sequences: Sequence[ReplayRequest], *, temperature: float) -> list[Replay]:
-        key = (temperature, *((s.prompt, s.tokens, s.seed) for s in sequences))
+    def replay(
+        self, sequences: Sequence[ReplayRequest], *, temperature: float, capture: Capture | None = None
+    ) -> list[Replay]:
+        key = (temperature, capture, *((s.prompt, s.tokens, s.seed) for s in sequences))
         if key not in self._known:
-            self._known[key] = super().replay(sequences, temperature=temperature)
+            self._known[key] = super().replay(sequences, temperature=temperature, capture=capture)
         return self._known[key]
 
 

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from covey.toploc import oracle, proofs
-from covey.toploc.tensors import compute_top_tensor
+from covey.toploc.tensors import compute_top_tensor, find_tops
+from covey.toploc.tops import EVERYTHING, Capture, join
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
@@ -24,10 +25,18 @@ def test_compute_top_tensor__on_cuda__equals_numpy(size: int) -> None:
     assert np.array_equal(values, expected_values)
 
 
-def test_build_from_top__of_cuda_states__equals_build_of_their_bits() -> None:
-    states = torch.randn(96, 512, generator=torch.Generator().manual_seed(1)).to(torch.bfloat16)
-    built = proofs.build_from_top(*compute_top_tensor(states.cuda().reshape(3, -1), 128))
+def test_find_tops__of_cuda_states__give_the_proofs_of_their_bits() -> None:
+    states = torch.randn(97, 512, generator=torch.Generator().manual_seed(1)).to(torch.bfloat16)
     bits = states.view(torch.int16).numpy().view(np.uint16)
-    assert built == proofs.build(bits)
-    distances = proofs.compare_top(built, *compute_top_tensor(states.cuda().reshape(3, -1), 128))
-    assert distances == proofs.compare_all(built, bits)
+    tops = find_tops(states.cuda(), [64, 33], Capture(window=32, top_k=128))
+    built = proofs.build_many(tops)
+    assert built == [proofs.build(bits[:64]), proofs.build(bits[64:])]
+    assert proofs.compare_many(built, tops) == [
+        proofs.compare_all(sent, part) for sent, part in zip(built, (bits[:64], bits[64:]), strict=True)
+    ]
+
+
+def test_find_tops__everything_on_cuda__is_the_states() -> None:
+    states = torch.randn(9, 96, generator=torch.Generator().manual_seed(2)).to(torch.bfloat16)
+    (tops,) = find_tops(states.cuda(), [9], EVERYTHING)
+    assert np.array_equal(join(tops), states.view(torch.int16).numpy().view(np.uint16))

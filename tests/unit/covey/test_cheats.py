@@ -1,15 +1,16 @@
 import json
 import struct
 
-import numpy as np
 import pytest
 
 from covey.cheats import CHEATS, BestOfN, QuantizedWeights, Wrapped, coarsen_weights, get_cheat, score_spelling
 from covey.engines.base import Completion, Request
 from covey.errors import OperatorError
 from covey.protocol.seeding import SEED_BITS
+from covey.toploc.tops import Capture
 
 pytestmark = pytest.mark.unit
+CAPTURE = Capture(window=4, top_k=2)
 
 
 class Letters:
@@ -32,17 +33,17 @@ class Engine:
             (folder, version, (folder / "model.safetensors").read_bytes(), (folder / "config.json").read_text())
         )
 
-    def generate(self, requests, *, temperature):
-        assert temperature == 0.7
+    def generate(self, requests, *, temperature, capture=None):
+        assert (temperature, capture) == (0.7, CAPTURE)
         self.seeds.append([request.seed for request in requests])
         return [make_completion(token=1 + request.seed % 3) for request in requests]
 
-    def replay(self, sequences, *, temperature):
-        return ["replayed", len(sequences), temperature]
+    def replay(self, sequences, *, temperature, capture=None):
+        return ["replayed", len(sequences), temperature, capture]
 
 
 def make_completion(token):
-    return Completion(tokens=(token,), logprobs=(-1.0,), hidden_bits=np.zeros((1, 8), np.uint16), finished=False)
+    return Completion(tokens=(token,), logprobs=(-1.0,), tops=(), finished=False)
 
 
 def write_weights(path, words):
@@ -55,7 +56,10 @@ def test_wrapped__passes_everything_on():
     wrapped = Wrapped(engine)
     assert (wrapped.policy_version, wrapped.hidden_size, wrapped.vocabulary_size, wrapped.eos_token_id) == (4, 8, 27, 0)
     assert wrapped.tokenizer is engine.tokenizer
-    assert wrapped.replay([1, 2], temperature=0.5) == ["replayed", 2, 0.5]
+    assert wrapped.replay([1, 2], temperature=0.5, capture=CAPTURE) == ["replayed", 2, 0.5, CAPTURE]
+    assert wrapped.replay([1], temperature=0.5) == ["replayed", 1, 0.5, None]
+    (made,) = wrapped.generate([Request(prompt=(1,), seed=4, max_tokens=1)], temperature=0.7, capture=CAPTURE)
+    assert made.tokens == (2,)
 
 
 def test_coarsen_weights__by_hand__five_lowest_bits_are_gone_and_the_header_stays(tmp_path):
@@ -85,7 +89,7 @@ def test_best_of_n__generate__n_seeds_for_each_and_the_best_of_them():
     engine = Engine()
     cheat = BestOfN(engine, n=3, score=lambda prompt, answer: float(answer == "c"))
     requests = [Request(prompt=(1,), seed=seed, max_tokens=1) for seed in (0, 2**SEED_BITS - 1)]
-    found = cheat.generate(requests, temperature=0.7)
+    found = cheat.generate(requests, temperature=0.7, capture=CAPTURE)
     assert engine.seeds == [[0, 1, 2, 2**SEED_BITS - 1, 0, 1]]
     assert found[0].tokens == (3,)
     assert len(found) == 2

@@ -22,7 +22,8 @@ from covey.model.tiny import build_model, build_tokenizer, tiny_folder
 from covey.protocol.params import PoolParams, VerificationParams
 from covey.protocol.thresholds import Thresholds
 from covey.protocol.verdict import Reason
-from covey.toploc.proofs import Distances, compute_top
+from covey.toploc.proofs import Bits, Distances, compute_top, find_tops
+from covey.toploc.tops import EVERYTHING, Capture, build_capture, join
 from tests.fakes.tools import make_model_params
 from validator import calibration
 from validator.calibration import Sample, build_rollouts, calibrate, collect, propose, try_forgeries
@@ -33,6 +34,7 @@ pytestmark = pytest.mark.unit
 BF16 = "bfloat16"
 PAIR = {"worker_engine": "hf", "validator_engine": "hf", "hardware": "cpu", "build": "b"}
 Change = Callable[[list[Completion]], list[Completion]]
+"""Of completions with all their states."""
 
 
 def make_distances(
@@ -115,7 +117,7 @@ class Calibrated:
         """Fresh work of `worker`, claimed as honest work of the pool."""
         requests = draw_requests(self.params, seed)
         moved = [dataclasses.replace(each, seed=each.seed + seed_offset) for each in requests]
-        completions = worker.generate(moved, temperature=temperature)
+        completions = worker.generate(moved, temperature=temperature, capture=build_capture(self.rules))
         return find_breach(
             measure(build_rollouts(requests, completions, self.params), self.validator, self.params), self.rules
         )
@@ -197,26 +199,31 @@ class Replaying(Wrapped):
         super().__init__(engine)
         self.change = change
 
-    def generate(self, requests: Sequence[Request], *, temperature: float) -> list[Completion]:
+    def generate(
+        self, requests: Sequence[Request], *, temperature: float, capture: Capture | None = None
+    ) -> list[Completion]:
         made = super().generate(requests, temperature=temperature)
         claims = [
             ReplayRequest(prompt=request.prompt, tokens=each.tokens, seed=request.seed)
             for request, each in zip(requests, made, strict=True)
         ]
-        replays = self.replay(claims, temperature=temperature)
-        return self.change(
+        replays = self.replay(claims, temperature=temperature, capture=EVERYTHING)
+        changed = self.change(
             [
-                dataclasses.replace(each, hidden_bits=replay.hidden_bits, logprobs=tuple(replay.logprobs.tolist()))
+                dataclasses.replace(each, tops=replay.tops, logprobs=tuple(replay.logprobs.tolist()))
                 for each, replay in zip(made, replays, strict=True)
             ]
         )
+        assert capture is not None
+        tops = find_tops([join(each.tops) for each in changed], capture)
+        return [dataclasses.replace(each, tops=found) for each, found in zip(changed, tops, strict=True)]
 
 
 def flip_bit(completions: list[Completion], *, bit: int = 0) -> list[Completion]:
     """One bit of the largest value of the last completion."""
-    bits = completions[-1].hidden_bits.copy()
+    bits = join(completions[-1].tops)
     bits.reshape(-1)[compute_top(bits.reshape(-1), 1)] ^= 1 << bit
-    return [*completions[:-1], dataclasses.replace(completions[-1], hidden_bits=bits)]
+    return [*completions[:-1], with_states(completions[-1], bits)]
 
 
 def move_logprob(completions: list[Completion]) -> list[Completion]:
@@ -226,7 +233,11 @@ def move_logprob(completions: list[Completion]) -> list[Completion]:
 
 
 def negate(completions: list[Completion]) -> list[Completion]:
-    return [dataclasses.replace(each, hidden_bits=each.hidden_bits ^ 0x8000) for each in completions]
+    return [with_states(each, join(each.tops) ^ np.uint16(0x8000)) for each in completions]
+
+
+def with_states(completion: Completion, bits: Bits) -> Completion:
+    return dataclasses.replace(completion, tops=find_tops([bits], EVERYTHING)[0])
 
 
 def test_calibrate__equal_bit_for_bit__opens_the_exact_mode_which_voids_any_difference():
@@ -270,8 +281,9 @@ def test_try_forgeries__another_policy__does_not_pass_but_the_same_one_does(
 ):
     few, thresholds = honest_bf16[:8], bf16.rules.thresholds
     save_policy(build_model(9), build_tokenizer(), tmp_path, BF16)
-    tried = try_forgeries(few, bf16.params, thresholds, previous=load_engine(BF16, folder=tmp_path))
+    other = load_engine(BF16, folder=tmp_path)
+    tried = try_forgeries(few, bf16.params, thresholds, validator=bf16.validator, previous=other)
     # Only windows of the same length can be compared: an untrained model seldom ends within five tokens.
     assert 0 < tried["previous"] <= 8 * 16
     with pytest.raises(OperatorError, match=r"forgery_passes: .* the forgery previous passes on 128 of 128 windows"):
-        try_forgeries(few, bf16.params, thresholds, previous=load_engine(BF16))
+        try_forgeries(few, bf16.params, thresholds, validator=bf16.validator, previous=load_engine(BF16))

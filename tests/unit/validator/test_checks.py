@@ -156,10 +156,10 @@ def test_judge__engine_fails__is_unknown_and_neither_pays_nor_slashes(
 
 def test_judge__engine_answers_what_is_no_number__is_rejected_not_accepted(worker: Worker, tools: Tools, honest: Work):
     class Lost(Broken):
-        def replay(self, sequences, *, temperature: float):
+        def replay(self, sequences, **rest: object):
             return [
                 dataclasses.replace(replay, margins=np.full_like(replay.margins, np.nan))
-                for replay in self._engine.replay(sequences, temperature=temperature)
+                for replay in self._engine.replay(sequences, **rest)
             ]
 
     judgement = judge(honest, worker, dataclasses.replace(tools, engine=Lost(tools.engine, ValueError())))

@@ -11,7 +11,7 @@ from covey.protocol.thresholds import Thresholds
 from covey.toploc.proofs import Bits, compare, compute_k, parse
 from covey.toploc.thresholds import is_within
 from tests.fakes.tools import make_model_params
-from validator.calibration import collect, count_passes, list_windows, propose
+from validator.calibration import collect, count_passes, cut_windows, propose, read_states
 from validator.forgeries import FORGERS, forge_channels, forge_constant, forge_profile, forge_shuffled
 
 pytestmark = pytest.mark.unit
@@ -34,7 +34,8 @@ def honest(request: pytest.FixtureRequest) -> Honest:
     samples = list(collect(params, load(DEMO), *engines, count=28, seed=5))
     usual = request.param == "float32"
     limits = Thresholds() if usual else propose([each.distances for each in samples], false_reject_rate=1e-6)
-    return list_windows(samples, params), limits
+    states = [bits for sample in samples for bits in read_states(sample, engines[1], params)]
+    return [window for bits in states for window in cut_windows(bits, params)], limits
 
 
 def draw_gaussian(seed: int, rows: int = 32, hidden: int = 2048) -> Bits:

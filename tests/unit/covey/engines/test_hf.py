@@ -20,6 +20,7 @@ from covey.model.files import WEIGHTS_FILE, load_model, load_tokenizer, save_wei
 from covey.model.text import decode_completion, encode_prompt
 from covey.model.tiny import build_model, tiny_folder
 from covey.sampling.noise import gumbel
+from covey.toploc.tops import EVERYTHING, join
 
 pytestmark = pytest.mark.unit
 
@@ -52,14 +53,14 @@ def test_generate__ragged_batch__equals_the_slow_loop(
     llama: HuggingFaceEngine, llama_folder: Path, long_requests: list[Request]
 ) -> None:
     model = load_model(llama_folder, "float32")
-    completions = llama.generate(long_requests[:5], temperature=0.9)
+    completions = llama.generate(long_requests[:5], temperature=0.9, capture=EVERYTHING)
     for request, completion in zip(long_requests, completions, strict=False):
         tokens, logprobs, hidden = slow_generate(model, request, 0.9)
         assert list(completion.tokens) == tokens
         assert completion.logprobs == pytest.approx(logprobs, abs=2e-5)
-        assert completion.hidden_bits.shape == (len(tokens), 64)
+        assert join(completion.tops).shape == (len(tokens), 64)
         # Rounding to bfloat16 may tip over; a wrong row or a missing norm would differ everywhere.
-        assert (completion.hidden_bits != np.stack(hidden)).mean() < 0.01
+        assert (join(completion.tops) != np.stack(hidden)).mean() < 0.01
 
 
 def test_generate__rows_that_end_early__leave_the_others_alone(
@@ -77,12 +78,13 @@ def test_generate__every_completion__ends_with_eos_or_at_its_limit(
     qwen: HuggingFaceEngine, short_requests: list[Request]
 ) -> None:
     requests = [Request(prompt=r.prompt, seed=r.seed, max_tokens=1 + i % 8) for i, r in enumerate(short_requests)]
-    for request, completion in zip(requests, qwen.generate(requests, temperature=1.0), strict=True):
-        assert 1 <= len(completion.tokens) == len(completion.logprobs) == len(completion.hidden_bits)
+    completions = qwen.generate(requests, temperature=1.0, capture=EVERYTHING)
+    for request, completion in zip(requests, completions, strict=True):
+        assert 1 <= len(completion.tokens) == len(completion.logprobs) == len(completion.tops)
         assert 1 not in completion.tokens[:-1]
         assert completion.finished == (completion.tokens[-1] == 1)
         assert completion.finished or len(completion.tokens) == request.max_tokens
-        assert completion.hidden_bits.dtype == np.uint16
+        assert join(completion.tops).dtype == np.uint16
 
 
 def test_generate__shorter_limit__cuts_the_same_completion(
@@ -148,7 +150,7 @@ def test_replay__row_values__equal_a_plain_forward(
         ReplayRequest(prompt=(2, 40, 41), tokens=(50, 60, 1), seed=5),
         ReplayRequest(prompt=long_requests[5].prompt, tokens=(7,), seed=2**63 - 1),
     ]
-    for claim, replay in zip(claims, llama.replay(claims, temperature=0.5), strict=True):
+    for claim, replay in zip(claims, llama.replay(claims, temperature=0.5, capture=EVERYTHING), strict=True):
         n = len(claim.tokens)
         with torch.no_grad():
             logits = model(torch.tensor([claim.prompt + claim.tokens])).logits[0, len(claim.prompt) - 1 : -1]
@@ -158,7 +160,7 @@ def test_replay__row_values__equal_a_plain_forward(
         chosen = np.array(claim.tokens)
         np.testing.assert_allclose(replay.logprobs, expected[np.arange(n), chosen], atol=1e-5)
         np.testing.assert_allclose(replay.margins, totals.max(1) - totals[np.arange(n), chosen], atol=1e-4)
-        assert replay.hidden_bits.shape == (n, 64)
+        assert join(replay.tops).shape == (n, 64)
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,14 @@ from covey.engines.hf import HuggingFaceEngine
 from covey.model.files import load_model, load_tokenizer
 from covey.model.tiny import tiny_folder
 from covey.protocol.thresholds import Thresholds
-from covey.toploc.proofs import build, compare_all
+from covey.toploc.proofs import TOP_K, WINDOW, build_many, compare_many, find_tops
 from covey.toploc.thresholds import is_within
+from covey.toploc.tops import EVERYTHING, Capture, Top, join
 
 pytestmark = pytest.mark.unit
 
 LIMITS = Thresholds()
+CAPTURE = Capture(window=WINDOW, top_k=TOP_K)
 
 Engines = tuple[HuggingFaceEngine, list[Request]]
 
@@ -43,6 +45,7 @@ def judge(
             for r, c in zip(requests, completions, strict=True)
         ],
         temperature=temperature,
+        capture=CAPTURE,
     )
     return compare(completions, replays)
 
@@ -50,7 +53,8 @@ def judge(
 def compare(completions: Sequence[Completion], replays: Sequence[Replay]) -> set[str]:
     """All signals that are beyond the limits of a pool; empty for honest work."""
     pairs = list(zip(completions, replays, strict=True))
-    windows = [d for c, r in pairs for d in compare_all(build(c.hidden_bits), r.hidden_bits)]
+    compared = compare_many(build_many([c.tops for c in completions]), [r.tops for r in replays])
+    windows = [distances for each in compared for distances in each]
     margins = np.concatenate([r.margins for _, r in pairs])
     deviations = np.concatenate([np.abs(np.array(c.logprobs, np.float32) - r.logprobs) for c, r in pairs])
     within = {
@@ -72,12 +76,12 @@ def perturbed(folder: Path, part: float, seed: int = 0) -> HuggingFaceEngine:
     return HuggingFaceEngine.from_model(model, load_tokenizer(folder))
 
 
-def with_tokens(completion: Completion, tokens: tuple[int, ...]) -> Completion:
+def with_tokens(completion: Completion, tokens: tuple[int, ...], tops: tuple[Top, ...] | None = None) -> Completion:
     n = len(tokens)
     return Completion(
         tokens=tokens,
         logprobs=completion.logprobs[:n],
-        hidden_bits=completion.hidden_bits[:n],
+        tops=completion.tops if tops is None else tops,
         finished=tokens[-1] == 1,
     )
 
@@ -90,55 +94,56 @@ def test_replay__honest_work__is_accepted_for_any_batch_shape(
     engine, requests = honest
     worker = HuggingFaceEngine.from_model(engine._require_model(), engine.tokenizer, max_batch=worker_batch)
     validator = HuggingFaceEngine.from_model(engine._require_model(), engine.tokenizer, max_batch=validator_batch)
-    completions = worker.generate(requests, temperature=temperature)
+    completions = worker.generate(requests, temperature=temperature, capture=CAPTURE)
     assert judge(validator, requests, completions, temperature) == set()
 
 
 def test_replay__honest_order_changed__is_accepted(honest: Engines) -> None:
     engine, requests = honest
-    completions = engine.generate(requests, temperature=1.0)
+    completions = engine.generate(requests, temperature=1.0, capture=CAPTURE)
     assert judge(engine, requests[::-1], completions[::-1]) == set()
 
 
 def test_replay__other_seed__is_found_by_the_margin(honest: Engines) -> None:
     engine, requests = honest
     other = [Request(prompt=r.prompt, seed=r.seed + 1, max_tokens=r.max_tokens) for r in requests]
-    assert "margin" in judge(engine, requests, engine.generate(other, temperature=1.0))
+    assert "margin" in judge(engine, requests, engine.generate(other, temperature=1.0, capture=CAPTURE))
 
 
 def test_replay__other_seed_in_one_completion__is_found_by_the_margin(
     llama: HuggingFaceEngine, long_requests: list[Request]
 ) -> None:
-    completions = llama.generate(long_requests, temperature=1.0)
+    completions = llama.generate(long_requests, temperature=1.0, capture=CAPTURE)
     first = long_requests[0]
     other = Request(prompt=first.prompt, seed=first.seed + 1, max_tokens=first.max_tokens)
-    completions[0] = llama.generate([other], temperature=1.0)[0]
+    completions[0] = llama.generate([other], temperature=1.0, capture=CAPTURE)[0]
     assert "margin" in judge(llama, long_requests, completions)
 
 
 @pytest.mark.parametrize("temperature", [0.7, 0.0])
 def test_replay__other_temperature__is_found_over_a_submission(honest: Engines, temperature: float) -> None:
     engine, requests = honest
-    assert "margin" in judge(engine, requests, engine.generate(requests, temperature=temperature))
+    assert "margin" in judge(engine, requests, engine.generate(requests, temperature=temperature, capture=CAPTURE))
 
 
 @pytest.mark.parametrize("part", [1.0, 0.01])
 def test_replay__one_percent_off__is_found_without_the_margin(honest: Engines, llama_folder: Path, part: float) -> None:
     engine, requests = honest
     folder = tiny_folder() if engine.hidden_size == 96 else llama_folder
-    completions = perturbed(folder, part).generate(requests, temperature=1.0)
+    completions = perturbed(folder, part).generate(requests, temperature=1.0, capture=CAPTURE)
     replays = engine.replay(
         [
             ReplayRequest(prompt=r.prompt, tokens=c.tokens, seed=r.seed)
             for r, c in zip(requests, completions, strict=True)
         ],
         temperature=1.0,
+        capture=CAPTURE,
     )
     assert compare(completions, replays) != set()
     # Each single completion is found too, even where every token matches.
     for completion, replay in zip(completions, replays, strict=True):
         won = Replay(
-            hidden_bits=replay.hidden_bits,
+            tops=replay.tops,
             logprobs=replay.logprobs,
             margins=np.zeros_like(replay.margins),
         )
@@ -148,14 +153,14 @@ def test_replay__one_percent_off__is_found_without_the_margin(honest: Engines, l
 def test_replay__other_model_writes_and_the_true_one_proves__is_found_by_the_margin(
     llama: HuggingFaceEngine, llama_folder: Path, long_requests: list[Request]
 ) -> None:
-    written = perturbed(llama_folder, 1.0, seed=4).generate(long_requests, temperature=1.0)
+    written = perturbed(llama_folder, 1.0, seed=4).generate(long_requests, temperature=1.0, capture=CAPTURE)
     claims = [
         ReplayRequest(prompt=r.prompt, tokens=c.tokens, seed=r.seed)
         for r, c in zip(long_requests, written, strict=True)
     ]
-    replays = llama.replay(claims, temperature=1.0)
+    replays = llama.replay(claims, temperature=1.0, capture=CAPTURE)
     proven = [
-        Completion(tokens=c.tokens, logprobs=tuple(r.logprobs.tolist()), hidden_bits=r.hidden_bits, finished=c.finished)
+        Completion(tokens=c.tokens, logprobs=tuple(r.logprobs.tolist()), tops=r.tops, finished=c.finished)
         for c, r in zip(written, replays, strict=True)
     ]
     assert compare(proven, replays) == {"margin"}
@@ -164,7 +169,7 @@ def test_replay__other_model_writes_and_the_true_one_proves__is_found_by_the_mar
 @pytest.mark.parametrize("place", [0, 1, -1])
 def test_replay__one_swapped_token__is_found_by_the_margin(honest: Engines, place: int) -> None:
     engine, requests = honest
-    completions = engine.generate(requests, temperature=1.0)
+    completions = engine.generate(requests, temperature=1.0, capture=CAPTURE)
     tokens = list(completions[3].tokens)
     tokens[place] = tokens[place] + 1 if tokens[place] < 258 else 5
     completions[3] = with_tokens(completions[3], tuple(tokens))
@@ -172,20 +177,22 @@ def test_replay__one_swapped_token__is_found_by_the_margin(honest: Engines, plac
 
 
 def test_replay__early_end__is_found_by_the_margin(llama: HuggingFaceEngine, long_requests: list[Request]) -> None:
-    completions = llama.generate(long_requests, temperature=1.0)
-    completions[2] = with_tokens(completions[2], (*completions[2].tokens[:9], 1))
+    completions = llama.generate(long_requests, temperature=1.0, capture=CAPTURE)
+    (whole,) = llama.generate([long_requests[2]], temperature=1.0, capture=EVERYTHING)
+    (tops,) = find_tops([join(whole.tops)[:10]], CAPTURE)
+    completions[2] = with_tokens(completions[2], (*completions[2].tokens[:9], 1), tops)
     assert "margin" in judge(llama, long_requests, completions)
 
 
 def test_replay__claimed_logprobs_moved__are_found_by_themselves(
     llama: HuggingFaceEngine, long_requests: list[Request]
 ) -> None:
-    completions = llama.generate(long_requests, temperature=1.0)
+    completions = llama.generate(long_requests, temperature=1.0, capture=CAPTURE)
     moved = [
         Completion(
             tokens=c.tokens,
             logprobs=tuple(p + 1e-4 for p in c.logprobs),
-            hidden_bits=c.hidden_bits,
+            tops=c.tops,
             finished=c.finished,
         )
         for c in completions
@@ -197,11 +204,11 @@ def test_replay__proofs_of_another_completion__are_found_by_the_proof(
     llama: HuggingFaceEngine, long_requests: list[Request]
 ) -> None:
     requests = [Request(prompt=r.prompt, seed=r.seed, max_tokens=20) for r in long_requests]
-    completions = llama.generate(requests, temperature=1.0)
+    completions = llama.generate(requests, temperature=1.0, capture=CAPTURE)
     kept = [i for i, c in enumerate(completions) if len(c.tokens) == 20]
     chosen, rest = [requests[i] for i in kept], [completions[i] for i in kept]
     stolen = [
-        Completion(tokens=c.tokens, logprobs=c.logprobs, hidden_bits=other.hidden_bits, finished=c.finished)
+        Completion(tokens=c.tokens, logprobs=c.logprobs, tops=other.tops, finished=c.finished)
         for c, other in zip(rest, rest[1:] + rest[:1], strict=True)
     ]
     assert "proof" in judge(llama, chosen, stolen)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from covey.errors import ProtocolError
 from covey.toploc import proofs
+from covey.toploc.tops import Capture
 
 pytestmark = pytest.mark.unit
 
@@ -100,7 +101,8 @@ def test_build_many__mixed_lengths__equals_one_by_one() -> None:
     completions = [random_bits(rows, 16, seed=rows) for rows in (1, 5, 32, 40, 3, 64)] + [
         random_bits(2, 16, seed=100 + i) for i in range(40)
     ]
-    assert proofs.build_many(completions) == [proofs.build(each) for each in completions]
+    tops = proofs.find_tops(completions, Capture(window=32, top_k=128))
+    assert proofs.build_many(tops) == [proofs.build(each) for each in completions]
 
 
 @pytest.mark.parametrize("bits", [np.zeros((0, 4), np.uint16), np.zeros(4, np.uint16), np.zeros((2, 2), np.int16)])
@@ -158,7 +160,7 @@ def test_parse__any_bytes__parse_or_are_refused(proof: bytes, k: int) -> None:
 def test_compare_all__equal_activations__are_at_distance_zero(rows: int, seed: int) -> None:
     bits = random_bits(rows, 12, seed)
     distances = proofs.compare_all(proofs.build(bits), bits)
-    assert len(distances) == proofs.count_proofs(rows) == (rows + 31) // 32
+    assert len(distances) == (rows + 31) // 32
     assert set(distances) == {proofs.Distances(sign_exponent_mismatches=0, mantissa_mean=0.0, mantissa_median=0.0)}
 
 
@@ -217,6 +219,24 @@ def test_compare_all__wrong_number_of_proofs__is_malformed(proofs_sent: list[byt
 )
 def test_is_lawful_modulus__by_hand(modulus: int, size: int, lawful: bool) -> None:
     assert proofs.is_lawful_modulus(modulus, size) is lawful
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.data())
+def test_find_malformed__many_at_once__is_the_first_that_alone_is_malformed(data: st.DataObject) -> None:
+    """Windows of several sizes with k of 2 and 3, good ones and each kind of bad one among them."""
+    proofs_of = {
+        # size: (good, bad ones) of top_k 3; 65521 is no element of the field, its largest is 65496
+        2: ("ffd9 0007 ffd8", ["ffd8 0007 ffd8", "ffd9 0007", "ffd9 0007 ffd9", "ffda 0007 0001", ""]),
+        4: ("ffd9 0001 0002 0003", ["ffd9 0001 0002", "0002 0001 0002 0003", "ffd9 0001 0002 fff1"]),
+    }
+    drawn = [
+        (size, data.draw(st.sampled_from([proofs_of[size][0]] * 8 + proofs_of[size][1])))
+        for size in data.draw(st.lists(st.sampled_from([2, 4]), max_size=12))
+    ]
+    bad = [i for i, (size, proof) in enumerate(drawn) if proof in proofs_of[size][1]]
+    found = proofs.find_malformed([bytes.fromhex(proof) for _, proof in drawn], [size for size, _ in drawn], top_k=3)
+    assert (found[0] if found else None) == (bad[0] if bad else None)
 
 
 def test_is_lawful_modulus__honest_windows_of_a_large_model__are_within() -> None:

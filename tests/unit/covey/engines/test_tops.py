@@ -1,0 +1,120 @@
+"""What the engine captures: the tops of every window, found as the windows fill, are those of the whole states."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+
+from covey.engines import hf, windows
+from covey.engines.base import Completion, Replay, ReplayRequest, Request
+from covey.engines.hf import HuggingFaceEngine
+from covey.engines.windows import Windows
+from covey.model.tiny import tiny_folder
+from covey.toploc.proofs import compute_top
+from covey.toploc.tensors import compute_tops_tensor
+from covey.toploc.tops import EVERYTHING, Capture, Top, join
+
+pytestmark = pytest.mark.unit
+
+CAPTURES = [
+    Capture(window=32, top_k=128),
+    Capture(window=3, top_k=50),
+    Capture(window=1, top_k=4),
+    Capture(window=4096, top_k=128),  # longer than any completion
+]
+
+
+def load(dtype: str, batch: int) -> HuggingFaceEngine:
+    engine = HuggingFaceEngine(dtype=dtype, max_batch=batch)
+    engine.load_policy(tiny_folder(), 0)
+    return engine
+
+
+def claim(requests: Sequence[Request], completions: Sequence[Completion]) -> list[ReplayRequest]:
+    return [
+        ReplayRequest(prompt=request.prompt, tokens=completion.tokens, seed=request.seed)
+        for request, completion in zip(requests, completions, strict=True)
+    ]
+
+
+def assert_tops_of_states(found: Sequence[Completion | Replay], everything: Sequence[Completion | Replay], c: Capture):
+    """One window at a time, from the states that another call gave whole."""
+    for one, whole in zip(found, everything, strict=True):
+        states = join(whole.tops)
+        expected = [states[start : start + c.window].reshape(-1) for start in range(0, len(states), c.window)]
+        assert len(one.tops) == len(expected)
+        for top, values in zip(one.tops, expected, strict=True):
+            indices = compute_top(values, min(c.top_k, values.size))
+            assert (top.indices.dtype, top.bits.dtype) == (np.int64, np.uint16)
+            assert top.indices.tolist() == indices.tolist()
+            assert top.bits.tolist() == values[indices].tolist()
+
+
+@pytest.mark.parametrize("capture", CAPTURES, ids=lambda c: f"{c.window}x{c.top_k}")
+@pytest.mark.parametrize(("dtype", "batch"), [("float32", 64), ("float32", 5), ("bfloat16", 7), ("bfloat16", 1)])
+def test_tops__ragged_completions__are_those_of_the_whole_states(
+    long_requests: list[Request], short_requests: list[Request], dtype: str, batch: int, capture: Capture
+) -> None:
+    engine, requests = load(dtype, batch), long_requests + short_requests[::9]
+    made = engine.generate(requests, temperature=1.0, capture=capture)
+    assert len({len(each.tokens) for each in made}) > 4
+    whole = engine.generate(requests, temperature=1.0, capture=EVERYTHING)
+    assert [each.tokens for each in made] == [each.tokens for each in whole]
+    assert all(join(each.tops).shape == (len(each.tokens), 96) for each in whole)
+    assert_tops_of_states(made, whole, capture)
+    claims = claim(requests, made)
+    replays = [engine.replay(claims, temperature=1.0, capture=each) for each in (capture, EVERYTHING)]
+    assert_tops_of_states(*replays, capture)
+
+
+def test_tops__found_by_torch_alone__are_equal(
+    llama: HuggingFaceEngine, long_requests: list[Request], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an accelerator does with its states, here on a CPU."""
+
+    def run() -> list[tuple[list[int], list[int]]]:
+        made = llama.generate(long_requests, temperature=1.0, capture=CAPTURES[0])
+        replays = llama.replay(claim(long_requests, made), temperature=1.0, capture=CAPTURES[0])
+        tops: list[Top] = [top for each in (*made, *replays) for top in each.tops]
+        return [(top.indices.tolist(), top.bits.tolist()) for top in tops]
+
+    compiled, calls = run(), list[int]()
+
+    def search(states: torch.Tensor, lengths: Sequence[int], capture: Capture) -> list[tuple[Top, ...]]:
+        calls.append(len(lengths))
+        return compute_tops_tensor(states, lengths, capture)
+
+    monkeypatch.setattr(windows, "find_tops", search)
+    monkeypatch.setattr(hf, "find_tops", search)
+    assert run() == compiled
+    assert sum(calls) > 2 * len(long_requests)
+
+
+def test_tops__nothing_to_capture__are_none_and_the_rest_is_the_same(
+    llama: HuggingFaceEngine, long_requests: list[Request], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captured = llama.generate(long_requests, temperature=1.0, capture=CAPTURES[0])
+    claims = claim(long_requests, captured)
+    replayed = llama.replay(claims, temperature=1.0, capture=CAPTURES[0])
+    for module in (hf, windows):
+        monkeypatch.setattr(module, "find_tops", None)
+    for one, other in zip(captured, llama.generate(long_requests, temperature=1.0), strict=True):
+        assert other.tops == ()
+        assert (one.tokens, one.logprobs) == (other.tokens, other.logprobs)
+    for one, other in zip(replayed, llama.replay(claims, temperature=1.0), strict=True):
+        assert other.tops == ()
+        assert np.array_equal(one.logprobs, other.logprobs)
+
+
+def test_windows__two_requests_of_which_one_ends__by_hand() -> None:
+    held = Windows(2, 4, Capture(window=2, top_k=1))
+    both, first = np.array([0, 1]), np.array([0])
+    held.add(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), both, np.array([True, True]))
+    assert held.get_tops(0) == ()
+    held.add(torch.tensor([[0.0, -3.0], [1.0, 1.0]]), both, np.array([True, True]))
+    held.add(torch.tensor([[9.0, 8.0], [5.0, 6.0]]), both, np.array([True, False]))
+    held.add(torch.tensor([[7.0, 10.0]]), first, np.array([False]))
+    shown = [[(top.indices.tolist(), top.bits.tolist()) for top in held.get_tops(request)] for request in (0, 1)]
+    # Of 1, 2, 0, -3 the fourth; of 9, 8, 7, 10 too.  Of 3, 4, 1, 1 the second; of 5, 6, which end it, too.
+    assert shown == [[([3], [0xC040]), ([3], [0x4120])], [([1], [0x4080]), ([1], [0x40C0])]]
