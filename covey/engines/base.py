@@ -106,3 +106,6 @@ class Engine(Protocol):
 
         Raises ProtocolError("malformed_tokens") for a token outside the vocabulary or an empty sequence.
         """
+
+    def close(self) -> None:
+        """Give back what the engine holds outside this process."""

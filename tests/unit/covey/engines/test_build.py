@@ -1,6 +1,7 @@
 """Which engine a setting means, what it runs on, and whether a pool's thresholds hold for that."""
 
 import asyncio
+import importlib.util
 import subprocess
 import sys
 from functools import partial
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from covey.engines.base import Request
-from covey.engines.build import build_engine, describe_build, describe_hardware, require_engine
+from covey.engines.build import build_engine, choose_engine, describe_build, describe_hardware, require_engine
 from covey.errors import OperatorError
 from covey.model.tiny import tiny_folder
 from covey.protocol.params import PoolParams, VerificationParams
@@ -178,7 +179,8 @@ def test_roles__pool_calibrated_for_something_else__refuse_to_start(
     show_accelerator(monkeypatch)
     pair = {"worker_engine": "hf", "validator_engine": "hf"}
     network = join(make_model_params(verification=pair | {k.format(role=role): v for k, v in rules.items()}))
-    settings = {"home": tmp_path, "pool": 1, "deployment": tmp_path / "d", "key_file": tmp_path / "k", "device": device}
+    files = {"home": tmp_path, "deployment": tmp_path / "d", "key_file": tmp_path / "k"}
+    settings = {**files, "pool": 1, "device": device, "engine": "hf"}
     if role == "worker":
         start = partial(worker_app.build, WorkerConfig(**settings), network, None, asyncio.Event())
     else:
@@ -186,3 +188,22 @@ def test_roles__pool_calibrated_for_something_else__refuse_to_start(
     with pytest.raises(OperatorError, match=told.format(role=role)):
         start()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "rules", "installed", "worker", "validator"),
+    [
+        ("hf", {"worker_engine": "vllm", "validator_engine": "vllm"}, True, "hf", "hf"),
+        ("auto", {"worker_engine": "vllm", "validator_engine": "hf"}, False, "vllm", "hf"),
+        ("auto", {"worker_engine": "hf", "validator_engine": "vllm"}, True, "hf", "vllm"),
+        ("auto", {}, True, "vllm", "hf"),
+        ("auto", {}, False, "hf", "hf"),
+    ],
+)
+def test_choose_engine__by_hand(
+    monkeypatch: pytest.MonkeyPatch, setting: str, rules: dict[str, str], installed: bool, worker: str, validator: str
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: "a spec" if installed else None)
+    params = VerificationParams(**rules)
+    found = [choose_engine(setting, params, role=role) for role in ("worker", "validator")]
+    assert found == [worker, validator]

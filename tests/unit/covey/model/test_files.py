@@ -11,11 +11,13 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 from covey.errors import OperatorError, ProtocolError
 from covey.model.files import (
     WEIGHTS_FILE,
+    describe_policy,
     get_head,
     get_weights,
     load_model,
     load_tokenizer,
     load_weights,
+    require_policy,
     save_policy,
     save_weights,
 )
@@ -147,19 +149,18 @@ def change_to_nan(tensors: dict[str, torch.Tensor]) -> None:
     tensors["model.norm.weight"][5] = float("nan")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        change_name,
-        change_missing,
-        change_surplus,
-        change_shape,
-        change_one_dtype,
-        change_all_dtypes,
-        change_to_integers,
-        change_to_nan,
-    ],
-)
+CHANGES = [
+    change_name,
+    change_missing,
+    change_surplus,
+    change_shape,
+    change_one_dtype,
+    change_to_integers,
+    change_to_nan,
+]
+
+
+@pytest.mark.parametrize("change", [*CHANGES, change_all_dtypes])
 def test_load_weights__file_that_does_not_fit__is_refused_and_changes_nothing(folder: Path, change) -> None:  # type: ignore[no-untyped-def]
     tensors = load_file(folder / WEIGHTS_FILE)
     change(tensors)
@@ -185,6 +186,41 @@ def test_load_weights__truncated_or_missing_file__is_refused(folder: Path) -> No
     for each in (path, folder / "nothing"):
         with pytest.raises(ProtocolError, match="no readable safetensors"):
             load_weights(build_model(4), each)
+
+
+def test_require_policy__whole_folder__is_fine_tied_or_not(folder: Path, tmp_path: Path) -> None:
+    require_policy(folder)
+    save_policy(build_untied(), build_tokenizer(), tmp_path / "untied", "float32")
+    require_policy(tmp_path / "untied")
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_require_policy__weights_of_something_else__are_refused(folder: Path, change) -> None:  # type: ignore[no-untyped-def]
+    tensors = load_file(folder / WEIGHTS_FILE)
+    change(tensors)
+    save_file(tensors, folder / WEIGHTS_FILE)
+    with pytest.raises(ProtocolError) as caught:
+        require_policy(folder)
+    assert caught.value.code == "policy_mismatch"
+
+
+def test_require_policy__file_missing_or_config_of_nothing__is_refused(folder: Path) -> None:
+    (folder / WEIGHTS_FILE).unlink()
+    with pytest.raises(ProtocolError, match="no readable safetensors"):
+        require_policy(folder)
+    (folder / "config.json").write_text('{"model_type": "nothing"}')
+    with pytest.raises(OperatorError) as caught:
+        require_policy(folder)
+    assert caught.value.code == "model_unavailable"
+
+
+def test_describe_policy__weights_change__is_the_same_and_another_file_is_not(folder: Path) -> None:
+    before = describe_policy(folder)
+    assert sorted(before) == ["config.json", "tokenizer.json", "tokenizer_config.json"]
+    (folder / WEIGHTS_FILE).write_bytes(b"other")
+    assert describe_policy(folder) == before
+    (folder / "tokenizer.json").write_text("{}")
+    assert [name for name, digest in describe_policy(folder).items() if digest != before[name]] == ["tokenizer.json"]
 
 
 def test_load_model__pickled_weights__are_not_loaded(folder: Path) -> None:

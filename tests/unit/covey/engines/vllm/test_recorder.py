@@ -1,0 +1,230 @@
+"""The recorder around a runner that steps as vLLM's: parts of prompts, preemption, padding, other workers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from covey.engines.vllm.recorder import KEY, Claim, Recorder
+from covey.sampling.noise import gumbel
+from covey.toploc.tops import EVERYTHING
+
+pytestmark = pytest.mark.unit
+
+VOCABULARY, HIDDEN, PADDING = 11, 4, 3
+
+
+def state_of(name: str, position: int) -> torch.Tensor:
+    """The state after the token at a position of a sequence; exact in bfloat16."""
+    return torch.tensor([len(name), position % 7, position // 7, position + 1], dtype=torch.float32)
+
+
+@dataclass
+class Runner:
+    """As much of `GPUModelRunner` as the recorder touches."""
+
+    max_num_reqs: int = 2
+    max_model_len: int = 64
+    model_config: Any = field(default_factory=lambda: SimpleNamespace(get_vocab_size=lambda: VOCABULARY))
+    requests: dict[str, Any] = field(default_factory=dict)
+    execute_model_state: Any = None
+    head: torch.Tensor = field(default_factory=lambda: torch.randn(VOCABULARY, HIDDEN, generator=torch.manual_seed(3)))
+
+    def __post_init__(self) -> None:
+        self.model = SimpleNamespace(compute_logits=lambda states: states @ self.head.T)
+
+    def add(self, name: str, extra: dict[str, Any] | None) -> None:
+        params = SimpleNamespace(extra_args=extra)
+        self.requests[name] = SimpleNamespace(sampling_params=params, output_token_ids=[])
+
+    def execute(
+        self, parts: Sequence[tuple[str, int, int]], finished: Sequence[str] = (), preempted: Sequence[str] = ()
+    ) -> None:
+        """One step: of each request its name, the first position computed and how many; rows of padding follow."""
+        names = [name for name, _, _ in parts]
+        counts = [count for _, _, count in parts]
+        rows = [state_of(name, first + i) for name, first, count in parts for i in range(count)]
+        states = torch.stack([*rows, *[torch.full((HIDDEN,), 99.0)] * PADDING])
+        ends = np.cumsum([0, *counts])
+        last = states[torch.from_numpy(ends[1:] - 1)]
+        computed = np.array([first for _, first, _ in parts])
+        self.input_batch = SimpleNamespace(req_ids=names, num_computed_tokens_cpu=computed)
+        self.query_start_loc = SimpleNamespace(np=ends)
+        output = SimpleNamespace(
+            num_scheduled_tokens=dict(zip(names, counts, strict=True)),
+            finished_req_ids=set(finished),
+            preempted_req_ids=set(preempted) or None,
+        )
+        self.execute_model_state = SimpleNamespace(
+            scheduler_output=output,
+            logits=self.model.compute_logits(last),
+            hidden_states=states,
+            sample_hidden_states=last,
+        )
+
+    def sample_tokens(self, tokens: Sequence[int | None]) -> Any:
+        """None: a part of a prompt, whose token is discarded.  Ruins the logits, as a sampler may."""
+        self.execute_model_state.logits.fill_(1e9)
+        self.execute_model_state = None
+        names = self.input_batch.req_ids
+        for name, token in zip(names, tokens, strict=True):
+            self.requests[name].output_token_ids += [] if token is None else [token]
+        sampled = [[] if token is None else [token] for token in tokens]
+        return SimpleNamespace(req_ids=names, sampled_token_ids=sampled)
+
+
+def make(is_first: bool = True) -> tuple[Runner, Recorder]:
+    runner = Runner()
+    return runner, Recorder(runner, is_first)
+
+
+def expect_logprob(runner: Runner, name: str, position: int, token: int) -> float:
+    logits = (runner.head.double() @ state_of(name, position).double()).numpy()
+    return float(logits[token] - np.log(np.exp(logits).sum()))
+
+
+def get_states(taken: Any) -> list[list[float]]:
+    """Of `EVERYTHING`."""
+    bits = taken["bits"].reshape(-1, HIDDEN).astype(np.uint32) << 16
+    return bits.view(np.float32).tolist()
+
+
+def test_decode__parts_of_a_prompt_a_preemption_and_rows_that_move__each_position_counts_once() -> None:
+    runner, recorder = make()
+    recorder.begin(EVERYTHING, 1.0)
+    runner.add("a", {KEY: 0})
+    runner.add("bb", {KEY: 1})
+    steps: list[tuple[list[tuple[str, int, int]], list[int | None], list[str], list[str]]] = [
+        ([("a", 0, 3), ("bb", 0, 2)], [None, 5], [], []),  # the prompt of a has 5 tokens
+        ([("a", 3, 2), ("bb", 2, 1)], [7, 6], [], []),
+        ([("bb", 3, 1), ("a", 5, 1)], [1, 8], [], []),
+        ([("a", 0, 4)], [None], ["bb"], ["a"]),  # computed again: 5 of the prompt, 2 of its own
+        ([("a", 4, 3)], [9], [], []),
+    ]
+    for parts, tokens, finished, preempted in steps:
+        runner.execute(parts, finished, preempted)
+        runner.sample_tokens(tokens)
+    taken = recorder.take(2)
+    rows = [("a", 4, 7), ("a", 5, 8), ("a", 6, 9), ("bb", 1, 5), ("bb", 2, 6), ("bb", 3, 1)]
+    np.testing.assert_allclose(taken["logprobs"], [expect_logprob(runner, *row) for row in rows], rtol=1e-5)
+    assert get_states(taken) == [state_of(name, position).tolist() for name, position, _ in rows]
+    assert (taken["preempted"].tolist(), taken["margins"].tolist()) == ([1], [])
+
+
+def test_decode__requests_that_are_not_ours__leave_no_trace() -> None:
+    runner, recorder = make()
+    recorder.begin(EVERYTHING, 1.0)
+    runner.add("x", None)
+    runner.add("a", {KEY: 0})
+    runner.execute([("x", 0, 2), ("a", 0, 1)])
+    runner.sample_tokens([3, 4])
+    taken = recorder.take(1)
+    assert get_states(taken) == [state_of("a", 0).tolist()]
+    assert taken["logprobs"] == pytest.approx(expect_logprob(runner, "a", 0, 4), rel=1e-5)
+
+
+def test_decode__token_out_of_turn__ends_the_process() -> None:
+    """With asynchronous scheduling, say.  A state at a wrong place would be a false proof."""
+    runner, recorder = make()
+    recorder.begin(None, 1.0)
+    runner.add("a", {KEY: 0})
+    runner.requests["a"].output_token_ids.append(2)
+    runner.execute([("a", 3, 1)])
+    with pytest.raises(RuntimeError, match="token 1 of a request after 0"):
+        runner.sample_tokens([4])
+
+
+CLAIMS = [Claim(first=4, tokens=[7, 8, 9], seed=5), Claim(first=0, tokens=[1, 2, 3, 4, 10], seed=2**63 - 1)]
+
+
+def expect_replay(runner: Runner, claims: Sequence[tuple[str, Claim]], temperature: float) -> tuple[list, list, list]:
+    logprobs, margins, states = [], [], []
+    for name, claim in claims:
+        for t, token in enumerate(claim.tokens):
+            position = claim.first + t
+            logits = (runner.head @ state_of(name, position)).numpy()
+            scores = logits / temperature + gumbel(np.array([claim.seed], np.uint64), np.array([t], np.uint32), 11)[0]
+            logprobs.append(expect_logprob(runner, name, position, token))
+            margins.append(scores.max() - scores[token])
+            states.append(state_of(name, position).tolist())
+    return logprobs, margins, states
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [[("a", 0, 7), ("bb", 0, 5)]],  # all at once
+        [[("a", 0, 2)], [("a", 2, 3), ("bb", 0, 1)], [("bb", 1, 4), ("a", 5, 2)]],  # in parts
+        [[("a", 0, 6), ("bb", 0, 2)], [("bb", 0, 5)], [("a", 0, 3)], [("a", 3, 4)]],  # again after a preemption
+    ],
+)
+def test_replay__in_whatever_parts__scores_each_claimed_token_once(
+    steps: list[list[tuple[str, int, int]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("covey.engines.vllm.recorder.MAX_LOGITS_CPU", 3 * VOCABULARY)
+    runner, recorder = make()
+    recorder.begin(EVERYTHING, 0.5, CLAIMS)
+    runner.add("a", {KEY: 0})
+    runner.add("bb", {KEY: 1})
+    for parts in steps:
+        runner.execute(parts)
+        runner.sample_tokens([None] * len(parts))
+    taken = recorder.take(2)
+    logprobs, margins, states = expect_replay(runner, list(zip(["a", "bb"], CLAIMS, strict=True)), 0.5)
+    np.testing.assert_allclose(taken["logprobs"], logprobs, rtol=1e-4)
+    np.testing.assert_allclose(taken["margins"], margins, atol=1e-4)
+    assert get_states(taken) == states
+    assert recorder.take_missed() == []
+
+
+def test_replay__rows_read_from_the_cache__are_missed_and_start_anew() -> None:
+    runner, recorder = make()
+    recorder.begin(EVERYTHING, 0.5, CLAIMS)
+    runner.add("a", {KEY: 0})
+    runner.add("bb", {KEY: 1})
+    runner.execute([("a", 0, 7), ("bb", 0, 2)])
+    runner.sample_tokens([1, None])
+    runner.execute([("bb", 4, 1)], preempted=["bb"])  # rows 2 and 3 are nowhere
+    runner.sample_tokens([1])
+    assert recorder.take_missed() == [1]
+    runner.add("bb again", {KEY: 1})
+    runner.execute([("bb again", 0, 5)], finished=["bb"])
+    runner.sample_tokens([1])
+    taken = recorder.take(2)
+    logprobs, _, states = expect_replay(runner, list(zip(["a", "bb again"], CLAIMS, strict=True)), 0.5)
+    np.testing.assert_allclose(taken["logprobs"], logprobs, rtol=1e-4)
+    assert get_states(taken) == states
+
+
+def count_rows(runner: Runner, sizes: list[int]) -> None:
+    compute = runner.model.compute_logits
+
+    def compute_logits(states: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(states))
+        return compute(states)
+
+    runner.model.compute_logits = compute_logits
+
+
+@pytest.mark.parametrize("claims", [(), CLAIMS])
+def test_record__worker_that_does_not_answer__computes_the_same_logits_and_keeps_nothing(
+    claims: Sequence[Claim],
+) -> None:
+    """Logits are a joint effort of all workers: as many products of the same sizes in each."""
+    sizes: dict[bool, list[int]] = {True: [], False: []}
+    for is_first in (True, False):
+        runner, recorder = make(is_first)
+        count_rows(runner, sizes[is_first])
+        recorder.begin(EVERYTHING, 0.5, claims)
+        runner.add("a", {KEY: 0})
+        for first, count, token in ((0, 5, None), (5, 2, 4)):
+            runner.execute([("a", first, count)])
+            runner.sample_tokens([token])
+        assert recorder._states is not None
+        assert (recorder._states._held is None) != is_first
+    assert sizes[True] == sizes[False]
+    assert len(sizes[True]) == (4 if claims else 2)
