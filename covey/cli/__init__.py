@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from covey.cli import audit, calibration, chain, offices, roles, tools
+from covey.cli import audit, calibration, chain, doctor, offices, roles, tools
 from covey.errors import CoveyError
 
 app = typer.Typer(
@@ -53,6 +53,7 @@ app.add_typer(roles.relay, name="relay")
 roles.validator.command("audit")(audit.validator_audit)
 roles.validator.command("calibrate")(calibration.validator_calibrate)
 app.command("demo")(tools.demo)
+app.command("doctor")(doctor.doctor)
 
 
 def main() -> None:

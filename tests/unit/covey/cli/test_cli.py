@@ -43,6 +43,7 @@ def test_commands__are_those_of_the_roles_and_tools():
     leaves = {name for name, command in COMMANDS.items() if not hasattr(command, "commands") and not command.hidden}
     assert leaves == {
         "demo",
+        "doctor",
         "devnet up",
         "devnet fund",
         "wallet new",

