@@ -133,6 +133,12 @@ async def claim_task(ctx: Ctx, node: Node, body: wire.ClaimRequest) -> wire.Task
     return await desk.wait_for(ctx, body.wait_seconds, lambda: desk.collect_task(ctx, node, body.holding))
 
 
+@workers.post("/tasks/return", status_code=204)
+def return_task(ctx: Ctx, node: Node, body: wire.ReturnRequest) -> None:
+    """Give a lease back before its end."""
+    desk.return_task(ctx, node, body)
+
+
 @workers.post("/uploads")
 def open_upload(ctx: Ctx, node: Node, body: wire.UploadRequest) -> wire.UploadGrant:
     """A link to put the file of a leased task."""

@@ -109,6 +109,13 @@ def collect_task(ctx: Context, node: Address, holding: Sequence[int]) -> wire.Ta
         )
 
 
+def return_task(ctx: Context, node: Address, body: wire.ReturnRequest) -> None:
+    """End a lease that `node` cannot serve; raises as `service.require_lease`."""
+    with ctx.database.write() as repository:
+        service.return_task(repository, ctx.params, node=node, task=body.task, lease=body.lease, now=ctx.clock())
+    ctx.kicker.kick("assign_tasks")
+
+
 def open_upload(ctx: Context, node: Address, body: wire.UploadRequest) -> wire.UploadGrant:
     """A link for the file of a lease that `node` holds; the key is ours to choose."""
     if body.size > ctx.params.max_submission_bytes:

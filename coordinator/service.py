@@ -173,6 +173,16 @@ def expire_leases(repository: Repository, params: PoolParams, *, now: float) -> 
     return ended
 
 
+def return_task(
+    repository: Repository, params: PoolParams, *, node: str, task: TaskId, lease: LeaseId, now: float
+) -> None:
+    """End a lease by the wish of its node, which is dropping it, and plan anew; raises as `require_lease`."""
+    row = require_lease(repository, node=node, task=task, lease=lease, now=now)
+    row.state = require_move(TASK_MOVES, row.state, TaskState.EXPIRED)
+    _cool_down(params, require_node(repository, node), now, is_dropped=True)
+    plan_tasks(repository, params)
+
+
 def _cool_down(params: PoolParams, node: Node, now: float, *, is_dropped: bool) -> None:
     """Dropping is a way of choosing prompts: it costs a pause, and often repeated a strike.
 

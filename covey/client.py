@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.protocol import signing, wire
-from covey.protocol.ids import Address, Hash, Step
+from covey.protocol.ids import Address, Hash, LeaseId, Step, TaskId
 from covey.protocol.messages import Receipt, Signer
 
 BodyType = TypeVar("BodyType", bound=wire.Body)
@@ -107,6 +107,10 @@ class CoordinatorClient:
             holding=tuple(holding),
         )
         return _parse_optional(wire.TaskOrder, await self._post("/v1/tasks/claim", _dump(body), wait=wait_seconds))
+
+    async def return_task(self, task: TaskId, lease: LeaseId) -> None:
+        """Give a lease back before its end: it counts as dropped, and the task goes to another node at once."""
+        await self._post("/v1/tasks/return", _dump(wire.ReturnRequest(task=task, lease=lease)))
 
     async def submit(self, receipt: Receipt, signature: str, file: bytes) -> wire.SubmissionAnswer:
         """Put the file where the coordinator says, then hand in the receipt; may be repeated unchanged."""

@@ -4,6 +4,7 @@ Called by the composition roots of worker, validator and trainer.  The coordinat
 chain can say.
 """
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,18 +30,20 @@ class Policies:
 
     def __init__(self, contracts: Contracts, client: ShardClient, *, pool: PoolId, root: Path, keep: int) -> None:
         self._contracts, self._client, self._pool, self._root, self._keep = contracts, client, pool, root, keep
+        self._fetching = asyncio.Lock()
         root.mkdir(parents=True, exist_ok=True)
 
     async def require(self, version: Step) -> Path:
         """The folder of a policy whose manifest hash is the chain's; raise TransientError while nobody has it."""
-        folder = await self._client.fetch(
-            pool=self._pool,
-            step=version,
-            manifest_hash=(manifest_hash := self.get_manifest_hash(version)),
-            folder=get_policy_folder(self._root, version, manifest_hash),
-        )
-        prune_policies(self._root, keep=self._keep, spare=folder)
-        return folder
+        async with self._fetching:  # two of one process would write the same files
+            folder = await self._client.fetch(
+                pool=self._pool,
+                step=version,
+                manifest_hash=(manifest_hash := self.get_manifest_hash(version)),
+                folder=get_policy_folder(self._root, version, manifest_hash),
+            )
+            prune_policies(self._root, keep=self._keep, spare=folder)
+            return folder
 
     def get_manifest_hash(self, version: Step) -> Hash:
         """What the chain says; raise ProtocolError("unknown_policy")."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from covey.engines.base import Engine
-from covey.engines.build import build_engine, require_engine
+from covey.engines.build import build_engine, choose_engine, require_engine
 from covey.environments.base import Environment
 from covey.errors import OperatorError
 from covey.grading import build_grader
@@ -17,6 +17,7 @@ from covey.runtime import Pace, keep_trying, run_forever, stop_signals
 from covey.sandbox import Sandbox
 from worker.config import WorkerConfig
 from worker.outgoing import Outgoing
+from worker.pipeline import Pipeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,7 @@ class Context:
     engine: Engine
     environment: Environment
     grade: Callable[[bytes], Sequence[float]]
+    pipeline: Pipeline
     outgoing: Outgoing
     stop: asyncio.Event
     clock: Callable[[], float] = time.time
@@ -48,9 +50,17 @@ def build(
         raise OperatorError(
             "unknown_node", f"no contributor vouches for {network.wallet.address}", fix="Run covey worker register"
         )
-    require_engine(config.engine, network.params.verification, role="worker", device=config.device)
-    dtype = network.params.model.compute_dtype
-    engine = build_engine(config.engine, dtype=dtype, batch=config.batch, device=config.device, threads=config.threads)
+    params, name = network.params, choose_engine(config.engine, network.params.verification, role="worker")
+    require_engine(name, params.verification, role="worker", device=config.device)
+    engine = build_engine(
+        name,
+        dtype=params.model.compute_dtype,
+        batch=config.batch,
+        device=config.device,
+        threads=config.threads,
+        vllm=config.vllm.fit(params.model.longest),
+    )
+    fitting = max(1, config.batch // params.rollouts_per_task) if name == "vllm" else 1
     return Context(
         config=config,
         network=network,
@@ -58,20 +68,21 @@ def build(
         engine=wrap(engine),
         environment=network.load_environment(),
         grade=build_grader(sandbox),
+        pipeline=Pipeline(
+            together=config.tasks_together or fitting, ahead=config.tasks_ahead, lease_seconds=params.lease_seconds
+        ),
         outgoing=Outgoing(config.home / "outgoing"),
         stop=stop,
     )
 
 
 def run(config: WorkerConfig, *, wrap: Callable[[Engine], Engine] = lambda e: e) -> None:
-    """Register with the coordinator and work until a stop signal; a task under way is finished first."""
+    """Register with the coordinator and work until a stop signal; what is in hand is finished first."""
     configure("worker", level=config.log_level)
     asyncio.run(_run(config, wrap))
 
 
 async def _run(config: WorkerConfig, wrap: Callable[[Engine], Engine]) -> None:
-    from worker.loop import cycle, send_heartbeat
-
     stop = asyncio.Event()
     grader = "covey.environments.grading:grade_json"
     with (
@@ -85,9 +96,28 @@ async def _run(config: WorkerConfig, wrap: Callable[[Engine], Engine]) -> None:
         if await keep_trying(network.coordinator.register, stop) is None:
             return
         get_logger().info("worker runs", node=network.wallet.address, contributor=ctx.contributor)
-        beat = asyncio.create_task(
-            run_forever(send_heartbeat, ctx, stop=stop, pace=Pace(idle_wait_s=config.heartbeat_seconds))
-        )
-        await run_forever(cycle, ctx, stop=stop)
-        await beat
-        await network.close()
+        try:
+            await run_stages(ctx)
+        finally:
+            ctx.engine.close()
+            await network.close()
+
+
+async def run_stages(ctx: Context) -> None:
+    """Claim, generate and hand in beside each other; after the stop signal each ends when nothing comes any more."""
+    from worker import loop
+
+    pipeline, beat = ctx.pipeline, Pace(idle_wait_s=ctx.config.heartbeat_seconds)
+
+    async def claim() -> None:
+        await run_forever(loop.claim, ctx, stop=ctx.stop)
+        pipeline.claims_over.set()
+
+    try:
+        async with asyncio.TaskGroup() as stages:
+            stages.create_task(claim())
+            stages.create_task(run_forever(loop.work, ctx, stop=pipeline.work_over))
+            stages.create_task(run_forever(loop.hand_in, ctx, stop=pipeline.all_over))
+            stages.create_task(run_forever(loop.send_heartbeat, ctx, stop=ctx.stop, pace=beat))
+    except ExceptionGroup as group:  # the first that fails ends the others, and says why
+        raise group.exceptions[0] from None

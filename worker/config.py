@@ -4,15 +4,22 @@ from typing import Literal
 
 from pydantic import Field
 
+from covey.engines.vllm.options import VllmOptions
 from covey.settings import RoleSettings
 
 
 class WorkerConfig(RoleSettings):
     """Example: `WorkerConfig.load(Path("worker.toml"))`."""
 
-    engine: Literal["hf"] = "hf"
+    engine: Literal["auto", "hf", "vllm"] = "auto"
+    """auto: the one that the pool's thresholds name, else vllm where it is installed, else hf."""
     batch: int = Field(default=64, ge=1, le=4096)
     """Completions that are generated together at most."""
+    tasks_together: int | None = Field(default=None, ge=1, le=1024)
+    """Tasks in one batch at most; None: as many as `batch` holds with vllm, one with hf."""
+    tasks_ahead: int = Field(default=1, ge=0, le=1024)
+    """Further tasks that are claimed while the engine is busy."""
+    vllm: VllmOptions = VllmOptions()
     grading_seconds: float = Field(default=10.0, gt=0)
     """Wall clock of the grader for one task."""
     grading_memory_bytes: int = Field(default=1 << 30, ge=1 << 26)

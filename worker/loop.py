@@ -1,8 +1,14 @@
-"""The worker's cycle: one task from claim to countersignature, one verb a line."""
+"""The worker's three cycles, each one verb a line: claim leases, generate, hand in.  They run beside each other.
+
+What is in hand lies in `pipeline`, what is signed in `outgoing`: a crash loses neither a lease nor a receipt.
+"""
 
 import asyncio
+import time
+from collections.abc import Sequence
+from itertools import islice
 
-from covey.errors import ProtocolError
+from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.log import get_logger
 from covey.protocol import messages, rollout
 from covey.protocol.ids import Step
@@ -11,37 +17,64 @@ from covey.runtime import Outcome, or_stop
 from worker import service
 from worker.app import Context
 from worker.outgoing import Parcel
+from worker.pipeline import Made
 
 
-async def cycle(ctx: Context) -> Outcome:
-    """Send what a crash left unsent, then claim, roll out, prove and submit."""
-    for parcel in list(ctx.outgoing.list()):
-        await submit(ctx, parcel)
+async def claim(ctx: Context) -> Outcome:
+    """Collect a lease where there is room for one, with its policy on the disk before the engine wants it."""
+    unsent = ctx.outgoing.list_unsent()
+    if not ctx.pipeline.has_room(len(unsent)):
+        return Outcome.IDLE
     await prefetch(ctx)
-    claim = ctx.network.coordinator.claim_task(
-        free_slots=1,
+    request = ctx.network.coordinator.claim_task(
+        free_slots=len(ctx.pipeline.leases) + len(unsent) + 1,
         cached_version=ctx.engine.policy_version,
         wait_seconds=ctx.config.wait_seconds,
-        holding=ctx.outgoing.list_refused(),
+        holding=[*ctx.pipeline.leases, *unsent, *ctx.outgoing.list_refused()],
     )
-    task = await or_stop(ctx.stop, claim)
+    task = await or_stop(ctx.stop, request)
     if task is None:
         return Outcome.IDLE
-    if ctx.outgoing.has_signed(task.task, task.lease):
+    if task.lease in ctx.pipeline.leases or ctx.outgoing.has_signed(task.task, task.lease):
         get_logger().error("a lease was given twice, signing again would be equivocation", lease=task.lease)
         return Outcome.RETRY
-    await load_policy(ctx, task)
-    parcel = await asyncio.to_thread(roll_out, ctx, task)
-    await submit(ctx, parcel)
+    ctx.pipeline.hold(task)
     return Outcome.DONE
 
 
 async def prefetch(ctx: Context) -> None:
-    """Have the newest policy on disk before a lease's clock runs."""
+    """Have the newest policy on disk, and the first one in the engine, before a lease's clock runs."""
     network = ctx.network
     newest = await asyncio.to_thread(network.contracts.policies.steps_of, network.pool) - 1
-    if newest >= 0:
-        await network.policies.require(Step(newest))
+    if newest < 0:
+        return
+    folder = await network.policies.require(Step(newest))
+    if ctx.engine.policy_version is None and not ctx.pipeline.claimed:  # with a lease in hand it is `work` that loads
+        await asyncio.to_thread(ctx.engine.load_policy, folder, newest)
+
+
+async def work(ctx: Context) -> Outcome:
+    """Generate what was claimed; an engine that fails for now tries the same leases again until they run out."""
+    pipeline = ctx.pipeline
+    for order in pipeline.drop_overdue():
+        get_logger().warning("a lease ran out before it was generated", task=order.task)
+    tasks = pipeline.get_batch()
+    if not tasks:
+        if pipeline.claims_over.is_set():
+            pipeline.work_over.set()
+        return Outcome.IDLE
+    begin = time.monotonic()
+    try:
+        await load_policy(ctx, tasks[0])
+        made = await asyncio.to_thread(roll_out, ctx, tasks)
+    except ProtocolError:
+        await give_back(ctx, tasks)
+        raise
+    except OperatorError:
+        await give_back(ctx, [held.order for held in pipeline.claimed])
+        raise
+    pipeline.finish(made, time.monotonic() - begin)
+    return Outcome.DONE
 
 
 async def load_policy(ctx: Context, task: TaskOrder) -> None:
@@ -54,21 +87,56 @@ async def load_policy(ctx: Context, task: TaskOrder) -> None:
         await asyncio.to_thread(ctx.engine.load_policy, folder, task.policy_version)
 
 
-def roll_out(ctx: Context, task: TaskOrder) -> Parcel:
-    """Generate, prove, grade, sign and store; the parcel survives a crash from here on."""
+def roll_out(ctx: Context, tasks: Sequence[TaskOrder]) -> list[Made]:
+    """What the engine makes of tasks of one policy, in one batch."""
+    network = ctx.network
+    slots = [
+        service.build_slots(
+            task,
+            network.params,
+            pool=network.pool,
+            node=network.wallet.address,
+            environment=ctx.environment,
+            engine=ctx.engine,
+        )
+        for task in tasks
+    ]
+    drafts = iter(service.roll_out([slot for each in slots for slot in each], network.params, ctx.engine))
+    return [Made(order=task, drafts=tuple(islice(drafts, len(each)))) for task, each in zip(tasks, slots, strict=True)]
+
+
+async def give_back(ctx: Context, tasks: Sequence[TaskOrder]) -> None:
+    """Return leases that this worker cannot serve, so that another need not wait for their end."""
+    ctx.pipeline.let_go(tasks)
+    for task in tasks:
+        try:
+            await ctx.network.coordinator.return_task(task.task, task.lease)
+        except (ProtocolError, TransientError) as error:  # it runs out by itself
+            get_logger().warning("a lease was not returned", task=task.task, code=error.code, message=error.message)
+
+
+async def hand_in(ctx: Context) -> Outcome:
+    """Prove, grade, sign and store what was generated, then send all that nobody has countersigned yet."""
+    pipeline = ctx.pipeline
+    made = pipeline.made[0] if pipeline.made else None
+    if made is not None:
+        await asyncio.to_thread(sign, ctx, made)
+        pipeline.made.remove(made)
+    elif pipeline.work_over.is_set():
+        pipeline.all_over.set()  # what cannot be sent now is sent after the next start
+    parcels = list(ctx.outgoing.list())
+    for parcel in parcels:
+        await submit(ctx, parcel)
+    return Outcome.DONE if made or parcels else Outcome.IDLE
+
+
+def sign(ctx: Context, made: Made) -> None:
+    """The task's file and receipt; the parcel survives a crash from here on."""
     network, params = ctx.network, ctx.network.params
-    slots = service.build_slots(
-        task,
-        params,
-        pool=network.pool,
-        node=network.wallet.address,
-        environment=ctx.environment,
-        engine=ctx.engine,
-    )
-    rollouts = service.roll_out(slots, params, engine=ctx.engine, spec=network.environment, grade=ctx.grade)
+    rollouts = service.build_rollouts(made.drafts, network.environment, ctx.grade)
     file = rollout.encode(rollouts)
     receipt = service.build_receipt(
-        task,
+        made.order,
         params,
         pool=network.pool,
         node=network.wallet.address,
@@ -77,16 +145,14 @@ def roll_out(ctx: Context, task: TaskOrder) -> Parcel:
         file=file,
         now=ctx.clock(),
     )
-    signature = messages.sign(receipt, network.receipt_domain, network.wallet)
     parcel = Parcel(
         receipt=receipt,
-        signature=signature,
+        signature=messages.sign(receipt, network.receipt_domain, network.wallet),
         file=file,
         first_block=network.chain.block_number(),
         first_epochs=network.contracts.ledger.epochs_of(network.pool),
     )
     ctx.outgoing.add(parcel)
-    return parcel
 
 
 async def submit(ctx: Context, parcel: Parcel) -> None:
@@ -116,5 +182,7 @@ async def submit(ctx: Context, parcel: Parcel) -> None:
 
 async def send_heartbeat(ctx: Context) -> Outcome:
     """A sign of life while a long generation runs."""
-    await ctx.network.coordinator.send_heartbeat(free_slots=0, cached_version=ctx.engine.policy_version)
+    unsent = ctx.outgoing.list_unsent()
+    slots = len(ctx.pipeline.leases) + len(unsent) + ctx.pipeline.has_room(len(unsent))
+    await ctx.network.coordinator.send_heartbeat(free_slots=slots, cached_version=ctx.engine.policy_version)
     return Outcome.IDLE

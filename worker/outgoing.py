@@ -43,6 +43,10 @@ class Outgoing:
         leases = sorted(int(path.name) for path in (self._root / "refused").iterdir())
         return leases[-KEPT_REFUSED:]
 
+    def list_unsent(self) -> list[int]:
+        """Leases whose parcel nobody has countersigned yet."""
+        return [int(path.stem.partition("-")[2]) for path in self._root.glob("*-*.json")]
+
     def has_signed(self, task: int, lease: int) -> bool:
         """Whether a receipt was signed for this slot, whatever became of it: another one would be equivocation."""
         name = f"{task}-{lease}.json"

@@ -37,6 +37,15 @@ class Slot:
     request: Request
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """What an engine made of a slot, neither proven nor graded yet."""
+
+    slot: Slot
+    completion: Completion
+    text: str
+
+
 def build_slots(
     task: TaskOrder, params: PoolParams, *, pool: PoolId, node: Address, environment: Environment, engine: Engine
 ) -> list[Slot]:
@@ -57,38 +66,37 @@ def build_slots(
     return slots
 
 
-def roll_out(
-    slots: Sequence[Slot], params: PoolParams, *, engine: Engine, spec: EnvironmentSpec, grade: Grade
-) -> list[Rollout]:
-    """Generate, prove and grade; one row a slot."""
+def roll_out(slots: Sequence[Slot], params: PoolParams, engine: Engine) -> list[Draft]:
+    """Generate all slots in one batch."""
     completions = engine.generate(
         [slot.request for slot in slots],
         temperature=params.model.temperature,
         capture=build_capture(params.verification),
     )
-    proven = build_many([completion.tops for completion in completions])
-    rewards = grade(
-        build_grading(spec, [_describe(slot, c, engine) for slot, c in zip(slots, completions, strict=True)])
-    )
     return [
-        Rollout(
-            group=slot.group,
-            sibling=slot.sibling,
-            seed=slot.request.seed,
-            prompt=slot.request.prompt,
-            tokens=completion.tokens,
-            logprobs=completion.logprobs,
-            proofs=tuple(proof),
-            finished=completion.finished,
-            reward=reward,
-        )
-        for slot, completion, proof, reward in zip(slots, completions, proven, rewards, strict=True)
+        Draft(slot=slot, completion=completion, text=decode_completion(engine.tokenizer, completion.tokens))
+        for slot, completion in zip(slots, completions, strict=True)
     ]
 
 
-def _describe(slot: Slot, completion: Completion, engine: Engine) -> tuple[int, str, bool, int]:
-    text = decode_completion(engine.tokenizer, completion.tokens)
-    return slot.draw, text, completion.finished, len(completion.tokens)
+def build_rollouts(drafts: Sequence[Draft], spec: EnvironmentSpec, grade: Grade) -> list[Rollout]:
+    """Prove and grade; one row a draft."""
+    proven = build_many([draft.completion.tops for draft in drafts])
+    items = [(d.slot.draw, d.text, d.completion.finished, len(d.completion.tokens)) for d in drafts]
+    return [
+        Rollout(
+            group=draft.slot.group,
+            sibling=draft.slot.sibling,
+            seed=draft.slot.request.seed,
+            prompt=draft.slot.request.prompt,
+            tokens=draft.completion.tokens,
+            logprobs=draft.completion.logprobs,
+            proofs=tuple(proofs),
+            finished=draft.completion.finished,
+            reward=reward,
+        )
+        for draft, proofs, reward in zip(drafts, proven, grade(build_grading(spec, items)), strict=True)
+    ]
 
 
 def build_receipt(

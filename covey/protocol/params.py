@@ -46,6 +46,11 @@ class ModelParams(_Part):
     max_completion_tokens: Count = 8
     temperature: float = Field(default=1.0, ge=0.01, le=10, allow_inf_nan=False)
 
+    @property
+    def longest(self) -> int:
+        """Tokens of a prompt and its completion at most."""
+        return self.max_prompt_tokens + self.max_completion_tokens
+
 
 class VerificationParams(_Part):
     """How claims are compared with their replay, and how much work is audited."""

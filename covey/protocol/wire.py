@@ -52,6 +52,7 @@ class RegistrationAnswer(Body):
 
 class Heartbeat(Body):
     free_slots: int = Field(ge=0, le=4096)
+    """Leases that the node would hold at once, those in its hands included."""
     cached_version: UInt64 | None = None
 
 
@@ -73,6 +74,13 @@ class TaskOrder(Body):
     groups: int
     deadline: float
     """Unix seconds."""
+
+
+class ReturnRequest(Body):
+    """A lease that its node cannot serve."""
+
+    task: TaskId
+    lease: LeaseId
 
 
 class UploadRequest(Body):

@@ -7,11 +7,9 @@ worker's: registration, leases, policies, signing, sending.
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from unittest import mock
 
-import worker.loop
 from tests.cheats.rows import JUDGED
-from tests.e2e.handing import build_roll_out
+from tests.e2e.handing import cheating
 from worker import app
 from worker.config import WorkerConfig
 
@@ -23,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--config", type=Path, required=True)
     given = parser.parse_args(arguments)
     config = WorkerConfig.load(given.config, {})
-    with mock.patch.object(worker.loop, "roll_out", build_roll_out(kinds[given.kind]())):
+    with cheating(kinds[given.kind]()):
         app.run(config)
 
 

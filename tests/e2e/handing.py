@@ -2,10 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
-
-import pytest
+from unittest import mock
 
 import validator.loop
 import worker.app
@@ -18,8 +18,10 @@ from covey.protocol.status import SubmissionState
 from covey.protocol.wire import TaskOrder
 from tests.cheats.base import Cheat
 from tests.e2e.walking import Walk
-from tests.fakes.tools import Worker
+from tests.fakes.tools import Work, Worker
+from tests.fakes.turn import take_turn
 from worker.outgoing import Parcel
+from worker.pipeline import Made
 
 
 class ShortCast(Cast):
@@ -31,21 +33,27 @@ class ShortCast(Cast):
         return super()._write(name, values)
 
 
-def build_roll_out(cheat: Cheat) -> Callable[[worker.app.Context, TaskOrder], Parcel]:
-    """In place of the honest worker's: what the cheat makes of the lease, signed and stored like honest work."""
+@contextmanager
+def cheating(cheat: Cheat) -> Iterator[None]:
+    """In place of the honest worker's hand: what the cheat makes of a lease, signed and stored like honest work."""
+    made: dict[int, Work] = {}
 
-    def roll_out(ctx: worker.app.Context, task: TaskOrder) -> Parcel:
-        network = ctx.network
-        hand = Worker(
-            network.wallet,
-            network.params,
-            ctx.engine,
-            task=task,
-            contributor=ctx.contributor,
-            now=time.time(),
-            leased=True,
-        )
-        work = cheat.cheat(hand)
+    def roll_out(ctx: worker.app.Context, tasks: Sequence[TaskOrder]) -> list[Made]:
+        for task in tasks:
+            hand = Worker(
+                ctx.network.wallet,
+                ctx.network.params,
+                ctx.engine,
+                task=task,
+                contributor=ctx.contributor,
+                now=time.time(),
+                leased=True,
+            )
+            made[task.lease] = cheat.cheat(hand)
+        return [Made(order=task, drafts=()) for task in tasks]
+
+    def sign(ctx: worker.app.Context, given: Made) -> None:
+        network, work = ctx.network, made.pop(given.order.lease)
         parcel = Parcel(
             receipt=work.receipt,
             signature=messages.sign(work.receipt, network.receipt_domain, network.wallet),
@@ -54,9 +62,9 @@ def build_roll_out(cheat: Cheat) -> Callable[[worker.app.Context, TaskOrder], Pa
             first_epochs=network.contracts.ledger.epochs_of(network.pool),
         )
         ctx.outgoing.add(parcel)
-        return parcel
 
-    return roll_out
+    with mock.patch.multiple(worker.loop, roll_out=roll_out, sign=sign):
+        yield
 
 
 def list_submissions(walk: Walk) -> list[Submission]:
@@ -69,10 +77,8 @@ async def hand_in(walk: Walk, name: str, cheat: Cheat | None = None) -> Address:
     ctx = walk.workers[name]
     await ctx.network.coordinator.register()
     before = len(list_submissions(walk))
-    with pytest.MonkeyPatch.context() as patch:
-        if cheat is not None:
-            patch.setattr(worker.loop, "roll_out", build_roll_out(cheat))
-        cycle = asyncio.create_task(worker.loop.cycle(ctx))
+    with nullcontext() if cheat is None else cheating(cheat):
+        cycle = asyncio.create_task(take_turn(ctx))
         await walk.until(cycle.done, walk.run_jobs)
         await cycle
     rows = list_submissions(walk)

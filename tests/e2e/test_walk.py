@@ -7,7 +7,6 @@ import pytest
 import trainer.loop
 import validator.enforcement
 import validator.loop
-import worker.loop
 from covey import cheats
 from covey.chain.history import History
 from covey.chain.structs import Accusation, BondKind
@@ -19,6 +18,7 @@ from covey.protocol.manifest import Manifest
 from covey.protocol.status import CaseState, StepState, SubmissionState, TaskState
 from covey.protocol.verdict import Reason
 from tests.e2e.walking import Walk, open_walk
+from tests.fakes.turn import take_turn
 
 pytestmark = [pytest.mark.e2e]
 
@@ -41,7 +41,7 @@ async def work(walk: Walk) -> None:
     (ctx,) = walk.workers.values()
     await ctx.network.coordinator.register()
     before = len(list_submissions(walk))
-    cycle = asyncio.create_task(worker.loop.cycle(ctx))
+    cycle = asyncio.create_task(take_turn(ctx))
     await walk.until(cycle.done, walk.run_jobs)
     await cycle
     assert len(list_submissions(walk)) == before + 1

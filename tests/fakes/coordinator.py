@@ -26,16 +26,24 @@ class FakeCoordinator:
     answers: dict[tuple[int, int], tuple[Receipt, wire.SubmissionAnswer]] = field(default_factory=dict)
     sent: list[tuple[Receipt, str, bytes]] = field(default_factory=list)
     heartbeats: list[dict[str, Any]] = field(default_factory=list)
+    claims: list[dict[str, Any]] = field(default_factory=list)
+    returned: list[tuple[int, int]] = field(default_factory=list)
 
     async def claim_task(
         self, *, free_slots: int, cached_version: int | None, wait_seconds: float, holding: Sequence[int] = ()
     ) -> wire.TaskOrder | None:
         await asyncio.sleep(0)
+        self.claims.append({"free_slots": free_slots, "holding": list(holding)})
         if not self.orders:
             return None
         order = self.orders.pop(0)
         self.leased[(order.task, order.lease)] = order
         return order
+
+    async def return_task(self, task: int, lease: int) -> None:
+        self.returned.append((task, lease))
+        if self.leased.pop((task, lease), None) is None:
+            raise ProtocolError("lease_expired", "no such lease", status=409)
 
     async def send_heartbeat(self, *, free_slots: int, cached_version: int | None) -> None:
         self.heartbeats.append({"free_slots": free_slots, "cached_version": cached_version})

@@ -155,7 +155,7 @@ class Worker:
         slots = service.build_slots(
             task, self.params, pool=PoolId(1), node=node, environment=self.environment, engine=self.engine
         )
-        rows = service.roll_out(slots, params, engine=self.engine, spec=DEMO, grade=grade_here)
+        rows = service.build_rollouts(service.roll_out(slots, params, self.engine), DEMO, grade_here)
         return self.hand_in(rows, task)
 
     def hand_in(self, rows: Sequence[Rollout], task: TaskOrder | None = None) -> Work:

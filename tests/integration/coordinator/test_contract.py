@@ -118,3 +118,10 @@ async def test_submit__lease_that_is_none__is_refused(party: Party):
 async def test_submit__file_of_another_hash__is_refused(party: Party):
     receipt = party.receipt(await party.claim(), FILE)
     assert await code_of(party.submit(receipt, b"not the rows"[: len(FILE)])) == "digest_mismatch"
+
+
+async def test_return_task__lease_in_hand__ends_it_and_only_once(party: Party):
+    task = await party.claim()
+    await party.client.return_task(task.task, task.lease)
+    assert await code_of(party.submit(party.receipt(task, FILE), FILE)) == "lease_expired"
+    assert await code_of(party.client.return_task(task.task, task.lease)) == "lease_expired"

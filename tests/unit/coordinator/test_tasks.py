@@ -3,7 +3,9 @@
 import pytest
 
 from coordinator import service
+from coordinator.models import Task
 from covey.errors import ProtocolError
+from covey.protocol.ids import LeaseId, TaskId
 from covey.protocol.status import StepState, TaskState
 from covey.protocol.verdict import Reason
 from tests.fakes.pool import FakePool, make_address, make_hash, make_params
@@ -210,6 +212,37 @@ def test_expire_leases__collected_and_dropped__is_planned_anew_and_costs_a_pause
     assert tasks[dropped.id] is TaskState.EXPIRED
     assert sorted(tasks.values()) == [TaskState.EXPIRED, TaskState.PENDING, TaskState.PENDING]
     assert (pool.node("a").dropped, pool.node("a").cooldown_until) == (1, pool.now + 5)
+
+
+def test_return_task__by_its_node__is_planned_anew_at_once_and_costs_what_dropping_costs(pool: FakePool):
+    pool.register("a", "b")
+    pool.publish(0)
+    task = pool.lease("a")
+    give_back(pool, "a", task)
+    tasks = {each.id: each.state for each in pool.tasks()}
+    assert tasks[task.id] is TaskState.EXPIRED
+    assert sorted(tasks.values()) == [TaskState.EXPIRED, TaskState.PENDING, TaskState.PENDING]
+    assert (pool.node("a").dropped, pool.node("a").cooldown_until) == (1, pool.now + 5)
+
+
+@pytest.mark.parametrize(("name", "late", "code"), [("b", 0, "not_your_task"), ("a", 30, "lease_expired")])
+def test_return_task__not_in_hand__is_refused_and_changes_nothing(pool: FakePool, name: str, late: int, code: str):
+    pool.register("a", "b")
+    pool.publish(0)
+    task = pool.lease("a")
+    pool.now += late
+    with pytest.raises(ProtocolError) as caught:
+        give_back(pool, name, task)
+    assert caught.value.code == code
+    assert pool.node(name).dropped == 0
+    assert [each.state for each in pool.tasks() if each.id == task.id] == [TaskState.ASSIGNED]
+
+
+def give_back(pool: FakePool, name: str, task: Task) -> None:
+    with pool.database.write() as rows:
+        service.return_task(
+            rows, pool.params, node=make_address(name), task=TaskId(task.id), lease=LeaseId(task.lease), now=pool.now
+        )
 
 
 def test_expire_leases__never_collected__is_no_drop_and_still_costs_a_pause(pool: FakePool):

@@ -1,3 +1,4 @@
+import asyncio
 from types import SimpleNamespace
 
 import pytest
@@ -179,6 +180,23 @@ async def test_policies__require__hash_of_the_chain_and_only_the_newest_kept(tmp
     assert sorted(path.name for path in (tmp_path / "p").iterdir()) == [f"10-{'ab' * 8}", f"2-{'ab' * 8}"]
     await policies.close()
     assert fetcher.fetched[-1] == "closed"
+
+
+async def test_policies__required_twice_at_once__are_fetched_one_after_the_other(tmp_path):
+    class Slow(Fetcher):
+        running = most = 0
+
+        async def fetch(self, **place):
+            self.running += 1
+            self.most = max(self.most, self.running)
+            await asyncio.sleep(0)
+            self.running -= 1
+            return await super().fetch(**place)
+
+    fetcher, contracts = Slow(), SimpleNamespace(policies=Outside().policies)
+    policies = network.Policies(contracts, fetcher, pool=1, root=tmp_path / "p", keep=2)
+    assert len(set(await asyncio.gather(*(policies.require(3) for _ in range(3))))) == 1
+    assert (len(fetcher.fetched), fetcher.most) == (3, 1)
 
 
 async def test_policies__unknown_to_the_chain__refused(tmp_path):

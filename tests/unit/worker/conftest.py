@@ -20,6 +20,7 @@ from tests.fakes.pool import make_address
 from tests.fakes.tools import DOMAIN, MANIFEST, grade_here, make_model_params
 from worker.app import Context
 from worker.outgoing import Outgoing
+from worker.pipeline import Pipeline
 
 LEDGER = Domain(chain_id=31337, contract=make_address("ledger"))
 
@@ -66,12 +67,13 @@ def start(engine: HuggingFaceEngine, coordinator: FakeCoordinator, tmp_path: Pat
             environment=DEMO,
         )
         values: dict[str, Any] = {
-            "config": SimpleNamespace(wait_seconds=0.1),
+            "config": SimpleNamespace(wait_seconds=0.1, heartbeat_seconds=0.05),
             "network": network,
             "contributor": make_address("contributor"),
             "engine": engine,
             "environment": registry.load(DEMO),
             "grade": grade_here,
+            "pipeline": Pipeline(together=1, ahead=1, lease_seconds=30.0),
             "outgoing": Outgoing(tmp_path / "outgoing"),
             "stop": asyncio.Event(),
             "clock": lambda: 1000.0,

@@ -1,20 +1,51 @@
-"""The worker's cycle against a coordinator in memory: once honest, and once for every way to be interrupted."""
+"""The worker's cycles against a coordinator in memory: once honest, and once for every way to be interrupted."""
 
-from collections.abc import Callable
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
 
 import pytest
 
-from covey.errors import ProtocolError, TransientError
+from covey.cheats import Wrapped
+from covey.engines.base import Engine
+from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.protocol import messages
 from covey.runtime import Outcome
 from tests.fakes.coordinator import FakeCoordinator
 from tests.fakes.pool import make_hash
 from tests.fakes.tools import MANIFEST, make_task
+from tests.fakes.turn import take_turn
 from worker import loop
-from worker.app import Context
+from worker.app import Context, run_stages
+from worker.pipeline import Pipeline
 
 pytestmark = pytest.mark.unit
 Start = Callable[..., Context]
+
+
+class Counting(Wrapped):
+    """Remembers the size of each batch; `on_batch` is called in the middle, then the next of `fails` is raised."""
+
+    def __init__(self, engine: Engine, *, fails: Sequence[Exception] = ()) -> None:
+        super().__init__(engine)
+        self.batches: list[int] = []
+        self.fails = list(fails)
+        self.on_batch: Callable[[], object] = lambda: None
+
+    def generate(self, requests, *, temperature, capture=None):
+        self.batches.append(len(requests))
+        self.on_batch()
+        if self.fails:
+            raise self.fails.pop(0)
+        return super().generate(requests, temperature=temperature, capture=capture)
+
+
+async def wait_until(is_done: Callable[[], bool]) -> None:
+    for _ in range(2000):
+        if is_done():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("the condition did not come")
 
 
 def fail_at(moment: str, error: Exception, *, times: int = 1) -> Callable[[str], None]:
@@ -28,21 +59,21 @@ def fail_at(moment: str, error: Exception, *, times: int = 1) -> Callable[[str],
     return fail
 
 
-async def test_cycle__no_task__is_idle(start: Start, coordinator: FakeCoordinator):
-    assert await loop.cycle(start()) is Outcome.IDLE
+async def test_turn__no_task__is_idle(start: Start, coordinator: FakeCoordinator):
+    assert await take_turn(start()) is Outcome.IDLE
     assert coordinator.sent == []
 
 
-async def test_cycle__stop_signal_while_it_waits__is_idle_at_once(start: Start):
+async def test_turn__stop_signal_while_it_waits__is_idle_at_once(start: Start):
     ctx = start()
     ctx.stop.set()
-    assert await loop.cycle(ctx) is Outcome.IDLE
+    assert await take_turn(ctx) is Outcome.IDLE
 
 
-async def test_cycle__task__is_rolled_out_signed_submitted_and_closed(start: Start, coordinator: FakeCoordinator):
+async def test_turn__task__is_rolled_out_signed_submitted_and_closed(start: Start, coordinator: FakeCoordinator):
     ctx = start()
     coordinator.orders.append(make_task())
-    assert await loop.cycle(ctx) is Outcome.DONE
+    assert await take_turn(ctx) is Outcome.DONE
     ((receipt, signature, file),) = coordinator.sent
     messages.require_signer(receipt, ctx.network.receipt_domain, signature, ctx.network.wallet.address)
     assert (receipt.task, receipt.lease, receipt.contributor) == (7, 9, ctx.contributor)
@@ -50,90 +81,90 @@ async def test_cycle__task__is_rolled_out_signed_submitted_and_closed(start: Sta
     assert list(ctx.outgoing.list()) == []
 
 
-async def test_cycle__crash_between_signing_and_sending__sends_the_same_bytes(
+async def test_turn__crash_between_signing_and_sending__sends_the_same_bytes(
     start: Start, coordinator: FakeCoordinator
 ):
     coordinator.orders.append(make_task())
     coordinator.fail = fail_at("before", TransientError("coordinator_unreachable", "gone"))
     with pytest.raises(TransientError):
-        await loop.cycle(start())
+        await take_turn(start())
     coordinator.block += 30  # a long night
     later = start(clock=lambda: 90_000.0)
-    assert await loop.cycle(later) is Outcome.IDLE
+    assert await take_turn(later) is Outcome.IDLE
     first, second = coordinator.sent
     assert first == second, "receipt, signature and file: unchanged, so it is no equivocation"
     assert list(later.outgoing.list()) == []
 
 
-async def test_cycle__answer_lost__is_asked_for_again_and_gets_the_old_promise(
+async def test_turn__answer_lost__is_asked_for_again_and_gets_the_old_promise(
     start: Start, coordinator: FakeCoordinator
 ):
     coordinator.orders.append(make_task())
     coordinator.fail = fail_at("after", TransientError("coordinator_unreachable", "gone"), times=3)
     for _ in range(3):
         with pytest.raises(TransientError):
-            await loop.cycle(start())
+            await take_turn(start())
     coordinator.block += 30
-    assert await loop.cycle(start()) is Outcome.IDLE
+    assert await take_turn(start()) is Outcome.IDLE
     assert len(set(coordinator.sent)) == 1
     assert len(coordinator.sent) == 4
     assert len(coordinator.answers) == 1
 
 
-async def test_cycle__lease_given_twice__signs_nothing_more(start: Start, coordinator: FakeCoordinator):
+async def test_turn__lease_given_twice__signs_nothing_more(start: Start, coordinator: FakeCoordinator):
     """A second receipt for a slot with another file would be equivocation, whoever's fault it was."""
     coordinator.orders.extend([make_task(), make_task()])
-    assert await loop.cycle(start()) is Outcome.DONE
-    assert await loop.cycle(start()) is Outcome.RETRY
+    assert await take_turn(start()) is Outcome.DONE
+    assert await take_turn(start()) is Outcome.RETRY
     assert len(coordinator.sent) == 1
 
 
-async def test_cycle__unsent_parcel__goes_before_a_new_task_is_claimed(start: Start, coordinator: FakeCoordinator):
+async def test_turn__unsent_parcel__goes_before_a_new_task_is_claimed(start: Start, coordinator: FakeCoordinator):
     coordinator.orders.extend([make_task(), make_task(task=8, lease=10)])
     coordinator.fail = fail_at("before", TransientError("coordinator_unreachable", "gone"))
     with pytest.raises(TransientError):
-        await loop.cycle(start())
-    assert await loop.cycle(start()) is Outcome.DONE
+        await take_turn(start())
+    assert await take_turn(start()) is Outcome.DONE
     assert [receipt.lease for receipt, _, _ in coordinator.sent] == [9, 9, 10]
 
 
-async def test_cycle__refused_for_good__is_dropped_and_work_goes_on(start: Start, coordinator: FakeCoordinator):
+async def test_turn__refused_for_good__is_dropped_and_work_goes_on(start: Start, coordinator: FakeCoordinator):
     ctx = start()
     coordinator.orders.extend([make_task(), make_task(task=8, lease=10)])
     coordinator.fail = fail_at("before", ProtocolError("lease_expired", "late", status=409))
-    assert await loop.cycle(ctx) is Outcome.DONE
+    assert await take_turn(ctx) is Outcome.DONE
     assert list(ctx.outgoing.list()) == []
-    assert await loop.cycle(ctx) is Outcome.DONE
+    assert await take_turn(ctx) is Outcome.DONE
     assert list(coordinator.answers) == [(8, 10)]
 
 
-async def test_cycle__countersignature_of_a_far_block__is_not_accepted(start: Start, coordinator: FakeCoordinator):
+async def test_turn__countersignature_of_a_far_block__is_not_accepted(start: Start, coordinator: FakeCoordinator):
     ctx = start()
     coordinator.orders.append(make_task())
     ctx.network.chain.block_number = lambda: 40
-    await loop.cycle(ctx)
+    await take_turn(ctx)
     assert list(ctx.outgoing._root.joinpath("sent").iterdir()) == [], "no promise that the chain would hold"
     assert list(ctx.outgoing.list()) == []
 
 
-async def test_cycle__own_node_a_block_behind__asks_again_and_loses_nothing(start: Start, coordinator: FakeCoordinator):
+async def test_turn__own_node_a_block_behind__asks_again_and_loses_nothing(start: Start, coordinator: FakeCoordinator):
     ctx = start()
     coordinator.orders.append(make_task())
     ctx.network.chain.block_number = lambda: 49
     with pytest.raises(TransientError) as caught:
-        await loop.cycle(ctx)
+        await take_turn(ctx)
     assert caught.value.code == "chain_behind"
     ctx.network.chain.block_number = lambda: 50
-    await loop.cycle(ctx)
+    await take_turn(ctx)
     assert len(list(ctx.outgoing._root.joinpath("sent").iterdir())) == 1
     assert coordinator.sent[0] == coordinator.sent[1]
 
 
-async def test_cycle__manifest_that_is_not_the_chains__generates_nothing(start: Start, coordinator: FakeCoordinator):
+async def test_turn__manifest_that_is_not_the_chains__generates_nothing(start: Start, coordinator: FakeCoordinator):
     ctx = start()
     coordinator.orders.append(make_task(manifest_hash=make_hash("forged")))
     with pytest.raises(ProtocolError) as caught:
-        await loop.cycle(ctx)
+        await take_turn(ctx)
     assert caught.value.code == "wrong_manifest"
     assert coordinator.sent == []
 
@@ -154,6 +185,158 @@ async def test_load_policy__another_version__is_fetched_and_loaded_once(start: S
     assert loaded == [1]
 
 
-async def test_send_heartbeat__while_it_works__offers_no_slot(start: Start, coordinator: FakeCoordinator):
-    assert await loop.send_heartbeat(start()) is Outcome.IDLE
-    assert coordinator.heartbeats == [{"free_slots": 0, "cached_version": 0}]
+# -- what happens beside each other
+
+
+async def test_claim__engine_busy__holds_one_lease_ahead_and_asks_for_no_third(
+    start: Start, coordinator: FakeCoordinator
+):
+    ctx = start()
+    coordinator.orders.extend([make_task(task=n, lease=n) for n in (1, 2, 3)])
+    outcomes = [await loop.claim(ctx) for _ in range(3)]
+    assert outcomes == [Outcome.DONE, Outcome.DONE, Outcome.IDLE]
+    assert [request["free_slots"] for request in coordinator.claims] == [1, 2]
+    assert [request["holding"] for request in coordinator.claims] == [[], [1]]
+
+
+async def test_work__two_tasks_together__are_one_batch_and_two_submissions(
+    start: Start, coordinator: FakeCoordinator, engine
+):
+    ctx = start(engine=(counting := Counting(engine)), pipeline=Pipeline(together=2, ahead=0, lease_seconds=30.0))
+    coordinator.orders.extend([make_task(task=n, lease=n) for n in (1, 2)])
+    assert [await loop.claim(ctx), await loop.claim(ctx)] == [Outcome.DONE] * 2
+    assert await loop.work(ctx) is Outcome.DONE
+    assert [await loop.hand_in(ctx), await loop.hand_in(ctx)] == [Outcome.DONE] * 2
+    apart = start(pipeline=Pipeline(together=1, ahead=0, lease_seconds=30.0))
+    wanted = [loop.roll_out(apart, [make_task(task=n, lease=n)])[0] for n in (1, 2)]
+    assert counting.batches == [2 * len(wanted[0].drafts)]
+    for (receipt, _, _), alone in zip(coordinator.sent, wanted, strict=True):
+        assert receipt.task == alone.order.task
+        assert receipt.units == sum(len(draft.completion.tokens) for draft in alone.drafts)
+
+
+async def test_work__engine_dies__the_same_lease_is_tried_again(start: Start, coordinator: FakeCoordinator, engine):
+    ctx = start(engine=Counting(engine, fails=[TransientError("engine_died", "killed")]))
+    coordinator.orders.append(make_task())
+    await loop.claim(ctx)
+    with pytest.raises(TransientError):
+        await loop.work(ctx)
+    assert coordinator.returned == []
+    assert await loop.work(ctx) is Outcome.DONE
+    assert await loop.hand_in(ctx) is Outcome.DONE
+    assert [receipt.lease for receipt, _, _ in coordinator.sent] == [9]
+
+
+async def test_work__engine_does_not_come_up__lease_runs_out_and_is_forgotten(
+    start: Start, coordinator: FakeCoordinator, engine
+):
+    now = [0.0]
+    pipeline = Pipeline(together=1, ahead=1, lease_seconds=30.0, clock=lambda: now[0])
+    ctx = start(engine=Counting(engine, fails=[TransientError("engine_died", "killed")]), pipeline=pipeline)
+    coordinator.orders.append(make_task())
+    await loop.claim(ctx)
+    with pytest.raises(TransientError):
+        await loop.work(ctx)
+    now[0] = 30.5
+    assert await loop.work(ctx) is Outcome.IDLE
+    assert (pipeline.leases, coordinator.sent) == ([], [])
+
+
+async def test_work__policy_that_the_engine_refuses__lease_goes_back(
+    start: Start, coordinator: FakeCoordinator, engine
+):
+    ctx = start(engine=Counting(engine, fails=[ProtocolError("policy_mismatch", "another architecture")]))
+    coordinator.orders.append(make_task())
+    await loop.claim(ctx)
+    with pytest.raises(ProtocolError):
+        await loop.work(ctx)
+    assert coordinator.returned == [(7, 9)]
+    assert ctx.pipeline.leases == []
+
+
+async def test_run_stages__engine_without_memory__returns_all_leases_and_says_why(
+    start: Start, coordinator: FakeCoordinator, engine
+):
+    lost = OperatorError("engine_out_of_memory", "no memory", fix="Lower batch.")
+    ctx = start(engine=Counting(engine, fails=[lost] * 2))
+    coordinator.orders.extend([make_task(task=n, lease=n) for n in (1, 2)])
+    for _ in range(2):
+        assert await loop.claim(ctx) is Outcome.DONE
+    with pytest.raises(OperatorError) as caught:
+        await asyncio.wait_for(run_stages(ctx), 20)
+    assert caught.value.code == "engine_out_of_memory"
+    assert sorted(coordinator.returned) == [(1, 1), (2, 2)]
+    assert coordinator.sent == []
+
+
+async def test_run_stages__stop_signal_with_work_in_hand__hands_all_of_it_in(
+    start: Start, coordinator: FakeCoordinator, engine
+):
+    ctx = start(engine=(counting := Counting(engine)))
+    counting.on_batch = ctx.stop.set  # while the first is generated, the second waits
+    coordinator.orders.extend([make_task(task=n, lease=n) for n in (1, 2)])
+    for _ in range(2):
+        assert await loop.claim(ctx) is Outcome.DONE
+    await asyncio.wait_for(run_stages(ctx), 20)
+    assert sorted(receipt.task for receipt, _, _ in coordinator.sent) == [1, 2]
+    assert list(ctx.outgoing.list()) == []
+
+
+async def test_run_stages__stop_while_the_coordinator_is_away__ends_and_keeps_the_receipt(
+    start: Start, coordinator: FakeCoordinator
+):
+    ctx = start()
+    coordinator.fail = fail_at("before", TransientError("coordinator_unreachable", "gone"), times=100)
+    coordinator.orders.append(make_task())
+    assert await loop.claim(ctx) is Outcome.DONE
+    ctx.stop.set()
+    await asyncio.wait_for(run_stages(ctx), 20)
+    assert [parcel.receipt.lease for parcel in ctx.outgoing.list()] == [9]
+
+
+async def test_run_stages__engine_busy__the_last_work_is_handed_in_meanwhile(
+    start: Start, coordinator: FakeCoordinator, engine
+):
+    """The second batch ends only when the first submission has come: in turns this would wait for ever."""
+    sent = threading.Event()
+    ctx = start(engine=(counting := Counting(engine)))
+    counting.on_batch = lambda: len(counting.batches) < 2 or sent.wait(15) or pytest.fail("nothing was handed in")
+    coordinator.fail = lambda moment: sent.set()
+    coordinator.orders.extend([make_task(task=n, lease=n) for n in (1, 2)])
+    stages = asyncio.create_task(run_stages(ctx))
+    await wait_until(lambda: len(coordinator.answers) == 2)
+    ctx.stop.set()
+    await asyncio.wait_for(stages, 20)
+    assert len(counting.batches) == 2
+
+
+async def test_send_heartbeat__leases_in_hand__counts_them_and_room_for_one_more(
+    start: Start, coordinator: FakeCoordinator
+):
+    ctx = start()
+    coordinator.orders.extend([make_task(task=n, lease=n) for n in (1, 2)])
+    await loop.send_heartbeat(ctx)
+    for _ in range(2):
+        assert await loop.claim(ctx) is Outcome.DONE
+        await loop.send_heartbeat(ctx)
+    assert coordinator.heartbeats == [{"free_slots": slots, "cached_version": 0} for slots in (1, 2, 2)]
+
+
+async def test_claim__engine_without_a_policy__loads_the_newest_before_a_lease_is_asked_for(
+    start: Start, coordinator: FakeCoordinator
+):
+    """Or the start of an engine would run on the first lease's clock."""
+    loaded: list[tuple[int, int]] = []
+
+    class Starting:
+        policy_version = None
+
+        def load_policy(self, folder, version: int) -> None:
+            loaded.append((version, len(coordinator.claims)))
+
+    ctx = start(engine=Starting())
+    assert await loop.claim(ctx) is Outcome.IDLE
+    assert loaded == [(0, 0)]
+    ctx.pipeline.hold(make_task())  # and now the engine belongs to the other cycle
+    assert await loop.claim(ctx) is Outcome.IDLE
+    assert loaded == [(0, 0)]
