@@ -22,7 +22,6 @@ from covey.engines.vllm.engine import VllmEngine
 from covey.engines.vllm.options import VllmOptions
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.model.files import WEIGHTS_FILE
-from covey.model.tiny import tiny_folder
 from covey.protocol.thresholds import Thresholds
 from covey.toploc.proofs import TOP_K, WINDOW, build_many, compare_many
 from covey.toploc.thresholds import is_within
@@ -275,14 +274,18 @@ def test_process__its_parent_is_gone__ends() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "code", "message"),
-    [(64 << 10, "model_too_large", "cache_bytes"), (64 << 20, "engine_start", "head_dim=24")],
+    ("heads", "size", "code", "message"),
+    [(3, 64 << 10, "model_too_large", "cache_bytes"), (4, 64 << 20, "engine_start", "head_dim=24")],
 )
-def test_load_policy__first_one_that_cannot_run_here__says_what_to_change(size: int, code: str, message: str) -> None:
+def test_load_policy__first_one_that_cannot_run_here__says_what_to_change(
+    tmp_path: Path, heads: int, size: int, code: str, message: str
+) -> None:
     """A cache that does not hold one sequence; then a model whose heads are of a width that CPU kernels lack."""
+    shape = {"hidden_size": 96, "num_attention_heads": heads, "num_key_value_heads": heads}
+    folder = make_policy(tmp_path / "policy", "qwen", 5, **shape)
     with (
         VllmEngine(dtype="float32", options=VllmOptions(cache_bytes=size)) as engine,
         pytest.raises(OperatorError, match=message) as caught,
     ):
-        engine.load_policy(tiny_folder(), 0)
+        engine.load_policy(folder, 0)
     assert (caught.value.code, engine.policy_version, engine.process_id) == (code, None, None)

@@ -173,3 +173,37 @@ def test_door__is_light() -> None:
     code = "import sys, covey.engines.vllm.engine; print({'torch', 'transformers', 'vllm', 'numba'} & set(sys.modules))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert found.stdout.strip() == "set()"
+
+
+OUT_OF_MEMORY = """
+import types
+serving = types.ModuleType("covey.engines.vllm.serving")
+
+class Serving:
+    def describe(self):
+        return Frame("started")
+
+    def answer(self, question):
+        import torch
+        torch.empty(1 << 50)  # what the allocator says of a petabyte
+
+serving.Serving, serving.start = Serving, lambda question: Serving()
+sys.modules["covey.engines.vllm.serving"] = serving
+from covey.engines.vllm.child import serve
+send(connection, Frame("ready"))
+serve(connection.detach())
+"""
+
+
+def test_child__memory_runs_out_in_a_call__names_it_before_it_ends(tmp_path: Path) -> None:
+    """The child's own loop and torch's own error, around an engine that asks for too much."""
+    process = start(tmp_path, OUT_OF_MEMORY)
+    assert process.ask(Frame("hello"), 60).kind == "ready"
+    assert process.ask(Frame("start"), 60).kind == "started"
+    with pytest.raises(OperatorError) as caught:
+        process.ask(Frame("generate"), 60)
+    assert caught.value.code == "engine_out_of_memory"
+    assert "Lower batch" in str(caught.value)
+    with pytest.raises(TransientError, match="exit code 1"):  # half a batch is inside, so it ended
+        process.ask(Frame("generate"), 60)
+    process.close()
