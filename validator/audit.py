@@ -209,9 +209,9 @@ def judge(config: AuditConfig, bundle: Bundle, params: PoolParams, *, file: byte
         threads=config.threads,
         vllm=config.vllm.fit(params.model.longest),
     )
-    engine.load_policy(policy, bundle.receipt.policy_version)
     decoder, grader = build_sandboxes(config)
-    with closing(decoder), closing(grader):
+    with closing(engine), closing(decoder), closing(grader):
+        engine.load_policy(policy, bundle.receipt.policy_version)
         tools = Tools(
             params=params,
             domain=Domain(chain_id=bundle.chain_id, contract=bundle.court),

@@ -1,6 +1,7 @@
 """`covey validator calibrate`: thresholds for a pool file, before the pool is created."""
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -50,37 +51,50 @@ def validator_calibrate(
     from rich.progress import Progress
 
     from covey.engines.build import build_engine, describe_build, describe_hardware
+    from covey.engines.vllm.options import VllmOptions
     from covey.environments import registry
     from covey.environments.base import EnvironmentSpec
     from validator.calibration import calibrate
 
     document = _read(pool_file)
-
-    def build(name: str, batch: int) -> "Engine":
-        return build_engine(name, dtype=dtype, batch=batch, device=device, threads=threads)
-
-    worker, validator = build(worker_engine, worker_batch), build(validator_engine, validator_batch)
+    builds = [describe_build(name) for name in (worker_engine, validator_engine)]
     holds_for = {
         "mode": mode,
         "worker_engine": worker_engine,
         "validator_engine": validator_engine,
         "hardware": describe_hardware(device),
-        "build": describe_build(worker_engine) if mode == "exact" else "any",
+        "build": builds[0] if mode == "exact" else "any",
     }
     params = _build_params(pool_file, document, dtype, holds_for)
     environment = registry.load(EnvironmentSpec(kind=params.environment.kind, options=params.environment.options))
+    names = [worker_engine, validator_engine, *([] if previous is None else [worker_engine])]
+    whole = VllmOptions().fit(params.model.longest)
+    vllm = whole.model_copy(update={"memory_share": whole.memory_share / max(1, names.count("vllm"))})
     console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=as_json or not console.is_terminal) as progress:
+    with ExitStack() as stack:
+        folders = Path(stack.enter_context(TemporaryDirectory(prefix="covey-calibrate-")))
+
+        def load(name: str, batch: int, folder: Path) -> "Engine":
+            engine = build_engine(name, dtype=dtype, batch=batch, device=device, threads=threads, vllm=vllm)
+            stack.callback(engine.close)
+            engine.load_policy(folder, 0)
+            return engine
+
+        policy = _save(model, folders / "policy")
+        earlier = None if previous is None else _save(previous, folders / "previous")
+        worker, validator = load(worker_engine, worker_batch, policy), load(validator_engine, validator_batch, policy)
+        progress = Progress(console=console, transient=True, disable=as_json or not console.is_terminal)
+        stack.enter_context(progress)
         bar = progress.add_task("honest submissions", total=submissions + submissions // 2)
         result = calibrate(
             params,
             environment,
-            _load(worker, model),
-            _load(validator, model),
+            worker,
+            validator,
             submissions=submissions,
             false_reject_rate=false_reject_rate,
             seed=seed,
-            previous=None if previous is None else _load(build(worker_engine, worker_batch), previous),
+            previous=None if earlier is None else load(worker_engine, worker_batch, earlier),
             on_progress=lambda done: progress.update(bar, completed=done),
         )
     chosen = result.verification.model_dump(mode="json", include={*holds_for, "thresholds"}, exclude_none=True)
@@ -96,14 +110,12 @@ def validator_calibrate(
     typer.echo(f"written to {pool_file}" if write else _to_toml(dtype, chosen))
 
 
-def _load(engine: "Engine", source: str) -> "Engine":
-    """The engine with a model as the trainer would publish it: bfloat16 weights, whatever its own file holds."""
+def _save(source: str, folder: Path) -> Path:
+    """A model as the trainer would publish it: bfloat16 weights, whatever its own file holds."""
     from covey.model.files import load_model, load_tokenizer, save_policy
 
-    with TemporaryDirectory(prefix="covey-calibrate-") as folder:
-        save_policy(load_model(source, "float32"), load_tokenizer(source), Path(folder), "bfloat16")
-        engine.load_policy(Path(folder), 0)
-    return engine
+    save_policy(load_model(source, "float32"), load_tokenizer(source), folder, "bfloat16")
+    return folder
 
 
 def _read(file: Path) -> "TOMLDocument":

@@ -3,14 +3,18 @@
 import asyncio
 import dataclasses
 import math
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from covey.cheats import Wrapped
 from covey.cli.audit import describe, find_worst, show
+from covey.engines.hf import HuggingFaceEngine
 from covey.errors import CoveyError
+from covey.model.tiny import tiny_folder
 from covey.protocol import wire
 from covey.protocol.evidence import Bundle
 from covey.protocol.ids import PoolId
@@ -72,6 +76,33 @@ def test_build_bundle__text_of_a_stranger__is_cut_and_made_utf8(worker: Worker, 
     judgement = Judgement.reject(Reason.SCHEMA, what="\udc80" + "x" * 10_000)
     bundle = build_bundle(judgement, make_order(honest, worker), VENUE)
     assert bundle.details["what"] == "?" + "x" * 199
+
+
+class Closable(Wrapped):
+    """Counts how often it is closed."""
+
+    closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
+        super().close()
+
+
+@pytest.mark.parametrize("is_policy", [True, False])
+def test_judge__again_or_without_a_policy__closes_its_engine(
+    worker: Worker, honest: Work, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_policy: bool
+):
+    engine = Closable(HuggingFaceEngine())
+    monkeypatch.setattr(audit, "build_engine", lambda *_, **__: engine)
+    config = AuditConfig.load(None, {"deployment": tmp_path / "d.json", "storage": f"file://{tmp_path}"}, {})
+    bundle = build_bundle(Judgement.accept(honest.receipt.units), make_order(honest, worker), VENUE)
+    judge = partial(audit.judge, config, bundle, worker.params, file=honest.file)
+    if is_policy:
+        assert judge(policy=tiny_folder()).agrees
+    else:
+        with pytest.raises(CoveyError):
+            judge(policy=tmp_path)
+    assert engine.closed == 1
 
 
 def test_build_rows__judged__are_the_worst_of_each_rollout(worker: Worker, honest: Work, tools: Tools):

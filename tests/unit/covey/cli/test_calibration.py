@@ -1,5 +1,6 @@
 """`covey validator calibrate` on a pool's file: what it prints and writes; an error leaves the file alone."""
 
+import functools
 import json
 import shutil
 import sys
@@ -15,6 +16,10 @@ import tomlkit
 
 from covey import cli
 from covey.cli.account import read_pool_file
+from covey.engines import build
+from covey.engines.base import Engine
+from covey.engines.hf import HuggingFaceEngine
+from covey.engines.vllm.options import VllmOptions
 from covey.model.files import save_policy
 from covey.model.tiny import build_model, build_tokenizer, tiny_folder
 from covey.protocol.params import PoolParams
@@ -59,10 +64,12 @@ def calibrate(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 
 
 @pytest.fixture
-def bf16(monkeypatch: pytest.MonkeyPatch, calibrate: Calibrate) -> Calibrate:
-    """With more slack, so that four submissions are enough for bfloat16 on any machine."""
+def bf16(monkeypatch: pytest.MonkeyPatch, calibrate: Calibrate, tmp_path: Path) -> Calibrate:
+    """With more slack, so that four submissions are enough for bfloat16 on any machine, and a model of random weights:
+    the windows of the shipped one are so alike that in bfloat16 the proof of one passes for another."""
     monkeypatch.setattr(calibration, "SINGLE_SLACK", 8.0)
-    return calibrate
+    save_policy(build_model(9), build_tokenizer(), tmp_path / "random", "bfloat16")
+    return functools.partial(calibrate, model=tmp_path / "random")
 
 
 def merge(file: Path, printed: str) -> dict[str, Any]:
@@ -173,6 +180,34 @@ def test_calibrate__exact__writes_the_build_and_calibrated_again_takes_it_out(
         rules = read_pool_file(pool, TOKEN)[2].verification
         assert (rules.mode, rules.hardware, rules.build) == (mode, "cpu", expected)
         assert rules == seen[-1]
+
+
+def test_calibrate__two_vllms_and_an_earlier_policy__share_a_device_and_are_closed(
+    calibrate: Calibrate, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    asked, closed = [], []
+
+    class Closable(HuggingFaceEngine):
+        def close(self) -> None:
+            closed.append(self)
+
+    def build_engine(name: str, *, vllm: VllmOptions, dtype: str, **rest: object) -> Engine:
+        asked.append((name, vllm.max_length, vllm.memory_share))
+        return Closable(dtype=dtype)
+
+    monkeypatch.setattr(build, "build_engine", build_engine)
+    monkeypatch.setattr(build, "describe_build", lambda name: f"build of {name}")
+    save_policy(build_model(9), build_tokenizer(), tmp_path / "earlier", "bfloat16")
+    options = ("--worker-engine", "vllm", "--validator-engine", "vllm", "--previous", str(tmp_path / "earlier"))
+    assert calibrate(pool, "--dtype", "float32", *options).code == 0
+    assert asked == [("vllm", 64 + 8, pytest.approx(0.3))] * 3
+    assert len({id(each) for each in closed}) == len(closed) == 3
+    # One that fails closes what is open.
+    asked.clear()
+    closed.clear()
+    failed = calibrate(pool, "--dtype", "float32", *options[:4], "--mode", "exact")
+    assert (failed.err.split(":")[1], len(closed)) == (" exact_impossible", 2)
+    assert asked == [("vllm", 64 + 8, 0.45)] * 2
 
 
 @pytest.mark.parametrize(
