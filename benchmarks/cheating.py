@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
 import torch
 
-from benchmarks.policies import build_policies, get_paragraphs
+from benchmarks.policies import get_paragraphs
 from covey.engines import hf
-from covey.engines.base import Completion, ReplayRequest, Request
-from covey.engines.hf import HuggingFaceEngine
+from covey.engines.base import Completion, Engine, ReplayRequest, Request
 from covey.model.tiny import BOS, build_tokenizer
 from covey.protocol.params import EnvironmentParams, ModelParams, PoolParams, VerificationParams
 from covey.protocol.rollout import Rollout
@@ -33,32 +33,22 @@ WORKER_BATCH, VALIDATOR_BATCH = 128, 48
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """One architecture in one number format: engines by policy name, and where prompts come from."""
+    """One architecture in one number format: a worker's engine by policy name, and where prompts come from."""
 
     folder: Path
-    dtype: str
+    """Of the policies."""
     params: PoolParams
-
-    @classmethod
-    def build(cls, architecture: str, dtype: str) -> "World":
-        pair = {"worker_engine": "hf", "validator_engine": "hf", "hardware": "cpu"} if dtype == "bfloat16" else {}
-        params = PoolParams(
-            name="benchmark",
-            environment=EnvironmentParams(kind="text"),
-            model=ModelParams(compute_dtype=dtype, max_completion_tokens=MAX_TOKENS),
-            verification=VerificationParams(**pair),
-            group_size=GROUP_SIZE,
-            groups_per_task=GROUPS,
-        )
-        return cls(folder=build_policies(architecture), dtype=dtype, params=params)
+    build_worker: Callable[[], Engine]
+    """The engine that the next policy is loaded into; a new one, or the last one."""
 
     @property
     def capture(self) -> Capture:
         """What a worker's engine keeps of the states."""
         return build_capture(self.params.verification)
 
-    def load(self, policy: str, batch: int = WORKER_BATCH) -> HuggingFaceEngine:
-        engine = HuggingFaceEngine(dtype=self.dtype, max_batch=batch)
+    def load(self, policy: str) -> Engine:
+        """A worker's engine with this policy."""
+        engine = self.build_worker()
         engine.load_policy(self.folder / policy, 0)
         return engine
 
@@ -94,6 +84,18 @@ class World:
             build_rollouts(requests[start : start + SUBMISSION], completions[start : start + SUBMISSION], self.params)
             for start in range(0, len(requests), SUBMISSION)
         ]
+
+
+def build_params(dtype: str, **verification: Any) -> PoolParams:
+    """Of a pool with submissions of `SUBMISSION` completions; `verification`: mode, engines, hardware, build."""
+    return PoolParams(
+        name="benchmark",
+        environment=EnvironmentParams(kind="text"),
+        model=ModelParams(compute_dtype=dtype, max_completion_tokens=MAX_TOKENS),
+        verification=VerificationParams(**verification),
+        group_size=GROUP_SIZE,
+        groups_per_task=GROUPS,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,147 @@
+"""vLLM's work judged by vLLM in the exact mode, and by Hugging Face: `make bench NAME=exact`.
+
+Each architecture runs in a process of its own, with a vLLM for the worker and one for the validator below it.
+ARGS="--scale 0.1" takes a tenth of every n.  Exit 1 if a rate with a bar is below it or honest work was rejected.
+"""
+
+import random
+import sys
+from dataclasses import replace
+
+from benchmarks.cheating import (
+    SUBMISSION,
+    VALIDATOR_BATCH,
+    WINDOW_CHEATS,
+    WITHOUT_A_BAR,
+    WORKER_BATCH,
+    Job,
+    World,
+    build_params,
+)
+from benchmarks.lab import SHORT, Bars, Counts, Lab, build_parser, conclude, run_all, run_one, scale_count
+from benchmarks.policies import build_policies
+from covey.engines.base import Completion, Engine, Request
+from covey.engines.build import describe_build
+from covey.engines.hf import HuggingFaceEngine
+from covey.engines.vllm.engine import VllmEngine
+from covey.engines.vllm.options import VllmOptions
+from covey.protocol.params import PoolParams
+
+NAME = "exact"
+SUBMISSIONS = 300
+"""Honest ones of each architecture and number format: over 15,000 windows."""
+CHEATED = 50
+"""Submissions of each architecture and cheat: over 1,500 windows of 32 tokens, 3,000 in all."""
+CALIBRATION = 40
+EXACT_CHEATS = {
+    name: WINDOW_CHEATS[name] for name in ("other_model", "int8", "perturbed_1pct", "stale_lr1e-5", "stale_lr1e-6")
+}
+"""In bfloat16, by the window."""
+OBSERVED_CHEATS = {
+    name: WINDOW_CHEATS[name] for name in ("other_seed", "int4", "stale_lr1e-3", "swapped_token", "prompt_changed")
+} | {"int8_writes_true_proves": WITHOUT_A_BAR["int8_writes_true_proves"]}
+"""The same, without a bar."""
+RARE_CHEATS = {
+    name: WITHOUT_A_BAR[name] for name in ("int8_writes_true_proves", "false_eos_once", "false_eos_best_place")
+}
+"""Differ from honest work in a token here and there: by the submission, without a bar."""
+MIXED_CHEATS = EXACT_CHEATS | {name: WINDOW_CHEATS[name] for name in ("other_seed", "swapped_token", "prompt_changed")}
+"""In float32, by the window."""
+BARS = Bars(
+    rates={
+        "detection.exact.window.": (0.999, 3000),
+        "detection.mixed.fp32.window.": (0.999, 3000),
+        "token_match.fp32": (1.0, 300_000),
+        "token_match.bf16": (0.995, 300_000),
+    },
+    sizes={"exact_honest_windows": 30_000, "exact.fp32.honest_windows": 30_000, "mixed.fp32.honest_windows": 30_000},
+)
+
+
+def build_exact_params(dtype: str) -> PoolParams:
+    """Of a pool whose two sides are this machine's vLLM."""
+    pair = {"worker_engine": "vllm", "validator_engine": "vllm", "hardware": "cpu", "build": describe_build("vllm")}
+    return build_params(dtype, mode="exact", **pair)
+
+
+def open_vllm(dtype: str, batch: int, params: PoolParams) -> VllmEngine:
+    """An engine without a policy; the caller closes it."""
+    return VllmEngine(dtype=dtype, max_batch=batch, options=VllmOptions().fit(params.model.longest))
+
+
+def run(architecture: str, dtype: str, scale: float) -> Counts:
+    """Honest work and every cheat of one architecture in one number format, under both validators."""
+    params, folder = build_exact_params(dtype), build_policies(architecture)
+    with open_vllm(dtype, WORKER_BATCH, params) as worker, open_vllm(dtype, VALIDATOR_BATCH, params) as validator:
+        world = World(folder=folder, params=params, build_worker=lambda: worker)
+        name = f"{architecture} {SHORT[dtype]}"
+        exact = build_lab(f"{name} exact", world, validator, params)
+        pair = {"worker_engine": "vllm", "validator_engine": "hf", "hardware": "cpu"}
+        other = HuggingFaceEngine(dtype=dtype, max_batch=VALIDATOR_BATCH)
+        mixed = build_lab(f"{name} mixed", world, other, build_params(dtype, **pair))
+        if dtype == "float32":
+            run_float32(exact, mixed, scale)
+        else:
+            run_bfloat16(exact, mixed, scale)
+    return exact.counts | mixed.counts
+
+
+def build_lab(name: str, world: World, validator: Engine, params: PoolParams) -> Lab:
+    """A validator that holds the true policy."""
+    validator.load_policy(world.folder / "true", 0)
+    return Lab(name, world, validator, params.verification)
+
+
+def run_float32(exact: Lab, mixed: Lab, scale: float) -> None:
+    """Both validators on honest work; Hugging Face, under the default thresholds, on every window of the cheats."""
+    requests, honest = work(exact.world, scale)
+    exact.honest(requests, honest, prefix="exact.fp32.")
+    mixed.honest(requests, honest, prefix="mixed.fp32.", match="token_match.fp32")
+    job = build_job(exact.world, requests, honest, scale)
+    for name, cheat in MIXED_CHEATS.items():
+        claim, short = f"detection.mixed.fp32.window.{name}", f"observed.mixed.fp32.short_window.{name}"
+        mixed.windows(claim, job.requests, cheat(job), short=short)
+
+
+def run_bfloat16(exact: Lab, mixed: Lab, scale: float) -> None:
+    """vLLM on every window of honest work and cheats, Hugging Face calibrated and by the submission."""
+    world = exact.world
+    others = world.draw_requests(CALIBRATION, seed=99)
+    mixed.calibrate(others, world.generate("true", others))
+    requests, honest = work(world, scale)
+    exact.honest(requests, honest, prefix="exact_")
+    mixed.honest(requests, honest, prefix="mixed.bf16.", match="token_match.bf16")
+    job = build_job(world, requests, honest, scale)
+    job = replace(job, states=world.read_states(job.requests))
+    for name, cheat in (EXACT_CHEATS | OBSERVED_CHEATS | RARE_CHEATS).items():
+        made = cheat(job)
+        if name in EXACT_CHEATS or name in OBSERVED_CHEATS:
+            claim = f"{'detection' if name in EXACT_CHEATS else 'observed'}.exact.window.{name}"
+            exact.windows(claim, job.requests, made, short=f"observed.exact.short_window.{name}")
+        if name in RARE_CHEATS:
+            exact.submissions(f"observed.exact.submission.{name}", job.requests, made)
+        mixed.submissions(f"observed.mixed.bf16.submission.{name}", job.requests, made)
+
+
+def work(world: World, scale: float) -> tuple[list[Request], list[Completion]]:
+    """Orders, and what an honest worker makes of them."""
+    requests = world.draw_requests(scale_count(SUBMISSIONS, scale), seed=1)
+    return requests, world.generate("true", requests)
+
+
+def build_job(world: World, requests: list[Request], honest: list[Completion], scale: float) -> Job:
+    """The first of the orders, for cheats; without the states of honest work, which only cut work needs."""
+    few = scale_count(CHEATED, scale) * SUBMISSION
+    return Job(world=world, requests=requests[:few], honest=honest[:few], states=[], rng=random.Random(3))
+
+
+def main() -> int:
+    options = build_parser(__doc__).parse_args()
+    if options.one:
+        run_one(NAME, options, run)
+        return 0
+    return conclude(NAME, options.scale, BARS) if run_all(NAME, options) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

