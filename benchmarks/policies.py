@@ -34,10 +34,12 @@ STEPS, BATCH, LENGTH, LEARNING_RATE = 120, 16, 192, 3e-3
 STALE = (1e-3, 1e-5, 1e-6)
 
 
-def build_model(architecture: str, seed: int, *, hidden: int = 128, layers: int = 4) -> PreTrainedModel:
+def build_model(
+    architecture: str, seed: int, *, hidden: int = 128, layers: int = 4, vocabulary: int = 259
+) -> PreTrainedModel:
     """Fresh float32 weights; Qwen2 ties embedding and head, Llama does not."""
     shared = {
-        "vocab_size": 259,
+        "vocab_size": vocabulary,
         "hidden_size": hidden,
         "intermediate_size": 4 * hidden,
         "num_hidden_layers": layers,
@@ -145,6 +147,21 @@ def build_large() -> Path:
     if not folder.exists():
         made = folder.with_suffix(".part")
         save_policy(build_model("qwen2", 5, hidden=512, layers=6), build_tokenizer(), made, "bfloat16")
+        made.rename(folder)
+    return folder
+
+
+def build_wide(vocabulary: int) -> Path:
+    """Folder of a Llama of random weights with so many tokens: for times.
+
+    Those of a sampler depend on how certain the tokens are.  Final states have a variance of 1, so this head gives
+    logits a deviation of 4, and about as few likely tokens as in language.
+    """
+    folder = ROOT / f"wide-{vocabulary}-{RECIPE}"
+    if not folder.exists():
+        made, model = folder.with_suffix(".part"), build_model("llama", 6, hidden=256, layers=2, vocabulary=vocabulary)
+        torch.nn.init.normal_(model.lm_head.weight, std=4 / 256**0.5)
+        save_policy(model, build_tokenizer(), made, "bfloat16")
         made.rename(folder)
     return folder
 

@@ -4,7 +4,6 @@ After that process died, the call that noticed says so and the next one starts i
 """
 
 import importlib.util
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from covey.engines.base import Completion, Replay, ReplayRequest, Request
 from covey.engines.vllm.frames import Arrays, Frame, Value
 from covey.engines.vllm.options import VllmOptions
-from covey.engines.vllm.process import Process
+from covey.engines.vllm.process import Process, build_environment
 from covey.errors import CoveyError, OperatorError, ProtocolError
 from covey.model.text import Tokenizer
 from covey.toploc.proofs import compute_k
@@ -28,15 +27,6 @@ _STARTED_WITH = (
     "max_length", "cache_bytes", "memory_share", "tensor_parallel",
     "batch_tokens", "prefix_caching", "block_size", "eager",
 )  # fmt: skip
-_ENVIRONMENT = {
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_LOGGING_LEVEL": "WARNING",
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the scheduler is in the child, which is the only process where it can
-    "VLLM_USE_V2_MODEL_RUNNER": "0",  # the second one knows no logits processors
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # several engines on one machine would share the first cores
-    "VLLM_HOST_IP": "127.0.0.1",
-}
 
 
 class VllmEngine:
@@ -208,7 +198,8 @@ class VllmEngine:
 
     def _launch(self) -> Process:
         self.close()
-        return Process(str(self._options.interpreter or sys.executable), self._build_environment())
+        environment = build_environment(self._threads, eager=self._options.eager, device=self._device)
+        return Process(str(self._options.interpreter or sys.executable), environment)
 
     def _start(self, folder: Path, process: Process) -> None:
         from covey.model.files import load_tokenizer
@@ -242,12 +233,6 @@ class VllmEngine:
         answer = self._process.ask(frame, self._options.call_seconds)
         self.preemptions += int(answer.arrays["preempted"][0]) if "preempted" in answer.arrays else 0
         return answer
-
-    def _build_environment(self) -> dict[str, str]:
-        """Of this process, without what is Covey's: a setting may be a secret."""
-        own = {name: value for name, value in os.environ.items() if not name.startswith("COVEY_")}
-        eager = {"TORCH_COMPILE_DISABLE": "1"} if self._options.eager else {}
-        return {**own, **_ENVIRONMENT, **eager, "OMP_NUM_THREADS": str(self._threads)}
 
     def _require_policy(self) -> None:
         if self._version is None:

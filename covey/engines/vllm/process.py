@@ -21,6 +21,25 @@ TAIL = 12
 _WIDTH = 400
 _LAST_WORDS = 5.0
 """Seconds for a process that broke off to end by itself."""
+_ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the scheduler is in the child, which is the only process where it can
+    "VLLM_USE_V2_MODEL_RUNNER": "0",  # the second one knows no logits processors
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # several engines on one machine would share the first cores
+    "VLLM_HOST_IP": "127.0.0.1",
+}
+_CPU = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
+"""Of glibc: freed memory is kept.  Logits are tens of MiB in each step, and pages that are new cost more than they."""
+
+
+def build_environment(threads: int, *, eager: bool, device: str) -> dict[str, str]:
+    """Of this process, without what is Covey's, as a setting may be a secret, and what vLLM shall know."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("COVEY_")}
+    compiler = {"TORCH_COMPILE_DISABLE": "1"} if eager else {}
+    memory = _CPU if device == "cpu" else {}
+    return {**own, **_ENVIRONMENT, **memory, **compiler, "OMP_NUM_THREADS": str(threads)}
 
 
 class Process:

@@ -145,9 +145,19 @@ def start(question: Frame) -> Serving:
             f"this build of vLLM runs on {current_platform.device_type}, not on {values['device']}",
             fix=f"Set device to {current_platform.device_type}; CUDA_VISIBLE_DEVICES chooses among several",
         )
+    try:
+        serving = Serving(LLMEngine.from_engine_args(build_arguments(values)))
+        serving.try_out()
+        return serving
+    except (ValueError, RuntimeError, NotImplementedError, torch.OutOfMemoryError) as error:
+        raise _explain(error) from error
+
+
+def build_arguments(values: Mapping[str, Any]) -> EngineArgs:
+    """What vLLM is started with, from the values of the question "start"."""
     on_cpu = current_platform.is_cpu()
     cache = values["cache_bytes"] or (GIB if on_cpu else None)
-    arguments = EngineArgs(
+    return EngineArgs(
         model=str(values["folder"]),
         dtype=values["dtype"],
         max_model_len=values["max_length"],
@@ -169,12 +179,6 @@ def start(question: Frame) -> Serving:
         seed=0,
         disable_log_stats=True,
     )
-    try:
-        serving = Serving(LLMEngine.from_engine_args(arguments))
-        serving.try_out()
-        return serving
-    except (ValueError, RuntimeError, NotImplementedError, torch.OutOfMemoryError) as error:
-        raise _explain(error) from error
 
 
 def _explain(error: Exception) -> OperatorError | ProtocolError:

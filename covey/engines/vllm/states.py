@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from covey.toploc.tensors import find_tops
 from covey.toploc.tops import Capture, Top
@@ -18,46 +20,47 @@ class States:
         """bfloat16[places, window, hidden], where the states are."""
         self._free: list[int] = []
         self._places: dict[int, int] = {}
-        self._rows: dict[int, int] = {}
-        """Of each request's unfinished window, below `Capture.window`."""
+        self._rows: NDArray[np.int64] = np.zeros(0, np.int64)
+        """Of the unfinished window in each place, below `Capture.window`."""
         self._tops: dict[int, list[Top]] = {}
+        self._batch: list[int] = []
+        self._at: NDArray[np.int64] = np.zeros(0, np.int64)
+        """Places of the keys of the last `add_each`, which are mostly those of the next one."""
 
     def add_each(self, keys: Sequence[int], states: torch.Tensor) -> None:
         """The next state of each of `keys`, [n, hidden]."""
-        window, counts = self._capture.window, self._rows
-        places = [self._get_place(key, states) for key in keys]
-        rows = [counts[key] for key in keys]
+        if keys != self._batch:
+            self._batch, self._at = list(keys), np.array([self._get_place(key, states) for key in keys])
+        at, window, device = self._at, self._capture.window, states.device
         assert self._held is not None
-        index = torch.tensor([places, rows], device=states.device)
-        self._held[index[0], index[1]] = states.to(torch.bfloat16)
-        full = []
-        for key in keys:
-            counts[key] += 1
-            if counts[key] == window:
-                full.append(key)
-        if full:
-            at = torch.tensor([self._places[key] for key in full], device=states.device)
-            self._close(full, self._held[at].flatten(0, 1), [window] * len(full))
+        rows = torch.from_numpy(at * self._room + self._rows[at]).to(device)
+        self._held.flatten(0, 1).index_copy_(0, rows, states.to(torch.bfloat16))
+        self._rows[at] += 1
+        full = np.flatnonzero(self._rows[at] == window)
+        if len(full):
+            whole = self._held[torch.from_numpy(at[full]).to(device)].flatten(0, 1)
+            self._close([keys[i] for i in full.tolist()], whole, [window] * len(full))
 
     def add_run(self, key: int, states: torch.Tensor) -> None:
         """The next states of one request, [n, hidden]."""
         window, place = self._capture.window, self._get_place(key, states)
         assert self._held is not None
-        held = self._rows[key]
+        held = int(self._rows[place])
         if held + len(states) >= window:
             whole = torch.cat([self._held[place, :held], states.to(torch.bfloat16)])
             count = len(whole) // window
             self._close([key], whole[: count * window], [count * window])
             held, states = 0, whole[count * window :]
         self._held[place, held : held + len(states)] = states
-        self._rows[key] = held + len(states)
+        self._rows[place] = held + len(states)
 
     def finish(self, key: int) -> None:
         """No more states of this request come: the rest is its last window."""
-        rows = self._rows.get(key, 0)
-        if rows:
+        place = self._places.get(key)
+        if place is not None and self._rows[place]:
             assert self._held is not None
-            self._close([key], self._held[self._places[key], :rows], [rows])
+            rows = int(self._rows[place])
+            self._close([key], self._held[place, :rows], [rows])
         tops = self._tops.get(key)
         self.drop(key)
         if tops is not None:
@@ -65,7 +68,7 @@ class States:
 
     def drop(self, key: int) -> None:
         """Forget what came of this request."""
-        self._rows.pop(key, None)
+        self._batch = []
         self._tops.pop(key, None)
         if key in self._places:
             self._free.append(self._places.pop(key))
@@ -77,7 +80,7 @@ class States:
     def _close(self, keys: Sequence[int], states: torch.Tensor, lengths: list[int]) -> None:
         for key, tops in zip(keys, find_tops(states, lengths, self._capture), strict=True):
             self._tops.setdefault(key, []).extend(tops)
-            self._rows[key] = 0
+            self._rows[self._places[key]] = 0
 
     def _get_place(self, key: int, states: torch.Tensor) -> int:
         if key not in self._places:
@@ -85,6 +88,8 @@ class States:
                 more = states.new_empty(self._requests, self._room, states.shape[1], dtype=torch.bfloat16)
                 first = 0 if self._held is None else len(self._held)
                 self._held = more if self._held is None else torch.cat([self._held, more])
+                self._rows = np.append(self._rows, np.zeros(self._requests, np.int64))
                 self._free = list(range(first, len(self._held)))[::-1]
-            self._places[key], self._rows[key] = self._free.pop(), 0
+            self._places[key] = self._free.pop()
+            self._rows[self._places[key]] = 0
         return self._places[key]

@@ -13,7 +13,7 @@ import pytest
 
 from covey.engines.vllm import frames
 from covey.engines.vllm.frames import Frame, receive, send
-from covey.engines.vllm.process import Process
+from covey.engines.vllm.process import Process, build_environment
 from covey.errors import OperatorError, ProtocolError, TransientError
 
 pytestmark = pytest.mark.unit
@@ -207,3 +207,14 @@ def test_child__memory_runs_out_in_a_call__names_it_before_it_ends(tmp_path: Pat
     with pytest.raises(TransientError, match="exit code 1"):  # half a batch is inside, so it ended
         process.ask(Frame("generate"), 60)
     process.close()
+
+
+def test_build_environment__on_a_cpu__keeps_freed_memory_and_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COVEY_KEY_FILE", "a secret")
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    on_cpu = build_environment(2, eager=True, device="cpu")
+    on_gpu = build_environment(2, eager=False, device="cuda")
+    assert {"OMP_NUM_THREADS": "2", "MALLOC_MMAP_MAX_": "0", "TORCH_COMPILE_DISABLE": "1"}.items() <= on_cpu.items()
+    assert {"COVEY_KEY_FILE", "MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_", "TORCH_COMPILE_DISABLE"}.isdisjoint(on_gpu)
+    assert "COVEY_KEY_FILE" not in on_cpu
+    assert on_cpu.items() >= {"OMP_NUM_THREADS": "2", "PATH": os.environ["PATH"]}.items()

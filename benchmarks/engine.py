@@ -1,0 +1,210 @@
+"""Generation: ours on vLLM, without and with proofs, against plain vLLM and the Hugging Face engine, in one run.
+
+`make bench NAME=engine`; ARGS="--rounds 3 --dtype bfloat16 --vocabulary 32000".  Tokens a second of 64 requests at
+once, wall time, the least of rounds in which the sides take turns; one thread each.
+"""
+
+import argparse
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from benchmarks.engine_peer import MODES, Peer
+from benchmarks.harness import Claim, report
+from benchmarks.policies import build_policies, build_wide
+from covey.engines.base import Completion, Engine, Request
+from covey.engines.hf import HuggingFaceEngine, set_threads
+from covey.engines.vllm.engine import VllmEngine
+from covey.errors import OperatorError
+from covey.toploc import proofs
+from covey.toploc.tops import Capture
+
+GROUPS, SIBLINGS, PROMPT = 8, 8, 40
+BATCH = GROUPS * SIBLINGS
+CAPTURE = Capture(window=proofs.WINDOW, top_k=proofs.TOP_K)
+BAR = 0.9
+"""Of plain vLLM's rate, at least, with sampler and with proofs."""
+PLAIN, SAMPLER, PROOFS, HF = "plain", "with_sampler", "with_proofs", "hf"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One policy.  Example: Case(suffix=".v32000", vocabulary=32_000, tokens=64, rounds=11)."""
+
+    suffix: str
+    vocabulary: int
+    tokens: int
+    """Of a completion at most."""
+    rounds: int
+    """More where they are short."""
+
+
+CASES = (
+    Case(suffix="", vocabulary=259, tokens=128, rounds=21),
+    Case(suffix=".v32000", vocabulary=32_000, tokens=64, rounds=11),
+    Case(suffix=".v152000", vocabulary=152_000, tokens=32, rounds=7),
+)
+
+
+@dataclass(slots=True)
+class Timing:
+    """What one side took: seconds of each run for so many tokens, on the clock and of all its processes."""
+
+    tokens: list[float] = field(default_factory=list)
+    wall: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+
+    def add(self, found: Mapping[str, float]) -> None:
+        """One run."""
+        self.tokens.append(found["tokens"])
+        self.wall.append(found["wall"])
+        self.cpu.append(found["cpu"])
+
+    def compute_rate(self) -> float:
+        """Tokens a second of the fastest run."""
+        return max(tokens / seconds for tokens, seconds in zip(self.tokens, self.wall, strict=True))
+
+    def compute_cost(self) -> float:
+        """CPU microseconds a token of the cheapest run."""
+        return min(seconds / tokens for tokens, seconds in zip(self.tokens, self.cpu, strict=True)) * 1e6
+
+
+Timings = dict[str, Timing]
+
+
+def build_requests(case: Case, round_: int) -> list[Request]:
+    """Groups of siblings, as a task has them; each round has prompts of its own, so that no cache holds them."""
+    prompts = [
+        (2, *(3 + (round_ * 101 + group * 37 + i * (11 + group)) % 256 for i in range(PROMPT - 1)))
+        for group in range(GROUPS)
+    ]
+    return [
+        Request(
+            prompt=prompts[i // SIBLINGS], seed=(round_ * BATCH + i) * 0x9E3779B97F4A7C15 % 2**63, max_tokens=tokens
+        )
+        for i, tokens in enumerate([case.tokens] * BATCH)
+    ]
+
+
+def generate(engine: Engine, requests: Sequence[Request], *, with_proofs: bool) -> list[Completion]:
+    """What a worker does for its submission: completions and the bytes of their proofs."""
+    completions = engine.generate(requests, temperature=1.0, capture=CAPTURE if with_proofs else None)
+    if with_proofs:
+        proofs.build_many([each.tops for each in completions])
+    return completions
+
+
+def measure(case: Case, dtype: str, rounds: int | None) -> Timings:
+    """All sides on one policy; two engines at most are alive at a time.  `rounds`: None for those of the case."""
+    rounds = rounds or case.rounds
+    timings: Timings = defaultdict(Timing)
+    with VllmEngine(dtype=dtype, max_batch=BATCH) as ours:
+        folder = build_policies("qwen2") / "true" if case.vocabulary == 259 else build_wide(case.vocabulary)
+        ours.load_policy(folder, 0)
+
+        def run_ours(requests: Sequence[Request], *, with_proofs: bool) -> tuple[list[Completion], dict[str, float]]:
+            assert ours.process_id is not None
+            return _time(partial(generate, ours, requests, with_proofs=with_proofs), ours.process_id)
+
+        with Peer(folder, dtype, BATCH) as peer:
+            for round_ in range(-1, rounds):
+                requests = build_requests(case, round_)
+                completions, sampler = run_ours(requests, with_proofs=False)
+                _, both = run_ours(requests, with_proofs=True)
+                # As many tokens of each request as ours had, whose end is its own.
+                prompts, limits = [each.prompt for each in requests], [len(each.tokens) for each in completions]
+                plain = {mode: peer.run(mode, prompts, limits) for mode in MODES}
+                if round_ >= 0:  # the first one warms everything up
+                    for side, found in {SAMPLER: sampler, PROOFS: both, **plain}.items():
+                        timings[side].add(found)
+        reference = HuggingFaceEngine(dtype=dtype, max_batch=BATCH)
+        reference.load_policy(folder, 0)
+        for round_ in range(-1, rounds):
+            requests = build_requests(case, round_)
+            _, both = run_ours(requests, with_proofs=True)
+            _, slow = _time(partial(generate, reference, requests, with_proofs=True), None)
+            if round_ >= 0:
+                timings[f"{PROOFS}_beside_hf"].add(both)
+                timings[HF].add(slow)
+    return timings
+
+
+def build_claims(case: Case, timings: Timings) -> list[Claim]:
+    """The ratios with what they were divided by, then every side's rate and CPU time.
+
+    On a machine that others use, the ratio of CPU times is the one that can be repeated.
+    """
+    rates, claims = {side: each.compute_rate() for side, each in timings.items()}, []
+    for name, side, peer in (
+        ("with_sampler_over_plain", SAMPLER, PLAIN),
+        ("with_proofs_over_plain", PROOFS, PLAIN),
+        ("vllm_over_hf", f"{PROOFS}_beside_hf", HF),
+    ):
+        n, other = len(timings[side].wall), timings[peer]
+        by_cpu = other.compute_cost() / timings[side].compute_cost()
+        rate, cost = f"{peer} {rates[peer]:,.0f} tokens/s", f"{peer} {other.compute_cost():,.0f} us a token"
+        claims += [
+            Claim(name=name + case.suffix, value=rates[side] / rates[peer], unit="ratio", n=n, peer=rate),
+            Claim(name=f"{name}_by_cpu{case.suffix}", value=by_cpu, unit="ratio", n=n, peer=cost),
+        ]
+    for side, timing in timings.items():
+        n, shown = len(timing.wall), f"{timing.tokens[0]:,.0f} tokens a run"
+        claims += [
+            Claim(name=f"tokens_per_second.{side}{case.suffix}", value=rates[side], unit="1/s", n=n, peer=shown),
+            Claim(name=f"cpu_per_token.{side}{case.suffix}", value=timing.compute_cost(), unit="us", n=n),
+        ]
+    return claims
+
+
+def find_failures(claims: Sequence[Claim]) -> list[str]:
+    """Ratios to plain vLLM that fall short."""
+    return [
+        f"{claim.name} is {claim.value:.3f}, below {BAR}"
+        for claim in claims
+        if "_over_plain" in claim.name and not claim.value >= BAR
+    ]
+
+
+def _time(call: Callable[[], list[Completion]], child: int | None) -> tuple[list[Completion], dict[str, float]]:
+    """What a call gave, its wall and CPU seconds in this process and in `child`, and its tokens."""
+    wall, cpu = time.perf_counter(), time.process_time() + _read_seconds(child)
+    completions = call()
+    found = {"wall": time.perf_counter() - wall, "cpu": time.process_time() + _read_seconds(child) - cpu}
+    return completions, {**found, "tokens": float(sum(len(each.tokens) for each in completions))}
+
+
+def _read_seconds(process: int | None) -> float:
+    """CPU time of a living process, all its threads, from the kernel's table."""
+    if process is None:
+        return 0.0
+    tasks = Path(f"/proc/{process}/task").glob("*/schedstat")
+    return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, help="runs of each side, of which the fastest counts")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    sizes = [case.vocabulary for case in CASES]
+    parser.add_argument("--vocabulary", type=int, choices=sizes, help="measure this one alone")
+    options = parser.parse_args()
+    set_threads(1)
+    cases = [case for case in CASES if options.vocabulary in {None, case.vocabulary}]
+    try:
+        claims = [each for case in cases for each in build_claims(case, measure(case, options.dtype, options.rounds))]
+    except OperatorError as error:  # vLLM is not there, or does not run here
+        print(error, file=sys.stderr)
+        return 1
+    report("engine", claims)
+    failures = find_failures(claims)
+    for failure in failures:
+        print(failure, file=sys.stderr)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
