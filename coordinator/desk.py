@@ -112,7 +112,9 @@ def collect_task(ctx: Context, node: Address, holding: Sequence[int]) -> wire.Ta
 def return_task(ctx: Context, node: Address, body: wire.ReturnRequest) -> None:
     """End a lease that `node` cannot serve; raises as `service.require_lease`."""
     with ctx.database.write() as repository:
-        service.return_task(repository, ctx.params, node=node, task=body.task, lease=body.lease, now=ctx.clock())
+        service.return_task(
+            repository, ctx.params, node=node, task=TaskId(body.task), lease=LeaseId(body.lease), now=ctx.clock()
+        )
     ctx.kicker.kick("assign_tasks")
 
 

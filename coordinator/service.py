@@ -188,9 +188,11 @@ def _cool_down(params: PoolParams, node: Node, now: float, *, is_dropped: bool) 
 
     Who asks and does not collect pauses too, or it could hold a task for ever; nothing was dropped then.
     """
-    node.cooldown_until = now + params.cooldown_seconds
     if not is_dropped:
+        node.cooldown_until = now + params.cooldown_seconds
         return
+    # Pauses add up: else many leases could be looked at and given back in one.
+    node.cooldown_until = max(now, node.cooldown_until) + params.cooldown_seconds
     node.dropped += 1
     if node.dropped >= 4 and scheduling.compute_drop_rate(node.accepted, node.dropped) > 0.5:
         add_strike(params, node)

@@ -39,7 +39,7 @@ class Policies:
             folder = await self._client.fetch(
                 pool=self._pool,
                 step=version,
-                manifest_hash=(manifest_hash := self.get_manifest_hash(version)),
+                manifest_hash=(manifest_hash := await asyncio.to_thread(self.get_manifest_hash, version)),
                 folder=get_policy_folder(self._root, version, manifest_hash),
             )
             prune_policies(self._root, keep=self._keep, spare=folder)

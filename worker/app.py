@@ -61,6 +61,7 @@ def build(
         vllm=config.vllm.fit(params.model.longest),
     )
     fitting = max(1, config.batch // params.rollouts_per_task) if name == "vllm" else 1
+    together = config.tasks_together or fitting
     return Context(
         config=config,
         network=network,
@@ -69,7 +70,9 @@ def build(
         environment=network.load_environment(),
         grade=build_grader(sandbox),
         pipeline=Pipeline(
-            together=config.tasks_together or fitting, ahead=config.tasks_ahead, lease_seconds=params.lease_seconds
+            together=together,
+            ahead=together if config.tasks_ahead is None else config.tasks_ahead,
+            lease_seconds=params.lease_seconds,
         ),
         outgoing=Outgoing(config.home / "outgoing"),
         stop=stop,
@@ -120,4 +123,5 @@ async def run_stages(ctx: Context) -> None:
             stages.create_task(run_forever(loop.hand_in, ctx, stop=pipeline.all_over))
             stages.create_task(run_forever(loop.send_heartbeat, ctx, stop=ctx.stop, pace=beat))
     except ExceptionGroup as group:  # the first that fails ends the others, and says why
+        await loop.give_back(ctx, pipeline.orders)
         raise group.exceptions[0] from None

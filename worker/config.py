@@ -17,8 +17,8 @@ class WorkerConfig(RoleSettings):
     """Completions that are generated together at most."""
     tasks_together: int | None = Field(default=None, ge=1, le=1024)
     """Tasks in one batch at most; None: as many as `batch` holds with vllm, one with hf."""
-    tasks_ahead: int = Field(default=1, ge=0, le=1024)
-    """Further tasks that are claimed while the engine is busy."""
+    tasks_ahead: int | None = Field(default=None, ge=0, le=1024)
+    """Further tasks that are claimed while the engine is busy; None: as many as it generates together."""
     vllm: VllmOptions = VllmOptions()
     grading_seconds: float = Field(default=10.0, gt=0)
     """Wall clock of the grader for one task."""

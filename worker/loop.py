@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from itertools import islice
 
-from covey.errors import OperatorError, ProtocolError, TransientError
+from covey.errors import ProtocolError, TransientError
 from covey.log import get_logger
 from covey.protocol import messages, rollout
 from covey.protocol.ids import Step
@@ -22,10 +22,10 @@ from worker.pipeline import Made
 
 async def claim(ctx: Context) -> Outcome:
     """Collect a lease where there is room for one, with its policy on the disk before the engine wants it."""
-    unsent = ctx.outgoing.list_unsent()
-    if not ctx.pipeline.has_room(len(unsent)):
+    if not ctx.pipeline.has_room(len(ctx.outgoing.list_unsent())):
         return Outcome.IDLE
     await prefetch(ctx)
+    unsent = ctx.outgoing.list_unsent()  # only now: what was signed meanwhile is still in hand
     request = ctx.network.coordinator.claim_task(
         free_slots=len(ctx.pipeline.leases) + len(unsent) + 1,
         cached_version=ctx.engine.policy_version,
@@ -56,8 +56,7 @@ async def prefetch(ctx: Context) -> None:
 async def work(ctx: Context) -> Outcome:
     """Generate what was claimed; an engine that fails for now tries the same leases again until they run out."""
     pipeline = ctx.pipeline
-    for order in pipeline.drop_overdue():
-        get_logger().warning("a lease ran out before it was generated", task=order.task)
+    drop_overdue(ctx)
     tasks = pipeline.get_batch()
     if not tasks:
         if pipeline.claims_over.is_set():
@@ -70,17 +69,19 @@ async def work(ctx: Context) -> Outcome:
     except ProtocolError:
         await give_back(ctx, tasks)
         raise
-    except OperatorError:
-        await give_back(ctx, [held.order for held in pipeline.claimed])
-        raise
     pipeline.finish(made, time.monotonic() - begin)
     return Outcome.DONE
+
+
+def drop_overdue(ctx: Context) -> None:
+    for order in ctx.pipeline.drop_overdue():
+        get_logger().warning("a lease ran out before it was signed for", task=order.task)
 
 
 async def load_policy(ctx: Context, task: TaskOrder) -> None:
     """Have the task's policy in the engine; its hash is the chain's, or nothing is generated."""
     network = ctx.network
-    if network.policies.get_manifest_hash(task.policy_version) != task.manifest_hash:
+    if await asyncio.to_thread(network.policies.get_manifest_hash, task.policy_version) != task.manifest_hash:
         raise ProtocolError("wrong_manifest", f"task {task.task} names another manifest than the chain")
     if ctx.engine.policy_version != task.policy_version:
         folder = await network.policies.require(task.policy_version)
@@ -118,21 +119,32 @@ async def give_back(ctx: Context, tasks: Sequence[TaskOrder]) -> None:
 async def hand_in(ctx: Context) -> Outcome:
     """Prove, grade, sign and store what was generated, then send all that nobody has countersigned yet."""
     pipeline = ctx.pipeline
+    drop_overdue(ctx)
     made = pipeline.made[0] if pipeline.made else None
     if made is not None:
-        await asyncio.to_thread(sign, ctx, made)
-        pipeline.made.remove(made)
+        try:
+            await asyncio.to_thread(sign, ctx, made)
+        except ProtocolError:
+            await give_back(ctx, [made.order])
+            raise
+        pipeline.let_go([made.order])
     elif pipeline.work_over.is_set():
         pipeline.all_over.set()  # what cannot be sent now is sent after the next start
-    parcels = list(ctx.outgoing.list())
+    parcels, failures = list(ctx.outgoing.list()), list[TransientError]()
     for parcel in parcels:
-        await submit(ctx, parcel)
+        try:
+            await submit(ctx, parcel)
+        except TransientError as error:  # its own, perhaps: the others are tried all the same
+            failures.append(error)
+    if failures:
+        raise failures[0]
     return Outcome.DONE if made or parcels else Outcome.IDLE
 
 
 def sign(ctx: Context, made: Made) -> None:
     """The task's file and receipt; the parcel survives a crash from here on."""
     network, params = ctx.network, ctx.network.params
+    first_block, first_epochs = network.chain.block_number(), network.contracts.ledger.epochs_of(network.pool)
     rollouts = service.build_rollouts(made.drafts, network.environment, ctx.grade)
     file = rollout.encode(rollouts)
     receipt = service.build_receipt(
@@ -149,8 +161,8 @@ def sign(ctx: Context, made: Made) -> None:
         receipt=receipt,
         signature=messages.sign(receipt, network.receipt_domain, network.wallet),
         file=file,
-        first_block=network.chain.block_number(),
-        first_epochs=network.contracts.ledger.epochs_of(network.pool),
+        first_block=first_block,
+        first_epochs=first_epochs,
     )
     ctx.outgoing.add(parcel)
 

@@ -6,7 +6,7 @@ Three cycles of `loop` share it: while the engine generates, the next lease is c
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from covey.protocol.ids import LeaseId
 from covey.protocol.wire import TaskOrder
@@ -27,6 +27,8 @@ class Made:
 
     order: TaskOrder
     drafts: tuple[Draft, ...]
+    since: float = 0.0
+    """When its lease was collected, as in `Held`."""
 
 
 @dataclass(kw_only=True)
@@ -49,28 +51,36 @@ class Pipeline:
     all_over: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
+    def orders(self) -> list[TaskOrder]:
+        """All that are in hand and not signed for."""
+        return [held.order for held in self.claimed] + [made.order for made in self.made]
+
+    @property
     def leases(self) -> list[LeaseId]:
-        """All that are in hand."""
-        return [held.order.lease for held in self.claimed] + [made.order.lease for made in self.made]
+        """Of `orders`."""
+        return [order.lease for order in self.orders]
 
     def has_room(self, unsent: int) -> bool:
         """Whether to ask for one more lease, with `unsent` parcels on the disk.
 
-        None ahead where a lease might run out while it waits for the batch before it; none at all while more is
+        One at a time where a lease might run out while it waits for the batch before it; none at all while more is
         unsent than the engine makes at once.
         """
-        ahead = self.ahead if 3 * self.generation_seconds < self.lease_seconds else 0
-        return len(self.claimed) < self.together + ahead and len(self.made) + unsent <= self.together
+        is_quick = 3 * self.generation_seconds < self.lease_seconds
+        most = self.together + self.ahead if is_quick else 1
+        return len(self.claimed) < most and len(self.made) + unsent <= self.together
 
     def hold(self, order: TaskOrder) -> None:
         """A lease was collected."""
         self.claimed.append(Held(order=order, since=self.clock()))
 
     def drop_overdue(self) -> list[TaskOrder]:
-        """Forget the leases that ran out, as they do while an engine does not come up; returns them."""
+        """Forget the leases that ran out, as they do while an engine or the chain does not answer; returns them."""
         oldest = self.clock() - self.lease_seconds
         overdue = [held.order for held in self.claimed if held.since < oldest]
+        overdue += [made.order for made in self.made if made.since < oldest]
         self.claimed = [held for held in self.claimed if held.since >= oldest]
+        self.made = [made for made in self.made if made.since >= oldest]
         return overdue
 
     def get_batch(self) -> list[TaskOrder]:
@@ -80,11 +90,13 @@ class Pipeline:
 
     def finish(self, made: Sequence[Made], seconds: float) -> None:
         """The engine is done with a batch."""
+        since = {held.order.lease: held.since for held in self.claimed}
         self.let_go([each.order for each in made])
-        self.made += made
+        self.made += [replace(each, since=since[each.order.lease]) for each in made if each.order.lease in since]
         self.generation_seconds = seconds
 
     def let_go(self, orders: Sequence[TaskOrder]) -> None:
-        """These leases wait for the engine no more."""
+        """These leases are not in hand any more."""
         gone = {order.lease for order in orders}
         self.claimed = [held for held in self.claimed if held.order.lease not in gone]
+        self.made = [made for made in self.made if made.order.lease not in gone]

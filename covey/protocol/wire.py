@@ -79,8 +79,8 @@ class TaskOrder(Body):
 class ReturnRequest(Body):
     """A lease that its node cannot serve."""
 
-    task: TaskId
-    lease: LeaseId
+    task: UInt64
+    lease: UInt64
 
 
 class UploadRequest(Body):

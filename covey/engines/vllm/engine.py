@@ -17,7 +17,7 @@ from covey.engines.base import Completion, Replay, ReplayRequest, Request
 from covey.engines.vllm.frames import Arrays, Frame, Value
 from covey.engines.vllm.options import VllmOptions
 from covey.engines.vllm.process import Process, build_environment
-from covey.errors import CoveyError, OperatorError, ProtocolError
+from covey.errors import CoveyError, OperatorError, ProtocolError, TransientError
 from covey.model.text import Tokenizer
 from covey.toploc.proofs import compute_k
 from covey.toploc.tops import Capture, Top
@@ -105,7 +105,12 @@ class VllmEngine:
         begun = self._launch() if self.process_id is None else None
         from covey.model.files import describe_policy  # takes seconds, in which the other process begins
 
-        described = describe_policy(folder)
+        try:
+            described = describe_policy(folder)
+        except OSError:
+            if begun is not None:
+                begun.close()
+            raise
         if self.process_id is not None and described == self._described:
             self._ask(Frame("reload", {"folder": str(folder)}))
         else:
@@ -114,7 +119,7 @@ class VllmEngine:
                     self._ask(Frame("check", {"folder": str(folder)}))
                 self._start(folder, begun or self._launch())
             except OperatorError as error:
-                if self._version is None or error.code not in {"model_unavailable", "engine_start"}:
+                if self._version is None or error.code != "model_unavailable":
                     raise
                 # Another policy ran: it is this one, not the machine, that is wrong.
                 raise ProtocolError("policy_mismatch", error.message) from error
@@ -172,7 +177,10 @@ class VllmEngine:
             **_flatten("tokens", "lengths", [each.tokens for each in sequences]),
             "seeds": np.array([each.seed for each in sequences], np.uint64),
         }
-        found = self._ask(Frame("replay", _describe(capture, temperature), arrays)).arrays
+        try:
+            found = self._ask(Frame("replay", _describe(capture, temperature), arrays)).arrays
+        except OperatorError as error:  # what cannot be checked now is unknown, and no reason to judge no more
+            raise TransientError(error.code, error.message) from error
         lengths = [len(each.tokens) for each in sequences]
         return [
             Replay(tops=tops, logprobs=logprobs, margins=margins)

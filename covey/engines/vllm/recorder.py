@@ -84,6 +84,9 @@ class Recorder:
         """
         self._finish(list(self._keys))
         records = [self._records[key] for key in range(count)]
+        for record, claim in zip(records, self._claims, strict=bool(self._claims)):
+            if record.rows != len(claim.tokens):
+                raise RuntimeError(f"vLLM computed {record.rows} of {len(claim.tokens)} rows of a replay")
         tops = [] if self._states is None else [top for key in range(count) for top in self._states.pop_tops(key)]
         found: dict[str, Any] = {
             "preempted": np.array([self._preempted], np.int64),

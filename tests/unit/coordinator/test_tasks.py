@@ -225,6 +225,21 @@ def test_return_task__by_its_node__is_planned_anew_at_once_and_costs_what_droppi
     assert (pool.node("a").dropped, pool.node("a").cooldown_until) == (1, pool.now + 5)
 
 
+def test_return_task__several_at_once__pauses_add_up(pool: FakePool):
+    pool.params = make_params(max_staleness=2)
+    pool.register("a")
+    pool.publish(0)
+    with pool.database.write() as rows:
+        service.require_node(rows, make_address("a")).accepted = 9
+    pool.wait("a", slots=2)
+    pool.assign()
+    first = pool.collect("a", holding=[])
+    second = pool.collect("a", holding=[first.lease])
+    for task in (first, second):
+        give_back(pool, "a", task)
+    assert pool.node("a").cooldown_until == pool.now + 10
+
+
 @pytest.mark.parametrize(("name", "late", "code"), [("b", 0, "not_your_task"), ("a", 30, "lease_expired")])
 def test_return_task__not_in_hand__is_refused_and_changes_nothing(pool: FakePool, name: str, late: int, code: str):
     pool.register("a", "b")

@@ -13,7 +13,7 @@ from covey.protocol import messages
 from covey.runtime import Outcome
 from tests.fakes.coordinator import FakeCoordinator
 from tests.fakes.pool import make_hash
-from tests.fakes.tools import MANIFEST, make_task
+from tests.fakes.tools import MANIFEST, grade_here, make_task
 from tests.fakes.turn import take_turn
 from worker import loop
 from worker.app import Context, run_stages
@@ -292,6 +292,44 @@ async def test_run_stages__stop_while_the_coordinator_is_away__ends_and_keeps_th
     ctx.stop.set()
     await asyncio.wait_for(run_stages(ctx), 20)
     assert [parcel.receipt.lease for parcel in ctx.outgoing.list()] == [9]
+
+
+async def test_hand_in__grader_that_refuses__lease_goes_back_and_the_next_is_signed(
+    start: Start, coordinator: FakeCoordinator
+):
+    refusals = [ProtocolError("malformed_grading", "no")]
+
+    def grade(payload: bytes):
+        if refusals:
+            raise refusals.pop()
+        return grade_here(payload)
+
+    ctx = start(grade=grade)
+    coordinator.orders.extend([make_task(task=n, lease=n) for n in (1, 2)])
+    for _ in range(2):
+        await loop.claim(ctx)
+        await loop.work(ctx)
+    with pytest.raises(ProtocolError):
+        await loop.hand_in(ctx)
+    assert coordinator.returned == [(1, 1)]
+    assert await loop.hand_in(ctx) is Outcome.DONE
+    assert [receipt.task for receipt, _, _ in coordinator.sent] == [2]
+
+
+async def test_run_stages__stop_while_the_chain_is_away__ends_with_the_lease(
+    start: Start, coordinator: FakeCoordinator
+):
+    ctx = start(pipeline=Pipeline(together=1, ahead=1, lease_seconds=1.0))
+
+    def fail() -> int:
+        raise TransientError("chain_unreachable", "gone")
+
+    ctx.network.chain.block_number = fail
+    coordinator.orders.append(make_task())
+    assert await loop.claim(ctx) is Outcome.DONE
+    ctx.stop.set()
+    await asyncio.wait_for(run_stages(ctx), 20)
+    assert (coordinator.sent, ctx.pipeline.leases) == ([], [])
 
 
 async def test_run_stages__engine_busy__the_last_work_is_handed_in_meanwhile(

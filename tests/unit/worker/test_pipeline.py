@@ -23,8 +23,8 @@ def build(*tasks: int, together: int = 2, ahead: int = 1, versions: dict[int, in
         (0, 0.0, 0, 0, True),
         (2, 9.9, 0, 0, True),  # the third is ahead
         (3, 9.9, 0, 0, False),
-        (2, 10.0, 0, 0, False),  # three batches do not fit into a lease: nothing ahead
-        (1, 10.0, 0, 0, True),
+        (1, 10.0, 0, 0, False),  # three batches do not fit into a lease: one at a time
+        (0, 10.0, 0, 0, True),
         (0, 0.0, 1, 1, True),
         (0, 0.0, 1, 2, False),  # more waits to be sent than the engine makes at once
     ],
@@ -51,5 +51,7 @@ def test_get_batch__more_than_fit__are_the_oldest() -> None:
 
 def test_drop_overdue__lease_of_30_seconds__is_forgotten_after_them() -> None:
     pipeline = build(1, 2, 3, 4)  # collected at 0, 10, 20 and 30; now it is 40
-    assert [order.task for order in pipeline.drop_overdue()] == [1]
-    assert pipeline.leases == [2, 3, 4]
+    pipeline.finish([Made(order=order, drafts=()) for order in pipeline.get_batch()], 1.0)
+    assert pipeline.leases == [3, 4, 1, 2]
+    assert [order.task for order in pipeline.drop_overdue()] == [1]  # generated, and never signed for
+    assert pipeline.leases == [3, 4, 2]
