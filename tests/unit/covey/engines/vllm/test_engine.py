@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from covey.engines.base import Request
+from covey.engines.base import ReplayRequest, Request
 from covey.engines.vllm.engine import VllmEngine
 from covey.engines.vllm.options import VllmOptions
 from covey.errors import OperatorError, ProtocolError, TransientError
@@ -34,6 +34,8 @@ while True:
         send(connection, Frame("refused", {{"code": "model_unavailable", "message": "no model", "fix": "Find one"}}))
     elif question.kind == "generate" and question.values["temperature"] == 0.5:
         sys.exit("a fault of mine")
+    elif question.kind == "replay":
+        send(connection, Frame("refused", {{"code": "engine_out_of_memory", "message": "none left", "fix": "Buy"}}))
     elif question.kind == "reload":
         send(connection, Frame("reloaded"))
     else:
@@ -74,6 +76,16 @@ def test_engine__process_dies__next_call_starts_it_with_the_last_policy(tmp_path
         f'["start", "{a}"]', f'["reload", "{b}"]', '["generate", null]', '["generate", null]', f'["start", "{b}"]',
         '["generate", null]',
     ]  # fmt: skip
+
+
+def test_replay__memory_runs_out__is_transient_so_that_a_validator_says_unknown_and_goes_on(
+    tmp_path: Path, options: VllmOptions
+) -> None:
+    with VllmEngine(options=options) as engine:
+        engine.load_policy(tiny_folder(), 0)
+        with pytest.raises(TransientError) as caught:
+            engine.replay([ReplayRequest(prompt=(2, 7), tokens=(5,), seed=1)], temperature=1.0)
+    assert caught.value.code == "engine_out_of_memory"
 
 
 def test_load_policy__another_description_that_is_no_model__keeps_process_and_policy(
