@@ -232,6 +232,7 @@ def prove(job: Job, written: Sequence[tuple[int, ...]]) -> list[Completion]:
     replays = job.world.load("true").replay(claims, temperature=1.0, capture=job.world.capture)
     return [
         Completion(
+            policy_version=0,
             tokens=tokens,
             logprobs=tuple(replay.logprobs.tolist()),
             tops=replay.tops,
@@ -281,6 +282,7 @@ def _prove_ends(job: Job, cut: Mapping[int, tuple[int, ...]]) -> list[Completion
     tops = find_tops([job.states[i][: len(tokens)] for i, tokens in cut.items()], job.world.capture)
     return [
         Completion(
+            policy_version=0,
             tokens=tokens,
             logprobs=(*job.honest[i].logprobs[: len(tokens) - 1], float(replay.logprobs[-1])),
             tops=each,
@@ -293,7 +295,9 @@ def _prove_ends(job: Job, cut: Mapping[int, tuple[int, ...]]) -> list[Completion
 def _cut(job: Job, i: int, length: int) -> Completion:
     (tops,) = find_tops([job.states[i][:length]], job.world.capture)
     honest = job.honest[i]
-    return Completion(tokens=honest.tokens[:length], logprobs=honest.logprobs[:length], tops=tops, finished=False)
+    return Completion(
+        policy_version=0, tokens=honest.tokens[:length], logprobs=honest.logprobs[:length], tops=tops, finished=False
+    )
 
 
 def _choose_long(job: Job, start: int) -> int:

@@ -80,7 +80,8 @@ def _measure(folder: Path, decoder: Sandbox, grader: Sandbox) -> dict[str, float
     slots = working.build_slots(
         order, PARAMS, pool=PoolId(1), node=wallet.address, environment=tools.environment, engine=worker
     )
-    rows = working.build_rollouts(working.roll_out(slots, PARAMS, worker), DEMO, tools.grade)
+    drafts = working.roll_out(slots, PARAMS, worker, version=order.policy_version)
+    rows = working.build_rollouts(drafts, DEMO, tools.grade)
     file = rollout.encode(rows)
     receipt = working.build_receipt(
         order,

@@ -101,6 +101,7 @@ def serve(questions: TextIO, answers: TextIO) -> None:
     _answer(answers, {})
     for line in questions:
         question = json.loads(line)
+        engine.reset_prefix_cache()
         wall, cpu = time.perf_counter(), time.process_time()
         tokens = run(question)
         _answer(

@@ -220,6 +220,9 @@ def conclude(name: str, scale: float, bars: Bars, measure_more: Callable[[], Seq
     """Sum up what the processes counted, report it, say what falls short; the exit code."""
     counts: Counts = defaultdict(lambda: [0, 0])
     for path in (get_path(name, architecture, dtype) for architecture in ARCHITECTURES for dtype in SHORT):
+        if not path.exists():
+            print(f"{path} is missing: run make bench NAME={name} before", file=sys.stderr)
+            return 1
         found = json.loads(path.read_text())
         if found["scale"] != scale:
             print(f"{path} is of scale {found['scale']}, not {scale}: run that one again", file=sys.stderr)

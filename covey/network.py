@@ -35,13 +35,12 @@ class Policies:
 
     async def require(self, version: Step) -> Path:
         """The folder of a policy whose manifest hash is the chain's; raise TransientError while nobody has it."""
+        manifest_hash = await asyncio.to_thread(self.get_manifest_hash, version)
+        folder = get_policy_folder(self._root, version, manifest_hash)
+        if folder.exists():  # whatever else is being fetched
+            return folder
         async with self._fetching:  # two of one process would write the same files
-            folder = await self._client.fetch(
-                pool=self._pool,
-                step=version,
-                manifest_hash=(manifest_hash := await asyncio.to_thread(self.get_manifest_hash, version)),
-                folder=get_policy_folder(self._root, version, manifest_hash),
-            )
+            await self._client.fetch(pool=self._pool, step=version, manifest_hash=manifest_hash, folder=folder)
             prune_policies(self._root, keep=self._keep, spare=folder)
             return folder
 

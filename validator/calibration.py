@@ -220,10 +220,17 @@ def try_forgeries(
 
 
 def read_states(sample: Sample, engine: Engine, params: PoolParams) -> list[Bits]:
-    """What the engine sees of honest work: all states of each rollout, uint16[tokens, hidden]."""
-    claims = [ReplayRequest(prompt=row.prompt, tokens=row.tokens, seed=row.seed) for row in sample.rollouts]
-    replays = engine.replay(claims, temperature=params.model.temperature, capture=EVERYTHING)
-    return [join(replay.tops) for replay in replays]
+    """What the engine sees of honest work: all states of each rollout, uint16[tokens, hidden].
+
+    One at a time, because those of a large model's submission are gigabytes.
+    """
+
+    def read(row: Rollout) -> Bits:
+        claim = ReplayRequest(prompt=row.prompt, tokens=row.tokens, seed=row.seed)
+        (replay,) = engine.replay([claim], temperature=params.model.temperature, capture=EVERYTHING)
+        return join(replay.tops)
+
+    return list(map(read, sample.rollouts))
 
 
 def cut_windows(states: Bits, params: PoolParams) -> list[Bits]:

@@ -1,15 +1,12 @@
 """What a validator writes down of a judgement, so that anybody can repeat it.  Called by `loop` and by `audit`."""
 
 from dataclasses import dataclass
-from importlib import metadata
 
-from covey.engines.build import describe_hardware
+from covey.engines.build import describe_hardware, list_versions
 from covey.protocol.evidence import MAX_TEXT, Bundle, EngineFacts
 from covey.protocol.ids import Address, Hash, PoolId
 from covey.protocol.verdict import Judgement
 from covey.protocol.wire import JudgeOrder
-
-LIBRARIES = ("covey", "torch", "transformers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +30,7 @@ def describe_engine(name: str, *, dtype: str, batch: int, device: str) -> Engine
         dtype=dtype,
         batch=batch,
         hardware=describe_hardware(device),
-        versions={each: metadata.version(each) for each in LIBRARIES},
+        versions=list_versions(name),
     )
 
 

@@ -8,20 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from covey.errors import OperatorError
+from covey.cli.pool_file import build_params, read_document, save_model, write_document
 
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument
 
     from covey.engines.base import Engine
-    from covey.protocol.params import PoolParams
 
 Mode = Literal["calibrated", "exact"]
 Dtype = Literal["float32", "bfloat16"]
 
 
 def validator_calibrate(
-    pool_file: Annotated[Path, typer.Argument(help="TOML file of the pool to be; its [params] say what is generated.")],
+    pool_file: Annotated[Path, typer.Argument(help="TOML file of the pool to be; its params say what is generated.")],
     model: Annotated[str, typer.Option(help="Name or folder of the model that the pool starts from.")],
     dtype: Annotated[Dtype, typer.Option(help="Number format of both sides.")] = "bfloat16",
     mode: Annotated[Mode, typer.Option(help="exact wants replays that are equal bit for bit.")] = "calibrated",
@@ -56,7 +55,7 @@ def validator_calibrate(
     from covey.environments.base import EnvironmentSpec
     from validator.calibration import calibrate
 
-    document = _read(pool_file)
+    document = read_document(pool_file)
     builds = [describe_build(name) for name in (worker_engine, validator_engine)]
     holds_for = {
         "mode": mode,
@@ -65,7 +64,7 @@ def validator_calibrate(
         "hardware": describe_hardware(device),
         "build": builds[0] if mode == "exact" else "any",
     }
-    params = _build_params(pool_file, document, dtype, holds_for)
+    params = build_params(pool_file, document, {"model": {"compute_dtype": dtype}, "verification": holds_for})
     environment = registry.load(EnvironmentSpec(kind=params.environment.kind, options=params.environment.options))
     names = [worker_engine, validator_engine, *([] if previous is None else [worker_engine])]
     whole = VllmOptions().fit(params.model.longest)
@@ -80,8 +79,8 @@ def validator_calibrate(
             engine.load_policy(folder, 0)
             return engine
 
-        policy = _save(model, folders / "policy")
-        earlier = None if previous is None else _save(previous, folders / "previous")
+        policy = save_model(model, folders / "policy")
+        earlier = None if previous is None else save_model(previous, folders / "previous")
         worker, validator = load(worker_engine, worker_batch, policy), load(validator_engine, validator_batch, policy)
         progress = Progress(console=console, transient=True, disable=as_json or not console.is_terminal)
         stack.enter_context(progress)
@@ -110,54 +109,13 @@ def validator_calibrate(
     typer.echo(f"written to {pool_file}" if write else _to_toml(dtype, chosen))
 
 
-def _save(source: str, folder: Path) -> Path:
-    """A model as the trainer would publish it: bfloat16 weights, whatever its own file holds."""
-    from covey.model.files import load_model, load_tokenizer, save_policy
-
-    save_policy(load_model(source, "float32"), load_tokenizer(source), folder, "bfloat16")
-    return folder
-
-
-def _read(file: Path) -> "TOMLDocument":
-    import tomlkit
-    from tomlkit.exceptions import TOMLKitError
-
-    try:
-        return tomlkit.parse(file.read_text())
-    except OSError as error:
-        raise OperatorError("no_pool_file", f"{file} cannot be read", fix="Name an existing TOML file") from error
-    except (TOMLKitError, UnicodeDecodeError) as error:
-        raise OperatorError("bad_pool_file", f"{file} is no TOML: {error}", fix=f"Correct {file}") from error
-
-
-def _build_params(file: Path, document: "TOMLDocument", dtype: str, changes: dict[str, Any]) -> "PoolParams":
-    """The file's [params] with the number format and what else the thresholds shall hold for."""
-    from pydantic import ValidationError
-
-    from covey.protocol.params import PoolParams
-
-    try:
-        values = document.unwrap()["params"]
-        values["model"] = values.get("model", {}) | {"compute_dtype": dtype}
-        values["verification"] = values.get("verification", {}) | changes
-        return PoolParams.model_validate(values)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise OperatorError("bad_pool_file", f"{file} has no table [params]", fix="Add it") from error
-    except ValidationError as error:
-        told = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        raise OperatorError("bad_pool_file", f"[params] of {file} is wrong: {told}", fix=f"Correct {file}") from error
-
-
 def _write(file: Path, document: "TOMLDocument", dtype: str, chosen: dict[str, Any]) -> None:
-    """Change the file in place: its comments and everything else stay."""
     import tomlkit
-
-    from covey.files import write_atomically
 
     params: Any = document["params"]
     params.setdefault("model", tomlkit.table())["compute_dtype"] = dtype
     params.setdefault("verification", tomlkit.table()).update(chosen)
-    write_atomically(file, tomlkit.dumps(document).encode())
+    write_document(file, document)
 
 
 def _to_toml(dtype: str, chosen: dict[str, Any]) -> str:

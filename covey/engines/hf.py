@@ -4,6 +4,7 @@ Its float32 results agree with themselves within the default limits of a pool wh
 thread count.
 """
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,10 +16,19 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from covey.engines.base import Completion, Replay, ReplayRequest, Request
 from covey.engines.forward import append, compute_logprobs, read_prompts
+from covey.engines.memory import explain_memory
 from covey.engines.packing import read_completions
 from covey.engines.windows import Windows
 from covey.errors import OperatorError, ProtocolError
-from covey.model.files import WEIGHTS_FILE, describe_policy, get_head, load_model, load_tokenizer, load_weights
+from covey.model.files import (
+    WEIGHTS_FILE,
+    describe_policy,
+    get_head,
+    load_model,
+    load_tokenizer,
+    load_weights,
+    require_vocabulary,
+)
 from covey.sampling.sampler import sample, score
 from covey.toploc.tensors import find_tops
 from covey.toploc.tops import Capture
@@ -44,6 +54,7 @@ class HuggingFaceEngine:
         self._model: PreTrainedModel | None = None
         self._tokenizer: PreTrainedTokenizerBase | None = None
         self._version: int | None = None
+        self._turn = threading.RLock()
         self._described: Mapping[str, str] | None = None
         """Digests of all files but the weights that model and tokenizer were built from; None: not from a policy."""
 
@@ -93,21 +104,23 @@ class HuggingFaceEngine:
         one: what a policy means must not depend on which one this process saw first.
         """
         described = describe_policy(folder) if self._base is None else None
-        if self._model is None:
-            self._model, self._tokenizer = self._build(self._base or folder, folder)
-            self._described = described
-        elif self._described is None or self._described == described:
-            load_weights(self._model, folder / WEIGHTS_FILE)
-        else:
-            try:
-                built = self._build(folder, folder)
-            except OperatorError as error:  # another policy loads: it is this one, not the machine, that is wrong
-                raise ProtocolError("policy_mismatch", error.message) from error
-            (self._model, self._tokenizer), self._described = built, described
-        self._version = version
+        with self._turn:
+            if self._model is None:
+                self._model, self._tokenizer = self._build(self._base or folder, folder)
+                self._described = described
+            elif self._described is None or self._described == described:
+                load_weights(self._model, folder / WEIGHTS_FILE)
+            else:
+                try:
+                    built = self._build(folder, folder)
+                except OperatorError as error:  # another policy loads: it is this one, not the machine, that is wrong
+                    raise ProtocolError("policy_mismatch", error.message) from error
+                (self._model, self._tokenizer), self._described = built, described
+            self._version = version
 
     def _build(self, source: str | Path, folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         model, tokenizer = load_model(source, self._dtype), load_tokenizer(source)
+        require_vocabulary(tokenizer, int(get_head(model).weight.shape[0]))
         torch.nn.Module.to(model, self._device)
         load_weights(model, folder / WEIGHTS_FILE)
         return model, tokenizer
@@ -120,11 +133,17 @@ class HuggingFaceEngine:
         if any(not each.prompt or each.max_tokens < 1 for each in requests):
             raise ValueError("a request needs a prompt and a limit of at least one token")
         with self._evaluating() as model:
-            return [
-                each
-                for part in self._parts(requests)
-                for each in self._generate_batch(model, part, temperature, capture)
-            ]
+            try:
+                return [
+                    each
+                    for part in self._parts(requests)
+                    for each in self._generate_batch(model, part, temperature, capture)
+                ]
+            except (MemoryError, RuntimeError) as error:
+                lost = explain_memory(error, "the engine")
+                if lost is None:
+                    raise
+                raise lost from error
 
     @torch.no_grad()
     def replay(
@@ -164,8 +183,10 @@ class HuggingFaceEngine:
                 prefix.select(kept)
                 tokens, live = tokens[kept], live[stays]
             append(model, prefix, tokens)
+        assert self._version is not None
         return [
             Completion(
+                policy_version=self._version,
                 tokens=tuple(token for token, _ in row),
                 logprobs=tuple(logprob for _, logprob in row),
                 tops=windows.get_tops(request),
@@ -214,13 +235,14 @@ class HuggingFaceEngine:
     @contextmanager
     def _evaluating(self) -> Iterator[PreTrainedModel]:
         """The model in evaluation mode; a model shared with a trainer gets its mode back."""
-        model = self._require_model()
-        training = model.training
-        model.train(False)
-        try:
-            yield model
-        finally:
-            model.train(training)
+        with self._turn:
+            model = self._require_model()
+            training = model.training
+            model.train(False)
+            try:
+                yield model
+            finally:
+                model.train(training)
 
     def _require_model(self) -> PreTrainedModel:
         if self._model is None:

@@ -155,8 +155,9 @@ class Worker:
         slots = service.build_slots(
             task, self.params, pool=PoolId(1), node=node, environment=self.environment, engine=self.engine
         )
-        rows = service.build_rollouts(service.roll_out(slots, params, self.engine), DEMO, grade_here)
-        return self.hand_in(rows, task)
+        version = self.engine.policy_version or Step(0)
+        drafts = service.roll_out(slots, params, self.engine, version=Step(version))
+        return self.hand_in(service.build_rollouts(drafts, DEMO, grade_here), task)
 
     def hand_in(self, rows: Sequence[Rollout], task: TaskOrder | None = None) -> Work:
         """These rows with the receipt that fits them."""

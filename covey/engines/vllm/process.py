@@ -1,4 +1,4 @@
-"""The other process as `engine` sees it: started, asked one question at a time, ended.
+"""The other process as `engine` sees it: started, asked by any number of threads, ended.
 
 It ends when its end of the connection closes, so it never outlives this one.  What it wrote last is quoted in errors.
 """
@@ -6,12 +6,15 @@ It ends when its end of the connection closes, so it never outlives this one.  W
 import os
 import signal
 import socket
+import struct
 import subprocess
 import threading
-import time
 from collections import deque
 from collections.abc import Mapping
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
+from dataclasses import replace
+from itertools import count
 
 from covey.engines.vllm.frames import Frame, receive, send
 from covey.errors import CoveyError, OperatorError, ProtocolError, TransientError
@@ -21,6 +24,8 @@ TAIL = 12
 _WIDTH = 400
 _LAST_WORDS = 5.0
 """Seconds for a process that broke off to end by itself."""
+_SEND_SECONDS = 60
+"""For a part of a question: the other process reads all the time, also while it computes."""
 _ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
@@ -30,8 +35,12 @@ _ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # several engines on one machine would share the first cores
     "VLLM_HOST_IP": "127.0.0.1",
 }
-_CPU = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
-"""Of glibc: freed memory is kept.  Logits are tens of MiB in each step, and pages that are new cost more than they."""
+_CPU = {
+    # glibc keeps freed memory: logits are tens of MiB in each step, and pages that are new cost more than they.
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+    "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16",  # no tiles of AMX; see `extension`
+}
 
 
 def build_environment(threads: int, *, eager: bool, device: str) -> dict[str, str]:
@@ -65,10 +74,19 @@ class Process:
             ) from error
         finally:
             theirs.close()
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_SECONDS, 0))
         self._connection = ours
+        self._sending, self._closing = threading.Lock(), threading.Lock()
+        self._calls = count(1)
+        self._waiting: dict[int, Future[Frame]] = {}
+        """For the answers, by number of the question."""
         self._tail: deque[str] = deque(maxlen=TAIL)
-        self._reader = threading.Thread(target=self._read_log, name="vllm-log", daemon=True)
-        self._reader.start()
+        self._threads = [
+            threading.Thread(target=read, name=f"vllm-{name}", daemon=True)
+            for name, read in (("log", self._read_log), ("answers", self._read_answers))
+        ]
+        for thread in self._threads:
+            thread.start()
 
     @property
     def process_id(self) -> int:
@@ -82,32 +100,40 @@ class Process:
 
     def ask(self, frame: Frame, seconds: float) -> Frame:
         """Its answer.  Raises the error that it answers with; TransientError "engine_died" or "engine_timeout"."""
-        deadline, is_whole = time.monotonic() + seconds, False
+        call, answer = next(self._calls), None
+        coming = self._waiting[call] = Future[Frame]()
         try:
-            send(self._connection, frame, deadline)
-            answer = receive(self._connection, deadline)
-            is_whole = True
+            with self._sending:
+                send(self._connection, replace(frame, call=call))
+            answer = coming.result(seconds)
+        except BlockingIOError as error:
+            raise TransientError("engine_timeout", f"vLLM's process took no {frame.kind}") from error
         except TimeoutError as error:
             raise TransientError("engine_timeout", f"vLLM took more than {seconds:g} s for {frame.kind}") from error
         except (EOFError, OSError) as error:
             raise TransientError("engine_died", f"vLLM's process died: {self._describe_end()}") from error
         finally:
-            if not is_whole:  # half an answer must not be the next call's
+            del self._waiting[call]
+            if answer is None:  # it would compute what nobody waits for
                 self.close()
         if answer.kind == "refused":
             raise _rebuild(answer.values)
         return answer
 
     def close(self) -> None:
-        """End it, and whatever processes it started."""
-        self._connection.close()
-        if self._child.returncode is None or self._reader.is_alive():
-            with suppress(ProcessLookupError):  # it ended by itself
-                os.killpg(self._child.pid, signal.SIGKILL)
-        self._child.wait()
-        self._reader.join()
-        assert self._child.stderr is not None
-        self._child.stderr.close()
+        """End it, and whatever processes it started; who waits for an answer is told that it died."""
+        with self._closing:
+            with suppress(OSError):  # it is closed already
+                self._connection.shutdown(socket.SHUT_RDWR)
+            if self._child.returncode is None or any(thread.is_alive() for thread in self._threads):
+                with suppress(ProcessLookupError):  # it ended by itself
+                    os.killpg(self._child.pid, signal.SIGKILL)
+            self._child.wait()
+            for thread in self._threads:
+                thread.join()
+            self._connection.close()
+            assert self._child.stderr is not None
+            self._child.stderr.close()
 
     def _describe_end(self) -> str:
         with suppress(subprocess.TimeoutExpired):  # its connection ends before it does: it still writes why
@@ -116,6 +142,18 @@ class Process:
         code = self._child.returncode
         how = f"signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"exit code {code}"
         return "\n  ".join([how + ("; the last that it wrote:" if self._tail else ""), *self._tail])
+
+    def _read_answers(self) -> None:
+        try:
+            while True:
+                answer = receive(self._connection)
+                self._waiting[answer.call].set_result(answer)
+        except (EOFError, OSError, ValueError, KeyError):  # it is gone, or what it says is none of ours
+            with suppress(OSError):
+                self._connection.shutdown(socket.SHUT_RDWR)  # first: who asks from now on is told by `send`
+            for coming in list(self._waiting.values()):
+                with suppress(InvalidStateError):  # it has its answer
+                    coming.set_exception(EOFError("the connection ended"))
 
     def _read_log(self) -> None:
         assert self._child.stderr is not None

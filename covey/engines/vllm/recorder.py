@@ -19,7 +19,7 @@ from covey.sampling.sampler import score
 from covey.toploc.tops import Capture
 
 KEY = "covey_key"
-"""In `SamplingParams.extra_args`: the number of a request in its call, from 0."""
+"""In `SamplingParams.extra_args`: the number of a request, of a replay its place among the claims."""
 MAX_LOGITS = 1 << 26
 """Logits of a replay that are computed at a time: 256 MiB in float32."""
 MAX_LOGITS_CPU = 1 << 23
@@ -77,17 +77,18 @@ class Recorder:
         runner = self._runner
         self._states = None if capture is None else States(capture, runner.max_num_reqs, runner.max_model_len)
 
-    def take(self, count: int) -> Arrays:
-        """Of requests 0 .. `count` - 1, one after the other: float32 logprobs and margins; indices, bits of tops.
+    def take(self, first: int, count: int) -> Arrays:
+        """Of the finished requests `first` .. `first` + `count` - 1, one after the other, and forget them.
 
-        Also how often one was preempted.
+        float32 logprobs and margins; indices, bits of tops; how often a request was preempted since the last time.
         """
-        self._finish(list(self._keys))
-        records = [self._records[key] for key in range(count)]
+        keys = range(first, first + count)
+        self._finish([name for name, key in self._keys.items() if key in keys])
+        records = [self._records.pop(key) for key in keys]
         for record, claim in zip(records, self._claims, strict=bool(self._claims)):
             if record.rows != len(claim.tokens):
                 raise RuntimeError(f"vLLM computed {record.rows} of {len(claim.tokens)} rows of a replay")
-        tops = [] if self._states is None else [top for key in range(count) for top in self._states.pop_tops(key)]
+        tops = [] if self._states is None else [top for key in keys for top in self._states.pop_tops(key)]
         found: dict[str, Any] = {
             "preempted": np.array([self._preempted], np.int64),
             "logprobs": np.array([each for record in records for each in record.logprobs], np.float32),
@@ -95,7 +96,7 @@ class Recorder:
             "indices": np.concatenate([np.empty(0, np.int64), *(top.indices for top in tops)]),
             "bits": np.concatenate([np.empty(0, np.uint16), *(top.bits for top in tops)]),
         }
-        self.begin(None, 0.0)
+        self._preempted = 0
         return found
 
     def take_missed(self) -> list[int]:

@@ -1,9 +1,10 @@
-"""vLLM's engine in its own process: one call is a batch of requests, run to its end.
+"""vLLM's engine in its own process: generations of several calls run together, everything else runs alone.
 
-No call overlaps another, so a policy never changes inside a completion.
+A policy is loaded when nothing runs, so it never changes inside a completion, and each answer names it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +26,40 @@ GIB = 1 << 30
 Longs = NDArray[np.int64]
 
 
+@dataclass(slots=True)
+class _Call:
+    """A generation under way: its question's number, and its requests' numbers `first` .. `first` + `count` - 1."""
+
+    number: int
+    first: int
+    count: int
+    left: int
+    """Requests that are not finished."""
+
+
 class Serving:
     """One engine of vLLM."""
 
-    def __init__(self, engine: LLMEngine) -> None:
-        self._engine, self._replays = engine, 0
+    def __init__(self, engine: LLMEngine, version: int) -> None:
+        self._engine, self._version, self._replays = engine, version, 0
+        self._running: list[_Call] = []
+        self._capture: tuple[int, int] | None = None
+        """Of all that runs."""
+        self._next_key = 0
+        self._tokens: dict[int, list[int]] = {}
+        """Of finished requests whose call is not."""
         engine.collective_rpc("covey_install")
+
+    @property
+    def calls(self) -> tuple[int, ...]:
+        """Numbers of the questions that run."""
+        return tuple(call.number for call in self._running)
 
     def try_out(self) -> None:
         """Two tokens, so that what the kernels cannot do is said at the start and not of each call."""
         self._run([(0, {"prompt_token_ids": [0]}, SamplingParams(**_COMMON, max_tokens=2))])
 
-    def describe(self) -> Frame:
+    def describe(self, question: Frame) -> Frame:
         """Answer to "start"."""
         config = self._engine.model_config
         return Frame(
@@ -46,20 +69,38 @@ class Serving:
                 "vocabulary": config.get_vocab_size(),
                 "longest": config.max_model_len,
             },
+            call=question.call,
         )
 
-    def answer(self, question: Frame) -> Frame:
-        """By kind: "check", "reload", "generate", "replay"."""
-        values, arrays = question.values, question.arrays
+    def can_join(self, question: Frame) -> bool:
+        """Whether a question may be answered while those of `calls` run."""
+        return not self._running or (question.kind == "generate" and _get_capture(question.values) == self._capture)
+
+    def answer(self, question: Frame) -> list[Frame]:
+        """By kind: "check", "reload", "replay"; nothing yet of "generate", whose answer some `step` gives."""
+        values, call = question.values, question.call
+        if question.kind == "generate":
+            self._add(question)
+            return []
         if question.kind == "check":
             require_policy(Path(str(values["folder"])))
-            return Frame("checked")
+            return [Frame("checked", call=call)]
         if question.kind == "reload":
             self._reload(str(values["folder"]))
-            return Frame("reloaded")
-        if question.kind == "generate":
-            return self._generate(values, arrays)
-        return self._replay(values, arrays)
+            self._version = int(values["version"] or 0)
+            return [Frame("reloaded", call=call)]
+        return [Frame("replayed", {"version": self._version}, self._replay(values, question.arrays), call)]
+
+    def step(self) -> list[Frame]:
+        """One token of each request that runs, or a part of a prompt; the answers to what is finished."""
+        for output in self._engine.step():
+            if output.finished:
+                key = int(output.request_id)
+                self._tokens[key] = list(output.outputs[0].token_ids)
+                next(call for call in self._running if call.first <= key < call.first + call.count).left -= 1
+        finished = [call for call in self._running if call.left == 0]
+        self._running = [call for call in self._running if call.left > 0]
+        return [self._finish(call) for call in finished]
 
     def _reload(self, folder: str) -> None:
         require_policy(Path(folder))
@@ -67,27 +108,34 @@ class Serving:
         if not self._engine.reset_prefix_cache():
             raise RuntimeError("vLLM keeps a cache of the old policy")
 
-    def _generate(self, values: Mapping[str, Any], arrays: Arrays) -> Frame:
-        prompts, seeds, limits = _cut(arrays["prompts"], arrays["prompt_lengths"]), arrays["seeds"], arrays["limits"]
-        self._begin(values)
-        tokens = self._run(
-            (
-                key,
-                {"prompt_token_ids": prompt},
-                SamplingParams(
-                    **_COMMON,
-                    max_tokens=limit,
-                    stop_token_ids=[values["eos"]],
-                    extra_args={KEY: key, SEED: seed, TEMPERATURE: values["temperature"]},
-                ),
+    def _add(self, question: Frame) -> None:
+        values, arrays = question.values, question.arrays
+        if not self._running:
+            self._begin(values)
+        prompts = list(_cut(arrays["prompts"], arrays["prompt_lengths"]))
+        call = _Call(question.call, first=self._next_key, count=len(prompts), left=len(prompts))
+        self._running.append(call)
+        self._next_key += call.count
+        rows = zip(prompts, arrays["seeds"].tolist(), arrays["limits"].tolist(), strict=True)
+        for key, (prompt, seed, limit) in enumerate(rows, call.first):
+            params = SamplingParams(
+                **_COMMON,
+                max_tokens=limit,
+                stop_token_ids=[values["eos"]],
+                extra_args={KEY: key, SEED: seed, TEMPERATURE: values["temperature"]},
             )
-            for key, (prompt, seed, limit) in enumerate(zip(prompts, seeds.tolist(), limits.tolist(), strict=True))
-        )
-        lengths = np.array([len(tokens[key]) for key in range(len(seeds))], np.int64)
-        flat = np.array([token for key in range(len(seeds)) for token in tokens[key]], np.int64)
-        return Frame("generated", {}, {"tokens": flat, "lengths": lengths, **self._take(len(seeds))})
+            self._engine.add_request(str(key), {"prompt_token_ids": prompt}, params)
 
-    def _replay(self, values: Mapping[str, Any], arrays: Arrays) -> Frame:
+    def _finish(self, call: _Call) -> Frame:
+        tokens = [self._tokens.pop(key) for key in range(call.first, call.first + call.count)]
+        arrays = {
+            "tokens": np.array([token for each in tokens for token in each], np.int64),
+            "lengths": np.array([len(each) for each in tokens], np.int64),
+            **self._take(call.first, call.count),
+        }
+        return Frame("generated", {"version": self._version}, arrays, call.number)
+
+    def _replay(self, values: Mapping[str, Any], arrays: Arrays) -> Arrays:
         prompts = list(_cut(arrays["prompts"], arrays["prompt_lengths"]))
         claims, seeds = list(_cut(arrays["tokens"], arrays["lengths"])), arrays["seeds"].tolist()
         # Siblings read their prompt once; what another call left behind is no evidence.
@@ -102,25 +150,22 @@ class Serving:
         self._begin(values, list(zip(firsts, claims, seeds, strict=True)))
         self._run(request(key, False) for key in range(len(seeds)))
         self._run(request(key, True) for key in self._engine.collective_rpc("covey_missed")[0])
-        return Frame("replayed", {}, self._take(len(seeds)))
+        return self._take(0, len(seeds))
 
     def _begin(self, values: Mapping[str, Any], claims: Sequence[tuple[int, list[int], int]] = ()) -> None:
-        arguments = (values["window"], values["top_k"], values["temperature"], list(claims))
+        self._capture = _get_capture(values)
+        arguments = (*self._capture, values["temperature"], list(claims))
         self._engine.collective_rpc("covey_begin", args=arguments)
 
-    def _take(self, count: int) -> Arrays:
-        return load(self._engine.collective_rpc("covey_take", args=(count,))[0])
+    def _take(self, first: int, count: int) -> Arrays:
+        return load(self._engine.collective_rpc("covey_take", args=(first, count))[0])
 
-    def _run(self, requests: Iterable[tuple[int, Any, SamplingParams]]) -> dict[int, list[int]]:
-        """Tokens of each request by its key; all run together."""
+    def _run(self, requests: Iterable[tuple[int, Any, SamplingParams]]) -> None:
+        """These alone, to their end."""
         for key, prompt, params in requests:
             self._engine.add_request(str(key), prompt, params)
-        tokens: dict[int, list[int]] = {}
         while self._engine.has_unfinished_requests():
-            for output in self._engine.step():
-                if output.finished:
-                    tokens[int(output.request_id)] = list(output.outputs[0].token_ids)
-        return tokens
+            self._engine.step()
 
 
 _COMMON = {
@@ -146,7 +191,7 @@ def start(question: Frame) -> Serving:
             fix=f"Set device to {current_platform.device_type}; CUDA_VISIBLE_DEVICES chooses among several",
         )
     try:
-        serving = Serving(LLMEngine.from_engine_args(build_arguments(values)))
+        serving = Serving(LLMEngine.from_engine_args(build_arguments(values)), int(values["version"] or 0))
         serving.try_out()
         return serving
     except (ValueError, RuntimeError, NotImplementedError, torch.OutOfMemoryError) as error:
@@ -189,7 +234,17 @@ def _explain(error: Exception) -> OperatorError | ProtocolError:
             f"the model does not fit: {message}",
             fix="Raise cache_bytes or memory_share, lower max_length or batch, or raise tensor_parallel",
         )
+    if "max_model_len" in message or "maximum model length" in message:
+        return OperatorError(
+            "model_too_short",
+            f"the model has no positions for the lengths asked for: {message}",
+            fix="Lower max_prompt_tokens or max_completion_tokens of the pool, or max_length, or choose another model",
+        )
     return OperatorError("engine_start", f"vLLM does not start: {message}", fix="Choose another model or engine")
+
+
+def _get_capture(values: Mapping[str, Any]) -> tuple[int, int]:
+    return values["window"], values["top_k"]
 
 
 def _cut(flat: NDArray[Any], lengths: NDArray[Any]) -> Iterator[list[int]]:

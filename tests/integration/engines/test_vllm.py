@@ -9,7 +9,9 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -138,6 +140,36 @@ def test_generate__one_by_one__equals_all_together(pair: Pair, work: list[Comple
         assert_equal(pair.vllm.generate([ragged[i]], temperature=1.0, capture=CAPTURE), [work[i]])
 
 
+def test_generate__calls_of_several_threads__run_together_and_a_new_policy_waits_for_them(
+    pair: Pair, work: list[Completion], ragged: list[Request], policies: Policies
+) -> None:
+    """Sixteen calls of four requests each, a policy that is loaded in the middle, and a replay."""
+    engine, parts = pair.vllm, [slice(start, start + 4) for start in range(0, 64, 4)]
+    with ThreadPoolExecutor(18) as threads:
+        calls = [threads.submit(engine.generate, ragged[part], temperature=1.0, capture=CAPTURE) for part in parts[:12]]
+        wait_until(lambda: any(call.done() for call in calls))
+        replay = threads.submit(engine.replay, claims_of(ragged[:4], work[:4]), temperature=1.0, capture=CAPTURE)
+        loading = threads.submit(engine.load_policy, policies[pair.kind, 11], 7)
+        loading.result()
+        calls += [
+            threads.submit(engine.generate, ragged[part], temperature=1.0, capture=CAPTURE) for part in parts[12:]
+        ]
+    for part, call in zip(parts, calls, strict=True):
+        assert_equal(call.result(), work[part])
+    assert {each.policy_version for call in calls[:12] for each in call.result()} == {0}
+    assert {each.policy_version for call in calls[12:] for each in call.result()} == {7}
+    assert (get_margins(replay.result()) == 0).all()
+    engine.load_policy(policies[pair.kind, 11], 0)
+
+
+def wait_until(is_done: Callable[[], bool]) -> None:
+    for _ in range(6000):
+        if is_done():
+            return
+        time.sleep(0.01)
+    raise AssertionError("the condition did not come")
+
+
 def test_generate__every_state_captured__is_the_reference_s(pair: Pair, ragged: list[Request]) -> None:
     (completion,) = pair.vllm.generate(ragged[30:31], temperature=1.0, capture=EVERYTHING)
     (replay,) = pair.hf.replay(claims_of(ragged[30:31], [completion]), temperature=1.0, capture=EVERYTHING)
@@ -255,7 +287,7 @@ def test_load_policy__new_weights_in_place__equal_a_fresh_engine_s_and_survive_i
         engine.generate(ragged * 8, temperature=1.0, capture=CAPTURE)  # takes a second
     assert (caught.value.code, engine.process_id) == ("engine_died", None)
     assert find_group(process) == set()
-    if pair.dtype == "float32":  # one restart of each kind is enough
+    if not pair.is_parallel:  # one restart of each kind is enough
         fresh = engine.generate(ragged[:24], temperature=1.0, capture=CAPTURE)
         assert (engine.policy_version, engine.process_id == process) == (1, False)
         assert_equal(reloaded, fresh)
@@ -274,17 +306,21 @@ def test_process__its_parent_is_gone__ends() -> None:
 
 
 @pytest.mark.parametrize(
-    ("heads", "size", "code", "message"),
-    [(3, 64 << 10, "model_too_large", "cache_bytes"), (4, 64 << 20, "engine_start", "head_dim=24")],
+    ("heads", "options", "code", "message"),
+    [
+        (3, {"cache_bytes": 64 << 10}, "model_too_large", "cache_bytes"),
+        (4, {"cache_bytes": 64 << 20}, "engine_start", "head_dim=24"),
+        (3, {"cache_bytes": 64 << 20, "max_length": 257}, "model_too_short", "Lower max_prompt_tokens"),
+    ],
 )
 def test_load_policy__first_one_that_cannot_run_here__says_what_to_change(
-    tmp_path: Path, heads: int, size: int, code: str, message: str
+    tmp_path: Path, heads: int, options: dict[str, int], code: str, message: str
 ) -> None:
-    """A cache that does not hold one sequence; then a model whose heads are of a width that CPU kernels lack."""
+    """A cache that holds no sequence; heads of a width that CPU kernels lack; more positions than there are."""
     shape = {"hidden_size": 96, "num_attention_heads": heads, "num_key_value_heads": heads}
     folder = make_policy(tmp_path / "policy", "qwen", 5, **shape)
     with (
-        VllmEngine(dtype="float32", options=VllmOptions(cache_bytes=size)) as engine,
+        VllmEngine(dtype="float32", options=VllmOptions(**options)) as engine,
         pytest.raises(OperatorError, match=message) as caught,
     ):
         engine.load_policy(folder, 0)

@@ -26,7 +26,7 @@ def make_timing(*runs: tuple[float, float, float]) -> Timing:
     return timing
 
 
-def test_build_requests__any_case_and_round__groups_of_siblings_that_no_cache_knows() -> None:
+def test_build_requests__any_case_and_round__groups_of_siblings_with_prompts_of_their_own() -> None:
     for case in CASES:
         rounds = [build_requests(case, round_) for round_ in range(-1, 4)]
         prompts = [request.prompt for requests in rounds for request in requests]
@@ -85,7 +85,7 @@ def test_time__a_call_beside_a_living_process__counts_tokens_and_what_both_spent
         until = time.process_time() + 0.05
         while time.process_time() < until:
             pass
-        return [Completion(tokens=(5, 6, 1), logprobs=(0.0,) * 3, tops=(), finished=True)] * 2
+        return [Completion(policy_version=0, tokens=(5, 6, 1), logprobs=(0.0,) * 3, tops=(), finished=True)] * 2
 
     completions, alone = time_call(call, None)
     _, beside = time_call(call, os.getpid())

@@ -43,7 +43,7 @@ class Engine:
 
 
 def make_completion(token):
-    return Completion(tokens=(token,), logprobs=(-1.0,), tops=(), finished=False)
+    return Completion(policy_version=0, tokens=(token,), logprobs=(-1.0,), tops=(), finished=False)
 
 
 def write_weights(path, words):

