@@ -126,15 +126,22 @@ async def keep_trying(
 
 @contextmanager
 def stop_signals(stop: asyncio.Event) -> Iterator[None]:
-    """Inside this context SIGINT and SIGTERM set `stop`."""
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+    """Inside this context SIGINT and SIGTERM set `stop`; a second SIGINT ends the process at once."""
+    loop, before = asyncio.get_running_loop(), signal.getsignal(signal.SIGINT)
+
+    def interrupt() -> None:
+        stop.set()
+        loop.remove_signal_handler(signal.SIGINT)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    loop.add_signal_handler(signal.SIGINT, interrupt)
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
     try:
         yield
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
+        signal.signal(signal.SIGINT, before)
 
 
 RECURSION_LIMIT = 1000

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from covey.engines.base import Engine
@@ -30,6 +31,8 @@ class Context:
     engine: Engine
     environment: Environment
     grade: Callable[[bytes], Sequence[float]]
+    engine_threads: ThreadPoolExecutor
+    """One for each task that the engine may work on."""
     pipeline: Pipeline
     outgoing: Outgoing
     stop: asyncio.Event
@@ -60,7 +63,8 @@ def build(
         threads=config.threads,
         vllm=config.vllm.fit(params.model.longest),
     )
-    fitting = max(1, config.batch // params.rollouts_per_task) if name == "vllm" else 1
+    # One task more than fills the batch: what ends first makes room for it, inside the engine.
+    fitting = -(-config.batch // params.rollouts_per_task) + 1 if name == "vllm" else 1
     together = config.tasks_together or fitting
     return Context(
         config=config,
@@ -69,6 +73,7 @@ def build(
         engine=wrap(engine),
         environment=network.load_environment(),
         grade=build_grader(sandbox),
+        engine_threads=ThreadPoolExecutor(together, "engine"),
         pipeline=Pipeline(
             together=together,
             ahead=together if config.tasks_ahead is None else config.tasks_ahead,
@@ -102,7 +107,8 @@ async def _run(config: WorkerConfig, wrap: Callable[[Engine], Engine]) -> None:
         try:
             await run_stages(ctx)
         finally:
-            ctx.engine.close()
+            await asyncio.to_thread(ctx.engine.close)
+            ctx.engine_threads.shutdown()
             await network.close()
 
 
@@ -115,11 +121,15 @@ async def run_stages(ctx: Context) -> None:
     async def claim() -> None:
         await run_forever(loop.claim, ctx, stop=ctx.stop)
         pipeline.claims_over.set()
+        await pipeline.work_over.wait()
+        if pipeline.working:  # on what ran out long ago, and it might never be done
+            await asyncio.to_thread(ctx.engine.close)
 
     try:
         async with asyncio.TaskGroup() as stages:
             stages.create_task(claim())
-            stages.create_task(run_forever(loop.work, ctx, stop=pipeline.work_over))
+            for _ in range(pipeline.together):
+                stages.create_task(run_forever(loop.work, ctx, stop=pipeline.work_over))
             stages.create_task(run_forever(loop.hand_in, ctx, stop=pipeline.all_over))
             stages.create_task(run_forever(loop.send_heartbeat, ctx, stop=ctx.stop, pace=beat))
     except ExceptionGroup as group:  # the first that fails ends the others, and says why

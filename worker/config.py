@@ -16,9 +16,9 @@ class WorkerConfig(RoleSettings):
     batch: int = Field(default=64, ge=1, le=4096)
     """Completions that are generated together at most."""
     tasks_together: int | None = Field(default=None, ge=1, le=1024)
-    """Tasks in one batch at most; None: as many as `batch` holds with vllm, one with hf."""
+    """Tasks that the engine works on at once; None: one more than fill `batch` with vllm, one with hf."""
     tasks_ahead: int | None = Field(default=None, ge=0, le=1024)
-    """Further tasks that are claimed while the engine is busy; None: as many as it generates together."""
+    """Further tasks that are claimed while the engine is busy; None: as many as it works on at once."""
     vllm: VllmOptions = VllmOptions()
     grading_seconds: float = Field(default=10.0, gt=0)
     """Wall clock of the grader for one task."""

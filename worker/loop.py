@@ -4,9 +4,7 @@ What is in hand lies in `pipeline`, what is signed in `outgoing`: a crash loses 
 """
 
 import asyncio
-import time
 from collections.abc import Sequence
-from itertools import islice
 
 from covey.errors import ProtocolError, TransientError
 from covey.log import get_logger
@@ -18,21 +16,23 @@ from worker import service
 from worker.app import Context
 from worker.outgoing import Parcel
 from worker.pipeline import Made
+from worker.service import Draft
 
 
 async def claim(ctx: Context) -> Outcome:
     """Collect a lease where there is room for one, with its policy on the disk before the engine wants it."""
     if not ctx.pipeline.has_room(len(ctx.outgoing.list_unsent())):
         return Outcome.IDLE
-    await prefetch(ctx)
+    if not await prefetch(ctx):
+        return Outcome.RETRY
     unsent = ctx.outgoing.list_unsent()  # only now: what was signed meanwhile is still in hand
-    request = ctx.network.coordinator.claim_task(
+    # Not cut off by a stop signal: what is assigned meanwhile would be nobody's.
+    task = await ctx.network.coordinator.claim_task(
         free_slots=len(ctx.pipeline.leases) + len(unsent) + 1,
         cached_version=ctx.engine.policy_version,
         wait_seconds=ctx.config.wait_seconds,
         holding=[*ctx.pipeline.leases, *unsent, *ctx.outgoing.list_refused()],
     )
-    task = await or_stop(ctx.stop, request)
     if task is None:
         return Outcome.IDLE
     if task.lease in ctx.pipeline.leases or ctx.outgoing.has_signed(task.task, task.lease):
@@ -42,34 +42,44 @@ async def claim(ctx: Context) -> Outcome:
     return Outcome.DONE
 
 
-async def prefetch(ctx: Context) -> None:
-    """Have the newest policy on disk, and the first one in the engine, before a lease's clock runs."""
-    network = ctx.network
-    newest = await asyncio.to_thread(network.contracts.policies.steps_of, network.pool) - 1
+async def prefetch(ctx: Context) -> bool:
+    """Have the newest policy on disk, and the first one in the engine, before a lease's clock runs.
+
+    False if it is one that the engine did not take.
+    """
+    newest = Step(await asyncio.to_thread(ctx.network.contracts.policies.steps_of, ctx.network.pool) - 1)
     if newest < 0:
-        return
-    folder = await network.policies.require(Step(newest))
-    if ctx.engine.policy_version is None and not ctx.pipeline.claimed:  # with a lease in hand it is `work` that loads
-        await asyncio.to_thread(ctx.engine.load_policy, folder, newest)
+        return True
+    if newest == ctx.pipeline.refused:
+        return False
+    await ctx.network.policies.require(newest)
+    if ctx.engine.policy_version is None:
+        await or_stop(ctx.stop, load_policy(ctx, newest))  # starting an engine takes minutes
+    return True
 
 
 async def work(ctx: Context) -> Outcome:
-    """Generate what was claimed; an engine that fails for now tries the same leases again until they run out."""
+    """Generate what was claimed; an engine that fails for now tries the same lease again until it runs out."""
     pipeline = ctx.pipeline
     drop_overdue(ctx)
-    tasks = pipeline.get_batch()
-    if not tasks:
-        if pipeline.claims_over.is_set():
+    task = pipeline.take()
+    if task is None:
+        is_over = pipeline.claims_over.is_set() and not pipeline.claimed
+        if is_over and all(held.is_forgotten for held in pipeline.working):
             pipeline.work_over.set()
         return Outcome.IDLE
-    begin = time.monotonic()
     try:
-        await load_policy(ctx, tasks[0])
-        made = await asyncio.to_thread(roll_out, ctx, tasks)
-    except ProtocolError:
-        await give_back(ctx, tasks)
+        await require_manifest(ctx, task)
+        await load_policy(ctx, task.policy_version)
+        drafts = await asyncio.get_running_loop().run_in_executor(ctx.engine_threads, roll_out, ctx, task)
+    except TransientError:
+        pipeline.put_back(task)
         raise
-    pipeline.finish(made, time.monotonic() - begin)
+    except ProtocolError:
+        pipeline.abandon(task)
+        await give_back(ctx, [task])
+        raise
+    pipeline.finish(task, drafts)
     return Outcome.DONE
 
 
@@ -78,32 +88,37 @@ def drop_overdue(ctx: Context) -> None:
         get_logger().warning("a lease ran out before it was signed for", task=order.task)
 
 
-async def load_policy(ctx: Context, task: TaskOrder) -> None:
-    """Have the task's policy in the engine; its hash is the chain's, or nothing is generated."""
-    network = ctx.network
-    if await asyncio.to_thread(network.policies.get_manifest_hash, task.policy_version) != task.manifest_hash:
+async def require_manifest(ctx: Context, task: TaskOrder) -> None:
+    """The policy that a task names is the chain's, or nothing is generated."""
+    if await asyncio.to_thread(ctx.network.policies.get_manifest_hash, task.policy_version) != task.manifest_hash:
         raise ProtocolError("wrong_manifest", f"task {task.task} names another manifest than the chain")
-    if ctx.engine.policy_version != task.policy_version:
-        folder = await network.policies.require(task.policy_version)
-        await asyncio.to_thread(ctx.engine.load_policy, folder, task.policy_version)
 
 
-def roll_out(ctx: Context, tasks: Sequence[TaskOrder]) -> list[Made]:
-    """What the engine makes of tasks of one policy, in one batch."""
-    network = ctx.network
-    slots = [
-        service.build_slots(
-            task,
-            network.params,
-            pool=network.pool,
-            node=network.wallet.address,
-            environment=ctx.environment,
-            engine=ctx.engine,
-        )
-        for task in tasks
-    ]
-    drafts = iter(service.roll_out([slot for each in slots for slot in each], network.params, ctx.engine))
-    return [Made(order=task, drafts=tuple(islice(drafts, len(each)))) for task, each in zip(tasks, slots, strict=True)]
+async def load_policy(ctx: Context, version: Step) -> None:
+    """Have a policy in the engine; one at a time, as leases of the same one come beside each other."""
+    async with ctx.pipeline.loading:
+        if ctx.engine.policy_version == version:
+            return
+        folder = await ctx.network.policies.require(version)
+        try:
+            await asyncio.to_thread(ctx.engine.load_policy, folder, version)
+        except ProtocolError:
+            ctx.pipeline.refused = version
+            raise
+
+
+def roll_out(ctx: Context, task: TaskOrder) -> list[Draft]:
+    """What the engine makes of a task."""
+    network, engine = ctx.network, ctx.engine
+    slots = service.build_slots(
+        task,
+        network.params,
+        pool=network.pool,
+        node=network.wallet.address,
+        environment=ctx.environment,
+        engine=engine,
+    )
+    return service.roll_out(slots, network.params, engine, version=task.policy_version)
 
 
 async def give_back(ctx: Context, tasks: Sequence[TaskOrder]) -> None:

@@ -1,6 +1,6 @@
-"""What the worker has in hand: leases that wait for the engine, and what the engine made of others.
+"""What the worker has in hand: leases that wait for the engine, those in it, and what it made of others.
 
-Three cycles of `loop` share it: while the engine generates, the next lease is claimed and the last work handed in.
+The cycles of `loop` share it: while the engine generates, the next lease is claimed and the last work handed in.
 """
 
 import asyncio
@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from covey.protocol.ids import LeaseId
+from covey.protocol.ids import LeaseId, Step
 from covey.protocol.wire import TaskOrder
 from worker.service import Draft
 
@@ -19,6 +19,10 @@ class Held:
 
     order: TaskOrder
     since: float
+    begun: float = 0.0
+    """When the engine took it."""
+    is_forgotten: bool = False
+    """It ran out or was given back, and the engine is not done with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,19 +37,24 @@ class Made:
 
 @dataclass(kw_only=True)
 class Pipeline:
-    """Leases go from `claimed` to `made`, and leave when their parcel is on the disk."""
+    """Leases go from `claimed` to `working` to `made`, and leave when their parcel is on the disk."""
 
     together: int
-    """Tasks that are generated in one batch at most."""
+    """Tasks that are generated beside each other at most."""
     ahead: int
     """Further leases that are claimed while the engine is busy."""
     lease_seconds: float
     clock: Callable[[], float] = time.monotonic
     claimed: list[Held] = field(default_factory=list)
-    """In order; those that the engine works on are the first."""
+    """In order."""
+    working: list[Held] = field(default_factory=list)
+    """In the engine, all of one policy."""
     made: list[Made] = field(default_factory=list)
-    generation_seconds: float = 0.0
-    """That the last batch took."""
+    generation_seconds: float | None = None
+    """That the last task took; None before the first."""
+    refused: Step | None = None
+    """The last policy that the engine did not take: no lease of it is asked for."""
+    loading: asyncio.Lock = field(default_factory=asyncio.Lock)
     claims_over: asyncio.Event = field(default_factory=asyncio.Event)
     work_over: asyncio.Event = field(default_factory=asyncio.Event)
     all_over: asyncio.Event = field(default_factory=asyncio.Event)
@@ -53,7 +62,8 @@ class Pipeline:
     @property
     def orders(self) -> list[TaskOrder]:
         """All that are in hand and not signed for."""
-        return [held.order for held in self.claimed] + [made.order for made in self.made]
+        held = [held.order for held in (*self.claimed, *self.working) if not held.is_forgotten]
+        return held + [made.order for made in self.made]
 
     @property
     def leases(self) -> list[LeaseId]:
@@ -63,12 +73,14 @@ class Pipeline:
     def has_room(self, unsent: int) -> bool:
         """Whether to ask for one more lease, with `unsent` parcels on the disk.
 
-        One at a time where a lease might run out while it waits for the batch before it; none at all while more is
-        unsent than the engine makes at once.
+        None ahead where a lease might run out while it waits for others, nor before that is known; none at all while
+        more is unsent than the engine makes at once.
         """
-        is_quick = 3 * self.generation_seconds < self.lease_seconds
-        most = self.together + self.ahead if is_quick else 1
-        return len(self.claimed) < most and len(self.made) + unsent <= self.together
+        last = self.lease_seconds if self.generation_seconds is None else self.generation_seconds
+        longest = max([last, *(self.clock() - held.begun for held in self.working)])
+        is_quick = 3 * longest < self.lease_seconds
+        most = self.together + (self.ahead if is_quick else 0)
+        return len(self.claimed) + len(self.working) < most and len(self.made) + unsent <= self.together
 
     def hold(self, order: TaskOrder) -> None:
         """A lease was collected."""
@@ -77,26 +89,50 @@ class Pipeline:
     def drop_overdue(self) -> list[TaskOrder]:
         """Forget the leases that ran out, as they do while an engine or the chain does not answer; returns them."""
         oldest = self.clock() - self.lease_seconds
-        overdue = [held.order for held in self.claimed if held.since < oldest]
+        overdue = [
+            held.order for held in (*self.claimed, *self.working) if held.since < oldest and not held.is_forgotten
+        ]
         overdue += [made.order for made in self.made if made.since < oldest]
-        self.claimed = [held for held in self.claimed if held.since >= oldest]
-        self.made = [made for made in self.made if made.since >= oldest]
+        self.let_go(overdue)
         return overdue
 
-    def get_batch(self) -> list[TaskOrder]:
-        """The tasks to generate now: the oldest, and others of its policy."""
-        orders = [held.order for held in self.claimed]
-        return [order for order in orders if order.policy_version == orders[0].policy_version][: self.together]
+    def take(self) -> TaskOrder | None:
+        """The oldest lease, now in the engine; None where there is none, or one that wants another policy than what the
+        engine is working on."""
+        if not self.claimed:
+            return None
+        held = self.claimed[0]
+        if any(each.order.policy_version != held.order.policy_version for each in self.working):
+            return None
+        self.claimed.pop(0)
+        self.working.append(replace(held, begun=self.clock()))
+        return held.order
 
-    def finish(self, made: Sequence[Made], seconds: float) -> None:
-        """The engine is done with a batch."""
-        since = {held.order.lease: held.since for held in self.claimed}
-        self.let_go([each.order for each in made])
-        self.made += [replace(each, since=since[each.order.lease]) for each in made if each.order.lease in since]
-        self.generation_seconds = seconds
+    def put_back(self, order: TaskOrder) -> None:
+        """The engine failed for now: the lease waits again, before all others."""
+        if not (held := self._leave(order)).is_forgotten:
+            self.claimed.insert(0, held)
+
+    def finish(self, order: TaskOrder, drafts: Sequence[Draft]) -> None:
+        """The engine is done with a task; what was forgotten meanwhile stays so."""
+        held = self._leave(order)
+        self.generation_seconds = self.clock() - held.begun
+        if not held.is_forgotten:
+            self.made.append(Made(order=order, drafts=tuple(drafts), since=held.since))
+
+    def abandon(self, order: TaskOrder) -> None:
+        """The engine will never be done with a task."""
+        self._leave(order)
+
+    def _leave(self, order: TaskOrder) -> Held:
+        place = next(i for i, held in enumerate(self.working) if held.order.lease == order.lease)
+        return self.working.pop(place)
 
     def let_go(self, orders: Sequence[TaskOrder]) -> None:
-        """These leases are not in hand any more."""
+        """These leases are not in hand any more; the engine may still work on them."""
         gone = {order.lease for order in orders}
         self.claimed = [held for held in self.claimed if held.order.lease not in gone]
+        self.working = [
+            replace(held, is_forgotten=held.is_forgotten or held.order.lease in gone) for held in self.working
+        ]
         self.made = [made for made in self.made if made.order.lease not in gone]

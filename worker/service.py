@@ -13,7 +13,7 @@ from covey.errors import ProtocolError, TransientError
 from covey.model.text import decode_completion, encode_prompt
 from covey.protocol import messages, rollout
 from covey.protocol.canonical import sha256
-from covey.protocol.ids import Address, GroupId, PoolId
+from covey.protocol.ids import Address, GroupId, PoolId, Step
 from covey.protocol.messages import Countersignature, Domain, Receipt
 from covey.protocol.params import PoolParams
 from covey.protocol.rollout import Rollout
@@ -66,13 +66,15 @@ def build_slots(
     return slots
 
 
-def roll_out(slots: Sequence[Slot], params: PoolParams, engine: Engine) -> list[Draft]:
-    """Generate all slots in one batch."""
+def roll_out(slots: Sequence[Slot], params: PoolParams, engine: Engine, *, version: Step) -> list[Draft]:
+    """Generate all slots together; raise TransientError("wrong_policy") unless policy `version` made every token."""
     completions = engine.generate(
         [slot.request for slot in slots],
         temperature=params.model.temperature,
         capture=build_capture(params.verification),
     )
+    if any(completion.policy_version != version for completion in completions):
+        raise TransientError("wrong_policy", f"the engine did not generate with policy {version}")
     return [
         Draft(slot=slot, completion=completion, text=decode_completion(engine.tokenizer, completion.tokens))
         for slot, completion in zip(slots, completions, strict=True)

@@ -1,14 +1,16 @@
 """Commands that run a role until a stop signal."""
 
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from covey.errors import OperatorError
-from covey.settings import Settings
 
-SettingsType = TypeVar("SettingsType", bound=Settings)
+if TYPE_CHECKING:
+    from covey.settings import Settings
+
+SettingsType = TypeVar("SettingsType", bound="Settings")
 
 coordinator = typer.Typer(help="The pool's coordinator.", no_args_is_help=True)
 worker = typer.Typer(help="Generate rollouts.", no_args_is_help=True)
@@ -93,10 +95,15 @@ def validator_run(config: ConfigFile = None, sets: Sets = None) -> None:
 @trainer.command("run")
 def trainer_run(config: ConfigFile = None, sets: Sets = None) -> None:
     """Learn from accepted rollouts and publish each new policy."""
+    from rich.console import Console
+
+    from covey.cli.training import show_training
     from trainer import app
     from trainer.config import TrainerConfig
 
-    app.run(load_settings(TrainerConfig, config, sets))
+    settings = load_settings(TrainerConfig, config, sets)
+    with show_training(Console(), steps=settings.steps) as sink:
+        app.run(settings, sinks=[sink])
 
 
 @origin.command("run")

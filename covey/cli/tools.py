@@ -72,7 +72,7 @@ def wallet_show(file: Annotated[Path, typer.Argument(help="Key file.")]) -> None
 @model.command("tiny")
 def model_tiny(
     folder: Annotated[Path, typer.Argument(help="Where the model goes.")],
-    seed: Annotated[int, typer.Option(help="The weights follow from it.")] = 0,
+    seed: Annotated[int, typer.Option(help="The weights follow from it; the shipped model has 1.")] = 1,
 ) -> None:
     """Make the demo's model: a warm-started Qwen2 of a quarter million parameters, in about a minute."""
     from covey.engines.hf import set_threads

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
 from unittest import mock
@@ -22,6 +22,7 @@ from tests.fakes.tools import Work, Worker
 from tests.fakes.turn import take_turn
 from worker.outgoing import Parcel
 from worker.pipeline import Made
+from worker.service import Draft
 
 
 class ShortCast(Cast):
@@ -38,19 +39,18 @@ def cheating(cheat: Cheat) -> Iterator[None]:
     """In place of the honest worker's hand: what the cheat makes of a lease, signed and stored like honest work."""
     made: dict[int, Work] = {}
 
-    def roll_out(ctx: worker.app.Context, tasks: Sequence[TaskOrder]) -> list[Made]:
-        for task in tasks:
-            hand = Worker(
-                ctx.network.wallet,
-                ctx.network.params,
-                ctx.engine,
-                task=task,
-                contributor=ctx.contributor,
-                now=time.time(),
-                leased=True,
-            )
-            made[task.lease] = cheat.cheat(hand)
-        return [Made(order=task, drafts=()) for task in tasks]
+    def roll_out(ctx: worker.app.Context, task: TaskOrder) -> list[Draft]:
+        hand = Worker(
+            ctx.network.wallet,
+            ctx.network.params,
+            ctx.engine,
+            task=task,
+            contributor=ctx.contributor,
+            now=time.time(),
+            leased=True,
+        )
+        made[task.lease] = cheat.cheat(hand)
+        return []
 
     def sign(ctx: worker.app.Context, given: Made) -> None:
         network, work = ctx.network, made.pop(given.order.lease)

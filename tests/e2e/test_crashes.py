@@ -32,7 +32,7 @@ def folder():
         yield Path(name) / "net"
 
 
-async def watch(demo: Demo, is_done: Callable[[StatusView], bool], seconds: float = 120) -> StatusView:
+async def watch(demo: Demo, is_done: Callable[[StatusView], bool], seconds: float = 300) -> StatusView:
     """Look until the condition holds; bounded."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

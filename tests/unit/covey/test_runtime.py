@@ -2,6 +2,8 @@ import asyncio
 import os
 import signal
 import socket
+import subprocess
+import sys
 
 import httpx
 import pytest
@@ -200,12 +202,29 @@ async def test_keep_trying__stop__none():
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 async def test_stop_signals__inside_they_set_stop__outside_the_old_handler_is_back(number):
-    stop, before = asyncio.Event(), signal.getsignal(signal.SIGTERM)
+    stop, before = asyncio.Event(), signal.getsignal(number)
     with stop_signals(stop):
         os.kill(os.getpid(), number)
         async with asyncio.timeout(2):
             await stop.wait()
-    assert signal.getsignal(signal.SIGTERM) == before
+    assert signal.getsignal(number) == before
+
+
+def test_stop_signals__second_interrupt__ends_what_does_not_stop():
+    code = (
+        "import asyncio, signal\nfrom covey.runtime import stop_signals\n"
+        "async def main():\n    stop = asyncio.Event()\n    with stop_signals(stop):\n"
+        "        print('runs', flush=True)\n        await stop.wait()\n        print('drains', flush=True)\n"
+        "        await asyncio.sleep(60)\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\nasyncio.run(main())"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    with process, process.stdout as said:
+        for word in ("runs", "drains"):
+            assert said.readline().strip() == word
+            process.send_signal(signal.SIGINT)
+        assert process.wait(20) == -signal.SIGINT
 
 
 async def hello(scope, receive, send):

@@ -2,61 +2,25 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable
 
 import pytest
 
-from covey.cheats import Wrapped
-from covey.engines.base import Engine
-from covey.errors import OperatorError, ProtocolError, TransientError
+from covey.errors import ProtocolError, TransientError
 from covey.protocol import messages
 from covey.runtime import Outcome
 from tests.fakes.coordinator import FakeCoordinator
+from tests.fakes.cycles import Counting, fail_at
 from tests.fakes.pool import make_hash
-from tests.fakes.tools import MANIFEST, grade_here, make_task
+from tests.fakes.tools import grade_here, make_task
 from tests.fakes.turn import take_turn
 from worker import loop
-from worker.app import Context, run_stages
+from worker.app import Context
 from worker.pipeline import Pipeline
 
 pytestmark = pytest.mark.unit
 Start = Callable[..., Context]
-
-
-class Counting(Wrapped):
-    """Remembers the size of each batch; `on_batch` is called in the middle, then the next of `fails` is raised."""
-
-    def __init__(self, engine: Engine, *, fails: Sequence[Exception] = ()) -> None:
-        super().__init__(engine)
-        self.batches: list[int] = []
-        self.fails = list(fails)
-        self.on_batch: Callable[[], object] = lambda: None
-
-    def generate(self, requests, *, temperature, capture=None):
-        self.batches.append(len(requests))
-        self.on_batch()
-        if self.fails:
-            raise self.fails.pop(0)
-        return super().generate(requests, temperature=temperature, capture=capture)
-
-
-async def wait_until(is_done: Callable[[], bool]) -> None:
-    for _ in range(2000):
-        if is_done():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("the condition did not come")
-
-
-def fail_at(moment: str, error: Exception, *, times: int = 1) -> Callable[[str], None]:
-    left = [times]
-
-    def fail(when: str) -> None:
-        if when == moment and left[0]:
-            left[0] -= 1
-            raise error
-
-    return fail
 
 
 async def test_turn__no_task__is_idle(start: Start, coordinator: FakeCoordinator):
@@ -181,7 +145,7 @@ async def test_load_policy__another_version__is_fetched_and_loaded_once(start: S
 
     ctx = start(engine=Recording())
     for version in (0, 1, 1):
-        await loop.load_policy(ctx, make_task(policy_version=version, manifest_hash=MANIFEST))
+        await loop.load_policy(ctx, version)
     assert loaded == [1]
 
 
@@ -199,20 +163,49 @@ async def test_claim__engine_busy__holds_one_lease_ahead_and_asks_for_no_third(
     assert [request["holding"] for request in coordinator.claims] == [[], [1]]
 
 
-async def test_work__two_tasks_together__are_one_batch_and_two_submissions(
-    start: Start, coordinator: FakeCoordinator, engine
+async def test_load_policy__two_tasks_of_a_new_policy__load_it_once(start: Start):
+    loaded = []
+
+    class Slow:
+        policy_version = None
+
+        def load_policy(self, folder, version: int) -> None:
+            loaded.append(version)
+            time.sleep(0.05)  # long enough that the other call comes in between
+            self.policy_version = version
+
+    ctx = start(engine=Slow())
+    await asyncio.gather(*(loop.load_policy(ctx, 0) for _ in range(3)))
+    assert loaded == [0]
+
+
+async def test_roll_out__engine_with_another_policy__is_tried_again(start: Start, coordinator: FakeCoordinator, engine):
+    ctx = start()
+    with pytest.raises(TransientError) as caught:
+        loop.roll_out(ctx, make_task(policy_version=1))
+    assert caught.value.code == "wrong_policy"
+
+
+async def test_claim__policy_that_the_engine_refused__asks_for_no_lease_of_it(
+    start: Start, coordinator: FakeCoordinator
 ):
-    ctx = start(engine=(counting := Counting(engine)), pipeline=Pipeline(together=2, ahead=0, lease_seconds=30.0))
-    coordinator.orders.extend([make_task(task=n, lease=n) for n in (1, 2)])
-    assert [await loop.claim(ctx), await loop.claim(ctx)] == [Outcome.DONE] * 2
-    assert await loop.work(ctx) is Outcome.DONE
-    assert [await loop.hand_in(ctx), await loop.hand_in(ctx)] == [Outcome.DONE] * 2
-    apart = start(pipeline=Pipeline(together=1, ahead=0, lease_seconds=30.0))
-    wanted = [loop.roll_out(apart, [make_task(task=n, lease=n)])[0] for n in (1, 2)]
-    assert counting.batches == [2 * len(wanted[0].drafts)]
-    for (receipt, _, _), alone in zip(coordinator.sent, wanted, strict=True):
-        assert receipt.task == alone.order.task
-        assert receipt.units == sum(len(draft.completion.tokens) for draft in alone.drafts)
+    class Refusing:
+        policy_version = 5
+
+        def load_policy(self, folder, version: int) -> None:
+            raise ProtocolError("policy_mismatch", "another architecture")
+
+    ctx = start(engine=Refusing())
+    coordinator.orders.append(make_task())
+    assert await loop.claim(ctx) is Outcome.DONE
+    with pytest.raises(ProtocolError):
+        await loop.work(ctx)
+    assert coordinator.returned == [(7, 9)]
+    assert await loop.claim(ctx) is Outcome.RETRY
+    assert len(coordinator.claims) == 1
+    ctx.network.contracts.policies.steps_of = lambda pool: 2  # a newer one may be better
+    assert await loop.claim(ctx) is Outcome.IDLE
+    assert len(coordinator.claims) == 2
 
 
 async def test_work__engine_dies__the_same_lease_is_tried_again(start: Start, coordinator: FakeCoordinator, engine):
@@ -254,46 +247,6 @@ async def test_work__policy_that_the_engine_refuses__lease_goes_back(
     assert ctx.pipeline.leases == []
 
 
-async def test_run_stages__engine_without_memory__returns_all_leases_and_says_why(
-    start: Start, coordinator: FakeCoordinator, engine
-):
-    lost = OperatorError("engine_out_of_memory", "no memory", fix="Lower batch.")
-    ctx = start(engine=Counting(engine, fails=[lost] * 2))
-    coordinator.orders.extend([make_task(task=n, lease=n) for n in (1, 2)])
-    for _ in range(2):
-        assert await loop.claim(ctx) is Outcome.DONE
-    with pytest.raises(OperatorError) as caught:
-        await asyncio.wait_for(run_stages(ctx), 20)
-    assert caught.value.code == "engine_out_of_memory"
-    assert sorted(coordinator.returned) == [(1, 1), (2, 2)]
-    assert coordinator.sent == []
-
-
-async def test_run_stages__stop_signal_with_work_in_hand__hands_all_of_it_in(
-    start: Start, coordinator: FakeCoordinator, engine
-):
-    ctx = start(engine=(counting := Counting(engine)))
-    counting.on_batch = ctx.stop.set  # while the first is generated, the second waits
-    coordinator.orders.extend([make_task(task=n, lease=n) for n in (1, 2)])
-    for _ in range(2):
-        assert await loop.claim(ctx) is Outcome.DONE
-    await asyncio.wait_for(run_stages(ctx), 20)
-    assert sorted(receipt.task for receipt, _, _ in coordinator.sent) == [1, 2]
-    assert list(ctx.outgoing.list()) == []
-
-
-async def test_run_stages__stop_while_the_coordinator_is_away__ends_and_keeps_the_receipt(
-    start: Start, coordinator: FakeCoordinator
-):
-    ctx = start()
-    coordinator.fail = fail_at("before", TransientError("coordinator_unreachable", "gone"), times=100)
-    coordinator.orders.append(make_task())
-    assert await loop.claim(ctx) is Outcome.DONE
-    ctx.stop.set()
-    await asyncio.wait_for(run_stages(ctx), 20)
-    assert [parcel.receipt.lease for parcel in ctx.outgoing.list()] == [9]
-
-
 async def test_hand_in__grader_that_refuses__lease_goes_back_and_the_next_is_signed(
     start: Start, coordinator: FakeCoordinator
 ):
@@ -314,38 +267,6 @@ async def test_hand_in__grader_that_refuses__lease_goes_back_and_the_next_is_sig
     assert coordinator.returned == [(1, 1)]
     assert await loop.hand_in(ctx) is Outcome.DONE
     assert [receipt.task for receipt, _, _ in coordinator.sent] == [2]
-
-
-async def test_run_stages__stop_while_the_chain_is_away__ends_with_the_lease(
-    start: Start, coordinator: FakeCoordinator
-):
-    ctx = start(pipeline=Pipeline(together=1, ahead=1, lease_seconds=1.0))
-
-    def fail() -> int:
-        raise TransientError("chain_unreachable", "gone")
-
-    ctx.network.chain.block_number = fail
-    coordinator.orders.append(make_task())
-    assert await loop.claim(ctx) is Outcome.DONE
-    ctx.stop.set()
-    await asyncio.wait_for(run_stages(ctx), 20)
-    assert (coordinator.sent, ctx.pipeline.leases) == ([], [])
-
-
-async def test_run_stages__engine_busy__the_last_work_is_handed_in_meanwhile(
-    start: Start, coordinator: FakeCoordinator, engine
-):
-    """The second batch ends only when the first submission has come: in turns this would wait for ever."""
-    sent = threading.Event()
-    ctx = start(engine=(counting := Counting(engine)))
-    counting.on_batch = lambda: len(counting.batches) < 2 or sent.wait(15) or pytest.fail("nothing was handed in")
-    coordinator.fail = lambda moment: sent.set()
-    coordinator.orders.extend([make_task(task=n, lease=n) for n in (1, 2)])
-    stages = asyncio.create_task(run_stages(ctx))
-    await wait_until(lambda: len(coordinator.answers) == 2)
-    ctx.stop.set()
-    await asyncio.wait_for(stages, 20)
-    assert len(counting.batches) == 2
 
 
 async def test_send_heartbeat__leases_in_hand__counts_them_and_room_for_one_more(
@@ -371,10 +292,28 @@ async def test_claim__engine_without_a_policy__loads_the_newest_before_a_lease_i
 
         def load_policy(self, folder, version: int) -> None:
             loaded.append((version, len(coordinator.claims)))
+            self.policy_version = version
 
     ctx = start(engine=Starting())
-    assert await loop.claim(ctx) is Outcome.IDLE
+    for _ in range(2):
+        assert await loop.claim(ctx) is Outcome.IDLE
     assert loaded == [(0, 0)]
-    ctx.pipeline.hold(make_task())  # and now the engine belongs to the other cycle
-    assert await loop.claim(ctx) is Outcome.IDLE
-    assert loaded == [(0, 0)]
+
+
+async def test_claim__stop_signal_while_an_engine_starts__does_not_wait_for_it(
+    start: Start, coordinator: FakeCoordinator
+):
+    is_over, running = threading.Event(), asyncio.get_running_loop()
+
+    class Starting:
+        policy_version = None
+
+        def load_policy(self, folder, version: int) -> None:
+            running.call_soon_threadsafe(ctx.stop.set)
+            assert is_over.wait(20)
+
+    ctx = start(engine=Starting())
+    try:
+        assert await asyncio.wait_for(loop.claim(ctx), 10) is Outcome.IDLE
+    finally:
+        is_over.set()

@@ -1,4 +1,4 @@
-"""What is in hand, by hand: room, batches, leases that run out."""
+"""What is in hand, by hand: room, what the engine takes, leases that run out."""
 
 import pytest
 
@@ -10,48 +10,101 @@ pytestmark = pytest.mark.unit
 
 def build(*tasks: int, together: int = 2, ahead: int = 1, versions: dict[int, int] | None = None) -> Pipeline:
     now = [0.0]
-    pipeline = Pipeline(together=together, ahead=ahead, lease_seconds=30.0, clock=lambda: now[0])
+    pipeline = Pipeline(
+        together=together, ahead=ahead, lease_seconds=30.0, clock=lambda: now[0], generation_seconds=1.0
+    )
     for task in tasks:
         pipeline.hold(make_task(task=task, lease=task, policy_version=(versions or {}).get(task, 0)))
         now[0] += 10
     return pipeline
 
 
+def take(pipeline: Pipeline) -> int | None:
+    order = pipeline.take()
+    return None if order is None else order.task
+
+
 @pytest.mark.parametrize(
-    ("claimed", "seconds", "made", "unsent", "room"),
+    ("claimed", "working", "seconds", "made", "unsent", "room"),
     [
-        (0, 0.0, 0, 0, True),
-        (2, 9.9, 0, 0, True),  # the third is ahead
-        (3, 9.9, 0, 0, False),
-        (1, 10.0, 0, 0, False),  # three batches do not fit into a lease: one at a time
-        (0, 10.0, 0, 0, True),
-        (0, 0.0, 1, 1, True),
-        (0, 0.0, 1, 2, False),  # more waits to be sent than the engine makes at once
+        (0, 0, 0.0, 0, 0, True),
+        (2, 0, 9.9, 0, 0, True),  # the third is ahead
+        (1, 2, 9.9, 0, 0, False),
+        (3, 0, 9.9, 0, 0, False),
+        (0, 1, 10.0, 0, 0, True),  # the engine takes two
+        (0, 2, 10.0, 0, 0, False),  # three tasks do not fit into a lease: none waits
+        (0, 0, 0.0, 1, 1, True),
+        (0, 0, 0.0, 1, 2, False),  # more waits to be sent than the engine makes at once
     ],
 )
-def test_has_room__by_hand(claimed: int, seconds: float, made: int, unsent: int, room: bool) -> None:
-    pipeline = build(*range(claimed))
+def test_has_room__by_hand(claimed: int, working: int, seconds: float, made: int, unsent: int, room: bool) -> None:
+    pipeline = build(*range(working + claimed))
+    pipeline.clock = lambda: 0.0
+    assert [take(pipeline) for _ in range(working)] == list(range(working))
     pipeline.generation_seconds = seconds
     pipeline.made = [Made(order=make_task(task=100 + n, lease=100 + n), drafts=()) for n in range(made)]
     assert pipeline.has_room(unsent) is room
 
 
-def test_get_batch__tasks_of_two_policies__are_not_mixed() -> None:
-    pipeline = build(1, 2, 3, versions={2: 1})
-    assert [order.task for order in pipeline.get_batch()] == [1, 3]
-    pipeline.finish([Made(order=order, drafts=()) for order in pipeline.get_batch()], 1.0)
-    assert [order.task for order in pipeline.get_batch()] == [2]
-    assert pipeline.leases == [2, 1, 3]
+def test_take__tasks_of_two_policies__are_not_in_the_engine_together() -> None:
+    pipeline = build(1, 2, 3, 4, versions={3: 1})
+    assert [take(pipeline) for _ in range(4)] == [1, 2, None, None]  # and 4 does not overtake 3 for ever
+    pipeline.finish(make_task(task=1, lease=1), ())
+    assert take(pipeline) is None
+    pipeline.finish(make_task(task=2, lease=2), ())
+    assert [take(pipeline), take(pipeline)] == [3, None]
+    assert pipeline.leases == [4, 3, 1, 2]
 
 
-def test_get_batch__more_than_fit__are_the_oldest() -> None:
-    assert [order.task for order in build(1, 2, 3).get_batch()] == [1, 2]
-    assert build().get_batch() == []
+def test_take__nothing_claimed__is_none() -> None:
+    assert build().take() is None
+
+
+def test_put_back__task_that_failed__is_the_next_one() -> None:
+    pipeline = build(1, 2, 3)
+    assert [take(pipeline), take(pipeline)] == [1, 2]
+    pipeline.put_back(make_task(task=2, lease=2))
+    assert pipeline.leases == [2, 3, 1]
+    assert take(pipeline) == 2
+
+
+@pytest.mark.parametrize("end", ["put_back", "finish"])
+def test_let_go__lease_that_the_engine_works_on__keeps_its_place_until_that_is_done(end: str) -> None:
+    pipeline = build(1, 2, 3)
+    order = pipeline.take()
+    assert order is not None
+    pipeline.let_go([order])
+    assert pipeline.leases == [2, 3]
+    assert not pipeline.has_room(0)  # two of three places wait, and the engine is busy with the third
+    pipeline.put_back(order) if end == "put_back" else pipeline.finish(order, ())
+    assert (pipeline.leases, pipeline.made) == ([2, 3], [])
+
+
+def test_has_room__first_task_or_a_slow_one__claims_nothing_ahead() -> None:
+    now = [0.0]
+    pipeline = Pipeline(together=1, ahead=1, lease_seconds=30.0, clock=lambda: now[0])
+    assert pipeline.has_room(0)
+    pipeline.hold(make_task(task=1, lease=1))
+    assert not pipeline.has_room(0)  # nobody knows how long a task takes
+    order = pipeline.take()
+    assert order is not None
+    now[0] = 2.0
+    pipeline.finish(order, ())
+    pipeline.hold(make_task(task=2, lease=2))
+    assert (pipeline.generation_seconds, pipeline.has_room(0)) == (2.0, True)
+    assert take(pipeline) == 2
+    now[0] = 11.9
+    assert pipeline.has_room(0)
+    now[0] = 12.1  # this one is slow: another would not be done in time
+    assert not pipeline.has_room(0)
 
 
 def test_drop_overdue__lease_of_30_seconds__is_forgotten_after_them() -> None:
     pipeline = build(1, 2, 3, 4)  # collected at 0, 10, 20 and 30; now it is 40
-    pipeline.finish([Made(order=order, drafts=()) for order in pipeline.get_batch()], 1.0)
-    assert pipeline.leases == [3, 4, 1, 2]
+    order = pipeline.take()
+    assert order is not None
+    pipeline.finish(order, ())
+    assert take(pipeline) == 2
+    assert pipeline.leases == [3, 4, 2, 1]
     assert [order.task for order in pipeline.drop_overdue()] == [1]  # generated, and never signed for
     assert pipeline.leases == [3, 4, 2]

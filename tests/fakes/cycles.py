@@ -1,0 +1,43 @@
+"""What tests of the worker's cycles share: an engine that is watched, a condition that is awaited, a failure."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from covey.cheats import Wrapped
+from covey.engines.base import Engine
+
+
+class Counting(Wrapped):
+    """Remembers the size of each batch; `on_batch` is called in the middle, then the next of `fails` is raised."""
+
+    def __init__(self, engine: Engine, *, fails: Sequence[Exception] = ()) -> None:
+        super().__init__(engine)
+        self.batches: list[int] = []
+        self.fails = list(fails)
+        self.on_batch: Callable[[], object] = lambda: None
+
+    def generate(self, requests, *, temperature, capture=None):
+        self.batches.append(len(requests))
+        self.on_batch()
+        if self.fails:
+            raise self.fails.pop(0)
+        return super().generate(requests, temperature=temperature, capture=capture)
+
+
+async def wait_until(is_done: Callable[[], bool]) -> None:
+    for _ in range(2000):
+        if is_done():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("the condition did not come")
+
+
+def fail_at(moment: str, error: Exception, *, times: int = 1) -> Callable[[str], None]:
+    left = [times]
+
+    def fail(when: str) -> None:
+        if when == moment and left[0]:
+            left[0] -= 1
+            raise error
+
+    return fail

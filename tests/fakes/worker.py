@@ -1,0 +1,69 @@
+"""A worker's context around an engine and a coordinator in memory; built anew on the same folder, as after a crash."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from covey import devnet
+from covey.engines.base import Engine
+from covey.environments import registry
+from covey.environments.registry import DEMO
+from covey.model.tiny import tiny_folder
+from covey.protocol.messages import Domain
+from tests.fakes.coordinator import FakeCoordinator
+from tests.fakes.pool import make_address
+from tests.fakes.tools import DOMAIN, MANIFEST, grade_here, make_model_params
+from worker.app import Context
+from worker.outgoing import Outgoing
+from worker.pipeline import Pipeline
+
+LEDGER = Domain(chain_id=31337, contract=make_address("ledger"))
+
+
+def build_coordinator() -> FakeCoordinator:
+    """Of the same node and operator as `build_context`."""
+    return FakeCoordinator(
+        node=devnet.derive_wallet("test", "node").address,
+        operator=devnet.derive_wallet("test", "operator"),
+        receipt_domain=DOMAIN,
+        ledger_domain=LEDGER,
+    )
+
+
+def build_context(engine: Engine, coordinator: FakeCoordinator, folder: Path, **changes: Any) -> Context:
+    """Policy 0 is the shipped tiny model; `changes` replace fields of the context."""
+
+    async def require(version: int) -> Path:
+        return tiny_folder()
+
+    network = SimpleNamespace(
+        pool=1,
+        params=make_model_params(),
+        operator=devnet.derive_wallet("test", "operator").address,
+        wallet=devnet.derive_wallet("test", "node"),
+        coordinator=coordinator,
+        chain=SimpleNamespace(block_number=lambda: coordinator.block),
+        contracts=SimpleNamespace(
+            policies=SimpleNamespace(steps_of=lambda pool: 1), ledger=SimpleNamespace(epochs_of=lambda pool: 3)
+        ),
+        policies=SimpleNamespace(get_manifest_hash=lambda version: MANIFEST, require=require),
+        receipt_domain=DOMAIN,
+        ledger_domain=LEDGER,
+        environment=DEMO,
+    )
+    values: dict[str, Any] = {
+        "config": SimpleNamespace(wait_seconds=0.1, heartbeat_seconds=0.05),
+        "network": network,
+        "contributor": make_address("contributor"),
+        "engine": engine,
+        "environment": registry.load(DEMO),
+        "grade": grade_here,
+        "engine_threads": ThreadPoolExecutor(2),
+        "pipeline": Pipeline(together=1, ahead=1, lease_seconds=30.0, generation_seconds=1.0),
+        "outgoing": Outgoing(folder / "outgoing"),
+        "stop": asyncio.Event(),
+        "clock": lambda: 1000.0,
+    }
+    return Context(**(values | changes))

@@ -1,0 +1,128 @@
+"""The worker's cycles beside each other: what they overlap, and how they end."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from covey.errors import OperatorError, TransientError
+from covey.runtime import Outcome
+from tests.fakes.coordinator import FakeCoordinator
+from tests.fakes.cycles import Counting, fail_at, wait_until
+from tests.fakes.tools import make_task
+from worker import loop
+from worker.app import Context, run_stages
+from worker.pipeline import Pipeline
+
+pytestmark = pytest.mark.unit
+Start = Callable[..., Context]
+
+
+async def test_run_stages__engine_that_takes_two__works_on_both_at_once(
+    start: Start, coordinator: FakeCoordinator, engine
+):
+    """Each waits for the other in the middle of its generation: in turns this would wait for ever."""
+    both = threading.Barrier(2, timeout=15)
+    ctx = start(engine=(counting := Counting(engine)), pipeline=Pipeline(together=2, ahead=0, lease_seconds=30.0))
+    counting.on_batch = both.wait
+    coordinator.orders.extend([make_task(task=n, lease=n) for n in (1, 2)])
+    stages = asyncio.create_task(run_stages(ctx))
+    await wait_until(lambda: len(coordinator.answers) == 2)
+    ctx.stop.set()
+    await asyncio.wait_for(stages, 20)
+    wanted = {n: loop.roll_out(start(), make_task(task=n, lease=n)) for n in (1, 2)}
+    assert counting.batches == [len(wanted[1])] * 2
+    for receipt, _, _ in coordinator.sent:
+        assert receipt.units == sum(len(draft.completion.tokens) for draft in wanted[receipt.task])
+
+
+async def test_run_stages__engine_without_memory__returns_all_leases_and_says_why(
+    start: Start, coordinator: FakeCoordinator, engine
+):
+    lost = OperatorError("engine_out_of_memory", "no memory", fix="Lower batch.")
+    ctx = start(engine=Counting(engine, fails=[lost] * 2))
+    coordinator.orders.extend([make_task(task=n, lease=n) for n in (1, 2)])
+    for _ in range(2):
+        assert await loop.claim(ctx) is Outcome.DONE
+    with pytest.raises(OperatorError) as caught:
+        await asyncio.wait_for(run_stages(ctx), 20)
+    assert caught.value.code == "engine_out_of_memory"
+    assert sorted(coordinator.returned) == [(1, 1), (2, 2)]
+    assert coordinator.sent == []
+
+
+async def test_run_stages__stop_signal_with_work_in_hand__hands_all_of_it_in(
+    start: Start, coordinator: FakeCoordinator, engine
+):
+    ctx = start(engine=(counting := Counting(engine)))
+    counting.on_batch = ctx.stop.set  # while the first is generated, the second waits
+    coordinator.orders.extend([make_task(task=n, lease=n) for n in (1, 2)])
+    for _ in range(2):
+        assert await loop.claim(ctx) is Outcome.DONE
+    await asyncio.wait_for(run_stages(ctx), 20)
+    assert sorted(receipt.task for receipt, _, _ in coordinator.sent) == [1, 2]
+    assert list(ctx.outgoing.list()) == []
+
+
+async def test_run_stages__stop_while_the_coordinator_is_away__ends_and_keeps_the_receipt(
+    start: Start, coordinator: FakeCoordinator
+):
+    ctx = start()
+    coordinator.fail = fail_at("before", TransientError("coordinator_unreachable", "gone"), times=100)
+    coordinator.orders.append(make_task())
+    assert await loop.claim(ctx) is Outcome.DONE
+    ctx.stop.set()
+    await asyncio.wait_for(run_stages(ctx), 20)
+    assert [parcel.receipt.lease for parcel in ctx.outgoing.list()] == [9]
+
+
+async def test_run_stages__stop_while_the_engine_hangs__ends_when_the_lease_is_over(
+    start: Start, coordinator: FakeCoordinator, engine
+):
+    closed = threading.Event()
+
+    class Hanging(Counting):
+        def close(self) -> None:
+            closed.set()
+
+    hanging = Hanging(engine, fails=[TransientError("engine_died", "closed")])
+    hanging.on_batch = lambda: closed.wait(20)
+    ctx = start(engine=hanging, pipeline=Pipeline(together=2, ahead=0, lease_seconds=1.0))
+    coordinator.orders.append(make_task())
+    assert await loop.claim(ctx) is Outcome.DONE
+    ctx.stop.set()
+    await asyncio.wait_for(run_stages(ctx), 15)
+    assert (coordinator.sent, ctx.pipeline.leases, ctx.pipeline.working) == ([], [], [])
+
+
+async def test_run_stages__stop_while_the_chain_is_away__ends_with_the_lease(
+    start: Start, coordinator: FakeCoordinator
+):
+    ctx = start(pipeline=Pipeline(together=1, ahead=1, lease_seconds=1.0))
+
+    def fail() -> int:
+        raise TransientError("chain_unreachable", "gone")
+
+    ctx.network.chain.block_number = fail
+    coordinator.orders.append(make_task())
+    assert await loop.claim(ctx) is Outcome.DONE
+    ctx.stop.set()
+    await asyncio.wait_for(run_stages(ctx), 20)
+    assert (coordinator.sent, ctx.pipeline.leases) == ([], [])
+
+
+async def test_run_stages__engine_busy__the_last_work_is_handed_in_meanwhile(
+    start: Start, coordinator: FakeCoordinator, engine
+):
+    """The second batch ends only when the first submission has come: in turns this would wait for ever."""
+    sent = threading.Event()
+    ctx = start(engine=(counting := Counting(engine)))
+    counting.on_batch = lambda: len(counting.batches) < 2 or sent.wait(15) or pytest.fail("nothing was handed in")
+    coordinator.fail = lambda moment: sent.set()
+    coordinator.orders.extend([make_task(task=n, lease=n) for n in (1, 2)])
+    stages = asyncio.create_task(run_stages(ctx))
+    await wait_until(lambda: len(coordinator.answers) == 2)
+    ctx.stop.set()
+    await asyncio.wait_for(stages, 20)
+    assert len(counting.batches) == 2
