@@ -18,7 +18,8 @@ class EnvironmentSpec:
     kind: str
     """A key of `registry`."""
     options: Mapping[str, object] = field(default_factory=dict)
-    """JSON values; which ones, the environment of that kind says.  Unknown ones are refused."""
+    """JSON values; which ones, the environment of that kind says.  Unknown ones are refused.  "kept" is one of every
+    kind: the questions that a filter left (`kept.pack_kept`)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,3 +49,7 @@ class Environment(Protocol):
         `finished`: it ended by itself.  `completion_tokens`: its length, the end-of-sequence token included.
         Never raises on account of `completion_text`: what cannot be graded earns as much as a wrong answer.
         """
+
+    def compute_length_cost(self, text: str, *, completion_tokens: int) -> float:
+        """The part of `reward` that the length took off, at least 0, from what the model read: `Prompt.text`, with
+        whitespace after it."""

@@ -9,9 +9,10 @@ import zlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from covey.environments.base import Prompt
+from covey.environments.kept import unpack_kept
 from covey.errors import OperatorError
 
 if TYPE_CHECKING:
@@ -48,6 +49,9 @@ class ReasoningGymOptions(BaseModel):
     """Lengths in tokens, of which each prompt draws one; empty: no length is asked for."""
     alpha: float = Field(default=0.0003, ge=0, allow_inf_nan=False)
     """Reward lost per token off the target (the paper, section 3.1.2)."""
+    kept: str = ""
+    """The training questions of which each prompt draws one (`kept.pack_kept`); question n is that of draw n without
+    this option.  Empty: all there are.  The held-out split stays as it is."""
 
 
 class ReasoningGymEnvironment:
@@ -56,7 +60,8 @@ class ReasoningGymEnvironment:
     def __init__(self, options: Mapping[str, object]) -> None:
         try:
             self._options = ReasoningGymOptions.model_validate(dict(options))
-        except ValidationError as error:
+            self._kept = unpack_kept(self._options.kept)
+        except ValueError as error:
             raise _refusal(f"the options of reasoning_gym do not fit: {error}") from error
         self._dataset = _create_dataset(self._options)
 
@@ -64,9 +69,10 @@ class ReasoningGymEnvironment:
         """The training prompt of a drawn integer: redrawn from the same integer while the question is held out."""
         if slot_hash < 0:
             raise ValueError("slot_hash is negative")
-        targets = self._options.targets
+        targets, kept = self._options.targets, self._kept
+        number = kept[_draw("kept", slot_hash, 0, len(kept))] if kept else slot_hash
         for attempt in range(MAX_DRAWS):
-            item = _draw("item", slot_hash, attempt, ITEMS)
+            item = _draw("item", number, attempt, ITEMS)
             question = self._question(item)
             if not _is_held_out(question):
                 target = targets[_draw("target", slot_hash, 0, len(targets))] if targets else None
@@ -92,13 +98,20 @@ class ReasoningGymEnvironment:
         """1 if the generator's own score is exactly 1 and the completion ended by itself, else 0; then
         - alpha x abs(target - completion_tokens) where the prompt has a target (the paper, section 3.1.2)."""
         graded = 1.0 if finished and self._score(prompt.item, completion_text) == 1.0 else 0.0
-        if prompt.target is None:
-            return graded
-        return graded - self._options.alpha * abs(prompt.target - completion_tokens)
+        return graded - self._compute_cost(prompt.target, completion_tokens)
+
+    def compute_length_cost(self, text: str, *, completion_tokens: int) -> float:
+        """alpha x abs(target - completion_tokens), with the target that the last line of `text` asks for."""
+        line = text.rstrip().rpartition("\n")[2]
+        asked = (target for target in self._options.targets if line == LENGTH_REQUEST.format(target=target))
+        return self._compute_cost(next(asked, None), completion_tokens)
 
     def example(self, prompt: Prompt) -> str:
         """The generator's answer to a prompt, for supervised examples."""
         return str(self._dataset[prompt.item]["answer"])
+
+    def _compute_cost(self, target: int | None, completion_tokens: int) -> float:
+        return 0.0 if target is None else self._options.alpha * abs(target - completion_tokens)
 
     def _question(self, item: int) -> str:
         return str(self._dataset[item]["question"])

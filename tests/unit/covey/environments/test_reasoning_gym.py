@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covey.environments.base import Prompt
+from covey.environments.kept import pack_kept
 from covey.environments.reasoning_gym import ITEMS, ReasoningGymEnvironment
 from covey.errors import OperatorError
 
@@ -14,6 +15,7 @@ pytestmark = pytest.mark.unit
 
 SPELL = {"name": "spell_backward", "config": {"min_word_len": 3, "max_word_len": 5}}
 QUESTION = "Spell this word backward (example: sun -> nus): "
+KEPT_RECORDED = [(8662494, 20), (941048, 10), (216680, 20)]
 RECORDED = [(216680, "gonia"), (2489099, "Elia"), (7857271, "kilah"), (2513392, "totum")]
 
 
@@ -122,6 +124,59 @@ def test_reward__target__costs_alpha_per_token_off(tokens: int, right: bool, rew
     assert found == pytest.approx(reward)
 
 
+def test_reward__siblings__share_the_target_that_the_prompt_names() -> None:
+    """The draw holds no sibling, so one prompt has one target; LONG of the recipe."""
+    environment = ReasoningGymEnvironment({**SPELL, "targets": [2000, 4000, 6000, 8000, 10000]})
+    for draw in range(20):
+        first, second = environment.prompt(draw), environment.prompt(draw)
+        assert first.target == second.target
+        assert first.target in (2000, 4000, 6000, 8000, 10000)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "right", "cost"),
+    [(4000, True, 0.0), (3000, True, 0.3), (32768, False, 8.6304), (1, False, 1.1997)],
+)
+def test_compute_length_cost__what_the_model_read__is_what_the_reward_lost(
+    tokens: int, right: bool, cost: float
+) -> None:
+    environment = ReasoningGymEnvironment({**SPELL, "targets": [4000]})
+    prompt = environment.prompt(3)
+    found = environment.compute_length_cost(f"<bos>{prompt.text}\n", completion_tokens=tokens)
+    assert found == pytest.approx(cost)
+    text = environment.example(prompt) if right else "no"
+    reward = environment.reward(prompt, text, finished=True, completion_tokens=tokens)
+    assert reward + found == pytest.approx(float(right))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "Spell it", "Think for 5000 tokens before you answer.", "Think for 4000 tokens before you answer. x"]
+)
+def test_compute_length_cost__no_length_of_ours_asked_for__is_nothing(text: str) -> None:
+    environment = ReasoningGymEnvironment({**SPELL, "targets": [4000]})
+    assert environment.compute_length_cost(text, completion_tokens=9) == 0.0
+    assert SPELLING.compute_length_cost("Think for 4000 tokens before you answer.", completion_tokens=9) == 0.0
+
+
+def test_prompt__kept_questions__are_the_only_ones_and_all_of_them() -> None:
+    environment = ReasoningGymEnvironment({**SPELL, "kept": pack_kept([2, 5, 9, 600])})
+    drawn = {environment.prompt(draw) for draw in range(200)}
+    assert drawn == {SPELLING.prompt(number) for number in (2, 5, 9, 600)}
+    assert environment.held_out(8) == SPELLING.held_out(8)
+
+
+def test_prompt__kept_questions__known_draws_are_these_for_ever() -> None:
+    # Recorded once, as above.
+    environment = ReasoningGymEnvironment({**SPELL, "kept": pack_kept(range(0, 100, 7)), "targets": [10, 20]})
+    found = [environment.prompt(draw) for draw in (0, 1, 2**63)]
+    assert [(p.item, p.target) for p in found] == KEPT_RECORDED
+
+
+def test_prompt__kept_question__has_a_target_of_the_draw_not_of_the_question() -> None:
+    environment = ReasoningGymEnvironment({**SPELL, "kept": pack_kept([5]), "targets": [10, 20, 30]})
+    assert {environment.prompt(draw).target for draw in range(40)} == {10, 20, 30}
+
+
 @pytest.mark.parametrize("error", [ValueError, ZeroDivisionError, KeyError, SyntaxError, RecursionError])
 def test_reward__grader_that_cannot_parse__earns_nothing(
     spelling: ReasoningGymEnvironment, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
@@ -167,6 +222,9 @@ def test_prompt__generator_without_training_questions__is_refused(monkeypatch: p
         {"name": "spell_backward", "config": {"data_file": "../secret.txt"}},
         {"name": "spell_backward", "config": {"data_file": "/etc/hostname"}},
         {"name": "spell_backward", "config": {"seed": 3}},
+        {"name": "spell_backward", "kept": "?"},
+        {"name": "spell_backward", "kept": "AA=="},
+        {"name": "spell_backward", "kept": [3, 5]},
     ],
 )
 def test_init__options_that_do_not_fit__are_refused(options: dict[str, object]) -> None:

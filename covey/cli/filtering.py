@@ -1,0 +1,138 @@
+"""The offline filter (INTELLECT-2, section 3): how often a smaller model answers each question of a pool.
+
+Called by `covey tasks filter`.  Question n is the environment's prompt of draw n.  Results are appended turn by turn,
+so a filter that was stopped goes on where it was.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from covey.engines.base import Engine, Request
+from covey.environments import registry
+from covey.environments.base import Environment, EnvironmentSpec
+from covey.errors import OperatorError
+from covey.model.text import decode_completion, encode_prompt
+
+Passes = Mapping[int, int | None]
+"""By question: how many answers were right; None for a prompt that is too long for the pool."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trial:
+    """What results hold for.  Example: Trial(kind="reasoning_gym", options={...}, model="...", pass_k=8, ...)."""
+
+    kind: str
+    options: Mapping[str, object]
+    model: str
+    engine: str
+    dtype: str
+    pass_k: int
+    """Answers to each question."""
+    seed: int
+    temperature: float
+    max_prompt_tokens: int
+    max_completion_tokens: int
+
+    @property
+    def spec(self) -> EnvironmentSpec:
+        return EnvironmentSpec(kind=self.kind, options=self.options)
+
+
+class Results:
+    """A file of JSON lines: the trial first, then {"number": 5, "passes": 3} for each question.
+
+    Raises OperatorError("another_filter") for a file of another trial, "bad_results" for anything else.
+    """
+
+    def __init__(self, path: Path, trial: Trial) -> None:
+        self._path = path
+        self.passes: dict[int, int | None] = {}
+        data = path.read_bytes() if path.exists() else b""
+        whole = data[: data.rfind(b"\n") + 1]
+        if len(whole) < len(data):
+            os.truncate(path, len(whole))  # the last line of a process that was killed
+        if whole:
+            self._read(whole, trial)
+        else:
+            self._append([asdict(trial)])
+
+    def add(self, found: Passes) -> None:
+        """Write what was found before anything else is asked for."""
+        self._append([{"number": number, "passes": passes} for number, passes in found.items()])
+        self.passes |= found
+
+    def _read(self, data: bytes, trial: Trial) -> None:
+        try:
+            head, *rows = [json.loads(line) for line in data.splitlines()]
+            self.passes = {row["number"]: row["passes"] for row in rows}
+        except (ValueError, KeyError, TypeError) as error:
+            raise OperatorError(
+                "bad_results", f"{self._path} holds no results of a filter", fix="Name another file with --out"
+            ) from error
+        if head != json.loads(json.dumps(asdict(trial))):
+            raise OperatorError(
+                "another_filter",
+                f"{self._path} holds results of another model, environment or setting",
+                fix="Name another file with --out, or repeat the first command",
+            )
+
+    def _append(self, rows: Sequence[Mapping[str, object]]) -> None:
+        with self._path.open("ab", buffering=0) as file:
+            file.write("".join(json.dumps(row) + "\n" for row in rows).encode())
+
+
+def count_passes(
+    numbers: Sequence[int],
+    trial: Trial,
+    *,
+    engine: Engine,
+    environment: Environment,
+    grade: Callable[[bytes], Sequence[float]],
+) -> dict[int, int | None]:
+    """Ask each question `pass_k` times in one batch; an answer passes if it is right, whatever its length cost.
+
+    `grade` takes the payload of `build_grading`, for one question at a time: what kills it costs that question alone.
+    """
+    texts = {number: environment.prompt(number).text for number in numbers}
+    prompts = {number: tuple(encode_prompt(engine.tokenizer, text)) for number, text in texts.items()}
+    asked = [number for number in numbers if len(prompts[number]) <= trial.max_prompt_tokens]
+    requests = [
+        Request(
+            prompt=prompts[number],
+            seed=compute_seed(trial.seed, number, i),
+            max_tokens=trial.max_completion_tokens,
+        )
+        for number in asked
+        for i in range(trial.pass_k)
+    ]
+    completions = engine.generate(requests, temperature=trial.temperature) if requests else []
+    found: dict[int, int | None] = dict.fromkeys(numbers)
+    for place, number in enumerate(asked):
+        answers = completions[place * trial.pass_k : (place + 1) * trial.pass_k]
+        items = [(number, decode_completion(engine.tokenizer, a.tokens), a.finished, len(a.tokens)) for a in answers]
+        rewards = grade(registry.build_grading(trial.spec, items))
+        costs = [environment.compute_length_cost(texts[number], completion_tokens=len(a.tokens)) for a in answers]
+        found[number] = sum(reward + cost > 0.5 for reward, cost in zip(rewards, costs, strict=True))
+    return found
+
+
+def list_turns(count: int, done: Collection[int], size: int) -> Iterator[list[int]]:
+    """The first `count` questions that are not done, `size` at a time."""
+    missing = [number for number in range(count) if number not in done]
+    return (missing[start : start + size] for start in range(0, len(missing), size))
+
+
+def choose_kept(passes: Passes, *, count: int, pass_k: int, low: float, high: float) -> list[int]:
+    """Of the first `count` questions those whose share of right answers lies in [low, high], ascending."""
+    shares = ((number, passes.get(number)) for number in range(count))
+    return [number for number, found in shares if found is not None and low <= found / pass_k <= high]
+
+
+def compute_seed(seed: int, number: int, sample: int) -> int:
+    """63 bits: the noise of one answer."""
+    digest = hashlib.sha256(f"covey.filter/{seed}/{number}/{sample}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1

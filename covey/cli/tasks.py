@@ -1,0 +1,145 @@
+"""`covey tasks filter`: the questions of a pool that are neither too easy nor too hard, before it is created."""
+
+import json
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from covey.cli.pool_file import build_params, read_document, save_model, write_document
+from covey.errors import OperatorError
+
+if TYPE_CHECKING:
+    from covey.cli.filtering import Results, Trial
+    from covey.protocol.params import PoolParams
+
+tasks = typer.Typer(help="What a pool asks.", no_args_is_help=True)
+
+EngineChoice = Literal["auto", "hf", "vllm"]
+Dtype = Literal["float32", "bfloat16"]
+GRADING_SECONDS, GRADING_BYTES = 10.0, 1 << 30
+"""For the answers to one question."""
+
+
+@tasks.command("filter")
+def tasks_filter(
+    pool_file: Annotated[Path, typer.Argument(help="TOML file of the pool to be; its params say what is asked.")],
+    model: Annotated[str, typer.Option(help="Name or folder of the smaller model that answers.")],
+    out: Annotated[Path, typer.Option(help="JSON lines of results; a file that is there is gone on with.")],
+    items: Annotated[int, typer.Option(min=1, max=100_000, help="Questions to ask.")] = 1000,
+    pass_k: Annotated[int, typer.Option(min=1, max=1024, help="Answers to each question.")] = 8,
+    low: Annotated[float, typer.Option(min=0, max=1, help="Least share of right answers that is kept.")] = 0.125,
+    high: Annotated[float, typer.Option(min=0, max=1, help="Largest share of right answers that is kept.")] = 0.5,
+    seed: Annotated[int, typer.Option(min=0, help="Of the answers' noise; the questions follow from the pool.")] = 0,
+    engine: Annotated[EngineChoice, typer.Option(help="auto is vllm where it is installed, else hf.")] = "auto",
+    dtype: Annotated[Dtype, typer.Option(help="Number format of the engine.")] = "bfloat16",
+    batch: Annotated[int, typer.Option(min=1, help="Answers generated together.")] = 64,
+    device: Annotated[str, typer.Option(help="Of the engine.")] = "cpu",
+    threads: Annotated[int, typer.Option(min=1, help="Threads of torch.")] = 1,
+    write: Annotated[bool, typer.Option("--write", help="Put the kept questions into the pool file.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Let a smaller model answer questions and keep those that it sometimes gets right.
+
+    The result is the option "kept" of the pool's environment: one bit a question, so that worker and validator draw
+    the same prompts from the pool's parameters alone.  Without --write the file stays as it is.
+    """
+    from covey.cli.filtering import Results, Trial, choose_kept
+    from covey.engines.build import choose_engine
+    from covey.environments.kept import pack_kept
+    from covey.protocol.params import VerificationParams
+
+    if low > high:
+        raise OperatorError("bad_bounds", f"low {low} is above high {high}", fix="Swap --low and --high")
+    document = read_document(pool_file)
+    params = build_params(pool_file, document, {})
+    trial = Trial(
+        kind=params.environment.kind,
+        options={name: value for name, value in params.environment.options.items() if name != "kept"},
+        model=model,
+        engine=choose_engine(engine, VerificationParams(), role="worker"),
+        dtype=dtype,
+        pass_k=pass_k,
+        seed=seed,
+        temperature=params.model.temperature,
+        max_prompt_tokens=params.model.max_prompt_tokens,
+        max_completion_tokens=params.model.max_completion_tokens,
+    )
+    results = Results(out, trial)
+    _ask(trial, results, items, batch=batch, device=device, threads=threads, is_quiet=as_json)
+    kept = choose_kept(results.passes, count=items, pass_k=pass_k, low=low, high=high)
+    if not kept:
+        raise OperatorError(
+            "nothing_kept", f"none of {items} questions lies between {low} and {high}", fix="Ask more, or another model"
+        )
+    option = pack_kept(kept)
+    _require_room(params, option)
+    if write:
+        environment: Any = document["params"]["environment"]
+        environment.setdefault("options", {})["kept"] = option
+        environment.pop("fingerprint", None)  # it was of other prompts
+        write_document(pool_file, document)
+    counts = Counter(results.passes[number] for number in range(items))
+    too_long = counts.pop(None, 0)
+    by_passes = {passes: counts[passes] for passes in range(pass_k + 1)}
+    if as_json:
+        summary = {"items": items, "kept": len(kept), "too_long": too_long, "by_passes": by_passes, "option": option}
+        typer.echo(json.dumps(summary))
+        return
+    typer.echo(f"kept {len(kept)} of {items} questions ({len(kept) / items:.1%}); {too_long} too long for the pool")
+    typer.echo("right answers: " + ", ".join(f"{passes}: {count}" for passes, count in by_passes.items()))
+    typer.echo(f"written to {pool_file}" if write else f'kept = "{option}"')
+
+
+def _ask(
+    trial: "Trial", results: "Results", items: int, *, batch: int, device: str, threads: int, is_quiet: bool
+) -> None:
+    """Ask what has no result yet."""
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress
+
+    from covey.cli.filtering import count_passes, list_turns
+    from covey.engines.build import build_engine
+    from covey.engines.vllm.options import VllmOptions
+    from covey.environments import registry
+    from covey.grading import build_grader
+    from covey.sandbox import Sandbox
+
+    turns = list(list_turns(items, results.passes, max(1, batch // trial.pass_k)))
+    if not turns:
+        return
+    environment = registry.load(trial.spec)
+    vllm = VllmOptions().fit(trial.max_prompt_tokens + trial.max_completion_tokens)
+    console = Console(stderr=True)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="covey-filter-")))
+        engine = build_engine(trial.engine, dtype=trial.dtype, batch=batch, device=device, threads=threads, vllm=vllm)
+        stack.callback(engine.close)
+        engine.load_policy(save_model(trial.model, folder), 0)
+        sandbox = Sandbox("covey.environments.grading:grade_json", seconds=GRADING_SECONDS, memory_bytes=GRADING_BYTES)
+        grade = build_grader(stack.enter_context(sandbox))
+        columns = (*Progress.get_default_columns(), MofNCompleteColumn())
+        progress = Progress(*columns, console=console, transient=True, disable=is_quiet or not console.is_terminal)
+        stack.enter_context(progress)
+        bar = progress.add_task("questions", total=items, completed=items - sum(map(len, turns)))
+        for numbers in turns:
+            results.add(count_passes(numbers, trial, engine=engine, environment=environment, grade=grade))
+            progress.advance(bar, len(numbers))
+
+
+def _require_room(params: "PoolParams", option: str) -> None:
+    """The parameters stand on chain as text."""
+    from covey.protocol.params import MAX_PARAMS_BYTES
+
+    environment = params.environment
+    filtered = environment.model_copy(update={"options": environment.options | {"kept": option}})
+    size = len(params.model_copy(update={"environment": filtered}).to_text().encode())
+    if size > MAX_PARAMS_BYTES:
+        raise OperatorError(
+            "too_many_questions",
+            f"the pool's parameters would have {size} bytes, {MAX_PARAMS_BYTES} are allowed",
+            fix="Ask fewer questions with --items",
+        )
