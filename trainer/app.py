@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from covey.chain.outbox import SqliteOutbox
 from covey.chain.sender import Sender
+from covey.environments.base import Environment
 from covey.errors import OperatorError
 from covey.log import configure, get_logger
 from covey.network import Network, join
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from trainer.checkpoint import Checkpoints, StepFolders
     from trainer.evaluation import Background, Evaluator
     from trainer.learner import Learner, Recomputer
-    from trainer.metrics import Metrics
+    from trainer.metrics import Metrics, Sink
     from trainer.publish import Publisher
 
 
@@ -40,6 +41,8 @@ class Progress:
     report: dict[str, float]
     """Of the updates that made it, until it is written; empty for step 0."""
     waiting_since: float
+    updated_at: float
+    """When the updates of `report` were done; what it takes from there on is publishing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +56,7 @@ class Context:
     recomputer: "Recomputer"
     checkpoints: "Checkpoints"
     exports: "StepFolders"
+    environment: Environment
     publisher: "Publisher"
     chain_thread: ThreadPoolExecutor
     """One thread, the only one that uses the publisher."""
@@ -73,6 +77,7 @@ def build(
     publisher: "Publisher",
     chain_thread: ThreadPoolExecutor,
     stop: asyncio.Event,
+    sinks: "Sequence[Sink]" = (),
 ) -> Context:
     """Compose the trainer and bring it back to its newest checkpoint; without one, make that of step 0.
 
@@ -102,7 +107,7 @@ def build(
         export_policy(exports, learner, tokenizer, step)
     if state is None:
         checkpoints.save(learner, step, {})
-    metrics = Metrics(config.home / "metrics.jsonl")
+    metrics = Metrics(config.home / "metrics.jsonl", alarms=config.alarms, sinks=sinks)
     evaluator = build_evaluator(config, network)
     evaluator.engine.load_policy(exports.get_path(step), step)  # building a model changes torch's default dtype
 
@@ -111,7 +116,7 @@ def build(
         metrics.record("evaluation", evaluated, {"reward": reward, "n": evaluator.size})
         get_logger().info("evaluated", step=evaluated, reward=round(reward, 4))
 
-    report = {} if state is None else state.report
+    report, now = {} if state is None else state.report, time.monotonic()
     return Context(
         config=config,
         network=network,
@@ -120,12 +125,13 @@ def build(
         recomputer=recomputer,
         checkpoints=checkpoints,
         exports=exports,
+        environment=evaluator.environment,
         publisher=publisher,
         chain_thread=chain_thread,
         background=Background(evaluate=evaluate, on_failure=stop.set),
         metrics=metrics,
         decode=decode,
-        progress=Progress(step=step, is_published=False, report=report, waiting_since=time.monotonic()),
+        progress=Progress(step=step, is_published=False, report=report, waiting_since=now, updated_at=now),
         stop=stop,
     )
 
@@ -143,8 +149,10 @@ def build_learner(config: TrainerConfig, params: PoolParams) -> "tuple[Learner, 
 
     from covey.engines.hf import set_threads
     from covey.model.files import load_model
+    from trainer.adapters import add_adapters
+    from trainer.forward import Shape, recompute_activations
     from trainer.grpo import Objective
-    from trainer.learner import Learner, Optimiser, Recomputer, Shape
+    from trainer.learner import Learner, Optimiser, Recomputer
 
     set_threads(config.threads)
     torch.use_deterministic_algorithms(config.device == "cpu")
@@ -153,6 +161,12 @@ def build_learner(config: TrainerConfig, params: PoolParams) -> "tuple[Learner, 
     model, scratch = load_model(get_source(config), "float32"), load_model(get_source(config), dtype)
     for each in (model, scratch):
         torch.nn.Module.to(each, config.device)
+    if config.lora_rank is not None:
+        add_adapters(
+            model, rank=config.lora_rank, alpha=config.lora_alpha, targets=config.lora_targets, seed=config.seed
+        )
+    if config.activation_checkpointing:
+        recompute_activations(model)
     optimiser = Optimiser(
         learning_rate=config.learning_rate,
         betas=config.betas,
@@ -162,8 +176,10 @@ def build_learner(config: TrainerConfig, params: PoolParams) -> "tuple[Learner, 
         clip=config.gradient_clip,
     )
     objective = Objective(
+        kind=config.objective,
         epsilon=config.clip_epsilon,
         delta=config.clip_delta,
+        cap=config.importance_cap,
         kl=config.kl_coefficient,
         entropy=config.entropy_coefficient,
     )
@@ -206,13 +222,19 @@ def build_publisher(config: TrainerConfig, network: Network) -> "Publisher":
     )
 
 
-def run(config: TrainerConfig) -> None:
-    """Train until the last step is published and evaluated, or until a stop signal; a cycle under way is finished."""
+def run(config: TrainerConfig, *, sinks: "Sequence[Sink]" = ()) -> None:
+    """Train until the last step is published and evaluated, or until a stop signal; a cycle under way is finished.
+
+    `sinks` are told of each line of metrics.
+    """
+    from trainer.metrics import open_tensorboard
+
     configure("trainer", level=config.log_level)
-    asyncio.run(_run(config))
+    board = [open_tensorboard(config.home / "tensorboard")] if config.tensorboard else []
+    asyncio.run(_run(config, [*sinks, *board]))
 
 
-async def _run(config: TrainerConfig) -> None:
+async def _run(config: TrainerConfig, sinks: "Sequence[Sink]") -> None:
     stop = asyncio.Event()
     decoder = Sandbox(
         "covey.protocol.rollout:decode_json",
@@ -229,7 +251,14 @@ async def _run(config: TrainerConfig) -> None:
         publisher = await loop.run_in_executor(chain_thread, build_publisher, config, network)
         decode = partial(decoder.call, attempts=ATTEMPTS)
         ctx = await asyncio.to_thread(
-            build, config, network, decode=decode, publisher=publisher, chain_thread=chain_thread, stop=stop
+            build,
+            config,
+            network,
+            decode=decode,
+            publisher=publisher,
+            chain_thread=chain_thread,
+            stop=stop,
+            sinks=sinks,
         )
         get_logger().info("trainer runs", trainer=network.wallet.address, step=ctx.progress.step)
         from trainer.loop import cycle

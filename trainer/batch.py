@@ -1,4 +1,4 @@
-"""From accepted rollouts to packed rows: advantages, weights, first-fit packing, block-diagonal attention.
+"""From accepted rollouts to packed rows: advantages, weights, equal shares of the ranks, first-fit packing.
 
 Called by `loop` and `learner`.  Claimed log-probabilities are taken from replayed work only; rewards are those that
 validators have recomputed.
@@ -6,7 +6,7 @@ validators have recomputed.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -40,6 +40,8 @@ class Sample:
     advantage: float
     old: tuple[float, ...] | None
     """log p(token) under the old policy; None: to be recomputed here."""
+    proximal: tuple[float, ...] | None = None
+    """log p(token) under the policy that the step starts from, where updates have moved away from it."""
     reference: tuple[float, ...] | None = None
     """log p(token) under the reference, where a divergence is wanted."""
 
@@ -51,7 +53,8 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batch:
-    """What one update consumes.  Samples of zero advantage may be missing; their tokens still count in `weights`."""
+    """What one update consumes, whole on every rank.  Samples of zero advantage may be missing; their tokens still
+    count in `weights`."""
 
     samples: tuple[Sample, ...]
     weights: tuple[float, ...]
@@ -66,42 +69,38 @@ class Rows:
 
     tokens: Tensor
     positions: Tensor
-    """Restart at 0 with each sample."""
-    segments: Tensor
-    """1, 2, ... within a row: whose token it is; 0 is padding."""
+    """Restart at 0 with each sample and are 0 in padding, which is how attention knows the borders."""
     targets: Tensor
     """The predicted token, where `mask` is true."""
     mask: Tensor
     """bool: the prediction is of a completion token."""
     old: Tensor
+    proximal: Tensor | None
+    """None where the samples have none."""
     reference: Tensor
     advantages: Tensor
     weights: Tensor
 
-    @property
-    def attention(self) -> Tensor:
-        """bool [rows, 1, width, width]: attention to earlier tokens of the same sample; padding sees padding only,
-        because a row of a softmax without any entry is no number."""
-        width = self.tokens.shape[1]
-        same = self.segments[:, None, :, None] == self.segments[:, None, None, :]
-        return same & torch.ones(width, width, dtype=torch.bool, device=self.tokens.device).tril()
-
-    def to(self, device: str) -> "Rows":
-        return Rows(**{name: getattr(self, name).to(device) for name in Rows.__slots__})
+    def to(self, device: torch.device) -> "Rows":
+        values = {name: getattr(self, name) for name in Rows.__slots__}
+        moved: dict[str, Any] = {name: None if value is None else value.to(device) for name, value in values.items()}
+        return Rows(**moved)
 
 
 def build_samples(works: Sequence[Work], *, group_size: int, advantage: Literal["grpo", "dr_grpo"]) -> list[Sample]:
     """Samples in order of (task, group, sibling), with the advantage of each within its group.
 
-    Raises ProtocolError("bad_batch") unless every group is whole and no task stands twice.
+    Raises ProtocolError("bad_batch") unless every group is whole, every reward a number and no task stands twice.
     """
     samples = []
     for work in sorted(works, key=lambda w: w.task):
         rows = sorted(work.rollouts, key=lambda r: (r.group, r.sibling))
         wanted = [divmod(i, group_size) for i in range(len(rows))]
-        if [(r.group, r.sibling) for r in rows] != wanted or len(rows) % group_size:
+        if not rows or [(r.group, r.sibling) for r in rows] != wanted or len(rows) % group_size:
             raise ProtocolError("bad_batch", f"task {work.task} has groups that are not whole")
         rewards = torch.tensor([r.reward for r in rows], dtype=torch.float64).view(-1, group_size)
+        if not bool(rewards.isfinite().all()):
+            raise ProtocolError("bad_batch", f"task {work.task} has a reward that is no number")
         for row, value in zip(rows, compute_advantages(rewards, advantage).flatten().tolist(), strict=True):
             sample = Sample(
                 id=RolloutId(task=work.task, group=row.group, sibling=row.sibling),
@@ -172,28 +171,55 @@ def pack(lengths: Sequence[int], row_tokens: int) -> list[list[int]]:
     return rows
 
 
+def share(
+    lengths: Sequence[int], *, ranks: int, row_tokens: int, micro_batch_rows: int, crossover: int
+) -> list[list[list[list[int]]]]:
+    """The micro-batches of each rank: lists of rows, which are lists of sample indices.
+
+    Samples go to the rank with the least work so far, the costliest first; a sample of n tokens costs n + n^2 /
+    `crossover`, which is where attention costs as much as all else.  All ranks get equally many micro-batches: a
+    missing one is a row without samples.  One sample that is longer than a row makes all rows as long as itself.
+    """
+    costs = [length + length**2 / crossover for length in lengths]
+    parts: list[list[int]] = [[] for _ in range(ranks)]
+    work = [0.0] * ranks
+    for i in sorted(range(len(lengths)), key=lambda i: (-costs[i], i)):
+        rank = work.index(min(work))
+        parts[rank].append(i)
+        work[rank] += costs[i]
+    width = max([row_tokens, *lengths])
+    filler: list[list[int]] = [[]]
+    shares = []
+    for part in parts:
+        rows = [[part[i] for i in row] for row in pack([lengths[i] for i in part], width)]
+        shares.append([rows[start : start + micro_batch_rows] for start in range(0, len(rows), micro_batch_rows)])
+    count = max(map(len, shares))
+    return [[*each, *[filler] * (count - len(each))] for each in shares]
+
+
 def build_rows(samples: Sequence[Sample], weights: Sequence[float], rows: Sequence[Sequence[int]]) -> Rows:
-    """Tensors of some rows of `pack`, as wide as the longest; a missing `old` or `reference` is 0."""
-    shape = len(rows), max(sum(samples[i].fed for i in row) for row in rows)
-    whole = {name: torch.zeros(shape, dtype=torch.int64) for name in ("tokens", "positions", "segments", "targets")}
-    real = {name: torch.zeros(shape, dtype=torch.float32) for name in ("old", "reference", "advantages", "weights")}
+    """Tensors of the rows of a micro-batch, as wide as the longest; a missing `old` or `reference` is 0."""
+    shape = len(rows), max(1, *(sum(samples[i].fed for i in row) for row in rows))
+    whole = {name: torch.zeros(shape, dtype=torch.int64) for name in ("tokens", "positions", "targets")}
+    names = ("old", "proximal", "reference", "advantages", "weights")
+    real = {name: torch.zeros(shape, dtype=torch.float32) for name in names}
+    has_proximal = all(samples[i].proximal is not None for row in rows for i in row)
     mask = torch.zeros(shape, dtype=torch.bool)
     for r, row in enumerate(rows):
         start = 0
-        for segment, i in enumerate(row, start=1):
+        for i in row:
             sample, end = samples[i], start + samples[i].fed
             sequence = torch.tensor([*sample.prompt, *sample.tokens])
             first = start + len(sample.prompt) - 1
             whole["tokens"][r, start:end] = sequence[:-1]
             whole["positions"][r, start:end] = torch.arange(sample.fed)
-            whole["segments"][r, start:end] = segment
             whole["targets"][r, start:end] = sequence[1:]
             mask[r, first:end] = True
             real["advantages"][r, first:end] = sample.advantage
             real["weights"][r, first:end] = weights[i]
-            if sample.old is not None:
-                real["old"][r, first:end] = torch.tensor(sample.old)
-            if sample.reference is not None:
-                real["reference"][r, first:end] = torch.tensor(sample.reference)
+            for name in ("old", "proximal", "reference"):
+                if getattr(sample, name) is not None:
+                    real[name][r, first:end] = torch.tensor(getattr(sample, name))
             start = end
-    return Rows(**whole, **real, mask=mask)
+    proximal = real.pop("proximal")
+    return Rows(**whole, **real, proximal=proximal if has_proximal else None, mask=mask)

@@ -4,23 +4,29 @@ Called by `loop` and `app`.  A folder appears by one rename, complete and synced
 JSON.
 """
 
+import errno
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
-from covey.errors import OperatorError, ProtocolError
-from covey.model.files import load_weights, save_policy, save_weights
+from covey.errors import OperatorError
+from covey.model.files import save_policy
 from covey.protocol.ids import Step
+from trainer.adapters import merge_adapters
 from trainer.learner import Learner
 
 _WEIGHTS, _OPTIMIZER, _STATE = "masters.safetensors", "optimizer.safetensors", "state.json"
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,6 +38,8 @@ class State:
     updates: int
     report: dict[str, float]
     """Metrics of the updates that led here, not yet written when the checkpoint is; empty for step 0."""
+    base_hash: str = ""
+    """`Learner.base_hash`: adapters fit no other model."""
 
 
 class StepFolders:
@@ -51,26 +59,33 @@ class StepFolders:
         return self._root / str(step)
 
     def add(self, step: Step, write: Callable[[Path], None]) -> Path:
-        """Let `write` fill a draft, then make it the folder of `step`; one that stands there is replaced."""
+        """Let `write` fill a draft, then make it the folder of `step`; one that stands there is replaced.
+
+        Raises OperatorError("disk_full") when there is no room; what was written is removed again.
+        """
         draft, target = self._root / f".{step}", self.get_path(step)
-        draft.mkdir()
-        write(draft)
-        for path in draft.iterdir():
-            _sync(path)
-        _sync(draft)
-        if target.exists():
-            shutil.rmtree(target)
-        draft.replace(target)
-        _sync(self._root)
+        with _ExplainFullDisk(draft):
+            draft.mkdir()
+            write(draft)
+            for path in draft.iterdir():
+                _sync(path)
+            _sync(draft)
+            if target.exists():
+                self._remove(step)
+            draft.replace(target)
+            _sync(self._root)
         return target
 
     def retain(self, is_kept: Callable[[Step], bool]) -> None:
         """Remove the folders of all other steps."""
         for step in self.list_steps():
             if not is_kept(step):
-                gone = self._root / f".gone-{step}"
-                self.get_path(step).replace(gone)  # a half-removed folder must not look like a whole one
-                shutil.rmtree(gone)
+                self._remove(step)
+
+    def _remove(self, step: Step) -> None:
+        gone = self._root / f".gone-{step}"
+        self.get_path(step).replace(gone)  # a half-removed folder must not look like a whole one
+        shutil.rmtree(gone)
 
 
 class Checkpoints:
@@ -81,12 +96,11 @@ class Checkpoints:
 
     def save(self, learner: Learner, step: Step, report: dict[str, float]) -> None:
         """Keep everything that the next step depends on, and forget what is older than the newest `keep`."""
-        state = State(step=step, updates=learner.updates, report=report)
+        state = State(step=step, updates=learner.updates, report=report, base_hash=learner.base_hash)
 
         def write(folder: Path) -> None:
-            save_weights(learner.model, folder / _WEIGHTS, "float32")
-            tensors = {name: tensor.cpu().contiguous() for name, tensor in learner.get_optimizer_tensors().items()}
-            save_file(tensors, folder / _OPTIMIZER)
+            _save(learner.get_masters(), folder / _WEIGHTS)
+            _save(learner.get_optimizer_tensors(), folder / _OPTIMIZER)
             (folder / _STATE).write_text(json.dumps(asdict(state), allow_nan=False))
 
         self._folders.add(step, write)
@@ -101,9 +115,11 @@ class Checkpoints:
         folder = self._folders.get_path(steps[-1])
         try:
             state = State(**json.loads((folder / _STATE).read_bytes()))
-            load_weights(learner.model, folder / _WEIGHTS, "float32")
+            if state.base_hash != learner.base_hash:
+                raise ValueError("its adapters were trained beside other weights, or with another lora_alpha")
+            _load(learner.get_masters(), folder / _WEIGHTS)
             learner.restore(load_file(folder / _OPTIMIZER), state.updates)
-        except (ProtocolError, SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
+        except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
             raise OperatorError(
                 "bad_checkpoint",
                 f"{folder} does not fit: {error}",
@@ -113,9 +129,56 @@ class Checkpoints:
 
 
 def export_policy(exports: StepFolders, learner: Learner, tokenizer: PreTrainedTokenizerBase, step: Step) -> Path:
-    """The policy as workers get it: bfloat16 weights, config and tokenizer; equal masters give equal bytes."""
-    model: PreTrainedModel = learner.model
+    """The policy as workers get it: bfloat16 weights, config and tokenizer; equal masters give equal bytes.
+
+    Adapters are merged into a copy of the model, which takes its memory once more meanwhile.
+    """
+    model = merge_adapters(learner.model)
     return exports.add(step, lambda folder: save_policy(model, tokenizer, folder, "bfloat16"))
+
+
+def _save(tensors: dict[str, Tensor], path: Path) -> None:
+    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
+
+
+@torch.no_grad()
+def _load(tensors: dict[str, Tensor], path: Path) -> None:
+    """Into the live tensors, once names, shapes, dtypes and numbers are found good; raises ValueError."""
+    found = load_file(path)
+    if {name: (t.shape, t.dtype) for name, t in found.items()} != {n: (t.shape, t.dtype) for n, t in tensors.items()}:
+        raise ValueError(f"{path.name} holds other tensors than the model trains")
+    if not all(bool(tensor.isfinite().all()) for tensor in found.values()):
+        raise ValueError(f"{path.name} holds values that are no numbers")
+    for name, tensor in tensors.items():
+        tensor.copy_(found[name])
+
+
+class _ExplainFullDisk:
+    """A context; not a generator with `except`, because tokenizers raises a bare Exception where it cannot write."""
+
+    def __init__(self, draft: Path) -> None:
+        self._draft = draft
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None or _get_errno(error) not in _FULL:
+            return
+        shutil.rmtree(self._draft, ignore_errors=True)
+        raise OperatorError(
+            "disk_full",
+            f"{self._draft.parent} has no room for step {self._draft.name[1:]}: {error}",
+            fix="Free space there and start again; training goes on from the newest checkpoint",
+        ) from error
+
+
+def _get_errno(error: BaseException) -> int | None:
+    """safetensors and tokenizers give it in their message alone."""
+    if isinstance(error, OSError):
+        return error.errno
+    found = re.search(r"\(os error (\d+)\)", str(error))
+    return int(found[1]) if found else None
 
 
 def _sync(path: Path) -> None:

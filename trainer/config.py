@@ -6,6 +6,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from covey.settings import RoleSettings
+from trainer.alarms import AlarmSettings
 
 
 class TrainerConfig(RoleSettings):
@@ -18,7 +19,7 @@ class TrainerConfig(RoleSettings):
     steps: int | None = Field(default=None, ge=0)
     """Stop after publishing and evaluating the policy of this step; None: run on."""
     seed: int = Field(default=0, ge=0, lt=1 << 63)
-    """Of the evaluation's noise; learning itself draws nothing."""
+    """Of the evaluation's noise and of fresh adapters; learning itself draws nothing."""
 
     learning_rate: float = Field(default=3e-7, gt=0, allow_inf_nan=False)
     betas: tuple[float, float] = (0.9, 0.99)
@@ -34,8 +35,14 @@ class TrainerConfig(RoleSettings):
     clip_epsilon: float = Field(default=0.2, gt=0, lt=1)
     clip_delta: float = Field(default=4.0, gt=1)
     """Upper bound of the ratio where the advantage is negative; above 1 + clip_epsilon."""
+    objective: Literal["decoupled", "two_sided"] = "decoupled"
+    """What is clipped: the ratio to the policy that the step starts from, and the loss is corrected for the one that
+    sampled (AReaL); or the ratio to `old_policy` (the paper)."""
+    importance_cap: float = Field(default=5.0, ge=1, allow_inf_nan=False)
+    """Largest correction of a token by the decoupled objective."""
     old_policy: Literal["behaviour", "recompute"] = "behaviour"
-    """Whose log-probabilities the ratio is against: of the policy that sampled, or of the current one (the paper)."""
+    """Whose log-probabilities stand for the policy that sampled: its own, or those of the current one (the paper), with
+    which staleness is not corrected and both objectives are the same."""
     kl_coefficient: float = Field(default=0.0, ge=0)
     """Of the divergence from the policy of step 0."""
     entropy_coefficient: float = Field(default=0.0, ge=0)
@@ -44,6 +51,15 @@ class TrainerConfig(RoleSettings):
     """Length of a packed row; at least a whole prompt with its completion."""
     micro_batch_rows: int = Field(default=8, ge=1)
     """Packed rows of one forward pass."""
+    activation_checkpointing: bool = False
+    """Whether layers are computed again in the backward pass instead of kept: less memory, a third more computing."""
+
+    lora_rank: int | None = Field(default=None, ge=1)
+    """Of the adapters that learn in the place of the weights; wants the extra `lora`; None: the weights learn."""
+    lora_alpha: float = Field(default=16.0, gt=0, allow_inf_nan=False)
+    """An adapter counts this much divided by `lora_rank`."""
+    lora_targets: tuple[str, ...] = ()
+    """Last parts of the names of the linear layers that have adapters; none: all but the head."""
 
     keep_checkpoints: int = Field(default=2, ge=1)
     evaluation_prompts: int = Field(default=256, ge=1)
@@ -52,6 +68,13 @@ class TrainerConfig(RoleSettings):
     """Steps from one evaluation to the next; the last step is always evaluated."""
     evaluation_batch: int = Field(default=128, ge=1)
     """Completions that the evaluation generates together."""
+    alarms: AlarmSettings = AlarmSettings()
+    """When an early sign of collapse is told."""
+    tensorboard: bool = False
+    """Whether metrics are written to `home`/tensorboard, too; wants the extra of this name."""
+    peak_flops: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Floating-point operations that the device can do in a second in the model's number format; None: no utilisation
+    is reported."""
     decoding_seconds: float = Field(default=10.0, gt=0)
     """Wall clock of decoding one file."""
     decoding_memory_bytes: int = Field(default=1 << 30, ge=1 << 26)

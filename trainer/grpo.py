@@ -1,7 +1,7 @@
 """The mathematics of the objective: pure functions of tensors, called by `batch` and `learner`.
 
-Left out: value functions, importance weights of sequences, the decoupled objective.  Sums run over tokens with a
-weight each, so a loss is the same for padded, packed, shuffled and micro-batched input.
+Left out: value functions, importance weights of sequences.  Sums run over tokens with a weight each, so a loss is the
+same for padded, packed, shuffled and micro-batched input.
 """
 
 from dataclasses import dataclass
@@ -11,23 +11,29 @@ import torch
 from torch import Tensor
 
 SPREAD_EPSILON = 1e-6
+LOG_RATIO_LIMIT = 20.0
+"""e^20 is past every bound of the objective; an exponential that overflows has a gradient of 0 x inf, no number."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Objective:
-    """Coefficients of the loss.  Example: Objective(epsilon=0.2, delta=4.0, kl=0.0, entropy=0.0)."""
+    """What the loss is.  Example: Objective(kind="decoupled", epsilon=0.2, delta=4.0, cap=5.0, kl=0.0, entropy=0.0)."""
 
+    kind: Literal["decoupled", "two_sided"]
     epsilon: float
     delta: float
+    cap: float
+    """Largest pi_prox / pi_behave of the decoupled objective."""
     kl: float
     entropy: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenSums:
-    """Sums over tokens, so that they add up over micro-batches."""
+    """Sums over tokens, so that they add up over micro-batches and ranks."""
 
-    tokens: int
+    loss: float
+    tokens: float
     clipped: float
     ratio: float
     entropy: float
@@ -40,8 +46,8 @@ def compute_advantages(rewards: Tensor, kind: Literal["grpo", "dr_grpo"]) -> Ten
     has exactly zero."""
     centred = rewards - rewards.mean(dim=1, keepdim=True)
     scaled = centred / (rewards.std(dim=1, keepdim=True, correction=0) + SPREAD_EPSILON)
-    is_alive = rewards.amax(dim=1, keepdim=True) > rewards.amin(dim=1, keepdim=True)
-    return torch.where(is_alive, scaled if kind == "grpo" else centred, 0.0)
+    is_equal = rewards.amax(dim=1, keepdim=True) == rewards.amin(dim=1, keepdim=True)
+    return torch.where(is_equal, 0.0, scaled if kind == "grpo" else centred)
 
 
 def compute_weights(lengths: Tensor, kind: Literal["tokens", "sequence", "constant"], *, constant: int) -> Tensor:
@@ -58,11 +64,23 @@ def compute_weights(lengths: Tensor, kind: Literal["tokens", "sequence", "consta
     return torch.full_like(lengths, 1 / (len(lengths) * constant))
 
 
+def compute_ratio(logprobs: Tensor, old: Tensor) -> Tensor:
+    """p / p_old per token [n], both given as logarithms."""
+    return torch.exp((logprobs - old).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT))
+
+
 def compute_objective(ratio: Tensor, advantages: Tensor, objective: Objective) -> Tensor:
     """min(min(r, delta) A, clip(r, 1 - eps, 1 + eps) A) per token [n] (the paper, section 3.4, formula 2)."""
     unclipped = ratio.clamp(max=objective.delta) * advantages
     clipped = ratio.clamp(1 - objective.epsilon, 1 + objective.epsilon) * advantages
     return torch.minimum(unclipped, clipped)
+
+
+def compute_importance(proximal: Tensor, behaviour: Tensor, cap: float) -> Tensor:
+    """min(pi_prox / pi_behave, cap) per token [n], without gradient: what the decoupled objective multiplies the
+    clipped one of pi_theta / pi_prox by (AReaL, arXiv 2505.24298, section 5.2; first in arXiv 2110.00641).  The cap
+    bounds the variance for some bias (truncated importance sampling, Ionides 2008)."""
+    return compute_ratio(proximal.detach(), behaviour).clamp(max=cap)
 
 
 def is_clipped(ratio: Tensor, advantages: Tensor, objective: Objective) -> Tensor:
@@ -79,34 +97,35 @@ def compute_kl(logprobs: Tensor, reference: Tensor) -> Tensor:
     return torch.exp(d) - d - 1
 
 
-def compute_entropy(log_distribution: Tensor) -> Tensor:
-    """[n, V] log-probabilities -> entropy in nats [n]."""
-    return -(log_distribution.exp() * log_distribution).sum(dim=-1)
-
-
 def compute_loss(
     *,
     logprobs: Tensor,
     old: Tensor,
+    proximal: Tensor | None,
     advantages: Tensor,
     weights: Tensor,
     entropy: Tensor,
     reference: Tensor | None,
     objective: Objective,
 ) -> tuple[Tensor, TokenSums]:
-    """All per token [n].  The loss to be minimised, a sum with `weights`, and statistics without gradient."""
-    ratio = torch.exp(logprobs - old)
+    """All per token [n].  The loss to be minimised, a sum with `weights`, and statistics without gradient.
+
+    `old`: log p under the policy that sampled.  `proximal`: that under the policy the step starts from, for the
+    decoupled objective; None where that policy is the one that `logprobs` are of, as in a step's first update.
+    """
+    ratio = drift = compute_ratio(logprobs, old)
+    if objective.kind == "decoupled":
+        proximal = logprobs.detach() if proximal is None else proximal
+        ratio = compute_ratio(logprobs, proximal)
+        advantages = advantages * compute_importance(proximal, old, objective.cap)
     gain = compute_objective(ratio, advantages, objective)
     kl = torch.zeros_like(gain) if reference is None else compute_kl(logprobs, reference)
     if objective.kl > 0:
         gain = gain - objective.kl * kl
     if objective.entropy > 0:
         gain = gain + objective.entropy * entropy
-    sums = TokenSums(
-        tokens=len(ratio),
-        clipped=float(is_clipped(ratio, advantages, objective).sum()),
-        ratio=float(ratio.detach().sum()),
-        entropy=float(entropy.detach().sum()),
-        kl=float(kl.detach().sum()),
-    )
-    return -(weights * gain).sum(), sums
+    loss = -(weights * gain).sum()
+    clipped = is_clipped(ratio, advantages, objective)
+    sums = torch.stack([each.detach().double().sum() for each in (loss, clipped, drift, entropy, kl)])
+    names = ("loss", "clipped", "ratio", "entropy", "kl")
+    return loss, TokenSums(tokens=len(ratio), **dict(zip(names, sums.tolist(), strict=True)))

@@ -1,10 +1,11 @@
 """Float32 masters, AdamW and one update after another; also log-probabilities under any other policy.
 
-Called by `loop`.  On one thread equal batches give equal bits, whatever happened in between to the process.
+Called by `loop`.  On one thread equal batches give equal bits, whatever happened in between to the process.  With
+torch.distributed every rank holds the model, is given the same batches and computes its share of them.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 
 import torch
@@ -13,9 +14,20 @@ from torch.nn.utils import clip_grad_norm_
 from transformers import PreTrainedModel
 
 from covey.errors import OperatorError
-from covey.model.files import DTYPES, WEIGHTS_FILE, get_head, load_weights
-from trainer.batch import Batch, Rows, Sample, build_rows, pack
-from trainer.grpo import Objective, TokenSums, compute_entropy, compute_loss
+from covey.model.files import WEIGHTS_FILE, get_head, get_weights, load_weights
+from trainer.adapters import compute_base_hash
+from trainer.batch import Batch, Sample, build_rows
+from trainer.forward import (
+    Shape,
+    choose_attention,
+    compute_logprobs,
+    explain_trainer_memory,
+    predict,
+    require_supported,
+    share_samples,
+    sum_over_ranks,
+)
+from trainer.grpo import Objective, TokenSums, compute_loss
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,16 +49,6 @@ class Optimiser:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Shape:
-    """How rows go through the model."""
-
-    row_tokens: int
-    micro_batch_rows: int
-    compute_dtype: str
-    """Key of DTYPES; the masters are float32 whatever it is."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class UpdateMetrics:
     """One update.  Means are over the tokens that went through the model."""
 
@@ -56,6 +58,7 @@ class UpdateMetrics:
     clip_ratio: float
     """Share of tokens whose gradient the clipping removed."""
     ratio_mean: float
+    """Of the policy to the one that sampled, before clipping and capping."""
     entropy: float
     kl: float
     learning_rate: float
@@ -71,8 +74,12 @@ class Learner:
     def __init__(self, model: PreTrainedModel, *, optimiser: Optimiser, objective: Objective, shape: Shape) -> None:
         self.model = model
         self.updates = 0
+        self.base_hash = compute_base_hash(model)
+        """Of what the masters are only an addition to; empty when they are the whole model."""
         self._settings, self._objective, self._shape = optimiser, objective, shape
-        self._named = dict(model.named_parameters())
+        require_supported(model)
+        choose_attention(model)
+        self._named = {name: each for name, each in model.named_parameters() if each.requires_grad}
         self._optimizer = torch.optim.AdamW(
             self._named.values(),
             lr=optimiser.learning_rate,
@@ -86,18 +93,23 @@ class Learner:
         """Tokens that the model can be given."""
         return int(get_head(self.model).weight.shape[0])
 
+    def learn(self, batches: Sequence[Batch]) -> list[UpdateMetrics]:
+        """All updates of a step.  The decoupled objective looks back from the later ones to the policy before the
+        first, which is what the first has anyway.  Raises OperatorError("trainer_out_of_memory"), and as `update`."""
+        first, later = batches[:1], batches[1:]
+        with explain_trainer_memory():
+            if self._objective.kind == "decoupled":
+                later = [self._fill_proximal(batch) for batch in later]
+            return [self.update(batch) for batch in (*first, *later)]
+
     def update(self, batch: Batch) -> UpdateMetrics:
         """One optimizer step, or none when no sample has a gradient; raise OperatorError("diverged") before a step
         that would leave numbers that are none."""
         self._optimizer.zero_grad()
-        loss, sums = 0.0, []
-        for rows in self._parts(batch):
-            part, statistics = self._compute_loss(rows)
-            torch.autograd.backward(part)
-            loss += float(part.detach())
-            sums.append(statistics)
+        parts = share_samples(self.model, batch.samples, self._shape)
+        sums = self._sum([self._backpropagate(batch, part) for part in parts])
         norm, rate = 0.0, self._settings.get_rate(self.updates)
-        if sums:
+        if parts:
             norm = float(clip_grad_norm_(self._named.values(), self._settings.clip))
             if not norm < float("inf"):
                 raise OperatorError(
@@ -106,7 +118,12 @@ class Learner:
             self._optimizer.param_groups[0]["lr"] = rate
             self._optimizer.step()
             self.updates += 1
-        return _build_metrics(sums, loss=loss, norm=norm, rate=rate, tokens=batch.tokens)
+        return _build_metrics(sums, norm=norm, rate=rate, tokens=batch.tokens)
+
+    def get_masters(self) -> dict[str, Tensor]:
+        """The live tensors that a checkpoint holds: the model's weights, or its adapters alone."""
+        frozen = {id(each) for each in self.model.parameters() if not each.requires_grad}
+        return {name: each for name, each in get_weights(self.model).items() if id(each) not in frozen}
 
     def get_optimizer_tensors(self) -> dict[str, Tensor]:
         """Moments by "<parameter>.exp_avg" and "<parameter>.exp_avg_sq"; empty before the first update."""
@@ -126,22 +143,37 @@ class Learner:
             moments = {moment: tensors[f"{name}.{moment}"].to(parameter.device) for moment in ("exp_avg", "exp_avg_sq")}
             self._optimizer.state[parameter] = {"step": torch.tensor(float(updates)), **moments}
 
-    def _parts(self, batch: Batch) -> Iterator[Rows]:
-        return build_parts(batch.samples, batch.weights, self._shape, device=str(self.model.device))
+    def _fill_proximal(self, batch: Batch) -> Batch:
+        found = compute_logprobs(self.model, batch.samples, self._shape)
+        pairs = zip(batch.samples, found, strict=True)
+        return replace(batch, samples=tuple(replace(sample, proximal=each) for sample, each in pairs))
 
-    def _compute_loss(self, rows: Rows) -> tuple[Tensor, TokenSums]:
-        distribution = compute_distribution(self.model, rows, self._shape.compute_dtype)
-        with torch.set_grad_enabled(self._objective.entropy > 0):
-            entropy = compute_entropy(distribution)
-        return compute_loss(
-            logprobs=_pick(distribution, rows),
+    def _backpropagate(self, batch: Batch, part: Sequence[Sequence[int]]) -> TokenSums:
+        """Add the gradient of one micro-batch."""
+        rows = build_rows(batch.samples, batch.weights, part).to(self.model.device)
+        logprobs, entropy = predict(self.model, rows, self._shape)
+        loss, sums = compute_loss(
+            logprobs=logprobs,
             old=rows.old[rows.mask],
+            proximal=None if rows.proximal is None else rows.proximal[rows.mask],
             advantages=rows.advantages[rows.mask],
             weights=rows.weights[rows.mask],
             entropy=entropy,
             reference=rows.reference[rows.mask] if self._objective.kl > 0 else None,
             objective=self._objective,
         )
+        torch.autograd.backward(loss)
+        return sums
+
+    def _sum(self, sums: Sequence[TokenSums]) -> TokenSums:
+        """Gradients and statistics of all micro-batches of all ranks."""
+        for parameter in self._named.values():
+            if parameter.grad is not None:
+                sum_over_ranks(parameter.grad)
+        names = [each.name for each in fields(TokenSums)]
+        totals = torch.tensor([astuple(each) for each in sums] or [[0.0] * len(names)], dtype=torch.float64).sum(dim=0)
+        totals = sum_over_ranks(totals.to(self.model.device))
+        return TokenSums(**dict(zip(names, totals.tolist(), strict=True)))
 
 
 class Recomputer:
@@ -149,66 +181,28 @@ class Recomputer:
 
     def __init__(self, model: PreTrainedModel, shape: Shape) -> None:
         self._model, self._shape = model, shape
+        choose_attention(model)
 
-    @torch.no_grad()
     def compute(self, folder: Path, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
-        """log p(token) of each completion under the policy in `folder`."""
+        """log p(token) of each completion under the policy in `folder`.
+
+        Raises OperatorError("trainer_out_of_memory").
+        """
         load_weights(self._model, folder / WEIGHTS_FILE)
-        order = [i for row in pack_samples(samples, self._shape) for i in row]
-        parts = build_parts(samples, [0.0] * len(samples), self._shape, device=str(self._model.device))
-        dtype = self._shape.compute_dtype
-        flat = torch.cat([_pick(compute_distribution(self._model, each, dtype), each) for each in parts]).tolist()
-        found: dict[int, tuple[float, ...]] = {}
-        start = 0
-        for i in order:
-            found[i] = tuple(flat[start : start + len(samples[i].tokens)])
-            start += len(samples[i].tokens)
-        return [found[i] for i in range(len(samples))]
+        with explain_trainer_memory():
+            return compute_logprobs(self._model, samples, self._shape)
 
 
-def pack_samples(samples: Sequence[Sample], shape: Shape) -> list[list[int]]:
-    """Rows of sample indices; one sample that is longer than a row makes all rows as long as itself."""
-    lengths = [sample.fed for sample in samples]
-    return pack(lengths, max([shape.row_tokens, *lengths]))
-
-
-def build_parts(samples: Sequence[Sample], weights: Sequence[float], shape: Shape, *, device: str) -> Iterator[Rows]:
-    """The micro-batches of some samples, in the order of `pack`."""
-    rows = pack_samples(samples, shape)
-    for start in range(0, len(rows), shape.micro_batch_rows):
-        yield build_rows(samples, weights, rows[start : start + shape.micro_batch_rows]).to(device)
-
-
-def compute_distribution(model: PreTrainedModel, rows: Rows, dtype: str) -> Tensor:
-    """float32 [n, V]: log-probabilities of every token at the n predictions of `rows.mask`, row after row.
-
-    They are of the unmodified model (temperature 1), which is also what workers claim.
-    Only loss-bearing positions reach the language-model head, which is where memory goes.
-    """
-    is_mixed = DTYPES[dtype] is not torch.float32 and model.dtype is torch.float32
-    with torch.autocast(model.device.type, dtype=DTYPES[dtype] if is_mixed else torch.bfloat16, enabled=is_mixed):
-        hidden = model.base_model(
-            input_ids=rows.tokens, position_ids=rows.positions, attention_mask=rows.attention, use_cache=False
-        ).last_hidden_state
-        logits = get_head(model)(hidden[rows.mask])
-    return torch.log_softmax(logits.float(), dim=-1)
-
-
-def _pick(distribution: Tensor, rows: Rows) -> Tensor:
-    return distribution.gather(1, rows.targets[rows.mask][:, None])[:, 0]
-
-
-def _build_metrics(sums: Sequence[TokenSums], *, loss: float, norm: float, rate: float, tokens: int) -> UpdateMetrics:
-    trained = sum(s.tokens for s in sums)
-    count = max(1, trained)
+def _build_metrics(sums: TokenSums, *, norm: float, rate: float, tokens: int) -> UpdateMetrics:
+    count = max(1.0, sums.tokens)
     return UpdateMetrics(
-        loss=loss,
+        loss=sums.loss,
         gradient_norm=norm,
-        clip_ratio=sum(s.clipped for s in sums) / count,
-        ratio_mean=sum(s.ratio for s in sums) / count,
-        entropy=sum(s.entropy for s in sums) / count,
-        kl=sum(s.kl for s in sums) / count,
+        clip_ratio=sums.clipped / count,
+        ratio_mean=sums.ratio / count,
+        entropy=sums.entropy / count,
+        kl=sums.kl / count,
         learning_rate=rate,
         tokens=tokens,
-        trained_tokens=trained,
+        trained_tokens=int(sums.tokens),
     )

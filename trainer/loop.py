@@ -11,6 +11,7 @@ from trainer import batch, service
 from trainer.app import Context
 from trainer.batch import Sample, Work
 from trainer.checkpoint import export_policy
+from trainer.performance import build_performance, compute_flops, get_peak_memory, measure_model
 
 PUMP_SECONDS = 0.05
 DOWNLOADS = 8
@@ -26,8 +27,8 @@ async def cycle(ctx: Context) -> Outcome:
     order = await or_stop(ctx.stop, claim(ctx))
     if order is None:
         return Outcome.IDLE
-    waited = ctx.timer() - ctx.progress.waiting_since
     works = await fetch(ctx, order)
+    waited = ctx.timer() - ctx.progress.waiting_since
     await asyncio.to_thread(learn, ctx, works, waited)
     return Outcome.DONE
 
@@ -37,7 +38,6 @@ async def publish(ctx: Context) -> bool:
     progress, loop = ctx.progress, asyncio.get_running_loop()
     if progress.is_published:
         return True
-    started = ctx.timer()
     folder = ctx.exports.get_path(progress.step)
     manifest_hash = await loop.run_in_executor(ctx.chain_thread, ctx.publisher.offer, folder, progress.step)
     while not await loop.run_in_executor(ctx.chain_thread, ctx.publisher.advance, progress.step, manifest_hash):
@@ -46,7 +46,11 @@ async def publish(ctx: Context) -> bool:
     progress.is_published, progress.waiting_since = True, ctx.timer()
     ctx.metrics.record("policy", progress.step, {"manifest_hash": manifest_hash, "time": ctx.clock()})
     if progress.report:
-        report = progress.report | {"seconds_publish": ctx.timer() - started}
+        report = progress.report | {
+            "time/publish": progress.waiting_since - progress.updated_at,
+            "perf/peak_memory_bytes": get_peak_memory(ctx.config.device),
+        }
+        report |= build_performance(report, peak_flops=ctx.config.peak_flops)
         ctx.metrics.record("update", progress.step - 1, report)
     get_logger().info("published", step=progress.step, manifest_hash=manifest_hash)
     return True
@@ -96,18 +100,26 @@ def learn(ctx: Context, works: list[Work | None], waited: float) -> None:
     started, step = ctx.timer(), progress.step
     kept = [work for work in works if work is not None]
     samples = build_samples(ctx, kept)
-    updates = []
     parts = batch.split_updates(samples, group_size=params.group_size, updates=config.updates_per_step)
-    for part in parts:
-        consumed = batch.build_batch(
+    consumed = [
+        batch.build_batch(
             part,
             normaliser=config.normaliser,
             constant=params.model.max_completion_tokens,
             keep_all=config.kl_coefficient > 0 or config.entropy_coefficient > 0,
         )
-        updates.append(ctx.learner.update(consumed))
+        for part in parts
+    ]
+    updates = ctx.learner.learn(consumed)
+    lengths = [sample.fed for each in consumed for sample in each.samples]
+    progress.updated_at = ctx.timer()
     report = service.build_report(samples, updates, step=step, left_out=len(works) - len(kept))
-    report |= {"seconds_wait_for_batch": waited, "seconds_update": ctx.timer() - started}
+    report |= service.split_rewards(samples, ctx.environment, ctx.tokenizer)
+    report |= {
+        "time/wait_for_batch": waited,
+        "time/update": progress.updated_at - started,
+        "perf/flops": compute_flops(lengths, measure_model(ctx.learner.model)),
+    }
     made = Step(step + 1)
     export_policy(ctx.exports, ctx.learner, ctx.tokenizer, made)
     ctx.checkpoints.save(ctx.learner, made, report)

@@ -5,8 +5,10 @@ Called by `loop`; functions of values.  The chain is the truth about what is pub
 
 from collections.abc import Callable, Sequence
 
+from covey.environments.base import Environment
 from covey.errors import OperatorError, ProtocolError
 from covey.log import get_logger
+from covey.model.text import Tokenizer, decode_completion
 from covey.protocol import rollout
 from covey.protocol.canonical import sha256
 from covey.protocol.ids import Step
@@ -94,21 +96,42 @@ def _require_whole(rows: Sequence[Rollout], params: PoolParams, vocabulary: int)
 def build_report(
     samples: Sequence[Sample], updates: Sequence[UpdateMetrics], *, step: Step, left_out: int
 ) -> dict[str, float]:
-    """Metrics of a step: means over its samples and updates; the gradient norm is the largest."""
+    """Metrics of a step by the names of docs/operations.md: means over its samples and updates; the gradient norm is
+    the largest."""
     count, rounds = max(1, len(samples)), max(1, len(updates))
-    means = {
-        name: sum(getattr(update, name) for update in updates) / rounds
-        for name in ("loss", "clip_ratio", "ratio_mean", "entropy", "kl")
-    }
+    staleness = [step - sample.policy_version for sample in samples]
+
+    def average(name: str) -> float:
+        return float(sum(getattr(update, name) for update in updates)) / rounds
+
     return {
-        "reward_mean": sum(s.reward for s in samples) / count,
-        "live_share": sum(s.advantage != 0 for s in samples) / count,
-        "staleness_mean": sum(step - s.policy_version for s in samples) / count,
-        "completion_tokens_mean": sum(len(s.tokens) for s in samples) / count,
-        **means,
-        "gradient_norm": max((u.gradient_norm for u in updates), default=0.0),
-        "learning_rate": updates[-1].learning_rate if updates else 0.0,
-        "tokens": sum(u.tokens for u in updates),
-        "samples": len(samples),
-        "left_out": left_out,
+        "reward/mean": sum(s.reward for s in samples) / count,
+        "policy/loss": average("loss"),
+        "policy/entropy": average("entropy"),
+        "policy/kl": average("kl"),
+        "policy/clip_ratio": average("clip_ratio"),
+        "policy/ratio": average("ratio_mean"),
+        "optim/grad_norm": max((u.gradient_norm for u in updates), default=0.0),
+        "optim/learning_rate": updates[-1].learning_rate if updates else 0.0,
+        "staleness/mean": sum(staleness) / count,
+        "staleness/max": max(staleness, default=0),
+        "batch/tokens": sum(u.tokens for u in updates),
+        "batch/samples": len(samples),
+        "batch/live_share": sum(s.advantage != 0 for s in samples) / count,
+        "batch/completion_tokens": sum(len(s.tokens) for s in samples) / count,
+        "batch/left_out": left_out,
+    }
+
+
+def split_rewards(samples: Sequence[Sample], environment: Environment, tokenizer: Tokenizer) -> dict[str, float]:
+    """The mean reward as the task's part less what the lengths cost (the paper, section 3.1.2).
+
+    A rollout holds one reward, so its length's part is computed again from the prompt that the model read.
+    """
+    texts = {s.prompt: decode_completion(tokenizer, s.prompt) for s in samples}
+    costs = [environment.compute_length_cost(texts[s.prompt], completion_tokens=len(s.tokens)) for s in samples]
+    count = max(1, len(samples))
+    return {
+        "reward/task": sum(s.reward + cost for s, cost in zip(samples, costs, strict=True)) / count,
+        "reward/length_penalty": sum(costs) / count,
     }

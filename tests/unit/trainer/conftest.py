@@ -39,6 +39,7 @@ from covey.shardcast.store import ShardStore
 from trainer.app import Context, build
 from trainer.config import TrainerConfig
 from trainer.loop import cycle
+from trainer.metrics import Sink
 from trainer.publish import Publisher
 
 POOL = PoolId(1)
@@ -186,6 +187,7 @@ class World:
             params=self.params, chain=self.chain, store=ShardStore(root / "origin"), folder=root / "downloads"
         )
         self.context: Context | None = None
+        self.sinks: list[Sink] = []
         self.killed = Killed
 
     def build(self, chain_thread: ThreadPoolExecutor, stop: asyncio.Event) -> Context:
@@ -205,6 +207,7 @@ class World:
         return build(
             self.config, cast(Network, network), decode=rollout.decode_json,
             publisher=chain_thread.submit(build_publisher).result(), chain_thread=chain_thread, stop=stop,
+            sinks=self.sinks,
         )  # fmt: skip
 
     def run(self) -> None:

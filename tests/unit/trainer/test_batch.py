@@ -1,4 +1,4 @@
-"""From rollouts to rows: order, weights, first fit, attention that never crosses a border."""
+"""From rollouts to rows: order, weights, first fit, equal shares of the ranks."""
 
 from dataclasses import replace
 from typing import Any
@@ -11,7 +11,18 @@ from hypothesis import strategies as st
 from covey.errors import ProtocolError
 from covey.protocol.ids import GroupId, RolloutId, Step, TaskId
 from covey.protocol.rollout import Rollout
-from trainer.batch import Batch, Sample, Work, build_batch, build_rows, build_samples, fill_old, pack, split_updates
+from trainer.batch import (
+    Batch,
+    Sample,
+    Work,
+    build_batch,
+    build_rows,
+    build_samples,
+    fill_old,
+    pack,
+    share,
+    split_updates,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -51,7 +62,23 @@ def test_build_samples__unreplayed__claims_are_dropped() -> None:
     assert [sample.old for sample in samples] == [None, None, (-0.5, -0.25), (-0.5, -0.25)]
 
 
-@pytest.mark.parametrize("rewards", [[[0.0, 1.0, 1.0]], [[0.0, 1.0], [1.0]]])
+@pytest.mark.parametrize("reward", [float("nan"), float("inf")])
+def test_build_samples__reward_that_is_no_number__is_refused(reward: float) -> None:
+    with pytest.raises(ProtocolError, match="no number"):
+        build_samples([build_work(1, [[0, reward]])], group_size=2, advantage="grpo")
+
+
+def test_build_samples__nothing_accepted__is_nothing() -> None:
+    assert build_samples([], group_size=2, advantage="grpo") == []
+    assert split_updates([], group_size=2, updates=4) == []
+
+
+def test_build_samples__one_group_alone__has_its_advantages() -> None:
+    (first, second) = build_samples([build_work(1, [[0, 1]])], group_size=2, advantage="grpo")
+    assert (first.advantage, second.advantage) == pytest.approx((-1, 1), rel=1e-5)
+
+
+@pytest.mark.parametrize("rewards", [[[0.0, 1.0, 1.0]], [[0.0, 1.0], [1.0]], []])
 def test_build_samples__groups_not_whole__are_refused(rewards: list[list[float]]) -> None:
     with pytest.raises(ProtocolError, match="bad_batch"):
         build_samples([build_work(1, rewards)], group_size=2, advantage="grpo")
@@ -121,7 +148,6 @@ def test_build_rows__two_samples_in_a_row__by_hand() -> None:
     rows = build_rows([first, second, third], [0.5, 0.25, 0.125], [[0, 1], [2]])
     assert rows.tokens.tolist() == [[2, 7, 8, 5, 2, 6, 4], [2, 0, 0, 0, 0, 0, 0]]
     assert rows.positions.tolist() == [[0, 1, 2, 3, 0, 1, 2], [0] * 7]
-    assert rows.segments.tolist() == [[1, 1, 1, 1, 2, 2, 2], [1, 0, 0, 0, 0, 0, 0]]
     assert rows.mask.int().tolist() == [[0, 0, 1, 1, 1, 1, 1], [1, 0, 0, 0, 0, 0, 0]]
     assert rows.targets[rows.mask].tolist() == [5, 1, 6, 4, 1, 1]
     assert rows.advantages[rows.mask].tolist() == [2, 2, -1, -1, -1, 1]
@@ -130,8 +156,45 @@ def test_build_rows__two_samples_in_a_row__by_hand() -> None:
     assert rows.reference[rows.mask].tolist() == [0, 0, -1, -2, -3, 0]
 
 
-def test_attention__two_samples_and_padding__is_causal_within_each() -> None:
-    rows = build_rows([build_sample([2], [5, 1]), build_sample([2], [1])], [1, 1], [[0, 1], [1]])
-    one, zero = [[1, 0, 0], [1, 1, 0], [0, 0, 1]], [[1, 0, 0], [0, 1, 0], [0, 1, 1]]
-    assert rows.attention[:, 0].int().tolist() == [one, zero]
-    assert bool(rows.attention.any(dim=-1).all())  # no row of the softmax is empty
+def test_build_rows__row_without_samples__is_one_token_without_loss() -> None:
+    rows = build_rows([], [], [[]])
+    assert rows.tokens.shape == (1, 1)
+    assert not rows.mask.any()
+
+
+def test_build_rows__proximal__is_there_where_every_sample_has_it() -> None:
+    plain, other = build_sample([2], [5, 1]), build_sample([2, 3], [1], proximal=(-4.0,))
+    assert build_rows([plain, other], [1, 1], [[0, 1]]).proximal is None
+    rows = build_rows([plain, other], [1, 1], [[1]])
+    assert rows.proximal is not None
+    assert rows.proximal[rows.mask].tolist() == [-4]
+
+
+def test_share__by_hand__balances_cost_and_not_tokens() -> None:
+    # with crossover 4 the costs are 24, 15, 8, 8, 3: 8 + 5 tokens cost as much as the other 8 + 8
+    lengths = [8, 4, 6, 4, 2]
+    shares = share(lengths, ranks=2, row_tokens=10, micro_batch_rows=1, crossover=4)
+    assert shares == [[[[0, 4]], [[]]], [[[2, 1]], [[3]]]]
+
+
+def test_share__fewer_samples_than_ranks__others_get_rows_without_samples() -> None:
+    shares = share([3], ranks=3, row_tokens=8, micro_batch_rows=4, crossover=100)
+    assert shares == [[[[0]]], [[[]]], [[[]]]]
+    assert share([], ranks=2, row_tokens=8, micro_batch_rows=4, crossover=100) == [[], []]
+
+
+def test_share__sample_longer_than_a_row__makes_rows_as_long_as_itself() -> None:
+    assert share([9, 5, 4], ranks=1, row_tokens=6, micro_batch_rows=2, crossover=100) == [[[[0], [1, 2]]]]
+
+
+@given(st.lists(st.integers(1, 50), max_size=60), st.integers(1, 5), st.integers(1, 4))
+def test_share__any_samples__none_lost_and_work_is_even(lengths: list[int], ranks: int, rows: int) -> None:
+    shares = share(lengths, ranks=ranks, row_tokens=50, micro_batch_rows=rows, crossover=30)
+    taken = [[i for part in each for row in part for i in row] for each in shares]
+    assert sorted(i for each in taken for i in each) == list(range(len(lengths)))
+    assert len({len(each) for each in shares}) == 1
+    assert all(0 < len(part) <= rows for each in shares for part in each)
+    work = [sum(lengths[i] + lengths[i] ** 2 / 30 for i in each) for each in taken]
+    most = max((length + length**2 / 30 for length in lengths), default=0)
+    # the fullest rank was the emptiest when its last sample came
+    assert max(work) - min(work) <= most + 1e-9

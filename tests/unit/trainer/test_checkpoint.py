@@ -1,10 +1,12 @@
 """Folders that are whole or not there, and a learner that comes back as it was."""
 
 import copy
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from covey.errors import OperatorError
 from covey.model.files import load_model, load_tokenizer
@@ -12,8 +14,9 @@ from covey.model.tiny import tiny_folder
 from covey.protocol.ids import GroupId, RolloutId, Step, TaskId
 from trainer.batch import Batch, Sample
 from trainer.checkpoint import Checkpoints, State, StepFolders, export_policy
+from trainer.forward import Shape
 from trainer.grpo import Objective
-from trainer.learner import Learner, Optimiser, Shape
+from trainer.learner import Learner, Optimiser
 
 pytestmark = pytest.mark.unit
 
@@ -23,7 +26,7 @@ def learner() -> Learner:
     return Learner(
         load_model(tiny_folder(), "float32"),
         optimiser=Optimiser(learning_rate=1e-3, betas=(0.9, 0.99), epsilon=1e-8, weight_decay=0.0, warm_up=0, clip=1.0),
-        objective=Objective(epsilon=0.2, delta=4.0, kl=0.0, entropy=0.0),
+        objective=Objective(kind="decoupled", epsilon=0.2, delta=4.0, cap=5.0, kl=0.0, entropy=0.0),
         shape=Shape(row_tokens=64, micro_batch_rows=8, compute_dtype="float32"),
     )
 
@@ -86,6 +89,17 @@ def test_restore__damaged_file__says_what_to_do(learner: Learner, tmp_path: Path
         checkpoints.restore(learner)
 
 
+def test_restore__value_that_is_no_number__is_refused(learner: Learner, tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    checkpoints.save(learner, Step(1), {})
+    tensors = load_file(tmp_path / "1" / "masters.safetensors")
+    tensors["model.norm.weight"][3] = float("nan")
+    save_file(tensors, tmp_path / "1" / "masters.safetensors")
+    with pytest.raises(OperatorError, match="bad_checkpoint"):
+        checkpoints.restore(learner)
+    assert all(bool(parameter.isfinite().all()) for parameter in learner.model.parameters())
+
+
 def test_add__writer_dies__leaves_no_folder_and_the_next_process_cleans_up(tmp_path: Path) -> None:
     folders = StepFolders(tmp_path)
 
@@ -101,6 +115,22 @@ def test_add__writer_dies__leaves_no_folder_and_the_next_process_cleans_up(tmp_p
     again.add(Step(3), lambda folder: (folder / "whole").touch())
     assert again.list_steps() == [3]
     assert (again.get_path(Step(3)) / "whole").exists()
+
+
+def test_add__killed_while_the_old_folder_is_removed__never_looks_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = StepFolders(tmp_path)
+    folders.add(Step(1), lambda folder: (folder / "old").touch())
+
+    def die(folder: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "rmtree", die)
+    with pytest.raises(KeyboardInterrupt):
+        folders.add(Step(1), lambda folder: (folder / "new").touch())
+    monkeypatch.undo()
+    assert StepFolders(tmp_path).list_steps() == []
 
 
 def test_add__folder_stands_there__is_replaced_as_a_whole(tmp_path: Path) -> None:

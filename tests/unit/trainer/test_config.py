@@ -25,6 +25,7 @@ def test_defaults__optimizer_and_clipping__are_the_papers() -> None:
     assert (config.warm_up_updates, config.gradient_clip) == (25, 0.1)
     assert (config.clip_epsilon, config.clip_delta) == (0.2, 4.0)
     assert (config.advantage, config.normaliser, config.old_policy) == ("grpo", "tokens", "behaviour")
+    assert (config.objective, config.importance_cap) == ("decoupled", 5.0)
     assert (config.kl_coefficient, config.entropy_coefficient) == (0, 0)
     assert (config.evaluation_prompts, config.evaluation_samples) == (256, 2)
     assert config.steps is None
@@ -53,6 +54,8 @@ def test_load__local_file__holds_the_demos_values() -> None:
         {"learning_rate": float("inf")},
         {"kl_coefficient": -1},
         {"normaliser": "rows"},
+        {"objective": "one_sided"},
+        {"importance_cap": 0.5},
         {"steps": -1},
         {"learning_rat": 1e-3},
     ],

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from trainer.grpo import (
     Objective,
     compute_advantages,
-    compute_entropy,
+    compute_importance,
     compute_kl,
-    compute_loss,
     compute_objective,
     compute_weights,
     is_clipped,
@@ -20,7 +19,7 @@ from trainer.grpo import (
 
 pytestmark = pytest.mark.unit
 
-PLAIN = Objective(epsilon=0.2, delta=4.0, kl=0.0, entropy=0.0)
+PLAIN = Objective(kind="two_sided", epsilon=0.2, delta=4.0, cap=5.0, kl=0.0, entropy=0.0)
 
 
 def tensor(*values: float) -> torch.Tensor:
@@ -44,6 +43,16 @@ def test_compute_advantages__dr_grpo__only_centres() -> None:
 @pytest.mark.parametrize("reward", [0.0, 1.0, 0.1, -1 / 3])
 def test_compute_advantages__equal_rewards__are_exactly_zero(kind: str, reward: float) -> None:
     assert compute_advantages(torch.full((2, 7), reward, dtype=torch.float64), kind).abs().max() == 0  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["grpo", "dr_grpo"])
+@pytest.mark.parametrize("reward", [math.nan, math.inf])
+def test_compute_advantages__reward_that_is_no_number__does_not_pass_for_a_dead_group(kind: str, reward: float) -> None:
+    assert compute_advantages(tensor(1, reward, 0)[None], kind).isnan().any()  # type: ignore[arg-type]
+
+
+def test_compute_advantages__one_sibling__is_zero() -> None:
+    assert compute_advantages(tensor(3)[None], "grpo").tolist() == [[0]]
 
 
 @given(st.lists(st.sampled_from([0.0, 1.0]), min_size=8, max_size=8), st.floats(-3, 3), st.floats(0.5, 4))
@@ -103,63 +112,8 @@ def test_compute_kl__mean_over_the_policy__is_the_divergence() -> None:
     assert found.item() == pytest.approx(float((p * (p / q).log()).sum()))
 
 
-def test_compute_entropy__uniform_and_certain__are_log_n_and_zero() -> None:
-    rows = torch.log(torch.tensor([[0.25] * 4, [1 - 3e-12, 1e-12, 1e-12, 1e-12]], dtype=torch.float64))
-    assert compute_entropy(rows).tolist() == pytest.approx([math.log(4), 0.0], abs=1e-9)
-
-
-def compute(objective: Objective, **changes: torch.Tensor) -> tuple[float, torch.Tensor, object]:
-    values = {
-        "logprobs": tensor(-1.0, -0.5, -2.0), "old": tensor(-1.0, -1.0, -1.0), "advantages": tensor(1.0, -1.0, 2.0),
-        "weights": tensor(0.25, 0.25, 0.5), "entropy": tensor(1.0, 2.0, 3.0), "reference": tensor(-1.0, -1.0, -1.0),
-    } | changes  # fmt: skip
-    logprobs = values["logprobs"].requires_grad_()
-    loss, sums = compute_loss(**values, objective=objective)  # type: ignore[arg-type]
-    (slope,) = torch.autograd.grad(loss, logprobs)
-    return loss.item(), slope, sums
-
-
-def test_compute_loss__three_tokens__is_the_weighted_sum_by_hand() -> None:
-    # ratios 1, e^0.5 = 1.6487, e^-1 = 0.3679; objectives 1, -1.6487, 0.7358
-    up, down = math.exp(0.5), math.exp(-1)
-    loss, slope, sums = compute(PLAIN)
-    assert loss == pytest.approx(-(0.25 - 0.25 * up + 0.5 * 2 * down))
-    assert slope.tolist() == pytest.approx([-0.25, 0.25 * up, -down])  # -w A r
-    assert sums.tokens == 3  # type: ignore[attr-defined]
-    assert sums.clipped == 0  # type: ignore[attr-defined]
-    assert sums.ratio == pytest.approx(1 + up + down)  # type: ignore[attr-defined]
-    assert sums.entropy == 6  # type: ignore[attr-defined]
-
-
-def test_compute_loss__kl_coefficient__adds_value_and_gradient() -> None:
-    plain, slope, _ = compute(PLAIN)
-    loss, moved, sums = compute(Objective(epsilon=0.2, delta=4.0, kl=0.1, entropy=0.0))
-    by_hand = [0.0, math.exp(-0.5) + 0.5 - 1, math.e - 1 - 1]
-    assert loss - plain == pytest.approx(0.1 * (0.25 * by_hand[1] + 0.5 * by_hand[2]))
-    assert (moved - slope).tolist() == pytest.approx([0, 0.025 * (1 - math.exp(-0.5)), 0.05 * (1 - math.e)])
-    assert sums.kl == pytest.approx(sum(by_hand))  # type: ignore[attr-defined]
-
-
-def test_compute_loss__entropy_coefficient__rewards_entropy() -> None:
-    plain, _, _ = compute(PLAIN)
-    loss, _, _ = compute(Objective(epsilon=0.2, delta=4.0, kl=0.0, entropy=0.1))
-    assert loss - plain == pytest.approx(-0.1 * (0.25 + 0.5 + 1.5))
-
-
-@given(st.lists(st.tuples(st.floats(-5, 0), st.floats(-5, 0), st.floats(-3, 3)), min_size=1, max_size=20))
-def test_compute_loss__any_split_and_order__adds_up(tokens: list[tuple[float, float, float]]) -> None:
-    columns = [torch.tensor(column, dtype=torch.float64) for column in zip(*tokens, strict=True)]
-    weights, entropy = torch.full_like(columns[0], 0.1), torch.zeros_like(columns[0])
-
-    def lose(chosen: list[int]) -> float:
-        logprobs, old, advantages = (column[chosen] for column in columns)
-        parts = {"logprobs": logprobs, "old": old, "advantages": advantages}
-        loss, _ = compute_loss(
-            **parts, weights=weights[chosen], entropy=entropy[chosen], reference=None, objective=PLAIN
-        )
-        return loss.item()
-
-    n = len(tokens)
-    whole = lose(list(range(n)))
-    assert lose(list(range(n))[::-1]) == pytest.approx(whole)
-    assert lose(list(range(0, n, 2))) + lose(list(range(1, n, 2))) == pytest.approx(whole)
+def test_compute_importance__each_side_of_the_cap__is_the_ratio_without_gradient() -> None:
+    proximal = tensor(-1.0, -1.0, -1.0).requires_grad_()
+    found = compute_importance(proximal, tensor(-1.5, -0.5, -9.0), cap=5.0)
+    assert found.tolist() == pytest.approx([math.exp(0.5), math.exp(-0.5), 5.0])
+    assert not found.requires_grad

@@ -2,7 +2,6 @@
 
 import copy
 import math
-import random
 from dataclasses import replace
 from typing import Any
 
@@ -15,16 +14,23 @@ from covey.engines.hf import HuggingFaceEngine
 from covey.errors import OperatorError
 from covey.model.files import load_model
 from covey.model.tiny import tiny_folder
-from covey.protocol.ids import GroupId, RolloutId, Step, TaskId
-from trainer.batch import Batch, Sample
+from tests.fakes.samples import (
+    DECOUPLED,
+    OPTIMISER,
+    REGULARISED,
+    SHAPE,
+    TWO_SIDED,
+    build_batch,
+    build_learner,
+    build_samples,
+    give_proximal,
+)
+from trainer.batch import Batch
+from trainer.forward import Shape, compute_logprobs
 from trainer.grpo import Objective
-from trainer.learner import Learner, Optimiser, Recomputer, Shape
+from trainer.learner import Recomputer
 
 pytestmark = pytest.mark.unit
-
-OPTIMISER = Optimiser(learning_rate=1e-3, betas=(0.9, 0.99), epsilon=1e-8, weight_decay=0.1, warm_up=0, clip=1e9)
-OBJECTIVE = Objective(epsilon=0.2, delta=4.0, kl=0.0, entropy=0.0)
-SHAPE = Shape(row_tokens=64, micro_batch_rows=2, compute_dtype="float32")
 
 
 @pytest.fixture(scope="module")
@@ -32,35 +38,8 @@ def base() -> PreTrainedModel:
     return load_model(tiny_folder(), "float32")
 
 
-def build_learner(base: PreTrainedModel, **changes: Any) -> Learner:
-    parts = {"optimiser": OPTIMISER, "objective": OBJECTIVE, "shape": SHAPE} | changes
-    return Learner(copy.deepcopy(base), **parts)
-
-
-def build_samples(n: int = 9, seed: int = 0) -> list[Sample]:
-    """Ragged random sequences; old log-probabilities around those of a uniform model, so that clipping happens."""
-    rng = random.Random(seed)
-    samples = []
-    for i in range(n):
-        prompt = tuple(rng.randrange(3, 259) for _ in range(rng.randrange(1, 30)))
-        tokens = tuple(rng.randrange(3, 259) for _ in range(rng.randrange(1, 20)))
-        samples.append(
-            Sample(
-                id=RolloutId(task=TaskId(0), group=GroupId(0), sibling=i), policy_version=Step(0), prompt=prompt,
-                tokens=tokens, reward=0.0, advantage=rng.uniform(-2, 2),
-                old=tuple(rng.uniform(-12, -2) for _ in tokens), reference=tuple(rng.uniform(-9, -3) for _ in tokens),
-            )
-        )  # fmt: skip
-    return samples
-
-
-def build_batch(samples: list[Sample]) -> Batch:
-    tokens = sum(len(sample.tokens) for sample in samples)
-    return Batch(samples=tuple(samples), weights=(1 / tokens,) * len(samples), tokens=tokens)
-
-
 def compute_unpacked(model: PreTrainedModel, batch: Batch, objective: Objective) -> tuple[float, dict[str, Any]]:
-    """The loss of formula (2) and statistics, one sample and one token at a time; leaves gradients in `model`."""
+    """Loss, as the formulas are written, and statistics, token by token; leaves gradients in `model`."""
     total = torch.zeros(())
     clipped = ratios = entropies = 0.0
     for sample, weight in zip(batch.samples, batch.weights, strict=True):
@@ -69,20 +48,25 @@ def compute_unpacked(model: PreTrainedModel, batch: Batch, objective: Objective)
         for k, token in enumerate(sample.tokens):
             row = logprobs[len(sample.prompt) + k - 1]
             ratio = torch.exp(row[token] - sample.old[k])  # type: ignore[index]
-            sides = (min(ratio, torch.tensor(4.0)) * sample.advantage, ratio.clamp(0.8, 1.2) * sample.advantage)
+            drift, importance = ratio.item(), 1.0
+            if objective.kind == "decoupled":
+                ratio = torch.exp(row[token] - sample.proximal[k])  # type: ignore[index]
+                importance = min(math.exp(sample.proximal[k] - sample.old[k]), objective.cap)  # type: ignore[index]
+            advantage = sample.advantage * importance
+            sides = (min(ratio, torch.tensor(4.0)) * advantage, ratio.clamp(0.8, 1.2) * advantage)
             d = sample.reference[k] - row[token]  # type: ignore[index]
             entropy = -(row.exp() * row).sum()
             kl = torch.exp(d) - d - 1
             total = total - weight * (min(sides) - objective.kl * kl + objective.entropy * entropy)
             at = ratio.item()
             clipped += at > 1.2 if sample.advantage > 0 else at < 0.8 or at > 4
-            ratios, entropies = ratios + at, entropies + entropy.item()
+            ratios, entropies = ratios + drift, entropies + entropy.item()
     torch.autograd.backward(total)
     n = sum(len(sample.tokens) for sample in batch.samples)
     return total.item(), {"clip_ratio": clipped / n, "ratio_mean": ratios / n, "entropy": entropies / n}
 
 
-@pytest.mark.parametrize("objective", [OBJECTIVE, Objective(epsilon=0.2, delta=4.0, kl=0.05, entropy=0.02)])
+@pytest.mark.parametrize("objective", [TWO_SIDED, REGULARISED, DECOUPLED])
 def test_update__packed_rows__loss_gradient_and_statistics_are_those_of_single_samples(
     base: PreTrainedModel, objective: Objective
 ) -> None:
@@ -117,7 +101,36 @@ def test_update__any_packing_and_order__teaches_the_same(base: PreTrainedModel, 
     loss = first.update(build_batch(samples)).loss
     assert second.update(build_batch(samples[::-1])).loss == pytest.approx(loss, rel=1e-4)
     for ours, theirs in zip(first.model.parameters(), second.model.parameters(), strict=True):
-        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=2e-6)
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=0, atol=1e-6)
+
+
+def test_learn__two_updates__the_second_looks_back_to_the_starting_policy(base: PreTrainedModel) -> None:
+    objective = replace(DECOUPLED, kl=0.0, entropy=0.0)
+    first, second = (give_proximal(build_batch(build_samples(seed=seed)), None) for seed in (0, 1))
+    learner, by_hand = build_learner(base, objective=objective), build_learner(base, objective=objective)
+    starting = compute_logprobs(base, second.samples, SHAPE)
+    by_hand.update(first)
+    found, expected = learner.learn([first, second]), by_hand.update(give_proximal(second, starting))
+    assert found[1] == expected
+    # Nothing is clipped in the first update; after it the policy is far enough away.
+    assert found[0].clip_ratio == 0 < found[1].clip_ratio
+
+
+def test_learn__first_update__equals_one_with_the_starting_policy_computed_beforehand(base: PreTrainedModel) -> None:
+    objective, batch = replace(DECOUPLED, kl=0.0, entropy=0.0), give_proximal(build_batch(build_samples()), None)
+    first, second = build_learner(base, objective=objective), build_learner(base, objective=objective)
+    second.update(give_proximal(batch, compute_logprobs(base, batch.samples, SHAPE)))
+    first.learn([batch])
+    for ours, theirs in zip(first.model.parameters(), second.model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_learn__later_update_without_a_live_sample__is_left_out(base: PreTrainedModel) -> None:
+    learner = build_learner(base, objective=DECOUPLED)
+    dead = Batch(samples=(), weights=(), tokens=9)
+    assert [each.trained_tokens > 0 for each in learner.learn([build_batch(build_samples()), dead])] == [True, False]
+    assert learner.updates == 1
+    assert learner.learn([]) == []
 
 
 def test_update__masters__move_as_adamw_by_hand(base: PreTrainedModel) -> None:

@@ -15,8 +15,9 @@ from covey.protocol.ids import GroupId, Step, TaskId
 from covey.protocol.rollout import Rollout
 from trainer.batch import Work, build_batch, build_samples
 from trainer.evaluation import Evaluator
+from trainer.forward import Shape
 from trainer.grpo import Objective
-from trainer.learner import Learner, Optimiser, Shape
+from trainer.learner import Learner, Optimiser
 
 pytestmark = pytest.mark.unit
 
@@ -56,7 +57,7 @@ def train(environment: Environment, folder: Path, *, is_graded: bool) -> float:
     learner = Learner(
         load_model(tiny_folder(), "float32"),
         optimiser=Optimiser(learning_rate=5e-4, betas=(0.9, 0.99), epsilon=1e-8, weight_decay=0.0, warm_up=0, clip=1.0),
-        objective=Objective(epsilon=0.2, delta=4.0, kl=0.0, entropy=0.0),
+        objective=Objective(kind="decoupled", epsilon=0.2, delta=4.0, cap=5.0, kl=0.0, entropy=0.0),
         shape=Shape(row_tokens=128, micro_batch_rows=64, compute_dtype="float32"),
     )
     tokenizer, engine = load_tokenizer(tiny_folder()), HuggingFaceEngine(max_batch=PROMPTS * SIBLINGS)

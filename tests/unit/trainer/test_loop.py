@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -52,18 +53,41 @@ def test_cycle__two_steps__publishes_three_policies_and_ends_by_itself(build_wor
 
 
 def test_cycle__update_event__tells_what_the_batch_was(build_world: Build) -> None:
-    world = build_world(steps=1)
+    world = build_world(steps=1, peak_flops=1e12)
     world.run()
     (update,) = [line for line in world.read_metrics() if line["event"] == "update"]
     rows = [row for file in world.coordinator.files.values() for row in decode(file, build_budget(world.params))]
     assert update["step"] == 0
-    assert update["samples"] == len(rows) == 32
-    assert update["tokens"] == sum(len(row.tokens) for row in rows)
-    assert update["reward_mean"] == pytest.approx(sum(row.reward for row in rows) / 32)
-    assert update["staleness_mean"] == 0
-    assert update["clip_ratio"] == 0  # first update on the policy that sampled, up to bfloat16
-    assert 0 < update["entropy"] < 5.6
-    assert all(update[f"seconds_{what}"] >= 0 for what in ("wait_for_batch", "update", "publish"))
+    assert update["batch/samples"] == len(rows) == 32
+    assert update["batch/tokens"] == sum(len(row.tokens) for row in rows)
+    assert update["reward/mean"] == pytest.approx(sum(row.reward for row in rows) / 32)
+    assert update["staleness/mean"] == 0
+    assert update["policy/clip_ratio"] == 0  # first update on the policy that sampled, up to bfloat16
+    assert 0 < update["policy/entropy"] < 5.6
+    parts = [update[f"time/{what}"] for what in ("wait_for_batch", "update", "publish")]
+    assert min(parts) > 0
+    assert update["time/step"] == pytest.approx(sum(parts))
+    assert update["trainer/idle_ratio"] == pytest.approx(parts[0] / sum(parts))
+    assert update["reward/task"] == update["reward/mean"]
+    assert update["reward/length_penalty"] == 0
+    assert update["perf/mfu"] == pytest.approx(update["perf/flops"] / (parts[1] * 1e12))
+    assert 0 < update["perf/mfu"] < 1
+
+
+def test_cycle__update_event__has_the_metrics_that_the_page_lists(build_world: Build) -> None:
+    world = build_world(steps=1, peak_flops=1e12)
+    world.run()
+    (update,) = [line for line in world.read_metrics() if line["event"] == "update"]
+    page = Path(__file__).resolve().parents[3] / "docs" / "operations.md"
+    listed = re.findall(r"`([a-z]+/[a-z_]+)`", page.read_text().split("metric of `update`")[1].split("An `alarm`")[0])
+    assert sorted(listed) == sorted(set(update) - {"event", "step"})
+
+
+def test_cycle__sinks__are_told_what_the_file_holds(build_world: Build) -> None:
+    world, told = build_world(steps=1), []
+    world.sinks = [lambda event, step, values: told.append({"event": event, "step": step, **values})]
+    world.run()
+    assert told == world.read_metrics()
 
 
 def test_cycle__same_disk_again__publishes_nothing_more(build_world: Build) -> None:
@@ -120,7 +144,7 @@ def test_cycle__update_checkpointed_but_not_published__is_reported_after_the_res
     assert not [line for line in world.read_metrics() if line["event"] == "update"]
     world.run()
     (update,) = [line for line in world.read_metrics() if line["event"] == "update"]
-    assert update["tokens"] > 0
+    assert update["batch/tokens"] > 0
 
 
 def test_learn__forged_logprobs_in_unreplayed_work__have_no_effect(build_world: Build) -> None:
@@ -149,7 +173,7 @@ def test_learn__unreplayed_stale_work__learns_what_honest_claims_teach(build_wor
         world = build_world(steps=3)
         world.coordinator.staleness, world.coordinator.replayed = 1, replayed
         world.run()
-        assert [line["staleness_mean"] for line in world.read_metrics() if line["event"] == "update"] == [0, 1, 1]
+        assert [line["staleness/mean"] for line in world.read_metrics() if line["event"] == "update"] == [0, 1, 1]
         tensors: dict[str, Any] = load_file(world.config.home / "checkpoints" / "3" / "masters.safetensors")
         return tensors
 
@@ -166,7 +190,7 @@ def test_cycle__tokens_outside_the_vocabulary__are_left_out_and_learning_goes_on
     world.coordinator.forge, world.coordinator.replayed = forge, False
     world.run()
     assert len(world.chain.hashes) == 3
-    left_out = [line["left_out"] for line in world.read_metrics() if line["event"] == "update"]
+    left_out = [line["batch/left_out"] for line in world.read_metrics() if line["event"] == "update"]
     assert sum(left_out) > 0
 
 
@@ -277,7 +301,7 @@ def test_cycle__other_objectives__publish_other_policies(
     assert world.chain.hashes[0] == default[0]
     assert world.chain.hashes[2] != default[2]
     assert [line["step"] for line in world.read_metrics() if line["event"] == "evaluation"] == [0, 2]
-    kl = [line["kl"] for line in world.read_metrics() if line["event"] == "update"]
+    kl = [line["policy/kl"] for line in world.read_metrics() if line["event"] == "update"]
     assert (kl[1] > 0) == ("kl_coefficient" in settings)
 
 

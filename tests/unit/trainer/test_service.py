@@ -1,13 +1,19 @@
 """What the trainer decides, value by value."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from covey.environments import registry
+from covey.environments.base import Environment, EnvironmentSpec
+from covey.environments.registry import DEMO
 from covey.errors import OperatorError, ProtocolError
+from covey.model.files import load_tokenizer
+from covey.model.text import Tokenizer, encode_prompt
+from covey.model.tiny import tiny_folder
 from covey.protocol import rollout
 from covey.protocol.canonical import sha256
 from covey.protocol.ids import GroupId, Hash, RolloutId, Step, TaskId
@@ -143,29 +149,77 @@ def test_read_work__any_bytes__never_raise(file: bytes) -> None:
     assert read(file) is None
 
 
-def test_build_report__two_updates__means_and_the_largest_norm() -> None:
-    def sample(version: int, reward: float, advantage: float, tokens: int) -> Sample:
-        return Sample(
-            id=RolloutId(task=TaskId(0), group=GroupId(0), sibling=0), policy_version=Step(version), prompt=(2,),
-            tokens=(5,) * tokens, reward=reward, advantage=advantage, old=None,
-        )  # fmt: skip
+def build_sample(version: int, reward: float, advantage: float, tokens: int) -> Sample:
+    return Sample(
+        id=RolloutId(task=TaskId(0), group=GroupId(0), sibling=0), policy_version=Step(version), prompt=(2, tokens),
+        tokens=(5,) * tokens, reward=reward, advantage=advantage, old=None,
+    )  # fmt: skip
 
+
+SAMPLES = [
+    build_sample(5, 1.0, 1.0, 2),
+    build_sample(3, 0.0, -1.0, 4),
+    build_sample(4, 0.0, 0.0, 3),
+    build_sample(5, 0.0, 0.0, 7),
+]
+
+
+def test_build_report__two_updates__means_and_the_largest_norm() -> None:
     first = UpdateMetrics(
         loss=0.5, gradient_norm=2.0, clip_ratio=0.1, ratio_mean=1.0, entropy=3.0, kl=0.0, learning_rate=0.1,
         tokens=10, trained_tokens=8,
     )  # fmt: skip
     second = replace(first, loss=1.5, gradient_norm=1.0, clip_ratio=0.3, learning_rate=0.2, tokens=6)
-    samples = [sample(5, 1.0, 1.0, 2), sample(4, 0.0, -1.0, 4), sample(4, 0.0, 0.0, 3), sample(5, 0.0, 0.0, 7)]
-    report = service.build_report(samples, [first, second], step=Step(5), left_out=1)
+    report = service.build_report(SAMPLES, [first, second], step=Step(5), left_out=1)
     expected = {
-        "reward_mean": 0.25, "live_share": 0.5, "staleness_mean": 0.5, "completion_tokens_mean": 4.0, "loss": 1.0,
-        "clip_ratio": 0.2, "ratio_mean": 1.0, "entropy": 3.0, "kl": 0.0, "gradient_norm": 2.0, "learning_rate": 0.2,
-        "tokens": 16, "samples": 4, "left_out": 1,
+        "reward/mean": 0.25, "policy/loss": 1.0, "policy/entropy": 3.0, "policy/kl": 0.0, "policy/clip_ratio": 0.2,
+        "policy/ratio": 1.0, "optim/grad_norm": 2.0, "optim/learning_rate": 0.2, "staleness/mean": 0.75,
+        "staleness/max": 2, "batch/tokens": 16, "batch/samples": 4, "batch/live_share": 0.5,
+        "batch/completion_tokens": 4.0, "batch/left_out": 1,
     }  # fmt: skip
     assert report == pytest.approx(expected)
 
 
 def test_build_report__nothing_left_to_train_on__is_zeros() -> None:
     report = service.build_report([], [], step=Step(5), left_out=4)
-    assert report["left_out"] == 4
+    assert report["batch/left_out"] == 4
     assert sum(report.values()) == 4
+
+
+class Lengths:
+    """An environment that takes 0.1 a token off where the prompt's second token, its only letter, is not odd."""
+
+    def compute_length_cost(self, text: str, *, completion_tokens: int) -> float:
+        return 0.0 if int(text) % 2 else 0.1 * completion_tokens
+
+
+class Digits:
+    """Text of a prompt is its second token."""
+
+    eos_token_id = 1
+
+    def decode(self, tokens: list[int], *, skip_special_tokens: bool) -> str:
+        return str(tokens[1])
+
+
+def test_split_rewards__task_and_length__add_up_to_the_reward() -> None:
+    """Prompts end with the completion's length: 2, 4, 3 and 7 tokens cost 0.2, 0.4, nothing and nothing."""
+    found = service.split_rewards(SAMPLES, cast(Environment, Lengths()), cast(Tokenizer, Digits()))
+    assert found == pytest.approx({"reward/task": (1.2 + 0.4) / 4, "reward/length_penalty": 0.6 / 4})
+    assert found["reward/task"] - found["reward/length_penalty"] == pytest.approx(0.25)
+
+
+def test_split_rewards__nothing_to_train_on__is_zeros() -> None:
+    found = service.split_rewards([], cast(Environment, Lengths()), cast(Tokenizer, Digits()))
+    assert found == {"reward/task": 0.0, "reward/length_penalty": 0.0}
+
+
+def test_split_rewards__shipped_environment_and_tokenizer__find_the_target_in_the_tokens() -> None:
+    environment = registry.load(
+        EnvironmentSpec(kind=DEMO.kind, options={**DEMO.options, "targets": [10], "alpha": 0.01})
+    )
+    tokenizer = load_tokenizer(tiny_folder())
+    prompt = tuple(encode_prompt(tokenizer, environment.prompt(7).text))
+    sample = replace(build_sample(5, 0.96, 1.0, 6), prompt=prompt)
+    found = service.split_rewards([sample], environment, tokenizer)
+    assert found == pytest.approx({"reward/task": 1.0, "reward/length_penalty": 0.04})

@@ -1,0 +1,60 @@
+"""What `covey trainer run` shows: on a terminal a line a step above a live bar, elsewhere lines of the log.
+
+Sinks of the trainer's metrics; nothing else is ever written to standard output.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Values = Mapping[str, float | int | str]
+Sink = Callable[[str, int, Values], None]
+
+SHOWN = (
+    ("reward", "reward/mean", ".3f"),
+    ("entropy", "policy/entropy", ".3f"),
+    ("clip", "policy/clip_ratio", ".4f"),
+    ("norm", "optim/grad_norm", ".3g"),
+    ("staleness", "staleness/mean", ".2f"),
+    ("tokens/s", "perf/tokens_per_second", ",.0f"),
+    ("idle", "trainer/idle_ratio", ".0%"),
+)
+"""Label, metric and format of a step's line."""
+
+
+@contextmanager
+def show_training(console: "Console", *, steps: int | None) -> Iterator[Sink]:
+    """A sink that is shown until the context ends; `steps` is the policy that ends the run, None: none does.
+
+    On a terminal it is entered before the log is configured, so that log lines on the same terminal go above the bar.
+    """
+    from trainer.metrics import log_line
+
+    if not console.is_terminal:
+        yield log_line
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, redirect_stdout=False, redirect_stderr=sys.stderr.isatty()) as progress:
+        bar = progress.add_task("starts", total=steps)
+
+        def show(event: str, step: int, values: Values) -> None:
+            if event == "policy":
+                progress.update(bar, completed=step, description=f"policy {step} is out")
+            elif event != "alarm":  # which the log has
+                console.print(format_line(event, step, values), highlight=False, markup=False)
+
+        yield show
+
+
+def format_line(event: str, step: int, values: Values) -> str:
+    """Of an "update" or an "evaluation".  Example: "step   12  reward 0.531  entropy 0.412  ...  idle 31%"."""
+    if event == "update":
+        parts = [f"{label} {values[name]:{form}}" for label, name, form in SHOWN if name in values]
+        return f"step {step:4d}  {'  '.join(parts)}"
+    return f"step {step:4d}  evaluated: reward {values['reward']:.3f} on {values['n']} held-out completions"

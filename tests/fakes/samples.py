@@ -1,0 +1,67 @@
+"""Batches of ragged random sequences, and a learner for them; used by tests of the trainer and by their ranks."""
+
+import copy
+import random
+from dataclasses import replace
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from covey.protocol.ids import GroupId, RolloutId, Step, TaskId
+from trainer.batch import Batch, Sample
+from trainer.forward import Shape
+from trainer.grpo import Objective
+from trainer.learner import Learner, Optimiser
+
+OPTIMISER = Optimiser(learning_rate=1e-3, betas=(0.9, 0.99), epsilon=1e-8, weight_decay=0.1, warm_up=0, clip=1e9)
+TWO_SIDED = Objective(kind="two_sided", epsilon=0.2, delta=4.0, cap=5.0, kl=0.0, entropy=0.0)
+REGULARISED = replace(TWO_SIDED, kl=0.05, entropy=0.02)
+DECOUPLED = replace(REGULARISED, kind="decoupled")
+SHAPE = Shape(row_tokens=64, micro_batch_rows=2, compute_dtype="float32")
+
+
+def build_learner(base: PreTrainedModel, **changes: Any) -> Learner:
+    parts = {"optimiser": OPTIMISER, "objective": TWO_SIDED, "shape": SHAPE} | changes
+    return Learner(copy.deepcopy(base), **parts)
+
+
+def build_samples(n: int = 9, seed: int = 0) -> list[Sample]:
+    """Log-probabilities lie around those of a uniform model, so that clipping happens."""
+    rng = random.Random(seed)
+
+    def draw(count: int) -> tuple[int, ...]:
+        return tuple(rng.randrange(3, 259) for _ in range(count))
+
+    samples = []
+    for i in range(n):
+        prompt, tokens = draw(rng.randrange(1, 30)), draw(rng.randrange(1, 20))
+        old, proximal, reference = (
+            tuple(rng.uniform(low, high) for _ in tokens) for low, high in ((-12, -2), (-9, -3), (-9, -3))
+        )
+        samples.append(
+            Sample(
+                id=RolloutId(task=TaskId(0), group=GroupId(0), sibling=i),
+                policy_version=Step(0),
+                prompt=prompt,
+                tokens=tokens,
+                reward=0.0,
+                advantage=rng.uniform(-2, 2),
+                old=old,
+                proximal=proximal,
+                reference=reference,
+            )
+        )
+    return samples
+
+
+def build_batch(samples: list[Sample]) -> Batch:
+    """The normaliser is `tokens`."""
+    tokens = sum(len(sample.tokens) for sample in samples)
+    return Batch(samples=tuple(samples), weights=(1 / tokens,) * len(samples), tokens=tokens)
+
+
+def give_proximal(batch: Batch, values: list[tuple[float, ...]] | None) -> Batch:
+    """The batch with these log-probabilities under the starting policy, or with none."""
+    given = values or [None] * len(batch.samples)
+    pairs = zip(batch.samples, given, strict=True)
+    return replace(batch, samples=tuple(replace(sample, proximal=each) for sample, each in pairs))

@@ -1,0 +1,38 @@
+"""The shipped settings of the paper's run hold the paper's numbers, and its two files fit each other."""
+
+from pathlib import Path
+
+import pytest
+
+from covey.cli.account import read_pool_file
+from trainer.config import TrainerConfig
+
+pytestmark = pytest.mark.unit
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+PLACES = {"home": "h", "pool": 1, "deployment": "d.json", "key_file": "k", "origin_root": "o"}
+
+
+def test_intellect2__trainer_and_pool__are_the_papers() -> None:
+    trainer = TrainerConfig.load(CONFIGS / "intellect2.toml", PLACES, {})
+    _, _, pool = read_pool_file(CONFIGS / "intellect2-pool.toml", "0x" + "00" * 20)
+    rollouts = pool.groups_per_step * pool.group_size
+    assert (pool.group_size, pool.groups_per_step, rollouts, rollouts // trainer.updates_per_step) == (
+        16,
+        256,
+        4096,
+        512,
+    )
+    assert (trainer.learning_rate, trainer.betas, trainer.weight_decay) == (3e-7, (0.9, 0.99), 0.01)
+    assert (trainer.warm_up_updates, trainer.gradient_clip) == (25, 0.1)
+    assert (trainer.clip_epsilon, trainer.clip_delta, trainer.old_policy) == (0.2, 4.0, "recompute")
+    assert (trainer.kl_coefficient, trainer.entropy_coefficient) == (0.001, 1e-4)
+    assert pool.model.longest == trainer.row_tokens == 32768
+    assert pool.max_staleness == 2
+    assert pool.environment.options["targets"] == [1000, 2000, 3000, 4000]
+    assert pool.environment.options["alpha"] == 0.0003
+
+
+def test_intellect2__a_task_of_the_pool__fits_what_it_may_hand_in() -> None:
+    _, _, pool = read_pool_file(CONFIGS / "intellect2-pool.toml", "0x" + "00" * 20)
+    assert pool.needed_submission_bytes <= pool.max_submission_bytes
+    assert pool.rollouts_per_task == 16

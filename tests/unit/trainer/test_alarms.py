@@ -1,0 +1,130 @@
+"""The three signs on series made by hand: each is found, told once, cleared and told again."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from trainer.alarms import (
+    CLIP_RATIO,
+    ENTROPY,
+    GRADIENT_NORM,
+    Alarm,
+    AlarmSettings,
+    compute_climb_limit,
+    compute_medians,
+    compute_rise_limit,
+    find_alarms,
+    find_new_alarms,
+)
+
+pytestmark = pytest.mark.unit
+
+RULES = AlarmSettings(window=3)
+
+
+def build_series(
+    norm: Sequence[float] = (), clip: Sequence[float] = (), entropy: Sequence[float] = ()
+) -> dict[str, list[float]]:
+    """What is not given stays flat."""
+    steps = max(map(len, (norm, clip, entropy)))
+    flat = {GRADIENT_NORM: 1.0, CLIP_RATIO: 0.0, ENTROPY: 2.0}
+    given = {GRADIENT_NORM: norm, CLIP_RATIO: clip, ENTROPY: entropy}
+    return {name: list(given[name]) or [value] * steps for name, value in flat.items()}
+
+
+def tell(series: dict[str, list[float]], settings: AlarmSettings = RULES) -> list[tuple[int, str]]:
+    """(step, sign) of every alarm as the series grows."""
+    steps = len(series[GRADIENT_NORM])
+    grown = ({name: values[: step + 1] for name, values in series.items()} for step in range(steps))
+    return [(step, alarm.sign) for step, part in enumerate(grown) for alarm in find_new_alarms(part, settings)]
+
+
+def test_compute_medians__windows_end_with_the_newest__by_hand() -> None:
+    assert compute_medians([9, 1, 2, 3, 6, 5, 4], 3) == [2, 5]
+    assert compute_medians([1, 2], 3) == []
+    assert compute_medians([5, 1, 9], 1) == [5, 1, 9]
+
+
+def test_compute_climb_limit__lowest_before_times_the_climb_or_the_least() -> None:
+    assert compute_climb_limit([3.0, 2.0, 5.0, 1.0], climb=2.0, least=0.0) == 4.0
+    assert compute_climb_limit([0.001, 0.9], climb=2.0, least=0.01) == 0.01
+    assert compute_climb_limit([3.0], climb=2.0, least=0.0) is None
+
+
+@pytest.mark.parametrize(
+    ("medians", "limit"),
+    [
+        ([2.0, 1.0, 1.0], 1.2),
+        ([2.0, 1.0, 0.5], 1.2),  # the newest is not compared with itself
+        ([2.0, 1.7, 1.9], None),  # has lost 15 % only
+        ([1.0, 2.0, 3.0], None),  # never fell
+        ([1.0, 2.0], None),
+        ([1.0, 3.0, 1.5, 2.0], None),  # a peak, but its lowest came before
+    ],
+)
+def test_compute_rise_limit__after_a_fall_only(medians: list[float], limit: float | None) -> None:
+    found = compute_rise_limit(medians, fall=0.2, rise=0.2)
+    assert found is None if limit is None else found == pytest.approx(limit)
+
+
+def test_find_alarms__gradient_norm_doubles_slowly__is_found_when_its_median_has() -> None:
+    norm = [1.0, 1.0, 1.0, 1.2, 1.3, 1.4, 1.9, 2.0, 2.1]
+    assert find_alarms(build_series(norm=norm[:-1]), RULES) == []
+    assert find_alarms(build_series(norm=norm), RULES) == [Alarm(sign=GRADIENT_NORM, value=2.0, limit=2.0)]
+
+
+def test_find_alarms__one_spike__is_none() -> None:
+    assert tell(build_series(norm=[1.0] * 6 + [100.0] + [1.0] * 6)) == []
+
+
+def test_find_alarms__clip_ratio__climbs_from_nothing_only_above_the_least() -> None:
+    low = [0.0, 0.0, 0.0, 0.009, 0.009, 0.009]
+    assert find_alarms(build_series(clip=low), RULES) == []
+    high = [0.0, 0.0, 0.0, 0.02, 0.02, 0.02]
+    assert find_alarms(build_series(clip=high), RULES) == [Alarm(sign=CLIP_RATIO, value=0.02, limit=0.01)]
+
+
+def test_find_alarms__entropy__falls_without_and_rises_with_an_alarm() -> None:
+    falling = [2.0] * 3 + [1.5] * 3 + [1.0] * 3
+    assert tell(build_series(entropy=falling)) == []
+    assert tell(build_series(entropy=[*falling, 1.3, 1.3])) == [(10, ENTROPY)]
+
+
+def test_find_new_alarms__a_sign_that_stays__is_told_once() -> None:
+    assert tell(build_series(norm=[1.0] * 6 + [3.0] * 30)) == [(7, GRADIENT_NORM)]
+
+
+def test_find_new_alarms__cleared_for_a_window_and_back__is_told_again() -> None:
+    norm = [1.0] * 6 + [3.0] * 6 + [1.0] * 9 + [3.0] * 6
+    assert tell(build_series(norm=norm)) == [(7, GRADIENT_NORM), (22, GRADIENT_NORM)]
+
+
+def test_find_new_alarms__flickers_within_a_window__is_told_once() -> None:
+    norm = [1.0] * 6 + [3.0, 3.0, 1.0, 1.0, 3.0, 3.0, 1.0, 1.0]
+    assert tell(build_series(norm=norm)) == [(7, GRADIENT_NORM)]
+
+
+def test_find_new_alarms__two_signs_at_once__are_two() -> None:
+    series = build_series(norm=[1.0] * 4 + [3.0] * 2, clip=[0.0] * 4 + [0.3] * 2)
+    assert tell(series) == [(5, GRADIENT_NORM), (5, CLIP_RATIO)]
+
+
+@given(st.lists(st.floats(0.001, 1000), max_size=40), st.integers(1, 5))
+def test_find_alarms__any_series__does_not_depend_on_its_unit(norm: list[float], window: int) -> None:
+    settings = AlarmSettings(window=window)
+    signs = [
+        {alarm.sign for alarm in find_alarms(build_series(norm=[unit * value for value in norm]), settings)}
+        for unit in (1.0, 1024.0)
+    ]
+    assert signs[0] == signs[1]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"window": 0}, {"gradient_norm_climb": 1.0}, {"entropy_fall": 1.0}, {"entropy_rise": 0.0}, {"norm": 2}]
+)
+def test_alarm_settings__that_mean_nothing__are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValidationError):
+        AlarmSettings.model_validate(wrong)

@@ -1,0 +1,102 @@
+"""Packed rows through a model: borders of samples, refusals, and the choice of attention."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+
+from covey.errors import OperatorError
+from covey.model.files import get_head, load_model
+from covey.model.tiny import tiny_folder
+from tests.fakes.samples import SHAPE, build_samples
+from trainer import forward
+from trainer.batch import build_rows
+from trainer.forward import choose_attention, compute_logprobs, predict, require_supported
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture(scope="module")
+def base() -> PreTrainedModel:
+    return load_model(tiny_folder(), "float32")
+
+
+def build_llama(**changes: Any) -> PreTrainedModel:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model: PreTrainedModel = LlamaForCausalLM(LlamaConfig(vocab_size=40, **sizes, **changes))
+    return model.train(False)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 6), st.integers(0, 1000))
+def test_predict__samples_in_one_padded_row__are_those_of_each_alone(base: PreTrainedModel, n: int, seed: int) -> None:
+    samples = build_samples(n, seed)
+    together = build_rows(samples, [0.0] * n, [list(range(n)), [0]])
+    found = predict(base, together, SHAPE)
+    alone = [predict(base, build_rows(samples, [0.0] * n, [[i]]), SHAPE) for i in (*range(n), 0)]
+    for ours, theirs in zip(found, zip(*alone, strict=True), strict=True):
+        torch.testing.assert_close(ours, torch.cat(theirs), rtol=1e-4, atol=1e-4)
+
+
+def test_predict__flash_attention__is_given_one_row(base: PreTrainedModel) -> None:
+    rows, seen = build_rows(build_samples(3), [0.0] * 3, [[0, 1], [2]]), []
+
+    def read(*, input_ids: torch.Tensor, position_ids: torch.Tensor, use_cache: bool) -> Any:
+        seen.append((input_ids, position_ids))
+        return SimpleNamespace(last_hidden_state=get_head(base).weight[input_ids])
+
+    fake: Any = SimpleNamespace(
+        config=SimpleNamespace(_attn_implementation="flash_attention_2"), device=torch.device("cpu"),
+        dtype=torch.float32, base_model=read, get_output_embeddings=base.get_output_embeddings,
+    )  # fmt: skip
+    logprobs, _ = predict(fake, rows, SHAPE)
+    assert seen[0][0].tolist() == [rows.tokens.flatten().tolist()]
+    assert seen[0][1].tolist() == [rows.positions.flatten().tolist()]
+    weight = get_head(base).weight
+    logits = weight[rows.tokens[rows.mask]] @ weight.T
+    expected = torch.log_softmax(logits, dim=-1).gather(1, rows.targets[rows.mask][:, None])[:, 0]
+    torch.testing.assert_close(logprobs, expected)
+
+
+@pytest.mark.parametrize(
+    ("device", "is_installed", "chosen"),
+    [("cpu", True, None), ("cuda", False, None), ("cuda", True, "flash_attention_2")],
+)
+def test_choose_attention__package_and_gpu__take_both(
+    monkeypatch: pytest.MonkeyPatch, device: str, is_installed: bool, chosen: str | None
+) -> None:
+    asked: list[str] = []
+    model: Any = SimpleNamespace(device=torch.device(device), set_attn_implementation=asked.append)
+    monkeypatch.setattr(forward, "is_flash_attn_2_available", lambda: is_installed)
+    choose_attention(model)
+    assert asked == ([chosen] if chosen else [])
+
+
+def test_compute_logprobs__no_samples__is_nothing(base: PreTrainedModel) -> None:
+    assert compute_logprobs(base, [], SHAPE) == []
+
+
+def test_require_supported__shipped_and_untied_models__pass(base: PreTrainedModel) -> None:
+    require_supported(base)
+    require_supported(build_llama())
+
+
+def test_require_supported__head_with_a_bias__is_refused() -> None:
+    model = build_llama()
+    head = torch.nn.Linear(32, 40, bias=True)
+    model.set_output_embeddings(head)
+    with pytest.raises(OperatorError, match="unsupported_model"):
+        require_supported(model)
+
+
+def test_require_supported__attention_across_borders__is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build_llama()
+    read = model.model.forward
+    monkeypatch.setattr(model.model, "forward", lambda **given: read(**(given | {"position_ids": None})))
+    with pytest.raises(OperatorError, match="unsupported_model"):
+        require_supported(model)

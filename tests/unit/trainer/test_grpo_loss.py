@@ -1,0 +1,147 @@
+"""The loss against values worked out by hand, and against plain floats and their differences."""
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer.grpo import Objective, TokenSums, compute_loss
+
+pytestmark = pytest.mark.unit
+
+PLAIN = Objective(kind="two_sided", epsilon=0.2, delta=4.0, cap=5.0, kl=0.0, entropy=0.0)
+DECOUPLED = replace(PLAIN, kind="decoupled")
+
+
+def tensor(*values: float) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def compute(objective: Objective, **changes: torch.Tensor | None) -> tuple[float, torch.Tensor, TokenSums]:
+    values = {
+        "logprobs": tensor(-1.0, -0.5, -2.0), "old": tensor(-1.0, -1.0, -1.0), "advantages": tensor(1.0, -1.0, 2.0),
+        "weights": tensor(0.25, 0.25, 0.5), "entropy": tensor(1.0, 2.0, 3.0), "reference": tensor(-1.0, -1.0, -1.0),
+        "proximal": None,
+    } | changes  # fmt: skip
+    logprobs = values["logprobs"]
+    assert logprobs is not None
+    logprobs.requires_grad_()
+    loss, sums = compute_loss(**values, objective=objective)  # type: ignore[arg-type]
+    (slope,) = torch.autograd.grad(loss, logprobs)
+    return loss.item(), slope, sums
+
+
+def test_compute_loss__three_tokens__is_the_weighted_sum_by_hand() -> None:
+    # ratios 1, e^0.5 = 1.6487, e^-1 = 0.3679; objectives 1, -1.6487, 0.7358
+    up, down = math.exp(0.5), math.exp(-1)
+    loss, slope, sums = compute(PLAIN)
+    assert loss == pytest.approx(-(0.25 - 0.25 * up + 0.5 * 2 * down))
+    assert slope.tolist() == pytest.approx([-0.25, 0.25 * up, -down])  # -w A r
+    assert (sums.tokens, sums.clipped, sums.entropy) == (3, 0, 6)
+    assert sums.ratio == pytest.approx(1 + up + down)
+    assert sums.loss == pytest.approx(loss)
+
+
+def test_compute_loss__decoupled_on_the_starting_policy__is_policy_gradient_with_capped_weights() -> None:
+    # pi_prox is the policy itself: the value is w A and the slope too, whatever the ratio to the one that sampled is
+    old, weight = tensor(-1.5, 0.3, -9.0), [math.exp(0.5), math.exp(-0.8), 5.0]
+    loss, slope, sums = compute(DECOUPLED, old=old)
+    by_hand = [-0.25 * weight[0], 0.25 * weight[1], -0.5 * 2 * weight[2]]
+    assert slope.tolist() == pytest.approx(by_hand)
+    assert loss == pytest.approx(sum(by_hand))
+    assert sums.clipped == 0
+    assert sums.ratio == pytest.approx(weight[0] + weight[1] + math.exp(7))  # the drift is reported uncapped
+    same = tensor(-1.0, -0.5, -2.0)
+    assert torch.equal(compute(DECOUPLED, old=old, proximal=same)[1], slope)
+
+
+def test_compute_loss__decoupled_after_an_update__clips_the_ratio_to_the_starting_policy() -> None:
+    # u = 1, e^0.5, e^-1 against pi_prox; w = e^0.5, e^-0.5, e^1 against the policy that sampled
+    old, proximal = tensor(-1.5, -0.5, -2.0), tensor(-1.0, -1.0, -1.0)
+    loss, slope, sums = compute(DECOUPLED, old=old, proximal=proximal, advantages=tensor(1.0, 1.0, -2.0))
+    # the second token is held at 1.2, the third at 0.8
+    assert loss == pytest.approx(-0.25 * math.exp(0.5) - 0.25 * math.exp(-0.5) * 1.2 + 0.5 * math.e * 0.8 * 2)
+    assert slope.tolist() == pytest.approx([-0.25 * math.exp(0.5), 0, 0])
+    assert sums.clipped == 2
+
+
+def test_compute_loss__decoupled_and_recomputed_old__is_the_two_sided_one() -> None:
+    same = tensor(-1.0, -1.0, -1.0)
+    decoupled, two_sided = compute(DECOUPLED, old=same, proximal=same), compute(PLAIN, old=same)
+    assert decoupled[0] == two_sided[0]
+    assert torch.equal(decoupled[1], two_sided[1])
+
+
+@pytest.mark.parametrize("objective", [PLAIN, DECOUPLED])
+@pytest.mark.parametrize("gap", [800.0, -800.0])
+def test_compute_loss__ratio_that_overflows__has_a_gradient_that_is_a_number(objective: Objective, gap: float) -> None:
+    loss, slope, _ = compute(objective, old=tensor(-1.0 - gap, -0.5 - gap, -2.0 - gap))
+    assert math.isfinite(loss)
+    assert bool(slope.isfinite().all())
+
+
+def compute_token(objective: Objective, logprob: float, at: dict[str, float]) -> float:
+    """Loss of one token in plain floats; the importance weight does not follow `logprob`."""
+    if objective.kind == "two_sided":
+        ratio, importance = math.exp(logprob - at["old"]), 1.0
+    else:
+        ratio = math.exp(logprob - at["proximal"])
+        importance = min(math.exp(at["proximal"] - at["old"]), objective.cap)
+    held = max(1 - objective.epsilon, min(1 + objective.epsilon, ratio))
+    gain = importance * min(min(ratio, objective.delta) * at["advantages"], held * at["advantages"])
+    d = at["reference"] - logprob
+    return -at["weights"] * (gain - objective.kl * (math.exp(d) - d - 1) + objective.entropy * at["entropy"])
+
+
+@given(st.integers(0, 2**32), st.sampled_from(["decoupled", "two_sided"]))
+def test_compute_loss__any_tokens__equals_plain_floats_and_their_differences(seed: int, kind: str) -> None:
+    rng = random.Random(seed)
+    objective = Objective(kind=kind, epsilon=0.2, delta=4.0, cap=3.0, kl=0.05, entropy=0.01)  # type: ignore[arg-type]
+    names = ("old", "proximal", "advantages", "weights", "entropy", "reference")
+    tokens = [{name: rng.uniform(-3, 0) for name in names} | {"advantages": rng.gauss(0, 2)} for _ in range(12)]
+    logprobs = [rng.uniform(-3, 0) for _ in tokens]
+    columns = {name: tensor(*(token[name] for token in tokens)) for name in names}
+    loss, slope, _ = compute(objective, logprobs=tensor(*logprobs), **columns)
+    expected = [compute_token(objective, logprob, at) for logprob, at in zip(logprobs, tokens, strict=True)]
+    assert loss == pytest.approx(sum(expected), rel=1e-9, abs=1e-9)
+    for i, (logprob, at) in enumerate(zip(logprobs, tokens, strict=True)):
+        up, down = (compute_token(objective, logprob + step, at) for step in (1e-6, -1e-6))
+        assert slope[i].item() == pytest.approx((up - down) / 2e-6, rel=1e-5, abs=1e-6)
+
+
+def test_compute_loss__kl_coefficient__adds_value_and_gradient() -> None:
+    plain, slope, _ = compute(PLAIN)
+    loss, moved, sums = compute(replace(PLAIN, kl=0.1))
+    by_hand = [0.0, math.exp(-0.5) + 0.5 - 1, math.e - 1 - 1]
+    assert loss - plain == pytest.approx(0.1 * (0.25 * by_hand[1] + 0.5 * by_hand[2]))
+    assert (moved - slope).tolist() == pytest.approx([0, 0.025 * (1 - math.exp(-0.5)), 0.05 * (1 - math.e)])
+    assert sums.kl == pytest.approx(sum(by_hand))
+
+
+def test_compute_loss__entropy_coefficient__rewards_entropy() -> None:
+    plain, _, _ = compute(PLAIN)
+    loss, _, _ = compute(replace(PLAIN, entropy=0.1))
+    assert loss - plain == pytest.approx(-0.1 * (0.25 + 0.5 + 1.5))
+
+
+@given(st.lists(st.tuples(st.floats(-5, 0), st.floats(-5, 0), st.floats(-3, 3)), min_size=1, max_size=20))
+def test_compute_loss__any_split_and_order__adds_up(tokens: list[tuple[float, float, float]]) -> None:
+    columns = [torch.tensor(column, dtype=torch.float64) for column in zip(*tokens, strict=True)]
+    weights, entropy = torch.full_like(columns[0], 0.1), torch.zeros_like(columns[0])
+
+    def lose(chosen: list[int]) -> float:
+        logprobs, old, advantages = (column[chosen] for column in columns)
+        parts = {"logprobs": logprobs, "old": old, "advantages": advantages}
+        loss, _ = compute_loss(
+            **parts, proximal=None, weights=weights[chosen], entropy=entropy[chosen], reference=None, objective=PLAIN
+        )
+        return loss.item()
+
+    n = len(tokens)
+    whole = lose(list(range(n)))
+    assert lose(list(range(n))[::-1]) == pytest.approx(whole)
+    assert lose(list(range(0, n, 2))) + lose(list(range(1, n, 2))) == pytest.approx(whole)

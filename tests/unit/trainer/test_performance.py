@@ -1,0 +1,59 @@
+"""Throughput, idle time and floating-point operations, by hand."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from covey.model.files import load_model
+from covey.model.tiny import tiny_folder
+from trainer.performance import ModelSize, build_performance, compute_flops, get_peak_memory, measure_model
+
+pytestmark = pytest.mark.unit
+
+REPORT = {
+    "time/wait_for_batch": 6.0, "time/update": 3.0, "time/publish": 1.0, "batch/tokens": 500, "batch/samples": 40,
+    "perf/flops": 6e12,
+}  # fmt: skip
+
+
+def test_build_performance__ten_seconds__by_hand() -> None:
+    found = build_performance(REPORT, peak_flops=8e12)
+    assert found == pytest.approx(
+        {
+            "time/step": 10.0, "trainer/idle_ratio": 0.6, "perf/tokens_per_second": 50.0,
+            "perf/samples_per_second": 4.0, "perf/mfu": 0.25,
+        }
+    )  # fmt: skip
+
+
+def test_build_performance__peak_unknown__has_no_utilisation() -> None:
+    assert "perf/mfu" not in build_performance(REPORT, peak_flops=None)
+
+
+def test_build_performance__no_time_passed__is_zeros() -> None:
+    still = REPORT | {"time/wait_for_batch": 0.0, "time/update": 0.0, "time/publish": 0.0}
+    assert set(build_performance(still, peak_flops=1e12).values()) == {0.0}
+
+
+def test_compute_flops__two_sequences__by_hand() -> None:
+    size = ModelSize(parameters=1000, layers=2, width=8)
+    assert compute_flops([10, 20], size) == 6 * 1000 * 30 + 6 * 2 * 8 * (100 + 400)
+    assert compute_flops([], size) == 0.0
+
+
+def test_measure_model__shipped_model__head_once_and_embedding_not() -> None:
+    """Tied, so its one matrix counts as the head: all parameters do."""
+    model = load_model(tiny_folder(), "float32")
+    tied = measure_model(model)
+    assert tied == ModelSize(parameters=sum(p.numel() for p in model.parameters()), layers=2, width=96)
+    head = model.get_output_embeddings()
+    head.weight = type(head.weight)(head.weight.detach().clone())
+    assert measure_model(model) == tied  # another 259 x 96 in all, of which the embedding is left out
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's own figure is Linux's")
+def test_get_peak_memory__cpu__is_what_the_kernel_says() -> None:
+    found = get_peak_memory("cpu")
+    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:")]
+    assert found == pytest.approx(int(line.split()[1]) * 1024, rel=0.02)

@@ -1,0 +1,95 @@
+"""The early signs of collapse that the paper saw (INTELLECT-2, section 3), as functions of a run's past steps.
+
+Gradient norm and clip ratio climb slowly; entropy falls, then rises.  Called by `metrics` after each step.  A series
+is compared by medians of windows that do not overlap, so one odd step raises nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from pydantic import BaseModel, ConfigDict, Field
+
+GRADIENT_NORM, CLIP_RATIO, ENTROPY = SIGNS = ("optim/grad_norm", "policy/clip_ratio", "policy/entropy")
+"""Names of the metrics that are watched."""
+
+Series = Mapping[str, Sequence[float]]
+"""By name of SIGNS: one value a step, oldest first, equally many of each."""
+
+
+class AlarmSettings(BaseModel):
+    """When a sign stands.  Example: AlarmSettings(window=20, gradient_norm_climb=3.0)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    window: int = Field(default=10, ge=1, le=1000)
+    """Steps of one median; nothing is raised before two are full, three for the entropy."""
+    gradient_norm_climb: float = Field(default=2.0, gt=1)
+    """Newest median over the lowest one before."""
+    clip_ratio_climb: float = Field(default=2.0, gt=1)
+    clip_ratio_least: float = Field(default=0.01, ge=0)
+    """A clip ratio of less is no sign, however steeply it came about."""
+    entropy_fall: float = Field(default=0.2, gt=0, lt=1)
+    """Part of its highest median that the entropy has lost at its lowest."""
+    entropy_rise: float = Field(default=0.2, gt=0)
+    """Part of its lowest median that it has won back since."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Alarm:
+    """One sign.  Example: Alarm(sign="optim/grad_norm", value=0.21, limit=0.16)."""
+
+    sign: str
+    """Name of the metric."""
+    value: float
+    """Its newest median."""
+    limit: float
+    """What the median is at or above."""
+
+
+def find_new_alarms(series: Series, settings: AlarmSettings) -> list[Alarm]:
+    """Signs that stand now and stood at none of the `window` steps before: each is told once until it clears."""
+    before = {
+        alarm.sign
+        for steps in range(1, settings.window + 1)
+        for alarm in find_alarms({name: values[:-steps] for name, values in series.items()}, settings)
+    }
+    return [alarm for alarm in find_alarms(series, settings) if alarm.sign not in before]
+
+
+def find_alarms(series: Series, settings: AlarmSettings) -> list[Alarm]:
+    """Signs that stand at the newest step."""
+    medians = {name: compute_medians(values, settings.window) for name, values in series.items()}
+    limits = {
+        GRADIENT_NORM: compute_climb_limit(medians[GRADIENT_NORM], climb=settings.gradient_norm_climb, least=0.0),
+        CLIP_RATIO: compute_climb_limit(
+            medians[CLIP_RATIO], climb=settings.clip_ratio_climb, least=settings.clip_ratio_least
+        ),
+        ENTROPY: compute_rise_limit(medians[ENTROPY], fall=settings.entropy_fall, rise=settings.entropy_rise),
+    }
+    return [
+        Alarm(sign=sign, value=medians[sign][-1], limit=limit)
+        for sign, limit in limits.items()
+        if limit is not None and medians[sign][-1] >= limit
+    ]
+
+
+def compute_medians(values: Sequence[float], window: int) -> list[float]:
+    """Medians of windows side by side, the last one ending with the newest value; what is left over at the start,
+    where learning begins, is in none."""
+    first = len(values) % window
+    return [median(values[start : start + window]) for start in range(first, len(values), window)]
+
+
+def compute_climb_limit(medians: Sequence[float], *, climb: float, least: float) -> float | None:
+    """From where on the newest median counts as climbed; None: there is nothing to compare it with."""
+    return max(least, climb * min(medians[:-1])) if len(medians) > 1 else None
+
+
+def compute_rise_limit(medians: Sequence[float], *, fall: float, rise: float) -> float | None:
+    """From where on the newest median counts as risen again; None while there was no fall."""
+    if len(medians) < 3:
+        return None
+    lowest = min(medians[:-1])
+    highest = max(medians[: medians.index(lowest) + 1])
+    return (1 + rise) * lowest if lowest <= (1 - fall) * highest else None

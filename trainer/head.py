@@ -1,0 +1,123 @@
+"""The language-model head without its logits: log p of the targets and entropy, from hidden states and weight.
+
+Called by `learner`.  Logits exist for one tile of tokens and vocabulary at a time; the backward pass computes them
+again.  Sources: the running log-sum-exp of arXiv 1805.02867 (algorithm 3); recomputed tiles as in arXiv 2411.09009.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.distributed.tensor import DTensor, Partial
+
+TILE, CPU_TILE = (2048, 8192), (512, 4096)
+"""Tokens and vocabulary entries of a tile: 64 MiB, and 8 MiB on a CPU, whose caches are small."""
+
+
+def compute_head(hidden: Tensor, weight: Tensor, targets: Tensor, *, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """hidden [n, H], weight [V, H], targets int64 [n] -> log p(target) and entropy in nats, both float32 [n].
+
+    p = softmax(hidden @ weight.T).  Matrix products take `dtype` and add up in float32 (on a CPU, whose products come
+    out in `dtype`, from tile to tile); all else is float32.  Gradients of both outputs are exact and reach `hidden` and
+    `weight` in their own dtypes.  A sharded weight is gathered here, and its gradient summed over the ranks.
+    """
+    if isinstance(weight, DTensor):
+        weight = weight.full_tensor(grad_placements=[Partial()] * weight.device_mesh.ndim)
+    logprobs, entropy = _Head.apply(hidden, weight, targets, dtype)  # type: ignore[no-untyped-call]
+    return logprobs, entropy
+
+
+class _Head(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        states = hidden.to(dtype)
+        highest = hidden.new_full((len(hidden),), torch.finfo(torch.float32).min, dtype=torch.float32)
+        total, moment, chosen = (torch.zeros_like(highest) for _ in range(3))
+        for columns, entries in _split(weight, dtype):
+            for rows in _split_rows(hidden):
+                logits = _multiply(states[rows], entries.T)
+                chosen[rows] += _pick(logits, targets[rows] - columns.start)
+                top = torch.maximum(highest[rows], logits.amax(dim=1))
+                shift = highest[rows] - top
+                odds = logits.sub_(top[:, None]).exp()
+                # Sums of e^(l - top) and of (l - top) e^(l - top), moved to the new top.
+                moment[rows] = shift.exp() * (moment[rows] + shift * total[rows]) + logits.mul_(odds).sum(dim=1)
+                total[rows] = shift.exp() * total[rows] + odds.sum(dim=1)
+                highest[rows] = top
+        normaliser = highest + total.log()
+        entropy = total.log() - moment / total
+        ctx.save_for_backward(hidden, weight, targets, normaliser, entropy)
+        ctx.set_materialize_grads(False)
+        ctx.dtype = dtype
+        return chosen - normaliser, entropy
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, by_logprob: Tensor | None, by_entropy: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None, None, None]:
+        """dlogits = g (onehot - p) - g_H p (log p + H), tile by tile; the vocabulary outside, so that the gradient of
+        a tile's weight is complete before it is rounded."""
+        hidden, weight, targets, normaliser, entropy = ctx.saved_tensors
+        states = hidden.to(ctx.dtype)
+        by_logprob = torch.zeros_like(normaliser) if by_logprob is None else by_logprob
+        by_hidden = torch.zeros(hidden.shape, dtype=torch.float32, device=hidden.device)
+        by_weight = torch.empty_like(weight) if ctx.needs_input_grad[1] else None
+        for columns, entries in _split(weight, ctx.dtype):
+            by_entries = torch.zeros(entries.shape, dtype=torch.float32, device=weight.device)
+            for rows in _split_rows(hidden):
+                logprobs = _multiply(states[rows], entries.T).sub_(normaliser[rows, None])
+                slopes = logprobs.exp()
+                if by_entropy is None:
+                    slopes.mul_(-by_logprob[rows, None])
+                else:
+                    bias = by_logprob[rows] + by_entropy[rows] * entropy[rows]
+                    slopes.mul_(logprobs.mul_(-by_entropy[rows, None]).sub_(bias[:, None]))
+                _put(slopes, targets[rows] - columns.start, by_logprob[rows])
+                slopes = slopes.to(ctx.dtype)
+                _add_product(by_hidden[rows], slopes, entries)
+                if by_weight is not None:
+                    _add_product(by_entries, slopes.T, states[rows])
+            if by_weight is not None:
+                by_weight[columns] = by_entries
+        return by_hidden.to(hidden.dtype), by_weight, None, None
+
+
+def _split(weight: Tensor, dtype: torch.dtype) -> Iterator[tuple[slice, Tensor]]:
+    _, size = CPU_TILE if weight.is_cpu else TILE
+    for start in range(0, len(weight), size):
+        columns = slice(start, start + size)
+        yield columns, weight[columns].to(dtype)
+
+
+def _split_rows(hidden: Tensor) -> Iterator[slice]:
+    size, _ = CPU_TILE if hidden.is_cpu else TILE
+    return (slice(start, start + size) for start in range(0, len(hidden), size))
+
+
+def _pick(logits: Tensor, places: Tensor) -> Tensor:
+    """The logit at each row's place, 0 where that lies outside of the tile.  No branch: it would wait for a GPU."""
+    is_inside = (places >= 0) & (places < logits.shape[1])
+    return logits.gather(1, places.where(is_inside, 0)[:, None])[:, 0].where(is_inside, 0)
+
+
+def _put(slopes: Tensor, places: Tensor, values: Tensor) -> None:
+    """Add each row's value at its place, where that lies in the tile."""
+    is_inside = (places >= 0) & (places < slopes.shape[1])
+    slopes.scatter_add_(1, places.where(is_inside, 0)[:, None], values.where(is_inside, 0)[:, None])
+
+
+def _multiply(left: Tensor, right: Tensor) -> Tensor:
+    """float32, whatever the dtype of both."""
+    if left.is_cuda and left.dtype is not torch.float32:
+        return torch.mm(left, right, out_dtype=torch.float32)
+    return (left @ right).float()
+
+
+def _add_product(into: Tensor, left: Tensor, right: Tensor) -> None:
+    if left.dtype is torch.float32:
+        into.addmm_(left, right)
+    else:
+        into += _multiply(left, right)

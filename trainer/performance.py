@@ -1,0 +1,80 @@
+"""How fast a step was and what it took: throughput, idle time, floating-point operations, memory.
+
+Called by `loop`; functions of values but for `get_peak_memory`.
+"""
+
+import resource
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from transformers import PreTrainedModel
+
+from covey.model.files import get_head
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelSize:
+    """What one token costs.  Example: ModelSize(parameters=32_000_000_000, layers=64, width=5120)."""
+
+    parameters: int
+    """That a token is multiplied with: all but the embedding, the language-model head once."""
+    layers: int
+    width: int
+    """Heads x size of a head."""
+
+
+def measure_model(model: PreTrainedModel) -> ModelSize:
+    """The size of a decoder whose layers all have the same attention."""
+    config, head = model.config, get_head(model)
+    embedding = cast(torch.nn.Embedding, model.get_input_embeddings()).weight
+    parameters = sum(each.numel() for each in model.parameters())
+    size_of_head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return ModelSize(
+        parameters=parameters if head.weight is embedding else parameters - embedding.numel(),
+        layers=config.num_hidden_layers,
+        width=config.num_attention_heads * size_of_head,
+    )
+
+
+def compute_flops(lengths: Sequence[int], size: ModelSize) -> float:
+    """Floating-point operations of forward and backward pass over sequences of so many tokens.
+
+    6 x parameters a token (PaLM, arXiv 2204.02311, appendix B) and 6 x layers x width x length^2 a sequence: causal
+    attention, which is half of PaLM's 12.  What is computed again to save memory does not count.
+    """
+    linear = 6 * size.parameters * sum(lengths)
+    return float(linear + 6 * size.layers * size.width * sum(length**2 for length in lengths))
+
+
+def get_peak_memory(device: str) -> int:
+    """Most bytes held so far: allocated by torch on a GPU, resident of the whole process on a CPU."""
+    if device.startswith("cuda"):
+        return torch.cuda.max_memory_allocated(device)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def build_performance(report: Mapping[str, float], *, peak_flops: float | None) -> dict[str, float]:
+    """What follows from a step's tokens, samples, `perf/flops` and its three times in seconds.
+
+    `perf/mfu` is left out where `peak_flops`, operations per second of the device, is not known.
+    """
+    times = {name: report[f"time/{name}"] for name in ("wait_for_batch", "update", "publish")}
+    whole = sum(times.values())
+    found = {
+        "time/step": whole,
+        "trainer/idle_ratio": _divide(times["wait_for_batch"], whole),
+        "perf/tokens_per_second": _divide(report["batch/tokens"], whole),
+        "perf/samples_per_second": _divide(report["batch/samples"], whole),
+    }
+    if peak_flops is not None:
+        found["perf/mfu"] = _divide(report["perf/flops"], times["update"] * peak_flops)
+    return found
+
+
+def _divide(value: float, by: float) -> float:
+    """0 where a clock did not move."""
+    return value / by if by else 0.0
