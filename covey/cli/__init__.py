@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from covey.cli import audit, calibration, chain, doctor, offices, roles, tools
+from covey.cli import audit, calibration, chain, doctor, offices, roles, tasks, tools
 from covey.errors import CoveyError
 
 app = typer.Typer(
@@ -40,6 +40,7 @@ app.add_typer(tools.devnet, name="devnet")
 app.add_typer(tools.wallet, name="wallet")
 app.add_typer(tools.model, name="model")
 app.add_typer(chain.pool, name="pool")
+app.add_typer(tasks.tasks, name="tasks")
 app.add_typer(chain.stake, name="stake")
 app.add_typer(chain.rewards, name="rewards")
 app.add_typer(offices.epoch, name="epoch")

@@ -57,6 +57,7 @@ def test_commands__are_those_of_the_roles_and_tools():
         "pool invite",
         "pool replace-validator",
         "pool show",
+        "tasks filter",
         "stake add",
         "stake unbond",
         "stake withdraw",

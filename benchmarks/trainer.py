@@ -1,0 +1,221 @@
+"""Learning on one machine: ours as one process against TRL's `GRPOTrainer`, in one run.
+
+`make bench NAME=trainer`; ARGS="--rounds 5 --case small".  A side is a fresh process with one thread; the sides take
+turns, each round has a seed of its own for weights, prompts and samples.  Model, task, group, batch, loss and optimizer
+are the same.  Ours is the Hugging Face engine with seeded sampling and no proofs on the learner's own model.
+"""
+
+import argparse
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import accumulate
+from pathlib import Path
+from statistics import mean, median, stdev
+
+from benchmarks import copying
+from benchmarks.copying import LARGE, LENGTH, SMALL, Case, Prompt, Recorder, Run
+from benchmarks.harness import Claim, report
+from covey.engines.base import Engine, Request
+from covey.engines.hf import HuggingFaceEngine, set_threads
+from covey.errors import OperatorError
+from covey.protocol.ids import GroupId, Step, TaskId
+from covey.protocol.rollout import Rollout
+from trainer.batch import Batch, Work, build_batch, build_samples, split_updates
+from trainer.forward import Shape
+from trainer.grpo import Objective
+from trainer.learner import Learner, Optimiser
+
+OURS, TRL = "ours", "trl"
+MODULES = {OURS: "benchmarks.trainer", TRL: "benchmarks.trainer_peer"}
+LOGS = Path("build/bench")
+TARGET = 0.9
+WARM_UP = 5
+"""Steps at the start whose time does not count as speed."""
+LEAST = {"samples_per_s_ratio": 2.0}
+MOST = {"time_to_reward_ratio": 0.5, "peak_memory_ratio": 1.0}
+AGREEMENT = 4.0
+"""Standard errors by which the mean rewards of all steps may differ: with five rounds, one in sixty does by chance."""
+SECONDS = 1800
+
+Runs = dict[str, list[Run]]
+
+
+def build_learner(case: Case, seed: int, objective: Objective) -> Learner:
+    """The trainer around fresh weights; a row holds one sample, because all are of one length."""
+    optimiser = Optimiser(
+        learning_rate=case.learning_rate,
+        betas=copying.BETAS,
+        epsilon=copying.ADAM_EPSILON,
+        weight_decay=0.0,
+        warm_up=0,
+        clip=copying.CLIP,
+    )
+    shape = Shape(row_tokens=2 * LENGTH - 1, micro_batch_rows=case.batch, compute_dtype="float32")
+    return Learner(copying.build_model(case, seed), optimiser=optimiser, objective=objective, shape=shape)
+
+
+def roll_out(engine: Engine, prompts: Sequence[Prompt], siblings: int, rng: random.Random) -> list[Rollout]:
+    """Completions of a step with their rewards; sampling seeds come from `rng`."""
+    requests = [
+        Request(prompt=prompt, seed=rng.getrandbits(63), max_tokens=LENGTH)
+        for prompt in prompts
+        for _ in range(siblings)
+    ]
+    return [
+        Rollout(
+            group=GroupId(i // siblings),
+            sibling=i % siblings,
+            seed=request.seed,
+            prompt=request.prompt,
+            tokens=found.tokens,
+            logprobs=found.logprobs,
+            proofs=(),
+            finished=found.finished,
+            reward=copying.compute_reward(request.prompt, found.tokens),
+        )
+        for i, (request, found) in enumerate(zip(requests, engine.generate(requests, temperature=1.0), strict=True))
+    ]
+
+
+def prepare(rollouts: Sequence[Rollout], siblings: int, version: int, *, updates: int = 1) -> list[Batch]:
+    """The batches of a step, of rollouts of one policy: advantages without a deviation, one sum over tokens."""
+    work = Work(task=TaskId(0), policy_version=Step(version), replayed=True, rollouts=tuple(rollouts))
+    samples = build_samples([work], group_size=siblings, advantage="dr_grpo")
+    parts = split_updates(samples, group_size=siblings, updates=updates)
+    return [build_batch(part, normaliser="tokens", constant=LENGTH, keep_all=False) for part in parts]
+
+
+def learn(case: Case, seed: int) -> None:
+    """All steps of ours; prints the `Run`."""
+    objective = Objective(kind="two_sided", epsilon=copying.EPSILON, delta=copying.DELTA, cap=1.0, kl=0.0, entropy=0.0)
+    learner = build_learner(case, seed, objective)
+    engine = HuggingFaceEngine.from_model(learner.model, copying.build_tokenizer(), max_batch=case.batch)
+    prompts, rng = copying.draw_prompts(seed, case.groups * case.steps), random.Random(seed)
+    recorder = Recorder()
+    for step in range(case.steps):
+        rollouts = roll_out(engine, prompts[step * case.groups :][: case.groups], case.siblings, rng)
+        learner.learn(prepare(rollouts, case.siblings, step))
+        recorder.add([rollout.reward for rollout in rollouts])
+        recorder.stamp()
+    recorder.print()
+
+
+def measure(side: str, case: Case, seed: int) -> Run:
+    """One side in a fresh process."""
+    log = LOGS / f"trainer-{side}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    values = [json.dumps(asdict(case)), str(seed)]
+    command = [sys.executable, "-m", MODULES[side], *(["--child"] if side == OURS else []), *values]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    with log.open("w") as errors:
+        done = subprocess.run(
+            command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True, timeout=SECONDS, check=False
+        )
+    if done.returncode:
+        raise OperatorError("side_failed", f"{side} ended with {done.returncode}", fix=f"See {log}")
+    return Run(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def compute_rate(case: Case, run: Run, clock: str) -> float:
+    """Samples a second by "wall" or "cpu", the first steps aside."""
+    seconds: list[float] = getattr(run, clock)[WARM_UP : case.timed]
+    return case.batch * len(seconds) / sum(seconds)
+
+
+def find_seconds(run: Run, clock: str) -> float:
+    """From the first step to the target; infinite for a run that has not reached it."""
+    step = copying.find_step(run.rewards, TARGET)
+    return math.inf if step is None else list(accumulate(getattr(run, clock)))[step - 1]
+
+
+def build_claims(case: Case, runs: Runs) -> list[Claim]:
+    """The ratios, then what they are made of.  Rates of the fastest run by the clock, of the median one by CPU time."""
+    n, name = len(runs[OURS]), case.name
+    claims = []
+
+    def add(what: str, value: float, unit: str, peer: str = "") -> None:
+        claims.append(Claim(name=f"{what}.{name}", value=value, unit=unit, n=n, peer=peer))
+
+    for clock, end, choose in (("wall", "", max), ("cpu", "_by_cpu", median)):
+        rates = {side: choose([compute_rate(case, run, clock) for run in found]) for side, found in runs.items()}
+        add(f"samples_per_s_ratio{end}", rates[OURS] / rates[TRL], "ratio", f"trl {rates[TRL]:,.0f} samples/s")
+        add(f"samples_per_s{end}.ours", rates[OURS], "1/s")
+    peak = {OURS: max(run.peak for run in runs[OURS]), TRL: min(run.peak for run in runs[TRL])}
+    add("peak_memory_ratio", peak[OURS] / peak[TRL], "ratio", f"trl {peak[TRL] / 1e6:,.0f} MB")
+    for side, found in runs.items():
+        add(f"peak_mb.{side}", peak[side] / 1e6, "MB")
+        add(f"baseline_mb.{side}", median(run.baseline for run in found) / 1e6, "MB")
+    return claims
+
+
+def build_learning_claims(case: Case, runs: Runs) -> list[Claim]:
+    """Time to the target, by medians over the rounds, and whether the curves agree."""
+    n, name = len(runs[OURS]), case.name
+    claims = []
+    for clock, end in (("wall", ""), ("cpu", "_by_cpu")):
+        seconds = {side: median(find_seconds(run, clock) for run in found) for side, found in runs.items()}
+        told = f"trl {seconds[TRL]:.1f} s to reward {TARGET}"
+        ratio = seconds[OURS] / seconds[TRL]
+        claims.append(Claim(name=f"time_to_reward_ratio{end}.{name}", value=ratio, unit="ratio", n=n, peer=told))
+    for side, found in runs.items():
+        steps = median(copying.find_step(run.rewards, TARGET) or math.inf for run in found)
+        claims.append(Claim(name=f"steps_to_reward.{side}.{name}", value=steps, unit="steps", n=n))
+    differences = [mean(a.rewards) - mean(b.rewards) for a, b in zip(runs[OURS], runs[TRL], strict=True)]
+    error = stdev(differences) / n**0.5 if n > 1 else math.inf
+    told = f"standard error {error:.3f}"
+    difference = Claim(name=f"reward_difference.{name}", value=mean(differences), unit="reward", n=n, peer=told)
+    agreement = Claim(name=f"reward_difference_in_errors.{name}", value=difference.value / error, unit="errors", n=n)
+    return [*claims, difference, agreement]
+
+
+def find_failures(claims: Sequence[Claim]) -> list[str]:
+    """Ratios beyond their bars, and curves that differ."""
+    wrong = []
+    for claim in claims:
+        what = claim.name.partition(".")[0]
+        if what in LEAST and not claim.value >= LEAST[what]:
+            wrong.append(f"{claim.name} is {claim.value:.3f}, below {LEAST[what]}")
+        if what in MOST and not claim.value <= MOST[what]:
+            wrong.append(f"{claim.name} is {claim.value:.3f}, above {MOST[what]}")
+        if what == "reward_difference_in_errors" and not abs(claim.value) <= AGREEMENT:
+            wrong.append(f"{claim.name} is {claim.value:.1f}: the curves differ")
+    return wrong
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5, help="runs of each side, each of a seed of its own")
+    parser.add_argument("--case", choices=(SMALL.name, LARGE.name), help="measure this one alone")
+    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        set_threads(1)
+        learn(Case(**json.loads(options.child[0])), int(options.child[1]))
+        return 0
+    claims = []
+    for case in (case for case in (SMALL, LARGE) if options.case in {None, case.name}):
+        runs: Runs = {OURS: [], TRL: []}
+        for seed in range(options.rounds):
+            for side in (OURS, TRL) if seed % 2 else (TRL, OURS):  # neither is always the first
+                run = measure(side, case, seed)
+                runs[side].append(run)
+                rate, steps = compute_rate(case, run, "wall"), copying.find_step(run.rewards, TARGET)
+                told = f"{steps} steps to reward {TARGET}, " if steps else ""
+                print(f"{case.name}, seed {seed}, {side}: {told}{rate:,.0f} samples/s", flush=True)
+        claims += build_claims(case, runs)
+        claims += build_learning_claims(case, runs) if case is SMALL else []
+    report("trainer", claims)
+    failures = find_failures(claims)
+    for failure in failures:
+        print(failure, file=sys.stderr)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

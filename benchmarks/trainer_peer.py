@@ -1,0 +1,103 @@
+"""TRL's `GRPOTrainer` on the copying task, in a process of its own; started by `benchmarks.trainer`.
+
+What is not TRL's default, and why that is fair: one sum over tokens (`dapo`) and advantages that no deviation divides,
+because there both sides compute the same numbers; float32, as ours; no gradient checkpointing, which buys memory with
+time; no files, logs and bars.  What suits it best stays: the fused optimizer, a cache while it generates, old
+log-probabilities from the pass of the update itself, the fused head.
+"""
+
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from datasets import Dataset  # type: ignore[import-untyped]
+from transformers import PrinterCallback, TrainerCallback
+
+from benchmarks import copying
+from benchmarks.copying import Case, Recorder
+
+
+class Stamps(TrainerCallback):
+    """Tells a recorder when steps end."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        self._recorder.stamp()
+
+
+def build_settings(case: Case, seed: int, folder: str) -> dict[str, Any]:
+    """Those of a GRPOConfig: the same learning as ours."""
+    return {
+        "output_dir": folder,
+        "use_cpu": True,
+        "bf16": False,
+        "seed": seed,
+        "max_steps": case.steps,
+        "per_device_train_batch_size": case.batch,
+        "num_generations": case.siblings,
+        "max_completion_length": copying.LENGTH,
+        "temperature": 1.0,
+        "beta": 0.0,
+        "epsilon": copying.EPSILON,
+        "delta": copying.DELTA,
+        "loss_type": "dapo",
+        "scale_rewards": "none",
+        "learning_rate": case.learning_rate,
+        "lr_scheduler_type": "constant",
+        "adam_beta1": copying.BETAS[0],
+        "adam_beta2": copying.BETAS[1],
+        "adam_epsilon": copying.ADAM_EPSILON,
+        "weight_decay": 0.0,
+        "max_grad_norm": copying.CLIP,
+        "gradient_checkpointing": False,
+        "shuffle_dataset": False,
+        "dataloader_pin_memory": False,
+        "logging_strategy": "no",
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+    }
+
+
+def learn(case: Case, seed: int) -> None:
+    """All steps; prints the `Run`."""
+    sys.modules["vllm"] = None  # type: ignore[assignment]  # TRL loads it wherever it is: 150 MB that serve nothing here
+    from trl.trainer.grpo_config import GRPOConfig
+    from trl.trainer.grpo_trainer import GRPOTrainer
+
+    tokenizer, model = copying.build_tokenizer(), copying.build_model(case, seed)
+    prompts = copying.draw_prompts(seed, case.groups * case.steps)
+    texts = [tokenizer.decode(list(each)) for each in prompts]
+    rows = Dataset.from_dict({"prompt": texts, "symbols": [list(each) for each in prompts]})
+    recorders: list[Recorder] = []
+
+    def grade(
+        symbols: Sequence[Sequence[int]], completion_ids: Sequence[Sequence[int]], **_: Any
+    ) -> list[float | None]:
+        rewards = [copying.compute_reward(a, b) for a, b in zip(symbols, completion_ids, strict=True)]
+        recorders[0].add(rewards)
+        return [*rewards]
+
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = GRPOTrainer(
+            model=model,
+            reward_funcs=grade,
+            args=GRPOConfig(**build_settings(case, seed, folder)),
+            train_dataset=rows,
+            processing_class=tokenizer,
+        )
+        trainer.remove_callback(PrinterCallback)
+        recorders.append(Recorder())
+        trainer.add_callback(Stamps(recorders[0]))
+        trainer.train()
+    recorders[0].print()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    learn(Case(**json.loads(sys.argv[1])), int(sys.argv[2]))
