@@ -76,6 +76,8 @@ class Lab:
             self.count(f"{prefix}honest_submissions", 1, 1)
             self.count(f"{prefix}false_rejects", beyond + (breach is not None), len(windows))
             self.count(f"{prefix}false_slashes", breach is not None and breach.reason.severity is Severity.HARD, 1)
+            if breach is not None:
+                print(f"{self.name}: honest work was rejected: {breach}", flush=True)
             for each in distances if match else ():
                 self.count(match, (each.margins == 0).sum(), each.tokens)
         self._say(f"{prefix}false_rejects", started)

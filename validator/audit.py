@@ -48,7 +48,7 @@ class Row:
     sibling: int
     tokens: int
     exponent: int
-    mantissa_mean: float
+    mantissa_rest: float
     margin: float
     logprob: float
 
@@ -248,7 +248,7 @@ def build_rows(claim: Claim) -> tuple[Row, ...]:
             sibling=rollout.sibling,
             tokens=measured.tokens,
             exponent=max((window.sign_exponent_mismatches for window in measured.windows), default=0),
-            mantissa_mean=max((window.mantissa_mean for window in measured.windows), default=0.0),
+            mantissa_rest=max((window.mantissa_rest for window in measured.windows), default=0.0),
             margin=measured.margin_max,
             logprob=measured.logprob_max,
         )

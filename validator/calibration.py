@@ -30,6 +30,9 @@ from validator.replay import RolloutDistances, measure
 SINGLE_SLACK = 3.0
 """A single window or token may be so many times as far as the farthest honest one that was seen: of bfloat16 windows,
 1.25 rejects 4 in 1,000, and 2 still rejects 9 in 10,000 of a small model's submissions."""
+CHANCE = 1.0
+"""What a value that the prover did not have adds to a window's mean mantissa difference at most, where it agrees in
+sign and exponent by chance, 1 in 512.  The limit of a window leaves one such value out, sums count it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,17 +118,19 @@ def propose(
     """
     together = [each for distances in found for each in distances]
     farthest = {name: float(values.max()) for name, _, values in collect_items(together)}
+    rest = max(window.mantissa_rest for each in together for window in each.windows)
     defaults = Thresholds()
+    mantissa_max = max(defaults.mantissa_mean_max, SINGLE_SLACK * rest)
     single = {
         "exponent": max(defaults.exponent_max, math.ceil(SINGLE_SLACK * farthest["exponent"])),
-        "mantissa": max(defaults.mantissa_mean_max, SINGLE_SLACK * farthest["mantissa"]),
+        "mantissa": mantissa_max + CHANCE,
         "lost": 1.0,
         "margin": max(defaults.margin_max, SINGLE_SLACK * farthest["margin"], 2 * farthest["logprob"] / temperature),
         "logprob": max(defaults.logprob_max, SINGLE_SLACK * farthest["logprob"]),
     }
     return Thresholds(
         exponent_max=int(single["exponent"]),
-        mantissa_mean_max=single["mantissa"],
+        mantissa_mean_max=mantissa_max,
         margin_max=single["margin"],
         logprob_max=single["logprob"],
         false_reject_rate=false_reject_rate,

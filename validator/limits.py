@@ -41,7 +41,7 @@ def find_breach(found: Sequence[RolloutDistances], rules: VerificationParams) ->
 def _find_single(row: int, distances: RolloutDistances, limits: Thresholds) -> Breach | None:
     for window, d in enumerate(distances.windows):
         if not is_within(limits, d):
-            statistics = {"exponent": d.sign_exponent_mismatches, "mantissa_mean": _show(d.mantissa_mean)}
+            statistics = {"exponent": d.sign_exponent_mismatches, "mantissa_rest": _show(d.mantissa_rest)}
             return Breach(reason=Reason.PROOF, row=row, statistics={"window": window, **statistics})
     token = _find_beyond(distances.margins, limits.margin_max)
     if token is not None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from validator.audit import Report, Row
 
 WORST = 10
-STATISTICS = ("exponent", "mantissa_mean", "margin", "logprob")
+STATISTICS = ("exponent", "mantissa_rest", "margin", "logprob")
 
 
 def validator_audit(
@@ -127,7 +127,7 @@ def show(report: "Report", *, show_all: bool) -> None:
         shown = list(report.rows) if show_all else find_worst(report.rows, limits, WORST)
         table = Table("group", "sibling", "tokens", "exponent", "mantissa", "margin", "logprob")
         for row in shown:
-            floats = (f"{value:.3g}" for value in (row.mantissa_mean, row.margin, row.logprob))
+            floats = (f"{value:.3g}" for value in (row.mantissa_rest, row.margin, row.logprob))
             table.add_row(str(row.group), str(row.sibling), str(row.tokens), str(row.exponent), *floats)
         bounds = (f"{value:.3g}" for value in (limits.mantissa_mean_max, limits.margin_max, limits.logprob_max))
         table.add_section()

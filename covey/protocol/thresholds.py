@@ -47,8 +47,9 @@ class Thresholds(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     exponent_max: int = Field(default=3, ge=0, lt=1 << 16)
     """Sign or exponent mismatches among the up to 128 values of one window."""
-    mantissa_mean_max: Limit = 0.02
-    """Mean difference of the 7-bit mantissas of one window, where sign and exponent agree."""
+    mantissa_mean_max: Limit = 0.0125
+    """Mean difference of the 7-bit mantissas of one window where sign and exponent agree, without the largest one.  The
+    default lets two of 128 values of float32 work round otherwise."""
     margin_max: Limit = 1e-4
     """Margin by which any one token lost to the seeded argmax."""
     logprob_max: Limit = 1e-3

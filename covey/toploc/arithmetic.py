@@ -20,7 +20,7 @@ class Arithmetic(NamedTuple):
 
     find_top: Callable[[Bits, int], tuple[Longs, Bits]]
     solve: Callable[[Longs, Bits], Bits]
-    measure: Callable[[Bits, Longs, Bits], tuple[Longs, Doubles, Doubles]]
+    measure: Callable[[Bits, Longs, Bits], tuple[Longs, Doubles, Doubles, Doubles]]
 
 
 NUMPY = Arithmetic(oracle.find_top, oracle.solve, oracle.measure)

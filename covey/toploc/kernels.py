@@ -41,18 +41,18 @@ def solve(indices: Longs, values: Bits) -> Bits:
     return words
 
 
-def measure(words: Bits, indices: Longs, values: Bits) -> tuple[Longs, Doubles, Doubles]:
+def measure(words: Bits, indices: Longs, values: Bits) -> tuple[Longs, Doubles, Doubles, Doubles]:
     """As `oracle.measure`."""
     n = len(words)
-    mismatches, means, medians = np.empty(n, np.int64), np.empty(n), np.empty(n)
-    _compile().measure(words, indices, values, mismatches, means, medians)
-    return mismatches, means, medians
+    mismatches, means, medians, rests = np.empty(n, np.int64), np.empty(n), np.empty(n), np.empty(n)
+    _compile().measure(words, indices, values, mismatches, means, medians, rests)
+    return mismatches, means, medians, rests
 
 
 class _Compiled(NamedTuple):
     find_top: Callable[[Bits, Longs, Bits], None]
     solve: Callable[[Longs, Bits, Bits], int]
-    measure: Callable[[Bits, Longs, Bits, Longs, Doubles, Doubles], None]
+    measure: Callable[[Bits, Longs, Bits, Longs, Doubles, Doubles, Doubles], None]
 
 
 @functools.cache
@@ -182,8 +182,10 @@ def _solve(indices: Longs, values: Bits, words: Bits) -> int:
     return int(n)
 
 
-def _measure(words: Bits, indices: Longs, values: Bits, mismatches: Longs, means: Doubles, medians: Doubles) -> None:
-    """The differences are counted by size, which gives mean and median."""
+def _measure(
+    words: Bits, indices: Longs, values: Bits, mismatches: Longs, means: Doubles, medians: Doubles, rests: Doubles
+) -> None:
+    """The differences are counted by size, which gives the median."""
     n, k = indices.shape
     points, claims, counts = np.empty(k, np.uint32), np.empty(k, np.uint32), np.empty(128, np.int64)
     for w in range(n):
@@ -194,17 +196,19 @@ def _measure(words: Bits, indices: Longs, values: Bits, mismatches: Longs, means
         for t in range(k, 0, -1):
             _multiply_add(claims, points, np.uint32(words[w, t]))
         counts[:] = 0
-        agreeing, total = 0, np.int64(0)
+        agreeing, total, largest = 0, np.int64(0), np.int64(0)
         for i in range(k):
             claimed, replayed = np.int64(claims[i]), np.int64(values[w, i]) % PRIME
             if (claimed ^ replayed) & 0xFF80 == 0:
                 difference = np.abs((claimed & 0x7F) - (replayed & 0x7F))
                 counts[difference] += 1
                 total += difference
+                largest = max(largest, difference)
                 agreeing += 1
         mismatches[w] = k - agreeing
         means[w] = total / agreeing if agreeing else np.inf
         medians[w] = _median(counts, agreeing)
+        rests[w] = (total - largest) / (agreeing - 1) if agreeing > 1 else np.inf
 
 
 def _median(counts: Longs, n: int) -> float:

@@ -51,13 +51,15 @@ def solve(indices: Longs, values: Bits) -> Bits:
     return words
 
 
-def measure(words: Bits, indices: Longs, values: Bits) -> tuple[Longs, Doubles, Doubles]:
-    """Sign or exponent mismatches int64[n], mean and median mantissa differences of the other values, float64[n].
+def measure(words: Bits, indices: Longs, values: Bits) -> tuple[Longs, Doubles, Doubles, Doubles]:
+    """Sign or exponent mismatches int64[n]; of the other values' mantissa differences mean, median and mean without the
+    largest one, float64[n].
 
     `words`: uint16[n, k + 1], parsed proofs; `indices`, `values`: the verifier's own top, [n, k].
     """
     n = len(words)
-    mismatches, means, medians = np.empty(n, np.int64), np.full(n, np.inf), np.full(n, np.inf)
+    mismatches = np.empty(n, np.int64)
+    means, medians, rests = (np.full(n, np.inf) for _ in range(3))
     for w in range(n):
         modulus, coefficients = int(words[w, 0]), words[w, 1:].astype(np.int64)
         claimed = field.evaluate(coefficients, indices[w] % modulus)
@@ -67,7 +69,9 @@ def measure(words: Bits, indices: Longs, values: Bits) -> tuple[Longs, Doubles, 
         mismatches[w] = mismatch.sum()
         if differences.size:
             means[w], medians[w] = differences.mean(), np.median(differences)
-    return mismatches, means, medians
+        if differences.size > 1:
+            rests[w] = np.sort(differences)[:-1].mean()
+    return mismatches, means, medians, rests
 
 
 def _compute_moduli(indices: Longs) -> Longs:

@@ -40,7 +40,7 @@ class ProofPolynomial:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Distances:
-    """How far the verifier's top values are from those the proof holds.  Equal input gives 0, 0, 0."""
+    """How far the verifier's top values are from those the proof holds.  Equal input gives zeros."""
 
     sign_exponent_mismatches: int
     """Values whose sign or exponent bits differ.  Plain TOPLOC leaves the sign out, and constants pass it."""
@@ -48,6 +48,8 @@ class Distances:
     """Mean |difference| of the 7-bit mantissas of the other values; infinite if there are none."""
     mantissa_median: float
     """Median of the same."""
+    mantissa_rest: float
+    """Mean of the same without the largest, which may agree by chance (see `compare`); infinite if there are none."""
 
 
 def compute_k(rows: int, hidden: int, top_k: int = TOP_K) -> int:
@@ -137,7 +139,8 @@ def compare(proof: bytes, replayed_bits: Bits, top_k: int = TOP_K) -> Distances:
     """Distances of one window.  `replayed_bits`: uint16[rows in the window, hidden].
 
     The polynomial is read at the verifier's own top values; an index that the prover did not have gives an
-    arbitrary value there, which counts as a mismatch 511 times in 512.  Raises as `parse`.
+    arbitrary value there, which counts as a mismatch 511 times in 512; else its mantissa is arbitrary too, and alone
+    moves the mean further than honest work may be.  Raises as `parse`.
     """
     values = np.ascontiguousarray(replayed_bits).reshape(1, -1)
     k = min(top_k, values.size)
@@ -216,10 +219,10 @@ def _parse_all(proofs: list[bytes], k: int) -> Bits:
 
 
 def _measure(words: Bits, indices: Longs, values: Bits) -> list[Distances]:
-    mismatches, means, medians = choose().measure(words, indices, values)
+    columns = (column.tolist() for column in choose().measure(words, indices, values))
     return [
-        Distances(sign_exponent_mismatches=mismatch, mantissa_mean=mean, mantissa_median=median)
-        for mismatch, mean, median in zip(mismatches.tolist(), means.tolist(), medians.tolist(), strict=True)
+        Distances(sign_exponent_mismatches=mismatch, mantissa_mean=mean, mantissa_median=median, mantissa_rest=rest)
+        for mismatch, mean, median, rest in zip(*columns, strict=True)
     ]
 
 

@@ -8,5 +8,5 @@ def is_within(thresholds: Thresholds, distances: Distances) -> bool:
     """Written as "within", so that what is not a number is beyond every limit."""
     return (
         distances.sign_exponent_mismatches <= thresholds.exponent_max
-        and distances.mantissa_mean <= thresholds.mantissa_mean_max
+        and distances.mantissa_rest <= thresholds.mantissa_mean_max
     )

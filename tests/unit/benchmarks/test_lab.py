@@ -22,7 +22,10 @@ def make_claims(**changes: tuple[float, int]) -> list[Claim]:
 
 
 def test_split__two_windows_of_a_finished_rollout__the_last_one_is_finished() -> None:
-    windows = tuple(Distances(sign_exponent_mismatches=i, mantissa_mean=0.0, mantissa_median=0.0) for i in range(2))
+    windows = tuple(
+        Distances(sign_exponent_mismatches=i, mantissa_mean=0.0, mantissa_median=0.0, mantissa_rest=0.0)
+        for i in range(2)
+    )
     both = RolloutDistances(
         windows=windows, margins=np.arange(40, dtype=np.float32), deviations=np.arange(40.0), finished=True
     )

@@ -42,7 +42,7 @@ def make_distances(
 ) -> RolloutDistances:
     return RolloutDistances(
         windows=tuple(
-            Distances(sign_exponent_mismatches=e, mantissa_mean=m, mantissa_median=0.0)
+            Distances(sign_exponent_mismatches=e, mantissa_mean=m, mantissa_median=0.0, mantissa_rest=m)
             for e, m in zip(exponents, mantissas, strict=True)
         ),
         margins=np.array(margins, np.float32),
@@ -78,7 +78,7 @@ def test_propose__by_hand__is_three_times_the_farthest_and_what_adds_up_with_one
     # Sums of the completions and of the added item over 2 + 1 + 1 windows, 4 + 2 + 1 tokens:
     expected = {
         "exponent": (9 / 4, (2.5**2 + 1.25**2 + 3.75**2) / 4, 3.75),  # 2, 1, 6
-        "mantissa": (2.4 / 4, (0.6**2 + 0.3**2 + 0.9**2) / 4, 0.9),  # 0.6, 0.3, 1.5
+        "mantissa": (3.4 / 4, (1.1**2 + 0.55**2 + 1.65**2) / 4, 1.65),  # 0.6, 0.3, 1.5 and one by chance
         "lost": (2 / 7, (1 + 16 + 25) / 49 / 7, 5 / 7),  # 1, 0, 1
         "margin": (12 / 70, (27**2 + 24**2 + 51**2) / 4900 / 7, 51 / 70),  # 0.3, 0, 0.9
         "logprob": (0.15 / 7, (0.32**2 + 0.16**2 + 0.48**2) / 49 / 7, 0.48 / 7),  # 0.04, 0.02, 0.09

@@ -40,7 +40,7 @@ VENUE = Venue(
 )
 HOPPER = "NVIDIA H100 80GB HBM3"
 LIMITS = Thresholds(exponent_max=4, mantissa_mean_max=0.02, margin_max=1e-4, logprob_max=1e-3)
-QUIET = Row(group=0, sibling=0, tokens=5, exponent=0, mantissa_mean=0.0, margin=0.0, logprob=0.0)
+QUIET = Row(group=0, sibling=0, tokens=5, exponent=0, mantissa_rest=0.0, margin=0.0, logprob=0.0)
 
 
 def make_order(work: Work, worker: Worker) -> wire.JudgeOrder:
@@ -119,8 +119,8 @@ def test_build_rows__judged__are_the_worst_of_each_rollout(worker: Worker, hones
             windows=tuple(
                 Distances(**{f.name: values.get(f.name, 0) for f in dataclasses.fields(Distances)})
                 for values in (
-                    {"sign_exponent_mismatches": 2, "mantissa_mean": 0.5},
-                    {"sign_exponent_mismatches": 7, "mantissa_mean": 0.25},
+                    {"sign_exponent_mismatches": 2, "mantissa_rest": 0.5},
+                    {"sign_exponent_mismatches": 7, "mantissa_rest": 0.25},
                 )
             ),
             margins=np.array([0.0, 3.0], np.float32),
@@ -129,14 +129,14 @@ def test_build_rows__judged__are_the_worst_of_each_rollout(worker: Worker, hones
         )
     ]
     (row,) = audit.build_rows(claim)
-    assert (row.tokens, row.exponent, row.mantissa_mean, row.margin, row.logprob) == (2, 7, 0.5, 3.0, 0.125)
+    assert (row.tokens, row.exponent, row.mantissa_rest, row.margin, row.logprob) == (2, 7, 0.5, 3.0, 0.125)
 
 
 def test_find_worst__rows__by_the_largest_share_of_a_limit():
     rows = tuple(
         dataclasses.replace(QUIET, sibling=i, **changes)
         for i, changes in enumerate(
-            [{}, {"exponent": 2}, {"margin": 3e-4}, {"mantissa_mean": math.nan}, {"logprob": 1e-3}, {"exponent": 3}]
+            [{}, {"exponent": 2}, {"margin": 3e-4}, {"mantissa_rest": math.nan}, {"logprob": 1e-3}, {"exponent": 3}]
         )
     )  # shares: 0, 1/2, 3, none, 1, 3/4
     assert [row.sibling for row in find_worst(rows, LIMITS, 10)] == [3, 2, 4, 5, 1, 0]
@@ -166,7 +166,7 @@ def test_report__verdicts__agree_in_decision_reason_and_units(worker, honest, ca
     assert described["agrees"] is agrees
     assert (described["bundle"]["engine"]["hardware"], described["found"]["engine"]["hardware"]) == (HOPPER, "cpu")
     assert described["rollouts"] == [
-        {"group": 0, "sibling": 0, "tokens": 5, "exponent": 0, "mantissa_mean": 0.0, "margin": None, "logprob": 0.0}
+        {"group": 0, "sibling": 0, "tokens": 5, "exponent": 0, "mantissa_rest": 0.0, "margin": None, "logprob": 0.0}
     ]
     show(report, show_all=False)
     printed = capsys.readouterr().out

@@ -1,5 +1,6 @@
 """Distances given by hand against limits given by hand."""
 
+import dataclasses
 import math
 from typing import Any
 
@@ -16,9 +17,9 @@ from validator.replay import RolloutDistances
 pytestmark = pytest.mark.unit
 
 NAN = float("nan")
-ZERO = Distances(sign_exponent_mismatches=0, mantissa_mean=0.0, mantissa_median=0.0)
-FAR = Distances(sign_exponent_mismatches=4, mantissa_mean=0.0, mantissa_median=0.0)
-NEAR = Distances(sign_exponent_mismatches=1, mantissa_mean=0.01, mantissa_median=0.0)
+ZERO = Distances(sign_exponent_mismatches=0, mantissa_mean=0.0, mantissa_median=0.0, mantissa_rest=0.0)
+FAR = Distances(sign_exponent_mismatches=4, mantissa_mean=0.0, mantissa_median=0.0, mantissa_rest=0.0)
+NEAR = Distances(sign_exponent_mismatches=1, mantissa_mean=0.01, mantissa_median=0.0, mantissa_rest=0.0)
 UNPOOLED = Thresholds(logprob=None)
 
 
@@ -55,8 +56,8 @@ def find(*found: RolloutDistances, mode: str = "calibrated", **limits: Any):
         (make(deviations=(0, 0, 0.0011, 0)), Reason.LOGPROB, {"token": 2, "deviation": 0.0011}),
         # 4 x 2e-5 and 2 x 1e-5 x ln(1e6) / 3
         (make(deviations=(9e-5,) * 4), Reason.LOGPROB, {"logprob_sum": 3.6e-4, "limit": 1.72103e-4, "items": 4}),
-        (make(windows=(Distances(sign_exponent_mismatches=0, mantissa_mean=NAN, mantissa_median=NAN),)),
-         Reason.PROOF, {"mantissa_mean": -1.0}),
+        (make(windows=(dataclasses.replace(ZERO, mantissa_mean=1.0),)), None, {}),
+        (make(windows=(dataclasses.replace(ZERO, mantissa_rest=NAN),)), Reason.PROOF, {"mantissa_rest": -1.0}),
         (make(margins=(NAN, 0, 0, 0)), Reason.TOKEN_MARGIN, {"token": 0, "margin": -1.0}),
         (make(deviations=(0, NAN, 0, 0)), Reason.LOGPROB, {"token": 1, "deviation": -1.0}),
     ],

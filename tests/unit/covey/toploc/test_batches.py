@@ -97,7 +97,9 @@ def test_build_many__no_tops__are_refused(indices: NDArray[np.int64], bits: NDAr
 def test_compare_many__another_line__by_hand() -> None:
     # 3 + 2 x at 1 and 2 is 5 and 7: mantissas 1 and 4 away.
     (found,) = proofs.compare_many([[bytes.fromhex("ffd9 0003 0002")]], [(draw_top((1, 6), (2, 11)),)])
-    assert found == [proofs.Distances(sign_exponent_mismatches=0, mantissa_mean=2.5, mantissa_median=2.5)]
+    assert found == [
+        proofs.Distances(sign_exponent_mismatches=0, mantissa_mean=2.5, mantissa_median=2.5, mantissa_rest=1.0)
+    ]
 
 
 @pytest.mark.parametrize("sent", [[], [bytes.fromhex("ffd9 0003 0002")] * 2])

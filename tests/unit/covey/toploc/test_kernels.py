@@ -140,11 +140,12 @@ def test_measure__even_and_odd_counts__have_the_median_by_hand() -> None:
     indices = np.arange(4, dtype=np.int64)[None]
     claimed = np.array([[0x4080, 0x4080, 0x4080, 0x4080]], np.uint16)
     words = oracle.solve(indices, claimed)
-    # Mantissas 1, 4, 9, 16 away: mean 7.5, median (4 + 9) / 2; with the last of another sign 14 / 3 and 4.
+    # Mantissas 1, 4, 9, 16 away: mean 7.5, median (4 + 9) / 2; without the largest 14 / 3; with the last of another
+    # sign 14 / 3, 4 and 2.5.
     replayed = claimed + np.array([[1, 4, 9, 16]], np.uint16)
-    assert [each.tolist() for each in kernels.measure(words, indices, replayed)] == [[0], [7.5], [6.5]]
+    assert [each.tolist() for each in kernels.measure(words, indices, replayed)] == [[0], [7.5], [6.5], [14 / 3]]
     replayed[0, 3] ^= 0x8000
-    assert [each.tolist() for each in kernels.measure(words, indices, replayed)] == [[1], [14 / 3], [4.0]]
+    assert [each.tolist() for each in kernels.measure(words, indices, replayed)] == [[1], [14 / 3], [4.0], [2.5]]
 
 
 def test_choose__numba_installed__is_compiled() -> None:

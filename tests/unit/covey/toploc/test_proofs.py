@@ -1,5 +1,7 @@
 """Proof bytes against an independent slow implementation; strict parsing; distances worked out by hand."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -161,7 +163,9 @@ def test_compare_all__equal_activations__are_at_distance_zero(rows: int, seed: i
     bits = random_bits(rows, 12, seed)
     distances = proofs.compare_all(proofs.build(bits), bits)
     assert len(distances) == (rows + 31) // 32
-    assert set(distances) == {proofs.Distances(sign_exponent_mismatches=0, mantissa_mean=0.0, mantissa_median=0.0)}
+    assert set(distances) == {
+        proofs.Distances(sign_exponent_mismatches=0, mantissa_mean=0.0, mantissa_median=0.0, mantissa_rest=0.0)
+    }
 
 
 def test_compare__changed_bits__are_counted_by_hand() -> None:
@@ -170,7 +174,7 @@ def test_compare__changed_bits__are_counted_by_hand() -> None:
     replayed = np.array([[0xC080, 0x4101, 0x408A, 0x4084, 0x4084]], np.uint16)
     (proof,) = proofs.build(claimed)
     assert proofs.compare(proof, replayed) == proofs.Distances(
-        sign_exponent_mismatches=2, mantissa_mean=3.0, mantissa_median=1.0
+        sign_exponent_mismatches=2, mantissa_mean=3.0, mantissa_median=1.0, mantissa_rest=0.5
     )
 
 
@@ -178,7 +182,7 @@ def test_compare__nothing_agrees__is_infinitely_far() -> None:
     (proof,) = proofs.build(np.array([[0x4080, 0x4081]], np.uint16))
     distances = proofs.compare(proof, np.array([[0xC080, 0xC081]], np.uint16))
     assert distances == proofs.Distances(
-        sign_exponent_mismatches=2, mantissa_mean=float("inf"), mantissa_median=float("inf")
+        sign_exponent_mismatches=2, mantissa_mean=math.inf, mantissa_median=math.inf, mantissa_rest=math.inf
     )
 
 

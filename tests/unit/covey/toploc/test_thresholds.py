@@ -5,6 +5,7 @@ import pytest
 
 from covey.protocol.thresholds import Thresholds
 from covey.toploc import proofs
+from covey.toploc.field import evaluate
 from covey.toploc.proofs import Distances
 from covey.toploc.thresholds import is_within
 
@@ -22,23 +23,25 @@ def to_bits(values: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("mismatches", "mean", "within"),
+    ("mismatches", "rest", "within"),
     [
         (0, 0.0, True),
-        (3, 0.02, True),
+        (3, 0.0125, True),
         (4, 0.0, False),
-        (0, 0.0201, False),
+        (0, 0.0126, False),
         (0, float("inf"), False),
         (0, float("nan"), False),
     ],
 )
-def test_is_within__at_and_beyond_the_limits(mismatches: int, mean: float, within: bool) -> None:
-    distances = Distances(sign_exponent_mismatches=mismatches, mantissa_mean=mean, mantissa_median=0.0)
+def test_is_within__at_and_beyond_the_limits(mismatches: int, rest: float, within: bool) -> None:
+    distances = Distances(
+        sign_exponent_mismatches=mismatches, mantissa_mean=0.0, mantissa_median=0.0, mantissa_rest=rest
+    )
     assert is_within(FP32, distances) is within
 
 
 def test_is_within__other_signals__do_not_matter_to_a_window() -> None:
-    edge = Distances(sign_exponent_mismatches=3, mantissa_mean=0.02, mantissa_median=9.0)
+    edge = Distances(sign_exponent_mismatches=3, mantissa_mean=9.0, mantissa_median=9.0, mantissa_rest=0.0125)
     assert is_within(Thresholds(margin_max=0.0, logprob_max=0.0, logprob=None), edge)
 
 
@@ -88,6 +91,27 @@ def test_is_within__honest_jitter__is_accepted(jitter: float, limits: Thresholds
         (proof,) = proofs.build(to_bits(activations))
         replayed = to_bits(activations * (1 + jitter * rng.normal(size=activations.shape)))
         assert is_within(limits, proofs.compare(proof, replayed))
+
+
+@pytest.mark.parametrize(("foreign", "within"), [(1, True), (2, False)])
+def test_is_within__value_of_another_place_agrees_by_chance__one_a_window_is_honest(foreign: int, within: bool) -> None:
+    activations = to_bits(gaussian(32, 30))
+    (proof,) = proofs.build(activations)
+    parsed = proofs.parse(proof, 128)
+    flat = activations.reshape(-1)
+    top = proofs.compute_top(flat, 128)
+    others = [i for i in range(flat.size) if i not in top]
+    # The prover did not have these places: what its polynomial says there is arbitrary.  Sign and exponent agree here.
+    claimed = [(i, int(evaluate(parsed.coefficients, np.array([i % parsed.modulus]))[0])) for i in others[:4000]]
+    large = [(i, value) for i, value in claimed if 0x4100 <= value & 0x7FFF < 0x4180]
+    for i, value in large[:foreign]:
+        flat[i] = value ^ 0x70
+    for i in top[:foreign]:
+        flat[i] = 0
+    distances = proofs.compare(proof, activations)
+    assert distances.sign_exponent_mismatches == 0
+    assert distances.mantissa_mean > 0.1
+    assert is_within(FP32, distances) is within
 
 
 def test_is_within__other_activations__are_rejected() -> None:
