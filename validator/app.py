@@ -63,8 +63,9 @@ def build_sandboxes(config: CheckingSettings) -> tuple[Sandbox, Sandbox]:
 def build(config: ValidatorConfig, network: Network, decoder: Sandbox, grader: Sandbox, stop: asyncio.Event) -> Context:
     """Compose the validator; raise OperatorError when its verdicts would have no power."""
     _require_power(network)
-    params, name = network.params, choose_engine(config.engine, network.params.verification, role="validator")
-    require_engine(name, params.verification, role="validator", device=config.device)
+    params, interpreter = network.params, config.vllm.interpreter
+    name = choose_engine(config.engine, params.verification, role="validator")
+    require_engine(name, params.verification, role="validator", device=config.device, interpreter=interpreter)
     outbox = SqliteOutbox(config.home / "outbox.sqlite3")
     dtype = params.model.compute_dtype
     return Context(
@@ -91,7 +92,9 @@ def build(config: ValidatorConfig, network: Network, decoder: Sandbox, grader: S
             court=network.receipt_domain.contract,
             pool=network.pool,
             params_hash=network.terms.params_hash,
-            engine=describe_engine(name, dtype=dtype, batch=config.batch, device=config.device),
+            engine=describe_engine(
+                name, dtype=dtype, batch=config.batch, device=config.device, interpreter=interpreter
+            ),
         ),
         pending=Pending(config.home / "pending"),
         outbox=outbox,

@@ -1,6 +1,7 @@
 """What a validator writes down of a judgement, so that anybody can repeat it.  Called by `loop` and by `audit`."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from covey.engines.build import describe_hardware, list_versions
 from covey.protocol.evidence import MAX_TEXT, Bundle, EngineFacts
@@ -20,7 +21,9 @@ class Venue:
     engine: EngineFacts
 
 
-def describe_engine(name: str, *, dtype: str, batch: int, device: str) -> EngineFacts:
+def describe_engine(
+    name: str, *, dtype: str, batch: int, device: str, interpreter: Path | None = None
+) -> EngineFacts:
     """The engine's facts; versions are those that are installed, read without importing anything.
 
     Raises OperatorError "bad_device".
@@ -30,7 +33,7 @@ def describe_engine(name: str, *, dtype: str, batch: int, device: str) -> Engine
         dtype=dtype,
         batch=batch,
         hardware=describe_hardware(device),
-        versions=list_versions(name),
+        versions=list_versions(name, interpreter),
     )
 
 

@@ -53,8 +53,9 @@ def build(
         raise OperatorError(
             "unknown_node", f"no contributor vouches for {network.wallet.address}", fix="Run covey worker register"
         )
-    params, name = network.params, choose_engine(config.engine, network.params.verification, role="worker")
-    require_engine(name, params.verification, role="worker", device=config.device)
+    params, interpreter = network.params, config.vllm.interpreter
+    name = choose_engine(config.engine, params.verification, role="worker", interpreter=interpreter)
+    require_engine(name, params.verification, role="worker", device=config.device, interpreter=interpreter)
     engine = build_engine(
         name,
         dtype=params.model.compute_dtype,
@@ -113,7 +114,7 @@ async def _run(config: WorkerConfig, wrap: Callable[[Engine], Engine]) -> None:
 
 
 async def run_stages(ctx: Context) -> None:
-    """Claim, generate and hand in beside each other; after the stop signal each ends when nothing comes any more."""
+    """All cycles beside each other; after the stop signal each ends when nothing comes any more."""
     from worker import loop
 
     pipeline, beat = ctx.pipeline, Pace(idle_wait_s=ctx.config.heartbeat_seconds)
@@ -130,6 +131,7 @@ async def run_stages(ctx: Context) -> None:
             stages.create_task(claim())
             for _ in range(pipeline.together):
                 stages.create_task(run_forever(loop.work, ctx, stop=pipeline.work_over))
+            stages.create_task(run_forever(loop.seal, ctx, stop=pipeline.sealing_over))
             stages.create_task(run_forever(loop.hand_in, ctx, stop=pipeline.all_over))
             stages.create_task(run_forever(loop.send_heartbeat, ctx, stop=ctx.stop, pace=beat))
     except ExceptionGroup as group:  # the first that fails ends the others, and says why

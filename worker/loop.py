@@ -1,4 +1,4 @@
-"""The worker's three cycles, each one verb a line: claim leases, generate, hand in.  They run beside each other.
+"""The worker's four cycles, each one verb a line: claim leases, generate, seal, hand in.  They run beside each other.
 
 What is in hand lies in `pipeline`, what is signed in `outgoing`: a crash loses neither a lease nor a receipt.
 """
@@ -6,7 +6,7 @@ What is in hand lies in `pipeline`, what is signed in `outgoing`: a crash loses 
 import asyncio
 from collections.abc import Sequence
 
-from covey.errors import ProtocolError, TransientError
+from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.log import get_logger
 from covey.protocol import messages, rollout
 from covey.protocol.ids import Step
@@ -17,6 +17,9 @@ from worker.app import Context
 from worker.outgoing import Parcel
 from worker.pipeline import Made
 from worker.service import Draft
+
+DEATHS = 3
+"""Of the engine over one lease, until the worker gives up."""
 
 
 async def claim(ctx: Context) -> Outcome:
@@ -59,7 +62,10 @@ async def prefetch(ctx: Context) -> bool:
 
 
 async def work(ctx: Context) -> Outcome:
-    """Generate what was claimed; an engine that fails for now tries the same lease again until it runs out."""
+    """Generate what was claimed; an engine that fails for now tries the same lease again until it runs out.
+
+    Raises OperatorError("engine_died") where it only dies of it.
+    """
     pipeline = ctx.pipeline
     drop_overdue(ctx)
     task = pipeline.take()
@@ -72,8 +78,13 @@ async def work(ctx: Context) -> Outcome:
         await require_manifest(ctx, task)
         await load_policy(ctx, task.policy_version)
         drafts = await asyncio.get_running_loop().run_in_executor(ctx.engine_threads, roll_out, ctx, task)
-    except TransientError:
-        pipeline.put_back(task)
+    except TransientError as error:
+        deaths = pipeline.put_back(task, has_died=error.code == "engine_died")
+        if deaths >= DEATHS:
+            fix = "See what it wrote; lower batch, or run covey doctor"
+            raise OperatorError(
+                error.code, f"{deaths} times over task {task.task}: {error.message}", fix=fix
+            ) from error
         raise
     except ProtocolError:
         pipeline.abandon(task)
@@ -131,20 +142,28 @@ async def give_back(ctx: Context, tasks: Sequence[TaskOrder]) -> None:
             get_logger().warning("a lease was not returned", task=task.task, code=error.code, message=error.message)
 
 
-async def hand_in(ctx: Context) -> Outcome:
-    """Prove, grade, sign and store what was generated, then send all that nobody has countersigned yet."""
+async def seal(ctx: Context) -> Outcome:
+    """Prove, grade, sign and store the oldest of what was generated, whatever becomes of what is being sent."""
     pipeline = ctx.pipeline
     drop_overdue(ctx)
-    made = pipeline.made[0] if pipeline.made else None
-    if made is not None:
-        try:
-            await asyncio.to_thread(sign, ctx, made)
-        except ProtocolError:
-            await give_back(ctx, [made.order])
-            raise
-        pipeline.let_go([made.order])
-    elif pipeline.work_over.is_set():
-        pipeline.all_over.set()  # what cannot be sent now is sent after the next start
+    if not pipeline.made:
+        if pipeline.work_over.is_set():
+            pipeline.sealing_over.set()
+        return Outcome.IDLE
+    made = pipeline.made[0]
+    try:
+        await asyncio.to_thread(sign, ctx, made)
+    except ProtocolError:
+        await give_back(ctx, [made.order])
+        raise
+    pipeline.let_go([made.order])
+    return Outcome.DONE
+
+
+async def hand_in(ctx: Context) -> Outcome:
+    """Send all that nobody has countersigned yet."""
+    if ctx.pipeline.sealing_over.is_set():
+        ctx.pipeline.all_over.set()  # what cannot be sent now is sent after the next start
     parcels, failures = list(ctx.outgoing.list()), list[TransientError]()
     for parcel in parcels:
         try:
@@ -153,7 +172,7 @@ async def hand_in(ctx: Context) -> Outcome:
             failures.append(error)
     if failures:
         raise failures[0]
-    return Outcome.DONE if made or parcels else Outcome.IDLE
+    return Outcome.DONE if parcels else Outcome.IDLE
 
 
 def sign(ctx: Context, made: Made) -> None:

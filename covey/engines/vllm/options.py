@@ -14,7 +14,8 @@ class VllmOptions(BaseModel):
     max_length: int | None = Field(default=None, ge=1)
     """Tokens of a prompt and its completion at most; None: those of the pool, or of the model's config."""
     cache_bytes: int | None = Field(default=None, ge=1)
-    """Key-value cache of each device; None: what `memory_share` leaves on a GPU, 1 GiB on a CPU."""
+    """Key-value cache of each device; None: what `memory_share` leaves on a GPU; on a CPU what a whole batch of the
+    longest sequences takes, at most half of the machine's memory."""
     memory_share: float = Field(default=0.9, gt=0, le=1)
     """Of a GPU's memory, for weights, activations and cache."""
     tensor_parallel: int = Field(default=1, ge=1)

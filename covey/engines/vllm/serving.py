@@ -16,13 +16,13 @@ from vllm import EngineArgs, LLMEngine, SamplingParams
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 
+from covey.engines.vllm.cache import BLOCK, compute_cache_bytes
 from covey.engines.vllm.frames import Arrays, Frame
 from covey.engines.vllm.recorder import KEY
 from covey.engines.vllm.sampler import SEED, TEMPERATURE, SeededSampler
 from covey.errors import OperatorError, ProtocolError
 from covey.model.files import require_policy
 
-GIB = 1 << 30
 Longs = NDArray[np.int64]
 
 
@@ -201,7 +201,7 @@ def start(question: Frame) -> Serving:
 def build_arguments(values: Mapping[str, Any]) -> EngineArgs:
     """What vLLM is started with, from the values of the question "start"."""
     on_cpu = current_platform.is_cpu()
-    cache = values["cache_bytes"] or (GIB if on_cpu else None)
+    cache = values["cache_bytes"] or (compute_cache_bytes(values) if on_cpu else None)
     return EngineArgs(
         model=str(values["folder"]),
         dtype=values["dtype"],
@@ -212,7 +212,7 @@ def build_arguments(values: Mapping[str, Any]) -> EngineArgs:
         gpu_memory_utilization=values["memory_share"],
         tensor_parallel_size=values["tensor_parallel"],
         enable_prefix_caching=values["prefix_caching"],
-        block_size=values["block_size"] or (32 if on_cpu else None),
+        block_size=values["block_size"] or (BLOCK if on_cpu else None),
         enforce_eager=values["eager"],
         load_format="safetensors",
         skip_tokenizer_init=True,  # text is the parent's

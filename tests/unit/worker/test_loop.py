@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from covey.errors import ProtocolError, TransientError
+from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.protocol import messages
 from covey.runtime import Outcome
 from tests.fakes.coordinator import FakeCoordinator
@@ -216,8 +216,24 @@ async def test_work__engine_dies__the_same_lease_is_tried_again(start: Start, co
         await loop.work(ctx)
     assert coordinator.returned == []
     assert await loop.work(ctx) is Outcome.DONE
+    assert await loop.seal(ctx) is Outcome.DONE
     assert await loop.hand_in(ctx) is Outcome.DONE
     assert [receipt.lease for receipt, _, _ in coordinator.sent] == [9]
+
+
+async def test_work__engine_dies_three_times_over_a_task__is_the_operators(
+    start: Start, coordinator: FakeCoordinator, engine
+):
+    ctx = start(engine=Counting(engine, fails=[TransientError("engine_died", "killed")] * 3))
+    coordinator.orders.append(make_task())
+    await loop.claim(ctx)
+    for _ in range(2):
+        with pytest.raises(TransientError):
+            await loop.work(ctx)
+    with pytest.raises(OperatorError, match="3 times over task 7: killed") as caught:
+        await loop.work(ctx)
+    assert caught.value.code == "engine_died"
+    assert ctx.pipeline.leases == [9]  # given back by who ends the worker
 
 
 async def test_work__engine_does_not_come_up__lease_runs_out_and_is_forgotten(
@@ -247,7 +263,7 @@ async def test_work__policy_that_the_engine_refuses__lease_goes_back(
     assert ctx.pipeline.leases == []
 
 
-async def test_hand_in__grader_that_refuses__lease_goes_back_and_the_next_is_signed(
+async def test_seal__grader_that_refuses__lease_goes_back_and_the_next_is_signed(
     start: Start, coordinator: FakeCoordinator
 ):
     refusals = [ProtocolError("malformed_grading", "no")]
@@ -263,8 +279,9 @@ async def test_hand_in__grader_that_refuses__lease_goes_back_and_the_next_is_sig
         await loop.claim(ctx)
         await loop.work(ctx)
     with pytest.raises(ProtocolError):
-        await loop.hand_in(ctx)
+        await loop.seal(ctx)
     assert coordinator.returned == [(1, 1)]
+    assert await loop.seal(ctx) is Outcome.DONE
     assert await loop.hand_in(ctx) is Outcome.DONE
     assert [receipt.task for receipt, _, _ in coordinator.sent] == [2]
 

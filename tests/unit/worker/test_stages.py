@@ -52,6 +52,37 @@ async def test_run_stages__engine_without_memory__returns_all_leases_and_says_wh
     assert coordinator.sent == []
 
 
+async def test_run_stages__engine_that_only_dies__returns_its_lease_and_says_why(
+    start: Start, coordinator: FakeCoordinator, engine
+):
+    ctx = start(engine=Counting(engine, fails=[TransientError("engine_died", "killed")] * 3))
+    coordinator.orders.append(make_task())
+    with pytest.raises(OperatorError) as caught:
+        await asyncio.wait_for(run_stages(ctx), 20)
+    assert (caught.value.code, coordinator.returned, coordinator.sent) == ("engine_died", [(7, 9)], [])
+
+
+async def test_run_stages__coordinator_that_does_not_answer__what_comes_next_is_sealed_all_the_same(
+    start: Start, coordinator: FakeCoordinator
+):
+    ctx = start(pipeline=Pipeline(together=2, ahead=1, lease_seconds=30.0, generation_seconds=1.0))
+    submit, going = coordinator.submit, asyncio.Event()
+
+    async def hang(*parcel: object) -> object:
+        await going.wait()
+        return await submit(*parcel)
+
+    coordinator.submit = hang
+    coordinator.orders.extend([make_task(task=n, lease=n) for n in (1, 2)])
+    stages = asyncio.create_task(run_stages(ctx))
+    await wait_until(lambda: len(ctx.outgoing.list_unsent()) == 2)
+    assert coordinator.sent == []
+    going.set()
+    await wait_until(lambda: len(coordinator.sent) == 2)
+    ctx.stop.set()
+    await asyncio.wait_for(stages, 20)
+
+
 async def test_run_stages__stop_signal_with_work_in_hand__hands_all_of_it_in(
     start: Start, coordinator: FakeCoordinator, engine
 ):

@@ -22,13 +22,15 @@ def run(*arguments: str, path: Path | None = None) -> tuple[int, dict[str, dict[
 def write_vllm(folder: Path, text: str) -> Path:
     (folder / "vllm").mkdir()
     (folder / "vllm" / "__init__.py").write_text(text)
+    device = 'from types import SimpleNamespace\ncurrent_platform = SimpleNamespace(device_type="tpu")\n'
+    (folder / "vllm" / "platforms.py").write_text(device)
     return folder
 
 
 def test_doctor__vllm_that_can_be_imported__is_well(tmp_path: Path) -> None:
     code, found = run("--engine", "vllm", path=write_vllm(tmp_path, '__version__ = "9.8.7"'))
     assert code == 0
-    assert (found["vllm"]["is_well"], found["vllm"]["detail"]) == (True, "9.8.7")
+    assert (found["vllm"]["is_well"], found["vllm"]["detail"]) == (True, "9.8.7 on tpu")
     assert found["python"]["detail"] == ".".join(map(str, sys.version_info[:3]))
     assert {name for name, each in found.items() if each["is_needed"]} == {
         "python", "torch", "transformers", "numba", "web3", "vllm",

@@ -13,7 +13,14 @@ import pytest
 import torch
 
 from covey.engines.base import Request
-from covey.engines.build import build_engine, choose_engine, describe_build, describe_hardware, require_engine
+from covey.engines.build import (
+    build_engine,
+    choose_engine,
+    describe_build,
+    describe_hardware,
+    list_versions,
+    require_engine,
+)
 from covey.errors import OperatorError
 from covey.model.tiny import tiny_folder
 from covey.protocol.params import PoolParams, VerificationParams
@@ -90,6 +97,23 @@ def test_describe__cpu__imports_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == f"cpu|{BUILD}|False\n"
+
+
+def test_list_versions__another_python__are_what_it_has(tmp_path: Path) -> None:
+    (tmp_path / "vllm-9.8.7.dist-info").mkdir()
+    (tmp_path / "vllm-9.8.7.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 9.8.7\n")
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    here = list_versions("hf")
+    assert list_versions("vllm", python) == {"covey": here["covey"], "vllm": "9.8.7", "torch": here["torch"]}
+
+
+@pytest.mark.parametrize("name", ["/nowhere/python", "/bin/false"])
+def test_list_versions__python_that_has_no_covey__says_so(name: str) -> None:
+    with pytest.raises(OperatorError, match="does not tell its versions") as caught:
+        list_versions("vllm", Path(name))
+    assert caught.value.code == "bad_engine"
 
 
 @pytest.mark.parametrize("name", ["any", "another"])
@@ -207,3 +231,10 @@ def test_choose_engine__by_hand(
     params = VerificationParams(**rules)
     found = [choose_engine(setting, params, role=role) for role in ("worker", "validator")]
     assert found == [worker, validator]
+
+
+def test_choose_engine__vllm_in_another_python__is_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert (
+        choose_engine("auto", VerificationParams(), role="worker", interpreter=Path("/opt/vllm/bin/python")) == "vllm"
+    )
