@@ -32,6 +32,8 @@ from covey.errors import TransientError
 from covey.protocol.status import CaseState, SubmissionState, TaskState
 
 _WRITER_LOCK = 0x636F766579  # "covey"
+_IS_ACCEPTED = Submission.state.in_((SubmissionState.ACCEPTED, SubmissionState.SETTLED)), Submission.reason == 0
+_SUMS = func.coalesce(func.sum(Submission.groups), 0), func.coalesce(func.sum(Submission.live_groups), 0)
 
 
 class Database:
@@ -170,10 +172,7 @@ class Repository:
     def list_unpacked(self, *, oldest_version: int) -> Sequence[Submission]:
         """Accepted submissions that no batch holds and that are fresh enough, oldest first."""
         query = select(Submission).where(
-            Submission.state.in_((SubmissionState.ACCEPTED, SubmissionState.SETTLED)),
-            Submission.reason == 0,
-            Submission.step.is_(None),
-            Submission.policy_version >= oldest_version,
+            *_IS_ACCEPTED, Submission.step.is_(None), Submission.policy_version >= oldest_version
         )
         return self.session.scalars(query.order_by(Submission.policy_version, Submission.task)).all()
 
@@ -183,6 +182,17 @@ class Repository:
     def count_packed_groups(self) -> int:
         query = select(func.coalesce(func.sum(Submission.groups), 0)).where(Submission.step.is_not(None))
         return int(self.session.scalar(query) or 0)
+
+    def sum_accepted_groups(self, *, oldest_version: int) -> tuple[int, int]:
+        """Groups of accepted work of `oldest_version` or later, in a batch or not, and the live ones among them."""
+        query = select(*_SUMS).where(*_IS_ACCEPTED, Submission.policy_version >= oldest_version)
+        groups, live = self.session.execute(query).one()
+        return int(groups), int(live)
+
+    def sum_batches(self) -> dict[int, tuple[int, int]]:
+        """Groups of the batch of each step that has one, and the live ones among them."""
+        query = select(Submission.step, *_SUMS).where(Submission.step.is_not(None)).group_by(Submission.step)
+        return {row[0]: (int(row[1]), int(row[2])) for row in self.session.execute(query) if row[0] is not None}
 
     def get_judgement(self, judgement: int) -> Judgement | None:
         return self.session.get(Judgement, judgement)

@@ -15,7 +15,7 @@ from coordinator.models import Submission
 from covey.chain.structs import BondKind
 from covey.errors import ProtocolError
 from covey.protocol import canonical, messages, wire
-from covey.protocol.evidence import get_key, require_object
+from covey.protocol.evidence import get_key, get_live_groups, require_object
 from covey.protocol.ids import Address, Hash, LeaseId, PoolId, Step, TaskId
 from covey.protocol.status import StepState
 
@@ -266,7 +266,7 @@ def record_reveal(ctx: Context, validator: Address, body: wire.RevealRequest) ->
         raise ProtocolError("bad_verdict", "the verdict names another validator or pool")
     messages.require_signer(verdict, ctx.receipt_domain, body.signature, validator)
     digest = messages.compute_digest(verdict, ctx.receipt_domain)
-    evidence = _require_evidence(verdict, body)
+    evidence, live_groups = _require_evidence(ctx, verdict, body)
     with ctx.database.write() as repository:
         judging.record_reveal(
             repository,
@@ -276,21 +276,21 @@ def record_reveal(ctx: Context, validator: Address, body: wire.RevealRequest) ->
             digest=digest,
             salt=body.salt,
             signature=body.signature,
+            live_groups=live_groups,
             now=ctx.clock(),
         )
         ctx.store.put_named_by_content(get_key(ctx.config.pool, verdict.evidence_hash), evidence)
     ctx.kicker.kick("tally")
 
 
-def _require_evidence(verdict: messages.Verdict, body: wire.RevealRequest) -> bytes:
-    """The bytes to keep.  What they say is the validator's word: nothing here acts on it."""
+def _require_evidence(ctx: Context, verdict: messages.Verdict, body: wire.RevealRequest) -> tuple[bytes, int | None]:
+    """The bytes to keep, and the one thing in them that is acted upon.  All that they say is the validator's word."""
     evidence = body.evidence.encode()
     if len(evidence) > wire.MAX_EVIDENCE_BYTES:
         raise ProtocolError("bad_verdict", f"evidence has at most {wire.MAX_EVIDENCE_BYTES} bytes")
     if canonical.sha256(evidence) != verdict.evidence_hash:
         raise ProtocolError("bad_verdict", "the evidence does not have the hash that the verdict names")
-    require_object(evidence)
-    return evidence
+    return evidence, get_live_groups(require_object(evidence), groups=ctx.params.groups_per_task)
 
 
 def find_batch(ctx: Context, step: int) -> wire.BatchOrder | None:

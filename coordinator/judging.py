@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from coordinator import service
+from coordinator import batches, service
 from coordinator.db import Repository
 from coordinator.models import Judgement, Submission
 from covey.errors import ProtocolError
@@ -38,6 +38,8 @@ class Ruling(NamedTuple):
     reason: Reason
     units: int
     evidence_hash: Hash
+    live_groups: int = 0
+    """Of accepted work."""
 
 
 def draw_audit(
@@ -202,9 +204,13 @@ def record_reveal(
     digest: Hash,
     salt: Hash,
     signature: str,
+    live_groups: int | None,
     now: float,
 ) -> Submission:
-    """Note a revealed verdict; raise ProtocolError "commitment_mismatch", "not_yet", "bad_verdict"."""
+    """Note a revealed verdict and what its evidence says of live groups.
+
+    Raises ProtocolError "commitment_mismatch", "not_yet", "bad_verdict".
+    """
     row = _require_turn(repository, verdict.validator, judgement)
     submission = _require_submission(repository, row)
     if row.commitment != messages.compute_commitment(digest, salt):
@@ -212,7 +218,7 @@ def record_reveal(
     if not is_revealing(params, submission):
         raise ProtocolError("not_yet", "not all validators have committed", status=409)
     _require_verdict(submission, verdict, now)
-    row.verdict, row.signature = messages.to_dict(verdict), signature
+    row.verdict, row.signature, row.live_groups = messages.to_dict(verdict), signature, live_groups
     return submission
 
 
@@ -262,13 +268,19 @@ def compute_ruling(params: PoolParams, row: Submission, *, validators: int) -> R
     """What the revealed verdicts decide: a quorum's outcome, void when no quorum can come any more, or nothing yet."""
     for agreed, count in _count_outcomes(row).items():
         if count >= get_quorum(params, row):
-            agreeing = [j.verdict for j in row.judgements if j.verdict and _get_outcome(j.verdict) == agreed]
-            outcome, reason, units = agreed
-            return Ruling(Decision(outcome), Reason(reason), units, Hash(str(agreeing[0]["evidence_hash"])))
+            return _build_ruling(params, row, agreed)
     is_over = all(j.lapsed or j.verdict is not None for j in row.judgements)
     if is_over and not _may_open(params, row, validators):
         return Ruling(Decision.UNKNOWN, Reason.UNDECIDED, 0, Hash("0x" + "00" * 32))
     return None
+
+
+def _build_ruling(params: PoolParams, row: Submission, agreed: tuple[int, int, int]) -> Ruling:
+    outcome, reason, units = agreed
+    found = [(j.verdict, j.live_groups) for j in row.judgements if j.verdict and _get_outcome(j.verdict) == agreed]
+    evidence_hash = Hash(str(found[0][0]["evidence_hash"]))
+    live = batches.compute_live_groups(params, row, [count for _, count in found]) if outcome == Decision.ACCEPT else 0
+    return Ruling(Decision(outcome), Reason(reason), units, evidence_hash, live)
 
 
 def tally(repository: Repository, params: PoolParams, row: Submission, *, validators: int, now: float) -> Ruling | None:
@@ -288,6 +300,7 @@ def tally(repository: Repository, params: PoolParams, row: Submission, *, valida
     row.units = ruling.units if ruling.decision is Decision.ACCEPT else 0
     if ruling.decision is Decision.ACCEPT:
         row.state = require_move(SUBMISSION_MOVES, row.state, SubmissionState.ACCEPTED)
+        row.live_groups = ruling.live_groups
         node.accepted += 1
     elif ruling.reason.severity is Severity.HARD:
         row.state = require_move(SUBMISSION_MOVES, row.state, SubmissionState.REJECTED)
@@ -297,6 +310,6 @@ def tally(repository: Repository, params: PoolParams, row: Submission, *, valida
         if ruling.reason not in OURS:
             service.add_strike(params, node)
     repository.session.flush()
-    service.close_step(repository, params)
-    service.plan_tasks(repository, params)
+    batches.close_step(repository, params)
+    batches.plan_tasks(repository, params)
     return ruling

@@ -107,6 +107,8 @@ class Submission(Base):
     """Whether somebody says on chain that no epoch holds it, and that is not decided."""
     canary: Mapped[int] = mapped_column(default=0)
     """A `CanaryKind`, fixed at intake."""
+    live_groups: Mapped[int] = mapped_column(default=0)
+    """Of accepted work, the groups whose rewards are not all equal (`coordinator.batches.compute_live_groups`)."""
     judgements: Mapped[list["Judgement"]] = relationship(order_by="Judgement.id")
     __table_args__ = (UniqueConstraint("task", "lease"), Index("ix_submissions_state", "state"))
 
@@ -122,6 +124,8 @@ class Judgement(Base):
     commitment: Mapped[str | None] = mapped_column(String(66))
     verdict: Mapped[dict[str, str | int] | None] = mapped_column(JSON)
     signature: Mapped[str | None] = mapped_column(String(132))
+    live_groups: Mapped[int | None]
+    """What the verdict's evidence says; None: nothing, or nonsense."""
     lapsed: Mapped[bool] = mapped_column(default=False)
 
 

@@ -1,7 +1,10 @@
 """Who does what next: pure functions over numbers, called by `service`.  No clock, no database."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple
 
 from covey.protocol.params import PoolParams
 
@@ -18,6 +21,14 @@ class Candidate:
     """Whether its cached policy is the task's."""
 
 
+class Groups(NamedTuple):
+    """Groups of accepted work.  Example: Groups(sampled=6, live=4)."""
+
+    sampled: int
+    live: int
+    """Those whose rewards are not all equal, as validators counted."""
+
+
 def count_tasks_to_plan(
     params: PoolParams, *, step: int, packed_groups: int, unpacked_groups: int, groups_in_flight: int
 ) -> int:
@@ -28,11 +39,47 @@ def count_tasks_to_plan(
     `unpacked_groups` are accepted and still fresh enough; rejected, void and outdated groups do not count and are
     planned anew.
     """
-    batches = step + 1 + params.max_staleness
-    if params.max_steps is not None:
-        batches = min(batches, params.max_steps)
-    missing = batches * params.groups_per_step - packed_groups - unpacked_groups - groups_in_flight
+    missing = _count_batches(params, step) * params.groups_per_step - packed_groups - unpacked_groups - groups_in_flight
     return max(0, -(-missing // params.groups_per_task))
+
+
+def _count_batches(params: PoolParams, step: int) -> int:
+    batches = step + 1 + params.max_staleness
+    return batches if params.max_steps is None else min(batches, params.max_steps)
+
+
+def count_tasks_to_sample(
+    params: PoolParams, *, step: int, closed_batches: int, unpacked: Groups, groups_in_flight: int, seen: Groups
+) -> int:
+    """As `count_tasks_to_plan`, with the online filter: the batches that are not closed yet want live groups.
+
+    As many groups are in flight as bring the missing live ones at the share of live groups among `seen`, accepted work
+    of the policies that are fresh enough.  One imaginary batch of live groups is added to it, so that the first few
+    dead ones start no flood.  No more are sampled than the cap allows: one batch makes do with what it then holds.
+    """
+    open_batches = _count_batches(params, step) - closed_batches
+    missing = open_batches * params.groups_per_step - unpacked.live
+    share = Fraction(seen.live + params.groups_per_step, seen.sampled + params.groups_per_step)
+    wanted = math.ceil(missing / max(share, 1 / Fraction(params.max_sampling))) - groups_in_flight
+    room = open_batches * params.max_groups_per_step - unpacked.sampled - groups_in_flight
+    return max(0, min(-(-wanted // params.groups_per_task), room // params.groups_per_task))
+
+
+def find_batch(params: PoolParams, waiting: Sequence[Groups]) -> int | None:
+    """How many submissions, oldest first, make a batch: as few as hold `groups_per_step` groups, live ones where the
+    pool filters, or fill its cap; None while there are too few."""
+    sampled = live = 0
+    for count, groups in enumerate(waiting, start=1):
+        sampled, live = sampled + groups.sampled, live + groups.live
+        if sampled >= params.max_groups_per_step or (params.online_filter and live >= params.groups_per_step):
+            return count
+    return None
+
+
+def is_capped(params: PoolParams, batch: Groups) -> bool:
+    """Whether a batch was closed by the cap on sampling, short of live groups."""
+    is_full = batch.sampled >= params.max_groups_per_step
+    return params.online_filter and is_full and batch.live < params.groups_per_step
 
 
 def match(tasks: Sequence[int], candidates: Iterable[Candidate]) -> list[tuple[int, str]]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from coordinator import scheduling
+from coordinator.batches import close_step, get_oldest_version, plan_tasks
 from coordinator.db import Repository
 from coordinator.models import Node, Step, Submission, Task
 from covey.errors import ProtocolError
@@ -83,24 +84,6 @@ def open_step(repository: Repository, params: PoolParams, *, number: int, manife
     return step
 
 
-def plan_tasks(repository: Repository, params: PoolParams) -> int:
-    """Add the tasks that are missing for the latest policy; return how many."""
-    step = repository.get_latest_step()
-    if step is None or repository.get_fact("ended"):
-        return 0
-    oldest = max(0, step.number - params.max_staleness)
-    count = scheduling.count_tasks_to_plan(
-        params,
-        step=step.number,
-        packed_groups=repository.count_packed_groups(),
-        unpacked_groups=sum(s.groups for s in repository.list_unpacked(oldest_version=oldest)),
-        groups_in_flight=repository.count_groups_in_flight(oldest_version=oldest),
-    )
-    for _ in range(count):
-        repository.add(Task(policy_version=step.number, groups=params.groups_per_task, state=TaskState.PENDING))
-    return count
-
-
 def assign_tasks(repository: Repository, params: PoolParams, *, now: float) -> int:
     """Lease pending tasks to nodes that wait for one; return how many.  Called by Celery only."""
     latest = repository.get_latest_step()
@@ -158,7 +141,7 @@ def collect_task(
 def expire_leases(repository: Repository, params: PoolParams, *, now: float) -> int:
     """End overdue leases and outdated tasks, plan anew, cool droppers down; return how many ended."""
     latest = repository.get_latest_step()
-    oldest = max(0, latest.number - params.max_staleness) if latest else 0
+    oldest = get_oldest_version(params, latest) if latest else 0
     ended = 0
     for task in repository.list_tasks(TaskState.PENDING, TaskState.ASSIGNED):
         overdue = task.state is TaskState.ASSIGNED and task.deadline <= now
@@ -338,20 +321,3 @@ def to_receipt(row: Submission, pool: int) -> messages.Receipt:
         units=row.receipt_units,
         deadline=row.deadline,
     )
-
-
-def close_step(repository: Repository, params: PoolParams) -> Step | None:
-    """When enough fresh groups are accepted, pack the oldest into the latest step's batch; return the step if ready."""
-    step = repository.get_latest_step()
-    if step is None or step.state is not StepState.OPEN:
-        return None
-    fresh = repository.list_unpacked(oldest_version=max(0, step.number - params.max_staleness))
-    batch: list[Submission] = []
-    while fresh[len(batch) :] and sum(s.groups for s in batch) < params.groups_per_step:
-        batch.append(fresh[len(batch)])
-    if sum(s.groups for s in batch) < params.groups_per_step:
-        return None
-    for submission in batch:
-        submission.step = step.number
-    step.state = require_move(STEP_MOVES, step.state, StepState.READY)
-    return step

@@ -1,15 +1,18 @@
 """What the public and the validators may read: hashes, states and sums, never a completion before its epoch closes."""
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 
-from coordinator import canaries, service, settlement
+from coordinator import batches, canaries, scheduling, service, settlement
 from coordinator.app import Context
 from coordinator.db import Repository
 from coordinator.models import Epoch, Submission, Task
+from coordinator.models import Step as StepRow
+from coordinator.scheduling import Groups
 from covey.errors import ProtocolError
 from covey.protocol import wire
 from covey.protocol.ids import Address, Hash, Step, TaskId
-from covey.protocol.status import SubmissionState
+from covey.protocol.status import StepState, SubmissionState
 from covey.protocol.verdict import Decision, Reason
 
 
@@ -36,28 +39,38 @@ def get_status(ctx: Context) -> wire.StatusView:
     with ctx.database.read() as repository:
         steps = repository.list_steps()
         blocks = repository.list_blocks()
-        accepted = _count_accepted_groups(repository)
         return wire.StatusView(
             pool=ctx.ledger.pool,
             block=blocks[-1][0] if blocks else 0,
             ended=bool(repository.get_fact("ended")),
             settled=_is_settled(repository),
             step=steps[-1].number if steps else -1,
-            steps=tuple(
-                wire.StepView(
-                    step=Step(s.number),
-                    state=s.state,
-                    manifest_hash=Hash(s.manifest_hash),
-                    groups_accepted=accepted[s.number],
-                )
-                for s in steps
-            ),
+            steps=tuple(_describe_steps(ctx, repository, steps)),
             tasks=repository.count_by_state(Task),
             submissions=repository.count_by_state(Submission),
             reasons={Reason(reason).name.lower(): n for reason, n in repository.count_by_reason().items()},
             nodes={n.address: _describe_node(n.contributor, n.suspended, n.accepted) for n in repository.list_nodes()},
             validators=dict(canaries.count_scores(repository)),
             epochs=tuple(_describe_epoch(e) for e in repository.list_epochs()),
+        )
+
+
+def _describe_steps(ctx: Context, repository: Repository, steps: Sequence[StepRow]) -> Iterator[wire.StepView]:
+    accepted, held = _count_accepted_groups(repository), repository.sum_batches()
+    for row in steps:
+        groups = Groups(*held.get(row.number, (0, 0)))
+        is_open = row.state is StepState.OPEN
+        if is_open:
+            oldest = batches.get_oldest_version(ctx.params, row)
+            groups = batches.sum_groups(repository.list_unpacked(oldest_version=oldest))
+        yield wire.StepView(
+            step=Step(row.number),
+            state=row.state,
+            manifest_hash=Hash(row.manifest_hash),
+            groups_accepted=accepted[row.number],
+            groups_sampled=groups.sampled,
+            groups_live=groups.live,
+            is_capped=not is_open and scheduling.is_capped(ctx.params, groups),
         )
 
 

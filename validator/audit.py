@@ -23,7 +23,7 @@ from covey.errors import OperatorError, ProtocolError
 from covey.grading import build_grader
 from covey.network import get_spec, load_environment
 from covey.protocol import canonical, messages
-from covey.protocol.evidence import Bundle, EngineFacts, get_key
+from covey.protocol.evidence import LIVE_GROUPS, Bundle, EngineFacts, get_key
 from covey.protocol.ids import Hash, PoolId, is_hash
 from covey.protocol.messages import Domain
 from covey.protocol.params import PoolParams
@@ -69,8 +69,10 @@ class Report:
 
     @property
     def agrees(self) -> bool:
-        """Whether decision, reason and units are the same."""
+        """Whether decision, reason, units and number of live groups are the same."""
         bundle, found = self.bundle, self.found
+        if bundle.details.get(LIVE_GROUPS) != found.details.get(LIVE_GROUPS):
+            return False
         return (bundle.decision, bundle.reason, bundle.units) == (found.decision, found.reason, found.units)
 
 
@@ -232,7 +234,9 @@ def judge(config: AuditConfig, bundle: Bundle, params: PoolParams, *, file: byte
         evidence_hash=bundle.compute_hash(),
         bundle=bundle,
         found=found,
-        engine=describe_engine(name, dtype=dtype, batch=batch, device=config.device),
+        engine=describe_engine(
+            name, dtype=dtype, batch=batch, device=config.device, interpreter=config.vllm.interpreter
+        ),
         limits=params.verification.thresholds,
         rows=build_rows(claim),
     )

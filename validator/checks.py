@@ -45,7 +45,7 @@ class Tools:
 
 @dataclass(slots=True, kw_only=True)
 class Claim:
-    """A submission under judgement; `rollouts`, `draws` and `distances` are filled in as the checks go."""
+    """A submission under judgement; what has a default is filled in as the checks go."""
 
     receipt: Receipt
     signature: str
@@ -55,6 +55,8 @@ class Claim:
     rollouts: list[Rollout] = field(default_factory=list)
     draws: dict[int, int] = field(default_factory=dict)
     """Prompt draw of each group."""
+    live_groups: int = 0
+    """Groups whose recomputed rewards are not all equal."""
     distances: list[RolloutDistances] = field(default_factory=list)
     """Of each rollout, where it was replayed."""
 
@@ -189,7 +191,17 @@ def check_reward(claim: Claim, tools: Tools) -> Judgement | None:
         if not math.isclose(row.reward, reward, rel_tol=0.0, abs_tol=1e-9):
             where = {"group": row.group, "sibling": row.sibling}
             return Judgement.reject(Reason.REWARD, claimed=row.reward, recomputed=reward, **where)
+    claim.live_groups = count_live_groups([row.group for row in claim.rollouts], rewards)
     return None
+
+
+def count_live_groups(groups: Sequence[int], rewards: Sequence[float]) -> int:
+    """Groups whose rewards are not all equal, so that their advantages are not all zero: of rollout i the group is
+    `groups[i]`.  Example: ([0, 0, 1, 1], [1.0, 0.0, 0.5, 0.5]) -> 1."""
+    found: dict[int, set[float]] = {}
+    for group, reward in zip(groups, rewards, strict=True):
+        found.setdefault(group, set()).add(reward)
+    return sum(len(values) > 1 for values in found.values())
 
 
 def _describe(row: Rollout, claim: Claim, tools: Tools) -> tuple[int, str, bool, int]:

@@ -21,9 +21,7 @@ class Venue:
     engine: EngineFacts
 
 
-def describe_engine(
-    name: str, *, dtype: str, batch: int, device: str, interpreter: Path | None = None
-) -> EngineFacts:
+def describe_engine(name: str, *, dtype: str, batch: int, device: str, interpreter: Path | None = None) -> EngineFacts:
     """The engine's facts; versions are those that are installed, read without importing anything.
 
     Raises OperatorError "bad_device".

@@ -6,6 +6,7 @@ Called by `loop`.  What could not be checked is unknown: it neither pays nor sla
 from covey.errors import ProtocolError, TransientError
 from covey.log import get_logger
 from covey.protocol import messages
+from covey.protocol.evidence import LIVE_GROUPS
 from covey.protocol.ids import Address, Hash
 from covey.protocol.messages import Receipt, Verdict
 from covey.protocol.rollout import count_units
@@ -39,7 +40,8 @@ def judge(claim: Claim, tools: Tools, *, full: bool) -> Judgement:
     except FAILURES as error:
         get_logger().error("could not check", task=claim.receipt.task, error=f"{type(error).__name__}: {error}")
         return Judgement.unknown(error=type(error).__name__)
-    return Judgement.accept(min(count_units(claim.rollouts), tools.params.max_task_units))
+    units = min(count_units(claim.rollouts), tools.params.max_task_units)
+    return Judgement.accept(units, **{LIVE_GROUPS: claim.live_groups})
 
 
 def build_verdict(

@@ -35,7 +35,8 @@ def validator_audit(
     show_all: Annotated[bool, typer.Option("--all", help="Show every rollout, not the worst alone.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Judge a submission again, from chain and storage alone.  Exit 1 if decision, reason or units differ."""
+    """Judge a submission again, from chain and storage alone.  Exit 1 if decision, reason, units or
+    live groups differ."""
     from covey.log import configure
     from validator import audit
     from validator.config import AuditConfig

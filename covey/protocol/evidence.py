@@ -4,7 +4,8 @@ Built by validators, kept by the coordinator, re-run by `covey validator audit`.
 whoever reads one checks it against chain and storage.
 """
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field
 from pydantic_core import from_json
@@ -16,6 +17,8 @@ from covey.protocol.verdict import Decision, Reason
 from covey.protocol.wire import MAX_EVIDENCE_BYTES, AddressText, Body, HashText, ReceiptBody, SignatureText, UInt64
 
 MAX_DETAILS, MAX_TEXT = 32, 200
+LIVE_GROUPS = "live_groups"
+"""The detail of accepted work that an online filter goes by: how many of its groups have rewards that are not equal."""
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,47}$")]
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
 Statistic = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | Annotated[float, Field(allow_inf_nan=False)] | Text
@@ -55,7 +58,7 @@ class Bundle(Body, strict=True):
     reason: Reason
     units: UInt64
     details: dict[Name, Statistic] = Field(max_length=MAX_DETAILS)
-    """Row, window and statistics of the failure."""
+    """Row, window and statistics of the failure; of accepted work LIVE_GROUPS."""
     engine: EngineFacts
 
     def to_bytes(self) -> bytes:
@@ -81,14 +84,22 @@ class Bundle(Body, strict=True):
         return bundle
 
 
-def require_object(data: bytes) -> None:
-    """Raise ProtocolError("bad_evidence") unless `data` is a JSON object: what a later version of a bundle is, too."""
+def require_object(data: bytes) -> dict[str, Any]:
+    """The JSON object that `data` is, a later version of a bundle too; raise ProtocolError("bad_evidence")."""
     try:
         found = from_json(data, allow_inf_nan=False)
     except ValueError as error:
         raise ProtocolError("bad_evidence", "evidence is a JSON object") from error
     if not isinstance(found, dict):
         raise ProtocolError("bad_evidence", "evidence is a JSON object")
+    return found
+
+
+def get_live_groups(bundle: Mapping[str, Any], *, groups: int) -> int | None:
+    """What a bundle says of a submission of so many groups; None unless it is one of the numbers 0 .. `groups`."""
+    details = bundle.get("details")
+    count = details.get(LIVE_GROUPS) if isinstance(details, dict) else None
+    return count if type(count) is int and 0 <= count <= groups else None
 
 
 def get_key(pool: int, evidence_hash: str) -> str:

@@ -104,6 +104,11 @@ class PoolParams(_Part):
     strikes_to_suspend: Count = 8
     max_steps: int | None = Field(default=None, ge=1, le=1 << 31)
     """No task is planned that a run of so many steps could not train on."""
+    online_filter: bool = False
+    """A batch is full when so many groups as a step has are live: their rewards are not all equal (the paper, section
+    3.3.2).  Otherwise every accepted group counts."""
+    max_sampling: float = Field(default=4.0, ge=1, le=64)
+    """With the filter, a batch holds at most so many times `groups_per_step`, live or not."""
     max_submission_bytes: int = Field(default=4 << 20, ge=1024, le=1 << 30)
 
     @model_validator(mode="after")
@@ -133,6 +138,13 @@ class PoolParams(_Part):
     def max_judgements(self) -> int:
         """Judgements of one submission before it is void: twice the quorum."""
         return 2 * self.quorum
+
+    @property
+    def max_groups_per_step(self) -> int:
+        """Groups that one batch is sampled from at most, in whole tasks: 16 groups a step and 2.6 times make 40."""
+        if not self.online_filter:
+            return self.groups_per_step
+        return int(self.max_sampling * self.groups_per_step) // self.groups_per_task * self.groups_per_task
 
     @property
     def rollouts_per_task(self) -> int:

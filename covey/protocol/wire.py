@@ -267,6 +267,13 @@ class StepView(Body):
     state: str
     manifest_hash: HashText
     groups_accepted: int
+    """Sampled by this step's policy."""
+    groups_sampled: int
+    """In this step's batch; while it is open, of accepted work that waits for a batch and is fresh enough."""
+    groups_live: int
+    """Those of them that carry a gradient, as validators counted."""
+    is_capped: bool
+    """Whether the online filter gave up: as many groups as it may sample, and too few of them live."""
 
 
 class SubmissionView(Body):

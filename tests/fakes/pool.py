@@ -60,6 +60,8 @@ class FakePool:
         self.reveals: dict[int, tuple[Verdict, Hash]] = {}
         self.canaries: dict[str, CanaryKind] = {}
         """By name of the node."""
+        self.told: dict[int, int | None] = {}
+        """What the evidence of each validator says of live groups; nothing of those that are not named."""
         self.blocks: Callable[[int], Hash | None] = lambda number: make_hash(f"block {number}")
 
     # -- nodes, steps, tasks
@@ -206,6 +208,7 @@ class FakePool:
     def reveal(self, judgement: int, verdict: Verdict | None = None) -> None:
         committed, salt = self.reveals[judgement]
         shown = verdict or committed
+        validator = self.validators.index(Address(shown.validator))
         with self.database.write() as rows:
             judging.record_reveal(
                 rows,
@@ -215,6 +218,7 @@ class FakePool:
                 digest=make_digest(shown),
                 salt=salt,
                 signature=SIGNATURE,
+                live_groups=self.told.get(validator),
                 now=self.now,
             )
 
@@ -250,6 +254,7 @@ class FakePool:
                 verdict = self.build_verdict(validator, receipt_hash, decision, **changes)
                 judgement.validator, judgement.commitment = self.validators[validator], make_hash("commitment")
                 judgement.verdict, judgement.signature = messages.to_dict(verdict), SIGNATURE
+                judgement.live_groups = self.told.get(validator)
         self.dispatch()
 
     def states(self) -> dict[str, SubmissionState]:

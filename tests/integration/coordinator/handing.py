@@ -57,8 +57,8 @@ async def upload(client: CoordinatorClient, task: wire.TaskOrder, file: bytes, *
     return wire.UploadGrant.model_validate_json(await client._post("/v1/uploads", body))
 
 
-def build_bundle(office: Office, validator: int, order: wire.JudgeOrder) -> Bundle:
-    """Every validator's has another content."""
+def build_bundle(office: Office, validator: int, order: wire.JudgeOrder, **details: Any) -> Bundle:
+    """Every validator's has another content; `details` are added to those that it has."""
     return Bundle(
         chain_id=office.ctx.receipt_domain.chain_id,
         court=office.ctx.receipt_domain.contract,
@@ -71,7 +71,7 @@ def build_bundle(office: Office, validator: int, order: wire.JudgeOrder) -> Bund
         decision=Decision.ACCEPT,
         reason=Reason.NONE,
         units=20,
-        details={"margin": 0.5, "rows": 4},
+        details={"margin": 0.5, "rows": 4} | details,
         engine=EngineFacts(name="hf", dtype="float32", batch=8 + validator, hardware="cpu", versions={"covey": "0"}),
     )
 

@@ -7,15 +7,24 @@ import alembic.command
 import alembic.config
 import pytest
 from sqlalchemy import inspect, text
+from sqlalchemy.exc import IntegrityError
 
 import coordinator
 from coordinator.db import Database
-from coordinator.models import Base, Case, Epoch
+from coordinator.models import Base, Case, Epoch, Judgement
 from covey.errors import TransientError
-from covey.protocol.status import CaseState
-from tests.fakes.pool import make_address, make_hash
+from covey.protocol.status import CaseState, SubmissionState
+from covey.protocol.verdict import Decision, Reason
+from tests.fakes.pool import FakePool, make_address, make_hash, make_params
 
 pytestmark = pytest.mark.unit
+
+
+def build_config(database: Database) -> alembic.config.Config:
+    config = alembic.config.Config()
+    config.set_main_option("script_location", str(Path(coordinator.__file__).parent / "migrations"))
+    config.attributes["engine"] = database._engine
+    return config
 
 
 def use(database: Database, signer: str, nonce: str, *, now: float, expires: float) -> bool:
@@ -77,9 +86,7 @@ def test_migrate__again__changes_nothing(database: Database):
 
 def test_migrate__epoch_of_the_first_tables__is_kept_there_and_back(tmp_path: Path):
     database = Database(f"sqlite:///{tmp_path / 'old.sqlite3'}")
-    config = alembic.config.Config()
-    config.set_main_option("script_location", str(Path(coordinator.__file__).parent / "migrations"))
-    config.attributes["engine"] = database._engine
+    config = build_config(database)
     alembic.command.upgrade(config, "0001")
     columns = "number, work_root, reward_root, data_hash, leaf_count, units, closed_at, disabled"
     with database.write() as rows:
@@ -143,3 +150,42 @@ def test_models__tables__are_those_of_the_migrations(database: Database):
         unique = {tuple(u["column_names"]) for u in found.get_unique_constraints(table.name)}
         wanted = {tuple(c.columns.keys()) for c in table.constraints if type(c).__name__ == "UniqueConstraint"}
         assert wanted <= unique, table.name
+
+
+def test_migrate__work_from_before_the_online_filter__counts_whole(database: Database):
+    """Accepted work only; what is void or undecided has no live groups."""
+    pool = FakePool(database, make_params(online_filter=True, groups_per_step=8))
+    pool.register("a")
+    pool.publish(0)
+    pool.told = {0: 1, 1: 1}
+    accepted, void, undecided = pool.work("a"), pool.work("a"), pool.work("a")
+    pool.accept(accepted)
+    pool.decide(void, Decision.REJECT, reason=Reason.REWARD)
+    made = (accepted, void, undecided)
+    assert [pool.submission(each).live_groups for each in made] == [1, 0, 0]
+    try:
+        alembic.command.downgrade(build_config(database), "0003")
+        for table in ("submissions", "judgements"):
+            assert "live_groups" not in {column["name"] for column in inspect(database._engine).get_columns(table)}
+    finally:
+        database.migrate()
+    assert [pool.submission(each).live_groups for each in made] == [2, 0, 0]
+    assert [(j.live_groups, j.verdict is not None) for j in pool.submission(accepted).judgements] == [(None, True)] * 2
+
+
+def test_migrate__rows_that_others_point_to__are_kept_there_and_back(database: Database):
+    """Tables are copied and dropped on the way; after it a reference must lead somewhere again."""
+    pool = FakePool(database)
+    pool.register("a")
+    pool.publish(0)
+    receipt_hash = pool.work("a")
+    pool.accept(receipt_hash)
+    verdicts = [j.verdict for j in pool.submission(receipt_hash).judgements]
+    try:
+        alembic.command.downgrade(build_config(database), "0001")
+    finally:
+        database.migrate()
+    row = pool.submission(receipt_hash)
+    assert (row.state, row.units, [j.verdict for j in row.judgements]) == (SubmissionState.ACCEPTED, 20, verdicts)
+    with pytest.raises(IntegrityError), database.write() as rows:
+        rows.add(Judgement(receipt_hash=make_hash("nobody's")))

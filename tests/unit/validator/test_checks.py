@@ -22,7 +22,7 @@ from tests.fakes.engines import Broken
 from tests.fakes.pool import make_hash
 from tests.fakes.tools import Work, Worker, build_claim, build_tools, make_model_params, make_task
 from validator import service
-from validator.checks import CHEAP_CHECKS, CHECKS, Tools
+from validator.checks import CHEAP_CHECKS, CHECKS, Tools, count_live_groups
 
 pytestmark = pytest.mark.unit
 HARD = {"WRONG_PROMPT", "WRONG_SEED", "TOKEN_MARGIN", "PROOF", "LOGPROB", "FALSE_TERMINATION"}
@@ -66,6 +66,40 @@ def test_judge__undrawn__runs_the_cheap_checks_alone(worker: Worker, tools: Tool
     assert judge(forged, worker, tools, full=False).decision is Decision.ACCEPT
     assert judge(forged, worker, tools).reason is Reason.LOGPROB
     assert CHECKS[: len(CHEAP_CHECKS)] == CHEAP_CHECKS
+
+
+@pytest.mark.parametrize(
+    ("groups", "rewards", "live"),
+    [
+        ([0, 0, 1, 1], [1.0, 0.0, 0.5, 0.5], 1),
+        ([0, 1, 0, 1], [1.0, 0.0, 1.0, 0.0], 0),
+        ([1, 0, 0, 1], [0.0, -0.0, 0.0, 1e-12], 1),
+        ([0, 0, 0, 2, 2, 2], [0.0, 0.0, 1.0, 1.0, 1.0, 0.9997], 2),
+        ([], [], 0),
+    ],
+)
+def test_count_live_groups__by_hand__is_those_whose_rewards_differ(groups: list[int], rewards: list[float], live: int):
+    assert count_live_groups(groups, rewards) == live
+
+
+def test_judge__accepted__tells_live_groups_drawn_or_not(worker: Worker, tools: Tools):
+    """Counted from the file by hand; a rejection tells none, and a reward that is claimed makes no group live."""
+    seen = set()
+    for task in range(200, 230):
+        work = worker.work(make_task(task=task))
+        groups = {row.group: [r.reward for r in work.rollouts if r.group == row.group] for row in work.rollouts}
+        live = sum(max(rewards) != min(rewards) for rewards in groups.values())
+        assert judge(work, worker, tools, full=False).details == {"live_groups": live}
+        if live not in seen:
+            seen.add(live)
+            assert judge(work, worker, tools).details == {"live_groups": live}
+            lied = work.with_each(lambda row: {"reward": row.reward + row.sibling * 1e-10})
+            assert judge(lied, worker, tools, full=False).details == {"live_groups": live}
+            forged = work.with_each(lambda row: {"reward": 1.0 - row.reward})
+            assert "live_groups" not in judge(forged, worker, tools).details
+        if seen == {0, 1, 2}:
+            return
+    pytest.fail(f"only {seen} live groups were seen")
 
 
 # -- cheats

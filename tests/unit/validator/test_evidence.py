@@ -54,6 +54,12 @@ def make_order(work: Work, worker: Worker) -> wire.JudgeOrder:
     )
 
 
+def count_live(work: Work) -> int:
+    """Groups in which one rollout has another reward than the first."""
+    first = {row.group: row.reward for row in work.rollouts if row.sibling == 0}
+    return len({row.group for row in work.rollouts if row.reward != first[row.group]})
+
+
 def make_report(work: Work, worker: Worker, judgement: Judgement, found: Judgement, *rows: Row) -> Report:
     bundle = build_bundle(judgement, make_order(work, worker), VENUE)
     return Report(
@@ -95,7 +101,8 @@ def test_judge__again_or_without_a_policy__closes_its_engine(
     engine = Closable(HuggingFaceEngine())
     monkeypatch.setattr(audit, "build_engine", lambda *_, **__: engine)
     config = AuditConfig.load(None, {"deployment": tmp_path / "d.json", "storage": f"file://{tmp_path}"}, {})
-    bundle = build_bundle(Judgement.accept(honest.receipt.units), make_order(honest, worker), VENUE)
+    judged = Judgement.accept(honest.receipt.units, live_groups=count_live(honest))
+    bundle = build_bundle(judged, make_order(honest, worker), VENUE)
     judge = partial(audit.judge, config, bundle, worker.params, file=honest.file)
     if is_policy:
         assert judge(policy=tiny_folder()).agrees
@@ -153,10 +160,13 @@ def test_find_worst__rows__by_the_largest_share_of_a_limit():
         (Judgement.accept(40), Judgement.accept(40), True),
         (Judgement.accept(40), Judgement.accept(39), False),
         (Judgement.reject(Reason.PROOF), Judgement.unknown(error="x"), False),
+        (Judgement.accept(40, live_groups=1), Judgement.accept(40, live_groups=1), True),
+        (Judgement.accept(40, live_groups=0), Judgement.accept(40, live_groups=1), False),
+        (Judgement.accept(40), Judgement.accept(40, live_groups=1), False),
     ],
-    ids=range(5),
+    ids=range(8),
 )
-def test_report__verdicts__agree_in_decision_reason_and_units(worker, honest, capsys, judgement, found, agrees):
+def test_report__verdicts__agree_in_all_that_is_counted(worker, honest, capsys, judgement, found, agrees):
     row = dataclasses.replace(QUIET, margin=math.inf)
     report = make_report(honest, worker, judgement, found, row)
     elsewhere = report.bundle.engine.model_copy(update={"hardware": HOPPER})

@@ -11,6 +11,7 @@ from covey.protocol.wire import StatusView, StepView, SubmissionView
 pytestmark = pytest.mark.unit
 
 HASH = "0x" + "ab" * 32
+FILTERED = {"groups_sampled": 0, "groups_live": 0, "is_capped": False}
 
 
 def make_status(**changes):
@@ -20,7 +21,7 @@ def make_status(**changes):
         "ended": True,
         "settled": True,
         "step": 0,
-        "steps": (StepView(step=0, state="TRAINED", manifest_hash=HASH, groups_accepted=4),),
+        "steps": (StepView(step=0, state="TRAINED", manifest_hash=HASH, groups_accepted=4, **FILTERED),),
         "tasks": {},
         "submissions": {},
         "reasons": {},
@@ -179,7 +180,7 @@ def test_describe_player__a_cheat__reasons_and_transaction(cast):
     assert line.endswith(f"slashed in {HASH}")
 
 
-STEP = StepView(step=0, state="OPEN", manifest_hash=HASH, groups_accepted=0)
+STEP = StepView(step=0, state="OPEN", manifest_hash=HASH, groups_accepted=0, **FILTERED)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covey.errors import ProtocolError
-from covey.protocol.evidence import Bundle, EngineFacts, get_key, require_object
+from covey.protocol.evidence import Bundle, EngineFacts, get_key, get_live_groups, require_object
 from covey.protocol.verdict import Decision, Reason
 from covey.protocol.wire import MAX_EVIDENCE_BYTES, ReceiptBody
 from tests.fakes.pool import make_address, make_hash
@@ -163,3 +163,34 @@ def test_require_object__what_a_later_version_may_be__passes():
     for data in (b"[]", b'"x"', b"{", b'{"a":Infinity}', b"\xff", b"[" * 60_000):
         with pytest.raises(ProtocolError, match="bad_evidence"):
             require_object(data)
+
+
+def test_get_live_groups__number_of_groups__is_read_from_the_bytes():
+    for count in (0, 1, 2):
+        bundle = require_object(make_bundle(details={"live_groups": count}).to_bytes())
+        assert get_live_groups(bundle, groups=2) == count
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}",
+        '{"live_groups":1}',
+        '{"details":null}',
+        '{"details":[1]}',
+        '{"details":"live_groups"}',
+        '{"details":{}}',
+        '{"details":{"live_groups":null}}',
+        '{"details":{"live_groups":true}}',
+        '{"details":{"live_groups":"1"}}',
+        '{"details":{"live_groups":1.0}}',
+        '{"details":{"live_groups":1e0}}',
+        '{"details":{"live_groups":-1}}',
+        '{"details":{"live_groups":3}}',
+        '{"details":{"live_groups":[1]}}',
+        '{"details":{"live_groups":{"live_groups":1}}}',
+        '{"details":{"live_groups":' + "9" * 400 + "}}",
+    ],
+)
+def test_get_live_groups__hostile_or_silent__is_no_number(text: str):
+    assert get_live_groups(require_object(text.encode()), groups=2) is None

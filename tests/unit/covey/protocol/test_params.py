@@ -55,6 +55,8 @@ def params(draw):
         groups_per_step=per_task * draw(st.integers(1, 1000)),
         lease_seconds=draw(st.floats(1e-3, 1e9) | st.integers(1, 10**9)),
         max_steps=draw(st.none() | st.integers(1, 1 << 31)),
+        online_filter=draw(st.booleans()),
+        max_sampling=draw(st.floats(1, 64)),
     )
 
 
@@ -113,12 +115,33 @@ def test_params__derived_numbers__by_hand():
         {"model": {"compute_dtype": "bfloat16"}, "verification": {"worker_engine": "hf", "hardware": "cpu"}},
         {"model": {"compute_dtype": "bfloat16"}, "verification": {"worker_engine": "hf", "validator_engine": "hf"}},
         {"verification": {"mode": "none"}},
+        {"max_sampling": 0.99},
+        {"max_sampling": float("nan")},
+        {"max_sampling": 64.1},
+        {"online_filter": "sometimes"},
         {"surprise": 1},
     ],
 )
 def test_params__out_of_bounds__refused(changes):
     with pytest.raises(ValidationError):
         build(**changes)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "is_on", "groups"),
+    [(4.0, False, 12), (1.0, True, 12), (1.3, True, 12), (1.4, True, 16), (4, True, 48)],
+)
+def test_max_groups_per_step__by_hand__is_whole_tasks(sampling: float, is_on: bool, groups: int):
+    """12 groups a step, 4 a task: 1.3 x 12 = 15.6 and 1.4 x 12 = 16.8."""
+    value = build(groups_per_step=12, groups_per_task=4, max_sampling=sampling, online_filter=is_on)
+    assert value.max_groups_per_step == groups
+
+
+def test_online_filter__older_text_without_it__is_off():
+    told = json.loads(build().to_text())
+    text = json.dumps({name: value for name, value in told.items() if name not in ("online_filter", "max_sampling")})
+    value = PoolParams.from_text(text, keccak_of(text))
+    assert (value.online_filter, value.max_sampling) == (False, 4.0)
 
 
 def test_from_text__another_hash__refused():

@@ -1,0 +1,104 @@
+"""A pool with the online filter, with the real model: what the trainer claims holds enough live groups, or the cap."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trainer.loop
+from coordinator import views
+from covey.demo.cast import Cast, DemoOptions
+from covey.demo.stage import POOL
+from covey.protocol.status import StepState
+from covey.protocol.wire import StepView
+from tests.e2e.handing import hand_in, judge_all, list_submissions
+from tests.e2e.walking import Walk, open_walk
+from trainer.batch import Work
+
+pytestmark = [pytest.mark.e2e]
+OPTIONS = DemoOptions(steps=1, workers=1, cheats=0, max_staleness=0)
+
+
+class FilteringCast(Cast):
+    """Pairs of completions, half of which are right: of four groups wanted, some more have to be sampled."""
+
+    changes: Mapping[str, Any] = {
+        "online_filter": True, "max_sampling": 8.0, "group_size": 2, "groups_per_step": 4, "groups_per_task": 2,
+    }  # fmt: skip
+    longest = 8
+
+    def _write(self, name: str, values: Mapping[str, Any]) -> Any:
+        if name == "pool":
+            values["params"].update(self.changes)
+            values["params"]["model"]["max_completion_tokens"] = self.longest
+        return super()._write(name, values)
+
+
+class DeadCast(FilteringCast):
+    """Nothing can be answered in one token: every reward is 0."""
+
+    changes: Mapping[str, Any] = {**FilteringCast.changes, "max_sampling": 2.0}
+    longest = 1
+
+
+def get_step(walk: Walk, number: int = 0) -> StepView:
+    return views.get_status(walk.coordinator).steps[number]
+
+
+async def fill(walk: Walk) -> int:
+    """The worker hands in until the step is ready; how many submissions that took."""
+    assert await trainer.loop.publish(walk.trainer)
+    await walk.follow()
+    while get_step(walk).state == StepState.OPEN:
+        await hand_in(walk, "worker-1")
+        await judge_all(walk)
+    return len(list_submissions(walk))
+
+
+async def fetch(walk: Walk) -> list[Work]:
+    order = await trainer.loop.claim(walk.trainer)
+    assert order is not None
+    works = await trainer.loop.fetch(walk.trainer, order)
+    return [work for work in works if work is not None]
+
+
+def count_live(works: list[Work]) -> int:
+    groups: dict[tuple[int, int], set[float]] = {}
+    for work in works:
+        for row in work.rollouts:
+            groups.setdefault((work.task, row.group), set()).add(row.reward)
+    return sum(len(rewards) == 2 for rewards in groups.values())
+
+
+async def test_walk__some_groups_are_dead__the_batch_has_as_many_live_ones_as_a_step_wants(tmp_path: Path):
+    async with open_walk(tmp_path / "net", OPTIONS, cast=FilteringCast) as walk:
+        count = await fill(walk)
+        works = await fetch(walk)
+        live = count_live(works)
+        assert len(works) == count > 2, "two submissions would do if every group were live"
+        assert 4 <= live <= 5, "submissions are whole, so one more may come along"
+        step = get_step(walk)
+        assert (step.groups_sampled, step.groups_live, step.is_capped) == (2 * count, live, False)
+        assert all(row.units == row.receipt_units > 0 for row in list_submissions(walk)), "dead groups are paid"
+
+        await trainer.loop.cycle(walk.trainer)
+        report = walk.trainer.progress.report
+        assert report["batch/samples"] == 4 * count
+        assert report["batch/live_share"] == pytest.approx(live / (2 * count))
+        assert report["optim/grad_norm"] > 0
+        assert await trainer.loop.publish(walk.trainer)
+        assert walk.stage.contracts.policies.steps_of(POOL) == 2
+
+
+async def test_walk__all_groups_are_dead__the_cap_ends_the_step_and_the_next_policy_comes(tmp_path: Path):
+    async with open_walk(tmp_path / "net", OPTIONS, cast=DeadCast) as walk:
+        assert await fill(walk) == 4, "eight groups in tasks of two"
+        step = get_step(walk)
+        assert (step.groups_sampled, step.groups_live, step.is_capped) == (8, 0, True)
+        await trainer.loop.cycle(walk.trainer)
+        report = walk.trainer.progress.report
+        assert (report["batch/samples"], report["batch/live_share"], report["optim/grad_norm"]) == (16, 0, 0)
+        assert await trainer.loop.publish(walk.trainer)
+        await walk.follow()
+        assert [get_step(walk, number).state for number in (0, 1)] == [StepState.TRAINED, StepState.OPEN]
