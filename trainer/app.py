@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from trainer.learner import Learner, Recomputer
     from trainer.metrics import Metrics, Sink
     from trainer.publish import Publisher
+    from trainer.ranks import Ranks
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,8 +79,11 @@ def build(
     chain_thread: ThreadPoolExecutor,
     stop: asyncio.Event,
     sinks: "Sequence[Sink]" = (),
+    ranks: "Ranks | None" = None,
 ) -> Context:
     """Compose the trainer and bring it back to its newest checkpoint; without one, make that of step 0.
+
+    `ranks`: this one, rank 0, leads; None: there is only this process.
 
     Raises OperatorError when the chain names another trainer, or when checkpoint and chain do not belong together.
     """
@@ -95,7 +99,7 @@ def build(
             f"pool {network.pool} names {network.terms.trainer} as its trainer, not {network.wallet.address}",
             fix="Name the key of the pool's trainer",
         )
-    learner, recomputer = build_learner(config, network.params)
+    learner, recomputer = build_learner(config, network.params, ranks)
     tokenizer = load_tokenizer(get_source(config))
     checkpoints = Checkpoints(config.home / "checkpoints", keep=config.keep_checkpoints)
     exports = StepFolders(config.home / "exports")
@@ -143,8 +147,10 @@ def get_source(config: TrainerConfig) -> "str | Path":
     return config.initial_policy or tiny_folder()
 
 
-def build_learner(config: TrainerConfig, params: PoolParams) -> "tuple[Learner, Recomputer]":
-    """The masters of step 0 with a fresh optimizer, and the scratch model beside them."""
+def build_learner(
+    config: TrainerConfig, params: PoolParams, ranks: "Ranks | None" = None
+) -> "tuple[Learner, Recomputer]":
+    """The masters of step 0 with a fresh optimizer, and the scratch model beside them; on all ranks at once."""
     import torch
 
     from covey.engines.hf import set_threads
@@ -153,7 +159,10 @@ def build_learner(config: TrainerConfig, params: PoolParams) -> "tuple[Learner, 
     from trainer.forward import Shape, recompute_activations
     from trainer.grpo import Objective
     from trainer.learner import Learner, Optimiser, Recomputer
+    from trainer.orders import Order, Verb
+    from trainer.ranks import ALONE
 
+    ranks = ranks or ALONE
     set_threads(config.threads)
     torch.use_deterministic_algorithms(config.device == "cpu")
     dtype = params.model.compute_dtype
@@ -183,8 +192,9 @@ def build_learner(config: TrainerConfig, params: PoolParams) -> "tuple[Learner, 
         kl=config.kl_coefficient,
         entropy=config.entropy_coefficient,
     )
-    learner = Learner(model, optimiser=optimiser, objective=objective, shape=shape)
-    return learner, Recomputer(scratch, shape)
+    with ranks.together(Order(verb=Verb.BUILD, text=params.model_dump_json())):
+        learner = Learner(model, optimiser=optimiser, objective=objective, shape=shape, ranks=ranks)
+    return learner, Recomputer(scratch, shape, ranks)
 
 
 def build_evaluator(config: TrainerConfig, network: Network) -> "Evaluator":
@@ -225,17 +235,35 @@ def build_publisher(config: TrainerConfig, network: Network) -> "Publisher":
 def run(config: TrainerConfig, *, sinks: "Sequence[Sink]" = ()) -> None:
     """Train until the last step is published and evaluated, or until a stop signal; a cycle under way is finished.
 
-    `sinks` are told of each line of metrics.
+    `sinks` are told of each line of metrics.  Under torchrun all its processes call this, and rank 0 leads the others.
     """
     from trainer.metrics import open_tensorboard
+    from trainer.ranks import open_ranks
+    from trainer.sharding import require_shardable
 
     configure("trainer", level=config.log_level)
-    board = [open_tensorboard(config.home / "tensorboard")] if config.tensorboard else []
-    asyncio.run(_run(config, [*sinks, *board]))
+    with open_ranks(config.device, seconds=config.rank_seconds) as ranks:
+        config = config.model_copy(update={"device": ranks.device})
+        require_shardable(config, ranks)
+        if ranks.rank > 0:
+            from trainer.follower import follow
+
+            follow(config, ranks)
+            return
+        board = [open_tensorboard(config.home / "tensorboard")] if config.tensorboard else []
+        asyncio.run(_run(config, [*sinks, *board], ranks))
 
 
-async def _run(config: TrainerConfig, sinks: "Sequence[Sink]") -> None:
+async def _run(config: TrainerConfig, sinks: "Sequence[Sink]", ranks: "Ranks") -> None:
+    from trainer.ranks import lead
+
     stop = asyncio.Event()
+    with stop_signals(stop):
+        async with lead(ranks, stop):
+            await _train(config, sinks, ranks, stop)
+
+
+async def _train(config: TrainerConfig, sinks: "Sequence[Sink]", ranks: "Ranks", stop: asyncio.Event) -> None:
     decoder = Sandbox(
         "covey.protocol.rollout:decode_json",
         seconds=config.decoding_seconds,
@@ -243,7 +271,7 @@ async def _run(config: TrainerConfig, sinks: "Sequence[Sink]") -> None:
         output_bytes=MAX_ANSWER_BYTES,
     )
     chain_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="chain")
-    with stop_signals(stop), decoder, chain_thread:
+    with decoder, chain_thread:
         network = await keep_trying(lambda: join(config), stop)
         if network is None:
             return
@@ -259,6 +287,7 @@ async def _run(config: TrainerConfig, sinks: "Sequence[Sink]") -> None:
             chain_thread=chain_thread,
             stop=stop,
             sinks=sinks,
+            ranks=ranks,
         )
         get_logger().info("trainer runs", trainer=network.wallet.address, step=ctx.progress.step)
         from trainer.loop import cycle

@@ -1,7 +1,7 @@
 """What survives a kill: resume states (masters, optimizer, counters) and the policies as they were published.
 
-Called by `loop` and `app`.  A folder appears by one rename, complete and synced; weights are safetensors, the rest is
-JSON.
+Called by `loop`, `app` and `follower`.  A folder appears by one rename, complete and synced; weights are safetensors,
+the rest is JSON.  All ranks write to a checkpoint; it is the same state for any number of them.
 """
 
 import errno
@@ -15,17 +15,18 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from covey.errors import OperatorError
-from covey.model.files import save_policy
+from covey.model.files import DTYPES, save_policy
 from covey.protocol.ids import Step
 from trainer.adapters import merge_adapters
 from trainer.learner import Learner
+from trainer.orders import Order, Verb
+from trainer.sharding import gather_weights, load_tensors, save_tensors
 
-_WEIGHTS, _OPTIMIZER, _STATE = "masters.safetensors", "optimizer.safetensors", "state.json"
+_MASTERS, _OPTIMIZER, _STATE = "masters", "optimizer", "state.json"
+_EXPORTED = "bfloat16"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -99,9 +100,9 @@ class Checkpoints:
         state = State(step=step, updates=learner.updates, report=report, base_hash=learner.base_hash)
 
         def write(folder: Path) -> None:
-            _save(learner.get_masters(), folder / _WEIGHTS)
-            _save(learner.get_optimizer_tensors(), folder / _OPTIMIZER)
             (folder / _STATE).write_text(json.dumps(asdict(state), allow_nan=False))
+            with learner.ranks.together(Order(verb=Verb.SAVE, text=str(folder.resolve()))):
+                save_state(learner, folder)
 
         self._folders.add(step, write)
         kept = set(self._folders.list_steps()[-self._keep :])
@@ -113,19 +114,37 @@ class Checkpoints:
         if not steps:
             return None
         folder = self._folders.get_path(steps[-1])
-        try:
-            state = State(**json.loads((folder / _STATE).read_bytes()))
-            if state.base_hash != learner.base_hash:
-                raise ValueError("its adapters were trained beside other weights, or with another lora_alpha")
-            _load(learner.get_masters(), folder / _WEIGHTS)
-            learner.restore(load_file(folder / _OPTIMIZER), state.updates)
-        except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
-            raise OperatorError(
-                "bad_checkpoint",
-                f"{folder} does not fit: {error}",
-                fix="Resume with the model it was made with, or remove the folder to resume from an earlier one",
-            ) from error
-        return state
+        with learner.ranks.together(Order(verb=Verb.RESTORE, text=str(folder.resolve()))):
+            return load_state(learner, folder)
+
+
+def save_state(learner: Learner, folder: Path) -> None:
+    """Write this rank's part of masters and moments; all ranks at once."""
+    save_tensors({_MASTERS: learner.get_masters(), _OPTIMIZER: learner.get_optimizer_tensors()}, folder)
+
+
+@torch.no_grad()
+def load_state(learner: Learner, folder: Path) -> State:
+    """Bring this rank's part of the learner to what `folder` holds, once all of it is found good; all ranks at once.
+
+    Raises OperatorError("bad_checkpoint").
+    """
+    try:
+        state = State(**json.loads((folder / _STATE).read_bytes()))
+        if state.base_hash != learner.base_hash:
+            raise ValueError("its adapters were trained beside other weights, or with another lora_alpha")
+        masters, moments = learner.build_tensors(state.updates)
+        load_tensors(masters | moments, folder)
+    except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
+        raise OperatorError(
+            "bad_checkpoint",
+            f"{folder} does not fit: {error}",
+            fix="Resume with the model it was made with, or remove the folder to resume from an earlier one",
+        ) from error
+    for name, tensor in learner.get_masters().items():
+        tensor.copy_(masters[name])
+    learner.restore(moments, state.updates)
+    return state
 
 
 def export_policy(exports: StepFolders, learner: Learner, tokenizer: PreTrainedTokenizerBase, step: Step) -> Path:
@@ -134,23 +153,9 @@ def export_policy(exports: StepFolders, learner: Learner, tokenizer: PreTrainedT
     Adapters are merged into a copy of the model, which takes its memory once more meanwhile.
     """
     model = merge_adapters(learner.model)
-    return exports.add(step, lambda folder: save_policy(model, tokenizer, folder, "bfloat16"))
-
-
-def _save(tensors: dict[str, Tensor], path: Path) -> None:
-    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
-
-
-@torch.no_grad()
-def _load(tensors: dict[str, Tensor], path: Path) -> None:
-    """Into the live tensors, once names, shapes, dtypes and numbers are found good; raises ValueError."""
-    found = load_file(path)
-    if {name: (t.shape, t.dtype) for name, t in found.items()} != {n: (t.shape, t.dtype) for n, t in tensors.items()}:
-        raise ValueError(f"{path.name} holds other tensors than the model trains")
-    if not all(bool(tensor.isfinite().all()) for tensor in found.values()):
-        raise ValueError(f"{path.name} holds values that are no numbers")
-    for name, tensor in tensors.items():
-        tensor.copy_(found[name])
+    with learner.ranks.together(Order(verb=Verb.GATHER)):
+        weights = gather_weights(model, DTYPES[_EXPORTED])
+    return exports.add(step, lambda folder: save_policy(model, tokenizer, folder, _EXPORTED, weights))
 
 
 class _ExplainFullDisk:

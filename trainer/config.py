@@ -61,6 +61,9 @@ class TrainerConfig(RoleSettings):
     lora_targets: tuple[str, ...] = ()
     """Last parts of the names of the linear layers that have adapters; none: all but the head."""
 
+    rank_seconds: float = Field(default=1800.0, ge=20)
+    """Under torchrun: how long a process may be silent until the others give it up; a dead one is seen at once."""
+
     keep_checkpoints: int = Field(default=2, ge=1)
     evaluation_prompts: int = Field(default=256, ge=1)
     evaluation_samples: int = Field(default=2, ge=1)
@@ -73,7 +76,7 @@ class TrainerConfig(RoleSettings):
     tensorboard: bool = False
     """Whether metrics are written to `home`/tensorboard, too; wants the extra of this name."""
     peak_flops: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Floating-point operations that the device can do in a second in the model's number format; None: no utilisation
+    """Floating-point operations that a device can do in a second in the model's number format; None: no utilisation
     is reported."""
     decoding_seconds: float = Field(default=10.0, gt=0)
     """Wall clock of decoding one file."""

@@ -91,15 +91,27 @@ def predict(model: PreTrainedModel, rows: Rows, shape: Shape) -> tuple[Tensor, T
     return compute_head(hidden, get_head(model).weight, rows.targets[rows.mask], dtype=dtype)
 
 
+class Predictor(torch.nn.Module):
+    """`predict` for one model, as a module: where the model is in shards, calling it makes the weights whole."""
+
+    def __init__(self, model: PreTrainedModel, shape: Shape) -> None:
+        super().__init__()
+        self.model, self.shape = model, shape
+
+    def forward(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        return predict(self.model, rows, self.shape)
+
+
 @torch.no_grad()
-def compute_logprobs(model: PreTrainedModel, samples: Sequence[Sample], shape: Shape) -> list[tuple[float, ...]]:
+def compute_logprobs(predictor: Predictor, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
     """log p(token) of each completion under the model as it is; on every rank those of all samples."""
+    device, shape = predictor.model.device, predictor.shape
     bounds = list(accumulate((len(sample.tokens) for sample in samples), initial=0))
-    found = torch.zeros(bounds[-1], device=model.device)
-    for part in share_samples(model, samples, shape):
-        rows = build_rows(samples, [0.0] * len(samples), part).to(model.device)
+    found = torch.zeros(bounds[-1], device=device)
+    for part in share_samples(predictor.model, samples, shape):
+        rows = build_rows(samples, [0.0] * len(samples), part).to(device)
         places = [place for row in part for i in row for place in range(bounds[i], bounds[i + 1])]
-        found[places] = predict(model, rows, shape)[0]
+        found[places] = predictor(rows)[0]
     values = sum_over_ranks(found).tolist()
     return [tuple(values[start:end]) for start, end in pairwise(bounds)]
 

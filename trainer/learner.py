@@ -1,7 +1,7 @@
 """Float32 masters, AdamW and one update after another; also log-probabilities under any other policy.
 
-Called by `loop`.  On one thread equal batches give equal bits, whatever happened in between to the process.  With
-torch.distributed every rank holds the model, is given the same batches and computes its share of them.
+Called by `loop`.  On one thread equal batches give equal bits, whatever happened in between to the process.  Of several
+ranks each holds its shards of masters and moments, is given the same batches and computes its share of them.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.nn.utils import clip_grad_norm_
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from transformers import PreTrainedModel
 
 from covey.errors import OperatorError
@@ -18,16 +18,19 @@ from covey.model.files import WEIGHTS_FILE, get_head, get_weights, load_weights
 from trainer.adapters import compute_base_hash
 from trainer.batch import Batch, Sample, build_rows
 from trainer.forward import (
+    Predictor,
     Shape,
     choose_attention,
     compute_logprobs,
     explain_trainer_memory,
-    predict,
     require_supported,
     share_samples,
     sum_over_ranks,
 )
 from trainer.grpo import Objective, TokenSums, compute_loss
+from trainer.orders import Order, Verb
+from trainer.ranks import ALONE, Ranks
+from trainer.sharding import make_whole, shard
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,14 +74,25 @@ class UpdateMetrics:
 class Learner:
     """Owner of the masters.  `updates` counts the optimizer's steps."""
 
-    def __init__(self, model: PreTrainedModel, *, optimiser: Optimiser, objective: Objective, shape: Shape) -> None:
-        self.model = model
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        optimiser: Optimiser,
+        objective: Objective,
+        shape: Shape,
+        ranks: Ranks = ALONE,
+    ) -> None:
+        self.model, self.ranks = model, ranks
         self.updates = 0
         self.base_hash = compute_base_hash(model)
         """Of what the masters are only an addition to; empty when they are the whole model."""
         self._settings, self._objective, self._shape = optimiser, objective, shape
         require_supported(model)
         choose_attention(model)
+        self._predictor = Predictor(model, shape)
+        if ranks.mesh is not None:
+            shard(self._predictor, ranks.mesh)
         self._named = {name: each for name, each in model.named_parameters() if each.requires_grad}
         self._optimizer = torch.optim.AdamW(
             self._named.values(),
@@ -97,7 +111,7 @@ class Learner:
         """All updates of a step.  The decoupled objective looks back from the later ones to the policy before the
         first, which is what the first has anyway.  Raises OperatorError("trainer_out_of_memory"), and as `update`."""
         first, later = batches[:1], batches[1:]
-        with explain_trainer_memory():
+        with self.ranks.together(Order(verb=Verb.LEARN, batches=tuple(batches))), explain_trainer_memory():
             if self._objective.kind == "decoupled":
                 later = [self._fill_proximal(batch) for batch in later]
             return [self.update(batch) for batch in (*first, *later)]
@@ -110,7 +124,7 @@ class Learner:
         sums = self._sum([self._backpropagate(batch, part) for part in parts])
         norm, rate = 0.0, self._settings.get_rate(self.updates)
         if parts:
-            norm = float(clip_grad_norm_(self._named.values(), self._settings.clip))
+            norm = self._clip()
             if not norm < float("inf"):
                 raise OperatorError(
                     "diverged", f"the gradient's norm is {norm}", fix="Lower learning_rate and resume from a checkpoint"
@@ -135,6 +149,16 @@ class Learner:
             for moment in ("exp_avg", "exp_avg_sq")
         }
 
+    def build_tensors(self, updates: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Room for what `get_masters` and `get_optimizer_tensors` gave after so many updates."""
+        masters = {name: torch.empty_like(each) for name, each in self.get_masters().items()}
+        moments = {
+            f"{name}.{moment}": torch.empty_like(parameter)
+            for name, parameter in (self._named.items() if updates else ())
+            for moment in ("exp_avg", "exp_avg_sq")
+        }
+        return masters, moments
+
     def restore(self, tensors: dict[str, Tensor], updates: int) -> None:
         """Take back what `get_optimizer_tensors` gave after so many updates; the masters are loaded beside it."""
         self.updates = updates
@@ -144,14 +168,14 @@ class Learner:
             self._optimizer.state[parameter] = {"step": torch.tensor(float(updates)), **moments}
 
     def _fill_proximal(self, batch: Batch) -> Batch:
-        found = compute_logprobs(self.model, batch.samples, self._shape)
+        found = compute_logprobs(self._predictor, batch.samples)
         pairs = zip(batch.samples, found, strict=True)
         return replace(batch, samples=tuple(replace(sample, proximal=each) for sample, each in pairs))
 
     def _backpropagate(self, batch: Batch, part: Sequence[Sequence[int]]) -> TokenSums:
         """Add the gradient of one micro-batch."""
         rows = build_rows(batch.samples, batch.weights, part).to(self.model.device)
-        logprobs, entropy = predict(self.model, rows, self._shape)
+        logprobs, entropy = self._predictor(rows)
         loss, sums = compute_loss(
             logprobs=logprobs,
             old=rows.old[rows.mask],
@@ -166,31 +190,41 @@ class Learner:
         return sums
 
     def _sum(self, sums: Sequence[TokenSums]) -> TokenSums:
-        """Gradients and statistics of all micro-batches of all ranks."""
-        for parameter in self._named.values():
-            if parameter.grad is not None:
-                sum_over_ranks(parameter.grad)
+        """Statistics of all micro-batches of all ranks, whose gradients are summed already."""
         names = [each.name for each in fields(TokenSums)]
         totals = torch.tensor([astuple(each) for each in sums] or [[0.0] * len(names)], dtype=torch.float64).sum(dim=0)
         totals = sum_over_ranks(totals.to(self.model.device))
         return TokenSums(**dict(zip(names, totals.tolist(), strict=True)))
 
+    def _clip(self) -> float:
+        """The gradient's norm before, which is the same on all ranks."""
+        parameters = list(self._named.values())
+        norm = make_whole(get_total_norm([each.grad for each in parameters if each.grad is not None]))
+        clip_grads_with_norm_(parameters, self._settings.clip, norm)
+        return float(norm)
+
 
 class Recomputer:
-    """Log-probabilities under published policies, computed as workers compute them; `model` is its own scratch."""
+    """Log-probabilities under published policies, computed as workers compute them; `model` is its own scratch.
 
-    def __init__(self, model: PreTrainedModel, shape: Shape) -> None:
-        self._model, self._shape = model, shape
+    Every rank holds it whole, and computes its share of the samples.
+    """
+
+    def __init__(self, model: PreTrainedModel, shape: Shape, ranks: Ranks = ALONE) -> None:
+        self._model, self._predictor, self._ranks = model, Predictor(model, shape), ranks
         choose_attention(model)
 
-    def compute(self, folder: Path, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
-        """log p(token) of each completion under the policy in `folder`.
+    def compute(self, folder: Path | None, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+        """log p(token) of each completion under the policy in `folder`; None where rank 0 sends it.
 
-        Raises OperatorError("trainer_out_of_memory").
+        Raises OperatorError("trainer_out_of_memory"), and as `load_weights` before the others are told.
         """
-        load_weights(self._model, folder / WEIGHTS_FILE)
-        with explain_trainer_memory():
-            return compute_logprobs(self._model, samples, self._shape)
+        if folder is not None:
+            load_weights(self._model, folder / WEIGHTS_FILE)
+        batch = Batch(samples=tuple(samples), weights=(0.0,) * len(samples), tokens=0)
+        with self._ranks.together(Order(verb=Verb.RECOMPUTE, batches=(batch,))), explain_trainer_memory():
+            self._ranks.spread(get_weights(self._model).values())
+            return compute_logprobs(self._predictor, samples)
 
 
 def _build_metrics(sums: TokenSums, *, norm: float, rate: float, tokens: int) -> UpdateMetrics:

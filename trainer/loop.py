@@ -50,7 +50,8 @@ async def publish(ctx: Context) -> bool:
             "time/publish": progress.waiting_since - progress.updated_at,
             "perf/peak_memory_bytes": get_peak_memory(ctx.config.device),
         }
-        report |= build_performance(report, peak_flops=ctx.config.peak_flops)
+        devices = ctx.learner.ranks.size
+        report |= build_performance(report, peak_flops=ctx.config.peak_flops, devices=devices)
         ctx.metrics.record("update", progress.step - 1, report)
     get_logger().info("published", step=progress.step, manifest_hash=manifest_hash)
     return True

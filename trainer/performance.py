@@ -57,10 +57,10 @@ def get_peak_memory(device: str) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def build_performance(report: Mapping[str, float], *, peak_flops: float | None) -> dict[str, float]:
+def build_performance(report: Mapping[str, float], *, peak_flops: float | None, devices: int = 1) -> dict[str, float]:
     """What follows from a step's tokens, samples, `perf/flops` and its three times in seconds.
 
-    `perf/mfu` is left out where `peak_flops`, operations per second of the device, is not known.
+    `perf/mfu` is left out where `peak_flops`, operations per second of each of `devices`, is not known.
     """
     times = {name: report[f"time/{name}"] for name in ("wait_for_batch", "update", "publish")}
     whole = sum(times.values())
@@ -71,7 +71,7 @@ def build_performance(report: Mapping[str, float], *, peak_flops: float | None) 
         "perf/samples_per_second": _divide(report["batch/samples"], whole),
     }
     if peak_flops is not None:
-        found["perf/mfu"] = _divide(report["perf/flops"], times["update"] * peak_flops)
+        found["perf/mfu"] = _divide(report["perf/flops"], times["update"] * peak_flops * devices)
     return found
 
 

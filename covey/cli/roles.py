@@ -1,5 +1,6 @@
 """Commands that run a role until a stop signal."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -102,7 +103,8 @@ def trainer_run(config: ConfigFile = None, sets: Sets = None) -> None:
     from trainer.config import TrainerConfig
 
     settings = load_settings(TrainerConfig, config, sets)
-    with show_training(Console(), steps=settings.steps) as sink:
+    is_shown = None if os.environ.get("RANK", "0") == "0" else False  # torchrun's: one process of all has the terminal
+    with show_training(Console(force_terminal=is_shown), steps=settings.steps) as sink:
         app.run(settings, sinks=[sink])
 
 

@@ -52,10 +52,17 @@ class _WeightsFile(Protocol):
     def get_tensor(self, name: str) -> torch.Tensor: ...
 
 
-def save_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, dtype: str) -> None:
+def save_policy(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: Path,
+    dtype: str,
+    weights: Mapping[str, torch.Tensor] | None = None,
+) -> None:
     """Write what `load_model` and `load_tokenizer` need: config, tokenizer files and weights in `dtype`.
 
-    Overwrites the same names in `folder`, which is made if missing.
+    Overwrites the same names in `folder`, which is made if missing.  `weights`: those of `get_weights`, where the model
+    itself holds only parts of them.
     """
     config = copy.deepcopy(model.config)
     config.dtype = _get_dtype(dtype)
@@ -64,15 +71,12 @@ def save_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, fold
     config.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     _drop_origin(folder / "tokenizer_config.json")
-    save_weights(model, folder / WEIGHTS_FILE, dtype)
+    _save(get_weights(model) if weights is None else weights, folder / WEIGHTS_FILE, dtype)
 
 
 def save_weights(model: PreTrainedModel, path: Path, dtype: str) -> None:
     """Write the weights alone, cast to `dtype`, tied ones once, under the names of the model's state."""
-    target = _get_dtype(dtype)
-    tensors = {name: each.detach().to("cpu", target).contiguous() for name, each in get_weights(model).items()}
-    save_file(tensors, path, metadata={"format": "pt"})
-    path.chmod(0o644)  # safetensors makes it private to the user; policies are served by other processes
+    _save(get_weights(model), path, dtype)
 
 
 def get_weights(model: PreTrainedModel) -> dict[str, torch.Tensor]:
@@ -184,6 +188,13 @@ def describe_policy(folder: Path) -> dict[str, str]:
     """SHA-256 of every file of a policy but the weights, by its path in the folder: what a reload must not change."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != WEIGHTS_FILE)
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def _save(weights: Mapping[str, torch.Tensor], path: Path, dtype: str) -> None:
+    target = _get_dtype(dtype)
+    tensors = {name: each.detach().to("cpu", target).contiguous() for name, each in weights.items()}
+    save_file(tensors, path, metadata={"format": "pt"})
+    path.chmod(0o644)  # safetensors makes it private to the user; policies are served by other processes
 
 
 def _drop_origin(path: Path) -> None:

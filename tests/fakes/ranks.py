@@ -1,7 +1,15 @@
-"""One of two ranks on loopback: `python -m tests.fakes.ranks <rank> <folder>` writes what it found to the folder."""
+"""One of two ranks on loopback: `python -m tests.fakes.ranks <rank> <folder>` writes what it found to the folder.
 
+Rank 0 leads as the trainer does, through `Ranks.together`; rank 1 does what it is told.
+"""
+
+import errno
 import json
+import os
+import resource
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
@@ -11,17 +19,78 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from covey.model.files import load_model
+from covey.errors import OperatorError
+from covey.model.files import load_model, load_tokenizer, save_policy
 from covey.model.tiny import tiny_folder
-from tests.fakes.samples import DECOUPLED, SHAPE, build_batch, build_learner, build_samples
-from trainer.forward import compute_logprobs
+from covey.protocol.ids import Step
+from tests.fakes.samples import DECOUPLED, OPTIMISER, SHAPE, build_batch, build_samples
+from trainer.checkpoint import Checkpoints, StepFolders, export_policy
+from trainer.follower import do_share
+from trainer.forward import recompute_activations
 from trainer.head import compute_head
+from trainer.learner import Learner, Recomputer
+from trainer.orders import Order, Verb
+from trainer.ranks import ALONE, Ranks
+from trainer.sharding import make_whole
 
 RANKS, ROWS = 2, 6
-SIZES = (7, 1)
-"""Samples of a batch; of one sample, a rank has none."""
+SIZES = (7, 5, 1)
+"""Samples of the batches of a run; of one sample, a rank has none."""
 OBJECTIVE = replace(DECOUPLED, kl=0.0)
+CASES = ("tied", "untied", "lean")
+"""A Qwen2 whose head is its embedding, a Llama whose head is not, and the first with activations computed again."""
+SMOOTH = replace(OPTIMISER, clip=0.2, epsilon=1e-3)
+"""It clips, and what is next to nothing in a gradient stays next to nothing in an update."""
+
+
+def build_base(case: str) -> PreTrainedModel:
+    if case != "untied":
+        return load_model(tiny_folder(), "float32")
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=259, hidden_size=33, intermediate_size=50, num_hidden_layers=2, num_attention_heads=3, head_dim=16,
+        num_key_value_heads=1, max_position_embeddings=256, tie_word_embeddings=False, attn_implementation="sdpa",
+    )  # fmt: skip
+    return LlamaForCausalLM(config).train(False)  # no dimension is even: parts differ in size
+
+
+def build_case(case: str, ranks: Ranks = ALONE) -> Learner:
+    model = build_base(case)
+    if case == "lean":
+        recompute_activations(model)
+    return Learner(model, optimiser=SMOOTH, objective=OBJECTIVE, shape=SHAPE, ranks=ranks)
+
+
+def build_recomputer(ranks: Ranks = ALONE) -> Recomputer:
+    return Recomputer(load_model(tiny_folder(), "float32"), SHAPE, ranks)
+
+
+def run(learner: Learner, checkpoints: Checkpoints, exports: StepFolders) -> list[dict[str, float]]:
+    """Three updates, a checkpoint before the last, a policy after it; what each update said."""
+    tokenizer, said = load_tokenizer(tiny_folder()), []
+    for size in SIZES[:-1]:
+        said += learner.learn([build_batch(build_samples(size))])
+    checkpoints.save(learner, Step(1), {})
+    said += learner.learn([build_batch(build_samples(SIZES[-1]))])
+    export_policy(exports, learner, tokenizer, Step(2))
+    return [asdict(each) for each in said]
+
+
+def resume(learner: Learner, checkpoints: Checkpoints) -> None:
+    """From the checkpoint to the end of `run`."""
+    assert checkpoints.restore(learner) is not None
+    learner.learn([build_batch(build_samples(SIZES[-1]))])
+
+
+def gather(learner: Learner) -> dict[str, torch.Tensor]:
+    """Masters and gradients, whole; on all ranks at once."""
+    found = {}
+    for name, parameter in learner.model.named_parameters():
+        assert parameter.grad is not None
+        found |= {name: make_whole(parameter.detach()), f"{name}.grad": make_whole(parameter.grad)}
+    return {name: tensor.contiguous() for name, tensor in found.items()}
 
 
 def draw_head() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -42,6 +111,17 @@ def compute_sharded_head(rank: int) -> torch.Tensor:
     return gradient.full_tensor()
 
 
+@contextmanager
+def led(ranks: Ranks, learner: Learner, recomputer: Recomputer) -> Iterator[bool]:
+    """True on rank 0, whose orders rank 1 follows meanwhile."""
+    yield ranks.rank == 0
+    if ranks.rank == 0:
+        with ranks.together(Order(verb=Verb.STOP)):
+            return
+    while (order := ranks.receive()).verb is not Verb.STOP:
+        do_share(order, learner, recomputer)
+
+
 def main(rank: int, folder: Path) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
@@ -51,20 +131,61 @@ def main(rank: int, folder: Path) -> None:
         world_size=RANKS,
         timeout=timedelta(seconds=60),
     )
-    base = load_model(tiny_folder(), "float32")
-    tensors, metrics = {"head": compute_sharded_head(rank)}, {}
-    for size in SIZES:
-        learner, samples = build_learner(base, objective=OBJECTIVE), build_samples(size)
-        found = compute_logprobs(learner.model, samples, SHAPE)
-        tensors[f"{size}/logprobs"] = torch.tensor([value for each in found for value in each])
-        metrics[str(size)] = asdict(learner.update(build_batch(samples)))
-        for name, parameter in learner.model.named_parameters():
-            assert parameter.grad is not None
-            tensors |= {f"{size}/{name}": parameter.detach(), f"{size}/{name}.grad": parameter.grad}
+    ranks = Ranks(rank=rank, mesh=init_device_mesh("cpu", (RANKS,)))
+    tensors: dict[str, torch.Tensor] = {"head": compute_sharded_head(rank)}
+    said: dict[str, object] = {}
+    recomputer = build_recomputer(ranks)
+    for case in CASES:
+        learner = build_case(case, ranks)
+        with led(ranks, learner, recomputer) as is_leader:
+            if is_leader:
+                checkpoints = Checkpoints(folder / case / "checkpoints", keep=1)
+                said[case] = run(learner, checkpoints, StepFolders(folder / case / "exports"))
+        tensors |= {f"{case}/{name}": tensor for name, tensor in gather(learner).items()}
+        resumed = build_case(case, ranks)
+        with led(ranks, resumed, recomputer) as is_leader:
+            if is_leader:
+                resume(resumed, checkpoints)
+        tensors |= {f"{case}/resumed/{name}": tensor for name, tensor in gather(resumed).items()}
+    with led(ranks, learner, recomputer) as is_leader:
+        if is_leader:
+            found = recomputer.compute(write_policy(folder / "policy"), build_samples(3))
+            tensors["recomputed"] = torch.tensor([value for each in found for value in each])
+    said["full"] = fill_disk(rank, resumed, folder / CASES[0])
     save_file(tensors, folder / f"{rank}.safetensors")
-    (folder / f"{rank}.json").write_text(json.dumps(metrics))
+    (folder / f"{rank}.json").write_text(json.dumps(said))
     dist.destroy_process_group()
 
 
+def fill_disk(rank: int, learner: Learner, folder: Path) -> str:
+    """What saving says, on a rank, when rank 1 has no room for its part."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        if rank == 0:
+            Checkpoints(folder / "checkpoints", keep=1).save(learner, Step(2), {})
+            return "saved"
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+        do_share(learner.ranks.receive(), learner, build_recomputer())
+    except OperatorError as error:
+        return error.code
+    except OSError as error:
+        return errno.errorcode[error.errno]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    return "saved"
+
+
+def write_policy(folder: Path) -> Path:
+    """Other weights than those that the recomputers start with."""
+    if not folder.exists():
+        model = load_model(tiny_folder(), "float32")
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(1.5)
+        save_policy(model, load_tokenizer(tiny_folder()), folder, "float32")
+    return folder
+
+
 if __name__ == "__main__":
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     main(int(sys.argv[1]), Path(sys.argv[2]))

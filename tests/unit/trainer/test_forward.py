@@ -15,7 +15,7 @@ from covey.model.tiny import tiny_folder
 from tests.fakes.samples import SHAPE, build_samples
 from trainer import forward
 from trainer.batch import build_rows
-from trainer.forward import choose_attention, compute_logprobs, predict, require_supported
+from trainer.forward import Predictor, choose_attention, compute_logprobs, predict, require_supported
 
 pytestmark = pytest.mark.unit
 
@@ -78,7 +78,7 @@ def test_choose_attention__package_and_gpu__take_both(
 
 
 def test_compute_logprobs__no_samples__is_nothing(base: PreTrainedModel) -> None:
-    assert compute_logprobs(base, [], SHAPE) == []
+    assert compute_logprobs(Predictor(base, SHAPE), []) == []
 
 
 def test_require_supported__shipped_and_untied_models__pass(base: PreTrainedModel) -> None:

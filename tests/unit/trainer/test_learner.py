@@ -26,7 +26,7 @@ from tests.fakes.samples import (
     give_proximal,
 )
 from trainer.batch import Batch
-from trainer.forward import Shape, compute_logprobs
+from trainer.forward import Predictor, Shape, compute_logprobs
 from trainer.grpo import Objective
 from trainer.learner import Recomputer
 
@@ -108,7 +108,7 @@ def test_learn__two_updates__the_second_looks_back_to_the_starting_policy(base: 
     objective = replace(DECOUPLED, kl=0.0, entropy=0.0)
     first, second = (give_proximal(build_batch(build_samples(seed=seed)), None) for seed in (0, 1))
     learner, by_hand = build_learner(base, objective=objective), build_learner(base, objective=objective)
-    starting = compute_logprobs(base, second.samples, SHAPE)
+    starting = compute_logprobs(Predictor(base, SHAPE), second.samples)
     by_hand.update(first)
     found, expected = learner.learn([first, second]), by_hand.update(give_proximal(second, starting))
     assert found[1] == expected
@@ -119,7 +119,7 @@ def test_learn__two_updates__the_second_looks_back_to_the_starting_policy(base: 
 def test_learn__first_update__equals_one_with_the_starting_policy_computed_beforehand(base: PreTrainedModel) -> None:
     objective, batch = replace(DECOUPLED, kl=0.0, entropy=0.0), give_proximal(build_batch(build_samples()), None)
     first, second = build_learner(base, objective=objective), build_learner(base, objective=objective)
-    second.update(give_proximal(batch, compute_logprobs(base, batch.samples, SHAPE)))
+    second.update(give_proximal(batch, compute_logprobs(Predictor(base, SHAPE), batch.samples)))
     first.learn([batch])
     for ours, theirs in zip(first.model.parameters(), second.model.parameters(), strict=True):
         assert torch.equal(ours, theirs)

@@ -36,6 +36,12 @@ def test_build_performance__no_time_passed__is_zeros() -> None:
     assert set(build_performance(still, peak_flops=1e12).values()) == {0.0}
 
 
+def test_build_performance__four_devices__each_has_a_quarter_of_the_use() -> None:
+    one, four = (build_performance(REPORT, peak_flops=1e12, devices=count)["perf/mfu"] for count in (1, 4))
+    assert one == REPORT["perf/flops"] / (REPORT["time/update"] * 1e12)
+    assert four == pytest.approx(one / 4)
+
+
 def test_compute_flops__two_sequences__by_hand() -> None:
     size = ModelSize(parameters=1000, layers=2, width=8)
     assert compute_flops([10, 20], size) == 6 * 1000 * 30 + 6 * 2 * 8 * (100 + 400)

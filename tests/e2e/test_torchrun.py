@@ -1,0 +1,154 @@
+"""The demo's network with a trainer of two processes: it dies with either of them and resumes as two or one."""
+
+import os
+import signal
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from covey.demo import processes
+from covey.demo.cast import Cast, DemoOptions
+from covey.demo.processes import Running, find_free_ports
+from covey.demo.run import Demo
+from covey.demo.stage import Stage
+from tests.e2e.test_crashes import watch
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+ENDS = 60
+"""Seconds in which all processes of a trainer have ended after one was lost; torchrun itself waits 30 for them."""
+SILENCE = 20
+
+
+class SharedStage(Stage):
+    """The trainer is started by torchrun while `ranks` is more than one."""
+
+    ranks = 2
+
+    def start(self, name: str) -> Running:
+        if name != "trainer" or self.ranks == 1:
+            return super().start(name)
+        (port,) = find_free_ports(1)
+        launch = ["--nproc-per-node", str(self.ranks), "--master-addr", "127.0.0.1", "--master-port", str(port)]
+        return self.processes.start(name, *launch, "-m", "covey", *self._commands[name], module="torch.distributed.run")
+
+
+@pytest.fixture
+def folder(monkeypatch: pytest.MonkeyPatch):
+    build = processes._build_environment
+    monkeypatch.setattr(processes, "_build_environment", lambda scratch: build(scratch) | {"GLOO_SOCKET_IFNAME": "lo"})
+    with tempfile.TemporaryDirectory(prefix="covey-test-") as name:
+        yield Path(name) / "net"
+
+
+def find_ranks(parent: int) -> list[int]:
+    """Process ids of the ranks that a torchrun started, rank 0 first."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            status = (path / "status").read_text()
+            environment = (path / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        rank = [each for each in environment if each.startswith(b"RANK=")]
+        if f"PPid:\t{parent}\n" in status and "covey trainer run" in line and rank:
+            found[int(rank[0].removeprefix(b"RANK="))] = int(path.name)
+    return [found[rank] for rank in sorted(found)]
+
+
+def find_files(home: Path) -> set[str]:
+    """What the checkpoints consist of, weights and moments."""
+    return {path.stem for path in (home / "checkpoints").glob("[0-9]*/*.safetensors")}
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+def end_by_killing(running: Running, rank: int) -> None:
+    """Kill one rank; the others and torchrun end in bounded time, and torchrun says that it failed."""
+    ranks = find_ranks(running.process.pid)
+    assert len(ranks) == 2
+    os.kill(ranks[rank], signal.SIGKILL)
+    assert running.process.wait(ENDS) != 0
+    assert not any(map(is_alive, ranks))
+
+
+async def test_network__trainer_of_two_ranks__dies_with_either_and_resumes_at_two_and_at_one(folder):
+    demo = Demo(SharedStage(Cast(folder, DemoOptions(steps=6, workers=1, cheats=0))))
+    stage = demo.stage
+    trainer = folder / "trainer"
+    try:
+        demo.set_up()
+        await watch(demo, lambda status: status.step >= 2)
+        end_by_killing(stage.processes.get("trainer"), rank=1)
+        stage.start("trainer")
+        await watch(demo, lambda status: status.step >= 4)
+        end_by_killing(stage.processes.get("trainer"), rank=0)
+        assert find_files(trainer) == {f"shard-0000{rank}-model-0000{n}-of-00002" for rank in (1, 2) for n in (1, 2)}
+        stage.ranks = 1
+        stage.start("trainer")
+        await demo.watch()
+        await stage.client.close()
+        assert find_files(trainer) >= {"masters", "optimizer"}
+        log = (folder / "logs" / "trainer.log").read_text()
+        assert '"event": "follows"' in log
+        assert "rank_lost" in log
+    finally:
+        stage.close()
+
+
+def test_trainer__stop_signal_to_two_ranks__both_end_with_0(folder):
+    demo = Demo(SharedStage(Cast(folder, DemoOptions(steps=6, workers=0, cheats=0))))
+    stage = demo.stage
+    try:
+        stage.open()
+        for name in ("coordinator", "jobs", "origin", "relay", "trainer"):
+            stage.start(name)
+        running = stage.processes.get("trainer")
+        wait_for(lambda: "trainer runs" in running.log.read_text())
+        rank_0, _ = find_ranks(running.process.pid)
+        os.kill(rank_0, signal.SIGTERM)
+        assert running.process.wait(ENDS) == 0, running.log.read_text()[-2000:]
+    finally:
+        stage.close()
+
+
+def test_trainer__rank_0_falls_silent__the_other_gives_it_up_and_both_end(folder):
+    stage = SharedStage(Cast(folder, DemoOptions(steps=1, workers=0, cheats=0)))
+    try:
+        stage.open()
+        stage._commands["trainer"] += ["--set", f"rank_seconds={SILENCE}"]
+        running = stage.start("trainer")
+        wait_for(lambda: '"event": "follows"' in running.log.read_text())
+        ranks = find_ranks(running.process.pid)
+        os.kill(ranks[0], signal.SIGSTOP)
+        assert running.process.wait(SILENCE + ENDS) != 0
+        assert not any(map(is_alive, ranks))
+        assert "rank_lost" in running.log.read_text()
+    finally:
+        stage.close()
+
+
+def test_trainer__adapters_on_two_ranks__are_refused_at_once(folder):
+    stage = SharedStage(Cast(folder, DemoOptions(steps=1, workers=0, cheats=0)))
+    try:
+        stage.open()
+        stage._commands["trainer"] += ["--set", "lora_rank=4"]
+        running = stage.start("trainer")
+        assert running.process.wait(ENDS) != 0
+        assert "unsupported_ranks" in running.log.read_text()
+    finally:
+        stage.close()
+
+
+def wait_for(is_done, seconds: float = 90) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_done():
+        assert time.monotonic() < deadline, "the condition did not come"
+        time.sleep(0.1)

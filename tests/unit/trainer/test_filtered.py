@@ -1,0 +1,70 @@
+"""A batch of a pool with the online filter: more groups than a step wants, dead ones among them."""
+
+from dataclasses import replace
+
+import pytest
+
+from covey.errors import ProtocolError
+from covey.protocol.ids import GroupId, Hash, Step, TaskId
+from covey.protocol.params import EnvironmentParams, PoolParams
+from covey.protocol.rollout import Rollout
+from covey.protocol.wire import BatchItem, BatchOrder
+from trainer import service
+from trainer.batch import Work, build_batch, build_samples, split_updates
+
+pytestmark = pytest.mark.unit
+PARAMS = PoolParams(
+    name="test", environment=EnvironmentParams(kind="reasoning_gym"), online_filter=True, max_sampling=3.0,
+    group_size=2, groups_per_step=4, groups_per_task=2, max_staleness=1,
+)  # fmt: skip
+
+
+def build_item(task: int, version: int = 3) -> BatchItem:
+    return BatchItem(
+        receipt_hash=Hash("0x" + "22" * 32), task=TaskId(task), policy_version=Step(version), url="http://127.0.0.1/x",
+        manifest_hash=Hash("0x" + "33" * 32), work_key=Hash("0x" + "44" * 32), replayed=True,
+    )  # fmt: skip
+
+
+def build_work(task: int, *groups: tuple[float, float]) -> Work:
+    row = Rollout(
+        group=GroupId(0), sibling=0, seed=1, prompt=(2, 7), tokens=(5, 1), logprobs=(-0.5, -0.25), proofs=(),
+        finished=True, reward=0.0,
+    )  # fmt: skip
+    rows = [
+        replace(row, group=GroupId(group), sibling=sibling, reward=reward)
+        for group, rewards in enumerate(groups)
+        for sibling, reward in enumerate(rewards)
+    ]
+    return Work(task=TaskId(task), policy_version=Step(3), replayed=True, rollouts=tuple(rows))
+
+
+def test_require_order__as_many_groups_as_the_cap_allows__is_taken() -> None:
+    """Six tasks are twelve groups, three times as many as a step wants; staleness is checked as ever."""
+    items = tuple(build_item(task) for task in range(1, 7))
+    service.require_order(BatchOrder(step=Step(4), items=items), Step(4), PARAMS)
+    stale = (*items, build_item(7, version=2))
+    with pytest.raises(ProtocolError, match="stale_batch"):
+        service.require_order(BatchOrder(step=Step(4), items=stale), Step(4), PARAMS)
+
+
+def test_build_batch__live_and_dead_groups__only_live_ones_are_trained_on_and_none_is_lost() -> None:
+    """Four tasks, eight groups; live are 1/0, 3/0, 3/1 and 4/0.  Dealt in turn to two updates: three and one."""
+    works = [
+        build_work(1, (1, 0), (1, 1)), build_work(2, (0, 0), (1, 1)), build_work(3, (0, 1), (1, 0)),
+        build_work(4, (1, 0), (0, 0)),
+    ]  # fmt: skip
+    samples = build_samples(works, group_size=2, advantage="dr_grpo")
+    assert len(samples) == 16
+    parts = split_updates(samples, group_size=2, updates=2)
+    batches = [build_batch(part, normaliser="tokens", constant=8, keep_all=False) for part in parts]
+    trained = [sorted({str(sample.id)[:3] for sample in batch.samples}) for batch in batches]
+    assert trained == [["1/0", "3/0", "4/0"], ["3/1"]]
+    assert [batch.tokens for batch in batches] == [16, 16]
+    assert {weight for batch in batches for weight in batch.weights} == {1 / 16}
+
+
+def test_build_batch__no_live_group__has_tokens_and_nothing_to_train_on() -> None:
+    samples = build_samples([build_work(1, (0, 0), (1, 1))], group_size=2, advantage="grpo")
+    batch = build_batch(samples, normaliser="tokens", constant=8, keep_all=False)
+    assert (batch.samples, batch.tokens) == ((), 8)
