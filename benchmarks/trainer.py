@@ -47,7 +47,7 @@ Runs = dict[str, list[Run]]
 
 
 def build_learner(case: Case, seed: int, objective: Objective) -> Learner:
-    """The trainer around fresh weights; a row holds one sample, because all are of one length."""
+    """The trainer around fresh weights; a row holds a group behind one copy of its prompt."""
     optimiser = Optimiser(
         learning_rate=case.learning_rate,
         betas=copying.BETAS,
@@ -56,7 +56,9 @@ def build_learner(case: Case, seed: int, objective: Objective) -> Learner:
         warm_up=0,
         clip=copying.CLIP,
     )
-    shape = Shape(row_tokens=2 * LENGTH - 1, micro_batch_rows=case.batch, compute_dtype="float32")
+    shape = Shape(
+        row_tokens=LENGTH + case.siblings * (LENGTH - 1), micro_batch_rows=case.batch, compute_dtype="float32"
+    )
     return Learner(copying.build_model(case, seed), optimiser=optimiser, objective=objective, shape=shape)
 
 

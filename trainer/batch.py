@@ -1,15 +1,14 @@
-"""From accepted rollouts to packed rows: advantages, weights, equal shares of the ranks, first-fit packing.
+"""From accepted rollouts to batches: advantages, weights, old log-probabilities.
 
-Called by `loop` and `learner`.  Claimed log-probabilities are taken from replayed work only; rewards are those that
-validators have recomputed.
+Called by `loop`; `packing` makes rows of them.  Claimed log-probabilities are taken from replayed work only; rewards
+are those that validators have recomputed.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
-from torch import Tensor
 
 from covey.errors import ProtocolError
 from covey.protocol.ids import RolloutId, Step, TaskId
@@ -61,30 +60,6 @@ class Batch:
     """Of each token of a sample, in the loss of the whole update."""
     tokens: int
     """Loss-bearing tokens of the update, missing samples included."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Rows:
-    """Packed samples; all [rows, width].  Position t holds what belongs to the prediction of token t + 1."""
-
-    tokens: Tensor
-    positions: Tensor
-    """Restart at 0 with each sample and are 0 in padding, which is how attention knows the borders."""
-    targets: Tensor
-    """The predicted token, where `mask` is true."""
-    mask: Tensor
-    """bool: the prediction is of a completion token."""
-    old: Tensor
-    proximal: Tensor | None
-    """None where the samples have none."""
-    reference: Tensor
-    advantages: Tensor
-    weights: Tensor
-
-    def to(self, device: torch.device) -> "Rows":
-        values = {name: getattr(self, name) for name in Rows.__slots__}
-        moved: dict[str, Any] = {name: None if value is None else value.to(device) for name, value in values.items()}
-        return Rows(**moved)
 
 
 def build_samples(works: Sequence[Work], *, group_size: int, advantage: Literal["grpo", "dr_grpo"]) -> list[Sample]:
@@ -152,74 +127,3 @@ def fill_old(
         for i, old in zip(places, found, strict=True):
             filled[i] = replace(samples[i], old=old)
     return filled
-
-
-def pack(lengths: Sequence[int], row_tokens: int) -> list[list[int]]:
-    """Indices of each row: longest first into the first row that has room, never cut; raise ValueError for a sample
-    that is longer than a row."""
-    if lengths and max(lengths) > row_tokens:
-        raise ValueError(f"a sample of {max(lengths)} tokens does not fit a row of {row_tokens}")
-    rows: list[list[int]] = []
-    room: list[int] = []
-    for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        row = next((r for r, left in enumerate(room) if left >= lengths[i]), len(rows))
-        if row == len(rows):
-            rows.append([])
-            room.append(row_tokens)
-        rows[row].append(i)
-        room[row] -= lengths[i]
-    return rows
-
-
-def share(
-    lengths: Sequence[int], *, ranks: int, row_tokens: int, micro_batch_rows: int, crossover: int
-) -> list[list[list[list[int]]]]:
-    """The micro-batches of each rank: lists of rows, which are lists of sample indices.
-
-    Samples go to the rank with the least work so far, the costliest first; a sample of n tokens costs n + n^2 /
-    `crossover`, which is where attention costs as much as all else.  All ranks get equally many micro-batches: a
-    missing one is a row without samples.  One sample that is longer than a row makes all rows as long as itself.
-    """
-    costs = [length + length**2 / crossover for length in lengths]
-    parts: list[list[int]] = [[] for _ in range(ranks)]
-    work = [0.0] * ranks
-    for i in sorted(range(len(lengths)), key=lambda i: (-costs[i], i)):
-        rank = work.index(min(work))
-        parts[rank].append(i)
-        work[rank] += costs[i]
-    width = max([row_tokens, *lengths])
-    filler: list[list[int]] = [[]]
-    shares = []
-    for part in parts:
-        rows = [[part[i] for i in row] for row in pack([lengths[i] for i in part], width)]
-        shares.append([rows[start : start + micro_batch_rows] for start in range(0, len(rows), micro_batch_rows)])
-    count = max(map(len, shares))
-    return [[*each, *[filler] * (count - len(each))] for each in shares]
-
-
-def build_rows(samples: Sequence[Sample], weights: Sequence[float], rows: Sequence[Sequence[int]]) -> Rows:
-    """Tensors of the rows of a micro-batch, as wide as the longest; a missing `old` or `reference` is 0."""
-    shape = len(rows), max(1, *(sum(samples[i].fed for i in row) for row in rows))
-    whole = {name: torch.zeros(shape, dtype=torch.int64) for name in ("tokens", "positions", "targets")}
-    names = ("old", "proximal", "reference", "advantages", "weights")
-    real = {name: torch.zeros(shape, dtype=torch.float32) for name in names}
-    has_proximal = all(samples[i].proximal is not None for row in rows for i in row)
-    mask = torch.zeros(shape, dtype=torch.bool)
-    for r, row in enumerate(rows):
-        start = 0
-        for i in row:
-            sample, end = samples[i], start + samples[i].fed
-            sequence = torch.tensor([*sample.prompt, *sample.tokens])
-            first = start + len(sample.prompt) - 1
-            whole["tokens"][r, start:end] = sequence[:-1]
-            whole["positions"][r, start:end] = torch.arange(sample.fed)
-            whole["targets"][r, start:end] = sequence[1:]
-            mask[r, first:end] = True
-            real["advantages"][r, first:end] = sample.advantage
-            real["weights"][r, first:end] = weights[i]
-            for name in ("old", "proximal", "reference"):
-                if getattr(sample, name) is not None:
-                    real[name][r, first:end] = torch.tensor(getattr(sample, name))
-            start = end
-    proximal = real.pop("proximal")
-    return Rows(**whole, **real, proximal=proximal if has_proximal else None, mask=mask)

@@ -20,8 +20,10 @@ from transformers.utils.import_utils import is_flash_attn_2_available
 from covey.engines.memory import explain_memory
 from covey.errors import OperatorError
 from covey.model.files import DTYPES, get_head
-from trainer.batch import Rows, Sample, build_rows, share
+from covey.protocol.ids import GroupId, RolloutId, Step, TaskId
+from trainer.batch import Sample
 from trainer.head import compute_head
+from trainer.packing import Rows, build_rows, group, share
 
 FLASH = "flash_attention_2"
 
@@ -43,6 +45,15 @@ def choose_attention(model: PreTrainedModel) -> None:
     """
     if model.device.type == "cuda" and is_flash_attn_2_available():
         model.set_attn_implementation(FLASH)
+
+
+def shares_prompts(model: PreTrainedModel) -> bool:
+    """Whether siblings may follow one copy of their prompt, for which attention wants a mask of its own: kernels for
+    ragged rows take none, and layers with a window would lose it."""
+    config = model.config
+    layers = set(getattr(config, "layer_types", None) or [])
+    is_whole = getattr(config, "sliding_window", None) is None and layers <= {"full_attention"}
+    return bool(config._attn_implementation == "sdpa" and is_whole)
 
 
 def recompute_activations(model: PreTrainedModel) -> None:
@@ -79,16 +90,18 @@ def explain_trainer_memory() -> Iterator[None]:
 
 
 def predict(model: PreTrainedModel, rows: Rows, shape: Shape) -> tuple[Tensor, Tensor]:
-    """log p and entropy of the n predictions of `rows.mask`, row after row, float32 [n] each."""
+    """log p and entropy of the n predictions of `rows`, float32 [n] each."""
     dtype = DTYPES[shape.compute_dtype]
     is_mixed = dtype is not torch.float32 and model.dtype is torch.float32
     tokens, positions = rows.tokens, rows.positions
     if model.config._attn_implementation == FLASH:  # it looks for borders only where there is one row
         tokens, positions = tokens.view(1, -1), positions.view(1, -1)
     with torch.autocast(model.device.type, dtype=dtype if is_mixed else torch.bfloat16, enabled=is_mixed):
-        hidden = model.base_model(input_ids=tokens, position_ids=positions, use_cache=False).last_hidden_state
-    hidden = hidden.flatten(0, 1)[rows.mask.flatten()]  # before the head, which is where memory goes
-    return compute_head(hidden, get_head(model).weight, rows.targets[rows.mask], dtype=dtype)
+        hidden = model.base_model(
+            input_ids=tokens, position_ids=positions, attention_mask=rows.mask, use_cache=False
+        ).last_hidden_state
+    hidden = hidden.flatten(0, 1)[rows.places]  # before the head, which is where memory goes
+    return compute_head(hidden, get_head(model).weight, rows.targets, dtype=dtype)
 
 
 class Predictor(torch.nn.Module):
@@ -109,7 +122,7 @@ def compute_logprobs(predictor: Predictor, samples: Sequence[Sample]) -> list[tu
     bounds = list(accumulate((len(sample.tokens) for sample in samples), initial=0))
     found = torch.zeros(bounds[-1], device=device)
     for part in share_samples(predictor.model, samples, shape):
-        rows = build_rows(samples, [0.0] * len(samples), part).to(device)
+        rows = build_rows(samples, [0.0] * len(samples), part, is_shared=shares_prompts(predictor.model)).to(device)
         places = [place for row in part for i in row for place in range(bounds[i], bounds[i + 1])]
         found[places] = predictor(rows)[0]
     values = sum_over_ranks(found).tolist()
@@ -119,15 +132,20 @@ def compute_logprobs(predictor: Predictor, samples: Sequence[Sample]) -> list[tu
 def share_samples(model: PreTrainedModel, samples: Sequence[Sample], shape: Shape) -> list[list[list[int]]]:
     """The micro-batches of this rank: lists of rows of sample indices.  A layer's matrices hold about 12 hidden^2
     values, attention to n tokens computes with n hidden."""
-    is_shared = dist.is_available() and dist.is_initialized()
+    is_divided = dist.is_available() and dist.is_initialized()
+    families = group(
+        samples,
+        row_tokens=shape.row_tokens,
+        crossover=12 * get_head(model).weight.shape[1],
+        is_shared=shares_prompts(model),
+    )
     shares = share(
-        [sample.fed for sample in samples],
-        ranks=dist.get_world_size() if is_shared else 1,
+        families,
+        ranks=dist.get_world_size() if is_divided else 1,
         row_tokens=shape.row_tokens,
         micro_batch_rows=shape.micro_batch_rows,
-        crossover=12 * get_head(model).weight.shape[1],
     )
-    return shares[dist.get_rank() if is_shared else 0]
+    return shares[dist.get_rank() if is_divided else 0]
 
 
 def sum_over_ranks(tensor: Tensor) -> Tensor:
@@ -139,30 +157,33 @@ def sum_over_ranks(tensor: Tensor) -> Tensor:
 
 @torch.no_grad()
 def require_supported(model: PreTrainedModel) -> None:
-    """Compare two packed samples with the model's own logits of each; raise OperatorError("unsupported_model").
+    """Compare packed samples with the model's own logits of each; raise OperatorError("unsupported_model").
 
     A head with a bias, capped or scaled logits, and states that cross the borders of samples are found so.
     """
-    device = model.device
-    tokens = torch.tensor([[0, 1, 2, 1, 0]], device=device)
-    nothing = torch.zeros(tokens.shape, device=device)
-    rows = Rows(
-        tokens=tokens,
-        positions=torch.tensor([[0, 1, 2, 0, 1]], device=device),
-        targets=tokens,
-        mask=torch.ones_like(tokens, dtype=torch.bool),
-        old=nothing,
-        proximal=None,
-        reference=nothing,
-        advantages=nothing,
-        weights=nothing,
-    )
-    ours, _ = predict(model, rows, Shape(row_tokens=5, micro_batch_rows=1, compute_dtype="float32"))
-    logits = torch.cat([model(input_ids=part, use_cache=False).logits[0] for part in (tokens[:, :3], tokens[:, 3:])])
-    theirs = torch.log_softmax(logits.float(), dim=-1).gather(1, tokens[0][:, None])[:, 0]
-    if not torch.allclose(ours, theirs, atol=1e-3):
+    samples = [_probe((0, 1, 2), (1, 0)), _probe((0, 1, 2), (2, 2, 1)), _probe((1,), (0, 2))]
+    rows = build_rows(samples, [0.0] * 3, [[0, 1, 2]], is_shared=shares_prompts(model)).to(model.device)
+    ours, _ = predict(model, rows, Shape(row_tokens=16, micro_batch_rows=1, compute_dtype="float32"))
+    theirs = []
+    for sample in samples:
+        tokens = torch.tensor([[*sample.prompt, *sample.tokens]], device=model.device)
+        logits = model(input_ids=tokens, use_cache=False).logits[0, len(sample.prompt) - 1 : -1]
+        theirs.append(torch.log_softmax(logits.float(), dim=-1).gather(1, tokens[0, len(sample.prompt) :, None])[:, 0])
+    if not torch.allclose(ours, torch.cat(theirs), atol=1e-3):
         raise OperatorError(
             "unsupported_model",
             f"{type(model).__name__} makes more of its states than a plain head, or mixes packed samples",
             fix="Use another model",
         )
+
+
+def _probe(prompt: tuple[int, ...], tokens: tuple[int, ...]) -> Sample:
+    return Sample(
+        id=RolloutId(task=TaskId(0), group=GroupId(0), sibling=0),
+        policy_version=Step(0),
+        prompt=prompt,
+        tokens=tokens,
+        reward=0.0,
+        advantage=0.0,
+        old=None,
+    )

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from covey.errors import OperatorError
 from covey.model.files import WEIGHTS_FILE, get_head, get_weights, load_weights
 from trainer.adapters import compute_base_hash
-from trainer.batch import Batch, Sample, build_rows
+from trainer.batch import Batch, Sample
 from trainer.forward import (
     Predictor,
     Shape,
@@ -25,10 +25,12 @@ from trainer.forward import (
     explain_trainer_memory,
     require_supported,
     share_samples,
+    shares_prompts,
     sum_over_ranks,
 )
 from trainer.grpo import Objective, TokenSums, compute_loss
 from trainer.orders import Order, Verb
+from trainer.packing import build_rows
 from trainer.ranks import ALONE, Ranks
 from trainer.sharding import make_whole, shard
 
@@ -174,16 +176,17 @@ class Learner:
 
     def _backpropagate(self, batch: Batch, part: Sequence[Sequence[int]]) -> TokenSums:
         """Add the gradient of one micro-batch."""
-        rows = build_rows(batch.samples, batch.weights, part).to(self.model.device)
+        is_shared = shares_prompts(self.model)
+        rows = build_rows(batch.samples, batch.weights, part, is_shared=is_shared).to(self.model.device)
         logprobs, entropy = self._predictor(rows)
         loss, sums = compute_loss(
             logprobs=logprobs,
-            old=rows.old[rows.mask],
-            proximal=None if rows.proximal is None else rows.proximal[rows.mask],
-            advantages=rows.advantages[rows.mask],
-            weights=rows.weights[rows.mask],
+            old=rows.old,
+            proximal=rows.proximal,
+            advantages=rows.advantages,
+            weights=rows.weights,
             entropy=entropy,
-            reference=rows.reference[rows.mask] if self._objective.kl > 0 else None,
+            reference=rows.reference if self._objective.kl > 0 else None,
             objective=self._objective,
         )
         torch.autograd.backward(loss)

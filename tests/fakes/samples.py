@@ -26,15 +26,17 @@ def build_learner(base: PreTrainedModel, **changes: Any) -> Learner:
 
 
 def build_samples(n: int = 9, seed: int = 0) -> list[Sample]:
-    """Log-probabilities lie around those of a uniform model, so that clipping happens."""
+    """Two thirds have the prompt of the one before.  Log-probabilities lie around those of a uniform model, so that
+    clipping happens."""
     rng = random.Random(seed)
 
     def draw(count: int) -> tuple[int, ...]:
         return tuple(rng.randrange(3, 259) for _ in range(count))
 
-    samples = []
+    samples: list[Sample] = []
     for i in range(n):
-        prompt, tokens = draw(rng.randrange(1, 30)), draw(rng.randrange(1, 20))
+        prompt = samples[-1].prompt if i % 3 else draw(rng.randrange(1, 30))
+        tokens = draw(rng.randrange(1, 20))
         old, proximal, reference = (
             tuple(rng.uniform(low, high) for _ in tokens) for low, high in ((-12, -2), (-9, -3), (-9, -3))
         )

@@ -1,12 +1,9 @@
-"""From rollouts to rows: order, weights, first fit, equal shares of the ranks."""
+"""From rollouts to batches: order, advantages, weights, old log-probabilities."""
 
 from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from covey.errors import ProtocolError
 from covey.protocol.ids import GroupId, RolloutId, Step, TaskId
@@ -16,11 +13,8 @@ from trainer.batch import (
     Sample,
     Work,
     build_batch,
-    build_rows,
     build_samples,
     fill_old,
-    pack,
-    share,
     split_updates,
 )
 
@@ -121,80 +115,3 @@ def test_fill_old__two_versions__each_asked_once_and_claims_kept() -> None:
 
     assert [s.old for s in fill_old(samples, recompute)] == [(-42.0,), (-3.0,), (-33.0,), (-44.0,)]
     assert asked == [(3, [3]), (4, [2, 4])]
-
-
-def test_pack__by_hand__is_first_fit_decreasing() -> None:
-    # 6 opens row 0, 5 opens row 1, 4 goes to row 0, 3 and 2 to row 1
-    assert pack([3, 6, 4, 2, 5], 10) == [[1, 2], [4, 0, 3]]
-    assert pack([], 10) == []
-    with pytest.raises(ValueError, match="does not fit"):
-        pack([11], 10)
-
-
-@given(st.lists(st.integers(1, 50), max_size=60))
-def test_pack__any_lengths__no_sample_lost_cut_or_doubled(lengths: list[int]) -> None:
-    rows = pack(lengths, 50)
-    assert sorted(i for row in rows for i in row) == list(range(len(lengths)))
-    totals = [sum(lengths[i] for i in row) for row in rows]
-    assert all(total <= 50 for total in totals)
-    # first fit: of two rows, the later one's longest sample did not fit into the earlier when it came
-    assert sum(total <= 25 for total in totals) <= 1
-
-
-def test_build_rows__two_samples_in_a_row__by_hand() -> None:
-    first = build_sample([2, 7, 8], [5, 1], advantage=2.0)
-    second = build_sample([2], [6, 4, 1], advantage=-1.0, reference=(-1.0, -2.0, -3.0))
-    third = build_sample([2], [1])
-    rows = build_rows([first, second, third], [0.5, 0.25, 0.125], [[0, 1], [2]])
-    assert rows.tokens.tolist() == [[2, 7, 8, 5, 2, 6, 4], [2, 0, 0, 0, 0, 0, 0]]
-    assert rows.positions.tolist() == [[0, 1, 2, 3, 0, 1, 2], [0] * 7]
-    assert rows.mask.int().tolist() == [[0, 0, 1, 1, 1, 1, 1], [1, 0, 0, 0, 0, 0, 0]]
-    assert rows.targets[rows.mask].tolist() == [5, 1, 6, 4, 1, 1]
-    assert rows.advantages[rows.mask].tolist() == [2, 2, -1, -1, -1, 1]
-    assert rows.weights[rows.mask].tolist() == [0.5, 0.5, 0.25, 0.25, 0.25, 0.125]
-    torch.testing.assert_close(rows.old[rows.mask], torch.tensor([-0.1, -0.2, -0.1, -0.2, -0.3, -0.1]))
-    assert rows.reference[rows.mask].tolist() == [0, 0, -1, -2, -3, 0]
-
-
-def test_build_rows__row_without_samples__is_one_token_without_loss() -> None:
-    rows = build_rows([], [], [[]])
-    assert rows.tokens.shape == (1, 1)
-    assert not rows.mask.any()
-
-
-def test_build_rows__proximal__is_there_where_every_sample_has_it() -> None:
-    plain, other = build_sample([2], [5, 1]), build_sample([2, 3], [1], proximal=(-4.0,))
-    assert build_rows([plain, other], [1, 1], [[0, 1]]).proximal is None
-    rows = build_rows([plain, other], [1, 1], [[1]])
-    assert rows.proximal is not None
-    assert rows.proximal[rows.mask].tolist() == [-4]
-
-
-def test_share__by_hand__balances_cost_and_not_tokens() -> None:
-    # with crossover 4 the costs are 24, 15, 8, 8, 3: 8 + 5 tokens cost as much as the other 8 + 8
-    lengths = [8, 4, 6, 4, 2]
-    shares = share(lengths, ranks=2, row_tokens=10, micro_batch_rows=1, crossover=4)
-    assert shares == [[[[0, 4]], [[]]], [[[2, 1]], [[3]]]]
-
-
-def test_share__fewer_samples_than_ranks__others_get_rows_without_samples() -> None:
-    shares = share([3], ranks=3, row_tokens=8, micro_batch_rows=4, crossover=100)
-    assert shares == [[[[0]]], [[[]]], [[[]]]]
-    assert share([], ranks=2, row_tokens=8, micro_batch_rows=4, crossover=100) == [[], []]
-
-
-def test_share__sample_longer_than_a_row__makes_rows_as_long_as_itself() -> None:
-    assert share([9, 5, 4], ranks=1, row_tokens=6, micro_batch_rows=2, crossover=100) == [[[[0], [1, 2]]]]
-
-
-@given(st.lists(st.integers(1, 50), max_size=60), st.integers(1, 5), st.integers(1, 4))
-def test_share__any_samples__none_lost_and_work_is_even(lengths: list[int], ranks: int, rows: int) -> None:
-    shares = share(lengths, ranks=ranks, row_tokens=50, micro_batch_rows=rows, crossover=30)
-    taken = [[i for part in each for row in part for i in row] for each in shares]
-    assert sorted(i for each in taken for i in each) == list(range(len(lengths)))
-    assert len({len(each) for each in shares}) == 1
-    assert all(0 < len(part) <= rows for each in shares for part in each)
-    work = [sum(lengths[i] + lengths[i] ** 2 / 30 for i in each) for each in taken]
-    most = max((length + length**2 / 30 for length in lengths), default=0)
-    # the fullest rank was the emptiest when its last sample came
-    assert max(work) - min(work) <= most + 1e-9

@@ -14,8 +14,8 @@ from covey.model.files import get_head, load_model
 from covey.model.tiny import tiny_folder
 from tests.fakes.samples import SHAPE, build_samples
 from trainer import forward
-from trainer.batch import build_rows
-from trainer.forward import Predictor, choose_attention, compute_logprobs, predict, require_supported
+from trainer.forward import Predictor, choose_attention, compute_logprobs, predict, require_supported, shares_prompts
+from trainer.packing import build_rows
 
 pytestmark = pytest.mark.unit
 
@@ -33,20 +33,22 @@ def build_llama(**changes: Any) -> PreTrainedModel:
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.integers(1, 6), st.integers(0, 1000))
-def test_predict__samples_in_one_padded_row__are_those_of_each_alone(base: PreTrainedModel, n: int, seed: int) -> None:
+@given(st.integers(1, 6), st.integers(0, 1000), st.booleans())
+def test_predict__samples_in_one_padded_row__are_those_of_each_alone(
+    base: PreTrainedModel, n: int, seed: int, is_shared: bool
+) -> None:
     samples = build_samples(n, seed)
-    together = build_rows(samples, [0.0] * n, [list(range(n)), [0]])
+    together = build_rows(samples, [0.0] * n, [list(range(n)), [0]], is_shared=is_shared)
     found = predict(base, together, SHAPE)
-    alone = [predict(base, build_rows(samples, [0.0] * n, [[i]]), SHAPE) for i in (*range(n), 0)]
+    alone = [predict(base, build_rows(samples, [0.0] * n, [[i]], is_shared=False), SHAPE) for i in (*range(n), 0)]
     for ours, theirs in zip(found, zip(*alone, strict=True), strict=True):
         torch.testing.assert_close(ours, torch.cat(theirs), rtol=1e-4, atol=1e-4)
 
 
 def test_predict__flash_attention__is_given_one_row(base: PreTrainedModel) -> None:
-    rows, seen = build_rows(build_samples(3), [0.0] * 3, [[0, 1], [2]]), []
+    rows, seen = build_rows(build_samples(3), [0.0] * 3, [[0, 1], [2]], is_shared=False), []
 
-    def read(*, input_ids: torch.Tensor, position_ids: torch.Tensor, use_cache: bool) -> Any:
+    def read(*, input_ids: torch.Tensor, position_ids: torch.Tensor, attention_mask: None, use_cache: bool) -> Any:
         seen.append((input_ids, position_ids))
         return SimpleNamespace(last_hidden_state=get_head(base).weight[input_ids])
 
@@ -58,8 +60,8 @@ def test_predict__flash_attention__is_given_one_row(base: PreTrainedModel) -> No
     assert seen[0][0].tolist() == [rows.tokens.flatten().tolist()]
     assert seen[0][1].tolist() == [rows.positions.flatten().tolist()]
     weight = get_head(base).weight
-    logits = weight[rows.tokens[rows.mask]] @ weight.T
-    expected = torch.log_softmax(logits, dim=-1).gather(1, rows.targets[rows.mask][:, None])[:, 0]
+    logits = weight[rows.tokens.flatten()[rows.places]] @ weight.T
+    expected = torch.log_softmax(logits, dim=-1).gather(1, rows.targets[:, None])[:, 0]
     torch.testing.assert_close(logprobs, expected)
 
 
@@ -95,8 +97,33 @@ def test_require_supported__head_with_a_bias__is_refused() -> None:
 
 
 def test_require_supported__attention_across_borders__is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = build_llama()
+    model = build_llama(initializer_range=1.0)
     read = model.model.forward
     monkeypatch.setattr(model.model, "forward", lambda **given: read(**(given | {"position_ids": None})))
     with pytest.raises(OperatorError, match="unsupported_model"):
         require_supported(model)
+
+
+def test_require_supported__siblings_that_see_each_other__is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build_llama(initializer_range=1.0)
+    read = model.model.forward
+    monkeypatch.setattr(model.model, "forward", lambda **given: read(**(given | {"attention_mask": None})))
+    with pytest.raises(OperatorError, match="unsupported_model"):
+        require_supported(model)
+
+
+@pytest.mark.parametrize(
+    ("changes", "attention", "expected"),
+    [
+        ({}, "sdpa", True),
+        ({}, "flash_attention_2", False),
+        ({}, "eager", False),
+        ({"sliding_window": 8}, "sdpa", False),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "sdpa", False),
+    ],
+)
+def test_shares_prompts__attention_that_takes_a_mask_and_has_no_window(
+    changes: dict[str, Any], attention: str, expected: bool
+) -> None:
+    model: Any = SimpleNamespace(config=SimpleNamespace(_attn_implementation=attention, **changes))
+    assert shares_prompts(model) is expected

@@ -1,0 +1,157 @@
+"""From samples to rows: families, first fit, equal shares of the ranks, what each token sees."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from covey.protocol.ids import GroupId, RolloutId, Step, TaskId
+from trainer.batch import Sample
+from trainer.packing import Family, build_rows, group, pack, share
+
+pytestmark = pytest.mark.unit
+
+
+def build_sample(prompt: list[int], tokens: list[int], advantage: float = 1.0, **changes: Any) -> Sample:
+    sample = Sample(
+        id=RolloutId(task=TaskId(0), group=GroupId(0), sibling=0), policy_version=Step(0), prompt=tuple(prompt),
+        tokens=tuple(tokens), reward=1.0, advantage=advantage, old=tuple(-0.1 * (i + 1) for i in range(len(tokens))),
+    )  # fmt: skip
+    return replace(sample, **changes)
+
+
+def build_families(lengths: Sequence[int], crossover: int) -> list[Family]:
+    """One sample each."""
+    return [Family(samples=(i,), tokens=n, cost=n + n**2 / crossover) for i, n in enumerate(lengths)]
+
+
+def test_group__equal_prompts__share_a_copy_as_far_as_a_row_goes() -> None:
+    samples = [build_sample([2, 7], [5, 1]), build_sample([3], [4, 4, 1]), *[build_sample([2, 7], [6, 6, 1])] * 2]
+    families = group(samples, row_tokens=6, crossover=4, is_shared=True)
+    # 2 + 1 + 2 tokens; a third sibling would make 7.  Seen: 2 x 2, then 1 x (4 + 1) and 2 x (4 + 2)
+    assert families == [
+        Family(samples=(0, 2), tokens=5, cost=5 + (4 + 5 + 12) / 4),
+        Family(samples=(1,), tokens=3, cost=3 + 9 / 4),
+        Family(samples=(3,), tokens=4, cost=4 + 16 / 4),
+    ]
+    alone = group(samples, row_tokens=6, crossover=4, is_shared=False)
+    assert [each.samples for each in alone] == [(0,), (1,), (2,), (3,)]
+    assert [each.tokens for each in alone] == [sample.fed for sample in samples]
+
+
+def test_group__sample_longer_than_a_row__is_alone() -> None:
+    samples = [build_sample([2] * 9, [5, 1]), build_sample([2] * 9, [1])]
+    assert [each.samples for each in group(samples, row_tokens=6, crossover=4, is_shared=True)] == [(0,), (1,)]
+
+
+def test_pack__by_hand__is_first_fit_decreasing() -> None:
+    # 6 opens row 0, 5 opens row 1, 4 goes to row 0, 3 and 2 to row 1
+    assert pack([3, 6, 4, 2, 5], 10) == [[1, 2], [4, 0, 3]]
+    assert pack([], 10) == []
+    with pytest.raises(ValueError, match="do not fit"):
+        pack([11], 10)
+
+
+@given(st.lists(st.integers(1, 50), max_size=60))
+def test_pack__any_lengths__none_lost_cut_or_doubled(lengths: list[int]) -> None:
+    rows = pack(lengths, 50)
+    assert sorted(i for row in rows for i in row) == list(range(len(lengths)))
+    totals = [sum(lengths[i] for i in row) for row in rows]
+    assert all(total <= 50 for total in totals)
+    # first fit: of two rows, the later one's longest did not fit into the earlier when it came
+    assert sum(total <= 25 for total in totals) <= 1
+
+
+def test_build_rows__two_samples_in_a_row__by_hand() -> None:
+    first = build_sample([2, 7, 8], [5, 1], advantage=2.0)
+    second = build_sample([2], [6, 4, 1], advantage=-1.0, reference=(-1.0, -2.0, -3.0))
+    third = build_sample([2], [1])
+    rows = build_rows([first, second, third], [0.5, 0.25, 0.125], [[0, 1], [2]], is_shared=False)
+    assert rows.mask is None
+    assert rows.tokens.tolist() == [[2, 7, 8, 5, 2, 6, 4], [2, 0, 0, 0, 0, 0, 0]]
+    assert rows.positions.tolist() == [[0, 1, 2, 3, 0, 1, 2], [0] * 7]
+    assert rows.places.tolist() == [2, 3, 4, 5, 6, 7]
+    assert rows.targets.tolist() == [5, 1, 6, 4, 1, 1]
+    assert rows.advantages.tolist() == [2, 2, -1, -1, -1, 1]
+    assert rows.weights.tolist() == [0.5, 0.5, 0.25, 0.25, 0.25, 0.125]
+    torch.testing.assert_close(rows.old, torch.tensor([-0.1, -0.2, -0.1, -0.2, -0.3, -0.1]))
+    assert rows.reference.tolist() == [0, 0, -1, -2, -3, 0]
+
+
+def test_build_rows__siblings__stand_behind_one_prompt_and_do_not_see_each_other() -> None:
+    samples = [build_sample([2, 7], [5, 1]), build_sample([2, 7], [6, 4, 1]), build_sample([2], [9])]
+    rows = build_rows(samples, [1.0] * 3, [[0, 1, 2]], is_shared=True)
+    assert rows.tokens.tolist() == [[2, 7, 5, 6, 4, 2]]
+    assert rows.positions.tolist() == [[0, 1, 2, 2, 3, 0]]
+    assert rows.places.tolist() == [1, 2, 1, 3, 4, 5]
+    assert rows.targets.tolist() == [5, 1, 6, 4, 1, 9]
+    assert rows.mask is not None
+    assert rows.mask[0, 0].int().tolist() == [
+        [1, 0, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0, 0],
+        [1, 1, 1, 0, 0, 0],
+        [1, 1, 0, 1, 0, 0],
+        [1, 1, 0, 1, 1, 0],
+        [0, 0, 0, 0, 0, 1],
+    ]
+
+
+def test_build_rows__padding__sees_itself_and_is_seen_by_no_sample() -> None:
+    rows = build_rows([build_sample([2], [1]), build_sample([2, 3], [4, 1])], [1.0] * 2, [[0], [1]], is_shared=True)
+    assert rows.mask is not None
+    assert rows.mask[0, 0].int().tolist() == [[1, 0, 0], [0, 1, 0], [0, 1, 1]]
+    assert rows.mask.any(dim=-1).all()  # or attention would give what is no number
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_build_rows__row_without_samples__is_one_token_without_loss(is_shared: bool) -> None:
+    rows = build_rows([], [], [[]], is_shared=is_shared)
+    assert rows.tokens.tolist() == [[0]]
+    assert (rows.places.tolist(), rows.weights.tolist()) == ([], [])
+
+
+def test_build_rows__proximal__is_there_where_every_sample_has_it() -> None:
+    plain, other = build_sample([2], [5, 1]), build_sample([2, 3], [1], proximal=(-4.0,))
+    assert build_rows([plain, other], [1, 1], [[0, 1]], is_shared=True).proximal is None
+    rows = build_rows([plain, other], [1, 1], [[1]], is_shared=True)
+    assert rows.proximal is not None
+    assert rows.proximal.tolist() == [-4]
+
+
+def test_share__by_hand__balances_cost_and_not_tokens() -> None:
+    # with crossover 4 the costs are 24, 8, 15, 8, 3: 8 + 2 tokens cost as much as the other 6 + 4 + 4
+    shares = share(build_families([8, 4, 6, 4, 2], 4), ranks=2, row_tokens=10, micro_batch_rows=1)
+    assert shares == [[[[0, 4]], [[]]], [[[2, 1]], [[3]]]]
+
+
+def test_share__family__stays_together() -> None:
+    families = [Family(samples=(0, 3), tokens=6, cost=6), Family(samples=(1, 2), tokens=5, cost=5)]
+    assert share(families, ranks=1, row_tokens=11, micro_batch_rows=1) == [[[[0, 3, 1, 2]]]]
+    assert share(families, ranks=2, row_tokens=11, micro_batch_rows=1) == [[[[0, 3]]], [[[1, 2]]]]
+
+
+def test_share__fewer_families_than_ranks__others_get_rows_without_samples() -> None:
+    shares = share(build_families([3], 100), ranks=3, row_tokens=8, micro_batch_rows=4)
+    assert shares == [[[[0]]], [[[]]], [[[]]]]
+    assert share([], ranks=2, row_tokens=8, micro_batch_rows=4) == [[], []]
+
+
+def test_share__family_longer_than_a_row__makes_rows_as_long_as_itself() -> None:
+    assert share(build_families([9, 5, 4], 100), ranks=1, row_tokens=6, micro_batch_rows=2) == [[[[0], [1, 2]]]]
+
+
+@given(st.lists(st.integers(1, 50), max_size=60), st.integers(1, 5), st.integers(1, 4))
+def test_share__any_families__none_lost_and_work_is_even(lengths: list[int], ranks: int, rows: int) -> None:
+    shares = share(build_families(lengths, 30), ranks=ranks, row_tokens=50, micro_batch_rows=rows)
+    taken = [[i for part in each for row in part for i in row] for each in shares]
+    assert sorted(i for each in taken for i in each) == list(range(len(lengths)))
+    assert len({len(each) for each in shares}) == 1
+    assert all(0 < len(part) <= rows for each in shares for part in each)
+    work = [sum(lengths[i] + lengths[i] ** 2 / 30 for i in each) for each in taken]
+    most = max((length + length**2 / 30 for length in lengths), default=0)
+    # the fullest rank was the emptiest when its last family came
+    assert max(work) - min(work) <= most + 1e-9

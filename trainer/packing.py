@@ -1,0 +1,201 @@
+"""From samples to packed rows: siblings behind one copy of their prompt, first fit, equal shares of the ranks.
+
+Called by `forward` and `learner`.  What a group's samples have in common goes through the model once (Prefix Grouper,
+arXiv 2506.05433): a completion sees its prompt and itself, and the prompt's gradient is the sum over its completions.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainer.batch import Sample
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Family:
+    """Samples that follow one copy of their prompt, a row's worth at most; a sample alone is one, too."""
+
+    samples: tuple[int, ...]
+    """Their indices."""
+    tokens: int
+    """That go into the model."""
+    cost: float
+    """In tokens without attention."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Rows:
+    """Packed samples: what the model reads, [rows, width] each, and what it is to predict, [n] each."""
+
+    tokens: Tensor
+    positions: Tensor
+    """Go on behind the prompt in each completion, restart at 0 with each family and are 0 in padding: this is how
+    attention knows the borders where there is no mask."""
+    mask: Tensor | None
+    """bool[rows, 1, width, width]: which tokens each one sees; None where no two samples share a prompt's copy."""
+    places: Tensor
+    """Where each prediction is made, in the rows put one behind the other; the first tokens of siblings share one."""
+    targets: Tensor
+    old: Tensor
+    proximal: Tensor | None
+    """None where the samples have none."""
+    reference: Tensor
+    advantages: Tensor
+    weights: Tensor
+
+    def to(self, device: torch.device) -> "Rows":
+        values = {name: getattr(self, name) for name in Rows.__slots__}
+        moved: dict[str, Any] = {name: None if value is None else value.to(device) for name, value in values.items()}
+        return Rows(**moved)
+
+
+@dataclass(slots=True)
+class _Line:
+    """A row that is written: lists of an entry a token."""
+
+    tokens: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    families: list[int] = field(default_factory=list)
+    branches: list[int] = field(default_factory=list)
+    """0 in prompts, from 1 on in the completions of a family."""
+    places: list[int] = field(default_factory=list)
+    """An entry a prediction."""
+
+    def add(self, family: int, branch: int, tokens: Sequence[int], start: int) -> None:
+        self.tokens += tokens
+        self.positions += range(start, start + len(tokens))
+        self.families += [family] * len(tokens)
+        self.branches += [branch] * len(tokens)
+
+
+def group(samples: Sequence[Sample], *, row_tokens: int, crossover: int, is_shared: bool) -> list[Family]:
+    """Samples of equal prompts together, as many as a row of `row_tokens` holds; each alone unless `is_shared`.
+
+    A token costs 1, and the tokens that it sees 1 / `crossover`: attention to so many costs as much as all else.
+    """
+    open_families: dict[tuple[int, ...], list[int]] = {}
+    families: list[list[int]] = []
+    for i, sample in enumerate(samples):
+        siblings = open_families.get(sample.prompt, []) if is_shared else []
+        if not siblings or _count_tokens([samples[s] for s in (*siblings, i)]) > row_tokens:
+            siblings = open_families[sample.prompt] = []
+            families.append(siblings)
+        siblings.append(i)
+    return [_build_family(samples, each, crossover) for each in families]
+
+
+def _build_family(samples: Sequence[Sample], indices: Sequence[int], crossover: int) -> Family:
+    prompt = len(samples[indices[0]].prompt)
+    lengths = [len(samples[i].tokens) - 1 for i in indices]
+    seen = prompt**2 + sum(length * (2 * prompt + length) for length in lengths)
+    tokens = prompt + sum(lengths)
+    return Family(samples=tuple(indices), tokens=tokens, cost=tokens + seen / crossover)
+
+
+def _count_tokens(siblings: Sequence[Sample]) -> int:
+    return len(siblings[0].prompt) + sum(len(sample.tokens) - 1 for sample in siblings)
+
+
+def pack(lengths: Sequence[int], row_tokens: int) -> list[list[int]]:
+    """Indices of each row: longest first into the first row that has room, never cut; raise ValueError for what is
+    longer than a row."""
+    if lengths and max(lengths) > row_tokens:
+        raise ValueError(f"{max(lengths)} tokens do not fit a row of {row_tokens}")
+    rows: list[list[int]] = []
+    room: list[int] = []
+    for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        row = next((r for r, left in enumerate(room) if left >= lengths[i]), len(rows))
+        if row == len(rows):
+            rows.append([])
+            room.append(row_tokens)
+        rows[row].append(i)
+        room[row] -= lengths[i]
+    return rows
+
+
+def share(
+    families: Sequence[Family], *, ranks: int, row_tokens: int, micro_batch_rows: int
+) -> list[list[list[list[int]]]]:
+    """The micro-batches of each rank: lists of rows, which are lists of sample indices, a family's one after another.
+
+    Families go to the rank with the least work so far, the costliest first.  All ranks get equally many micro-batches:
+    a missing one is a row without samples.  A family that is longer than a row makes all rows as long as itself.
+    """
+    parts: list[list[Family]] = [[] for _ in range(ranks)]
+    work = [0.0] * ranks
+    for family in sorted(families, key=lambda each: (-each.cost, each.samples)):
+        rank = work.index(min(work))
+        parts[rank].append(family)
+        work[rank] += family.cost
+    width = max([row_tokens, *(family.tokens for family in families)])
+    filler: list[list[int]] = [[]]
+    shares = []
+    for part in parts:
+        packed = pack([family.tokens for family in part], width)
+        rows = [[i for place in row for i in part[place].samples] for row in packed]
+        shares.append([rows[start : start + micro_batch_rows] for start in range(0, len(rows), micro_batch_rows)])
+    count = max(map(len, shares))
+    return [[*each, *[filler] * (count - len(each))] for each in shares]
+
+
+def build_rows(
+    samples: Sequence[Sample], weights: Sequence[float], rows: Sequence[Sequence[int]], *, is_shared: bool
+) -> Rows:
+    """Tensors of the rows of a micro-batch, as wide as the longest; a missing `old` or `reference` is 0.
+
+    `is_shared`: samples of equal prompts that follow each other in a row share its copy.
+    """
+    lines = [_write(samples, row, is_shared=is_shared) for row in rows]
+    width = max(1, *(len(line.tokens) for line in lines))
+    order = [(samples[i], weights[i]) for row in rows for i in row]
+
+    def fill(name: str, padding: int) -> Tensor:
+        return torch.tensor([[*(own := getattr(line, name)), *[padding] * (width - len(own))] for line in lines])
+
+    def spread(values: Sequence[float]) -> Tensor:
+        pairs = zip(values, order, strict=True)
+        return torch.tensor([v for v, (sample, _) in pairs for _ in sample.tokens], dtype=torch.float32)
+
+    def read(name: str) -> Tensor:
+        found = [getattr(sample, name) or [0.0] * len(sample.tokens) for sample, _ in order]
+        return torch.tensor([value for each in found for value in each], dtype=torch.float32)
+
+    has_proximal = all(sample.proximal is not None for sample, _ in order)
+    places = [r * width + place for r, line in enumerate(lines) for place in line.places]
+    return Rows(
+        tokens=fill("tokens", 0),
+        positions=fill("positions", 0),
+        mask=build_mask(fill("families", -1), fill("branches", 0)) if is_shared else None,
+        places=torch.tensor(places, dtype=torch.int64),
+        targets=torch.tensor([token for sample, _ in order for token in sample.tokens], dtype=torch.int64),
+        old=read("old"),
+        proximal=read("proximal") if has_proximal else None,
+        reference=read("reference"),
+        advantages=spread([sample.advantage for sample, _ in order]),
+        weights=spread([weight for _, weight in order]),
+    )
+
+
+def _write(samples: Sequence[Sample], row: Sequence[int], *, is_shared: bool) -> _Line:
+    line, prompt, family, branch, last = _Line(), None, -1, 0, 0
+    for i in row:
+        sample = samples[i]
+        if not is_shared or sample.prompt != prompt:
+            prompt, family, branch = sample.prompt, family + 1, 0
+            line.add(family, branch, prompt, 0)
+            last = len(line.tokens) - 1
+        branch += 1
+        start = len(line.tokens)
+        line.add(family, branch, sample.tokens[:-1], len(prompt))
+        line.places += [last, *range(start, len(line.tokens))]
+    return line
+
+
+def build_mask(families: Tensor, branches: Tensor) -> Tensor:
+    """bool[rows, 1, width, width]: a token sees those before it and itself, of its prompt and its own completion."""
+    is_kin = families[:, :, None] == families[:, None, :]
+    is_seen = (branches[:, None, :] == 0) | (branches[:, :, None] == branches[:, None, :])
+    return (is_kin & is_seen).tril()[:, None]
