@@ -42,7 +42,7 @@ MANIFEST, COURT = Hash("0x" + "11" * 32), Address("0x" + "22" * 20)
 
 def measure_cost() -> list[Claim]:
     """`cost_full` and `cost_audit_10` of the small policy, and of one of over 20M parameters."""
-    decoder = Sandbox("covey.protocol.rollout:decode_json", seconds=30)
+    decoder = Sandbox("covey.protocol.columns:decode_json", seconds=30)
     grader = Sandbox("covey.environments.grading:grade_json", seconds=30)
     claims = []
     with decoder, grader:

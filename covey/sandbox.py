@@ -35,7 +35,7 @@ class SandboxError(CoveyError):
 
 
 class Sandbox:
-    """A persistent child for one function.  Example: `Sandbox("covey.protocol.rollout:decode_json", seconds=5)`."""
+    """A persistent child for one function.  Example: `Sandbox("covey.protocol.columns:decode_json", seconds=5)`."""
 
     def __init__(
         self, function: str, *, seconds: float, memory_bytes: int = 1 << 30, output_bytes: int = 64 << 20

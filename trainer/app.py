@@ -265,7 +265,7 @@ async def _run(config: TrainerConfig, sinks: "Sequence[Sink]", ranks: "Ranks") -
 
 async def _train(config: TrainerConfig, sinks: "Sequence[Sink]", ranks: "Ranks", stop: asyncio.Event) -> None:
     decoder = Sandbox(
-        "covey.protocol.rollout:decode_json",
+        "covey.protocol.columns:decode_json",
         seconds=config.decoding_seconds,
         memory_bytes=config.decoding_memory_bytes,
         output_bytes=MAX_ANSWER_BYTES,

@@ -92,6 +92,12 @@ def build_samples(works: Sequence[Work], *, group_size: int, advantage: Literal[
     return samples
 
 
+def keep_live(samples: Sequence[Sample], *, group_size: int) -> list[Sample]:
+    """Those of the groups whose rewards are not all equal, which the others would only dilute."""
+    groups = [samples[start : start + group_size] for start in range(0, len(samples), group_size)]
+    return [sample for group in groups if any(each.advantage for each in group) for sample in group]
+
+
 def split_updates(samples: Sequence[Sample], *, group_size: int, updates: int) -> list[list[Sample]]:
     """Whole groups dealt out in turn to `updates` batches; fewer when there are fewer groups."""
     groups = [samples[start : start + group_size] for start in range(0, len(samples), group_size)]

@@ -102,6 +102,7 @@ class Learner:
             betas=optimiser.betas,
             eps=optimiser.epsilon,
             weight_decay=optimiser.weight_decay,
+            fused=True,
         )
 
     @property
@@ -167,7 +168,10 @@ class Learner:
         self._optimizer.state.clear()
         for name, parameter in self._named.items() if updates else ():
             moments = {moment: tensors[f"{name}.{moment}"].to(parameter.device) for moment in ("exp_avg", "exp_avg_sq")}
-            self._optimizer.state[parameter] = {"step": torch.tensor(float(updates)), **moments}
+            self._optimizer.state[parameter] = {
+                "step": torch.tensor(float(updates), device=parameter.device),
+                **moments,
+            }
 
     def _fill_proximal(self, batch: Batch) -> Batch:
         found = compute_logprobs(self._predictor, batch.samples)

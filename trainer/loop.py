@@ -100,8 +100,9 @@ def learn(ctx: Context, works: list[Work | None], waited: float) -> None:
     config, params, progress = ctx.config, ctx.network.params, ctx.progress
     started, step = ctx.timer(), progress.step
     kept = [work for work in works if work is not None]
-    samples = build_samples(ctx, kept)
-    parts = batch.split_updates(samples, group_size=params.group_size, updates=config.updates_per_step)
+    samples = batch.build_samples(kept, group_size=params.group_size, advantage=config.advantage)
+    taught = batch.keep_live(samples, group_size=params.group_size) if params.online_filter else samples
+    parts = batch.split_updates(fill_in(ctx, taught), group_size=params.group_size, updates=config.updates_per_step)
     consumed = [
         batch.build_batch(
             part,
@@ -128,14 +129,13 @@ def learn(ctx: Context, works: list[Work | None], waited: float) -> None:
     progress.step, progress.is_published, progress.report = made, False, report
 
 
-def build_samples(ctx: Context, works: list[Work]) -> list[Sample]:
-    """Samples with the log-probabilities that the objective asks for; what nobody replayed is recomputed here."""
+def fill_in(ctx: Context, samples: list[Sample]) -> list[Sample]:
+    """The log-probabilities that the objective asks for; those that nobody replayed are recomputed here."""
     config, step = ctx.config, ctx.progress.step
 
     def recompute(version: Step, missing: list[Sample]) -> list[tuple[float, ...]]:
         return ctx.recomputer.compute(ctx.exports.get_path(version), missing)
 
-    samples = batch.build_samples(works, group_size=ctx.network.params.group_size, advantage=config.advantage)
     if config.old_policy == "recompute":
         found = recompute(step, samples)
         samples = [replace(sample, old=old) for sample, old in zip(samples, found, strict=True)]

@@ -58,7 +58,7 @@ def read_work(
 ) -> Work | None:
     """The rollouts of an accepted submission; None for content that cannot be trained on.
 
-    `decode` is `rollout.decode_json` in a process that may die.  Raises ProtocolError("digest_mismatch") when the file
+    `decode` is `columns.decode_json` in a process that may die.  Raises ProtocolError("digest_mismatch") when the file
     is not the accepted one.  What was accepted unreplayed may still be hostile: it is left out, and learning goes on.
     """
     if sha256(file) != item.work_key:

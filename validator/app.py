@@ -47,7 +47,7 @@ class Context:
 def build_sandboxes(config: CheckingSettings) -> tuple[Sandbox, Sandbox]:
     """Where files are decoded, and where completions are graded; the caller closes both."""
     decoder = Sandbox(
-        "covey.protocol.rollout:decode_json",
+        "covey.protocol.columns:decode_json",
         seconds=config.decoding_seconds,
         memory_bytes=config.decoding_memory_bytes,
         output_bytes=MAX_ANSWER_BYTES,

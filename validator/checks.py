@@ -39,7 +39,7 @@ class Tools:
     environment: Environment
     spec: EnvironmentSpec
     decode: Callable[[bytes], bytes]
-    """`rollout.decode_json` in a process that may die."""
+    """`columns.decode_json` in a process that may die."""
     grade: Callable[[bytes], Sequence[float]]
 
 

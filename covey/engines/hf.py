@@ -125,7 +125,7 @@ class HuggingFaceEngine:
         load_weights(model, folder / WEIGHTS_FILE)
         return model, tokenizer
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def generate(
         self, requests: Sequence[Request], *, temperature: float, capture: Capture | None = None
     ) -> list[Completion]:
@@ -145,7 +145,7 @@ class HuggingFaceEngine:
                     raise
                 raise lost from error
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def replay(
         self, sequences: Sequence[ReplayRequest], *, temperature: float, capture: Capture | None = None
     ) -> list[Replay]:

@@ -149,7 +149,7 @@ async def open_walk(
             raise AssertionError("the coordinator does not answer")
 
         grader = sandbox("covey.environments.grading:grade_json")
-        decoder = sandbox("covey.protocol.rollout:decode_json")
+        decoder = sandbox("covey.protocol.columns:decode_json")
         networks, workers, validators = [], {}, []
         for player in stage.cast.players:
             config = WorkerConfig.load(folder / f"{player.name}.toml", {"wait_seconds": 0.2}, {})

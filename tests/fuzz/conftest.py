@@ -57,7 +57,7 @@ def honest(worker: Worker) -> list[Work]:
 
 @pytest.fixture(scope="session")
 def decoder() -> Iterator[Sandbox]:
-    with Sandbox("covey.protocol.rollout:decode_json", seconds=10, memory_bytes=1 << 29) as sandbox:
+    with Sandbox("covey.protocol.columns:decode_json", seconds=10, memory_bytes=1 << 29) as sandbox:
         yield sandbox
 
 

@@ -43,7 +43,7 @@ def measure_peak(sandbox: Sandbox) -> int:
 
 @pytest.fixture
 def decoder() -> Iterator[Sandbox]:
-    with Sandbox("covey.protocol.rollout:decode_json", seconds=10, memory_bytes=512 * MEGABYTE) as sandbox:
+    with Sandbox("covey.protocol.columns:decode_json", seconds=10, memory_bytes=512 * MEGABYTE) as sandbox:
         sandbox.call(rollout.pack_call(rollout.encode([ROW]), BUDGET))  # it is up
         yield sandbox
 

@@ -171,7 +171,7 @@ def judge(sides: Sides, params: PoolParams, change: Change) -> Judgement:
     worker = Worker(devnet.derive_wallet("test", "node"), params, Changed(sides.worker, change), task=task)
     work = worker.work()
     assert len(work.rollouts) == params.rollouts_per_task
-    with Sandbox("covey.protocol.rollout:decode_json", seconds=10, memory_bytes=1 << 29) as decoder:
+    with Sandbox("covey.protocol.columns:decode_json", seconds=10, memory_bytes=1 << 29) as decoder:
         tools = build_tools(params, sides.validator, decoder)
         return service.judge(build_claim(work, worker.sign(work)), tools, full=True)
 

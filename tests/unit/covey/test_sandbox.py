@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from covey.errors import OperatorError, ProtocolError, TransientError
-from covey.protocol import rollout
+from covey.protocol import columns, rollout
 from covey.sandbox import Sandbox, SandboxError
 
 pytestmark = pytest.mark.unit
@@ -221,19 +221,19 @@ sandbox.call(b"spin")
 BUDGET = rollout.Budget(file_bytes=4 << 20, rows=16, prompt_tokens=64, completion_tokens=32)
 
 
-def make_row(**columns):
-    """One row that reads as a rollout file's; `columns` replace plain ones."""
+def make_row(**changes):
+    """One row that reads as a rollout file's; `changes` replace plain ones."""
     plain = {
         "group": pa.array([0], pa.int32()),
         "sibling": pa.array([0], pa.int32()),
         "seed": pa.array([1], pa.int64()),
-        "prompt": pa.array([[1]], rollout.SCHEMA.field("prompt").type),
-        "tokens": pa.array([[1]], rollout.SCHEMA.field("tokens").type),
-        "logprobs": pa.array([[0.0]], rollout.SCHEMA.field("logprobs").type),
-        "proofs": pa.array([[b"x"]], rollout.SCHEMA.field("proofs").type),
+        "prompt": pa.array([[1]], columns.SCHEMA.field("prompt").type),
+        "tokens": pa.array([[1]], columns.SCHEMA.field("tokens").type),
+        "logprobs": pa.array([[0.0]], columns.SCHEMA.field("logprobs").type),
+        "proofs": pa.array([[b"x"]], columns.SCHEMA.field("proofs").type),
         "finished": pa.array([True]),
         "reward": pa.array([1.0]),
-    } | columns
+    } | changes
     schema = pa.schema([pa.field(name, column.type, nullable=False) for name, column in plain.items()])
     sink = io.BytesIO()
     table = pa.Table.from_arrays(list(plain.values()), schema=schema)
@@ -250,14 +250,14 @@ def make_dictionary_bomb():
 
 def make_zero_bomb():
     """One prompt of 20 million tokens."""
-    kind = rollout.SCHEMA.field("prompt").type
+    kind = columns.SCHEMA.field("prompt").type
     zeros = pa.array(np.zeros(20_000_000, np.int32))
     return make_row(prompt=pa.ListArray.from_arrays(pa.array([0, len(zeros)], pa.int32()), zeros, type=kind))
 
 
 @pytest.fixture(scope="module")
 def decoder():
-    with Sandbox("covey.protocol.rollout:decode_json", seconds=5, memory_bytes=512 << 20) as made:
+    with Sandbox("covey.protocol.columns:decode_json", seconds=5, memory_bytes=512 << 20) as made:
         made.call(rollout.pack_call(make_row(), BUDGET))
         yield made
 

@@ -27,7 +27,7 @@ from covey.environments.base import Environment, EnvironmentSpec
 from covey.environments.registry import DEMO
 from covey.model.text import decode_completion, encode_prompt
 from covey.network import Network
-from covey.protocol import rollout
+from covey.protocol import columns, rollout
 from covey.protocol.canonical import sha256
 from covey.protocol.ids import Address, GroupId, Hash, PoolId, Step, TaskId
 from covey.protocol.manifest import Manifest
@@ -205,7 +205,7 @@ class World:
             )  # fmt: skip
 
         return build(
-            self.config, cast(Network, network), decode=rollout.decode_json,
+            self.config, cast(Network, network), decode=columns.decode_json,
             publisher=chain_thread.submit(build_publisher).result(), chain_thread=chain_thread, stop=stop,
             sinks=self.sinks,
         )  # fmt: skip

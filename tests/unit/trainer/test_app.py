@@ -14,7 +14,7 @@ import torch
 
 from covey.errors import OperatorError
 from covey.network import Network
-from covey.protocol import rollout
+from covey.protocol import columns
 from covey.protocol.params import EnvironmentParams, ModelParams, PoolParams
 from trainer.app import build, build_learner, build_publisher, get_source
 from trainer.config import TrainerConfig
@@ -37,7 +37,7 @@ def test_build__key_that_is_not_the_trainers__is_refused(build_world: Build) -> 
     )
     with ThreadPoolExecutor(max_workers=1) as thread, pytest.raises(OperatorError, match="not_the_trainer"):
         build(
-            config, cast(Network, network), decode=rollout.decode_json, publisher=cast(Any, None),
+            config, cast(Network, network), decode=columns.decode_json, publisher=cast(Any, None),
             chain_thread=thread, stop=asyncio.Event(),
         )  # fmt: skip
 

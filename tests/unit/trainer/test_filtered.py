@@ -10,7 +10,7 @@ from covey.protocol.params import EnvironmentParams, PoolParams
 from covey.protocol.rollout import Rollout
 from covey.protocol.wire import BatchItem, BatchOrder
 from trainer import service
-from trainer.batch import Work, build_batch, build_samples, split_updates
+from trainer.batch import Work, build_batch, build_samples, keep_live, split_updates
 
 pytestmark = pytest.mark.unit
 PARAMS = PoolParams(
@@ -48,20 +48,31 @@ def test_require_order__as_many_groups_as_the_cap_allows__is_taken() -> None:
         service.require_order(BatchOrder(step=Step(4), items=stale), Step(4), PARAMS)
 
 
-def test_build_batch__live_and_dead_groups__only_live_ones_are_trained_on_and_none_is_lost() -> None:
-    """Four tasks, eight groups; live are 1/0, 3/0, 3/1 and 4/0.  Dealt in turn to two updates: three and one."""
+def test_keep_live__live_and_dead_groups__only_live_ones_are_dealt_out_and_count() -> None:
+    """Four tasks, eight groups; live are 1/0, 3/0, 3/1 and 4/0, dealt in turn to two updates."""
     works = [
         build_work(1, (1, 0), (1, 1)), build_work(2, (0, 0), (1, 1)), build_work(3, (0, 1), (1, 0)),
         build_work(4, (1, 0), (0, 0)),
     ]  # fmt: skip
     samples = build_samples(works, group_size=2, advantage="dr_grpo")
     assert len(samples) == 16
-    parts = split_updates(samples, group_size=2, updates=2)
+    parts = split_updates(keep_live(samples, group_size=2), group_size=2, updates=2)
     batches = [build_batch(part, normaliser="tokens", constant=8, keep_all=False) for part in parts]
     trained = [sorted({str(sample.id)[:3] for sample in batch.samples}) for batch in batches]
-    assert trained == [["1/0", "3/0", "4/0"], ["3/1"]]
-    assert [batch.tokens for batch in batches] == [16, 16]
-    assert {weight for batch in batches for weight in batch.weights} == {1 / 16}
+    assert trained == [["1/0", "3/1"], ["3/0", "4/0"]]
+    assert [batch.tokens for batch in batches] == [8, 8]
+    assert {weight for batch in batches for weight in batch.weights} == {1 / 8}
+
+
+def test_keep_live__sample_at_the_mean_of_a_live_group__stays() -> None:
+    rewards = [0.0, 0.5, 1.0, 0.5, 0.5, 0.5]
+    rows = [
+        replace(row, reward=r)
+        for row, r in zip([*build_work(1, (0, 0), (0, 0), (0, 0)).rollouts], rewards, strict=True)
+    ]
+    rows = [replace(row, group=GroupId(i // 3), sibling=i % 3) for i, row in enumerate(rows)]
+    samples = build_samples([replace(build_work(1, (0, 0)), rollouts=tuple(rows))], group_size=3, advantage="dr_grpo")
+    assert [sample.advantage for sample in keep_live(samples, group_size=3)] == [-0.5, 0.0, 0.5]
 
 
 def test_build_batch__no_live_group__has_tokens_and_nothing_to_train_on() -> None:

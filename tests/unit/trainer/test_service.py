@@ -14,7 +14,7 @@ from covey.errors import OperatorError, ProtocolError
 from covey.model.files import load_tokenizer
 from covey.model.text import Tokenizer, encode_prompt
 from covey.model.tiny import tiny_folder
-from covey.protocol import rollout
+from covey.protocol import columns, rollout
 from covey.protocol.canonical import sha256
 from covey.protocol.ids import GroupId, Hash, RolloutId, Step, TaskId
 from covey.protocol.params import EnvironmentParams, ModelParams, PoolParams
@@ -50,7 +50,7 @@ def build_item(file: bytes, **changes: Any) -> BatchItem:
 
 
 def read(file: bytes, item: BatchItem | None = None, **changes: Any) -> Any:
-    given = {"vocabulary": 259, "decode": rollout.decode_json} | changes
+    given = {"vocabulary": 259, "decode": columns.decode_json} | changes
     return service.read_work(item or build_item(file), file, PARAMS, **given)
 
 
@@ -101,7 +101,7 @@ def test_read_work__honest_file__is_its_rows_with_the_orders_facts() -> None:
 
 def test_read_work__through_the_sandbox__is_the_same() -> None:
     rows = build_rows()
-    with Sandbox("covey.protocol.rollout:decode_json", seconds=10) as sandbox:
+    with Sandbox("covey.protocol.columns:decode_json", seconds=10) as sandbox:
         work = read(rollout.encode(rows), decode=sandbox.call)
         assert work.rollouts == tuple(rows)
         assert read(b"PAR1 no file", decode=sandbox.call) is None

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covey.errors import ProtocolError
-from covey.protocol import rollout
+from covey.protocol import columns, rollout
 from covey.protocol.rollout import Budget, Rollout, decode, encode
 
 pytestmark = pytest.mark.unit
@@ -55,20 +55,20 @@ def files(draw):
     return [draw(rollouts(group, sibling)) for group, sibling in slots]
 
 
-def write(rows, schema=rollout.SCHEMA, **options):
+def write(rows, schema=columns.SCHEMA, **options):
     sink = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(rows, schema=schema), sink, **options)
     return sink.getvalue()
 
 
 def to_row(**changes):
-    return {name: getattr(ROW, name) for name in rollout.SCHEMA.names} | changes
+    return {name: getattr(ROW, name) for name in columns.SCHEMA.names} | changes
 
 
 def make_nullable():
     """The same columns, but null is allowed in them and in their lists."""
     fields = []
-    for field in rollout.SCHEMA:
+    for field in columns.SCHEMA:
         kind = pa.list_(pa.field("element", field.type.value_type)) if pa.types.is_list(field.type) else field.type
         fields.append(pa.field(field.name, kind))
     return pa.schema(fields)
@@ -86,7 +86,7 @@ def test_encode__any_rows__come_back_sorted_and_through_json(rows):
     data = encode(rows)
     expected = sorted(rows, key=lambda row: (row.group, row.sibling))
     assert decode(data, BUDGET) == expected
-    assert rollout.unpack_answer(rollout.decode_json(rollout.pack_call(data, BUDGET))) == expected
+    assert rollout.unpack_answer(columns.decode_json(rollout.pack_call(data, BUDGET))) == expected
     assert encode(rows[::-1]) == data
     assert rollout.count_units(rows) == sum(len(row.tokens) for row in rows)
 
@@ -115,7 +115,7 @@ def test_decode__unlawful_value__refused(changes, code):
     assert refuse(write([to_row(), to_row(**changes)])) == code
 
 
-@pytest.mark.parametrize("name", rollout.SCHEMA.names)
+@pytest.mark.parametrize("name", columns.SCHEMA.names)
 def test_decode__nullable_columns_and_nulls__refused(name):
     schema = make_nullable()
     assert refuse(write([to_row(), to_row(**{name: None})], schema)) in ("schema", "malformed")
@@ -126,11 +126,11 @@ def test_decode__nullable_columns_and_nulls__refused(name):
 @pytest.mark.parametrize(
     "schema",
     [
-        pa.schema(list(rollout.SCHEMA)[:-1]),
-        pa.schema([*rollout.SCHEMA, pa.field("more", pa.int8())]),
-        pa.schema(list(rollout.SCHEMA)[::-1]),
-        pa.schema([*list(rollout.SCHEMA)[:-1], pa.field("reward", pa.float32(), nullable=False)]),
-        pa.schema([*list(rollout.SCHEMA)[:-1], pa.field("Reward", pa.float64(), nullable=False)]),
+        pa.schema(list(columns.SCHEMA)[:-1]),
+        pa.schema([*columns.SCHEMA, pa.field("more", pa.int8())]),
+        pa.schema(list(columns.SCHEMA)[::-1]),
+        pa.schema([*list(columns.SCHEMA)[:-1], pa.field("reward", pa.float32(), nullable=False)]),
+        pa.schema([*list(columns.SCHEMA)[:-1], pa.field("Reward", pa.float64(), nullable=False)]),
         pa.schema([pa.field("group", pa.list_(pa.list_(pa.list_(pa.int32()))))]),
         pa.schema([pa.field("t", pa.dictionary(pa.int32(), pa.string()))]),
         pa.schema([pa.field("s", pa.struct([pa.field("x", pa.map_(pa.string(), pa.int64()))]))]),
@@ -161,7 +161,7 @@ def test_decoded_bytes__short_proof_window__holds_the_proofs_of_an_honest_file()
     largest = replace(ROW, prompt=(1,) * 8, tokens=(1,) * 64, logprobs=(-1.0,) * 64, proofs=(bytes(258),) * 16)
     data = encode([replace(largest, sibling=i) for i in range(16)])
     assert len(decode(data, short)) == 16
-    assert len(rollout.unpack_answer(rollout.decode_json(rollout.pack_call(data, short)))) == 16
+    assert len(rollout.unpack_answer(columns.decode_json(rollout.pack_call(data, short)))) == 16
     assert refuse(data) == "oversized"
 
 
