@@ -121,10 +121,7 @@ async def run_stages(ctx: Context) -> None:
 
     async def claim() -> None:
         await run_forever(loop.claim, ctx, stop=ctx.stop)
-        pipeline.claims_over.set()
-        await pipeline.work_over.wait()
-        if pipeline.working:  # on what ran out long ago, and it might never be done
-            await asyncio.to_thread(ctx.engine.close)
+        await loop.drain(ctx)
 
     try:
         async with asyncio.TaskGroup() as stages:

@@ -20,6 +20,7 @@ from worker.service import Draft
 
 DEATHS = 3
 """Of the engine over one lease, until the worker gives up."""
+DRAIN_SECONDS = 0.05
 
 
 async def claim(ctx: Context) -> Outcome:
@@ -28,6 +29,8 @@ async def claim(ctx: Context) -> Outcome:
         return Outcome.IDLE
     if not await prefetch(ctx):
         return Outcome.RETRY
+    if ctx.stop.is_set():
+        return Outcome.IDLE
     unsent = ctx.outgoing.list_unsent()  # only now: what was signed meanwhile is still in hand
     # Not cut off by a stop signal: what is assigned meanwhile would be nobody's.
     task = await ctx.network.coordinator.claim_task(
@@ -70,9 +73,6 @@ async def work(ctx: Context) -> Outcome:
     drop_overdue(ctx)
     task = pipeline.take()
     if task is None:
-        is_over = pipeline.claims_over.is_set() and not pipeline.claimed
-        if is_over and all(held.is_forgotten for held in pipeline.working):
-            pipeline.work_over.set()
         return Outcome.IDLE
     try:
         await require_manifest(ctx, task)
@@ -92,6 +92,20 @@ async def work(ctx: Context) -> Outcome:
         raise
     pipeline.finish(task, drafts)
     return Outcome.DONE
+
+
+async def drain(ctx: Context) -> None:
+    """After the last claim: wait until every lease is through the engine or ran out.
+
+    An engine that works on overdue ones alone is closed, as it might never be done.
+    """
+    pipeline = ctx.pipeline
+    while pipeline.claimed or any(not held.is_forgotten for held in pipeline.working):
+        await asyncio.sleep(DRAIN_SECONDS)
+        drop_overdue(ctx)
+    pipeline.work_over.set()
+    if pipeline.working:
+        await asyncio.to_thread(ctx.engine.close)
 
 
 def drop_overdue(ctx: Context) -> None:
@@ -151,6 +165,10 @@ async def seal(ctx: Context) -> Outcome:
             pipeline.sealing_over.set()
         return Outcome.IDLE
     made = pipeline.made[0]
+    if ctx.outgoing.has_signed(made.order.task, made.order.lease):  # given again while the first one was being signed
+        get_logger().error("a lease was given twice, signing again would be equivocation", lease=made.order.lease)
+        pipeline.let_go([made.order])
+        return Outcome.DONE
     try:
         await asyncio.to_thread(sign, ctx, made)
     except ProtocolError:

@@ -57,7 +57,6 @@ class Pipeline:
     refused: Step | None = None
     """The last policy that the engine did not take: no lease of it is asked for."""
     loading: asyncio.Lock = field(default_factory=asyncio.Lock)
-    claims_over: asyncio.Event = field(default_factory=asyncio.Event)
     work_over: asyncio.Event = field(default_factory=asyncio.Event)
     sealing_over: asyncio.Event = field(default_factory=asyncio.Event)
     all_over: asyncio.Event = field(default_factory=asyncio.Event)

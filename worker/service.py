@@ -49,7 +49,14 @@ class Draft:
 def build_slots(
     task: TaskOrder, params: PoolParams, *, pool: PoolId, node: Address, environment: Environment, engine: Engine
 ) -> list[Slot]:
-    """The task's slots in order of (group, sibling)."""
+    """The task's slots in order of (group, sibling).
+
+    Raises ProtocolError("bad_task") for more groups than a task of the pool has, "prompt_too_long" for a prompt.
+    """
+    if task.groups > params.groups_per_task:
+        raise ProtocolError(
+            "bad_task", f"a task of {task.groups} groups, where the pool's have {params.groups_per_task}"
+        )
     domain = SlotDomain(
         beacon=task.manifest_hash, pool=pool, policy_version=task.policy_version, node=node, task=task.task
     )

@@ -13,7 +13,8 @@ from covey.protocol.ids import Address, Hash, LeaseId, PoolId, Step, TaskId
 HashText = Annotated[Hash, Field(pattern=r"^0x[0-9a-f]{64}$")]
 AddressText = Annotated[Address, Field(pattern=r"^0x[0-9a-fA-F]{40}$")]
 SignatureText = Annotated[str, Field(pattern=r"^0x[0-9a-f]{130}$")]
-UInt64 = Annotated[int, Field(ge=0, lt=1 << 63)]
+_NUMBER = Field(ge=0, lt=1 << 63)
+UInt64 = Annotated[int, _NUMBER]
 MAX_WAIT_SECONDS = 20.0
 MAX_EVIDENCE_BYTES = 64 << 10
 
@@ -67,11 +68,11 @@ class ClaimRequest(Heartbeat):
 class TaskOrder(Body):
     """A lease.  Example: task=7, lease=9, policy_version=3, groups=2."""
 
-    task: TaskId
-    lease: LeaseId
-    policy_version: Step
+    task: Annotated[TaskId, _NUMBER]
+    lease: Annotated[LeaseId, _NUMBER]
+    policy_version: Annotated[Step, _NUMBER]
     manifest_hash: HashText
-    groups: int
+    groups: int = Field(ge=1)
     deadline: float
     """Unix seconds."""
 

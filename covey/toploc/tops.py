@@ -4,11 +4,13 @@ Engines find them where the states are; `proofs` builds from them and compares w
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.protocol.params import VerificationParams
+if TYPE_CHECKING:
+    from covey.protocol.params import VerificationParams
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,7 +31,7 @@ EVERYTHING = Capture(window=1, top_k=1 << 31)
 """Every value of every state, for calibration and for who studies cheats; `join` makes them whole."""
 
 
-def build_capture(rules: VerificationParams) -> Capture:
+def build_capture(rules: "VerificationParams") -> Capture:
     """What a pool's proofs need."""
     return Capture(window=rules.proof_window, top_k=rules.proof_top_k)
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from transformers import AutoConfig
@@ -13,7 +14,8 @@ BLOCK = 32
 
 
 def compute_cache_bytes(values: Mapping[str, Any]) -> int:
-    """Keys and values of a whole batch of the longest sequences on one device, at most half of the machine's memory.
+    """Keys and values of a whole batch of the longest sequences on one device, at most its part of half of the
+    memory.
 
     `values`: of the question "start".
     """
@@ -25,5 +27,12 @@ def compute_cache_bytes(values: Mapping[str, Any]) -> int:
     token = 2 * config.num_hidden_layers * -(-heads // values["tensor_parallel"]) * width * size
     block = values["block_size"] or BLOCK
     blocks = values["batch"] * (-(-longest // block) + 1) + 1  # vLLM keeps one for itself
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return int(min(blocks * block * token, memory // 2))
+    return int(min(blocks * block * token, get_memory() // 2 // values["tensor_parallel"]))
+
+
+def get_memory() -> int:
+    """Bytes of the machine, or of the container that this process runs in."""
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit = Path("/sys/fs/cgroup/memory.max")
+    given = limit.read_text().strip() if limit.exists() else "max"
+    return min(whole, int(given)) if given.isdecimal() else whole

@@ -33,6 +33,10 @@ _STARTED_WITH = (
 )  # fmt: skip
 
 
+_OF_A_POLICY = {"model_unavailable", "model_too_large", "model_too_short", "engine_start"}
+"""What the process answers where a policy cannot be served; one that dies says nothing."""
+
+
 class VllmEngine:
     """An `Engine`.  A policy's folder is complete: config, tokenizer, weights.  Use as a context, or call `close`."""
 
@@ -106,8 +110,8 @@ class VllmEngine:
     def load_policy(self, folder: Path, version: int) -> None:
         """Replace the weights in place; a folder whose other files changed gets a process of its own.
 
-        Raises ProtocolError("policy_mismatch") and keeps the old policy if the folder holds no model; OperatorError
-        "model_too_large" where memory does not suffice.
+        Raises ProtocolError("policy_mismatch") and keeps the old policy if the folder holds no model, or one that does
+        not run here while the last did; TransientError where the process died of it, OperatorError of the first policy.
         """
         from covey.model.files import describe_policy, load_tokenizer
 
@@ -122,7 +126,7 @@ class VllmEngine:
                         self._ask(Frame("check", {"folder": str(folder)}))  # answered when nothing runs any more
                     self._start(folder, version, tokenizer)
                 except OperatorError as error:
-                    if self._version is None or error.code not in {"model_unavailable", "engine_start"}:
+                    if self._version is None or error.code not in _OF_A_POLICY:
                         raise
                     # Another policy ran: it is this one, not the machine, that is wrong.
                     raise ProtocolError("policy_mismatch", error.message) from error
@@ -150,7 +154,7 @@ class VllmEngine:
         answer = self._ask(Frame("generate", values, arrays))
         found, version = answer.arrays, int(answer.values["version"] or 0)
         lengths = found["lengths"].tolist()
-        return [
+        completions = [
             Completion(
                 policy_version=version,
                 tokens=tuple(tokens.tolist()),
@@ -165,6 +169,10 @@ class VllmEngine:
                 strict=True,
             )
         ]
+        for request, made in zip(requests, completions, strict=True):
+            if not made.finished and len(made.tokens) != request.max_tokens:  # signed, it would be a false end
+                raise TransientError("engine_broke_off", f"vLLM ended a completion after {len(made.tokens)} tokens")
+        return completions
 
     def replay(
         self, sequences: Sequence[ReplayRequest], *, temperature: float, capture: Capture | None = None
@@ -243,7 +251,7 @@ class VllmEngine:
             require_vocabulary(tokenizer, int(answer["vocabulary"] or 0))
         except CoveyError as error:
             self._end()
-            if error.code == "engine_died":
+            if error.code == "engine_died" and self._version is None:
                 raise OperatorError("engine_start", error.message, fix="See what it wrote") from error
             raise
         self._tokenizer = tokenizer
@@ -267,7 +275,7 @@ class VllmEngine:
         try:
             return self._start(self._folder, self._version, self._tokenizer)
         except OperatorError as error:
-            if error.code != "engine_start":
+            if error.code not in {"engine_start", "model_too_large"}:
                 raise
             raise TransientError("engine_died", error.message) from error  # it ran before, and may run again
 

@@ -5,6 +5,8 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from covey.errors import OperatorError
+
 
 class VllmOptions(BaseModel):
     """Defaults hold for a small model on one machine.  Example: VllmOptions(tensor_parallel=4, memory_share=0.85)."""
@@ -36,5 +38,11 @@ class VllmOptions(BaseModel):
     """How long one call may take before the process is given up."""
 
     def fit(self, length: int) -> Self:
-        """For sequences of `length` tokens at most, where nothing else is set."""
+        """For sequences of `length` tokens at most, a pool's; raise OperatorError("bad_max_length") for less room."""
+        if self.max_length is not None and self.max_length < length:
+            raise OperatorError(
+                "bad_max_length",
+                f"max_length is {self.max_length}, and the pool's sequences have up to {length} tokens",
+                fix="Leave max_length out, or join a pool of shorter ones",
+            )
         return self if self.max_length is not None else self.model_copy(update={"max_length": length})

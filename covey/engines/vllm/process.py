@@ -34,6 +34,7 @@ _ENVIRONMENT = {
     "VLLM_USE_V2_MODEL_RUNNER": "0",  # the second one knows no logits processors
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # several engines on one machine would share the first cores
     "VLLM_HOST_IP": "127.0.0.1",
+    "VLLM_DISABLE_REQUEST_ID_RANDOMIZATION": "0",  # the recorder tells requests that follow each other by their names
 }
 _CPU = {
     # glibc keeps freed memory: logits are tens of MiB in each step, and pages that are new cost more than they.

@@ -228,11 +228,11 @@ def build_arguments(values: Mapping[str, Any]) -> EngineArgs:
 
 def _explain(error: Exception) -> OperatorError | ProtocolError:
     message = " ".join(str(error).split())
-    if "memory" in message.lower():
+    if "memory" in message.lower() and "illegal memory" not in message.lower():
         return OperatorError(
             "model_too_large",
             f"the model does not fit: {message}",
-            fix="Raise cache_bytes or memory_share, lower max_length or batch, or raise tensor_parallel",
+            fix="Lower batch, set memory_share or cache_bytes to what the device has, or raise tensor_parallel",
         )
     if "max_model_len" in message or "maximum model length" in message:
         return OperatorError(

@@ -263,6 +263,25 @@ async def test_work__policy_that_the_engine_refuses__lease_goes_back(
     assert ctx.pipeline.leases == []
 
 
+async def test_work__more_groups_than_the_pools_tasks_have__lease_goes_back(start: Start, coordinator: FakeCoordinator):
+    ctx = start()
+    coordinator.orders.append(make_task(groups=ctx.network.params.groups_per_task + 1))
+    await loop.claim(ctx)
+    with pytest.raises(ProtocolError) as caught:
+        await loop.work(ctx)
+    assert (caught.value.code, coordinator.returned, ctx.pipeline.leases) == ("bad_task", [(7, 9)], [])
+
+
+async def test_seal__lease_that_was_signed_meanwhile__is_never_signed_again(start: Start, coordinator: FakeCoordinator):
+    ctx = start()
+    coordinator.orders.append(make_task())
+    await take_turn(ctx)
+    ctx.pipeline.hold(make_task())  # as if it had been given again while the first was being signed
+    assert await loop.work(ctx) is Outcome.DONE
+    assert await loop.seal(ctx) is Outcome.DONE
+    assert (list(ctx.outgoing.list()), ctx.pipeline.leases, len(coordinator.sent)) == ([], [], 1)
+
+
 async def test_seal__grader_that_refuses__lease_goes_back_and_the_next_is_signed(
     start: Start, coordinator: FakeCoordinator
 ):
@@ -330,7 +349,9 @@ async def test_claim__stop_signal_while_an_engine_starts__does_not_wait_for_it(
             assert is_over.wait(20)
 
     ctx = start(engine=Starting())
+    coordinator.orders.append(make_task())
     try:
         assert await asyncio.wait_for(loop.claim(ctx), 10) is Outcome.IDLE
+        assert coordinator.claims == []
     finally:
         is_over.set()

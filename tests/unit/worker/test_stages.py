@@ -108,9 +108,11 @@ async def test_run_stages__stop_while_the_coordinator_is_away__ends_and_keeps_th
     assert [parcel.receipt.lease for parcel in ctx.outgoing.list()] == [9]
 
 
+@pytest.mark.parametrize("together", [1, 2])
 async def test_run_stages__stop_while_the_engine_hangs__ends_when_the_lease_is_over(
-    start: Start, coordinator: FakeCoordinator, engine
+    start: Start, coordinator: FakeCoordinator, engine, together: int
 ):
+    """With one place no cycle is left to see it: the engine is full."""
     closed = threading.Event()
 
     class Hanging(Counting):
@@ -119,7 +121,7 @@ async def test_run_stages__stop_while_the_engine_hangs__ends_when_the_lease_is_o
 
     hanging = Hanging(engine, fails=[TransientError("engine_died", "closed")])
     hanging.on_batch = lambda: closed.wait(20)
-    ctx = start(engine=hanging, pipeline=Pipeline(together=2, ahead=0, lease_seconds=1.0))
+    ctx = start(engine=hanging, pipeline=Pipeline(together=together, ahead=0, lease_seconds=1.0))
     coordinator.orders.append(make_task())
     assert await loop.claim(ctx) is Outcome.DONE
     ctx.stop.set()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from transformers import Qwen2Config
 
-from covey.engines.vllm.cache import compute_cache_bytes
+from covey.engines.vllm.cache import compute_cache_bytes, get_memory
 
 pytestmark = pytest.mark.unit
 VALUES = {"max_length": 100, "batch": 8, "dtype": "bfloat16", "tensor_parallel": 1, "block_size": None}
@@ -35,4 +35,7 @@ def test_compute_cache_bytes__by_hand(folder: str, changes: dict[str, object], b
 
 def test_compute_cache_bytes__more_than_there_is__is_half_of_the_memory(folder: str) -> None:
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    assert compute_cache_bytes(VALUES | {"folder": folder, "batch": 1 << 30}) == memory // 2
+    assert 0 < get_memory() <= memory
+    assert compute_cache_bytes(VALUES | {"folder": folder, "batch": 1 << 30}) == get_memory() // 2
+    shared = {"folder": folder, "batch": 1 << 30, "tensor_parallel": 2}
+    assert compute_cache_bytes(VALUES | shared) == get_memory() // 4

@@ -51,7 +51,8 @@ while True:
         answer("reloaded")
     else:
         n = len(question.arrays["seeds"])
-        found = {{"tokens": np.ones(n, np.int64), "lengths": np.ones(n, np.int64), "logprobs": np.zeros(n, np.float32)}}
+        token = 5 if question.values["temperature"] == 0.25 else 1
+        found = {{"tokens": np.full(n, token), "lengths": np.ones(n, np.int64), "logprobs": np.zeros(n, np.float32)}}
         answer("done", {{"version": version}}, {{**found, "preempted": np.array([3])}})
 """
 ASK = [Request(prompt=(2, 7), seed=1, max_tokens=4)]
@@ -98,6 +99,22 @@ def test_replay__memory_runs_out__is_transient_so_that_a_validator_says_unknown_
         with pytest.raises(TransientError) as caught:
             engine.replay([ReplayRequest(prompt=(2, 7), tokens=(5,), seed=1)], temperature=1.0)
     assert caught.value.code == "engine_out_of_memory"
+
+
+def test_generate__neither_end_token_nor_limit__is_not_handed_on(tmp_path: Path, options: VllmOptions) -> None:
+    with VllmEngine(options=options) as engine:
+        engine.load_policy(tiny_folder(), 3)
+        assert [each.finished for each in engine.generate(ASK, temperature=1.0)] == [True]
+        with pytest.raises(TransientError, match="after 1 tokens"):
+            engine.generate(ASK, temperature=0.25)
+
+
+def test_fit__less_room_than_the_pools_sequences_need__is_the_operators() -> None:
+    assert VllmOptions().fit(96).max_length == 96
+    assert VllmOptions(max_length=128).fit(96).max_length == 128
+    with pytest.raises(OperatorError, match="up to 96 tokens") as caught:
+        VllmOptions(max_length=95).fit(96)
+    assert caught.value.code == "bad_max_length"
 
 
 def test_load_policy__another_description_that_is_no_model__keeps_process_and_policy(
