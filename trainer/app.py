@@ -166,7 +166,12 @@ def build_learner(
     set_threads(config.threads)
     torch.use_deterministic_algorithms(config.device == "cpu")
     dtype = params.model.compute_dtype
-    shape = Shape(row_tokens=config.row_tokens, micro_batch_rows=config.micro_batch_rows, compute_dtype=dtype)
+    shape = Shape(
+        row_tokens=config.row_tokens,
+        micro_batch_rows=config.micro_batch_rows,
+        compute_dtype=dtype,
+        temperature=params.model.temperature,
+    )
     model, scratch = load_model(get_source(config), "float32"), load_model(get_source(config), dtype)
     for each in (model, scratch):
         torch.nn.Module.to(each, config.device)

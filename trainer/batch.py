@@ -23,7 +23,7 @@ class Work:
     task: TaskId
     policy_version: Step
     replayed: bool
-    """Whether a replay confirmed the claimed log-probabilities."""
+    """Whether the claimed log-probabilities are the policy's, and a replay confirmed them."""
     rollouts: tuple[Rollout, ...]
 
 

@@ -1,6 +1,7 @@
 """Packed rows through a model: log p and entropy of their completion tokens, on one rank or shared among many.
 
-Called by `learner`.  Everything is of the unmodified model (temperature 1), which is also what workers claim.
+Called by `learner`.  Everything is of the policy that samples, at the pool's temperature; what workers claim is of the
+unmodified model, which is the same at temperature 1 only.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +24,7 @@ from covey.model.files import DTYPES, get_head
 from covey.protocol.ids import GroupId, RolloutId, Step, TaskId
 from trainer.batch import Sample
 from trainer.head import compute_head
-from trainer.packing import Rows, build_rows, group, share
+from trainer.packing import Family, Rows, build_rows, group, share
 
 FLASH = "flash_attention_2"
 
@@ -36,14 +37,17 @@ class Shape:
     micro_batch_rows: int
     compute_dtype: str
     """Key of DTYPES; the masters are float32 whatever it is."""
+    temperature: float = 1.0
+    """At which the pool samples: the policy is softmax(logits / temperature)."""
 
 
-def choose_attention(model: PreTrainedModel) -> None:
-    """Kernels for ragged rows where a GPU has the package flash_attn; masks of [rows, 1, width, width] elsewhere.
+def choose_attention(model: PreTrainedModel, shape: Shape) -> None:
+    """Kernels for ragged rows where a GPU has the package flash_attn, which knows no float32; masks of [rows, 1, width,
+    width] elsewhere.
 
     Both find the borders of samples by the positions that start again.
     """
-    if model.device.type == "cuda" and is_flash_attn_2_available():
+    if model.device.type == "cuda" and shape.compute_dtype != "float32" and is_flash_attn_2_available():
         model.set_attn_implementation(FLASH)
 
 
@@ -101,6 +105,8 @@ def predict(model: PreTrainedModel, rows: Rows, shape: Shape) -> tuple[Tensor, T
             input_ids=tokens, position_ids=positions, attention_mask=rows.mask, use_cache=False
         ).last_hidden_state
     hidden = hidden.flatten(0, 1)[rows.places]  # before the head, which is where memory goes
+    if shape.temperature != 1:
+        hidden = hidden / shape.temperature
     return compute_head(hidden, get_head(model).weight, rows.targets, dtype=dtype)
 
 
@@ -129,18 +135,18 @@ def compute_logprobs(predictor: Predictor, samples: Sequence[Sample]) -> list[tu
     return [tuple(values[start:end]) for start, end in pairwise(bounds)]
 
 
+def find_families(model: PreTrainedModel, samples: Sequence[Sample], shape: Shape) -> list[Family]:
+    """The samples as they are packed.  A layer's matrices hold about 12 hidden^2 values, attention to n tokens computes
+    with n hidden."""
+    crossover = 12 * get_head(model).weight.shape[1]
+    return group(samples, row_tokens=shape.row_tokens, crossover=crossover, is_shared=shares_prompts(model))
+
+
 def share_samples(model: PreTrainedModel, samples: Sequence[Sample], shape: Shape) -> list[list[list[int]]]:
-    """The micro-batches of this rank: lists of rows of sample indices.  A layer's matrices hold about 12 hidden^2
-    values, attention to n tokens computes with n hidden."""
+    """The micro-batches of this rank: lists of rows of sample indices."""
     is_divided = dist.is_available() and dist.is_initialized()
-    families = group(
-        samples,
-        row_tokens=shape.row_tokens,
-        crossover=12 * get_head(model).weight.shape[1],
-        is_shared=shares_prompts(model),
-    )
     shares = share(
-        families,
+        find_families(model, samples, shape),
         ranks=dist.get_world_size() if is_divided else 1,
         row_tokens=shape.row_tokens,
         micro_batch_rows=shape.micro_batch_rows,

@@ -92,8 +92,8 @@ def is_clipped(ratio: Tensor, advantages: Tensor, objective: Objective) -> Tenso
 
 def compute_kl(logprobs: Tensor, reference: Tensor) -> Tensor:
     """exp(d) - d - 1 with d = log p_ref - log p, per token [n]: at least 0 and unbiased for KL(p || p_ref) on samples
-    of p (Schulman's k3).  The gradient flows through `logprobs`."""
-    d = reference - logprobs
+    of p (Schulman's k3).  The gradient flows through `logprobs`, where d is below a bound that keeps exp(d) finite."""
+    d = (reference - logprobs).clamp(max=LOG_RATIO_LIMIT)
     return torch.exp(d) - d - 1
 
 

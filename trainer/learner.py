@@ -23,6 +23,7 @@ from trainer.forward import (
     choose_attention,
     compute_logprobs,
     explain_trainer_memory,
+    find_families,
     require_supported,
     share_samples,
     shares_prompts,
@@ -91,7 +92,7 @@ class Learner:
         """Of what the masters are only an addition to; empty when they are the whole model."""
         self._settings, self._objective, self._shape = optimiser, objective, shape
         require_supported(model)
-        choose_attention(model)
+        choose_attention(model, shape)
         self._predictor = Predictor(model, shape)
         if ranks.mesh is not None:
             shard(self._predictor, ranks.mesh)
@@ -136,6 +137,10 @@ class Learner:
             self._optimizer.step()
             self.updates += 1
         return _build_metrics(sums, norm=norm, rate=rate, tokens=batch.tokens)
+
+    def count_fed(self, batch: Batch) -> list[int]:
+        """Tokens of each sequence that the batch is for the model, with a prompt that samples share counted once."""
+        return [family.tokens for family in find_families(self.model, batch.samples, self._shape)]
 
     def get_masters(self) -> dict[str, Tensor]:
         """The live tensors that a checkpoint holds: the model's weights, or its adapters alone."""
@@ -219,7 +224,7 @@ class Recomputer:
 
     def __init__(self, model: PreTrainedModel, shape: Shape, ranks: Ranks = ALONE) -> None:
         self._model, self._predictor, self._ranks = model, Predictor(model, shape), ranks
-        choose_attention(model)
+        choose_attention(model, shape)
 
     def compute(self, folder: Path | None, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
         """log p(token) of each completion under the policy in `folder`; None where rank 0 sends it.

@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import replace
 
+from covey.errors import ProtocolError
 from covey.log import get_logger
 from covey.protocol.ids import Step
 from covey.protocol.wire import BatchItem, BatchOrder
@@ -15,6 +16,8 @@ from trainer.performance import build_performance, compute_flops, get_peak_memor
 
 PUMP_SECONDS = 0.05
 DOWNLOADS = 8
+WRONG_FILE = {"digest_mismatch", "oversized"}
+"""What no repetition mends."""
 
 
 async def cycle(ctx: Context) -> Outcome:
@@ -80,19 +83,30 @@ async def claim(ctx: Context) -> BatchOrder | None:
 
 
 async def fetch(ctx: Context, order: BatchOrder) -> list[Work | None]:
-    """The files of a batch, checked and decoded; None for what cannot be trained on."""
+    """The files of a batch, checked and decoded; None for what is wrong for good, which is left out."""
     params, client = ctx.network.params, ctx.network.coordinator
     service.require_order(order, ctx.progress.step, params)
     slots = asyncio.Semaphore(DOWNLOADS)
 
     async def fetch_one(item: BatchItem) -> Work | None:
-        async with slots:
-            file = await client.get_object(item.url, max_bytes=params.max_submission_bytes)
-        return await asyncio.to_thread(
-            service.read_work, item, file, params, vocabulary=ctx.learner.vocabulary, decode=ctx.decode
-        )
+        try:
+            async with slots:
+                file = await client.get_object(item.url, max_bytes=params.max_submission_bytes)
+            return await asyncio.to_thread(
+                service.read_work, item, file, params, vocabulary=ctx.learner.vocabulary, decode=ctx.decode
+            )
+        except ProtocolError as error:
+            if error.code not in WRONG_FILE:
+                raise  # a link that ran out, perhaps: the next order has another
+            get_logger().error("submission left out", task=item.task, code=error.code, message=error.message)
+            return None
 
-    return list(await asyncio.gather(*map(fetch_one, order.items)))
+    try:
+        async with asyncio.TaskGroup() as group:
+            fetching = [group.create_task(fetch_one(item)) for item in order.items]
+    except ExceptionGroup as failed:  # the others are cut off: all are fetched again
+        raise failed.exceptions[0] from None
+    return [each.result() for each in fetching]
 
 
 def learn(ctx: Context, works: list[Work | None], waited: float) -> None:
@@ -113,7 +127,7 @@ def learn(ctx: Context, works: list[Work | None], waited: float) -> None:
         for part in parts
     ]
     updates = ctx.learner.learn(consumed)
-    lengths = [sample.fed for each in consumed for sample in each.samples]
+    lengths = [fed for each in consumed for fed in ctx.learner.count_fed(each)]
     progress.updated_at = ctx.timer()
     report = service.build_report(samples, updates, step=step, left_out=len(works) - len(kept))
     report |= service.split_rewards(samples, ctx.environment, ctx.tokenizer)

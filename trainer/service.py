@@ -69,7 +69,8 @@ def read_work(
     except (ProtocolError, SandboxError) as error:
         get_logger().warning("submission left out", task=item.task, code=error.code, message=error.message)
         return None
-    return Work(task=item.task, policy_version=item.policy_version, replayed=item.replayed, rollouts=tuple(rows))
+    is_of_the_policy = item.replayed and params.model.temperature == 1  # claims are of the unmodified model
+    return Work(task=item.task, policy_version=item.policy_version, replayed=is_of_the_policy, rollouts=tuple(rows))
 
 
 def build_budget(params: PoolParams) -> Budget:
@@ -96,13 +97,14 @@ def _require_whole(rows: Sequence[Rollout], params: PoolParams, vocabulary: int)
 def build_report(
     samples: Sequence[Sample], updates: Sequence[UpdateMetrics], *, step: Step, left_out: int
 ) -> dict[str, float]:
-    """Metrics of a step by the names of docs/operations.md: means over its samples and updates; the gradient norm is
-    the largest."""
-    count, rounds = max(1, len(samples)), max(1, len(updates))
+    """Metrics of a step by the names of docs/operations.md: means over its samples, and over the updates that had any;
+    the gradient norm is the largest."""
+    taught = [update for update in updates if update.trained_tokens]
+    count, rounds = max(1, len(samples)), max(1, len(taught))
     staleness = [step - sample.policy_version for sample in samples]
 
     def average(name: str) -> float:
-        return float(sum(getattr(update, name) for update in updates)) / rounds
+        return float(sum(getattr(update, name) for update in taught)) / rounds
 
     return {
         "reward/mean": sum(s.reward for s in samples) / count,

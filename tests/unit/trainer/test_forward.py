@@ -1,5 +1,6 @@
 """Packed rows through a model: borders of samples, refusals, and the choice of attention."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -45,6 +46,18 @@ def test_predict__samples_in_one_padded_row__are_those_of_each_alone(
         torch.testing.assert_close(ours, torch.cat(theirs), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("temperature", [0.5, 2.0])
+def test_predict__temperature__is_of_the_policy_that_samples(base: PreTrainedModel, temperature: float) -> None:
+    (sample,) = build_samples(1)
+    rows = build_rows([sample], [0.0], [[0]], is_shared=False)
+    logprobs, entropy = predict(base, rows, replace(SHAPE, temperature=temperature))
+    tokens = torch.tensor([[*sample.prompt, *sample.tokens]])
+    logits = base(input_ids=tokens).logits[0, len(sample.prompt) - 1 : -1]
+    wanted = torch.log_softmax(logits / temperature, dim=-1)
+    torch.testing.assert_close(logprobs, wanted.gather(1, torch.tensor(sample.tokens)[:, None])[:, 0])
+    torch.testing.assert_close(entropy, -(wanted.exp() * wanted).sum(dim=-1))
+
+
 def test_predict__flash_attention__is_given_one_row(base: PreTrainedModel) -> None:
     rows, seen = build_rows(build_samples(3), [0.0] * 3, [[0, 1], [2]], is_shared=False), []
 
@@ -66,16 +79,21 @@ def test_predict__flash_attention__is_given_one_row(base: PreTrainedModel) -> No
 
 
 @pytest.mark.parametrize(
-    ("device", "is_installed", "chosen"),
-    [("cpu", True, None), ("cuda", False, None), ("cuda", True, "flash_attention_2")],
+    ("device", "is_installed", "dtype", "chosen"),
+    [
+        ("cpu", True, "bfloat16", None),
+        ("cuda", False, "bfloat16", None),
+        ("cuda", True, "float32", None),
+        ("cuda", True, "bfloat16", "flash_attention_2"),
+    ],
 )
 def test_choose_attention__package_and_gpu__take_both(
-    monkeypatch: pytest.MonkeyPatch, device: str, is_installed: bool, chosen: str | None
+    monkeypatch: pytest.MonkeyPatch, device: str, is_installed: bool, dtype: str, chosen: str | None
 ) -> None:
     asked: list[str] = []
     model: Any = SimpleNamespace(device=torch.device(device), set_attn_implementation=asked.append)
     monkeypatch.setattr(forward, "is_flash_attn_2_available", lambda: is_installed)
-    choose_attention(model)
+    choose_attention(model, replace(SHAPE, compute_dtype=dtype))
     assert asked == ([chosen] if chosen else [])
 
 

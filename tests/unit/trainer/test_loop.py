@@ -194,6 +194,22 @@ def test_cycle__tokens_outside_the_vocabulary__are_left_out_and_learning_goes_on
     assert sum(left_out) > 0
 
 
+def test_cycle__file_that_is_another_one__is_left_out_and_learning_goes_on(
+    build_world: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = build_world(steps=1)
+    original, wrong = world.coordinator.get_object, iter([True])
+
+    async def get_object(url: str, *, max_bytes: int) -> bytes:
+        data: bytes = await original(url, max_bytes=max_bytes)
+        return data + b"x" if next(wrong, False) else data
+
+    monkeypatch.setattr(world.coordinator, "get_object", get_object)
+    world.run()
+    assert len(world.chain.hashes) == 2
+    assert [line["batch/left_out"] for line in world.read_metrics() if line["event"] == "update"] == [1]
+
+
 def test_cycle__home_of_another_pool__is_refused(build_world: Build) -> None:
     world = build_world(steps=1)
     world.run()

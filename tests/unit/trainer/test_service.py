@@ -99,6 +99,14 @@ def test_read_work__honest_file__is_its_rows_with_the_orders_facts() -> None:
     assert read(rollout.encode(rows), build_item(rollout.encode(rows), replayed=False)).replayed is False
 
 
+def test_read_work__pool_that_samples_at_another_temperature__claims_are_not_the_policys() -> None:
+    file = rollout.encode(build_rows())
+    params = PARAMS.model_copy(update={"model": PARAMS.model.model_copy(update={"temperature": 0.6})})
+    work = service.read_work(build_item(file), file, params, vocabulary=259, decode=columns.decode_json)
+    assert work is not None
+    assert work.replayed is False
+
+
 def test_read_work__through_the_sandbox__is_the_same() -> None:
     rows = build_rows()
     with Sandbox("covey.protocol.columns:decode_json", seconds=10) as sandbox:
@@ -178,6 +186,16 @@ def test_build_report__two_updates__means_and_the_largest_norm() -> None:
         "batch/completion_tokens": 4.0, "batch/left_out": 1,
     }  # fmt: skip
     assert report == pytest.approx(expected)
+
+
+def test_build_report__update_without_samples__is_in_no_mean() -> None:
+    live = UpdateMetrics(
+        loss=0.5, gradient_norm=2.0, clip_ratio=0.1, ratio_mean=1.0, entropy=3.0, kl=0.0, learning_rate=0.1,
+        tokens=10, trained_tokens=8,
+    )  # fmt: skip
+    dead = replace(live, loss=0.0, gradient_norm=0.0, entropy=0.0, ratio_mean=0.0, trained_tokens=0, tokens=6)
+    report = service.build_report(SAMPLES, [live, dead], step=Step(5), left_out=0)
+    assert (report["policy/entropy"], report["policy/loss"], report["batch/tokens"]) == (3.0, 0.5, 16)
 
 
 def test_build_report__nothing_left_to_train_on__is_zeros() -> None:
