@@ -86,8 +86,7 @@ class Learner:
         shape: Shape,
         ranks: Ranks = ALONE,
     ) -> None:
-        self.model, self.ranks = model, ranks
-        self.updates = 0
+        self.model, self.ranks, self.updates = model, ranks, 0
         self.base_hash = compute_base_hash(model)
         """Of what the masters are only an addition to; empty when they are the whole model."""
         self._settings, self._objective, self._shape = optimiser, objective, shape
@@ -139,7 +138,7 @@ class Learner:
         return _build_metrics(sums, norm=norm, rate=rate, tokens=batch.tokens)
 
     def count_fed(self, batch: Batch) -> list[int]:
-        """Tokens of each sequence that the batch is for the model, with a prompt that samples share counted once."""
+        """Tokens of each sequence that the batch is for the model; a prompt that samples share counts once."""
         return [family.tokens for family in find_families(self.model, batch.samples, self._shape)]
 
     def get_masters(self) -> dict[str, Tensor]:
@@ -185,8 +184,8 @@ class Learner:
 
     def _backpropagate(self, batch: Batch, part: Sequence[Sequence[int]]) -> TokenSums:
         """Add the gradient of one micro-batch."""
-        is_shared = shares_prompts(self.model)
-        rows = build_rows(batch.samples, batch.weights, part, is_shared=is_shared).to(self.model.device)
+        rows = build_rows(batch.samples, batch.weights, part, is_shared=shares_prompts(self.model))
+        rows = rows.to(self.model.device)
         logprobs, entropy = self._predictor(rows)
         loss, sums = compute_loss(
             logprobs=logprobs,
@@ -217,20 +216,16 @@ class Learner:
 
 
 class Recomputer:
-    """Log-probabilities under published policies, computed as workers compute them; `model` is its own scratch.
-
-    Every rank holds it whole, and computes its share of the samples.
-    """
+    """Log-probabilities under published policies, computed as workers compute them; every rank holds the scratch
+    `model` whole, and computes its share of the samples."""
 
     def __init__(self, model: PreTrainedModel, shape: Shape, ranks: Ranks = ALONE) -> None:
         self._model, self._predictor, self._ranks = model, Predictor(model, shape), ranks
         choose_attention(model, shape)
 
     def compute(self, folder: Path | None, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
-        """log p(token) of each completion under the policy in `folder`; None where rank 0 sends it.
-
-        Raises OperatorError("trainer_out_of_memory"), and as `load_weights` before the others are told.
-        """
+        """log p(token) of each completion under the policy in `folder`; None where rank 0 sends it.  Raises
+        OperatorError("trainer_out_of_memory"), and as `load_weights` before the others are told."""
         if folder is not None:
             load_weights(self._model, folder / WEIGHTS_FILE)
         batch = Batch(samples=tuple(samples), weights=(0.0,) * len(samples), tokens=0)

@@ -20,7 +20,6 @@ from worker.service import Draft
 
 DEATHS = 3
 """Of the engine over one lease, until the worker gives up."""
-DRAIN_SECONDS = 0.05
 
 
 async def claim(ctx: Context) -> Outcome:
@@ -95,13 +94,11 @@ async def work(ctx: Context) -> Outcome:
 
 
 async def drain(ctx: Context) -> None:
-    """After the last claim: wait until every lease is through the engine or ran out.
-
-    An engine that works on overdue ones alone is closed, as it might never be done.
-    """
+    """After the last claim: wait until every lease is through the engine or ran out; an engine that works on overdue
+    ones alone is closed, as it might never be done."""
     pipeline = ctx.pipeline
     while pipeline.claimed or any(not held.is_forgotten for held in pipeline.working):
-        await asyncio.sleep(DRAIN_SECONDS)
+        await asyncio.sleep(0.05)
         drop_overdue(ctx)
     pipeline.work_over.set()
     if pipeline.working:

@@ -201,14 +201,13 @@ def start(question: Frame) -> Serving:
 def build_arguments(values: Mapping[str, Any]) -> EngineArgs:
     """What vLLM is started with, from the values of the question "start"."""
     on_cpu = current_platform.is_cpu()
-    cache = values["cache_bytes"] or (compute_cache_bytes(values) if on_cpu else None)
     return EngineArgs(
         model=str(values["folder"]),
         dtype=values["dtype"],
         max_model_len=values["max_length"],
         max_num_seqs=values["batch"],
         max_num_batched_tokens=values["batch_tokens"],
-        kv_cache_memory_bytes=cache,
+        kv_cache_memory_bytes=values["cache_bytes"] or (compute_cache_bytes(values) if on_cpu else None),
         gpu_memory_utilization=values["memory_share"],
         tensor_parallel_size=values["tensor_parallel"],
         enable_prefix_caching=values["prefix_caching"],

@@ -1,7 +1,5 @@
 """Proof bytes against an independent slow implementation; strict parsing; distances worked out by hand."""
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -182,7 +180,7 @@ def test_compare__nothing_agrees__is_infinitely_far() -> None:
     (proof,) = proofs.build(np.array([[0x4080, 0x4081]], np.uint16))
     distances = proofs.compare(proof, np.array([[0xC080, 0xC081]], np.uint16))
     assert distances == proofs.Distances(
-        sign_exponent_mismatches=2, mantissa_mean=math.inf, mantissa_median=math.inf, mantissa_rest=math.inf
+        sign_exponent_mismatches=2, mantissa_mean=np.inf, mantissa_median=np.inf, mantissa_rest=np.inf
     )
 
 
