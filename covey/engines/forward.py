@@ -19,8 +19,8 @@ class Prefix:
     """A batch whose tokens so far are computed; `append` adds to it."""
 
     cache: DynamicCache
-    mask: torch.Tensor
-    """int64[n, columns]: 1 where a token is."""
+    mask: torch.Tensor | None
+    """int64[n, columns]: 1 where a token is; None where all are tokens."""
     lengths: torch.Tensor
     """int64[n]: tokens of each row."""
     hidden: torch.Tensor
@@ -31,7 +31,8 @@ class Prefix:
     def select(self, rows: torch.Tensor) -> None:
         """Keep `rows`, int64[m], in this order; a row may be named more than once."""
         self.cache.batch_select_indices(rows)
-        self.mask, self.lengths = self.mask[rows], self.lengths[rows]
+        self.mask = None if self.mask is None else self.mask[rows]
+        self.lengths = self.lengths[rows]
         self.hidden, self.logits = self.hidden[rows], self.logits[rows]
 
 
@@ -41,8 +42,9 @@ def read_prompts(model: PreTrainedModel, prompts: Sequence[tuple[int, ...]]) -> 
     tokens, mask = _align(distinct, model.device)
     cache = DynamicCache(config=model.config)
     positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
-    hidden, logits = _forward(model, inputs=tokens, mask=mask, positions=positions, cache=cache)
-    prefix = Prefix(cache=cache, mask=mask, lengths=mask.sum(dim=1), hidden=hidden, logits=logits)
+    kept = None if len({len(prompt) for prompt in distinct}) == 1 else mask
+    hidden, logits = _forward(model, inputs=tokens, mask=kept, positions=positions, cache=cache)
+    prefix = Prefix(cache=cache, mask=kept, lengths=mask.sum(dim=1), hidden=hidden, logits=logits)
     if len(distinct) < len(prompts):
         places = {prompt: i for i, prompt in enumerate(distinct)}
         prefix.select(torch.tensor([places[prompt] for prompt in prompts], device=model.device))
@@ -51,7 +53,8 @@ def read_prompts(model: PreTrainedModel, prompts: Sequence[tuple[int, ...]]) -> 
 
 def append(model: PreTrainedModel, prefix: Prefix, tokens: torch.Tensor) -> None:
     """One more token a row, int64[n]: what the prefix says of its last token is that token's afterwards."""
-    prefix.mask = torch.cat([prefix.mask, prefix.mask.new_ones(len(tokens), 1)], dim=1)
+    if prefix.mask is not None:
+        prefix.mask = torch.cat([prefix.mask, prefix.mask.new_ones(len(tokens), 1)], dim=1)
     prefix.hidden, prefix.logits = _forward(
         model, inputs=tokens[:, None], mask=prefix.mask, positions=prefix.lengths[:, None], cache=prefix.cache
     )
@@ -89,7 +92,7 @@ def _forward(
     model: PreTrainedModel,
     *,
     inputs: torch.Tensor,
-    mask: torch.Tensor,
+    mask: torch.Tensor | None,
     positions: torch.Tensor,
     cache: DynamicCache,
 ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -165,16 +165,16 @@ class HuggingFaceEngine:
         prefix = read_prompts(model, [each.prompt for each in requests])
         seeds = np.array([each.seed for each in requests], np.uint64)
         limits = np.array([each.max_tokens for each in requests])
-        live = np.arange(len(requests))  # requests of the rows that still run
-        rows: list[list[tuple[int, float]]] = [[] for _ in requests]
+        live, end = np.arange(len(requests)), self.eos_token_id  # requests of the rows that still run
+        chosen = np.empty((len(requests), limits.max()), np.int64)
+        logprobs, lengths = np.empty(chosen.shape, np.float32), np.zeros_like(live)
         windows = Windows(len(requests), int(limits.max()), capture)
         for t in range(int(limits.max())):
             tokens = sample(prefix.logits, seeds[live], np.full(len(live), t, np.uint32), temperature)
-            chosen = compute_logprobs(prefix.logits, tokens)
-            listed = tokens.tolist()
-            for request, token, logprob in zip(live, listed, chosen.tolist(), strict=True):
-                rows[request].append((token, logprob))
-            stays = (np.array(listed) != self.eos_token_id) & (limits[live] > t + 1)
+            chosen[live, t] = tokens.cpu().numpy()
+            logprobs[live, t] = compute_logprobs(prefix.logits, tokens).cpu().numpy()
+            lengths[live] = t + 1
+            stays = (chosen[live, t] != end) & (limits[live] > t + 1)
             windows.add(prefix.hidden, live, stays)
             if not stays.any():
                 break
@@ -187,12 +187,12 @@ class HuggingFaceEngine:
         return [
             Completion(
                 policy_version=self._version,
-                tokens=tuple(token for token, _ in row),
-                logprobs=tuple(logprob for _, logprob in row),
+                tokens=tuple(chosen[request, :length].tolist()),
+                logprobs=tuple(logprobs[request, :length].tolist()),
                 tops=windows.get_tops(request),
-                finished=row[-1][0] == self.eos_token_id,
+                finished=bool(chosen[request, length - 1] == end),
             )
-            for request, row in enumerate(rows)
+            for request, length in enumerate(lengths.tolist())
         ]
 
     def _replay_batch(
@@ -237,12 +237,14 @@ class HuggingFaceEngine:
         """The model in evaluation mode; a model shared with a trainer gets its mode back."""
         with self._turn:
             model = self._require_model()
-            training = model.training
+            if not model.training:  # its layers keep modes of their own
+                yield model
+                return
             model.train(False)
             try:
                 yield model
             finally:
-                model.train(training)
+                model.train()
 
     def _require_model(self) -> PreTrainedModel:
         if self._model is None:
