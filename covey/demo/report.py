@@ -13,7 +13,9 @@ from covey.protocol.ids import Step
 from covey.protocol.wire import StatusView, SubmissionView
 
 GAIN = 0.25
-"""By so much the mean reward of the last three steps must be over that of step 0."""
+"""By so much the mean reward of the last three steps must be over that of step 0..."""
+STEPS = 8
+"""...after so many steps or more; after fewer, by that part of it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,12 +79,13 @@ def list_failures(
     honest = {p.node for p in cast.players if not p.cheat}
     reward, policies = summary["reward"], summary["policies"]
     gain = sum(reward[-3:]) / max(1, len(reward[-3:])) - (reward[0] if reward else 0.0)
+    wanted = GAIN * min(1.0, cast.options.steps / STEPS)
     lost = [s for s in submissions if s.node in honest and not is_accepted(s)]
     unslashed = [p.name for p in cast.players if p.cheat and p.node not in summary["slashed"]]
     on_chain = all(policies.get(str(s.step)) == s.manifest_hash for s in status.steps)
     checks = (
         (len(reward) == cast.options.steps + 1, f"only {len(reward)} rewards were measured"),
-        (gain >= GAIN, f"the reward rose by {gain:.3f}, not by {GAIN}"),
+        (gain >= wanted, f"the reward rose by {gain:.3f}, not by {wanted:.3f}"),
         (not unslashed, f"not slashed: {', '.join(unslashed)}"),
         (summary["honest_slashed"] == 0, "an honest worker was slashed"),
         (not lost, f"honest workers lost {len(lost)} submissions"),

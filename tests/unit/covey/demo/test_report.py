@@ -79,7 +79,7 @@ def test_list_failures__all_went_well__none(cast, good):
     ("changes", "message"),
     [
         ({"reward": [0.1, 0.9, 0.9]}, "only 3 rewards were measured"),
-        ({"reward": [0.5, 0.6, 0.7, 0.8]}, "the reward rose by 0.200, not by 0.25"),
+        ({"reward": [0.5, 0.5, 0.5, 0.65]}, "the reward rose by 0.050, not by 0.094"),
         ({"slashed": {}}, "not slashed: cheat-1"),
         ({"honest_slashed": 1}, "an honest worker was slashed"),
         ({"claimed": 8}, "the claims are not what the ledger owes"),
@@ -89,6 +89,14 @@ def test_list_failures__all_went_well__none(cast, good):
 def test_list_failures__one_thing_wrong__named_alone(cast, good, changes, message):
     summary, status, submissions = good
     assert list_failures(summary | changes, cast, status=status, submissions=submissions) == [message]
+
+
+def test_list_failures__eight_steps__a_quarter_is_asked_for(tmp_path, good):
+    summary, status, submissions = good
+    cast = Cast(tmp_path / "long", DemoOptions(steps=8, workers=1, cheats=1))
+    summary = summary | {"reward": [0.5] * 6 + [0.7] * 3, "slashed": {cast.players[1].node: HASH}}
+    found = list_failures(summary, cast, status=status, submissions=submissions)
+    assert found == ["the reward rose by 0.200, not by 0.250"]
 
 
 def test_list_failures__unsettled_or_lost_work__named(cast, good):
