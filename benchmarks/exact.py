@@ -10,13 +10,16 @@ from dataclasses import replace
 
 from benchmarks.cheating import (
     SUBMISSION,
+    SUBMISSION_CHEATS,
     VALIDATOR_BATCH,
     WINDOW_CHEATS,
     WITHOUT_A_BAR,
     WORKER_BATCH,
+    Cheat,
     Job,
     World,
     build_params,
+    prove,
 )
 from benchmarks.lab import SHORT, Bars, Counts, Lab, build_parser, conclude, run_all, run_one, scale_count
 from benchmarks.policies import build_policies
@@ -45,8 +48,22 @@ RARE_CHEATS = {
     name: WITHOUT_A_BAR[name] for name in ("int8_writes_true_proves", "false_eos_once", "false_eos_best_place")
 }
 """Differ from honest work in a token here and there: by the submission, without a bar."""
-MIXED_CHEATS = EXACT_CHEATS | {name: WINDOW_CHEATS[name] for name in ("other_seed", "swapped_token", "prompt_changed")}
-"""In float32, by the window."""
+
+
+def write_elsewhere(cheat: Cheat) -> Cheat:
+    """What vLLM does not run (another sampler, heads too narrow for it), Hugging Face writes and vLLM proves."""
+
+    def write(job: Job) -> list[Completion]:
+        engine = HuggingFaceEngine(dtype=job.world.params.model.compute_dtype, max_batch=WORKER_BATCH)
+        written = cheat(replace(job, world=replace(job.world, build_worker=lambda: engine)))
+        return prove(job, [each.tokens for each in written])
+
+    return write
+
+
+ELSEWHERE = ("top_p_09", "small_writes_large_proves")
+WHOLE_CHEATS = SUBMISSION_CHEATS | {name: write_elsewhere(SUBMISSION_CHEATS[name]) for name in ELSEWHERE}
+"""Sampled otherwise or ended elsewhere: by the submission, without a bar."""
 BARS = Bars(
     rates={
         "detection.exact.window.": (0.999, 3000),
@@ -98,9 +115,11 @@ def run_float32(exact: Lab, mixed: Lab, scale: float) -> None:
     exact.honest(requests, honest, prefix="exact.fp32.")
     mixed.honest(requests, honest, prefix="mixed.fp32.", match="token_match.fp32")
     job = build_job(exact.world, requests, honest, scale)
-    for name, cheat in MIXED_CHEATS.items():
+    for name, cheat in WINDOW_CHEATS.items():
         claim, short = f"detection.mixed.fp32.window.{name}", f"observed.mixed.fp32.short_window.{name}"
         mixed.windows(claim, job.requests, cheat(job), short=short)
+    for name, cheat in WHOLE_CHEATS.items():
+        mixed.submissions(f"observed.mixed.fp32.submission.{name}", job.requests, cheat(job))
 
 
 def run_bfloat16(exact: Lab, mixed: Lab, scale: float) -> None:
@@ -112,13 +131,12 @@ def run_bfloat16(exact: Lab, mixed: Lab, scale: float) -> None:
     exact.honest(requests, honest, prefix="exact_")
     mixed.honest(requests, honest, prefix="mixed.bf16.", match="token_match.bf16")
     job = build_job(world, requests, honest, scale)
-    job = replace(job, states=world.read_states(job.requests))
-    for name, cheat in (EXACT_CHEATS | OBSERVED_CHEATS | RARE_CHEATS).items():
+    for name, cheat in (EXACT_CHEATS | OBSERVED_CHEATS | RARE_CHEATS | WHOLE_CHEATS).items():
         made = cheat(job)
         if name in EXACT_CHEATS or name in OBSERVED_CHEATS:
             claim = f"{'detection' if name in EXACT_CHEATS else 'observed'}.exact.window.{name}"
             exact.windows(claim, job.requests, made, short=f"observed.exact.short_window.{name}")
-        if name in RARE_CHEATS:
+        if name in RARE_CHEATS | WHOLE_CHEATS:
             exact.submissions(f"observed.exact.submission.{name}", job.requests, made)
         mixed.submissions(f"observed.mixed.bf16.submission.{name}", job.requests, made)
 
@@ -130,9 +148,10 @@ def work(world: World, scale: float) -> tuple[list[Request], list[Completion]]:
 
 
 def build_job(world: World, requests: list[Request], honest: list[Completion], scale: float) -> Job:
-    """The first of the orders, for cheats; without the states of honest work, which only cut work needs."""
+    """The first of the orders, for cheats."""
     few = scale_count(CHEATED, scale) * SUBMISSION
-    return Job(world=world, requests=requests[:few], honest=honest[:few], states=[], rng=random.Random(3))
+    states = world.read_states(requests[:few])
+    return Job(world=world, requests=requests[:few], honest=honest[:few], states=states, rng=random.Random(3))
 
 
 def main() -> int:
