@@ -24,7 +24,7 @@ from benchmarks.cheating import (
 from benchmarks.lab import SHORT, Bars, Counts, Lab, build_parser, conclude, run_all, run_one, scale_count
 from benchmarks.policies import build_policies
 from covey.engines.base import Completion, Engine, Request
-from covey.engines.build import describe_build
+from covey.engines.build import describe_build, describe_hardware
 from covey.engines.hf import HuggingFaceEngine
 from covey.engines.vllm.engine import VllmEngine
 from covey.engines.vllm.options import VllmOptions
@@ -77,8 +77,8 @@ BARS = Bars(
 
 def build_exact_params(dtype: str) -> PoolParams:
     """Of a pool whose two sides are this machine's vLLM."""
-    pair = {"worker_engine": "vllm", "validator_engine": "vllm", "hardware": "cpu", "build": describe_build("vllm")}
-    return build_params(dtype, mode="exact", **pair)
+    place = {"hardware": describe_hardware("cpu", "exact"), "build": describe_build("vllm")}
+    return build_params(dtype, mode="exact", worker_engine="vllm", validator_engine="vllm", **place)
 
 
 def open_vllm(dtype: str, batch: int, params: PoolParams) -> VllmEngine:

@@ -30,7 +30,7 @@ def describe_engine(name: str, *, dtype: str, batch: int, device: str, interpret
         name=name,
         dtype=dtype,
         batch=batch,
-        hardware=describe_hardware(device),
+        hardware=describe_hardware(device, "exact"),
         versions=list_versions(name, interpreter),
     )
 

@@ -61,7 +61,7 @@ def validator_calibrate(
         "mode": mode,
         "worker_engine": worker_engine,
         "validator_engine": validator_engine,
-        "hardware": describe_hardware(device),
+        "hardware": describe_hardware(device, mode),
         "build": builds[0] if mode == "exact" else "any",
     }
     params = build_params(pool_file, document, {"model": {"compute_dtype": dtype}, "verification": holds_for})

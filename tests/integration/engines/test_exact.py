@@ -24,7 +24,7 @@ from covey import cli, devnet
 from covey.cheats import Wrapped
 from covey.cli.account import read_pool_file
 from covey.engines.base import Completion, Engine, Request
-from covey.engines.build import describe_build, require_engine
+from covey.engines.build import describe_build, describe_hardware, require_engine
 from covey.engines.vllm.engine import VllmEngine
 from covey.errors import OperatorError
 from covey.model.files import WEIGHTS_FILE
@@ -78,11 +78,11 @@ def move_weights(source: Path, folder: Path) -> Path:
     return folder
 
 
-def test_windows__honest_and_of_a_policy_one_step_away__are_told_apart(sides: Sides) -> None:
-    """A slice of `make bench NAME=exact`."""
+def require_told_apart(sides: Sides, folder: Path) -> None:
+    """Work of the policy "true" of `folder` from that of another one: a slice of `make bench NAME=exact`."""
     params = exact.build_exact_params("bfloat16")
-    move_weights(sides.folder / "true", sides.folder / "moved")
-    world = World(folder=sides.folder, params=params, build_worker=lambda: sides.worker)
+    move_weights(folder / "true", folder / "moved")
+    world = World(folder=folder, params=params, build_worker=lambda: sides.worker)
     lab = exact.build_lab("slice", world, sides.validator, params)
     requests = world.draw_requests(6, seed=1)
     lab.honest(requests, world.generate("true", requests), prefix="exact_", match="matched")
@@ -94,9 +94,13 @@ def test_windows__honest_and_of_a_policy_one_step_away__are_told_apart(sides: Si
     assert lab.counts["exact_honest_windows"][1] > 250
     assert lab.counts["matched"][0] == lab.counts["matched"][1] > 8000
     assert found[1] + short[1] == windows
-    assert found[0] == found[1] > 250
+    assert found[0] == found[1] > 200
     assert short[0] == short[1]
     world.load("true")
+
+
+def test_windows__honest_and_of_a_policy_one_step_away__are_told_apart(sides: Sides) -> None:
+    require_told_apart(sides, sides.folder)
 
 
 def list_children() -> set[str]:
@@ -131,7 +135,7 @@ def params(sides: Sides, tmp_path_factory: pytest.TempPathFactory) -> PoolParams
 def test_calibrate__between_two_vllms__writes_what_only_they_may_join(params: PoolParams) -> None:
     rules = params.verification
     assert (rules.mode, rules.worker_engine, rules.validator_engine) == ("exact", "vllm", "vllm")
-    assert (rules.hardware, rules.build) == ("cpu", describe_build("vllm"))
+    assert (rules.hardware, rules.build) == (describe_hardware("cpu", "exact"), describe_build("vllm"))
     for role in ("worker", "validator"):
         require_engine("vllm", rules, role=role, device="cpu")
         with pytest.raises(OperatorError, match="wrong_engine"):
@@ -191,3 +195,9 @@ def test_judge__one_bit_differs_in_the_exact_mode__is_void_and_no_cheat(
     judgement = judge(sides, params, change)
     assert (judgement.decision, judgement.reason) == (Decision.REJECT, Reason.INEXACT), judgement
     assert (judgement.reason.severity, judgement.details[statistic]) == (Severity.SOFT, 1)
+
+
+def test_windows__of_llama__are_told_apart_too(sides: Sides) -> None:
+    """Last of its engines, which start anew for it."""
+    make_policy(sides.folder / "llama" / "true", "llama", 11, max_position_embeddings=1024)
+    require_told_apart(sides, sides.folder / "llama")

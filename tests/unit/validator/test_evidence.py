@@ -12,6 +12,7 @@ import pytest
 
 from covey.cheats import Wrapped
 from covey.cli.audit import describe, find_worst, show
+from covey.engines.build import describe_hardware
 from covey.engines.hf import HuggingFaceEngine
 from covey.errors import CoveyError
 from covey.model.tiny import tiny_folder
@@ -39,6 +40,7 @@ VENUE = Venue(
     engine=describe_engine("hf", dtype="float32", batch=16, device="cpu"),
 )
 HOPPER = "NVIDIA H100 80GB HBM3"
+HERE = describe_hardware("cpu", "exact")
 LIMITS = Thresholds(exponent_max=4, mantissa_mean_max=0.02, margin_max=1e-4, logprob_max=1e-3)
 QUIET = Row(group=0, sibling=0, tokens=5, exponent=0, mantissa_rest=0.0, margin=0.0, logprob=0.0)
 
@@ -74,7 +76,7 @@ def test_build_bundle__judgement__holds_what_a_judge_needs(worker: Worker, hones
     assert (bundle.manifest_hash, bundle.full, bundle.court) == (MANIFEST, True, DOMAIN.contract)
     assert (bundle.reason, bundle.units, dict(bundle.details)) == (Reason.PROOF, 0, {"window": 3, "exponent": 40})
     assert bundle.engine.versions["torch"] == metadata.version("torch")
-    assert bundle.engine.hardware == "cpu"
+    assert bundle.engine.hardware == HERE
     assert Bundle.from_bytes(bundle.to_bytes()) == bundle
 
 
@@ -174,14 +176,14 @@ def test_report__verdicts__agree_in_all_that_is_counted(worker, honest, capsys, 
     assert report.agrees is agrees
     described = describe(report)
     assert described["agrees"] is agrees
-    assert (described["bundle"]["engine"]["hardware"], described["found"]["engine"]["hardware"]) == (HOPPER, "cpu")
+    assert (described["bundle"]["engine"]["hardware"], described["found"]["engine"]["hardware"]) == (HOPPER, HERE)
     assert described["rollouts"] == [
         {"group": 0, "sibling": 0, "tokens": 5, "exponent": 0, "mantissa_rest": 0.0, "margin": None, "logprob": 0.0}
     ]
     show(report, show_all=False)
     printed = capsys.readouterr().out
     assert ("the same verdict" in printed) is agrees
-    bundles, ours = printed.index(f"hf, float32, on {HOPPER}, covey "), printed.index("hf, float32, on cpu, covey ")
+    bundles, ours = printed.index(f"hf, float32, on {HOPPER}, covey "), printed.index(f"hf, float32, on {HERE}, covey ")
     assert bundles < ours
 
 

@@ -18,6 +18,7 @@ from covey import cli
 from covey.cli.account import read_pool_file
 from covey.engines import build
 from covey.engines.base import Engine
+from covey.engines.build import describe_hardware
 from covey.engines.hf import HuggingFaceEngine
 from covey.engines.vllm.options import VllmOptions
 from covey.model.files import save_policy
@@ -175,10 +176,10 @@ def test_calibrate__exact__writes_the_build_and_calibrated_again_takes_it_out(
 
     monkeypatch.setattr(calibration, "calibrate", grant)
     build = ", ".join(f"{name} {metadata.version(name)}" for name in ("covey", "torch", "transformers"))
-    for mode, expected in (("exact", build), ("calibrated", "any")):
+    for mode, hardware, expected in (("exact", describe_hardware("cpu", "exact"), build), ("calibrated", "cpu", "any")):
         assert calibrate(pool, "--write", "--dtype", "float32", "--mode", mode).code == 0
         rules = read_pool_file(pool, TOKEN)[2].verification
-        assert (rules.mode, rules.hardware, rules.build) == (mode, "cpu", expected)
+        assert (rules.mode, rules.hardware, rules.build) == (mode, hardware, expected)
         assert rules == seen[-1]
 
 

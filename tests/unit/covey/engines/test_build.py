@@ -34,6 +34,8 @@ pytestmark = pytest.mark.unit
 HOPPER = "NVIDIA H100 80GB HBM3"
 NAMES = ("covey", "torch", "transformers")
 BUILD = ", ".join(f"{name} {metadata.version(name)}" for name in NAMES)
+HERE = describe_hardware("cpu", "exact")
+EXACT = {"mode": "exact", "worker_engine": "hf", "validator_engine": "hf", "hardware": HERE, "build": BUILD}
 
 
 def test_build_engine__hf__computes_in_the_number_format_that_was_asked_for() -> None:
@@ -80,6 +82,13 @@ def show_accelerator(patch: pytest.MonkeyPatch, name: str = HOPPER) -> None:
 def test_describe_hardware__device__is_its_class(monkeypatch: pytest.MonkeyPatch, device: str, expected: str) -> None:
     show_accelerator(monkeypatch)
     assert describe_hardware(device) == expected
+
+
+def test_describe_hardware__cpu_in_the_exact_mode__is_the_processor_and_what_torch_uses_of_it() -> None:
+    names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    name, _, instructions = describe_hardware("cpu", "exact").rpartition(", ")
+    assert name == names[0].partition(": ")[2][:48].strip()
+    assert instructions == torch.backends.cpu.get_cpu_capability()
 
 
 @pytest.mark.parametrize("device", ["cuda:7", "gpu", "", "meta"])
@@ -143,6 +152,8 @@ def test_require_engine__thresholds_hold_for_another__names_it_and_the_role(name
         ({"hardware": "cpu"}, "cpu", ""),
         ({"hardware": HOPPER, "build": BUILD}, "cuda", ""),
         ({"build": BUILD}, "cpu", ""),
+        (EXACT, "cpu", ""),
+        (EXACT | {"hardware": "cpu"}, "cpu", "wrong_hardware: .* on cpu, not on "),
         ({"hardware": "cpu"}, "cuda", f"wrong_hardware: .* hold for workers on cpu, not on {HOPPER}"),
         ({"hardware": HOPPER}, "cpu", f"wrong_hardware: .* hold for workers on {HOPPER}, not on cpu"),
         ({"hardware": "NVIDIA H200"}, "cuda:0", f"wrong_hardware: .* on NVIDIA H200, not on {HOPPER}"),
@@ -188,7 +199,7 @@ def join(params: PoolParams) -> SimpleNamespace:
             "wrong_hardware: this pool's thresholds hold for {role}s on cpu, not on " + HOPPER,
         ),
         (
-            {"mode": "exact", "hardware": "cpu", "build": "torch 2.0.0"},
+            {"mode": "exact", "hardware": HERE, "build": "torch 2.0.0"},
             "cpu",
             "wrong_build: this pool's thresholds hold for {role}s with torch 2.0.0, not with "
             + BUILD.partition("+")[0],
