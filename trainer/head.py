@@ -20,8 +20,9 @@ def compute_head(hidden: Tensor, weight: Tensor, targets: Tensor, *, dtype: torc
     """hidden [n, H], weight [V, H], targets int64 [n] -> log p(target) and entropy in nats, both float32 [n].
 
     p = softmax(hidden @ weight.T).  Matrix products take `dtype` and add up in float32 (on a CPU, whose products come
-    out in `dtype`, from tile to tile); all else is float32.  Gradients of both outputs are exact and reach `hidden` and
-    `weight` in their own dtypes.  A sharded weight is gathered here, and its gradient summed over the ranks.
+    out in `dtype`, from tile to tile); all else is float32.  A `dtype` of float64 makes it float64 throughout.
+    Gradients of both outputs are exact and reach `hidden` and `weight` in their own dtypes.  A sharded weight is
+    gathered here, and its gradient summed over the ranks.
     """
     if isinstance(weight, DTensor):
         weight = weight.full_tensor(grad_placements=[Partial()] * weight.device_mesh.ndim)
@@ -32,8 +33,8 @@ def compute_head(hidden: Tensor, weight: Tensor, targets: Tensor, *, dtype: torc
 class _Head(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        states = hidden.to(dtype)
-        highest = hidden.new_full((len(hidden),), torch.finfo(torch.float32).min, dtype=torch.float32)
+        states, wide = hidden.to(dtype), _widen(dtype)
+        highest = hidden.new_full((len(hidden),), torch.finfo(wide).min, dtype=wide)
         total, moment, chosen = (torch.zeros_like(highest) for _ in range(3))
         for columns, entries in _split(weight, dtype):
             for rows in _split_rows(hidden):
@@ -61,12 +62,12 @@ class _Head(torch.autograd.Function):
         """dlogits = g (onehot - p) - g_H p (log p + H), tile by tile; the vocabulary outside, so that the gradient of
         a tile's weight is complete before it is rounded."""
         hidden, weight, targets, normaliser, entropy = ctx.saved_tensors
-        states = hidden.to(ctx.dtype)
+        states, wide = hidden.to(ctx.dtype), _widen(ctx.dtype)
         by_logprob = torch.zeros_like(normaliser) if by_logprob is None else by_logprob
-        by_hidden = torch.zeros(hidden.shape, dtype=torch.float32, device=hidden.device)
+        by_hidden = torch.zeros(hidden.shape, dtype=wide, device=hidden.device)
         by_weight = torch.empty_like(weight) if ctx.needs_input_grad[1] else None
         for columns, entries in _split(weight, ctx.dtype):
-            by_entries = torch.zeros(entries.shape, dtype=torch.float32, device=weight.device)
+            by_entries = torch.zeros(entries.shape, dtype=wide, device=weight.device)
             for rows in _split_rows(hidden):
                 logprobs = _multiply(states[rows], entries.T).sub_(normaliser[rows, None])
                 slopes = logprobs.exp()
@@ -83,6 +84,11 @@ class _Head(torch.autograd.Function):
             if by_weight is not None:
                 by_weight[columns] = by_entries
         return by_hidden.to(hidden.dtype), by_weight, None, None
+
+
+def _widen(dtype: torch.dtype) -> torch.dtype:
+    """What sums of `dtype` are kept in."""
+    return torch.promote_types(dtype, torch.float32)
 
 
 def _split(weight: Tensor, dtype: torch.dtype) -> Iterator[tuple[slice, Tensor]]:
@@ -110,14 +116,15 @@ def _put(slopes: Tensor, places: Tensor, values: Tensor) -> None:
 
 
 def _multiply(left: Tensor, right: Tensor) -> Tensor:
-    """float32, whatever the dtype of both."""
-    if left.is_cuda and left.dtype is not torch.float32:
-        return torch.mm(left, right, out_dtype=torch.float32)
-    return (left @ right).float()
+    """In what their dtype is widened to."""
+    wide = _widen(left.dtype)
+    if left.is_cuda and left.dtype is not wide:
+        return torch.mm(left, right, out_dtype=wide)
+    return (left @ right).to(wide)
 
 
 def _add_product(into: Tensor, left: Tensor, right: Tensor) -> None:
-    if left.dtype is torch.float32:
+    if left.dtype is into.dtype:
         into.addmm_(left, right)
     else:
         into += _multiply(left, right)

@@ -1,0 +1,76 @@
+"""The whole path from samples to loss and gradients in float64: what is left of a difference is no rounding."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from covey.model import files
+from covey.model.files import load_model
+from covey.model.tiny import tiny_folder
+from tests.fakes.samples import DECOUPLED, REGULARISED, SHAPE, TWO_SIDED, build_batch, build_learner, build_samples
+from trainer.batch import Sample
+from trainer.grpo import Objective
+
+pytestmark = pytest.mark.unit
+DOUBLE = replace(SHAPE, compute_dtype="float64")
+
+
+@pytest.fixture
+def base(monkeypatch: pytest.MonkeyPatch) -> PreTrainedModel:
+    monkeypatch.setitem(files.DTYPES, "float64", torch.float64)  # type: ignore[arg-type]
+    return load_model(tiny_folder(), "float32").double()
+
+
+def round_sample(sample: Sample) -> Sample:
+    """Rows hold float32: numbers that it holds exactly, and whose differences it holds, too."""
+    columns = {
+        name: tuple(round(value * 1024) / 1024 for value in getattr(sample, name))
+        for name in ("old", "proximal", "reference")
+    }
+    return replace(sample, advantage=round(sample.advantage * 1024) / 1024, **columns)
+
+
+def compute_dense(model: PreTrainedModel, sample: Sample, weight: float, objective: Objective) -> Tensor:
+    """Loss of one sample, from its logits, as the formulas are written."""
+    ids = torch.tensor([[*sample.prompt, *sample.tokens]])
+    logits = model(input_ids=ids).logits[0, len(sample.prompt) - 1 : -1]
+    assert logits.dtype is torch.float64
+    every = torch.log_softmax(logits, dim=-1)
+    logprobs = every[torch.arange(len(sample.tokens)), list(sample.tokens)]
+    old, proximal, reference = (
+        torch.tensor(each, dtype=torch.float64) for each in (sample.old, sample.proximal, sample.reference)
+    )
+    start, importance = old, torch.ones_like(old)
+    if objective.kind == "decoupled":
+        start, importance = proximal, torch.exp(proximal - old).clamp(max=objective.cap)
+    ratio, advantage = torch.exp(logprobs - start), sample.advantage
+    held = ratio.clamp(1 - objective.epsilon, 1 + objective.epsilon)
+    gain = importance * torch.minimum(ratio.clamp(max=objective.delta) * advantage, held * advantage)
+    kl = torch.exp(reference - logprobs) - (reference - logprobs) - 1
+    entropy = -(every.exp() * every).sum(dim=-1)
+    return -weight * (gain - objective.kl * kl + objective.entropy * entropy).sum()
+
+
+@pytest.mark.parametrize("objective", [TWO_SIDED, REGULARISED, DECOUPLED], ids=["plain", "regularised", "decoupled"])
+def test_update__float64__loss_and_gradients_are_those_of_dense_logits_one_sample_at_a_time(
+    base: PreTrainedModel, objective: Objective
+) -> None:
+    samples, alone = [round_sample(each) for each in build_samples()], copy.deepcopy(base)
+    batch = replace(build_batch(samples), weights=(1 / 128,) * len(samples))
+    assert len({sample.prompt for sample in samples}) < len(samples)  # siblings share a prompt's copy
+    pairs = zip(batch.samples, batch.weights, strict=True)
+    loss = torch.stack([compute_dense(alone, sample, weight, objective) for sample, weight in pairs]).sum()
+    torch.autograd.backward(loss)
+    learner = build_learner(base, objective=objective, shape=DOUBLE)
+    found = learner.update(batch)
+    assert found.loss == pytest.approx(loss.item(), rel=1e-8)
+    for (name, ours), (_, theirs) in zip(learner.model.named_parameters(), alone.named_parameters(), strict=True):
+        assert ours.grad is not None
+        assert theirs.grad is not None
+        assert ours.grad.dtype is torch.float64
+        size = float(theirs.grad.abs().max())
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=0, atol=1e-6 * size, msg=name)
