@@ -30,6 +30,8 @@ class Ranks:
     def __init__(self, *, rank: int = 0, device: str = "cpu", mesh: DeviceMesh | None = None) -> None:
         self.rank, self.device, self.mesh = rank, device, mesh
         self._turn = threading.Lock()
+        self._is_apart = False
+        """Whether the others may be in the middle of what this one has left by an exception."""
 
     @property
     def is_shared(self) -> bool:
@@ -51,8 +53,10 @@ class Ranks:
             yield
             return
         with explain_lost_rank(), self._turn:
+            self._is_apart = True
             _send(order)
             yield
+            self._is_apart = False
 
     def receive(self) -> Order:
         """Wait for rank 0's next order; raise OperatorError("rank_lost") where it is gone or silent for too long."""
@@ -66,8 +70,9 @@ class Ranks:
         if not self._turn.acquire(blocking=False):
             return
         try:
-            with explain_lost_rank():
-                _send(Order(verb=Verb.BEAT))
+            if not self._is_apart:
+                with explain_lost_rank():
+                    _send(Order(verb=Verb.BEAT))
         finally:
             self._turn.release()
 
@@ -108,17 +113,21 @@ def open_ranks(device: str, *, seconds: float) -> Iterator[Ranks]:
 @asynccontextmanager
 async def lead(ranks: Ranks, stop: asyncio.Event) -> AsyncIterator[None]:
     """Within, the other ranks wait for orders; at a good end they are let go.  One that is lost sets `stop` and
-    raises OperatorError("rank_lost") at the end."""
+    raises OperatorError("rank_lost") at the end, unless something else failed: that may be why it is lost."""
     if not ranks.is_shared:
         yield
         return
     ended = asyncio.Event()
     beating = asyncio.create_task(_beat(ranks, ended, stop))
+    is_good = False
     try:
         yield
+        is_good = True
     finally:
         ended.set()
-        await beating
+        (lost,) = await asyncio.gather(beating, return_exceptions=True)
+        if is_good and lost is not None:
+            raise lost
     with ranks.together(Order(verb=Verb.STOP)):
         pass
 

@@ -31,7 +31,7 @@ from tests.fakes.samples import build_samples
 from trainer.checkpoint import Checkpoints, StepFolders
 from trainer.config import TrainerConfig
 from trainer.head import compute_head
-from trainer.ranks import Ranks, explain_lost_rank, open_ranks
+from trainer.ranks import Ranks, open_ranks
 from trainer.sharding import require_shardable, require_whole
 
 pytestmark = [pytest.mark.unit, pytest.mark.slow]
@@ -92,9 +92,15 @@ def read(ranks: Path, rank: int, prefix: str) -> Tensors:
     return {name.removeprefix(prefix): each for name, each in found.items() if name.startswith(prefix)}
 
 
-def assert_near(found: Tensors, wanted: Tensors) -> None:
+def get_tolerance(case: str) -> float:
+    """Of masters and gradients.  In bfloat16 other rows round otherwise; an update moves a master by 1e-3, and the
+    largest gradients are 1e-2."""
+    return 3e-4 if case == "rough" else 1e-6
+
+
+def assert_near(found: Tensors, wanted: Tensors, atol: float) -> None:
     for name, tensor in wanted.items():
-        torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-6, msg=lambda text, name=name: f"{name} {text}")
+        torch.testing.assert_close(found[name], tensor, rtol=0, atol=atol, msg=lambda text, name=name: f"{name} {text}")
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -103,12 +109,20 @@ def test_learn__two_ranks__gradients_masters_and_metrics_are_those_of_one(
 ) -> None:
     expected = alone(case)
     assert max(float(each.abs().max()) for name, each in expected.tensors.items() if name.endswith(".grad")) > 1e-2
-    assert_near(read(ranks, 0, f"{case}/"), expected.tensors)
+    assert_near(read(ranks, 0, f"{case}/"), expected.tensors, get_tolerance(case))
     said = json.loads((ranks / "0.json").read_text())[case]
     assert len(said) == len(SIZES)
     for found, wanted in zip(said, expected.said, strict=True):
-        assert found == pytest.approx(wanted, rel=1e-4, abs=1e-6)
+        assert found == pytest.approx(wanted, rel=0.03 if case == "rough" else 1e-4, abs=1e-6)
+        assert found["kl"] > 0
         assert found["gradient_norm"] > SMOOTH.clip  # it was clipped
+
+
+def test_learn__two_ranks_in_bfloat16__compute_in_it(ranks: Path) -> None:
+    rough, exact = read(ranks, 0, "rough/"), read(ranks, 0, "tied/")
+    gaps = [float((rough[name] - exact[name]).norm() / exact[name].norm()) for name in rough if name.endswith(".grad")]
+    assert min(gaps) > 1e-3
+    assert {tensor.dtype for tensor in rough.values()} == {torch.float32}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -128,7 +142,7 @@ def test_restore__checkpoint_of_two_ranks__goes_on_at_one(
     learner = build_case(case)
     resume(learner, Checkpoints(ranks / case / "checkpoints", keep=1))
     assert learner.updates == len(SIZES)
-    assert_near(gather(learner), alone(case).tensors)
+    assert_near(gather(learner), alone(case).tensors, get_tolerance(case))
 
 
 def test_restore__part_of_a_rank_is_missing__is_refused(ranks: Path, tmp_path: Path) -> None:
@@ -152,7 +166,7 @@ def test_export_policy__two_ranks__loads_and_is_that_of_one(
     found, wanted = (AutoModelForCausalLM.from_pretrained(each, dtype="float32").state_dict() for each in folders)
     assert found.keys() == wanted.keys()
     for name in wanted:  # a last bit of bfloat16 may round the other way
-        torch.testing.assert_close(found[name], wanted[name], rtol=2**-7, atol=1e-6)
+        torch.testing.assert_close(found[name], wanted[name], rtol=2**-7, atol=get_tolerance(case))
 
 
 def test_require_whole__a_rank_wrote_elsewhere__says_what_to_do(ranks: Path, tmp_path: Path) -> None:
@@ -200,10 +214,3 @@ def test_require_shardable__adapters__are_refused_on_several_ranks_only(tmp_path
     require_shardable(config.model_copy(update={"lora_rank": None}), several)
     with pytest.raises(OperatorError, match="unsupported_ranks"):
         require_shardable(config, several)
-
-
-def test_explain_lost_rank__another_failure__stays_what_it_is() -> None:
-    with pytest.raises(RuntimeError, match=r"^shapes$"), explain_lost_rank():
-        raise RuntimeError("shapes")
-    with pytest.raises(OperatorError, match="rank_lost"), explain_lost_rank():
-        raise RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1")
