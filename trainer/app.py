@@ -1,4 +1,7 @@
-"""The trainer's composition root: the only file that names an engine; runs until the last step or a stop signal."""
+"""The trainer's composition root; runs until the last step or a stop signal.
+
+Light until it runs: what computes is composed in `models`.
+"""
 
 import asyncio
 import time
@@ -16,16 +19,17 @@ from covey.errors import OperatorError
 from covey.log import configure, get_logger
 from covey.network import Network, join
 from covey.protocol.ids import Step
-from covey.protocol.params import MAX_ANSWER_BYTES, PoolParams
+from covey.protocol.params import MAX_ANSWER_BYTES
 from covey.runtime import keep_trying, run_forever, stop_signals
 from covey.sandbox import ATTEMPTS, Sandbox
 from trainer.config import TrainerConfig
+from trainer.disk import ExplainFullDisk
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from trainer.checkpoint import Checkpoints, StepFolders
-    from trainer.evaluation import Background, Evaluator
+    from trainer.evaluation import Background
     from trainer.learner import Learner, Recomputer
     from trainer.metrics import Metrics, Sink
     from trainer.publish import Publisher
@@ -81,7 +85,7 @@ def build(
     sinks: "Sequence[Sink]" = (),
     ranks: "Ranks | None" = None,
 ) -> Context:
-    """Compose the trainer and bring it back to its newest checkpoint; without one, make that of step 0.
+    """Compose the trainer and bring it back to its newest checkpoint; without one, make that of the first step.
 
     `ranks`: this one, rank 0, leads; None: there is only this process.
 
@@ -92,6 +96,9 @@ def build(
     from trainer.checkpoint import Checkpoints, StepFolders, export_policy
     from trainer.evaluation import Background
     from trainer.metrics import Metrics
+    from trainer.models import build_evaluator, build_learner, get_source
+    from trainer.publish import require_policy
+    from trainer.ranks import ALONE
 
     if network.terms.trainer != network.wallet.address:
         raise OperatorError(
@@ -99,13 +106,16 @@ def build(
             f"pool {network.pool} names {network.terms.trainer} as its trainer, not {network.wallet.address}",
             fix="Name the key of the pool's trainer",
         )
-    learner, recomputer = build_learner(config, network.params, ranks)
+    learner, recomputer = build_learner(config, network.params, ranks or ALONE)
     tokenizer = load_tokenizer(get_source(config))
     checkpoints = Checkpoints(config.home / "checkpoints", keep=config.keep_checkpoints)
     exports = StepFolders(config.home / "exports")
     state = checkpoints.restore(learner)
-    step = Step(0) if state is None else state.step
+    step = Step(config.initial_step) if state is None else state.step
     service.require_resumable(step, network.contracts.policies.steps_of(network.pool))
+    if state is None and step > 0:
+        folder = Path(get_source(config))
+        require_policy(network.contracts.policies, network.pool, step, folder, scratch=config.home)
     exports.retain(lambda kept: kept <= step)
     if step not in exports.list_steps():
         export_policy(exports, learner, tokenizer, step)
@@ -140,93 +150,13 @@ def build(
     )
 
 
-def get_source(config: TrainerConfig) -> "str | Path":
-    """The model of step 0."""
-    from covey.model.tiny import tiny_folder
-
-    return config.initial_policy or tiny_folder()
-
-
-def build_learner(
-    config: TrainerConfig, params: PoolParams, ranks: "Ranks | None" = None
-) -> "tuple[Learner, Recomputer]":
-    """The masters of step 0 with a fresh optimizer, and the scratch model beside them; on all ranks at once."""
-    import torch
-
-    from covey.engines.hf import set_threads
-    from covey.model.files import load_model
-    from trainer.adapters import add_adapters
-    from trainer.forward import Shape, recompute_activations
-    from trainer.grpo import Objective
-    from trainer.learner import Learner, Optimiser, Recomputer
-    from trainer.orders import Order, Verb
-    from trainer.ranks import ALONE
-
-    ranks = ranks or ALONE
-    set_threads(config.threads)
-    torch.use_deterministic_algorithms(config.device == "cpu")
-    dtype = params.model.compute_dtype
-    shape = Shape(
-        row_tokens=config.row_tokens,
-        micro_batch_rows=config.micro_batch_rows,
-        compute_dtype=dtype,
-        temperature=params.model.temperature,
-    )
-    model, scratch = load_model(get_source(config), "float32"), load_model(get_source(config), dtype)
-    for each in (model, scratch):
-        torch.nn.Module.to(each, config.device)
-    if config.lora_rank is not None:
-        add_adapters(
-            model, rank=config.lora_rank, alpha=config.lora_alpha, targets=config.lora_targets, seed=config.seed
-        )
-    if config.activation_checkpointing:
-        recompute_activations(model)
-    optimiser = Optimiser(
-        learning_rate=config.learning_rate,
-        betas=config.betas,
-        epsilon=config.adam_epsilon,
-        weight_decay=config.weight_decay,
-        warm_up=config.warm_up_updates,
-        clip=config.gradient_clip,
-    )
-    objective = Objective(
-        kind=config.objective,
-        epsilon=config.clip_epsilon,
-        delta=config.clip_delta,
-        cap=config.importance_cap,
-        kl=config.kl_coefficient,
-        entropy=config.entropy_coefficient,
-    )
-    with ranks.together(Order(verb=Verb.BUILD, text=params.model_dump_json())):
-        learner = Learner(model, optimiser=optimiser, objective=objective, shape=shape, ranks=ranks)
-    return learner, Recomputer(scratch, shape, ranks)
-
-
-def build_evaluator(config: TrainerConfig, network: Network) -> "Evaluator":
-    """The evaluation with an engine of its own."""
-    from covey.engines.hf import HuggingFaceEngine
-    from trainer.evaluation import Evaluator
-
-    rules = network.params.model
-    engine = HuggingFaceEngine(
-        dtype=rules.compute_dtype, max_batch=config.evaluation_batch, base=get_source(config), device=config.device
-    )
-    return Evaluator(
-        engine=engine,
-        environment=network.load_environment(),
-        prompts=config.evaluation_prompts,
-        samples=config.evaluation_samples,
-        seed=config.seed,
-        max_tokens=rules.max_completion_tokens,
-    )
-
-
 def build_publisher(config: TrainerConfig, network: Network) -> "Publisher":
     """The publisher with its durable outbox; called in the thread that will use it."""
     from covey.shardcast.store import KEPT_POLICIES, ShardStore
     from trainer.publish import Publisher
 
-    outbox = SqliteOutbox(config.home / "outbox.sqlite3")
+    with ExplainFullDisk(config.home, "the outbox"):
+        outbox = SqliteOutbox(config.home / "outbox.sqlite3")
     return Publisher(
         pool=network.pool,
         registry=network.contracts.policies,

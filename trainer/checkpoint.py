@@ -4,10 +4,8 @@ Called by `loop`, `app` and `follower`.  A folder appears by one rename, complet
 the rest is JSON.  All ranks write to a checkpoint; it is the same state for any number of them.
 """
 
-import errno
 import json
 import os
-import re
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -21,13 +19,13 @@ from covey.errors import OperatorError
 from covey.model.files import DTYPES, save_policy
 from covey.protocol.ids import Step
 from trainer.adapters import merge_adapters
+from trainer.disk import ExplainFullDisk
 from trainer.learner import Learner
 from trainer.orders import Order, Verb
 from trainer.sharding import gather_weights, load_tensors, save_tensors
 
 _MASTERS, _OPTIMIZER, _STATE = "masters", "optimizer", "state.json"
 _EXPORTED = "bfloat16"
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +63,7 @@ class StepFolders:
         Raises OperatorError("disk_full") when there is no room; what was written is removed again.
         """
         draft, target = self._root / f".{step}", self.get_path(step)
-        with _ExplainFullDisk(draft):
+        with ExplainFullDisk(self._root, f"step {step}", draft=draft):
             draft.mkdir()
             write(draft)
             for path in draft.iterdir():
@@ -156,34 +154,6 @@ def export_policy(exports: StepFolders, learner: Learner, tokenizer: PreTrainedT
     with learner.ranks.together(Order(verb=Verb.GATHER)):
         weights = gather_weights(model, DTYPES[_EXPORTED])
     return exports.add(step, lambda folder: save_policy(model, tokenizer, folder, _EXPORTED, weights))
-
-
-class _ExplainFullDisk:
-    """A context; not a generator with `except`, because tokenizers raises a bare Exception where it cannot write."""
-
-    def __init__(self, draft: Path) -> None:
-        self._draft = draft
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is None or _get_errno(error) not in _FULL:
-            return
-        shutil.rmtree(self._draft, ignore_errors=True)
-        raise OperatorError(
-            "disk_full",
-            f"{self._draft.parent} has no room for step {self._draft.name[1:]}: {error}",
-            fix="Free space there and start again; training goes on from the newest checkpoint",
-        ) from error
-
-
-def _get_errno(error: BaseException) -> int | None:
-    """safetensors and tokenizers give it in their message alone."""
-    if isinstance(error, OSError):
-        return error.errno
-    found = re.search(r"\(os error (\d+)\)", str(error))
-    return int(found[1]) if found else None
 
 
 def _sync(path: Path) -> None:

@@ -16,6 +16,8 @@ class TrainerConfig(RoleSettings):
     """Folder of the origin's ShardStore: policies are written here and served from here."""
     initial_policy: str | None = None
     """Folder or name of the model that step 0 publishes; None: the shipped tiny model."""
+    initial_step: int = Field(default=0, ge=0)
+    """The step that `initial_policy` was published at; above 0 where a pool goes on without a checkpoint."""
     steps: int | None = Field(default=None, ge=0)
     """Stop after publishing and evaluating the policy of this step; None: run on."""
     seed: int = Field(default=0, ge=0, lt=1 << 63)

@@ -10,10 +10,10 @@ import torch
 
 from covey.log import get_logger
 from covey.protocol.params import PoolParams
-from trainer.app import build_learner
 from trainer.checkpoint import load_state, save_state
 from trainer.config import TrainerConfig
 from trainer.learner import Learner, Recomputer
+from trainer.models import build_learner
 from trainer.orders import Order, Verb
 from trainer.ranks import Ranks, explain_lost_rank
 from trainer.sharding import gather_weights

@@ -127,6 +127,8 @@ class Learner:
         sums = self._sum([self._backpropagate(batch, part) for part in parts])
         norm, rate = 0.0, self._settings.get_rate(self.updates)
         if parts:
+            for each in self._named.values():  # what no sample reaches, too, so that all moments are of one age
+                each.grad = torch.zeros_like(each) if each.grad is None else each.grad
             norm = self._clip()
             if not norm < float("inf"):
                 raise OperatorError(
@@ -172,10 +174,8 @@ class Learner:
         self._optimizer.state.clear()
         for name, parameter in self._named.items() if updates else ():
             moments = {moment: tensors[f"{name}.{moment}"].to(parameter.device) for moment in ("exp_avg", "exp_avg_sq")}
-            self._optimizer.state[parameter] = {
-                "step": torch.tensor(float(updates), device=parameter.device),
-                **moments,
-            }
+            step = torch.tensor(float(updates), device=parameter.device)
+            self._optimizer.state[parameter] = {"step": step, **moments}
 
     def _fill_proximal(self, batch: Batch) -> Batch:
         found = compute_logprobs(self._predictor, batch.samples)

@@ -12,12 +12,14 @@ from trainer import batch, service
 from trainer.app import Context
 from trainer.batch import Sample, Work
 from trainer.checkpoint import export_policy
+from trainer.disk import ExplainFullDisk
 from trainer.performance import build_performance, compute_flops, get_peak_memory, measure_model
 
 PUMP_SECONDS = 0.05
 DOWNLOADS = 8
 WRONG_FILE = {"digest_mismatch", "oversized"}
-"""What no repetition mends."""
+NOT_FOUND = 404
+"""Of a store of any kind, whose answers have no code of ours: like a wrong file, what no repetition mends."""
 
 
 async def cycle(ctx: Context) -> Outcome:
@@ -42,10 +44,12 @@ async def publish(ctx: Context) -> bool:
     if progress.is_published:
         return True
     folder = ctx.exports.get_path(progress.step)
-    manifest_hash = await loop.run_in_executor(ctx.chain_thread, ctx.publisher.offer, folder, progress.step)
-    while not await loop.run_in_executor(ctx.chain_thread, ctx.publisher.advance, progress.step, manifest_hash):
-        if await wait_or_stop(ctx.stop, PUMP_SECONDS):
-            return False
+    with ExplainFullDisk(ctx.config.origin_root, f"policy {progress.step}"):
+        manifest_hash = await loop.run_in_executor(ctx.chain_thread, ctx.publisher.offer, folder, progress.step)
+    with ExplainFullDisk(ctx.config.home, "the outbox"):
+        while not await loop.run_in_executor(ctx.chain_thread, ctx.publisher.advance, progress.step, manifest_hash):
+            if await wait_or_stop(ctx.stop, PUMP_SECONDS):
+                return False
     progress.is_published, progress.waiting_since = True, ctx.timer()
     ctx.metrics.record("policy", progress.step, {"manifest_hash": manifest_hash, "time": ctx.clock()})
     if progress.report:
@@ -83,7 +87,7 @@ async def claim(ctx: Context) -> BatchOrder | None:
 
 
 async def fetch(ctx: Context, order: BatchOrder) -> list[Work | None]:
-    """The files of a batch, checked and decoded; None for what is wrong for good, which is left out."""
+    """The files of a batch, checked and decoded; None for what is wrong or lost for good, which is left out."""
     params, client = ctx.network.params, ctx.network.coordinator
     service.require_order(order, ctx.progress.step, params)
     slots = asyncio.Semaphore(DOWNLOADS)
@@ -96,7 +100,7 @@ async def fetch(ctx: Context, order: BatchOrder) -> list[Work | None]:
                 service.read_work, item, file, params, vocabulary=ctx.learner.vocabulary, decode=ctx.decode
             )
         except ProtocolError as error:
-            if error.code not in WRONG_FILE:
+            if error.code not in WRONG_FILE and error.status != NOT_FOUND:
                 raise  # a link that ran out, perhaps: the next order has another
             get_logger().error("submission left out", task=item.task, code=error.code, message=error.message)
             return None

@@ -1,6 +1,6 @@
 """What the trainer reports: one JSON object a line in `metrics.jsonl`, one line for each (event, step).
 
-Called by `loop`.  A line is written by one system call; a torn last line of a killed process is cut off.  Sinks
+Called by `loop`.  A torn last line, of a killed process or a full disk, is cut off at the next start.  Sinks
 (screen, log, TensorBoard) are told of each new line; the file is the record that they may lag behind.
 """
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from covey.errors import OperatorError
 from covey.log import get_logger
 from trainer.alarms import GRADIENT_NORM, SIGNS, AlarmSettings, find_new_alarms
+from trainer.disk import ExplainFullDisk
 
 Values = Mapping[str, float | int | str]
 Sink = Callable[[str, int, Values], None]
@@ -53,7 +54,7 @@ class Metrics:
             lines[:0] = [("alarm", asdict(alarm)) for alarm in find_new_alarms(self._series, self._alarms)]
         new = [line for line in lines if (line[0], step, line[1].get("sign")) not in self._seen]
         texts = [json.dumps({"event": name, "step": step, **each}, allow_nan=False) + "\n" for name, each in new]
-        with self._path.open("ab", buffering=0) as file:
+        with ExplainFullDisk(self._path.parent, self._path.name), self._path.open("ab") as file:
             file.write("".join(texts).encode())
         for name, each in new:
             self._seen.add((name, step, each.get("sign")))

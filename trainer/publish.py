@@ -6,6 +6,7 @@ equal manifest, the outbox holds one intent for each step, and the chain alone s
 
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Protocol
 
 from covey.chain.client import Call
@@ -13,6 +14,7 @@ from covey.chain.outbox import Intent, IntentState, OutboxStore
 from covey.errors import OperatorError, TransientError
 from covey.protocol.ids import Hash, PoolId, Step
 from covey.shardcast.store import ShardStore, add_policy
+from trainer.disk import ExplainFullDisk
 
 
 class Registry(Protocol):
@@ -23,6 +25,23 @@ class Registry(Protocol):
     def policy_of(self, pool: PoolId, step: Step) -> Hash: ...
 
     def steps_of(self, pool: PoolId) -> int: ...
+
+
+def require_policy(registry: Registry, pool: PoolId, step: Step, folder: Path, *, scratch: Path) -> None:
+    """Return if `folder` is the policy that the chain holds for `step`; raise OperatorError("another_policy").
+
+    It is cut into shards in `scratch`, which takes its size there meanwhile.
+    """
+    if folder.is_dir() and registry.steps_of(pool) > step:
+        with ExplainFullDisk(scratch, f"the shards of {folder}"), TemporaryDirectory(dir=scratch) as root:
+            found = add_policy(ShardStore(Path(root)), folder, pool=pool, step=step).compute_hash()
+        if found == registry.policy_of(pool, step):
+            return
+    raise OperatorError(
+        "another_policy",
+        f"{folder} is not the policy that the chain holds for step {step}",
+        fix="Set initial_policy to a copy of home/exports/N, and initial_step to N, the newest published step",
+    )
 
 
 class Publisher:

@@ -22,14 +22,18 @@ from trainer.learner import UpdateMetrics
 
 def require_resumable(step: Step, published: int) -> None:
     """The masters stand for the policy of `step`, the chain holds `published` policies: either this one is the newest
-    there or the next to come; anything else is another trainer's state.  Raises OperatorError."""
+    there or the next to come; anything else is a lost checkpoint or another trainer's.  Raises OperatorError."""
     if published in (step, step + 1):
         return
-    where = "behind" if published > step else "ahead of"
+    where, newest, instead = "ahead of", published - 1, "start a new pool"
+    if published > step:
+        where = "behind"
+        instead = f"go on from policy {newest} with a fresh optimizer: copy home/exports/{newest}, remove "
+        instead += f"home/checkpoints, set initial_policy to the copy and initial_step to {newest}"
     raise OperatorError(
         "wrong_checkpoint",
-        f"the checkpoint of step {step} is {where} the chain, which holds {published} policies",
-        fix="Resume with the home folder that this pool was trained with, or start a new pool",
+        f"the state of step {step} is {where} the chain, which holds {published} policies",
+        fix=f"Resume with the home folder that this pool was trained with, or {instead}",
     )
 
 

@@ -18,10 +18,10 @@ from covey.protocol.ids import Step
 from covey.protocol.params import EnvironmentParams, PoolParams
 from tests.fakes.samples import build_batch, build_learner, build_samples
 from trainer.adapters import add_adapters, merge_adapters
-from trainer.app import build_learner as build_from_settings
 from trainer.checkpoint import Checkpoints, StepFolders, export_policy
 from trainer.forward import recompute_activations
 from trainer.learner import Learner
+from trainer.models import build_learner as build_from_settings
 
 pytestmark = pytest.mark.unit
 LAYERS = 2 * 7

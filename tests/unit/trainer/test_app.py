@@ -16,8 +16,9 @@ from covey.errors import OperatorError
 from covey.network import Network
 from covey.protocol import columns
 from covey.protocol.params import EnvironmentParams, ModelParams, PoolParams
-from trainer.app import build, build_learner, build_publisher, get_source
+from trainer.app import build, build_publisher
 from trainer.config import TrainerConfig
+from trainer.models import build_learner, get_source
 
 pytestmark = pytest.mark.unit
 Build = Callable[..., Any]

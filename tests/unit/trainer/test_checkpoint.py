@@ -2,6 +2,7 @@
 
 import copy
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from trainer.checkpoint import Checkpoints, State, StepFolders, export_policy
 from trainer.forward import Shape
 from trainer.grpo import Objective
 from trainer.learner import Learner, Optimiser
+from trainer.packing import Rows
 
 pytestmark = pytest.mark.unit
 
@@ -76,6 +78,43 @@ def test_save__more_than_kept__newest_stay(learner: Learner, tmp_path: Path) -> 
     state = checkpoints.restore(learner)
     assert state is not None
     assert state.step == 11
+
+
+def add_parameter(learner: Learner, reached: Sequence[bool]) -> Learner:
+    """A learner of the same model with one more parameter, which only the updates that `reached` names depend on; and
+    one less that learns."""
+    model, turns = copy.deepcopy(learner.model), iter(reached)
+    model.extra = torch.nn.Parameter(torch.ones(3))
+    model.get_input_embeddings().weight.requires_grad_(False)
+    added = Learner(model, optimiser=learner._settings, objective=learner._objective, shape=learner._shape)
+    predict = added._predictor.forward
+
+    def reach(rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
+        logprobs, entropy = predict(rows)
+        return (logprobs * model.extra.mean() if next(turns) else logprobs), entropy
+
+    added._predictor.forward = reach  # type: ignore[method-assign]
+    return added
+
+
+@pytest.mark.parametrize("reached", [(False, False, False), (False, True, True), (True, False, True)])
+def test_restore__parameters_without_gradient__go_on_with_equal_bits(
+    learner: Learner, tmp_path: Path, reached: tuple[bool, ...]
+) -> None:
+    checkpoints, straight, resumed = (
+        Checkpoints(tmp_path, keep=1), add_parameter(learner, reached), add_parameter(learner, reached[2:]),
+    )  # fmt: skip
+    teach(straight, 71)
+    teach(straight, 72)
+    checkpoints.save(straight, Step(1), {})
+    checkpoints.restore(resumed)
+    teach(straight, 73)
+    teach(resumed, 73)
+    first, second = straight.model.state_dict(), resumed.model.state_dict()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert torch.equal(first["extra"], torch.ones(3)) == (not any(reached))
+    frozen = "model.embed_tokens.weight"
+    assert torch.equal(first[frozen], learner.model.state_dict()[frozen])
 
 
 @pytest.mark.parametrize("name", ["masters.safetensors", "optimizer.safetensors", "state.json"])

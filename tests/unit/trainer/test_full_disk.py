@@ -1,23 +1,28 @@
-"""No room for a checkpoint or a policy: a clear error, nothing half-written, and the last good state loads."""
+"""No room for what the trainer writes: a clear error, nothing half-written, and the last good state loads."""
 
 import errno
 import os
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from covey.chain.outbox import Intent, SqliteOutbox
 from covey.errors import OperatorError
 from covey.model.files import load_model, load_tokenizer
 from covey.model.tiny import tiny_folder
-from covey.protocol.ids import Step
+from covey.protocol.ids import Hash, Step
 from tests.fakes.samples import build_batch, build_learner, build_samples
+from trainer import loop
 from trainer.checkpoint import Checkpoints, State, StepFolders, export_policy
 from trainer.learner import Learner
+from trainer.metrics import Metrics, Values
+from trainer.publish import Publisher
 
 pytestmark = pytest.mark.unit
 
@@ -82,6 +87,77 @@ def test_add__another_failure__is_not_called_a_full_disk(tmp_path: Path) -> None
 
     with pytest.raises(PermissionError):
         StepFolders(tmp_path).add(Step(0), refuse)
+
+
+def run_out(world: Any) -> None:
+    with pytest.raises(OperatorError, match=r"disk_full: .* has no room for .*Free space"):
+        world.run()
+
+
+@pytest.mark.parametrize("size", [0, 100, 100_000])  # of a manifest, of a small file, of the weights
+def test_run__origin_is_full__goes_on_to_the_same_policies(
+    size: int, build_world: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    straight, filled = build_world(), build_world()
+    straight.run()
+    offer = Publisher.offer
+
+    def fill(self: Publisher, folder: Path, step: Step) -> Hash:
+        with limit_files(size if step == 1 else resource.RLIM_INFINITY):
+            return offer(self, folder, step)
+
+    monkeypatch.setattr(Publisher, "offer", fill)
+    monkeypatch.setattr(loop, "evaluate", lambda ctx: None)  # it would write beside, with the same limit
+    run_out(filled)
+    assert list(filled.config.origin_root.rglob(".*")) == []
+    assert filled.coordinator.store.list_steps(1) == [0]
+    monkeypatch.undo()
+    filled.run()
+    assert filled.chain.hashes == straight.chain.hashes
+    assert filled.coordinator.claims == [0, 1]
+
+
+def test_run__no_room_for_an_intent__is_published_once_there_is(
+    build_world: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = build_world()
+    put = SqliteOutbox.put
+
+    def fill(self: SqliteOutbox, intent: Intent) -> None:
+        if intent.key.endswith("/1"):
+            self._database.execute("PRAGMA max_page_count = 1")  # what there is stays, nothing is added
+            intent = replace(intent, call=replace(intent.call, data=bytes(100_000)))  # no page has room for it
+        put(self, intent)
+
+    monkeypatch.setattr(SqliteOutbox, "put", fill)
+    run_out(world)
+    monkeypatch.undo()
+    world.run()
+    assert len(set(world.chain.hashes)) == 3
+    assert world.coordinator.claims == [0, 1]
+
+
+@pytest.mark.parametrize("room", [0, 10])  # nothing of the line is written, a part of it is
+def test_run__no_room_for_a_line_of_metrics__is_written_once_there_is(
+    room: int, build_world: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = build_world()
+    record = Metrics.record
+
+    def fill(self: Metrics, event: str, step: int, values: Values) -> None:
+        with limit_files(
+            self._path.stat().st_size + room if (event, step) == ("policy", 1) else resource.RLIM_INFINITY
+        ):
+            record(self, event, step, values)
+
+    monkeypatch.setattr(Metrics, "record", fill)
+    monkeypatch.setattr(loop, "evaluate", lambda ctx: None)
+    run_out(world)
+    monkeypatch.undo()
+    world.run()
+    lines = [(line["event"], line["step"]) for line in world.read_metrics()]
+    assert len(lines) == len(set(lines)) == 8
+    assert world.coordinator.claims == [0, 1]
 
 
 def test_run__disk_fills_up_between_two_steps__goes_on_to_the_same_policies(

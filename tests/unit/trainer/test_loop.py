@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from covey.errors import OperatorError, TransientError
+from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.protocol.ids import Hash
 from covey.protocol.rollout import Rollout, decode
 from trainer import loop
@@ -208,6 +208,44 @@ def test_cycle__file_that_is_another_one__is_left_out_and_learning_goes_on(
     world.run()
     assert len(world.chain.hashes) == 2
     assert [line["batch/left_out"] for line in world.read_metrics() if line["event"] == "update"] == [1]
+
+
+@pytest.mark.parametrize("code", ["missing", "bad_answer"])  # of a folder's store, of another one
+def test_cycle__file_that_the_store_has_lost__is_left_out_and_learning_goes_on(
+    code: str, build_world: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = build_world(steps=1)
+    original, seen = world.coordinator.get_object, list[str]()
+
+    async def get_object(url: str, *, max_bytes: int) -> bytes:
+        seen.append(url)
+        if url == seen[0]:  # whenever it is asked for
+            raise ProtocolError(code, "gone", status=404)
+        data: bytes = await original(url, max_bytes=max_bytes)
+        return data
+
+    monkeypatch.setattr(world.coordinator, "get_object", get_object)
+    world.run()
+    assert world.coordinator.claims == [0]
+    assert len(world.chain.hashes) == 2
+    (update,) = [line for line in world.read_metrics() if line["event"] == "update"]
+    assert (update["batch/left_out"], update["batch/samples"]) == (1, 16)
+
+
+def test_cycle__link_that_has_run_out__is_asked_for_anew(build_world: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = build_world(steps=1)
+    original, refused = world.coordinator.get_object, iter([True])
+
+    async def get_object(url: str, *, max_bytes: int) -> bytes:
+        if next(refused, False):
+            raise ProtocolError("bad_link", "the link has expired", status=403)
+        data: bytes = await original(url, max_bytes=max_bytes)
+        return data
+
+    monkeypatch.setattr(world.coordinator, "get_object", get_object)
+    world.run()
+    assert world.coordinator.claims == [0, 0]
+    assert [line["batch/left_out"] for line in world.read_metrics() if line["event"] == "update"] == [0]
 
 
 def test_cycle__home_of_another_pool__is_refused(build_world: Build) -> None:

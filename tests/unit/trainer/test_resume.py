@@ -1,0 +1,89 @@
+"""A trainer whose newest checkpoint is lost: what it says, and that what it says works."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from covey.errors import OperatorError
+
+pytestmark = pytest.mark.unit
+Build = Callable[..., Any]
+
+
+def read_all(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def copy_policy(world: Any, step: int) -> Path:
+    copied: Path = shutil.copytree(world.config.home / "exports" / str(step), world.root / "copy")
+    return copied
+
+
+def set_up(world: Any, **settings: Any) -> None:
+    world.config = world.config.model_copy(update=settings)
+
+
+def test_run__newest_checkpoint_is_damaged_and_published__goes_on_as_the_messages_say(build_world: Build) -> None:
+    world = build_world()
+    world.run()
+    home, before = world.config.home, list(world.chain.hashes)
+    set_up(world, steps=3)
+    (home / "checkpoints" / "2" / "optimizer.safetensors").write_bytes(b"damaged")
+    with pytest.raises(OperatorError, match=r"bad_checkpoint.*remove the folder"):
+        world.run()
+    shutil.rmtree(home / "checkpoints" / "2")
+    advice = r"wrong_checkpoint.*copy home/exports/2, remove home/checkpoints, .*initial_policy .* initial_step to 2"
+    with pytest.raises(OperatorError, match=advice):
+        world.run()
+    copied = copy_policy(world, 2)
+    shutil.rmtree(home / "checkpoints")
+    set_up(world, initial_policy=str(copied), initial_step=2)
+    world.run()
+    assert world.chain.hashes[:3] == before
+    assert len(set(world.chain.hashes)) == 4
+    assert world.coordinator.claims == [0, 1, 2]
+    world.run()  # the checkpoint counts from now on
+    assert len(world.chain.hashes) == 4
+    assert world.coordinator.claims == [0, 1, 2]
+
+
+@pytest.mark.parametrize("settings", [{}, {"lora_rank": 2, "learning_rate": 5e-3}], ids=["weights", "adapters"])
+def test_run__home_is_lost__goes_on_from_a_copy_of_the_newest_policy(
+    settings: dict[str, Any], build_world: Build
+) -> None:
+    world = build_world(steps=1, **settings)
+    world.run()
+    copied = copy_policy(world, 1)
+    shutil.rmtree(world.config.home)
+    world.config.home.mkdir()
+    set_up(world, steps=2, initial_policy=str(copied), initial_step=1)
+    world.run()
+    assert len(set(world.chain.hashes)) == 3
+    assert read_all(world.config.home / "exports" / "1") == read_all(copied)
+    assert world.coordinator.claims == [0, 1]
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_run__another_policy_is_named__is_refused_and_touches_nothing(is_named: bool, build_world: Build) -> None:
+    world = build_world()
+    world.run()
+    copied = copy_policy(world, 1)
+    shutil.rmtree(world.config.home / "checkpoints")
+    before = read_all(world.config.home / "exports"), read_all(world.config.origin_root)
+    set_up(world, initial_policy=str(copied) if is_named else None, initial_step=2)
+    with pytest.raises(OperatorError, match="another_policy"):
+        world.run()
+    assert (read_all(world.config.home / "exports"), read_all(world.config.origin_root)) == before
+    assert list((world.config.home / "checkpoints").iterdir()) == []
+
+
+def test_run__copy_of_a_policy_that_is_not_published_yet__is_refused(build_world: Build) -> None:
+    world = build_world(steps=1)
+    world.run()
+    shutil.rmtree(world.config.home / "checkpoints")
+    set_up(world, initial_policy=str(copy_policy(world, 1)), initial_step=2)
+    with pytest.raises(OperatorError, match="another_policy"):
+        world.run()
