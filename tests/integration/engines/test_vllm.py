@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,11 +25,16 @@ from covey.engines.vllm.engine import VllmEngine
 from covey.engines.vllm.options import VllmOptions
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.model.files import WEIGHTS_FILE
-from covey.protocol.thresholds import Thresholds
-from covey.toploc.proofs import TOP_K, WINDOW, build_many, compare_many
-from covey.toploc.thresholds import is_within
+from covey.protocol.params import VerificationParams
+from covey.protocol.rollout import Rollout
+from covey.protocol.verdict import Reason
+from covey.toploc.proofs import TOP_K, WINDOW
 from covey.toploc.tops import EVERYTHING, Capture, Top, join
+from tests.fakes.tools import make_model_params
 from tests.integration.engines.conftest import LONGEST, Pair, make_policy
+from validator.calibration import build_rollouts, propose
+from validator.limits import find_breach
+from validator.replay import measure
 
 pytestmark = [
     pytest.mark.integration,
@@ -37,7 +43,7 @@ pytestmark = [
 ]
 
 CAPTURE = Capture(window=WINDOW, top_k=TOP_K)
-LIMITS = Thresholds()
+PARAMS = make_model_params()
 Policies = dict[tuple[str, int], Path]
 
 
@@ -86,26 +92,39 @@ def test_generate__64_ragged_requests__end_with_eos_or_at_their_limit(
     assert (pair.vllm.preemptions > 10) == pair.is_tight
 
 
-def test_generate__judged_by_the_reference_engine__is_accepted(
-    pair: Pair, work: list[Completion], ragged: list[Request]
-) -> None:
-    replays = pair.hf.replay(claims_of(ragged, work), temperature=1.0, capture=CAPTURE)
-    margins = get_margins(replays)
-    deviations = np.concatenate(
-        [np.abs(np.array(c.logprobs, np.float32) - r.logprobs) for c, r in zip(work, replays, strict=True)]
-    )
-    compared = compare_many(build_many([each.tops for each in work]), [each.tops for each in replays])
-    windows = [distances for each in compared for distances in each]
+def cut_submissions(requests: Sequence[Request], completions: Sequence[Completion]) -> list[tuple[Rollout, ...]]:
+    """Of eight rollouts each, as workers hand them in."""
+    parts = [slice(start, start + 8) for start in range(0, len(requests), 8)]
+    return [build_rollouts(requests[part], completions[part], PARAMS) for part in parts]
+
+
+@pytest.fixture(scope="module")
+def rules(pair: Pair, work: list[Completion], ragged: list[Request]) -> VerificationParams:
+    """The defaults for float32; for bfloat16 calibrated, with every other submission."""
     if pair.dtype == "float32":
-        assert (margins == 0).all()  # every token is the seeded argmax
-        assert deviations.max() <= LIMITS.logprob_max
-        assert deviations.mean() <= LIMITS.logprob.mean
-        assert all(is_within(LIMITS, each) for each in windows)
-    else:
-        assert (margins == 0).mean() >= 0.995
-        assert margins.max() < 0.05
-        assert deviations.max() < 0.05
-        assert max(each.sign_exponent_mismatches for each in windows) < 16
+        return PARAMS.verification
+    found = [measure(each, pair.hf, PARAMS) for each in cut_submissions(ragged, work)[::2]]
+    return PARAMS.verification.model_copy(update={"thresholds": propose(found, false_reject_rate=1e-6)})
+
+
+def test_generate__judged_by_the_reference_engine__is_accepted_and_what_was_changed_is_not(
+    pair: Pair, work: list[Completion], ragged: list[Request], rules: VerificationParams
+) -> None:
+    submissions = cut_submissions(ragged, work)[1::2]
+    found = [measure(each, pair.hf, PARAMS) for each in submissions]
+    assert [find_breach(each, rules) for each in found] == [None] * 4
+    if pair.dtype == "float32":  # every token is the seeded argmax
+        assert all((each.margins == 0).all() for distances in found for each in distances)
+    first, *others = submissions[0]
+    changes = {
+        Reason.TOKEN_MARGIN: {"seed": first.seed + 1},
+        Reason.PROOF: {"proofs": tuple(proof[:2] + proof[:1:-1] for proof in first.proofs)},
+        Reason.LOGPROB: {"logprobs": tuple(each - 0.5 for each in first.logprobs)},
+    }
+    for reason, change in changes.items():
+        breach = find_breach(measure([replace(first, **change), *others], pair.hf, PARAMS), rules)
+        assert breach is not None
+        assert (breach.reason, breach.row) == (reason, 0)
 
 
 def test_replay__of_its_own_work__is_bit_identical(pair: Pair, work: list[Completion], ragged: list[Request]) -> None:
@@ -197,6 +216,15 @@ def test_generate__nothing__is_nothing(pair: Pair) -> None:
     assert pair.vllm.replay([], temperature=1.0) == []
 
 
+def test_generate__stop_signal_of_the_whole_service__is_finished_first(
+    pair: Pair, work: list[Completion], ragged: list[Request]
+) -> None:
+    assert pair.vllm.process_id is not None
+    for number in (signal.SIGINT, signal.SIGTERM):
+        os.killpg(pair.vllm.process_id, number)
+    assert_equal(pair.vllm.generate(ragged, temperature=1.0, capture=CAPTURE), work)
+
+
 @pytest.mark.parametrize(("prompt", "limit"), [((), 2), ((2,), 0), ((2, 259), 2), ((-1,), 2)])
 def test_generate__request_that_no_caller_makes__is_refused(pair: Pair, prompt: tuple[int, ...], limit: int) -> None:
     with pytest.raises(ValueError, match="prompt"):
@@ -268,7 +296,7 @@ def find_group(process: int) -> set[int]:
 
 
 def test_load_policy__new_weights_in_place__equal_a_fresh_engine_s_and_survive_its_death(
-    pair: Pair, work: list[Completion], ragged: list[Request], policies: Policies
+    pair: Pair, work: list[Completion], ragged: list[Request], policies: Policies, rules: VerificationParams
 ) -> None:
     """Last of its engine: it is killed in the middle of a call, which says so, and the next call starts it anew."""
     engine, process = pair.vllm, pair.vllm.process_id
@@ -277,8 +305,8 @@ def test_load_policy__new_weights_in_place__equal_a_fresh_engine_s_and_survive_i
     assert (engine.policy_version, engine.process_id) == (1, process)
     assert [each.tokens for each in reloaded] != [each.tokens for each in work[:24]]
     pair.hf.load_policy(policies[pair.kind, 12], 1)
-    margins = get_margins(pair.hf.replay(claims_of(ragged[:24], reloaded), temperature=1.0))
-    assert (margins == 0).mean() >= (1.0 if pair.dtype == "float32" else 0.99)
+    found = [measure(each, pair.hf, PARAMS) for each in cut_submissions(ragged[:24], reloaded)]
+    assert [find_breach(each, rules) for each in found] == [None] * 3
     assert process is not None
     assert len(find_group(process)) > 2 if pair.is_parallel else find_group(process) == {process}
     killer = threading.Timer(0.05, os.kill, (process, signal.SIGKILL))

@@ -115,6 +115,7 @@ async def test_clock__minutes_off__corrects_itself_by_the_coordinators(connect, 
     assert verify(script.requests[1], script.bodies[1]).signer == KEY.address
     assert verify(script.requests[2], script.bodies[2]).signer == KEY.address
     assert len(script.requests) == 3
+    assert client.now() == NOW
 
 
 async def test_clock__refused_twice__no_third_attempt(connect):
@@ -245,9 +246,15 @@ async def test_get_object__exactly_the_limit__whole(connect):
     assert await client.get_object("http://coordinator:8000/a", max_bytes=5) == b"12345"
 
 
-@pytest.mark.parametrize("url", ["http://a:b:c/", "http://x:99999999/", "\x00", "http://ü..x/", "http://x\n/"])
-async def test_get_object__link_that_is_no_address__bad_answer(connect, url):
-    client, _ = connect((200, b""))
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://a:b:c/", "http://x:99999999/", "\x00", "http://ü..x/", "http://x\n/", "http:///a",
+        "ftp://coordinator/a", "file:///etc/passwd", "/v1/pool",
+    ],
+)  # fmt: skip
+async def test_get_object__link_that_is_no_web_address__bad_answer(connect, url):
+    client, _ = connect((200, b""), (200, b""))
     with pytest.raises(ProtocolError, match="bad_answer"):
         await client.get_object(url, max_bytes=1)
     with pytest.raises(ProtocolError, match="bad_answer"):

@@ -17,7 +17,6 @@ from tests.fakes.tools import grade_here, make_task
 from tests.fakes.turn import take_turn
 from worker import loop
 from worker.app import Context
-from worker.pipeline import Pipeline
 
 pytestmark = pytest.mark.unit
 Start = Callable[..., Context]
@@ -186,28 +185,6 @@ async def test_roll_out__engine_with_another_policy__is_tried_again(start: Start
     assert caught.value.code == "wrong_policy"
 
 
-async def test_claim__policy_that_the_engine_refused__asks_for_no_lease_of_it(
-    start: Start, coordinator: FakeCoordinator
-):
-    class Refusing:
-        policy_version = 5
-
-        def load_policy(self, folder, version: int) -> None:
-            raise ProtocolError("policy_mismatch", "another architecture")
-
-    ctx = start(engine=Refusing())
-    coordinator.orders.append(make_task())
-    assert await loop.claim(ctx) is Outcome.DONE
-    with pytest.raises(ProtocolError):
-        await loop.work(ctx)
-    assert coordinator.returned == [(7, 9)]
-    assert await loop.claim(ctx) is Outcome.RETRY
-    assert len(coordinator.claims) == 1
-    ctx.network.contracts.policies.steps_of = lambda pool: 2  # a newer one may be better
-    assert await loop.claim(ctx) is Outcome.IDLE
-    assert len(coordinator.claims) == 2
-
-
 async def test_work__engine_dies__the_same_lease_is_tried_again(start: Start, coordinator: FakeCoordinator, engine):
     ctx = start(engine=Counting(engine, fails=[TransientError("engine_died", "killed")]))
     coordinator.orders.append(make_task())
@@ -236,47 +213,11 @@ async def test_work__engine_dies_three_times_over_a_task__is_the_operators(
     assert ctx.pipeline.leases == [9]  # given back by who ends the worker
 
 
-async def test_work__engine_does_not_come_up__lease_runs_out_and_is_forgotten(
-    start: Start, coordinator: FakeCoordinator, engine
-):
-    now = [0.0]
-    pipeline = Pipeline(together=1, ahead=1, lease_seconds=30.0, clock=lambda: now[0])
-    ctx = start(engine=Counting(engine, fails=[TransientError("engine_died", "killed")]), pipeline=pipeline)
-    coordinator.orders.append(make_task())
-    await loop.claim(ctx)
-    with pytest.raises(TransientError):
-        await loop.work(ctx)
-    now[0] = 30.5
-    assert await loop.work(ctx) is Outcome.IDLE
-    assert (pipeline.leases, coordinator.sent) == ([], [])
-
-
-async def test_work__policy_that_the_engine_refuses__lease_goes_back(
-    start: Start, coordinator: FakeCoordinator, engine
-):
-    ctx = start(engine=Counting(engine, fails=[ProtocolError("policy_mismatch", "another architecture")]))
-    coordinator.orders.append(make_task())
-    await loop.claim(ctx)
-    with pytest.raises(ProtocolError):
-        await loop.work(ctx)
-    assert coordinator.returned == [(7, 9)]
-    assert ctx.pipeline.leases == []
-
-
-async def test_work__more_groups_than_the_pools_tasks_have__lease_goes_back(start: Start, coordinator: FakeCoordinator):
-    ctx = start()
-    coordinator.orders.append(make_task(groups=ctx.network.params.groups_per_task + 1))
-    await loop.claim(ctx)
-    with pytest.raises(ProtocolError) as caught:
-        await loop.work(ctx)
-    assert (caught.value.code, coordinator.returned, ctx.pipeline.leases) == ("bad_task", [(7, 9)], [])
-
-
 async def test_seal__lease_that_was_signed_meanwhile__is_never_signed_again(start: Start, coordinator: FakeCoordinator):
     ctx = start()
     coordinator.orders.append(make_task())
     await take_turn(ctx)
-    ctx.pipeline.hold(make_task())  # as if it had been given again while the first was being signed
+    ctx.pipeline.hold(make_task(), seconds=30.0)  # as if given again while the first was being signed
     assert await loop.work(ctx) is Outcome.DONE
     assert await loop.seal(ctx) is Outcome.DONE
     assert (list(ctx.outgoing.list()), ctx.pipeline.leases, len(coordinator.sent)) == ([], [], 1)

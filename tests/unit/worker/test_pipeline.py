@@ -14,7 +14,7 @@ def build(*tasks: int, together: int = 2, ahead: int = 1, versions: dict[int, in
         together=together, ahead=ahead, lease_seconds=30.0, clock=lambda: now[0], generation_seconds=1.0
     )
     for task in tasks:
-        pipeline.hold(make_task(task=task, lease=task, policy_version=(versions or {}).get(task, 0)))
+        pipeline.hold(make_task(task=task, lease=task, policy_version=(versions or {}).get(task, 0)), seconds=30.0)
         now[0] += 10
     return pipeline
 
@@ -84,13 +84,13 @@ def test_has_room__first_task_or_a_slow_one__claims_nothing_ahead() -> None:
     now = [0.0]
     pipeline = Pipeline(together=1, ahead=1, lease_seconds=30.0, clock=lambda: now[0])
     assert pipeline.has_room(0)
-    pipeline.hold(make_task(task=1, lease=1))
+    pipeline.hold(make_task(task=1, lease=1), seconds=30.0)
     assert not pipeline.has_room(0)  # nobody knows how long a task takes
     order = pipeline.take()
     assert order is not None
     now[0] = 2.0
     pipeline.finish(order, ())
-    pipeline.hold(make_task(task=2, lease=2))
+    pipeline.hold(make_task(task=2, lease=2), seconds=30.0)
     assert (pipeline.generation_seconds, pipeline.has_room(0)) == (2.0, True)
     assert take(pipeline) == 2
     now[0] = 11.9
@@ -108,3 +108,16 @@ def test_drop_overdue__lease_of_30_seconds__is_forgotten_after_them() -> None:
     assert pipeline.leases == [3, 4, 2, 1]
     assert [order.task for order in pipeline.drop_overdue()] == [1]  # generated, and never signed for
     assert pipeline.leases == [3, 4, 2]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "dropped"), [(30.0, []), (90.0, []), (24.0, []), (20.0, [1]), (0.0, [1]), (-9.0, [1])]
+)
+def test_drop_overdue__lease_that_comes_again_after_a_crash__lasts_as_long_as_is_left(
+    seconds: float, dropped: list[int]
+) -> None:
+    now = [100.0]
+    pipeline = Pipeline(together=1, ahead=1, lease_seconds=30.0, clock=lambda: now[0])
+    pipeline.hold(make_task(task=1, lease=1), seconds=seconds)
+    now[0] += 22.0
+    assert [order.task for order in pipeline.drop_overdue()] == dropped

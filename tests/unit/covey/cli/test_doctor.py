@@ -27,10 +27,18 @@ def write_vllm(folder: Path, text: str) -> Path:
     return folder
 
 
-def test_doctor__vllm_that_can_be_imported__is_well(tmp_path: Path) -> None:
-    code, found = run("--engine", "vllm", path=write_vllm(tmp_path, '__version__ = "9.8.7"'))
-    assert code == 0
-    assert (found["vllm"]["is_well"], found["vllm"]["detail"]) == (True, "9.8.7 on tpu")
+@pytest.mark.parametrize(
+    ("version", "detail"),
+    [
+        ("9.8.7", "vllm 9.8.7 is not one of <0.33,>=0.32"),
+        ("0.32.1rc1+tpu", "ModuleNotFoundError: No module named 'vllm.distributed'"),
+    ],
+)
+def test_doctor__vllm_that_our_side_does_not_fit__is_told_apart_from_a_good_one(
+    tmp_path: Path, version: str, detail: str
+) -> None:
+    code, found = run("--engine", "vllm", path=write_vllm(tmp_path, f'__version__ = "{version}"'))
+    assert (code, found["vllm"]["is_well"], found["vllm"]["detail"]) == (1, False, detail)
     assert found["python"]["detail"] == ".".join(map(str, sys.version_info[:3]))
     assert {name for name, each in found.items() if each["is_needed"]} == {
         "python", "torch", "transformers", "numba", "web3", "vllm",
@@ -59,7 +67,9 @@ def test_doctor__another_interpreter__is_the_one_that_is_asked(tmp_path: Path) -
 def test_doctor__no_torch__is_said_and_the_rest_is_looked_at(tmp_path: Path) -> None:
     hidden = "import importlib.util, importlib.metadata as m, sys\nfrom covey.cli import doctor\n"
     hidden += "find, version = importlib.util.find_spec, m.version\n"
-    hidden += "importlib.util.find_spec = lambda name, *rest: None if name == 'torch' else find(name, *rest)\n"
+    hidden += (
+        "importlib.util.find_spec = lambda name, *rest: None if name in ('torch', 'vllm') else find(name, *rest)\n"
+    )
     hidden += "def hide(name):\n    if name == 'torch': raise m.PackageNotFoundError(name)\n    return version(name)\n"
     hidden += "m.version = hide\nsys.modules['torch'] = None\n"
     hidden += "print([(each.name, each.is_well) for each in doctor._look('hf', None) if each.name != 'vllm'])"

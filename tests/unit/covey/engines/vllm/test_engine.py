@@ -91,14 +91,16 @@ def test_engine__process_dies__next_call_starts_it_with_the_last_policy(tmp_path
     ]  # fmt: skip
 
 
-def test_replay__memory_runs_out__is_transient_so_that_a_validator_says_unknown_and_goes_on(
-    tmp_path: Path, options: VllmOptions
+@pytest.mark.parametrize(("tokens", "code"), [(254, "engine_out_of_memory"), (255, "sequence_too_long")])
+def test_replay__memory_or_positions_run_out__is_transient_so_that_a_validator_says_unknown_and_goes_on(
+    tmp_path: Path, options: VllmOptions, tokens: int, code: str
 ) -> None:
+    claims = [ReplayRequest(prompt=(2, 7), tokens=(5,) * n, seed=1) for n in (tokens, 1)]
     with VllmEngine(options=options) as engine:
         engine.load_policy(tiny_folder(), 0)
         with pytest.raises(TransientError) as caught:
-            engine.replay([ReplayRequest(prompt=(2, 7), tokens=(5,), seed=1)], temperature=1.0)
-    assert caught.value.code == "engine_out_of_memory"
+            engine.replay(claims, temperature=1.0)
+    assert caught.value.code == code
 
 
 def test_generate__neither_end_token_nor_limit__is_not_handed_on(tmp_path: Path, options: VllmOptions) -> None:
