@@ -25,6 +25,7 @@ from transformers import (
 from transformers.utils import logging
 
 from covey.errors import OperatorError, ProtocolError
+from covey.model.layers import require_layers
 
 WEIGHTS_FILE = "model.safetensors"
 DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -105,6 +106,7 @@ def load_model(name_or_folder: str | Path, dtype: str) -> PreTrainedModel:
         # transformers follows it where peft is installed: to another base model, or to weights that nobody hashed.
         raise _unavailable(name_or_folder, "it holds an adapter, merge it first")
     try:
+        require_layers(Path(name_or_folder), WEIGHTS_FILE)
         # use_safetensors: without it a folder without weights in safetensors would be unpickled.
         with _without_progress_bar():
             loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -171,6 +173,7 @@ def require_policy(folder: Path) -> None:
     OperatorError("model_unavailable") where the config describes no model.
     """
     try:
+        require_layers(folder, WEIGHTS_FILE)
         config = AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)  # type: ignore[no-untyped-call]

@@ -1,0 +1,59 @@
+"""Configs that claim more layers than there are weights for."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from covey.errors import OperatorError, ProtocolError
+from covey.model.files import WEIGHTS_FILE, load_model, require_policy, save_policy
+from covey.model.layers import require_layers
+from covey.model.tiny import build_model, build_tokenizer
+
+pytestmark = pytest.mark.unit
+
+TENSORS = 2 * 12 + 2
+"""Of the tiny Qwen2: seven matrices, three biases and two norms in each of two layers; the embedding and a norm."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    save_policy(build_model(3), build_tokenizer(), tmp_path / "policy", "bfloat16")
+    return tmp_path / "policy"
+
+
+def change(folder: Path, **values: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"num_hidden_layers": 1_000_000_000},
+        {"text_config": {"n_layer": TENSORS + 1}},
+        {"layer_types": ["full_attention"] * (TENSORS + 1)},
+    ],
+    ids=["billions", "nested", "list"],
+)
+@pytest.mark.parametrize("load", [require_policy, lambda folder: load_model(folder, "float32")], ids=["look", "load"])
+def test_load__more_layers_than_tensors__is_refused_before_any_is_built(
+    folder: Path, values: dict[str, Any], load: Any
+) -> None:
+    change(folder, **values)
+    with pytest.raises(OperatorError, match=rf"names \d+ layers, its weights are {TENSORS} tensors") as caught:
+        load(folder)
+    assert caught.value.code == "model_unavailable"
+
+
+def test_require_layers__as_many_as_tensors__is_for_the_loader_to_judge(folder: Path) -> None:
+    change(folder, num_hidden_layers=TENSORS, max_window_layers=1_000_000, hidden_size=1 << 60)
+    require_layers(folder, WEIGHTS_FILE)
+
+
+def test_require_layers__weights_that_cannot_be_read__are_for_the_loader_to_judge(folder: Path) -> None:
+    (folder / WEIGHTS_FILE).write_bytes(b"\xff" * 64)
+    require_layers(folder, WEIGHTS_FILE)
+    with pytest.raises(ProtocolError, match="no readable safetensors"):
+        require_policy(folder)
