@@ -44,9 +44,18 @@ class Pace:
 
 @dataclass(slots=True)
 class Metrics:
-    """How often each outcome and each error code was seen."""
+    """How often each outcome and each error code was seen, and the time it took."""
 
     counts: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+    """Of all cycles and the waits between them."""
+    busy_seconds: float = 0.0
+    """Of cycles that achieved something."""
+
+    @property
+    def idle_ratio(self) -> float:
+        """Share of the time in which nothing was achieved; 0 before any has passed."""
+        return 1 - self.busy_seconds / self.seconds if self.seconds else 0.0
 
 
 async def run_forever(
@@ -60,7 +69,9 @@ async def run_forever(
     """Run `cycle(ctx)` again and again until `stop` is set; a cycle under way is finished first."""
     pace, metrics, failures, log = pace or Pace(), metrics or Metrics(), 0, get_logger()
     limit_recursion()
+    clock = asyncio.get_running_loop().time
     while not stop.is_set():
+        begun = clock()
         try:
             outcome = await cycle(ctx)
         except TransientError as error:
@@ -74,8 +85,19 @@ async def run_forever(
             if failures in (0, 3):
                 log.warning("refused", code=error.code, message=error.message)
         metrics.counts[outcome] += 1
+        metrics.busy_seconds += clock() - begun if outcome is Outcome.DONE else 0.0
         failures = failures + 1 if outcome is Outcome.RETRY else 0
         await _rest(outcome, failures, pace, stop)
+        metrics.seconds += clock() - begun
+
+
+async def report_forever(role: str, metrics: Metrics, *, stop: asyncio.Event, every: float = 300.0) -> None:
+    """Log what was done and how idle the role was, every so many seconds and at the end."""
+    is_over = False
+    while not is_over:
+        is_over = await wait_or_stop(stop, every)
+        idle = {f"{role}/idle_ratio": round(metrics.idle_ratio, 3)}
+        get_logger().info("so far", **idle, **metrics.counts)
 
 
 async def _rest(outcome: Outcome, failures: int, pace: Pace, stop: asyncio.Event) -> None:

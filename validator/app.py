@@ -16,7 +16,7 @@ from covey.grading import build_grader
 from covey.log import configure, get_logger
 from covey.network import Network, join
 from covey.protocol.params import MAX_ANSWER_BYTES
-from covey.runtime import Pace, keep_trying, run_forever, stop_signals
+from covey.runtime import Metrics, Pace, keep_trying, report_forever, run_forever, stop_signals
 from covey.sandbox import ATTEMPTS, Sandbox
 from validator.checks import Tools
 from validator.config import CheckingSettings, ValidatorConfig
@@ -138,12 +138,14 @@ async def _run(config: ValidatorConfig) -> None:
             return
         ctx = await asyncio.to_thread(build, config, network, decoder, grader, stop)
         get_logger().info("validator runs", validator=network.wallet.address)
-        pace = Pace(idle_wait_s=config.enforcement_seconds)
+        pace, metrics = Pace(idle_wait_s=config.enforcement_seconds), Metrics()
         enforcing = asyncio.create_task(run_forever(enforcement.cycle, ctx, stop=stop, pace=pace))
         enforcing.add_done_callback(lambda _: stop.set())
+        reporting = asyncio.create_task(report_forever("validator", metrics, stop=stop))
         try:
-            await run_forever(loop.cycle, ctx, stop=stop)
+            await run_forever(loop.cycle, ctx, stop=stop, metrics=metrics)
             await enforcing
+            await reporting
         finally:
             ctx.tools.engine.close()
         await network.close()

@@ -14,7 +14,7 @@ from covey.grading import build_grader
 from covey.log import configure, get_logger
 from covey.network import Network, join
 from covey.protocol.ids import Address
-from covey.runtime import Pace, keep_trying, run_forever, stop_signals
+from covey.runtime import Metrics, Pace, keep_trying, report_forever, run_forever, stop_signals
 from covey.sandbox import Sandbox
 from worker.config import WorkerConfig
 from worker.outgoing import Outgoing
@@ -117,7 +117,8 @@ async def run_stages(ctx: Context) -> None:
     """All cycles beside each other; after the stop signal each ends when nothing comes any more."""
     from worker import loop
 
-    pipeline, beat = ctx.pipeline, Pace(idle_wait_s=ctx.config.heartbeat_seconds)
+    pipeline, metrics = ctx.pipeline, Metrics()
+    beat = Pace(idle_wait_s=ctx.config.heartbeat_seconds)
 
     async def claim() -> None:
         await run_forever(loop.claim, ctx, stop=ctx.stop)
@@ -127,7 +128,8 @@ async def run_stages(ctx: Context) -> None:
         async with asyncio.TaskGroup() as stages:
             stages.create_task(claim())
             for _ in range(pipeline.together):
-                stages.create_task(run_forever(loop.work, ctx, stop=pipeline.work_over))
+                stages.create_task(run_forever(loop.work, ctx, stop=pipeline.work_over, metrics=metrics))
+            stages.create_task(report_forever("worker", metrics, stop=pipeline.work_over))
             stages.create_task(run_forever(loop.seal, ctx, stop=pipeline.sealing_over))
             stages.create_task(run_forever(loop.hand_in, ctx, stop=pipeline.all_over))
             stages.create_task(run_forever(loop.send_heartbeat, ctx, stop=ctx.stop, pace=beat))

@@ -218,7 +218,7 @@ PATH = re.compile(
 )
 TOP = re.compile(r"`((?:[\w-]+)\.(?:toml|json|md|yaml|yml|js|txt))`")
 LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)")
-METRICS = {"trainer/idle_ratio"}  # which reads like a path
+METRICS = {"trainer/idle_ratio", "worker/idle_ratio", "validator/idle_ratio"}  # which reads like a path
 GENERATED = {
     "deployment.json",
     "package-lock.json",
