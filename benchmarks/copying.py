@@ -4,17 +4,17 @@ Used by `trainer`, `trainer_peer` and `staleness`; imports neither our trainer n
 holds nothing of ours.
 """
 
-import json
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+from benchmarks.child import read_peak
 
 PAD, EOS, FIRST = 0, 1, 2
 """Token numbers; the symbols follow each other from FIRST."""
@@ -131,19 +131,12 @@ class Recorder:
         """A step ends."""
         self._stamps.append(read_clocks())
 
-    def print(self) -> None:
-        """One line of JSON: a `Run`."""
+    def build_run(self) -> Run:
+        """All of it."""
         wall, cpu = ([b - a for a, b in pairwise(clock)] for clock in zip(*self._stamps, strict=True))
-        run = Run(rewards=self._rewards, wall=wall, cpu=cpu, baseline=self._baseline, peak=read_peak())
-        print(json.dumps(asdict(run)), flush=True)
+        return Run(rewards=self._rewards, wall=wall, cpu=cpu, baseline=self._baseline, peak=read_peak())
 
 
 def read_clocks() -> tuple[float, float]:
     """Wall and CPU seconds of this process."""
     return time.perf_counter(), time.process_time()
-
-
-def read_peak() -> int:
-    """Bytes that this process has held at most; the kernel's `ru_maxrss` would count those of its parent."""
-    status = Path("/proc/self/status").read_text()
-    return 1024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:"))

@@ -1,10 +1,10 @@
-"""What every benchmark does with its numbers: a table on screen, JSON under build/bench."""
+"""What every benchmark does with its numbers: a table on screen, JSON under build/bench, bars that they must reach."""
 
 import json
 import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -62,6 +62,28 @@ def report(name: str, claims: Sequence[Claim]) -> Path:
     }
     write_atomically(path, json.dumps(values, indent=2).encode() + b"\n")
     return path
+
+
+def find_misses(
+    claims: Sequence[Claim], *, least: Mapping[str, float] | None = None, most: Mapping[str, float] | None = None
+) -> list[str]:
+    """Claims beyond their bars, which go by the part of a name before its first dot."""
+    wrong = []
+    for claim in claims:
+        what = claim.name.partition(".")[0]
+        if least and what in least and not claim.value >= least[what]:
+            wrong.append(f"{claim.name} is {claim.value:.3f}, below {least[what]}")
+        if most and what in most and not claim.value <= most[what]:
+            wrong.append(f"{claim.name} is {claim.value:.3f}, above {most[what]}")
+    return wrong
+
+
+def finish(name: str, claims: Sequence[Claim], failures: Sequence[str]) -> int:
+    """Report the claims, say what falls short; the exit code."""
+    report(name, claims)
+    for failure in failures:
+        print(failure, file=sys.stderr)
+    return 1 if failures else 0
 
 
 def _read(path: str) -> list[str]:

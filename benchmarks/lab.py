@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.cheating import World
-from benchmarks.harness import Claim, report
+from benchmarks.harness import Claim, finish
 from benchmarks.policies import ARCHITECTURES
 from covey.engines.base import Completion, Engine, Request
 from covey.engines.hf import set_threads
@@ -233,11 +233,7 @@ def conclude(name: str, scale: float, bars: Bars, measure_more: Callable[[], Seq
             counts[claim][0] += hits
             counts[claim][1] += n
     claims = [*build_claims(counts), *measure_more()]
-    report(name, claims)
-    failures = find_failures(claims, bars, scale)
-    for failure in failures:
-        print(failure, file=sys.stderr)
-    return 1 if failures else 0
+    return finish(name, claims, find_failures(claims, bars, scale))
 
 
 def get_path(name: str, architecture: str, dtype: str) -> Path:

@@ -5,28 +5,26 @@ a process of its own, one thread.  Memory is the peak beyond inputs, weight and 
 """
 
 import argparse
-import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks.harness import Claim, report
-from covey.engines.hf import set_threads
+from benchmarks import child
+from benchmarks.child import read_peak
+from benchmarks.harness import Claim, find_misses, finish
 from covey.model.files import DTYPES
 from trainer.head import compute_head
 
 DENSE, TILED = "dense", "tiled"
-BARS = {"head_memory_ratio": 0.05, "head_time_ratio": 1.5}
+MOST = {"head_memory_ratio": 0.05, "head_time_ratio": 1.5}
 DENSE_COPIES = 4
 """Matrices of all logits in float32 that the dense head holds at its peak: logits, log p, p and their product."""
-SECONDS = 1800
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +45,9 @@ def compute_dense(hidden: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tens
     return logprobs.gather(1, targets[:, None])[:, 0], entropy
 
 
-def run_once(side: str, case: Case) -> dict[str, float]:
-    """Bytes and seconds of one pass of one side, in this process, which should be a fresh one."""
+def run_once(side: str, sizes: dict[str, Any]) -> dict[str, float]:
+    """Bytes and seconds of one pass of one side on a `Case`, in this process, which should be a fresh one."""
+    case = Case(**sizes)
     dtype = DTYPES[case.dtype]
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(case.tokens, case.hidden, generator=generator, dtype=dtype).requires_grad_()
@@ -70,18 +69,9 @@ def run_once(side: str, case: Case) -> dict[str, float]:
     return {"extra": read_peak() - before - hidden.grad.nbytes - weight.grad.nbytes, "wall": wall, "cpu": cpu}
 
 
-def read_peak() -> int:
-    """Bytes that this process has held at most.  Not `getrusage`: there a child starts with its parent's peak."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
-
-
 def measure(side: str, case: Case) -> dict[str, float]:
     """`run_once` in a fresh process."""
-    values = [side, json.dumps(asdict(case))]
-    command = [sys.executable, "-m", "benchmarks.memory", "--child", *values]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=SECONDS, check=True)
-    found: dict[str, float] = json.loads(done.stdout)
+    found: dict[str, float] = child.call("benchmarks.memory:run_once", side, case)
     return found
 
 
@@ -120,11 +110,7 @@ def build_claims(case: Case, dense: Case, runs: Mapping[str, Sequence[Mapping[st
 
 def find_failures(claims: Sequence[Claim]) -> list[str]:
     """Ratios above their bars."""
-    return [
-        f"{claim.name} is {claim.value:.3f}, above {BARS[claim.name]}"
-        for claim in claims
-        if claim.name in BARS and not claim.value <= BARS[claim.name]
-    ]
+    return find_misses(claims, most=MOST)
 
 
 def main() -> int:
@@ -134,12 +120,7 @@ def main() -> int:
     parser.add_argument("--hidden", type=int, default=1024)
     parser.add_argument("--dtype", choices=sorted(DTYPES), default="float32")
     parser.add_argument("--runs", type=int, default=3, help="runs of each side, of which the fastest counts")
-    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.child:
-        set_threads(1)
-        print(json.dumps(run_once(options.child[0], Case(**json.loads(options.child[1])))))
-        return 0
     case = Case(tokens=options.tokens, vocabulary=options.vocabulary, hidden=options.hidden, dtype=options.dtype)
     dense = fit(case, os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     runs: dict[str, list[dict[str, float]]] = {DENSE: [], TILED: []}
@@ -147,11 +128,7 @@ def main() -> int:
         runs[DENSE].append(measure(DENSE, dense))
         runs[TILED].append(measure(TILED, case))
     claims = build_claims(case, dense, runs)
-    report("memory", claims)
-    failures = find_failures(claims)
-    for failure in failures:
-        print(failure, file=sys.stderr)
-    return 1 if failures else 0
+    return finish("memory", claims, find_failures(claims))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from benchmarks import copying
 from benchmarks.copying import SMALL, Case
-from benchmarks.harness import Claim, report
+from benchmarks.harness import Claim, finish
 from benchmarks.trainer import build_learner, prepare, roll_out
 from covey.engines.hf import HuggingFaceEngine, set_threads
 from trainer.grpo import Objective
@@ -129,11 +129,7 @@ def main() -> int:
     set_threads(1)
     case = replace(CASE, steps=max(1, round(options.steps * options.scale)))
     claims = build_claims(measure(case, options.seeds))
-    report("staleness", claims)
-    failures = find_failures(claims) if options.scale >= 1 else []
-    for failure in failures:
-        print(failure, file=sys.stderr)
-    return 1 if failures else 0
+    return finish("staleness", claims, find_failures(claims) if options.scale >= 1 else [])
 
 
 if __name__ == "__main__":

@@ -6,24 +6,19 @@ are the same.  Ours is the Hugging Face engine with seeded sampling and no proof
 """
 
 import argparse
-import json
 import math
-import os
 import random
-import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from itertools import accumulate
-from pathlib import Path
 from statistics import mean, median, stdev
+from typing import Any
 
-from benchmarks import copying
+from benchmarks import child, copying
 from benchmarks.copying import LARGE, LENGTH, SMALL, Case, Prompt, Recorder, Run
-from benchmarks.harness import Claim, report
+from benchmarks.harness import Claim, find_misses, finish
 from covey.engines.base import Engine, Request
-from covey.engines.hf import HuggingFaceEngine, set_threads
-from covey.errors import OperatorError
+from covey.engines.hf import HuggingFaceEngine
 from covey.protocol.ids import GroupId, Step, TaskId
 from covey.protocol.rollout import Rollout
 from trainer.batch import Batch, Work, build_batch, build_samples, split_updates
@@ -32,16 +27,17 @@ from trainer.grpo import Objective
 from trainer.learner import Learner, Optimiser
 
 OURS, TRL = "ours", "trl"
-MODULES = {OURS: "benchmarks.trainer", TRL: "benchmarks.trainer_peer"}
-LOGS = Path("build/bench")
+SIDES = {OURS: "benchmarks.trainer:learn", TRL: "benchmarks.trainer_peer:learn"}
 TARGET = 0.9
 WARM_UP = 5
 """Steps at the start whose time does not count as speed."""
-LEAST = {"samples_per_s_ratio": 2.0}
+ENDS = 10
+"""First and last steps whose mean rewards tell whether a run learns."""
+LEAST = {"samples_per_s_ratio": 2.0, "reward_gain": 0.02}
+"""A policy that learns nothing gains 0.00 +- 0.01, the large case in its 30 steps 0.06."""
 MOST = {"time_to_reward_ratio": 0.5, "peak_memory_ratio": 1.0}
 AGREEMENT = 4.0
 """Standard errors by which the mean rewards of all steps may differ: with five rounds, one in sixty does by chance."""
-SECONDS = 1800
 
 Runs = dict[str, list[Run]]
 
@@ -93,8 +89,9 @@ def prepare(rollouts: Sequence[Rollout], siblings: int, version: int, *, updates
     return [build_batch(part, normaliser="tokens", constant=LENGTH, keep_all=False) for part in parts]
 
 
-def learn(case: Case, seed: int) -> None:
-    """All steps of ours; prints the `Run`."""
+def learn(sizes: dict[str, Any], seed: int) -> Run:
+    """All steps of ours on a `Case`."""
+    case = Case(**sizes)
     objective = Objective(kind="two_sided", epsilon=copying.EPSILON, delta=copying.DELTA, cap=1.0, kl=0.0, entropy=0.0)
     learner = build_learner(case, seed, objective)
     engine = HuggingFaceEngine.from_model(learner.model, copying.build_tokenizer(), max_batch=case.batch)
@@ -105,23 +102,12 @@ def learn(case: Case, seed: int) -> None:
         learner.learn(prepare(rollouts, case.siblings, step))
         recorder.add([rollout.reward for rollout in rollouts])
         recorder.stamp()
-    recorder.print()
+    return recorder.build_run()
 
 
 def measure(side: str, case: Case, seed: int) -> Run:
     """One side in a fresh process."""
-    log = LOGS / f"trainer-{side}.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    values = [json.dumps(asdict(case)), str(seed)]
-    command = [sys.executable, "-m", MODULES[side], *(["--child"] if side == OURS else []), *values]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    with log.open("w") as errors:
-        done = subprocess.run(
-            command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True, timeout=SECONDS, check=False
-        )
-    if done.returncode:
-        raise OperatorError("side_failed", f"{side} ended with {done.returncode}", fix=f"See {log}")
-    return Run(**json.loads(done.stdout.splitlines()[-1]))
+    return Run(**child.call(SIDES[side], case, seed))
 
 
 def compute_rate(case: Case, run: Run, clock: str) -> float:
@@ -136,8 +122,16 @@ def find_seconds(run: Run, clock: str) -> float:
     return math.inf if step is None else list(accumulate(getattr(run, clock)))[step - 1]
 
 
+def compute_gain(run: Run) -> float:
+    """Mean reward of the last steps less that of the first ones."""
+    return mean(run.rewards[-ENDS:]) - mean(run.rewards[:ENDS])
+
+
 def build_claims(case: Case, runs: Runs) -> list[Claim]:
-    """The ratios, then what they are made of.  Rates of the fastest run by the clock, of the median one by CPU time."""
+    """The ratios, then what they are made of, and what the worst run learns.
+
+    Rates are of the fastest run by the clock, of the median one by CPU time.
+    """
     n, name = len(runs[OURS]), case.name
     claims = []
 
@@ -153,6 +147,8 @@ def build_claims(case: Case, runs: Runs) -> list[Claim]:
     for side, found in runs.items():
         add(f"peak_mb.{side}", peak[side] / 1e6, "MB")
         add(f"baseline_mb.{side}", median(run.baseline for run in found) / 1e6, "MB")
+    gain = {side: min(compute_gain(run) for run in found) for side, found in runs.items()}
+    add("reward_gain", gain[OURS], "reward", f"trl {gain[TRL]:.3f}")
     return claims
 
 
@@ -177,29 +173,19 @@ def build_learning_claims(case: Case, runs: Runs) -> list[Claim]:
 
 
 def find_failures(claims: Sequence[Claim]) -> list[str]:
-    """Ratios beyond their bars, and curves that differ."""
-    wrong = []
-    for claim in claims:
-        what = claim.name.partition(".")[0]
-        if what in LEAST and not claim.value >= LEAST[what]:
-            wrong.append(f"{claim.name} is {claim.value:.3f}, below {LEAST[what]}")
-        if what in MOST and not claim.value <= MOST[what]:
-            wrong.append(f"{claim.name} is {claim.value:.3f}, above {MOST[what]}")
-        if what == "reward_difference_in_errors" and not abs(claim.value) <= AGREEMENT:
-            wrong.append(f"{claim.name} is {claim.value:.1f}: the curves differ")
-    return wrong
+    """Claims beyond their bars, and curves that differ."""
+    return find_misses(claims, least=LEAST, most=MOST) + [
+        f"{claim.name} is {claim.value:.1f}: the curves differ"
+        for claim in claims
+        if claim.name.startswith("reward_difference_in_errors.") and not abs(claim.value) <= AGREEMENT
+    ]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="runs of each side, each of a seed of its own")
     parser.add_argument("--case", choices=(SMALL.name, LARGE.name), help="measure this one alone")
-    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.child:
-        set_threads(1)
-        learn(Case(**json.loads(options.child[0])), int(options.child[1]))
-        return 0
     claims = []
     for case in (case for case in (SMALL, LARGE) if options.case in {None, case.name}):
         runs: Runs = {OURS: [], TRL: []}
@@ -212,11 +198,7 @@ def main() -> int:
                 print(f"{case.name}, seed {seed}, {side}: {told}{rate:,.0f} samples/s", flush=True)
         claims += build_claims(case, runs)
         claims += build_learning_claims(case, runs) if case is SMALL else []
-    report("trainer", claims)
-    failures = find_failures(claims)
-    for failure in failures:
-        print(failure, file=sys.stderr)
-    return 1 if failures else 0
+    return finish("trainer", claims, find_failures(claims))
 
 
 if __name__ == "__main__":

@@ -6,18 +6,16 @@ time; no files, logs and bars.  What suits it best stays: the fused optimizer, a
 log-probabilities from the pass of the update itself, the fused head.
 """
 
-import json
 import sys
 import tempfile
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from datasets import Dataset  # type: ignore[import-untyped]
 from transformers import PrinterCallback, TrainerCallback
 
 from benchmarks import copying
-from benchmarks.copying import Case, Recorder
+from benchmarks.copying import Case, Recorder, Run
 
 
 class Stamps(TrainerCallback):
@@ -64,12 +62,13 @@ def build_settings(case: Case, seed: int, folder: str) -> dict[str, Any]:
     }
 
 
-def learn(case: Case, seed: int) -> None:
-    """All steps; prints the `Run`."""
+def learn(sizes: dict[str, Any], seed: int) -> Run:
+    """All steps of a `Case`."""
     sys.modules["vllm"] = None  # type: ignore[assignment]  # TRL loads it wherever it is: 150 MB that serve nothing here
     from trl.trainer.grpo_config import GRPOConfig
     from trl.trainer.grpo_trainer import GRPOTrainer
 
+    case = Case(**sizes)
     tokenizer, model = copying.build_tokenizer(), copying.build_model(case, seed)
     prompts = copying.draw_prompts(seed, case.groups * case.steps)
     texts = [tokenizer.decode(list(each)) for each in prompts]
@@ -95,9 +94,4 @@ def learn(case: Case, seed: int) -> None:
         recorders.append(Recorder())
         trainer.add_callback(Stamps(recorders[0]))
         trainer.train()
-    recorders[0].print()
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    learn(Case(**json.loads(sys.argv[1])), int(sys.argv[2]))
+    return recorders[0].build_run()

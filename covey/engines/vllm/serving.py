@@ -15,6 +15,7 @@ from safetensors.numpy import load
 from vllm import EngineArgs, LLMEngine, SamplingParams
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
+from vllm.usage.usage_lib import UsageContext
 
 from covey.engines.vllm.cache import BLOCK, compute_cache_bytes
 from covey.engines.vllm.frames import Arrays, Frame
@@ -154,8 +155,7 @@ class Serving:
 
     def _begin(self, values: Mapping[str, Any], claims: Sequence[tuple[int, list[int], int]] = ()) -> None:
         self._capture = _get_capture(values)
-        arguments = (*self._capture, values["temperature"], list(claims))
-        self._engine.collective_rpc("covey_begin", args=arguments)
+        self._engine.collective_rpc("covey_begin", args=(*self._capture, values["temperature"], list(claims)))
 
     def _take(self, first: int, count: int) -> Arrays:
         return load(self._engine.collective_rpc("covey_take", args=(first, count))[0])
@@ -169,11 +169,8 @@ class Serving:
 
 
 _COMMON = {
-    "temperature": 0.0,
-    "ignore_eos": True,
-    "detokenize": False,
-    "output_kind": RequestOutputKind.FINAL_ONLY,
-}
+    "temperature": 0.0, "ignore_eos": True, "detokenize": False, "output_kind": RequestOutputKind.FINAL_ONLY,
+}  # fmt: skip
 
 
 def start(question: Frame) -> Serving:
@@ -191,7 +188,9 @@ def start(question: Frame) -> Serving:
             fix=f"Set device to {current_platform.device_type}; CUDA_VISIBLE_DEVICES chooses among several",
         )
     try:
-        serving = Serving(LLMEngine.from_engine_args(build_arguments(values)), int(values["version"] or 0))
+        # The context decides how many tokens of prompts a step takes: a replay is nothing else.
+        engine = LLMEngine.from_engine_args(build_arguments(values), usage_context=UsageContext.LLM_CLASS)
+        serving = Serving(engine, int(values["version"] or 0))
         serving.try_out()
         return serving
     except (ValueError, RuntimeError, NotImplementedError, torch.OutOfMemoryError) as error:

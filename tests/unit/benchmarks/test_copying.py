@@ -1,10 +1,9 @@
 """The copying task: what is asked, what it is worth, when it is learned."""
 
-import json
-
 import pytest
 import torch
 
+from benchmarks.child import read_peak
 from benchmarks.copying import (
     EOS,
     FIRST,
@@ -14,13 +13,11 @@ from benchmarks.copying import (
     SMALL,
     SYMBOLS,
     Recorder,
-    Run,
     build_model,
     build_tokenizer,
     compute_reward,
     draw_prompts,
     find_step,
-    read_peak,
 )
 
 pytestmark = pytest.mark.unit
@@ -72,13 +69,12 @@ def test_build_model__a_case__has_its_size_and_equal_seeds_equal_weights(case: o
     assert not torch.equal(weights, different)
 
 
-def test_recorder__two_steps__are_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_recorder__two_steps__are_a_run() -> None:
     recorder = Recorder()
     for rewards in ([0.0, 1.0], [1.0, 1.0, 0.25]):
         recorder.add(rewards)
         recorder.stamp()
-    recorder.print()
-    run = Run(**json.loads(capsys.readouterr().out))
+    run = recorder.build_run()
     assert run.rewards == [0.5, 0.75]
     assert len(run.wall) == len(run.cpu) == 2
     assert all(seconds >= 0 for seconds in [*run.wall, *run.cpu])
