@@ -25,7 +25,7 @@ from transformers import (
 from transformers.utils import logging
 
 from covey.errors import OperatorError, ProtocolError
-from covey.model.layers import require_layers
+from covey.model.configs import require_layers, require_one_meaning
 
 WEIGHTS_FILE = "model.safetensors"
 DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -34,7 +34,9 @@ _FILE_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 _BROKEN = (
     OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, SafetensorError,
 )  # fmt: skip
-"""What transformers raises where a stranger's config or tokenizer is none."""
+"""What transformers raises where a stranger's config is none."""
+_BROKEN_TOKENIZER = Exception
+"""The parser of tokenizer.json raises it bare."""
 
 
 class _Entry(Protocol):
@@ -127,13 +129,18 @@ def load_model(name_or_folder: str | Path, dtype: str) -> PreTrainedModel:
 
 
 def load_tokenizer(name_or_folder: str | Path) -> PreTrainedTokenizerBase:
-    """The tokenizer that belongs to a model, exactly as its tokenizer.json says.  Raises as `load_model`."""
+    """The tokenizer that belongs to a model, exactly as its tokenizer.json says.
+
+    Raises as `load_model`, also where it has no end-of-sequence token, without which no completion ends.
+    """
     try:
         # Not AutoTokenizer: it goes by the model's family and rebuilds a byte-level tokenizer beside a Qwen2 with
         # Qwen's normaliser, word splitting and one token more than the model has.
         tokenizer = PreTrainedTokenizerFast.from_pretrained(str(name_or_folder))
-    except _BROKEN as error:
+    except _BROKEN_TOKENIZER as error:
         raise _unavailable(name_or_folder, str(error)) from error
+    if not isinstance(tokenizer.eos_token_id, int):
+        raise _unavailable(name_or_folder, "its tokenizer has no end-of-sequence token")
     return cast(PreTrainedTokenizerBase, tokenizer)
 
 
@@ -167,7 +174,7 @@ def load_weights(model: PreTrainedModel, path: Path, dtype: str | None = None) -
 
 
 def require_policy(folder: Path) -> None:
-    """Return if the weights of `folder` are those of the model that its config describes; as `load_weights`.
+    """Return if the weights of `folder` are those of the model that its config describes to every engine.
 
     Nothing is loaded, one tensor is in memory at a time.  Raises ProtocolError("policy_mismatch"), and
     OperatorError("model_unavailable") where the config describes no model.
@@ -179,6 +186,7 @@ def require_policy(folder: Path) -> None:
             model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)  # type: ignore[no-untyped-call]
     except _BROKEN as error:
         raise _unavailable(folder, str(error)) from error
+    require_one_meaning(folder, model)
     path = folder / WEIGHTS_FILE
     try:
         with safe_open(path, framework="pt") as file:

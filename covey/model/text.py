@@ -6,6 +6,8 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from covey.errors import ProtocolError
+
 
 class Tokenizer(Protocol):
     """The part of a Hugging Face tokenizer that Covey uses."""
@@ -26,9 +28,16 @@ class Tokenizer(Protocol):
 
 
 def encode_prompt(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Beginning-of-sequence token (if the tokenizer has one), then `text`, then a newline."""
+    """Beginning-of-sequence token (if the tokenizer has one), then `text`, then a newline.
+
+    Raises ProtocolError("policy_mismatch") where nothing is left of it.
+    """
     tokens = tokenizer.encode(text + "\n", add_special_tokens=False)
-    return tokens if tokenizer.bos_token_id is None else [tokenizer.bos_token_id, *tokens]
+    if tokenizer.bos_token_id is not None:
+        tokens = [tokenizer.bos_token_id, *tokens]
+    if not tokens:
+        raise ProtocolError("policy_mismatch", "the policy's tokenizer makes nothing of a prompt")
+    return tokens
 
 
 def decode_completion(tokenizer: Tokenizer, tokens: Sequence[int]) -> str:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from safetensors.numpy import load
 from vllm import EngineArgs, LLMEngine, SamplingParams
@@ -168,6 +167,8 @@ class Serving:
             self._engine.step()
 
 
+_REFUSALS = (ValueError, RuntimeError, TypeError, AttributeError, AssertionError, LookupError, ArithmeticError)
+"""What vLLM raises where a model does not run here."""
 _COMMON = {
     "temperature": 0.0, "ignore_eos": True, "detokenize": False, "output_kind": RequestOutputKind.FINAL_ONLY,
 }  # fmt: skip
@@ -193,7 +194,7 @@ def start(question: Frame) -> Serving:
         serving = Serving(engine, int(values["version"] or 0))
         serving.try_out()
         return serving
-    except (ValueError, RuntimeError, NotImplementedError, torch.OutOfMemoryError) as error:
+    except _REFUSALS as error:
         raise _explain(error) from error
 
 

@@ -1,4 +1,4 @@
-"""Configs that claim more layers than there are weights for."""
+"""Configs that claim more layers than there are weights for, or that mean another model to another engine."""
 
 import json
 from pathlib import Path
@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from covey.errors import OperatorError, ProtocolError
-from covey.model.files import WEIGHTS_FILE, load_model, require_policy, save_policy
-from covey.model.layers import require_layers
+from covey.model.configs import require_layers
+from covey.model.files import WEIGHTS_FILE, load_model, load_tokenizer, require_policy, save_policy
 from covey.model.tiny import build_model, build_tokenizer
 
 pytestmark = pytest.mark.unit
@@ -57,3 +57,45 @@ def test_require_layers__weights_that_cannot_be_read__are_for_the_loader_to_judg
     require_layers(folder, WEIGHTS_FILE)
     with pytest.raises(ProtocolError, match="no readable safetensors"):
         require_policy(folder)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            {"architectures": ["LlamaForCausalLM"]},
+            r"architectures \['LlamaForCausalLM'\], not Qwen2ForCausalLM",
+        ),
+        ({"architectures": ["Qwen2ForCausalLM", "LlamaForCausalLM"]}, "names the architectures"),
+        ({"architectures": None}, "names the architectures None"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "has a quantization_config"),
+        ({"is_causal": False}, "has a is_causal"),
+        ({"logit_scale": 0.5}, "has a logit_scale"),
+    ],
+)
+def test_require_policy__config_that_vllm_reads_otherwise__is_refused(
+    folder: Path, values: dict[str, Any], message: str
+) -> None:
+    change(folder, is_causal=True, logit_scale=1.0, quantization_config=None)
+    require_policy(folder)
+    change(folder, **values)
+    with pytest.raises(ProtocolError, match=message) as caught:
+        require_policy(folder)
+    assert caught.value.code == "policy_mismatch"
+
+
+@pytest.mark.parametrize(
+    ("file", "values", "message"),
+    [
+        ("tokenizer.json", {"normalizer": {"type": "Replace", "pattern": {"Regex": "("}, "content": ""}}, "Oniguruma"),
+        ("tokenizer_config.json", {"eos_token": None}, "no end-of-sequence token"),
+    ],
+)
+def test_load_tokenizer__of_a_stranger__is_refused_by_name(
+    folder: Path, file: str, values: dict[str, Any], message: str
+) -> None:
+    load_tokenizer(folder)
+    (folder / file).write_text(json.dumps(json.loads((folder / file).read_text()) | values))
+    with pytest.raises(OperatorError, match=message) as caught:
+        load_tokenizer(folder)
+    assert caught.value.code == "model_unavailable"
