@@ -2,11 +2,7 @@
 
 import functools
 import json
-import shutil
-import sys
 import tomllib
-from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -14,7 +10,6 @@ from typing import Any
 import pytest
 import tomlkit
 
-from covey import cli
 from covey.cli.account import read_pool_file
 from covey.engines import build
 from covey.engines.base import Engine
@@ -24,48 +19,25 @@ from covey.engines.vllm.options import VllmOptions
 from covey.model.files import save_policy
 from covey.model.tiny import build_model, build_tokenizer, tiny_folder
 from covey.protocol.params import PoolParams
+from tests.unit.covey.cli.conftest import POOL, TOKEN, Answer, Command
 from validator import calibration
 
 pytestmark = pytest.mark.unit
-POOL = Path(__file__).resolve().parents[4] / "configs" / "pool.toml"
-TOKEN = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
-
-
-@dataclass(frozen=True)
-class Answer:
-    code: int
-    out: str
-    err: str
-
-
-Calibrate = Callable[..., Answer]
 
 
 @pytest.fixture
-def pool(tmp_path: Path) -> Path:
-    return Path(shutil.copy(POOL, tmp_path / "pool.toml"))
-
-
-@pytest.fixture
-def calibrate(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Calibrate:
-    """The command as a shell would run it, on the shipped tiny model and four submissions."""
+def calibrate(command: Command) -> Command:
+    """The command on the shipped tiny model and four submissions."""
 
     def run(file: Path, *options: str, model: Path | None = None) -> Answer:
         common = ["--model", str(model or tiny_folder()), "--submissions", "4"]
-        monkeypatch.setattr(sys, "argv", ["covey", "validator", "calibrate", str(file), *common, *options])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as error:
-            code = int(error.code or 0)
-        captured = capfd.readouterr()
-        return Answer(code, captured.out, captured.err)
+        return command("validator", "calibrate", str(file), *common, *options)
 
     return run
 
 
 @pytest.fixture
-def bf16(monkeypatch: pytest.MonkeyPatch, calibrate: Calibrate, tmp_path: Path) -> Calibrate:
+def bf16(monkeypatch: pytest.MonkeyPatch, calibrate: Command, tmp_path: Path) -> Command:
     """With more slack, so that four submissions are enough for bfloat16 on any machine, and a model of random weights:
     the windows of the shipped one are so alike that in bfloat16 the proof of one passes for another."""
     monkeypatch.setattr(calibration, "SINGLE_SLACK", 8.0)
@@ -82,7 +54,7 @@ def merge(file: Path, printed: str) -> dict[str, Any]:
     return params
 
 
-def test_calibrate__without_write__prints_toml_that_makes_a_pool_of_bfloat16(bf16: Calibrate, pool: Path):
+def test_calibrate__without_write__prints_toml_that_makes_a_pool_of_bfloat16(bf16: Command, pool: Path):
     answer = bf16(pool)
     assert (answer.code, answer.err) == (0, "")
     summary, told, forgeries, toml = answer.out.split("\n", 3)
@@ -98,7 +70,7 @@ def test_calibrate__without_write__prints_toml_that_makes_a_pool_of_bfloat16(bf1
     assert pool.read_text() == POOL.read_text()
 
 
-def test_calibrate__write__changes_two_tables_and_keeps_the_rest_with_its_comments(bf16: Calibrate, pool: Path):
+def test_calibrate__write__changes_two_tables_and_keeps_the_rest_with_its_comments(bf16: Command, pool: Path):
     answer = bf16(pool, "--write", "--false-reject-rate", "1e-4")
     assert answer.code == 0
     assert f"written to {pool}" in answer.out
@@ -123,7 +95,7 @@ APART = "[extra]\nx = 1 # kept\n[params.verification]\naudit_rate = 0.25\n[param
 
 
 @pytest.mark.parametrize("rest", [INLINE, NONE, APART], ids=["inline", "none", "apart"])
-def test_calibrate__write_to_tables_of_any_form__reads_back(calibrate: Calibrate, tmp_path: Path, rest: str):
+def test_calibrate__write_to_tables_of_any_form__reads_back(calibrate: Command, tmp_path: Path, rest: str):
     options = '{ name = "spell_backward", config = { min_word_len = 3, max_word_len = 5 } }'
     text = (
         f'[params] # of the pool\nname = "p"\nenvironment = {{ kind = "reasoning_gym", options = {options} }}\n{rest}'
@@ -144,7 +116,7 @@ def test_calibrate__write_to_tables_of_any_form__reads_back(calibrate: Calibrate
     assert ("x = 1 # kept" in file.read_text()) == (rest == APART)
 
 
-def test_calibrate__json__says_what_was_seen(calibrate: Calibrate, pool: Path, tmp_path: Path):
+def test_calibrate__json__says_what_was_seen(calibrate: Command, pool: Path, tmp_path: Path):
     save_policy(build_model(9), build_tokenizer(), tmp_path / "earlier", "bfloat16")
     answer = calibrate(pool, "--json", "--dtype", "float32", "--previous", str(tmp_path / "earlier"))
     told = json.loads(answer.out)
@@ -163,7 +135,7 @@ def test_calibrate__json__says_what_was_seen(calibrate: Calibrate, pool: Path, t
 
 
 def test_calibrate__exact__writes_the_build_and_calibrated_again_takes_it_out(
-    calibrate: Calibrate, pool: Path, monkeypatch: pytest.MonkeyPatch
+    calibrate: Command, pool: Path, monkeypatch: pytest.MonkeyPatch
 ):
     seen = []
 
@@ -184,7 +156,7 @@ def test_calibrate__exact__writes_the_build_and_calibrated_again_takes_it_out(
 
 
 def test_calibrate__two_vllms_and_an_earlier_policy__share_a_device_and_are_closed(
-    calibrate: Calibrate, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    calibrate: Command, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     asked, closed = [], []
 
@@ -222,7 +194,7 @@ def test_calibrate__two_vllms_and_an_earlier_policy__share_a_device_and_are_clos
     ],
 )
 def test_calibrate__what_cannot_be__is_one_line_and_leaves_the_file(
-    calibrate: Calibrate, pool: Path, options: tuple[str, ...], code: str, told: str
+    calibrate: Command, pool: Path, options: tuple[str, ...], code: str, told: str
 ):
     answer = calibrate(pool, "--write", "--dtype", "float32", *options)
     assert answer.code == 1
@@ -247,7 +219,7 @@ def test_calibrate__what_cannot_be__is_one_line_and_leaves_the_file(
     ],
 )
 def test_calibrate__file_that_describes_no_pool__is_one_line(
-    calibrate: Calibrate, tmp_path: Path, content: bytes | None, code: str
+    calibrate: Command, tmp_path: Path, content: bytes | None, code: str
 ):
     file = tmp_path / "p.toml"
     if content is not None:
@@ -259,14 +231,14 @@ def test_calibrate__file_that_describes_no_pool__is_one_line(
     assert (file.read_bytes() if file.exists() else None) == content
 
 
-def test_calibrate__folder_without_a_model__leaves_the_file(calibrate: Calibrate, pool: Path):
+def test_calibrate__folder_without_a_model__leaves_the_file(calibrate: Command, pool: Path):
     answer = calibrate(pool, "--write", model=pool.parent)
     assert (answer.code, answer.out) == (1, "")
     assert answer.err.startswith("covey: model_unavailable: ")
     assert pool.read_text() == POOL.read_text()
 
 
-def test_calibrate__engine_that_cannot_be__is_told_before_a_model_is_loaded(calibrate: Calibrate, pool: Path):
+def test_calibrate__engine_that_cannot_be__is_told_before_a_model_is_loaded(calibrate: Command, pool: Path):
     answer = calibrate(pool, "--worker-engine", "none", model=pool.parent / "missing")
     assert answer.err.startswith("covey: bad_engine: ")
 

@@ -1,48 +1,30 @@
 """`covey tasks filter` on the shipped model: what it asks, writes and refuses."""
 
 import json
-import shutil
-import sys
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from covey import cli
 from covey.cli import filtering
 from covey.cli.account import read_pool_file
 from covey.environments import registry
 from covey.environments.base import EnvironmentSpec
 from covey.environments.kept import unpack_kept
 from covey.model.tiny import tiny_folder
+from tests.unit.covey.cli.conftest import TOKEN, Answer, Command
 
 pytestmark = pytest.mark.unit
-POOL = Path(__file__).resolve().parents[4] / "configs" / "pool.toml"
-TOKEN = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
-Filter = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def pool(tmp_path: Path) -> Path:
-    return Path(shutil.copy(POOL, tmp_path / "pool.toml"))
+def run_filter(pool: Path, command: Command) -> Command:
+    """The command on the shipped tiny model."""
 
-
-@pytest.fixture
-def run_filter(pool: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Filter:
-    """The command as a shell would run it, on the shipped tiny model: (exit code, stdout, stderr)."""
-
-    def run(*options: str) -> tuple[int, str, str]:
+    def run(*options: str) -> Answer:
         common = ["--model", str(tiny_folder()), "--out", str(pool.parent / "out.jsonl"), "--engine", "hf"]
-        monkeypatch.setattr(sys, "argv", ["covey", "tasks", "filter", str(pool), *common, *options])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as error:
-            code = int(error.code or 0)
-        captured = capfd.readouterr()
-        return code, captured.out, captured.err
+        return command("tasks", "filter", str(pool), *common, *options)
 
     return run
 
@@ -52,7 +34,7 @@ def read_passes(pool: Path) -> dict[int, int]:
     return {row["number"]: row["passes"] for row in rows[1:]}
 
 
-def test_filter__shipped_model__writes_a_pool_of_the_questions_it_half_knows(run_filter: Filter, pool: Path) -> None:
+def test_filter__shipped_model__writes_a_pool_of_the_questions_it_half_knows(run_filter: Command, pool: Path) -> None:
     pool.write_text(pool.read_text().replace("[params.model]", 'fingerprint = "0x' + "11" * 32 + '"\n[params.model]'))
     code, out, err = run_filter("--items", "24", "--write")
     assert (code, err) == (0, "")
@@ -71,7 +53,7 @@ def test_filter__shipped_model__writes_a_pool_of_the_questions_it_half_knows(run
 
 
 def test_filter__stopped_and_run_again__asks_the_rest_alone_and_ends_the_same(
-    run_filter: Filter, pool: Path, monkeypatch: pytest.MonkeyPatch
+    run_filter: Command, pool: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original, asked = filtering.count_passes, []
 
@@ -99,7 +81,7 @@ def test_filter__stopped_and_run_again__asks_the_rest_alone_and_ends_the_same(
 
 
 def test_filter__other_bounds_on_the_same_results__asks_nothing(
-    run_filter: Filter, pool: Path, monkeypatch: pytest.MonkeyPatch
+    run_filter: Command, pool: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     head = filtering.Trial(
         kind="reasoning_gym", options=tomllib.loads(pool.read_text())["params"]["environment"]["options"],
@@ -119,7 +101,7 @@ def test_filter__other_bounds_on_the_same_results__asks_nothing(
 
 
 def test_filter__more_than_a_pools_parameters_hold__is_refused(
-    run_filter: Filter, pool: Path, monkeypatch: pytest.MonkeyPatch
+    run_filter: Command, pool: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(filtering, "count_passes", lambda numbers, *_, **__: dict.fromkeys(numbers, 3))
     code, _, err = run_filter("--items", "100000", "--batch", "800000", "--write")
@@ -127,7 +109,7 @@ def test_filter__more_than_a_pools_parameters_hold__is_refused(
     assert "kept" not in pool.read_text()
 
 
-def test_filter__no_such_pool_file__is_refused(run_filter: Filter, pool: Path) -> None:
+def test_filter__no_such_pool_file__is_refused(run_filter: Command, pool: Path) -> None:
     pool.unlink()
     code, _, err = run_filter()
     assert (code, err.startswith("covey: no_pool_file: ")) == (1, True)
