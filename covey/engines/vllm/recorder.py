@@ -20,8 +20,9 @@ from covey.toploc.tops import Capture
 
 KEY = "covey_key"
 """In `SamplingParams.extra_args`: the number of a request, of a replay its place among the claims."""
-MAX_LOGITS = 1 << 26
-"""Logits of a replay that are computed at a time: 256 MiB in float32."""
+MAX_LOGITS = 1 << 24
+"""Logits of a replay that are computed at a time: 64 MiB in float32, beside which several copies and the noise stand in
+memory that vLLM does not count."""
 MAX_LOGITS_CPU = 1 << 23
 """The same on a CPU, where fresh pages cost more than small products."""
 
