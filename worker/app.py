@@ -20,6 +20,10 @@ from worker.config import WorkerConfig
 from worker.outgoing import Outgoing
 from worker.pipeline import Pipeline
 
+LEASES_A_CALL = 2
+"""How many a call of the engine may last; then it hangs, and its process is started anew.  Its own ran out after one;
+what is begun beside a call that is only slow has its time too."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
@@ -56,13 +60,15 @@ def build(
     params, interpreter = network.params, config.vllm.interpreter
     name = choose_engine(config.engine, params.verification, role="worker", interpreter=interpreter)
     require_engine(name, params.verification, role="worker", device=config.device, interpreter=interpreter)
+    vllm = config.vllm.fit(params.model.longest)
+    seconds = min(vllm.call_seconds, LEASES_A_CALL * params.lease_seconds)
     engine = build_engine(
         name,
         dtype=params.model.compute_dtype,
         batch=config.batch,
         device=config.device,
         threads=config.threads,
-        vllm=config.vllm.fit(params.model.longest),
+        vllm=vllm.model_copy(update={"call_seconds": seconds}),
     )
     # One task more than fills the batch: what ends first makes room for it, inside the engine.
     fitting = -(-config.batch // params.rollouts_per_task) + 1 if name == "vllm" else 1
@@ -134,5 +140,6 @@ async def run_stages(ctx: Context) -> None:
             stages.create_task(run_forever(loop.hand_in, ctx, stop=pipeline.all_over))
             stages.create_task(run_forever(loop.send_heartbeat, ctx, stop=ctx.stop, pace=beat))
     except ExceptionGroup as group:  # the first that fails ends the others, and says why
-        await loop.give_back(ctx, pipeline.orders)
+        signed = ctx.outgoing.has_signed
+        await loop.give_back(ctx, [order for order in pipeline.orders if not signed(order.task, order.lease)])
         raise group.exceptions[0] from None

@@ -48,10 +48,8 @@ async def claim(ctx: Context) -> Outcome:
 
 
 async def prefetch(ctx: Context) -> bool:
-    """Have the newest policy on disk, and the first one in the engine, before a lease's clock runs.
-
-    False if it is one that the engine did not take.
-    """
+    """Have the newest policy on disk, and the first one in the engine, before a lease's clock runs; False
+    if that is one that the engine did not take."""
     newest = Step(await asyncio.to_thread(ctx.network.contracts.policies.steps_of, ctx.network.pool) - 1)
     if newest < 0:
         return True
@@ -80,10 +78,9 @@ async def work(ctx: Context) -> Outcome:
     except TransientError as error:
         deaths = pipeline.put_back(task, has_died=error.code == "engine_died")
         if deaths >= DEATHS:
+            message = f"{deaths} times over task {task.task}: {error.message}"
             fix = "See what it wrote; lower batch, or run covey doctor"
-            raise OperatorError(
-                error.code, f"{deaths} times over task {task.task}: {error.message}", fix=fix
-            ) from error
+            raise OperatorError(error.code, message, fix=fix) from error
         raise
     except ProtocolError:
         pipeline.abandon(task)
@@ -167,8 +164,12 @@ async def seal(ctx: Context) -> Outcome:
         get_logger().error("a lease was given twice, signing again would be equivocation", lease=made.order.lease)
         pipeline.let_go([made.order])
         return Outcome.DONE
+    signing = asyncio.ensure_future(asyncio.to_thread(sign, ctx, made))
     try:
-        await asyncio.to_thread(sign, ctx, made)
+        await asyncio.shield(signing)
+    except asyncio.CancelledError:  # its thread goes on: whether the lease is signed for is known when it is over
+        await asyncio.wait([signing])
+        raise
     except ProtocolError:
         await give_back(ctx, [made.order])
         raise
@@ -219,8 +220,7 @@ def sign(ctx: Context, made: Made) -> None:
 
 async def submit(ctx: Context, parcel: Parcel) -> None:
     """Send a parcel and keep the operator's promise; what is refused for good is dropped, anything else sent again."""
-    network, log = ctx.network, get_logger()
-    receipt = parcel.receipt
+    network, receipt, log = ctx.network, parcel.receipt, get_logger()
     try:
         answer = await network.coordinator.submit(receipt, parcel.signature, parcel.file)
         service.require_promise(

@@ -35,7 +35,7 @@ class VllmOptions(BaseModel):
     start_seconds: float = Field(default=900.0, gt=0)
     """How long a model may take to start."""
     call_seconds: float = Field(default=3600.0, gt=0)
-    """How long one call may take before the process is given up."""
+    """How long one call may take before the process is given up; a worker's may take two leases at most."""
 
     def fit(self, length: int) -> Self:
         """For sequences of `length` tokens at most, a pool's; raise OperatorError("bad_max_length") for less room."""

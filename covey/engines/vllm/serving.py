@@ -226,7 +226,7 @@ def build_arguments(values: Mapping[str, Any]) -> EngineArgs:
 
 
 def _explain(error: Exception) -> OperatorError | ProtocolError:
-    message = " ".join(str(error).split())
+    message = " ".join(str(error).split()) or type(error).__name__
     if "memory" in message.lower() and "illegal memory" not in message.lower():
         return OperatorError(
             "model_too_large",

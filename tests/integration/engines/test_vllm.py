@@ -99,22 +99,24 @@ def cut_submissions(requests: Sequence[Request], completions: Sequence[Completio
 
 
 @pytest.fixture(scope="module")
-def rules(pair: Pair, work: list[Completion], ragged: list[Request]) -> VerificationParams:
-    """The defaults for float32; for bfloat16 calibrated, with every other submission."""
+def rules(pair: Pair, ragged: list[Request]) -> VerificationParams:
+    """The defaults for float32; for bfloat16 calibrated on work of other seeds."""
     if pair.dtype == "float32":
         return PARAMS.verification
-    found = [measure(each, pair.hf, PARAMS) for each in cut_submissions(ragged, work)[::2]]
+    others = [replace(each, seed=each.seed ^ 1) for each in ragged]
+    made = pair.vllm.generate(others, temperature=1.0, capture=CAPTURE)
+    found = [measure(each, pair.hf, PARAMS) for each in cut_submissions(others, made)]
     return PARAMS.verification.model_copy(update={"thresholds": propose(found, false_reject_rate=1e-6)})
 
 
 def test_generate__judged_by_the_reference_engine__is_accepted_and_what_was_changed_is_not(
     pair: Pair, work: list[Completion], ragged: list[Request], rules: VerificationParams
 ) -> None:
-    submissions = cut_submissions(ragged, work)[1::2]
+    submissions = cut_submissions(ragged, work)
     found = [measure(each, pair.hf, PARAMS) for each in submissions]
-    assert [find_breach(each, rules) for each in found] == [None] * 4
-    if pair.dtype == "float32":  # every token is the seeded argmax
-        assert all((each.margins == 0).all() for distances in found for each in distances)
+    assert [find_breach(each, rules) for each in found] == [None] * 8
+    won = np.concatenate([each.margins == 0 for distances in found for each in distances])  # the seeded argmax
+    assert won.mean() >= (1.0 if pair.dtype == "float32" else 0.99)  # of 914,063 tokens 99.69 % in `NAME=exact`
     first, *others = submissions[0]
     changes = {
         Reason.TOKEN_MARGIN: {"seed": first.seed + 1},
@@ -272,12 +274,19 @@ def spoil(folder: Path, source: Path, how: str, policies: Policies) -> Path:
         weights = load_file(folder / WEIGHTS_FILE)
         weights["model.norm.weight"][3] = torch.nan
         save_file(weights, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+    elif how == "other class":
+        config = json.loads((folder / "config.json").read_text())
+        names = ["LlamaForCausalLM", "Qwen2ForCausalLM"]
+        config["architectures"] = [names["llama" in source.name]]
+        (folder / "config.json").write_text(json.dumps(config))
     elif how == "no model":
         (folder / "config.json").write_text(json.dumps({"model_type": "nothing"}))
     return folder
 
 
-@pytest.mark.parametrize("how", ["other architecture", "other vocabulary", "torn", "no number", "no model"])
+@pytest.mark.parametrize(
+    "how", ["other architecture", "other class", "other vocabulary", "torn", "no number", "no model"]
+)
 def test_load_policy__that_does_not_fit__keeps_the_old_one(
     pair: Pair, work: list[Completion], ragged: list[Request], policies: Policies, tmp_path: Path, how: str
 ) -> None:
@@ -314,7 +323,7 @@ def test_load_policy__new_weights_in_place__equal_a_fresh_engine_s_and_survive_i
     with pytest.raises(TransientError, match="signal 9") as caught:
         engine.generate(ragged * 8, temperature=1.0, capture=CAPTURE)  # takes a second
     assert (caught.value.code, engine.process_id) == ("engine_died", None)
-    assert find_group(process) == set()
+    wait_until(lambda: not find_group(process))
     if not pair.is_parallel:  # one restart of each kind is enough
         fresh = engine.generate(ragged[:24], temperature=1.0, capture=CAPTURE)
         assert (engine.policy_version, engine.process_id == process) == (1, False)
@@ -336,16 +345,18 @@ def test_process__its_parent_is_gone__ends() -> None:
 @pytest.mark.parametrize(
     ("heads", "options", "code", "message"),
     [
-        (3, {"cache_bytes": 64 << 10}, "model_too_large", "cache_bytes"),
-        (4, {"cache_bytes": 64 << 20}, "engine_start", "head_dim=24"),
-        (3, {"cache_bytes": 64 << 20, "max_length": 257}, "model_too_short", "Lower max_prompt_tokens"),
+        ((3, 3), {"cache_bytes": 64 << 10}, "model_too_large", "cache_bytes"),
+        ((4, 4), {"cache_bytes": 64 << 20}, "engine_start", "head_dim=24"),
+        ((3, 2), {"cache_bytes": 64 << 20}, "engine_start", "not divisible"),
+        ((3, 3), {"cache_bytes": 64 << 20, "max_length": 257}, "model_too_short", "Lower max_prompt_tokens"),
     ],
 )
 def test_load_policy__first_one_that_cannot_run_here__says_what_to_change(
-    tmp_path: Path, heads: int, options: dict[str, int], code: str, message: str
+    tmp_path: Path, heads: tuple[int, int], options: dict[str, int], code: str, message: str
 ) -> None:
-    """A cache that holds no sequence; heads of a width that CPU kernels lack; more positions than there are."""
-    shape = {"hidden_size": 96, "num_attention_heads": heads, "num_key_value_heads": heads}
+    """A cache that holds no sequence; heads of a width that CPU kernels lack; heads that do not go into groups; more
+    positions than there are."""
+    shape = {"hidden_size": 96, "num_attention_heads": heads[0], "num_key_value_heads": heads[1]}
     folder = make_policy(tmp_path / "policy", "qwen", 5, **shape)
     with (
         VllmEngine(dtype="float32", options=VllmOptions(**options)) as engine,

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,7 @@ from covey.errors import OperatorError, TransientError
 from covey.runtime import Outcome
 from tests.fakes.coordinator import FakeCoordinator
 from tests.fakes.cycles import Counting, fail_at, wait_until
-from tests.fakes.tools import make_task
+from tests.fakes.tools import grade_here, make_task
 from worker import loop
 from worker.app import Context, run_stages
 from worker.pipeline import Pipeline
@@ -60,6 +61,35 @@ async def test_run_stages__engine_that_only_dies__returns_its_lease_and_says_why
     with pytest.raises(OperatorError) as caught:
         await asyncio.wait_for(run_stages(ctx), 20)
     assert (caught.value.code, coordinator.returned, coordinator.sent) == ("engine_died", [(7, 9)], [])
+
+
+async def test_run_stages__engine_lost_while_a_lease_is_signed__returns_only_the_other(
+    start: Start, coordinator: FakeCoordinator, engine
+):
+    """The signing ends when all else has: its parcel lies on the disk, and its lease is not given away."""
+    signing, ending = threading.Event(), threading.Event()
+    ctx, running = start(), asyncio.get_running_loop()
+
+    def grade(payload: bytes):
+        signing.set()
+        assert ending.wait(20)
+        return grade_here(payload)
+
+    def lose(*_: object, **__: object) -> None:
+        assert signing.wait(20)
+        running.call_soon_threadsafe(running.call_later, 0.2, ending.set)
+        raise OperatorError("engine_out_of_memory", "no memory", fix="Lower batch.")
+
+    coordinator.orders.extend([make_task(task=n, lease=n) for n in (1, 2)])
+    for _ in range(2):
+        assert await loop.claim(ctx) is Outcome.DONE
+    assert await loop.work(ctx) is Outcome.DONE
+    lost = Counting(engine)
+    lost.on_batch = lose
+    with pytest.raises(OperatorError):
+        await asyncio.wait_for(run_stages(replace(ctx, engine=lost, grade=grade)), 20)
+    assert coordinator.returned == [(2, 2)]
+    assert ctx.outgoing.list_unsent() == [1]
 
 
 async def test_run_stages__coordinator_that_does_not_answer__what_comes_next_is_sealed_all_the_same(
