@@ -117,13 +117,20 @@ def build(
         folder = Path(get_source(config))
         require_policy(network.contracts.policies, network.pool, step, folder, scratch=config.home)
     exports.retain(lambda kept: kept <= step)
+    if config.kl_coefficient > 0 and step > 0 and 0 not in exports.list_steps():
+        raise OperatorError(
+            "no_reference",
+            f"{config.home}/exports has no policy 0, to which kl_coefficient refers",
+            fix="Copy it from the home that is lost, or set kl_coefficient to 0",
+        )
     if step not in exports.list_steps():
         export_policy(exports, learner, tokenizer, step)
     if state is None:
         checkpoints.save(learner, step, {})
     metrics = Metrics(config.home / "metrics.jsonl", alarms=config.alarms, sinks=sinks)
     evaluator = build_evaluator(config, network)
-    evaluator.engine.load_policy(exports.get_path(step), step)  # building a model changes torch's default dtype
+    if config.evaluation_every:
+        evaluator.engine.load_policy(exports.get_path(step), step)  # building a model changes torch's default dtype
 
     def evaluate(evaluated: Step) -> None:
         reward = evaluator.evaluate(exports.get_path(evaluated), evaluated)

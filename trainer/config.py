@@ -69,8 +69,8 @@ class TrainerConfig(RoleSettings):
     keep_checkpoints: int = Field(default=2, ge=1)
     evaluation_prompts: int = Field(default=256, ge=1)
     evaluation_samples: int = Field(default=2, ge=1)
-    evaluation_every: int = Field(default=1, ge=1)
-    """Steps from one evaluation to the next; the last step is always evaluated."""
+    evaluation_every: int = Field(default=1, ge=0)
+    """Steps from one evaluation to the next, and the last one; 0: none, where the trainer's device has no room."""
     evaluation_batch: int = Field(default=128, ge=1)
     """Completions that the evaluation generates together."""
     alarms: AlarmSettings = AlarmSettings()

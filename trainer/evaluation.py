@@ -25,7 +25,7 @@ class Evaluator:
     samples: int
     seed: int
     max_tokens: int
-    temperature: float = 1.0
+    temperature: float
 
     @property
     def size(self) -> int:

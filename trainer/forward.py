@@ -100,7 +100,9 @@ def predict(model: PreTrainedModel, rows: Rows, shape: Shape) -> tuple[Tensor, T
     tokens, positions = rows.tokens, rows.positions
     if model.config._attn_implementation == FLASH:  # it looks for borders only where there is one row
         tokens, positions = tokens.view(1, -1), positions.view(1, -1)
-    with torch.autocast(model.device.type, dtype=dtype if is_mixed else torch.bfloat16, enabled=is_mixed):
+    cast_to = dtype if is_mixed else torch.bfloat16
+    # No cache: each weight is cast once anyway, and kept until the end all of them would be in memory at once.
+    with torch.autocast(model.device.type, dtype=cast_to, enabled=is_mixed, cache_enabled=False):
         hidden = model.base_model(
             input_ids=tokens, position_ids=positions, attention_mask=rows.mask, use_cache=False
         ).last_hidden_state

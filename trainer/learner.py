@@ -31,7 +31,7 @@ from trainer.forward import (
 )
 from trainer.grpo import Objective, TokenSums, compute_loss
 from trainer.orders import Order, Verb
-from trainer.packing import build_rows
+from trainer.packing import Family, build_rows
 from trainer.ranks import ALONE, Ranks
 from trainer.sharding import make_whole, shard
 
@@ -139,9 +139,9 @@ class Learner:
             self.updates += 1
         return _build_metrics(sums, norm=norm, rate=rate, tokens=batch.tokens)
 
-    def count_fed(self, batch: Batch) -> list[int]:
-        """Tokens of each sequence that the batch is for the model; a prompt that samples share counts once."""
-        return [family.tokens for family in find_families(self.model, batch.samples, self._shape)]
+    def find_families(self, batch: Batch) -> list[Family]:
+        """What the batch is for the model: samples that share a prompt's copy, and those alone."""
+        return find_families(self.model, batch.samples, self._shape)
 
     def get_masters(self) -> dict[str, Tensor]:
         """The live tensors that a checkpoint holds: the model's weights, or its adapters alone."""

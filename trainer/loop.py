@@ -117,7 +117,7 @@ def learn(ctx: Context, works: list[Work | None], waited: float) -> None:
     """All updates of a step, then the policy and the checkpoint that make them last."""
     config, params, progress = ctx.config, ctx.network.params, ctx.progress
     started, step = ctx.timer(), progress.step
-    kept = [work for work in works if work is not None]
+    kept = [work for work in works if work is not None and is_computable(ctx, work)]
     samples = batch.build_samples(kept, group_size=params.group_size, advantage=config.advantage)
     taught = batch.keep_live(samples, group_size=params.group_size) if params.online_filter else samples
     parts = batch.split_updates(fill_in(ctx, taught), group_size=params.group_size, updates=config.updates_per_step)
@@ -131,20 +131,29 @@ def learn(ctx: Context, works: list[Work | None], waited: float) -> None:
         for part in parts
     ]
     updates = ctx.learner.learn(consumed)
-    lengths = [fed for each in consumed for fed in ctx.learner.count_fed(each)]
+    families = [family for each in consumed for family in ctx.learner.find_families(each)]
     progress.updated_at = ctx.timer()
     report = service.build_report(samples, updates, step=step, left_out=len(works) - len(kept))
     report |= service.split_rewards(samples, ctx.environment, ctx.tokenizer)
     report |= {
         "time/wait_for_batch": waited,
         "time/update": progress.updated_at - started,
-        "perf/flops": compute_flops(lengths, measure_model(ctx.learner.model)),
+        "perf/flops": compute_flops(families, measure_model(ctx.learner.model)),
     }
     made = Step(step + 1)
     export_policy(ctx.exports, ctx.learner, ctx.tokenizer, made)
     ctx.checkpoints.save(ctx.learner, made, report)
     ctx.exports.retain(lambda version: is_needed(ctx, version, made))
     progress.step, progress.is_published, progress.report = made, False, report
+
+
+def is_computable(ctx: Context, work: Work) -> bool:
+    """Whether its log-probabilities are there, or the policy to recompute them with: a trainer that went on without a
+    checkpoint has no earlier ones."""
+    if work.replayed or ctx.config.old_policy == "recompute" or work.policy_version in ctx.exports.list_steps():
+        return True
+    get_logger().error("submission left out, its policy is lost", task=work.task, policy=work.policy_version)
+    return False
 
 
 def fill_in(ctx: Context, samples: list[Sample]) -> list[Sample]:

@@ -81,4 +81,5 @@ def build_evaluator(config: TrainerConfig, network: Network) -> Evaluator:
         samples=config.evaluation_samples,
         seed=config.seed,
         max_tokens=rules.max_completion_tokens,
+        temperature=rules.temperature,
     )

@@ -22,6 +22,8 @@ class Family:
     """Their indices."""
     tokens: int
     """That go into the model."""
+    seen: int
+    """Tokens that they look at, counted twice as in length^2 of a sequence alone; siblings do not see each other."""
     cost: float
     """In tokens without attention."""
 
@@ -92,7 +94,7 @@ def _build_family(samples: Sequence[Sample], indices: Sequence[int], crossover: 
     lengths = [len(samples[i].tokens) - 1 for i in indices]
     seen = prompt**2 + sum(length * (2 * prompt + length) for length in lengths)
     tokens = prompt + sum(lengths)
-    return Family(samples=tuple(indices), tokens=tokens, cost=tokens + seen / crossover)
+    return Family(samples=tuple(indices), tokens=tokens, seen=seen, cost=tokens + seen / crossover)
 
 
 def _count_tokens(siblings: Sequence[Sample]) -> int:

@@ -13,6 +13,7 @@ import torch
 from transformers import PreTrainedModel
 
 from covey.model.files import get_head
+from trainer.packing import Family
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,14 +40,14 @@ def measure_model(model: PreTrainedModel) -> ModelSize:
     )
 
 
-def compute_flops(lengths: Sequence[int], size: ModelSize) -> float:
-    """Floating-point operations of forward and backward pass over sequences of so many tokens.
+def compute_flops(families: Sequence[Family], size: ModelSize) -> float:
+    """Floating-point operations of forward and backward pass over samples, of which some share a prompt's copy.
 
     6 x parameters a token (PaLM, arXiv 2204.02311, appendix B) and 6 x layers x width x length^2 a sequence: causal
     attention, which is half of PaLM's 12.  What is computed again to save memory does not count.
     """
-    linear = 6 * size.parameters * sum(lengths)
-    return float(linear + 6 * size.layers * size.width * sum(length**2 for length in lengths))
+    linear = 6 * size.parameters * sum(each.tokens for each in families)
+    return float(linear + 6 * size.layers * size.width * sum(each.seen for each in families))
 
 
 def get_peak_memory(device: str) -> int:

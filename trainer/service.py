@@ -44,7 +44,7 @@ def is_finished(step: Step, steps: int | None) -> bool:
 
 def is_evaluated(step: Step, *, steps: int | None, every: int) -> bool:
     """Whether the policy of `step` is to be evaluated."""
-    return step % every == 0 or is_finished(step, steps)
+    return every > 0 and (step % every == 0 or is_finished(step, steps))
 
 
 def require_order(order: BatchOrder, step: Step, params: PoolParams) -> None:

@@ -3,6 +3,8 @@
 import asyncio
 from pathlib import Path
 from threading import Event as Flag
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -11,8 +13,12 @@ from covey.engines.hf import HuggingFaceEngine
 from covey.environments.base import Environment
 from covey.model.text import decode_completion, encode_prompt
 from covey.model.tiny import tiny_folder
+from covey.network import Network
 from covey.protocol.ids import Step
+from tests.fakes.tools import make_model_params
+from trainer.config import TrainerConfig
 from trainer.evaluation import Background, Evaluator, compute_seed
+from trainer.models import build_evaluator
 
 pytestmark = pytest.mark.unit
 
@@ -27,7 +33,13 @@ def test_compute_seed__prompts_and_samples__all_differ_and_fit_63_bits() -> None
 
 def test_evaluate__shipped_model__is_the_mean_of_single_completions(environment: Environment) -> None:
     evaluator = Evaluator(
-        engine=HuggingFaceEngine(max_batch=7), environment=environment, prompts=6, samples=3, seed=4, max_tokens=8
+        engine=HuggingFaceEngine(max_batch=7),
+        environment=environment,
+        prompts=6,
+        samples=3,
+        seed=4,
+        max_tokens=8,
+        temperature=1.0,
     )
     reward = evaluator.evaluate(tiny_folder(), Step(2))
     assert evaluator.engine.policy_version == 2
@@ -106,6 +118,15 @@ def test_evaluate__folder_that_does_not_fit__is_refused(environment: Environment
         samples=1,
         seed=0,
         max_tokens=8,
+        temperature=1.0,
     )
     with pytest.raises(Exception, match="policy_mismatch"):
         evaluator.evaluate(tmp_path, Step(0))
+
+
+def test_build_evaluator__pool_of_another_temperature__samples_at_it(environment: Environment, tmp_path: Path) -> None:
+    places = {"home": tmp_path, "pool": 1, "deployment": tmp_path, "key_file": tmp_path, "origin_root": tmp_path}
+    params = make_model_params(model={"temperature": 0.6, "max_completion_tokens": 5})
+    network = cast(Network, SimpleNamespace(params=params, load_environment=lambda: environment))
+    evaluator = build_evaluator(TrainerConfig.model_validate(places), network)
+    assert (evaluator.temperature, evaluator.max_tokens, evaluator.size) == (0.6, 5, 512)

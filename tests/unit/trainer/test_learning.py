@@ -62,7 +62,13 @@ def train(environment: Environment, folder: Path, *, is_graded: bool) -> float:
     )
     tokenizer, engine = load_tokenizer(tiny_folder()), HuggingFaceEngine(max_batch=PROMPTS * SIBLINGS)
     evaluator = Evaluator(
-        engine=HuggingFaceEngine(max_batch=256), environment=environment, prompts=128, samples=1, seed=0, max_tokens=8
+        engine=HuggingFaceEngine(max_batch=256),
+        environment=environment,
+        prompts=128,
+        samples=1,
+        seed=0,
+        max_tokens=8,
+        temperature=1.0,
     )
     first = evaluator.evaluate(tiny_folder(), Step(0))
     for step in range(STEPS):

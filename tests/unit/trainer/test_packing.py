@@ -26,7 +26,7 @@ def build_sample(prompt: list[int], tokens: list[int], advantage: float = 1.0, *
 
 def build_families(lengths: Sequence[int], crossover: int) -> list[Family]:
     """One sample each."""
-    return [Family(samples=(i,), tokens=n, cost=n + n**2 / crossover) for i, n in enumerate(lengths)]
+    return [Family(samples=(i,), tokens=n, seen=n**2, cost=n + n**2 / crossover) for i, n in enumerate(lengths)]
 
 
 def test_group__equal_prompts__share_a_copy_as_far_as_a_row_goes() -> None:
@@ -34,9 +34,9 @@ def test_group__equal_prompts__share_a_copy_as_far_as_a_row_goes() -> None:
     families = group(samples, row_tokens=6, crossover=4, is_shared=True)
     # 2 + 1 + 2 tokens; a third sibling would make 7.  Seen: 2 x 2, then 1 x (4 + 1) and 2 x (4 + 2)
     assert families == [
-        Family(samples=(0, 2), tokens=5, cost=5 + (4 + 5 + 12) / 4),
-        Family(samples=(1,), tokens=3, cost=3 + 9 / 4),
-        Family(samples=(3,), tokens=4, cost=4 + 16 / 4),
+        Family(samples=(0, 2), tokens=5, seen=21, cost=5 + (4 + 5 + 12) / 4),
+        Family(samples=(1,), tokens=3, seen=9, cost=3 + 9 / 4),
+        Family(samples=(3,), tokens=4, seen=16, cost=4 + 16 / 4),
     ]
     alone = group(samples, row_tokens=6, crossover=4, is_shared=False)
     assert [each.samples for each in alone] == [(0,), (1,), (2,), (3,)]
@@ -129,7 +129,7 @@ def test_share__by_hand__balances_cost_and_not_tokens() -> None:
 
 
 def test_share__family__stays_together() -> None:
-    families = [Family(samples=(0, 3), tokens=6, cost=6), Family(samples=(1, 2), tokens=5, cost=5)]
+    families = [Family(samples=(0, 3), tokens=6, seen=0, cost=6), Family(samples=(1, 2), tokens=5, seen=0, cost=5)]
     assert share(families, ranks=1, row_tokens=11, micro_batch_rows=1) == [[[[0, 3, 1, 2]]]]
     assert share(families, ranks=2, row_tokens=11, micro_batch_rows=1) == [[[[0, 3]]], [[[1, 2]]]]
 

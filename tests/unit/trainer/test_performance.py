@@ -7,6 +7,9 @@ import pytest
 
 from covey.model.files import load_model
 from covey.model.tiny import tiny_folder
+from covey.protocol.ids import GroupId, RolloutId, Step, TaskId
+from trainer.batch import Sample
+from trainer.packing import Family, group
 from trainer.performance import ModelSize, build_performance, compute_flops, get_peak_memory, measure_model
 
 pytestmark = pytest.mark.unit
@@ -15,6 +18,19 @@ REPORT = {
     "time/wait_for_batch": 6.0, "time/update": 3.0, "time/publish": 1.0, "batch/tokens": 500, "batch/samples": 40,
     "perf/flops": 6e12,
 }  # fmt: skip
+
+
+def build_family(lengths: list[tuple[int, int]]) -> Family:
+    """Siblings of so many prompt and completion tokens; the last token of a completion is not read."""
+    samples = [
+        Sample(
+            id=RolloutId(task=TaskId(0), group=GroupId(0), sibling=i), policy_version=Step(0), prompt=(3,) * prompt,
+            tokens=(4,) * completion, reward=0.0, advantage=1.0, old=None,
+        )
+        for i, (prompt, completion) in enumerate(lengths)
+    ]  # fmt: skip
+    (family,) = group(samples, row_tokens=100, crossover=4, is_shared=True)
+    return family
 
 
 def test_build_performance__ten_seconds__by_hand() -> None:
@@ -44,8 +60,15 @@ def test_build_performance__four_devices__each_has_a_quarter_of_the_use() -> Non
 
 def test_compute_flops__two_sequences__by_hand() -> None:
     size = ModelSize(parameters=1000, layers=2, width=8)
-    assert compute_flops([10, 20], size) == 6 * 1000 * 30 + 6 * 2 * 8 * (100 + 400)
+    families = [build_family([(4, 7)]), build_family([(1, 20)])]
+    assert compute_flops(families, size) == 6 * 1000 * 30 + 6 * 2 * 8 * (100 + 400)
     assert compute_flops([], size) == 0.0
+
+
+def test_compute_flops__siblings_behind_one_prompt__do_not_see_each_other() -> None:
+    """Two of 3 + 3 tokens: two sequences of 6 but for the prompt, which is computed once."""
+    size = ModelSize(parameters=1000, layers=2, width=8)
+    assert compute_flops([build_family([(3, 4), (3, 4)])], size) == 6 * 1000 * 9 + 6 * 2 * 8 * (36 + 36 - 9)
 
 
 def test_measure_model__shipped_model__head_once_and_embedding_not() -> None:

@@ -87,3 +87,30 @@ def test_run__copy_of_a_policy_that_is_not_published_yet__is_refused(build_world
     set_up(world, initial_policy=str(copy_policy(world, 1)), initial_step=2)
     with pytest.raises(OperatorError, match="another_policy"):
         world.run()
+
+
+def test_run__home_is_lost_and_work_is_of_an_earlier_policy__is_left_out_where_nobody_replayed_it(
+    build_world: Build,
+) -> None:
+    world = build_world(steps=1)
+    world.run()
+    copied = copy_policy(world, 1)
+    shutil.rmtree(world.config.home)
+    world.config.home.mkdir()
+    set_up(world, steps=3, initial_policy=str(copied), initial_step=1)
+    world.coordinator.staleness, world.coordinator.replayed = 1, False
+    world.run()
+    updates = [line for line in world.read_metrics() if line["event"] == "update"]
+    assert [(line["batch/left_out"], line["batch/samples"]) for line in updates] == [(2, 0), (0, 32)]
+    assert len(world.chain.hashes) == 4
+
+
+def test_run__home_is_lost_with_the_reference__says_so(build_world: Build) -> None:
+    world = build_world(steps=1)
+    world.run()
+    copied = copy_policy(world, 1)
+    shutil.rmtree(world.config.home)
+    world.config.home.mkdir()
+    set_up(world, steps=2, initial_policy=str(copied), initial_step=1, kl_coefficient=0.01)
+    with pytest.raises(OperatorError, match=r"no_reference: .*kl_coefficient"):
+        world.run()

@@ -74,6 +74,7 @@ def test_is_finished__limit_or_none__ends_at_the_limit_only() -> None:
 def test_is_evaluated__every_fourth_and_the_last__by_hand() -> None:
     chosen = [step for step in range(11) if service.is_evaluated(Step(step), steps=10, every=4)]
     assert chosen == [0, 4, 8, 10]
+    assert not any(service.is_evaluated(Step(step), steps=10, every=0) for step in range(11))
 
 
 @pytest.mark.parametrize(("version", "is_fine"), [(5, True), (4, True), (3, False), (6, False)])
