@@ -78,8 +78,9 @@ def move_weights(source: Path, folder: Path) -> Path:
     return folder
 
 
-def require_told_apart(sides: Sides, folder: Path) -> None:
-    """Work of the policy "true" of `folder` from that of another one: a slice of `make bench NAME=exact`."""
+def require_told_apart(sides: Sides, folder: Path, *, least: int) -> None:
+    """Work of the policy "true" of `folder` from that of another one, by more than `least` windows: a slice of
+    `make bench NAME=exact`."""
     params = exact.build_exact_params("bfloat16")
     move_weights(folder / "true", folder / "moved")
     world = World(folder=folder, params=params, build_worker=lambda: sides.worker)
@@ -94,13 +95,13 @@ def require_told_apart(sides: Sides, folder: Path) -> None:
     assert lab.counts["exact_honest_windows"][1] > 250
     assert lab.counts["matched"][0] == lab.counts["matched"][1] > 8000
     assert found[1] + short[1] == windows
-    assert found[0] == found[1] > 200
+    assert found[0] == found[1] > least
     assert short[0] == short[1]
     world.load("true")
 
 
 def test_windows__honest_and_of_a_policy_one_step_away__are_told_apart(sides: Sides) -> None:
-    require_told_apart(sides, sides.folder)
+    require_told_apart(sides, sides.folder, least=250)
 
 
 def list_children() -> set[str]:
@@ -200,4 +201,4 @@ def test_judge__one_bit_differs_in_the_exact_mode__is_void_and_no_cheat(
 def test_windows__of_llama__are_told_apart_too(sides: Sides) -> None:
     """Last of its engines, which start anew for it."""
     make_policy(sides.folder / "llama" / "true", "llama", 11, max_position_embeddings=1024)
-    require_told_apart(sides, sides.folder / "llama")
+    require_told_apart(sides, sides.folder / "llama", least=200)
