@@ -4,13 +4,16 @@ SQLite takes its write lock at BEGIN; PostgreSQL an advisory lock.  That seriali
 row locks.  `Repository` never commits: whoever opened the transaction does.
 """
 
+import sqlite3
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event as Flag
 
 import alembic.command
 import alembic.config
-from sqlalchemy import Engine, create_engine, delete, event, func, select, text, update
+from sqlalchemy import Connection, Engine, create_engine, delete, event, func, select, text, update
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
@@ -31,6 +34,10 @@ from coordinator.models import (
 from covey.errors import TransientError
 from covey.protocol.status import CaseState, SubmissionState, TaskState
 
+BUSY_SECONDS = 15
+"""How long SQLite waits for another process's lock."""
+
+_OCCUPIED = ("SQLITE_BUSY", "SQLITE_LOCKED")
 _WRITER_LOCK = 0x636F766579  # "covey"
 _IS_ACCEPTED = Submission.state.in_((SubmissionState.ACCEPTED, SubmissionState.SETTLED)), Submission.reason == 0
 _SUMS = func.coalesce(func.sum(Submission.groups), 0), func.coalesce(func.sum(Submission.live_groups), 0)
@@ -41,24 +48,27 @@ class Database:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        arguments = {"timeout": 15, "check_same_thread": False} if url.startswith("sqlite") else {}
+        arguments = {"timeout": BUSY_SECONDS, "check_same_thread": False} if url.startswith("sqlite") else {}
         self._engine = create_engine(url, connect_args=arguments, pool_pre_ping=not url.startswith("sqlite"))
         if url.startswith("sqlite"):
             _prepare_sqlite(self._engine)
 
     def migrate(self) -> None:
-        """Bring the tables up to date."""
+        """Bring the tables up to date, alone: the processes of a coordinator start at once.
+
+        Raise TransientError when the database does not answer.
+        """
         config = alembic.config.Config()
         config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
         config.attributes["engine"] = self._engine
-        alembic.command.upgrade(config, "head")
+        with _translate_outage():
+            alembic.command.upgrade(config, "head")
 
     @contextmanager
     def write(self) -> Iterator["Repository"]:
         """The one writing transaction; raise TransientError when the database does not answer."""
         with self._session("IMMEDIATE") as session:
-            if session.get_bind().dialect.name == "postgresql":
-                session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _WRITER_LOCK})
+            lock_writers_out(session.connection())
             yield Repository(session)
 
     @contextmanager
@@ -70,14 +80,25 @@ class Database:
     @contextmanager
     def _session(self, mode: str) -> Iterator[Session]:
         engine = self._engine.execution_options(covey_begin=mode)
-        try:
-            with Session(engine, expire_on_commit=False) as session, session.begin():
-                yield session
-        except OperationalError as error:
-            raise TransientError("database_unavailable", str(error.orig)) from error
+        with _translate_outage(), Session(engine, expire_on_commit=False) as session, session.begin():
+            yield session
 
     def close(self) -> None:
         self._engine.dispose()
+
+
+def lock_writers_out(connection: Connection) -> None:
+    """Until the transaction ends; SQLite's BEGIN has done it."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _WRITER_LOCK})
+
+
+@contextmanager
+def _translate_outage() -> Iterator[None]:
+    try:
+        yield
+    except OperationalError as error:
+        raise TransientError("database_unavailable", str(error.orig)) from error
 
 
 class Repository:
@@ -343,10 +364,24 @@ def _prepare_sqlite(engine: Engine) -> None:
     @event.listens_for(engine, "connect")
     def _on_connect(connection, _record) -> None:  # type: ignore[no-untyped-def]
         connection.isolation_level = None  # BEGIN is ours
-        connection.execute("PRAGMA journal_mode=WAL")
+        _switch_to_wal(connection)
         connection.execute("PRAGMA synchronous=NORMAL")
         connection.execute("PRAGMA foreign_keys=ON")
 
     @event.listens_for(engine, "begin")
     def _on_begin(connection) -> None:  # type: ignore[no-untyped-def]
         connection.exec_driver_sql(f"BEGIN {connection.get_execution_options().get('covey_begin', 'IMMEDIATE')}")
+
+
+def _switch_to_wal(connection: sqlite3.Connection) -> None:
+    """The one statement for which SQLite does not wait by itself: processes that open a new file at once meet here."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if not error.sqlite_errorname.startswith(_OCCUPIED) or time.monotonic() >= deadline:
+                raise
+            Flag().wait(0.02)
+        else:
+            return

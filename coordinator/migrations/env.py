@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from alembic import context
 from sqlalchemy import Connection
 
+from coordinator.db import lock_writers_out
 from coordinator.models import Base
 
 
@@ -25,8 +26,7 @@ def free_references(connection: Connection) -> Iterator[None]:
 
 
 engine = context.config.attributes["engine"]
-with engine.connect() as connection, free_references(connection):
+with engine.connect() as connection, free_references(connection), connection.begin():
+    lock_writers_out(connection)  # all steps in one transaction: no other process finds tables half-way
     context.configure(connection=connection, target_metadata=Base.metadata, render_as_batch=True)
-    with context.begin_transaction():
-        context.run_migrations()
-    connection.commit()
+    context.run_migrations()

@@ -98,8 +98,10 @@ def test_demo__six_steps_with_cheats__exit_0_and_the_promised_json(folder):
 
 def test_demo__same_seed_twice__equal_policies(folder):
     options = ("--steps", "2", "--workers", "1", "--cheats", "0", "--max-staleness", "0", "--seed", "7")
-    _, _, first = run_demo(folder, *options)
-    _, _, second = run_demo(folder, *options)
+    first_code, first_output, first = run_demo(folder, *options)
+    assert first_code == 0, first_output
+    second_code, second_output, second = run_demo(folder, *options)
+    assert second_code == 0, second_output
     assert len(first["policies"]) == 3
     assert first["policies"] == second["policies"]
     assert first["reward"] == second["reward"]

@@ -3,7 +3,7 @@
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,17 +19,22 @@ POSTGRES = "postgresql+psycopg://root@127.0.0.1:5432/test"
 @contextmanager
 def open_sqlite(path: Path) -> Iterator[Database]:
     """A new, migrated file."""
-    database = Database(f"sqlite:///{path}")
-    try:
+    with closing(Database(f"sqlite:///{path}")) as database:
         database.migrate()
         yield database
-    finally:
-        database.close()
 
 
 @contextmanager
 def open_postgres() -> Iterator[Database]:
     """A migrated schema that is dropped at the end; skips where no server answers."""
+    with open_schema() as url, closing(Database(url)) as database:
+        database.migrate()
+        yield database
+
+
+@contextmanager
+def open_schema() -> Iterator[str]:
+    """The URL of a new, empty schema that is dropped at the end; skips where no server answers."""
     url = os.environ.get("COVEY_TEST_POSTGRES", POSTGRES)
     schema = f"covey_test_{secrets.token_hex(4)}"
     admin = create_engine(url, connect_args={"connect_timeout": 2})
@@ -39,12 +44,9 @@ def open_postgres() -> Iterator[Database]:
     except OperationalError as error:
         admin.dispose()
         pytest.skip(f"no PostgreSQL answers: {str(error.orig).strip()}")
-    database = Database(f"{url}?options=-csearch_path%3D{schema}%20-csynchronous_commit%3Doff")
     try:
-        database.migrate()
-        yield database
+        yield f"{url}?options=-csearch_path%3D{schema}%20-csynchronous_commit%3Doff"
     finally:
-        database.close()
         with admin.begin() as connection:
             connection.execute(text(f"DROP SCHEMA {schema} CASCADE"))
         admin.dispose()

@@ -1,6 +1,9 @@
 """The database: one writer at a time, all or nothing, nonces used once, and what a reorganisation takes back."""
 
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import alembic.command
@@ -15,9 +18,17 @@ from coordinator.models import Base, Case, Epoch, Judgement
 from covey.errors import TransientError
 from covey.protocol.status import CaseState, SubmissionState
 from covey.protocol.verdict import Decision, Reason
+from tests.fakes.databases import open_schema
 from tests.fakes.pool import FakePool, make_address, make_hash, make_params
 
 pytestmark = pytest.mark.unit
+MIGRATE = """
+import sys
+from coordinator.db import Database
+print("ready", flush=True)
+sys.stdin.readline()
+Database(sys.argv[1]).migrate()
+"""
 
 
 def build_config(database: Database) -> alembic.config.Config:
@@ -189,3 +200,26 @@ def test_migrate__rows_that_others_point_to__are_kept_there_and_back(database: D
     assert (row.state, row.units, [j.verdict for j in row.judgements]) == (SubmissionState.ACCEPTED, 20, verdicts)
     with pytest.raises(IntegrityError), database.write() as rows:
         rows.add(Judgement(receipt_hash=make_hash("nobody's")))
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "postgresql"])
+def test_migrate__processes_that_start_at_once__all_find_the_tables(tmp_path: Path, backend: str):
+    with ExitStack() as stack:
+        file = tmp_path / "new.sqlite3"
+        url = f"sqlite:///{file}" if backend == "sqlite" else stack.enter_context(open_schema())
+        starting = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", MIGRATE, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+                )
+            )
+            for _ in range(6)
+        ]
+        for process in starting:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        for process in starting:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        assert [process.wait(60) for process in starting] == [0] * 6
