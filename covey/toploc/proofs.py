@@ -22,6 +22,9 @@ WINDOW = 32
 TOP_K = 128
 """Values per proof."""
 
+WHOLE = 4.0
+"""Of 15,342 honest bfloat16 windows the farthest was of one token of 128 values, and twice as far as any not whole."""
+
 MODULUS_STEPS = 256
 """How far below the field's size an honest modulus may be: each step down has a chance of about one in ten."""
 
@@ -49,7 +52,9 @@ class Distances:
     mantissa_median: float
     """Median of the same."""
     mantissa_rest: float
-    """Mean of the same without the largest, which may agree by chance (see `compare`); infinite if there are none."""
+    """Mean of the same without the largest, which may agree by chance (see `compare`); infinite if there are none.
+
+    Divided by `WHOLE` where every value of the window is in the proof: those near zero are mostly rounding error."""
 
 
 def compute_k(rows: int, hidden: int, top_k: int = TOP_K) -> int:
@@ -219,10 +224,12 @@ def _parse_all(proofs: list[bytes], k: int) -> Bits:
 
 
 def _measure(words: Bits, indices: Longs, values: Bits) -> list[Distances]:
-    columns = (column.tolist() for column in choose().measure(words, indices, values))
+    mismatches, means, medians, rests = choose().measure(words, indices, values)
+    is_whole = indices[:, -1] < indices.shape[1]  # they ascend
+    columns = (mismatches, means, medians, np.where(is_whole, rests / WHOLE, rests))
     return [
         Distances(sign_exponent_mismatches=mismatch, mantissa_mean=mean, mantissa_median=median, mantissa_rest=rest)
-        for mismatch, mean, median, rest in zip(*columns, strict=True)
+        for mismatch, mean, median, rest in zip(*(column.tolist() for column in columns), strict=True)
     ]
 
 

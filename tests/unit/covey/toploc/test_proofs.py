@@ -172,8 +172,13 @@ def test_compare__changed_bits__are_counted_by_hand() -> None:
     replayed = np.array([[0xC080, 0x4101, 0x408A, 0x4084, 0x4084]], np.uint16)
     (proof,) = proofs.build(claimed)
     assert proofs.compare(proof, replayed) == proofs.Distances(
-        sign_exponent_mismatches=2, mantissa_mean=3.0, mantissa_median=1.0, mantissa_rest=0.5
-    )
+        sign_exponent_mismatches=2, mantissa_mean=3.0, mantissa_median=1.0, mantissa_rest=0.125
+    )  # all five values are in the proof: a quarter of (1 + 0) / 2
+
+    smaller = np.zeros((1, 1), np.uint16)  # the same and one value that is not among the top five
+    (proof,) = proofs.build(np.hstack([smaller, claimed]), top_k=5)
+    found = proofs.compare(proof, np.hstack([smaller, replayed]), 5)
+    assert (found.mantissa_mean, found.mantissa_rest) == (3.0, 0.5)
 
 
 def test_compare__nothing_agrees__is_infinitely_far() -> None:
