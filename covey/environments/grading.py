@@ -51,10 +51,9 @@ def grade_json(payload: bytes) -> bytes:
     except (ValidationError, ValueError, RecursionError) as error:
         raise ProtocolError("malformed_grading", "the grading order does not parse") from error
     environment = _load_once(grading.spec.kind, json.dumps(grading.spec.options, sort_keys=True))
+    prompts = {draw: environment.prompt(draw) for draw in {item.draw for item in grading.items}}
     rewards = [
-        environment.reward(
-            environment.prompt(item.draw), item.text, finished=item.finished, completion_tokens=item.tokens
-        )
+        environment.reward(prompts[item.draw], item.text, finished=item.finished, completion_tokens=item.tokens)
         for item in grading.items
     ]
     return json.dumps({"rewards": rewards}).encode()

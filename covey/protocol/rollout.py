@@ -9,6 +9,7 @@ import math
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
+from itertools import accumulate, pairwise
 from typing import Any
 
 from covey.errors import ProtocolError
@@ -87,24 +88,44 @@ def decode(data: bytes, budget: Budget) -> list[Rollout]:
 
 def pack_call(data: bytes, budget: Budget) -> bytes:
     """Arguments of `columns.decode_json`: 4-byte length, budget as JSON, file."""
-    head = json.dumps(asdict(budget)).encode()
-    return len(head).to_bytes(4, "big") + head + data
+    return _frame(asdict(budget), data)
 
 
 def unpack_call(payload: bytes) -> tuple[bytes, Budget]:
     """What `pack_call` was given."""
-    size = int.from_bytes(payload[:4], "big")
-    return payload[4 + size :], Budget(**json.loads(payload[4 : 4 + size]))
+    budget, data = _unframe(payload)
+    return data, Budget(**budget)
 
 
 def pack_answer(rows: Sequence[Rollout]) -> bytes:
-    """Rows as JSON; lists of numbers and proofs as hex."""
-    return json.dumps([_to_json(row) for row in rows], separators=(",", ":")).encode()
+    """4-byte length, what is no list and the sizes of the lists as JSON, lists of all rows: exact, and fast to read."""
+    plain = [
+        {name: getattr(row, name) for name in _PLAIN}
+        | {"sizes": [len(row.prompt), len(row.tokens), *map(len, row.proofs)]}
+        for row in rows
+    ]
+    return _frame(plain, b"".join(map(_pack_lists, rows)))
 
 
 def unpack_answer(answer: bytes) -> list[Rollout]:
     """The rows of `pack_answer`."""
-    return [_from_json(row) for row in json.loads(answer)]
+    plain, lists = _unframe(answer)
+    rows, start = [], 0
+    for row in plain:
+        prompt, tokens, *proofs = row.pop("sizes")
+        numbers = struct.unpack_from(_spell(prompt, tokens), lists, start)
+        ends = list(accumulate(proofs, initial=start + 4 * len(numbers)))
+        start = ends[-1]
+        rows.append(
+            Rollout(
+                **row,
+                prompt=numbers[:prompt],
+                tokens=numbers[prompt : prompt + tokens],
+                logprobs=numbers[prompt + tokens :],
+                proofs=tuple(lists[first:last] for first, last in pairwise(ends)),
+            )
+        )
+    return rows
 
 
 def count_units(rollouts: Sequence[Rollout]) -> int:
@@ -124,30 +145,29 @@ def _to_rollout(row: dict[str, Any], budget: Budget) -> Rollout:
         raise ProtocolError("oversized", "a proof is too long")
     if min(row["group"], row["sibling"], row["seed"], *lists["prompt"], *lists["tokens"]) < 0:
         raise ProtocolError("malformed", "a number is negative")
-    if not all(math.isfinite(value) for value in (row["reward"], *lists["logprobs"])):
+    if not all(map(math.isfinite, (row["reward"], *lists["logprobs"]))):
         raise ProtocolError("malformed", "a number is not finite")
     return Rollout(**(row | {name: tuple(values) for name, values in lists.items()}))
 
 
-def _to_json(row: Rollout) -> dict[str, Any]:
-    plain = {name: getattr(row, name) for name in NAMES}
-    numbers = {name: _pack(plain[name], code) for name, code in _NUMBERS.items()}
-    return plain | numbers | {"proofs": [proof.hex() for proof in row.proofs]}
+_PLAIN = ("group", "sibling", "seed", "finished", "reward")
 
 
-def _from_json(row: dict[str, Any]) -> Rollout:
-    numbers = {name: _unpack(row[name], code) for name, code in _NUMBERS.items()}
-    return Rollout(**row | numbers | {"proofs": tuple(map(bytes.fromhex, row["proofs"]))})
+def _pack_lists(row: Rollout) -> bytes:
+    numbers = struct.pack(_spell(len(row.prompt), len(row.tokens)), *row.prompt, *row.tokens, *row.logprobs)
+    return numbers + b"".join(row.proofs)
 
 
-_NUMBERS = {"prompt": "i", "tokens": "i", "logprobs": "f"}
+def _spell(prompt: int, tokens: int) -> str:
+    """For `struct`: prompt, tokens, log-probabilities."""
+    return f"<{prompt + tokens}i{tokens}f"
 
 
-def _pack(values: Sequence[int] | Sequence[float], code: str) -> str:
-    """Little-endian bytes in hex: exact, and a tenth of the time that decimals take."""
-    return struct.pack(f"<{len(values)}{code}", *values).hex()
+def _frame(head: object, body: bytes) -> bytes:
+    text = json.dumps(head).encode()
+    return len(text).to_bytes(4, "big") + text + body
 
 
-def _unpack(text: str, code: str) -> tuple[Any, ...]:
-    raw = bytes.fromhex(text)
-    return struct.unpack(f"<{len(raw) // 4}{code}", raw)
+def _unframe(frame: bytes) -> tuple[Any, bytes]:
+    size = 4 + int.from_bytes(frame[:4], "big")
+    return json.loads(frame[4:size]), frame[size:]
