@@ -14,14 +14,23 @@ def write_atomically(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
-        _sync_folder(path.parent)
+        sync(path.parent)  # the rename itself is durable only when the folder is
     finally:
         draft.unlink(missing_ok=True)
 
 
-def _sync_folder(folder: Path) -> None:
-    """The rename itself is durable only when the folder is."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def read_lines(path: Path) -> list[bytes]:
+    """The whole lines of a file that grows; half a last line, of a killed process or a full disk, is cut off there."""
+    data = path.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]
+    if len(whole) < len(data):
+        os.truncate(path, len(whole))
+    return whole.splitlines()
+
+
+def sync(path: Path) -> None:
+    """Have the disk hold a file, or the names in a folder."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

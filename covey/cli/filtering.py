@@ -4,9 +4,7 @@ Called by `covey tasks filter`.  Question n is the environment's prompt of draw 
 so a filter that was stopped goes on where it was.
 """
 
-import hashlib
 import json
-import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,7 +13,9 @@ from covey.engines.base import Engine, Request
 from covey.environments import registry
 from covey.environments.base import Environment, EnvironmentSpec
 from covey.errors import OperatorError
+from covey.files import read_lines
 from covey.model.text import decode_completion, encode_prompt
+from covey.protocol.seeding import compute_trial_seed
 
 Passes = Mapping[int, int | None]
 """By question: how many answers were right; None for a prompt that is too long for the pool."""
@@ -51,12 +51,9 @@ class Results:
     def __init__(self, path: Path, trial: Trial) -> None:
         self._path = path
         self.passes: dict[int, int | None] = {}
-        data = path.read_bytes() if path.exists() else b""
-        whole = data[: data.rfind(b"\n") + 1]
-        if len(whole) < len(data):
-            os.truncate(path, len(whole))  # the last line of a process that was killed
-        if whole:
-            self._read(whole, trial)
+        lines = read_lines(path) if path.exists() else []
+        if lines:
+            self._read(lines, trial)
         else:
             self._append([asdict(trial)])
 
@@ -65,9 +62,9 @@ class Results:
         self._append([{"number": number, "passes": passes} for number, passes in found.items()])
         self.passes |= found
 
-    def _read(self, data: bytes, trial: Trial) -> None:
+    def _read(self, lines: Sequence[bytes], trial: Trial) -> None:
         try:
-            head, *rows = [json.loads(line) for line in data.splitlines()]
+            head, *rows = map(json.loads, lines)
             self.passes = {row["number"]: row["passes"] for row in rows}
         except (ValueError, KeyError, TypeError) as error:
             raise OperatorError(
@@ -103,7 +100,7 @@ def count_passes(
     requests = [
         Request(
             prompt=prompts[number],
-            seed=compute_seed(trial.seed, number, i),
+            seed=compute_trial_seed("filter", trial.seed, number, i),
             max_tokens=trial.max_completion_tokens,
         )
         for number in asked
@@ -130,9 +127,3 @@ def choose_kept(passes: Passes, *, count: int, pass_k: int, low: float, high: fl
     """Of the first `count` questions those whose share of right answers lies in [low, high], ascending."""
     shares = ((number, passes.get(number)) for number in range(count))
     return [number for number, found in shares if found is not None and low <= found / pass_k <= high]
-
-
-def compute_seed(seed: int, number: int, sample: int) -> int:
-    """63 bits: the noise of one answer."""
-    digest = hashlib.sha256(f"covey.filter/{seed}/{number}/{sample}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") >> 1

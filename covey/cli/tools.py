@@ -75,10 +75,10 @@ def model_tiny(
     seed: Annotated[int, typer.Option(help="The weights follow from it; the shipped model has 1.")] = 1,
 ) -> None:
     """Make the demo's model: a warm-started Qwen2 of a quarter million parameters, in about a minute."""
-    from covey.engines.hf import set_threads
+    from covey.engines.hf import prepare_process
     from trainer.warm_start import warm_start_tiny
 
-    set_threads(1)
+    prepare_process(threads=1)
     reward = warm_start_tiny(seed, folder, lambda step, loss: typer.echo(f"step {step:4d}  loss {loss:.3f}"))
     typer.echo(f"{folder}: mean reward {reward:.3f} on held-out prompts at temperature 1")
 

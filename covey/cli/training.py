@@ -19,7 +19,7 @@ SHOWN = (
     ("entropy", "policy/entropy", ".3f"),
     ("clip", "policy/clip_ratio", ".4f"),
     ("norm", "optim/grad_norm", ".3g"),
-    ("staleness", "staleness/mean", ".2f"),
+    ("staleness", "staleness_mean", ".2f"),
     ("tokens/s", "perf/tokens_per_second", ",.0f"),
     ("idle", "trainer/idle_ratio", ".0%"),
 )

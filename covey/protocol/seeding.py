@@ -4,6 +4,7 @@ seed(slot) = keccak(beacon, pool, policy_version, node, task, group, sibling), c
 manifest hash of the version, which nobody knows before it is published and which a repeated run repeats.
 """
 
+import hashlib
 from dataclasses import dataclass
 
 from eth_utils.crypto import keccak
@@ -33,6 +34,11 @@ def compute_sampling_seed(domain: SlotDomain, group: GroupId, sibling: int) -> i
 def compute_prompt_draw(domain: SlotDomain, group: GroupId) -> int:
     """The 63-bit integer from which the environment draws prompt and target: the same hash without the sibling."""
     return _cut(keccak(_encode(*_shared(domain), group)))
+
+
+def compute_trial_seed(purpose: str, seed: int, prompt: int, sample: int) -> int:
+    """63 bits for an answer that nobody is paid for.  Example: compute_trial_seed("evaluation", 0, 17, 3)."""
+    return _cut(hashlib.sha256(f"covey.{purpose}/{seed}/{prompt}/{sample}".encode()).digest())
 
 
 def is_audited(receipt_hash: Hash, block_hash: Hash, rate: float) -> bool:

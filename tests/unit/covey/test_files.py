@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from covey.files import write_atomically
+from covey.files import read_lines, write_atomically
 
 pytestmark = pytest.mark.unit
 
@@ -71,3 +71,17 @@ def test_write__no_folder__raises_and_leaves_nothing(tmp_path):
     with pytest.raises(FileNotFoundError):
         write_atomically(tmp_path / "nowhere" / "a", b"x")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("torn", [b"", b'{"a', b"\xff"])
+def test_read_lines__torn_last_line__is_cut_off_for_good(tmp_path, torn):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"1\n22\n" + torn)
+    assert read_lines(path) == [b"1", b"22"]
+    assert path.read_bytes() == b"1\n22\n"
+
+
+def test_read_lines__nothing_whole__is_empty(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"12")
+    assert (read_lines(path), path.read_bytes()) == ([], b"")

@@ -8,10 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from covey.cli.filtering import Results, Trial, choose_kept, compute_seed, count_passes, list_turns
+from covey.cli.filtering import Results, Trial, choose_kept, count_passes, list_turns
 from covey.engines.base import Completion, Engine, Request
 from covey.environments.base import Environment, Prompt
 from covey.errors import OperatorError
+from covey.protocol.seeding import compute_trial_seed
 
 pytestmark = pytest.mark.unit
 
@@ -79,7 +80,7 @@ def grade_text(payload: bytes) -> list[float]:
 def test_count_passes__scripted_answers__by_their_seeds() -> None:
     engine = Scripted()
     found = count([1, 2, 5], engine, grade_text)
-    expected = {n: sum(compute_seed(7, n, i) % (n + 1) == 0 for i in range(4)) for n in (1, 2, 5)}
+    expected = {n: sum(compute_trial_seed("filter", 7, n, i) % (n + 1) == 0 for i in range(4)) for n in (1, 2, 5)}
     assert found == expected
     assert 0 < sum(expected.values()) < 12
     assert engine.temperatures == [0.5]  # one batch
@@ -120,12 +121,6 @@ def test_choose_kept__bounds__are_both_kept() -> None:
     assert choose_kept(passes, count=8, pass_k=8, low=0.125, high=0.5) == [1, 2, 6, 7]
     assert choose_kept(passes, count=3, pass_k=8, low=0.125, high=0.5) == [1, 2]
     assert choose_kept(passes, count=9, pass_k=8, low=0.0, high=1.0) == [0, 1, 2, 3, 4, 6, 7]
-
-
-def test_compute_seed__seed_number_sample__are_all_in_it() -> None:
-    seeds = [compute_seed(*each) for each in ((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 11, 1), (0, 1, 11))]
-    assert len(set(seeds)) == 6
-    assert all(0 <= seed < 1 << 63 for seed in seeds)
 
 
 def test_results__read_again__go_on(tmp_path: Path) -> None:

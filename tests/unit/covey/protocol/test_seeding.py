@@ -4,7 +4,13 @@ from itertools import pairwise, product
 import pytest
 from eth_utils.crypto import keccak
 
-from covey.protocol.seeding import SlotDomain, compute_prompt_draw, compute_sampling_seed, is_audited
+from covey.protocol.seeding import (
+    SlotDomain,
+    compute_prompt_draw,
+    compute_sampling_seed,
+    compute_trial_seed,
+    is_audited,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -82,3 +88,17 @@ def test_is_audited__another_block__is_another_draw():
     hashes = ["0x" + rng.randbytes(32).hex() for _ in range(1000)]
     changed = sum(is_audited(h, BEACON, 0.5) != is_audited(h, "0x" + "cd" * 32, 0.5) for h in hashes)
     assert 420 < changed < 580
+
+
+def test_compute_trial_seed__every_part__is_in_it():
+    seeds = {
+        compute_trial_seed(purpose, seed, i, j)
+        for purpose in ("evaluation", "filter")
+        for seed in (0, 1, 11)
+        for i in range(50)
+        for j in (0, 1, 2, 11)
+    }
+    assert len(seeds) == 1200
+    assert all(0 <= seed < 1 << 63 for seed in seeds)
+    # sha256("covey.evaluation/0/0/0"), first 8 bytes, halved
+    assert compute_trial_seed("evaluation", 0, 0, 0) == 6966992129750184359
