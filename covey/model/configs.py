@@ -7,19 +7,22 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from covey.errors import ProtocolError
 
 CONFIG_FILE = "config.json"
 _COUNTS = {"num_hidden_layers", "num_layers", "n_layers", "n_layer", "decoder_layers"}
 _LISTS = {"layer_types", "layers_block_type", "mlp_layer_types"}
+_SLIDING = "sliding_attention"
 _VLLM = {
     "quantization_config": None,
     "compression_config": None,
     "dual_chunk_attention_config": None,
     "is_causal": True,
+    "layer_types": None,
     "logit_scale": 1.0,
+    "sliding_window": None,
 }
 """What vLLM reads of every config, and the value that changes nothing; transformers reads it of few."""
 
@@ -42,8 +45,8 @@ def require_layers(folder: Path, weights: str) -> None:
         raise ValueError(f"its config names {claimed} layers, its weights are {tensors} tensors")
 
 
-def require_one_meaning(folder: Path, model: PreTrainedModel) -> None:
-    """Return if vLLM makes the same of config.json as transformers did, which is `model`.
+def require_one_meaning(folder: Path, weights: str, model: PreTrainedModel) -> None:
+    """Return if vLLM makes the same of config.json and the file `weights` as transformers did, which is `model`.
 
     vLLM goes by `architectures` and not by `model_type`: honest work of the one would be a cheat's to the other.
     Raises ProtocolError("policy_mismatch").
@@ -52,10 +55,30 @@ def require_one_meaning(folder: Path, model: PreTrainedModel) -> None:
     named, kind = written.get("architectures"), type(model).__name__
     if named != [kind]:
         raise ProtocolError("policy_mismatch", f"the config names the architectures {str(named)[:100]}, not {kind}")
+    _require_one_source(folder, weights)
     known = type(model.config)().to_dict()
     for name, neutral in _VLLM.items():
         if name not in known and written.get(name, neutral) not in (None, neutral):
             raise ProtocolError("policy_mismatch", f"the config has a {name}, which {kind} does not know")
+    window = getattr(model.config, "sliding_window", None)
+    others = set(getattr(model.config, "layer_types", None) or ()) - {_SLIDING}
+    if window is not None and (window < 1 or others):  # of 0 vLLM makes none, and most models have one in all layers
+        raise ProtocolError("policy_mismatch", f"a window of {window}, beside {sorted(others)}, differs in vLLM")
+
+
+def require_windows(config: PretrainedConfig) -> None:
+    """Raise ValueError where layers slide and no window says how far: such a model loads, and fails over a prompt."""
+    if _SLIDING in (getattr(config, "layer_types", None) or ()) and getattr(config, "sliding_window", None) is None:
+        raise ValueError("its config has sliding layers without a window")
+
+
+def _require_one_source(folder: Path, weights: str) -> None:
+    """vLLM loads every safetensors file there is, or those that an index names; what comes last counts.  And it goes by
+    a file of quantisation that transformers does not know."""
+    surplus = sorted(path.name for path in folder.glob("*.safetensors*") if path.name != weights)
+    surplus += [path.name for path in folder.glob("hf_quant_config.json")]
+    if surplus:
+        raise ProtocolError("policy_mismatch", f"vLLM reads more than {weights}: {surplus[:3]}")
 
 
 def _find_counts(config: object) -> Iterator[int]:

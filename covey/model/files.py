@@ -25,7 +25,7 @@ from transformers import (
 from transformers.utils import logging
 
 from covey.errors import OperatorError, ProtocolError
-from covey.model.configs import require_layers, require_one_meaning
+from covey.model.configs import require_layers, require_one_meaning, require_windows
 
 WEIGHTS_FILE = "model.safetensors"
 DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -119,6 +119,7 @@ def load_model(name_or_folder: str | Path, dtype: str) -> PreTrainedModel:
                 trust_remote_code=False,
                 output_loading_info=True,
             )
+        require_windows(loaded[0].config)
     except _BROKEN as error:
         raise _unavailable(name_or_folder, str(error)) from error
     model, report = loaded
@@ -182,11 +183,12 @@ def require_policy(folder: Path) -> None:
     try:
         require_layers(folder, WEIGHTS_FILE)
         config = AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
+        require_windows(config)
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)  # type: ignore[no-untyped-call]
     except _BROKEN as error:
         raise _unavailable(folder, str(error)) from error
-    require_one_meaning(folder, model)
+    require_one_meaning(folder, WEIGHTS_FILE, model)
     path = folder / WEIGHTS_FILE
     try:
         with safe_open(path, framework="pt") as file:

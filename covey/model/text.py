@@ -6,6 +6,9 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from covey.errors import ProtocolError
 
 
@@ -23,8 +26,8 @@ class Tokenizer(Protocol):
     def encode(self, text: str, *, add_special_tokens: bool = ...) -> list[int]:
         """Tokens of `text`."""
 
-    def decode(self, token_ids: list[int], *, skip_special_tokens: bool = ...) -> str | list[str]:
-        """Text of `token_ids`; a list only for a list of lists."""
+    def decode(self, token_ids: NDArray[np.int64], *, skip_special_tokens: bool = ...) -> str | list[str]:
+        """Text of `token_ids`, int64[n]; a list only for several rows."""
 
 
 def encode_prompt(tokenizer: Tokenizer, text: str) -> list[int]:
@@ -49,5 +52,6 @@ def decode_completion(tokenizer: Tokenizer, tokens: Sequence[int]) -> str:
     kept = list(tokens)
     if kept and kept[-1] == tokenizer.eos_token_id:
         kept.pop()
-    text = tokenizer.decode(kept, skip_special_tokens=False)
+    # An array: a tokenizer asks every entry of a list whether it is a number.
+    text = tokenizer.decode(np.array(kept, np.int64), skip_special_tokens=False)
     return text if isinstance(text, str) else "".join(text)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from covey.errors import OperatorError, ProtocolError
 from covey.model.configs import require_layers
@@ -71,6 +72,12 @@ def test_require_layers__weights_that_cannot_be_read__are_for_the_loader_to_judg
         ({"quantization_config": {"quant_method": "fp8"}}, "has a quantization_config"),
         ({"is_causal": False}, "has a is_causal"),
         ({"logit_scale": 0.5}, "has a logit_scale"),
+        ({"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}, "differs in vLLM"),
+        (
+            {"layer_types": ["full_attention"] * 2, "use_sliding_window": True, "sliding_window": 4},
+            "differs in vLLM",
+        ),
+        ({"layer_types": ["sliding_attention"] * 2, "use_sliding_window": True, "sliding_window": 0}, "a window of 0"),
     ],
 )
 def test_require_policy__config_that_vllm_reads_otherwise__is_refused(
@@ -82,6 +89,38 @@ def test_require_policy__config_that_vllm_reads_otherwise__is_refused(
     with pytest.raises(ProtocolError, match=message) as caught:
         require_policy(folder)
     assert caught.value.code == "policy_mismatch"
+
+
+def test_require_policy__window_in_all_layers_or_in_none__means_the_same_to_both(folder: Path) -> None:
+    change(folder, sliding_window=4096, use_sliding_window=False)  # as published models have it
+    require_policy(folder)
+    change(folder, use_sliding_window=True, layer_types=["sliding_attention"] * 2)
+    require_policy(folder)
+
+
+@pytest.mark.parametrize("load", [require_policy, lambda folder: load_model(folder, "float32")], ids=["look", "load"])
+def test_load__layers_that_slide_without_a_window__is_refused(folder: Path, load: Any) -> None:
+    change(folder, use_sliding_window=False, layer_types=["sliding_attention"] * 2)
+    with pytest.raises(OperatorError, match="sliding layers without a window"):
+        load(folder)
+
+
+@pytest.mark.parametrize("values", [{"sliding_window": 4}, {"layer_types": ["full_attention"] * 2}])
+def test_require_policy__window_for_a_llama__is_refused(tmp_path: Path, values: dict[str, Any]) -> None:
+    sizes = {"vocab_size": 259, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    folder = tmp_path / "llama"
+    save_policy(LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=2)), build_tokenizer(), folder, "bfloat16")
+    require_policy(folder)
+    change(folder, **values)
+    with pytest.raises(ProtocolError, match="which LlamaForCausalLM does not know"):
+        require_policy(folder)
+
+
+@pytest.mark.parametrize("name", ["z.safetensors", "model.safetensors.index.json", "hf_quant_config.json"])
+def test_require_policy__other_weights_beside_its_own__are_refused(folder: Path, name: str) -> None:
+    (folder / name).write_bytes((folder / WEIGHTS_FILE).read_bytes())
+    with pytest.raises(ProtocolError, match=rf"more than {WEIGHTS_FILE}: \['{name}'\]"):
+        require_policy(folder)
 
 
 @pytest.mark.parametrize(
