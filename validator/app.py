@@ -11,6 +11,7 @@ from covey.chain.outbox import Intent, SqliteOutbox
 from covey.chain.sender import Sender
 from covey.chain.structs import BondKind
 from covey.engines.build import build_engine, choose_engine, require_engine
+from covey.engines.memory import keep_memory
 from covey.errors import OperatorError
 from covey.grading import build_grader
 from covey.log import configure, get_logger
@@ -124,6 +125,7 @@ def _require_power(network: Network) -> None:
 def run(config: ValidatorConfig) -> None:
     """Judge and enforce until a stop signal; a judgement under way is finished first."""
     configure("validator", level=config.log_level)
+    keep_memory()
     asyncio.run(_run(config))
 
 

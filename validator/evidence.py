@@ -30,7 +30,7 @@ def describe_engine(name: str, *, dtype: str, batch: int, device: str, interpret
         name=name,
         dtype=dtype,
         batch=batch,
-        hardware=describe_hardware(device, "exact"),
+        hardware=describe_hardware(device, "exact", interpreter if name == "vllm" else None),
         versions=list_versions(name, interpreter),
     )
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +17,10 @@ from covey.errors import OperatorError
 
 IMPORT_SECONDS = 180
 _DESCRIBE = """
-from importlib.metadata import requires
+import sys
+from importlib.metadata import requires, version
+if version("covey") != sys.argv[1]:
+    raise SystemExit(f"covey {version('covey')} is not {sys.argv[1]}, which asks")
 import covey, vllm
 from packaging.requirements import Requirement
 from vllm.platforms import current_platform
@@ -70,11 +74,9 @@ def _look(engine: str, interpreter: Path | None) -> Iterator[Finding]:
 
 
 def _look_at_library(name: str) -> Finding:
-    from importlib.metadata import PackageNotFoundError, version
-
     try:
-        return Finding(name=name, is_well=True, detail=version(name))
-    except PackageNotFoundError:
+        return Finding(name=name, is_well=True, detail=metadata.version(name))
+    except metadata.PackageNotFoundError:
         return Finding(name=name, is_well=False, detail="not installed", fix="Run pip install covey")
 
 
@@ -91,7 +93,7 @@ def _look_at_vllm(interpreter: Path | None, *, is_needed: bool) -> Finding:
         return Finding(name="vllm", is_well=False, detail="not installed", fix=fix, is_needed=is_needed)
     # In a process of its own: that it can be found says little, and what it loads is not wanted here.  Our side of it
     # leans on what vLLM calls internal, so that another version may lack it.
-    command = [str(interpreter or sys.executable), "-c", _DESCRIBE]
+    command = [str(interpreter or sys.executable), "-c", _DESCRIBE, metadata.version("covey")]
     try:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_SECONDS, check=False)
     except OSError as error:

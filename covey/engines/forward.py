@@ -63,7 +63,7 @@ def append(model: PreTrainedModel, prefix: Prefix, tokens: torch.Tensor) -> None
 
 def compute_logprobs(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     """float32[n]: log p of each token, int64[n], under its row of `logits`, float32[n, V]."""
-    return logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(dim=-1)
+    return logits.log_softmax(dim=-1).gather(1, tokens[:, None])[:, 0]
 
 
 def _align(rows: Sequence[tuple[int, ...]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

@@ -16,8 +16,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from covey.engines.base import Completion, Replay, ReplayRequest, Request
 from covey.engines.forward import append, compute_logprobs, read_prompts
-from covey.engines.memory import explain_memory
-from covey.engines.packing import read_completions
+from covey.engines.memory import explain_memory, keep_memory
+from covey.engines.packing import packed, read_completions
 from covey.engines.windows import Windows
 from covey.errors import OperatorError, ProtocolError
 from covey.model.files import (
@@ -35,8 +35,8 @@ from covey.toploc.tops import Capture
 
 MAX_LOGITS = 1 << 26
 """Logits of one replay pass at most, where it has more than one completion: 256 MiB in float32."""
-CPU_TOKENS = 1536
-"""Tokens of one replay pass on a CPU: what a layer makes of more of them leaves its caches."""
+CPU_TOKENS = 4096
+"""Tokens of one replay pass on a CPU: at a hidden size of 4096 a layer's states of so many are 64 MiB."""
 
 
 class HuggingFaceEngine:
@@ -151,7 +151,7 @@ class HuggingFaceEngine:
     ) -> list[Replay]:
         """Score each claimed completion by prefill, prompts once; see `Engine`."""
         _require_tokens(sequences, self.vocabulary_size)
-        with self._evaluating() as model:
+        with self._evaluating() as model, packed(model):
             return [
                 each for part in self._pack(sequences) for each in self._replay_batch(model, part, temperature, capture)
             ]
@@ -202,7 +202,7 @@ class HuggingFaceEngine:
             model, [each.prompt for each in sequences], [each.tokens for each in sequences]
         )
         lengths = np.array([len(each.tokens) for each in sequences])
-        tokens = torch.tensor([token for each in sequences for token in each.tokens], device=logits.device)
+        tokens = torch.from_numpy(np.concatenate([np.array(each.tokens) for each in sequences])).to(logits.device)
         seeds = np.repeat(np.array([each.seed for each in sequences], np.uint64), lengths)
         positions = np.concatenate([np.arange(length, dtype=np.uint32) for length in lengths])
         margins = score(logits, tokens, seeds, positions, temperature).cpu().numpy()
@@ -265,6 +265,8 @@ def _no_policy() -> OperatorError:
     return OperatorError("no_policy", "no policy is loaded", fix="Call load_policy first.")
 
 
-def set_threads(count: int) -> None:
-    """Threads of torch in this process; on a machine that several processes share, more than one slows all of them."""
-    torch.set_num_threads(count)
+def prepare_process(*, threads: int) -> None:
+    """Settings of a process that computes: its threads of torch, of which more than one slow all others where several
+    processes share a machine, and its memory."""
+    torch.set_num_threads(threads)
+    keep_memory()

@@ -5,11 +5,13 @@ itself; everything but attention sees a plain list of tokens.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from transformers import AttentionInterface, PreTrainedModel
@@ -24,6 +26,8 @@ LAYERS = {"full_attention", "sliding_attention"}
 """Kinds of layers that `_attend` serves.  Recurrent and convolutional ones would carry states across completions."""
 UNSERVED = ("softcap", "position_bias", "s_aux")
 """What a model may ask of its attention beyond `_attend`."""
+BLOCK = 256
+"""Tokens that a CPU puts through a feed-forward network together: what it makes of them stays in a core's cache."""
 MASKED = 1024
 """Tokens up to which a CPU reads a mask of 4 MiB faster than it computes the prompt's queries again."""
 
@@ -47,16 +51,17 @@ def read_completions(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """States [N, hidden] and logits float32[N, V] of the rows that predict each token, completion by completion.
 
-    N is the number of all completion tokens; the first row of a completion belongs to its prompt's last token.
+    The model is `packed`.  N is the number of all completion tokens; the first row of a completion belongs to its
+    prompt's last token.
     """
     spans, tokens, positions = _lay_out(prompts, completions)
-    kept = torch.tensor([row for rows in _find_rows(spans, completions) for row in rows], device=model.device)
-    with _packed(model), catch_states(model) as caught:
+    kept = [part for span in spans[-len(completions) :] for part in ([span.prompt[1] - 1], range(span.start, span.end))]
+    with catch_states(model) as caught:
         logits = model(
-            input_ids=torch.tensor([tokens], device=model.device),
-            position_ids=torch.tensor([positions], device=model.device),
+            input_ids=_join(tokens)[None].to(model.device),
+            position_ids=_join(positions)[None].to(model.device),
             use_cache=False,
-            logits_to_keep=kept,
+            logits_to_keep=_join(kept).to(model.device),
             spans=spans,
         ).logits
     return caught[0][0], logits[0].float()
@@ -64,31 +69,32 @@ def read_completions(
 
 def _lay_out(
     prompts: Sequence[tuple[int, ...]], completions: Sequence[tuple[int, ...]]
-) -> tuple[list[Span], list[int], list[int]]:
-    """Spans (distinct prompts, then one a completion), tokens and positions of the row.
+) -> tuple[list[Span], list[Sequence[int]], list[Sequence[int]]]:
+    """Spans (distinct prompts, then one a completion), and of each the tokens and positions.
 
     A completion's last token predicts nothing that is asked for, so it is left out.
     """
-    tokens: list[int] = []
-    positions: list[int] = []
     places: dict[tuple[int, ...], tuple[int, int]] = {}
+    end = 0
     for prompt in prompts:
         if prompt not in places:
-            places[prompt] = (len(tokens), len(tokens) + len(prompt))
-            tokens += prompt
-            positions += range(len(prompt))
+            places[prompt] = (end, end + len(prompt))
+            end += len(prompt)
     spans = [Span(start=start, end=end) for start, end in places.values()]
+    tokens: list[Sequence[int]] = list(places)
+    positions: list[Sequence[int]] = [range(len(prompt)) for prompt in places]
     for prompt, completion in zip(prompts, completions, strict=True):
         read = completion[:-1]
-        spans.append(Span(start=len(tokens), end=len(tokens) + len(read), prompt=places[prompt]))
-        tokens += read
-        positions += range(len(prompt), len(prompt) + len(read))
+        spans.append(Span(start=end, end=end + len(read), prompt=places[prompt]))
+        tokens.append(read)
+        positions.append(range(len(prompt), len(prompt) + len(read)))
+        end += len(read)
     return spans, tokens, positions
 
 
-def _find_rows(spans: Sequence[Span], completions: Sequence[tuple[int, ...]]) -> Iterator[list[int]]:
-    for span in spans[-len(completions) :]:
-        yield [span.prompt[1] - 1, *range(span.start, span.end)]
+def _join(parts: Sequence[Sequence[int]]) -> torch.Tensor:
+    """int64 of all parts; a list of Python's integers takes torch ten times as long."""
+    return torch.from_numpy(np.concatenate([np.asarray(part, np.int64) for part in parts]))
 
 
 def _attend(
@@ -98,13 +104,13 @@ def _attend(
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
     *,
-    spans: Sequence[Span],
+    spans: Sequence[Span] | None = None,
     scaling: float | None = None,
     sliding_window: int | None = None,
     **rest: Any,
 ) -> tuple[torch.Tensor, None]:
     """As transformers' own attention, span by span; [1, heads, tokens, width] -> [1, tokens, heads, width]."""
-    if any(rest.get(name) is not None for name in UNSERVED):
+    if spans is None or any(rest.get(name) is not None for name in UNSERVED):
         raise _unsupported(f"{type(module).__name__} has an attention of its own")
     found = query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
     mask = _build_mask(max(span.seen for span in spans), sliding_window, query)
@@ -142,16 +148,43 @@ def _build_mask(length: int, window: int | None, like: torch.Tensor) -> torch.Te
 
 
 @contextmanager
-def _packed(model: PreTrainedModel) -> Iterator[None]:
-    """The model with `_attend`; its own attention comes back afterwards."""
+def packed(model: PreTrainedModel) -> Iterator[None]:
+    """The model with `_attend`, and in blocks on a CPU; its own ways come back afterwards.
+
+    Raises OperatorError("unsupported_model") for one that has more in its attention.
+    """
     before = model.config._attn_implementation
     _require_attention(model, "sdpa")
     model.set_attn_implementation(NAME)
     try:
         _require_attention(model, NAME)
-        yield
+        with _in_blocks(model):
+            yield
     finally:
         model.set_attn_implementation(before)
+
+
+@contextmanager
+def _in_blocks(model: PreTrainedModel) -> Iterator[None]:
+    """On a CPU, the model with feed-forward networks that take BLOCK tokens at a time; their own way comes back."""
+    is_cpu = model.device.type == "cpu"
+    networks = [each for name, each in model.named_modules() if is_cpu and name.endswith(".mlp") and _is_dense(each)]
+    for network in networks:
+        setattr(network, "forward", partial(_feed_blocks, network.forward))  # noqa: B010
+    try:
+        yield
+    finally:
+        for network in networks:
+            del network.forward
+
+
+def _is_dense(network: torch.nn.Module) -> bool:
+    """Whether all that it has learned are plain layers, as in Llama and Qwen: one tensor in, one out, by token."""
+    return all(isinstance(each, torch.nn.Linear) for each in network.modules() if [*each.parameters(recurse=False)])
+
+
+def _feed_blocks(forward: Callable[[torch.Tensor], torch.Tensor], hidden: torch.Tensor) -> torch.Tensor:
+    return torch.cat([forward(block) for block in torch.split(hidden, BLOCK, dim=1)], dim=1)
 
 
 def _require_attention(model: PreTrainedModel, wanted: str) -> None:

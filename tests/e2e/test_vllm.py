@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_demo import run_demo
+from tests.e2e.test_demo import find_processes, run_demo
 
 pytestmark = [
     pytest.mark.e2e,
@@ -16,6 +16,7 @@ pytestmark = [
 
 
 def test_demo__workers_on_vllm__ends_like_the_one_on_the_reference_engine(tmp_path: Path) -> None:
+    before = find_processes("covey.engines.vllm.child")
     options = ("--engine", "vllm", "--steps", "5", "--workers", "1", "--cheats", "2")
     code, output, summary = run_demo(tmp_path, *options, seconds=420)
     assert code == 0, output
@@ -24,3 +25,6 @@ def test_demo__workers_on_vllm__ends_like_the_one_on_the_reference_engine(tmp_pa
     assert set(summary["rejected"]) == {"proof", "token_margin"}
     assert summary["claimed"] == summary["cumulative"] > 0
     assert summary["reward"][-1] - summary["reward"][0] >= 0.15
+    # vLLM's process has a session of its own: no signal to the demo's reaches it.
+    assert find_processes(str(tmp_path)) == []
+    assert find_processes("covey.engines.vllm.child") == before

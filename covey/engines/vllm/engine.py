@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from covey.engines.base import Completion, Replay, ReplayRequest, Request
 from covey.engines.vllm.frames import Arrays, Frame, Value
 from covey.engines.vllm.options import VllmOptions
-from covey.engines.vllm.process import Process, build_environment
+from covey.engines.vllm.process import Process, build_environment, build_too_large
 from covey.errors import CoveyError, OperatorError, ProtocolError, TransientError
 from covey.model.text import Tokenizer
 from covey.toploc.proofs import compute_k
@@ -34,7 +34,7 @@ _STARTED_WITH = (
 
 
 _OF_A_POLICY = {"model_unavailable", "model_too_large", "model_too_short", "engine_start"}
-"""What the process answers where a policy cannot be served; one that dies says nothing."""
+"""What is said of a policy that cannot be served; a process that dies says nothing of it."""
 
 
 class VllmEngine:
@@ -107,26 +107,36 @@ class VllmEngine:
     def load_policy(self, folder: Path, version: int) -> None:
         """Replace the weights in place; a folder whose other files changed gets a process of its own.
 
+        Its files are read and checked while generations run; these end before anything changes.
         Raises ProtocolError("policy_mismatch") and keeps the old policy if the folder holds no model, or one that does
         not run here while the last did; TransientError where the process died of it, OperatorError of the first policy.
         """
-        from covey.model.files import describe_policy, load_tokenizer
+        try:
+            self._load(folder, version)
+        except OperatorError as error:
+            if self._version is None or error.code not in _OF_A_POLICY:
+                raise
+            # Another policy ran: it is this one, not the machine, that is wrong.
+            raise ProtocolError("policy_mismatch", error.message) from error
 
+    def _load(self, folder: Path, version: int) -> None:
+        import torch
+
+        from covey.model.files import describe_policy, load_tokenizer, require_policy
+
+        torch.set_num_threads(self._threads)  # of this process, beside one that computes
+        require_policy(folder)  # here and not in the process, which computes nothing while it answers
         with self._turn:
             described = describe_policy(folder)
             if self.process_id is not None and described == self._described:
                 self._ask(Frame("reload", {"folder": str(folder), "version": version}))
             else:
-                try:
-                    tokenizer = load_tokenizer(folder)
-                    if self.process_id is not None:
-                        self._ask(Frame("check", {"folder": str(folder)}))  # answered when nothing runs any more
-                    self._start(folder, version, tokenizer)
-                except OperatorError as error:
-                    if self._version is None or error.code not in _OF_A_POLICY:
-                        raise
-                    # Another policy ran: it is this one, not the machine, that is wrong.
-                    raise ProtocolError("policy_mismatch", error.message) from error
+                tokenizer = load_tokenizer(folder)
+                if self.process_id is not None:
+                    self._ask(Frame("wait"))
+                # Of weights alone no model outgrows a machine that held it.
+                start = self._start_again if described == self._described else self._start
+                start(folder, version, tokenizer)
             self._folder, self._version, self._described = folder, version, described
 
     def generate(
@@ -248,7 +258,12 @@ class VllmEngine:
             require_vocabulary(tokenizer, int(answer["vocabulary"] or 0))
         except CoveyError as error:
             self._end()
-            if error.code == "engine_died" and self._version is None:
+            has_died = error.code == "engine_died" and not self._is_closed
+            if has_died and (said := process.memory_line) is not None:
+                raise build_too_large(said) from error
+            if has_died and self._version is None and process.was_killed:
+                raise build_too_large("its process was killed, as the system does where memory runs out") from error
+            if has_died and self._version is None:
                 raise OperatorError("engine_start", error.message, fix="See what it wrote") from error
             raise
         self._tokenizer = tokenizer
@@ -269,12 +284,16 @@ class VllmEngine:
         assert self._folder is not None
         assert self._version is not None
         assert self._tokenizer is not None
+        return self._start_again(self._folder, self._version, self._tokenizer)
+
+    def _start_again(self, folder: Path, version: int, tokenizer: "PreTrainedTokenizerBase") -> Process:
+        """A model that ran before may run again: TransientError where it does not now."""
         try:
-            return self._start(self._folder, self._version, self._tokenizer)
+            return self._start(folder, version, tokenizer)
         except OperatorError as error:
             if error.code not in {"engine_start", "model_too_large"}:
                 raise
-            raise TransientError("engine_died", error.message) from error  # it ran before, and may run again
+            raise TransientError("engine_died", error.message) from error
 
     def _require_policy(self) -> None:
         if self._version is None:

@@ -4,6 +4,7 @@ It ends when its end of the connection closes, so it never outlives this one.  W
 """
 
 import os
+import re
 import signal
 import socket
 import struct
@@ -22,6 +23,8 @@ from covey.errors import CoveyError, OperatorError, ProtocolError, TransientErro
 TAIL = 12
 """Lines quoted."""
 _WIDTH = 400
+_MEMORY = re.compile(r"\w*MemoryError\b.*|\w+Error: .*memory.*", re.IGNORECASE)
+"""How the traceback of an exception ends that names memory.  Of a rank below the child, vLLM says it nowhere else."""
 _LAST_WORDS = 5.0
 """Seconds for a process that broke off to end by itself."""
 _SEND_SECONDS = 60
@@ -82,6 +85,9 @@ class Process:
         self._waiting: dict[int, Future[Frame]] = {}
         """For the answers, by number of the question."""
         self._tail: deque[str] = deque(maxlen=TAIL)
+        self._memory_line: str | None = None
+        self.was_killed = False
+        """By another process or the kernel, as where memory ran out; not by `close`."""
         self._threads = [
             threading.Thread(target=read, name=f"vllm-{name}", daemon=True)
             for name, read in (("log", self._read_log), ("answers", self._read_answers))
@@ -93,6 +99,11 @@ class Process:
     def process_id(self) -> int:
         """Of the child, living or not."""
         return self._child.pid
+
+    @property
+    def memory_line(self) -> str | None:
+        """The last error that it wrote and that names memory; None where it wrote none."""
+        return self._memory_line
 
     @property
     def is_alive(self) -> bool:
@@ -138,7 +149,7 @@ class Process:
 
     def _describe_end(self) -> str:
         with suppress(subprocess.TimeoutExpired):  # its connection ends before it does: it still writes why
-            self._child.wait(_LAST_WORDS)
+            self.was_killed = self._child.wait(_LAST_WORDS) == -signal.SIGKILL
         self.close()
         code = self._child.returncode
         how = f"signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"exit code {code}"
@@ -159,7 +170,20 @@ class Process:
     def _read_log(self) -> None:
         assert self._child.stderr is not None
         for line in self._child.stderr:
-            self._tail.append(line.decode("utf-8", "replace").rstrip()[:_WIDTH])
+            text = line.decode("utf-8", "replace").rstrip()[:_WIDTH]
+            self._tail.append(text)
+            found = _MEMORY.search(text)
+            if found is not None and "illegal memory" not in text:
+                self._memory_line = found[0]
+
+
+def build_too_large(reason: str) -> OperatorError:
+    """Of a model that found no memory at its start."""
+    return OperatorError(
+        "model_too_large",
+        f"the model does not fit: {reason}",
+        fix="Lower batch, set memory_share or cache_bytes to what the device has, or raise tensor_parallel",
+    )
 
 
 def _rebuild(values: Mapping[str, object]) -> CoveyError:

@@ -27,6 +27,11 @@ MAX_LOGITS_CPU = 1 << 23
 """The same on a CPU, where fresh pages cost more than small products."""
 
 
+def count_rows(device: str, vocabulary: int) -> int:
+    """How many rows of a replay get their logits at a time."""
+    return max(1, (MAX_LOGITS_CPU if device == "cpu" else MAX_LOGITS) // vocabulary)
+
+
 @dataclass(frozen=True, slots=True)
 class Claim:
     """What a replay shall score.  Example: Claim(first=52, tokens=[71, 13, 1], seed=2**62 + 5)."""
@@ -183,8 +188,7 @@ class Recorder:
         seeds = np.repeat(np.array([self._claims[run.key].seed for run in runs], np.uint64), list(map(len, claimed)))
         positions = np.concatenate([np.arange(run.first, run.first + run.count, dtype=np.uint32) for run in runs])
         logprobs, margins = list[float](), list[float]()
-        most = MAX_LOGITS_CPU if states.device.type == "cpu" else MAX_LOGITS
-        room = max(1, most // self._runner.model_config.get_vocab_size())
+        room = count_rows(states.device.type, self._runner.model_config.get_vocab_size())
         for start in range(0, len(rows), room):
             part = slice(start, start + room)
             logits = self._runner.model.compute_logits(kept[part])

@@ -5,7 +5,6 @@ A policy is loaded when nothing runs, so it never changes inside a completion, a
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,11 +16,12 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.usage.usage_lib import UsageContext
 
 from covey.engines.vllm.cache import BLOCK, compute_cache_bytes
-from covey.engines.vllm.frames import Arrays, Frame
-from covey.engines.vllm.recorder import KEY
+from covey.engines.vllm.frames import Arrays, Frame, Value
+from covey.engines.vllm.process import build_too_large
+from covey.engines.vllm.recorder import KEY, count_rows
 from covey.engines.vllm.sampler import SEED, TEMPERATURE, SeededSampler
-from covey.errors import OperatorError, ProtocolError
-from covey.model.files import require_policy
+from covey.errors import OperatorError
+from covey.toploc.proofs import TOP_K, WINDOW
 
 Longs = NDArray[np.int64]
 
@@ -56,8 +56,23 @@ class Serving:
         return tuple(call.number for call in self._running)
 
     def try_out(self) -> None:
-        """Two tokens, so that what the kernels cannot do is said at the start and not of each call."""
-        self._run([(0, {"prompt_token_ids": [0]}, SamplingParams(**_COMMON, max_tokens=2))])
+        """Two tokens of a whole batch and the largest piece of a replay, with all that is ours.
+
+        What the kernels cannot do, or what finds no memory beside vLLM's own, is then said at the start and not over a
+        lease.
+        """
+        config, limits = self._engine.model_config, self._engine.vllm_config.scheduler_config
+        vocabulary, batch = config.get_vocab_size(), limits.max_num_seqs
+        values: dict[str, Value] = {"temperature": 1.0, "window": WINDOW, "top_k": TOP_K, "eos": 0}
+        self._add(Frame("generate", values, {**_build_prompts(batch, vocabulary), "limits": np.full(batch, 2)}))
+        while self._running:
+            self.step()
+        rows = min(count_rows(current_platform.device_type, vocabulary), limits.max_num_batched_tokens)
+        length = min(rows, config.max_model_len - 1)
+        count = min(rows // length, batch)
+        tokens = {"tokens": np.zeros(count * length, np.int64), "lengths": np.full(count, length)}
+        self._replay(values, {**_build_prompts(count, vocabulary), **tokens})
+        self._engine.reset_prefix_cache()
 
     def describe(self, question: Frame) -> Frame:
         """Answer to "start"."""
@@ -77,14 +92,13 @@ class Serving:
         return not self._running or (question.kind == "generate" and _get_capture(question.values) == self._capture)
 
     def answer(self, question: Frame) -> list[Frame]:
-        """By kind: "check", "reload", "replay"; nothing yet of "generate", whose answer some `step` gives."""
+        """By kind: "wait", "reload", "replay"; nothing yet of "generate", whose answer some `step` gives."""
         values, call = question.values, question.call
         if question.kind == "generate":
             self._add(question)
             return []
-        if question.kind == "check":
-            require_policy(Path(str(values["folder"])))
-            return [Frame("checked", call=call)]
+        if question.kind == "wait":
+            return [Frame("waited", call=call)]
         if question.kind == "reload":
             self._reload(str(values["folder"]))
             self._version = int(values["version"] or 0)
@@ -103,7 +117,6 @@ class Serving:
         return [self._finish(call) for call in finished]
 
     def _reload(self, folder: str) -> None:
-        require_policy(Path(folder))
         self._engine.collective_rpc("covey_reload", args=(folder,))
         if not self._engine.reset_prefix_cache():
             raise RuntimeError("vLLM keeps a cache of the old policy")
@@ -175,13 +188,11 @@ _COMMON = {
 
 
 def start(question: Frame) -> Serving:
-    """Load the policy of the question "start".
+    """Load the policy of the question "start", whose files the parent checked.
 
-    Raises ProtocolError "policy_mismatch", OperatorError "model_unavailable", "model_too_large", "bad_device" or
-    "engine_start".
+    Raises OperatorError "model_too_large", "model_too_short", "bad_device" or "engine_start".
     """
     values = question.values
-    require_policy(Path(str(values["folder"])))
     if values["device"] != current_platform.device_type:
         raise OperatorError(
             "bad_device",
@@ -225,21 +236,24 @@ def build_arguments(values: Mapping[str, Any]) -> EngineArgs:
     )
 
 
-def _explain(error: Exception) -> OperatorError | ProtocolError:
+def _explain(error: Exception) -> OperatorError:
     message = " ".join(str(error).split()) or type(error).__name__
     if "memory" in message.lower() and "illegal memory" not in message.lower():
-        return OperatorError(
-            "model_too_large",
-            f"the model does not fit: {message}",
-            fix="Lower batch, set memory_share or cache_bytes to what the device has, or raise tensor_parallel",
-        )
+        return build_too_large(message)
     if "max_model_len" in message or "maximum model length" in message:
         return OperatorError(
             "model_too_short",
             f"the model has no positions for the lengths asked for: {message}",
             fix="Lower max_prompt_tokens or max_completion_tokens of the pool, or max_length, or choose another model",
         )
-    return OperatorError("engine_start", f"vLLM does not start: {message}", fix="Choose another model or engine")
+    fix = "Install a C++ compiler, or leave eager = true" if "compiler" in message else "Choose another model or engine"
+    return OperatorError("engine_start", f"vLLM does not start: {message}", fix=fix)
+
+
+def _build_prompts(count: int, vocabulary: int) -> Arrays:
+    """Of one token each, as unlike as there are tokens, so that none finds another's cache."""
+    numbers = np.arange(count)
+    return {"prompts": numbers % vocabulary, "prompt_lengths": np.ones_like(numbers), "seeds": numbers}
 
 
 def _get_capture(values: Mapping[str, Any]) -> tuple[int, int]:

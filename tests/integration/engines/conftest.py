@@ -88,9 +88,8 @@ def pair(request: pytest.FixtureRequest, policies: dict[tuple[str, int], Path]) 
 
 @pytest.fixture(scope="session")
 def ragged() -> list[Request]:
-    """64 requests: 16 prompts of 4 to 79 tokens, 4 samples each, at most 20 to 67 tokens."""
-    prompts = [(2, *(3 + (i * 37 + j * 11) % 256 for j in range(3 + 5 * i))) for i in range(16)]
+    """64 requests, no two prompts of one length: 4 to 67 tokens; at most 20 to 67 tokens each."""
+    prompts = [(2, *(3 + (i * 37 + j * 11) % 256 for j in range(3 + i * 27 % 64))) for i in range(64)]
     return [
-        Request(prompt=prompts[i // 4], seed=i * 0x9E3779B97F4A7C15 % 2**63, max_tokens=20 + i * 13 % 48)
-        for i in range(64)
+        Request(prompt=prompts[i], seed=i * 0x9E3779B97F4A7C15 % 2**63, max_tokens=20 + i * 13 % 48) for i in range(64)
     ]

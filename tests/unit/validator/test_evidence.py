@@ -14,7 +14,7 @@ from covey.cheats import Wrapped
 from covey.cli.audit import describe, find_worst, show
 from covey.engines.build import describe_hardware
 from covey.engines.hf import HuggingFaceEngine
-from covey.errors import CoveyError
+from covey.errors import CoveyError, OperatorError
 from covey.model.tiny import tiny_folder
 from covey.protocol import wire
 from covey.protocol.evidence import Bundle
@@ -221,3 +221,10 @@ def test_read_bundle__what_cannot_be_read__says_why(tmp_path: Path, worker: Work
     assert asyncio.run(audit.read_bundle(config, str(path))) == b"x" * 65_537  # and no more of an endless file
     path.write_bytes(b"x" * 99_999)
     assert len(asyncio.run(audit.read_bundle(config, str(path)))) == 65_537
+
+
+def test_describe_engine__interpreter__is_asked_of_vllm_alone() -> None:
+    nobody = Path("/nonexistent/python")
+    with pytest.raises(OperatorError, match=r"bad_device: /nonexistent/python"):
+        describe_engine("vllm", dtype="float32", batch=1, device="cpu", interpreter=nobody)
+    assert describe_engine("hf", dtype="float32", batch=1, device="cpu", interpreter=nobody).name == "hf"

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,18 @@ def test_doctor__another_interpreter__is_the_one_that_is_asked(tmp_path: Path) -
     script.chmod(0o755)
     code, found = run("--engine", "vllm", "--interpreter", str(script))
     assert (code, found["vllm"]["detail"]) == (0, "7.6.5")
+
+
+def test_doctor__another_interpreter_with_another_covey__is_not_well(tmp_path: Path) -> None:
+    held = tmp_path / "covey-9.9.9.dist-info"
+    held.mkdir()
+    (held / "METADATA").write_text("Metadata-Version: 2.1\nName: covey\nVersion: 9.9.9\n")
+    script = tmp_path / "python"
+    script.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+    script.chmod(0o755)
+    code, found = run("--engine", "vllm", "--interpreter", str(script))
+    assert (code, found["vllm"]["is_well"]) == (1, False)
+    assert found["vllm"]["detail"] == f"covey 9.9.9 is not {version('covey')}, which asks"
 
 
 def test_doctor__no_torch__is_said_and_the_rest_is_looked_at(tmp_path: Path) -> None:

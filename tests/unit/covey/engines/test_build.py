@@ -108,21 +108,76 @@ def test_describe__cpu__imports_no_torch() -> None:
     assert done.stdout == f"cpu|{BUILD}|False\n"
 
 
-def test_list_versions__another_python__are_what_it_has(tmp_path: Path) -> None:
-    (tmp_path / "vllm-9.8.7.dist-info").mkdir()
-    (tmp_path / "vllm-9.8.7.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 9.8.7\n")
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+FAKE_TORCH = """
+from types import SimpleNamespace as Space
+def get_name(device):
+    if device == "cuda:9":
+        raise RuntimeError("no such device")
+    return f"device {device} of its own"
+get_device_module = lambda device: Space(get_device_name=get_name)
+backends = Space(cpu=Space(get_cpu_capability=lambda: "MMX"))
+"""
+
+
+def write_python(folder: Path, **versions: str) -> Path:
+    """Another Python: this one, where other libraries of `folder` are found first."""
+    for name, version in versions.items():
+        held = folder / f"{name}-{version}.dist-info"
+        held.mkdir()
+        (held / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    python = folder / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={folder} exec {sys.executable} "$@"\n')
     python.chmod(0o755)
-    here = list_versions("hf")
+    return python
+
+
+def test_list_versions__another_python__are_what_it_has(tmp_path: Path) -> None:
+    python, here = write_python(tmp_path, vllm="9.8.7"), list_versions("hf")
     assert list_versions("vllm", python) == {"covey": here["covey"], "vllm": "9.8.7", "torch": here["torch"]}
 
 
 @pytest.mark.parametrize("name", ["/nowhere/python", "/bin/false"])
 def test_list_versions__python_that_has_no_covey__says_so(name: str) -> None:
-    with pytest.raises(OperatorError, match="does not tell its versions") as caught:
+    with pytest.raises(OperatorError, match="does not tell what it has") as caught:
         list_versions("vllm", Path(name))
     assert caught.value.code == "bad_engine"
+    with pytest.raises(OperatorError, match=name) as caught:
+        describe_hardware("cpu", "exact", Path(name))
+    assert caught.value.code == "bad_device"
+
+
+def test_describe_hardware__another_python__is_what_its_torch_finds(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text(FAKE_TORCH)
+    python = write_python(tmp_path)
+    assert describe_hardware("cuda:1", interpreter=python) == "device cuda:1 of its own"
+    name = describe_hardware("cpu", "exact").rpartition(", ")[0]
+    assert describe_hardware("cpu", "exact", python) == f"{name}, MMX"
+    assert describe_hardware("cpu", interpreter=Path("/nowhere")) == "cpu"
+    with pytest.raises(OperatorError, match="cuda:9 cannot be used: no such device") as caught:
+        describe_hardware("cuda:9", interpreter=python)
+    assert caught.value.code == "bad_device"
+
+
+@pytest.mark.parametrize("role", ["worker", "validator"])
+def test_require_engine__another_python_with_another_covey__says_which_to_install(tmp_path: Path, role: str) -> None:
+    ours = metadata.version("covey")
+    python = write_python(tmp_path, vllm="0.32.0")
+    rules = VerificationParams(worker_engine="vllm", validator_engine="vllm")
+    require = partial(require_engine, "vllm", rules, role=role, device="cpu", interpreter=python)
+    require()
+    write_python(tmp_path, covey=ours + "1")
+    with pytest.raises(OperatorError, match=f"{python} has covey {ours}1, and this is {ours}") as caught:
+        require()
+    assert (caught.value.code, caught.value.fix) == ("wrong_build", f"Install covey {ours} there")
+
+
+def test_require_engine__hardware_of_another_python__is_asked_there(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text(FAKE_TORCH)
+    python = write_python(tmp_path, vllm="0.32.0")
+    for engine, told in (("vllm", "on device cuda:0 of its own"), ("hf", "cuda:0 cannot be used")):
+        rules = VerificationParams(worker_engine=engine, hardware=HOPPER)
+        with pytest.raises(OperatorError, match=told):
+            require_engine(engine, rules, role="worker", device="cuda:0", interpreter=python)
 
 
 @pytest.mark.parametrize("name", ["any", "another"])

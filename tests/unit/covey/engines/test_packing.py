@@ -21,13 +21,15 @@ from transformers import (
     PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
+    StableLmConfig,
+    StableLmForCausalLM,
 )
 
 from covey.engines import hf
 from covey.engines.base import ReplayRequest, Request
 from covey.engines.forward import catch_states
 from covey.engines.hf import HuggingFaceEngine
-from covey.engines.packing import read_completions
+from covey.engines.packing import packed, read_completions
 from covey.errors import OperatorError
 from covey.model.tiny import build_tokenizer
 from covey.toploc.tops import EVERYTHING, join
@@ -100,7 +102,8 @@ def read_alone(model: PreTrainedModel, pairs: Pairs) -> tuple[torch.Tensor, torc
 
 @torch.no_grad()
 def read_packed(model: PreTrainedModel, pairs: Pairs) -> tuple[torch.Tensor, torch.Tensor]:
-    return read_completions(model, [prompt for prompt, _ in pairs], [completion for _, completion in pairs])
+    with packed(model):
+        return read_completions(model, [prompt for prompt, _ in pairs], [completion for _, completion in pairs])
 
 
 def claim(pairs: Pairs) -> list[ReplayRequest]:
@@ -157,11 +160,13 @@ def build_foreign(kind: str) -> PreTrainedModel:
         return Lfm2ForCausalLM(Lfm2Config(**small, num_hidden_layers=3, full_attn_idxs=[1]))
     if kind == "sinks":
         return GptOssForCausalLM(GptOssConfig(**SIZES, head_dim=8, num_local_experts=2, num_experts_per_tok=1))
+    if kind == "nothing passed on":  # of what the model is called with, to its attention
+        return StableLmForCausalLM(StableLmConfig(**SIZES))
     experts = {"head_dim": 8, "attention_chunk_size": 5, "intermediate_size_mlp": 48, "num_local_experts": 2}
     return Llama4ForCausalLM(Llama4TextConfig(**small, num_hidden_layers=4, **experts))
 
 
-@pytest.mark.parametrize("kind", ["no backend", "convolution", "sinks", "chunks"])
+@pytest.mark.parametrize("kind", ["no backend", "convolution", "sinks", "chunks", "nothing passed on"])
 def test_read_completions__attention_of_its_own__is_refused_and_left_as_it_was(kind: str) -> None:
     model = build_foreign(kind).train(False)
     before = model.config._attn_implementation

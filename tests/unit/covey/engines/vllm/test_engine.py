@@ -35,14 +35,17 @@ while True:
     told = [question.kind, question.values.get("folder"), *secrets]
     log.write_text((log.read_text() if log.exists() else "") + json.dumps(told) + "\\n")
     version = question.values.get("version", version)
-    if question.kind == "start" and question.values["folder"].endswith("unrunnable"):
+    if question.kind == "start" and question.values["folder"].endswith("too_large"):
+        sys.stderr.write({log_of_a_rank!r})
+        sys.exit(1)
+    elif question.kind == "start" and question.values["folder"].endswith("killed"):
+        os.kill(os.getpid(), 9)
+    elif question.kind == "start" and question.values["folder"].endswith("unrunnable"):
         answer("refused", {{"code": "engine_start", "message": "no kernel", "fix": "Choose another"}})
     elif question.kind == "start":
         answer("started", {{"hidden": 96, "vocabulary": 259, "longest": 256}})
-    elif question.kind == "check" and question.values["folder"].endswith("unrunnable"):
-        answer("checked")
-    elif question.kind == "check":
-        answer("refused", {{"code": "model_unavailable", "message": "no model", "fix": "Find one"}})
+    elif question.kind == "wait":
+        answer("waited")
     elif question.kind == "generate" and question.values["temperature"] == 0.5:
         sys.exit("a fault of mine")
     elif question.kind == "replay":
@@ -55,6 +58,16 @@ while True:
         found = {{"tokens": np.full(n, token), "lengths": np.ones(n, np.int64), "logprobs": np.zeros(n, np.float32)}}
         answer("done", {{"version": version}}, {{**found, "preempted": np.array([3])}})
 """
+RANK = (
+    """\
+(Worker_TP1 pid=4242) ERROR 11-22 15:20:41 [multiproc_executor.py:953] Traceback (most recent call last):
+(Worker_TP1 pid=4242) ERROR 11-22 15:20:41 [multiproc_executor.py:953]     return self._allocate(memory_format=memory)
+(Worker_TP1 pid=4242) ERROR 11-22 15:20:41 [multiproc_executor.py:953] torch.OutOfMemoryError: CUDA out of memory. Tried
+"""
+    + "a line of another traceback\n" * 20
+    + "Exception: WorkerProc initialization failed. See stack trace for root cause.\n"
+)
+"""What vLLM writes where a process of several ends: the reason is far from the end."""
 ASK = [Request(prompt=(2, 7), seed=1, max_tokens=4)]
 
 
@@ -64,7 +77,7 @@ def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> VllmOptions:
     monkeypatch.setenv("COVEY_KEY_FILE", "a secret")
     monkeypatch.setenv("PYTHONPATH", str(Path.cwd()))
     script = tmp_path / "interpreter"
-    script.write_text(FAKE.format(python=sys.executable, log=str(tmp_path / "log")))
+    script.write_text(FAKE.format(python=sys.executable, log=str(tmp_path / "log"), log_of_a_rank=RANK))
     script.chmod(0o755)
     return VllmOptions(interpreter=script)
 
@@ -89,6 +102,16 @@ def test_engine__process_dies__next_call_starts_it_with_the_last_policy(tmp_path
         f'["start", "{a}"]', f'["reload", "{b}"]', '["generate", null]', '["generate", null]', f'["start", "{b}"]',
         '["generate", null]',
     ]  # fmt: skip
+
+
+def test_load_policy__system_kills_the_first_start__says_that_the_model_is_too_large(
+    tmp_path: Path, options: VllmOptions
+) -> None:
+    killed = tmp_path / "killed"
+    killed.symlink_to(tiny_folder())
+    with VllmEngine(options=options) as engine, pytest.raises(OperatorError, match="process was killed") as caught:
+        engine.load_policy(killed, 0)
+    assert (caught.value.code, "cache_bytes" in caught.value.fix) == ("model_too_large", True)
 
 
 @pytest.mark.parametrize(("tokens", "code"), [(254, "engine_out_of_memory"), (255, "sequence_too_long")])
@@ -129,8 +152,8 @@ def test_load_policy__another_description_that_is_no_model__keeps_process_and_po
     with VllmEngine(options=options) as engine:
         engine.load_policy(tiny_folder(), 4)
         process = engine.process_id
-        for folder, message in ((refused, "no model"), (torn, "could not be loaded")):
-            with pytest.raises(ProtocolError, match=message) as caught:
+        for folder in (refused, torn):
+            with pytest.raises(ProtocolError, match="could not be loaded") as caught:
                 engine.load_policy(folder, 5)
             assert (caught.value.code, engine.policy_version, engine.process_id) == ("policy_mismatch", 4, process)
         assert engine.generate(ASK, temperature=1.0)[0].tokens == (1,)
@@ -150,6 +173,37 @@ def test_load_policy__one_that_vllm_cannot_run__is_refused_and_the_old_one_goes_
         with pytest.raises(ProtocolError, match="no kernel") as refused:
             engine.load_policy(other, 5)
         assert (refused.value.code, engine.policy_version) == ("policy_mismatch", 4)
+        assert engine.generate(ASK, temperature=1.0)[0].policy_version == 4
+
+
+def test_load_policy__rank_that_found_no_memory__is_said_and_not_only_that_it_ended(
+    tmp_path: Path, options: VllmOptions
+) -> None:
+    other = tmp_path / "too_large"
+    shutil.copytree(tiny_folder(), other)
+    with VllmEngine(options=options) as engine:
+        with pytest.raises(OperatorError, match="does not fit: OutOfMemoryError: CUDA out of memory") as caught:
+            engine.load_policy(other, 0)
+        assert (caught.value.code, "tensor_parallel" in caught.value.fix) == ("model_too_large", True)
+        engine.load_policy(tiny_folder(), 4)
+        (other / "generation_config.json").write_text("{}")
+        with pytest.raises(ProtocolError, match="CUDA out of memory") as refused:
+            engine.load_policy(other, 5)
+        assert (refused.value.code, engine.policy_version) == ("policy_mismatch", 4)
+
+
+def test_load_policy__no_memory_for_other_weights_after_a_crash__is_no_fault_of_theirs(
+    tmp_path: Path, options: VllmOptions
+) -> None:
+    """What held memory a moment ago, the dead process's ranks, may not be gone; the model is as large as before."""
+    other = tmp_path / "too_large"
+    shutil.copytree(tiny_folder(), other)
+    with VllmEngine(options=options) as engine:
+        engine.load_policy(tiny_folder(), 4)
+        with pytest.raises(TransientError):
+            engine.generate(ASK, temperature=0.5)
+        with pytest.raises(TransientError, match=r"engine_died: .*CUDA out of memory"):
+            engine.load_policy(other, 5)
         assert engine.generate(ASK, temperature=1.0)[0].policy_version == 4
 
 
