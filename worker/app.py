@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from covey.engines.base import Engine
 from covey.engines.build import build_engine, choose_engine, require_engine
+from covey.engines.memory import keep_memory
 from covey.environments.base import Environment
 from covey.errors import OperatorError
 from covey.grading import build_grader
@@ -20,6 +21,8 @@ from worker.config import WorkerConfig
 from worker.outgoing import Outgoing
 from worker.pipeline import Pipeline
 
+FETCH_SECONDS = 2.0
+"""Between two looks at the chain for a newer policy."""
 LEASES_A_CALL = 2
 """How many a call of the engine may last; then it hangs, and its process is started anew.  Its own ran out after one;
 what is begun beside a call that is only slow has its time too."""
@@ -94,6 +97,7 @@ def build(
 def run(config: WorkerConfig, *, wrap: Callable[[Engine], Engine] = lambda e: e) -> None:
     """Register with the coordinator and work until a stop signal; what is in hand is finished first."""
     configure("worker", level=config.log_level)
+    keep_memory()
     asyncio.run(_run(config, wrap))
 
 
@@ -132,6 +136,7 @@ async def run_stages(ctx: Context) -> None:
 
     try:
         async with asyncio.TaskGroup() as stages:
+            stages.create_task(run_forever(loop.fetch, ctx, stop=ctx.stop, pace=Pace(idle_wait_s=FETCH_SECONDS)))
             stages.create_task(claim())
             for _ in range(pipeline.together):
                 stages.create_task(run_forever(loop.work, ctx, stop=pipeline.work_over, metrics=metrics))

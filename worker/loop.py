@@ -1,4 +1,4 @@
-"""The worker's four cycles, each one verb a line: claim leases, generate, seal, hand in.  They run beside each other.
+"""The worker's cycles, each one verb a line: fetch policies, claim leases, generate, seal, hand in; beside each other.
 
 What is in hand lies in `pipeline`, what is signed in `outgoing`: a crash loses neither a lease nor a receipt.
 """
@@ -20,6 +20,14 @@ from worker.service import Draft
 
 DEATHS = 3
 """Of the engine over one lease, until the worker gives up."""
+
+
+async def fetch(ctx: Context) -> Outcome:
+    """Have the newest policy on the disk as soon as the chain names it, whatever is in hand."""
+    newest = await get_newest(ctx)
+    if newest >= 0:
+        await or_stop(ctx.stop, ctx.network.policies.require(newest))
+    return Outcome.IDLE
 
 
 async def claim(ctx: Context) -> Outcome:
@@ -50,15 +58,20 @@ async def claim(ctx: Context) -> Outcome:
 async def prefetch(ctx: Context) -> bool:
     """Have the newest policy on disk, and the first one in the engine, before a lease's clock runs; False
     if that is one that the engine did not take."""
-    newest = Step(await asyncio.to_thread(ctx.network.contracts.policies.steps_of, ctx.network.pool) - 1)
+    newest = await get_newest(ctx)
     if newest < 0:
         return True
     if newest in ctx.pipeline.refused:
         return False
-    await ctx.network.policies.require(newest)
+    await or_stop(ctx.stop, ctx.network.policies.require(newest))  # `fetch` may be at it: then this waits for that
     if ctx.engine.policy_version is None:
         await or_stop(ctx.stop, load_policy(ctx, newest))  # starting an engine takes minutes
     return True
+
+
+async def get_newest(ctx: Context) -> Step:
+    """The newest policy of the chain; -1 where there is none."""
+    return Step(await asyncio.to_thread(ctx.network.contracts.policies.steps_of, ctx.network.pool) - 1)
 
 
 async def work(ctx: Context) -> Outcome:

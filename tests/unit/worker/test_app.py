@@ -21,8 +21,10 @@ from worker.pipeline import Pipeline
 pytestmark = pytest.mark.unit
 
 HANGING = """#!{python}
-import socket, sys
+import os, socket, sys
 from covey.engines.vllm.frames import Frame, receive, send
+if sys.argv[2] == "covey.engines.build":
+    os.execv({python!r}, [{python!r}, "-m", "covey.engines.build", "hf"])
 connection = socket.socket(fileno=int(sys.argv[3]))
 while True:
     try:

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -189,3 +190,54 @@ async def test_run_stages__engine_busy__the_last_work_is_handed_in_meanwhile(
     ctx.stop.set()
     await asyncio.wait_for(stages, 20)
     assert len(counting.batches) == 2
+
+
+def publish_another(ctx: Context) -> None:
+    """The chain names policy 1."""
+    ctx.network.contracts.policies.steps_of = lambda pool: 2
+
+
+async def test_run_stages__engine_full__a_new_policy_is_fetched_meanwhile(
+    start: Start, coordinator: FakeCoordinator, engine
+):
+    """The batch ends only when the policy is there: fetched with the next lease, this would wait for ever."""
+    fetched = threading.Event()
+    ctx = start(engine=(counting := Counting(engine)), pipeline=Pipeline(together=1, ahead=0, lease_seconds=30.0))
+    counting.on_batch = lambda: fetched.wait(15) or pytest.fail("nothing was fetched")
+    coordinator.orders.append(make_task())
+    assert await loop.claim(ctx) is Outcome.DONE
+    publish_another(ctx)
+    require = ctx.network.policies.require
+
+    async def watch(version: int) -> Path:
+        if version == 1:
+            fetched.set()
+        return await require(version)
+
+    ctx.network.policies.require = watch
+    stages = asyncio.create_task(run_stages(ctx))
+    await wait_until(lambda: len(coordinator.answers) == 1)
+    ctx.stop.set()
+    await asyncio.wait_for(stages, 20)
+
+
+async def test_run_stages__policy_that_is_slow_to_come__no_lease_is_claimed_and_a_stop_does_not_wait_for_it(
+    start: Start, coordinator: FakeCoordinator
+):
+    """Its lease would run out during the download."""
+    ctx, asked = start(), list[int]()
+    publish_another(ctx)
+
+    async def hang(version: int) -> Path:
+        asked.append(version)
+        await asyncio.Event().wait()
+        raise AssertionError("nobody sets it")
+
+    ctx.network.policies.require = hang
+    coordinator.orders.append(make_task())
+    stages = asyncio.create_task(run_stages(ctx))
+    await wait_until(lambda: asked == [1, 1])  # to fetch it and to claim
+    await asyncio.sleep(0.2)
+    assert coordinator.claims == []
+    ctx.stop.set()
+    await asyncio.wait_for(stages, 10)
