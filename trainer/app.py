@@ -7,18 +7,19 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from covey.chain.outbox import SqliteOutbox
 from covey.chain.sender import Sender
+from covey.engines.memory import keep_memory
 from covey.environments.base import Environment
 from covey.errors import OperatorError
 from covey.log import configure, get_logger
 from covey.network import Network, join
-from covey.protocol.ids import Step
+from covey.protocol.ids import Step, TaskId
 from covey.protocol.params import MAX_ANSWER_BYTES
 from covey.runtime import keep_trying, run_forever, stop_signals
 from covey.sandbox import ATTEMPTS, Sandbox
@@ -28,6 +29,7 @@ from trainer.disk import ExplainFullDisk
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from trainer.batch import Work
     from trainer.checkpoint import Checkpoints, StepFolders
     from trainer.evaluation import Background
     from trainer.learner import Learner, Recomputer
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """Where the loop stands; everything in it can be found again from checkpoint and chain."""
+    """Where the loop stands; everything in it can be found again, from checkpoint and chain or by asking."""
 
     step: Step
     """The policy that the masters stand for."""
@@ -48,6 +50,14 @@ class Progress:
     waiting_since: float
     updated_at: float
     """When the updates of `report` were done; what it takes from there on is publishing."""
+    offered_at: float | None = None
+    """When the origin first had their policy; what it takes from there on is waiting for the chain."""
+    fetched: "dict[TaskId, Work | None]" = field(default_factory=dict)
+    """Of the next batch; None for what is left out."""
+    fruitless: int = 0
+    """Orders for it, one after the other, of which no file was new."""
+    unreadable: set[Step] = field(default_factory=set)
+    """Kept policies that are damaged: what nobody replayed of their work is left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +68,8 @@ class Context:
     network: Network
     tokenizer: "PreTrainedTokenizerBase"
     learner: "Learner"
-    recomputer: "Recomputer"
+    recomputer: "Recomputer | None"
+    """None where no setting asks for another policy's log-probabilities."""
     checkpoints: "Checkpoints"
     exports: "StepFolders"
     environment: Environment
@@ -93,8 +104,8 @@ def build(
     """
     from covey.model.files import load_tokenizer
     from trainer import service
-    from trainer.checkpoint import Checkpoints, StepFolders, export_policy
-    from trainer.evaluation import Background
+    from trainer.checkpoint import Checkpoints, StepFolders, export_policy, is_whole
+    from trainer.evaluation import Background, explain_evaluation
     from trainer.metrics import Metrics
     from trainer.models import build_evaluator, build_learner, get_source
     from trainer.publish import require_policy
@@ -118,19 +129,16 @@ def build(
         require_policy(network.contracts.policies, network.pool, step, folder, scratch=config.home)
     exports.retain(lambda kept: kept <= step)
     if config.kl_coefficient > 0 and step > 0 and 0 not in exports.list_steps():
-        raise OperatorError(
-            "no_reference",
-            f"{config.home}/exports has no policy 0, to which kl_coefficient refers",
-            fix="Copy it from the home that is lost, or set kl_coefficient to 0",
-        )
-    if step not in exports.list_steps():
+        raise service.build_lost_reference(f"there is no {exports.get_path(Step(0))}")
+    if not is_whole(exports, step):
         export_policy(exports, learner, tokenizer, step)
     if state is None:
         checkpoints.save(learner, step, {})
     metrics = Metrics(config.home / "metrics.jsonl", alarms=config.alarms, sinks=sinks)
     evaluator = build_evaluator(config, network)
     if config.evaluation_every:
-        evaluator.engine.load_policy(exports.get_path(step), step)  # building a model changes torch's default dtype
+        with explain_evaluation():
+            evaluator.engine.load_policy(exports.get_path(step), step)  # building a model changes torch's default dtype
 
     def evaluate(evaluated: Step) -> None:
         reward = evaluator.evaluate(exports.get_path(evaluated), evaluated)
@@ -184,6 +192,7 @@ def run(config: TrainerConfig, *, sinks: "Sequence[Sink]" = ()) -> None:
     from trainer.sharding import require_shardable
 
     configure("trainer", level=config.log_level)
+    keep_memory()
     with open_ranks(config.device, seconds=config.rank_seconds) as ranks:
         config = config.model_copy(update={"device": ranks.device})
         require_shardable(config, ranks)

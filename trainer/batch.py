@@ -38,7 +38,7 @@ class Sample:
     reward: float
     advantage: float
     old: tuple[float, ...] | None
-    """log p(token) under the old policy; None: to be recomputed here."""
+    """log p(token) under the old policy; None: to be recomputed, by the learner under the policy it starts from."""
     proximal: tuple[float, ...] | None = None
     """log p(token) under the policy that the step starts from, where updates have moved away from it."""
     reference: tuple[float, ...] | None = None

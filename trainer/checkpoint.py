@@ -5,7 +5,6 @@ the rest is JSON.  All ranks write to a checkpoint; it is the same state for any
 """
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -15,8 +14,9 @@ import torch
 from safetensors import SafetensorError
 from transformers import PreTrainedTokenizerBase
 
-from covey.errors import OperatorError
-from covey.model.files import DTYPES, save_policy
+from covey.errors import OperatorError, ProtocolError
+from covey.files import sync
+from covey.model.files import DTYPES, require_policy, save_policy
 from covey.protocol.ids import Step
 from trainer.adapters import merge_adapters
 from trainer.disk import ExplainFullDisk
@@ -67,12 +67,12 @@ class StepFolders:
             draft.mkdir()
             write(draft)
             for path in draft.iterdir():
-                _sync(path)
-            _sync(draft)
+                sync(path)
+            sync(draft)
             if target.exists():
                 self._remove(step)
             draft.replace(target)
-            _sync(self._root)
+            sync(self._root)
         return target
 
     def retain(self, is_kept: Callable[[Step], bool]) -> None:
@@ -156,9 +156,12 @@ def export_policy(exports: StepFolders, learner: Learner, tokenizer: PreTrainedT
     return exports.add(step, lambda folder: save_policy(model, tokenizer, folder, _EXPORTED, weights))
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+def is_whole(exports: StepFolders, step: Step) -> bool:
+    """Whether the policy of `step` is there and can be read; the masters can make it again."""
+    if step not in exports.list_steps():
+        return False
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        require_policy(exports.get_path(step))
+    except (ProtocolError, OperatorError):
+        return False
+    return True

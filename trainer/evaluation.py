@@ -4,15 +4,19 @@ Called by `loop`.  The noise of each completion is the same at every step, so th
 """
 
 import asyncio
-import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from covey.engines.base import Engine, Request
+from covey.engines.memory import explain_memory
 from covey.environments.base import Environment
+from covey.errors import OperatorError, ProtocolError
+from covey.log import get_logger
 from covey.model.text import decode_completion, encode_prompt
 from covey.protocol.ids import Step
+from covey.protocol.seeding import compute_trial_seed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,13 +36,23 @@ class Evaluator:
         return self.prompts * self.samples
 
     def evaluate(self, folder: Path, step: Step) -> float:
-        """Mean reward of the policy in `folder`, computed as workers compute."""
+        """Mean reward of the policy in `folder`, computed as workers compute.
+
+        Raises ProtocolError for a policy that is lost or does not fit, OperatorError for what a setting mends.
+        """
+        with explain_evaluation():
+            return self._evaluate(folder, step)
+
+    def _evaluate(self, folder: Path, step: Step) -> float:
         self.engine.load_policy(folder, step)
         prompts = self.environment.held_out(self.prompts)
         orders = [(i, j) for i in range(self.prompts) for j in range(self.samples)]
         tokens = [tuple(encode_prompt(self.engine.tokenizer, prompt.text)) for prompt in prompts]
         requests = [
-            Request(prompt=tokens[i], seed=compute_seed(self.seed, i, j), max_tokens=self.max_tokens) for i, j in orders
+            Request(
+                prompt=tokens[i], seed=compute_trial_seed("evaluation", self.seed, i, j), max_tokens=self.max_tokens
+            )
+            for i, j in orders
         ]
         completions = self.engine.generate(requests, temperature=self.temperature)
         rewards = [
@@ -53,20 +67,35 @@ class Evaluator:
         return sum(rewards) / len(rewards)
 
 
-def compute_seed(seed: int, prompt: int, sample: int) -> int:
-    """63 bits that depend on the prompt's index and the sample, not on the step."""
-    digest = hashlib.sha256(f"covey.evaluation/{seed}/{prompt}/{sample}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") >> 1
+@contextmanager
+def explain_evaluation() -> Iterator[None]:
+    """An OperatorError within, and memory that ran out, name the settings that help: the pool's parameters and the
+    engine's are none of a trainer's."""
+    try:
+        yield
+    except (OperatorError, RuntimeError, MemoryError) as error:
+        found = error if isinstance(error, OperatorError) else explain_memory(error, "the evaluation")
+        if found is None:
+            raise
+        raise OperatorError(
+            found.code,
+            f"the evaluation failed: {found.message.removesuffix(f'. {found.fix}')}",
+            fix="Lower evaluation_batch or evaluation_prompts, or train without it: evaluation_every = 0",
+        ) from error
 
 
 @dataclass(slots=True, kw_only=True)
 class Background:
-    """Evaluations one after another beside the loop, oldest first."""
+    """Evaluations one after another beside the loop, oldest first, each once.
+
+    One without its policy is logged and left out, for no restart would mend it.  Any other failure ends the process.
+    """
 
     evaluate: Callable[[Step], None]
     """Blocking; runs in a thread and reports by itself."""
     on_failure: Callable[[], None]
     """Called when one raised: `finish` raises the same."""
+    _ordered: set[Step] = field(default_factory=set)
     _waiting: list[Step] = field(default_factory=list)
     _task: asyncio.Task[None] | None = None
 
@@ -76,9 +105,10 @@ class Background:
         return tuple(self._waiting)
 
     def add(self, step: Step) -> None:
-        """Evaluate `step` when those before it are done."""
-        if step in self._waiting:
+        """Evaluate `step` when those before it are done, unless it was ordered before; nothing after a failure."""
+        if step in self._ordered or (self._task is not None and self._task.done() and self._waiting):
             return
+        self._ordered.add(step)
         self._waiting.append(step)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
@@ -96,9 +126,14 @@ class Background:
 
     async def _run(self) -> None:
         while self._waiting:
-            await asyncio.to_thread(self.evaluate, self._waiting[0])
+            step = self._waiting[0]
+            try:
+                await asyncio.to_thread(self.evaluate, step)
+            except ProtocolError as error:
+                get_logger().error("evaluation left out", step=step, code=error.code, message=error.message)
             self._waiting.pop(0)
 
     def _report(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
+            get_logger().error("an evaluation failed", step=self._waiting[0], without="evaluation_every = 0")
             self.on_failure()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from covey.errors import OperatorError
 from covey.log import get_logger
 from covey.protocol.params import PoolParams
 from trainer.checkpoint import load_state, save_state
@@ -33,12 +34,18 @@ def follow(config: TrainerConfig, ranks: Ranks) -> None:
             do_share(order, learner, recomputer)
 
 
-def do_share(order: Order, learner: Learner, recomputer: Recomputer) -> None:
+def do_share(order: Order, learner: Learner, recomputer: Recomputer | None) -> None:
     """What rank 0 does in `together`."""
     match order.verb:
         case Verb.LEARN:
             learner.learn(order.batches)
         case Verb.RECOMPUTE:
+            if recomputer is None:
+                raise OperatorError(
+                    "other_settings",
+                    "rank 0 wants log-probabilities under another policy, this process's settings do not",
+                    fix="Give all processes the same old_policy and kl_coefficient",
+                )
             recomputer.compute(None, order.batches[0].samples)
         case Verb.GATHER:
             gather_weights(learner.model, torch.bfloat16)

@@ -100,7 +100,7 @@ def compute_kl(logprobs: Tensor, reference: Tensor) -> Tensor:
 def compute_loss(
     *,
     logprobs: Tensor,
-    old: Tensor,
+    old: Tensor | None,
     proximal: Tensor | None,
     advantages: Tensor,
     weights: Tensor,
@@ -111,8 +111,9 @@ def compute_loss(
     """All per token [n].  The loss to be minimised, a sum with `weights`, and statistics without gradient.
 
     `old`: log p under the policy that sampled.  `proximal`: that under the policy the step starts from, for the
-    decoupled objective; None where that policy is the one that `logprobs` are of, as in a step's first update.
+    decoupled objective.  None where that policy is the one that `logprobs` are of, as in a step's first update.
     """
+    old = logprobs.detach() if old is None else old
     ratio = drift = compute_ratio(logprobs, old)
     if objective.kind == "decoupled":
         proximal = logprobs.detach() if proximal is None else proximal

@@ -111,13 +111,11 @@ class Learner:
         return int(get_head(self.model).weight.shape[0])
 
     def learn(self, batches: Sequence[Batch]) -> list[UpdateMetrics]:
-        """All updates of a step.  The decoupled objective looks back from the later ones to the policy before the
-        first, which is what the first has anyway.  Raises OperatorError("trainer_out_of_memory"), and as `update`."""
-        first, later = batches[:1], batches[1:]
+        """All updates of a step.  The later ones look back to the policy before the first, which the first has anyway.
+        Raises OperatorError("trainer_out_of_memory"), and as `update`."""
         with self.ranks.together(Order(verb=Verb.LEARN, batches=tuple(batches))), explain_trainer_memory():
-            if self._objective.kind == "decoupled":
-                later = [self._fill_proximal(batch) for batch in later]
-            return [self.update(batch) for batch in (*first, *later)]
+            later = [self._look_back(batch) for batch in batches[1:]]
+            return [self.update(batch) for batch in (*batches[:1], *later)]
 
     def update(self, batch: Batch) -> UpdateMetrics:
         """One optimizer step, or none when no sample has a gradient; raise OperatorError("diverged") before a step
@@ -177,10 +175,13 @@ class Learner:
             step = torch.tensor(float(updates), device=parameter.device)
             self._optimizer.state[parameter] = {"step": step, **moments}
 
-    def _fill_proximal(self, batch: Batch) -> Batch:
+    def _look_back(self, batch: Batch) -> Batch:
+        """What the decoupled objective and samples without `old` want of the policy as it is."""
+        if self._objective.kind != "decoupled" and all(sample.old is not None for sample in batch.samples):
+            return batch
         found = compute_logprobs(self._predictor, batch.samples)
         pairs = zip(batch.samples, found, strict=True)
-        return replace(batch, samples=tuple(replace(sample, proximal=each) for sample, each in pairs))
+        return replace(batch, samples=tuple(replace(s, old=s.old or each, proximal=each) for s, each in pairs))
 
     def _backpropagate(self, batch: Batch, part: Sequence[Sequence[int]]) -> TokenSums:
         """Add the gradient of one micro-batch."""

@@ -5,12 +5,12 @@ Called by `loop`.  A torn last line, of a killed process or a full disk, is cut 
 """
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from covey.errors import OperatorError
+from covey.files import read_lines
 from covey.log import get_logger
 from trainer.alarms import GRADIENT_NORM, SIGNS, AlarmSettings, find_new_alarms
 from trainer.disk import ExplainFullDisk
@@ -28,11 +28,7 @@ class Metrics:
     def __init__(self, path: Path, *, alarms: AlarmSettings | None = None, sinks: Sequence[Sink] = ()) -> None:
         self._path, self._alarms, self._sinks = path, alarms or AlarmSettings(), tuple(sinks)
         path.touch()
-        data = path.read_bytes()
-        whole = data[: data.rfind(b"\n") + 1]
-        if len(whole) < len(data):
-            os.truncate(path, len(whole))
-        lines = [json.loads(line) for line in whole.splitlines()]
+        lines = [json.loads(line) for line in read_lines(path)]
         self._seen = {(line["event"], line["step"], line.get("sign")) for line in lines}
         self._series: dict[str, list[float]] = {sign: [] for sign in SIGNS}
         for line in lines:
@@ -99,7 +95,7 @@ def open_tensorboard(folder: Path) -> Sink:
     def write(event: str, step: int, values: Values) -> None:
         for name, value in values.items():
             if event in ("update", "evaluation") and isinstance(value, float | int):
-                writer.add_scalar(name if "/" in name else f"{event}/{name}", value, step=step)
+                writer.add_scalar(name if event == "update" else f"{event}/{name}", value, step=step)
         writer.flush()
 
     return write

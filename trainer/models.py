@@ -7,7 +7,8 @@ from pathlib import Path
 
 import torch
 
-from covey.engines.hf import HuggingFaceEngine, set_threads
+from covey.engines.hf import HuggingFaceEngine, prepare_process
+from covey.errors import OperatorError
 from covey.model.files import load_model
 from covey.model.tiny import tiny_folder
 from covey.network import Network
@@ -27,9 +28,19 @@ def get_source(config: TrainerConfig) -> str | Path:
     return config.initial_policy or tiny_folder()
 
 
-def build_learner(config: TrainerConfig, params: PoolParams, ranks: Ranks = ALONE) -> tuple[Learner, Recomputer]:
-    """The masters of the first step with a fresh optimizer, and the scratch model beside them; on all ranks at once."""
-    set_threads(config.threads)
+def build_learner(config: TrainerConfig, params: PoolParams, ranks: Ranks = ALONE) -> tuple[Learner, Recomputer | None]:
+    """The masters of the first step with a fresh optimizer, and a scratch model beside them where the settings ask for
+    log-probabilities under published policies; on all ranks at once.
+
+    Raises OperatorError("short_rows") where a sample of the pool could be longer than a row.
+    """
+    if config.row_tokens < params.model.longest:
+        raise OperatorError(
+            "short_rows",
+            f"row_tokens is {config.row_tokens}, a prompt and its completion have up to {params.model.longest} tokens",
+            fix=f"Set row_tokens to {params.model.longest} at least",
+        )
+    prepare_process(threads=config.threads)
     torch.use_deterministic_algorithms(config.device == "cpu")
     dtype = params.model.compute_dtype
     shape = Shape(
@@ -38,9 +49,8 @@ def build_learner(config: TrainerConfig, params: PoolParams, ranks: Ranks = ALON
         compute_dtype=dtype,
         temperature=params.model.temperature,
     )
-    model, scratch = load_model(get_source(config), "float32"), load_model(get_source(config), dtype)
-    for each in (model, scratch):
-        torch.nn.Module.to(each, config.device)
+    model = load_model(get_source(config), "float32")
+    torch.nn.Module.to(model, config.device)
     if config.lora_rank is not None:
         add_adapters(
             model, rank=config.lora_rank, alpha=config.lora_alpha, targets=config.lora_targets, seed=config.seed
@@ -65,6 +75,10 @@ def build_learner(config: TrainerConfig, params: PoolParams, ranks: Ranks = ALON
     )
     with ranks.together(Order(verb=Verb.BUILD, text=params.model_dump_json())):
         learner = Learner(model, optimiser=optimiser, objective=objective, shape=shape, ranks=ranks)
+    if config.old_policy == "recompute" and config.kl_coefficient == 0:
+        return learner, None
+    scratch = load_model(get_source(config), dtype)
+    torch.nn.Module.to(scratch, config.device)
     return learner, Recomputer(scratch, shape, ranks)
 
 

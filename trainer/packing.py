@@ -41,9 +41,9 @@ class Rows:
     places: Tensor
     """Where each prediction is made, in the rows put one behind the other; the first tokens of siblings share one."""
     targets: Tensor
-    old: Tensor
+    old: Tensor | None
+    """None where the samples have none, like the next."""
     proximal: Tensor | None
-    """None where the samples have none."""
     reference: Tensor
     advantages: Tensor
     weights: Tensor
@@ -146,7 +146,7 @@ def share(
 def build_rows(
     samples: Sequence[Sample], weights: Sequence[float], rows: Sequence[Sequence[int]], *, is_shared: bool
 ) -> Rows:
-    """Tensors of the rows of a micro-batch, as wide as the longest; a missing `old` or `reference` is 0.
+    """Tensors of the rows of a micro-batch, as wide as the longest; a missing `reference` is 0.
 
     `is_shared`: samples of equal prompts that follow each other in a row share its copy.
     """
@@ -165,7 +165,9 @@ def build_rows(
         found = [getattr(sample, name) or [0.0] * len(sample.tokens) for sample, _ in order]
         return torch.tensor([value for each in found for value in each], dtype=torch.float32)
 
-    has_proximal = all(sample.proximal is not None for sample, _ in order)
+    def read_all(name: str) -> Tensor | None:
+        return read(name) if all(getattr(sample, name) is not None for sample, _ in order) else None
+
     places = [r * width + place for r, line in enumerate(lines) for place in line.places]
     return Rows(
         tokens=fill("tokens", 0),
@@ -173,8 +175,8 @@ def build_rows(
         mask=build_mask(fill("families", -1), fill("branches", 0)) if is_shared else None,
         places=torch.tensor(places, dtype=torch.int64),
         targets=torch.tensor([token for sample, _ in order for token in sample.tokens], dtype=torch.int64),
-        old=read("old"),
-        proximal=read("proximal") if has_proximal else None,
+        old=read_all("old"),
+        proximal=read_all("proximal"),
         reference=read("reference"),
         advantages=spread([sample.advantage for sample, _ in order]),
         weights=spread([weight for _, weight in order]),

@@ -18,10 +18,15 @@ from trainer.packing import Family
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelSize:
-    """What one token costs.  Example: ModelSize(parameters=32_000_000_000, layers=64, width=5120)."""
+    """What a token costs.
 
-    parameters: int
-    """That a token is multiplied with: all but the embedding, the language-model head once."""
+    Example: ModelSize(token=187_000_000_000, prediction=5_000_000_000, layers=64, width=5120).
+    """
+
+    token: int
+    """Operations of one that goes through the layers, attention apart."""
+    prediction: int
+    """Operations of the head, which is computed where a token of a completion is predicted only."""
     layers: int
     width: int
     """Heads x size of a head."""
@@ -31,22 +36,29 @@ def measure_model(model: PreTrainedModel) -> ModelSize:
     """The size of a decoder whose layers all have the same attention."""
     config, head = model.config, get_head(model)
     embedding = cast(torch.nn.Embedding, model.get_input_embeddings()).weight
-    parameters = sum(each.numel() for each in model.parameters())
+    layers = [each for each in model.parameters() if each is not head.weight and each is not embedding]
     size_of_head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return ModelSize(
-        parameters=parameters if head.weight is embedding else parameters - embedding.numel(),
+        token=_count_operations(layers),
+        prediction=_count_operations([head.weight]),
         layers=config.num_hidden_layers,
         width=config.num_attention_heads * size_of_head,
     )
 
 
-def compute_flops(families: Sequence[Family], size: ModelSize) -> float:
+def _count_operations(parameters: Sequence[torch.Tensor]) -> int:
+    """Two forward, two for the gradient of the input and two for their own, which frozen ones have not."""
+    return sum((6 if each.requires_grad else 4) * each.numel() for each in parameters)
+
+
+def compute_flops(families: Sequence[Family], size: ModelSize, *, predictions: int) -> float:
     """Floating-point operations of forward and backward pass over samples, of which some share a prompt's copy.
 
-    6 x parameters a token (PaLM, arXiv 2204.02311, appendix B) and 6 x layers x width x length^2 a sequence: causal
-    attention, which is half of PaLM's 12.  What is computed again to save memory does not count.
+    6 x parameters a token (PaLM, arXiv 2204.02311, appendix B), the head's for `predictions` alone, and 6 x layers x
+    width x length^2 a sequence: causal attention, half of PaLM's 12.  What is computed again to save memory does not
+    count.
     """
-    linear = 6 * size.parameters * sum(each.tokens for each in families)
+    linear = size.token * sum(each.tokens for each in families) + size.prediction * predictions
     return float(linear + 6 * size.layers * size.width * sum(each.seen for each in families))
 
 
@@ -59,15 +71,15 @@ def get_peak_memory(device: str) -> int:
 
 
 def build_performance(report: Mapping[str, float], *, peak_flops: float | None, devices: int = 1) -> dict[str, float]:
-    """What follows from a step's tokens, samples, `perf/flops` and its three times in seconds.
+    """What follows from a step's tokens, samples, `perf/flops` and its four times in seconds.
 
     `perf/mfu` is left out where `peak_flops`, operations per second of each of `devices`, is not known.
     """
-    times = {name: report[f"time/{name}"] for name in ("wait_for_batch", "update", "publish")}
+    times = {name: report[f"time/{name}"] for name in ("wait_for_batch", "update", "publish", "wait_for_chain")}
     whole = sum(times.values())
     found = {
         "time/step": whole,
-        "trainer/idle_ratio": _divide(times["wait_for_batch"], whole),
+        "trainer/idle_ratio": _divide(times["wait_for_batch"] + times["wait_for_chain"], whole),
         "perf/tokens_per_second": _divide(report["batch/tokens"], whole),
         "perf/samples_per_second": _divide(report["batch/samples"], whole),
     }

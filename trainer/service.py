@@ -47,14 +47,31 @@ def is_evaluated(step: Step, *, steps: int | None, every: int) -> bool:
     return every > 0 and (step % every == 0 or is_finished(step, steps))
 
 
-def require_order(order: BatchOrder, step: Step, params: PoolParams) -> None:
-    """The order is for `step` and nothing in it is too old or too new; raise ProtocolError."""
+def require_order(order: BatchOrder, step: Step) -> None:
+    """The order is for `step`, which the claim named; raise OperatorError: whoever answers otherwise would for ever."""
     if order.step != step:
-        raise ProtocolError("wrong_batch", f"the batch is for step {order.step}, not {step}")
-    for item in order.items:
-        if not 0 <= step - item.policy_version <= params.max_staleness:
-            message = f"task {item.task} was sampled by policy {item.policy_version}, the step is {step}"
-            raise ProtocolError("stale_batch", message)
+        raise OperatorError(
+            "wrong_batch",
+            f"the coordinator answers the claim for step {step} with a batch of step {order.step}",
+            fix="See that coordinator_url names the pool's coordinator, and that it runs the trainer's release",
+        )
+
+
+def is_fresh(item: BatchItem, step: Step, params: PoolParams) -> bool:
+    """Whether a submission is neither too old for `step` nor of a policy to come; one that is gets logged."""
+    if 0 <= step - item.policy_version <= params.max_staleness:
+        return True
+    get_logger().error("submission left out, it is stale", task=item.task, policy=item.policy_version, step=step)
+    return False
+
+
+def build_lost_reference(reason: str) -> OperatorError:
+    """Of the policy of step 0, where `kl_coefficient` wants it."""
+    return OperatorError(
+        "no_reference",
+        f"{reason}, to which kl_coefficient refers",
+        fix="Put a copy of it there, from the home that is lost, or set kl_coefficient to 0",
+    )
 
 
 def read_work(
@@ -119,8 +136,8 @@ def build_report(
         "policy/ratio": average("ratio_mean"),
         "optim/grad_norm": max((u.gradient_norm for u in updates), default=0.0),
         "optim/learning_rate": updates[-1].learning_rate if updates else 0.0,
-        "staleness/mean": sum(staleness) / count,
-        "staleness/max": max(staleness, default=0),
+        "staleness_mean": sum(staleness) / count,
+        "staleness_max": max(staleness, default=0),
         "batch/tokens": sum(u.tokens for u in updates),
         "batch/samples": len(samples),
         "batch/live_share": sum(s.advantage != 0 for s in samples) / count,

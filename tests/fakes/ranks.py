@@ -25,7 +25,7 @@ from covey.errors import OperatorError
 from covey.model.files import load_model, load_tokenizer, save_policy
 from covey.model.tiny import tiny_folder
 from covey.protocol.ids import Step
-from tests.fakes.samples import DECOUPLED, OPTIMISER, SHAPE, build_batch, build_samples
+from tests.fakes.samples import DECOUPLED, OPTIMISER, SHAPE, build_batch, build_samples, forget_old
 from trainer.checkpoint import Checkpoints, StepFolders, export_policy
 from trainer.follower import do_share
 from trainer.forward import recompute_activations
@@ -78,6 +78,11 @@ def run(learner: Learner, checkpoints: Checkpoints, exports: StepFolders) -> lis
     said += learner.learn([build_batch(build_samples(SIZES[-1]))])
     export_policy(exports, learner, tokenizer, Step(2))
     return [asdict(each) for each in said]
+
+
+def look_back(learner: Learner) -> list[dict[str, float]]:
+    """A step of two updates whose old policy is the one that the step starts from; what each said."""
+    return [asdict(each) for each in learner.learn([forget_old(build_batch(build_samples(n))) for n in SIZES[:-1]])]
 
 
 def resume(learner: Learner, checkpoints: Checkpoints) -> None:
@@ -153,6 +158,10 @@ def main(rank: int, folder: Path) -> None:
         if is_leader:
             found = recomputer.compute(write_policy(folder / "policy"), build_samples(3))
             tensors["recomputed"] = torch.tensor([value for each in found for value in each])
+    looking = build_case(CASES[0], ranks)
+    with led(ranks, looking, recomputer) as is_leader:
+        if is_leader:
+            said["back"] = look_back(looking)
     said["full"] = fill_disk(rank, resumed, folder / CASES[0])
     save_file(tensors, folder / f"{rank}.safetensors")
     (folder / f"{rank}.json").write_text(json.dumps(said))

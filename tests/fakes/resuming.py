@@ -1,79 +1,124 @@
 """A trainer over a recorded stream: `live` goes on where the last process was killed, to the end of the stream.
 
-It keeps what it learned as the trainer's loop does: the policy, then the checkpoint, then what the world is told.
+All of it is the real one but the coordinator, whose orders and files lie on disk, and the chain, which is a file.
 """
 
-import hashlib
 import json
-from dataclasses import asdict, replace
+import random
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from covey.model.files import WEIGHTS_FILE, load_model, load_tokenizer
-from covey.model.tiny import tiny_folder
-from covey.protocol.ids import Step
-from tests.fakes.samples import DECOUPLED, OPTIMISER, build_batch, build_learner, build_samples
-from trainer.batch import Batch, Sample
-from trainer.checkpoint import Checkpoints, StepFolders, export_policy
-from trainer.learner import Learner
+from covey.protocol import rollout
+from covey.protocol.canonical import sha256
+from covey.protocol.ids import GroupId, Hash, Step, TaskId
+from covey.protocol.params import EnvironmentParams, ModelParams, PoolParams
+from covey.protocol.rollout import Rollout
+from covey.protocol.wire import BatchItem, BatchOrder
+from tests.fakes.samples import build_samples
+from tests.fakes.training import Chain, World
 
-STREAM, PUBLISHED = "stream.json", "published.txt"
+GROUP, TASKS = 2, 2
+PARAMS = PoolParams(
+    name="test", environment=EnvironmentParams(kind="reasoning_gym", options={"name": "basic_arithmetic"}),
+    model=ModelParams(max_prompt_tokens=32, max_completion_tokens=32), group_size=GROUP, groups_per_step=TASKS,
+    groups_per_task=1, max_staleness=1,
+)  # fmt: skip
+SETTINGS = {"warm_up_updates": 20, "gradient_clip": 0.5, "row_tokens": 64, "evaluation_every": 0}
+TIMED = ("time/", "perf/", "trainer/idle_ratio")
+
+
+class FileChain(Chain):
+    """A hash a line: what is published outlives the process that published it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(hashes=[Hash(line) for line in read_lines(path)])
+        self._path = path
+
+    def add(self, manifest_hash: Hash) -> None:
+        super().add(manifest_hash)
+        draft = self._path.with_suffix(".draft")
+        draft.write_text("".join(f"{each}\n" for each in self.hashes))
+        draft.replace(self._path)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recording:
+    """A coordinator that has one order for each step, once its policy is published."""
+
+    folder: Path
+    chain: Chain
+
+    async def claim_batch(self, step: Step, *, wait_seconds: float) -> BatchOrder:
+        assert len(self.chain.hashes) == step + 1
+        return BatchOrder.model_validate_json((self.folder / f"{step}.json").read_bytes())
+
+    async def get_object(self, url: str, *, max_bytes: int) -> bytes:
+        return (self.folder / url).read_bytes()
 
 
 def record_stream(folder: Path, steps: int) -> None:
-    """Samples of each step."""
-    folder.mkdir()
-    stream = [[asdict(sample) for sample in build_samples(4, seed=step)] for step in range(steps)]
-    (folder / STREAM).write_text(json.dumps(stream))
+    """A step's first task is of its policy and was replayed; the others are of the policy before, and were not."""
+    stream = folder / "stream"
+    stream.mkdir(parents=True)
+    for step in range(steps):
+        items = []
+        for i in range(TASKS):
+            task = step * TASKS + i
+            file = rollout.encode(build_rollouts(task))
+            (stream / sha256(file)).write_bytes(file)
+            item = BatchItem(
+                receipt_hash=Hash("0x" + "22" * 32), task=TaskId(task), policy_version=Step(max(0, step - min(i, 1))),
+                manifest_hash=Hash("0x" + "33" * 32), work_key=sha256(file), url=sha256(file), replayed=i == 0,
+            )  # fmt: skip
+            items.append(item)
+        (stream / f"{step}.json").write_text(BatchOrder(step=Step(step), items=tuple(items)).model_dump_json())
 
 
-def read_stream(folder: Path) -> list[Batch]:
-    steps = json.loads((folder / STREAM).read_text())
-    return [build_batch([read_sample(sample) for sample in step]) for step in steps]
-
-
-def read_sample(values: dict[str, object]) -> Sample:
-    (template,) = build_samples(1)
-    given = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items() if name != "id"}
-    return replace(template, **given)
+def build_rollouts(task: int) -> list[Rollout]:
+    """One group of random rewards."""
+    rng = random.Random(task)
+    return [
+        Rollout(
+            group=GroupId(0), sibling=i, seed=0, prompt=sample.prompt, tokens=sample.tokens, logprobs=sample.old or (),
+            proofs=(), finished=False, reward=rng.random(),
+        )
+        for i, sample in enumerate(build_samples(GROUP, seed=task))
+    ]  # fmt: skip
 
 
 def live(folder: Path) -> None:
     """One process."""
     torch.set_num_threads(1)
-    stream, tokenizer = read_stream(folder), load_tokenizer(tiny_folder())
-    learner = build_learner(
-        load_model(tiny_folder(), "float32"), objective=DECOUPLED, optimiser=replace(OPTIMISER, warm_up=20, clip=0.5)
-    )
-    checkpoints, exports = Checkpoints(folder / "checkpoints", keep=2), StepFolders(folder / "exports")
-    state = checkpoints.restore(learner)
-    step = Step(0) if state is None else state.step
-    exports.retain(lambda version: version <= step)
-    if step not in exports.list_steps():
-        export_policy(exports, learner, tokenizer, step)
-    if state is None:
-        checkpoints.save(learner, step, {})
-    publish(folder, exports, learner, step)
-    for batch in stream[step:]:
-        learner.learn([batch])
-        step = Step(step + 1)
-        export_policy(exports, learner, tokenizer, step)
-        checkpoints.save(learner, step, {})
-        exports.retain(lambda version: step - version <= 1)  # noqa: B023
-        publish(folder, exports, learner, step)
-
-
-def publish(folder: Path, exports: StepFolders, learner: Learner, step: Step) -> None:
-    """One line a step, with the hash of the policy; a line that stands there is not repeated."""
-    if len(read_published(folder)) > step:
-        return
-    digest = hashlib.sha256((exports.get_path(step) / WEIGHTS_FILE).read_bytes()).hexdigest()
-    with (folder / PUBLISHED).open("a") as file:
-        file.write(f"{step} {learner.updates} {digest}\n")
+    steps = len(list((folder / "stream").glob("*.json")))
+    world = World(folder, steps=steps, **SETTINGS)
+    world.params, world.chain = PARAMS, FileChain(folder / "chain")
+    world.coordinator = Recording(folder=folder / "stream", chain=world.chain)
+    world.run()
 
 
 def read_published(folder: Path) -> list[str]:
-    """Step, updates and hash."""
-    path = folder / PUBLISHED
+    """Hashes as the chain holds them."""
+    return read_lines(folder / "chain")
+
+
+def read_lines(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """Every line, without what depends on the clock."""
+    lines = [json.loads(line) for line in read_lines(folder / "home" / "metrics.jsonl")]
+    return [{name: value for name, value in line.items() if not is_timed(name)} for line in lines]
+
+
+def is_timed(name: str) -> bool:
+    return name == "time" or name.startswith(TIMED)
+
+
+def read_checkpoint(folder: Path, step: int) -> dict[str, bytes]:
+    """Masters and moments."""
+    found = (folder / "home" / "checkpoints" / str(step)).glob("*.safetensors")
+    return {path.name: path.read_bytes() for path in found}

@@ -67,3 +67,8 @@ def give_proximal(batch: Batch, values: list[tuple[float, ...]] | None) -> Batch
     given = values or [None] * len(batch.samples)
     pairs = zip(batch.samples, given, strict=True)
     return replace(batch, samples=tuple(replace(sample, proximal=each) for sample, each in pairs))
+
+
+def forget_old(batch: Batch) -> Batch:
+    """The batch without log-probabilities under the policy that sampled."""
+    return replace(batch, samples=tuple(replace(sample, old=None) for sample in batch.samples))

@@ -15,7 +15,6 @@ from covey.errors import OperatorError
 from covey.model.files import load_model, load_tokenizer, load_weights
 from covey.model.tiny import tiny_folder
 from covey.protocol.ids import Step
-from covey.protocol.params import EnvironmentParams, PoolParams
 from tests.fakes.samples import build_batch, build_learner, build_samples
 from trainer.adapters import add_adapters, merge_adapters
 from trainer.checkpoint import Checkpoints, StepFolders, export_policy
@@ -169,8 +168,8 @@ def test_recompute_activations__adapters__gradients_are_those_without() -> None:
 
 def test_build_learner__lora_settings__reach_their_places(build_world: Callable[..., Any]) -> None:
     settings = {"lora_rank": 3, "lora_alpha": 6.0, "lora_targets": ("v_proj", "o_proj"), "threads": 1}
-    params = PoolParams(name="t", environment=EnvironmentParams(kind="x"))
-    learner, _ = build_from_settings(build_world(**settings).config, params)
+    world = build_world(**settings)
+    learner, _ = build_from_settings(world.config, world.params)
     masters = learner.get_masters()
     assert {name.split(".")[4] for name in masters} == {"v_proj", "o_proj"}
     assert {tensor.shape[0] for name, tensor in masters.items() if ".lora_A." in name} == {3}

@@ -67,8 +67,21 @@ def test_build__exported_policy_was_deleted__is_made_again_from_the_checkpoint(b
     assert len(world.chain.hashes) == 2
 
 
+def test_build_learner__sample_that_could_be_longer_than_a_row__is_refused(build_world: Build) -> None:
+    params = PoolParams(
+        name="t",
+        environment=EnvironmentParams(kind="x"),
+        model=ModelParams(max_prompt_tokens=100, max_completion_tokens=29),
+    )
+    config = build_world().config
+    with pytest.raises(OperatorError, match=r"short_rows: row_tokens is 128, .* 129 tokens.*Set row_tokens to 129"):
+        build_learner(config, params)
+    build_learner(config.model_copy(update={"row_tokens": 129}), params)
+
+
 def test_build_learner__settings__reach_their_places(build_world: Build) -> None:
-    halved = ModelParams().model_copy(update={"compute_dtype": "bfloat16"})  # no pool may, but the trainer can
+    # No pool may, but the trainer can.
+    halved = ModelParams(max_prompt_tokens=64).model_copy(update={"compute_dtype": "bfloat16"})
     params = PoolParams(name="t", environment=EnvironmentParams(kind="x")).model_copy(update={"model": halved})
     config = build_world().config.model_copy(update={"betas": (0.8, 0.95), "weight_decay": 0.3, "threads": 1})
     learner, _ = build_learner(config, params)
@@ -78,6 +91,18 @@ def test_build_learner__settings__reach_their_places(build_world: Build) -> None
     assert learner.vocabulary == 259
     assert torch.get_num_threads() == 1
     assert torch.are_deterministic_algorithms_enabled()
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_held"),
+    [({}, True), ({"old_policy": "recompute"}, False), ({"old_policy": "recompute", "kl_coefficient": 0.1}, True)],
+)
+def test_build_learner__scratch_model__is_held_where_a_setting_wants_another_policy(
+    settings: dict[str, Any], is_held: bool, build_world: Build
+) -> None:
+    world = build_world(threads=1, **settings)
+    _, recomputer = build_learner(world.config, world.params)
+    assert (recomputer is not None) is is_held
 
 
 def test_build_publisher__real_outbox_and_store__lie_where_the_settings_say(build_world: Build) -> None:

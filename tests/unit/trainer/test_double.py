@@ -34,6 +34,16 @@ def round_sample(sample: Sample) -> Sample:
     return replace(sample, advantage=round(sample.advantage * 1024) / 1024, **columns)
 
 
+@torch.no_grad()
+def draw_near(sample: Sample, model: PreTrainedModel) -> Sample:
+    """Policies as alike as those of a few steps: far apart, e^(log-ratio) is so large that float32 keeps less of it."""
+    logits = model(input_ids=torch.tensor([[*sample.prompt, *sample.tokens]])).logits[0, len(sample.prompt) - 1 : -1]
+    own = torch.log_softmax(logits, dim=-1).gather(1, torch.tensor(sample.tokens)[:, None])[:, 0]
+    noise = torch.linspace(-0.3, 0.3, len(own))
+    columns = {"old": own + noise, "proximal": own + noise / 2, "reference": own - noise}
+    return round_sample(replace(sample, **{name: tuple(each.tolist()) for name, each in columns.items()}))
+
+
 def compute_dense(model: PreTrainedModel, sample: Sample, weight: float, objective: Objective) -> Tensor:
     """Loss of one sample, from its logits, as the formulas are written."""
     ids = torch.tensor([[*sample.prompt, *sample.tokens]])
@@ -74,3 +84,19 @@ def test_update__float64__loss_and_gradients_are_those_of_dense_logits_one_sampl
         assert ours.grad.dtype is torch.float64
         size = float(theirs.grad.abs().max())
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=0, atol=1e-6 * size, msg=name)
+
+
+@pytest.mark.parametrize("objective", [TWO_SIDED, REGULARISED, DECOUPLED], ids=["plain", "regularised", "decoupled"])
+def test_update__float32__loss_and_gradients_are_within_a_millionth_of_float64(
+    base: PreTrainedModel, objective: Objective
+) -> None:
+    batch = build_batch([draw_near(each, base) for each in build_samples()])
+    wide = build_learner(base, objective=objective, shape=DOUBLE)
+    narrow = build_learner(load_model(tiny_folder(), "float32"), objective=objective)
+    exact = wide.update(batch)
+    assert narrow.update(batch).loss == pytest.approx(exact.loss, abs=1e-6)
+    pairs = zip(narrow.model.named_parameters(), wide.model.named_parameters(), strict=True)
+    for (name, ours), (_, theirs) in pairs:
+        assert ours.grad is not None
+        assert theirs.grad is not None
+        torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=0, atol=1e-6 * exact.gradient_norm, msg=name)

@@ -7,28 +7,24 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
+import torch
+from structlog.testing import capture_logs
 
 from covey.engines.base import Request
 from covey.engines.hf import HuggingFaceEngine
 from covey.environments.base import Environment
+from covey.errors import OperatorError, ProtocolError
 from covey.model.text import decode_completion, encode_prompt
 from covey.model.tiny import tiny_folder
 from covey.network import Network
 from covey.protocol.ids import Step
+from covey.protocol.seeding import compute_trial_seed
 from tests.fakes.tools import make_model_params
 from trainer.config import TrainerConfig
-from trainer.evaluation import Background, Evaluator, compute_seed
+from trainer.evaluation import Background, Evaluator
 from trainer.models import build_evaluator
 
 pytestmark = pytest.mark.unit
-
-
-def test_compute_seed__prompts_and_samples__all_differ_and_fit_63_bits() -> None:
-    seeds = {compute_seed(seed, i, j) for seed in (0, 1) for i in range(50) for j in range(4)}
-    assert len(seeds) == 400
-    assert all(0 <= seed < 1 << 63 for seed in seeds)
-    # sha256("covey.evaluation/0/0/0"), first 8 bytes, halved
-    assert compute_seed(0, 0, 0) == 6966992129750184359
 
 
 def test_evaluate__shipped_model__is_the_mean_of_single_completions(environment: Environment) -> None:
@@ -49,7 +45,7 @@ def test_evaluate__shipped_model__is_the_mean_of_single_completions(environment:
         for j in range(3):
             tokens = tuple(encode_prompt(engine.tokenizer, prompt.text))
             (done,) = engine.generate(
-                [Request(prompt=tokens, seed=compute_seed(4, i, j), max_tokens=8)], temperature=1.0
+                [Request(prompt=tokens, seed=compute_trial_seed("evaluation", 4, i, j), max_tokens=8)], temperature=1.0
             )
             answer, word = decode_completion(engine.tokenizer, done.tokens), prompt.text.rpartition(" ")[2]
             rewards.append(float(done.finished and answer.lower() == word[::-1].lower()))
@@ -98,10 +94,62 @@ async def test_background__evaluation_raises__is_told_and_finish_raises_it() -> 
         raise ValueError("no grader")
 
     background = Background(evaluate=fail, on_failure=told.set)
-    background.add(Step(0))
-    await asyncio.wait_for(told.wait(), 10)
+    with capture_logs() as logs:
+        background.add(Step(0))
+        await asyncio.wait_for(told.wait(), 10)
     with pytest.raises(ValueError, match="no grader"):
         await background.finish()
+    assert [(line["step"], line["without"]) for line in logs] == [(0, "evaluation_every = 0")]
+
+
+async def test_add__after_one_that_failed__neither_repeats_nor_hides_it() -> None:
+    seen: list[int] = []
+
+    def fail(step: Step) -> None:
+        seen.append(step)
+        raise RuntimeError("a defect")
+
+    background = Background(evaluate=fail, on_failure=lambda: seen.append(-1))
+    background.add(Step(0))
+    with pytest.raises(RuntimeError):
+        await background.finish()
+    background.add(Step(1))
+    with pytest.raises(RuntimeError, match="a defect"):
+        await background.stop()
+    assert seen == [0, -1]
+
+
+async def test_background__policy_is_refused__is_told_once_and_the_next_one_evaluated() -> None:
+    seen: list[int] = []
+
+    def refuse(step: Step) -> None:
+        seen.append(step)
+        if step == 0:
+            raise ProtocolError("policy_mismatch", "no weights")
+
+    background = Background(evaluate=refuse, on_failure=lambda: seen.append(-1))
+    with capture_logs() as logs:
+        for step in (0, 1):
+            background.add(Step(step))
+        await background.finish()
+        background.add(Step(0))
+        await background.finish()
+    assert seen == [0, 1]
+    assert [(line["step"], line["code"]) for line in logs] == [(0, "policy_mismatch")]
+
+
+def test_evaluate__no_memory__names_the_settings_that_help(environment: Environment) -> None:
+    engine = HuggingFaceEngine()
+    evaluator = Evaluator(
+        engine=engine, environment=environment, prompts=1, samples=1, seed=0, max_tokens=8, temperature=1.0
+    )
+    engine.load_policy(tiny_folder(), 0)
+    assert engine._model is not None
+    engine._model.register_forward_pre_hook(lambda *_: torch.empty(1 << 55))
+    advice = r"engine_out_of_memory: the evaluation failed: .*memory.*\. Lower evaluation_batch .*evaluation_every = 0$"
+    with pytest.raises(OperatorError, match=advice) as raised:
+        evaluator.evaluate(tiny_folder(), Step(0))
+    assert "Lower batch" not in raised.value.message
 
 
 async def test_finish__nothing_added__returns() -> None:

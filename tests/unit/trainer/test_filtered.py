@@ -4,12 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from covey.errors import ProtocolError
-from covey.protocol.ids import GroupId, Hash, Step, TaskId
+from covey.protocol.ids import GroupId, Step, TaskId
 from covey.protocol.params import EnvironmentParams, PoolParams
 from covey.protocol.rollout import Rollout
-from covey.protocol.wire import BatchItem, BatchOrder
-from trainer import service
 from trainer.batch import Work, build_batch, build_samples, keep_live, split_updates
 
 pytestmark = pytest.mark.unit
@@ -17,13 +14,6 @@ PARAMS = PoolParams(
     name="test", environment=EnvironmentParams(kind="reasoning_gym"), online_filter=True, max_sampling=3.0,
     group_size=2, groups_per_step=4, groups_per_task=2, max_staleness=1,
 )  # fmt: skip
-
-
-def build_item(task: int, version: int = 3) -> BatchItem:
-    return BatchItem(
-        receipt_hash=Hash("0x" + "22" * 32), task=TaskId(task), policy_version=Step(version), url="http://127.0.0.1/x",
-        manifest_hash=Hash("0x" + "33" * 32), work_key=Hash("0x" + "44" * 32), replayed=True,
-    )  # fmt: skip
 
 
 def build_work(task: int, *groups: tuple[float, float]) -> Work:
@@ -37,15 +27,6 @@ def build_work(task: int, *groups: tuple[float, float]) -> Work:
         for sibling, reward in enumerate(rewards)
     ]
     return Work(task=TaskId(task), policy_version=Step(3), replayed=True, rollouts=tuple(rows))
-
-
-def test_require_order__as_many_groups_as_the_cap_allows__is_taken() -> None:
-    """Six tasks are twelve groups, three times as many as a step wants; staleness is checked as ever."""
-    items = tuple(build_item(task) for task in range(1, 7))
-    service.require_order(BatchOrder(step=Step(4), items=items), Step(4), PARAMS)
-    stale = (*items, build_item(7, version=2))
-    with pytest.raises(ProtocolError, match="stale_batch"):
-        service.require_order(BatchOrder(step=Step(4), items=stale), Step(4), PARAMS)
 
 
 def test_keep_live__live_and_dead_groups__only_live_ones_are_dealt_out_and_count() -> None:

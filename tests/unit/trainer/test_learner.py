@@ -23,10 +23,9 @@ from tests.fakes.samples import (
     build_batch,
     build_learner,
     build_samples,
-    give_proximal,
 )
 from trainer.batch import Batch
-from trainer.forward import Predictor, Shape, compute_logprobs
+from trainer.forward import Shape
 from trainer.grpo import Objective
 from trainer.learner import Recomputer
 
@@ -102,27 +101,6 @@ def test_update__any_packing_and_order__teaches_the_same(base: PreTrainedModel, 
     assert second.update(build_batch(samples[::-1])).loss == pytest.approx(loss, rel=1e-4)
     for ours, theirs in zip(first.model.parameters(), second.model.parameters(), strict=True):
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=0, atol=1e-6)
-
-
-def test_learn__two_updates__the_second_looks_back_to_the_starting_policy(base: PreTrainedModel) -> None:
-    objective = replace(DECOUPLED, kl=0.0, entropy=0.0)
-    first, second = (give_proximal(build_batch(build_samples(seed=seed)), None) for seed in (0, 1))
-    learner, by_hand = build_learner(base, objective=objective), build_learner(base, objective=objective)
-    starting = compute_logprobs(Predictor(base, SHAPE), second.samples)
-    by_hand.update(first)
-    found, expected = learner.learn([first, second]), by_hand.update(give_proximal(second, starting))
-    assert found[1] == expected
-    # Nothing is clipped in the first update; after it the policy is far enough away.
-    assert found[0].clip_ratio == 0 < found[1].clip_ratio
-
-
-def test_learn__first_update__equals_one_with_the_starting_policy_computed_beforehand(base: PreTrainedModel) -> None:
-    objective, batch = replace(DECOUPLED, kl=0.0, entropy=0.0), give_proximal(build_batch(build_samples()), None)
-    first, second = build_learner(base, objective=objective), build_learner(base, objective=objective)
-    second.update(give_proximal(batch, compute_logprobs(Predictor(base, SHAPE), batch.samples)))
-    first.learn([batch])
-    for ours, theirs in zip(first.model.parameters(), second.model.parameters(), strict=True):
-        assert torch.equal(ours, theirs)
 
 
 def test_learn__later_update_without_a_live_sample__is_left_out(base: PreTrainedModel) -> None:

@@ -14,14 +14,18 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from covey.errors import OperatorError, ProtocolError, TransientError
-from covey.protocol.ids import Hash
+from covey.chain.outbox import SqliteOutbox
+from covey.errors import OperatorError, TransientError
+from covey.model.files import WEIGHTS_FILE
+from covey.protocol.ids import Hash, Step
 from covey.protocol.rollout import Rollout, decode
 from trainer import loop
+from trainer.evaluation import Evaluator
 from trainer.service import build_budget
 
 pytestmark = pytest.mark.unit
 Build = Callable[..., Any]
+COUNTS = ("batch/tokens", "batch/samples")
 
 
 @pytest.fixture(scope="module")
@@ -61,13 +65,13 @@ def test_cycle__update_event__tells_what_the_batch_was(build_world: Build) -> No
     assert update["batch/samples"] == len(rows) == 32
     assert update["batch/tokens"] == sum(len(row.tokens) for row in rows)
     assert update["reward/mean"] == pytest.approx(sum(row.reward for row in rows) / 32)
-    assert update["staleness/mean"] == 0
+    assert update["staleness_mean"] == 0
     assert update["policy/clip_ratio"] == 0  # first update on the policy that sampled, up to bfloat16
     assert 0 < update["policy/entropy"] < 5.6
-    parts = [update[f"time/{what}"] for what in ("wait_for_batch", "update", "publish")]
+    parts = [update[f"time/{what}"] for what in ("wait_for_batch", "update", "publish", "wait_for_chain")]
     assert min(parts) > 0
     assert update["time/step"] == pytest.approx(sum(parts))
-    assert update["trainer/idle_ratio"] == pytest.approx(parts[0] / sum(parts))
+    assert update["trainer/idle_ratio"] == pytest.approx((parts[0] + parts[3]) / sum(parts))
     assert update["reward/task"] == update["reward/mean"]
     assert update["reward/length_penalty"] == 0
     assert update["perf/mfu"] == pytest.approx(update["perf/flops"] / (parts[1] * 1e12))
@@ -79,7 +83,8 @@ def test_cycle__update_event__has_the_metrics_that_the_page_lists(build_world: B
     world.run()
     (update,) = [line for line in world.read_metrics() if line["event"] == "update"]
     page = Path(__file__).resolve().parents[3] / "docs" / "operations.md"
-    listed = re.findall(r"`([a-z]+/[a-z_]+)`", page.read_text().split("metric of `update`")[1].split("An `alarm`")[0])
+    rows = page.read_text().split("metric of `update`")[1].split("An `alarm`")[0].splitlines()
+    listed = [name for row in rows for name in re.findall("`(.+?)`", row.split("|", 2)[1] if row[:1] == "|" else "")]
     assert sorted(listed) == sorted(set(update) - {"event", "step"})
 
 
@@ -173,7 +178,7 @@ def test_learn__unreplayed_stale_work__learns_what_honest_claims_teach(build_wor
         world = build_world(steps=3)
         world.coordinator.staleness, world.coordinator.replayed = 1, replayed
         world.run()
-        assert [line["staleness/mean"] for line in world.read_metrics() if line["event"] == "update"] == [0, 1, 1]
+        assert [line["staleness_mean"] for line in world.read_metrics() if line["event"] == "update"] == [0, 1, 1]
         tensors: dict[str, Any] = load_file(world.config.home / "checkpoints" / "3" / "masters.safetensors")
         return tensors
 
@@ -192,60 +197,6 @@ def test_cycle__tokens_outside_the_vocabulary__are_left_out_and_learning_goes_on
     assert len(world.chain.hashes) == 3
     left_out = [line["batch/left_out"] for line in world.read_metrics() if line["event"] == "update"]
     assert sum(left_out) > 0
-
-
-def test_cycle__file_that_is_another_one__is_left_out_and_learning_goes_on(
-    build_world: Build, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = build_world(steps=1)
-    original, wrong = world.coordinator.get_object, iter([True])
-
-    async def get_object(url: str, *, max_bytes: int) -> bytes:
-        data: bytes = await original(url, max_bytes=max_bytes)
-        return data + b"x" if next(wrong, False) else data
-
-    monkeypatch.setattr(world.coordinator, "get_object", get_object)
-    world.run()
-    assert len(world.chain.hashes) == 2
-    assert [line["batch/left_out"] for line in world.read_metrics() if line["event"] == "update"] == [1]
-
-
-@pytest.mark.parametrize("code", ["missing", "bad_answer"])  # of a folder's store, of another one
-def test_cycle__file_that_the_store_has_lost__is_left_out_and_learning_goes_on(
-    code: str, build_world: Build, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = build_world(steps=1)
-    original, seen = world.coordinator.get_object, list[str]()
-
-    async def get_object(url: str, *, max_bytes: int) -> bytes:
-        seen.append(url)
-        if url == seen[0]:  # whenever it is asked for
-            raise ProtocolError(code, "gone", status=404)
-        data: bytes = await original(url, max_bytes=max_bytes)
-        return data
-
-    monkeypatch.setattr(world.coordinator, "get_object", get_object)
-    world.run()
-    assert world.coordinator.claims == [0]
-    assert len(world.chain.hashes) == 2
-    (update,) = [line for line in world.read_metrics() if line["event"] == "update"]
-    assert (update["batch/left_out"], update["batch/samples"]) == (1, 16)
-
-
-def test_cycle__link_that_has_run_out__is_asked_for_anew(build_world: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = build_world(steps=1)
-    original, refused = world.coordinator.get_object, iter([True])
-
-    async def get_object(url: str, *, max_bytes: int) -> bytes:
-        if next(refused, False):
-            raise ProtocolError("bad_link", "the link has expired", status=403)
-        data: bytes = await original(url, max_bytes=max_bytes)
-        return data
-
-    monkeypatch.setattr(world.coordinator, "get_object", get_object)
-    world.run()
-    assert world.coordinator.claims == [0, 0]
-    assert [line["batch/left_out"] for line in world.read_metrics() if line["event"] == "update"] == [0]
 
 
 def test_cycle__home_of_another_pool__is_refused(build_world: Build) -> None:
@@ -284,6 +235,24 @@ def test_cycle__evaluation_fails__the_process_ends_with_its_error(
         world.run()
 
 
+def test_cycle__policy_lost_before_its_evaluation__is_not_evaluated_and_learning_goes_on(
+    build_world: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = build_world()
+    evaluate = Evaluator.evaluate
+
+    def lose(self: Evaluator, folder: Path, step: Step) -> float:
+        if step == 1:
+            (folder / WEIGHTS_FILE).unlink(missing_ok=True)
+        return evaluate(self, folder, step)
+
+    monkeypatch.setattr(Evaluator, "evaluate", lose)
+    for _ in range(2):
+        world.run()
+        assert len(set(world.chain.hashes)) == 3
+        assert [line["step"] for line in world.read_metrics() if line["event"] == "evaluation"] == [0, 2]
+
+
 def test_cycle__evaluations_late__neither_stop_the_updates_nor_lose_their_policies(
     build_world: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -306,19 +275,41 @@ def test_cycle__evaluations_late__neither_stop_the_updates_nor_lose_their_polici
     assert world.context.exports.list_steps()[-2:] == [3, 4]
 
 
-def test_cycle__coordinator_away__is_tried_again(build_world: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = build_world(steps=1)
-    original, failures = world.coordinator.get_object, iter([True, False, True])
+def test_publish__chain_that_is_away__is_idle_time_and_not_the_publications(build_world: Build) -> None:
+    """Each look at the clock is a second after the one before, a failed attempt an hour."""
+    world, now = build_world(), 0.0
+    mine, attempts = world.chain.mine, iter([False, False, True])
 
-    async def get_object(url: str, *, max_bytes: int) -> bytes:
-        if next(failures, False):
-            raise TransientError("coordinator_unreachable", "gone")
-        data: bytes = await original(url, max_bytes=max_bytes)
-        return data
+    def look() -> float:
+        nonlocal now
+        now += 1
+        return now
 
-    monkeypatch.setattr(world.coordinator, "get_object", get_object)
-    world.run()
-    assert len(world.chain.hashes) == 2
+    def fail(outbox: SqliteOutbox) -> int:
+        nonlocal now
+        if next(attempts, True):
+            done: int = mine(outbox)
+            return done
+        now += 3600
+        raise TransientError("chain_unreachable", "gone")
+
+    world.chain.mine = fail
+
+    async def publish() -> dict[str, Any]:
+        with ThreadPoolExecutor(max_workers=1) as chain_thread:
+            ctx = replace(world.build(chain_thread, asyncio.Event()), timer=look)
+            ctx.progress.updated_at = 0.0
+            ctx.progress.report = {"time/wait_for_batch": 0.0, "time/update": 1.0} | dict.fromkeys(COUNTS, 1)
+            for _ in range(2):
+                with pytest.raises(TransientError):
+                    await loop.publish(ctx)
+            await loop.publish(ctx)
+        (update,) = [line for line in world.read_metrics() if line["event"] == "update"]
+        return dict(update)
+
+    update = asyncio.run(publish())
+    assert (update["time/publish"], update["time/wait_for_chain"]) == (1, 7201)
+    assert update["trainer/idle_ratio"] == 7201 / 7203
 
 
 def test_publish__not_mined_and_a_stop_signal__leaves_at_once(build_world: Build) -> None:
@@ -333,6 +324,17 @@ def test_publish__not_mined_and_a_stop_signal__leaves_at_once(build_world: Build
             return await loop.publish(ctx), ctx.progress.is_published
 
     assert asyncio.run(try_it()) == (False, False)
+
+
+def test_cycle__recomputed_old_policy__is_the_one_that_learns_whatever_was_claimed(build_world: Build) -> None:
+    worlds = [build_world(steps=3, old_policy="recompute") for _ in range(2)]
+    worlds[1].coordinator.forge = lambda row: replace(row, logprobs=tuple(-9.0 for _ in row.tokens))
+    for world in worlds:
+        world.coordinator.staleness = 1
+        world.run()
+        ratios = [line["policy/ratio"] for line in world.read_metrics() if line["event"] == "update"]
+        assert ratios == [1, 1, 1]  # to the bit: under the published policy, in bfloat16, they differ
+    assert worlds[0].chain.hashes == worlds[1].chain.hashes
 
 
 @pytest.mark.parametrize(

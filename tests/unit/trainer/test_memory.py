@@ -14,7 +14,6 @@ from transformers import PreTrainedModel
 from covey.errors import OperatorError
 from covey.model.files import load_model
 from covey.model.tiny import tiny_folder
-from covey.protocol.params import EnvironmentParams, PoolParams
 from tests.fakes.samples import DECOUPLED, SHAPE, build_batch, build_learner, build_samples
 from trainer.forward import recompute_activations
 from trainer.learner import Recomputer
@@ -124,7 +123,7 @@ def test_recompute_activations__model_without_such_layers__is_refused() -> None:
 def test_build_learner__activation_checkpointing__is_what_the_setting_says(
     build_world: Callable[..., Any], is_set: bool
 ) -> None:
-    config = build_world(activation_checkpointing=is_set, threads=1).config
-    learner, _ = build_from_settings(config, PoolParams(name="t", environment=EnvironmentParams(kind="x")))
+    world = build_world(activation_checkpointing=is_set, threads=1)
+    learner, _ = build_from_settings(world.config, world.params)
     layers = learner.model.get_submodule("model.layers").children()
     assert {getattr(layer, "gradient_checkpointing", None) for layer in layers} == {is_set}

@@ -135,7 +135,7 @@ def test_open_tensorboard__updates_and_evaluations__are_scalars_by_name(tmp_path
     from tensorboard.util.tensor_util import make_ndarray
 
     write = open_tensorboard(tmp_path)
-    write("update", 3, {"reward/mean": 0.25})
+    write("update", 3, {"reward/mean": 0.25, "staleness_mean": 1.5})
     write("update", 4, {"reward/mean": 0.5})
     write("evaluation", 4, {"reward": 0.75, "n": 512})
     write("policy", 4, {"manifest_hash": "0x1", "time": 1.0})
@@ -146,7 +146,8 @@ def test_open_tensorboard__updates_and_evaluations__are_scalars_by_name(tmp_path
         for tag in found.Tags()["tensors"]
     }
     assert scalars == {
-        "reward/mean": [(3, 0.25), (4, 0.5)], "evaluation/reward": [(4, 0.75)], "evaluation/n": [(4, 512.0)]
+        "reward/mean": [(3, 0.25), (4, 0.5)], "staleness_mean": [(3, 1.5)],
+        "evaluation/reward": [(4, 0.75)], "evaluation/n": [(4, 512.0)]
     }  # fmt: skip
 
 

@@ -8,6 +8,7 @@ import pytest
 from covey.model.files import load_model
 from covey.model.tiny import tiny_folder
 from covey.protocol.ids import GroupId, RolloutId, Step, TaskId
+from trainer.adapters import add_adapters
 from trainer.batch import Sample
 from trainer.packing import Family, group
 from trainer.performance import ModelSize, build_performance, compute_flops, get_peak_memory, measure_model
@@ -15,8 +16,8 @@ from trainer.performance import ModelSize, build_performance, compute_flops, get
 pytestmark = pytest.mark.unit
 
 REPORT = {
-    "time/wait_for_batch": 6.0, "time/update": 3.0, "time/publish": 1.0, "batch/tokens": 500, "batch/samples": 40,
-    "perf/flops": 6e12,
+    "time/wait_for_batch": 6.0, "time/update": 3.0, "time/publish": 1.0, "time/wait_for_chain": 2.5,
+    "batch/tokens": 500, "batch/samples": 40, "perf/flops": 6e12,
 }  # fmt: skip
 
 
@@ -33,12 +34,12 @@ def build_family(lengths: list[tuple[int, int]]) -> Family:
     return family
 
 
-def test_build_performance__ten_seconds__by_hand() -> None:
+def test_build_performance__twelve_seconds_and_a_half__by_hand() -> None:
     found = build_performance(REPORT, peak_flops=8e12)
     assert found == pytest.approx(
         {
-            "time/step": 10.0, "trainer/idle_ratio": 0.6, "perf/tokens_per_second": 50.0,
-            "perf/samples_per_second": 4.0, "perf/mfu": 0.25,
+            "time/step": 12.5, "trainer/idle_ratio": 0.68, "perf/tokens_per_second": 40.0,
+            "perf/samples_per_second": 3.2, "perf/mfu": 0.25,
         }
     )  # fmt: skip
 
@@ -48,7 +49,7 @@ def test_build_performance__peak_unknown__has_no_utilisation() -> None:
 
 
 def test_build_performance__no_time_passed__is_zeros() -> None:
-    still = REPORT | {"time/wait_for_batch": 0.0, "time/update": 0.0, "time/publish": 0.0}
+    still = REPORT | {name: 0.0 for name in REPORT if name.startswith("time/")}
     assert set(build_performance(still, peak_flops=1e12).values()) == {0.0}
 
 
@@ -58,27 +59,46 @@ def test_build_performance__four_devices__each_has_a_quarter_of_the_use() -> Non
     assert four == pytest.approx(one / 4)
 
 
+SIZE = ModelSize(token=6000, prediction=600, layers=2, width=8)
+"""Of 1000 parameters in the layers and 100 in the head, all of which learn."""
+
+
 def test_compute_flops__two_sequences__by_hand() -> None:
-    size = ModelSize(parameters=1000, layers=2, width=8)
     families = [build_family([(4, 7)]), build_family([(1, 20)])]
-    assert compute_flops(families, size) == 6 * 1000 * 30 + 6 * 2 * 8 * (100 + 400)
-    assert compute_flops([], size) == 0.0
+    expected = 6 * 1000 * 30 + 6 * 100 * 27 + 6 * 2 * 8 * (100 + 400)
+    assert compute_flops(families, SIZE, predictions=27) == expected
+    assert compute_flops([], SIZE, predictions=0) == 0.0
 
 
 def test_compute_flops__siblings_behind_one_prompt__do_not_see_each_other() -> None:
-    """Two of 3 + 3 tokens: two sequences of 6 but for the prompt, which is computed once."""
-    size = ModelSize(parameters=1000, layers=2, width=8)
-    assert compute_flops([build_family([(3, 4), (3, 4)])], size) == 6 * 1000 * 9 + 6 * 2 * 8 * (36 + 36 - 9)
+    """Two of 3 + 3 tokens: two sequences of 6 but for the prompt, which is computed once; each predicts 4."""
+    found = compute_flops([build_family([(3, 4), (3, 4)])], SIZE, predictions=8)
+    assert found == 6 * 1000 * 9 + 6 * 100 * 8 + 6 * 2 * 8 * (36 + 36 - 9)
+
+
+HEAD = 259 * 96
 
 
 def test_measure_model__shipped_model__head_once_and_embedding_not() -> None:
     """Tied, so its one matrix counts as the head: all parameters do."""
     model = load_model(tiny_folder(), "float32")
+    count = sum(p.numel() for p in model.parameters())
     tied = measure_model(model)
-    assert tied == ModelSize(parameters=sum(p.numel() for p in model.parameters()), layers=2, width=96)
+    assert tied == ModelSize(token=6 * (count - HEAD), prediction=6 * HEAD, layers=2, width=96)
     head = model.get_output_embeddings()
     head.weight = type(head.weight)(head.weight.detach().clone())
     assert measure_model(model) == tied  # another 259 x 96 in all, of which the embedding is left out
+
+
+def test_measure_model__adapters__frozen_weights_have_no_gradient_of_their_own() -> None:
+    """Rank 2 at both layers' queries: 2 x 96 down and, as the heads are 96 wide in all, 96 x 2 up."""
+    model = load_model(tiny_folder(), "float32")
+    count = sum(p.numel() for p in model.parameters())
+    add_adapters(model, rank=2, alpha=4.0, targets=("q_proj",), seed=0)
+    adapters = 2 * (2 * 96 + 96 * 2)
+    assert measure_model(model) == ModelSize(
+        token=4 * (count - HEAD) + 6 * adapters, prediction=4 * HEAD, layers=2, width=96
+    )
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's own figure is Linux's")

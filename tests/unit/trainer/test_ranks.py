@@ -23,6 +23,7 @@ from tests.fakes.ranks import (
     build_recomputer,
     draw_head,
     gather,
+    look_back,
     resume,
     run,
     write_policy,
@@ -116,6 +117,14 @@ def test_learn__two_ranks__gradients_masters_and_metrics_are_those_of_one(
         assert found == pytest.approx(wanted, rel=0.03 if case == "rough" else 1e-4, abs=1e-6)
         assert found["kl"] > 0
         assert found["gradient_norm"] > SMOOTH.clip  # it was clipped
+
+
+def test_learn__two_ranks_without_old__look_back_as_one_does(ranks: Path) -> None:
+    found = json.loads((ranks / "0.json").read_text())["back"]
+    for each, wanted in zip(found, look_back(build_case(CASES[0])), strict=True):
+        assert each == pytest.approx(wanted, rel=1e-4, abs=1e-6)
+    assert found[0]["ratio_mean"] == 1
+    assert abs(found[1]["ratio_mean"] - 1) > 1e-3
 
 
 def test_learn__two_ranks_in_bfloat16__compute_in_it(ranks: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from covey.errors import OperatorError
+from covey.model.files import WEIGHTS_FILE
 
 pytestmark = pytest.mark.unit
 Build = Callable[..., Any]
@@ -20,6 +21,23 @@ def read_all(folder: Path) -> dict[str, bytes]:
 def copy_policy(world: Any, step: int) -> Path:
     copied: Path = shutil.copytree(world.config.home / "exports" / str(step), world.root / "copy")
     return copied
+
+
+def damage(world: Any, step: int) -> None:
+    """Half of its weights, as a disk that fails leaves them."""
+    weights: Path = world.config.home / "exports" / str(step) / WEIGHTS_FILE
+    weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
+
+
+def limit_claims(world: Any, most: int) -> None:
+    """Of each step: what would be tried for ever ends in a failure."""
+    original = world.coordinator.claim_batch
+
+    async def claim_batch(step: int, *, wait_seconds: float) -> Any:
+        assert world.coordinator.claims.count(step) < most
+        return await original(step, wait_seconds=wait_seconds)
+
+    world.coordinator.claim_batch = claim_batch
 
 
 def set_up(world: Any, **settings: Any) -> None:
@@ -48,6 +66,20 @@ def test_run__newest_checkpoint_is_damaged_and_published__goes_on_as_the_message
     world.run()  # the checkpoint counts from now on
     assert len(world.chain.hashes) == 4
     assert world.coordinator.claims == [0, 1, 2]
+
+
+@pytest.mark.parametrize("every", [0, 1])
+def test_run__newest_policy_is_damaged__is_made_again_from_the_checkpoint(every: int, build_world: Build) -> None:
+    world = build_world(steps=1, evaluation_every=every)
+    world.run()
+    folder = world.config.home / "exports" / "1"
+    whole = read_all(folder)
+    damage(world, 1)
+    world.run()
+    assert read_all(folder) == whole
+    set_up(world, steps=2)
+    world.run()
+    assert len(world.chain.hashes) == 3
 
 
 @pytest.mark.parametrize("settings", [{}, {"lora_rank": 2, "learning_rate": 5e-3}], ids=["weights", "adapters"])
@@ -113,4 +145,28 @@ def test_run__home_is_lost_with_the_reference__says_so(build_world: Build) -> No
     world.config.home.mkdir()
     set_up(world, steps=2, initial_policy=str(copied), initial_step=1, kl_coefficient=0.01)
     with pytest.raises(OperatorError, match=r"no_reference: .*kl_coefficient"):
+        world.run()
+
+
+def test_run__kept_policy_is_damaged__work_of_it_is_left_out_where_nobody_replayed_it(build_world: Build) -> None:
+    world = build_world()
+    world.run()
+    damage(world, 1)
+    set_up(world, steps=3)
+    world.coordinator.staleness, world.coordinator.replayed = 1, False
+    limit_claims(world, 2)
+    world.run()
+    updates = [line for line in world.read_metrics() if line["event"] == "update"]
+    assert [(line["batch/left_out"], line["batch/samples"]) for line in updates] == [(0, 32), (0, 32), (2, 0)]
+    assert world.coordinator.claims == [0, 1, 2, 2]
+    assert len(world.chain.hashes) == 4
+
+
+def test_run__reference_is_damaged__says_so(build_world: Build) -> None:
+    world = build_world(steps=1, kl_coefficient=0.01)
+    world.run()
+    damage(world, 0)
+    set_up(world, steps=2)
+    limit_claims(world, 1)
+    with pytest.raises(OperatorError, match=r"no_reference: .*exports/0 is damaged .*kl_coefficient to 0"):
         world.run()

@@ -6,6 +6,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from covey.environments import registry
 from covey.environments.base import Environment, EnvironmentSpec
@@ -78,18 +79,16 @@ def test_is_evaluated__every_fourth_and_the_last__by_hand() -> None:
 
 
 @pytest.mark.parametrize(("version", "is_fine"), [(5, True), (4, True), (3, False), (6, False)])
-def test_require_order__policy_of_each_age__at_most_the_bound(version: int, is_fine: bool) -> None:
-    order = BatchOrder(step=Step(5), items=(build_item(b"x", policy_version=version),))
-    if is_fine:
-        service.require_order(order, Step(5), PARAMS)
-    else:
-        with pytest.raises(ProtocolError, match="stale_batch"):
-            service.require_order(order, Step(5), PARAMS)
+def test_is_fresh__policy_of_each_age__at_most_the_bound(version: int, is_fine: bool) -> None:
+    with capture_logs() as logs:
+        assert service.is_fresh(build_item(b"x", policy_version=version), Step(5), PARAMS) is is_fine
+    assert [(log["task"], log["policy"], log["step"]) for log in logs] == ([] if is_fine else [(4, version, 5)])
 
 
-def test_require_order__another_step__is_refused() -> None:
-    with pytest.raises(ProtocolError, match="wrong_batch"):
-        service.require_order(BatchOrder(step=Step(4), items=()), Step(5), PARAMS)
+def test_require_order__another_step__ends_the_trainer() -> None:
+    service.require_order(BatchOrder(step=Step(5), items=()), Step(5))
+    with pytest.raises(OperatorError, match=r"wrong_batch: .* step 5 .* step 4\. .*coordinator_url"):
+        service.require_order(BatchOrder(step=Step(4), items=()), Step(5))
 
 
 def test_read_work__honest_file__is_its_rows_with_the_orders_facts() -> None:
@@ -182,8 +181,8 @@ def test_build_report__two_updates__means_and_the_largest_norm() -> None:
     report = service.build_report(SAMPLES, [first, second], step=Step(5), left_out=1)
     expected = {
         "reward/mean": 0.25, "policy/loss": 1.0, "policy/entropy": 3.0, "policy/kl": 0.0, "policy/clip_ratio": 0.2,
-        "policy/ratio": 1.0, "optim/grad_norm": 2.0, "optim/learning_rate": 0.2, "staleness/mean": 0.75,
-        "staleness/max": 2, "batch/tokens": 16, "batch/samples": 4, "batch/live_share": 0.5,
+        "policy/ratio": 1.0, "optim/grad_norm": 2.0, "optim/learning_rate": 0.2, "staleness_mean": 0.75,
+        "staleness_max": 2, "batch/tokens": 16, "batch/samples": 4, "batch/live_share": 0.5,
         "batch/completion_tokens": 4.0, "batch/left_out": 1,
     }  # fmt: skip
     assert report == pytest.approx(expected)

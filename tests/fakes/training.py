@@ -1,0 +1,226 @@
+"""A network in memory around a real trainer: a chain that mines when pumped, a coordinator whose batches follow from
+published policies.
+
+`World.run` builds a trainer on its disk and runs it to the end; a second `run` finds what the first has left.
+"""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from covey.chain.client import Call
+from covey.chain.outbox import Attempt, SqliteOutbox
+from covey.engines.base import Request
+from covey.engines.hf import HuggingFaceEngine
+from covey.environments import registry
+from covey.environments.registry import DEMO
+from covey.model.text import decode_completion, encode_prompt
+from covey.network import Network, load_environment
+from covey.protocol import columns, rollout
+from covey.protocol.canonical import sha256
+from covey.protocol.ids import Address, GroupId, Hash, PoolId, Step, TaskId
+from covey.protocol.manifest import Manifest
+from covey.protocol.params import EnvironmentParams, ModelParams, PoolParams
+from covey.protocol.rollout import Rollout
+from covey.protocol.wire import BatchItem, BatchOrder
+from covey.runtime import Pace, run_forever
+from covey.shardcast.store import ShardStore
+from trainer.app import Context, build
+from trainer.config import TrainerConfig
+from trainer.loop import cycle
+from trainer.metrics import Sink
+from trainer.publish import Publisher
+
+POOL = PoolId(1)
+WALLET = Address("0x" + "11" * 20)
+
+
+class Killed(BaseException):
+    """The process is gone: nothing in the package catches this."""
+
+
+@dataclass
+class Chain:
+    """A PolicyRegistry of one pool."""
+
+    hashes: list[Hash] = field(default_factory=list)
+    die_before: str = ""
+    """Which of "sign", "effect", "record" the pump does not live to do, once."""
+
+    def steps_of(self, pool: PoolId) -> int:
+        return len(self.hashes)
+
+    def policy_of(self, pool: PoolId, step: Step) -> Hash:
+        return self.hashes[step]
+
+    def publish(self, pool: PoolId, step: Step, manifest_hash: Hash) -> Call:
+        return Call(to=WALLET, data=json.dumps([step, manifest_hash]).encode(), label="publish")
+
+    def add(self, manifest_hash: Hash) -> None:
+        """What mining does."""
+        self.hashes.append(manifest_hash)
+
+    def mine(self, outbox: SqliteOutbox) -> int:
+        """A pump that mines at once; like the real one it may die between the effect and its record."""
+        for entry in outbox.list_pending():
+            step, manifest_hash = json.loads(entry.intent.call.data)
+            attempt = Attempt(hash=Hash(f"0x{step:064x}"), raw=b"", max_fee=1, priority_fee=1, signed_at=1)
+            if entry.nonce is None and step != len(self.hashes):
+                outbox.record_reverted(entry.intent.key, "WrongStep", None)
+                continue
+            self._live("sign", step)
+            if entry.nonce is None:
+                outbox.record_signed(entry.intent.key, step, attempt)
+            self._live("effect", step)
+            if step == len(self.hashes):
+                self.add(manifest_hash)
+            self._live("record", step)
+            outbox.record_mined(entry.intent.key, 1, attempt.hash)
+        return 0
+
+    def _live(self, point: str, step: int) -> None:
+        if self.die_before == point and step > 0:
+            self.die_before = ""
+            raise Killed
+
+
+@dataclass
+class Coordinator:
+    """Batches of a step: `tasks` submissions on the policy that is `staleness` steps old, made by honest workers."""
+
+    params: PoolParams
+    chain: Chain
+    store: ShardStore
+    folder: Path
+    tasks: int = 2
+    staleness: int = 0
+    replayed: bool = True
+    forge: Callable[[Rollout], Rollout] = lambda row: row
+    files: dict[str, bytes] = field(default_factory=dict)
+    claims: list[int] = field(default_factory=list)
+    made: dict[tuple[Hash, int], list[Rollout]] = field(default_factory=dict)
+    """What was rolled out already, in other worlds too: it follows from policy and task."""
+
+    async def claim_batch(self, step: Step, *, wait_seconds: float) -> BatchOrder | None:
+        assert len(self.chain.hashes) == step + 1
+        self.claims.append(step)
+        version = Step(max(0, step - self.staleness))
+        items = []
+        for task in range(step * self.tasks, (step + 1) * self.tasks):
+            key = self.chain.hashes[version], task
+            if key not in self.made:
+                self.made[key] = self._roll_out(version, task)
+            file = rollout.encode(map(self.forge, self.made[key]))
+            self.files[sha256(file)] = file
+            items.append(
+                BatchItem(
+                    receipt_hash=Hash("0x" + "22" * 32), task=TaskId(task), policy_version=version,
+                    manifest_hash=self.chain.hashes[version], work_key=sha256(file), url=sha256(file),
+                    replayed=self.replayed,
+                )
+            )  # fmt: skip
+        return BatchOrder(step=step, items=tuple(items))
+
+    async def get_object(self, url: str, *, max_bytes: int) -> bytes:
+        return self.files[url]
+
+    def _roll_out(self, version: Step, task: int) -> list[Rollout]:
+        engine, environment = HuggingFaceEngine(max_batch=64), registry.load(DEMO)
+        engine.load_policy(self._download(version), version)
+        rows = []
+        for i in range(self.params.rollouts_per_task):
+            group, sibling = divmod(i, self.params.group_size)
+            prompt = environment.prompt(1000 * task + group)
+            tokens = tuple(encode_prompt(engine.tokenizer, prompt.text))
+            seed = int.from_bytes(hashlib.sha256(f"{task}/{i}".encode()).digest()[:7], "big")
+            rows.append((GroupId(group), sibling, prompt, Request(prompt=tokens, seed=seed, max_tokens=8)))
+        completions = engine.generate([row[3] for row in rows], temperature=1.0)
+        return [
+            Rollout(
+                group=group, sibling=sibling, seed=request.seed, prompt=request.prompt, tokens=done.tokens,
+                logprobs=done.logprobs, proofs=(), finished=done.finished,
+                reward=environment.reward(
+                    prompt, decode_completion(engine.tokenizer, done.tokens),
+                    finished=done.finished, completion_tokens=len(done.tokens),
+                ),
+            )
+            for (group, sibling, prompt, request), done in zip(rows, completions, strict=True)
+        ]  # fmt: skip
+
+    def _download(self, version: Step) -> Path:
+        data = self.store.get_manifest_path(POOL, version).read_bytes()
+        manifest = Manifest.from_bytes(data, self.chain.hashes[version])
+        folder = self.folder / self.chain.hashes[version]
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in manifest.files:
+            pieces = [self.store.get_shard_path(shard.sha256).read_bytes() for shard in file.shards]
+            (folder / file.name).write_bytes(b"".join(pieces))
+        return folder
+
+
+class World:
+    """Disk, chain and coordinator outlive the trainer's process."""
+
+    def __init__(self, root: Path, **settings: Any) -> None:
+        self.root = root
+        self.params = PoolParams(
+            name="test", environment=EnvironmentParams(kind=DEMO.kind, options=cast("dict[str, Any]", DEMO.options)),
+            model=ModelParams(max_prompt_tokens=64), group_size=8, groups_per_step=4, groups_per_task=2,
+            max_staleness=1,
+        )  # fmt: skip
+        defaults: dict[str, Any] = {
+            "home": root / "home", "pool": POOL, "deployment": root, "key_file": root, "origin_root": root / "origin",
+            "steps": 2, "learning_rate": 5e-4, "weight_decay": 0.0, "warm_up_updates": 0, "gradient_clip": 1.0,
+            "row_tokens": 128, "evaluation_prompts": 4, "evaluation_samples": 1,
+        }  # fmt: skip
+        self.config = TrainerConfig.model_validate(defaults | settings)
+        self.config.home.mkdir(exist_ok=True)
+        self.chain = Chain()
+        self.coordinator: Any = Coordinator(
+            params=self.params, chain=self.chain, store=ShardStore(root / "origin"), folder=root / "downloads"
+        )
+        self.context: Context | None = None
+        self.sinks: list[Sink] = []
+        self.killed = Killed
+
+    def build(self, chain_thread: ThreadPoolExecutor, stop: asyncio.Event) -> Context:
+        network = SimpleNamespace(
+            pool=POOL, params=self.params, terms=SimpleNamespace(trainer=WALLET),
+            wallet=SimpleNamespace(address=WALLET), contracts=SimpleNamespace(policies=self.chain),
+            coordinator=self.coordinator, load_environment=lambda: load_environment(self.params),
+        )  # fmt: skip
+
+        def build_publisher() -> Publisher:
+            outbox = SqliteOutbox(self.config.home / "outbox.sqlite3")
+            return Publisher(
+                pool=POOL, registry=self.chain, outbox=outbox, pump=lambda: self.chain.mine(outbox),
+                store=ShardStore(self.config.origin_root), keep=5,
+            )  # fmt: skip
+
+        return build(
+            self.config, cast(Network, network), decode=columns.decode_json,
+            publisher=chain_thread.submit(build_publisher).result(), chain_thread=chain_thread, stop=stop,
+            sinks=self.sinks,
+        )  # fmt: skip
+
+    def run(self) -> None:
+        """One process, to its end."""
+        asyncio.run(self._run())
+
+    async def _run(self) -> None:
+        stop = asyncio.Event()
+        with ThreadPoolExecutor(max_workers=1) as chain_thread:
+            self.context = ctx = self.build(chain_thread, stop)
+            try:
+                await run_forever(cycle, ctx, stop=stop, pace=Pace(idle_wait_s=0.01, retry_first_s=0.01))
+            finally:
+                await ctx.background.stop()
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.config.home / "metrics.jsonl").read_text().splitlines()]

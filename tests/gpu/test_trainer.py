@@ -1,0 +1,147 @@
+"""The trainer on a CUDA device against a CPU: an update, the head without logits, ragged rows, recomputed layers.
+
+Each check is a function of a device, so that it also runs, as `check("cpu")`, where there is none.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.utils.import_utils import is_flash_attn_2_available
+
+from covey.model.files import DTYPES, load_model
+from covey.model.tiny import tiny_folder
+from tests.fakes.samples import DECOUPLED, OPTIMISER, SHAPE, build_batch, build_learner, build_samples, give_proximal
+from trainer.forward import FLASH, predict, recompute_activations
+from trainer.head import TILE, compute_head
+from trainer.learner import Learner
+from trainer.packing import build_rows
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+
+BATCH = give_proximal(build_batch(build_samples()), None)
+"""Without a proximal policy, so that no token lies at the edge of clipping, where rounding decides on its gradient."""
+SMOOTH = replace(OPTIMISER, learning_rate=1e3, epsilon=1e3, weight_decay=0.0)
+"""With a small epsilon a first step is the gradients' signs, on which rounding decides, too, where they are near 0."""
+
+
+@pytest.fixture(scope="module")
+def base() -> PreTrainedModel:
+    return load_model(tiny_folder(), "float32")
+
+
+def update(base: PreTrainedModel, device: str, dtype: str, *, is_lean: bool = False) -> tuple[Learner, int]:
+    """A learner after one update on `device`, and how often it called its first layer's first matrix."""
+    moved = copy.deepcopy(base)
+    torch.nn.Module.to(moved, device)
+    if is_lean:
+        recompute_activations(moved)
+    shape, calls = replace(SHAPE, compute_dtype=dtype), list[int]()
+    learner = build_learner(moved, objective=DECOUPLED, optimiser=SMOOTH, shape=shape)
+    learner.model.get_submodule("model.layers.0.mlp.gate_proj").register_forward_hook(lambda *_: calls.append(1))
+    learner.update(BATCH)
+    return learner, len(calls)
+
+
+def measure_gap(found: Tensor, wanted: Tensor) -> float:
+    """Norm of the difference over that of what is wanted."""
+    return float((found.detach().cpu().double() - wanted.double()).norm() / wanted.double().norm())
+
+
+def get_gradients(learner: Learner) -> Tensor:
+    found = [each.grad for each in learner.model.parameters()]
+    return torch.cat([each.cpu().flatten() for each in found if each is not None])
+
+
+def get_steps(learner: Learner, base: PreTrainedModel) -> Tensor:
+    """By how much the masters moved."""
+    pairs = zip(learner.model.parameters(), base.parameters(), strict=True)
+    return torch.cat([(ours.detach().cpu() - theirs.detach()).flatten() for ours, theirs in pairs])
+
+
+def check_update(base: PreTrainedModel, device: str, dtype: str, *, tolerance: float) -> None:
+    (there, _), (here, _) = update(base, device, dtype), update(base, "cpu", "float32")
+    assert {(each.dtype, each.device.type) for each in there.model.parameters()} == {(torch.float32, device)}
+    assert measure_gap(get_gradients(there), get_gradients(here)) < tolerance
+    assert measure_gap(get_steps(there, base), get_steps(here, base)) < tolerance
+
+
+def compute_dense(hidden: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """What the head computes, from all logits at once."""
+    logprobs = torch.log_softmax(hidden @ weight.T, dim=-1)
+    return logprobs.gather(1, targets[:, None])[:, 0], -(logprobs.exp() * logprobs).sum(dim=-1)
+
+
+def differentiate(compute: Callable[..., tuple[Tensor, Tensor]], given: Sequence[Tensor], device: str) -> list[Tensor]:
+    """Outputs, then gradients of a sum with uneven factors of both of them."""
+    hidden, weight = (each.detach().to(device).requires_grad_() for each in given[:2])
+    logprobs, entropy = compute(hidden, weight, given[2].to(device))
+    factors = torch.linspace(-1, 1, len(hidden), device=device)
+    torch.autograd.backward((factors * logprobs + (0.5 - factors) * entropy).sum())
+    assert hidden.grad is not None
+    assert weight.grad is not None
+    return [logprobs.detach(), entropy.detach(), hidden.grad, weight.grad]
+
+
+def check_head(device: str, dtype: str, *, tolerance: float) -> None:
+    """Ragged last tiles both ways, on values that bfloat16 has."""
+    torch.manual_seed(0)
+    n, vocabulary = TILE[0] + 52, TILE[1] + 108
+    hidden, weight = (torch.randn(rows, 64).mul_(0.5).bfloat16().float() for rows in (n, vocabulary))
+    given = (hidden, weight, torch.randint(0, vocabulary, (n,)))
+    ours = differentiate(partial(compute_head, dtype=DTYPES[dtype]), given, device)
+    for found, wanted in zip(ours, differentiate(compute_dense, given, "cpu"), strict=True):
+        assert found.dtype is torch.float32
+        assert measure_gap(found, wanted) < tolerance
+
+
+@torch.no_grad()
+def check_attention(base: PreTrainedModel, device: str, attention: str) -> None:
+    """Rows of several samples and padding, against those of SDPA; without their borders they would be others."""
+    model, samples = copy.deepcopy(base), build_samples()
+    torch.nn.Module.to(model, device)
+    rows = build_rows(samples, [0.0] * len(samples), [[0, 1, 2, 3], [4], [5, 6, 7, 8]], is_shared=False)
+    rows = rows.to(torch.device(device))
+    shape = replace(SHAPE, compute_dtype="bfloat16")
+    wanted = [each.cpu() for each in predict(model, rows, shape)]
+    model.set_attn_implementation(attention)
+    for found, expected in zip(predict(model, rows, shape), wanted, strict=True):
+        assert measure_gap(found, expected) < 2e-2
+    borderless = replace(rows, positions=torch.arange(rows.tokens.shape[1], device=device).expand_as(rows.tokens))
+    assert measure_gap(predict(model, borderless, shape)[0], wanted[0]) > 4e-2
+
+
+def check_checkpointing(base: PreTrainedModel, device: str, dtype: str, *, tolerance: float) -> None:
+    (lean, twice), (full, once) = update(base, device, dtype, is_lean=True), update(base, device, dtype)
+    assert twice == 2 * once > 0
+    assert measure_gap(get_gradients(lean), get_gradients(full)) < tolerance
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-4), ("bfloat16", 5e-2)])
+def test_update__on_cuda__gradients_and_steps_are_a_cpus_in_float32(
+    base: PreTrainedModel, dtype: str, tolerance: float
+) -> None:
+    check_update(base, "cuda", dtype, tolerance=tolerance)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 1e-2)])
+def test_compute_head__on_cuda__outputs_and_gradients_are_a_cpus_in_float32(dtype: str, tolerance: float) -> None:
+    check_head("cuda", dtype, tolerance=tolerance)
+
+
+@pytest.mark.skipif(not is_flash_attn_2_available(), reason="no package flash_attn")
+def test_predict__flash_attention__is_that_of_sdpa_on_packed_rows(base: PreTrainedModel) -> None:
+    check_attention(base, "cuda", FLASH)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 1e-3)])
+def test_recompute_activations__on_cuda__gradients_are_those_without(
+    base: PreTrainedModel, dtype: str, tolerance: float
+) -> None:
+    """But for sums whose order a GPU does not keep."""
+    check_checkpointing(base, "cuda", dtype, tolerance=tolerance)

@@ -1,0 +1,78 @@
+"""Later updates of a step, and samples without `old`: they look back to the masters that the step starts from."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from covey.model.files import load_model
+from covey.model.tiny import tiny_folder
+from tests.fakes.samples import (
+    DECOUPLED,
+    SHAPE,
+    TWO_SIDED,
+    build_batch,
+    build_learner,
+    build_samples,
+    forget_old,
+    give_proximal,
+)
+from trainer.batch import Batch
+from trainer.forward import Predictor, compute_logprobs
+from trainer.grpo import Objective
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture(scope="module")
+def base() -> PreTrainedModel:
+    return load_model(tiny_folder(), "float32")
+
+
+def test_learn__two_updates__the_second_looks_back_to_the_starting_policy(base: PreTrainedModel) -> None:
+    objective = replace(DECOUPLED, kl=0.0, entropy=0.0)
+    first, second = (give_proximal(build_batch(build_samples(seed=seed)), None) for seed in (0, 1))
+    learner, by_hand = build_learner(base, objective=objective), build_learner(base, objective=objective)
+    starting = compute_logprobs(Predictor(base, SHAPE), second.samples)
+    by_hand.update(first)
+    found, expected = learner.learn([first, second]), by_hand.update(give_proximal(second, starting))
+    assert found[1] == expected
+    # Nothing is clipped in the first update; after it the policy is far enough away.
+    assert found[0].clip_ratio == 0 < found[1].clip_ratio
+
+
+def test_learn__first_update__equals_one_with_the_starting_policy_computed_beforehand(base: PreTrainedModel) -> None:
+    objective, batch = replace(DECOUPLED, kl=0.0, entropy=0.0), give_proximal(build_batch(build_samples()), None)
+    first, second = build_learner(base, objective=objective), build_learner(base, objective=objective)
+    second.update(give_proximal(batch, compute_logprobs(Predictor(base, SHAPE), batch.samples)))
+    first.learn([batch])
+    for ours, theirs in zip(first.model.parameters(), second.model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("objective", [TWO_SIDED, replace(DECOUPLED, kl=0.0, entropy=0.0)], ids=lambda each: each.kind)
+def test_learn__samples_without_old__look_back_to_the_starting_masters(
+    base: PreTrainedModel, objective: Objective
+) -> None:
+    base = copy.deepcopy(base)
+    with torch.no_grad():
+        for parameter in base.parameters():
+            parameter.mul_(1 + 2**-12)  # no number in bfloat16
+    batches = [build_batch(build_samples(seed=seed)) for seed in (0, 1)]
+    starting = [compute_logprobs(Predictor(base, SHAPE), batch.samples) for batch in batches]
+    learner, by_hand = build_learner(base, objective=objective), build_learner(base, objective=objective)
+    found = learner.learn([give_proximal(forget_old(batch), None) for batch in batches])
+    expected = [by_hand.update(give_old(batch, each)) for batch, each in zip(batches, starting, strict=True)]
+    assert found == expected
+    assert found[0].ratio_mean == 1
+    assert abs(found[1].ratio_mean - 1) > 1e-3
+    for ours, theirs in zip(learner.model.parameters(), by_hand.model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def give_old(batch: Batch, values: list[tuple[float, ...]]) -> Batch:
+    """With these log-probabilities under the policy that sampled, and under the starting one."""
+    pairs = zip(batch.samples, values, strict=True)
+    return replace(batch, samples=tuple(replace(sample, old=each, proximal=each) for sample, each in pairs))
