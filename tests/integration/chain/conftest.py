@@ -59,7 +59,8 @@ class Chain:
         return self.client.get_block("latest").timestamp
 
     def advance(self, seconds: int) -> None:
-        self.client.request("evm_increaseTime", hex(seconds))
+        """To exactly so long after the latest block, however long the machine took since."""
+        self.client.request("evm_setNextBlockTimestamp", hex(self.now() + seconds))
         self.client.request("evm_mine")
 
     def open_pool(self) -> int:
