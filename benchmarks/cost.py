@@ -50,11 +50,15 @@ def measure_cost() -> list[Claim]:
             seconds = _measure(folder, decoder, grader)
             generation = seconds["generate"]
             full, cheap = seconds["full"] / generation, seconds["cheap"] / generation
-            shared = {"unit": "validator s / generation s", "n": RUNS, "peer": f"generation {generation:.2f} s"}
+            values = {
+                "cost_full": full,
+                "cost_audit_10": AUDIT_RATE * full + (1 - AUDIT_RATE) * cheap,
+                "cost_cheap_checks": cheap,
+            }
+            peer = f"generation {generation:.2f} s"
             claims += [
-                Claim(name=f"cost_full{suffix}", value=full, **shared),
-                Claim(name=f"cost_audit_10{suffix}", value=AUDIT_RATE * full + (1 - AUDIT_RATE) * cheap, **shared),
-                Claim(name=f"cost_cheap_checks{suffix}", value=cheap, **shared),
+                Claim(name=name + suffix, value=value, unit="validator s / generation s", n=RUNS, peer=peer)
+                for name, value in values.items()
             ]
     return claims
 

@@ -18,7 +18,7 @@ from benchmarks.engine_peer import MODES, Peer
 from benchmarks.harness import Claim, find_misses, finish
 from benchmarks.policies import build_policies, build_wide
 from covey.engines.base import Completion, Engine, Request
-from covey.engines.hf import HuggingFaceEngine, set_threads
+from covey.engines.hf import HuggingFaceEngine, prepare_process
 from covey.engines.vllm.engine import VllmEngine
 from covey.errors import OperatorError
 from covey.toploc import proofs
@@ -195,7 +195,7 @@ def main() -> int:
     sizes = [case.vocabulary for case in CASES]
     parser.add_argument("--vocabulary", type=int, choices=sizes, help="measure this one alone")
     options = parser.parse_args()
-    set_threads(1)
+    prepare_process(threads=1)
     cases = [case for case in CASES if options.vocabulary in {None, case.vocabulary}]
     try:
         claims = [each for case in cases for each in build_claims(case, measure(case, options.dtype, options.rounds))]

@@ -17,7 +17,7 @@ from benchmarks.cheating import World
 from benchmarks.harness import Claim, finish
 from benchmarks.policies import ARCHITECTURES
 from covey.engines.base import Completion, Engine, Request
-from covey.engines.hf import set_threads
+from covey.engines.hf import prepare_process
 from covey.protocol.params import VerificationParams
 from covey.protocol.rollout import Rollout
 from covey.protocol.verdict import Severity
@@ -200,7 +200,7 @@ def build_parser(description: str | None) -> argparse.ArgumentParser:
 
 def run_one(name: str, options: argparse.Namespace, run: Callable[[str, str, float], Counts]) -> None:
     """In a process of its own: one architecture in one number format; counts go to a file of its own."""
-    set_threads(1)
+    prepare_process(threads=1)
     counts = run(options.one, options.dtype, options.scale)
     path = get_path(name, options.one, options.dtype)
     path.parent.mkdir(parents=True, exist_ok=True)

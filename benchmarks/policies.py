@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from pydoc_data.topics import topics
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -38,7 +39,7 @@ def build_model(
     architecture: str, seed: int, *, hidden: int = 128, layers: int = 4, vocabulary: int = 259
 ) -> PreTrainedModel:
     """Fresh float32 weights; Qwen2 ties embedding and head, Llama does not."""
-    shared = {
+    shared: dict[str, Any] = {
         "vocab_size": vocabulary,
         "hidden_size": hidden,
         "intermediate_size": 4 * hidden,
@@ -95,7 +96,7 @@ class Learner:
         logits = self.model(rows[:, :-1]).logits
         loss = F.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
         self.optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         return float(loss.detach())

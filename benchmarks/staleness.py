@@ -24,7 +24,7 @@ from benchmarks import copying
 from benchmarks.copying import SMALL, Case
 from benchmarks.harness import Claim, finish
 from benchmarks.trainer import build_learner, prepare, roll_out
-from covey.engines.hf import HuggingFaceEngine, set_threads
+from covey.engines.hf import HuggingFaceEngine, prepare_process
 from trainer.grpo import Objective
 
 Kind = Literal["two_sided", "decoupled"]
@@ -126,7 +126,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=CASE.steps)
     parser.add_argument("--scale", type=float, default=1.0, help="share of the steps; below 1 nothing is judged")
     options = parser.parse_args()
-    set_threads(1)
+    prepare_process(threads=1)
     case = replace(CASE, steps=max(1, round(options.steps * options.scale)))
     claims = build_claims(measure(case, options.seeds))
     return finish("staleness", claims, find_failures(claims) if options.scale >= 1 else [])

@@ -37,7 +37,7 @@ from benchmarks.lab import (
 )
 from benchmarks.policies import build_policies
 from covey.engines.base import Request
-from covey.engines.hf import HuggingFaceEngine, set_threads
+from covey.engines.hf import HuggingFaceEngine, prepare_process
 from covey.toploc.proofs import Bits, build_many, compare
 from covey.toploc.thresholds import is_within
 from validator.calibration import count_passes
@@ -140,7 +140,7 @@ def main() -> int:
         return 0
     if not options.cost and not run_all(NAME, options):
         return 1
-    set_threads(1)
+    prepare_process(threads=1)
     return conclude(NAME, options.scale, BARS, measure_cost if options.scale >= 1 else tuple)
 
 

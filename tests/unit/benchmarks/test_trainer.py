@@ -11,6 +11,7 @@ from benchmarks.copying import EPSILON, LENGTH, SMALL, Case, Run, build_tokenize
 from benchmarks.harness import Claim
 from benchmarks.trainer import (
     WARM_UP,
+    build_agreement,
     build_claims,
     build_learner,
     build_learning_claims,
@@ -121,7 +122,7 @@ def test_build_claims__two_rounds__are_the_ratios_by_hand() -> None:
     assert {claim.n for claim in claims.values()} == {2}
 
 
-def test_build_learning_claims__two_rounds__are_medians_and_paired_differences() -> None:
+def test_build_learning_claims__two_rounds__are_medians() -> None:
     runs = {
         "ours": [make_run(0.5, reached=2), make_run(0.5, reached=6)],
         "trl": [make_run(1.0, reached=4), make_run(1.0, reached=6)],
@@ -129,6 +130,14 @@ def test_build_learning_claims__two_rounds__are_medians_and_paired_differences()
     claims = {claim.name: claim for claim in build_learning_claims(CASE, runs)}
     assert claims["time_to_reward_ratio.small"].value == pytest.approx(0.5 * 13 / 14)
     assert claims["steps_to_reward.ours.small"].value == 13
+
+
+def test_build_agreement__two_rounds__is_of_paired_differences() -> None:
+    runs = {
+        "ours": [make_run(0.5, reached=2), make_run(0.5, reached=6)],
+        "trl": [make_run(1.0, reached=4), make_run(1.0, reached=6)],
+    }
+    claims = {claim.name: claim for claim in build_agreement(CASE, runs)}
     # Mean rewards 18/20 and 14/20 against 16/20 and 14/20: 0.1 and 0, whose standard error is 0.05.
     assert claims["reward_difference.small"].value == pytest.approx(0.05)
     assert claims["reward_difference_in_errors.small"].value == pytest.approx(1.0)
@@ -147,7 +156,10 @@ def test_build_learning_claims__two_rounds__are_medians_and_paired_differences()
         ("peak_memory_ratio.large", 1.001, 1),
         ("reward_difference_in_errors.small", -4.1, 1),
         ("reward_difference_in_errors.small", 3.9, 0),
-        ("reward_difference.small", 9.0, 0),
+        ("reward_difference.small", -0.11, 1),
+        ("reward_difference.small", 0.09, 0),
+        ("reward_difference.large", 0.03, 1),
+        ("reward_difference.large", math.nan, 1),
         ("reward_gain.large", 0.02, 0),
         ("reward_gain.large", 0.01, 1),
         ("reward_gain.large", math.nan, 1),
