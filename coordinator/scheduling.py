@@ -1,6 +1,7 @@
 """Who does what next: pure functions over numbers, called by `service`.  No clock, no database."""
 
 import math
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -17,8 +18,19 @@ class Candidate:
     free_slots: int
     accepted: int
     dropped: int
-    has_policy: bool
-    """Whether its cached policy is the task's."""
+    cached_version: int | None
+    """The newest policy that it has; None says nothing."""
+
+    def serves(self, version: int) -> bool:
+        """Whether it may be given work of a policy."""
+        return self.cached_version is None or version <= self.cached_version
+
+
+class Work(NamedTuple):
+    """A task and its policy.  Example: Work(task=7, version=3)."""
+
+    task: int
+    version: int
 
 
 class Groups(NamedTuple):
@@ -82,17 +94,24 @@ def is_capped(params: PoolParams, batch: Groups) -> bool:
     return params.online_filter and is_full and batch.live < params.groups_per_step
 
 
-def match(tasks: Sequence[int], candidates: Iterable[Candidate]) -> list[tuple[int, str]]:
-    """Pairs of (task, node): one task a node and turn, those that drop least first, then those that hold the policy."""
-    ranked = sorted(candidates, key=lambda c: (compute_drop_rate(c.accepted, c.dropped), not c.has_policy, c.address))
+def match(works: Iterable[Work], candidates: Iterable[Candidate]) -> list[tuple[int, str]]:
+    """Pairs of (task, node), the oldest policy's tasks first: one task a node and turn, to those that drop least first,
+    then to those that have the newest policy."""
+    ranked = sorted(
+        candidates,
+        key=lambda c: (compute_drop_rate(c.accepted, c.dropped), -(c.cached_version or 0), c.address),
+    )
     slots = {c.address: c.free_slots for c in ranked}
     pairs: list[tuple[int, str]] = []
-    waiting = list(tasks)
-    while waiting and any(slots.values()):
-        for candidate in ranked:
-            if waiting and slots[candidate.address] > 0:
+    waiting = deque(sorted(works, key=lambda work: work.version))
+    while waiting:
+        able = [c for c in ranked if slots[c.address] > 0 and c.serves(waiting[0].version)]
+        if not able:
+            break
+        for candidate in able:
+            if waiting and candidate.serves(waiting[0].version):
                 slots[candidate.address] -= 1
-                pairs.append((waiting.pop(0), candidate.address))
+                pairs.append((waiting.popleft().task, candidate.address))
     return pairs
 
 

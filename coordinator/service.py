@@ -99,12 +99,12 @@ def assign_tasks(repository: Repository, params: PoolParams, *, now: float) -> i
             free_slots=max(0, min(node.free_slots, get_most_leases(node)) - repository.count_leases(node.address)),
             accepted=node.accepted,
             dropped=node.dropped,
-            has_policy=node.cached_version == latest.number,
+            cached_version=None if node.cached_version is None else min(node.cached_version, latest.number),
         )
         for node in repository.list_waiting_nodes(now)
     ]
     tasks = {task.id: task for task in pending}
-    pairs = scheduling.match(list(tasks), candidates)
+    pairs = scheduling.match((scheduling.Work(task.id, task.policy_version) for task in pending), candidates)
     for task_id, address in pairs:
         _lease(repository, tasks[task_id], address, now)
     return len(pairs)

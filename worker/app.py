@@ -21,7 +21,7 @@ from worker.config import WorkerConfig
 from worker.outgoing import Outgoing
 from worker.pipeline import Pipeline
 
-FETCH_SECONDS = 2.0
+FETCH_SECONDS = 1.0
 """Between two looks at the chain for a newer policy."""
 LEASES_A_CALL = 2
 """How many a call of the engine may last; then it hangs, and its process is started anew.  Its own ran out after one;

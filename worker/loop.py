@@ -18,23 +18,26 @@ from worker.outgoing import Parcel
 from worker.pipeline import Made
 from worker.service import Draft
 
-DEATHS = 3
-"""Of the engine over one lease, until the worker gives up."""
+FAILURES = 3
+"""Deaths of the engine over one lease, or calls in a row at which it hung, until the worker gives up."""
 
 
 async def fetch(ctx: Context) -> Outcome:
     """Have the newest policy on the disk as soon as the chain names it, whatever is in hand."""
     newest = await get_newest(ctx)
-    if newest >= 0:
-        await or_stop(ctx.stop, ctx.network.policies.require(newest))
+    if newest < 0 or newest == ctx.pipeline.fetched:
+        return Outcome.IDLE
+    if await or_stop(ctx.stop, ctx.network.policies.require(newest)) is not None:
+        ctx.pipeline.fetched = newest
+        await send_heartbeat(ctx)  # a claim that waits may be given its work from now on
     return Outcome.IDLE
 
 
 async def claim(ctx: Context) -> Outcome:
-    """Collect a lease where there is room for one, with its policy on the disk before the engine wants it."""
+    """Collect a lease where there is room for one, of a policy that is on the disk before its clock runs."""
     if not ctx.pipeline.has_room(len(ctx.outgoing.list_unsent())):
         return Outcome.IDLE
-    if not await prefetch(ctx):
+    if ctx.engine.policy_version is None and not await start_engine(ctx):
         return Outcome.RETRY
     if ctx.stop.is_set():
         return Outcome.IDLE
@@ -42,7 +45,7 @@ async def claim(ctx: Context) -> Outcome:
     # Not cut off by a stop signal: what is assigned meanwhile would be nobody's.
     task = await ctx.network.coordinator.claim_task(
         free_slots=len(ctx.pipeline.leases) + len(unsent) + 1,
-        cached_version=ctx.engine.policy_version,
+        cached_version=get_cached_version(ctx),
         wait_seconds=ctx.config.wait_seconds,
         holding=[*ctx.pipeline.leases, *unsent, *ctx.outgoing.list_refused()],
     )
@@ -55,18 +58,21 @@ async def claim(ctx: Context) -> Outcome:
     return Outcome.DONE
 
 
-async def prefetch(ctx: Context) -> bool:
-    """Have the newest policy on disk, and the first one in the engine, before a lease's clock runs; False
-    if that is one that the engine did not take."""
+async def start_engine(ctx: Context) -> bool:
+    """Have the newest policy in an engine that has none, which takes minutes; False if that is one that it did not
+    take."""
     newest = await get_newest(ctx)
-    if newest < 0:
-        return True
     if newest in ctx.pipeline.refused:
         return False
-    await or_stop(ctx.stop, ctx.network.policies.require(newest))  # `fetch` may be at it: then this waits for that
-    if ctx.engine.policy_version is None:
-        await or_stop(ctx.stop, load_policy(ctx, newest))  # starting an engine takes minutes
+    if newest >= 0:
+        await or_stop(ctx.stop, load_policy(ctx, newest))
     return True
+
+
+def get_cached_version(ctx: Context) -> int | None:
+    """The newest policy at hand: while a newer one is on its way, leases of this one are served."""
+    fetched = ctx.pipeline.fetched
+    return ctx.engine.policy_version if fetched is None or fetched in ctx.pipeline.refused else fetched
 
 
 async def get_newest(ctx: Context) -> Step:
@@ -77,7 +83,8 @@ async def get_newest(ctx: Context) -> Step:
 async def work(ctx: Context) -> Outcome:
     """Generate what was claimed; an engine that fails for now tries the same lease again until it runs out.
 
-    Raises OperatorError("engine_died") where it only dies of it.
+    Raises OperatorError("engine_died") where it only dies of it, and OperatorError("engine_timeout") where it hangs
+    whatever it is given.
     """
     pipeline = ctx.pipeline
     drop_overdue(ctx)
@@ -89,9 +96,9 @@ async def work(ctx: Context) -> Outcome:
         await load_policy(ctx, task.policy_version)
         drafts = await asyncio.get_running_loop().run_in_executor(ctx.engine_threads, roll_out, ctx, task)
     except TransientError as error:
-        deaths = pipeline.put_back(task, has_died=error.code == "engine_died")
-        if deaths >= DEATHS:
-            message = f"{deaths} times over task {task.task}: {error.message}"
+        failures = pipeline.put_back(task, code=error.code)
+        if failures >= FAILURES:
+            message = f"{failures} times, at last over task {task.task}: {error.message}"
             fix = "See what it wrote; lower batch, or run covey doctor"
             raise OperatorError(error.code, message, fix=fix) from error
         raise
@@ -259,5 +266,5 @@ async def send_heartbeat(ctx: Context) -> Outcome:
     """A sign of life while a long generation runs."""
     unsent = ctx.outgoing.list_unsent()
     slots = len(ctx.pipeline.leases) + len(unsent) + ctx.pipeline.has_room(len(unsent))
-    await ctx.network.coordinator.send_heartbeat(free_slots=slots, cached_version=ctx.engine.policy_version)
+    await ctx.network.coordinator.send_heartbeat(free_slots=slots, cached_version=get_cached_version(ctx))
     return Outcome.IDLE

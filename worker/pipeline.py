@@ -54,6 +54,10 @@ class Pipeline:
     made: list[Made] = field(default_factory=list)
     generation_seconds: float | None = None
     """That the last task took; None before the first."""
+    hangs: int = 0
+    """Calls in a row at which the engine hung."""
+    fetched: Step | None = None
+    """The newest policy that was downloaded."""
     refused: set[Step] = field(default_factory=set)
     """Policies that the engine did not take."""
     loading: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -111,17 +115,22 @@ class Pipeline:
         self.working.append(replace(held, begun=self.clock()))
         return held.order
 
-    def put_back(self, order: TaskOrder, *, has_died: bool = False) -> int:
-        """The engine failed for now: the lease waits again, before all others.  Returns how often it died with it."""
+    def put_back(self, order: TaskOrder, *, code: str) -> int:
+        """The engine failed for now: the lease waits again, before all others.
+
+        Returns how often it died with this one, or hung in a row if that is what it did; 0 for other codes.
+        """
         held = self._leave(order)
-        deaths = held.deaths + has_died
+        deaths = held.deaths + (code == "engine_died")
+        self.hangs += code == "engine_timeout"
         if not held.is_forgotten:
             self.claimed.insert(0, replace(held, deaths=deaths))
-        return deaths
+        return {"engine_died": deaths, "engine_timeout": self.hangs}.get(code, 0)
 
     def finish(self, order: TaskOrder, drafts: Sequence[Draft]) -> None:
         """The engine is done with a task; what was forgotten meanwhile stays so."""
         held = self._leave(order)
+        self.hangs = 0
         self.generation_seconds = self.clock() - held.begun
         if not held.is_forgotten:
             self.made.append(Made(order=order, drafts=tuple(drafts), since=held.since))

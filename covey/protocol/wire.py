@@ -55,6 +55,8 @@ class Heartbeat(Body):
     free_slots: int = Field(ge=0, le=4096)
     """Leases that the node would hold at once, those in its hands included."""
     cached_version: UInt64 | None = None
+    """The newest policy on the node's disk: it is leased nothing of a younger one, which it would have to download on
+    the lease's clock.  None: anything."""
 
 
 class ClaimRequest(Heartbeat):

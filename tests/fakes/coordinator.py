@@ -37,8 +37,8 @@ class FakeCoordinator:
         self, *, free_slots: int, cached_version: int | None, wait_seconds: float, holding: Sequence[int] = ()
     ) -> wire.TaskOrder | None:
         await asyncio.sleep(0)
-        self.claims.append({"free_slots": free_slots, "holding": list(holding)})
-        if not self.orders:
+        self.claims.append({"free_slots": free_slots, "cached_version": cached_version, "holding": list(holding)})
+        if not self.orders or (cached_version is not None and self.orders[0].policy_version > cached_version):
             return None
         order = self.orders.pop(0)
         self.leased[(order.task, order.lease)] = order

@@ -80,7 +80,7 @@ class FakePool:
                 rows, self.params, number=step, manifest_hash=make_hash(f"policy {step}"), block=10 + step
             )
 
-    def wait(self, name: str, *, slots: int = 1, version: int | None = 0, seconds: float = 5.0) -> None:
+    def wait(self, name: str, *, slots: int = 1, version: int | None = None, seconds: float = 5.0) -> None:
         with self.database.write() as rows:
             service.record_heartbeat(
                 rows, node=make_address(name), free_slots=slots, cached_version=version, now=self.now, wait=seconds

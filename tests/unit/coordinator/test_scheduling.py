@@ -2,14 +2,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.scheduling import Candidate, compute_drop_rate, count_tasks_to_plan, match
+from coordinator.scheduling import Candidate, Work, compute_drop_rate, count_tasks_to_plan, match
 from tests.fakes.pool import make_params
 
 pytestmark = pytest.mark.unit
 
 
 def make_candidate(address: str, **changes: object) -> Candidate:
-    values = {"free_slots": 1, "accepted": 0, "dropped": 0, "has_policy": False}
+    values = {"free_slots": 1, "accepted": 0, "dropped": 0, "cached_version": None}
     return Candidate(address=address, **(values | changes))
 
 
@@ -20,7 +20,7 @@ candidates = st.lists(
         free_slots=st.integers(0, 4),
         accepted=st.integers(0, 50),
         dropped=st.integers(0, 50),
-        has_policy=st.booleans(),
+        cached_version=st.none() | st.integers(0, 3),
     ),
     max_size=6,
     unique_by=lambda c: c.address,
@@ -87,32 +87,49 @@ def test_count_tasks_to_plan__any_numbers__fills_the_pace_and_never_passes_it(
 
 def test_match__fewer_tasks_than_nodes__serves_who_drops_least_then_who_has_the_policy():
     nodes = [
-        make_candidate("dropper", accepted=1, dropped=2, has_policy=True),  # 2 of 4
-        make_candidate("cold"),
-        make_candidate("warm", has_policy=True),
-        make_candidate("seldom", accepted=8, dropped=1, has_policy=True),  # 1 of 10
+        make_candidate("dropper", accepted=1, dropped=2, cached_version=4),  # 2 of 4
+        make_candidate("cold", cached_version=3),
+        make_candidate("warm", cached_version=4),
+        make_candidate("seldom", accepted=8, dropped=1, cached_version=4),  # 1 of 10
     ]
-    assert match([7, 8, 9], nodes) == [(7, "warm"), (8, "cold"), (9, "seldom")]
+    assert match([Work(7, 3), Work(8, 3), Work(9, 3)], nodes) == [(7, "warm"), (8, "cold"), (9, "seldom")]
+
+
+def test_match__younger_policy_than_a_node_has__goes_to_others_and_older_work_to_it():
+    nodes = [make_candidate(name, free_slots=2, cached_version=have) for name, have in (("new", 4), ("old", 3))]
+    assert match([Work(9, 4), Work(7, 3), Work(8, 3)], nodes) == [(7, "new"), (8, "old"), (9, "new")]
+    assert match([Work(8, 4)], nodes[1:]) == []
+    assert match([Work(8, 4)], [make_candidate("silent")]) == [(8, "silent")]
 
 
 def test_match__several_slots__go_round_by_turns():
     nodes = [make_candidate("a", free_slots=3), make_candidate("b", free_slots=1)]
-    assert match([1, 2, 3, 4, 5], nodes) == [(1, "a"), (2, "b"), (3, "a"), (4, "a")]
+    assert match([Work(n, 0) for n in (1, 2, 3, 4, 5)], nodes) == [(1, "a"), (2, "b"), (3, "a"), (4, "a")]
 
 
-@given(tasks=st.lists(st.integers(0, 99), max_size=12, unique=True), nodes=candidates)
-def test_match__any_input__leases_each_task_once_and_no_slot_twice(tasks: list[int], nodes: list[Candidate]):
+works = st.lists(
+    st.builds(Work, task=st.integers(0, 99), version=st.integers(0, 3)), max_size=12, unique_by=lambda w: w.task
+)
+
+
+@given(tasks=works, nodes=candidates)
+def test_match__any_input__leases_in_order_to_those_who_can_until_nobody_can(tasks: list[Work], nodes: list[Candidate]):
     pairs = match(tasks, nodes)
-    slots = {node.address: node.free_slots for node in nodes}
-    assert [task for task, _ in pairs] == tasks[: sum(slots.values())], "the oldest first, as many as there are slots"
-    for address, free in slots.items():
-        assert [who for _, who in pairs].count(address) <= free
+    ordered = sorted(tasks, key=lambda work: work.version)
+    assert [task for task, _ in pairs] == [work.task for work in ordered[: len(pairs)]]
+    free, by_name = {node.address: node.free_slots for node in nodes}, {node.address: node for node in nodes}
+    for work, (_, who) in zip(ordered, pairs, strict=False):
+        free[who] -= 1
+        assert by_name[who].serves(work.version)
+    assert min(free.values(), default=0) >= 0
+    for work in ordered[len(pairs) :]:
+        assert not any(free[node.address] and node.serves(work.version) for node in nodes)
 
 
 @given(nodes=candidates)
 def test_match__one_task__goes_to_the_least_drop_rate(nodes: list[Candidate]):
     able = [node for node in nodes if node.free_slots]
-    pairs = match([1], nodes)
+    pairs = match([Work(1, 0)], nodes)
     assert bool(pairs) == bool(able)
     if pairs:
         (chosen,) = (node for node in able if node.address == pairs[0][1])

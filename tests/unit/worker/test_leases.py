@@ -21,22 +21,30 @@ async def test_claim__policy_that_the_engine_refused__asks_for_no_lease_of_it(
     start: Start, coordinator: FakeCoordinator
 ):
     class Refusing:
-        policy_version = 5
+        policy_version = 0
 
         def load_policy(self, folder, version: int) -> None:
             raise ProtocolError("policy_mismatch", "another architecture")
 
-    ctx = start(engine=Refusing())
-    coordinator.orders.append(make_task())
+    ctx = start(engine=(refusing := Refusing()))
+
+    async def name_newest(version: int) -> None:
+        ctx.network.contracts.policies.steps_of = lambda pool: version + 1
+        await loop.fetch(ctx)
+
+    await name_newest(1)
+    coordinator.orders.extend([make_task(policy_version=1), make_task(task=8, lease=10, policy_version=1)])
     assert await loop.claim(ctx) is Outcome.DONE
     with pytest.raises(ProtocolError):
         await loop.work(ctx)
     assert coordinator.returned == [(7, 9)]
-    assert await loop.claim(ctx) is Outcome.RETRY
-    assert len(coordinator.claims) == 1
-    ctx.network.contracts.policies.steps_of = lambda pool: 2  # a newer one may be better
     assert await loop.claim(ctx) is Outcome.IDLE
-    assert len(coordinator.claims) == 2
+    refusing.policy_version = None  # its process was started anew
+    assert await loop.claim(ctx) is Outcome.RETRY
+    refusing.policy_version = 0
+    await name_newest(2)  # a newer one may be better
+    assert await loop.claim(ctx) is Outcome.DONE
+    assert [claim["cached_version"] for claim in coordinator.claims] == [1, 0, 2]
 
 
 async def test_work__older_policy_that_the_engine_refused__is_given_back_unread(

@@ -17,6 +17,7 @@ from tests.fakes.tools import grade_here, make_task
 from tests.fakes.turn import take_turn
 from worker import loop
 from worker.app import Context
+from worker.pipeline import Pipeline
 
 pytestmark = pytest.mark.unit
 Start = Callable[..., Context]
@@ -207,10 +208,42 @@ async def test_work__engine_dies_three_times_over_a_task__is_the_operators(
     for _ in range(2):
         with pytest.raises(TransientError):
             await loop.work(ctx)
-    with pytest.raises(OperatorError, match="3 times over task 7: killed") as caught:
+    with pytest.raises(OperatorError, match="3 times, at last over task 7: killed") as caught:
         await loop.work(ctx)
     assert caught.value.code == "engine_died"
     assert ctx.pipeline.leases == [9]  # given back by who ends the worker
+
+
+async def test_work__engine_hangs_at_three_tasks_in_a_row__is_the_operators(
+    start: Start, coordinator: FakeCoordinator, engine
+):
+    """Each lease is over by then: without an end the worker would drop one after the other."""
+    now, hang = [0.0], TransientError("engine_timeout", "no answer")
+    pipeline = Pipeline(together=1, ahead=0, lease_seconds=30.0, clock=lambda: now[0])
+    fails = [hang, hang, None, hang, hang, hang]
+    ctx = start(engine=(counting := Counting(engine)), pipeline=pipeline)
+
+    def pass_time() -> None:
+        failure = fails.pop(0)
+        if failure is not None:
+            now[0] += 60.5
+            raise failure
+
+    counting.on_batch = pass_time
+    outcomes = []
+    for n in range(6):
+        coordinator.orders.append(make_task(task=n, lease=n + 1))
+        await loop.claim(ctx)
+        try:
+            outcomes.append(await loop.work(ctx))
+            await loop.seal(ctx)
+        except TransientError as error:
+            outcomes.append(error.code)
+            assert await loop.work(ctx) is Outcome.IDLE  # its lease was forgotten
+        except OperatorError as error:
+            outcomes.append(error.message.partition(".")[0])
+    hung = "engine_timeout"
+    assert outcomes == [hung, hung, Outcome.DONE, hung, hung, "3 times, at last over task 5: no answer"]
 
 
 async def test_seal__lease_that_was_signed_meanwhile__is_never_signed_again(start: Start, coordinator: FakeCoordinator):

@@ -63,7 +63,7 @@ def test_take__nothing_claimed__is_none() -> None:
 def test_put_back__task_that_failed__is_the_next_one() -> None:
     pipeline = build(1, 2, 3)
     assert [take(pipeline), take(pipeline)] == [1, 2]
-    pipeline.put_back(make_task(task=2, lease=2))
+    assert pipeline.put_back(make_task(task=2, lease=2), code="wrong_policy") == 0
     assert pipeline.leases == [2, 3, 1]
     assert take(pipeline) == 2
 
@@ -76,7 +76,7 @@ def test_let_go__lease_that_the_engine_works_on__keeps_its_place_until_that_is_d
     pipeline.let_go([order])
     assert pipeline.leases == [2, 3]
     assert not pipeline.has_room(0)  # two of three places wait, and the engine is busy with the third
-    pipeline.put_back(order) if end == "put_back" else pipeline.finish(order, ())
+    pipeline.put_back(order, code="engine_died") if end == "put_back" else pipeline.finish(order, ())
     assert (pipeline.leases, pipeline.made) == ([2, 3], [])
 
 

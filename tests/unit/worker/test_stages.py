@@ -221,11 +221,16 @@ async def test_run_stages__engine_full__a_new_policy_is_fetched_meanwhile(
     await asyncio.wait_for(stages, 20)
 
 
-async def test_run_stages__policy_that_is_slow_to_come__no_lease_is_claimed_and_a_stop_does_not_wait_for_it(
-    start: Start, coordinator: FakeCoordinator
+@pytest.mark.parametrize(("in_engine", "served"), [(0, [7]), (None, [])])
+async def test_run_stages__policy_that_is_slow_to_come__only_older_leases_are_served_and_a_stop_does_not_wait_for_it(
+    start: Start, coordinator: FakeCoordinator, engine, in_engine: int | None, served: list[int]
 ):
-    """Its lease would run out during the download."""
-    ctx, asked = start(), list[int]()
+    """A lease of the new one would run out during the download; an engine without any has nothing to serve with."""
+
+    class Holding(Counting):
+        policy_version = in_engine
+
+    ctx, asked = start(engine=Holding(engine)), list[int]()
     publish_another(ctx)
 
     async def hang(version: int) -> Path:
@@ -234,10 +239,26 @@ async def test_run_stages__policy_that_is_slow_to_come__no_lease_is_claimed_and_
         raise AssertionError("nobody sets it")
 
     ctx.network.policies.require = hang
-    coordinator.orders.append(make_task())
+    coordinator.orders.extend([make_task(), make_task(task=8, lease=10, policy_version=1)])
     stages = asyncio.create_task(run_stages(ctx))
-    await wait_until(lambda: asked == [1, 1])  # to fetch it and to claim
+    await wait_until(lambda: len(coordinator.answers) == len(served) and 1 in asked)
     await asyncio.sleep(0.2)
-    assert coordinator.claims == []
+    assert [receipt.task for receipt, _, _ in coordinator.sent] == served
+    assert {claim["cached_version"] for claim in coordinator.claims} == ({0} if served else set())
+    ctx.stop.set()
+    await asyncio.wait_for(stages, 10)
+
+
+async def test_run_stages__policy_that_has_come__is_told_at_once_and_its_lease_is_served(
+    start: Start, coordinator: FakeCoordinator, engine
+):
+    ctx = start(engine=Counting(engine))
+    ctx.config.heartbeat_seconds = 60.0
+    publish_another(ctx)
+    stages = asyncio.create_task(run_stages(ctx))
+    await wait_until(lambda: {"free_slots": 1, "cached_version": 1} in coordinator.heartbeats)
+    coordinator.orders.append(make_task(policy_version=1))
+    await wait_until(lambda: [claim for claim in coordinator.claims if claim["cached_version"] == 1] != [])
+    await wait_until(lambda: len(coordinator.answers) == 1)
     ctx.stop.set()
     await asyncio.wait_for(stages, 10)
