@@ -20,6 +20,7 @@ from benchmarks.copying import LARGE, LENGTH, SMALL, Case, Prompt, Recorder, Run
 from benchmarks.harness import Claim, find_misses, finish
 from covey.engines.base import Engine, Request
 from covey.engines.hf import HuggingFaceEngine, prepare_process
+from covey.model.linear import quicken
 from covey.protocol.ids import GroupId, Step, TaskId
 from covey.protocol.rollout import Rollout
 from trainer.batch import Batch, Work, build_batch, build_samples, split_updates
@@ -56,7 +57,9 @@ def build_learner(case: Case, seed: int, objective: Objective) -> Learner:
     shape = Shape(
         row_tokens=LENGTH + case.siblings * (LENGTH - 1), micro_batch_rows=case.batch, compute_dtype="float32"
     )
-    return Learner(copying.build_model(case, seed).train(False), optimiser=optimiser, objective=objective, shape=shape)
+    model = copying.build_model(case, seed).train(False)
+    quicken(model)  # as `load_model` does
+    return Learner(model, optimiser=optimiser, objective=objective, shape=shape)
 
 
 def roll_out(engine: Engine, prompts: Sequence[Prompt], siblings: int, rng: random.Random) -> list[Rollout]:

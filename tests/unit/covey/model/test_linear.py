@@ -1,0 +1,132 @@
+"""Linear layers by oneDNN against float64, and where they stay as they are."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from covey.model import linear
+from covey.model.linear import WORTH, QuickLinear, multiply, quicken
+
+pytestmark = [
+    pytest.mark.unit,
+    pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch was built without oneDNN"),
+]
+ROWS, WIDTH, OUT = 300, 96, 200
+assert ROWS * WIDTH * OUT >= WORTH
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> QuickLinear:
+    """As on a processor that it is made for."""
+    monkeypatch.setattr(linear, "is_worth_it", lambda: True)
+    torch.manual_seed(0)
+    layer = nn.Linear(WIDTH, OUT)
+    quicken(nn.Sequential(layer, nn.ReLU()))
+    assert isinstance(layer, QuickLinear)
+    return layer
+
+
+def draw(*shape: int, seed: int = 1) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def require_close(found: Tensor | None, wanted: Tensor) -> None:
+    """Within float32's rounding of a sum of some hundred products."""
+    assert found is not None
+    assert found.shape == wanted.shape
+    assert float((found - wanted).abs().max()) < 3e-6 * float(wanted.abs().max())
+
+
+@pytest.mark.parametrize("shape", [(ROWS, WIDTH), (3, ROWS // 3, WIDTH)])
+def test_quick_linear__values_and_gradients__are_those_of_float64(quick: QuickLinear, shape: tuple[int, ...]):
+    hidden = draw(*shape).requires_grad_()
+    slopes = draw(*shape[:-1], OUT, seed=2)
+    found = quick(hidden)
+    found.backward(slopes)
+    inputs, weight, rows = hidden.detach().double(), quick.weight.detach().double(), slopes.double()
+    assert quick.bias is not None
+    require_close(found.detach(), inputs @ weight.T + quick.bias.detach().double())
+    require_close(hidden.grad, rows @ weight)
+    require_close(quick.weight.grad, rows.flatten(0, -2).T @ inputs.flatten(0, -2))
+    require_close(quick.bias.grad, rows.flatten(0, -2).sum(dim=0))
+
+
+def test_quick_linear__frozen_weight_and_no_bias__only_the_input_has_a_gradient():
+    torch.manual_seed(0)
+    layer = nn.Linear(WIDTH, OUT, bias=False).requires_grad_(False)
+    layer.__class__ = QuickLinear
+    hidden = draw(ROWS, WIDTH).requires_grad_()
+    layer(hidden).sum().backward()
+    require_close(hidden.grad, layer.weight.double().sum(dim=0).expand(ROWS, WIDTH))
+    assert layer.weight.grad is None
+
+
+@torch.no_grad()
+def test_quick_linear__without_gradients__has_the_bits_that_it_has_with_them(quick: QuickLinear):
+    hidden = draw(ROWS, WIDTH)
+    with torch.enable_grad():
+        learning = quick(hidden)
+    assert torch.equal(quick(hidden), learning)
+    with torch.inference_mode():
+        assert torch.equal(quick(hidden), learning)
+
+
+@torch.no_grad()
+def test_quick_linear__few_products_or_another_dtype__goes_the_usual_way(quick: QuickLinear):
+    few = draw(2, WIDTH)
+    assert torch.equal(quick(few), F.linear(few, quick.weight, quick.bias))
+    hidden = draw(ROWS, WIDTH)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert quick(hidden).dtype is torch.bfloat16
+    quick.to(torch.float64)
+    assert torch.equal(quick(hidden.double()), F.linear(hidden.double(), quick.weight, quick.bias))
+
+
+def test_quick_linear__copied__has_weights_of_its_own(quick: QuickLinear):
+    copied = copy.deepcopy(quick)
+    with torch.no_grad():
+        copied.weight.zero_()
+        assert copied.bias is not None
+        assert torch.equal(copied(draw(ROWS, WIDTH)), copied.bias.expand(ROWS, OUT))
+        assert not torch.equal(quick(draw(ROWS, WIDTH)), copied(draw(ROWS, WIDTH)))
+
+
+def test_multiply__transposed_operands__are_read_by_their_strides():
+    left, right = draw(70, 40).T, draw(70, 50, seed=2).T
+    require_close(multiply(left, right), left.double() @ right.double().T)
+
+
+def test_quicken__processor_that_mkl_serves__changes_nothing(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(linear, "is_worth_it", lambda: False)
+    layer = nn.Linear(4, 4)
+    quicken(layer)
+    assert type(layer) is nn.Linear
+
+
+@pytest.mark.parametrize(
+    ("capability", "cpuinfo", "worth"),
+    [
+        ("AVX512", "vendor_id\t: AuthenticAMD\n", True),
+        ("AVX512", "vendor_id\t: GenuineIntel\n", False),
+        ("AVX2", "vendor_id\t: AuthenticAMD\n", False),
+        ("AVX512", None, False),
+    ],
+)
+def test_is_worth_it__processor__is_known_by_its_maker_and_its_width(
+    monkeypatch: pytest.MonkeyPatch, capability: str, cpuinfo: str | None, worth: bool
+):
+    def read(_: object) -> str:
+        if cpuinfo is None:
+            raise OSError
+        return cpuinfo
+
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    monkeypatch.setattr(linear.Path, "read_text", read)
+    linear.is_worth_it.cache_clear()
+    try:
+        assert linear.is_worth_it() is worth
+    finally:
+        linear.is_worth_it.cache_clear()
