@@ -7,9 +7,9 @@ itself; everything but attention sees a plain list of tokens.
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,22 +28,19 @@ UNSERVED = ("softcap", "position_bias", "s_aux")
 """What a model may ask of its attention beyond `_attend`."""
 BLOCK = 256
 """Tokens that a CPU puts through a feed-forward network together: what it makes of them stays in a core's cache."""
+STEP = 64
+"""Tokens of a row are a multiple of it, as a CPU's kernels are made anew for each length: half a millisecond a layer's
+shape."""
 MASKED = 1024
 """Tokens up to which a CPU reads a mask of 4 MiB faster than it computes the prompt's queries again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """A run of tokens of the row and the prompt before it.  Example: Span(start=9, end=12, prompt=(0, 4))."""
+class Span(NamedTuple):
+    """A run of tokens of the row; it begins where the last one ends.  Example: Span(tokens=3, prompt=0)."""
 
-    start: int
-    end: int
-    prompt: tuple[int, int] = (0, 0)
-
-    @property
-    def seen(self) -> int:
-        """Tokens that the last one sees: prompt and run."""
-        return self.prompt[1] - self.prompt[0] + self.end - self.start
+    tokens: int
+    prompt: int | None = None
+    """Number of the span that it follows; None for a prompt itself."""
 
 
 def read_completions(
@@ -55,7 +52,13 @@ def read_completions(
     prompt's last token.
     """
     spans, tokens, positions = _lay_out(prompts, completions)
-    kept = [part for span in spans[-len(completions) :] for part in ([span.prompt[1] - 1], range(span.start, span.end))]
+    ends = list(accumulate(span.tokens for span in spans))
+    kept = [
+        part
+        for span, end in zip(spans, ends, strict=True)
+        if span.prompt is not None
+        for part in ([ends[span.prompt] - 1], range(end - span.tokens, end))
+    ]
     with catch_states(model) as caught:
         logits = model(
             input_ids=_join(tokens)[None].to(model.device),
@@ -74,22 +77,18 @@ def _lay_out(
 
     A completion's last token predicts nothing that is asked for, so it is left out.
     """
-    places: dict[tuple[int, ...], tuple[int, int]] = {}
-    end = 0
-    for prompt in prompts:
-        if prompt not in places:
-            places[prompt] = (end, end + len(prompt))
-            end += len(prompt)
-    spans = [Span(start=start, end=end) for start, end in places.values()]
-    tokens: list[Sequence[int]] = list(places)
-    positions: list[Sequence[int]] = [range(len(prompt)) for prompt in places]
+    tokens: list[Sequence[int]] = list(dict.fromkeys(prompts))
+    places = {prompt: i for i, prompt in enumerate(tokens)}
+    spans = [Span(len(prompt)) for prompt in tokens]
+    positions: list[Sequence[int]] = [range(len(prompt)) for prompt in tokens]
     for prompt, completion in zip(prompts, completions, strict=True):
         read = completion[:-1]
-        spans.append(Span(start=end, end=end + len(read), prompt=places[prompt]))
+        spans.append(Span(len(read), prompt=places[prompt]))
         tokens.append(read)
         positions.append(range(len(prompt), len(prompt) + len(read)))
-        end += len(read)
-    return spans, tokens, positions
+    filled = sum(span.tokens for span in spans)
+    rest = -filled % STEP
+    return [*spans, Span(rest)], [*tokens, [0] * rest], [*positions, range(rest)]
 
 
 def _join(parts: Sequence[Sequence[int]]) -> torch.Tensor:
@@ -112,27 +111,31 @@ def _attend(
     """As transformers' own attention, span by span; [1, heads, tokens, width] -> [1, tokens, heads, width]."""
     if spans is None or any(rest.get(name) is not None for name in UNSERVED):
         raise _unsupported(f"{type(module).__name__} has an attention of its own")
-    found = query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
-    mask = _build_mask(max(span.seen for span in spans), sliding_window, query)
-    for span in spans:
-        if span.end == span.start:
+    sizes = [span.tokens for span in spans]
+    queries, keys, values = (torch.split(each, sizes, dim=2) for each in (query, key, value))
+    seen = [span.tokens + (0 if span.prompt is None else spans[span.prompt].tokens) for span in spans]
+    mask = _build_mask(max(seen), sliding_window, query)
+    found = []
+    for i, (n, prompt) in enumerate(spans):
+        if n == 0:
             continue
-        before, own = slice(*span.prompt), slice(span.start, span.end)
-        queries, n = query[:, :, own], span.end - span.start
-        if mask is None:
-            # The prompt's queries come along: a square is causal by itself.
-            queries = torch.cat([query[:, :, before], queries], dim=2)
+        asking, keyed, told = queries[i], keys[i], values[i]
+        if prompt is not None:
+            keyed, told = torch.cat([keys[prompt], keyed], dim=2), torch.cat([values[prompt], told], dim=2)
+            if mask is None:
+                # The prompt's queries come along: a square is causal by itself.
+                asking = torch.cat([queries[prompt], asking], dim=2)
         attended = F.scaled_dot_product_attention(
-            queries,
-            torch.cat([key[:, :, before], key[:, :, own]], dim=2),
-            torch.cat([value[:, :, before], value[:, :, own]], dim=2),
-            attn_mask=None if mask is None else mask[span.seen - n : span.seen, : span.seen],
+            asking,
+            keyed,
+            told,
+            attn_mask=None if mask is None else mask[seen[i] - n : seen[i], : seen[i]],
             is_causal=mask is None,
             scale=scaling,
             enable_gqa=query.shape[1] != key.shape[1],
         )
-        found[:, own] = attended[:, :, -n:].transpose(1, 2)
-    return found, None
+        found.append(attended[:, :, -n:].transpose(1, 2))
+    return torch.cat(found, dim=1), None
 
 
 def _build_mask(length: int, window: int | None, like: torch.Tensor) -> torch.Tensor | None:
@@ -140,10 +143,11 @@ def _build_mask(length: int, window: int | None, like: torch.Tensor) -> torch.Te
     is_short, is_plain = length <= MASKED and like.device.type == "cpu", window is None or window >= length
     if is_plain and not is_short:
         return None
+    if is_short and is_plain:  # what is added is read faster than booleans and takes four times their memory
+        return like.new_full((length, length), -math.inf).triu_(1)
     seen = torch.ones(length, length, dtype=torch.bool, device=like.device).tril()
     if window is not None:
         seen = seen.triu(1 - window)
-    # What is added is read faster than booleans and takes four times their memory.
     return like.new_zeros(length, length).masked_fill_(~seen, -math.inf) if is_short else seen
 
 
