@@ -28,9 +28,6 @@ UNSERVED = ("softcap", "position_bias", "s_aux")
 """What a model may ask of its attention beyond `_attend`."""
 BLOCK = 256
 """Tokens that a CPU puts through a feed-forward network together: what it makes of them stays in a core's cache."""
-STEP = 64
-"""Tokens of a row are a multiple of it, as a CPU's kernels are made anew for each length: half a millisecond a layer's
-shape."""
 MASKED = 1024
 """Tokens up to which a CPU reads a mask of 4 MiB faster than it computes the prompt's queries again."""
 
@@ -86,9 +83,7 @@ def _lay_out(
         spans.append(Span(len(read), prompt=places[prompt]))
         tokens.append(read)
         positions.append(range(len(prompt), len(prompt) + len(read)))
-    filled = sum(span.tokens for span in spans)
-    rest = -filled % STEP
-    return [*spans, Span(rest)], [*tokens, [0] * rest], [*positions, range(rest)]
+    return spans, tokens, positions
 
 
 def _join(parts: Sequence[Sequence[int]]) -> torch.Tensor:

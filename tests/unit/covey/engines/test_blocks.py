@@ -10,9 +10,8 @@ from covey.engines import packing
 from tests.unit.covey.engines.test_packing import RAGGED, SIZES, build, read_alone, read_packed
 
 pytestmark = pytest.mark.unit
-ROW = 64
-"""Distinct prompts, 19 tokens, and 48 of completions, of which the last one is not read; filled up to a whole STEP."""
-assert 67 - len(RAGGED) < packing.STEP == ROW
+TOKENS = 67 - len(RAGGED)
+"""Distinct prompts, 19 tokens, and 48 of completions, of which the last one is not read."""
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +40,7 @@ def test_read_completions__more_tokens_than_a_block__go_through_in_blocks(
     model: PreTrainedModel, fed: list[int]
 ) -> None:
     hidden, logits = read_packed(model, RAGGED)
-    assert fed == [25, 25, ROW - 50]
+    assert fed == [25, 25, TOKENS - 50]
     expected_hidden, expected_logits = read_alone(model, RAGGED)
     assert torch.allclose(hidden, expected_hidden, atol=1e-4)
     assert torch.allclose(logits, expected_logits, atol=1e-4)
@@ -67,5 +66,5 @@ def test_read_completions__experts__go_through_at_once_and_right() -> None:
     found: list[int] = []
     model.model.layers[0].mlp.register_forward_pre_hook(lambda _, given: found.append(given[0].shape[1]))
     hidden, _ = read_packed(model, RAGGED)
-    assert found == [ROW]
+    assert found == [TOKENS]
     assert torch.allclose(hidden, read_alone(model, RAGGED)[0], atol=1e-4)

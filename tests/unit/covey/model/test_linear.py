@@ -8,14 +8,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from covey.model import linear
-from covey.model.linear import WORTH, QuickLinear, multiply, quicken
+from covey.model.linear import BLOCK, WORTH, QuickLinear, multiply, quicken
 
 pytestmark = [
     pytest.mark.unit,
     pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch was built without oneDNN"),
 ]
-ROWS, WIDTH, OUT = 300, 96, 200
-assert ROWS * WIDTH * OUT >= WORTH
+ROWS, WIDTH, OUT = 600, 96, 200
+"""Two blocks and a rest."""
+assert 2 * BLOCK < ROWS < 3 * BLOCK
+assert WIDTH * OUT >= WORTH
 
 
 @pytest.fixture
@@ -40,7 +42,7 @@ def require_close(found: Tensor | None, wanted: Tensor) -> None:
     assert float((found - wanted).abs().max()) < 3e-6 * float(wanted.abs().max())
 
 
-@pytest.mark.parametrize("shape", [(ROWS, WIDTH), (3, ROWS // 3, WIDTH)])
+@pytest.mark.parametrize("shape", [(ROWS, WIDTH), (3, ROWS // 3, WIDTH), (BLOCK, WIDTH), (2 * BLOCK, WIDTH)])
 def test_quick_linear__values_and_gradients__are_those_of_float64(quick: QuickLinear, shape: tuple[int, ...]):
     hidden = draw(*shape).requires_grad_()
     slopes = draw(*shape[:-1], OUT, seed=2)
@@ -75,9 +77,10 @@ def test_quick_linear__without_gradients__has_the_bits_that_it_has_with_them(qui
 
 
 @torch.no_grad()
-def test_quick_linear__few_products_or_another_dtype__goes_the_usual_way(quick: QuickLinear):
-    few = draw(2, WIDTH)
-    assert torch.equal(quick(few), F.linear(few, quick.weight, quick.bias))
+def test_quick_linear__less_than_a_block_or_another_dtype__goes_the_usual_way(quick: QuickLinear):
+    for shape in ((BLOCK - 1, WIDTH), (0, WIDTH), (WIDTH,)):
+        few = draw(*shape)
+        assert torch.equal(quick(few), F.linear(few, quick.weight, quick.bias))
     hidden = draw(ROWS, WIDTH)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert quick(hidden).dtype is torch.bfloat16
@@ -95,13 +98,20 @@ def test_quick_linear__copied__has_weights_of_its_own(quick: QuickLinear):
 
 
 def test_multiply__transposed_operands__are_read_by_their_strides():
-    left, right = draw(70, 40).T, draw(70, 50, seed=2).T
+    left, right = draw(70, ROWS).T, draw(70, 50, seed=2).T
     require_close(multiply(left, right), left.double() @ right.double().T)
 
 
 def test_quicken__processor_that_mkl_serves__changes_nothing(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(linear, "is_worth_it", lambda: False)
-    layer = nn.Linear(4, 4)
+    layer = nn.Linear(WIDTH, OUT)
+    quicken(layer)
+    assert type(layer) is nn.Linear
+
+
+def test_quicken__small_layer__stays_as_it_is(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(linear, "is_worth_it", lambda: True)
+    layer = nn.Linear(WORTH // 64 - 1, 64)
     quicken(layer)
     assert type(layer) is nn.Linear
 
