@@ -35,8 +35,8 @@ from covey.toploc.tops import Capture
 
 MAX_LOGITS = 1 << 26
 """Logits of one replay pass at most, where it has more than one completion: 256 MiB in float32."""
-CPU_TOKENS = 4096
-"""Tokens of one replay pass on a CPU: at a hidden size of 4096 a layer's states of so many are 64 MiB."""
+CPU_TOKENS = 8192
+"""Tokens of one replay pass on a CPU: at a hidden size of 4096 a layer's states of so many are 128 MiB."""
 
 
 class HuggingFaceEngine:

@@ -18,6 +18,7 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from covey.engines.forward import catch_states
 from covey.errors import OperatorError
+from covey.model.linear import BLOCK
 
 NAME = "covey_packed"
 LENGTH_DEPENDENT = {"dynamic", "longrope"}
@@ -26,8 +27,6 @@ LAYERS = {"full_attention", "sliding_attention"}
 """Kinds of layers that `_attend` serves.  Recurrent and convolutional ones would carry states across completions."""
 UNSERVED = ("softcap", "position_bias", "s_aux")
 """What a model may ask of its attention beyond `_attend`."""
-BLOCK = 256
-"""Tokens that a CPU puts through a feed-forward network together: what it makes of them stays in a core's cache."""
 MASKED = 1024
 """Tokens up to which a CPU reads a mask of 4 MiB faster than it computes the prompt's queries again."""
 
@@ -165,7 +164,8 @@ def packed(model: PreTrainedModel) -> Iterator[None]:
 
 @contextmanager
 def _in_blocks(model: PreTrainedModel) -> Iterator[None]:
-    """On a CPU, the model with feed-forward networks that take BLOCK tokens at a time; their own way comes back."""
+    """On a CPU, the model with feed-forward networks that take BLOCK tokens at a time, what is made of which stays in a
+    core's cache; their own way comes back."""
     is_cpu = model.device.type == "cpu"
     networks = [each for name, each in model.named_modules() if is_cpu and name.endswith(".mlp") and _is_dense(each)]
     for network in networks:

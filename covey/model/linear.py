@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 BLOCK = 256
-"""Rows that are multiplied together: oneDNN makes its kernels anew for every number of rows, and keeps them."""
+"""Rows that are multiplied together: oneDNN makes kernels for every number of rows, and keeps megabytes of each."""
 WORTH = 1 << 14
 """Weights of a layer from which on the longer way into oneDNN, some microseconds a block, is made good."""
 
@@ -30,12 +30,18 @@ def quicken(model: nn.Module) -> None:
 @functools.cache
 def is_worth_it() -> bool:
     """Whether MKL leaves half of this processor unused, and oneDNN is there."""
-    if torch.backends.cpu.get_cpu_capability() != "AVX512" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+    if torch.backends.cpu.get_cpu_capability() != "AVX512" or not has_onednn():
         return False
     try:
         return "GenuineIntel" not in Path("/proc/cpuinfo").read_text()
     except OSError:
         return False
+
+
+def has_onednn() -> bool:
+    """Whether this build of torch can multiply by it."""
+    is_there: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return is_there and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 class QuickLinear(nn.Linear):
@@ -51,20 +57,28 @@ class QuickLinear(nn.Linear):
             or torch.is_autocast_enabled("cpu")
         ):
             return F.linear(input, weight, bias)
+        rows = input.flatten(0, -2)
         if torch.is_grad_enabled():
-            return cast(Tensor, _Linear.apply(input, weight, bias))  # type: ignore[no-untyped-call]
-        return multiply(input, weight, bias)
+            found = cast(Tensor, _Linear.apply(rows, weight, bias))  # type: ignore[no-untyped-call]
+        else:
+            found = multiply(rows, weight, bias)
+        # Here: what a Function gives as a view cannot be changed in place.
+        return found.view(*input.shape[:-1], -1)
 
 
 def multiply(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
-    """left [..., K] @ right [N, K].T + bias [N], float32 on a CPU, whatever the strides."""
-    rows = left.flatten(0, -2)
-    whole = len(rows) // BLOCK * BLOCK
-    parts = [_multiply_block(block, right, bias) for block in torch.split(rows[:whole], BLOCK)]
-    if whole < len(rows):
-        parts.append(F.linear(rows[whole:], right, bias))
-    found = parts[0] if len(parts) == 1 else torch.cat(parts)
-    return found.view(*left.shape[:-1], len(right))
+    """left [n, K] @ right [N, K].T + bias [N], float32 on a CPU, whatever the strides."""
+    if len(left) == BLOCK:
+        return _multiply_block(left, right, bias)
+    found, whole = left.new_empty(len(left), len(right)), _count_whole(left)
+    for start in range(0, whole, BLOCK):
+        found[start : start + BLOCK] = _multiply_block(left[start : start + BLOCK], right, bias)
+    found[whole:] = F.linear(left[whole:], right, bias)
+    return found
+
+
+def _count_whole(rows: Tensor) -> int:
+    return len(rows) // BLOCK * BLOCK
 
 
 def _multiply_block(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -73,27 +87,29 @@ def _multiply_block(left: Tensor, right: Tensor, bias: Tensor | None = None) -> 
 
 
 class _Linear(torch.autograd.Function):
+    """Once differentiable; keeps what the gradients that are asked for want."""
+
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(hidden, weight)
+        by_hidden, by_weight, _ = ctx.needs_input_grad
+        ctx.save_for_backward(hidden if by_weight else None, weight if by_hidden else None)
         return multiply(hidden, weight, bias)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         hidden, weight = ctx.saved_tensors
-        wanted = ctx.needs_input_grad
         return (
-            multiply(slopes, weight.T) if wanted[0] else None,
-            _sum_products(slopes.flatten(0, -2), hidden.flatten(0, -2)) if wanted[1] else None,
-            slopes.flatten(0, -2).sum(dim=0) if wanted[2] else None,
+            None if weight is None else multiply(slopes, weight.T),
+            None if hidden is None else _sum_products(slopes, hidden),
+            slopes.sum(dim=0) if ctx.needs_input_grad[2] else None,
         )
 
 
 def _sum_products(left: Tensor, right: Tensor) -> Tensor:
     """left [n, N].T @ right [n, K]."""
-    whole = len(left) // BLOCK * BLOCK
+    whole = _count_whole(left)
     total = left[whole:].T @ right[whole:]
-    for a, b in zip(torch.split(left[:whole], BLOCK), torch.split(right[:whole], BLOCK), strict=True):
-        total += _multiply_block(a.T, b.T)
+    for start in range(0, whole, BLOCK):
+        total += _multiply_block(left[start : start + BLOCK].T, right[start : start + BLOCK].T)
     return total

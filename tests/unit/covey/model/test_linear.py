@@ -88,6 +88,39 @@ def test_quick_linear__less_than_a_block_or_another_dtype__goes_the_usual_way(qu
     assert torch.equal(quick(hidden.double()), F.linear(hidden.double(), quick.weight, quick.bias))
 
 
+def test_quick_linear__output_of_several_blocks__can_be_changed_in_place(quick: QuickLinear):
+    """As models with `clip_qkv` do."""
+    for shape in ((3, ROWS // 3, WIDTH), (1, BLOCK, WIDTH), (ROWS, WIDTH)):
+        hidden = draw(*shape).requires_grad_()
+        quick(hidden).clamp_(0, 0.5).sum().backward()
+        inside = hidden.detach() @ quick.weight.detach().T + quick.bias.detach()  # type: ignore[union-attr]
+        taught = ((inside > 0) & (inside < 0.5)).double()
+        require_close(hidden.grad, taught @ quick.weight.detach().double())
+
+
+def test_quick_linear__frozen__keeps_no_input_for_the_backward_pass(quick: QuickLinear):
+    quick.requires_grad_(False)
+    kept: list[Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda each: kept.append(each) or each, lambda each: each):
+        quick(draw(ROWS, WIDTH).requires_grad_())
+    assert [each.shape for each in kept] == [quick.weight.shape]
+
+
+def test_quick_linear__many_lengths__kernels_are_made_for_one(quick: QuickLinear, monkeypatch: pytest.MonkeyPatch):
+    """Each length would leave megabytes behind."""
+    shapes: set[tuple[torch.Size, torch.Size]] = set()
+    inner = linear._multiply_block
+
+    def watch(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
+        shapes.add((left.shape, right.shape))
+        return inner(left, right, bias)
+
+    monkeypatch.setattr(linear, "_multiply_block", watch)
+    for rows in range(BLOCK - 5, 3 * BLOCK, 37):
+        quick(draw(rows, WIDTH).requires_grad_()).sum().backward()
+    assert len(shapes) == 3, "forward, and a gradient each of input and weight"
+
+
 def test_quick_linear__copied__has_weights_of_its_own(quick: QuickLinear):
     copied = copy.deepcopy(quick)
     with torch.no_grad():
