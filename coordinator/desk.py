@@ -62,13 +62,9 @@ def _require_stake(ctx: Context, node: Address, contributor: Address) -> None:
 
 def record_heartbeat(ctx: Context, node: Address, body: wire.Heartbeat) -> None:
     with ctx.database.write() as repository:
-        before, now = service.require_node(repository, node).cached_version, ctx.clock()
-        row = service.record_heartbeat(
-            repository, node=node, free_slots=body.free_slots, cached_version=body.cached_version, now=now
+        service.record_heartbeat(
+            repository, node=node, free_slots=body.free_slots, cached_version=body.cached_version, now=ctx.clock()
         )
-        may_serve_more = row.cached_version != before and row.waiting_until > now
-    if may_serve_more:
-        ctx.kicker.kick("assign_tasks")
 
 
 def ask_for_task(ctx: Context, node: Address, body: wire.ClaimRequest) -> None:

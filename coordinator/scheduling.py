@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import groupby
 from typing import NamedTuple
 
 from covey.protocol.params import PoolParams
@@ -22,12 +23,12 @@ class Candidate:
     """The newest policy that it has; None says nothing."""
 
     def serves(self, version: int) -> bool:
-        """Whether it may be given work of a policy."""
+        """Whether it may be given work that was planned for a policy: with that one, or a younger one."""
         return self.cached_version is None or version <= self.cached_version
 
 
 class Work(NamedTuple):
-    """A task and its policy.  Example: Work(task=7, version=3)."""
+    """A task and the policy that it was planned for.  Example: Work(task=7, version=3)."""
 
     task: int
     version: int
@@ -94,24 +95,25 @@ def is_capped(params: PoolParams, batch: Groups) -> bool:
     return params.online_filter and is_full and batch.live < params.groups_per_step
 
 
-def match(works: Iterable[Work], candidates: Iterable[Candidate]) -> list[tuple[int, str]]:
-    """Pairs of (task, node), the oldest policy's tasks first: one task a node and turn, to those that drop least first,
-    then to those that have the newest policy."""
+def match(works: Iterable[Work], candidates: Iterable[Candidate]) -> list[tuple[Work, Candidate]]:
+    """Who is given what: one task a node and turn, to those that drop least first, then to those that have the newest
+    policy.
+
+    The youngest policy's tasks are given away first: who can do them can do all, so that the others are left for those
+    who cannot, and nobody waits in vain.
+    """
     ranked = sorted(
         candidates,
         key=lambda c: (compute_drop_rate(c.accepted, c.dropped), -(c.cached_version or 0), c.address),
     )
     slots = {c.address: c.free_slots for c in ranked}
-    pairs: list[tuple[int, str]] = []
-    waiting = deque(sorted(works, key=lambda work: work.version))
-    while waiting:
-        able = [c for c in ranked if slots[c.address] > 0 and c.serves(waiting[0].version)]
-        if not able:
-            break
-        for candidate in able:
-            if waiting and candidate.serves(waiting[0].version):
+    pairs: list[tuple[Work, Candidate]] = []
+    for version, group in groupby(sorted(works, key=lambda work: -work.version), key=lambda work: work.version):
+        waiting = deque(group)
+        while waiting and (able := [c for c in ranked if slots[c.address] > 0 and c.serves(version)]):
+            for candidate in able[: len(waiting)]:
                 slots[candidate.address] -= 1
-                pairs.append((waiting.popleft().task, candidate.address))
+                pairs.append((waiting.popleft(), candidate))
     return pairs
 
 

@@ -85,7 +85,8 @@ def open_step(repository: Repository, params: PoolParams, *, number: int, manife
 
 
 def assign_tasks(repository: Repository, params: PoolParams, *, now: float) -> int:
-    """Lease pending tasks to nodes that wait for one; return how many.  Called by Celery only."""
+    """Lease pending tasks to nodes that wait for one, each of the newest policy that its node has; return how many.
+    Called by Celery only."""
     latest = repository.get_latest_step()
     if latest is None:
         return 0
@@ -105,8 +106,9 @@ def assign_tasks(repository: Repository, params: PoolParams, *, now: float) -> i
     ]
     tasks = {task.id: task for task in pending}
     pairs = scheduling.match((scheduling.Work(task.id, task.policy_version) for task in pending), candidates)
-    for task_id, address in pairs:
-        _lease(repository, tasks[task_id], address, now)
+    for work, candidate in pairs:
+        version = work.version if candidate.cached_version is None else candidate.cached_version
+        _lease(repository, tasks[work.task], candidate.address, version, now)
     return len(pairs)
 
 
@@ -115,9 +117,10 @@ def get_most_leases(node: Node) -> int:
     return 1 + node.accepted // 2
 
 
-def _lease(repository: Repository, task: Task, node: str, now: float) -> None:
+def _lease(repository: Repository, task: Task, node: str, version: int, now: float) -> None:
     lease = repository.get_fact("lease") + 1
     repository.set_fact("lease", lease)
+    task.policy_version = version
     task.state = require_move(TASK_MOVES, task.state, TaskState.ASSIGNED)
     task.node, task.lease, task.collected, task.deadline = node, lease, False, now + COLLECT_SECONDS
 

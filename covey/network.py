@@ -6,7 +6,7 @@ chain can say.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,6 +43,10 @@ class Policies:
             await self._client.fetch(pool=self._pool, step=version, manifest_hash=manifest_hash, folder=folder)
             prune_policies(self._root, keep=self._keep, spare=folder)
             return folder
+
+    def list_versions(self, versions: Sequence[Step]) -> list[Step]:
+        """Those of some versions that are on this machine already."""
+        return [each for each in versions if get_policy_folder(self._root, each, self.get_manifest_hash(each)).exists()]
 
     def get_manifest_hash(self, version: Step) -> Hash:
         """What the chain says; raise ProtocolError("unknown_policy")."""

@@ -24,60 +24,50 @@ FAILURES = 3
 
 async def fetch(ctx: Context) -> Outcome:
     """Have the newest policy on the disk as soon as the chain names it, whatever is in hand."""
-    newest = await get_newest(ctx)
-    if newest < 0 or newest == ctx.pipeline.fetched:
+    pipeline, policies = ctx.pipeline, ctx.network.policies
+    steps = await asyncio.to_thread(ctx.network.contracts.policies.steps_of, ctx.network.pool)
+    recent = [Step(each) for each in range(max(0, steps - 1 - ctx.network.params.max_staleness), steps)]
+    if not recent or recent[-1] in pipeline.fetched | pipeline.refused:
         return Outcome.IDLE
-    if await or_stop(ctx.stop, ctx.network.policies.require(newest)) is not None:
-        ctx.pipeline.fetched = newest
+    if not pipeline.fetched:  # after a restart there is something to go on with
+        pipeline.fetched.update(await asyncio.to_thread(policies.list_versions, recent))
+    try:
+        folder = await or_stop(ctx.stop, policies.require(recent[-1]))
+    except ProtocolError as error:
+        if error.code == "bad_manifest":  # it will not get better
+            pipeline.refused.add(recent[-1])
+        raise
+    if folder is not None:
+        pipeline.fetched.add(recent[-1])
         await send_heartbeat(ctx)  # a claim that waits may be given its work from now on
     return Outcome.IDLE
 
 
 async def claim(ctx: Context) -> Outcome:
-    """Collect a lease where there is room for one, of a policy that is on the disk before its clock runs."""
-    if not ctx.pipeline.has_room(len(ctx.outgoing.list_unsent())):
+    """Collect a lease where there is room for one and a policy to serve it with, before its clock runs."""
+    pipeline = ctx.pipeline
+    version = pipeline.cached_version
+    if version is None or not pipeline.has_room(len(ctx.outgoing.list_unsent())):
         return Outcome.IDLE
-    if ctx.engine.policy_version is None and not await start_engine(ctx):
-        return Outcome.RETRY
+    if ctx.engine.policy_version is None:
+        await or_stop(ctx.stop, load_policy(ctx, version))  # starting an engine takes minutes
     if ctx.stop.is_set():
         return Outcome.IDLE
     unsent = ctx.outgoing.list_unsent()  # only now: what was signed meanwhile is still in hand
     # Not cut off by a stop signal: what is assigned meanwhile would be nobody's.
     task = await ctx.network.coordinator.claim_task(
-        free_slots=len(ctx.pipeline.leases) + len(unsent) + 1,
-        cached_version=get_cached_version(ctx),
+        free_slots=len(pipeline.leases) + len(unsent) + 1,
+        cached_version=version,
         wait_seconds=ctx.config.wait_seconds,
-        holding=[*ctx.pipeline.leases, *unsent, *ctx.outgoing.list_refused()],
+        holding=[*pipeline.leases, *unsent, *ctx.outgoing.list_refused(), *pipeline.gone],
     )
     if task is None:
         return Outcome.IDLE
-    if task.lease in ctx.pipeline.leases or ctx.outgoing.has_signed(task.task, task.lease):
+    if task.lease in pipeline.leases or ctx.outgoing.has_signed(task.task, task.lease):
         get_logger().error("a lease was given twice, signing again would be equivocation", lease=task.lease)
         return Outcome.RETRY
-    ctx.pipeline.hold(task, seconds=task.deadline - ctx.network.coordinator.now())
+    pipeline.hold(task, seconds=task.deadline - ctx.network.coordinator.now())
     return Outcome.DONE
-
-
-async def start_engine(ctx: Context) -> bool:
-    """Have the newest policy in an engine that has none, which takes minutes; False if that is one that it did not
-    take."""
-    newest = await get_newest(ctx)
-    if newest in ctx.pipeline.refused:
-        return False
-    if newest >= 0:
-        await or_stop(ctx.stop, load_policy(ctx, newest))
-    return True
-
-
-def get_cached_version(ctx: Context) -> int | None:
-    """The newest policy at hand: while a newer one is on its way, leases of this one are served."""
-    fetched = ctx.pipeline.fetched
-    return ctx.engine.policy_version if fetched is None or fetched in ctx.pipeline.refused else fetched
-
-
-async def get_newest(ctx: Context) -> Step:
-    """The newest policy of the chain; -1 where there is none."""
-    return Step(await asyncio.to_thread(ctx.network.contracts.policies.steps_of, ctx.network.pool) - 1)
 
 
 async def work(ctx: Context) -> Outcome:
@@ -133,7 +123,7 @@ async def require_servable(ctx: Context, task: TaskOrder) -> None:
     if version in ctx.pipeline.refused:
         raise ProtocolError("policy_mismatch", f"the engine did not take policy {version}")
     steps = await asyncio.to_thread(network.contracts.policies.steps_of, network.pool)
-    if steps - version > network.params.max_staleness + 2:  # so many are kept, and one more than may be handed in
+    if steps - version > network.params.max_staleness + 1:  # what is older may not be handed in
         raise ProtocolError("stale", f"task {task.task} is of policy {version}, of {steps} that were published")
     if await asyncio.to_thread(network.policies.get_manifest_hash, version) != task.manifest_hash:
         raise ProtocolError("wrong_manifest", f"task {task.task} names another manifest than the chain")
@@ -144,7 +134,9 @@ async def load_policy(ctx: Context, version: Step) -> None:
     async with ctx.pipeline.loading:
         if ctx.engine.policy_version == version:
             return
-        folder = await ctx.network.policies.require(version)
+        folder = await or_stop(ctx.pipeline.work_over, ctx.network.policies.require(version))
+        if folder is None:
+            raise TransientError("stopped", f"policy {version} was not there when the work was over")
         try:
             await asyncio.to_thread(ctx.engine.load_policy, folder, version)
         except ProtocolError:
@@ -266,5 +258,5 @@ async def send_heartbeat(ctx: Context) -> Outcome:
     """A sign of life while a long generation runs."""
     unsent = ctx.outgoing.list_unsent()
     slots = len(ctx.pipeline.leases) + len(unsent) + ctx.pipeline.has_room(len(unsent))
-    await ctx.network.coordinator.send_heartbeat(free_slots=slots, cached_version=get_cached_version(ctx))
+    await ctx.network.coordinator.send_heartbeat(free_slots=slots, cached_version=ctx.pipeline.cached_version)
     return Outcome.IDLE

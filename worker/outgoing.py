@@ -40,7 +40,8 @@ class Outgoing:
 
     def list_refused(self) -> list[int]:
         """The newest leases whose receipt was refused for good: a second one is never signed for them."""
-        leases = sorted(int(path.name) for path in (self._root / "refused").iterdir())
+        names = [path.name for path in (self._root / "refused").iterdir()]
+        leases = sorted(int(name) for name in names if name.isdigit())  # not the draft of a process that was killed
         return leases[-KEPT_REFUSED:]
 
     def list_unsent(self) -> list[int]:

@@ -4,13 +4,17 @@ The cycles of `loop` share it: while the engine generates, the next lease is cla
 """
 
 import asyncio
+import math
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from covey.protocol.ids import LeaseId, Step
 from covey.protocol.wire import TaskOrder
 from worker.service import Draft
+
+KEPT_GONE = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +59,15 @@ class Pipeline:
     generation_seconds: float | None = None
     """That the last task took; None before the first."""
     hangs: int = 0
-    """Calls in a row at which the engine hung."""
-    fetched: Step | None = None
-    """The newest policy that was downloaded."""
+    """How often in a row the engine hung."""
+    hung_at: float = -math.inf
+    """When it did last."""
+    fetched: set[Step] = field(default_factory=set)
+    """Policies that are or were on the disk."""
     refused: set[Step] = field(default_factory=set)
-    """Policies that the engine did not take."""
+    """Policies that no engine takes."""
+    gone: deque[LeaseId] = field(default_factory=lambda: deque(maxlen=KEPT_GONE))
+    """Leases that were let go last: whoever asks for one names them, or they would come again."""
     loading: asyncio.Lock = field(default_factory=asyncio.Lock)
     work_over: asyncio.Event = field(default_factory=asyncio.Event)
     sealing_over: asyncio.Event = field(default_factory=asyncio.Event)
@@ -70,6 +78,11 @@ class Pipeline:
         """All that are in hand and not signed for."""
         held = [held.order for held in (*self.claimed, *self.working) if not held.is_forgotten]
         return held + [made.order for made in self.made]
+
+    @property
+    def cached_version(self) -> Step | None:
+        """The newest policy to work with."""
+        return max(self.fetched - self.refused, default=None)
 
     @property
     def leases(self) -> list[LeaseId]:
@@ -121,8 +134,10 @@ class Pipeline:
         Returns how often it died with this one, or hung in a row if that is what it did; 0 for other codes.
         """
         held = self._leave(order)
-        deaths = held.deaths + (code == "engine_died")
-        self.hangs += code == "engine_timeout"
+        is_new = held.begun >= self.hung_at  # what ran beside a call that hung ended with it
+        deaths = held.deaths + (is_new and code == "engine_died")
+        if is_new and code == "engine_timeout":
+            self.hangs, self.hung_at = self.hangs + 1, self.clock()
         if not held.is_forgotten:
             self.claimed.insert(0, replace(held, deaths=deaths))
         return {"engine_died": deaths, "engine_timeout": self.hangs}.get(code, 0)
@@ -146,6 +161,7 @@ class Pipeline:
     def let_go(self, orders: Sequence[TaskOrder]) -> None:
         """These leases are not in hand any more; the engine may still work on them."""
         gone = {order.lease for order in orders}
+        self.gone.extend(gone)
         self.claimed = [held for held in self.claimed if held.order.lease not in gone]
         self.working = [
             replace(held, is_forgotten=held.is_forgotten or held.order.lease in gone) for held in self.working

@@ -55,8 +55,8 @@ class Heartbeat(Body):
     free_slots: int = Field(ge=0, le=4096)
     """Leases that the node would hold at once, those in its hands included."""
     cached_version: UInt64 | None = None
-    """The newest policy on the node's disk: it is leased nothing of a younger one, which it would have to download on
-    the lease's clock.  None: anything."""
+    """The newest policy on the node's disk that its engine takes: what it is leased is of this one, which it need not
+    download on the lease's clock.  None: whatever is planned."""
 
 
 class ClaimRequest(Heartbeat):
@@ -75,7 +75,7 @@ class TaskOrder(Body):
     policy_version: Annotated[Step, _NUMBER]
     manifest_hash: HashText
     groups: int = Field(ge=1)
-    deadline: float
+    deadline: float = Field(allow_inf_nan=False)
     """Unix seconds."""
 
 

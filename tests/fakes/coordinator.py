@@ -38,6 +38,9 @@ class FakeCoordinator:
     ) -> wire.TaskOrder | None:
         await asyncio.sleep(0)
         self.claims.append({"free_slots": free_slots, "cached_version": cached_version, "holding": list(holding)})
+        for (task, lease), order in self.leased.items():  # lost by a crash or with an answer, as far as can be seen
+            if lease not in holding and (task, lease) not in self.answers:
+                return order
         if not self.orders or (cached_version is not None and self.orders[0].policy_version > cached_version):
             return None
         order = self.orders.pop(0)

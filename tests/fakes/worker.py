@@ -1,6 +1,7 @@
 """A worker's context around an engine and a coordinator in memory; built anew on the same folder, as after a crash."""
 
 import asyncio
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,6 +39,9 @@ def build_context(engine: Engine, coordinator: FakeCoordinator, folder: Path, **
     async def require(version: int) -> Path:
         return tiny_folder()
 
+    def list_versions(versions: Sequence[int]) -> list[int]:
+        return [0] if 0 in versions else []
+
     network = SimpleNamespace(
         pool=1,
         params=make_model_params(),
@@ -48,7 +52,9 @@ def build_context(engine: Engine, coordinator: FakeCoordinator, folder: Path, **
         contracts=SimpleNamespace(
             policies=SimpleNamespace(steps_of=lambda pool: 1), ledger=SimpleNamespace(epochs_of=lambda pool: 3)
         ),
-        policies=SimpleNamespace(get_manifest_hash=lambda version: MANIFEST, require=require),
+        policies=SimpleNamespace(
+            get_manifest_hash=lambda version: MANIFEST, require=require, list_versions=list_versions
+        ),
         receipt_domain=DOMAIN,
         ledger_domain=LEDGER,
         environment=DEMO,
@@ -66,4 +72,6 @@ def build_context(engine: Engine, coordinator: FakeCoordinator, folder: Path, **
         "stop": asyncio.Event(),
         "clock": lambda: 1000.0,
     }
-    return Context(**(values | changes))
+    ctx = Context(**(values | changes))
+    ctx.pipeline.fetched.add(0)
+    return ctx

@@ -1,6 +1,5 @@
 """The walk behind the door, on a real chain: lease, upload, receipt, verdicts, batch, epoch, claim; and who strays."""
 
-import asyncio
 import dataclasses
 from typing import Any
 
@@ -9,7 +8,6 @@ import pytest
 from covey.protocol import canonical, messages, wire
 from covey.protocol.ids import PoolId
 from covey.protocol.verdict import Reason
-from tests.fakes.cycles import wait_until
 from tests.fakes.network import Office
 from tests.fakes.pool import make_address, make_hash
 from tests.integration.coordinator.handing import (
@@ -114,23 +112,6 @@ async def test_claim_task__suspended__is_told(office: Office):
             service.suspend(rows, service.require_node(rows, office.wallet("node").address), "case")
         waiting = client.claim_task(free_slots=1, cached_version=None, wait_seconds=1)
         assert await refuse(waiting) == ("suspended", 403)
-
-
-async def test_heartbeat__another_policy_on_the_disk_while_a_claim_waits__is_looked_at_at_once(
-    office: Office, monkeypatch: pytest.MonkeyPatch
-):
-    kicks: list[str] = []
-    monkeypatch.setattr(type(office.ctx.kicker), "kick", lambda _, job: kicks.append(job))
-    async with office.client("node") as client:
-        await client.register()
-        await client.send_heartbeat(free_slots=1, cached_version=0)
-        assert kicks == []
-        asking = asyncio.create_task(client.claim_task(free_slots=1, cached_version=0, wait_seconds=2.0))
-        await wait_until(lambda: len(kicks) == 1)
-        for version in (0, 1, 1):
-            await client.send_heartbeat(free_slots=1, cached_version=version)
-        assert kicks == ["assign_tasks"] * 2
-        assert await asking is None
 
 
 async def test_claim_task__kick_lost__is_found_by_the_next_one(office: Office):

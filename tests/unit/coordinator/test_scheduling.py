@@ -1,3 +1,5 @@
+from collections import Counter
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +13,10 @@ pytestmark = pytest.mark.unit
 def make_candidate(address: str, **changes: object) -> Candidate:
     values = {"free_slots": 1, "accepted": 0, "dropped": 0, "cached_version": None}
     return Candidate(address=address, **(values | changes))
+
+
+def pair(works: list[Work], nodes: list[Candidate]) -> list[tuple[int, str]]:
+    return [(work.task, node.address) for work, node in match(works, nodes)]
 
 
 candidates = st.lists(
@@ -92,19 +98,20 @@ def test_match__fewer_tasks_than_nodes__serves_who_drops_least_then_who_has_the_
         make_candidate("warm", cached_version=4),
         make_candidate("seldom", accepted=8, dropped=1, cached_version=4),  # 1 of 10
     ]
-    assert match([Work(7, 3), Work(8, 3), Work(9, 3)], nodes) == [(7, "warm"), (8, "cold"), (9, "seldom")]
+    assert pair([Work(7, 3), Work(8, 3), Work(9, 3)], nodes) == [(7, "warm"), (8, "cold"), (9, "seldom")]
 
 
 def test_match__younger_policy_than_a_node_has__goes_to_others_and_older_work_to_it():
     nodes = [make_candidate(name, free_slots=2, cached_version=have) for name, have in (("new", 4), ("old", 3))]
-    assert match([Work(9, 4), Work(7, 3), Work(8, 3)], nodes) == [(7, "new"), (8, "old"), (9, "new")]
-    assert match([Work(8, 4)], nodes[1:]) == []
-    assert match([Work(8, 4)], [make_candidate("silent")]) == [(8, "silent")]
+    assert pair([Work(7, 3), Work(8, 3), Work(9, 4)], nodes) == [(9, "new"), (7, "new"), (8, "old")]
+    assert pair([Work(7, 3), Work(8, 4), Work(9, 4)], nodes) == [(8, "new"), (9, "new"), (7, "old")]
+    assert pair([Work(8, 4)], nodes[1:]) == []
+    assert pair([Work(8, 4)], [make_candidate("silent")]) == [(8, "silent")]
 
 
 def test_match__several_slots__go_round_by_turns():
     nodes = [make_candidate("a", free_slots=3), make_candidate("b", free_slots=1)]
-    assert match([Work(n, 0) for n in (1, 2, 3, 4, 5)], nodes) == [(1, "a"), (2, "b"), (3, "a"), (4, "a")]
+    assert pair([Work(n, 0) for n in (1, 2, 3, 4, 5)], nodes) == [(1, "a"), (2, "b"), (3, "a"), (4, "a")]
 
 
 works = st.lists(
@@ -113,23 +120,38 @@ works = st.lists(
 
 
 @given(tasks=works, nodes=candidates)
-def test_match__any_input__leases_in_order_to_those_who_can_until_nobody_can(tasks: list[Work], nodes: list[Candidate]):
+def test_match__any_input__leases_as_many_as_any_choice_could_to_those_who_can(
+    tasks: list[Work], nodes: list[Candidate]
+):
     pairs = match(tasks, nodes)
-    ordered = sorted(tasks, key=lambda work: work.version)
-    assert [task for task, _ in pairs] == [work.task for work in ordered[: len(pairs)]]
-    free, by_name = {node.address: node.free_slots for node in nodes}, {node.address: node for node in nodes}
-    for work, (_, who) in zip(ordered, pairs, strict=False):
-        free[who] -= 1
-        assert by_name[who].serves(work.version)
-    assert min(free.values(), default=0) >= 0
-    for work in ordered[len(pairs) :]:
-        assert not any(free[node.address] and node.serves(work.version) for node in nodes)
+    assert len({work.task for work, _ in pairs}) == len(pairs) == count_most(tasks, nodes)
+    for work, node in pairs:
+        assert node.serves(work.version)
+    given = Counter(node.address for _, node in pairs)
+    assert all(given[node.address] <= node.free_slots for node in nodes)
+
+
+def count_most(tasks: list[Work], nodes: list[Candidate]) -> int:
+    """A largest matching, by augmenting paths: a task takes a slot whose holder finds another."""
+    slots = [node for node in nodes for _ in range(node.free_slots)]
+    held: dict[int, Work] = {}
+
+    def place(work: Work, tried: set[int]) -> bool:
+        for i, node in enumerate(slots):
+            if i not in tried and node.serves(work.version):
+                tried.add(i)
+                if i not in held or place(held[i], tried):
+                    held[i] = work
+                    return True
+        return False
+
+    return sum(place(work, set()) for work in tasks)
 
 
 @given(nodes=candidates)
 def test_match__one_task__goes_to_the_least_drop_rate(nodes: list[Candidate]):
     able = [node for node in nodes if node.free_slots]
-    pairs = match([Work(1, 0)], nodes)
+    pairs = pair([Work(1, 0)], nodes)
     assert bool(pairs) == bool(able)
     if pairs:
         (chosen,) = (node for node in able if node.address == pairs[0][1])

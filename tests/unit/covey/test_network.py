@@ -182,6 +182,15 @@ async def test_policies__require__hash_of_the_chain_and_only_the_newest_kept(tmp
     assert fetcher.fetched[-1] == "closed"
 
 
+async def test_policies__list_versions__are_those_of_the_chains_hash_on_the_disk(tmp_path):
+    contracts, root = SimpleNamespace(policies=Outside().policies), tmp_path / "p"
+    policies = network.Policies(contracts, Fetcher(), pool=1, root=root, keep=2)
+    assert policies.list_versions([1, 2]) == []
+    await policies.require(2)
+    (root / f"1-{'cd' * 8}").mkdir()  # another chain's
+    assert policies.list_versions([1, 2, 3]) == [2]
+
+
 async def test_policies__required_twice_at_once__are_fetched_one_after_the_other(tmp_path):
     class Slow(Fetcher):
         running = most = 0

@@ -1,5 +1,6 @@
 """Leases that a worker cannot serve: they go back or are forgotten, and nothing is generated for them."""
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from covey.errors import ProtocolError, TransientError
 from covey.runtime import Outcome
 from tests.fakes.coordinator import FakeCoordinator
-from tests.fakes.cycles import Counting
+from tests.fakes.cycles import Counting, wait_until
 from tests.fakes.tools import make_task
 from worker import loop
 from worker.app import Context
@@ -26,7 +27,7 @@ async def test_claim__policy_that_the_engine_refused__asks_for_no_lease_of_it(
         def load_policy(self, folder, version: int) -> None:
             raise ProtocolError("policy_mismatch", "another architecture")
 
-    ctx = start(engine=(refusing := Refusing()))
+    ctx = start(engine=Refusing())
 
     async def name_newest(version: int) -> None:
         ctx.network.contracts.policies.steps_of = lambda pool: version + 1
@@ -39,9 +40,6 @@ async def test_claim__policy_that_the_engine_refused__asks_for_no_lease_of_it(
         await loop.work(ctx)
     assert coordinator.returned == [(7, 9)]
     assert await loop.claim(ctx) is Outcome.IDLE
-    refusing.policy_version = None  # its process was started anew
-    assert await loop.claim(ctx) is Outcome.RETRY
-    refusing.policy_version = 0
     await name_newest(2)  # a newer one may be better
     assert await loop.claim(ctx) is Outcome.DONE
     assert [claim["cached_version"] for claim in coordinator.claims] == [1, 0, 2]
@@ -61,6 +59,8 @@ async def test_work__older_policy_that_the_engine_refused__is_given_back_unread(
 
     ctx = start(engine=Refusing())
     ctx.network.contracts.policies.steps_of = lambda pool: 2
+    ctx.network.params = ctx.network.params.model_copy(update={"max_staleness": 1})
+    ctx.pipeline.fetched.add(1)
     coordinator.orders.extend([make_task(task=n, lease=n) for n in (1, 2)])
     for _ in range(2):
         assert await loop.claim(ctx) is Outcome.DONE
@@ -69,21 +69,15 @@ async def test_work__older_policy_that_the_engine_refused__is_given_back_unread(
     assert (coordinator.returned, tried) == ([(1, 1), (2, 2)], [0])
 
 
-async def test_work__policy_that_no_origin_holds_any_more__lease_goes_back(
+async def test_work__policy_that_is_too_old_to_be_handed_in__lease_goes_back(
     start: Start, coordinator: FakeCoordinator, engine
 ):
     """As a lease that was resumed after a long night."""
     ctx = start()
 
-    async def require(version: int) -> None:
-        if version == 0:
-            raise TransientError("no_relay", "no relay has the manifest of step 0")
-
-    ctx.network.policies.require = require
     coordinator.orders.append(make_task())
-    ctx.network.contracts.policies.steps_of = lambda pool: 2  # 0 is the oldest that an origin keeps
     await loop.require_servable(ctx, make_task())
-    ctx.network.contracts.policies.steps_of = lambda pool: 3
+    ctx.network.contracts.policies.steps_of = lambda pool: 2
     assert await loop.claim(ctx) is Outcome.DONE
     with pytest.raises(ProtocolError, match="stale"):
         await loop.work(ctx)
@@ -136,3 +130,61 @@ async def test_work__more_groups_than_the_pools_tasks_have__lease_goes_back(star
     with pytest.raises(ProtocolError) as caught:
         await loop.work(ctx)
     assert (caught.value.code, coordinator.returned, ctx.pipeline.leases) == ("bad_task", [(7, 9)], [])
+
+
+async def test_claim__chain_without_a_policy__asks_for_nothing(start: Start, coordinator: FakeCoordinator):
+    """A lease that comes with the first policy would run out while that is downloaded and the engine starts."""
+    ctx = start()
+    ctx.pipeline.fetched.clear()
+    ctx.network.contracts.policies.steps_of = lambda pool: 0
+    assert await loop.fetch(ctx) is Outcome.IDLE
+    assert await loop.claim(ctx) is Outcome.IDLE
+    assert coordinator.claims == []
+
+
+async def test_claim__lease_that_was_given_up__is_named_and_does_not_come_again(
+    start: Start, coordinator: FakeCoordinator, engine
+):
+    now = [0.0]
+    ctx = start(pipeline=Pipeline(together=1, ahead=1, lease_seconds=30.0, clock=lambda: now[0]))
+    coordinator.orders.append(make_task())
+    assert await loop.claim(ctx) is Outcome.DONE
+    now[0] = 30.5
+    loop.drop_overdue(ctx)
+    assert await loop.claim(ctx) is Outcome.IDLE, "the coordinator still has it"
+    assert [claim["holding"] for claim in coordinator.claims] == [[], [9]]
+
+
+async def test_fetch__restart_while_the_newest_is_slow__goes_on_with_what_is_on_the_disk(
+    start: Start, coordinator: FakeCoordinator, engine
+):
+    ctx = start()
+    ctx.pipeline.fetched.clear()
+    ctx.network.contracts.policies.steps_of = lambda pool: 2
+    ctx.network.params = ctx.network.params.model_copy(update={"max_staleness": 1})
+
+    async def hang(version: int) -> None:
+        await asyncio.Event().wait()
+
+    ctx.network.policies.require = hang
+    coordinator.orders.append(make_task())
+    fetching = asyncio.create_task(loop.fetch(ctx))
+    await wait_until(lambda: ctx.pipeline.fetched == {0})
+    assert await loop.claim(ctx) is Outcome.DONE
+    ctx.stop.set()
+    assert await asyncio.wait_for(fetching, 10) is Outcome.IDLE
+
+
+async def test_fetch__policy_with_a_false_manifest__is_not_asked_for_again(start: Start):
+    ctx, asked = start(), list[int]()
+    ctx.network.contracts.policies.steps_of = lambda pool: 2
+
+    async def require(version: int) -> None:
+        asked.append(version)
+        raise ProtocolError("bad_manifest", "a file does not have its hash")
+
+    ctx.network.policies.require = require
+    with pytest.raises(ProtocolError):
+        await loop.fetch(ctx)
+    assert await loop.fetch(ctx) is Outcome.IDLE
+    assert (asked, ctx.pipeline.cached_version) == ([1], 0)

@@ -107,3 +107,10 @@ def test_list_refused__many__keeps_the_newest_across_processes(tmp_path: Path):
         outgoing.close(make_parcel(1, lease), None)
     assert Outgoing(tmp_path).list_refused() == list(range(44, 300))
     assert outgoing.list_refused() == list(range(44, 300))
+
+
+def test_list_refused__draft_of_a_process_that_was_killed__is_none(tmp_path: Path):
+    outgoing = Outgoing(tmp_path)
+    (tmp_path / "refused" / "9").touch()
+    (tmp_path / "refused" / ".10.abcd").touch()
+    assert outgoing.list_refused() == [9]

@@ -68,6 +68,23 @@ def test_put_back__task_that_failed__is_the_next_one() -> None:
     assert take(pipeline) == 2
 
 
+def test_put_back__one_hang_with_others_in_the_engine__counts_once_and_is_nobodys_death() -> None:
+    now = [0.0]
+    pipeline = Pipeline(together=3, ahead=0, lease_seconds=30.0, clock=lambda: now[0])
+    orders = [make_task(task=n, lease=n) for n in (1, 2, 3)]
+    found = []
+    for _ in range(2):
+        for order in orders:
+            pipeline.hold(order, seconds=30.0)
+            pipeline.take()
+        now[0] += 5.0
+        codes = ("engine_timeout", "engine_timeout", "engine_died")
+        found.append([pipeline.put_back(order, code=code) for order, code in zip(orders, codes, strict=True)])
+        pipeline.let_go(orders)
+        now[0] += 1.0
+    assert found == [[1, 1, 0], [2, 2, 0]]
+
+
 @pytest.mark.parametrize("end", ["put_back", "finish"])
 def test_let_go__lease_that_the_engine_works_on__keeps_its_place_until_that_is_done(end: str) -> None:
     pipeline = build(1, 2, 3)

@@ -193,8 +193,9 @@ async def test_run_stages__engine_busy__the_last_work_is_handed_in_meanwhile(
 
 
 def publish_another(ctx: Context) -> None:
-    """The chain names policy 1."""
+    """The chain names policy 1; work of policy 0 may still be handed in."""
     ctx.network.contracts.policies.steps_of = lambda pool: 2
+    ctx.network.params = ctx.network.params.model_copy(update={"max_staleness": 1})
 
 
 async def test_run_stages__engine_full__a_new_policy_is_fetched_meanwhile(
@@ -247,6 +248,28 @@ async def test_run_stages__policy_that_is_slow_to_come__only_older_leases_are_se
     assert {claim["cached_version"] for claim in coordinator.claims} == ({0} if served else set())
     ctx.stop.set()
     await asyncio.wait_for(stages, 10)
+
+
+async def test_run_stages__stop_while_a_leased_policy_is_downloaded__ends_with_the_lease(
+    start: Start, coordinator: FakeCoordinator, engine
+):
+    class Other(Counting):
+        policy_version = 1
+
+    ctx = start(engine=Other(engine), pipeline=Pipeline(together=1, ahead=1, lease_seconds=1.0))
+
+    async def hang(version: int) -> Path:
+        await asyncio.Event().wait()
+        raise AssertionError("nobody sets it")
+
+    ctx.network.policies.require = hang
+    coordinator.orders.append(make_task())
+    assert await loop.claim(ctx) is Outcome.DONE
+    stages = asyncio.create_task(run_stages(ctx))
+    await wait_until(lambda: ctx.pipeline.working != [])
+    ctx.stop.set()
+    await asyncio.wait_for(stages, 10)
+    assert (coordinator.sent, ctx.pipeline.leases) == ([], [])
 
 
 async def test_run_stages__policy_that_has_come__is_told_at_once_and_its_lease_is_served(

@@ -77,6 +77,12 @@ def test_scalar__wrong_form__refused(kind, good, bad):
         (wire.ClaimRequest, '{"free_slots": 4097}'),
         (wire.ClaimRequest, '{"free_slots": -1}'),
         (wire.ClaimRequest, '{"free_slots": 1, "cached_version": -1}'),
+        (
+            wire.TaskOrder,
+            '{"task": 1, "lease": 1, "policy_version": 0, "groups": 1, "deadline": NaN, "manifest_hash": "'
+            + HASH
+            + '"}',
+        ),
         (wire.UploadRequest, f'{{"task": 1, "lease": 1, "work_key": "{HASH}", "size": 0}}'),
         (wire.UploadRequest, f'{{"task": -1, "lease": 1, "work_key": "{HASH}", "size": 1}}'),
         (wire.ErrorBody, '{"code": "x", "message": "y", "time": 1' + "0" * 400 + "}"),
