@@ -195,7 +195,7 @@ def run(config: TrainerConfig, *, sinks: "Sequence[Sink]" = ()) -> None:
     keep_memory()
     with open_ranks(config.device, seconds=config.rank_seconds) as ranks:
         config = config.model_copy(update={"device": ranks.device})
-        require_shardable(config, ranks)
+        require_shardable(ranks, lora_rank=config.lora_rank)
         if ranks.rank > 0:
             from trainer.follower import follow
 

@@ -22,7 +22,8 @@ from trainer.adapters import merge_adapters
 from trainer.disk import ExplainFullDisk
 from trainer.learner import Learner
 from trainer.orders import Order, Verb
-from trainer.sharding import gather_weights, load_tensors, save_tensors
+from trainer.sharding import gather_weights
+from trainer.storage import load_tensors, save_tensors
 
 _MASTERS, _OPTIMIZER, _STATE = "masters", "optimizer", "state.json"
 _EXPORTED = "bfloat16"

@@ -15,15 +15,16 @@ from torch.autograd.function import once_differentiable
 
 BLOCK = 256
 """Rows that are multiplied together: oneDNN makes kernels for every number of rows, and keeps megabytes of each."""
-WORTH = 1 << 14
-"""Weights of a layer from which on the longer way into oneDNN, some microseconds a block, is made good."""
+WORTH = 128
+"""Values that a layer takes and gives at least: below, the longer way into oneDNN, microseconds a block, and its 7 MB
+are not made good."""
 
 
 def quicken(model: nn.Module) -> None:
     """Have the model's plain linear layers compute as said above, with gradients; elsewhere nothing changes."""
     if is_worth_it():
         for layer in model.modules():
-            if type(layer) is nn.Linear and layer.weight.numel() >= WORTH:
+            if type(layer) is nn.Linear and min(layer.weight.shape) >= WORTH:
                 layer.__class__ = QuickLinear
 
 

@@ -8,6 +8,7 @@ from worker.app import Context
 async def take_turn(ctx: Context) -> Outcome:
     """Send what is unsent, then one task from claim to countersignature; what the claim said."""
     await loop.hand_in(ctx)
+    await loop.fetch(ctx)
     outcome = await loop.claim(ctx)
     if outcome is Outcome.DONE:
         assert await loop.work(ctx) is Outcome.DONE

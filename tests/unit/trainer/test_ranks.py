@@ -30,10 +30,10 @@ from tests.fakes.ranks import (
 )
 from tests.fakes.samples import build_samples
 from trainer.checkpoint import Checkpoints, StepFolders
-from trainer.config import TrainerConfig
 from trainer.head import compute_head
 from trainer.ranks import Ranks, open_ranks
-from trainer.sharding import require_shardable, require_whole
+from trainer.sharding import require_shardable
+from trainer.storage import require_whole
 
 pytestmark = [pytest.mark.unit, pytest.mark.slow]
 
@@ -214,12 +214,10 @@ def test_open_ranks__without_torchrun__is_this_process_alone(monkeypatch: pytest
     assert not torch.distributed.is_initialized()
 
 
-def test_require_shardable__adapters__are_refused_on_several_ranks_only(tmp_path: Path) -> None:
-    places = {"home": tmp_path, "pool": 1, "deployment": tmp_path, "key_file": tmp_path, "origin_root": tmp_path}
-    config = TrainerConfig.model_validate(places | {"lora_rank": 4})
+def test_require_shardable__adapters__are_refused_on_several_ranks_only() -> None:
     several = Ranks()
-    require_shardable(config, several)
+    require_shardable(several, lora_rank=4)
     several.mesh = object()  # type: ignore[assignment]
-    require_shardable(config.model_copy(update={"lora_rank": None}), several)
+    require_shardable(several, lora_rank=None)
     with pytest.raises(OperatorError, match="unsupported_ranks"):
-        require_shardable(config, several)
+        require_shardable(several, lora_rank=4)

@@ -14,10 +14,10 @@ pytestmark = [
     pytest.mark.unit,
     pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch was built without oneDNN"),
 ]
-ROWS, WIDTH, OUT = 600, 96, 200
+ROWS, WIDTH, OUT = 600, 130, 200
 """Two blocks and a rest."""
 assert 2 * BLOCK < ROWS < 3 * BLOCK
-assert WIDTH * OUT >= WORTH
+assert WORTH <= WIDTH < OUT
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def test_quicken__processor_that_mkl_serves__changes_nothing(monkeypatch: pytest
 
 def test_quicken__small_layer__stays_as_it_is(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(linear, "is_worth_it", lambda: True)
-    layer = nn.Linear(WORTH // 64 - 1, 64)
+    layer = nn.Linear(WORTH - 1, OUT)
     quicken(layer)
     assert type(layer) is nn.Linear
 
