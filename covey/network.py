@@ -40,7 +40,10 @@ class Policies:
         if folder.exists():  # whatever else is being fetched
             return folder
         async with self._fetching:  # two of one process would write the same files
-            await self._client.fetch(pool=self._pool, step=version, manifest_hash=manifest_hash, folder=folder)
+            try:
+                await self._client.fetch(pool=self._pool, step=version, manifest_hash=manifest_hash, folder=folder)
+            except OSError as error:  # a full disk: there may be room later, and older policies are there
+                raise TransientError("disk_full", f"policy {version} could not be written: {error}") from error
             prune_policies(self._root, keep=self._keep, spare=folder)
             return folder
 

@@ -27,6 +27,7 @@ async def fetch(ctx: Context) -> Outcome:
     pipeline, policies = ctx.pipeline, ctx.network.policies
     steps = await asyncio.to_thread(ctx.network.contracts.policies.steps_of, ctx.network.pool)
     recent = [Step(each) for each in range(max(0, steps - 1 - ctx.network.params.max_staleness), steps)]
+    pipeline.fetched &= set(range(steps))  # a reorganisation undoes a policy
     if not recent or recent[-1] in pipeline.fetched | pipeline.refused:
         return Outcome.IDLE
     if not pipeline.fetched:  # after a restart there is something to go on with
@@ -51,7 +52,6 @@ async def claim(ctx: Context) -> Outcome:
         return Outcome.IDLE
     if ctx.engine.policy_version is None:
         await or_stop(ctx.stop, load_policy(ctx, version))  # starting an engine takes minutes
-    if ctx.stop.is_set():
         return Outcome.IDLE
     unsent = ctx.outgoing.list_unsent()  # only now: what was signed meanwhile is still in hand
     # Not cut off by a stop signal: what is assigned meanwhile would be nobody's.
@@ -123,7 +123,7 @@ async def require_servable(ctx: Context, task: TaskOrder) -> None:
     if version in ctx.pipeline.refused:
         raise ProtocolError("policy_mismatch", f"the engine did not take policy {version}")
     steps = await asyncio.to_thread(network.contracts.policies.steps_of, network.pool)
-    if steps - version > network.params.max_staleness + 1:  # what is older may not be handed in
+    if steps - version > network.params.max_staleness + 2:  # the coordinator may be a policy behind this chain
         raise ProtocolError("stale", f"task {task.task} is of policy {version}, of {steps} that were published")
     if await asyncio.to_thread(network.policies.get_manifest_hash, version) != task.manifest_hash:
         raise ProtocolError("wrong_manifest", f"task {task.task} names another manifest than the chain")
@@ -131,17 +131,19 @@ async def require_servable(ctx: Context, task: TaskOrder) -> None:
 
 async def load_policy(ctx: Context, version: Step) -> None:
     """Have a policy in the engine; one at a time, as leases of the same one come beside each other."""
-    async with ctx.pipeline.loading:
-        if ctx.engine.policy_version == version:
-            return
-        folder = await or_stop(ctx.pipeline.work_over, ctx.network.policies.require(version))
+    pipeline = ctx.pipeline
+    async with pipeline.loading:
+        folder = await or_stop(pipeline.work_over, ctx.network.policies.require(version))
         if folder is None:
             raise TransientError("stopped", f"policy {version} was not there when the work was over")
+        if (ctx.engine.policy_version, pipeline.loaded) == (version, folder):
+            return
         try:
             await asyncio.to_thread(ctx.engine.load_policy, folder, version)
         except ProtocolError:
-            ctx.pipeline.refused.add(version)
+            pipeline.refused.add(version)
             raise
+        pipeline.loaded = folder
 
 
 def roll_out(ctx: Context, task: TaskOrder) -> list[Draft]:
@@ -159,7 +161,9 @@ async def give_back(ctx: Context, tasks: Sequence[TaskOrder]) -> None:
     for task in tasks:
         try:
             await ctx.network.coordinator.return_task(task.task, task.lease)
-        except (ProtocolError, TransientError) as error:  # it runs out by itself
+        except (ProtocolError, TransientError) as error:  # it runs out by itself, or comes again
+            if isinstance(error, TransientError):
+                ctx.pipeline.gone.remove(task.lease)
             get_logger().warning("a lease was not returned", task=task.task, code=error.code, message=error.message)
 
 

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from covey.protocol.ids import LeaseId, Step
 from covey.protocol.wire import TaskOrder
@@ -64,6 +65,8 @@ class Pipeline:
     """When it did last."""
     fetched: set[Step] = field(default_factory=set)
     """Policies that are or were on the disk."""
+    loaded: Path | None = None
+    """What the engine was given last: a reorganisation may give a version another policy."""
     refused: set[Step] = field(default_factory=set)
     """Policies that no engine takes."""
     gone: deque[LeaseId] = field(default_factory=lambda: deque(maxlen=KEPT_GONE))

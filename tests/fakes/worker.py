@@ -74,4 +74,5 @@ def build_context(engine: Engine, coordinator: FakeCoordinator, folder: Path, **
     }
     ctx = Context(**(values | changes))
     ctx.pipeline.fetched.add(0)
+    ctx.pipeline.loaded = tiny_folder()
     return ctx

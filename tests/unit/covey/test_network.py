@@ -208,6 +208,17 @@ async def test_policies__required_twice_at_once__are_fetched_one_after_the_other
     assert (len(fetcher.fetched), fetcher.most) == (3, 1)
 
 
+async def test_policies__disk_that_is_full__is_tried_again(tmp_path):
+    class Full(Fetcher):
+        async def fetch(self, **place):
+            raise OSError(28, "No space left on device")
+
+    contracts = SimpleNamespace(policies=Outside().policies)
+    policies = network.Policies(contracts, Full(), pool=1, root=tmp_path / "p", keep=2)
+    with pytest.raises(TransientError, match=r"disk_full: policy 3 could not be written: .*No space left"):
+        await policies.require(3)
+
+
 async def test_policies__unknown_to_the_chain__refused(tmp_path):
     def revert(pool, version):
         raise ProtocolError("reverted", "NoSuchStep")

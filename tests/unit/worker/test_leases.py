@@ -77,7 +77,7 @@ async def test_work__policy_that_is_too_old_to_be_handed_in__lease_goes_back(
 
     coordinator.orders.append(make_task())
     await loop.require_servable(ctx, make_task())
-    ctx.network.contracts.policies.steps_of = lambda pool: 2
+    ctx.network.contracts.policies.steps_of = lambda pool: 3
     assert await loop.claim(ctx) is Outcome.DONE
     with pytest.raises(ProtocolError, match="stale"):
         await loop.work(ctx)
@@ -188,3 +188,30 @@ async def test_fetch__policy_with_a_false_manifest__is_not_asked_for_again(start
         await loop.fetch(ctx)
     assert await loop.fetch(ctx) is Outcome.IDLE
     assert (asked, ctx.pipeline.cached_version) == ([1], 0)
+
+
+async def test_fetch__reorganisation_that_undoes_a_policy__names_it_no_more(start: Start):
+    ctx = start()
+    for steps, newest in ((2, 1), (1, 0), (2, 1)):
+        ctx.network.contracts.policies.steps_of = lambda pool, steps=steps: steps
+        await loop.fetch(ctx)
+        assert ctx.pipeline.cached_version == newest
+
+
+async def test_give_back__coordinator_that_is_away__the_lease_comes_again_and_is_returned(
+    start: Start, coordinator: FakeCoordinator
+):
+    """Unreturned it would fill a place until it runs out."""
+    ctx, return_task = start(), coordinator.return_task
+
+    async def fail(task: int, lease: int) -> None:
+        raise TransientError("coordinator_unreachable", "gone")
+
+    coordinator.orders.append(make_task(groups=ctx.network.params.groups_per_task + 1))
+    for answer in (fail, return_task):
+        coordinator.return_task = answer
+        assert await loop.claim(ctx) is Outcome.DONE
+        with pytest.raises(ProtocolError, match="bad_task"):
+            await loop.work(ctx)
+    assert coordinator.returned == [(7, 9)]
+    assert await loop.claim(ctx) is Outcome.IDLE

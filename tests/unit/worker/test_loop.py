@@ -149,6 +149,28 @@ async def test_load_policy__another_version__is_fetched_and_loaded_once(start: S
     assert loaded == [1]
 
 
+async def test_load_policy__another_policy_of_the_same_version__is_loaded(start: Start, tmp_path):
+    """As after a reorganisation: work of the other one would be a cheat's."""
+    loaded, folders = [], [tmp_path / "first", tmp_path / "first", tmp_path / "second"]
+
+    class Recording:
+        policy_version = None
+
+        def load_policy(self, folder, version: int) -> None:
+            loaded.append(folder.name)
+            self.policy_version = version
+
+    ctx = start(engine=Recording())
+
+    async def require(version: int):
+        return folders.pop(0)
+
+    ctx.network.policies.require = require
+    for _ in range(3):
+        await loop.load_policy(ctx, 0)
+    assert loaded == ["first", "second"]
+
+
 # -- what happens beside each other
 
 
