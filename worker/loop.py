@@ -52,6 +52,8 @@ async def claim(ctx: Context) -> Outcome:
         return Outcome.IDLE
     if ctx.engine.policy_version is None:
         await or_stop(ctx.stop, load_policy(ctx, version))  # starting an engine takes minutes
+        version = max(version, pipeline.cached_version or version)  # a newer one may have come meanwhile
+    if ctx.stop.is_set():
         return Outcome.IDLE
     unsent = ctx.outgoing.list_unsent()  # only now: what was signed meanwhile is still in hand
     # Not cut off by a stop signal: what is assigned meanwhile would be nobody's.
