@@ -360,43 +360,6 @@ def test_require_node__stranger__is_refused(pool: FakePool):
     assert (caught.value.code, caught.value.status) == ("unknown_node", 403)
 
 
-def test_assign_tasks__node_without_the_newest_policy__is_given_older_work_until_it_has_it(pool: FakePool):
-    pool.params = make_params(max_staleness=1)
-    pool.register("a", "b")
-    pool.publish(0)
-    for _ in range(2):
-        pool.accept(pool.work("a"))
-    pool.publish(1)
-    versions = [task.policy_version for task in pool.tasks(TaskState.PENDING)]
-    assert set(versions) == {0, 1}
-    for _ in range(versions.count(0)):
-        pool.wait("a", slots=9, version=0)
-        pool.assign()
-    given = [task.policy_version for task in pool.tasks(TaskState.ASSIGNED)]
-    assert given == [0] * versions.count(0)
-    pool.wait("b", slots=9, version=0)
-    assert pool.assign() == 0
-    pool.wait("b", slots=9, version=1, seconds=0.0)  # a heartbeat, while the claim of version 0 still waits
-    assert pool.assign() == 1
-
-
-def test_assign_tasks__node_that_has_only_the_newest_policy__is_given_older_work_of_that_one(pool: FakePool):
-    """It need not download what it came too late for, and the work is younger when it is trained on."""
-    pool.params = make_params(max_staleness=1)
-    pool.register("a", "b")
-    pool.publish(0)
-    for _ in range(2):
-        pool.accept(pool.work("a"))
-    left = {task.id for task in pool.tasks(TaskState.PENDING)}
-    pool.publish(1)
-    for name, version in (("a", 7), ("b", 0)):  # who says more than there is has the newest
-        pool.wait(name, slots=9, version=version)
-        pool.assign()
-    given = {task.node: task.policy_version for task in pool.tasks(TaskState.ASSIGNED)}
-    assert given == {make_address("a"): 1, make_address("b"): 0}
-    assert {task.id for task in pool.tasks(TaskState.ASSIGNED) if task.policy_version == 0} <= left
-
-
 def test_record_heartbeat__without_a_long_poll__makes_no_candidate(pool: FakePool):
     pool.register("a")
     pool.publish(0)

@@ -12,7 +12,7 @@ from covey.model.linear import BLOCK, WORTH, QuickLinear, multiply, quicken
 
 pytestmark = [
     pytest.mark.unit,
-    pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch was built without oneDNN"),
+    pytest.mark.skipif(not linear.has_onednn(), reason="torch was built without oneDNN"),
 ]
 ROWS, WIDTH, OUT = 600, 130, 200
 """Two blocks and a rest."""

@@ -1,0 +1,46 @@
+"""Which policy a lease is of: that of its node, where the task was planned for it or for an older one."""
+
+import pytest
+
+from covey.protocol.status import TaskState
+from tests.fakes.pool import FakePool, make_address, make_params
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def ahead(pool: FakePool) -> FakePool:
+    """Half of what was planned for policy 0 is done when policy 1 comes."""
+    pool.params = make_params(max_staleness=1)
+    pool.register("a", "b")
+    pool.publish(0)
+    for _ in range(2):
+        pool.accept(pool.work("a"))
+    return pool
+
+
+def test_assign_tasks__node_without_the_newest_policy__is_given_older_work_until_it_has_it(ahead: FakePool):
+    ahead.publish(1)
+    versions = [task.policy_version for task in ahead.tasks(TaskState.PENDING)]
+    assert set(versions) == {0, 1}
+    for _ in range(versions.count(0)):
+        ahead.wait("a", slots=9, version=0)
+        ahead.assign()
+    given = [task.policy_version for task in ahead.tasks(TaskState.ASSIGNED)]
+    assert given == [0] * versions.count(0)
+    ahead.wait("b", slots=9, version=0)
+    assert ahead.assign() == 0
+    ahead.wait("b", slots=9, version=1, seconds=0.0)  # a heartbeat, while the claim of version 0 still waits
+    assert ahead.assign() == 1
+
+
+def test_assign_tasks__node_that_has_only_the_newest_policy__is_given_older_work_of_that_one(ahead: FakePool):
+    """It need not download what it came too late for, and the work is younger when it is trained on."""
+    left = {task.id for task in ahead.tasks(TaskState.PENDING)}
+    ahead.publish(1)
+    for name, version in (("a", 7), ("b", 0)):  # who says more than there is has the newest
+        ahead.wait(name, slots=9, version=version)
+        ahead.assign()
+    given = {task.node: task.policy_version for task in ahead.tasks(TaskState.ASSIGNED)}
+    assert given == {make_address("a"): 1, make_address("b"): 0}
+    assert {task.id for task in ahead.tasks(TaskState.ASSIGNED) if task.policy_version == 0} <= left
