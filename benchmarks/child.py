@@ -1,7 +1,7 @@
 """A function in a fresh process of one thread, which holds no other measurement's memory or libraries.
 
-Used by `memory` and `trainer`: `call` there, `python -m benchmarks.child` here.  Values cross as JSON, dataclasses as
-their fields.  It imports next to nothing, so that a child holds what its function needs and no more.
+Used by `cost`, `memory` and `trainer`: `call` there, `python -m benchmarks.child` here.  Values cross as JSON,
+dataclasses as their fields.  It imports next to nothing, so that a child holds what its function needs and no more.
 """
 
 import json

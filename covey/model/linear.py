@@ -18,13 +18,16 @@ BLOCK = 256
 WORTH = 128
 """Values that a layer takes and gives at least: below, the longer way into oneDNN, microseconds a block, and its 7 MB
 are not made good."""
+WORTH_ALONE = 64
+"""The same where a model is all that a process is for, as an engine's: its memory is not what counts there."""
 
 
-def quicken(model: nn.Module) -> None:
+def quicken(model: nn.Module, *, alone: bool = False) -> None:
     """Have the model's plain linear layers compute as said above, with gradients; elsewhere nothing changes."""
     if is_worth_it():
+        narrowest = WORTH_ALONE if alone else WORTH
         for layer in model.modules():
-            if type(layer) is nn.Linear and min(layer.weight.shape) >= WORTH:
+            if type(layer) is nn.Linear and min(layer.weight.shape) >= narrowest:
                 layer.__class__ = QuickLinear
 
 

@@ -4,6 +4,7 @@ seed(slot) = keccak(beacon, pool, policy_version, node, task, group, sibling), c
 manifest hash of the version, which nobody knows before it is published and which a repeated run repeats.
 """
 
+import functools
 import hashlib
 from dataclasses import dataclass
 
@@ -28,12 +29,12 @@ class SlotDomain:
 
 def compute_sampling_seed(domain: SlotDomain, group: GroupId, sibling: int) -> int:
     """The 63-bit key of the Gumbel noise of one rollout."""
-    return _cut(keccak(_encode(*_shared(domain), group, sibling)))
+    return _cut(keccak(_encode_shared(domain) + _encode(group, sibling)))
 
 
 def compute_prompt_draw(domain: SlotDomain, group: GroupId) -> int:
     """The 63-bit integer from which the environment draws prompt and target: the same hash without the sibling."""
-    return _cut(keccak(_encode(*_shared(domain), group)))
+    return _cut(keccak(_encode_shared(domain) + _encode(group)))
 
 
 def compute_trial_seed(purpose: str, seed: int, prompt: int, sample: int) -> int:
@@ -47,8 +48,9 @@ def is_audited(receipt_hash: Hash, block_hash: Hash, rate: float) -> bool:
     return draw < rate * 2**64
 
 
-def _shared(domain: SlotDomain) -> tuple[int, ...]:
-    return int(domain.beacon, 16), domain.pool, domain.policy_version, int(domain.node, 16), domain.task
+@functools.lru_cache(maxsize=16)
+def _encode_shared(domain: SlotDomain) -> bytes:
+    return _encode(int(domain.beacon, 16), domain.pool, domain.policy_version, int(domain.node, 16), domain.task)
 
 
 def _encode(*words: int) -> bytes:

@@ -117,19 +117,19 @@ def is_lawful_modulus(modulus: int, size: int) -> bool:
 def find_malformed(proofs: Sequence[bytes], sizes: Sequence[int], top_k: int = TOP_K) -> tuple[int, str] | None:
     """The first proof that no honest prover sends and what is wrong with it, as `parse` and `is_lawful_modulus` say.
 
-    `sizes`: values of each window.  All proofs of one size are read together; one that fails is looked up again alone.
+    `sizes`: values of each window.  All proofs of one k are read together; one that fails is looked up again alone.
     """
     places: dict[int, list[int]] = {}
     for i, size in enumerate(sizes):
-        places.setdefault(size, []).append(i)
+        places.setdefault(min(top_k, size), []).append(i)
     suspects: list[int] = []
-    for size, found in places.items():
+    for k, found in places.items():
         try:
-            moduli = _parse_all([proofs[i] for i in found], min(top_k, size))[:, 0].tolist()
+            moduli = _parse_all([proofs[i] for i in found], k)[:, 0].tolist()
         except ProtocolError:
             suspects += found
         else:
-            suspects += [i for i, modulus in zip(found, moduli, strict=True) if not is_lawful_modulus(modulus, size)]
+            suspects += [i for i, each in zip(found, moduli, strict=True) if not is_lawful_modulus(each, sizes[i])]
     for i in sorted(suspects):
         try:
             parsed = parse(proofs[i], min(top_k, sizes[i]))

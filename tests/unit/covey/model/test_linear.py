@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from covey.model import linear
-from covey.model.linear import BLOCK, WORTH, QuickLinear, multiply, quicken
+from covey.model.linear import BLOCK, WORTH, WORTH_ALONE, QuickLinear, multiply, quicken
 
 pytestmark = [
     pytest.mark.unit,
@@ -142,11 +142,12 @@ def test_quicken__processor_that_mkl_serves__changes_nothing(monkeypatch: pytest
     assert type(layer) is nn.Linear
 
 
-def test_quicken__small_layer__stays_as_it_is(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(("alone", "narrowest"), [(False, WORTH), (True, WORTH_ALONE)])
+def test_quicken__narrow_layer__stays_as_it_is(monkeypatch: pytest.MonkeyPatch, alone: bool, narrowest: int):
     monkeypatch.setattr(linear, "is_worth_it", lambda: True)
-    layer = nn.Linear(WORTH - 1, OUT)
-    quicken(layer)
-    assert type(layer) is nn.Linear
+    layers = nn.ModuleList([nn.Linear(narrowest - 1, OUT), nn.Linear(OUT, narrowest - 1), nn.Linear(narrowest, OUT)])
+    quicken(layers, alone=alone)
+    assert [type(layer) for layer in layers] == [nn.Linear, nn.Linear, QuickLinear]
 
 
 @pytest.mark.parametrize(
