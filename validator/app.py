@@ -3,8 +3,9 @@
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 from covey.chain.client import Call
 from covey.chain.outbox import Intent, SqliteOutbox
@@ -25,6 +26,13 @@ from validator.evidence import Venue, describe_engine
 from validator.pending import Pending
 
 
+@dataclass(slots=True)
+class Loaded:
+    """Which policy the engine was given last: a reorganisation may give a version another one."""
+
+    folder: Path | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
     """Everything that the validator's loops are given."""
@@ -38,6 +46,7 @@ class Context:
     sender: Sender
     stop: asyncio.Event
     clock: Callable[[], float] = time.time
+    loaded: Loaded = field(default_factory=Loaded)
 
     def send(self, key: str, call: Call) -> None:
         """Write an intent; the enforcement's pump sends it.  The same key again changes nothing."""

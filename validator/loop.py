@@ -48,9 +48,10 @@ async def load_policy(ctx: Context, order: JudgeOrder) -> None:
     version, policies = order.receipt.policy_version, ctx.network.policies
     if policies.get_manifest_hash(version) != order.manifest_hash:
         raise ProtocolError("wrong_manifest", f"the order names another manifest for step {version} than the chain")
-    if ctx.tools.engine.policy_version != version:
-        folder = await policies.require(version)
+    folder = await policies.require(version)
+    if (ctx.tools.engine.policy_version, ctx.loaded.folder) != (version, folder):
         await asyncio.to_thread(ctx.tools.engine.load_policy, folder, version)
+        ctx.loaded.folder = folder
 
 
 async def commit(ctx: Context, order: JudgeOrder, judgement: Judgement) -> None:

@@ -161,6 +161,28 @@ async def test_judge__manifest_that_is_not_the_chains__is_unknown(start, order):
     assert (judgement.decision, judgement.details) == (Decision.UNKNOWN, {"error": "wrong_manifest"})
 
 
+async def test_load_policy__reorganised__is_loaded_anew_and_the_same_one_is_not(start, order, tmp_path: Path):
+    """Another policy of the same version: to judge by the old weights would be to slash the honest."""
+    loads: list[tuple[Path, int]] = []
+    engine = SimpleNamespace(policy_version=None)
+
+    def load(folder: Path, version: int) -> None:
+        engine.policy_version = version
+        loads.append((folder, version))
+
+    engine.load_policy = load
+    folders = [tmp_path / "old", tmp_path / "old", tmp_path / "new"]
+
+    async def require(version: int) -> Path:
+        return folders.pop(0)
+
+    ctx = start(tools=SimpleNamespace(engine=engine))
+    ctx.network.policies.require = require
+    for _ in range(3):
+        await loop.load_policy(ctx, order)
+    assert loads == [(tmp_path / "old", order.receipt.policy_version), (tmp_path / "new", order.receipt.policy_version)]
+
+
 async def test_judge__coordinator_that_is_gone__is_tried_again_and_commits_to_nothing(start, judging, order):
     judging.orders.append(order)
     judging.fail = fail("get", TransientError("coordinator_unreachable", "gone"))
