@@ -29,7 +29,6 @@ from covey.model.files import (
     load_weights,
     require_vocabulary,
 )
-from covey.model.linear import quicken
 from covey.sampling.sampler import sample, score
 from covey.toploc.tensors import find_tops
 from covey.toploc.tops import Capture
@@ -122,7 +121,6 @@ class HuggingFaceEngine:
     def _build(self, source: str | Path, folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         model, tokenizer = load_model(source, self._dtype), load_tokenizer(source)
         require_vocabulary(tokenizer, int(get_head(model).weight.shape[0]))
-        quicken(model, alone=True)
         torch.nn.Module.to(model, self._device)
         load_weights(model, folder / WEIGHTS_FILE)
         return model, tokenizer

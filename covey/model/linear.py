@@ -15,19 +15,16 @@ from torch.autograd.function import once_differentiable
 
 BLOCK = 256
 """Rows that are multiplied together: oneDNN makes kernels for every number of rows, and keeps megabytes of each."""
-WORTH = 128
-"""Values that a layer takes and gives at least: below, the longer way into oneDNN, microseconds a block, and its 7 MB
-are not made good."""
-WORTH_ALONE = 64
-"""The same where a model is all that a process is for, as an engine's: its memory is not what counts there."""
+NARROWEST, WORTH = 64, 8192
+"""Values that a layer takes and gives, and weights that it has, at least: below, the longer way into oneDNN,
+microseconds a block, and a megabyte for each kernel are not made good."""
 
 
-def quicken(model: nn.Module, *, alone: bool = False) -> None:
+def quicken(model: nn.Module) -> None:
     """Have the model's plain linear layers compute as said above, with gradients; elsewhere nothing changes."""
     if is_worth_it():
-        narrowest = WORTH_ALONE if alone else WORTH
         for layer in model.modules():
-            if type(layer) is nn.Linear and min(layer.weight.shape) >= narrowest:
+            if type(layer) is nn.Linear and min(layer.weight.shape) >= NARROWEST and layer.weight.numel() >= WORTH:
                 layer.__class__ = QuickLinear
 
 

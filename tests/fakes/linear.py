@@ -9,4 +9,4 @@ def force_quick_layers() -> None:
         setattr(linear, name, value)
 
 
-QUICK = {"BLOCK": 8, "WORTH": 1, "WORTH_ALONE": 1, "is_worth_it": linear.has_onednn}
+QUICK = {"BLOCK": 8, "NARROWEST": 1, "WORTH": 1, "is_worth_it": linear.has_onednn}

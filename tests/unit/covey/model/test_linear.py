@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from covey.model import linear
-from covey.model.linear import BLOCK, WORTH, WORTH_ALONE, QuickLinear, multiply, quicken
+from covey.model.linear import BLOCK, NARROWEST, WORTH, QuickLinear, multiply, quicken
 
 pytestmark = [
     pytest.mark.unit,
@@ -17,7 +17,8 @@ pytestmark = [
 ROWS, WIDTH, OUT = 600, 130, 200
 """Two blocks and a rest."""
 assert 2 * BLOCK < ROWS < 3 * BLOCK
-assert WORTH <= WIDTH < OUT
+assert NARROWEST <= WIDTH < OUT
+assert WIDTH * OUT >= WORTH
 
 
 @pytest.fixture
@@ -142,12 +143,23 @@ def test_quicken__processor_that_mkl_serves__changes_nothing(monkeypatch: pytest
     assert type(layer) is nn.Linear
 
 
-@pytest.mark.parametrize(("alone", "narrowest"), [(False, WORTH), (True, WORTH_ALONE)])
-def test_quicken__narrow_layer__stays_as_it_is(monkeypatch: pytest.MonkeyPatch, alone: bool, narrowest: int):
+@pytest.mark.parametrize(
+    ("given", "taken", "is_quick"),
+    [
+        (NARROWEST, WORTH // NARROWEST, True),
+        (WORTH // NARROWEST, NARROWEST, True),
+        (NARROWEST, WORTH // NARROWEST - 1, False),
+        (NARROWEST - 1, 2 * WORTH, False),
+        (2 * WORTH, NARROWEST - 1, False),
+    ],
+)
+def test_quicken__layer__is_worth_it_by_its_sides_and_its_weights(
+    monkeypatch: pytest.MonkeyPatch, given: int, taken: int, is_quick: bool
+):
     monkeypatch.setattr(linear, "is_worth_it", lambda: True)
-    layers = nn.ModuleList([nn.Linear(narrowest - 1, OUT), nn.Linear(OUT, narrowest - 1), nn.Linear(narrowest, OUT)])
-    quicken(layers, alone=alone)
-    assert [type(layer) for layer in layers] == [nn.Linear, nn.Linear, QuickLinear]
+    layer = nn.Linear(given, taken)
+    quicken(layer)
+    assert type(layer) is (QuickLinear if is_quick else nn.Linear)
 
 
 @pytest.mark.parametrize(
