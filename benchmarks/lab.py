@@ -165,7 +165,8 @@ class Bars:
 def find_failures(claims: Sequence[Claim], bars: Bars, scale: float) -> list[str]:
     """What falls short: rates, their n in a full run (one miss is no rate in a part of it), honest work rejected,
     forgeries that pass, what a validator costs."""
-    wrong, is_full = [], scale >= 1
+    is_full, names = scale >= 1, {claim.name for claim in claims}
+    wrong = [f"{name} was not measured" for name in bars.sizes if name not in names]
     for claim in claims:
         bar, n = next((each for prefix, each in bars.rates.items() if claim.name.startswith(prefix)), (None, 0))
         misses = round((1 - claim.value) * claim.n)

@@ -54,13 +54,14 @@ CURVE = {32: 1, 128: 4, 512: 16}
 """Tokens checked: windows."""
 CURVE_CHEATS = ("int8", "int4", "stale_lr1e-5")
 BF16_CHEATS = tuple(name for name in WINDOW_CHEATS if name not in WITHOUT_A_BAR)
+FORGERIES = ("constant", "profile", "shuffled", "channels", "previous_policy")
 BARS = Bars(
     rates={
         "detection.fp32.window.": (0.999, 3000),
         "detection.fp32.submission.": (0.99, 300),
         "detection.bf16.submission.": (0.99, 300),
     },
-    sizes={"honest_windows": 30_000},
+    sizes={"honest_windows": 30_000, **{f"forgery_passes.{name}": 3_000 for name in FORGERIES}},
     most={"cost_full": 0.3, "cost_audit_10": 0.04},
 )
 
@@ -100,10 +101,10 @@ def run(architecture: str, dtype: str, scale: float) -> Counts:
     for name, cheat in cheats.items():
         look = partial(count_curve, lab, name) if short == "bf16" and name in CURVE_CHEATS else None
         lab.submissions(f"detection.{short}.submission.{name}", requests, cheat(job), look)
-    if short == "bf16" and scale >= 1:
+    if scale >= 1:
         part = job.take(scale_count(SUBMISSIONS // 3, scale) * SUBMISSION, seed=4)
         for name, cheat in WITHOUT_A_BAR.items():
-            lab.submissions(f"observed.bf16.submission.{name}", part.requests, cheat(part))
+            lab.submissions(f"observed.{short}.submission.{name}", part.requests, cheat(part))
     try_forgeries(lab, requests[:few], states[:few])
     return lab.counts
 
