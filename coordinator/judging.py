@@ -275,6 +275,12 @@ def compute_ruling(params: PoolParams, row: Submission, *, validators: int) -> R
     return None
 
 
+def _is_rejected(params: PoolParams, row: Submission) -> bool:
+    """Whether a quorum rejects, if for different reasons: a cheat may stand where validators' numbers part."""
+    outcomes = _count_outcomes(row).items()
+    return sum(count for (outcome, _, _), count in outcomes if outcome == Decision.REJECT) >= get_quorum(params, row)
+
+
 def _build_ruling(params: PoolParams, row: Submission, agreed: tuple[int, int, int]) -> Ruling:
     outcome, reason, units = agreed
     found = [(j.verdict, j.live_groups) for j in row.judgements if j.verdict and _get_outcome(j.verdict) == agreed]
@@ -290,7 +296,7 @@ def tally(repository: Repository, params: PoolParams, row: Submission, *, valida
     ruling = compute_ruling(params, row, validators=validators)
     if ruling is None:
         return None
-    if ruling.reason.severity is Severity.HARD and not row.audited:
+    if ruling.decision is Decision.REJECT and not row.audited:
         row.audited = True  # no single validator condemns: the others are asked, with a replay
         return None
     if row.canary != CanaryKind.ORDINARY:  # whatever they say: no pay, no case, nothing to learn from
@@ -307,7 +313,7 @@ def tally(repository: Repository, params: PoolParams, row: Submission, *, valida
         service.suspend(repository, node, service.REJECTED)
     else:
         row.state = require_move(SUBMISSION_MOVES, row.state, SubmissionState.VOID)
-        if ruling.reason not in OURS:
+        if ruling.reason not in OURS or (ruling.reason is Reason.UNDECIDED and _is_rejected(params, row)):
             service.add_strike(params, node)
     repository.session.flush()
     batches.close_step(repository, params)

@@ -16,7 +16,17 @@ from covey.protocol import messages
 from covey.protocol.canaries import CanaryKind
 from covey.protocol.ids import Hash, LeaseId, TaskId
 from covey.protocol.params import PoolParams
-from covey.protocol.status import STEP_MOVES, TASK_MOVES, CaseState, StepState, TaskState, require_move
+from covey.protocol.status import (
+    STEP_MOVES,
+    SUBMISSION_MOVES,
+    TASK_MOVES,
+    CaseState,
+    StepState,
+    SubmissionState,
+    TaskState,
+    require_move,
+)
+from covey.protocol.verdict import Reason
 
 COLLECT_SECONDS = 5.0
 """A lease that nobody collects for so long goes back without blame: the node's long poll had ended."""
@@ -70,6 +80,8 @@ def open_step(repository: Repository, params: PoolParams, *, number: int, manife
     """A policy was published: its step opens, the one before is trained, new tasks are planned.  Idempotent."""
     known = repository.get_step(number)
     if known is not None:  # told again, or anew after a reorganisation
+        if known.manifest_hash != manifest_hash:
+            _void_work(repository, number)
         known.manifest_hash, known.block_number = manifest_hash, block
         return known
     before = repository.get_step(number - 1)
@@ -82,6 +94,17 @@ def open_step(repository: Repository, params: PoolParams, *, number: int, manife
     plan_tasks(repository, params)
     close_step(repository, params)
     return step
+
+
+def _void_work(repository: Repository, version: int) -> None:
+    """A reorganisation gave a version another policy: what was begun with the first one would look like fraud."""
+    for task in repository.list_tasks(TaskState.ASSIGNED):
+        if task.policy_version == version:
+            task.state = require_move(TASK_MOVES, task.state, TaskState.EXPIRED)
+    for row in repository.list_submissions(SubmissionState.SUBMITTED):
+        if row.policy_version == version:
+            row.state = require_move(SUBMISSION_MOVES, row.state, SubmissionState.VOID)
+            row.reason, row.units = Reason.UNDECIDED, 0
 
 
 def assign_tasks(repository: Repository, params: PoolParams, *, now: float) -> int:

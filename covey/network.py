@@ -33,9 +33,11 @@ class Policies:
         self._fetching = asyncio.Lock()
         root.mkdir(parents=True, exist_ok=True)
 
-    async def require(self, version: Step) -> Path:
-        """The folder of a policy whose manifest hash is the chain's; raise TransientError while nobody has it."""
-        manifest_hash = await asyncio.to_thread(self.get_manifest_hash, version)
+    async def require(self, version: Step, manifest_hash: Hash | None = None) -> Path:
+        """The folder of a policy whose manifest hash is the one that the caller had from the chain, or by default the
+        chain's; raise TransientError while nobody has it."""
+        if manifest_hash is None:
+            manifest_hash = await asyncio.to_thread(self.get_manifest_hash, version)
         folder = get_policy_folder(self._root, version, manifest_hash)
         if folder.exists():  # whatever else is being fetched
             return folder

@@ -280,6 +280,10 @@ def _prove_with(engine: Engine, sample: Sample, states: Sequence[Bits], params: 
 
 
 def _require_none(name: str, passed: Sequence[bool]) -> int:
+    if not passed:
+        raise OperatorError(
+            "too_few_windows", f"there is no window to try the forgery {name} on", fix="Calibrate with more submissions"
+        )
     if any(passed):
         raise OperatorError(
             "forgery_passes",

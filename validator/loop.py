@@ -31,14 +31,24 @@ async def cycle(ctx: Context) -> Outcome:
 
 
 async def judge(ctx: Context, order: JudgeOrder) -> Judgement:
-    """Fetch file and policy, then run the checks; what cannot be fetched is a missing file or unknown."""
+    """Fetch file and policy, then run the checks; what cannot be fetched or loaded is a missing file or unknown.
+
+    Raises ProtocolError("wrong_pool") for work of another pool, which by this one's rules would look like fraud.
+    """
     network, receipt = ctx.network, order.receipt.to_message()
+    if receipt.pool != network.pool:
+        raise ProtocolError(
+            "wrong_pool", f"the order is about pool {receipt.pool}, this validator serves {network.pool}"
+        )
     try:
         file = await network.coordinator.get_object(order.url, max_bytes=network.params.max_submission_bytes + 1)
         await load_policy(ctx, order)
     except ProtocolError as error:
         get_logger().warning("cannot check", task=receipt.task, code=error.code, message=error.message)
         return Judgement.unknown(error=error.code)
+    except service.MACHINE_FAILURES as error:
+        get_logger().error("could not load", task=receipt.task, error=f"{type(error).__name__}: {error}")
+        return Judgement.unknown(error=type(error).__name__)
     claim = Claim(receipt=receipt, signature=order.signature, manifest_hash=order.manifest_hash, file=file)
     return await asyncio.to_thread(service.judge, claim, ctx.tools, full=order.full)
 
@@ -48,8 +58,9 @@ async def load_policy(ctx: Context, order: JudgeOrder) -> None:
     version, policies = order.receipt.policy_version, ctx.network.policies
     if policies.get_manifest_hash(version) != order.manifest_hash:
         raise ProtocolError("wrong_manifest", f"the order names another manifest for step {version} than the chain")
-    folder = await policies.require(version)
+    folder = await policies.require(version, order.manifest_hash)
     if (ctx.tools.engine.policy_version, ctx.loaded.folder) != (version, folder):
+        ctx.loaded.folder = None  # whatever is in the engine if this fails
         await asyncio.to_thread(ctx.tools.engine.load_policy, folder, version)
         ctx.loaded.folder = folder
 

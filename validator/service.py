@@ -13,17 +13,8 @@ from covey.protocol.rollout import count_units
 from covey.protocol.verdict import Decision, Judgement
 from validator.checks import CHEAP_CHECKS, CHECKS, Claim, Tools
 
-FAILURES = (
-    TransientError,
-    ProtocolError,
-    RuntimeError,
-    MemoryError,
-    OSError,
-    ArithmeticError,
-    LookupError,
-    TypeError,
-    ValueError,
-)
+MACHINE_FAILURES = (RuntimeError, MemoryError, OSError)
+FAILURES = (TransientError, ProtocolError, *MACHINE_FAILURES, ArithmeticError, LookupError, TypeError, ValueError)
 
 
 def judge(claim: Claim, tools: Tools, *, full: bool) -> Judgement:

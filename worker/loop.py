@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.log import get_logger
 from covey.protocol import messages, rollout
-from covey.protocol.ids import Step
+from covey.protocol.ids import Hash, Step
 from covey.protocol.wire import TaskOrder
 from covey.runtime import Outcome, or_stop
 from worker import service
@@ -85,7 +85,7 @@ async def work(ctx: Context) -> Outcome:
         return Outcome.IDLE
     try:
         await require_servable(ctx, task)
-        await load_policy(ctx, task.policy_version)
+        await load_policy(ctx, task.policy_version, task.manifest_hash)
         drafts = await asyncio.get_running_loop().run_in_executor(ctx.engine_threads, roll_out, ctx, task)
     except TransientError as error:
         failures = pipeline.put_back(task, code=error.code)
@@ -131,15 +131,17 @@ async def require_servable(ctx: Context, task: TaskOrder) -> None:
         raise ProtocolError("wrong_manifest", f"task {task.task} names another manifest than the chain")
 
 
-async def load_policy(ctx: Context, version: Step) -> None:
-    """Have a policy in the engine; one at a time, as leases of the same one come beside each other."""
+async def load_policy(ctx: Context, version: Step, manifest_hash: Hash | None = None) -> None:
+    """Have a policy in the engine, by default the one that the chain holds now; one at a time, as leases of the same
+    one come beside each other."""
     pipeline = ctx.pipeline
     async with pipeline.loading:
-        folder = await or_stop(pipeline.work_over, ctx.network.policies.require(version))
+        folder = await or_stop(pipeline.work_over, ctx.network.policies.require(version, manifest_hash))
         if folder is None:
             raise TransientError("stopped", f"policy {version} was not there when the work was over")
         if (ctx.engine.policy_version, pipeline.loaded) == (version, folder):
             return
+        pipeline.loaded = None  # whatever is in the engine if this fails
         try:
             await asyncio.to_thread(ctx.engine.load_policy, folder, version)
         except ProtocolError:

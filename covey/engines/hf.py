@@ -109,7 +109,12 @@ class HuggingFaceEngine:
                 self._model, self._tokenizer = self._build(self._base or folder, folder)
                 self._described = described
             elif self._described is None or self._described == described:
-                load_weights(self._model, folder / WEIGHTS_FILE)
+                held, self._version = self._version, None  # what is half loaded is no policy
+                try:
+                    load_weights(self._model, folder / WEIGHTS_FILE)
+                except ProtocolError:  # before anything was changed
+                    self._version = held
+                    raise
             else:
                 try:
                     built = self._build(folder, folder)

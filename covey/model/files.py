@@ -24,7 +24,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from covey.errors import OperatorError, ProtocolError
+from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.model.configs import require_layers, require_one_meaning, require_windows
 from covey.model.linear import quicken
 
@@ -163,16 +163,20 @@ def load_weights(model: PreTrainedModel, path: Path, dtype: str | None = None) -
     Names and shapes must be exactly the model's, all tensors of one floating dtype (`dtype` if it is given), and all
     values finite.
     They are cast to the model's own dtype; from bfloat16 to float32 that is exact.
-    Raises ProtocolError("policy_mismatch") before anything is changed.
+    Raises ProtocolError("policy_mismatch") before anything is changed, and TransientError("disk_failed") where the file
+    that was read once is not read again.
     """
-    weights = get_weights(model)
+    weights, is_checked = get_weights(model), False
     try:
         with safe_open(path, framework="pt") as file:
             _require_match(cast(_WeightsFile, file), weights, dtype)
+            is_checked = True
             with torch.no_grad():
                 for name, tensor in weights.items():
                     tensor.copy_(file.get_tensor(name))
     except (OSError, SafetensorError) as error:
+        if is_checked:
+            raise TransientError("disk_failed", f"{path} could not be read a second time: {error}") from error
         raise _unreadable(path) from error
 
 

@@ -325,7 +325,9 @@ def test_dispatch__nobody_asks_for_work__turns_wait_and_nothing_is_void(submitte
     assert [j.lapsed for j in row.judgements] == [False, False]
 
 
-def test_tally__undrawn_and_one_hard_reject__others_are_asked_with_a_replay(submitted: tuple[FakePool, str]):
+@pytest.mark.parametrize("reason", [Reason.PROOF, Reason.MALFORMED])
+def test_tally__undrawn_and_one_reject__others_are_asked_with_a_replay(submitted: tuple[FakePool, str], reason: Reason):
+    """One liar condemns nobody, nor does it make strikes."""
     pool, receipt_hash = submitted
     with pool.database.write() as rows:
         row = rows.get_submission(receipt_hash)
@@ -334,12 +336,27 @@ def test_tally__undrawn_and_one_hard_reject__others_are_asked_with_a_replay(subm
             row.judgements.remove(judgement)
             rows.session.delete(judgement)
     pool.dispatch()
-    pool.judge(receipt_hash, [(0, REJECT, {})])
+    pool.judge(receipt_hash, [(0, REJECT, {"reason": reason})])
     row = pool.submission(receipt_hash)
     assert (row.state, row.audited) == (SubmissionState.SUBMITTED, True)
-    assert pool.node("a").suspended == ""
+    assert (pool.node("a").strikes, pool.node("a").suspended) == (0, "")
     pool.dispatch()
     pool.judge(receipt_hash, [(1, ACCEPT, {})])
     pool.dispatch()
     pool.judge(receipt_hash, [(2, ACCEPT, {})])
     assert pool.submission(receipt_hash).state is SubmissionState.ACCEPTED
+    assert pool.node("a").strikes == 0
+
+
+def test_tally__all_reject_for_different_reasons__is_void_and_a_strike(pool: FakePool):
+    """Who stands where validators' numbers part is not slashed, and does not get away with it for ever."""
+    pool.register("a")
+    pool.publish(0)
+    receipt_hash = pool.work("a")
+    pool.dispatch()
+    reasons = (Reason.PROOF, Reason.TOKEN_MARGIN, Reason.LOGPROB)
+    pool.judge(receipt_hash, [(i, REJECT, {"reason": reasons[i]}) for i in (0, 1)])
+    pool.judge(receipt_hash, [(2, REJECT, {"reason": reasons[2]})])
+    row = pool.submission(receipt_hash)
+    assert (row.state, row.reason, row.units) == (SubmissionState.VOID, Reason.UNDECIDED, 0)
+    assert (pool.node("a").strikes, pool.node("a").suspended) == (1, "")

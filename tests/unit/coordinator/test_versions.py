@@ -2,8 +2,10 @@
 
 import pytest
 
-from covey.protocol.status import TaskState
-from tests.fakes.pool import FakePool, make_address, make_params
+from coordinator import service
+from covey.protocol.status import SubmissionState, TaskState
+from covey.protocol.verdict import Reason
+from tests.fakes.pool import FakePool, code_of, make_address, make_hash, make_params
 
 pytestmark = pytest.mark.unit
 
@@ -44,3 +46,26 @@ def test_assign_tasks__node_that_has_only_the_newest_policy__is_given_older_work
     given = {task.node: task.policy_version for task in ahead.tasks(TaskState.ASSIGNED)}
     assert given == {make_address("a"): 1, make_address("b"): 0}
     assert {task.id for task in ahead.tasks(TaskState.ASSIGNED) if task.policy_version == 0} <= left
+
+
+def test_open_step__reorganised_to_another_policy__voids_what_was_begun_with_the_first_and_blames_nobody(
+    pool: FakePool,
+):
+    """Prompts and seeds hang on the policy's hash: judged by the second one, honest work would look like fraud."""
+    pool.params = make_params(max_staleness=2)
+    pool.register("a", "b", "c")
+    pool.publish(0)
+    accepted = pool.work("a")
+    pool.accept(accepted)
+    waiting = pool.work("b")
+    pool.dispatch()
+    begun = pool.lease("c")
+    with pool.database.write() as rows:
+        service.open_step(rows, pool.params, number=0, manifest_hash=make_hash("another"), block=99)
+    assert pool.states() == {accepted: SubmissionState.ACCEPTED, waiting: SubmissionState.VOID}
+    row = pool.submission(waiting)
+    assert (row.reason, row.units, pool.node("b").strikes, pool.node("b").suspended) == (Reason.UNDECIDED, 0, 0, "")
+    assert pool.claim(0) is None, "nobody is asked to judge it"
+    assert code_of(pool.submit, begun) == "lease_expired"
+    assert pool.node("c").dropped == 0
+    assert {task.policy_version for task in pool.tasks(TaskState.PENDING)} == {0}

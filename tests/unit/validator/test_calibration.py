@@ -276,6 +276,13 @@ def test_calibrate__thresholds_that_let_a_forgery_pass__are_refused(monkeypatch:
         run("float32", load_engine(), load_engine())
 
 
+def test_try_forgeries__no_window_to_try_them_on__is_refused(honest_bf16: list[Sample], bf16: Calibrated):
+    """None that passed of none that was tried says nothing."""
+    one = dataclasses.replace(honest_bf16[0], rollouts=honest_bf16[0].rollouts[:1])
+    with pytest.raises(OperatorError, match="too_few_windows"):
+        try_forgeries([one], bf16.params, bf16.rules.thresholds, validator=bf16.validator)
+
+
 def test_try_forgeries__another_policy__does_not_pass_but_the_same_one_does(
     honest_bf16: list[Sample], bf16: Calibrated, tmp_path: Path
 ):

@@ -48,11 +48,12 @@ def judging() -> FakeJudging:
 def start(judging: FakeJudging, tools: Tools, tmp_path: Path) -> Callable[..., Context]:
     """The same disk, another process."""
 
-    async def require(version: int) -> Path:
+    async def require(version: int, *_: object) -> Path:
         return tiny_folder()
 
     def build(**changes: object) -> Context:
         network = SimpleNamespace(
+            pool=PoolId(1),
             params=make_model_params(),
             wallet=VALIDATOR,
             coordinator=judging,
@@ -161,6 +162,49 @@ async def test_judge__manifest_that_is_not_the_chains__is_unknown(start, order):
     assert (judgement.decision, judgement.details) == (Decision.UNKNOWN, {"error": "wrong_manifest"})
 
 
+async def test_cycle__work_of_another_pool__is_refused_and_nothing_signed(start, judging, order):
+    """By this pool's rules it would look like fraud, and the court of the other one would hear the verdict."""
+    foreign = order.receipt.model_copy(update={"pool": 2})
+    judging.orders.append(order.model_copy(update={"receipt": foreign}))
+    ctx = start()
+    with pytest.raises(ProtocolError) as caught:
+        await loop.cycle(ctx)
+    assert caught.value.code == "wrong_pool"
+    assert (ctx.pending.find(3), judging.commitments) == (None, {})
+
+
+async def test_judge__machine_that_cannot_load_the_policy__is_unknown_and_loads_it_again(start, order, tools: Tools):
+    """Half of a policy may be in the engine then: nobody is judged by it."""
+
+    class Failing:
+        policy_version = order.receipt.policy_version
+
+        def load_policy(self, folder: Path, version: int) -> None:
+            loads.append(version)
+            raise MemoryError
+
+    loads: list[int] = []
+    ctx = start(tools=dataclasses.replace(tools, engine=Failing()))
+    ctx.loaded.folder = Path("an earlier one")
+    for _ in range(2):
+        judgement = await loop.judge(ctx, order)
+        assert (judgement.decision, judgement.details) == (Decision.UNKNOWN, {"error": "MemoryError"})
+    assert (loads, ctx.loaded.folder) == ([order.receipt.policy_version] * 2, None)
+
+
+async def test_load_policy__chain_that_changes_meanwhile__loads_what_the_order_was_checked_against(start, order):
+    asked: list[tuple[object, ...]] = []
+
+    async def require(*policy: object) -> Path:
+        asked.append(policy)
+        return tiny_folder()
+
+    ctx = start()
+    ctx.network.policies.require = require
+    await loop.load_policy(ctx, order)
+    assert asked == [(order.receipt.policy_version, order.manifest_hash)]
+
+
 async def test_load_policy__reorganised__is_loaded_anew_and_the_same_one_is_not(start, order, tmp_path: Path):
     """Another policy of the same version: to judge by the old weights would be to slash the honest."""
     loads: list[tuple[Path, int]] = []
@@ -173,7 +217,7 @@ async def test_load_policy__reorganised__is_loaded_anew_and_the_same_one_is_not(
     engine.load_policy = load
     folders = [tmp_path / "old", tmp_path / "old", tmp_path / "new"]
 
-    async def require(version: int) -> Path:
+    async def require(version: int, *_: object) -> Path:
         return folders.pop(0)
 
     ctx = start(tools=SimpleNamespace(engine=engine))

@@ -163,7 +163,7 @@ async def test_fetch__restart_while_the_newest_is_slow__goes_on_with_what_is_on_
     ctx.network.contracts.policies.steps_of = lambda pool: 2
     ctx.network.params = ctx.network.params.model_copy(update={"max_staleness": 1})
 
-    async def hang(version: int) -> None:
+    async def hang(version: int, *_: object) -> None:
         await asyncio.Event().wait()
 
     ctx.network.policies.require = hang
@@ -179,7 +179,7 @@ async def test_fetch__policy_with_a_false_manifest__is_not_asked_for_again(start
     ctx, asked = start(), list[int]()
     ctx.network.contracts.policies.steps_of = lambda pool: 2
 
-    async def require(version: int) -> None:
+    async def require(version: int, *_: object) -> None:
         asked.append(version)
         raise ProtocolError("bad_manifest", "a file does not have its hash")
 
