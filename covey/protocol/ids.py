@@ -4,8 +4,6 @@ import re
 from dataclasses import dataclass
 from typing import NewType
 
-from eth_utils.address import is_checksum_address
-
 PoolId = NewType("PoolId", int)
 TaskId = NewType("TaskId", int)
 LeaseId = NewType("LeaseId", int)
@@ -34,6 +32,9 @@ class RolloutId:
 
 def is_address(value: str) -> bool:
     """Whether `value` is an EIP-55 checksummed address."""
+    # Late: a tenth of a second and 10 MB, and an engine or a learner, which take ids, see no address.
+    from eth_utils.address import is_checksum_address
+
     return is_checksum_address(value)
 
 
