@@ -167,9 +167,19 @@ def build_claims(case: Case, timings: Timings) -> list[Claim]:
     return claims
 
 
-def find_failures(claims: Sequence[Claim]) -> list[str]:
-    """Ratios to plain vLLM that fall short."""
-    return find_misses(claims, least=LEAST)
+def find_failures(claims: Sequence[Claim], cases: Sequence[Case], rounds: int | None = None) -> list[str]:
+    """Ratios to plain vLLM that fall short, and what was not measured, or in fewer rounds than were ordered."""
+    found = {claim.name: claim for claim in claims}
+    wrong = find_misses(claims, least=LEAST)
+    for case in cases:
+        for name in (
+            f"{each}{case.suffix}" for each in ("with_sampler_over_plain", "with_proofs_over_plain", "vllm_over_hf")
+        ):
+            if name not in found:
+                wrong.append(f"{name} was not measured")
+            elif found[name].n < (rounds or case.rounds):
+                wrong.append(f"{name} has an n of {found[name].n} only")
+    return wrong
 
 
 def _time(call: Callable[[], list[Completion]], child: int | None) -> tuple[list[Completion], dict[str, float]]:
@@ -202,7 +212,7 @@ def main() -> int:
     except OperatorError as error:  # vLLM is not there, or does not run here
         print(error, file=sys.stderr)
         return 1
-    return finish("engine", claims, find_failures(claims))
+    return finish("engine", claims, find_failures(claims, cases, options.rounds))
 
 
 if __name__ == "__main__":

@@ -64,6 +64,7 @@ def write_elsewhere(cheat: Cheat) -> Cheat:
 ELSEWHERE = ("top_p_09", "small_writes_large_proves")
 WHOLE_CHEATS = SUBMISSION_CHEATS | {name: write_elsewhere(SUBMISSION_CHEATS[name]) for name in ELSEWHERE}
 """Sampled otherwise or ended elsewhere: by the submission, without a bar."""
+EXACT = ("other_model", "int8", "perturbed_1pct", "stale_lr1e-5", "stale_lr1e-6")
 BARS = Bars(
     rates={
         "detection.exact.window.": (0.999, 3000),
@@ -71,6 +72,15 @@ BARS = Bars(
         "token_match.fp32": (1.0, 300_000),
         "token_match.bf16": (0.995, 300_000),
     },
+    names=(
+        *(f"detection.exact.window.{name}" for name in EXACT),
+        *(f"detection.mixed.fp32.window.{name}" for name in WINDOW_CHEATS),
+        "token_match.fp32",
+        "token_match.bf16",
+        *(f"{pair}.fp32.false_rejects" for pair in ("exact", "mixed")),
+        "exact_false_rejects",
+        "mixed.bf16.false_rejects",
+    ),
     sizes={"exact_honest_windows": 30_000, "exact.fp32.honest_windows": 30_000, "mixed.fp32.honest_windows": 30_000},
 )
 

@@ -156,6 +156,8 @@ class Bars:
 
     rates: Mapping[str, tuple[float, int]]
     """By the beginning of a claim's name: the least rate, and the n that it wants in a full run."""
+    names: tuple[str, ...] = ()
+    """Claims that must be there: one that counted nothing would be missing."""
     sizes: Mapping[str, int] = field(default_factory=dict)
     """By name: the n alone."""
     most: Mapping[str, float] = field(default_factory=dict)
@@ -166,7 +168,7 @@ def find_failures(claims: Sequence[Claim], bars: Bars, scale: float) -> list[str
     """What falls short: rates, their n in a full run (one miss is no rate in a part of it), honest work rejected,
     forgeries that pass, what a validator costs."""
     is_full, names = scale >= 1, {claim.name for claim in claims}
-    wrong = [f"{name} was not measured" for name in bars.sizes if name not in names]
+    wrong = [f"{name} was not measured" for name in (*bars.names, *bars.sizes) if name not in names]
     for claim in claims:
         bar, n = next((each for prefix, each in bars.rates.items() if claim.name.startswith(prefix)), (None, 0))
         misses = round((1 - claim.value) * claim.n)

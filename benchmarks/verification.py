@@ -54,6 +54,17 @@ CURVE = {32: 1, 128: 4, 512: 16}
 """Tokens checked: windows."""
 CURVE_CHEATS = ("int8", "int4", "stale_lr1e-5")
 BF16_CHEATS = tuple(name for name in WINDOW_CHEATS if name not in WITHOUT_A_BAR)
+ALIKE = (
+    "other_model",
+    "other_seed",
+    "int8",
+    "int4",
+    "perturbed_1pct",
+    "stale_lr1e-3",
+    "stale_lr1e-5",
+    "prompt_changed",
+)
+OTHERWISE = ("temperature_07", "top_p_09", "best_of_4", "small_writes_large_proves", "truncated", "false_eos")
 FORGERIES = ("constant", "profile", "shuffled", "channels", "previous_policy")
 BARS = Bars(
     rates={
@@ -61,6 +72,13 @@ BARS = Bars(
         "detection.fp32.submission.": (0.99, 300),
         "detection.bf16.submission.": (0.99, 300),
     },
+    names=(
+        *(f"detection.fp32.window.{name}" for name in (*ALIKE, "stale_lr1e-6", "swapped_token")),
+        *(f"detection.fp32.submission.{name}" for name in OTHERWISE),
+        *(f"detection.bf16.submission.{name}" for name in (*ALIKE, *OTHERWISE)),
+        "false_rejects",
+        "false_slashes",
+    ),
     sizes={"honest_windows": 30_000, **{f"forgery_passes.{name}": 3_000 for name in FORGERIES}},
     most={"cost_full": 0.3, "cost_audit_10": 0.04},
 )

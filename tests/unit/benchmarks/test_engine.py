@@ -75,7 +75,18 @@ def test_build_claims__rates_of_the_fastest_runs__are_divided_side_by_side() -> 
     ],
 )
 def test_find_failures__a_ratio__has_its_bar(name: str, value: float, count: int) -> None:
-    assert len(find_failures([Claim(name=name, value=value, unit="ratio", n=3)])) == count
+    assert len(find_failures([Claim(name=name, value=value, unit="ratio", n=3)], [])) == count
+
+
+def test_find_failures__what_was_not_measured__is_named() -> None:
+    names = ("with_sampler_over_plain", "with_proofs_over_plain", "vllm_over_hf")
+    claims = [Claim(name=name, value=1.0, unit="ratio", n=21) for name in names]
+    assert find_failures(claims, CASES[:1]) == []
+    assert find_failures(claims[:2], CASES[:1]) == ["vllm_over_hf was not measured"]
+    assert [text.partition(" ")[0] for text in find_failures(claims, CASES[:2])] == [f"{each}.v32000" for each in names]
+    few = [Claim(name=name, value=1.0, unit="ratio", n=1) for name in names]
+    assert find_failures(few, CASES[:1]) == [f"{name} has an n of 1 only" for name in names]
+    assert find_failures(few, CASES[:1], rounds=1) == []
 
 
 def test_time__a_call_beside_a_living_process__counts_tokens_and_what_both_spent() -> None:

@@ -2,10 +2,12 @@
 
 import json
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 
+from benchmarks import exact, verification
 from benchmarks.harness import Claim
 from benchmarks.lab import Bars, build_claims, conclude, find_failures, get_path, split
 from covey.toploc.proofs import Distances
@@ -56,6 +58,17 @@ def test_find_failures__one_claim_changed__is_named_alone(
     changes: dict[str, tuple[float, int]], scale: float, told: str | None
 ) -> None:
     assert find_failures(make_claims(**changes), BARS, scale) == ([] if told is None else [told])
+
+
+def test_find_failures__claims_that_are_not_there__are_named() -> None:
+    bars = Bars(rates={"detection.a.": (0.999, 3000)}, names=("detection.a.int4",), sizes={"windows": 9})
+    assert find_failures(make_claims(), bars, 0.1) == ["detection.a.int4 was not measured", "windows was not measured"]
+
+
+@pytest.mark.parametrize("bench", [verification, exact])
+def test_bars__rates__are_of_claims_that_must_be_there(bench: ModuleType) -> None:
+    for prefix in bench.BARS.rates:
+        assert any(name.startswith(prefix) for name in bench.BARS.names)
 
 
 def test_build_claims__rates_and_counts__by_name() -> None:
