@@ -4,6 +4,7 @@ Failures keep their meaning: no answer or a 5xx is a TransientError, a refusal a
 code.  A client whose clock is off corrects itself by the coordinator's, once a request.
 """
 
+import asyncio
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +21,8 @@ from covey.protocol.messages import Receipt, Signer
 
 BodyType = TypeVar("BodyType", bound=wire.Body)
 MAX_ANSWER_BYTES = 32 << 20
+_LEAST_BANDWIDTH = 100_000
+"""Bytes/s, below which who drips is given up."""
 _TRANSIENT = (408, 425, 429)
 """Refusals, a proxy's for instance, that only ask to come later."""
 _HEADERS = {"accept-encoding": "identity"}
@@ -191,10 +194,12 @@ class CoordinatorClient:
         return self._http.build_request("POST", self._base_url + path, content=body, headers=headers, timeout=timeout)
 
     async def _send(self, request: httpx.Request, max_bytes: int) -> bytes:
+        patience = float(request.extensions["timeout"]["read"])  # httpx's own begins anew with every byte
         try:
-            response = await self._http.send(request, stream=True)
+            async with asyncio.timeout(patience + len(request.content) / _LEAST_BANDWIDTH):
+                response = await self._http.send(request, stream=True)
             try:
-                body = await _read(response, max_bytes)
+                body = await _read(response, max_bytes, patience)
             finally:
                 await response.aclose()
         except (httpx.HTTPError, OSError) as error:
@@ -213,10 +218,12 @@ class _ClockError(ProtocolError):
         self.time = its_time
 
 
-async def _read(response: httpx.Response, max_bytes: int) -> bytes:
-    pieces, size = [], 0
+async def _read(response: httpx.Response, max_bytes: int, patience: float) -> bytes:
+    pieces, size, started = [], 0, time.monotonic()
     async for piece in response.aiter_raw():
         size += len(piece)
+        if time.monotonic() - started > patience + size / _LEAST_BANDWIDTH:
+            raise TransientError("coordinator_unreachable", f"the answer drips: {size} bytes in {patience:.0f} s")
         if size > max_bytes:
             raise ProtocolError("oversized", f"the answer is over {max_bytes} bytes")
         pieces.append(piece)

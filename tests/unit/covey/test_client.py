@@ -228,6 +228,34 @@ async def test_get_object__more_than_allowed__cut_off_and_closed(connect):
     assert stream.is_closed
 
 
+class Drip(httpx.AsyncByteStream):
+    """A byte now and then, each in time for a limit that begins anew with it."""
+
+    async def __aiter__(self):
+        while True:
+            yield b" "
+            await asyncio.sleep(0.05)
+
+
+async def test_post__answer_that_drips__is_given_up(connect):
+    """Else a claim, which no stop signal cuts off, would never end."""
+    client, _ = connect((200, Drip()))
+    client._timeout = 0.3
+    with pytest.raises(TransientError, match="coordinator_unreachable: the answer drips"):
+        await asyncio.wait_for(client.register(), 5)
+
+
+async def test_put__store_that_takes_a_file_and_says_nothing__is_given_up(connect):
+    class Silent(httpx.AsyncBaseTransport):
+        async def handle_async_request(self, request):
+            await asyncio.Event().wait()
+
+    client, _ = connect()
+    client._http._transport, client._http.timeout = Silent(), httpx.Timeout(0.2)
+    with pytest.raises(TransientError, match="coordinator_unreachable"):
+        await asyncio.wait_for(client.put_object("http://store/file", b"x" * 10_000), 5)
+
+
 async def test_post__endless_answer__cut_off(connect):
     stream = Endless()
     client, _ = connect((200, stream))
