@@ -55,7 +55,12 @@ def apply_progress(ctx: Context, progress: Progress) -> None:
 
 def on_policy_published(ctx: Context, repository: Repository, event: events.PolicyPublished) -> None:
     service.open_step(
-        repository, ctx.params, number=event.step, manifest_hash=event.manifest_hash, block=event.block_number
+        repository,
+        ctx.params,
+        number=event.step,
+        manifest_hash=event.manifest_hash,
+        block=event.block_number,
+        now=ctx.clock(),
     )
 
 

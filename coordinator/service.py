@@ -76,12 +76,14 @@ def require_node(repository: Repository, node: str) -> Node:
     return row
 
 
-def open_step(repository: Repository, params: PoolParams, *, number: int, manifest_hash: Hash, block: int) -> Step:
+def open_step(
+    repository: Repository, params: PoolParams, *, number: int, manifest_hash: Hash, block: int, now: float
+) -> Step:
     """A policy was published: its step opens, the one before is trained, new tasks are planned.  Idempotent."""
     known = repository.get_step(number)
     if known is not None:  # told again, or anew after a reorganisation
         if known.manifest_hash != manifest_hash:
-            _void_work(repository, number)
+            _void_work(repository, number, now)
         known.manifest_hash, known.block_number = manifest_hash, block
         return known
     before = repository.get_step(number - 1)
@@ -96,7 +98,7 @@ def open_step(repository: Repository, params: PoolParams, *, number: int, manife
     return step
 
 
-def _void_work(repository: Repository, version: int) -> None:
+def _void_work(repository: Repository, version: int, now: float) -> None:
     """A reorganisation gave a version another policy: what was begun with the first one would look like fraud."""
     for task in repository.list_tasks(TaskState.ASSIGNED):
         if task.policy_version == version:
@@ -104,7 +106,7 @@ def _void_work(repository: Repository, version: int) -> None:
     for row in repository.list_submissions(SubmissionState.SUBMITTED):
         if row.policy_version == version:
             row.state = require_move(SUBMISSION_MOVES, row.state, SubmissionState.VOID)
-            row.reason, row.units = Reason.UNDECIDED, 0
+            row.reason, row.units, row.decided_at = Reason.UNDECIDED, 0, now
 
 
 def assign_tasks(repository: Repository, params: PoolParams, *, now: float) -> int:

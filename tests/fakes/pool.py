@@ -77,7 +77,7 @@ class FakePool:
     def publish(self, step: int) -> Step:
         with self.database.write() as rows:
             return service.open_step(
-                rows, self.params, number=step, manifest_hash=make_hash(f"policy {step}"), block=10 + step
+                rows, self.params, number=step, manifest_hash=make_hash(f"policy {step}"), block=10 + step, now=self.now
             )
 
     def wait(self, name: str, *, slots: int = 1, version: int | None = None, seconds: float = 5.0) -> None:

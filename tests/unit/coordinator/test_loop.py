@@ -21,7 +21,11 @@ class Kicks(list[str]):
 @pytest.fixture
 def ctx(pool: FakePool) -> SimpleNamespace:
     return SimpleNamespace(
-        database=pool.database, params=pool.params, config=SimpleNamespace(pool=POOL), kicker=Kicks()
+        database=pool.database,
+        params=pool.params,
+        config=SimpleNamespace(pool=POOL),
+        kicker=Kicks(),
+        clock=lambda: pool.now,
     )
 
 

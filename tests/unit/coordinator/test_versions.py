@@ -61,9 +61,10 @@ def test_open_step__reorganised_to_another_policy__voids_what_was_begun_with_the
     pool.dispatch()
     begun = pool.lease("c")
     with pool.database.write() as rows:
-        service.open_step(rows, pool.params, number=0, manifest_hash=make_hash("another"), block=99)
+        service.open_step(rows, pool.params, number=0, manifest_hash=make_hash("another"), block=99, now=7.0)
     assert pool.states() == {accepted: SubmissionState.ACCEPTED, waiting: SubmissionState.VOID}
     row = pool.submission(waiting)
+    assert row.decided_at == 7.0
     assert (row.reason, row.units, pool.node("b").strikes, pool.node("b").suspended) == (Reason.UNDECIDED, 0, 0, "")
     assert pool.claim(0) is None, "nobody is asked to judge it"
     assert code_of(pool.submit, begun) == "lease_expired"
