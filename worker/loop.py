@@ -50,7 +50,7 @@ async def claim(ctx: Context) -> Outcome:
     version = pipeline.cached_version
     if version is None or not pipeline.has_room(len(ctx.outgoing.list_unsent())):
         return Outcome.IDLE
-    if ctx.engine.policy_version is None:
+    if ctx.engine.policy_version is None and not pipeline.working:
         await or_stop(ctx.stop, load_policy(ctx, version))  # starting an engine takes minutes
         version = max(version, pipeline.cached_version or version)  # a newer one may have come meanwhile
     if ctx.stop.is_set():
@@ -127,7 +127,12 @@ async def require_servable(ctx: Context, task: TaskOrder) -> None:
     steps = await asyncio.to_thread(network.contracts.policies.steps_of, network.pool)
     if steps - version > network.params.max_staleness + 2:  # the coordinator may be a policy behind this chain
         raise ProtocolError("stale", f"task {task.task} is of policy {version}, of {steps} that were published")
-    if await asyncio.to_thread(network.policies.get_manifest_hash, version) != task.manifest_hash:
+    await asyncio.to_thread(require_manifest, ctx, task)
+
+
+def require_manifest(ctx: Context, task: TaskOrder) -> None:
+    """The policy of a task is the one that the chain holds now."""
+    if ctx.network.policies.get_manifest_hash(task.policy_version) != task.manifest_hash:
         raise ProtocolError("wrong_manifest", f"task {task.task} names another manifest than the chain")
 
 
@@ -166,7 +171,7 @@ async def give_back(ctx: Context, tasks: Sequence[TaskOrder]) -> None:
         try:
             await ctx.network.coordinator.return_task(task.task, task.lease)
         except (ProtocolError, TransientError) as error:  # it runs out by itself, or comes again
-            if isinstance(error, TransientError):
+            if isinstance(error, TransientError) and task.lease in ctx.pipeline.gone:
                 ctx.pipeline.gone.remove(task.lease)
             get_logger().warning("a lease was not returned", task=task.task, code=error.code, message=error.message)
 
@@ -213,8 +218,12 @@ async def hand_in(ctx: Context) -> Outcome:
 
 
 def sign(ctx: Context, made: Made) -> None:
-    """The task's file and receipt; the parcel survives a crash from here on."""
+    """The task's file and receipt; the parcel survives a crash from here on.
+
+    Raises ProtocolError("wrong_manifest") for what was made before a reorganisation: by now it would look like fraud.
+    """
     network, params = ctx.network, ctx.network.params
+    require_manifest(ctx, made.order)
     first_block, first_epochs = network.chain.block_number(), network.contracts.ledger.epochs_of(network.pool)
     rollouts = service.build_rollouts(made.drafts, network.environment, ctx.grade)
     file = rollout.encode(rollouts)

@@ -5,9 +5,11 @@ After a crash the same receipt is sent again, unchanged: a crash is never equivo
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from covey.errors import TransientError
 from covey.files import write_atomically
 from covey.protocol import messages
 from covey.protocol.messages import Receipt
@@ -28,6 +30,14 @@ class Parcel:
 
 
 KEPT_REFUSED = 256
+
+
+@contextmanager
+def _explain_disk() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise TransientError("disk_full", f"work could not be kept: {error}") from error
 
 
 class Outgoing:
@@ -55,7 +65,11 @@ class Outgoing:
         return any(path.exists() for path in kept)
 
     def add(self, parcel: Parcel) -> None:
-        """Keep a parcel; after this returns it survives a crash."""
+        """Keep a parcel; after this returns it survives a crash.  Raises TransientError("disk_full")."""
+        with _explain_disk():
+            self._add(parcel)
+
+    def _add(self, parcel: Parcel) -> None:
         name = f"{parcel.receipt.task}-{parcel.receipt.lease}"
         write_atomically(self._root / f"{name}.parquet", parcel.file)
         values = {
@@ -72,7 +86,12 @@ class Outgoing:
             yield self._load(path)
 
     def close(self, parcel: Parcel, answer: SubmissionAnswer | None) -> None:
-        """Done with a parcel: keep receipt and promise as evidence, or only its lease when it was refused."""
+        """Done with a parcel: keep receipt and promise as evidence, or only its lease when it was refused.  Raises
+        TransientError("disk_full"): it is sent again, and answered alike."""
+        with _explain_disk():
+            self._close(parcel, answer)
+
+    def _close(self, parcel: Parcel, answer: SubmissionAnswer | None) -> None:
         path = self._root / f"{parcel.receipt.task}-{parcel.receipt.lease}.json"
         if answer is not None:
             values = {

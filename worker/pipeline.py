@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from covey.protocol.ids import LeaseId, Step
+from covey.protocol.ids import Hash, LeaseId, Step
 from covey.protocol.wire import TaskOrder
 from worker.service import Draft
 
@@ -40,6 +40,11 @@ class Made:
     drafts: tuple[Draft, ...]
     since: float = 0.0
     """When its lease was collected, as in `Held`."""
+
+
+def _get_policy(order: TaskOrder) -> tuple[Step, Hash]:
+    """After a reorganisation two orders of one version may want different policies."""
+    return order.policy_version, order.manifest_hash
 
 
 @dataclass(kw_only=True)
@@ -125,7 +130,7 @@ class Pipeline:
         if not self.claimed:
             return None
         held = self.claimed[0]
-        if any(each.order.policy_version != held.order.policy_version for each in self.working):
+        if any(_get_policy(each.order) != _get_policy(held.order) for each in self.working):
             return None
         self.claimed.pop(0)
         self.working.append(replace(held, begun=self.clock()))

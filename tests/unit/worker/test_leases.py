@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,7 @@ from tests.fakes.cycles import Counting, wait_until
 from tests.fakes.tools import make_task
 from worker import loop
 from worker.app import Context
-from worker.pipeline import Pipeline
+from worker.pipeline import KEPT_GONE, Pipeline
 
 pytestmark = pytest.mark.unit
 Start = Callable[..., Context]
@@ -215,3 +216,34 @@ async def test_give_back__coordinator_that_is_away__the_lease_comes_again_and_is
             await loop.work(ctx)
     assert coordinator.returned == [(7, 9)]
     assert await loop.claim(ctx) is Outcome.IDLE
+
+
+async def test_give_back__more_leases_than_are_remembered__returns_them_all(start: Start, coordinator: FakeCoordinator):
+    ctx, asked = start(), list[int]()
+
+    async def fail(task: int, lease: int) -> None:
+        asked.append(lease)
+        raise TransientError("coordinator_unreachable", "gone")
+
+    coordinator.return_task = fail
+    await loop.give_back(ctx, [make_task(task=n, lease=n) for n in range(KEPT_GONE + 2)])
+    assert asked == list(range(KEPT_GONE + 2))
+    assert list(ctx.pipeline.gone) == []
+
+
+async def test_claim__engine_that_loads_an_older_policy__is_not_given_the_newest_instead(
+    start: Start, coordinator: FakeCoordinator
+):
+    """While a policy is loaded in place the engine has none."""
+
+    class Loading:
+        policy_version = None
+
+        def load_policy(self, folder: Path, version: int) -> None:
+            raise AssertionError("the engine is busy")
+
+    ctx = start(engine=Loading())
+    ctx.pipeline.hold(make_task(task=1, lease=1), seconds=30.0)
+    ctx.pipeline.take()
+    coordinator.orders.append(make_task())
+    assert await loop.claim(ctx) is Outcome.DONE

@@ -56,6 +56,15 @@ def test_take__tasks_of_two_policies__are_not_in_the_engine_together() -> None:
     assert pipeline.leases == [4, 3, 1, 2]
 
 
+def test_take__two_policies_of_one_version__are_not_in_the_engine_together() -> None:
+    """A reorganisation came between them: the engine has room for the weights of one."""
+    pipeline = build(1)
+    pipeline.hold(make_task(task=2, lease=2, manifest_hash="0x" + "ab" * 32), seconds=30.0)
+    assert [take(pipeline), take(pipeline)] == [1, None]
+    pipeline.finish(make_task(task=1, lease=1), ())
+    assert take(pipeline) == 2
+
+
 def test_take__nothing_claimed__is_none() -> None:
     assert build().take() is None
 
