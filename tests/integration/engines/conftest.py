@@ -19,12 +19,10 @@ from covey.model.tiny import build_tokenizer
 KINDS = ("qwen", "llama")
 LONGEST = 160
 BLOCKS = 20
-"""Of 32 tokens, in a tight cache: the 64 requests want about 150."""
-TIGHT = [("llama", "float32"), ("qwen", "bfloat16")]
-"""Have such a cache, and steps shorter than the longest prompts."""
+"""Of 32 tokens, in the cache: the 64 requests want about 150."""
+PAIRS = [(kind, dtype) for kind in KINDS for dtype in ("float32", "bfloat16")]
 PARALLEL = ("llama", "bfloat16")
 """On two processes that share each layer."""
-PAIRS = [("qwen", "float32"), *TIGHT, PARALLEL]
 
 
 class Pair(NamedTuple):
@@ -34,10 +32,6 @@ class Pair(NamedTuple):
     dtype: str
     vllm: VllmEngine
     hf: HuggingFaceEngine
-
-    @property
-    def is_tight(self) -> bool:
-        return (self.kind, self.dtype) in TIGHT
 
     @property
     def is_parallel(self) -> bool:
@@ -77,10 +71,10 @@ def pair(request: pytest.FixtureRequest, policies: dict[tuple[str, int], Path]) 
     kind, dtype = request.param
     hf = HuggingFaceEngine(dtype=dtype)
     hf.load_policy(policies[kind, 11], 0)
-    options = VllmOptions(cache_bytes=64 << 20, tensor_parallel=2 if request.param == PARALLEL else 1)
-    if request.param in TIGHT:  # a block holds keys and values of 32 numbers for 32 tokens and 2 layers
-        size = BLOCKS * 2 * 32 * 32 * 2 * (4 if dtype == "float32" else 2)
-        options = VllmOptions(cache_bytes=size, max_length=LONGEST, batch_tokens=64)
+    # A block holds keys and values of 32 numbers for 32 tokens and 2 layers.  A step is shorter than a long prompt.
+    size = BLOCKS * 2 * 32 * 32 * 2 * (4 if dtype == "float32" else 2)
+    processes = 2 if request.param == PARALLEL else 1
+    options = VllmOptions(cache_bytes=size, max_length=LONGEST, batch_tokens=64, tensor_parallel=processes)
     with VllmEngine(dtype=dtype, options=options) as engine:
         engine.load_policy(policies[kind, 11], 0)
         yield Pair(kind, dtype, engine, hf)

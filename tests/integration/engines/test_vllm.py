@@ -89,7 +89,7 @@ def test_generate__64_ragged_requests__end_with_eos_or_at_their_limit(
         assert completion.finished or n == request.max_tokens
         assert [len(top.bits) for top in completion.tops] == [min(128, 64 * min(32, n - w)) for w in range(0, n, 32)]
     assert sum(each.finished for each in work) > 3
-    assert (pair.vllm.preemptions > 10) == pair.is_tight
+    assert pair.vllm.preemptions > 10
 
 
 def cut_submissions(requests: Sequence[Request], completions: Sequence[Completion]) -> list[tuple[Rollout, ...]]:
@@ -258,9 +258,8 @@ def test_replay__tokens_that_the_model_does_not_have__are_malformed(
 
 
 def test_generate__longer_than_what_is_served__says_so(pair: Pair) -> None:
-    longest = LONGEST if pair.is_tight else 256
-    with pytest.raises(OperatorError, match=f"more than the {longest} that vLLM serves") as caught:
-        pair.vllm.generate([Request(prompt=(2,) * 100, seed=0, max_tokens=longest - 99)], temperature=1.0)
+    with pytest.raises(OperatorError, match=f"more than the {LONGEST} that vLLM serves") as caught:
+        pair.vllm.generate([Request(prompt=(2,) * 100, seed=0, max_tokens=LONGEST - 99)], temperature=1.0)
     assert caught.value.code == "sequence_too_long"
 
 
@@ -315,11 +314,11 @@ def test_load_policy__one_that_does_not_fit_while_others_generate__is_refused_be
 ) -> None:
     spoilt = spoil(tmp_path / "spoilt", policies[pair.kind, 11], "no number", policies)
     with ThreadPoolExecutor(1) as threads:
-        call = threads.submit(pair.vllm.generate, ragged * 8, temperature=1.0, capture=CAPTURE)  # takes a second
+        call = threads.submit(pair.vllm.generate, ragged * 16, temperature=1.0, capture=CAPTURE)  # takes seconds
         with pytest.raises(ProtocolError, match="no number"):
             pair.vllm.load_policy(spoilt, 9)
         assert not call.done()
-    assert_equal(call.result(), work * 8)
+    assert_equal(call.result(), work * 16)
 
 
 def find_group(process: int) -> set[int]:
@@ -346,7 +345,7 @@ def test_load_policy__new_weights_in_place__equal_a_fresh_engine_s_and_survive_i
     killer = threading.Timer(0.05, os.kill, (process, signal.SIGKILL))
     killer.start()
     with pytest.raises(TransientError, match="signal 9") as caught:
-        engine.generate(ragged * 8, temperature=1.0, capture=CAPTURE)  # takes a second
+        engine.generate(ragged * 64, temperature=1.0, capture=CAPTURE)  # takes seconds
     assert (caught.value.code, engine.process_id) == ("engine_died", None)
     wait_until(lambda: not find_group(process))
     if not pair.is_parallel:  # one restart of each kind is enough
