@@ -247,3 +247,43 @@ async def test_claim__engine_that_loads_an_older_policy__is_not_given_the_newest
     ctx.pipeline.take()
     coordinator.orders.append(make_task())
     assert await loop.claim(ctx) is Outcome.DONE
+
+
+async def test_work__chain_that_changes_meanwhile__loads_what_the_lease_was_checked_against(
+    start: Start, coordinator: FakeCoordinator
+):
+    ctx, asked = start(), list[tuple[object, ...]]()
+    require = ctx.network.policies.require
+
+    async def watch(*policy: object) -> Path:
+        asked.append(policy)
+        return await require(0)
+
+    ctx.network.policies.require = watch
+    coordinator.orders.append(order := make_task())
+    assert await loop.claim(ctx) is Outcome.DONE
+    assert await loop.work(ctx) is Outcome.DONE
+    assert asked == [(order.policy_version, order.manifest_hash)]
+
+
+async def test_load_policy__that_failed__the_one_before_is_loaded_again(start: Start, tmp_path: Path):
+    """The engine may hold half of either, whatever version it names."""
+    folders, loads = [tmp_path / "new", tmp_path / "old"], list[str]()
+
+    class Failing:
+        policy_version = 0
+
+        def load_policy(self, folder: Path, version: int) -> None:
+            loads.append(folder.name)
+            if folder.name == "new":
+                raise TransientError("disk_failed", "gone")
+
+    async def require(*_: object) -> Path:
+        return folders.pop(0)
+
+    ctx = start(engine=Failing())
+    ctx.network.policies.require, ctx.pipeline.loaded = require, tmp_path / "old"
+    with pytest.raises(TransientError):
+        await loop.load_policy(ctx, 0)
+    await loop.load_policy(ctx, 0)
+    assert loads == ["new", "old"]
