@@ -4,7 +4,6 @@ Cheap checks need no policy; `replay` comes last and only when the submission wa
 for size and form before any arithmetic, and decoded and graded in processes that may die.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -185,10 +184,11 @@ def check_proof_form(claim: Claim, tools: Tools) -> Judgement | None:
 
 
 def check_reward(claim: Claim, tools: Tools) -> Judgement | None:
-    """Rewards are recomputed from the text; a worker's number is never used."""
+    """Rewards are recomputed from the text, and a worker's number must be that to the bit: specks in a group of equal
+    rewards would be scaled up to advantages of the worker's choice."""
     rewards = tools.grade(build_grading(tools.spec, [_describe(row, claim, tools) for row in claim.rollouts]))
     for row, reward in zip(claim.rollouts, rewards, strict=True):
-        if not math.isclose(row.reward, reward, rel_tol=0.0, abs_tol=1e-9):
+        if row.reward != reward:
             where = {"group": row.group, "sibling": row.sibling}
             return Judgement.reject(Reason.REWARD, claimed=row.reward, recomputed=reward, **where)
     claim.live_groups = count_live_groups([row.group for row in claim.rollouts], rewards)

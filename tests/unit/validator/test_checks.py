@@ -83,7 +83,7 @@ def test_count_live_groups__by_hand__is_those_whose_rewards_differ(groups: list[
 
 
 def test_judge__accepted__tells_live_groups_drawn_or_not(worker: Worker, tools: Tools):
-    """Counted from the file by hand; a rejection tells none, and a reward that is claimed makes no group live."""
+    """Counted from the file by hand; a rejection tells none."""
     seen = set()
     for task in range(200, 230):
         work = worker.work(make_task(task=task))
@@ -93,13 +93,22 @@ def test_judge__accepted__tells_live_groups_drawn_or_not(worker: Worker, tools: 
         if live not in seen:
             seen.add(live)
             assert judge(work, worker, tools).details == {"live_groups": live}
-            lied = work.with_each(lambda row: {"reward": row.reward + row.sibling * 1e-10})
-            assert judge(lied, worker, tools, full=False).details == {"live_groups": live}
             forged = work.with_each(lambda row: {"reward": 1.0 - row.reward})
             assert "live_groups" not in judge(forged, worker, tools).details
         if seen == {0, 1, 2}:
             return
     pytest.fail(f"only {seen} live groups were seen")
+
+
+@pytest.mark.parametrize("speck", [5e-324, 1e-300, 1e-10])
+@pytest.mark.parametrize("full", [True, False])
+def test_judge__speck_on_a_reward_of_nothing__is_rejected(speck: float, full: bool, worker: Worker, tools: Tools):
+    """Scaled by the group's spread, any difference would be an advantage."""
+    work, _ = find(worker, lambda row: row.reward == 0)
+    chosen = next(row for row in work.rollouts if row.reward == 0)
+    lied = work.with_each(lambda row: {"reward": speck} if row == chosen else {})
+    found = judge(lied, worker, tools, full=full)
+    assert (found.decision, found.reason, found.details["recomputed"]) == (Decision.REJECT, Reason.REWARD, 0.0)
 
 
 # -- cheats
