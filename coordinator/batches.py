@@ -20,29 +20,30 @@ def plan_tasks(repository: Repository, params: PoolParams) -> int:
     step = repository.get_latest_step()
     if step is None or repository.get_fact("ended"):
         return 0
-    count = _count_filtered(repository, params, step) if params.online_filter else _count(repository, params, step)
+    plan = _count_filtered if params.online_filter else _count
+    count = plan(repository, params, step.number)
     for _ in range(count):
         repository.add(Task(policy_version=step.number, groups=params.groups_per_task, state=TaskState.PENDING))
     return count
 
 
-def _count(repository: Repository, params: PoolParams, step: Step) -> int:
-    oldest = get_oldest_version(params, step)
+def _count(repository: Repository, params: PoolParams, step: int) -> int:
+    oldest = get_oldest_version(repository, params)
     return scheduling.count_tasks_to_plan(
         params,
-        step=step.number,
+        step=step,
         packed_groups=repository.count_packed_groups(),
         unpacked_groups=sum_groups(repository.list_unpacked(oldest_version=oldest)).sampled,
         groups_in_flight=repository.count_groups_in_flight(oldest_version=oldest),
     )
 
 
-def _count_filtered(repository: Repository, params: PoolParams, step: Step) -> int:
-    oldest = get_oldest_version(params, step)
+def _count_filtered(repository: Repository, params: PoolParams, step: int) -> int:
+    oldest = get_oldest_version(repository, params)
     return scheduling.count_tasks_to_sample(
         params,
-        step=step.number,
-        closed_batches=step.number + (step.state is not StepState.OPEN),
+        step=step,
+        closed_batches=repository.count_closed_batches(),
         unpacked=sum_groups(repository.list_unpacked(oldest_version=oldest)),
         groups_in_flight=repository.count_groups_in_flight(oldest_version=oldest),
         seen=Groups(*repository.sum_accepted_groups(oldest_version=oldest)),
@@ -50,12 +51,12 @@ def _count_filtered(repository: Repository, params: PoolParams, step: Step) -> i
 
 
 def close_step(repository: Repository, params: PoolParams) -> Step | None:
-    """Pack the oldest fresh accepted work into the latest step's batch when that makes it full, or with the online
+    """Pack the oldest fresh accepted work into the open step's batch when that makes it full, or with the online
     filter as large as it may be; return the step if ready."""
-    step = repository.get_latest_step()
-    if step is None or step.state is not StepState.OPEN:
+    step = repository.get_open_step()
+    if step is None:
         return None
-    fresh = repository.list_unpacked(oldest_version=get_oldest_version(params, step))
+    fresh = repository.list_unpacked(oldest_version=get_oldest_version(repository, params))
     count = scheduling.find_batch(params, [sum_groups([row]) for row in fresh])
     if count is None:
         return None
@@ -68,9 +69,9 @@ def close_step(repository: Repository, params: PoolParams) -> Step | None:
     return step
 
 
-def get_oldest_version(params: PoolParams, step: Step) -> int:
-    """The oldest policy whose work may still be trained on."""
-    return max(0, step.number - params.max_staleness)
+def get_oldest_version(repository: Repository, params: PoolParams) -> int:
+    """The oldest policy whose work may still be trained on: the next batch's."""
+    return max(0, repository.count_closed_batches() - params.max_staleness)
 
 
 def sum_groups(rows: Sequence[Submission]) -> Groups:

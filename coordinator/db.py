@@ -32,7 +32,7 @@ from coordinator.models import (
     Task,
 )
 from covey.errors import TransientError
-from covey.protocol.status import CaseState, SubmissionState, TaskState
+from covey.protocol.status import CaseState, StepState, SubmissionState, TaskState
 
 BUSY_SECONDS = 15
 """How long SQLite waits for another process's lock."""
@@ -141,7 +141,17 @@ class Repository:
         return self.session.get(Step, number)
 
     def get_latest_step(self) -> Step | None:
-        return self.session.scalars(select(Step).order_by(Step.number.desc()).limit(1)).first()
+        """The newest one whose policy is on chain."""
+        query = select(Step).where(Step.manifest_hash != "").order_by(Step.number.desc())
+        return self.session.scalars(query.limit(1)).first()
+
+    def get_open_step(self) -> Step | None:
+        """The one whose batch is to be packed."""
+        return self.session.scalars(select(Step).where(Step.state == StepState.OPEN)).first()
+
+    def count_closed_batches(self) -> int:
+        """Also the step that the next batch is for."""
+        return self.session.scalar(select(func.count()).where(Step.state != StepState.OPEN)) or 0
 
     def list_steps(self) -> Sequence[Step]:
         return self.session.scalars(select(Step).order_by(Step.number)).all()

@@ -296,10 +296,15 @@ def _require_evidence(ctx: Context, verdict: messages.Verdict, body: wire.Reveal
 def find_batch(ctx: Context, step: int) -> wire.BatchOrder | None:
     """The batch of a step, once it is ready."""
     with ctx.database.read() as repository:
+        is_next = service.is_next(repository, step)
+    if is_next:
+        with ctx.database.write() as repository:
+            service.open_ahead(repository, ctx.params, number=step)
+    with ctx.database.read() as repository:
         row = repository.get_step(step)
         if row is None or row.state is StepState.OPEN:
             return None
-        manifests = {s.number: Hash(s.manifest_hash) for s in repository.list_steps()}
+        manifests = {s.number: Hash(s.manifest_hash) for s in repository.list_steps() if s.manifest_hash}
         items = tuple(
             wire.BatchItem(
                 receipt_hash=Hash(s.receipt_hash),

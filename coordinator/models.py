@@ -49,12 +49,13 @@ class Node(Base):
 
 
 class Step(Base):
-    """A published policy and the batch that the next one is trained on."""
+    """A policy and the batch that the next one is trained on."""
 
     __tablename__ = "steps"
     number: Mapped[int] = mapped_column(Number, primary_key=True, autoincrement=False)
-    manifest_hash: Mapped[str] = mapped_column(String(66))
-    block_number: Mapped[int] = mapped_column(Number)
+    manifest_hash: Mapped[str] = mapped_column(String(66), default="")
+    """Empty while the trainer has the policy and the chain does not."""
+    block_number: Mapped[int] = mapped_column(Number, default=0)
     state: Mapped[StepState] = mapped_column(_states(StepState), default=StepState.OPEN)
 
 

@@ -80,22 +80,37 @@ def open_step(
     repository: Repository, params: PoolParams, *, number: int, manifest_hash: Hash, block: int, now: float
 ) -> Step:
     """A policy was published: its step opens, the one before is trained, new tasks are planned.  Idempotent."""
-    known = repository.get_step(number)
-    if known is not None:  # told again, or anew after a reorganisation
-        if known.manifest_hash != manifest_hash:
+    step = repository.get_step(number)
+    if step is not None and step.manifest_hash:  # told again, or anew after a reorganisation
+        if step.manifest_hash != manifest_hash:
             _void_work(repository, number, now)
-        known.manifest_hash, known.block_number = manifest_hash, block
-        return known
+        step.manifest_hash, step.block_number = manifest_hash, block
+        return step
     before = repository.get_step(number - 1)
     if before is not None:
         if before.state is StepState.OPEN:  # the chain is ahead of what this coordinator packed
             before.state = require_move(STEP_MOVES, before.state, StepState.READY)
         before.state = require_move(STEP_MOVES, before.state, StepState.TRAINED)
-    step = Step(number=number, manifest_hash=manifest_hash, block_number=block, state=StepState.OPEN)
+    step = step or Step(number=number, state=StepState.OPEN)
+    step.manifest_hash, step.block_number = manifest_hash, block
     repository.add(step)
     plan_tasks(repository, params)
     close_step(repository, params)
     return step
+
+
+def is_next(repository: Repository, number: int) -> bool:
+    """Whether a step may open: it has not, and the batch before is packed."""
+    before = repository.get_step(number - 1)
+    return before is not None and before.state is not StepState.OPEN and repository.get_step(number) is None
+
+
+def open_ahead(repository: Repository, params: PoolParams, *, number: int) -> None:
+    """The trainer asks for a step's batch, so it has the policy, be it on chain or not yet: the step opens if it is the
+    next."""
+    if is_next(repository, number):
+        repository.add(Step(number=number, state=StepState.OPEN))
+        close_step(repository, params)
 
 
 def _void_work(repository: Repository, version: int, now: float) -> None:
@@ -115,8 +130,8 @@ def assign_tasks(repository: Repository, params: PoolParams, *, now: float) -> i
     latest = repository.get_latest_step()
     if latest is None:
         return 0
-    fresh = latest.number - params.max_staleness
-    pending = [task for task in repository.list_tasks(TaskState.PENDING) if task.policy_version >= fresh]
+    oldest = get_oldest_version(repository, params)
+    pending = [task for task in repository.list_tasks(TaskState.PENDING) if task.policy_version >= oldest]
     if not pending:
         return 0
     candidates = [
@@ -168,9 +183,7 @@ def collect_task(
 
 def expire_leases(repository: Repository, params: PoolParams, *, now: float) -> int:
     """End overdue leases and outdated tasks, plan anew, cool droppers down; return how many ended."""
-    latest = repository.get_latest_step()
-    oldest = get_oldest_version(params, latest) if latest else 0
-    ended = 0
+    oldest, ended = get_oldest_version(repository, params), 0
     for task in repository.list_tasks(TaskState.PENDING, TaskState.ASSIGNED):
         overdue = task.state is TaskState.ASSIGNED and task.deadline <= now
         if not overdue and not (task.policy_version < oldest and task.state is TaskState.PENDING):

@@ -37,14 +37,14 @@ def get_pool(ctx: Context) -> wire.PoolView:
 
 def get_status(ctx: Context) -> wire.StatusView:
     with ctx.database.read() as repository:
-        steps = repository.list_steps()
+        steps, latest = repository.list_steps(), repository.get_latest_step()
         blocks = repository.list_blocks()
         return wire.StatusView(
             pool=ctx.ledger.pool,
             block=blocks[-1][0] if blocks else 0,
             ended=bool(repository.get_fact("ended")),
             settled=_is_settled(repository),
-            step=steps[-1].number if steps else -1,
+            step=latest.number if latest else -1,
             steps=tuple(_describe_steps(ctx, repository, steps)),
             tasks=repository.count_by_state(Task),
             submissions=repository.count_by_state(Submission),
@@ -61,12 +61,12 @@ def _describe_steps(ctx: Context, repository: Repository, steps: Sequence[StepRo
         groups = Groups(*held.get(row.number, (0, 0)))
         is_open = row.state is StepState.OPEN
         if is_open:
-            oldest = batches.get_oldest_version(ctx.params, row)
+            oldest = batches.get_oldest_version(repository, ctx.params)
             groups = batches.sum_groups(repository.list_unpacked(oldest_version=oldest))
         yield wire.StepView(
             step=Step(row.number),
             state=row.state,
-            manifest_hash=Hash(row.manifest_hash),
+            manifest_hash=Hash(row.manifest_hash) if row.manifest_hash else None,
             groups_accepted=accepted[row.number],
             groups_sampled=groups.sampled,
             groups_live=groups.live,

@@ -268,7 +268,8 @@ class EpochView(Body):
 class StepView(Body):
     step: Step
     state: str
-    manifest_hash: HashText
+    manifest_hash: HashText | None
+    """None while its policy is not on chain: the trainer learns ahead of it."""
     groups_accepted: int
     """Sampled by this step's policy."""
     groups_sampled: int
@@ -319,6 +320,7 @@ class StatusView(Body):
     settled: bool
     """The pool has ended and every countersigned receipt stands in a posted epoch."""
     step: int
+    """The newest whose policy is on chain; -1: none."""
     steps: tuple[StepView, ...]
     tasks: dict[str, int]
     submissions: dict[str, int]

@@ -58,10 +58,15 @@ class ShardStore:
 
 def add_policy(store: ShardStore, folder: Path, *, pool: int, step: int, shard_bytes: int = SHARD_BYTES) -> Manifest:
     """Cut the files of `folder` into shards, store them, then the manifest; equal files give equal manifests."""
-    files = tuple(_add_file(store, path, shard_bytes) for path in sorted(folder.iterdir()) if path.is_file())
-    manifest = Manifest(pool=pool, step=step, files=files)
+    manifest = add_shards(store, folder, pool=pool, step=step, shard_bytes=shard_bytes)
     store.add_manifest(manifest)
     return manifest
+
+
+def add_shards(store: ShardStore, folder: Path, *, pool: int, step: int, shard_bytes: int = SHARD_BYTES) -> Manifest:
+    """As `add_policy`, but for the manifest, which is returned and not stored."""
+    files = tuple(_add_file(store, path, shard_bytes) for path in sorted(folder.iterdir()) if path.is_file())
+    return Manifest(pool=pool, step=step, files=files)
 
 
 def _add_file(store: ShardStore, path: Path, shard_bytes: int) -> File:

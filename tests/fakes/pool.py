@@ -80,6 +80,11 @@ class FakePool:
                 rows, self.params, number=step, manifest_hash=make_hash(f"policy {step}"), block=10 + step, now=self.now
             )
 
+    def open_ahead(self, step: int) -> None:
+        """The trainer asks for the batch of a step."""
+        with self.database.write() as rows:
+            service.open_ahead(rows, self.params, number=step)
+
     def wait(self, name: str, *, slots: int = 1, version: int | None = None, seconds: float = 5.0) -> None:
         with self.database.write() as rows:
             service.record_heartbeat(

@@ -35,8 +35,12 @@ async def test_walk__two_submissions__become_a_batch_an_epoch_and_tokens(office:
     async with office.client("trainer") as trainer:
         batch = await trainer.claim_batch(0, wait_seconds=0)
         assert await trainer.claim_batch(1, wait_seconds=0) is None
+        status = await trainer.get_status()
         files = [await trainer.get_object(item.url, max_bytes=4096) for item in batch.items]
     assert files == [FILE + b"\x00", FILE + b"\x01"], "ordered by task"
+    steps = [(row.step, row.state, row.manifest_hash) for row in status.steps]
+    assert steps == [(0, "READY", make_hash("policy 0")), (1, "OPEN", None)], "it asks before its policy is on chain"
+    assert status.step == 0
     assert all(item.replayed and item.manifest_hash == make_hash("policy 0") for item in batch.items)
     office.run_job("settle_epoch")
     await office.follow()

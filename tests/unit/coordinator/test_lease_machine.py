@@ -18,7 +18,8 @@ NODES = ("a", "b", "c")
 
 
 class LeaseMachine(RuleBasedStateMachine):
-    """Nodes ask, collect, submit or drop while time passes; validators accept or void; steps follow."""
+    """Nodes ask, collect, submit or drop while time passes; validators accept or void; the trainer takes batches, and
+    the chain its policies some time later."""
 
     def __init__(self, database: Database) -> None:
         super().__init__()
@@ -26,7 +27,8 @@ class LeaseMachine(RuleBasedStateMachine):
         self.pool = FakePool(database, make_params(max_staleness=1, strikes_to_suspend=1000, cooldown_seconds=2))
         self.pool.register(*NODES)
         self.pool.publish(0)
-        self.step = 0
+        self.published = self.trained = 0
+        """The newest policy on chain, and that of the trainer."""
         self.collected: dict[int, Task] = {}
         self.slots = dict.fromkeys(NODES, 0)
         self.last_lease = 0
@@ -96,25 +98,36 @@ class LeaseMachine(RuleBasedStateMachine):
             self.pool.decide(receipt_hash)
         else:
             self.pool.decide(receipt_hash, Decision.REJECT, reason=Reason.REWARD)
+
+    @rule()
+    def train(self) -> None:
+        self.pool.open_ahead(self.trained)
         with self.pool.database.read() as rows:
-            is_ready = rows.get_step(self.step).state is StepState.READY
-        if is_ready:
-            self.step += 1
-            self.pool.publish(self.step)
+            step = rows.get_step(self.trained)
+        self.trained += step is not None and step.state is StepState.READY
+
+    @precondition(lambda self: self.published < self.trained)
+    @rule()
+    def publish(self) -> None:
+        self.published += 1
+        self.pool.publish(self.published)
 
     @property
     def oldest(self) -> int:
-        return max(0, self.step - self.pool.params.max_staleness)
+        return max(0, self.published - self.pool.params.max_staleness)
 
     @invariant()
     def keeps_pace(self) -> None:
         with self.pool.database.read() as rows:
+            closed = [step.number for step in rows.list_steps() if step.state is not StepState.OPEN]
+            oldest = max(0, len(closed) - self.pool.params.max_staleness)
             held = (
                 rows.count_packed_groups()
-                + rows.count_groups_in_flight(oldest_version=self.oldest)
-                + sum(s.groups for s in rows.list_unpacked(oldest_version=self.oldest))
+                + rows.count_groups_in_flight(oldest_version=oldest)
+                + sum(s.groups for s in rows.list_unpacked(oldest_version=oldest))
             )
-        assert held <= (self.step + 2) * self.pool.params.groups_per_step
+        assert closed == list(range(len(closed)))
+        assert held <= (self.published + 2) * self.pool.params.groups_per_step
 
     @invariant()
     def batches_are_fresh_and_whole(self) -> None:
@@ -123,6 +136,9 @@ class LeaseMachine(RuleBasedStateMachine):
                 batch = rows.list_batch(step.number)
                 assert sum(s.groups for s in batch) == (0 if step.state is StepState.OPEN else 4)
                 assert all(step.number - s.policy_version <= 1 for s in batch)
+                assert all(s.policy_version <= self.published for s in batch)
+                assert bool(step.manifest_hash) == (step.number <= self.published)
+                assert (step.state is StepState.TRAINED) == (step.number < self.published)
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
