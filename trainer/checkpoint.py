@@ -23,7 +23,7 @@ from trainer.disk import ExplainFullDisk
 from trainer.learner import Learner
 from trainer.orders import Order, Verb
 from trainer.sharding import gather_weights
-from trainer.storage import load_tensors, save_tensors
+from trainer.storage import load_tensors, require_undamaged, save_tensors, write_digests
 
 _MASTERS, _OPTIMIZER, _STATE = "masters", "optimizer", "state.json"
 _EXPORTED = "bfloat16"
@@ -102,6 +102,7 @@ class Checkpoints:
             (folder / _STATE).write_text(json.dumps(asdict(state), allow_nan=False))
             with learner.ranks.together(Order(verb=Verb.SAVE, text=str(folder.resolve()))):
                 save_state(learner, folder)
+            write_digests(folder)
 
         self._folders.add(step, write)
         kept = set(self._folders.list_steps()[-self._keep :])
@@ -129,6 +130,8 @@ def load_state(learner: Learner, folder: Path) -> State:
     Raises OperatorError("bad_checkpoint").
     """
     try:
+        if learner.ranks.rank == 0:  # for all: the folder is one that they share
+            require_undamaged(folder)
         state = State(**json.loads((folder / _STATE).read_bytes()))
         if state.base_hash != learner.base_hash:
             raise ValueError("its adapters were trained beside other weights, or with another lora_alpha")

@@ -1,10 +1,14 @@
 """A learner's tensors in files that any number of ranks write and read: torch's distributed checkpoint in safetensors.
 
-Called by `checkpoint`.  Every rank calls each function at the same time.
+Called by `checkpoint`.  Every rank calls each function at the same time, but those of digests, which
+are rank 0's.
 """
 
+import hashlib
+import json
 import warnings
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,6 +23,8 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from covey.errors import OperatorError
 from trainer.sharding import get_local, is_shared
+
+_DIGESTS = "digests.json"
 
 
 def save_tensors(files: Mapping[str, Mapping[str, Tensor]], folder: Path) -> None:
@@ -63,6 +69,35 @@ def load_tensors(tensors: Mapping[str, Tensor], folder: Path) -> None:
         load(dict(tensors), storage_reader=reader, no_dist=not is_shared())
     if not all(bool(get_local(tensor).isfinite().all()) for tensor in tensors.values()):
         raise ValueError("it holds values that are no numbers")
+
+
+def write_digests(folder: Path) -> None:
+    """Note the SHA-256 of every file in `folder`, once all ranks have written."""
+    (folder / _DIGESTS).write_text(json.dumps(_compute_digests(folder)))
+
+
+def require_undamaged(folder: Path) -> None:
+    """Return if `folder` holds the files that `write_digests` saw, bit for bit, and no others; raise ValueError or
+    OSError."""
+    try:
+        noted = dict(json.loads((folder / _DIGESTS).read_bytes()))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"not as it was saved: {_DIGESTS}") from error
+    found = _compute_digests(folder)
+    if changed := sorted(str(name) for name in {*noted, *found} if noted.get(name) != found.get(name)):
+        raise ValueError(f"not as it was saved: {', '.join(changed)}")
+
+
+def _compute_digests(folder: Path) -> dict[str, str]:
+    """By name, without what file systems hide."""
+    paths = [path for path in sorted(folder.iterdir()) if path.name != _DIGESTS and not path.name.startswith(".")]
+    with ThreadPoolExecutor() as pool:  # a state of several ranks is many files, and a step waits for it
+        return dict(zip((path.name for path in paths), pool.map(_compute_digest, paths), strict=True))
+
+
+def _compute_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _require_match(tensors: Mapping[str, Tensor], found: Mapping[str, object]) -> None:

@@ -2,7 +2,8 @@
 
 import copy
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -14,13 +15,15 @@ from covey.model.files import load_model, load_tokenizer
 from covey.model.tiny import tiny_folder
 from covey.protocol.ids import GroupId, RolloutId, Step, TaskId
 from trainer.batch import Batch, Sample
-from trainer.checkpoint import Checkpoints, State, StepFolders, export_policy
+from trainer.checkpoint import Checkpoints, State, StepFolders, export_policy, load_state
 from trainer.forward import Shape
 from trainer.grpo import Objective
 from trainer.learner import Learner, Optimiser
 from trainer.packing import Rows
+from trainer.storage import write_digests
 
 pytestmark = pytest.mark.unit
+FILES = ["digests.json", "masters.safetensors", "optimizer.safetensors", "state.json"]
 
 
 @pytest.fixture
@@ -117,13 +120,67 @@ def test_restore__parameters_without_gradient__go_on_with_equal_bits(
     assert torch.equal(first[frozen], learner.model.state_dict()[frozen])
 
 
-@pytest.mark.parametrize("name", ["masters.safetensors", "optimizer.safetensors", "state.json"])
+def flip(path: Path) -> None:
+    """The lowest bit of the last byte: of a tensor, a bit of its last exponent."""
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def count_other_updates(path: Path) -> None:
+    path.write_text(path.read_text().replace('"updates": 1', '"updates": 7'))
+
+
+def restore(learner: Learner, folder: Path) -> None:
+    """What rank 0 does; the others call `load_state`."""
+    Checkpoints(folder.parent, keep=2).restore(learner)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [*product(FILES, (flip, truncate, Path.unlink)), ("state.json", count_other_updates), ("surplus", Path.touch)],
+)
+@pytest.mark.parametrize("restore", [restore, load_state])
+def test_restore__damage__is_refused_before_anything_changes(
+    learner: Learner, tmp_path: Path, restore: Callable[..., object], name: str, damage: Callable[[Path], None]
+) -> None:
+    folder = tmp_path / "1"
+    teach(learner, 71)
+    Checkpoints(tmp_path, keep=2).save(learner, Step(1), {})
+    assert sorted(path.name for path in folder.iterdir()) == FILES
+    teach(learner, 72)
+    before = copy.deepcopy((learner.model.state_dict(), learner.get_optimizer_tensors()))
+    damage(folder / name)
+    with pytest.raises(OperatorError, match=rf"bad_checkpoint: .*{name}.*Resume with .*, or remove the folder"):
+        restore(learner, folder)
+    assert learner.updates == 2
+    for kept, found in zip(before, (learner.model.state_dict(), learner.get_optimizer_tensors()), strict=True):
+        assert kept.keys() == found.keys()
+        assert all(torch.equal(kept[each], found[each]) for each in kept)
+
+
+@pytest.mark.parametrize("name", FILES[1:])
 @pytest.mark.parametrize("content", [b"", b"{}", b"\xff" * 100])
-def test_restore__damaged_file__says_what_to_do(learner: Learner, tmp_path: Path, name: str, content: bytes) -> None:
+def test_restore__saved_as_nonsense__says_what_to_do(
+    learner: Learner, tmp_path: Path, name: str, content: bytes
+) -> None:
     checkpoints = Checkpoints(tmp_path, keep=2)
     teach(learner, 71)
     checkpoints.save(learner, Step(1), {})
     (tmp_path / "1" / name).write_bytes(content)
+    write_digests(tmp_path / "1")
+    with pytest.raises(OperatorError, match="bad_checkpoint"):
+        checkpoints.restore(learner)
+
+
+@pytest.mark.parametrize("content", [b"[]", b"7", b"[[]]", b'{"state.json": []}', b"\xff"])
+def test_restore__digests_are_nonsense__is_refused(learner: Learner, tmp_path: Path, content: bytes) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    checkpoints.save(learner, Step(1), {})
+    (tmp_path / "1" / "digests.json").write_bytes(content)
     with pytest.raises(OperatorError, match="bad_checkpoint"):
         checkpoints.restore(learner)
 
@@ -134,7 +191,8 @@ def test_restore__value_that_is_no_number__is_refused(learner: Learner, tmp_path
     tensors = load_file(tmp_path / "1" / "masters.safetensors")
     tensors["model.norm.weight"][3] = float("nan")
     save_file(tensors, tmp_path / "1" / "masters.safetensors")
-    with pytest.raises(OperatorError, match="bad_checkpoint"):
+    write_digests(tmp_path / "1")
+    with pytest.raises(OperatorError, match=r"bad_checkpoint: .* no numbers"):
         checkpoints.restore(learner)
     assert all(bool(parameter.isfinite().all()) for parameter in learner.model.parameters())
 
