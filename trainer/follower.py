@@ -8,15 +8,14 @@ from pathlib import Path
 
 import torch
 
-from covey.errors import OperatorError
 from covey.log import get_logger
-from covey.protocol.params import PoolParams
 from trainer.checkpoint import load_state, save_state
 from trainer.config import TrainerConfig
-from trainer.learner import Learner, Recomputer
-from trainer.models import build_learner
+from trainer.learner import Learner
+from trainer.models import build_learner, decode_plan
 from trainer.orders import Order, Verb
 from trainer.ranks import Ranks, explain_lost_rank
+from trainer.recomputer import Recomputer
 from trainer.sharding import gather_weights
 
 
@@ -28,7 +27,7 @@ def follow(config: TrainerConfig, ranks: Ranks) -> None:
     order = ranks.receive()
     if order.verb is Verb.STOP:
         return
-    learner, recomputer = build_learner(config, PoolParams.model_validate_json(order.text), ranks)
+    learner, recomputer = build_learner(*decode_plan(order.text, config), ranks)
     while (order := ranks.receive()).verb is not Verb.STOP:
         with explain_lost_rank():
             do_share(order, learner, recomputer)
@@ -40,12 +39,7 @@ def do_share(order: Order, learner: Learner, recomputer: Recomputer | None) -> N
         case Verb.LEARN:
             learner.learn(order.batches)
         case Verb.RECOMPUTE:
-            if recomputer is None:
-                raise OperatorError(
-                    "other_settings",
-                    "rank 0 wants log-probabilities under another policy, this process's settings do not",
-                    fix="Give all processes the same old_policy and kl_coefficient",
-                )
+            assert recomputer is not None, "rank 0's settings are this one's"
             recomputer.compute(None, order.batches[0].samples)
         case Verb.GATHER:
             gather_weights(learner.model, torch.bfloat16)

@@ -20,11 +20,12 @@ from transformers.utils.import_utils import is_flash_attn_2_available
 
 from covey.engines.memory import explain_memory
 from covey.errors import OperatorError
+from covey.log import get_logger
 from covey.model.files import DTYPES, get_head
 from covey.protocol.ids import GroupId, RolloutId, Step, TaskId
 from trainer.batch import Sample
 from trainer.head import compute_head
-from trainer.packing import Family, Rows, build_rows, group, share
+from trainer.packing import Family, Rows, build_mask, build_rows, group, share
 
 FLASH = "flash_attention_2"
 
@@ -47,8 +48,12 @@ def choose_attention(model: PreTrainedModel, shape: Shape) -> None:
 
     Both find the borders of samples by the positions that start again.
     """
-    if model.device.type == "cuda" and shape.compute_dtype != "float32" and is_flash_attn_2_available():
+    if model.device.type != "cuda" or shape.compute_dtype == "float32":
+        return
+    if is_flash_attn_2_available():
         model.set_attn_implementation(FLASH)
+    else:
+        get_logger().warning("attention goes by masks, slowly where rows are long", without="the package flash_attn")
 
 
 def shares_prompts(model: PreTrainedModel) -> bool:
@@ -102,9 +107,10 @@ def predict(model: PreTrainedModel, rows: Rows, shape: Shape) -> tuple[Tensor, T
         tokens, positions = tokens.view(1, -1), positions.view(1, -1)
     cast_to = dtype if is_mixed else torch.bfloat16
     # No cache: each weight is cast once anyway, and kept until the end all of them would be in memory at once.
+    mask = None if rows.families is None or rows.branches is None else build_mask(rows.families, rows.branches)
     with torch.autocast(model.device.type, dtype=cast_to, enabled=is_mixed, cache_enabled=False):
         hidden = model.base_model(
-            input_ids=tokens, position_ids=positions, attention_mask=rows.mask, use_cache=False
+            input_ids=tokens, position_ids=positions, attention_mask=mask, use_cache=False
         ).last_hidden_state
     hidden = hidden.flatten(0, 1)[rows.places]  # before the head, which is where memory goes
     if shape.temperature != 1:
@@ -182,6 +188,30 @@ def require_supported(model: PreTrainedModel) -> None:
             "unsupported_model",
             f"{type(model).__name__} makes more of its states than a plain head, or mixes packed samples",
             fix="Use another model",
+        )
+
+
+@torch.no_grad()
+def require_borders(predictor: Predictor) -> None:
+    """By the kernels that learning uses, on all ranks at once: a sample behind another one is what it is alone, and not
+    what the two are as one; raise OperatorError("unsupported_model") otherwise."""
+    first, second = _probe((0, 1, 2), (1, 0)), _probe((2, 1), (0, 2))
+    joined = _probe((*first.prompt, *first.tokens, *second.prompt), second.tokens)
+
+    def find(*samples: Sample) -> Tensor:
+        rows = build_rows(
+            samples, [0.0] * len(samples), [range(len(samples))], is_shared=shares_prompts(predictor.model)
+        )
+        logprobs: Tensor = predictor(rows.to(predictor.model.device))[0]
+        return logprobs[-len(second.tokens) :]
+
+    behind, alone = find(first, second), find(second)
+    leak, most = float((behind - alone).abs().mean()), float((find(joined) - alone).abs().mean()) / 2
+    if not leak <= most + 1e-3:
+        raise OperatorError(
+            "unsupported_model",
+            f"{type(predictor.model).__name__} mixes packed samples: {leak:.3g} nats a token",
+            fix="Use another model, or remove the package flash_attn where it is installed",
         )
 
 

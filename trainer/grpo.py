@@ -35,6 +35,7 @@ class TokenSums:
     loss: float
     tokens: float
     clipped: float
+    """Whose gradient clipping or cap cut."""
     ratio: float
     entropy: float
     kl: float
@@ -112,12 +113,17 @@ def compute_loss(
 
     `old`: log p under the policy that sampled.  `proximal`: that under the policy the step starts from, for the
     decoupled objective.  None where that policy is the one that `logprobs` are of, as in a step's first update.
+    Raises ValueError where the divergence counts and there is no `reference`.
     """
+    if objective.kl > 0 and reference is None:
+        raise ValueError("no reference")
     old = logprobs.detach() if old is None else old
     ratio = drift = compute_ratio(logprobs, old)
+    is_capped = torch.zeros_like(ratio, dtype=torch.bool)
     if objective.kind == "decoupled":
         proximal = logprobs.detach() if proximal is None else proximal
         ratio = compute_ratio(logprobs, proximal)
+        is_capped = (compute_ratio(proximal.detach(), old) > objective.cap) & (advantages != 0)
         advantages = advantages * compute_importance(proximal, old, objective.cap)
     gain = compute_objective(ratio, advantages, objective)
     kl = torch.zeros_like(gain) if reference is None else compute_kl(logprobs, reference)
@@ -126,7 +132,7 @@ def compute_loss(
     if objective.entropy > 0:
         gain = gain + objective.entropy * entropy
     loss = -(weights * gain).sum()
-    clipped = is_clipped(ratio, advantages, objective)
-    sums = torch.stack([each.detach().double().sum() for each in (loss, clipped, drift, entropy, kl)])
+    is_cut = is_clipped(ratio, advantages, objective) | is_capped
+    sums = torch.stack([each.detach().double().sum() for each in (loss, is_cut, drift, entropy, kl)])
     names = ("loss", "clipped", "ratio", "entropy", "kl")
     return loss, TokenSums(tokens=len(ratio), **dict(zip(names, sums.tolist(), strict=True)))

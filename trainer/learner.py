@@ -1,12 +1,11 @@
-"""Float32 masters, AdamW and one update after another; also log-probabilities under any other policy.
+"""Float32 masters, AdamW and one update after another.
 
-Called by `loop`.  On one thread equal batches give equal bits, whatever happened in between to the process.  Of several
-ranks each holds its shards of masters and moments, is given the same batches and computes its share of them.
+Called by `learning`.  On one thread equal batches give equal bits, whatever happened in between to the process.  Of
+several ranks each holds its shards of masters and moments, is given the same batches and computes its share of them.
 """
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields, replace
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -14,9 +13,9 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from transformers import PreTrainedModel
 
 from covey.errors import OperatorError
-from covey.model.files import WEIGHTS_FILE, get_head, get_weights, load_weights
+from covey.model.files import get_head, get_weights
 from trainer.adapters import compute_base_hash
-from trainer.batch import Batch, Sample
+from trainer.batch import Batch
 from trainer.forward import (
     Predictor,
     Shape,
@@ -24,6 +23,7 @@ from trainer.forward import (
     compute_logprobs,
     explain_trainer_memory,
     find_families,
+    require_borders,
     require_supported,
     share_samples,
     shares_prompts,
@@ -62,7 +62,7 @@ class UpdateMetrics:
     gradient_norm: float
     """Before clipping."""
     clip_ratio: float
-    """Share of tokens whose gradient the clipping removed."""
+    """Share of tokens whose gradient the clipping removed, or the cap of the decoupled objective held down."""
     ratio_mean: float
     """Of the policy to the one that sampled, before clipping and capping."""
     entropy: float
@@ -91,10 +91,12 @@ class Learner:
         """Of what the masters are only an addition to; empty when they are the whole model."""
         self._settings, self._objective, self._shape = optimiser, objective, shape
         require_supported(model)
-        choose_attention(model, shape)
         self._predictor = Predictor(model, shape)
         if ranks.mesh is not None:
+            ranks.spread(get_weights(model).values())
             shard(self._predictor, ranks.mesh)
+        choose_attention(model, shape)
+        require_borders(self._predictor)
         self._named = {name: each for name, each in model.named_parameters() if each.requires_grad}
         self._optimizer = torch.optim.AdamW(
             self._named.values(),
@@ -195,7 +197,7 @@ class Learner:
             advantages=rows.advantages,
             weights=rows.weights,
             entropy=entropy,
-            reference=rows.reference if self._objective.kl > 0 else None,
+            reference=rows.reference,
             objective=self._objective,
         )
         torch.autograd.backward(loss)
@@ -214,25 +216,6 @@ class Learner:
         norm = make_whole(get_total_norm([each.grad for each in parameters if each.grad is not None]))
         clip_grads_with_norm_(parameters, self._settings.clip, norm)
         return float(norm)
-
-
-class Recomputer:
-    """Log-probabilities under published policies, computed as workers compute them; every rank holds the scratch
-    `model` whole, and computes its share of the samples."""
-
-    def __init__(self, model: PreTrainedModel, shape: Shape, ranks: Ranks = ALONE) -> None:
-        self._model, self._predictor, self._ranks = model, Predictor(model, shape), ranks
-        choose_attention(model, shape)
-
-    def compute(self, folder: Path | None, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
-        """log p(token) of each completion under the policy in `folder`; None where rank 0 sends it.  Raises
-        OperatorError("trainer_out_of_memory"), and as `load_weights` before the others are told."""
-        if folder is not None:
-            load_weights(self._model, folder / WEIGHTS_FILE)
-        batch = Batch(samples=tuple(samples), weights=(0.0,) * len(samples), tokens=0)
-        with self._ranks.together(Order(verb=Verb.RECOMPUTE, batches=(batch,))), explain_trainer_memory():
-            self._ranks.spread(get_weights(self._model).values())
-            return compute_logprobs(self._predictor, samples)
 
 
 def _build_metrics(sums: TokenSums, *, norm: float, rate: float, tokens: int) -> UpdateMetrics:

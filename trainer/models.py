@@ -3,9 +3,11 @@
 Called by `app`, and by `follower` for the ranks beside rank 0.
 """
 
+import json
 from pathlib import Path
 
 import torch
+from transformers import PreTrainedModel
 
 from covey.engines.hf import HuggingFaceEngine, prepare_process
 from covey.errors import OperatorError
@@ -13,14 +15,19 @@ from covey.model.files import load_model
 from covey.model.tiny import tiny_folder
 from covey.network import Network
 from covey.protocol.params import PoolParams
+from covey.settings import RoleSettings
 from trainer.adapters import add_adapters
 from trainer.config import TrainerConfig
 from trainer.evaluation import Evaluator
 from trainer.forward import Shape, recompute_activations
 from trainer.grpo import Objective
-from trainer.learner import Learner, Optimiser, Recomputer
+from trainer.learner import Learner, Optimiser
 from trainer.orders import Order, Verb
 from trainer.ranks import ALONE, Ranks
+from trainer.recomputer import Recomputer
+
+OWN = {*RoleSettings.model_fields, "origin_root", "initial_policy"}
+"""Settings that are a process's; of all others rank 0's hold."""
 
 
 def get_source(config: TrainerConfig) -> str | Path:
@@ -49,8 +56,7 @@ def build_learner(config: TrainerConfig, params: PoolParams, ranks: Ranks = ALON
         compute_dtype=dtype,
         temperature=params.model.temperature,
     )
-    model = load_model(get_source(config), "float32")
-    torch.nn.Module.to(model, config.device)
+    model = _load(config, "float32", ranks)
     if config.lora_rank is not None:
         add_adapters(
             model, rank=config.lora_rank, alpha=config.lora_alpha, targets=config.lora_targets, seed=config.seed
@@ -73,13 +79,33 @@ def build_learner(config: TrainerConfig, params: PoolParams, ranks: Ranks = ALON
         kl=config.kl_coefficient,
         entropy=config.entropy_coefficient,
     )
-    with ranks.together(Order(verb=Verb.BUILD, text=params.model_dump_json())):
+    with ranks.together(Order(verb=Verb.BUILD, text=encode_plan(config, params))):
         learner = Learner(model, optimiser=optimiser, objective=objective, shape=shape, ranks=ranks)
-    if config.old_policy == "recompute" and config.kl_coefficient == 0:
-        return learner, None
-    scratch = load_model(get_source(config), dtype)
-    torch.nn.Module.to(scratch, config.device)
-    return learner, Recomputer(scratch, shape, ranks)
+        if config.old_policy == "recompute" and config.kl_coefficient == 0:
+            return learner, None
+        return learner, Recomputer(_load(config, dtype, ranks), shape, ranks)
+
+
+def _load(config: TrainerConfig, dtype: str, ranks: Ranks) -> PreTrainedModel:
+    """The model of the first step; of several ranks each has it in main memory, and its device no more than a shard."""
+    model = load_model(get_source(config), dtype)
+    if not ranks.is_shared:
+        torch.nn.Module.to(model, config.device)
+    return model
+
+
+def encode_plan(config: TrainerConfig, params: PoolParams) -> str:
+    """What all ranks go by."""
+    return json.dumps(
+        {"settings": config.model_dump(mode="json", exclude=OWN), "params": params.model_dump(mode="json")}
+    )
+
+
+def decode_plan(text: str, config: TrainerConfig) -> tuple[TrainerConfig, PoolParams]:
+    """Rank 0's settings with those of this process's own, and the pool's parameters."""
+    plan = json.loads(text)
+    settings = plan["settings"] | config.model_dump(include=OWN)
+    return TrainerConfig.model_validate(settings), PoolParams.model_validate(plan["params"])
 
 
 def build_evaluator(config: TrainerConfig, network: Network) -> Evaluator:

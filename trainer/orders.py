@@ -24,7 +24,7 @@ class Verb(StrEnum):
     """What all ranks do next."""
 
     BUILD = "build"
-    """The learner, for a pool whose parameters are the text."""
+    """The learner and its scratch model, by the settings and pool's parameters that the text holds."""
     LEARN = "learn"
     """From the batches."""
     RECOMPUTE = "recompute"

@@ -38,15 +38,17 @@ class Rows:
     positions: Tensor
     """Go on behind the prompt in each completion, restart at 0 with each family and are 0 in padding: this is how
     attention knows the borders where there is no mask."""
-    mask: Tensor | None
-    """bool[rows, 1, width, width]: which tokens each one sees; None where no two samples share a prompt's copy."""
+    families: Tensor | None
+    """Whose samples the tokens are, -1 in padding; None, like the next, where no two samples share a prompt's copy."""
+    branches: Tensor | None
+    """0 in prompts, from 1 on in the completions of a family."""
     places: Tensor
     """Where each prediction is made, in the rows put one behind the other; the first tokens of siblings share one."""
     targets: Tensor
     old: Tensor | None
-    """None where the samples have none, like the next."""
+    """None where the samples have none, like the next two."""
     proximal: Tensor | None
-    reference: Tensor
+    reference: Tensor | None
     advantages: Tensor
     weights: Tensor
 
@@ -148,9 +150,10 @@ def share(
 def build_rows(
     samples: Sequence[Sample], weights: Sequence[float], rows: Sequence[Sequence[int]], *, is_shared: bool
 ) -> Rows:
-    """Tensors of the rows of a micro-batch, as wide as the longest; a missing `reference` is 0.
+    """Tensors of the rows of a micro-batch, as wide as the longest.
 
-    `is_shared`: samples of equal prompts that follow each other in a row share its copy.
+    `is_shared`: samples of equal prompts that follow each other in a row share its copy.  Raises ValueError where some
+    samples have what others have not of `old`, `proximal` and `reference`.
     """
     lines = [_write(samples, row, is_shared=is_shared) for row in rows]
     width = max(1, *(len(line.tokens) for line in lines))
@@ -168,25 +171,25 @@ def build_rows(
     def spread(values: Sequence[float]) -> Tensor:
         return torch.from_numpy(np.repeat(np.array(values, np.float32), sizes))
 
-    def read(name: str) -> Tensor:
-        found = [getattr(sample, name) or (0.0,) * len(sample.tokens) for sample, _ in order]
-        return join(found, np.float32)
-
     def join(parts: Sequence[Sequence[float]], kind: type[np.generic]) -> Tensor:
         return torch.from_numpy(np.fromiter(chain.from_iterable(parts), kind, sum(sizes)))
 
-    def read_all(name: str) -> Tensor | None:
-        return read(name) if all(getattr(sample, name) is not None for sample, _ in order) else None
+    def read(name: str) -> Tensor | None:
+        found = [each for sample, _ in order if (each := getattr(sample, name)) is not None]
+        if len(found) not in (0, len(order)):
+            raise ValueError(f"{len(found)} of {len(order)} samples have {name}")
+        return join(found, np.float32) if len(found) == len(order) else None
 
     places = [r * width + place for r, line in enumerate(lines) for place in line.places]
     return Rows(
         tokens=fill("tokens", 0),
         positions=fill("positions", 0),
-        mask=build_mask(fill("families", -1), fill("branches", 0)) if is_shared else None,
+        families=fill("families", -1) if is_shared else None,
+        branches=fill("branches", 0) if is_shared else None,
         places=torch.from_numpy(np.array(places, np.int64)),
         targets=join([sample.tokens for sample, _ in order], np.int64),
-        old=read_all("old"),
-        proximal=read_all("proximal"),
+        old=read("old"),
+        proximal=read("proximal"),
         reference=read("reference"),
         advantages=spread([sample.advantage for sample, _ in order]),
         weights=spread([weight for _, weight in order]),
@@ -209,7 +212,9 @@ def _write(samples: Sequence[Sample], row: Sequence[int], *, is_shared: bool) ->
 
 
 def build_mask(families: Tensor, branches: Tensor) -> Tensor:
-    """bool[rows, 1, width, width]: a token sees those before it and itself, of its prompt and its own completion."""
-    is_kin = families[:, :, None] == families[:, None, :]
-    is_seen = (branches[:, None, :] == 0) | (branches[:, :, None] == branches[:, None, :])
-    return (is_kin & is_seen).tril()[:, None]
+    """[rows, width] each -> bool[rows, 1, width, width]: a token sees those before it and itself, of its prompt and its
+    own completion.  In place: of 32,768 tokens it is a gigabyte."""
+    mask = branches[:, :, None] == branches[:, None, :]
+    mask |= branches[:, None, :] == 0
+    mask &= families[:, :, None] == families[:, None, :]
+    return mask.tril_()[:, None]

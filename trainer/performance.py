@@ -1,6 +1,6 @@
 """How fast a step was and what it took: throughput, idle time, floating-point operations, memory.
 
-Called by `loop`; functions of values but for `get_peak_memory`.
+Called by `learning`; functions of values but for `get_peak_memory`.
 """
 
 import resource
@@ -13,6 +13,7 @@ import torch
 from transformers import PreTrainedModel
 
 from covey.model.files import get_head
+from trainer.config import TrainerConfig
 from trainer.packing import Family
 
 
@@ -70,16 +71,24 @@ def get_peak_memory(device: str) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
+def complete_report(
+    report: Mapping[str, float], config: TrainerConfig, *, saved: float, devices: int
+) -> dict[str, float]:
+    """What is told of a step whose checkpoint holds `report` and was written, with its policy, in `saved` seconds."""
+    whole = {**report, "time/save": saved, "perf/peak_memory_bytes": get_peak_memory(config.device)}
+    return whole | build_performance(whole, peak_flops=config.peak_flops, devices=devices)
+
+
 def build_performance(report: Mapping[str, float], *, peak_flops: float | None, devices: int = 1) -> dict[str, float]:
-    """What follows from a step's tokens, samples, `perf/flops` and its four times in seconds.
+    """What follows from a step's tokens, samples, `perf/flops` and its three times in seconds.
 
     `perf/mfu` is left out where `peak_flops`, operations per second of each of `devices`, is not known.
     """
-    times = {name: report[f"time/{name}"] for name in ("wait_for_batch", "update", "publish", "wait_for_chain")}
+    times = {name: report[f"time/{name}"] for name in ("wait_for_batch", "update", "save")}
     whole = sum(times.values())
     found = {
         "time/step": whole,
-        "trainer/idle_ratio": _divide(times["wait_for_batch"] + times["wait_for_chain"], whole),
+        "trainer/idle_ratio": _divide(times["wait_for_batch"], whole),
         "perf/tokens_per_second": _divide(report["batch/tokens"], whole),
         "perf/samples_per_second": _divide(report["batch/samples"], whole),
     }

@@ -1,14 +1,16 @@
 """A learner's tensors in shards: FSDP2 over all ranks.
 
-Called by `learner` and `checkpoint`.  Every rank calls each function at the same time.
+Called by `learner`, `checkpoint` and `storage`.  Every rank calls each function at the same time.
 """
+
+from collections.abc import Mapping
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -30,8 +32,8 @@ def require_shardable(ranks: Ranks, *, lora_rank: int | None) -> None:
 def shard(predictor: nn.Module, mesh: DeviceMesh) -> None:
     """In place: each layer for itself, and what is left (embedding, last norm, head) for itself.
 
-    Weights are whole only where a forward or backward pass is.  Gradients are sums over the ranks, not means: each
-    rank's loss already is its share of the whole.
+    They go to the mesh's device one by one, from wherever they are.  Weights are whole only where a forward or backward
+    pass is.  Gradients are sums over the ranks, not means: each rank's loss already is its share of the whole.
     """
     for module in predictor.modules():
         if isinstance(module, GradientCheckpointingLayer):
@@ -51,6 +53,22 @@ def make_whole(tensor: Tensor) -> Tensor:
 def get_local(tensor: Tensor) -> Tensor:
     """This rank's part."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+@torch.no_grad()
+def scatter_weights(model: PreTrainedModel, weights: Mapping[str, Tensor] | None) -> None:
+    """Make the shards those of whole `weights` by name, which rank 0 has; None elsewhere.
+
+    One is whole on a device at a time.
+    """
+    for name, tensor in get_weights(model).items():
+        whole = torch.empty(tensor.shape) if weights is None else weights[name]
+        whole = whole.to(tensor.device, tensor.dtype)
+        if isinstance(tensor, DTensor):
+            tensor.copy_(distribute_tensor(whole, tensor.device_mesh, tensor.placements))
+        else:  # a buffer is in no shards
+            dist.broadcast(whole, 0)
+            tensor.copy_(whole)
 
 
 @torch.no_grad()

@@ -166,14 +166,21 @@ def load_weights(model: PreTrainedModel, path: Path, dtype: str | None = None) -
     Raises ProtocolError("policy_mismatch") before anything is changed, and TransientError("disk_failed") where the file
     that was read once is not read again.
     """
+    weights = get_weights(model)
+    with torch.no_grad():
+        for name, tensor in read_weights(model, path, dtype):
+            weights[name].copy_(tensor)
+
+
+def read_weights(model: PreTrainedModel, path: Path, dtype: str | None = None) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of a safetensors file by name, one in memory at a time; checked, and raises, as `load_weights`."""
     weights, is_checked = get_weights(model), False
     try:
         with safe_open(path, framework="pt") as file:
             _require_match(cast(_WeightsFile, file), weights, dtype)
             is_checked = True
-            with torch.no_grad():
-                for name, tensor in weights.items():
-                    tensor.copy_(file.get_tensor(name))
+            for name in weights:
+                yield name, file.get_tensor(name)
     except (OSError, SafetensorError) as error:
         if is_checked:
             raise TransientError("disk_failed", f"{path} could not be read a second time: {error}") from error

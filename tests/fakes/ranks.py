@@ -31,9 +31,10 @@ from trainer.checkpoint import Checkpoints, StepFolders, export_policy
 from trainer.follower import do_share
 from trainer.forward import recompute_activations
 from trainer.head import compute_head
-from trainer.learner import Learner, Recomputer
+from trainer.learner import Learner
 from trainer.orders import Order, Verb
 from trainer.ranks import ALONE, Ranks
+from trainer.recomputer import Recomputer
 from trainer.sharding import make_whole
 
 RANKS, ROWS = 2, 6
@@ -61,10 +62,19 @@ def build_base(case: str) -> PreTrainedModel:
 
 def build_case(case: str, ranks: Ranks = ALONE) -> Learner:
     model = build_base(case)
+    if ranks.rank > 0:
+        spoil(model)
     if case == "lean":
         recompute_activations(model)
     shape = replace(SHAPE, compute_dtype="bfloat16" if case == "rough" else "float32")
     return Learner(model, optimiser=SMOOTH, objective=OBJECTIVE, shape=shape, ranks=ranks)
+
+
+@torch.no_grad()
+def spoil(model: PreTrainedModel) -> None:
+    """Other weights than rank 0 starts with, whose count."""
+    for parameter in model.parameters():
+        parameter.mul_(1.5)
 
 
 def build_recomputer(ranks: Ranks = ALONE) -> Recomputer:
@@ -192,9 +202,7 @@ def write_policy(folder: Path) -> Path:
     """Other weights than those that the recomputers start with."""
     if not folder.exists():
         model = load_model(tiny_folder(), "float32")
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.mul_(1.5)
+        spoil(model)
         save_policy(model, load_tokenizer(tiny_folder()), folder, "float32")
     return folder
 

@@ -15,7 +15,15 @@ from covey.model.files import get_head, load_model
 from covey.model.tiny import tiny_folder
 from tests.fakes.samples import SHAPE, build_samples
 from trainer import forward
-from trainer.forward import Predictor, choose_attention, compute_logprobs, predict, require_supported, shares_prompts
+from trainer.forward import (
+    Predictor,
+    choose_attention,
+    compute_logprobs,
+    predict,
+    require_borders,
+    require_supported,
+    shares_prompts,
+)
 from trainer.packing import build_rows
 
 pytestmark = pytest.mark.unit
@@ -128,6 +136,24 @@ def test_require_supported__siblings_that_see_each_other__is_refused(monkeypatch
     monkeypatch.setattr(model.model, "forward", lambda **given: read(**(given | {"attention_mask": None})))
     with pytest.raises(OperatorError, match="unsupported_model"):
         require_supported(model)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("spread", [0.02, 0.2, 1.0])
+def test_require_borders__kernels_that_lose_them__are_refused(
+    spread: float, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = build_llama(initializer_range=spread)
+    predictor = Predictor(model, replace(SHAPE, compute_dtype=dtype))
+    require_borders(predictor)
+    monkeypatch.setattr(forward, "shares_prompts", lambda model: False)
+    require_borders(predictor)
+    if spread < 0.1:  # next to nothing follows from what a token sees
+        return
+    read = model.model.forward
+    monkeypatch.setattr(model.model, "forward", lambda **given: read(**(given | {"position_ids": None})))
+    with pytest.raises(OperatorError, match="unsupported_model: LlamaForCausalLM mixes packed samples"):
+        require_borders(predictor)
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,11 @@ def compute(objective: Objective, **changes: torch.Tensor | None) -> tuple[float
     return loss.item(), slope, sums
 
 
+def test_compute_loss__divergence_without_a_reference__is_refused() -> None:
+    with pytest.raises(ValueError, match="no reference"):
+        compute(replace(PLAIN, kl=0.1), reference=None)
+
+
 def test_compute_loss__three_tokens__is_the_weighted_sum_by_hand() -> None:
     # ratios 1, e^0.5 = 1.6487, e^-1 = 0.3679; objectives 1, -1.6487, 0.7358
     up, down = math.exp(0.5), math.exp(-1)
@@ -53,7 +58,7 @@ def test_compute_loss__decoupled_on_the_starting_policy__is_policy_gradient_with
     by_hand = [-0.25 * weight[0], 0.25 * weight[1], -0.5 * 2 * weight[2]]
     assert slope.tolist() == pytest.approx(by_hand)
     assert loss == pytest.approx(sum(by_hand))
-    assert sums.clipped == 0
+    assert sums.clipped == 1  # the third is held down by the cap
     assert sums.ratio == pytest.approx(weight[0] + weight[1] + math.exp(7))  # the drift is reported uncapped
     same = tensor(-1.0, -0.5, -2.0)
     assert torch.equal(compute(DECOUPLED, old=old, proximal=same)[1], slope)

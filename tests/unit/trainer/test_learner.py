@@ -27,7 +27,7 @@ from tests.fakes.samples import (
 from trainer.batch import Batch
 from trainer.forward import Shape
 from trainer.grpo import Objective
-from trainer.learner import Recomputer
+from trainer.recomputer import Recomputer
 
 pytestmark = pytest.mark.unit
 
@@ -37,13 +37,15 @@ def base() -> PreTrainedModel:
     return load_model(tiny_folder(), "float32")
 
 
-def compute_unpacked(model: PreTrainedModel, batch: Batch, objective: Objective) -> tuple[float, dict[str, Any]]:
+def compute_unpacked(
+    model: PreTrainedModel, batch: Batch, objective: Objective, temperature: float = 1.0
+) -> tuple[float, dict[str, Any]]:
     """Loss, as the formulas are written, and statistics, token by token; leaves gradients in `model`."""
     total = torch.zeros(())
     clipped = ratios = entropies = 0.0
     for sample, weight in zip(batch.samples, batch.weights, strict=True):
         ids = torch.tensor([[*sample.prompt, *sample.tokens]])
-        logprobs = torch.log_softmax(model(input_ids=ids).logits[0], dim=-1)
+        logprobs = torch.log_softmax(model(input_ids=ids).logits[0] / temperature, dim=-1)
         for k, token in enumerate(sample.tokens):
             row = logprobs[len(sample.prompt) + k - 1]
             ratio = torch.exp(row[token] - sample.old[k])  # type: ignore[index]
@@ -58,20 +60,22 @@ def compute_unpacked(model: PreTrainedModel, batch: Batch, objective: Objective)
             kl = torch.exp(d) - d - 1
             total = total - weight * (min(sides) - objective.kl * kl + objective.entropy * entropy)
             at = ratio.item()
-            clipped += at > 1.2 if sample.advantage > 0 else at < 0.8 or at > 4
+            is_clipped = at > 1.2 if sample.advantage > 0 else at < 0.8 or at > 4
+            clipped += is_clipped or importance == objective.cap
             ratios, entropies = ratios + drift, entropies + entropy.item()
     torch.autograd.backward(total)
     n = sum(len(sample.tokens) for sample in batch.samples)
     return total.item(), {"clip_ratio": clipped / n, "ratio_mean": ratios / n, "entropy": entropies / n}
 
 
+@pytest.mark.parametrize("temperature", [1.0, 1.5])
 @pytest.mark.parametrize("objective", [TWO_SIDED, REGULARISED, DECOUPLED])
 def test_update__packed_rows__loss_gradient_and_statistics_are_those_of_single_samples(
-    base: PreTrainedModel, objective: Objective
+    base: PreTrainedModel, objective: Objective, temperature: float
 ) -> None:
     batch, alone = build_batch(build_samples()), copy.deepcopy(base)
-    loss, statistics = compute_unpacked(alone, batch, objective)
-    learner = build_learner(base, objective=objective)
+    loss, statistics = compute_unpacked(alone, batch, objective, temperature)
+    learner = build_learner(base, objective=objective, shape=replace(SHAPE, temperature=temperature))
     found = learner.update(batch)
     assert found.loss == pytest.approx(loss, rel=1e-4)
     for name, value in statistics.items():

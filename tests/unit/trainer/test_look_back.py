@@ -19,7 +19,7 @@ from tests.fakes.samples import (
     forget_old,
     give_proximal,
 )
-from trainer.batch import Batch
+from trainer.batch import Batch, Sample
 from trainer.forward import Predictor, compute_logprobs
 from trainer.grpo import Objective
 
@@ -32,7 +32,7 @@ def base() -> PreTrainedModel:
 
 
 def test_learn__two_updates__the_second_looks_back_to_the_starting_policy(base: PreTrainedModel) -> None:
-    objective = replace(DECOUPLED, kl=0.0, entropy=0.0)
+    objective = replace(DECOUPLED, kl=0.0, entropy=0.0, cap=1e9)
     first, second = (give_proximal(build_batch(build_samples(seed=seed)), None) for seed in (0, 1))
     learner, by_hand = build_learner(base, objective=objective), build_learner(base, objective=objective)
     starting = compute_logprobs(Predictor(base, SHAPE), second.samples)
@@ -70,6 +70,32 @@ def test_learn__samples_without_old__look_back_to_the_starting_masters(
     assert abs(found[1].ratio_mean - 1) > 1e-3
     for ours, theirs in zip(learner.model.parameters(), by_hand.model.parameters(), strict=True):
         assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("temperature", [0.6, 1.5])
+def test_learn__temperature__is_of_all_policies_that_are_compared(base: PreTrainedModel, temperature: float) -> None:
+    """Samples that the model itself drew, by logits that are divided by hand: all ratios start at 1."""
+    shape = replace(SHAPE, temperature=temperature)
+    batches = [forget_old(build_batch(build_samples(seed=seed))) for seed in (0, 1)]
+    drawn = [give_old(batch, [read_off(base, each, temperature) for each in batch.samples]) for batch in batches]
+    claimed = [give_proximal(batch, None) for batch in drawn]
+    objective = replace(DECOUPLED, kl=0.0, entropy=0.0)
+    learner, by_hand = (build_learner(base, objective=objective, shape=shape) for _ in range(2))
+    found, expected = learner.learn(claimed), [by_hand.update(batch) for batch in drawn]
+    assert found[0].ratio_mean == pytest.approx(1, abs=1e-5)
+    assert abs(found[1].ratio_mean - 1) > 1e-3  # the first update has moved it
+    for ours, theirs in zip(found, expected, strict=True):
+        assert (ours.loss, ours.ratio_mean, ours.gradient_norm) == pytest.approx(
+            (theirs.loss, theirs.ratio_mean, theirs.gradient_norm), rel=1e-4, abs=1e-6
+        )
+
+
+@torch.no_grad()
+def read_off(model: PreTrainedModel, sample: Sample, temperature: float) -> tuple[float, ...]:
+    """log p of its completion, from the model's own logits."""
+    logits = model(input_ids=torch.tensor([[*sample.prompt, *sample.tokens]])).logits[0, len(sample.prompt) - 1 : -1]
+    logprobs = torch.log_softmax(logits / temperature, dim=-1)
+    return tuple(logprobs.gather(1, torch.tensor(sample.tokens)[:, None])[:, 0].tolist())
 
 
 def give_old(batch: Batch, values: list[tuple[float, ...]]) -> Batch:

@@ -16,8 +16,8 @@ from covey.model.files import load_model
 from covey.model.tiny import tiny_folder
 from tests.fakes.samples import DECOUPLED, SHAPE, build_batch, build_learner, build_samples
 from trainer.forward import recompute_activations
-from trainer.learner import Recomputer
 from trainer.models import build_learner as build_from_settings
+from trainer.recomputer import Recomputer
 
 pytestmark = pytest.mark.unit
 

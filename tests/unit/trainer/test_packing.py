@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from covey.protocol.ids import GroupId, RolloutId, Step, TaskId
 from trainer.batch import Sample
-from trainer.packing import Family, build_rows, group, pack, share
+from trainer.packing import Family, Rows, build_mask, build_rows, group, pack, share
 
 pytestmark = pytest.mark.unit
 
@@ -22,6 +22,12 @@ def build_sample(prompt: list[int], tokens: list[int], advantage: float = 1.0, *
         tokens=tuple(tokens), reward=1.0, advantage=advantage, old=tuple(-0.1 * (i + 1) for i in range(len(tokens))),
     )  # fmt: skip
     return replace(sample, **changes)
+
+
+def find_mask(rows: Rows) -> torch.Tensor:
+    assert rows.families is not None
+    assert rows.branches is not None
+    return build_mask(rows.families, rows.branches)
 
 
 def build_families(lengths: Sequence[int], crossover: int) -> list[Family]:
@@ -67,11 +73,11 @@ def test_pack__any_lengths__none_lost_cut_or_doubled(lengths: list[int]) -> None
 
 
 def test_build_rows__two_samples_in_a_row__by_hand() -> None:
-    first = build_sample([2, 7, 8], [5, 1], advantage=2.0)
+    first = build_sample([2, 7, 8], [5, 1], advantage=2.0, reference=(-0.5, -0.25))
     second = build_sample([2], [6, 4, 1], advantage=-1.0, reference=(-1.0, -2.0, -3.0))
-    third = build_sample([2], [1])
+    third = build_sample([2], [1], reference=(-4.0,))
     rows = build_rows([first, second, third], [0.5, 0.25, 0.125], [[0, 1], [2]], is_shared=False)
-    assert rows.mask is None
+    assert (rows.families, rows.branches) == (None, None)
     assert rows.tokens.tolist() == [[2, 7, 8, 5, 2, 6, 4], [2, 0, 0, 0, 0, 0, 0]]
     assert rows.positions.tolist() == [[0, 1, 2, 3, 0, 1, 2], [0] * 7]
     assert rows.places.tolist() == [2, 3, 4, 5, 6, 7]
@@ -79,7 +85,8 @@ def test_build_rows__two_samples_in_a_row__by_hand() -> None:
     assert rows.advantages.tolist() == [2, 2, -1, -1, -1, 1]
     assert rows.weights.tolist() == [0.5, 0.5, 0.25, 0.25, 0.25, 0.125]
     torch.testing.assert_close(rows.old, torch.tensor([-0.1, -0.2, -0.1, -0.2, -0.3, -0.1]))
-    assert rows.reference.tolist() == [0, 0, -1, -2, -3, 0]
+    assert rows.reference is not None
+    assert rows.reference.tolist() == [-0.5, -0.25, -1, -2, -3, -4]
 
 
 def test_build_rows__siblings__stand_behind_one_prompt_and_do_not_see_each_other() -> None:
@@ -89,8 +96,7 @@ def test_build_rows__siblings__stand_behind_one_prompt_and_do_not_see_each_other
     assert rows.positions.tolist() == [[0, 1, 2, 2, 3, 0]]
     assert rows.places.tolist() == [1, 2, 1, 3, 4, 5]
     assert rows.targets.tolist() == [5, 1, 6, 4, 1, 9]
-    assert rows.mask is not None
-    assert rows.mask[0, 0].int().tolist() == [
+    assert find_mask(rows)[0, 0].int().tolist() == [
         [1, 0, 0, 0, 0, 0],
         [1, 1, 0, 0, 0, 0],
         [1, 1, 1, 0, 0, 0],
@@ -102,9 +108,9 @@ def test_build_rows__siblings__stand_behind_one_prompt_and_do_not_see_each_other
 
 def test_build_rows__padding__sees_itself_and_is_seen_by_no_sample() -> None:
     rows = build_rows([build_sample([2], [1]), build_sample([2, 3], [4, 1])], [1.0] * 2, [[0], [1]], is_shared=True)
-    assert rows.mask is not None
-    assert rows.mask[0, 0].int().tolist() == [[1, 0, 0], [0, 1, 0], [0, 1, 1]]
-    assert rows.mask.any(dim=-1).all()  # or attention would give what is no number
+    mask = find_mask(rows)
+    assert mask[0, 0].int().tolist() == [[1, 0, 0], [0, 1, 0], [0, 1, 1]]
+    assert mask.any(dim=-1).all()  # or attention would give what is no number
 
 
 @pytest.mark.parametrize("is_shared", [True, False])
@@ -112,14 +118,19 @@ def test_build_rows__row_without_samples__is_one_token_without_loss(is_shared: b
     rows = build_rows([], [], [[]], is_shared=is_shared)
     assert rows.tokens.tolist() == [[0]]
     assert (rows.places.tolist(), rows.weights.tolist()) == ([], [])
+    for optional in (rows.old, rows.proximal, rows.reference):  # of all its samples
+        assert optional is not None
+        assert optional.tolist() == []
 
 
-def test_build_rows__proximal__is_there_where_every_sample_has_it() -> None:
-    plain, other = build_sample([2], [5, 1]), build_sample([2, 3], [1], proximal=(-4.0,))
-    assert build_rows([plain, other], [1, 1], [[0, 1]], is_shared=True).proximal is None
-    rows = build_rows([plain, other], [1, 1], [[1]], is_shared=True)
-    assert rows.proximal is not None
-    assert rows.proximal.tolist() == [-4]
+@pytest.mark.parametrize("name", ["old", "proximal", "reference"])
+def test_build_rows__optional_column__is_of_all_samples_or_of_none(name: str) -> None:
+    none = {"old": None, "proximal": None, "reference": None}
+    plain, other = build_sample([2], [5, 1], **none), build_sample([2, 3], [1], **(none | {name: (-4.0,)}))
+    assert getattr(build_rows([plain, other], [1, 1], [[0]], is_shared=True), name) is None
+    assert getattr(build_rows([plain, other], [1, 1], [[1]], is_shared=True), name).tolist() == [-4]
+    with pytest.raises(ValueError, match=f"1 of 2 samples have {name}"):
+        build_rows([plain, other], [1, 1], [[0, 1]], is_shared=True)
 
 
 def test_share__by_hand__balances_cost_and_not_tokens() -> None:

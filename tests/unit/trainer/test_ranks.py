@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -33,7 +34,7 @@ from trainer.checkpoint import Checkpoints, StepFolders
 from trainer.head import compute_head
 from trainer.ranks import Ranks, open_ranks
 from trainer.sharding import require_shardable
-from trainer.storage import require_whole
+from trainer.storage import require_whole, write_digests
 
 pytestmark = [pytest.mark.unit, pytest.mark.slow]
 
@@ -50,9 +51,7 @@ class Alone:
     folder: Path
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("ranks")
+def run_ranks(folder: Path) -> None:
     environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     children = [
         subprocess.Popen(
@@ -69,6 +68,12 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for child in children:
             child.kill()
             child.communicate()
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ranks")
+    run_ranks(folder)
     return folder
 
 
@@ -86,6 +91,16 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Alone]:
         return known[case]
 
     return make
+
+
+@pytest.fixture(scope="module")
+def resumed(tmp_path_factory: pytest.TempPathFactory, alone: Callable[[str], Alone]) -> Path:
+    """Of two ranks that keep the newest checkpoint, which one process wrote, and resume from it."""
+    folder = tmp_path_factory.mktemp("resumed")
+    for case in CASES:
+        shutil.copytree(alone(case).folder / "checkpoints" / "1", folder / case / "checkpoints" / "2")
+    run_ranks(folder)
+    return folder
 
 
 def read(ranks: Path, rank: int, prefix: str) -> Tensors:
@@ -154,15 +169,38 @@ def test_restore__checkpoint_of_two_ranks__goes_on_at_one(
     assert_near(gather(learner), alone(case).tensors, get_tolerance(case))
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_restore__checkpoint_of_one__goes_on_at_two(resumed: Path, alone: Callable[[str], Alone], case: str) -> None:
+    kept = sorted(
+        f"{path.parent.name}/{path.stem}" for path in (resumed / case / "checkpoints").glob("*/*.safetensors")
+    )
+    assert kept == ["2/masters", "2/optimizer"]  # not what the two have written themselves
+    assert_near(read(resumed, 0, f"{case}/resumed/"), alone(case).tensors, get_tolerance(case))
+
+
 def test_restore__part_of_a_rank_is_missing__is_refused(ranks: Path, tmp_path: Path) -> None:
     for rank in range(RANKS):
         folder = tmp_path / str(rank) / "1"
-        folder.mkdir(parents=True)
-        for path in (ranks / "tied" / "checkpoints" / "1").iterdir():
-            if not path.name.startswith(f"shard-0000{rank + 1}-model-00002"):
-                (folder / path.name).symlink_to(path)
-        with pytest.raises(OperatorError, match="bad_checkpoint"):
+        missing = shutil.ignore_patterns(f"shard-0000{rank + 1}-model-00002*")
+        shutil.copytree(ranks / "tied" / "checkpoints" / "1", folder, ignore=missing)
+        with pytest.raises(OperatorError, match=r"bad_checkpoint.*not as it was saved: shard-"):
             Checkpoints(folder.parent, keep=1).restore(build_case("tied"))
+        write_digests(folder)
+        with pytest.raises(OperatorError, match=r"bad_checkpoint.*(parts of .* are missing|has another shape)"):
+            Checkpoints(folder.parent, keep=1).restore(build_case("tied"))
+
+
+def test_restore__byte_of_a_rank_has_changed__is_refused(ranks: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(ranks / "tied" / "checkpoints" / "1", tmp_path / "1")
+    checkpoints, learner, parts = Checkpoints(tmp_path, keep=1), build_case("tied"), sorted(folder.glob("shard-*"))
+    assert len(parts) == 2 * RANKS
+    for part in parts:
+        whole = part.read_bytes()
+        part.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        with pytest.raises(OperatorError, match=f"bad_checkpoint.*not as it was saved: {part.name}"):
+            checkpoints.restore(learner)
+        part.write_bytes(whole)
+    assert checkpoints.restore(learner) is not None
 
 
 @pytest.mark.parametrize("case", CASES)
