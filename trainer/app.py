@@ -7,7 +7,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,45 +19,24 @@ from covey.environments.base import Environment
 from covey.errors import OperatorError
 from covey.log import configure, get_logger
 from covey.network import Network, join
-from covey.protocol.ids import Step, TaskId
+from covey.protocol.ids import Step
 from covey.protocol.params import MAX_ANSWER_BYTES
-from covey.runtime import keep_trying, run_forever, stop_signals
+from covey.runtime import keep_trying, stop_signals
 from covey.sandbox import ATTEMPTS, Sandbox
 from trainer.config import TrainerConfig
 from trainer.disk import ExplainFullDisk
+from trainer.progress import Progress
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from trainer.batch import Work
     from trainer.checkpoint import Checkpoints, StepFolders
     from trainer.evaluation import Background
-    from trainer.learner import Learner, Recomputer
+    from trainer.learner import Learner
     from trainer.metrics import Metrics, Sink
     from trainer.publish import Publisher
     from trainer.ranks import Ranks
-
-
-@dataclass(slots=True, kw_only=True)
-class Progress:
-    """Where the loop stands; everything in it can be found again, from checkpoint and chain or by asking."""
-
-    step: Step
-    """The policy that the masters stand for."""
-    is_published: bool
-    report: dict[str, float]
-    """Of the updates that made it, until it is written; empty for step 0."""
-    waiting_since: float
-    updated_at: float
-    """When the updates of `report` were done; what it takes from there on is publishing."""
-    offered_at: float | None = None
-    """When the origin first had their policy; what it takes from there on is waiting for the chain."""
-    fetched: "dict[TaskId, Work | None]" = field(default_factory=dict)
-    """Of the next batch; None for what is left out."""
-    fruitless: int = 0
-    """Orders for it, one after the other, of which no file was new."""
-    unreadable: set[Step] = field(default_factory=set)
-    """Kept policies that are damaged: what nobody replayed of their work is left out."""
+    from trainer.recomputer import Recomputer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +87,7 @@ def build(
     from trainer.evaluation import Background, explain_evaluation
     from trainer.metrics import Metrics
     from trainer.models import build_evaluator, build_learner, get_source
+    from trainer.performance import complete_report
     from trainer.publish import require_policy
     from trainer.ranks import ALONE
 
@@ -123,15 +103,20 @@ def build(
     exports = StepFolders(config.home / "exports")
     state = checkpoints.restore(learner)
     step = Step(config.initial_step) if state is None else state.step
-    service.require_resumable(step, network.contracts.policies.steps_of(network.pool))
+    published = network.contracts.policies.steps_of(network.pool)
+    service.require_resumable(step, published, max_staleness=network.params.max_staleness)
     if state is None and step > 0:
         folder = Path(get_source(config))
         require_policy(network.contracts.policies, network.pool, step, folder, scratch=config.home)
     exports.retain(lambda kept: kept <= step)
     if config.kl_coefficient > 0 and step > 0 and 0 not in exports.list_steps():
         raise service.build_lost_reference(f"there is no {exports.get_path(Step(0))}")
+    for lost in (Step(each) for each in range(published, step) if not is_whole(exports, Step(each))):
+        raise service.build_lost_policy(exports.get_path(lost), published)
     if not is_whole(exports, step):
         export_policy(exports, learner, tokenizer, step)
+    newest = Step(max(0, published - 1))
+    is_kept = newest == step or is_whole(exports, newest)
     if state is None:
         checkpoints.save(learner, step, {})
     metrics = Metrics(config.home / "metrics.jsonl", alarms=config.alarms, sinks=sinks)
@@ -145,7 +130,8 @@ def build(
         metrics.record("evaluation", evaluated, {"reward": reward, "n": evaluator.size})
         get_logger().info("evaluated", step=evaluated, reward=round(reward, 4))
 
-    report, now = {} if state is None else state.report, time.monotonic()
+    if state is not None and state.report:  # where a crash came between
+        metrics.record("update", step - 1, complete_report(state.report, config, saved=0.0, devices=learner.ranks.size))
     return Context(
         config=config,
         network=network,
@@ -160,7 +146,11 @@ def build(
         background=Background(evaluate=evaluate, on_failure=stop.set),
         metrics=metrics,
         decode=decode,
-        progress=Progress(step=step, is_published=False, report=report, waiting_since=now, updated_at=now),
+        progress=Progress(
+            step=step,
+            waiting_since=time.monotonic(),
+            unpublished=newest if is_kept else Step(published),
+        ),
         stop=stop,
     )
 
@@ -241,10 +231,9 @@ async def _train(config: TrainerConfig, sinks: "Sequence[Sink]", ranks: "Ranks",
             ranks=ranks,
         )
         get_logger().info("trainer runs", trainer=network.wallet.address, step=ctx.progress.step)
-        from trainer.loop import cycle
+        from trainer.loop import run_cycles
 
         try:
-            await run_forever(cycle, ctx, stop=stop)
+            await run_cycles(ctx)
         finally:
-            await ctx.background.stop()
             await network.close()

@@ -1,20 +1,18 @@
-"""The trainer's cycle: publish, evaluate beside it, learn from the next batch, one verb a line."""
+"""The trainer's cycles, beside each other: learn from the next batch, publish what was made.  One verb a line."""
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import replace
 
 from covey.errors import ProtocolError
 from covey.log import get_logger
 from covey.protocol.ids import Step
 from covey.protocol.wire import BatchItem, BatchOrder
-from covey.runtime import Outcome, or_stop, wait_or_stop
-from trainer import batch, service
+from covey.runtime import Outcome, Pace, or_stop, run_forever, wait_or_stop
+from trainer import service
 from trainer.app import Context
-from trainer.batch import Sample, Work
-from trainer.checkpoint import export_policy
+from trainer.batch import Work
 from trainer.disk import ExplainFullDisk
-from trainer.performance import build_performance, compute_flops, get_peak_memory, measure_model
+from trainer.learning import learn
+from trainer.progress import Offered
 
 PUMP_SECONDS = 0.05
 DOWNLOADS = 8
@@ -25,49 +23,72 @@ TRIES = 2
 that ran out too."""
 
 
+async def run_cycles(ctx: Context, *, pace: Pace | None = None) -> None:
+    """Both until the last step or a stop signal.  Whatever fails first ends the others and is raised, but an update
+    under way is finished: other processes may be at it too."""
+    failures: list[BaseException] = []
+
+    def end(task: asyncio.Task[None]) -> None:
+        ctx.stop.set()
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            failures.append(failure)
+
+    tasks = [asyncio.create_task(run_forever(each, ctx, stop=ctx.stop, pace=pace)) for each in (cycle, publish)]
+    for task in tasks:
+        task.add_done_callback(end)
+    await asyncio.gather(*tasks, return_exceptions=True)
+    failures += [each for each in await asyncio.gather(ctx.background.stop(), return_exceptions=True) if each]
+    for other in failures[1:]:
+        if other is not failures[0]:
+            get_logger().error("failed, too", message=str(other))
+    if failures:
+        raise failures[0]
+
+
 async def cycle(ctx: Context) -> Outcome:
-    """Finish what is begun, then take one step."""
-    if not await publish(ctx):
-        return Outcome.IDLE
+    """Take one step; the policies that it makes are published beside it."""
+    progress = ctx.progress
     evaluate(ctx)
-    if service.is_finished(ctx.progress.step, ctx.config.steps):
+    if service.is_finished(progress.step, ctx.config.steps):
         return await finish(ctx)
+    if service.is_ahead(progress.step, progress.unpublished, max_staleness=ctx.network.params.max_staleness):
+        return Outcome.IDLE
     order = await or_stop(ctx.stop, claim(ctx))
     if order is None:
         return Outcome.IDLE
     works = await fetch(ctx, order)
-    waited = ctx.timer() - ctx.progress.waiting_since
+    waited = ctx.timer() - progress.waiting_since
     await asyncio.to_thread(learn, ctx, works, waited)
     return Outcome.DONE
 
 
-async def publish(ctx: Context) -> bool:
-    """Have the newest policy in the origin and on chain; False when a stop signal came first."""
+async def publish(ctx: Context) -> Outcome:
+    """Have the oldest policy that is not published in the origin and on chain."""
     progress, loop = ctx.progress, asyncio.get_running_loop()
-    if progress.is_published:
-        return True
-    folder = ctx.exports.get_path(progress.step)
-    with ExplainFullDisk(ctx.config.origin_root, f"policy {progress.step}"):
-        manifest_hash = await loop.run_in_executor(ctx.chain_thread, ctx.publisher.offer, folder, progress.step)
-    if progress.offered_at is None:
-        progress.offered_at = ctx.timer()
+    step = progress.unpublished
+    if step > progress.step:
+        return Outcome.IDLE
+    if progress.offered is None:
+        progress.offered = await loop.run_in_executor(ctx.chain_thread, offer, ctx, step)
+    offered = progress.offered
     with ExplainFullDisk(ctx.config.home, "the outbox"):
-        while not await loop.run_in_executor(ctx.chain_thread, ctx.publisher.advance, progress.step, manifest_hash):
+        while not await loop.run_in_executor(ctx.chain_thread, ctx.publisher.advance, step, offered.manifest_hash):
             if await wait_or_stop(ctx.stop, PUMP_SECONDS):
-                return False
-    progress.is_published, progress.waiting_since = True, ctx.timer()
-    ctx.metrics.record("policy", progress.step, {"manifest_hash": manifest_hash, "time": ctx.clock()})
-    if progress.report:
-        report = progress.report | {
-            "time/publish": progress.offered_at - progress.updated_at,
-            "time/wait_for_chain": progress.waiting_since - progress.offered_at,
-            "perf/peak_memory_bytes": get_peak_memory(ctx.config.device),
-        }
-        devices = ctx.learner.ranks.size
-        report |= build_performance(report, peak_flops=ctx.config.peak_flops, devices=devices)
-        ctx.metrics.record("update", progress.step - 1, report)
-    get_logger().info("published", step=progress.step, manifest_hash=manifest_hash)
-    return True
+                return Outcome.IDLE
+    times = {"time/publish": offered.seconds, "time/wait_for_chain": ctx.timer() - offered.at}
+    ctx.metrics.record("policy", step, {"manifest_hash": offered.manifest_hash, "time": ctx.clock(), **times})
+    progress.unpublished, progress.offered = Step(step + 1), None
+    get_logger().info("published", step=step, manifest_hash=offered.manifest_hash)
+    return Outcome.DONE
+
+
+def offer(ctx: Context, step: Step) -> Offered:
+    """Have a policy in the origin."""
+    started = ctx.timer()
+    with ExplainFullDisk(ctx.config.origin_root, f"policy {step}"):
+        manifest_hash = ctx.publisher.offer(ctx.exports.get_path(step), step)
+    at = ctx.timer()
+    return Offered(manifest_hash=manifest_hash, seconds=at - started, at=at)
 
 
 def evaluate(ctx: Context) -> None:
@@ -80,7 +101,9 @@ def evaluate(ctx: Context) -> None:
 
 
 async def finish(ctx: Context) -> Outcome:
-    """The last policy is out: wait for the evaluations and end the process."""
+    """The last policy is made: once it is out, wait for the evaluations and end the process."""
+    if ctx.progress.unpublished <= ctx.progress.step:
+        return Outcome.IDLE
     await ctx.background.finish()
     get_logger().info("training is done", step=ctx.progress.step)
     ctx.stop.set()
@@ -135,88 +158,3 @@ async def fetch(ctx: Context, order: BatchOrder) -> list[Work | None]:
         if item.task not in found:
             leave_out(item, refusals[0])
     return [*(found[task] for task in items), *[None] * (len(order.items) - len(items))]
-
-
-def learn(ctx: Context, works: list[Work | None], waited: float) -> None:
-    """All updates of a step, then the policy and the checkpoint that make them last."""
-    config, params, progress = ctx.config, ctx.network.params, ctx.progress
-    started, step = ctx.timer(), progress.step
-    kept = [work for work in works if work is not None and is_computable(ctx, work)]
-    samples = batch.build_samples(kept, group_size=params.group_size, advantage=config.advantage)
-    taught = batch.keep_live(samples, group_size=params.group_size) if params.online_filter else samples
-    parts = batch.split_updates(fill_in(ctx, taught), group_size=params.group_size, updates=config.updates_per_step)
-    consumed = [
-        batch.build_batch(
-            part,
-            normaliser=config.normaliser,
-            constant=params.model.max_completion_tokens,
-            keep_all=config.kl_coefficient > 0 or config.entropy_coefficient > 0,
-        )
-        for part in parts
-    ]
-    updates = ctx.learner.learn(consumed)
-    families = [family for each in consumed for family in ctx.learner.find_families(each)]
-    predictions = sum(len(sample.tokens) for each in consumed for sample in each.samples)
-    progress.updated_at = ctx.timer()
-    report = service.build_report(samples, updates, step=step, left_out=len(works) - len(kept))
-    report |= service.split_rewards(samples, ctx.environment, ctx.tokenizer)
-    report |= {
-        "time/wait_for_batch": waited,
-        "time/update": progress.updated_at - started,
-        "perf/flops": compute_flops(families, measure_model(ctx.learner.model), predictions=predictions),
-    }
-    made = Step(step + 1)
-    export_policy(ctx.exports, ctx.learner, ctx.tokenizer, made)
-    ctx.checkpoints.save(ctx.learner, made, report)
-    ctx.exports.retain(lambda version: is_needed(ctx, version, made))
-    progress.step, progress.is_published, progress.report, progress.offered_at = made, False, report, None
-    progress.fetched, progress.fruitless = {}, 0
-
-
-def is_computable(ctx: Context, work: Work) -> bool:
-    """Whether its log-probabilities are there, or the policy to recompute them with: a trainer that went on without a
-    checkpoint has no earlier ones, and a kept one may be damaged."""
-    version = work.policy_version
-    is_kept = version in ctx.exports.list_steps() and version not in ctx.progress.unreadable
-    if work.replayed or ctx.config.old_policy == "recompute" or is_kept:
-        return True
-    get_logger().error("submission left out, its policy is lost", task=work.task, policy=version)
-    return False
-
-
-def fill_in(ctx: Context, samples: list[Sample]) -> list[Sample]:
-    """The log-probabilities that the objective asks for; those that nobody replayed are recomputed here, and the
-    learner has those of the policy that the step starts from.
-
-    Raises ProtocolError for a damaged policy, whose work the next try leaves out, and OperatorError("no_reference").
-    """
-    config, recomputer = ctx.config, ctx.recomputer
-    if config.old_policy == "recompute":
-        samples = [replace(sample, old=None) for sample in samples]
-    if recomputer is None:
-        return samples
-
-    def recompute(version: Step, missing: Sequence[Sample]) -> list[tuple[float, ...]]:
-        try:
-            return recomputer.compute(ctx.exports.get_path(version), missing)
-        except ProtocolError:
-            ctx.progress.unreadable.add(version)
-            raise
-
-    if config.old_policy == "behaviour":
-        samples = batch.fill_old(samples, recompute)
-    if config.kl_coefficient > 0:
-        reference = ctx.exports.get_path(Step(0))
-        try:
-            found = recomputer.compute(reference, samples)
-        except ProtocolError as error:
-            raise service.build_lost_reference(f"{reference} is damaged ({error.message})") from error
-        samples = [replace(sample, reference=each) for sample, each in zip(samples, found, strict=True)]
-    return samples
-
-
-def is_needed(ctx: Context, version: Step, newest: Step) -> bool:
-    """Whether a policy may still be recomputed with, referred to or evaluated."""
-    is_recent = newest - version <= ctx.network.params.max_staleness
-    is_reference = version == 0 and ctx.config.kl_coefficient > 0
-    return is_recent or is_reference or version in ctx.background.waiting

@@ -7,14 +7,17 @@ equal manifest, the outbox holds one intent for each step, and the chain alone s
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from covey.chain.client import Call
 from covey.chain.outbox import Intent, IntentState, OutboxStore
-from covey.errors import OperatorError, TransientError
+from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.protocol.ids import Hash, PoolId, Step
-from covey.shardcast.store import ShardStore, add_policy
+from covey.shardcast.store import ShardStore, add_shards
 from trainer.disk import ExplainFullDisk
+
+REFUSALS = 8
+"""One after the other: by the loop's back-off ten seconds, after which it is no node that lags behind."""
 
 
 class Registry(Protocol):
@@ -34,7 +37,7 @@ def require_policy(registry: Registry, pool: PoolId, step: Step, folder: Path, *
     """
     if folder.is_dir() and registry.steps_of(pool) > step:
         with ExplainFullDisk(scratch, f"the shards of {folder}"), TemporaryDirectory(dir=scratch) as root:
-            found = add_policy(ShardStore(Path(root)), folder, pool=pool, step=step).compute_hash()
+            found = add_shards(ShardStore(Path(root)), folder, pool=pool, step=step).compute_hash()
         if found == registry.policy_of(pool, step):
             return
     raise OperatorError(
@@ -58,38 +61,72 @@ class Publisher:
         keep: int,
     ) -> None:
         """`pump` is `Sender.pump`; `keep` policies stay in the origin."""
-        self._keep = keep
+        self._keep, self._refusals = keep, 0
         self._pool, self._registry, self._outbox, self._pump, self._store = pool, registry, outbox, pump, store
 
     def offer(self, folder: Path, step: Step) -> Hash:
-        """Shards, then the manifest, into the origin; the manifest's hash.  Policies that nobody needs any more go."""
-        manifest = add_policy(self._store, folder, pool=self._pool, step=step)
+        """Shards, then the manifest, into the origin; the manifest's hash.  Policies that nobody needs any more go.
+
+        Raises OperatorError("another_policy") before the manifest of one that is on chain is replaced.
+        """
+        manifest = add_shards(self._store, folder, pool=self._pool, step=step)
+        manifest_hash = manifest.compute_hash()
+        if self._registry.steps_of(self._pool) > step:
+            self._require_ours(step, manifest_hash)
+        self._store.add_manifest(manifest)
         self._store.prune(self._pool, keep=self._keep)
-        return manifest.compute_hash()
+        return manifest_hash
 
     def advance(self, step: Step, manifest_hash: Hash) -> bool:
         """Move the publication on; True once the chain holds it.
 
-        Raises OperatorError when the chain holds something else or refuses, TransientError when a node is away.
+        Raises OperatorError when the chain holds something else or keeps refusing, or the outbox something else;
+        TransientError when a node is away, or has not or not any more the block that this builds on.
         """
-        key = f"publish/{self._pool}/{step}"
-        if self._registry.steps_of(self._pool) <= step:
-            self._outbox.put(Intent(key=key, call=self._registry.publish(self._pool, step, manifest_hash)))
-        if self._outbox.list_pending():
+        published = self._registry.steps_of(self._pool)
+        if published < step:
+            raise _build_gone(step - 1)
+        if published == step:
+            key = self._put(step, manifest_hash)
             self._pump()
-        if self._registry.steps_of(self._pool) > step:
+            published = self._registry.steps_of(self._pool)
+        if published > step:
             self._require_ours(step, manifest_hash)
+            self._refusals = 0
             return True
         entry = self._outbox.find(key)
         if entry is not None and entry.state is IntentState.REVERTED:
-            raise OperatorError(
-                "publication_refused",
-                f"the chain refuses policy {step}: {entry.reason}",
-                fix="See that the pool is active and names this trainer's key",
-            )
+            self._refuse(step, entry.reason)
         if entry is not None and entry.state is IntentState.MINED:
-            raise TransientError("reorganised", f"the block that published policy {step} is not on the chain any more")
+            raise _build_gone(step)
         return False
+
+    def _put(self, step: Step, manifest_hash: Hash) -> str:
+        """Have an intent that is not refused; its key.  What was refused once may pass later: a block was missing."""
+        tries, key = 0, f"publish/{self._pool}/{step}"
+        while (entry := self._outbox.find(key)) is not None and entry.state is IntentState.REVERTED:
+            tries += 1
+            key = f"publish/{self._pool}/{step}/{tries}"
+        try:
+            self._outbox.put(Intent(key=key, call=self._registry.publish(self._pool, step, manifest_hash)))
+        except ProtocolError as error:
+            raise OperatorError(
+                "another_policy",
+                f"the outbox holds another policy {step} than {manifest_hash}, which may be on its way to the chain",
+                fix="Once no transaction of the trainer's key is pending, remove home/outbox.sqlite3 and start again",
+            ) from error
+        return key
+
+    def _refuse(self, step: Step, reason: str) -> NoReturn:
+        message = f"the chain refuses policy {step}: {reason}"
+        self._refusals += 1
+        if self._refusals < REFUSALS:
+            raise TransientError("publication_refused", message)
+        raise OperatorError(
+            "publication_refused",
+            message,
+            fix="See that the pool is active and names this trainer's key, and start again",
+        )
 
     def _require_ours(self, step: Step, manifest_hash: Hash) -> None:
         published = self._registry.policy_of(self._pool, step)
@@ -99,3 +136,7 @@ class Publisher:
                 f"the chain holds {published} for step {step}, this trainer has {manifest_hash}",
                 fix="Resume with the home folder that this pool was trained with",
             )
+
+
+def _build_gone(step: int) -> TransientError:
+    return TransientError("reorganised", f"the block that published policy {step} is not on the chain any more")

@@ -4,6 +4,7 @@ Called by `loop`; functions of values.  The chain is the truth about what is pub
 """
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from covey.environments.base import Environment
 from covey.errors import OperatorError, ProtocolError
@@ -20,20 +21,43 @@ from trainer.batch import Sample, Work
 from trainer.learner import UpdateMetrics
 
 
-def require_resumable(step: Step, published: int) -> None:
-    """The masters stand for the policy of `step`, the chain holds `published` policies: either this one is the newest
-    there or the next to come; anything else is a lost checkpoint or another trainer's.  Raises OperatorError."""
-    if published in (step, step + 1):
+def require_resumable(step: Step, published: int, *, max_staleness: int) -> None:
+    """The masters stand for the policy of `step`, the chain holds `published` policies: this one is the newest there,
+    or to come with at most `max_staleness` before it, for a batch wants work of a policy that was on chain; anything
+    else is a lost checkpoint or another trainer's.  Raises OperatorError."""
+    if max(step - max_staleness, min(step, 1)) <= published <= step + 1:
         return
-    where, newest, instead = "ahead of", published - 1, "start a new pool"
+    where, instead = "ahead of", "start a new pool"
     if published > step:
-        where = "behind"
-        instead = f"go on from policy {newest} with a fresh optimizer: copy home/exports/{newest}, remove "
-        instead += f"home/checkpoints, set initial_policy to the copy and initial_step to {newest}"
+        where, instead = "behind", _advise_fresh_optimizer(published - 1)
     raise OperatorError(
         "wrong_checkpoint",
         f"the state of step {step} is {where} the chain, which holds {published} policies",
         fix=f"Resume with the home folder that this pool was trained with, or {instead}",
+    )
+
+
+def is_ahead(step: Step, unpublished: Step, *, max_staleness: int) -> bool:
+    """Whether the policy of `step` can have no batch yet: all that is fresh enough for it is of policies from
+    `unpublished` on."""
+    return unpublished < max(1, step - max_staleness + 1)
+
+
+def _advise_fresh_optimizer(newest: int) -> str:
+    return (
+        f"go on from policy {newest} with a fresh optimizer: copy home/exports/{newest}, remove home/checkpoints, "
+        f"set initial_policy to the copy and initial_step to {newest}"
+    )
+
+
+def build_lost_policy(folder: Path, published: int) -> OperatorError:
+    """Of one that is older than the masters and has to be published before theirs."""
+    lost = int(folder.name)
+    return OperatorError(
+        "lost_policy",
+        f"{folder} is damaged or gone, and the chain does not hold it yet",
+        fix=f"Put a copy of it there; or, where home/checkpoints/{lost} is kept, remove those after it, and it is made "
+        f"again; or {_advise_fresh_optimizer(published - 1)}",
     )
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-import trainer.loop
 import validator.enforcement
 import validator.loop
 from coordinator import views
@@ -63,7 +62,7 @@ async def test_walk__canaries__tell_the_lazy_validator_and_cost_nobody_stake(tmp
     options = DemoOptions(steps=1, workers=3, cheats=0, max_staleness=0)
     async with open_walk(tmp_path / "net", options, cast=WatchedCast) as walk:
         honest, lazy, other = (each.network.wallet.address for each in walk.validators)
-        assert await trainer.loop.publish(walk.trainer)
+        await walk.publish()
         await walk.follow()
         for name in CANARIES:
             ctx = walk.workers[name]

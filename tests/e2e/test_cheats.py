@@ -2,7 +2,6 @@
 
 import pytest
 
-import trainer.loop
 import validator.enforcement
 from covey.demo.cast import MIN_STAKE, DemoOptions
 from covey.demo.stage import POOL
@@ -30,7 +29,7 @@ async def test_walk__each_cheat__is_rejected_for_its_reason_and_the_honest_are_p
     cheats = NETWORKS[name]
     options = DemoOptions(steps=1, workers=len(cheats) + 1, cheats=0, max_staleness=0)
     async with open_walk(tmp_path / "net", options, cast=ShortCast) as walk:
-        assert await trainer.loop.publish(walk.trainer)
+        await walk.publish()
         await walk.follow()
         honest = await hand_in(walk, "worker-1")
         nodes = {}

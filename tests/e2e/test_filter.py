@@ -48,7 +48,7 @@ def get_step(walk: Walk, number: int = 0) -> StepView:
 
 async def fill(walk: Walk) -> int:
     """The worker hands in until the step is ready; how many submissions that took."""
-    assert await trainer.loop.publish(walk.trainer)
+    await walk.publish()
     await walk.follow()
     while get_step(walk).state == StepState.OPEN:
         await hand_in(walk, "worker-1")
@@ -83,11 +83,11 @@ async def test_walk__some_groups_are_dead__the_batch_has_as_many_live_ones_as_a_
         assert all(row.units == row.receipt_units > 0 for row in list_submissions(walk)), "dead groups are paid"
 
         await trainer.loop.cycle(walk.trainer)
-        report = walk.trainer.progress.report
+        report = walk.read_update(0)
         assert report["batch/samples"] == 4 * count
         assert report["batch/live_share"] == pytest.approx(live / (2 * count))
         assert report["optim/grad_norm"] > 0
-        assert await trainer.loop.publish(walk.trainer)
+        await walk.publish()
         assert walk.stage.contracts.policies.steps_of(POOL) == 2
 
 
@@ -97,8 +97,8 @@ async def test_walk__all_groups_are_dead__the_cap_ends_the_step_and_the_next_pol
         step = get_step(walk)
         assert (step.groups_sampled, step.groups_live, step.is_capped) == (8, 0, True)
         await trainer.loop.cycle(walk.trainer)
-        report = walk.trainer.progress.report
+        report = walk.read_update(0)
         assert (report["batch/samples"], report["batch/live_share"], report["optim/grad_norm"]) == (16, 0, 0)
-        assert await trainer.loop.publish(walk.trainer)
+        await walk.publish()
         await walk.follow()
         assert [get_step(walk, number).state for number in (0, 1)] == [StepState.TRAINED, StepState.OPEN]

@@ -4,7 +4,6 @@ import dataclasses
 
 import pytest
 
-import trainer.loop
 import validator.enforcement
 from covey.demo.cast import DemoOptions
 from covey.demo.stage import POOL
@@ -35,7 +34,7 @@ async def test_walk__replay_fails__is_judged_elsewhere_or_void(tmp_path):
     options = DemoOptions(steps=1, workers=2, cheats=0, max_staleness=0)
     async with open_walk(tmp_path / "net", options, cast=ShortCast) as walk:
         addresses = [each.network.wallet.address for each in walk.validators]
-        assert await trainer.loop.publish(walk.trainer)
+        await walk.publish()
         await walk.follow()
 
         break_replay(walk, 0)  # it takes its turn first: its unknown is one of the two words that are asked for

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.e2e]
 
 async def publish_and_plan(walk: Walk) -> None:
     """Stops 1 and 2."""
-    assert await trainer.loop.publish(walk.trainer)
+    await walk.publish()
     manifest = Manifest.model_validate_json((walk.stage.cast.folder / "origin/policies/1/0.json").read_bytes())
     assert walk.stage.contracts.policies.policy_of(POOL, 0) == manifest.compute_hash()
     await walk.follow()
@@ -98,7 +98,7 @@ async def test_walk__honest__fifteen_stops(tmp_path):
 
         await trainer.loop.cycle(walk.trainer)  # 13: claim, pack, update
         assert walk.trainer.progress.step == 1
-        assert await trainer.loop.publish(walk.trainer)
+        await walk.publish()
         await walk.follow()
         with walk.coordinator.database.read() as repository:
             assert repository.get_step(0).state is StepState.TRAINED

@@ -5,14 +5,17 @@ The roles' cycles and the jobs are called one by one, so that a test can look at
 
 import asyncio
 import contextlib
+import json
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import coordinator.app
 import trainer.app
+import trainer.loop
 import validator.app
 import worker.app
 from coordinator import jobs, loop
@@ -24,7 +27,7 @@ from covey.demo.stage import Stage
 from covey.engines.base import Engine
 from covey.errors import TransientError
 from covey.network import join
-from covey.runtime import serve_http
+from covey.runtime import Outcome, serve_http
 from covey.sandbox import Sandbox
 from covey.shardcast.server import Mirror, build_server
 from covey.shardcast.store import ShardStore
@@ -76,6 +79,16 @@ class Walk:
     def mine(self, count: int = 1) -> None:
         for _ in range(count):
             self.chain.request("evm_mine")
+
+    async def publish(self) -> None:
+        """Have the trainer's newest policy on chain."""
+        assert await trainer.loop.publish(self.trainer) is Outcome.DONE
+
+    def read_update(self, step: int) -> dict[str, Any]:
+        """What the trainer told of a step of updates."""
+        lines = map(json.loads, (self.trainer.config.home / "metrics.jsonl").read_text().splitlines())
+        (update,) = [line for line in lines if (line["event"], line["step"]) == ("update", step)]
+        return dict(update)
 
     async def follow(self) -> None:
         """Let the coordinator read the chain to its head and send what waits."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from covey.chain.outbox import SqliteOutbox
 from covey.protocol import rollout
 from covey.protocol.canonical import sha256
 from covey.protocol.ids import GroupId, Hash, Step, TaskId
@@ -27,15 +28,21 @@ PARAMS = PoolParams(
     groups_per_task=1, max_staleness=1,
 )  # fmt: skip
 SETTINGS = {"warm_up_updates": 20, "gradient_clip": 0.5, "row_tokens": 64, "evaluation_every": 0}
+PUMPS_A_BLOCK = 4
 TIMED = ("time/", "perf/", "trainer/idle_ratio")
 
 
 class FileChain(Chain):
-    """A hash a line: what is published outlives the process that published it."""
+    """A hash a line: what is published outlives the process that published it.  Blocks come slowly enough for a trainer
+    to get ahead."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(hashes=[Hash(line) for line in read_lines(path)])
-        self._path = path
+        self._path, self._pumps = path, 0
+
+    def mine(self, outbox: SqliteOutbox) -> int:
+        self._pumps += 1
+        return super().mine(outbox) if self._pumps % PUMPS_A_BLOCK == 0 else 1
 
     def add(self, manifest_hash: Hash) -> None:
         super().add(manifest_hash)
@@ -46,21 +53,22 @@ class FileChain(Chain):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recording:
-    """A coordinator that has one order for each step, once its policy is published."""
+    """A coordinator that has one order for each step, once the policies of its work are published."""
 
     folder: Path
     chain: Chain
 
-    async def claim_batch(self, step: Step, *, wait_seconds: float) -> BatchOrder:
-        assert len(self.chain.hashes) == step + 1
-        return BatchOrder.model_validate_json((self.folder / f"{step}.json").read_bytes())
+    async def claim_batch(self, step: Step, *, wait_seconds: float) -> BatchOrder | None:
+        order = BatchOrder.model_validate_json((self.folder / f"{step}.json").read_bytes())
+        return order if max(item.policy_version for item in order.items) < len(self.chain.hashes) else None
 
     async def get_object(self, url: str, *, max_bytes: int) -> bytes:
         return (self.folder / url).read_bytes()
 
 
 def record_stream(folder: Path, steps: int) -> None:
-    """A step's first task is of its policy and was replayed; the others are of the policy before, and were not."""
+    """A step's first task was replayed, the others were not.  An odd step has work of the policy before alone, so that
+    it may be trained before its own is published; in an even one the first task is of the step's policy."""
     stream = folder / "stream"
     stream.mkdir(parents=True)
     for step in range(steps):
@@ -69,8 +77,9 @@ def record_stream(folder: Path, steps: int) -> None:
             task = step * TASKS + i
             file = rollout.encode(build_rollouts(task))
             (stream / sha256(file)).write_bytes(file)
+            version = Step(max(0, step - min(i + step % 2, 1)))
             item = BatchItem(
-                receipt_hash=Hash("0x" + "22" * 32), task=TaskId(task), policy_version=Step(max(0, step - min(i, 1))),
+                receipt_hash=Hash("0x" + "22" * 32), task=TaskId(task), policy_version=version,
                 manifest_hash=Hash("0x" + "33" * 32), work_key=sha256(file), url=sha256(file), replayed=i == 0,
             )  # fmt: skip
             items.append(item)
@@ -109,8 +118,9 @@ def read_lines(path: Path) -> list[str]:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """Every line, without what depends on the clock."""
+    """Every line by event and step, without what depends on the clock."""
     lines = [json.loads(line) for line in read_lines(folder / "home" / "metrics.jsonl")]
+    lines.sort(key=lambda line: (line["event"], line["step"]))
     return [{name: value for name, value in line.items() if not is_timed(name)} for line in lines]
 
 

@@ -29,11 +29,11 @@ from covey.protocol.manifest import Manifest
 from covey.protocol.params import EnvironmentParams, ModelParams, PoolParams
 from covey.protocol.rollout import Rollout
 from covey.protocol.wire import BatchItem, BatchOrder
-from covey.runtime import Pace, run_forever
+from covey.runtime import Pace
 from covey.shardcast.store import ShardStore
 from trainer.app import Context, build
 from trainer.config import TrainerConfig
-from trainer.loop import cycle
+from trainer.loop import run_cycles
 from trainer.metrics import Sink
 from trainer.publish import Publisher
 
@@ -92,7 +92,8 @@ class Chain:
 
 @dataclass
 class Coordinator:
-    """Batches of a step: `tasks` submissions on the policy that is `staleness` steps old, made by honest workers."""
+    """Batches of a step: `tasks` submissions on the policy that is `staleness` steps old, made by honest workers once
+    it is on chain."""
 
     params: PoolParams
     chain: Chain
@@ -108,9 +109,10 @@ class Coordinator:
     """What was rolled out already, in other worlds too: it follows from policy and task."""
 
     async def claim_batch(self, step: Step, *, wait_seconds: float) -> BatchOrder | None:
-        assert len(self.chain.hashes) == step + 1
-        self.claims.append(step)
         version = Step(max(0, step - self.staleness))
+        if version >= len(self.chain.hashes):
+            return None
+        self.claims.append(step)
         items = []
         for task in range(step * self.tasks, (step + 1) * self.tasks):
             key = self.chain.hashes[version], task
@@ -217,10 +219,7 @@ class World:
         stop = asyncio.Event()
         with ThreadPoolExecutor(max_workers=1) as chain_thread:
             self.context = ctx = self.build(chain_thread, stop)
-            try:
-                await run_forever(cycle, ctx, stop=stop, pace=Pace(idle_wait_s=0.01, retry_first_s=0.01))
-            finally:
-                await ctx.background.stop()
+            await run_cycles(ctx, pace=Pace(idle_wait_s=0.01, retry_first_s=0.01))
 
     def read_metrics(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in (self.config.home / "metrics.jsonl").read_text().splitlines()]

@@ -47,7 +47,7 @@ def test_build__fresh_home__has_step_0_on_disk_and_nothing_on_chain(build_world:
     world = build_world()
     with ThreadPoolExecutor(max_workers=1) as thread:
         ctx = world.build(thread, asyncio.Event())
-    assert (ctx.progress.step, ctx.progress.is_published) == (0, False)
+    assert (ctx.progress.step, ctx.progress.unpublished) == (0, 0)
     assert sorted(path.name for path in (world.config.home / "exports").iterdir()) == ["0"]
     assert sorted(path.name for path in (world.config.home / "checkpoints").iterdir()) == ["0"]
     assert world.chain.hashes == []

@@ -36,9 +36,10 @@ def change_orders(world: Any, monkeypatch: pytest.MonkeyPatch, change: Callable[
     """From now on each order is changed; one for a step that was ordered before fails the test."""
     original = world.coordinator.claim_batch
 
-    async def claim_batch(step: Step, *, wait_seconds: float) -> BatchOrder:
+    async def claim_batch(step: Step, *, wait_seconds: float) -> BatchOrder | None:
         assert world.coordinator.claims.count(step) == 0
-        return change(await original(step, wait_seconds=wait_seconds))
+        order = await original(step, wait_seconds=wait_seconds)
+        return None if order is None else change(order)
 
     monkeypatch.setattr(world.coordinator, "claim_batch", claim_batch)
 

@@ -19,13 +19,13 @@ from covey.errors import OperatorError, TransientError
 from covey.model.files import WEIGHTS_FILE
 from covey.protocol.ids import Hash, Step
 from covey.protocol.rollout import Rollout, decode
+from covey.runtime import Outcome
 from trainer import loop
 from trainer.evaluation import Evaluator
 from trainer.service import build_budget
 
 pytestmark = pytest.mark.unit
 Build = Callable[..., Any]
-COUNTS = ("batch/tokens", "batch/samples")
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +68,10 @@ def test_cycle__update_event__tells_what_the_batch_was(build_world: Build) -> No
     assert update["staleness_mean"] == 0
     assert update["policy/clip_ratio"] == 0  # first update on the policy that sampled, up to bfloat16
     assert 0 < update["policy/entropy"] < 5.6
-    parts = [update[f"time/{what}"] for what in ("wait_for_batch", "update", "publish", "wait_for_chain")]
+    parts = [update[f"time/{what}"] for what in ("wait_for_batch", "update", "save")]
     assert min(parts) > 0
     assert update["time/step"] == pytest.approx(sum(parts))
-    assert update["trainer/idle_ratio"] == pytest.approx((parts[0] + parts[3]) / sum(parts))
+    assert update["trainer/idle_ratio"] == pytest.approx(parts[0] / sum(parts))
     assert update["reward/task"] == update["reward/mean"]
     assert update["reward/length_penalty"] == 0
     assert update["perf/mfu"] == pytest.approx(update["perf/flops"] / (parts[1] * 1e12))
@@ -139,17 +139,23 @@ def test_cycle__killed_while_it_publishes__publishes_each_step_once(
     world.run()
     assert world.chain.hashes == expected
     assert world.coordinator.claims == [0, 1]  # the update that was checkpointed is not repeated
+    assert [line["step"] for line in world.read_metrics() if line["event"] == "policy"] == [0, 1, 2]
 
 
-def test_cycle__update_checkpointed_but_not_published__is_reported_after_the_restart(build_world: Build) -> None:
+def test_cycle__update_checkpointed_but_not_reported__is_reported_after_the_restart(build_world: Build) -> None:
     world = build_world(steps=1)
-    world.chain.die_before = "effect"
-    with pytest.raises(world.killed):
-        world.run()
-    assert not [line for line in world.read_metrics() if line["event"] == "update"]
     world.run()
-    (update,) = [line for line in world.read_metrics() if line["event"] == "update"]
-    assert update["batch/tokens"] > 0
+    lines = world.read_metrics()
+    (update,) = [line for line in lines if line["event"] == "update"]
+    path = world.config.home / "metrics.jsonl"
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines if line["event"] != "update"))
+    world.run()
+    (again,) = [line for line in world.read_metrics() if line["event"] == "update"]
+    assert again["time/save"] == 0
+    clocked = {"time/save", "time/step", "trainer/idle_ratio", *(name for name in update if name.startswith("perf/"))}
+    assert {name: again[name] for name in again if name not in clocked} == {
+        name: update[name] for name in update if name not in clocked
+    }
 
 
 def test_learn__forged_logprobs_in_unreplayed_work__have_no_effect(build_world: Build) -> None:
@@ -243,6 +249,8 @@ def test_cycle__policy_lost_before_its_evaluation__is_not_evaluated_and_learning
 
     def lose(self: Evaluator, folder: Path, step: Step) -> float:
         if step == 1:
+            while len(world.chain.hashes) < 2:  # what is published beside it comes first
+                Flag().wait(0.01)
             (folder / WEIGHTS_FILE).unlink(missing_ok=True)
         return evaluate(self, folder, step)
 
@@ -275,7 +283,7 @@ def test_cycle__evaluations_late__neither_stop_the_updates_nor_lose_their_polici
     assert world.context.exports.list_steps()[-2:] == [3, 4]
 
 
-def test_publish__chain_that_is_away__is_idle_time_and_not_the_publications(build_world: Build) -> None:
+def test_publish__chain_that_is_away__is_time_of_the_chain_and_the_origin_is_filled_once(build_world: Build) -> None:
     """Each look at the clock is a second after the one before, a failed attempt an hour."""
     world, now = build_world(), 0.0
     mine, attempts = world.chain.mine, iter([False, False, True])
@@ -298,32 +306,30 @@ def test_publish__chain_that_is_away__is_idle_time_and_not_the_publications(buil
     async def publish() -> dict[str, Any]:
         with ThreadPoolExecutor(max_workers=1) as chain_thread:
             ctx = replace(world.build(chain_thread, asyncio.Event()), timer=look)
-            ctx.progress.updated_at = 0.0
-            ctx.progress.report = {"time/wait_for_batch": 0.0, "time/update": 1.0} | dict.fromkeys(COUNTS, 1)
             for _ in range(2):
                 with pytest.raises(TransientError):
                     await loop.publish(ctx)
-            await loop.publish(ctx)
-        (update,) = [line for line in world.read_metrics() if line["event"] == "update"]
-        return dict(update)
+            assert await loop.publish(ctx) is Outcome.DONE
+            assert await loop.publish(ctx) is Outcome.IDLE
+        (policy,) = world.read_metrics()
+        return dict(policy)
 
-    update = asyncio.run(publish())
-    assert (update["time/publish"], update["time/wait_for_chain"]) == (1, 7201)
-    assert update["trainer/idle_ratio"] == 7201 / 7203
+    policy = asyncio.run(publish())
+    assert (policy["event"], policy["time/publish"], policy["time/wait_for_chain"]) == ("policy", 1, 7201)
 
 
 def test_publish__not_mined_and_a_stop_signal__leaves_at_once(build_world: Build) -> None:
     world = build_world()
     world.chain.mine = lambda _: 1
 
-    async def try_it() -> tuple[bool, bool]:
+    async def try_it() -> tuple[Outcome, int]:
         stop = asyncio.Event()
         with ThreadPoolExecutor(max_workers=1) as chain_thread:
             ctx = world.build(chain_thread, stop)
             asyncio.get_running_loop().call_later(0.12, stop.set)
-            return await loop.publish(ctx), ctx.progress.is_published
+            return await loop.publish(ctx), ctx.progress.unpublished
 
-    assert asyncio.run(try_it()) == (False, False)
+    assert asyncio.run(try_it()) == (Outcome.IDLE, 0)
 
 
 def test_cycle__recomputed_old_policy__is_the_one_that_learns_whatever_was_claimed(build_world: Build) -> None:
@@ -364,7 +370,7 @@ def test_cycle__other_objectives__publish_other_policies(
 def test_cycle__kl_to_step_0__keeps_the_reference_policy(build_world: Build) -> None:
     world = build_world(steps=3, kl_coefficient=0.1)
     world.run()
-    assert world.context.exports.list_steps() == [0, 2, 3]
+    assert {0, 2, 3} <= set(world.context.exports.list_steps())
     plain = build_world(steps=3)
     plain.run()
-    assert plain.context.exports.list_steps() == [2, 3]
+    assert set(plain.context.exports.list_steps()) in ({2, 3}, {1, 2, 3})  # as the chain came along

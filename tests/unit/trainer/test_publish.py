@@ -8,11 +8,11 @@ import pytest
 
 from covey.chain.client import Call
 from covey.chain.outbox import Attempt, IntentState, SqliteOutbox
-from covey.errors import OperatorError, ProtocolError, TransientError
+from covey.errors import OperatorError, TransientError
 from covey.protocol.ids import Address, Hash, PoolId, Step
 from covey.protocol.manifest import Manifest
 from covey.shardcast.store import ShardStore
-from trainer.publish import Publisher
+from trainer.publish import REFUSALS, Publisher
 
 pytestmark = pytest.mark.unit
 
@@ -121,16 +121,60 @@ def test_advance__another_hash_on_chain__is_refused(chain: Chain, tmp_path: Path
 def test_advance__another_hash_in_the_outbox__is_refused(chain: Chain, tmp_path: Path) -> None:
     publisher = build(chain, tmp_path)
     publisher.advance(Step(0), ONE)
-    with pytest.raises(ProtocolError, match="intent_conflict"):
+    pumps = chain.pumps
+    with pytest.raises(OperatorError, match=r"another_policy: the outbox holds another .*outbox\.sqlite3"):
         publisher.advance(Step(0), TWO)
+    assert chain.pumps == pumps  # or the other one would be sent
 
 
-def test_advance__contract_says_no__stops_with_its_reason(chain: Chain, tmp_path: Path) -> None:
+def refuse(chain: Chain) -> None:
+    """The contract's answer to whatever is tried."""
+    for entry in chain.outbox.list_pending():
+        chain.outbox.record_reverted(entry.intent.key, "PoolNotActive", None)
+
+
+def test_advance__contract_says_no__stops_with_its_reason_after_some_time(
+    chain: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sign = chain.pump
+    monkeypatch.setattr(chain, "pump", lambda: refuse(chain))
+    for _ in range(2):  # processes, one after the other
+        publisher = build(chain, tmp_path)
+        for _ in range(REFUSALS - 1):
+            with pytest.raises(TransientError, match="PoolNotActive"):
+                publisher.advance(Step(0), ONE)
+        with pytest.raises(OperatorError, match=r"publication_refused: .*PoolNotActive"):
+            publisher.advance(Step(0), ONE)
+    monkeypatch.setattr(chain, "pump", sign)
     publisher = build(chain, tmp_path)
-    publisher.advance(Step(0), ONE)
-    chain.outbox.record_reverted("publish/5/0", "PoolNotActive", None)
-    with pytest.raises(OperatorError, match="PoolNotActive"):
-        publisher.advance(Step(0), ONE)
+    assert publisher.advance(Step(0), ONE) is False
+    chain.mine()
+    assert publisher.advance(Step(0), ONE) is True
+    assert chain.hashes == [ONE]
+
+
+def test_advance__block_of_the_policy_before_is_gone__is_put_once_it_is_back(chain: Chain, tmp_path: Path) -> None:
+    publisher = build(chain, tmp_path)
+    with pytest.raises(TransientError, match="reorganised: the block that published policy 0"):
+        publisher.advance(Step(1), TWO)
+    assert (chain.outbox.list_pending(), chain.pumps) == ([], 0)
+    chain.hashes.append(ONE)
+    assert publisher.advance(Step(1), TWO) is False
+    chain.mine()
+    assert publisher.advance(Step(1), TWO) is True
+
+
+def test_offer__chain_holds_another_policy__leaves_its_manifest_in_the_origin(chain: Chain, tmp_path: Path) -> None:
+    folder, store = tmp_path / "policy", ShardStore(tmp_path / "origin")
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(b"weights")
+    publisher = build(chain, store.root)
+    chain.hashes.append(publisher.offer(folder, Step(0)))
+    manifest = store.get_manifest_path(POOL, 0).read_bytes()
+    (folder / "model.safetensors").write_bytes(b"other weights")
+    with pytest.raises(OperatorError, match="another_policy"):
+        publisher.offer(folder, Step(0))
+    assert store.get_manifest_path(POOL, 0).read_bytes() == manifest
 
 
 def test_advance__its_block_is_gone__is_a_reason_to_wait(chain: Chain, tmp_path: Path) -> None:

@@ -55,15 +55,32 @@ def read(file: bytes, item: BatchItem | None = None, **changes: Any) -> Any:
     return service.read_work(item or build_item(file), file, PARAMS, **given)
 
 
-@pytest.mark.parametrize(("step", "published"), [(0, 0), (0, 1), (5, 5), (5, 6)])
-def test_require_resumable__next_or_newest__goes_on(step: int, published: int) -> None:
-    service.require_resumable(Step(step), published)
+RESUMABLE = {
+    (0, 0): {0, 1}, (0, 5): {5, 6}, (1, 0): {0, 1}, (1, 1): {1, 2}, (1, 5): {4, 5, 6}, (2, 1): {1, 2},
+    (2, 5): {3, 4, 5, 6},
+}  # fmt: skip
+"""Numbers of policies on chain with which a state goes on, by max_staleness and step."""
 
 
-@pytest.mark.parametrize(("step", "published", "where"), [(0, 2, "behind"), (5, 4, "ahead of"), (5, 0, "ahead of")])
-def test_require_resumable__anything_else__is_another_trainers(step: int, published: int, where: str) -> None:
-    with pytest.raises(OperatorError, match=f"{where} the chain"):
-        service.require_resumable(Step(step), published)
+@pytest.mark.parametrize(("max_staleness", "step"), RESUMABLE)
+def test_require_resumable__any_number_on_chain__goes_on_where_a_crash_could_leave_it(
+    max_staleness: int, step: int
+) -> None:
+    for published in range(9):
+        if published in RESUMABLE[max_staleness, step]:
+            service.require_resumable(Step(step), published, max_staleness=max_staleness)
+            continue
+        where = "behind" if published > step else "ahead of"
+        with pytest.raises(OperatorError, match=f"{where} the chain"):
+            service.require_resumable(Step(step), published, max_staleness=max_staleness)
+
+
+@pytest.mark.parametrize(
+    ("max_staleness", "step", "least"), [(0, 0, 1), (0, 5, 6), (1, 0, 1), (1, 1, 1), (1, 5, 5), (2, 2, 1), (2, 5, 4)]
+)
+def test_is_ahead__policies_on_chain__is_until_there_are_as_many(max_staleness: int, step: int, least: int) -> None:
+    found = [service.is_ahead(Step(step), Step(count), max_staleness=max_staleness) for count in range(8)]
+    assert found == [count < least for count in range(8)]
 
 
 def test_is_finished__limit_or_none__ends_at_the_limit_only() -> None:
