@@ -28,6 +28,18 @@ def read_lines(path: Path) -> list[bytes]:
     return whole.splitlines()
 
 
+def append(path: Path, data: bytes) -> None:
+    """Add to a file that grows, everything or nothing: the part that a full disk took is cut off again."""
+    with path.open("ab", buffering=0) as file:
+        size = file.tell()
+        try:
+            while data:
+                data = data[file.write(data) :]
+        except OSError:
+            file.truncate(size)
+            raise
+
+
 def sync(path: Path) -> None:
     """Have the disk hold a file, or the names in a folder."""
     descriptor = os.open(path, os.O_RDONLY)

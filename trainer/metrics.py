@@ -5,12 +5,13 @@ Called by `loop`.  A torn last line, of a killed process or a full disk, is cut 
 """
 
 import json
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from covey.errors import OperatorError
-from covey.files import read_lines
+from covey.files import append, read_lines
 from covey.log import get_logger
 from trainer.alarms import GRADIENT_NORM, SIGNS, AlarmSettings, find_new_alarms
 from trainer.disk import ExplainFullDisk
@@ -27,6 +28,7 @@ class Metrics:
 
     def __init__(self, path: Path, *, alarms: AlarmSettings | None = None, sinks: Sequence[Sink] = ()) -> None:
         self._path, self._alarms, self._sinks = path, alarms or AlarmSettings(), tuple(sinks)
+        self._recording = threading.Lock()  # what is learned is told beside what is published
         path.touch()
         lines = [json.loads(line) for line in read_lines(path)]
         self._seen = {(line["event"], line["step"], line.get("sign")) for line in lines}
@@ -43,15 +45,18 @@ class Metrics:
 
         A step of updates is compared with those before it: each new sign of collapse is an "alarm" line before its own.
         """
-        if self.has(event, step):
-            return
+        with self._recording:
+            if not self.has(event, step):
+                self._write(event, step, values)
+
+    def _write(self, event: str, step: int, values: Values) -> None:
         lines = [(event, values)]
         if self._extend_series(event, values):
             lines[:0] = [("alarm", asdict(alarm)) for alarm in find_new_alarms(self._series, self._alarms)]
         new = [line for line in lines if (line[0], step, line[1].get("sign")) not in self._seen]
         texts = [json.dumps({"event": name, "step": step, **each}, allow_nan=False) + "\n" for name, each in new]
-        with ExplainFullDisk(self._path.parent, self._path.name), self._path.open("ab") as file:
-            file.write("".join(texts).encode())
+        with ExplainFullDisk(self._path.parent, self._path.name):
+            append(self._path, "".join(texts).encode())
         for name, each in new:
             self._seen.add((name, step, each.get("sign")))
             if name == "alarm":

@@ -13,7 +13,7 @@ from covey.engines.base import Engine, Request
 from covey.environments import registry
 from covey.environments.base import Environment, EnvironmentSpec
 from covey.errors import OperatorError
-from covey.files import read_lines
+from covey.files import append, read_lines
 from covey.model.text import decode_completion, encode_prompt
 from covey.protocol.seeding import compute_trial_seed
 
@@ -78,8 +78,7 @@ class Results:
             )
 
     def _append(self, rows: Sequence[Mapping[str, object]]) -> None:
-        with self._path.open("ab", buffering=0) as file:
-            file.write("".join(json.dumps(row) + "\n" for row in rows).encode())
+        append(self._path, "".join(json.dumps(row) + "\n" for row in rows).encode())
 
 
 def count_passes(

@@ -1,9 +1,10 @@
 import os
+import resource
 from pathlib import Path
 
 import pytest
 
-from covey.files import read_lines, write_atomically
+from covey.files import append, read_lines, write_atomically
 
 pytestmark = pytest.mark.unit
 
@@ -85,3 +86,19 @@ def test_read_lines__nothing_whole__is_empty(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"12")
     assert (read_lines(path), path.read_bytes()) == ([], b"")
+
+
+@pytest.mark.parametrize("room", [0, 1, 5])
+def test_append__no_room_for_all__adds_nothing_and_then_everything(tmp_path, room):
+    path = tmp_path / "a.jsonl"
+    append(path, b"1\n")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2 + room, hard))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            append(path, b"123456\n")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert path.read_bytes() == b"1\n"
+    append(path, b"123456\n")
+    assert path.read_bytes() == b"1\n123456\n"

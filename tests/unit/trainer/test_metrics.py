@@ -2,6 +2,8 @@
 
 import json
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from covey.errors import OperatorError
+from covey.files import append
 from trainer.alarms import AlarmSettings
 from trainer.metrics import Metrics, log_line, open_tensorboard
 
@@ -49,6 +52,27 @@ def test_record__what_is_no_number__is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="JSON"):
         Metrics(tmp_path / "metrics.jsonl").record("update", 0, {"loss": float("nan")})
     assert (tmp_path / "metrics.jsonl").read_bytes() == b""
+
+
+def test_record__threads_at_once__write_one_after_the_other_and_each_event_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writing: list[int] = []
+
+    def write(path: Path, data: bytes) -> None:
+        writing.append(1)
+        time.sleep(0.01)
+        append(path, data)
+        assert writing.pop() == 1
+        assert writing == []
+
+    monkeypatch.setattr("trainer.metrics.append", write)
+    path = tmp_path / "metrics.jsonl"
+    metrics = Metrics(path)
+    with ThreadPoolExecutor(8) as threads:
+        for _ in threads.map(lambda i: metrics.record("policy", i // 2, {}), range(8)):
+            pass
+    assert sorted(json.loads(line)["step"] for line in path.read_text().splitlines()) == [0, 1, 2, 3]
 
 
 def build_update(norm: float) -> dict[str, float]:
