@@ -204,7 +204,7 @@ async def test_policies__required_twice_at_once__are_fetched_one_after_the_other
 
     fetcher, contracts = Slow(), SimpleNamespace(policies=Outside().policies)
     policies = network.Policies(contracts, fetcher, pool=1, root=tmp_path / "p", keep=2)
-    assert len(set(await asyncio.gather(*(policies.require(3) for _ in range(3))))) == 1
+    assert len(set(await asyncio.gather(*(policies.require(3, HASH) for _ in range(3))))) == 1
     assert (len(fetcher.fetched), fetcher.most) == (3, 1)
 
 
