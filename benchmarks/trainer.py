@@ -158,13 +158,15 @@ def build_claims(case: Case, runs: Runs) -> list[Claim]:
 
 
 def build_learning_claims(case: Case, runs: Runs) -> list[Claim]:
-    """Time to the target, by medians over the rounds."""
+    """Time to the target, by medians over the rounds; the ratio is no number, and so misses its bar, unless the peer
+    has reached it."""
     n, name = len(runs[OURS]), case.name
     claims = []
     for clock, end in (("wall", ""), ("cpu", "_by_cpu")):
         seconds = {side: median(find_seconds(run, clock) for run in found) for side, found in runs.items()}
-        told = f"trl {seconds[TRL]:.1f} s to reward {TARGET}"
-        ratio = seconds[OURS] / seconds[TRL]
+        is_comparable = seconds[TRL] < math.inf
+        ratio = seconds[OURS] / seconds[TRL] if is_comparable else math.nan
+        told = f"trl {seconds[TRL]:.1f} s to reward {TARGET}" if is_comparable else f"trl never reached {TARGET}"
         claims.append(Claim(name=f"time_to_reward_ratio{end}.{name}", value=ratio, unit="ratio", n=n, peer=told))
     for side, found in runs.items():
         steps = median(copying.find_step(run.rewards, TARGET) or math.inf for run in found)

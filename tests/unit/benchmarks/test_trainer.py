@@ -132,6 +132,25 @@ def test_build_learning_claims__two_rounds__are_medians() -> None:
     assert claims["steps_to_reward.ours.small"].value == 13
 
 
+@pytest.mark.parametrize(
+    ("ours", "trl", "failed"),
+    [
+        (4, 4, []),
+        (None, 4, ["time_to_reward_ratio.small is inf, above 0.5"]),
+        (4, None, ["time_to_reward_ratio.small is nan, above 0.5"]),
+        (None, None, ["time_to_reward_ratio.small is nan, above 0.5"]),
+    ],
+)
+def test_build_learning_claims__a_side_never_reaches_the_target__miss_their_bar(
+    ours: int | None, trl: int | None, failed: list[str]
+) -> None:
+    runs = {"ours": [make_run(0.5, reached=ours)] * 3, "trl": [make_run(1.0, reached=trl)] * 3}
+    claims = build_learning_claims(CASE, runs)
+    assert find_failures(claims) == failed
+    told = {claim.peer for claim in claims if claim.name.startswith("time_to_reward_ratio")}
+    assert told == ({"trl 13.0 s to reward 0.9", "trl 6.5 s to reward 0.9"} if trl else {"trl never reached 0.9"})
+
+
 def test_build_agreement__two_rounds__is_of_paired_differences() -> None:
     runs = {
         "ours": [make_run(0.5, reached=2), make_run(0.5, reached=6)],
