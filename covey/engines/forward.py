@@ -7,6 +7,7 @@ Rows are right-aligned (padding on the left), so the next token is always predic
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from transformers import DynamicCache, PreTrainedModel
@@ -30,7 +31,7 @@ class Prefix:
 
     def select(self, rows: torch.Tensor) -> None:
         """Keep `rows`, int64[m], in this order; a row may be named more than once."""
-        self.cache.batch_select_indices(rows)
+        self.cache.reorder_cache(cast(torch.LongTensor, rows))  # of any rows, and of recurrent layers, too
         self.mask = None if self.mask is None else self.mask[rows]
         self.lengths = self.lengths[rows]
         self.hidden, self.logits = self.hidden[rows], self.logits[rows]
