@@ -16,6 +16,7 @@ _COUNTS = {"num_hidden_layers", "num_layers", "n_layers", "n_layer", "decoder_la
 _LISTS = {"layer_types", "layers_block_type", "mlp_layer_types"}
 _SLIDING = "sliding_attention"
 _VLLM = {
+    "attention_chunk_size": None,
     "quantization_config": None,
     "compression_config": None,
     "dual_chunk_attention_config": None,
@@ -24,7 +25,7 @@ _VLLM = {
     "logit_scale": 1.0,
     "sliding_window": None,
 }
-"""What vLLM reads of every config, and the value that changes nothing; transformers reads it of few."""
+"""What vLLM, or transformers' cache, reads of every config, and the value that changes nothing; few models read it."""
 
 
 def require_layers(folder: Path, weights: str) -> None:

@@ -72,6 +72,7 @@ def test_require_layers__weights_that_cannot_be_read__are_for_the_loader_to_judg
         ({"quantization_config": {"quant_method": "fp8"}}, "has a quantization_config"),
         ({"is_causal": False}, "has a is_causal"),
         ({"logit_scale": 0.5}, "has a logit_scale"),
+        ({"attention_chunk_size": 4}, "has a attention_chunk_size"),
         ({"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}, "differs in vLLM"),
         (
             {"layer_types": ["full_attention"] * 2, "use_sliding_window": True, "sliding_window": 4},
