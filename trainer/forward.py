@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,9 +24,10 @@ from covey.errors import OperatorError
 from covey.log import get_logger
 from covey.model.files import DTYPES, get_head
 from covey.protocol.ids import GroupId, RolloutId, Step, TaskId
+from trainer.attention import build_mask
 from trainer.batch import Sample
 from trainer.head import compute_head
-from trainer.packing import Family, Rows, build_mask, build_rows, group, share
+from trainer.packing import Family, Rows, build_rows, group, share
 
 FLASH = "flash_attention_2"
 
@@ -43,22 +45,19 @@ class Shape:
 
 
 def choose_attention(model: PreTrainedModel, shape: Shape) -> None:
-    """Kernels for ragged rows where a GPU has the package flash_attn, which knows no float32; masks of [rows, 1, width,
-    width] elsewhere.
-
-    Both find the borders of samples by the positions that start again.
-    """
+    """Kernels for ragged rows where a GPU has the package flash_attn, which knows no float32; they find the borders of
+    samples by the positions that start again.  Elsewhere SDPA goes family by family, with masks."""
     if model.device.type != "cuda" or shape.compute_dtype == "float32":
         return
     if is_flash_attn_2_available():
         model.set_attn_implementation(FLASH)
     else:
-        get_logger().warning("attention goes by masks, slowly where rows are long", without="the package flash_attn")
+        get_logger().warning("attention goes by masks, slowly where groups are long", without="the package flash_attn")
 
 
 def shares_prompts(model: PreTrainedModel) -> bool:
-    """Whether siblings may follow one copy of their prompt, for which attention wants a mask of its own: kernels for
-    ragged rows take none, and layers with a window would lose it."""
+    """Whether siblings may follow one copy of their prompt, for which attention is told of families: kernels for ragged
+    rows take none, and layers with a window would lose it."""
     config = model.config
     layers = set(getattr(config, "layer_types", None) or [])
     is_whole = getattr(config, "sliding_window", None) is None and layers <= {"full_attention"}
@@ -102,17 +101,19 @@ def predict(model: PreTrainedModel, rows: Rows, shape: Shape) -> tuple[Tensor, T
     """log p and entropy of the n predictions of `rows`, float32 [n] each."""
     dtype = DTYPES[shape.compute_dtype]
     is_mixed = dtype is not torch.float32 and model.dtype is torch.float32
-    tokens, positions = rows.tokens, rows.positions
-    if model.config._attn_implementation == FLASH:  # it looks for borders only where there is one row
-        tokens, positions = tokens.view(1, -1), positions.view(1, -1)
     cast_to = dtype if is_mixed else torch.bfloat16
+    packed: dict[str, Any] = {}
+    if shares_prompts(
+        model
+    ):  # with masks of its own: transformers builds none where it is given one, which nobody reads
+        packed["families"] = [build_mask(branches) for branches in rows.families]
+        packed["attention_mask"] = torch.full((1, 1, 1, 1), torch.nan, dtype=model.dtype, device=model.device)
     # No cache: each weight is cast once anyway, and kept until the end all of them would be in memory at once.
-    mask = None if rows.families is None or rows.branches is None else build_mask(rows.families, rows.branches)
     with torch.autocast(model.device.type, dtype=cast_to, enabled=is_mixed, cache_enabled=False):
         hidden = model.base_model(
-            input_ids=tokens, position_ids=positions, attention_mask=mask, use_cache=False
+            input_ids=rows.tokens[None], position_ids=rows.positions[None], use_cache=False, **packed
         ).last_hidden_state
-    hidden = hidden.flatten(0, 1)[rows.places]  # before the head, which is where memory goes
+    hidden = hidden[0, rows.places]  # before the head, which is where memory goes
     if shape.temperature != 1:
         hidden = hidden / shape.temperature
     return compute_head(hidden, get_head(model).weight, rows.targets, dtype=dtype)
@@ -151,13 +152,15 @@ def find_families(model: PreTrainedModel, samples: Sequence[Sample], shape: Shap
 
 
 def share_samples(model: PreTrainedModel, samples: Sequence[Sample], shape: Shape) -> list[list[list[int]]]:
-    """The micro-batches of this rank: lists of rows of sample indices."""
+    """The micro-batches of this rank: lists of rows of sample indices; one row each where attention would compare all
+    tokens of a micro-batch with each other."""
+    is_by_samples = shares_prompts(model) or model.config._attn_implementation == FLASH
     is_divided = dist.is_available() and dist.is_initialized()
     shares = share(
         find_families(model, samples, shape),
         ranks=dist.get_world_size() if is_divided else 1,
         row_tokens=shape.row_tokens,
-        micro_batch_rows=shape.micro_batch_rows,
+        micro_batch_rows=shape.micro_batch_rows if is_by_samples else 1,
     )
     return shares[dist.get_rank() if is_divided else 0]
 

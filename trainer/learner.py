@@ -5,7 +5,7 @@ several ranks each holds its shards of masters and moments, is given the same ba
 """
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -206,16 +206,18 @@ class Learner:
     def _sum(self, sums: Sequence[TokenSums]) -> TokenSums:
         """Statistics of all micro-batches of all ranks, whose gradients are summed already."""
         names = [each.name for each in fields(TokenSums)]
-        totals = torch.tensor([astuple(each) for each in sums] or [[0.0] * len(names)], dtype=torch.float64).sum(dim=0)
-        totals = sum_over_ranks(totals.to(self.model.device))
-        return TokenSums(**dict(zip(names, totals.tolist(), strict=True)))
+        totals = [sum(getattr(each, name) for each in sums) for name in names]
+        if self.ranks.size > 1:
+            totals = sum_over_ranks(torch.tensor(totals, dtype=torch.float64, device=self.model.device)).tolist()
+        return TokenSums(**dict(zip(names, totals, strict=True)))
 
     def _clip(self) -> float:
         """The gradient's norm before, which is the same on all ranks."""
         parameters = list(self._named.values())
         norm = make_whole(get_total_norm([each.grad for each in parameters if each.grad is not None]))
-        clip_grads_with_norm_(parameters, self._settings.clip, norm)
-        return float(norm)
+        if (found := float(norm)) > self._settings.clip:
+            clip_grads_with_norm_(parameters, self._settings.clip, norm)
+        return found
 
 
 def _build_metrics(sums: TokenSums, *, norm: float, rate: float, tokens: int) -> UpdateMetrics:

@@ -6,7 +6,7 @@ arXiv 2506.05433): a completion sees its prompt and itself, and the prompt's gra
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any
 
 import numpy as np
@@ -32,18 +32,18 @@ class Family:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Rows:
-    """Packed samples: what the model reads, [rows, width] each, and what it is to predict, [n] each."""
+    """Packed samples: what the model reads, one row behind the other, [tokens] each, and what it is to predict, [n]
+    each."""
 
     tokens: Tensor
     positions: Tensor
-    """Go on behind the prompt in each completion, restart at 0 with each family and are 0 in padding: this is how
-    attention knows the borders where there is no mask."""
-    families: Tensor | None
-    """Whose samples the tokens are, -1 in padding; None, like the next, where no two samples share a prompt's copy."""
-    branches: Tensor | None
-    """0 in prompts, from 1 on in the completions of a family."""
+    """Go on behind the prompt in each completion and restart at 0 with each family: this is how attention knows the
+    borders where it is not told of families."""
+    families: tuple[Tensor, ...]
+    """Branches of the tokens, [count, length] for so many families of one length that follow each other: 0 in prompts,
+    from 1 on in the completions of a family."""
     places: Tensor
-    """Where each prediction is made, in the rows put one behind the other; the first tokens of siblings share one."""
+    """Where each prediction is made; the first tokens of siblings share one."""
     targets: Tensor
     old: Tensor | None
     """None where the samples have none, like the next two."""
@@ -53,28 +53,29 @@ class Rows:
     weights: Tensor
 
     def to(self, device: torch.device) -> "Rows":
-        values = {name: getattr(self, name) for name in Rows.__slots__}
-        moved: dict[str, Any] = {name: None if value is None else value.to(device) for name, value in values.items()}
-        return Rows(**moved)
+        moved: dict[str, Any] = {
+            name: None if (value := getattr(self, name)) is None else value.to(device)
+            for name in Rows.__slots__
+            if name != "families"
+        }
+        return Rows(**moved, families=tuple(each.to(device) for each in self.families))
 
 
 @dataclass(slots=True)
 class _Line:
-    """A row that is written: lists of an entry a token."""
+    """Families one behind the other: lists of an entry a token."""
 
     tokens: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
-    families: list[int] = field(default_factory=list)
-    branches: list[int] = field(default_factory=list)
-    """0 in prompts, from 1 on in the completions of a family."""
+    families: list[list[int]] = field(default_factory=list)
+    """Branches of each family's tokens."""
     places: list[int] = field(default_factory=list)
     """An entry a prediction."""
 
-    def add(self, family: int, branch: int, tokens: Sequence[int], start: int) -> None:
+    def add(self, branch: int, tokens: Sequence[int], start: int) -> None:
         self.tokens += tokens
         self.positions += range(start, start + len(tokens))
-        self.families += [family] * len(tokens)
-        self.branches += [branch] * len(tokens)
+        self.families[-1] += [branch] * len(tokens)
 
 
 def group(samples: Sequence[Sample], *, row_tokens: int, crossover: int, is_shared: bool) -> list[Family]:
@@ -150,24 +151,21 @@ def share(
 def build_rows(
     samples: Sequence[Sample], weights: Sequence[float], rows: Sequence[Sequence[int]], *, is_shared: bool
 ) -> Rows:
-    """Tensors of the rows of a micro-batch, as wide as the longest.
+    """Tensors of the rows of a micro-batch; one token of padding where there are no samples.
 
     `is_shared`: samples of equal prompts that follow each other in a row share its copy.  Raises ValueError where some
     samples have what others have not of `old`, `proximal` and `reference`.
     """
-    lines = [_write(samples, row, is_shared=is_shared) for row in rows]
-    width = max(1, *(len(line.tokens) for line in lines))
-    order = [(samples[i], weights[i]) for row in rows for i in row]
-    sizes = [len(sample.tokens) for sample, _ in order]
+    order = [i for row in rows for i in row]
+    line, chosen = _Line(), [(samples[i], weights[i]) for i in order]
+    for row in rows:
+        _write(line, [samples[i] for i in row], is_shared=is_shared)
+    if not order:
+        line.families.append([])
+        line.add(0, [0], 0)
+    sizes = [len(sample.tokens) for sample, _ in chosen]
 
     # By numpy: torch reads lists of Python's numbers several times as slowly.
-    def fill(name: str, padding: int) -> Tensor:
-        table = np.full((len(lines), width), padding, np.int64)
-        for r, line in enumerate(lines):
-            own = getattr(line, name)
-            table[r, : len(own)] = own
-        return torch.from_numpy(table)
-
     def spread(values: Sequence[float]) -> Tensor:
         return torch.from_numpy(np.repeat(np.array(values, np.float32), sizes))
 
@@ -175,46 +173,36 @@ def build_rows(
         return torch.from_numpy(np.fromiter(chain.from_iterable(parts), kind, sum(sizes)))
 
     def read(name: str) -> Tensor | None:
-        found = [each for sample, _ in order if (each := getattr(sample, name)) is not None]
-        if len(found) not in (0, len(order)):
-            raise ValueError(f"{len(found)} of {len(order)} samples have {name}")
-        return join(found, np.float32) if len(found) == len(order) else None
+        found = [each for sample, _ in chosen if (each := getattr(sample, name)) is not None]
+        if len(found) not in (0, len(chosen)):
+            raise ValueError(f"{len(found)} of {len(chosen)} samples have {name}")
+        return join(found, np.float32) if len(found) == len(chosen) else None
 
-    places = [r * width + place for r, line in enumerate(lines) for place in line.places]
     return Rows(
-        tokens=fill("tokens", 0),
-        positions=fill("positions", 0),
-        families=fill("families", -1) if is_shared else None,
-        branches=fill("branches", 0) if is_shared else None,
-        places=torch.from_numpy(np.array(places, np.int64)),
-        targets=join([sample.tokens for sample, _ in order], np.int64),
+        tokens=torch.from_numpy(np.array(line.tokens, np.int64)),
+        positions=torch.from_numpy(np.array(line.positions, np.int64)),
+        families=tuple(
+            torch.from_numpy(np.array(list(alike), np.int64)) for _, alike in groupby(line.families, key=len)
+        ),
+        places=torch.from_numpy(np.array(line.places, np.int64)),
+        targets=join([sample.tokens for sample, _ in chosen], np.int64),
         old=read("old"),
         proximal=read("proximal"),
         reference=read("reference"),
-        advantages=spread([sample.advantage for sample, _ in order]),
-        weights=spread([weight for _, weight in order]),
+        advantages=spread([sample.advantage for sample, _ in chosen]),
+        weights=spread([weight for _, weight in chosen]),
     )
 
 
-def _write(samples: Sequence[Sample], row: Sequence[int], *, is_shared: bool) -> _Line:
-    line, prompt, family, branch, last = _Line(), None, -1, 0, 0
-    for i in row:
-        sample = samples[i]
+def _write(line: _Line, row: Sequence[Sample], *, is_shared: bool) -> None:
+    prompt, branch, last = None, 0, 0
+    for sample in row:
         if not is_shared or sample.prompt != prompt:
-            prompt, family, branch = sample.prompt, family + 1, 0
-            line.add(family, branch, prompt, 0)
+            prompt, branch = sample.prompt, 0
+            line.families.append([])
+            line.add(branch, prompt, 0)
             last = len(line.tokens) - 1
         branch += 1
         start = len(line.tokens)
-        line.add(family, branch, sample.tokens[:-1], len(prompt))
+        line.add(branch, sample.tokens[:-1], len(prompt))
         line.places += [last, *range(start, len(line.tokens))]
-    return line
-
-
-def build_mask(families: Tensor, branches: Tensor) -> Tensor:
-    """[rows, width] each -> bool[rows, 1, width, width]: a token sees those before it and itself, of its prompt and its
-    own completion.  In place: of 32,768 tokens it is a gigabyte."""
-    mask = branches[:, :, None] == branches[:, None, :]
-    mask |= branches[:, None, :] == 0
-    mask &= families[:, :, None] == families[:, None, :]
-    return mask.tril_()[:, None]

@@ -102,7 +102,7 @@ def check_head(device: str, dtype: str, *, tolerance: float) -> None:
 
 @torch.no_grad()
 def check_attention(base: PreTrainedModel, device: str, attention: str) -> None:
-    """Rows of several samples and padding, against those of SDPA; without their borders they would be others."""
+    """Rows of several samples, against those of SDPA; without their borders they would be others."""
     model, samples = copy.deepcopy(base), build_samples()
     torch.nn.Module.to(model, device)
     rows = build_rows(samples, [0.0] * len(samples), [[0, 1, 2, 3], [4], [5, 6, 7, 8]], is_shared=False)
@@ -112,7 +112,7 @@ def check_attention(base: PreTrainedModel, device: str, attention: str) -> None:
     model.set_attn_implementation(attention)
     for found, expected in zip(predict(model, rows, shape), wanted, strict=True):
         assert measure_gap(found, expected) < 2e-2
-    borderless = replace(rows, positions=torch.arange(rows.tokens.shape[1], device=device).expand_as(rows.tokens))
+    borderless = replace(rows, positions=torch.arange(len(rows.tokens), device=device))
     assert measure_gap(predict(model, borderless, shape)[0], wanted[0]) > 4e-2
 
 

@@ -22,6 +22,7 @@ from trainer.forward import (
     predict,
     require_borders,
     require_supported,
+    share_samples,
     shares_prompts,
 )
 from trainer.packing import build_rows
@@ -43,7 +44,7 @@ def build_llama(**changes: Any) -> PreTrainedModel:
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(1, 6), st.integers(0, 1000), st.booleans())
-def test_predict__samples_in_one_padded_row__are_those_of_each_alone(
+def test_predict__samples_in_two_rows__are_those_of_each_alone(
     base: PreTrainedModel, n: int, seed: int, is_shared: bool
 ) -> None:
     samples = build_samples(n, seed)
@@ -66,10 +67,10 @@ def test_predict__temperature__is_of_the_policy_that_samples(base: PreTrainedMod
     torch.testing.assert_close(entropy, -(wanted.exp() * wanted).sum(dim=-1))
 
 
-def test_predict__flash_attention__is_given_one_row(base: PreTrainedModel) -> None:
+def test_predict__flash_attention__is_told_of_borders_by_positions_alone(base: PreTrainedModel) -> None:
     rows, seen = build_rows(build_samples(3), [0.0] * 3, [[0, 1], [2]], is_shared=False), []
 
-    def read(*, input_ids: torch.Tensor, position_ids: torch.Tensor, attention_mask: None, use_cache: bool) -> Any:
+    def read(*, input_ids: torch.Tensor, position_ids: torch.Tensor, use_cache: bool) -> Any:
         seen.append((input_ids, position_ids))
         return SimpleNamespace(last_hidden_state=get_head(base).weight[input_ids])
 
@@ -78,10 +79,10 @@ def test_predict__flash_attention__is_given_one_row(base: PreTrainedModel) -> No
         dtype=torch.float32, base_model=read, get_output_embeddings=base.get_output_embeddings,
     )  # fmt: skip
     logprobs, _ = predict(fake, rows, SHAPE)
-    assert seen[0][0].tolist() == [rows.tokens.flatten().tolist()]
-    assert seen[0][1].tolist() == [rows.positions.flatten().tolist()]
+    assert seen[0][0].tolist() == [rows.tokens.tolist()]
+    assert seen[0][1].tolist() == [rows.positions.tolist()]
     weight = get_head(base).weight
-    logits = weight[rows.tokens.flatten()[rows.places]] @ weight.T
+    logits = weight[rows.tokens[rows.places]] @ weight.T
     expected = torch.log_softmax(logits, dim=-1).gather(1, rows.targets[:, None])[:, 0]
     torch.testing.assert_close(logprobs, expected)
 
@@ -103,6 +104,25 @@ def test_choose_attention__package_and_gpu__take_both(
     monkeypatch.setattr(forward, "is_flash_attn_2_available", lambda: is_installed)
     choose_attention(model, replace(SHAPE, compute_dtype=dtype))
     assert asked == ([chosen] if chosen else [])
+
+
+def test_share_samples__attention_that_knows_no_families__takes_a_row_at_a_time() -> None:
+    samples, shape = build_samples(9), replace(SHAPE, row_tokens=24, micro_batch_rows=4)
+    windows = build_llama()
+    assert max(map(len, share_samples(windows, samples, shape))) > 1
+    windows.set_attn_implementation("eager")
+    assert {len(part) for part in share_samples(windows, samples, shape)} == {1}
+
+
+def test_predict__layers_that_hand_no_families_on__give_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build_llama()
+    read = model.model.forward
+    monkeypatch.setattr(model.model, "forward", lambda **given: read(**(given | {"families": None})))
+    rows = build_rows(build_samples(2), [0.0] * 2, [[0, 1]], is_shared=True)
+    rows = replace(rows, tokens=rows.tokens % 40, targets=rows.targets % 40)
+    assert predict(model, rows, SHAPE)[0].isnan().all()
+    with pytest.raises(OperatorError, match="unsupported_model"):
+        require_supported(model)
 
 
 def test_compute_logprobs__no_samples__is_nothing(base: PreTrainedModel) -> None:
@@ -133,7 +153,8 @@ def test_require_supported__attention_across_borders__is_refused(monkeypatch: py
 def test_require_supported__siblings_that_see_each_other__is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build_llama(initializer_range=1.0)
     read = model.model.forward
-    monkeypatch.setattr(model.model, "forward", lambda **given: read(**(given | {"attention_mask": None})))
+    alone = {"attention_mask": None, "families": None}
+    monkeypatch.setattr(model.model, "forward", lambda **given: read(**(given | alone)))
     with pytest.raises(OperatorError, match="unsupported_model"):
         require_supported(model)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from covey.protocol.ids import GroupId, RolloutId, Step, TaskId
 from trainer.batch import Sample
-from trainer.packing import Family, Rows, build_mask, build_rows, group, pack, share
+from trainer.packing import Family, build_rows, group, pack, share
 
 pytestmark = pytest.mark.unit
 
@@ -22,12 +22,6 @@ def build_sample(prompt: list[int], tokens: list[int], advantage: float = 1.0, *
         tokens=tuple(tokens), reward=1.0, advantage=advantage, old=tuple(-0.1 * (i + 1) for i in range(len(tokens))),
     )  # fmt: skip
     return replace(sample, **changes)
-
-
-def find_mask(rows: Rows) -> torch.Tensor:
-    assert rows.families is not None
-    assert rows.branches is not None
-    return build_mask(rows.families, rows.branches)
 
 
 def build_families(lengths: Sequence[int], crossover: int) -> list[Family]:
@@ -77,9 +71,9 @@ def test_build_rows__two_samples_in_a_row__by_hand() -> None:
     second = build_sample([2], [6, 4, 1], advantage=-1.0, reference=(-1.0, -2.0, -3.0))
     third = build_sample([2], [1], reference=(-4.0,))
     rows = build_rows([first, second, third], [0.5, 0.25, 0.125], [[0, 1], [2]], is_shared=False)
-    assert (rows.families, rows.branches) == (None, None)
-    assert rows.tokens.tolist() == [[2, 7, 8, 5, 2, 6, 4], [2, 0, 0, 0, 0, 0, 0]]
-    assert rows.positions.tolist() == [[0, 1, 2, 3, 0, 1, 2], [0] * 7]
+    assert rows.tokens.tolist() == [2, 7, 8, 5, 2, 6, 4, 2]
+    assert rows.positions.tolist() == [0, 1, 2, 3, 0, 1, 2, 0]
+    assert [each.tolist() for each in rows.families] == [[[0, 0, 0, 1]], [[0, 1, 1]], [[0]]]
     assert rows.places.tolist() == [2, 3, 4, 5, 6, 7]
     assert rows.targets.tolist() == [5, 1, 6, 4, 1, 1]
     assert rows.advantages.tolist() == [2, 2, -1, -1, -1, 1]
@@ -92,31 +86,32 @@ def test_build_rows__two_samples_in_a_row__by_hand() -> None:
 def test_build_rows__siblings__stand_behind_one_prompt_and_do_not_see_each_other() -> None:
     samples = [build_sample([2, 7], [5, 1]), build_sample([2, 7], [6, 4, 1]), build_sample([2], [9])]
     rows = build_rows(samples, [1.0] * 3, [[0, 1, 2]], is_shared=True)
-    assert rows.tokens.tolist() == [[2, 7, 5, 6, 4, 2]]
-    assert rows.positions.tolist() == [[0, 1, 2, 2, 3, 0]]
+    assert rows.tokens.tolist() == [2, 7, 5, 6, 4, 2]
+    assert rows.positions.tolist() == [0, 1, 2, 2, 3, 0]
     assert rows.places.tolist() == [1, 2, 1, 3, 4, 5]
     assert rows.targets.tolist() == [5, 1, 6, 4, 1, 9]
-    assert find_mask(rows)[0, 0].int().tolist() == [
-        [1, 0, 0, 0, 0, 0],
-        [1, 1, 0, 0, 0, 0],
-        [1, 1, 1, 0, 0, 0],
-        [1, 1, 0, 1, 0, 0],
-        [1, 1, 0, 1, 1, 0],
-        [0, 0, 0, 0, 0, 1],
+    assert [each.tolist() for each in rows.families] == [[[0, 0, 1, 2, 2]], [[0]]]
+    alone = build_rows(samples, [1.0] * 3, [[0, 1, 2]], is_shared=False)
+    assert alone.tokens.tolist() == [2, 7, 5, 2, 7, 6, 4, 2]
+    assert [each.tolist() for each in alone.families] == [[[0, 0, 1]], [[0, 0, 1, 1]], [[0]]]
+
+
+def test_build_rows__families_of_one_length_that_follow_each_other__stand_together() -> None:
+    samples = [
+        build_sample([2, 7], [5, 1]),
+        build_sample([3], [6, 4, 1]),
+        build_sample([4], [1]),
+        build_sample([5], [1]),
     ]
-
-
-def test_build_rows__padding__sees_itself_and_is_seen_by_no_sample() -> None:
-    rows = build_rows([build_sample([2], [1]), build_sample([2, 3], [4, 1])], [1.0] * 2, [[0], [1]], is_shared=True)
-    mask = find_mask(rows)
-    assert mask[0, 0].int().tolist() == [[1, 0, 0], [0, 1, 0], [0, 1, 1]]
-    assert mask.any(dim=-1).all()  # or attention would give what is no number
+    rows = build_rows(samples, [1.0] * 4, [[0, 1], [2], [3]], is_shared=True)
+    assert [each.tolist() for each in rows.families] == [[[0, 0, 1], [0, 1, 1]], [[0], [0]]]
+    assert rows.tokens.tolist() == [2, 7, 5, 3, 6, 4, 4, 5]
 
 
 @pytest.mark.parametrize("is_shared", [True, False])
 def test_build_rows__row_without_samples__is_one_token_without_loss(is_shared: bool) -> None:
     rows = build_rows([], [], [[]], is_shared=is_shared)
-    assert rows.tokens.tolist() == [[0]]
+    assert (rows.tokens.tolist(), [each.tolist() for each in rows.families]) == ([0], [[[0]]])
     assert (rows.places.tolist(), rows.weights.tolist()) == ([], [])
     for optional in (rows.old, rows.proximal, rows.reference):  # of all its samples
         assert optional is not None
