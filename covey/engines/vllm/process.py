@@ -23,7 +23,7 @@ from covey.errors import CoveyError, OperatorError, ProtocolError, TransientErro
 TAIL = 12
 """Lines quoted."""
 _WIDTH = 400
-_MEMORY = re.compile(r"\w*MemoryError\b.*|\w+Error: .*memory.*", re.IGNORECASE)
+_MEMORY = re.compile(r"\b\w*MemoryError\b.*|\b\w+Error: .*memory.*", re.IGNORECASE)
 """How the traceback of an exception ends that names memory.  Of a rank below the child, vLLM says it nowhere else."""
 _LAST_WORDS = 5.0
 """Seconds for a process that broke off to end by itself."""
