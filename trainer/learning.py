@@ -45,10 +45,11 @@ def learn(ctx: Context, works: list[Work | None], waited: float) -> None:
     export_policy(ctx.exports, ctx.learner, ctx.tokenizer, made)
     ctx.checkpoints.save(ctx.learner, made, report)
     ctx.exports.retain(lambda version: is_needed(ctx, version, made))
-    progress.step, progress.waiting_since = made, ctx.timer()
+    ended = ctx.timer()
+    complete = complete_report(report, config, saved=ended - updated, devices=ctx.learner.ranks.size)
+    ctx.metrics.record("update", step, complete)
     progress.fetched, progress.fruitless = {}, 0
-    saved = progress.waiting_since - updated
-    ctx.metrics.record("update", step, complete_report(report, config, saved=saved, devices=ctx.learner.ranks.size))
+    progress.step, progress.waiting_since = made, ended  # at last: from here on the policy is published
 
 
 def is_computable(ctx: Context, work: Work) -> bool:

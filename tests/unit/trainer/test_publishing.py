@@ -118,7 +118,7 @@ def test_run__coordinator_has_batches_without_end__is_no_further_ahead_than_it_c
     mine, looks = world.chain.mine, iter(range(10))
 
     def refuse(outbox: SqliteOutbox) -> int:
-        if world.chain.hashes and next(looks, None) is None:
+        if world.chain.hashes and world.context.progress.step > staleness and next(looks, None) is None:
             world.context.stop.set()
         done: int = 1 if world.chain.hashes else mine(outbox)
         return done
@@ -190,21 +190,25 @@ def test_run__both_cycles_fail__the_first_failure_is_told(
     first: str, build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, _ = build(1)
-    mine, learn, pause = world.chain.mine, loop.learn, Flag()
+    mine, learn, pumping, pause = world.chain.mine, loop.learn, Flag(), Flag()
     learning, publication = (OperatorError(code, "of these", fix="None") for code in ("learning", "publication"))
 
     def fail_to_mine(outbox: SqliteOutbox) -> int:
         if not world.chain.hashes or world.coordinator.claims != [0, 1]:
             done: int = 1 if world.chain.hashes else mine(outbox)
             return done
-        pause.wait(0.3 if first == "learning" else 0.0)
+        pumping.set()
+        while first == "learning" and not world.context.stop.is_set():
+            pause.wait(0.01)
         raise publication
 
     def fail_to_learn(ctx: Context, works: list[Work | None], waited: float) -> None:
         if ctx.progress.step == 0:
             learn(ctx, works, waited)
             return
-        pause.wait(0.1 if first == "learning" else 0.4)
+        assert pumping.wait(20)
+        while first == "publication" and not world.context.stop.is_set():
+            pause.wait(0.01)
         raise learning
 
     world.chain.mine = fail_to_mine

@@ -77,7 +77,8 @@ def test_require_alive__one_that_may_have_ended__only_with_0(play):
 def test_stop__all_end__also_the_deaf_and_their_children(play, monkeypatch):
     monkeypatch.setattr(module, "STOP_SECONDS", 0.3)
     child = (
-        f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {SLEEP!r}]).pid, flush=True); " + SLEEP
+        "import subprocess, sys; other = subprocess.Popen([sys.executable, '-c', "
+        f"{SLEEP!r}], stdout=subprocess.DEVNULL); print(other.pid, flush=True); {SLEEP}"
     )
     parent, deaf = play.start("parent", child), play.start("deaf", DEAF)
     await_text(parent, "up")
