@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
+import torch
+
 from covey.engines.base import Engine
 from covey.environments import registry
 from covey.environments.grading import grade_json
@@ -26,6 +29,11 @@ from worker import service
 
 DOMAIN = Domain(chain_id=31337, contract=make_address("court"))
 MANIFEST = make_hash("manifest")
+NEEDS_BFLOAT16 = pytest.mark.skipif(
+    not torch.ops.mkldnn._is_mkldnn_bf16_supported(),
+    reason="this processor has no bfloat16 kernels: rounding goes by the batch, and honest limits let forgeries pass",
+)
+"""Of tests on limits that were measured here; a calibration refuses such a machine (`forgery_passes`)."""
 
 
 def make_model_params(**changes: Any) -> PoolParams:

@@ -24,7 +24,7 @@ from covey.protocol.thresholds import Thresholds
 from covey.protocol.verdict import Reason
 from covey.toploc.proofs import Bits, Distances, compute_top, find_tops
 from covey.toploc.tops import EVERYTHING, Capture, build_capture, join
-from tests.fakes.tools import make_model_params
+from tests.fakes.tools import NEEDS_BFLOAT16, make_model_params
 from validator import calibration
 from validator.calibration import Sample, build_rollouts, calibrate, collect, propose, try_forgeries
 from validator.limits import Breach, find_breach
@@ -283,6 +283,7 @@ def test_try_forgeries__no_window_to_try_them_on__is_refused(honest_bf16: list[S
         try_forgeries([one], bf16.params, bf16.rules.thresholds, validator=bf16.validator)
 
 
+@NEEDS_BFLOAT16
 def test_try_forgeries__another_policy__does_not_pass_but_the_same_one_does(
     honest_bf16: list[Sample], bf16: Calibrated, tmp_path: Path
 ):

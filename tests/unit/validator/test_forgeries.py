@@ -10,7 +10,7 @@ from covey.model.tiny import tiny_folder
 from covey.protocol.thresholds import Thresholds
 from covey.toploc.proofs import Bits, compare, compute_k, parse
 from covey.toploc.thresholds import is_within
-from tests.fakes.tools import make_model_params
+from tests.fakes.tools import NEEDS_BFLOAT16, make_model_params
 from validator.calibration import collect, count_passes, cut_windows, propose, read_states
 from validator.forgeries import FORGERS, forge_channels, forge_constant, forge_profile, forge_shuffled
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.unit
 Honest = tuple[list[Bits], Thresholds]
 
 
-@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+@pytest.fixture(scope="module", params=["float32", pytest.param("bfloat16", marks=NEEDS_BFLOAT16)])
 def honest(request: pytest.FixtureRequest) -> Honest:
     """Windows of the tiny model's work, and the limits of its number format."""
     torch.set_num_threads(1)
