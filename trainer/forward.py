@@ -103,9 +103,7 @@ def predict(model: PreTrainedModel, rows: Rows, shape: Shape) -> tuple[Tensor, T
     is_mixed = dtype is not torch.float32 and model.dtype is torch.float32
     cast_to = dtype if is_mixed else torch.bfloat16
     packed: dict[str, Any] = {}
-    if shares_prompts(
-        model
-    ):  # with masks of its own: transformers builds none where it is given one, which nobody reads
+    if shares_prompts(model):  # transformers builds no mask where it is given one, and nobody reads this one
         packed["families"] = [build_mask(branches) for branches in rows.families]
         packed["attention_mask"] = torch.full((1, 1, 1, 1), torch.nan, dtype=model.dtype, device=model.device)
     # No cache: each weight is cast once anyway, and kept until the end all of them would be in memory at once.

@@ -31,7 +31,7 @@ DOMAIN = Domain(chain_id=31337, contract=make_address("court"))
 MANIFEST = make_hash("manifest")
 NEEDS_BFLOAT16 = pytest.mark.skipif(
     not torch.ops.mkldnn._is_mkldnn_bf16_supported(),
-    reason="this processor has no bfloat16 kernels: rounding goes by the batch, and honest limits let forgeries pass",
+    reason="without bfloat16 kernels batches differ so much that honest limits let forgeries of the tiny model pass",
 )
 """Of tests on limits that were measured here; a calibration refuses such a machine (`forgery_passes`)."""
 
