@@ -1,7 +1,7 @@
 """Decoding of a ragged batch with a transformers model, for `hf`: prompts once, then token by token.
 
-Siblings share a prompt, so each distinct prompt is computed once and its key-value cache handed to all of them.
-Rows are right-aligned (padding on the left), so the next token is always predicted by the last column.
+Siblings share a prompt and often the first tokens behind it: what is equal so far is computed once, with one key-value
+cache.  Rows are right-aligned (padding on the left), so the next token is always predicted by the last column.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,57 +9,70 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import DynamicCache, PreTrainedModel
 
 from covey.model.files import get_head
 
+Places = NDArray[np.int64]
+"""One a row."""
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Prefix:
-    """A batch whose tokens so far are computed; `append` adds to it."""
+    """What the rows of a batch are so far, each distinct one once; `append` adds to it."""
 
     cache: DynamicCache
     mask: torch.Tensor | None
-    """int64[n, columns]: 1 where a token is; None where all are tokens."""
+    """int64[distinct, columns]: 1 where a token is; None where all are tokens."""
     lengths: torch.Tensor
-    """int64[n]: tokens of each row."""
+    """int64[distinct]: tokens."""
     hidden: torch.Tensor
-    """[n, hidden]: the state of each row's last token."""
+    """[distinct, hidden]: the state of the last token."""
     logits: torch.Tensor
-    """float32[n, V]: what follows it."""
+    """float32[distinct, V]: what follows it."""
 
-    def select(self, rows: torch.Tensor) -> None:
-        """Keep `rows`, int64[m], in this order; a row may be named more than once."""
-        self.cache.reorder_cache(cast(torch.LongTensor, rows))  # of any rows, and of recurrent layers, too
-        self.mask = None if self.mask is None else self.mask[rows]
-        self.lengths = self.lengths[rows]
-        self.hidden, self.logits = self.hidden[rows], self.logits[rows]
+    def select(self, places: torch.Tensor) -> None:
+        """Keep the prefixes at `places`, int64[m], in this order; one may be named more than once."""
+        self.cache.reorder_cache(cast(torch.LongTensor, places))  # of recurrent layers, too
+        self.mask = None if self.mask is None else self.mask[places]
+        self.lengths = self.lengths[places]
 
 
-def read_prompts(model: PreTrainedModel, prompts: Sequence[tuple[int, ...]]) -> Prefix:
-    """Compute each distinct prompt once, for all rows that have it."""
-    distinct = list(dict.fromkeys(prompts))
-    tokens, mask = _align(distinct, model.device)
+def read_prompts(model: PreTrainedModel, prompts: Sequence[tuple[int, ...]]) -> tuple[Prefix, Places]:
+    """Compute each distinct prompt once; also where each row's stands in the prefix."""
+    distinct = {prompt: place for place, prompt in enumerate(dict.fromkeys(prompts))}
+    tokens, mask = _align([*distinct], model.device)
     cache = DynamicCache(config=model.config)
     positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
-    kept = None if len({len(prompt) for prompt in distinct}) == 1 else mask
+    kept = None if len(set(map(len, distinct))) == 1 else mask
     hidden, logits = _forward(model, inputs=tokens, mask=kept, positions=positions, cache=cache)
     prefix = Prefix(cache=cache, mask=kept, lengths=mask.sum(dim=1), hidden=hidden, logits=logits)
-    if len(distinct) < len(prompts):
-        places = {prompt: i for i, prompt in enumerate(distinct)}
-        prefix.select(torch.tensor([places[prompt] for prompt in prompts], device=model.device))
-    return prefix
+    return prefix, np.array([distinct[prompt] for prompt in prompts])
 
 
-def append(model: PreTrainedModel, prefix: Prefix, tokens: torch.Tensor) -> None:
-    """One more token a row, int64[n]: what the prefix says of its last token is that token's afterwards."""
+def append(model: PreTrainedModel, prefix: Prefix, places: Places, tokens: Places) -> Places:
+    """One more token for each row, int64[n], behind its place in the prefix; where it stands then.
+
+    Rows that still agree are computed once: they differ in nothing but the noise that they are sampled with.
+    """
+    if not np.array_equal(places, np.arange(len(prefix.logits))):
+        pairs = [*zip(places.tolist(), tokens.tolist(), strict=True)]
+        distinct = {pair: place for place, pair in enumerate(dict.fromkeys(pairs))}
+        origins, found = zip(*distinct, strict=True)
+        if origins != tuple(range(len(prefix.logits))):  # somebody left, or parted
+            prefix.select(torch.tensor(origins, device=model.device))
+        places, tokens = np.array([distinct[pair] for pair in pairs]), np.array(found)
+    fresh = torch.from_numpy(tokens).to(model.device)
     if prefix.mask is not None:
-        prefix.mask = torch.cat([prefix.mask, prefix.mask.new_ones(len(tokens), 1)], dim=1)
+        prefix.mask = torch.cat([prefix.mask, prefix.mask.new_ones(len(fresh), 1)], dim=1)
     prefix.hidden, prefix.logits = _forward(
-        model, inputs=tokens[:, None], mask=prefix.mask, positions=prefix.lengths[:, None], cache=prefix.cache
+        model, inputs=fresh[:, None], mask=prefix.mask, positions=prefix.lengths[:, None], cache=prefix.cache
     )
     prefix.lengths = prefix.lengths + 1
+    return places
 
 
 def compute_logprobs(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:

@@ -167,7 +167,7 @@ class HuggingFaceEngine:
     def _generate_batch(
         self, model: PreTrainedModel, requests: Sequence[Request], temperature: float, capture: Capture | None
     ) -> list[Completion]:
-        prefix = read_prompts(model, [each.prompt for each in requests])
+        prefix, places = read_prompts(model, [each.prompt for each in requests])
         seeds = np.array([each.seed for each in requests], np.uint64)
         limits = np.array([each.max_tokens for each in requests])
         live, end = np.arange(len(requests)), self.eos_token_id  # requests of the rows that still run
@@ -175,19 +175,16 @@ class HuggingFaceEngine:
         logprobs, lengths = np.empty(chosen.shape, np.float32), np.zeros_like(live)
         windows = Windows(len(requests), int(limits.max()), capture)
         for t in range(int(limits.max())):
-            tokens = sample(prefix.logits, seeds[live], np.full(len(live), t, np.uint32), temperature)
-            chosen[live, t] = tokens.cpu().numpy()
-            logprobs[live, t] = compute_logprobs(prefix.logits, tokens).cpu().numpy()
+            found = sample(prefix.logits[places], seeds[live], np.full(len(live), t, np.uint32), temperature)
+            tokens = chosen[live, t] = found.cpu().numpy()
+            logprobs[live, t] = prefix.logits.log_softmax(dim=-1)[places, tokens].cpu().numpy()
             lengths[live] = t + 1
-            stays = (chosen[live, t] != end) & (limits[live] > t + 1)
-            windows.add(prefix.hidden, live, stays)
+            stays = (tokens != end) & (limits[live] > t + 1)
+            windows.add(prefix.hidden, places, live, stays)
             if not stays.any():
                 break
-            if not stays.all():
-                kept = torch.from_numpy(np.flatnonzero(stays)).to(tokens.device)
-                prefix.select(kept)
-                tokens, live = tokens[kept], live[stays]
-            append(model, prefix, tokens)
+            live = live[stays]
+            places = append(model, prefix, places[stays], tokens[stays])
         assert self._version is not None
         return [
             Completion(

@@ -19,19 +19,22 @@ class Windows:
         self._states: torch.Tensor | None = None
         self._tops: list[list[Top]] = [[] for _ in range(requests)]
 
-    def add(self, states: torch.Tensor, live: NDArray[np.int64], stays: NDArray[np.bool_]) -> None:
-        """One token's states, [n, hidden], of the requests `live`, int64[n], and whether each of them goes on."""
+    def add(
+        self, states: torch.Tensor, places: NDArray[np.int64], live: NDArray[np.int64], stays: NDArray[np.bool_]
+    ) -> None:
+        """One token's states, [distinct, hidden], of which those at `places`, int64[n], are the requests' `live`,
+        int64[n], and whether each of them goes on."""
         if self._capture is None:
             return
         if self._states is None:
             self._states = states.new_empty(len(self._tops), self._room, states.shape[1], dtype=torch.bfloat16)
-        places = torch.from_numpy(live).to(states.device)
-        self._states[places, self._rows] = states.to(torch.bfloat16)
+        device = states.device
+        self._states[torch.from_numpy(live).to(device), self._rows] = states.to(torch.bfloat16)[places]
         self._rows += 1
         is_full = self._rows == self._room
         done = np.flatnonzero(~stays | is_full)
         if done.size:
-            windows = self._states[places[torch.from_numpy(done).to(states.device)], : self._rows]
+            windows = self._states[torch.from_numpy(live[done]).to(device), : self._rows]
             found = find_tops(windows.flatten(0, 1), [self._rows] * done.size, self._capture)
             for request, tops in zip(live[done].tolist(), found, strict=True):
                 self._tops[request] += tops

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 
 from covey.engines.base import Completion, ReplayRequest, Request
 from covey.engines.hf import HuggingFaceEngine
@@ -72,6 +72,41 @@ def test_generate__rows_that_end_early__leave_the_others_alone(
         (alone,) = qwen.generate([short_requests[i]], temperature=1.0)
         assert alone.tokens == together[i].tokens
         assert alone.logprobs == pytest.approx(together[i].logprobs, abs=1e-5)
+
+
+def test_generate__rows_that_still_agree__are_computed_once(
+    llama_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three of one seed go on as one row, though the first ends early; the fourth is another from its first token."""
+    model, read, copied = load_model(llama_folder, "float32"), [], []
+    model.get_input_embeddings().register_forward_pre_hook(lambda _, given: read.append(given[0].numel()))
+    reorder = DynamicCache.reorder_cache
+    monkeypatch.setattr(
+        DynamicCache, "reorder_cache", lambda *given: (copied.append(given[1].tolist()), reorder(*given))
+    )
+    engine = HuggingFaceEngine.from_model(model, load_tokenizer(llama_folder))
+    seeds, limits = (7, 7, 7, 8), (2, 6, 6, 6)
+    requests = [Request(prompt=(2, 9, 4), seed=seed, max_tokens=n) for seed, n in zip(seeds, limits, strict=True)]
+    found = engine.generate(requests, temperature=1.0, capture=EVERYTHING)
+    assert [len(each.tokens) for each in found] == [2, 6, 6, 6]
+    assert found[0].tokens == found[1].tokens[:2]
+    assert (found[1].tokens, found[1].logprobs) == (found[2].tokens, found[2].logprobs)
+    assert np.array_equal(join(found[1].tops), join(found[2].tops))
+    assert found[3].tokens[0] != found[1].tokens[0]
+    assert read == [3, 2, 2, 2, 2, 2]
+    assert copied == [[0, 0]]
+
+
+def test_generate__a_row_ends_where_two_part__is_not_their_past(llama: HuggingFaceEngine) -> None:
+    """Two prompts and, when the first request has ended, two rows: both stand behind the second prompt."""
+    requests = [Request(prompt=(2, 9), seed=1, max_tokens=1)]
+    requests += [Request(prompt=(2, 7, 4), seed=seed, max_tokens=8) for seed in (2, 3)]
+    _, *found = llama.generate(requests, temperature=1.0)
+    assert found[0].tokens != found[1].tokens
+    for request, completion in zip(requests[1:], found, strict=True):
+        (alone,) = llama.generate([request], temperature=1.0)
+        assert completion.tokens == alone.tokens
+        assert completion.logprobs == pytest.approx(alone.logprobs, abs=1e-5)
 
 
 def test_generate__every_completion__ends_with_eos_or_at_its_limit(

@@ -110,11 +110,17 @@ def test_tops__nothing_to_capture__are_none_and_the_rest_is_the_same(
 def test_windows__two_requests_of_which_one_ends__by_hand() -> None:
     held = Windows(2, 4, Capture(window=2, top_k=1))
     both, first = np.array([0, 1]), np.array([0])
-    held.add(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), both, np.array([True, True]))
+    held.add(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), both, both, np.array([True, True]))
     assert held.get_tops(0) == ()
-    held.add(torch.tensor([[0.0, -3.0], [1.0, 1.0]]), both, np.array([True, True]))
-    held.add(torch.tensor([[9.0, 8.0], [5.0, 6.0]]), both, np.array([True, False]))
-    held.add(torch.tensor([[7.0, 10.0]]), first, np.array([False]))
+    held.add(torch.tensor([[0.0, -3.0], [1.0, 1.0]]), both, both, np.array([True, True]))
+    held.add(torch.tensor([[5.0, 6.0], [9.0, 8.0]]), np.array([1, 0]), both, np.array([True, False]))
+    held.add(torch.tensor([[7.0, 10.0]]), first, first, np.array([False]))
     shown = [[(top.indices.tolist(), top.bits.tolist()) for top in held.get_tops(request)] for request in (0, 1)]
     # Of 1, 2, 0, -3 the fourth; of 9, 8, 7, 10 too.  Of 3, 4, 1, 1 the second; of 5, 6, which end it, too.
     assert shown == [[([3], [0xC040]), ([3], [0x4120])], [([1], [0x4080]), ([1], [0x40C0])]]
+
+
+def test_windows__requests_that_still_agree__have_the_same_state() -> None:
+    held, all_three = Windows(3, 1, Capture(window=1, top_k=1)), np.arange(3)
+    held.add(torch.tensor([[1.0, 2.0], [4.0, 3.0]]), np.array([1, 0, 1]), all_three, np.array([False] * 3))
+    assert [held.get_tops(request)[0].indices.tolist() for request in range(3)] == [[0], [1], [0]]
