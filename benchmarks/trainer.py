@@ -45,7 +45,7 @@ Runs = dict[str, list[Run]]
 
 
 def build_learner(case: Case, seed: int, objective: Objective) -> Learner:
-    """The trainer around fresh weights; a row holds a group behind one copy of its prompt."""
+    """The trainer around fresh weights; a row holds a whole group, however little its samples have in common."""
     optimiser = Optimiser(
         learning_rate=case.learning_rate,
         betas=copying.BETAS,

@@ -24,7 +24,7 @@ from covey.errors import OperatorError
 from covey.log import get_logger
 from covey.model.files import DTYPES, get_head
 from covey.protocol.ids import GroupId, RolloutId, Step, TaskId
-from trainer.attention import build_mask
+from trainer.attention import build_families
 from trainer.batch import Sample
 from trainer.head import compute_head
 from trainer.packing import Family, Rows, build_rows, group, share
@@ -55,9 +55,9 @@ def choose_attention(model: PreTrainedModel, shape: Shape) -> None:
         get_logger().warning("attention goes by masks, slowly where groups are long", without="the package flash_attn")
 
 
-def shares_prompts(model: PreTrainedModel) -> bool:
-    """Whether siblings may follow one copy of their prompt, for which attention is told of families: kernels for ragged
-    rows take none, and layers with a window would lose it."""
+def shares_prefixes(model: PreTrainedModel) -> bool:
+    """Whether siblings may follow one copy of what they have in common.  Attention is told of families for it: kernels
+    for ragged rows take none, and layers with a window would lose it."""
     config = model.config
     layers = set(getattr(config, "layer_types", None) or [])
     is_whole = getattr(config, "sliding_window", None) is None and layers <= {"full_attention"}
@@ -103,8 +103,8 @@ def predict(model: PreTrainedModel, rows: Rows, shape: Shape) -> tuple[Tensor, T
     is_mixed = dtype is not torch.float32 and model.dtype is torch.float32
     cast_to = dtype if is_mixed else torch.bfloat16
     packed: dict[str, Any] = {}
-    if shares_prompts(model):  # transformers builds no mask where it is given one, and nobody reads this one
-        packed["families"] = [build_mask(branches) for branches in rows.families]
+    if shares_prefixes(model):  # transformers builds no mask where it is given one, and nobody reads this one
+        packed["families"] = build_families(rows.positions, rows.ends)
         packed["attention_mask"] = torch.full((1, 1, 1, 1), torch.nan, dtype=model.dtype, device=model.device)
     # No cache: each weight is cast once anyway, and kept until the end all of them would be in memory at once.
     with torch.autocast(model.device.type, dtype=cast_to, enabled=is_mixed, cache_enabled=False):
@@ -135,7 +135,7 @@ def compute_logprobs(predictor: Predictor, samples: Sequence[Sample]) -> list[tu
     bounds = list(accumulate((len(sample.tokens) for sample in samples), initial=0))
     found = torch.zeros(bounds[-1], device=device)
     for part in share_samples(predictor.model, samples, shape):
-        rows = build_rows(samples, [0.0] * len(samples), part, is_shared=shares_prompts(predictor.model)).to(device)
+        rows = build_rows(samples, [0.0] * len(samples), part, is_shared=shares_prefixes(predictor.model)).to(device)
         places = [place for row in part for i in row for place in range(bounds[i], bounds[i + 1])]
         found[places] = predictor(rows)[0]
     values = sum_over_ranks(found).tolist()
@@ -146,13 +146,13 @@ def find_families(model: PreTrainedModel, samples: Sequence[Sample], shape: Shap
     """The samples as they are packed.  A layer's matrices hold about 12 hidden^2 values, attention to n tokens computes
     with n hidden."""
     crossover = 12 * get_head(model).weight.shape[1]
-    return group(samples, row_tokens=shape.row_tokens, crossover=crossover, is_shared=shares_prompts(model))
+    return group(samples, row_tokens=shape.row_tokens, crossover=crossover, is_shared=shares_prefixes(model))
 
 
 def share_samples(model: PreTrainedModel, samples: Sequence[Sample], shape: Shape) -> list[list[list[int]]]:
     """The micro-batches of this rank: lists of rows of sample indices; one row each where attention would compare all
     tokens of a micro-batch with each other."""
-    is_by_samples = shares_prompts(model) or model.config._attn_implementation == FLASH
+    is_by_samples = shares_prefixes(model) or model.config._attn_implementation == FLASH
     is_divided = dist.is_available() and dist.is_initialized()
     shares = share(
         find_families(model, samples, shape),
@@ -177,7 +177,7 @@ def require_supported(model: PreTrainedModel) -> None:
     A head with a bias, capped or scaled logits, and states that cross the borders of samples are found so.
     """
     samples = [_probe((0, 1, 2), (1, 0)), _probe((0, 1, 2), (2, 2, 1)), _probe((1,), (0, 2))]
-    rows = build_rows(samples, [0.0] * 3, [[0, 1, 2]], is_shared=shares_prompts(model)).to(model.device)
+    rows = build_rows(samples, [0.0] * 3, [[0, 1, 2]], is_shared=shares_prefixes(model)).to(model.device)
     ours, _ = predict(model, rows, Shape(row_tokens=16, micro_batch_rows=1, compute_dtype="float32"))
     theirs = []
     for sample in samples:
@@ -201,7 +201,7 @@ def require_borders(predictor: Predictor) -> None:
 
     def find(*samples: Sample) -> Tensor:
         rows = build_rows(
-            samples, [0.0] * len(samples), [range(len(samples))], is_shared=shares_prompts(predictor.model)
+            samples, [0.0] * len(samples), [range(len(samples))], is_shared=shares_prefixes(predictor.model)
         )
         logprobs: Tensor = predictor(rows.to(predictor.model.device))[0]
         return logprobs[-len(second.tokens) :]

@@ -26,7 +26,7 @@ from trainer.forward import (
     require_borders,
     require_supported,
     share_samples,
-    shares_prompts,
+    shares_prefixes,
     sum_over_ranks,
 )
 from trainer.grpo import Objective, TokenSums, compute_loss
@@ -140,7 +140,7 @@ class Learner:
         return _build_metrics(sums, norm=norm, rate=rate, tokens=batch.tokens)
 
     def find_families(self, batch: Batch) -> list[Family]:
-        """What the batch is for the model: samples that share a prompt's copy, and those alone."""
+        """What the batch is for the model: samples that share a prefix, and those alone."""
         return find_families(self.model, batch.samples, self._shape)
 
     def get_masters(self) -> dict[str, Tensor]:
@@ -187,7 +187,7 @@ class Learner:
 
     def _backpropagate(self, batch: Batch, part: Sequence[Sequence[int]]) -> TokenSums:
         """Add the gradient of one micro-batch."""
-        rows = build_rows(batch.samples, batch.weights, part, is_shared=shares_prompts(self.model))
+        rows = build_rows(batch.samples, batch.weights, part, is_shared=shares_prefixes(self.model))
         rows = rows.to(self.model.device)
         logprobs, entropy = self._predictor(rows)
         loss, sums = compute_loss(

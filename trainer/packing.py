@@ -1,12 +1,13 @@
-"""From samples to packed rows: siblings behind one copy of their prompt, first fit, equal shares of the ranks.
+"""From samples to packed rows: siblings as one tree, first fit, equal shares of the ranks.
 
-Called by `forward` and `learner`.  What a group's samples have in common goes through the model once (Prefix Grouper,
-arXiv 2506.05433): a completion sees its prompt and itself, and the prompt's gradient is the sum over its completions.
+Called by `forward` and `learner`.  What siblings have in common, their prompt and as many tokens as they agree on, goes
+through the model once (arXiv 2506.05433, 2511.00413): a token sees its own past, and its gradient is the sum over all
+that follow it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, groupby
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,10 @@ from trainer.batch import Sample
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Family:
-    """Samples that follow one copy of their prompt, a row's worth at most; a sample alone is one, too."""
+    """Samples that share a prompt and what they agree on, a row's worth at most; a sample alone is one, too."""
 
     samples: tuple[int, ...]
-    """Their indices."""
+    """Their indices, in the order of their tokens."""
     tokens: int
     """That go into the model."""
     seen: int
@@ -37,13 +38,12 @@ class Rows:
 
     tokens: Tensor
     positions: Tensor
-    """Go on behind the prompt in each completion and restart at 0 with each family: this is how attention knows the
+    """Go on in each branch where it leaves another, and restart at 0 with each family: this is how attention knows the
     borders where it is not told of families."""
-    families: tuple[Tensor, ...]
-    """Branches of the tokens, [count, length] for so many families of one length that follow each other: 0 in prompts,
-    from 1 on in the completions of a family."""
+    ends: Tensor
+    """Where in the line what follows each token is over: it is seen from itself on up to there."""
     places: Tensor
-    """Where each prediction is made; the first tokens of siblings share one."""
+    """Where each prediction is made; siblings share those where they agree so far."""
     targets: Tensor
     old: Tensor | None
     """None where the samples have none, like the next two."""
@@ -54,28 +54,35 @@ class Rows:
 
     def to(self, device: torch.device) -> "Rows":
         moved: dict[str, Any] = {
-            name: None if (value := getattr(self, name)) is None else value.to(device)
-            for name in Rows.__slots__
-            if name != "families"
+            name: None if (value := getattr(self, name)) is None else value.to(device) for name in Rows.__slots__
         }
-        return Rows(**moved, families=tuple(each.to(device) for each in self.families))
+        return Rows(**moved)
 
 
 @dataclass(slots=True)
 class _Line:
-    """Families one behind the other: lists of an entry a token."""
+    """Families one behind the other, each a tree in the order in which it is grown: lists of an entry a token."""
 
     tokens: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
-    families: list[list[int]] = field(default_factory=list)
-    """Branches of each family's tokens."""
-    places: list[int] = field(default_factory=list)
-    """An entry a prediction."""
+    ends: list[int] = field(default_factory=list)
+    """Where what follows a token is over."""
+    path: list[int] = field(default_factory=list)
+    """Places of the tokens from the root to the last one."""
 
-    def add(self, branch: int, tokens: Sequence[int], start: int) -> None:
+    def grow(self, tokens: Sequence[int], start: int) -> None:
+        """A branch behind the first `start` tokens of the path; 0 begins a family."""
+        self.leave(start)
+        self.path += range(len(self.tokens), len(self.tokens) + len(tokens))
         self.tokens += tokens
         self.positions += range(start, start + len(tokens))
-        self.families[-1] += [branch] * len(tokens)
+        self.ends += [0] * len(tokens)
+
+    def leave(self, start: int) -> None:
+        """Nothing follows the tokens of the path from `start` on any more."""
+        for place in self.path[start:]:
+            self.ends[place] = len(self.tokens)
+        del self.path[start:]
 
 
 def group(samples: Sequence[Sample], *, row_tokens: int, crossover: int, is_shared: bool) -> list[Family]:
@@ -83,27 +90,36 @@ def group(samples: Sequence[Sample], *, row_tokens: int, crossover: int, is_shar
 
     A token costs 1, and the tokens that it sees 1 / `crossover`: attention to so many costs as much as all else.
     """
-    open_families: dict[tuple[int, ...], list[int]] = {}
-    families: list[list[int]] = []
+    siblings: dict[tuple[int, ...] | int, list[int]] = {}
     for i, sample in enumerate(samples):
-        siblings = open_families.get(sample.prompt, []) if is_shared else []
-        if not siblings or _count_tokens([samples[s] for s in (*siblings, i)]) > row_tokens:
-            siblings = open_families[sample.prompt] = []
-            families.append(siblings)
-        siblings.append(i)
-    return [_build_family(samples, each, crossover) for each in families]
+        siblings.setdefault(sample.prompt if is_shared else i, []).append(i)
+    families = []
+    for indices in siblings.values():
+        family: list[int] = []
+        tokens = seen = 0
+        for i in sorted(indices, key=lambda i: samples[i].tokens):  # neighbours have most in common
+            sample = samples[i]
+            common = _count_common(samples[family[-1]], sample) if family else 0
+            if family and tokens + sample.fed - common > row_tokens:
+                families.append(_build_family(family, tokens, seen, crossover))
+                family, tokens, seen, common = [], 0, 0, 0
+            family.append(i)
+            tokens, seen = tokens + sample.fed - common, seen + sample.fed**2 - common**2
+        families.append(_build_family(family, tokens, seen, crossover))
+    return families
 
 
-def _build_family(samples: Sequence[Sample], indices: Sequence[int], crossover: int) -> Family:
-    prompt = len(samples[indices[0]].prompt)
-    lengths = [len(samples[i].tokens) - 1 for i in indices]
-    seen = prompt**2 + sum(length * (2 * prompt + length) for length in lengths)
-    tokens = prompt + sum(lengths)
-    return Family(samples=tuple(indices), tokens=tokens, seen=seen, cost=tokens + seen / crossover)
+def _build_family(samples: Sequence[int], tokens: int, seen: int, crossover: int) -> Family:
+    return Family(samples=tuple(samples), tokens=tokens, seen=seen, cost=tokens + seen / crossover)
 
 
-def _count_tokens(siblings: Sequence[Sample]) -> int:
-    return len(siblings[0].prompt) + sum(len(sample.tokens) - 1 for sample in siblings)
+def _count_common(first: Sample, second: Sample) -> int:
+    """Tokens with which what two samples of one prompt feed begins."""
+    prompt, fed = len(first.prompt), min(len(first.tokens), len(second.tokens)) - 1
+    for i in range(fed):
+        if first.tokens[i] != second.tokens[i]:
+            return prompt + i
+    return prompt + fed
 
 
 def pack(lengths: Sequence[int], row_tokens: int) -> list[list[int]]:
@@ -153,16 +169,15 @@ def build_rows(
 ) -> Rows:
     """Tensors of the rows of a micro-batch; one token of padding where there are no samples.
 
-    `is_shared`: samples of equal prompts that follow each other in a row share its copy.  Raises ValueError where some
+    `is_shared`: samples of equal prompts that follow each other in a row share what they have in common, also where
+    they are of two families.  Raises ValueError where some
     samples have what others have not of `old`, `proximal` and `reference`.
     """
-    order = [i for row in rows for i in row]
-    line, chosen = _Line(), [(samples[i], weights[i]) for i in order]
-    for row in rows:
-        _write(line, [samples[i] for i in row], is_shared=is_shared)
-    if not order:
-        line.families.append([])
-        line.add(0, [0], 0)
+    line, chosen = _Line(), [(samples[i], weights[i]) for row in rows for i in row]
+    places = [place for row in rows for place in _write(line, [samples[i] for i in row], is_shared=is_shared)]
+    if not chosen:
+        line.grow([0], 0)
+    line.leave(0)
     sizes = [len(sample.tokens) for sample, _ in chosen]
 
     # By numpy: torch reads lists of Python's numbers several times as slowly.
@@ -181,10 +196,8 @@ def build_rows(
     return Rows(
         tokens=torch.from_numpy(np.array(line.tokens, np.int64)),
         positions=torch.from_numpy(np.array(line.positions, np.int64)),
-        families=tuple(
-            torch.from_numpy(np.array(list(alike), np.int64)) for _, alike in groupby(line.families, key=len)
-        ),
-        places=torch.from_numpy(np.array(line.places, np.int64)),
+        ends=torch.from_numpy(np.array(line.ends, np.int64)),
+        places=torch.from_numpy(np.array(places, np.int64)),
         targets=join([sample.tokens for sample, _ in chosen], np.int64),
         old=read("old"),
         proximal=read("proximal"),
@@ -194,15 +207,12 @@ def build_rows(
     )
 
 
-def _write(line: _Line, row: Sequence[Sample], *, is_shared: bool) -> None:
-    prompt, branch, last = None, 0, 0
+def _write(line: _Line, row: Sequence[Sample], *, is_shared: bool) -> Iterator[int]:
+    """Grow a row's families; the places where the tokens of its samples are predicted."""
+    last: Sample | None = None
     for sample in row:
-        if not is_shared or sample.prompt != prompt:
-            prompt, branch = sample.prompt, 0
-            line.families.append([])
-            line.add(branch, prompt, 0)
-            last = len(line.tokens) - 1
-        branch += 1
-        start = len(line.tokens)
-        line.add(branch, sample.tokens[:-1], len(prompt))
-        line.places += [last, *range(start, len(line.tokens))]
+        is_first = not is_shared or last is None or last.prompt != sample.prompt
+        start = 0 if last is None or is_first else _count_common(last, sample)
+        line.grow((*sample.prompt, *sample.tokens[:-1])[start:], start)
+        yield from line.path[len(sample.prompt) - 1 :]
+        last = sample

@@ -53,7 +53,7 @@ def _count_operations(parameters: Sequence[torch.Tensor]) -> int:
 
 
 def compute_flops(families: Sequence[Family], size: ModelSize, *, predictions: int) -> float:
-    """Floating-point operations of forward and backward pass over samples, of which some share a prompt's copy.
+    """Floating-point operations of forward and backward pass over samples, of which some share a prefix.
 
     6 x parameters a token (PaLM, arXiv 2204.02311, appendix B), the head's for `predictions` alone, and 6 x layers x
     width x length^2 a sequence: causal attention, half of PaLM's 12.  What is computed again to save memory does not

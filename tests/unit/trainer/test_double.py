@@ -71,7 +71,7 @@ def test_update__float64__loss_and_gradients_are_those_of_dense_logits_one_sampl
 ) -> None:
     samples, alone = [round_sample(each) for each in build_samples()], copy.deepcopy(base)
     batch = replace(build_batch(samples), weights=(1 / 128,) * len(samples))
-    assert len({sample.prompt for sample in samples}) < len(samples)  # siblings share a prompt's copy
+    assert len({sample.prompt for sample in samples}) < len(samples)  # siblings share a prefix
     pairs = zip(batch.samples, batch.weights, strict=True)
     loss = torch.stack([compute_dense(alone, sample, weight, objective) for sample, weight in pairs]).sum()
     torch.autograd.backward(loss)

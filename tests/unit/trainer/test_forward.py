@@ -23,7 +23,7 @@ from trainer.forward import (
     require_borders,
     require_supported,
     share_samples,
-    shares_prompts,
+    shares_prefixes,
 )
 from trainer.packing import build_rows
 
@@ -167,7 +167,7 @@ def test_require_borders__kernels_that_lose_them__are_refused(
     model = build_llama(initializer_range=spread)
     predictor = Predictor(model, replace(SHAPE, compute_dtype=dtype))
     require_borders(predictor)
-    monkeypatch.setattr(forward, "shares_prompts", lambda model: False)
+    monkeypatch.setattr(forward, "shares_prefixes", lambda model: False)
     require_borders(predictor)
     if spread < 0.1:  # next to nothing follows from what a token sees
         return
@@ -187,8 +187,8 @@ def test_require_borders__kernels_that_lose_them__are_refused(
         ({"layer_types": ["full_attention", "sliding_attention"]}, "sdpa", False),
     ],
 )
-def test_shares_prompts__attention_that_takes_a_mask_and_has_no_window(
+def test_shares_prefixes__attention_that_takes_a_mask_and_has_no_window(
     changes: dict[str, Any], attention: str, expected: bool
 ) -> None:
     model: Any = SimpleNamespace(config=SimpleNamespace(_attn_implementation=attention, **changes))
-    assert shares_prompts(model) is expected
+    assert shares_prefixes(model) is expected

@@ -30,21 +30,26 @@ def build_families(lengths: Sequence[int], crossover: int) -> list[Family]:
 
 
 def test_group__equal_prompts__share_a_copy_as_far_as_a_row_goes() -> None:
-    samples = [build_sample([2, 7], [5, 1]), build_sample([3], [4, 4, 1]), *[build_sample([2, 7], [6, 6, 1])] * 2]
+    samples = [build_sample([2, 7], [6, 8, 1]), build_sample([3], [4, 4, 1]), *[build_sample([2, 7], [5, 6, 1])] * 2]
+    samples.append(build_sample([2, 7], [6, 9, 1]))
     families = group(samples, row_tokens=6, crossover=4, is_shared=True)
-    # 2 + 1 + 2 tokens; a third sibling would make 7.  Seen: 2 x 2, then 1 x (4 + 1) and 2 x (4 + 2)
+    # In order 5 6, 5 6, 6 8, 6 9: 2 + 2 tokens and twice none, then 2 more; the last would add the 9 alone, a seventh.
+    # Seen: 2 x 2, then 4 x 4 less 2 x 2 for each of two branches
     assert families == [
-        Family(samples=(0, 2), tokens=5, seen=21, cost=5 + (4 + 5 + 12) / 4),
+        Family(samples=(2, 3, 0), tokens=6, seen=28, cost=6 + (4 + 12 + 12) / 4),
+        Family(samples=(4,), tokens=4, seen=16, cost=4 + 16 / 4),
         Family(samples=(1,), tokens=3, seen=9, cost=3 + 9 / 4),
-        Family(samples=(3,), tokens=4, seen=16, cost=4 + 16 / 4),
     ]
+    (whole,) = group([samples[i] for i in (0, 2, 3, 4)], row_tokens=7, crossover=4, is_shared=True)
+    # the 9 sees 4 tokens, as 4 x 4 less 3 x 3 says
+    assert whole == Family(samples=(1, 2, 0, 3), tokens=7, seen=35, cost=7 + 35 / 4)
     alone = group(samples, row_tokens=6, crossover=4, is_shared=False)
-    assert [each.samples for each in alone] == [(0,), (1,), (2,), (3,)]
+    assert [each.samples for each in alone] == [(0,), (1,), (2,), (3,), (4,)]
     assert [each.tokens for each in alone] == [sample.fed for sample in samples]
 
 
 def test_group__sample_longer_than_a_row__is_alone() -> None:
-    samples = [build_sample([2] * 9, [5, 1]), build_sample([2] * 9, [1])]
+    samples = [build_sample([2] * 9, [5, 1]), build_sample([2] * 9, [6, 1])]
     assert [each.samples for each in group(samples, row_tokens=6, crossover=4, is_shared=True)] == [(0,), (1,)]
 
 
@@ -73,7 +78,7 @@ def test_build_rows__two_samples_in_a_row__by_hand() -> None:
     rows = build_rows([first, second, third], [0.5, 0.25, 0.125], [[0, 1], [2]], is_shared=False)
     assert rows.tokens.tolist() == [2, 7, 8, 5, 2, 6, 4, 2]
     assert rows.positions.tolist() == [0, 1, 2, 3, 0, 1, 2, 0]
-    assert [each.tolist() for each in rows.families] == [[[0, 0, 0, 1]], [[0, 1, 1]], [[0]]]
+    assert rows.ends.tolist() == [4, 4, 4, 4, 7, 7, 7, 8]
     assert rows.places.tolist() == [2, 3, 4, 5, 6, 7]
     assert rows.targets.tolist() == [5, 1, 6, 4, 1, 1]
     assert rows.advantages.tolist() == [2, 2, -1, -1, -1, 1]
@@ -90,28 +95,42 @@ def test_build_rows__siblings__stand_behind_one_prompt_and_do_not_see_each_other
     assert rows.positions.tolist() == [0, 1, 2, 2, 3, 0]
     assert rows.places.tolist() == [1, 2, 1, 3, 4, 5]
     assert rows.targets.tolist() == [5, 1, 6, 4, 1, 9]
-    assert [each.tolist() for each in rows.families] == [[[0, 0, 1, 2, 2]], [[0]]]
+    assert rows.ends.tolist() == [5, 5, 3, 5, 5, 6]
     alone = build_rows(samples, [1.0] * 3, [[0, 1, 2]], is_shared=False)
     assert alone.tokens.tolist() == [2, 7, 5, 2, 7, 6, 4, 2]
-    assert [each.tolist() for each in alone.families] == [[[0, 0, 1]], [[0, 0, 1, 1]], [[0]]]
+    assert alone.ends.tolist() == [3, 3, 3, 7, 7, 7, 7, 8]
 
 
-def test_build_rows__families_of_one_length_that_follow_each_other__stand_together() -> None:
-    samples = [
-        build_sample([2, 7], [5, 1]),
-        build_sample([3], [6, 4, 1]),
-        build_sample([4], [1]),
-        build_sample([5], [1]),
-    ]
-    rows = build_rows(samples, [1.0] * 4, [[0, 1], [2], [3]], is_shared=True)
-    assert [each.tolist() for each in rows.families] == [[[0, 0, 1], [0, 1, 1]], [[0], [0]]]
-    assert rows.tokens.tolist() == [2, 7, 5, 3, 6, 4, 4, 5]
+def test_build_rows__siblings_that_begin_alike__part_where_they_differ() -> None:
+    samples = [build_sample([2], tokens) for tokens in ([5, 6, 7, 1], [5, 6, 8, 1], [5, 6, 8, 1], [5, 9])]
+    rows = build_rows(samples, [1.0] * 4, [[0, 1, 2, 3]], is_shared=True)
+    assert rows.tokens.tolist() == [2, 5, 6, 7, 8]  # the last token of a sample predicts nothing
+    assert rows.positions.tolist() == [0, 1, 2, 3, 3]
+    assert rows.ends.tolist() == [5, 5, 5, 4, 5]
+    assert rows.places.tolist() == [0, 1, 2, 3, 0, 1, 2, 4, 0, 1, 2, 4, 0, 1]
+    assert rows.targets.tolist() == [5, 6, 7, 1, 5, 6, 8, 1, 5, 6, 8, 1, 5, 9]
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.lists(st.integers(0, 1), min_size=1, max_size=5)), max_size=9))
+def test_build_rows__any_families__each_token_sees_its_own_past_once(drawn: list[tuple[int, list[int]]]) -> None:
+    samples = [build_sample([prompt] * 2, tokens) for prompt, tokens in drawn]
+    families = group(samples, row_tokens=100, crossover=4, is_shared=True)
+    order = [i for family in families for i in family.samples]
+    rows = build_rows(samples, [1.0] * len(samples), [order], is_shared=True)
+    tokens, ends = rows.tokens.tolist(), rows.ends.tolist()
+    pasts = [tuple(tokens[j] for j in range(i + 1) if i < ends[j]) for i in range(len(tokens))]
+    wanted = [(*samples[i].prompt, *samples[i].tokens[:k]) for i in order for k in range(len(samples[i].tokens))]
+    assert [pasts[place] for place in rows.places.tolist()] == wanted
+    assert rows.positions.tolist() == [len(past) - 1 for past in pasts]
+    if samples:
+        assert len(set(pasts)) == len(pasts) == sum(family.tokens for family in families)
+        assert sum(2 * len(past) - 1 for past in pasts) == sum(family.seen for family in families)
 
 
 @pytest.mark.parametrize("is_shared", [True, False])
 def test_build_rows__row_without_samples__is_one_token_without_loss(is_shared: bool) -> None:
     rows = build_rows([], [], [[]], is_shared=is_shared)
-    assert (rows.tokens.tolist(), [each.tolist() for each in rows.families]) == ([0], [[[0]]])
+    assert (rows.tokens.tolist(), rows.positions.tolist(), rows.ends.tolist()) == ([0], [0], [1])
     assert (rows.places.tolist(), rows.weights.tolist()) == ([], [])
     for optional in (rows.old, rows.proximal, rows.reference):  # of all its samples
         assert optional is not None

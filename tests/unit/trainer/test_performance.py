@@ -26,7 +26,7 @@ def build_family(lengths: list[tuple[int, int]]) -> Family:
     samples = [
         Sample(
             id=RolloutId(task=TaskId(0), group=GroupId(0), sibling=i), policy_version=Step(0), prompt=(3,) * prompt,
-            tokens=(4,) * completion, reward=0.0, advantage=1.0, old=None,
+            tokens=(4 + i,) * completion, reward=0.0, advantage=1.0, old=None,
         )
         for i, (prompt, completion) in enumerate(lengths)
     ]  # fmt: skip

@@ -108,14 +108,17 @@ def read(ranks: Path, rank: int, prefix: str) -> Tensors:
     return {name.removeprefix(prefix): each for name, each in found.items() if name.startswith(prefix)}
 
 
-def get_tolerance(case: str) -> float:
-    """Of masters and gradients.  In bfloat16 other rows round otherwise; an update moves a master by 1e-3, and the
-    largest gradients are 1e-2."""
-    return 3e-4 if case == "rough" else 1e-6
+def get_tolerance(case: str, name: str = "") -> float:
+    """Of masters and gradients.  In bfloat16 other rows round otherwise: an update moves a master by 1e-3; the largest
+    gradients are 2e-2, and those of one process are up to 5.5e-4 from float32's, too."""
+    if case == "rough":
+        return 6e-4 if name.endswith(".grad") else 3e-4
+    return 1e-6
 
 
-def assert_near(found: Tensors, wanted: Tensors, atol: float) -> None:
+def assert_near(found: Tensors, wanted: Tensors, case: str) -> None:
     for name, tensor in wanted.items():
+        atol = get_tolerance(case, name)
         torch.testing.assert_close(found[name], tensor, rtol=0, atol=atol, msg=lambda text, name=name: f"{name} {text}")
 
 
@@ -125,7 +128,7 @@ def test_learn__two_ranks__gradients_masters_and_metrics_are_those_of_one(
 ) -> None:
     expected = alone(case)
     assert max(float(each.abs().max()) for name, each in expected.tensors.items() if name.endswith(".grad")) > 1e-2
-    assert_near(read(ranks, 0, f"{case}/"), expected.tensors, get_tolerance(case))
+    assert_near(read(ranks, 0, f"{case}/"), expected.tensors, case)
     said = json.loads((ranks / "0.json").read_text())[case]
     assert len(said) == len(SIZES)
     for found, wanted in zip(said, expected.said, strict=True):
@@ -166,7 +169,7 @@ def test_restore__checkpoint_of_two_ranks__goes_on_at_one(
     learner = build_case(case)
     resume(learner, Checkpoints(ranks / case / "checkpoints", keep=1))
     assert learner.updates == len(SIZES)
-    assert_near(gather(learner), alone(case).tensors, get_tolerance(case))
+    assert_near(gather(learner), alone(case).tensors, case)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -175,7 +178,7 @@ def test_restore__checkpoint_of_one__goes_on_at_two(resumed: Path, alone: Callab
         f"{path.parent.name}/{path.stem}" for path in (resumed / case / "checkpoints").glob("*/*.safetensors")
     )
     assert kept == ["2/masters", "2/optimizer"]  # not what the two have written themselves
-    assert_near(read(resumed, 0, f"{case}/resumed/"), alone(case).tensors, get_tolerance(case))
+    assert_near(read(resumed, 0, f"{case}/resumed/"), alone(case).tensors, case)
 
 
 def test_restore__part_of_a_rank_is_missing__is_refused(ranks: Path, tmp_path: Path) -> None:
