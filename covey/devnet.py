@@ -5,7 +5,6 @@ Keys follow from a seed string, so they are worth nothing elsewhere.
 
 import os
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -24,6 +23,7 @@ from covey.chain.deployment import Deployment
 from covey.chain.wallet import Wallet, wallet_from_key
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.protocol.ids import Address
+from covey.runtime import find_free_ports
 
 CHAIN_ID = 31337
 ETHER = 10**18
@@ -84,7 +84,7 @@ def start_anvil(
     Port 0 takes a free one.  `block_time` is in seconds; None mines each transaction at once.  `state` is a file that
     is read at the start and written at the end.  Raise OperatorError when it does not come up.
     """
-    chosen = _find_free_port() if port == 0 else port
+    chosen = find_free_ports(1)[0] if port == 0 else port
     command = [str(binary or find_anvil()), "--host", "127.0.0.1", "--port", str(chosen)]
     command += ["--chain-id", str(CHAIN_ID), "--accounts", "0", "--quiet"]
     if block_time is not None:
@@ -249,9 +249,3 @@ def _await_answer(anvil: Anvil) -> None:
             if chain != CHAIN_ID:
                 raise OperatorError("wrong_chain", f"port of {anvil.url} is another chain's", fix="Choose a free port")
             return
-
-
-def _find_free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

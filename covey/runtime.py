@@ -5,12 +5,13 @@ every other error ends the process.
 """
 
 import asyncio
+import random
 import signal
 import socket
 import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
@@ -218,3 +219,29 @@ def _listen(host: str, port: int) -> socket.socket:
         raise OperatorError(
             "address_in_use", f"cannot listen on {host}:{port}: {error.strerror}", fix="Choose another host or port"
         ) from error
+
+
+_PORTS = range(20_000, 32_768)
+"""Below those that systems give to outgoing connections: one of these could take a port before its server does."""
+
+
+def find_free_ports(count: int) -> list[int]:
+    """Distinct ports of 127.0.0.1 that nobody listens on now; raise OperatorError("no_free_port")."""
+    found: list[int] = []
+    with ExitStack() as held:
+        for port in random.sample(_PORTS, len(_PORTS)):
+            if len(found) == count:
+                break
+            probe = socket.socket()
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                probe.close()
+                continue
+            held.enter_context(probe)
+            found.append(port)
+    if len(found) < count:
+        raise OperatorError(
+            "no_free_port", f"no port of {_PORTS.start} to {_PORTS.stop - 1} is free", fix="End what listens there"
+        )
+    return found

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -100,15 +99,3 @@ def _build_environment(scratch: Path) -> dict[str, str]:
         "TMPDIR": str(scratch),
     }
     return {name: os.environ[name] for name in _PASSED_ON if name in os.environ} | fixed
-
-
-def find_free_ports(count: int) -> list[int]:
-    """Ports on loopback that nobody listens on now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()

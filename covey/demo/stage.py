@@ -13,9 +13,10 @@ from covey.chain.contracts import Contracts
 from covey.chain.follower import Follower
 from covey.client import CoordinatorClient
 from covey.demo.cast import BUDGET, MIN_STAKE, OPERATOR_BOND, VALIDATOR_BOND, Cast
-from covey.demo.processes import Processes, Running, find_free_ports
+from covey.demo.processes import Processes, Running
 from covey.devnet import Anvil, derive_wallet, fund, up
 from covey.protocol.ids import PoolId
+from covey.runtime import find_free_ports
 
 POOL = PoolId(1)
 LEARNING = {"learning_rate": 5e-4, "weight_decay": 0.0, "warm_up_updates": 0, "gradient_clip": 1.0}

@@ -110,7 +110,7 @@ class Gate:
 
 
 async def test_worker__killed_between_signing_and_sending__sends_the_same_receipt(folder):
-    from covey.demo.processes import find_free_ports
+    from covey.runtime import find_free_ports
 
     options = DemoOptions(steps=1, workers=1, cheats=0, max_staleness=0)
     demo = Demo(Stage(Cast(folder, options)))

@@ -10,9 +10,10 @@ import pytest
 
 from covey.demo import processes
 from covey.demo.cast import Cast, DemoOptions
-from covey.demo.processes import Running, find_free_ports
+from covey.demo.processes import Running
 from covey.demo.run import Demo
 from covey.demo.stage import Stage
+from covey.runtime import find_free_ports
 from tests.e2e.test_crashes import watch
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]

@@ -27,7 +27,7 @@ from covey.protocol import signing
 from covey.protocol.ids import PoolId, Step
 from covey.protocol.messages import NodeRegistration, sign
 from covey.protocol.params import PoolParams
-from covey.runtime import Outcome, serve_http
+from covey.runtime import Outcome, find_free_ports, serve_http
 from tests.fakes.databases import empty
 from tests.fakes.pool import make_hash
 
@@ -153,9 +153,7 @@ def open_office(chain: Any, pool: PoolId, home: Path, **settings: Any) -> Iterat
     (home / "deployment.json").parent.mkdir(parents=True, exist_ok=True)
     chain.deployment.save(home / "deployment.json")
     save_key(home / "operator.key", devnet.derive_key("test", "operator"))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    (port,) = find_free_ports(1)
     config = CoordinatorConfig(
         home=home / "coordinator",
         pool=pool,

@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -14,6 +15,7 @@ from covey.runtime import (
     Metrics,
     Outcome,
     Pace,
+    find_free_ports,
     keep_trying,
     or_stop,
     run_forever,
@@ -233,14 +235,8 @@ async def hello(scope, receive, send):
         await send({"type": "http.response.body", "body": b"hello"})
 
 
-def find_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
 async def test_serve_http__serves_until_stop():
-    stop, port = asyncio.Event(), find_port()
+    stop, (port,) = asyncio.Event(), find_free_ports(1)
     serving = asyncio.create_task(serve_http(hello, host="127.0.0.1", port=port, stop=stop))
     transport = httpx.AsyncHTTPTransport(retries=5)
     async with httpx.AsyncClient(transport=transport, trust_env=False) as client:
@@ -259,3 +255,22 @@ async def test_serve_http__port_is_taken__operator_error_names_it():
         port = holder.getsockname()[1]
         with pytest.raises(OperatorError, match=f"address_in_use: cannot listen on 127.0.0.1:{port}"):
             await serve_http(hello, host="127.0.0.1", port=port, stop=asyncio.Event())
+
+
+def test_find_free_ports__below_those_of_outgoing_connections__each_can_be_listened_on():
+    ports = find_free_ports(5)
+    assert len(set(ports)) == 5
+    assert max(ports) < 32_768
+    with contextlib.ExitStack() as stack:
+        for port in ports:
+            stack.enter_context(socket.create_server(("127.0.0.1", port)))
+
+
+def test_find_free_ports__some_are_taken__finds_the_other_or_says_that_there_is_none(monkeypatch):
+    taken, free = find_free_ports(2)
+    monkeypatch.setattr(runtime, "_PORTS", range(min(taken, free), max(taken, free) + 1, abs(taken - free)))
+    with socket.create_server(("127.0.0.1", taken)):
+        assert find_free_ports(1) == [free]
+        with pytest.raises(OperatorError, match="no_free_port"):
+            find_free_ports(2)
+    assert sorted(find_free_ports(2)) == sorted([taken, free])

@@ -1,5 +1,4 @@
 import os
-import socket
 import sys
 import time
 from pathlib import Path
@@ -7,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from covey.demo import processes as module
-from covey.demo.processes import Processes, find_free_ports
+from covey.demo.processes import Processes
 from covey.errors import OperatorError
 
 pytestmark = pytest.mark.integration
@@ -98,11 +97,3 @@ def test_kill__at_once__no_handler_runs(play):
     await_text(deaf, "up")
     play.kill("deaf")
     assert deaf.process.returncode == -9
-
-
-def test_free_ports__distinct_and_free():
-    ports = find_free_ports(5)
-    assert len(set(ports)) == 5
-    for port in ports:
-        with socket.socket() as each:
-            each.bind(("127.0.0.1", port))

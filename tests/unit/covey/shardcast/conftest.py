@@ -1,7 +1,6 @@
 """Servers on loopback: an origin with a policy, relays, and relays that do harm."""
 
 import asyncio
-import socket
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import httpx
@@ -10,7 +9,7 @@ from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import Route
 
-from covey.runtime import serve_http
+from covey.runtime import find_free_ports, serve_http
 from covey.shardcast.client import ShardClient
 from covey.shardcast.server import Mirror, build_server
 from covey.shardcast.store import ShardStore, add_policy
@@ -18,16 +17,10 @@ from covey.shardcast.store import ShardStore, add_policy
 SHARD_BYTES = 1000
 
 
-def find_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
 @asynccontextmanager
 async def serving(app):
     """The base URL of an application that listens."""
-    stop, port = asyncio.Event(), find_port()
+    stop, (port,) = asyncio.Event(), find_free_ports(1)
     task = asyncio.create_task(serve_http(app, host="127.0.0.1", port=port, stop=stop))
     try:
         while True:

@@ -11,9 +11,10 @@ import pytest
 from starlette.responses import Response
 
 from covey.errors import ProtocolError
+from covey.runtime import find_free_ports
 from covey.shardcast.server import Mirror, build_server
 from covey.shardcast.store import ShardStore
-from tests.unit.covey.shardcast.conftest import build_liar, find_port, serving
+from tests.unit.covey.shardcast.conftest import build_liar, serving
 
 pytestmark = pytest.mark.integration
 
@@ -192,7 +193,7 @@ async def test_relay__many_policies__keeps_five(world):
 
 
 def test_command__origin__serves_until_sigterm_and_says_when_the_port_is_taken(tmp_path):
-    port = find_port()
+    (port,) = find_free_ports(1)
     command = [sys.executable, "-m", "covey", "origin", "run", "--root", str(tmp_path), "--port", str(port)]
     root = Path(__file__).resolve().parents[4]
     with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
