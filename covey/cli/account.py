@@ -1,5 +1,6 @@
 """What chain commands have in common: contracts, a key, a pool, and one way to send and wait."""
 
+import asyncio
 import secrets
 import tomllib
 from pathlib import Path
@@ -83,8 +84,11 @@ class Account:
             Accusation(receipt_hash=e.receipt_hash, pool=e.pool, node=e.node, contributor=e.contributor) for e in opened
         ]
 
-    async def get_reward(self, coordinator_url: str, epoch: int) -> RewardView | None:
+    def get_reward(self, coordinator_url: str, epoch: int) -> RewardView | None:
         """The signer's reward with its proof, None when it has earned nothing."""
+        return asyncio.run(self._get_reward(coordinator_url, epoch))
+
+    async def _get_reward(self, coordinator_url: str, epoch: int) -> RewardView | None:
         chain_id = self.contracts.deployment.chain_id
         async with CoordinatorClient(coordinator_url, self.wallet, chain_id=chain_id) as client:
             try:

