@@ -30,7 +30,7 @@ from covey.protocol.rollout import Rollout
 from covey.protocol.verdict import Reason
 from covey.toploc.proofs import TOP_K, WINDOW
 from covey.toploc.tops import EVERYTHING, Capture, Top, join
-from tests.fakes.tools import make_model_params
+from tests.fakes.tools import has_even_products, make_model_params
 from tests.integration.engines.conftest import LONGEST, Pair, make_policy
 from validator.calibration import build_rollouts, propose
 from validator.limits import find_breach
@@ -166,7 +166,14 @@ def test_replay__siblings_that_begin_alike__lose_no_row(pair: Pair, ragged: list
     assert alone.margins.max() > 1  # these tokens nobody sampled
 
 
+def require_even_products(pair: Pair) -> None:
+    """Skip what compares rows that were alone with rows that were not, bit for bit."""
+    if pair.dtype == "bfloat16" and not has_even_products():
+        pytest.skip("this processor multiplies one row of bfloat16 otherwise than it does among others")
+
+
 def test_generate__one_by_one__equals_all_together(pair: Pair, work: list[Completion], ragged: list[Request]) -> None:
+    require_even_products(pair)
     for i in (0, 21, 63):
         assert_equal(pair.vllm.generate([ragged[i]], temperature=1.0, capture=CAPTURE), [work[i]])
 
@@ -175,6 +182,7 @@ def test_generate__calls_of_several_threads__run_together_and_a_new_policy_waits
     pair: Pair, work: list[Completion], ragged: list[Request], policies: Policies
 ) -> None:
     """Sixteen calls of four requests each, a policy that is loaded in the middle, and a replay."""
+    require_even_products(pair)
     engine, parts = pair.vllm, [slice(start, start + 4) for start in range(0, 64, 4)]
     with ThreadPoolExecutor(18) as threads:
         calls = [threads.submit(engine.generate, ragged[part], temperature=1.0, capture=CAPTURE) for part in parts[:12]]
