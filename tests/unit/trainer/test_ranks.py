@@ -109,10 +109,10 @@ def read(ranks: Path, rank: int, prefix: str) -> Tensors:
 
 
 def get_tolerance(case: str, name: str) -> float:
-    """Of a value of a master or a gradient.  In bfloat16 other rows round otherwise: an update moves a master by 1e-3;
-    the largest gradients are 2e-2, and those of one process are up to 5.5e-4 from float32's, too."""
+    """Of a value of a master or a gradient.  In bfloat16 other rows round otherwise: an update moves a master by 1e-3,
+    and the largest gradients, 2e-2, are the embedding's: those of one process are 5.5e-4 from float32's, too."""
     if case == "rough":
-        return 6e-4 if name.endswith(".grad") else 3e-4
+        return 6e-4 if name.endswith("embed_tokens.weight.grad") else 3e-4
     return 1e-6
 
 
