@@ -170,8 +170,8 @@ def build_rows(
     """Tensors of the rows of a micro-batch; one token of padding where there are no samples.
 
     `is_shared`: samples of equal prompts that follow each other in a row share what they have in common, also where
-    they are of two families.  Raises ValueError where some
-    samples have what others have not of `old`, `proximal` and `reference`.
+    they are of two families.  Raises ValueError where some samples have what others have not of `old`, `proximal` and
+    `reference`.
     """
     line, chosen = _Line(), [(samples[i], weights[i]) for row in rows for i in row]
     places = [place for row in rows for place in _write(line, [samples[i] for i in row], is_shared=is_shared)]

@@ -93,7 +93,7 @@ def test_kicks__doubled_failing_and_after__all_arrive_and_the_process_ends_when_
                 kicker.kick(job)
             wait_until(lambda: "tally" in read_done(tmp_path), (tmp_path / "log").read_text)
             process.send_signal(signal.SIGTERM)
-            assert process.wait(timeout=30) == 0
+            assert process.wait(timeout=10) == 0
         assert sorted(read_done(tmp_path)) == ["assign_tasks", "assign_tasks", "expire_leases", "settle_epoch", "tally"]
         assert "a defect" in (tmp_path / "log").read_text(), "a job that breaks is seen"
     finally:
@@ -107,4 +107,4 @@ def test_beat__without_any_kick__runs_every_job(tmp_path: Path):
     with run_process("", tmp_path, "covey-test", beats=True) as process:
         wait_until(lambda: set(read_done(tmp_path)) == set(BEAT_SECONDS), (tmp_path / "log").read_text)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=10) == 0

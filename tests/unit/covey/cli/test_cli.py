@@ -114,10 +114,10 @@ print([name for name in {HEAVY!r} if name in sys.modules])
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_help__best_of_twenty__under_half_a_second():
+def test_help__best_of_five__under_half_a_second():
     """CPU seconds of the child would hide waiting, wall seconds hide a busy machine: the best wall clock counts."""
     best = 9.0
-    for _ in range(20):
+    for _ in range(5):
         started = time.perf_counter()
         assert run("--help").returncode == 0
         best = min(best, time.perf_counter() - started)
