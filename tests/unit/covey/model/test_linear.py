@@ -165,13 +165,16 @@ def test_quicken__layer__is_worth_it_by_its_sides_and_its_weights(
 @pytest.mark.parametrize(
     ("capability", "cpuinfo", "worth"),
     [
-        ("AVX512", "vendor_id\t: AuthenticAMD\n", True),
-        ("AVX512", "vendor_id\t: GenuineIntel\n", False),
-        ("AVX2", "vendor_id\t: AuthenticAMD\n", False),
+        ("AVX512", "vendor_id\t: AuthenticAMD\ncpu family\t: 26\nmodel\t\t: 2\n", True),
+        ("AVX512", "vendor_id\t: AuthenticAMD\ncpu family\t: 27\nmodel\t\t: 2\n", True),
+        ("AVX512", "vendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 97\n", False),
+        ("AVX512", "vendor_id\t: AuthenticAMD\n", False),
+        ("AVX512", "vendor_id\t: GenuineIntel\ncpu family\t: 26\nmodel\t\t: 143\n", False),
+        ("AVX2", "vendor_id\t: AuthenticAMD\ncpu family\t: 26\nmodel\t\t: 2\n", False),
         ("AVX512", None, False),
     ],
 )
-def test_is_worth_it__processor__is_known_by_its_maker_and_its_width(
+def test_is_worth_it__processor__is_known_by_its_maker_its_family_and_its_width(
     monkeypatch: pytest.MonkeyPatch, capability: str, cpuinfo: str | None, worth: bool
 ):
     def read(_: object) -> str:
