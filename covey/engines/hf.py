@@ -29,7 +29,7 @@ from covey.model.files import (
     load_weights,
     require_vocabulary,
 )
-from covey.sampling.sampler import sample, score
+from covey.sampling.sampler import load_kernels, sample, score
 from covey.toploc.tensors import find_tops
 from covey.toploc.tops import Capture
 
@@ -63,6 +63,7 @@ class HuggingFaceEngine:
         cls, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, version: int = 0, max_batch: int = 64
     ) -> Self:
         """An engine around a model that is already in memory, shared with the caller (who may keep training it)."""
+        load_kernels(model.device)
         engine = cls(max_batch=max_batch, device=str(model.device))
         engine._model, engine._tokenizer, engine._version = model, tokenizer, version
         return engine
@@ -124,6 +125,7 @@ class HuggingFaceEngine:
             self._version = version
 
     def _build(self, source: str | Path, folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+        load_kernels(self._device)
         model, tokenizer = load_model(source, self._dtype), load_tokenizer(source)
         require_vocabulary(tokenizer, int(get_head(model).weight.shape[0]))
         torch.nn.Module.to(model, self._device)
@@ -218,7 +220,7 @@ class HuggingFaceEngine:
     def _pack(self, sequences: Sequence[ReplayRequest]) -> Iterator[list[ReplayRequest]]:
         """What is replayed in one pass: so many completions at most, of so many tokens."""
         room = MAX_LOGITS // self.vocabulary_size
-        if self._device == "cpu":
+        if torch.device(self._device).type == "cpu":
             room = min(room, CPU_TOKENS)
         part, tokens, prompts = list[ReplayRequest](), 0, set[tuple[int, ...]]()
         for each in sequences:

@@ -54,6 +54,13 @@ def score(
         return torch.from_numpy(best - claimed)
 
 
+def load_kernels(device: str | torch.device) -> None:
+    """What sampling on a CPU needs once a process: half a second, several the first time on a machine, which compiles;
+    no request should wait for it.  Nothing on other devices."""
+    if torch.device(device).type == "cpu":
+        score(torch.zeros(1, 1), torch.zeros(1, dtype=torch.int64), np.zeros(1, np.uint64), np.zeros(1, np.uint32), 1.0)
+
+
 def _race(
     logits: torch.Tensor, seeds: Seeds, positions: Positions, temperature: float
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:

@@ -6,8 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from covey.sampling.kernels import compile_all
 from covey.sampling.noise import gumbel
-from covey.sampling.sampler import sample, score
+from covey.sampling.sampler import load_kernels, sample, score
 
 pytestmark = pytest.mark.unit
 
@@ -84,3 +85,9 @@ def test_score__logits_that_are_no_numbers__give_no_margin_within_a_limit() -> N
 def test_sample__temperature_that_is_none__is_refused(temperature: float) -> None:
     with pytest.raises(ValueError, match="temperature"):
         sample(torch.zeros(1, 2), np.zeros(1, np.uint64), np.zeros(1, np.uint32), temperature)
+
+
+def test_load_kernels__gpu__loads_none() -> None:
+    compile_all.cache_clear()
+    load_kernels("cuda:1")
+    assert compile_all.cache_info().currsize == 0
