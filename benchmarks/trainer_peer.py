@@ -19,13 +19,17 @@ from benchmarks.copying import Case, Recorder, Run
 
 
 class Stamps(TrainerCallback):
-    """Tells a recorder when steps end."""
+    """Begins a recorder when the trainer has all that it learns with, and tells it when steps end."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+    def __init__(self, recorders: list[Recorder]) -> None:
+        self._recorders = recorders
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        if not self._recorders:
+            self._recorders.append(Recorder())
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        self._recorder.stamp()
+        self._recorders[0].stamp()
 
 
 def build_settings(case: Case, seed: int, folder: str) -> dict[str, Any]:
@@ -91,7 +95,6 @@ def learn(sizes: dict[str, Any], seed: int) -> Run:
             processing_class=tokenizer,
         )
         trainer.remove_callback(PrinterCallback)
-        recorders.append(Recorder())
-        trainer.add_callback(Stamps(recorders[0]))
+        trainer.add_callback(Stamps(recorders))
         trainer.train()
     return recorders[0].build_run()
