@@ -19,7 +19,6 @@ from covey.errors import OperatorError, ProtocolError
 from covey.model.files import WEIGHTS_FILE, load_model, load_tokenizer, save_weights
 from covey.model.text import decode_completion, encode_prompt
 from covey.model.tiny import build_model, tiny_folder
-from covey.sampling.kernels import compile_all
 from covey.sampling.noise import gumbel
 from covey.toploc.tops import EVERYTHING, join
 
@@ -48,25 +47,6 @@ def claims_of(requests: Sequence[Request], completions: Sequence[Completion]) ->
         ReplayRequest(prompt=request.prompt, tokens=completion.tokens, seed=request.seed)
         for request, completion in zip(requests, completions, strict=True)
     ]
-
-
-@pytest.mark.parametrize("from_model", [True, False])
-def test_engine__has_a_policy__requests_wait_for_no_kernels(
-    llama_folder: Path, long_requests: list[Request], from_model: bool
-) -> None:
-    compile_all.cache_clear()
-    engine = HuggingFaceEngine(device="cpu:0")
-    assert compile_all.cache_info().currsize == 0  # who loads no policy samples nothing
-    if from_model:
-        engine = HuggingFaceEngine.from_model(load_model(llama_folder, "float32"), load_tokenizer(llama_folder))
-    else:
-        engine.load_policy(llama_folder, 0)
-    kernels = compile_all()
-    loaded = [kernels.race.signatures, kernels.score_tokens.signatures]
-    assert [len(each) for each in loaded] == [1, 1]
-    completions = engine.generate(long_requests[:2], temperature=1.0)
-    engine.replay(claims_of(long_requests[:2], completions), temperature=1.0)
-    assert [kernels.race.signatures, kernels.score_tokens.signatures] == loaded
 
 
 def test_generate__ragged_batch__equals_the_slow_loop(
