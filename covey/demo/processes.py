@@ -1,17 +1,30 @@
-"""The demo's processes: started in sessions of their own, watched, and ended whatever happens."""
+"""The processes of a network on one machine: started in sessions of their own, watched, and ended whatever happens.
 
+They are forked from one server that has imported the heavy libraries once. A dozen processes that each import torch and
+transformers take five seconds of a core and 400 MB each before they do anything.
+"""
+
+import multiprocessing
 import os
+import runpy
 import signal
-import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from multiprocessing import forkserver
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+
+from setproctitle import setproctitle
 
 from covey.errors import OperatorError
 
 STOP_SECONDS = 10.0
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "VIRTUAL_ENV")
+FIXED_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+"""One thread for each process: several busy processes with more collapse on a small machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,8 +32,31 @@ class Running:
     """One process of the network.  Example: name="worker-1"."""
 
     name: str
-    process: subprocess.Popen[bytes]
+    process: BaseProcess
     log: Path
+
+    @property
+    def pid(self) -> int:
+        """Process id, which is also the id of the process's session and group."""
+        assert self.process.pid is not None
+        return self.process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """Exit status; negative: the number of the signal that ended the process; None while it runs."""
+        return self.process.exitcode
+
+    def wait(self, seconds: float) -> int:
+        """Wait for the end and return the exit status; raise TimeoutError after so many seconds."""
+        self.process.join(seconds)
+        if self.exit_code is None:
+            raise TimeoutError(f"{self.name} still runs after {seconds} s")
+        return self.exit_code
+
+    def signal(self, number: signal.Signals) -> None:
+        """Signal the process's whole session, so that its children get it too."""
+        if self.exit_code is None:
+            os.killpg(self.pid, number)
 
 
 class Processes:
@@ -30,19 +66,21 @@ class Processes:
         self._folder, self._scratch = folder, folder / "tmp"
         self._scratch.mkdir(parents=True, exist_ok=True)
         self.running: list[Running] = []
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["covey.demo.preload"])
+
+    def prepare(self) -> None:
+        """Have the server import while the caller does something else; `start` waits for it."""
+        forkserver.ensure_running()
 
     def start(self, name: str, *arguments: str, module: str = "covey") -> Running:
         """Run `covey <arguments>`, or another module with them; its output goes to a log file."""
         log = self._folder / f"{name}.log"
-        with log.open("ab") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=_build_environment(self._scratch),
-                start_new_session=True,  # Ctrl-C is for the demo; it ends the others in order
-            )
+        log.touch()
+        process = self._context.Process(
+            target=_run_module, args=(module, arguments, str(log), build_environment(self._scratch)), name=name
+        )
+        process.start()
         running = Running(name=name, process=process, log=log)
         self.running = [*(each for each in self.running if each.name != name), running]
         return running
@@ -51,18 +89,18 @@ class Processes:
         return next(each for each in self.running if each.name == name)
 
     def has_ended(self, name: str) -> bool:
-        return self.get(name).process.poll() is not None
+        return self.get(name).exit_code is not None
 
     def kill(self, name: str) -> None:
         """End a process at once, as a crash would: no signal handler runs."""
-        process = self.get(name).process
-        _signal(process, signal.SIGKILL)
-        process.wait()
+        running = self.get(name)
+        running.signal(signal.SIGKILL)
+        running.wait(STOP_SECONDS)
 
     def require_alive(self, *, ended: tuple[str, ...] = ()) -> None:
         """Raise OperatorError when a process has died; those in `ended` may have ended with 0."""
         for running in self.running:
-            code = running.process.poll()
+            code = running.exit_code
             if code is None or (code == 0 and running.name in ended):
                 continue
             tail = running.log.read_text(errors="replace").strip().splitlines()[-5:]
@@ -73,29 +111,33 @@ class Processes:
     def stop(self) -> None:
         """Ask all to end, those who depend on others first, then insist."""
         for running in reversed(self.running):
-            _signal(running.process, signal.SIGTERM)
+            running.signal(signal.SIGTERM)
         deadline = time.monotonic() + STOP_SECONDS
         for running in self.running:
             try:
-                running.process.wait(max(0.1, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                _signal(running.process, signal.SIGKILL)
-                running.process.wait()
+                running.wait(max(0.1, deadline - time.monotonic()))
+            except TimeoutError:
+                running.signal(signal.SIGKILL)
+                running.wait(STOP_SECONDS)
 
 
-def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    """To the process's whole session, so that its children end too."""
-    if process.poll() is None:
-        os.killpg(process.pid, number)
+def build_environment(scratch: Path) -> dict[str, str]:
+    """The environment of a process of the network: no secret of its starter.  Temporary files of libraries go to
+    `scratch`, where the network's own files are, and vanish with them."""
+    passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    return passed_on | FIXED_ENVIRONMENT | {"TMPDIR": str(scratch)}
 
 
-def _build_environment(scratch: Path) -> dict[str, str]:
-    """One thread for each process: several busy processes with more collapse on a small machine.  Temporary files of
-    libraries go where the demo's own files go, and vanish with them."""
-    fixed = {
-        "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-        "TMPDIR": str(scratch),
-    }
-    return {name: os.environ[name] for name in _PASSED_ON if name in os.environ} | fixed
+def _run_module(module: str, arguments: Sequence[str], log: str, environment: Mapping[str, str]) -> None:
+    """In the fork: become `python -m module arguments`, with a session of its own and its output in the log."""
+    os.setsid()  # Ctrl-C is for the starter, which ends the others in order
+    setproctitle(" ".join([module, *arguments]))
+    output = os.open(log, os.O_WRONLY | os.O_APPEND)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+    os.environ.clear()
+    os.environ.update(environment)
+    tempfile.tempdir = None
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -76,6 +76,7 @@ class Demo:
 
     def set_up(self) -> None:
         """From nothing to a network of processes that start."""
+        self.stage.processes.prepare()
         self.set_up_chain()
         self.stage.start_all()
         count = len(self.stage.processes.running) + 1

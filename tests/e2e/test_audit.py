@@ -1,6 +1,8 @@
-"""Whoever doubts a verdict judges again: `covey validator audit` as a process of its own, beside a network."""
+"""Anybody who doubts a verdict judges again: `covey validator audit` alongside a network."""
 
 import asyncio
+import contextlib
+import io
 import json
 import subprocess
 import sys
@@ -8,7 +10,9 @@ import sys
 import pytest
 
 from covey import cheats
+from covey.cli import app
 from covey.demo.cast import DemoOptions
+from covey.errors import CoveyError
 from covey.protocol import canonical
 from covey.protocol.evidence import Bundle, get_key
 from covey.protocol.status import SubmissionState
@@ -19,13 +23,25 @@ from tests.e2e.walking import Walk, open_walk
 pytestmark = [pytest.mark.e2e]
 
 
+def build_arguments(walk: Walk, name: str, storage: str, *options: str) -> list[str]:
+    """The command, which knows nothing of the coordinator but where its objects are."""
+    deployment = ("--deployment", str(walk.stage.cast.deployment), "--pool", "1")
+    return ["validator", "audit", name, "--storage", storage, *deployment, *options]
+
+
 async def audit(walk: Walk, name: str, storage: str, *options: str) -> subprocess.CompletedProcess[str]:
-    """In a process that knows nothing of the coordinator but where its objects are."""
-    command = [sys.executable, "-m", "covey", "validator", "audit", name, "--storage", storage]
-    command += ["--deployment", str(walk.stage.cast.deployment), "--pool", "1"]
-    return await asyncio.to_thread(
-        subprocess.run, [*command, *options], capture_output=True, text=True, timeout=120, check=False
-    )
+    """The command in this process, where its imports are done; what it prints, and its error as the shell shows it."""
+    arguments, output = build_arguments(walk, name, storage, *options), io.StringIO()
+
+    def run() -> tuple[int, str]:
+        with contextlib.redirect_stdout(output):
+            try:
+                return app(arguments, standalone_mode=False) or 0, ""
+            except CoveyError as error:
+                return 1, f"covey: {error}"
+
+    code, error = await asyncio.to_thread(run)
+    return subprocess.CompletedProcess(arguments, code, output.getvalue(), error)
 
 
 def rewrite(data: bytes, **changes: object) -> bytes:
@@ -47,7 +63,11 @@ async def test_audit__rejected_cheat__anybody_finds_the_same_verdict(tmp_path):
         assert bundle.receipt.work_key == row.work_key
         reached = ("--relay", relay, "--policies", str(policies))
 
-        done = await audit(walk, row.evidence_hash, store, *reached, "--json")
+        command = build_arguments(walk, row.evidence_hash, store, *reached, "--json")
+        done = await asyncio.to_thread(  # as a person runs it; what follows is in this process
+            subprocess.run, [sys.executable, "-m", "covey", *command],
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
         told = json.loads(done.stdout)
         assert told["agrees"] is True

@@ -24,7 +24,7 @@ from tests.cheats.numbers import DuplicateRow, InventedReward
 from tests.cheats.slots import CopiedFromAnotherNode, PermutedSiblings
 from tests.e2e.handing import ShortCast
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.full]
 ROOT = Path(__file__).resolve().parents[2]
 HONEST = "worker-1"
 CHEATS = {

@@ -76,40 +76,50 @@ def run_demo(folder: Path, *arguments: str, seconds: float = 240) -> tuple[int, 
     return process.returncode, output, json.loads(file.read_text()) if file.exists() else {}
 
 
-def test_demo__six_steps_with_cheats__exit_0_and_the_promised_json(folder):
-    code, output, summary = run_demo(folder, "--steps", "6", "--workers", "2", "--cheats", "2")
+def test_demo__three_steps_with_cheats__exit_0_and_the_promised_json(folder):
+    code, output, summary = run_demo(folder, "--steps", "3", "--workers", "2", "--cheats", "2")
     assert code == 0, output
     assert set(summary) == KEYS
-    assert summary["steps"] == 6
-    assert len(summary["reward"]) == 7
-    assert sum(summary["reward"][-3:]) / 3 - summary["reward"][0] >= 0.25
+    assert summary["steps"] == 3
+    assert len(summary["reward"]) == 4
+    assert sum(summary["reward"][-3:]) / 3 - summary["reward"][0] >= 0.09
     assert len(summary["slashed"]) == 2
     assert set(summary["rejected"]) == {"proof", "token_margin"}
     assert summary["honest_slashed"] == 0
     assert summary["claimed"] == summary["cumulative"] > 0
-    assert list(summary["policies"]) == [str(n) for n in range(7)]
+    assert list(summary["policies"]) == [str(n) for n in range(4)]
     assert all(len(value) == 66 for value in summary["policies"].values())
     assert summary["processes"] == 13
-    assert summary["accepted"] >= 24
+    assert summary["accepted"] >= 12
     assert [path.name for path in folder.iterdir()] == ["summary.json"]
     assert "reward at temperature 1 on held-out prompts" in output
     assert find_processes(str(folder)) == []
 
 
-def test_demo__same_seed_twice__equal_policies(folder):
-    options = ("--steps", "2", "--workers", "1", "--cheats", "0", "--max-staleness", "0", "--seed", "7")
-    first_code, first_output, first = run_demo(folder, *options)
-    assert first_code == 0, first_output
-    second_code, second_output, second = run_demo(folder, *options)
-    assert second_code == 0, second_output
-    assert len(first["policies"]) == 3
-    assert first["policies"] == second["policies"]
-    assert first["reward"] == second["reward"]
+@pytest.mark.full
+def test_demo__eight_steps_with_cheats__learns_as_much_as_is_promised(folder):
+    code, output, summary = run_demo(folder, "--steps", "8", "--workers", "2", "--cheats", "2")
+    assert code == 0, output
+    assert sum(summary["reward"][-3:]) / 3 - summary["reward"][0] >= 0.25
+    assert (len(summary["slashed"]), summary["honest_slashed"]) == (2, 0)
 
 
-@pytest.mark.parametrize(("seconds", "number"), [(0.6, signal.SIGINT), (8.0, signal.SIGINT), (14.0, signal.SIGTERM)])
-def test_demo__interrupted__leaves_no_process_and_no_file(folder, seconds, number):
+MOMENTS = {
+    "at once": ("chain, contracts", 0.0, signal.SIGINT),
+    "while processes start": ("processes start", 0.2, signal.SIGTERM),
+    "while processes work": ("processes start", 8.0, signal.SIGINT),
+}
+
+
+@pytest.mark.parametrize(
+    "moment", ["at once", "while processes start", pytest.param("while processes work", marks=pytest.mark.full)]
+)
+def test_demo__interrupted__leaves_no_process_and_no_file(folder, moment):
+    line, seconds, number = MOMENTS[moment]
     process = start_demo(folder, "--steps", "3")
+    assert process.stdout is not None
+    while line not in process.stdout.readline():
+        assert process.poll() is None
     time.sleep(seconds)  # the moment is the point of the test
     process.send_signal(number)
     process.communicate(timeout=40)

@@ -37,8 +37,8 @@ class SharedStage(Stage):
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch):
-    build = processes._build_environment
-    monkeypatch.setattr(processes, "_build_environment", lambda scratch: build(scratch) | {"GLOO_SOCKET_IFNAME": "lo"})
+    build = processes.build_environment
+    monkeypatch.setattr(processes, "build_environment", lambda scratch: build(scratch) | {"GLOO_SOCKET_IFNAME": "lo"})
     with tempfile.TemporaryDirectory(prefix="covey-test-") as name:
         yield Path(name) / "net"
 
@@ -73,13 +73,14 @@ def is_alive(pid: int) -> bool:
 
 def end_by_killing(running: Running, rank: int) -> None:
     """Kill one rank; the others and torchrun end in bounded time, and torchrun says that it failed."""
-    ranks = find_ranks(running.process.pid)
+    ranks = find_ranks(running.pid)
     assert len(ranks) == 2
     os.kill(ranks[rank], signal.SIGKILL)
-    assert running.process.wait(ENDS) != 0
+    assert running.wait(ENDS) != 0
     assert not any(map(is_alive, ranks))
 
 
+@pytest.mark.full
 async def test_network__trainer_of_two_ranks__dies_with_either_and_resumes_at_two_and_at_one(folder):
     demo = Demo(SharedStage(Cast(folder, DemoOptions(steps=6, workers=1, cheats=0))))
     stage = demo.stage
@@ -113,13 +114,14 @@ def test_trainer__stop_signal_to_two_ranks__both_end_with_0(folder):
             stage.start(name)
         running = stage.processes.get("trainer")
         wait_for(lambda: "trainer runs" in running.log.read_text())
-        rank_0, _ = find_ranks(running.process.pid)
+        rank_0, _ = find_ranks(running.pid)
         os.kill(rank_0, signal.SIGTERM)
-        assert running.process.wait(ENDS) == 0, running.log.read_text()[-2000:]
+        assert running.wait(ENDS) == 0, running.log.read_text()[-2000:]
     finally:
         stage.close()
 
 
+@pytest.mark.full
 def test_trainer__rank_0_falls_silent__the_other_gives_it_up_and_both_end(folder):
     stage = SharedStage(Cast(folder, DemoOptions(steps=1, workers=0, cheats=0)))
     try:
@@ -127,22 +129,23 @@ def test_trainer__rank_0_falls_silent__the_other_gives_it_up_and_both_end(folder
         stage._commands["trainer"] += ["--set", f"rank_seconds={SILENCE}"]
         running = stage.start("trainer")
         wait_for(lambda: '"event": "follows"' in running.log.read_text())
-        ranks = find_ranks(running.process.pid)
+        ranks = find_ranks(running.pid)
         os.kill(ranks[0], signal.SIGSTOP)
-        assert running.process.wait(SILENCE + ENDS) != 0
+        assert running.wait(SILENCE + ENDS) != 0
         assert not any(map(is_alive, ranks))
         assert "rank_lost" in running.log.read_text()
     finally:
         stage.close()
 
 
+@pytest.mark.full
 def test_trainer__adapters_on_two_ranks__are_refused_at_once(folder):
     stage = SharedStage(Cast(folder, DemoOptions(steps=1, workers=0, cheats=0)))
     try:
         stage.open()
         stage._commands["trainer"] += ["--set", "lora_rank=4"]
         running = stage.start("trainer")
-        assert running.process.wait(ENDS) != 0
+        assert running.wait(ENDS) != 0
         assert "unsupported_ranks" in running.log.read_text()
     finally:
         stage.close()

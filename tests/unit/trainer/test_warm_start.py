@@ -43,6 +43,7 @@ def test_measure_reward__no_room_for_an_answer__is_zero() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_warm_start_tiny__seed_of_the_shipped_model__starts_at_about_a_third(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     steps: list[int] = []

@@ -15,17 +15,17 @@ pytestmark = pytest.mark.integration
 @pytest.fixture
 def play(tmp_path, monkeypatch):
     """Processes that run a line of Python instead of a command of ours."""
+    (tmp_path / "line.py").write_text("import sys\nexec(sys.argv[1])\n")
+    monkeypatch.syspath_prepend(tmp_path)
 
-    made = Processes(tmp_path / "logs")
-    popen = module.subprocess.Popen
-    monkeypatch.setattr(
-        module.subprocess, "Popen", lambda command, **options: popen([sys.executable, "-c", command[3]], **options)
-    )
+    class Lines(Processes):
+        def start(self, name, code):
+            return super().start(name, code, module="line")
+
+    made = Lines(tmp_path / "logs")
     yield made
-    for running in made.running:
-        if running.process.poll() is None:
-            running.process.kill()
-        running.process.wait()
+    monkeypatch.setattr(module, "STOP_SECONDS", 0.1)
+    made.stop()
 
 
 def await_text(running, text):
@@ -41,25 +41,48 @@ DEAF = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flus
 
 def test_start__output_to_a_log__and_no_secret_in_the_environment(play, monkeypatch):
     monkeypatch.setenv("COVEY_SECRET", "x")
-    running = play.start("a", "import os; print(sorted(os.environ))")
-    assert running.process.wait(10) == 0
-    names = running.log.read_text()
-    assert "OMP_NUM_THREADS" in names
-    assert "COVEY_SECRET" not in names
+    running = play.start("a", "import os, tempfile; print(sorted(os.environ), tempfile.gettempdir())")
+    assert running.wait(10) == 0
+    printed = running.log.read_text()
+    assert "OMP_NUM_THREADS" in printed
+    assert "COVEY_SECRET" not in printed
+    assert str(running.log.parent / "tmp") in printed
     assert play.has_ended("a")
     assert play.get("a") is running
 
 
+def test_start__session_and_name__are_its_own(play):
+    code = "import os, pathlib; print(os.getpid() == os.getsid(0), pathlib.Path('/proc/self/cmdline').read_text())"
+    running = play.start("a", code)
+    assert running.wait(10) == 0
+    own, name = running.log.read_text().split(maxsplit=1)
+    assert own == "True"
+    assert name.startswith("line import os")
+
+
+def test_start__heavy_imports__are_there(play):
+    running = play.start("a", "import sys; print('torch' in sys.modules, 'transformers' in sys.modules)")
+    assert running.wait(60) == 0
+    assert running.log.read_text() == "True True\n"
+
+
+def test_start__the_server_it_is_forked_from__has_one_thread(play):
+    """A fork copies one thread only: locks that others hold would stay locked for ever."""
+    running = play.start("a", "import os; print(len(os.listdir(f'/proc/{os.getppid()}/task')))")
+    assert running.wait(60) == 0
+    assert running.log.read_text() == "1\n"
+
+
 def test_start__same_name_again__replaces_and_adds_to_its_log(play):
     for word in ("first", "second"):
-        play.start("a", f"print('{word}')").process.wait(10)
+        play.start("a", f"print('{word}')").wait(10)
     assert len(play.running) == 1
     assert play.get("a").log.read_text() == "first\nsecond\n"
 
 
 def test_require_alive__dead_one__named_with_its_last_words(play):
     play.start("good", SLEEP)
-    play.start("bad", "import sys; print('covey: no_key: none'); sys.exit(3)").process.wait(10)
+    play.start("bad", "import sys; print('covey: no_key: none'); sys.exit(3)").wait(10)
     with pytest.raises(OperatorError, match=r"process_died: bad ended with 3:\ncovey: no_key: none"):
         play.require_alive()
     with pytest.raises(OperatorError):
@@ -67,16 +90,21 @@ def test_require_alive__dead_one__named_with_its_last_words(play):
 
 
 def test_require_alive__one_that_may_have_ended__only_with_0(play):
-    play.start("done", "pass").process.wait(10)
+    play.start("done", "pass").wait(10)
     play.require_alive(ended=("done",))
     with pytest.raises(OperatorError, match="done ended with 0"):
         play.require_alive()
 
 
+def test_wait__still_running__is_a_timeout(play):
+    with pytest.raises(TimeoutError, match="sleeper still runs"):
+        play.start("sleeper", SLEEP).wait(0.1)
+
+
 def test_stop__all_end__also_the_deaf_and_their_children(play, monkeypatch):
     monkeypatch.setattr(module, "STOP_SECONDS", 0.3)
     child = (
-        "import subprocess, sys; other = subprocess.Popen([sys.executable, '-c', "
+        f"import subprocess; other = subprocess.Popen([{sys.executable!r}, '-c', "
         f"{SLEEP!r}], stdout=subprocess.DEVNULL); print(other.pid, flush=True); {SLEEP}"
     )
     parent, deaf = play.start("parent", child), play.start("deaf", DEAF)
@@ -84,8 +112,8 @@ def test_stop__all_end__also_the_deaf_and_their_children(play, monkeypatch):
     await_text(deaf, "up")
     pid = int(parent.log.read_text().split()[0])
     play.stop()
-    assert parent.process.returncode == -15
-    assert deaf.process.returncode == -9
+    assert parent.exit_code == -15
+    assert deaf.exit_code == -9
     deadline = time.monotonic() + 5
     while Path(f"/proc/{pid}").exists() and Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z":
         assert time.monotonic() < deadline
@@ -96,4 +124,4 @@ def test_kill__at_once__no_handler_runs(play):
     deaf = play.start("deaf", DEAF)
     await_text(deaf, "up")
     play.kill("deaf")
-    assert deaf.process.returncode == -9
+    assert deaf.exit_code == -9

@@ -1,0 +1,40 @@
+"""What the fork server of `processes` imports once, so that each process of the network starts with it.
+
+It has one thread: a fork copies one, and what others hold would stay locked for ever.
+"""
+
+import importlib
+import os
+
+from setproctitle import getproctitle
+
+from covey.demo.processes import FIXED_ENVIRONMENT
+
+MODULES = (
+    "coordinator.app",
+    "coordinator.api",
+    "coordinator.jobs",
+    "worker.app",
+    "worker.loop",
+    "validator.app",
+    "validator.loop",
+    "trainer.app",
+    "trainer.loop",
+    "covey.shardcast.app",
+    "covey.engines.hf",
+    "covey.environments.grading",
+    "covey.cli",
+)
+
+
+def preload() -> None:
+    """Import the roles and load the sampler, after the environment, which libraries read when they are imported."""
+    getproctitle()  # which finds the memory of the process's title; it cannot once the environment has changed
+    os.environ.update(FIXED_ENVIRONMENT)
+    for name in MODULES:
+        importlib.import_module(name)
+    torch = importlib.import_module("torch")
+    importlib.import_module("covey.sampling.sampler").load_kernels(torch.device("cpu"))
+
+
+preload()
