@@ -20,7 +20,6 @@ from benchmarks.copying import LARGE, LENGTH, SMALL, Case, Prompt, Recorder, Run
 from benchmarks.harness import Claim, find_misses, finish
 from covey.engines.base import Engine, Request
 from covey.engines.hf import HuggingFaceEngine, prepare_process
-from covey.model.linear import quicken
 from covey.protocol.ids import GroupId, Step, TaskId
 from covey.protocol.rollout import Rollout
 from trainer.batch import Batch, Work, build_batch, build_samples, split_updates
@@ -58,7 +57,6 @@ def build_learner(case: Case, seed: int, objective: Objective) -> Learner:
         row_tokens=LENGTH + case.siblings * (LENGTH - 1), micro_batch_rows=case.batch, compute_dtype="float32"
     )
     model = copying.build_model(case, seed).train(False)
-    quicken(model)  # as `load_model` does
     return Learner(model, optimiser=optimiser, objective=objective, shape=shape)
 
 

@@ -18,7 +18,6 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from covey.engines.forward import catch_states
 from covey.errors import OperatorError
-from covey.model.linear import BLOCK
 
 NAME = "covey_packed"
 LENGTH_DEPENDENT = {"dynamic", "longrope"}
@@ -27,6 +26,8 @@ LAYERS = {"full_attention", "sliding_attention"}
 """Kinds of layers that `_attend` serves.  Recurrent and convolutional ones would carry states across completions."""
 UNSERVED = ("softcap", "position_bias", "s_aux")
 """What a model may ask of its attention beyond `_attend`."""
+BLOCK = 256
+"""Tokens that a CPU puts through a feed-forward network together, so that what it makes of them stays in its cache."""
 MASKED = 1024
 """Tokens up to which a CPU reads a mask of 4 MiB faster than it computes the prompt's queries again."""
 

@@ -26,7 +26,6 @@ from transformers.utils import logging
 
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.model.configs import require_layers, require_one_meaning, require_windows
-from covey.model.linear import quicken
 
 WEIGHTS_FILE = "model.safetensors"
 DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -127,7 +126,6 @@ def load_model(name_or_folder: str | Path, dtype: str) -> PreTrainedModel:
     if report["missing_keys"]:
         # transformers fills them with random numbers and goes on.
         raise _unavailable(name_or_folder, f"weights are missing: {sorted(report['missing_keys'])[:3]}")
-    quicken(model)
     return cast(PreTrainedModel, model.train(False))
 
 

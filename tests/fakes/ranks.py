@@ -25,7 +25,6 @@ from covey.errors import OperatorError
 from covey.model.files import load_model, load_tokenizer, save_policy
 from covey.model.tiny import tiny_folder
 from covey.protocol.ids import Step
-from tests.fakes.linear import force_quick_layers
 from tests.fakes.samples import DECOUPLED, OPTIMISER, SHAPE, build_batch, build_samples, forget_old
 from trainer.checkpoint import Checkpoints, StepFolders, export_policy
 from trainer.follower import do_share
@@ -141,7 +140,6 @@ def led(ranks: Ranks, learner: Learner, recomputer: Recomputer) -> Iterator[bool
 
 
 def main(rank: int, folder: Path) -> None:
-    force_quick_layers()
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",

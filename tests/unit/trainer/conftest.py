@@ -12,10 +12,8 @@ import torch
 from covey.environments import registry
 from covey.environments.base import Environment, EnvironmentSpec
 from covey.environments.registry import DEMO
-from covey.model import linear
 from covey.protocol.ids import Hash
 from covey.protocol.rollout import Rollout
-from tests.fakes.linear import QUICK
 from tests.fakes.training import Killed, World
 
 
@@ -24,14 +22,6 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.use_deterministic_algorithms(False)
-
-
-@pytest.fixture(autouse=True, scope="package")
-def _quick_layers() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in QUICK.items():
-            patch.setattr(linear, name, value)
-        yield
 
 
 @pytest.fixture(scope="session")

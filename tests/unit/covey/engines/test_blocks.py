@@ -7,8 +7,6 @@ import torch
 from transformers import MixtralConfig, MixtralForCausalLM, PreTrainedModel
 
 from covey.engines import packing
-from covey.model import linear
-from tests.fakes.linear import QUICK
 from tests.unit.covey.engines.test_packing import RAGGED, SIZES, build, read_alone, read_packed
 
 pytestmark = pytest.mark.unit
@@ -44,20 +42,6 @@ def test_read_completions__more_tokens_than_a_block__go_through_in_blocks(
     hidden, logits = read_packed(model, RAGGED)
     assert fed == [25, 25, TOKENS - 50]
     expected_hidden, expected_logits = read_alone(model, RAGGED)
-    assert torch.allclose(hidden, expected_hidden, atol=1e-4)
-    assert torch.allclose(logits, expected_logits, atol=1e-4)
-
-
-@torch.no_grad()
-def test_read_completions__layers_by_onednn__reads_what_the_usual_ones_read(
-    model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected_hidden, expected_logits = read_alone(model, RAGGED)
-    for name, value in QUICK.items():
-        monkeypatch.setattr(linear, name, value)
-    linear.quicken(model)
-    assert isinstance(model.model.layers[0].mlp.gate_proj, linear.QuickLinear)
-    hidden, logits = read_packed(model, RAGGED)
     assert torch.allclose(hidden, expected_hidden, atol=1e-4)
     assert torch.allclose(logits, expected_logits, atol=1e-4)
 
