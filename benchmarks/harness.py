@@ -67,15 +67,22 @@ def report(name: str, claims: Sequence[Claim]) -> Path:
 def find_misses(
     claims: Sequence[Claim], *, least: Mapping[str, float] | None = None, most: Mapping[str, float] | None = None
 ) -> list[str]:
-    """Claims beyond their bars, which go by the part of a name before its first dot."""
+    """Return a line for each claim beyond its bar.
+
+    A bar has the whole name of a claim, or the part before the first dot of all the names that it applies to.
+    """
     wrong = []
     for claim in claims:
-        what = claim.name.partition(".")[0]
-        if least and what in least and not claim.value >= least[what]:
-            wrong.append(f"{claim.name} is {claim.value:.3f}, below {least[what]}")
-        if most and what in most and not claim.value <= most[what]:
-            wrong.append(f"{claim.name} is {claim.value:.3f}, above {most[what]}")
+        lowest, highest = (_find_bar(bars or {}, claim.name) for bars in (least, most))
+        if lowest is not None and not claim.value >= lowest:
+            wrong.append(f"{claim.name} is {claim.value:.3f}, below {lowest}")
+        if highest is not None and not claim.value <= highest:
+            wrong.append(f"{claim.name} is {claim.value:.3f}, above {highest}")
     return wrong
+
+
+def _find_bar(bars: Mapping[str, float], name: str) -> float | None:
+    return bars.get(name, bars.get(name.partition(".")[0]))
 
 
 def finish(name: str, claims: Sequence[Claim], failures: Sequence[str]) -> int:

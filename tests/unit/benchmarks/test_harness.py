@@ -25,6 +25,14 @@ def test_find_misses__values_at_and_beyond_their_bars__are_named_by_the_first_pa
     assert find_misses(claims) == []
 
 
+def test_find_misses__bar_with_the_whole_name__replaces_that_of_the_first_part() -> None:
+    claims = [make_claim("speed.small", 1.9), make_claim("speed.large", 1.9), make_claim("size.small", 1.1)]
+    assert find_misses(claims, least={"speed": 2.0, "speed.small": 1.8}, most={"size.small": 1.0}) == [
+        "speed.large is 1.900, below 2.0",
+        "size.small is 1.100, above 1.0",
+    ]
+
+
 def test_find_misses__no_number__reaches_no_bar() -> None:
     claims = [make_claim("speed", math.nan), make_claim("size", math.nan)]
     assert len(find_misses(claims, least={"speed": 0.0}, most={"size": 1.0})) == 2
