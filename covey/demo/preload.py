@@ -20,9 +20,11 @@ MODULES = (
     "validator.loop",
     "trainer.app",
     "trainer.loop",
+    "trainer.models",
     "covey.shardcast.app",
     "covey.engines.hf",
     "covey.environments.grading",
+    "transformers.models.qwen2.modeling_qwen2",
     "covey.cli",
 )
 

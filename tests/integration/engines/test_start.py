@@ -48,6 +48,7 @@ if __name__ == "__main__":  # vLLM's own processes import this again
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="there is no C++ compiler")
 def test_engine__compiled__writes_what_the_eager_one_does_and_is_replayed_by_the_reference(
     policies: dict[tuple[str, int], Path], ragged: list[Request]
@@ -79,6 +80,7 @@ def test_engine__compiled__writes_what_the_eager_one_does_and_is_replayed_by_the
     assert [each.tokens for each in made[False, 11]] != [each.tokens for each in made[False, 12]]
 
 
+@pytest.mark.full
 def test_load_policy__compiled_without_a_compiler__says_so(
     policies: dict[tuple[str, int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,7 +95,13 @@ def test_load_policy__compiled_without_a_compiler__says_so(
     assert (caught.value.code, "eager" in caught.value.fix) == ("engine_start", True)
 
 
-@pytest.mark.parametrize(("name", "rows"), [("sample", 8), ("score", 250)], ids=["a whole batch", "a replay"])
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        pytest.param("sample", 8, id="a whole batch"),
+        pytest.param("score", 250, id="a replay", marks=pytest.mark.full),
+    ],
+)
 def test_load_policy__no_memory_for_the_most_that_is_asked__is_said_at_the_start(
     policies: dict[tuple[str, int], Path], tmp_path: Path, name: str, rows: int
 ) -> None:

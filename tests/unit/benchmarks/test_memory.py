@@ -51,6 +51,7 @@ def test_find_failures__ratio_above_its_bar__is_named(name: str, value: float, f
     assert find_failures([replace(claim, value=float("nan"))])
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_measure__small_case__dense_holds_the_logits_and_ours_does_not() -> None:
     case = Case(tokens=512, vocabulary=60_000, hidden=16, dtype="float32")

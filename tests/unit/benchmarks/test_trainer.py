@@ -182,6 +182,7 @@ def test_find_failures__a_claim__has_its_bar(name: str, value: float, count: int
     assert len(find_failures([Claim(name=name, value=value, unit="", n=5)])) == count
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_measure__both_sides__see_the_same_prompts_and_start_alike(
     tmp_path: object, monkeypatch: pytest.MonkeyPatch

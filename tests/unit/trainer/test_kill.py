@@ -1,7 +1,7 @@
 """SIGKILL at random instants of the trainer's own loop over a recorded stream: what is published, reported and kept is
 what an uninterrupted run publishes, reports and keeps.
 
-Six kills by default; COVEY_FULL=1 makes it 20.
+Three kills by default; COVEY_FULL=1 makes it 20.
 """
 
 import multiprocessing
@@ -16,18 +16,16 @@ from tests.fakes.resuming import live, read_checkpoint, read_metrics, read_publi
 
 pytestmark = [pytest.mark.unit, pytest.mark.slow]
 
-KILLS = 20 if os.environ.get("COVEY_FULL") == "1" else 6
+KILLS = 20 if os.environ.get("COVEY_FULL") == "1" else 3
 STEPS_A_LIFE = 3
 """The longest life; a shorter one than a step repeats what was not kept."""
 PATIENCE = 120
-LATE = ("trainer.models", "reasoning_gym.factory", "transformers.models.qwen2.modeling_qwen2")
-"""What the trainer imports when it starts: so only once."""
 
 
 def run(folder: Path, lifetime: float = PATIENCE) -> int:
     """Exit status of a process that is killed after so many seconds, if it lives as long."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.fakes.resuming", *LATE])
+    context.set_forkserver_preload(["covey.demo.preload"])  # as the tests of networks: a process has one such server
     process = context.Process(target=live, args=(folder,))
     process.start()
     process.join(lifetime)

@@ -1,10 +1,8 @@
 """Two ranks with shards of the model learn what one process learns; checkpoints and policies are the same for both."""
 
 import json
-import os
+import multiprocessing
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +23,7 @@ from tests.fakes.ranks import (
     draw_head,
     gather,
     look_back,
+    main,
     resume,
     run,
     write_policy,
@@ -38,7 +37,6 @@ from trainer.storage import require_whole, write_digests
 
 pytestmark = [pytest.mark.unit, pytest.mark.slow]
 
-ROOT = Path(__file__).parents[3]
 Tensors = dict[str, torch.Tensor]
 
 
@@ -52,22 +50,19 @@ class Alone:
 
 
 def run_ranks(folder: Path) -> None:
-    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.fakes.ranks", str(rank), str(folder)],
-            cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True,
-        )
-        for rank in range(RANKS)
-    ]  # fmt: skip
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["covey.demo.preload"])  # as the tests of networks: a process has one such server
+    children = [context.Process(target=main, args=(rank, folder)) for rank in range(RANKS)]
     try:
         for child in children:
-            _, errors = child.communicate(timeout=180)
-            assert child.returncode == 0, errors[-2000:]
+            child.start()
+        for child in children:
+            child.join(180)
+            assert child.exitcode == 0
     finally:
         for child in children:
             child.kill()
-            child.communicate()
+            child.join()
 
 
 @pytest.fixture(scope="module")
