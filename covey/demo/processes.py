@@ -10,6 +10,7 @@ import runpy
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -139,5 +140,14 @@ def _run_module(module: str, arguments: Sequence[str], log: str, environment: Ma
     os.environ.clear()
     os.environ.update(environment)
     tempfile.tempdir = None
+    threading.Thread(target=_end_with_starter, daemon=True).start()
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def _end_with_starter() -> None:
+    """Wait until the starter is gone, however it ended, and end this process and its children as `stop` would."""
+    starter = multiprocessing.parent_process()
+    if starter is not None:
+        starter.join()
+        os.killpg(0, signal.SIGTERM)

@@ -1,7 +1,6 @@
 """The committed losses of TRL are those that the installed TRL computes; only with COVEY_FULL=1, because it is slow."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,7 @@ from tests.vectors.losses import LOSS_TOLERANCE, PATH, TOLERANCE
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(os.environ.get("COVEY_FULL") != "1", reason="make fuzz sets COVEY_FULL=1"),
+    pytest.mark.full,
 ]
 
 

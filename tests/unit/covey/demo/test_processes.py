@@ -1,4 +1,5 @@
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ from covey.demo.processes import Processes
 from covey.errors import OperatorError
 
 pytestmark = pytest.mark.integration
+ROOT = Path(__file__).parents[4]
 
 
 @pytest.fixture
@@ -125,3 +127,39 @@ def test_kill__at_once__no_handler_runs(play):
     await_text(deaf, "up")
     play.kill("deaf")
     assert deaf.exit_code == -9
+
+
+def test_start__the_starter_is_killed__the_process_and_its_children_end(tmp_path):
+    """As `kill -9` of the demo does; a network must not go on without anybody who could stop it."""
+    child = "import subprocess, time; print(subprocess.Popen(['sleep', '60']).pid, flush=True); time.sleep(60)"
+    started = (
+        "import pathlib, sys, time; from covey.demo.processes import Processes\n"
+        "running = Processes(pathlib.Path(sys.argv[1])).start('a', sys.argv[2], module='line')\n"
+        "print(running.pid, flush=True); time.sleep(60)"
+    )
+    (tmp_path / "line.py").write_text("import sys\nexec(sys.argv[1])\n")
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    starter = subprocess.Popen(
+        [sys.executable, "-c", started, str(tmp_path / "logs"), child],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    assert starter.stdout is not None
+    pid = int(starter.stdout.readline())
+    log = tmp_path / "logs" / "a.log"
+    deadline = time.monotonic() + 30
+    while not log.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    pids = [pid, int(log.read_text())]
+    starter.kill()
+    starter.communicate()
+    while any(map(is_alive, pids)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def is_alive(pid):
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
