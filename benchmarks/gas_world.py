@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from eth_utils.crypto import keccak
 
 from covey import devnet
+from covey.anvil import start_anvil
 from covey.chain.client import Call, ChainClient
 from covey.chain.contracts import Contracts
 from covey.chain.deployment import Deployment
@@ -262,7 +263,7 @@ class World:
 @contextmanager
 def open_world() -> Iterator[World]:
     """A fresh Anvil, stopped at the end."""
-    anvil = devnet.start_anvil(block_time=None)
+    anvil = start_anvil(block_time=None)
     try:
         client = ChainClient(anvil.url, timeout_s=60)
         deployer = devnet.derive_wallet("gas", "deployer")

@@ -3,19 +3,20 @@
 Keys follow from a seed string, so they are worth nothing elsewhere.
 """
 
-import os
-import shutil
-import subprocess
+import fcntl
+import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from threading import Event as Flag
+from typing import IO
 
 from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
 
+from covey.anvil import Anvil, require_free_port, start_anvil
 from covey.chain import codec
 from covey.chain.client import ChainClient, MinedTransaction
 from covey.chain.contracts import Contracts
@@ -23,85 +24,9 @@ from covey.chain.deployment import Deployment
 from covey.chain.wallet import Wallet, wallet_from_key
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.protocol.ids import Address
-from covey.runtime import find_free_ports
 
-CHAIN_ID = 31337
 ETHER = 10**18
-START_TIMEOUT_S = 20.0
 MINE_TIMEOUT_S = 60.0
-_PACKAGES = ("linux-amd64", "linux-arm64", "darwin-arm64", "darwin-amd64")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Anvil:
-    """A running node.  Example: url "http://127.0.0.1:8545"."""
-
-    url: str
-    process: subprocess.Popen[bytes]
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    def stop(self) -> None:
-        """End the process; with a state file it has written it by then.  Calling it twice is fine."""
-        self.process.terminate()
-        try:
-            self.process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-
-
-def find_anvil(*, configured: Path | None = None, roots: Sequence[Path] = ()) -> Path:
-    """The Anvil binary: `configured` (setting COVEY_ANVIL), a platform package below one of `roots` or here, PATH."""
-    if configured is not None:
-        if os.access(configured, os.X_OK):
-            return configured
-        raise OperatorError("no_anvil", f"{configured} is no program", fix="Correct the setting COVEY_ANVIL")
-    for root in (*roots, Path.cwd(), Path(__file__).resolve().parent.parent):
-        for package in _PACKAGES:
-            # The native binary: the npm wrapper would leave it running when it is stopped itself.
-            binary = root / "node_modules" / "@foundry-rs" / f"anvil-{package}" / "bin" / "anvil"
-            if os.access(binary, os.X_OK):
-                return binary
-    found = shutil.which("anvil")
-    if found is None:
-        raise OperatorError("no_anvil", "Anvil is not installed", fix='Run "make setup"')
-    return Path(found)
-
-
-def start_anvil(
-    port: int = 0,
-    *,
-    block_time: float | None = 1.0,
-    state: Path | None = None,
-    log: Path | None = None,
-    binary: Path | None = None,
-) -> Anvil:
-    """Start Anvil on 127.0.0.1 and wait until it answers.
-
-    Port 0 takes a free one.  `block_time` is in seconds; None mines each transaction at once.  `state` is a file that
-    is read at the start and written at the end.  Raise OperatorError when it does not come up.
-    """
-    chosen = find_free_ports(1)[0] if port == 0 else port
-    command = [str(binary or find_anvil()), "--host", "127.0.0.1", "--port", str(chosen)]
-    command += ["--chain-id", str(CHAIN_ID), "--accounts", "0", "--quiet"]
-    if block_time is not None:
-        command += ["--block-time", str(block_time)]
-    if state is not None:
-        command += ["--state", str(state)]
-    with (log or Path(os.devnull)).open("ab") as output:
-        # A session of its own: whoever started it ends it, Ctrl-C on the terminal does not.
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
-        )
-    anvil = Anvil(url=f"http://127.0.0.1:{chosen}", process=process)
-    with ExitStack() as undo:
-        undo.callback(anvil.stop)
-        _await_answer(anvil)
-        undo.pop_all()
-    return anvil
 
 
 def derive_key(seed: str, name: str) -> bytes:
@@ -157,20 +82,88 @@ def fund(deployment: Deployment, payer: Wallet, tokens: Mapping[Address, int], *
 
 
 def up(
-    folder: Path, *, port: int = 0, block_time: float | None = 1.0, seed: str = "devnet"
+    folder: Path, *, port: int = 0, block_time: float | None = 1.0, seed: str = "devnet", is_fresh: bool = False
 ) -> tuple[Anvil, Deployment]:
-    """Start a chain, deploy to it, and write `deployment.json` to the folder.  The deployer is `seed`'s "deployer"."""
+    """Start the folder's chain, which goes on from `state.json`; with none there, deploy and write `deployment.json`.
+
+    The deployer is `seed`'s "deployer".  `is_fresh` sets both files aside (`.old`) and begins a new chain.
+
+    Raises OperatorError("devnet_runs") if the folder's chain runs already.
+    Raises OperatorError("bad_state") or OperatorError("devnet_differs") if the two files cannot be gone on with.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    anvil = start_anvil(port, block_time=block_time, log=folder / "anvil.log")
+    state, file = folder / "state.json", folder / "deployment.json"
     with ExitStack() as undo:  # whatever ends this early, Ctrl-C too, must not leave Anvil behind
+        log = undo.enter_context((folder / "anvil.log").open("ab"))
+        _lock(log, folder)
+        if port:
+            require_free_port(port)  # before anything is set aside
+        if is_fresh:
+            for path in (state, file):
+                if path.exists():
+                    path.replace(path.with_name(path.name + ".old"))
+        known = _find_deployment(state, file)
+        if known is None:
+            undo.callback(state.unlink, missing_ok=True)  # after Anvil, which writes it at its end
+        anvil = start_anvil(port, block_time=block_time, state=state, log=log)
         undo.callback(anvil.stop)
-        deployer = derive_wallet(seed, "deployer")
+        (folder / "anvil.pid").write_text(f"{anvil.pid}\n")
         client = ChainClient(anvil.url)
-        client.request("anvil_setBalance", deployer.address, hex(1000 * ETHER))
-        deployment = _deploy_at_once(client, deployer, block_time)
-        deployment.save(folder / "deployment.json")
+        if known is None:
+            deployer = derive_wallet(seed, "deployer")
+            client.request("anvil_setBalance", deployer.address, hex(1000 * ETHER))
+            deployment = _deploy_at_once(client, deployer, block_time)
+        else:
+            deployment = replace(known, rpc_url=anvil.url)
+            _require_contracts(client, deployment, file)
+        deployment.save(file)
         undo.pop_all()
+    log.close()  # Anvil has it open: the lock is its own now
     return anvil, deployment
+
+
+def _lock(log: IO[bytes], folder: Path) -> None:
+    """Hold the folder for as long as this file is open: Anvil writes to it, so as long as Anvil lives."""
+    try:
+        fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        pid = folder / "anvil.pid"
+        stop = f"stop it with kill {pid.read_text().strip()}" if pid.exists() else "stop it first"
+        raise OperatorError(
+            "devnet_runs", f"the devnet of {folder} already runs", fix=f"Use it, {stop}, or name another --folder"
+        ) from None
+
+
+def _find_deployment(state: Path, file: Path) -> Deployment | None:
+    """What the folder's chain holds; None where there is no chain yet."""
+    if state.exists():
+        try:
+            json.loads(state.read_bytes())
+        except ValueError as error:
+            raise OperatorError(
+                "bad_state",
+                f"{state} is not a whole state: the node was killed while it wrote it",
+                fix="Put back a copy of it, or begin a new chain with --fresh",
+            ) from error
+    if state.exists() == file.exists():
+        return Deployment.load(file) if file.exists() else None
+    there, gone = (state, file) if state.exists() else (file, state)
+    raise OperatorError(
+        "devnet_differs",
+        f"{there} is of a chain whose {gone.name} is gone",
+        fix="Put that file back, or begin a new chain with --fresh",
+    )
+
+
+def _require_contracts(client: ChainClient, deployment: Deployment, file: Path) -> None:
+    addresses = [*deployment.get_contracts(), deployment.token]
+    absent = [address for address in addresses if client.request("eth_getCode", address, "latest") == "0x"]
+    if absent:
+        raise OperatorError(
+            "devnet_differs",
+            f"{file} names contracts that the chain of state.json does not hold, {absent[0]} for one",
+            fix="Put back the two files that belong together, or begin a new chain with --fresh",
+        )
 
 
 def predict_address(creator: Address, nonce: int) -> Address:
@@ -228,24 +221,3 @@ def _send(client: ChainClient, deployer: Wallet, *, to: Address | None, data: by
     if not mined.is_success:
         raise ProtocolError("reverted", f"transaction {signed.hash} failed")
     return mined
-
-
-def _await_answer(anvil: Anvil) -> None:
-    client = ChainClient(anvil.url, timeout_s=2.0)
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while True:
-        # The process first: another program may answer on the port that this one could not have.
-        if anvil.process.poll() is not None:
-            raise OperatorError("anvil_ended", "Anvil ended at once", fix="Choose a free port; see its log")
-        try:
-            chain = client.chain_id()
-        except TransientError:
-            if time.monotonic() >= deadline:
-                raise OperatorError(
-                    "anvil_silent", f"Anvil does not answer after {START_TIMEOUT_S} s", fix="See its log"
-                ) from None
-            Flag().wait(0.05)
-        else:
-            if chain != CHAIN_ID:
-                raise OperatorError("wrong_chain", f"port of {anvil.url} is another chain's", fix="Choose a free port")
-            return

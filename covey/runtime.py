@@ -201,7 +201,7 @@ async def serve_http(app: object, *, host: str, port: int, stop: asyncio.Event) 
     )
     server = Server(config)
     limit_recursion()
-    serving = asyncio.create_task(server.serve(sockets=[_listen(host, port)]))
+    serving = asyncio.create_task(server.serve(sockets=[listen(host, port)]))
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
     server.should_exit = True
@@ -210,8 +210,8 @@ async def serve_http(app: object, *, host: str, port: int, stop: asyncio.Event) 
     await stopping
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    """Uvicorn would end the interpreter where it cannot listen."""
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens; raise OperatorError("address_in_use").  Uvicorn would end the interpreter instead."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=2048)

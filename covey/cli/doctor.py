@@ -112,7 +112,7 @@ def _look_at_vllm(interpreter: Path | None, *, is_needed: bool) -> Finding:
 
 
 def _look_at_anvil() -> Finding:
-    from covey.devnet import find_anvil
+    from covey.anvil import find_anvil
 
     try:
         return Finding(name="anvil", is_well=True, detail=str(find_anvil()), is_needed=False)

@@ -15,17 +15,24 @@ model = typer.Typer(help="Models made here.", no_args_is_help=True)
 
 @devnet.command("up")
 def devnet_up(
-    folder: Annotated[Path, typer.Option(help="Where deployment.json and the log go.")] = Path(".covey/devnet"),
+    folder: Annotated[Path, typer.Option(help="Folder of the chain: state, deployment.json, log.")] = Path(
+        ".covey/devnet"
+    ),
     port: Annotated[int, typer.Option(min=0, max=65535, help="Of the chain; 0 takes a free one.")] = 8545,
     block_time: Annotated[float, typer.Option(help="Seconds a block; 0 mines each transaction at once.")] = 1.0,
     seed: Annotated[str, typer.Option(help="Keys of the devnet follow from it.")] = "devnet",
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Begin a new chain; the old one's files are kept with the ending .old.")
+    ] = False,
 ) -> None:
-    """Start Anvil, deploy the contracts, write deployment.json, stay until a stop signal."""
+    """Start Anvil and stay until a stop signal.  A new folder gets a chain with the contracts and their
+    deployment.json; later starts go on with that chain, its pools and its balances.
+    """
     import signal
 
     from covey.devnet import up
 
-    anvil, deployment = up(folder, port=port, block_time=block_time or None, seed=seed)
+    anvil, deployment = up(folder, port=port, block_time=block_time or None, seed=seed, is_fresh=fresh)
     signals = {signal.SIGINT, signal.SIGTERM}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # one that is not blocked ends us at once and leaves Anvil behind
     typer.echo(f"chain     {anvil.url}\ncontracts {folder / 'deployment.json'}\ntoken     {deployment.token}")

@@ -8,13 +8,14 @@ import io
 import json
 from typing import Any
 
+from covey.anvil import Anvil
 from covey.chain.client import ChainClient
 from covey.chain.contracts import Contracts
 from covey.chain.follower import Follower
 from covey.client import CoordinatorClient
 from covey.demo.cast import BUDGET, MIN_STAKE, OPERATOR_BOND, VALIDATOR_BOND, Cast
 from covey.demo.processes import Processes, Running
-from covey.devnet import Anvil, derive_wallet, fund, up
+from covey.devnet import derive_wallet, fund, up
 from covey.protocol.ids import PoolId
 from covey.runtime import find_free_ports
 

@@ -7,6 +7,7 @@ import pytest
 from eth_utils.crypto import keccak
 
 from covey import devnet
+from covey.anvil import find_anvil, start_anvil
 from covey.chain.client import Call, ChainClient
 from covey.chain.contracts import Contracts
 from covey.chain.deployment import Deployment
@@ -127,10 +128,10 @@ class Chain:
 @pytest.fixture(scope="module")
 def running() -> Iterator[Chain]:
     try:
-        binary = devnet.find_anvil()
+        binary = find_anvil()
     except OperatorError as error:
         pytest.skip(str(error))
-    anvil = devnet.start_anvil(block_time=None, binary=binary)
+    anvil = start_anvil(block_time=None, binary=binary)
     try:
         wallets = {name: devnet.derive_wallet("test", name) for name in NAMES}
         client = ChainClient(anvil.url)

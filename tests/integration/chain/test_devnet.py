@@ -1,11 +1,13 @@
 import os
 import socket
+import time
 from pathlib import Path
 
 import pytest
 import rlp
 
 from covey import devnet
+from covey.anvil import find_anvil, start_anvil
 from covey.chain.client import ChainClient
 from covey.chain.contracts import Contracts
 from covey.chain.deployment import Deployment
@@ -17,7 +19,7 @@ pytestmark = pytest.mark.integration
 @pytest.fixture(scope="module")
 def anvil_binary() -> Path:
     try:
-        return devnet.find_anvil()
+        return find_anvil()
     except OperatorError as error:
         pytest.skip(str(error))
 
@@ -65,8 +67,79 @@ def test_start_anvil__port_in_use__stops_with_advice():
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with pytest.raises(OperatorError) as caught:
-            devnet.start_anvil(taken.getsockname()[1])
-    assert caught.value.code == "anvil_ended"
+            start_anvil(taken.getsockname()[1])
+    assert caught.value.code == "address_in_use"
+
+
+@pytest.mark.usefixtures("anvil_binary")
+def test_up__port_or_folder_of_a_running_devnet__is_refused_and_its_deployment_stays(tmp_path: Path):
+    anvil, deployment = devnet.up(tmp_path / "net", block_time=None)
+    try:
+        port = int(anvil.url.rpartition(":")[2])
+        with pytest.raises(OperatorError, match=f"devnet_runs: a devnet already runs on 127.0.0.1:{port}"):
+            devnet.up(tmp_path / "other", port=port, is_fresh=True)
+        for is_fresh in (False, True):
+            with pytest.raises(OperatorError, match=f"devnet_runs: .*net already runs.* kill {anvil.pid}"):
+                devnet.up(tmp_path / "net", is_fresh=is_fresh)
+        assert Deployment.load(tmp_path / "net" / "deployment.json") == deployment
+        assert not (tmp_path / "other" / "deployment.json").exists()
+    finally:
+        anvil.stop()
+
+
+def describe(deployment: Deployment, transaction: str) -> list[object]:
+    """What a role sees of a chain: contracts, balances, blocks, logs, transactions."""
+    client = ChainClient(deployment.rpc_url)
+    holder = devnet.derive_wallet("devnet", "holder").address
+    mined = client.find_mined(transaction)
+    return [
+        deployment.get_contracts(),
+        Contracts(client, deployment).token.balance_of(holder),
+        client.get_block(3).hash,
+        client.get_logs([deployment.token], first=0, last=mined.block_number),
+        mined,
+    ]
+
+
+@pytest.mark.usefixtures("anvil_binary")
+def test_up__after_a_stop_and_after_a_kill__goes_on_with_the_same_chain(tmp_path: Path):
+    anvil, deployment = devnet.up(tmp_path, block_time=None)
+    try:
+        client = ChainClient(anvil.url)
+        holder = devnet.derive_wallet("devnet", "holder").address
+        devnet.fund(deployment, devnet.derive_wallet("devnet", "deployer"), {holder: 7})
+        block = client.request("eth_getBlockByNumber", "latest", False)
+        expected = describe(deployment, block["transactions"][0])
+        assert (expected[1], len(expected[3])) == (7, 1)
+        anvil.stop()
+        anvil, deployment = devnet.up(tmp_path, block_time=None)
+        assert describe(deployment, block["transactions"][0]) == expected
+        client = ChainClient(anvil.url)
+        client.request("evm_mine")
+        assert abs(client.get_block("latest").timestamp - time.time()) < 60, "no time passes while it is stopped"
+        anvil.process.kill()
+        anvil.process.wait()
+        anvil, deployment = devnet.up(tmp_path, block_time=None)
+        assert describe(deployment, block["transactions"][0]) == expected
+    finally:
+        anvil.stop()
+
+
+@pytest.mark.usefixtures("anvil_binary")
+def test_up__fresh__begins_another_chain_and_keeps_the_files_of_the_first(tmp_path: Path):
+    first = devnet.up(tmp_path, block_time=None)
+    first[0].stop()
+    second = devnet.up(tmp_path, block_time=None, seed="another", is_fresh=True)
+    try:
+        assert second[1].get_contracts() != first[1].get_contracts()
+        assert Deployment.load(tmp_path / "deployment.json") == second[1]
+        assert Deployment.load(tmp_path / "deployment.json.old") == first[1]
+        assert (tmp_path / "state.json.old").exists()
+    finally:
+        second[0].stop()
+    first[1].save(tmp_path / "deployment.json")
+    with pytest.raises(OperatorError, match=r"devnet_differs: .*names contracts that the chain .* does not hold"):
+        devnet.up(tmp_path, block_time=None)
 
 
 @pytest.mark.usefixtures("anvil_binary")
@@ -74,7 +147,7 @@ def test_start_anvil__state_file__survives_a_restart(tmp_path: Path):
     state = tmp_path / "state.json"
     wallet = devnet.derive_wallet("state", "a")
     for expected in (0, 5):
-        anvil = devnet.start_anvil(block_time=None, state=state)
+        anvil = start_anvil(block_time=None, state=state)
         try:
             client = ChainClient(anvil.url)
             assert client.get_balance(wallet.address) == expected
@@ -86,12 +159,12 @@ def test_start_anvil__state_file__survives_a_restart(tmp_path: Path):
 
 def test_find_anvil__configured_but_missing__stops_with_advice(tmp_path: Path):
     with pytest.raises(OperatorError) as caught:
-        devnet.find_anvil(configured=tmp_path / "anvil")
+        find_anvil(configured=tmp_path / "anvil")
     assert "COVEY_ANVIL" in caught.value.fix
     program = tmp_path / "anvil"
     program.write_text("#!/bin/sh\n")
     os.chmod(program, 0o700)
-    assert devnet.find_anvil(configured=program) == program
+    assert find_anvil(configured=program) == program
 
 
 def test_derive_key__same_seed_and_name__is_the_same_and_else_another():
