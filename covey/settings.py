@@ -12,6 +12,7 @@ from typing import Any, Self, get_origin
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from covey.errors import OperatorError
+from covey.validation import explain
 
 
 class Settings(BaseModel):
@@ -34,10 +35,14 @@ class Settings(BaseModel):
         try:
             return cls.model_validate(merged)
         except ValidationError as error:
-            wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-            raise OperatorError(
-                "bad_settings", f"settings of {cls.__name__} are wrong: {wrong}", fix="Correct the named settings"
-            ) from error
+            raise _refuse(cls, file, error) from error
+
+
+def _refuse(cls: type[BaseModel], file: Path | None, error: ValidationError) -> OperatorError:
+    """What is wrong and where it can be set right."""
+    place = f" in {file}" if file else ""
+    fix = f"Correct the named settings{place}, or give them with --set NAME=VALUE or as COVEY_NAME"
+    return OperatorError("bad_settings", f"settings of {cls.__name__}{place} are wrong: {explain(error, cls)}", fix=fix)
 
 
 def _read_toml(file: Path) -> dict[str, Any]:

@@ -54,22 +54,30 @@ def test_load__lists_as_text__split_at_commas(write):
 @pytest.mark.parametrize(
     ("text", "values", "environment", "key"),
     [
-        ("nmae = 1", {}, {}, "nmae: Extra inputs"),
-        ("", {"cuont": 2}, {}, "cuont: Extra inputs"),
+        ("nmae = 1", {}, {}, "nmae: unknown; did you mean name?"),
+        ("", {"cuont": 2}, {}, "cuont: unknown; did you mean count?"),
         ("count = 0", {}, {}, "count: Input should be greater"),
         ('count = "many"', {}, {}, "count: Input should be a valid integer"),
         ("", {}, {"COVEY_COUNT": "x"}, "count: Input should be a valid integer"),
-        ("", {"pair": "1"}, {}, "pair.1: Field required"),
-        ("[table]\nx = 1", {}, {}, "table: Extra inputs"),
+        ("", {"pair": "1"}, {}, "pair.1: missing"),
+        ("[table]\nx = 1", {}, {}, "table: unknown"),
     ],
 )
 def test_load__wrong_setting__refused_by_name(write, text, values, environment, key):
+    file = write(text)
     with pytest.raises(OperatorError) as caught:
-        Example.load(write(text), values, environment)
+        Example.load(file, values, environment)
+    assert f"in {file} are wrong" in caught.value.message
     assert caught.value.code == "bad_settings"
     assert key in caught.value.message
     assert "Example" in caught.value.message
-    assert caught.value.fix
+    assert caught.value.fix == (
+        f"Correct the named settings in {file}, or give them with --set NAME=VALUE or as COVEY_NAME"
+    )
+
+
+def test_load__environment_names_of_nobody__are_ignored():
+    assert Example.load(None, environment={"COVEY_NMAE": "x", "COVEY_TABLE": "y"}) == Example()
 
 
 @pytest.mark.parametrize("text", ["= 1", "a = ", "\ufffe[", "a = 1\na = 2"])
@@ -104,5 +112,5 @@ def test_role_settings__paths_and_bounds():
     for wrong in ({"pool": 0}, {"threads": 0}, {"wait_seconds": 21}, {"wait_seconds": 0}):
         with pytest.raises(OperatorError, match=next(iter(wrong))):
             RoleSettings.load(None, needed | wrong, {})
-    with pytest.raises(OperatorError, match=r"home: Field required.*key_file: Field required"):
+    with pytest.raises(OperatorError, match=r"home: missing.*key_file: missing"):
         RoleSettings.load(None, {}, {})

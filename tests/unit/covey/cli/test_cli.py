@@ -179,7 +179,8 @@ def test_set__name_and_value__parsed(sets, expected):
 
 
 @pytest.mark.parametrize(
-    ("item", "word"), [("name", "has no value"), ("=x", "Extra"), ("nmae=x", "nmae"), ("count=x", "count")]
+    ("item", "word"),
+    [("name", "has no value"), ("=x", ": unknown"), ("nmae=x", "did you mean name"), ("count=x", "count")],
 )
 def test_set__wrong__operator_error_names_it(item, word):
     with pytest.raises(OperatorError, match=f"bad_settings.*{word}"):

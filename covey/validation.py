@@ -1,0 +1,52 @@
+"""What is wrong with a file that somebody wrote, in words: names that are unknown, with the nearest known one, and
+names that are missing.
+"""
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+
+def explain(error: ValidationError, model: type[BaseModel]) -> str:
+    """All that pydantic found, in one line.
+
+    Example: "coordinater_url: unknown; did you mean coordinator_url?; home: missing; pool: Input should be ...".
+    """
+    return "; ".join(_explain_one(model, each["type"], each["loc"], each["msg"]) for each in error.errors())
+
+
+def explain_unknown(name: str, known: Iterable[str]) -> str:
+    """Example: "min_steak: unknown; did you mean min_stake?"."""
+    near = get_close_matches(name, known, n=1, cutoff=0.6)
+    return f"{name}: unknown" + (f"; did you mean {near[0]}?" if near else "")
+
+
+def _explain_one(model: type[BaseModel], kind: str, place: Sequence[int | str], message: str) -> str:
+    path = ".".join(map(str, place))
+    if kind == "extra_forbidden":
+        table = "".join(f"{part}." for part in place[:-1])
+        return table + explain_unknown(str(place[-1]), _list_fields(model, place[:-1]))
+    words = "missing" if kind == "missing" else message.removeprefix("Value error, ")
+    return f"{path}: {words}" if path else words
+
+
+def _list_fields(model: type[BaseModel], path: Sequence[int | str]) -> list[str]:
+    """Names that the table at `path` may hold; none where that is not a table of ours."""
+    for part in path:
+        field = model.model_fields.get(str(part))
+        tables = [] if field is None else [each for each in _list_types(field.annotation) if _is_table(each)]
+        if not tables:
+            return []
+        model = tables[0]
+    return list(model.model_fields)
+
+
+def _list_types(annotation: Any) -> tuple[Any, ...]:
+    """The members of a union; itself for any other type."""
+    return get_args(annotation) or (annotation,)
+
+
+def _is_table(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
