@@ -2,11 +2,7 @@
 
 import asyncio
 import secrets
-import tomllib
 from pathlib import Path
-from typing import Any
-
-from pydantic import ValidationError
 
 from covey.chain.client import Call, ChainClient
 from covey.chain.contracts import Contracts
@@ -18,11 +14,14 @@ from covey.chain.outbox import Entry, SqliteOutbox
 from covey.chain.sender import Sender
 from covey.chain.structs import Accusation, BondKind, PoolTerms
 from covey.chain.wallet import Wallet, load_key, save_key
+from covey.cli.pool_file import TABLES, build_params, read_document, read_table
+from covey.cli.pool_terms import read_terms
 from covey.client import CoordinatorClient
 from covey.errors import OperatorError, ProtocolError
 from covey.protocol.ids import Address, PoolId
 from covey.protocol.params import PoolParams
 from covey.protocol.wire import RewardView
+from covey.validation import explain_unknown
 
 
 class Account:
@@ -109,47 +108,13 @@ def read_pool_file(file: Path, token: Address) -> tuple[PoolTerms, list[Address]
 
     Where the file names no fingerprint of the environment, this machine's is filled in; another one is refused.
     """
-    fix = f"Correct {file}"
-    try:
-        values: dict[str, Any] = tomllib.loads(file.read_text())
-        params = _with_fingerprint(PoolParams.model_validate(values["params"]))
-        terms = dict(values["terms"])
-        validators = [Address(v) for v in terms.pop("validators")]
-        terms.setdefault("token", token)
-        longest = int(terms.get("challenge_window", 2)) // 2
-        terms.setdefault("epoch_length", max(1, min(int(params.epoch_seconds), longest)))
-        built = PoolTerms(params_hash=params.compute_hash(), quorum=params.quorum, **terms)
-        wrong = _find_wrong(built, validators, params)
-    except OSError as error:
-        raise OperatorError("no_pool_file", f"{file} cannot be read", fix="Name an existing TOML file") from error
-    except KeyError as error:
-        raise OperatorError("bad_pool_file", f"{file} lacks {error}", fix=fix) from error
-    except ValidationError as error:
-        told = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        raise OperatorError("bad_pool_file", f"[params] of {file} is wrong: {told}", fix=fix) from error
-    except (tomllib.TOMLDecodeError, TypeError, ValueError) as error:
-        raise OperatorError("bad_pool_file", f"{file} is wrong: {error}", fix=fix) from error
-    if wrong:
-        raise OperatorError("bad_pool_file", f"[terms] of {file} is wrong: {'; '.join(wrong)}", fix=fix)
-    return built, validators, params
-
-
-def _find_wrong(terms: PoolTerms, validators: list[Address], params: PoolParams) -> list[str]:
-    """What PoolRegistry would refuse, and what could never be settled."""
-    needed = terms.challenge_window + terms.veto_window
-    checks = (
-        (min(terms.challenge_window, terms.veto_window) < 1, "challenge_window and veto_window must be at least 1"),
-        (terms.unbond_window < needed, f"unbond_window must be at least challenge_window + veto_window, {needed}"),
-        (64 * terms.epoch_length < needed, f"epoch_length must be at least {-(-needed // 64)}"),
-        (2 * terms.epoch_length > terms.challenge_window, "epoch_length must be at most half of challenge_window"),
-        (terms.slash_amount > terms.min_stake, "slash_amount must not be over min_stake"),
-        (terms.max_slashes < 1, "max_slashes must be at least 1"),
-        (terms.signer_penalty > terms.validator_bond, "signer_penalty must not be over validator_bond"),
-        (terms.light_slash_bps > 10_000, "light_slash_bps must not be over 10,000"),
-        (terms.arbiter in validators, "the arbiter must not be a validator"),
-        (terms.epoch_units < params.max_task_units, f"epoch_units must hold a task, {params.max_task_units}"),
-    )
-    return [message for is_wrong, message in checks if is_wrong]
+    document = read_document(file)
+    unknown = [explain_unknown(name, TABLES) for name in document if name not in TABLES]
+    if unknown:
+        raise OperatorError("bad_pool_file", f"tables of {file} are wrong: {'; '.join(unknown)}", fix=f"Correct {file}")
+    params = _with_fingerprint(build_params(file, document, {}))
+    terms, validators = read_terms(file, read_table(file, document, "terms"), token, params)
+    return terms, validators, params
 
 
 def _with_fingerprint(params: PoolParams) -> PoolParams:

@@ -1,6 +1,7 @@
 """Commands that read the chain or send transactions: pools, stake, node registration, rewards."""
 
 import json
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -46,15 +47,37 @@ def pool_create(
     file: Annotated[Path, typer.Argument(help="TOML with [terms] and [params]; see configs/.")],
     deployment: DeploymentFile,
     key_file: KeyFile,
+    yes: Annotated[bool, typer.Option("--yes", help="Create it although one account holds several offices.")] = False,
     as_json: Json = False,
 ) -> None:
     """Open a pool; the signer becomes its operator."""
     from covey.cli.account import read_pool_file
+    from covey.cli.pool_terms import list_weaknesses, require_offices
 
     account = open_account(deployment, key_file)
     terms, validators, params = read_pool_file(file, account.contracts.deployment.token)
+    require_offices(file, terms, validators, account.wallet.address)
+    weaknesses = list_weaknesses(terms, validators, account.wallet.address)
+    if weaknesses and not yes:
+        _ask_for_consent(file, weaknesses)
     entry = account.send(account.contracts.pools.create_pool(terms, validators, params.to_text()))
     show({"pool": account.contracts.pools.count_pools(), "transaction": entry.transaction_hash}, as_json)
+
+
+def is_terminal() -> bool:
+    """Whether somebody can be asked."""
+    return sys.stdin.isatty()
+
+
+def _ask_for_consent(file: Path, weaknesses: list[str]) -> None:
+    """Ask on a terminal; elsewhere nobody could answer."""
+    if not is_terminal():
+        raise OperatorError(
+            "weak_pool", f"{file}: {'; '.join(weaknesses)}", fix="Name other accounts, or accept that with --yes"
+        )
+    for weakness in weaknesses:
+        typer.echo(f"{file}: {weakness}", err=True)
+    typer.confirm("Create the pool all the same?", abort=True, err=True)
 
 
 @pool.command("fund")

@@ -21,11 +21,9 @@ ReceiptHash = Annotated[str, typer.Argument(help="Hash of the receipt that the c
 
 
 def _to_address(text: str) -> "Address":
-    from covey.protocol.ids import Address, is_address
+    from covey.cli.addresses import read_address
 
-    if not is_address(text):
-        raise OperatorError("bad_address", f"{text} is no address", fix="Name one as covey wallet show prints it")
-    return Address(text)
+    return read_address(text)
 
 
 def _to_hash(text: str) -> "Hash":

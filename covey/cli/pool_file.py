@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from covey.protocol.params import PoolParams
 
+TABLES = ("terms", "params")
+
 
 def read_document(file: Path) -> "TOMLDocument":
     """The file as it is; raise OperatorError "no_pool_file" or "bad_pool_file"."""
@@ -25,7 +27,15 @@ def read_document(file: Path) -> "TOMLDocument":
     except OSError as error:
         raise OperatorError("no_pool_file", f"{file} cannot be read", fix="Name an existing TOML file") from error
     except (TOMLKitError, UnicodeDecodeError) as error:
-        raise OperatorError("bad_pool_file", f"{file} is no TOML: {error}", fix=f"Correct {file}") from error
+        raise OperatorError("bad_pool_file", f"{file} is not TOML: {error}", fix=f"Correct {file}") from error
+
+
+def read_table(file: Path, document: "TOMLDocument", name: str) -> dict[str, Any]:
+    """One of TABLES as plain values; raise OperatorError "bad_pool_file" where it is missing."""
+    values = document.unwrap().get(name)
+    if not isinstance(values, dict):
+        raise OperatorError("bad_pool_file", f"{file} has no table [{name}]", fix=f"Add [{name}] to {file}")
+    return values
 
 
 def build_params(file: Path, document: "TOMLDocument", changes: Mapping[str, Mapping[str, Any]]) -> "PoolParams":
@@ -33,17 +43,17 @@ def build_params(file: Path, document: "TOMLDocument", changes: Mapping[str, Map
     from pydantic import ValidationError
 
     from covey.protocol.params import PoolParams
+    from covey.validation import explain
 
+    values = read_table(file, document, "params")
+    for table, change in changes.items():
+        there = values.get(table, {})
+        values[table] = there | change if isinstance(there, dict) else there
     try:
-        values = document.unwrap()["params"]
-        for table, change in changes.items():
-            values[table] = values.get(table, {}) | change
         return PoolParams.model_validate(values)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise OperatorError("bad_pool_file", f"{file} has no table [params]", fix="Add it") from error
     except ValidationError as error:
-        told = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        raise OperatorError("bad_pool_file", f"[params] of {file} is wrong: {told}", fix=f"Correct {file}") from error
+        wrong = explain(error, PoolParams)
+        raise OperatorError("bad_pool_file", f"[params] of {file} is wrong: {wrong}", fix=f"Correct {file}") from error
 
 
 def write_document(file: Path, document: "TOMLDocument") -> None:

@@ -51,12 +51,11 @@ def devnet_fund(
 ) -> None:
     """Give an address ether and test tokens."""
     from covey.chain.deployment import Deployment
+    from covey.cli.addresses import read_address
     from covey.devnet import derive_wallet, fund
-    from covey.protocol.ids import Address, is_address
 
-    if not is_address(address):
-        raise OperatorError("bad_address", f"{address} is no address", fix="Name one as covey wallet show prints it")
-    fund(Deployment.load(folder / "deployment.json"), derive_wallet(seed, "deployer"), {Address(address): tokens})
+    receiver = read_address(address)
+    fund(Deployment.load(folder / "deployment.json"), derive_wallet(seed, "deployer"), {receiver: tokens})
     typer.echo(f"funded {address}")
 
 

@@ -146,6 +146,54 @@ def chain_order(plain, found):
     return names
 
 
+POOL_FILE = f"""
+[terms]
+trainer = "{{trainer}}"
+arbiter = "{BOB}"
+validators = ["{ALICE}"]
+reward_per_unit = 1
+min_stake = 2
+slash_amount = 2
+challenge_window = 10
+veto_window = 10
+unbond_window = 20
+[params]
+name = "p"
+quorum = 1
+environment = {{{{ kind = "reasoning_gym", options = {{{{ name = "spell_backward" }}}} }}}}
+"""
+
+
+def test_pool_create__one_account_with_two_offices__needs_a_yes(opened, tmp_path):
+    file = tmp_path / "p.toml"
+    file.write_text(POOL_FILE.format(trainer=ALICE))
+    plain = ["pool", "create", str(file), "--deployment", "d.json", "--key-file", "k"]
+    refused = runner.invoke(cli.app, plain)
+    assert refused.exception.code == "weak_pool"
+    assert "the trainer is a validator" in refused.exception.message
+    assert "--yes" in refused.exception.fix
+    assert opened.sent == []
+    assert invoke("pool", "create", str(file), "--yes") == {"pool": 7, "transaction": HASH}
+    assert opened.sent == ["create_pool"]
+
+
+@pytest.mark.parametrize(("answer", "sent"), [("y", ["create_pool"]), ("n", []), ("", [])])
+def test_pool_create__on_a_terminal__asks(opened, tmp_path, monkeypatch, answer, sent):
+    monkeypatch.setattr(chain, "is_terminal", lambda: True)
+    file = tmp_path / "p.toml"
+    file.write_text(POOL_FILE.format(trainer=ALICE))
+    plain = ["pool", "create", str(file), "--deployment", "d.json", "--key-file", "k"]
+    result = runner.invoke(cli.app, plain, input=f"{answer}\n")
+    assert f"{file}: the trainer is a validator" in result.stderr
+    assert (result.exit_code == 0, opened.sent) == (bool(sent), sent)
+
+
+def test_pool_create__strangers_only__asks_nothing(opened, tmp_path):
+    file = tmp_path / "p.toml"
+    file.write_text(POOL_FILE.format(trainer="0x3C44CdDdB6a900fa2b585dd299e03d12FA4293BC"))
+    assert invoke("pool", "create", str(file))["pool"] == 7
+
+
 def test_json__stake_show(opened):
     found = invoke("stake", "show", "--pool", "1")
     assert found == {"account": opened.wallet.address, "stake": 50, "unbonding": 4, "locked": 1}

@@ -1,8 +1,13 @@
 """A pool's TOML file: read whole, or refused in one line before anything is sent."""
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 
 from covey.cli import account
+from covey.cli.addresses import is_example
+from covey.cli.pool_terms import list_weaknesses, require_offices
 from covey.environments.base import EnvironmentSpec
 from covey.environments.registry import compute_fingerprint, load
 from covey.errors import OperatorError
@@ -94,15 +99,23 @@ def test_pool_file__environment_that_cannot_be_built__no_pool_is_made(tmp_path, 
 @pytest.mark.parametrize(
     ("old", "new", "word"),
     [
-        ("[params]", "[parms]", "lacks 'params'"),
+        ("[params]", "[parms]", "tables of .*p.toml are wrong: parms: unknown; did you mean params"),
+        ("[params]\n", "", r"has no table \[params\]"),
         ("quorum = 1", "quorum = 0\ngroup_size = 1", "group_size: .*; quorum: "),
-        ("min_stake = 2", "", "min_stake"),
-        ("min_stake = 2", "min_steak = 2", "min_steak"),
-        ("[terms]", "[terms", "is wrong"),
+        ("min_stake = 2", "", r"\[terms\] of .*p.toml is wrong: min_stake: missing"),
+        ("min_stake = 2", "min_steak = 2", "min_steak: unknown; did you mean min_stake.*; min_stake: missing"),
+        ("min_stake = 2", "min_stake = -2", "min_stake: must not be negative"),
+        ("min_stake = 2", "min_stake = 2\ngroup_size = 8", r"group_size: stands in \[params\]"),
+        ("min_stake = 2", "min_stake = 2\nis_invite_only = 1", "is_invite_only: must be true or false, not 1"),
+        ("quorum = 1", "quorum = 1\ngroup_per_step = 8", "group_per_step: unknown; did you mean groups_per_step"),
+        ("quorum = 1", "quorum = 4", "quorum is 4 and there are 1 validators: lower quorum .* to at most 1, or name 4"),
+        (f'["{ALICE}"]', f'["{ALICE}", "{ALICE}"]', f"validators names {ALICE} more than once"),
+        (f'["{ALICE}"]', f'"{ALICE}"', "validators must be a list"),
+        ("[terms]", "[terms", "is not TOML"),
         ("quorum = 1", 'quorum = 1\nmodel = { compute_dtype = "bfloat16" }', "run covey validator calibrate"),
         ("challenge_window = 10", "challenge_window = 0", "challenge_window and veto_window must be at least 1"),
         ("unbond_window = 20", "unbond_window = 19", "unbond_window must be at least .*, 20"),
-        ("veto_window = 10", 'veto_window = "10"', "is wrong"),
+        ("veto_window = 10", 'veto_window = "10"', "veto_window: must be a whole number, not '10'"),
         ("slash_amount = 2", "slash_amount = 3", "slash_amount must not be over min_stake"),
         ("min_stake = 2", "min_stake = 2\nmax_slashes = 0", "max_slashes must be at least 1"),
         ("min_stake = 2", "min_stake = 2\nvalidator_bond = 5\nsigner_penalty = 6", "signer_penalty must not be over"),
@@ -119,6 +132,56 @@ def test_pool_file__wrong__one_line_that_names_it(tmp_path, old, new, word):
     with pytest.raises(OperatorError, match=f"bad_pool_file: .*{word}") as caught:
         account.read_pool_file(tmp_path / "p.toml", ALICE)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "word"),
+    [
+        (ALICE, ALICE[:-1] + "7", r"trainer in \[terms\] of .*p.toml is 0x.*267, mistyped: its checksum"),
+        (BOB, BOB.lower(), r"arbiter in \[terms\] of .*p.toml is 0x.*, without a checksum"),
+        (f'["{ALICE}"]', '["alice.eth"]', r"validators\[0\] in \[terms\] of .*p.toml is alice.eth, not an address"),
+        (f'trainer = "{ALICE}"', "trainer = 5", r"trainer in \[terms\] of .*p.toml is 5, not an address"),
+    ],
+)
+def test_pool_file__address__is_refused_unless_its_checksum_is_right(tmp_path, old, new, word):
+    (tmp_path / "p.toml").write_text(POOL_FILE.replace(old, new))
+    with pytest.raises(OperatorError, match=f"bad_address: {word}.*covey wallet show"):
+        account.read_pool_file(tmp_path / "p.toml", ALICE)
+
+
+SHIPPED = sorted((Path(__file__).resolve().parents[4] / "configs").glob("*pool.toml"))
+
+
+@pytest.mark.parametrize("file", SHIPPED, ids=lambda path: path.name)
+def test_require_offices__shipped_files__hold_examples_only(file):
+    terms, validators, _ = account.read_pool_file(file, ALICE)
+    with pytest.raises(OperatorError, match=r"example_address: trainer, arbiter, validators\[0\], .*wallet new"):
+        require_offices(file, terms, validators, BOB)
+    assert all(map(is_example, validators))
+
+
+def test_require_offices__arbiter_that_signs__is_refused_before_the_contract_does(tmp_path):
+    (tmp_path / "p.toml").write_text(POOL_FILE)
+    terms, validators, _ = account.read_pool_file(tmp_path / "p.toml", ALICE)
+    require_offices(tmp_path, terms, validators, ALICE)
+    with pytest.raises(OperatorError, match=r"bad_pool_file: .*the arbiter must not be the operator"):
+        require_offices(tmp_path, terms, validators, BOB)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "arbiter", "operator", "words"),
+    [
+        ("t", "a", "o", []),
+        ("t", "t", "o", ["trainer and arbiter"]),
+        ("v", "a", "o", ["the trainer is a validator"]),
+        ("t", "a", "v", ["the operator is a validator"]),
+        ("o", "a", "o", ["trainer and operator"]),
+        ("v", "a", "v", ["the trainer is a validator", "the operator is a validator", "trainer and operator"]),
+    ],
+)
+def test_list_weaknesses__offices_of_one_account__are_named(trainer, arbiter, operator, words):
+    found = list_weaknesses(SimpleNamespace(trainer=trainer, arbiter=arbiter), ["v", "w"], operator)
+    assert [text[: len(word)] for text, word in zip(found, words, strict=True)] == words
 
 
 def test_pool_file__missing__operator_error(tmp_path):
