@@ -4,6 +4,7 @@ Called by the roles' composition roots and by the outbox.  One process holds one
 """
 
 import os
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,25 +50,38 @@ def wallet_from_key(key: bytes) -> Wallet:
 
 
 def load_key(path: Path) -> Wallet:
-    """Read 32 bytes as hexadecimal from a file; raise OperatorError when there is no key in it."""
+    """Read 32 bytes as hexadecimal from a file that only its owner may read.
+
+    Raises OperatorError "no_key" or "bad_key" if there is no key in it, "key_exposed" if others may read or write it.
+    """
     fix = "Name a file that holds one private key as hexadecimal"
     try:
-        text = path.read_text().strip()
+        with path.open("rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            data = file.read()
     except OSError as error:
         raise OperatorError("no_key", f"the key file {path} cannot be read: {error.strerror}", fix=fix) from error
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise OperatorError(
+            "key_exposed", f"the key file {path} is open to other users, mode {mode:o}", fix=f"Run chmod 600 {path}"
+        )
     try:
-        return wallet_from_key(bytes.fromhex(text.removeprefix("0x")))
+        return wallet_from_key(bytes.fromhex(data.decode().strip().removeprefix("0x")))
     except ValueError:
         # The cause is left out: its message may hold the key.
         raise OperatorError("bad_key", f"{path} does not hold a key", fix=fix) from None
 
 
 def save_key(path: Path, key: bytes) -> Wallet:
-    """Write a key to a new file that only its owner may read; raise OperatorError when the file exists."""
+    """Write a key to a new file that only its owner may read; raise OperatorError "key_exists" or "no_folder"."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError as error:
         raise OperatorError("key_exists", f"{path} exists", fix="Name a new file") from error
+    except OSError as error:
+        raise OperatorError(
+            "no_folder", f"{path} cannot be made: {error.strerror}", fix="Name a file in a folder that you may write to"
+        ) from error
     with os.fdopen(descriptor, "w") as file:
         file.write("0x" + key.hex() + "\n")
     return wallet_from_key(key)

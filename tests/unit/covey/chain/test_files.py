@@ -60,10 +60,15 @@ def test_deployment__get_contracts__leaves_out_the_token():
     assert len(DEPLOYMENT.get_contracts()) == 6
 
 
+def write_secret(file: Path, text: str) -> None:
+    file.touch(mode=0o600)
+    file.write_text(text)
+
+
 def test_load_key__file_with_prefix_or_without__gives_the_known_address(tmp_path: Path):
     file = tmp_path / "key"
     for text in (KEY.hex(), "0x" + KEY.hex() + "\n"):
-        file.write_text(text)
+        write_secret(file, text)
         assert load_key(file).address == ALICE
 
 
@@ -80,12 +85,36 @@ def test_save_key__new_file__is_readable_by_its_owner_only_and_never_overwritten
 @pytest.mark.parametrize("text", ["", "0x12", "zz" * 32, "00" * 32, KEY.hex() + "00"])
 def test_load_key__no_key__is_refused_without_showing_it(tmp_path: Path, text: str):
     file = tmp_path / "key"
-    file.write_text(text)
+    write_secret(file, text)
     with pytest.raises(OperatorError) as caught:
         load_key(file)
     assert caught.value.code == "bad_key"
     assert KEY.hex() not in str(caught.value)
     assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620, 0o700 | 0o001])
+def test_load_key__file_that_others_may_open__is_refused_with_the_command_that_closes_it(tmp_path: Path, mode: int):
+    file = tmp_path / "key"
+    save_key(file, KEY)
+    file.chmod(mode)
+    with pytest.raises(OperatorError, match=f"key_exposed: .*mode {mode:o}. Run chmod 600 {file}$"):
+        load_key(file)
+    for closed in (0o600, 0o400):
+        file.chmod(closed)
+        assert load_key(file).address == ALICE
+
+
+def test_load_key__bytes_that_are_not_text__are_no_key(tmp_path: Path):
+    write_secret(tmp_path / "key", "")
+    (tmp_path / "key").write_bytes(b"\xff\xfe" * 32)
+    with pytest.raises(OperatorError, match="bad_key"):
+        load_key(tmp_path / "key")
+
+
+def test_save_key__no_folder__is_said(tmp_path: Path):
+    with pytest.raises(OperatorError, match=r"no_folder: .*No such file or directory"):
+        save_key(tmp_path / "none" / "key", KEY)
 
 
 def test_load_key__no_file__is_refused(tmp_path: Path):
