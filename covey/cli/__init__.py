@@ -14,6 +14,7 @@ app = typer.Typer(
     name="covey",
     help="Train language models by reinforcement learning on computers whose owners nobody has to trust.",
     no_args_is_help=True,
+    rich_markup_mode=None,  # of all groups: help says [terms] and means it
     pretty_exceptions_enable=False,
     add_completion=False,
 )

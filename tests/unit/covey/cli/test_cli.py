@@ -91,10 +91,19 @@ def test_help__every_command_and_every_option__has_a_text(name):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_help__every_command__answers_with_0(name):
+def test_help__every_command__shows_all_of_its_texts(name):
+    """Nothing is taken for markup: "[terms]" stays what it is."""
     result = runner.invoke(cli.app, [*name.split(), "--help"])
     assert result.exit_code == 0
     assert "Usage" in result.output
+    shown = "".join(result.output.split())
+    texts = [COMMANDS[name].help, *(parameter.help for parameter in COMMANDS[name].params if parameter.name != "help")]
+    assert [text for text in texts if "".join(text.split()) not in shown] == []
+
+
+def test_help__brackets__are_shown():
+    output = runner.invoke(cli.app, ["pool", "create", "--help"]).output
+    assert "TOML with [terms] and [params]" in " ".join(output.split())
 
 
 def test_help__imports_nothing_heavy():
