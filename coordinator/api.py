@@ -192,7 +192,9 @@ def _add_errors(api: FastAPI, ctx: Context) -> None:
 
     @api.exception_handler(TransientError)
     async def on_transient_error(_: Request, error: TransientError) -> Response:
-        return answer(503, error.code, error.message)
+        # The message names places inside the operator's network: it is for the log.
+        get_logger().warning("request put off", code=error.code, message=error.message)
+        return answer(503, error.code, "the coordinator waits for something that it needs; try again")
 
     @api.exception_handler(CoveyError)
     async def on_other_error(_: Request, error: CoveyError) -> Response:

@@ -18,6 +18,7 @@ from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.protocol import signing, wire
 from covey.protocol.ids import Address, Hash, LeaseId, Step, TaskId
 from covey.protocol.messages import Receipt, Signer
+from covey.urls import hide_secrets
 
 BodyType = TypeVar("BodyType", bound=wire.Body)
 MAX_ANSWER_BYTES = 32 << 20
@@ -202,12 +203,23 @@ class CoordinatorClient:
                 body = await _read(response, max_bytes, patience)
             finally:
                 await response.aclose()
+        except _DripError as error:
+            raise self._to_unreachable(request, str(error)) from error
         except (httpx.HTTPError, OSError) as error:
-            message = f"{request.url.host} did not answer: {type(error).__name__}"
-            raise TransientError("coordinator_unreachable", message) from error
+            raise self._to_unreachable(request, type(error).__name__) from error
         if response.is_success:
             return body
         raise _to_error(response.status_code, body)
+
+    def _to_unreachable(self, request: httpx.Request, why: str) -> TransientError:
+        is_own = str(request.url).startswith(f"{self._base_url}/")
+        fix = "Start the coordinator, or correct coordinator_url" if is_own else "See that the object store runs"
+        message = f"{hide_secrets(str(request.url))} did not answer: {why}. {fix}"
+        return TransientError("coordinator_unreachable", message)
+
+
+class _DripError(Exception):
+    """An answer comes slower than anybody waits for."""
 
 
 class _ClockError(ProtocolError):
@@ -223,7 +235,7 @@ async def _read(response: httpx.Response, max_bytes: int, patience: float) -> by
     async for piece in response.aiter_raw():
         size += len(piece)
         if time.monotonic() - started > patience + size / _LEAST_BANDWIDTH:
-            raise TransientError("coordinator_unreachable", f"the answer drips: {size} bytes in {patience:.0f} s")
+            raise _DripError(f"the answer drips, {size} bytes in {patience:.0f} s")
         if size > max_bytes:
             raise ProtocolError("oversized", f"the answer is over {max_bytes} bytes")
         pieces.append(piece)

@@ -16,6 +16,7 @@ from web3.types import RPCEndpoint
 from covey.chain import codec
 from covey.errors import CoveyError, OperatorError, ProtocolError, TransientError
 from covey.protocol.ids import Address, Hash
+from covey.urls import hide_secrets
 
 BlockTag = int | Literal["latest", "safe", "finalized", "pending", "earliest"]
 
@@ -83,7 +84,11 @@ class ChainClient:
             answer = self._provider.make_request(RPCEndpoint(method), list(params))
         # requests' errors are OSErrors; ValueError is an answer that is not JSON.
         except (OSError, ValueError, Web3Exception) as error:
-            raise TransientError("chain_unreachable", f"{method} got no answer: {type(error).__name__}") from error
+            raise TransientError(
+                "chain_unreachable",
+                f"{hide_secrets(self.rpc_url)} did not answer {method}: {type(error).__name__}. "
+                "Start that node, or correct rpc_url in the deployment file or the settings",
+            ) from error
         if "error" in answer:
             raise _to_error(method, dict(answer["error"]))
         return answer.get("result")

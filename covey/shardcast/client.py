@@ -21,6 +21,7 @@ from covey.log import get_logger
 from covey.protocol.ids import Hash
 from covey.protocol.manifest import MAX_MANIFEST_BYTES, File, Manifest, Shard
 from covey.shardcast.store import compute_range_hash
+from covey.urls import hide_secrets
 
 CONCURRENT_SHARDS = 4
 ATTEMPTS = 4
@@ -85,19 +86,21 @@ class ShardClient:
         return folder
 
     async def _fetch_manifest(self, pool: int, step: int, manifest_hash: Hash) -> Manifest:
+        failures = _Failures()
         for score in self._draw():
-            data = await self._get(score, f"/policies/{pool}/{step}", MAX_MANIFEST_BYTES)
-            if data is None:
-                continue
             try:
+                data = await self._get(score, f"/policies/{pool}/{step}", MAX_MANIFEST_BYTES)
                 manifest = Manifest.from_bytes(data, manifest_hash)
+            except _NotDeliveredError as error:
+                failures.note(score, error)
+                continue
             except ProtocolError as error:
-                self._blame(score, error.message)
+                failures.note(score, self._blame(score, error.message))
                 continue
             if (manifest.pool, manifest.step) != (pool, step):
                 raise ProtocolError("bad_manifest", f"the chain's hash for step {step} is of another policy")
             return manifest
-        raise TransientError("no_relay", f"no relay has the manifest of step {step}")
+        raise failures.to_error(f"the manifest of step {step}")
 
     async def _fetch_file(self, file: File, path: Path, slots: asyncio.Semaphore, policy: str) -> None:
         with path.open("ab") as handle:
@@ -119,16 +122,19 @@ class ShardClient:
         async with slots:
             if await asyncio.to_thread(compute_range_hash, path, offset, shard.size) == shard.sha256:
                 return
+            failures = _Failures()
             for score in self._draw():
                 # A relay that was not asked for the manifest yet learns here what it has to fetch.
-                data = await self._get(score, f"/shards/{shard.sha256}?{policy}", shard.size)
-                if data is None:
+                try:
+                    data = await self._get(score, f"/shards/{shard.sha256}?{policy}", shard.size)
+                except _NotDeliveredError as error:
+                    failures.note(score, error)
                     continue
                 if len(data) == shard.size and "0x" + hashlib.sha256(data).hexdigest() == shard.sha256:
                     await asyncio.to_thread(_write_at, path, offset, data)
                     return
-                self._blame(score, "a shard does not have its hash")
-        raise TransientError("no_relay", f"no relay has shard {shard.sha256}")
+                failures.note(score, self._blame(score, "a shard does not have its hash"))
+        raise failures.to_error(f"shard {shard.sha256}")
 
     def _draw(self) -> list[RelayScore]:
         """Relays to try in turn, each drawn by weight among those left; at most ATTEMPTS."""
@@ -142,8 +148,8 @@ class ShardClient:
             score.heal()
         return order
 
-    async def _get(self, score: RelayScore, path: str, limit: int) -> bytes | None:
-        """At most `limit` bytes, or None when the relay does not deliver."""
+    async def _get(self, score: RelayScore, path: str, limit: int) -> bytes:
+        """At most `limit` bytes; raise _NotDeliveredError."""
         started, pieces, size = time.monotonic(), [], 0
         try:
             async with (
@@ -152,23 +158,54 @@ class ShardClient:
             ):
                 if response.status_code != 200:
                     score.record(size=0, seconds=1, is_good=False)
-                    return None
+                    raise _NotDeliveredError(_describe_status(response.status_code))
                 async for piece in response.aiter_raw():
                     size += len(piece)
                     if size > limit:
-                        self._blame(score, "it sends more than was asked for")
-                        return None
+                        raise self._blame(score, "it sends more than was asked for")
                     pieces.append(piece)
-        except (httpx.HTTPError, TimeoutError):
+        except (httpx.HTTPError, TimeoutError) as error:
             score.record(size=0, seconds=1, is_good=False)
-            return None
+            raise _SilentError(f"did not answer: {type(error).__name__}") from error
         score.record(size=size, seconds=time.monotonic() - started, is_good=True)
         return b"".join(pieces)
 
-    def _blame(self, score: RelayScore, why: str) -> None:
+    def _blame(self, score: RelayScore, why: str) -> "_NotDeliveredError":
         """A lie, unlike a failure, costs all credit."""
         score.success = 0.0
-        get_logger().warning("relay lies", relay=score.url, why=why)
+        get_logger().warning("relay lies", relay=hide_secrets(score.url), why=why)
+        return _NotDeliveredError(f"sent something else: {why}")
+
+
+class _NotDeliveredError(Exception):
+    """A relay did not give what it was asked for; says what it did instead."""
+
+
+class _SilentError(_NotDeliveredError):
+    """It did not answer."""
+
+
+class _Failures:
+    """What became of one thing at each relay that was asked for it."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self._are_all_silent = True
+
+    def note(self, score: RelayScore, error: _NotDeliveredError) -> None:
+        self._texts.append(f"{hide_secrets(score.url)} {error}")
+        self._are_all_silent &= isinstance(error, _SilentError)
+
+    def to_error(self, thing: str) -> TransientError:
+        told = "; ".join(self._texts)
+        if self._are_all_silent:
+            fix = "Start a relay, or correct relays in the settings"
+            return TransientError("no_relay", f"no relay answers that is asked for {thing}: {told}. {fix}")
+        return TransientError("no_relay", f"no relay has {thing}: {told}")
+
+
+def _describe_status(status: int) -> str:
+    return "does not have it" if status == 404 else f"answered with status {status}"
 
 
 def _is_address(url: str) -> bool:

@@ -24,6 +24,7 @@ from covey.protocol import canonical
 from covey.protocol.ids import Hash, is_hash
 from covey.protocol.manifest import MAX_MANIFEST_BYTES, Manifest, Shard
 from covey.shardcast.store import KEPT_POLICIES, ShardStore
+from covey.urls import hide_secrets
 
 _NUMBER = re.compile("[0-9]{1,18}")
 
@@ -84,7 +85,7 @@ class Mirror:
                         raise ProtocolError("oversized", "the upstream sent too much", status=502)
                 return data
         except httpx.HTTPError as error:
-            raise TransientError("upstream_unreachable", f"{type(error).__name__} for {path}") from error
+            raise self._to_unreachable(path, error) from error
 
     async def _download(self, shard: Shard, target: Path) -> None:
         draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
@@ -103,9 +104,13 @@ class Mirror:
                 raise TransientError("bad_shard", "the upstream sent a shard that does not have its hash")
             draft.replace(target)
         except httpx.HTTPError as error:
-            raise TransientError("upstream_unreachable", f"{type(error).__name__} for a shard") from error
+            raise self._to_unreachable(f"/shards/{shard.sha256}", error) from error
         finally:
             draft.unlink(missing_ok=True)
+
+    def _to_unreachable(self, path: str, error: httpx.HTTPError) -> TransientError:
+        url = hide_secrets(self._upstream + path)
+        return TransientError("upstream_unreachable", f"{url} did not answer: {type(error).__name__}")
 
 
 def build_server(store: ShardStore, mirror: Mirror | None = None) -> Starlette:
@@ -154,6 +159,5 @@ def _require_policy(values: Mapping[str, str]) -> tuple[int, int]:
 async def _on_error(_: Request, error: Exception) -> Response:
     if isinstance(error, ProtocolError):
         return JSONResponse({"code": error.code, "message": error.message}, status_code=error.status)
-    message = error.message if isinstance(error, TransientError) else "unexpected"
-    get_logger().warning("relay cannot serve", message=message)
-    return JSONResponse({"code": "unavailable", "message": message}, status_code=503)
+    get_logger().warning("relay cannot serve", message=str(error))
+    return JSONResponse({"code": "unavailable", "message": "not to be had now; try again"}, status_code=503)

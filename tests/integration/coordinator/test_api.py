@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from covey.chain.client import ChainClient
+from covey.errors import TransientError
 from covey.protocol import canonical, messages, wire
 from covey.protocol.ids import PoolId
 from covey.protocol.verdict import Reason
@@ -23,6 +25,14 @@ from tests.integration.coordinator.handing import (
 )
 
 pytestmark = pytest.mark.integration
+
+
+async def test_api__chain_away__says_so_without_the_nodes_address(office: Office, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(office.ctx.contracts.nodes._client, "_provider", ChainClient("http://127.0.0.1:9/k")._provider)
+    async with office.client("node") as client:
+        with pytest.raises(TransientError, match="chain_unreachable: the coordinator waits for") as caught:
+            await client.register()
+    assert "127.0.0.1" not in caught.value.message
 
 
 # -- workers

@@ -171,8 +171,16 @@ async def test_get__redirect__is_not_followed(connect, status):
 )
 async def test_post__no_answer__transient(connect, error):
     client, _ = connect(error)
-    with pytest.raises(TransientError, match="coordinator_unreachable: coordinator did not answer"):
+    url = "http://coordinator:8000/v1/nodes"
+    told = f"coordinator_unreachable: {url} did not answer: {type(error).__name__}. .*correct coordinator_url"
+    with pytest.raises(TransientError, match=told):
         await client.register()
+    client, _ = connect(error)
+    with pytest.raises(
+        TransientError, match=r"http://store/x did not answer: .*See that the object store runs"
+    ) as caught:
+        await client.get_object("http://me:secret@store/x?signature=secret", max_bytes=9)
+    assert "secret" not in str(caught.value)
 
 
 JUNK = [b"", b"{", b"nul", b"[]", b'"x"', b"\xff\xfe", b"[" * 50_000, b'{"surprise": 1}', b"NaN", b'{"node": null}']
@@ -241,7 +249,10 @@ async def test_post__answer_that_drips__is_given_up(connect):
     """Else a claim, which no stop signal cuts off, would never end."""
     client, _ = connect((200, Drip()))
     client._timeout = 0.3
-    with pytest.raises(TransientError, match="coordinator_unreachable: the answer drips"):
+    with pytest.raises(
+        TransientError,
+        match="coordinator_unreachable: http://coordinator:8000/v1/nodes did not answer: the answer drips",
+    ):
         await asyncio.wait_for(client.register(), 5)
 
 

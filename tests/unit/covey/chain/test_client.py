@@ -92,6 +92,14 @@ def test_request__nobody_listens__is_transient():
         with pytest.raises(TransientError) as caught:
             client.block_number()
     assert caught.value.code == "chain_unreachable"
+    assert f"{client.rpc_url} did not answer eth_blockNumber: " in caught.value.message
+    assert "correct rpc_url" in caught.value.message
+
+
+def test_request__url_with_a_password__is_named_without_it():
+    with pytest.raises(TransientError, match=r"http://127.0.0.1:1/rpc did not answer") as caught:
+        ChainClient("http://me:secret@127.0.0.1:1/rpc?key=secret", timeout_s=0.5).block_number()
+    assert "secret" not in str(caught.value)
 
 
 def test_request__silence__is_transient_after_the_timeout():

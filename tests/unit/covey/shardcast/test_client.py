@@ -94,9 +94,17 @@ async def test_fetch__no_relay_delivers__transient(world):
     silent = await world.serve(build_liar(lambda path: Response(b"", status[0], headers)))
     for status[0] in (404, 500, 503, 302):
         client = world.connect(silent, DEAD)
-        with pytest.raises(TransientError, match="no relay has the manifest of step 3"):
+        answer = "does not have it" if status[0] == 404 else f"answered with status {status[0]}"
+        with pytest.raises(TransientError, match="no_relay: no relay has the manifest of step 3: ") as caught:
             await world.fetch(client, manifest)
+        assert f"{silent} {answer}" in caught.value.message
+        assert f"{DEAD} did not answer: ConnectError" in caught.value.message
         assert all(score.success == pytest.approx(0.8) for score in client.scores)
+
+
+async def test_fetch__no_relay_answers__is_told_apart(world):
+    with pytest.raises(TransientError, match="no_relay: no relay answers that is asked for the manifest of step 3"):
+        await world.fetch(world.connect(DEAD), world.publish(3, FILES))
 
 
 @pytest.mark.parametrize(("pool", "step"), [(1, 4), (2, 3)])
