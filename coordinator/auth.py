@@ -37,7 +37,7 @@ def _use_nonce(ctx: Context, signature: signing.Signature, now: float) -> None:
 def require_validator(ctx: Context, address: Address) -> None:
     """Return when the chain names `address` a validator of the pool; raise ProtocolError("not_a_validator")."""
     if not ctx.contracts.pools.is_validator(PoolId(ctx.config.pool), address):
-        raise ProtocolError("not_a_validator", f"{address} is no validator of pool {ctx.config.pool}", status=403)
+        raise ProtocolError("not_a_validator", f"{address} is not a validator of pool {ctx.config.pool}", status=403)
 
 
 def require_trainer(ctx: Context, address: Address) -> None:

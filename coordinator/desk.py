@@ -56,7 +56,10 @@ def _require_stake(ctx: Context, node: Address, contributor: Address) -> None:
     needed = ctx.terms.min_stake * len(nodes | {node})
     free = stakes.stake_of(pool, BondKind.CONTRIBUTOR, contributor) - stakes.locked_of(pool, contributor)
     if free < needed:
-        message = f"{contributor} has a free stake of {max(0, free)}, the pool wants {needed} for its nodes"
+        message = (
+            f"{contributor} has a free stake of {max(0, free)}, the pool requires {needed} for its nodes. "
+            f"Run covey stake add {needed - max(0, free)} --pool {pool} with the key of {contributor}"
+        )
         raise ProtocolError("stake_too_low", message, status=403)
 
 

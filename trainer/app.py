@@ -95,7 +95,8 @@ def build(
         raise OperatorError(
             "not_the_trainer",
             f"pool {network.pool} names {network.terms.trainer} as its trainer, not {network.wallet.address}",
-            fix="Name the key of the pool's trainer",
+            fix=f"Set key_file to the key of {network.terms.trainer}, see covey wallet show FILE, or create a pool with"
+            f" trainer = {network.wallet.address}",
         )
     learner, recomputer = build_learner(config, network.params, ranks or ALONE)
     tokenizer = load_tokenizer(get_source(config))

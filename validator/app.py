@@ -119,8 +119,9 @@ def _require_power(network: Network) -> None:
     if not network.contracts.pools.is_validator(pool, address):
         raise OperatorError(
             "not_a_validator",
-            f"{address} is no validator of pool {pool}",
-            fix="Name the key of one of the pool's validators",
+            f"{address} is not a validator of pool {pool}, or not yet",
+            fix="Set key_file to the key of one of those that covey pool show lists, or ask the operator to run"
+            f" covey pool replace-validator OLD {address}",
         )
     missing = network.terms.validator_bond - network.contracts.stakes.stake_of(pool, BondKind.VALIDATOR, address)
     if missing > 0:

@@ -58,7 +58,9 @@ def build(
     contributor = network.contracts.nodes.contributor_of(network.pool, network.wallet.address)
     if contributor is None:
         raise OperatorError(
-            "unknown_node", f"no contributor vouches for {network.wallet.address}", fix="Run covey worker register"
+            "unknown_node",
+            f"no contributor vouches for {network.wallet.address}",
+            fix="Run covey worker register with this node's key file",
         )
     params, interpreter = network.params, config.vllm.interpreter
     name = choose_engine(config.engine, params.verification, role="worker", interpreter=interpreter)

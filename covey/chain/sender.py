@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from threading import Event as Flag
 
+from covey.chain.advice import add_advice
 from covey.chain.client import Call, ChainClient, MinedTransaction
 from covey.chain.outbox import Attempt, Entry, Intent, IntentState, OutboxStore
 from covey.chain.wallet import Wallet
@@ -47,9 +48,24 @@ class Sender:
         """
         pending = self._store.list_pending()
         for entry in pending:
-            if not self._advance(entry):
+            try:
+                goes_on = self._advance(entry)
+            except OperatorError as error:
+                raise self._name_payer(entry, error) from error
+            if not goes_on:
                 break
         return len(self._store.list_pending())
+
+    def _name_payer(self, entry: Entry, error: OperatorError) -> OperatorError:
+        """The node says that there is too little ether, not whose."""
+        if error.code != "insufficient_funds":
+            return error
+        address, label = self._wallet.address, entry.intent.call.label
+        return OperatorError(
+            error.code,
+            f"{address} has {self._client.get_balance(address)} wei, too little for the gas of {label}",
+            fix=f"Send ether to {address}; on a devnet run covey devnet fund {address}",
+        )
 
     def send_and_wait(
         self, key: str, call: Call, *, timeout_s: float = 60.0, wait: Callable[[float], object] | None = None
@@ -64,7 +80,7 @@ class Sender:
             self.pump()
             entry = self._store.find(key)
             if entry is not None and entry.state is IntentState.REVERTED:
-                raise ProtocolError("reverted", f"{call.label}: {entry.reason}")
+                raise ProtocolError("reverted", f"{call.label}: {add_advice(entry.reason)}")
             if entry is not None and entry.state is IntentState.MINED:
                 return entry
             if time.monotonic() >= deadline:

@@ -36,11 +36,13 @@ def test_build__key_that_is_not_the_trainers__is_refused(build_world: Build) -> 
     network = SimpleNamespace(
         pool=1, terms=SimpleNamespace(trainer="0x" + "aa" * 20), wallet=SimpleNamespace(address="0x" + "bb" * 20)
     )
-    with ThreadPoolExecutor(max_workers=1) as thread, pytest.raises(OperatorError, match="not_the_trainer"):
+    with ThreadPoolExecutor(max_workers=1) as thread, pytest.raises(OperatorError, match="not_the_trainer") as no:
         build(
             config, cast(Network, network), decode=columns.decode_json, publisher=cast(Any, None),
             chain_thread=thread, stop=asyncio.Event(),
         )  # fmt: skip
+    assert f"pool 1 names {'0x' + 'aa' * 20} as its trainer, not {'0x' + 'bb' * 20}" in no.value.message
+    assert f"Set key_file to the key of {'0x' + 'aa' * 20}" in no.value.fix
 
 
 def test_build__fresh_home__has_step_0_on_disk_and_nothing_on_chain(build_world: Build) -> None:

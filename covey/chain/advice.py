@@ -1,0 +1,62 @@
+"""What to do about a contract's refusal: one sentence for each Solidity error that a command can meet."""
+
+_UNTIL = "Wait until the time that it names, in Unix seconds (date -d @SECONDS shows it)"
+_TOKENS = "Give the signer tokens (on a devnet: covey devnet fund ADDRESS), or name a smaller amount"
+_PAUSED = "Wait until the contracts' admin lets new work go on"
+_ADDRESS = "Name an account that is not zero"
+_WINDOWS = "Correct the windows in [terms] of the pool file"
+_STATE = "See the pool's state with covey pool show: 0 is none, 1 created, 2 active, 3 ended"
+
+ADVICE = {
+    "AlreadyChallenged": "Nothing is left to do for this receipt",
+    "CaseExists": "See the receipt's case with covey case show",
+    "DuplicateValidator": "Name an account that is not a validator of this pool yet",
+    "ERC20InsufficientAllowance": "Run the command again: it approves the amount first",
+    "ERC20InsufficientBalance": _TOKENS,
+    "EnforcedPause": _PAUSED,
+    "EpochTooEarly": _UNTIL,
+    "InsufficientEscrow": "Pay the difference in with covey pool fund",
+    "InsufficientStake": "Name an amount of at most the second number, what is staked; covey stake show shows it",
+    "InvalidEpochLength": _WINDOWS,
+    "InvalidProof": "Run the command again; if it fails again, the coordinator's proof is wrong: tell its operator",
+    "InvalidQuorum": "Lower quorum in [params] to the number of validators, the second number, or name more validators",
+    "InvalidSignature": "Name the key files of the contributor and of the node that is registered",
+    "InvalidSlash": "Correct slash_amount, max_slashes, light_slash_bps or signer_penalty in [terms] of the pool file",
+    "InvalidWindow": _WINDOWS,
+    "NodeTaken": "Make another node key, or have its contributor run covey worker remove",
+    "NotArbiter": "Name the key of the pool's arbiter with --key-file",
+    "NotContributor": "Name the key of the contributor that registered the node with --key-file",
+    "NotFinal": _UNTIL,
+    "NotInvited": "Ask the pool's operator to run covey pool invite with the contributor's address",
+    "NotOperator": "Name the key of the pool's operator with --key-file; covey pool show prints its address",
+    "NotTrainer": "Name the key of the pool's trainer; covey pool show prints its address",
+    "NotValidator": "Name a validator of the pool; covey pool show lists them",
+    "NothingToClaim": "Everything that is final is claimed already; covey rewards show says how much that is",
+    "NothingToWithdraw": "Begin with covey stake unbond, and wait for the unbonding window",
+    "OfficeConflict": "Name another account: the arbiter is neither the operator nor a validator",
+    "ParamsMismatch": "Run covey pool create again with the same pool file",
+    "PoolNotActive": "Run covey pool start, or see with covey pool show whether the pool has ended",
+    "PoolNotClosed": _UNTIL,
+    "PoolNotOpen": "See with covey pool show whether the pool has ended; else the contracts' admin has paused new work",
+    "PoolNotStarted": "Run covey pool start",
+    "RewardExceedsEpochs": "Run the command again: it claims against the newest final epoch",
+    "SignatureExpired": "Set this machine's clock, and run the command again",
+    "SlashCapReached": _UNTIL,
+    "StakeIsLocked": "Wait until the open case is decided; covey case show says until when",
+    "TooManyUnbondings": "Run covey stake withdraw once the oldest unbonding is over",
+    "UnbondWindowTooShort": "Set unbond_window in [terms] of the pool file to the second number at least",
+    "UnknownEpoch": "Run the command again: the newest epoch may have been disabled",
+    "UnsupportedToken": "Create the pool with a token that credits what was sent, without a fee",
+    "WindowClosed": "Nothing can be done any more: the window has passed",
+    "WindowOpen": _UNTIL,
+    "WrongCaseState": "See the case's state with covey case show; it is decided already",
+    "WrongState": _STATE,
+    "ZeroAddress": _ADDRESS,
+    "ZeroAmount": "There is nothing to move: name a larger amount, or leave it",
+}
+
+
+def add_advice(reason: str) -> str:
+    """A contract's word with what to do.  Example: "NothingToClaim(). Everything that is final is claimed ..."."""
+    advice = ADVICE.get(reason.partition("(")[0])
+    return f"{reason}. {advice}" if advice else reason
