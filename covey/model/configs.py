@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PretrainedConfig, PreTrainedModel
 
-from covey.errors import ProtocolError
+from covey.errors import OperatorError, ProtocolError
 
 CONFIG_FILE = "config.json"
 _COUNTS = {"num_hidden_layers", "num_layers", "n_layers", "n_layer", "decoder_layers"}
@@ -71,6 +71,18 @@ def require_windows(config: PretrainedConfig) -> None:
     """Raise ValueError where layers slide and no window says how far: such a model loads, and fails over a prompt."""
     if _SLIDING in (getattr(config, "layer_types", None) or ()) and getattr(config, "sliding_window", None) is None:
         raise ValueError("its config has sliding layers without a window")
+
+
+def require_attention(config: PretrainedConfig) -> None:
+    """Raise OperatorError("unsupported_model") where the model's attention is none that proofs can be computed with:
+    it caps its scores or has sinks, which `scaled_dot_product_attention` knows nothing of."""
+    kind: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    if kind is not None and not kind._supports_sdpa:
+        raise OperatorError(
+            "unsupported_model",
+            f"{kind.__name__} has an attention that torch's scaled_dot_product_attention does not compute",
+            fix="Use a model of another architecture, for example Qwen3, Llama, Mistral or Gemma 3",
+        )
 
 
 def _require_one_source(folder: Path, weights: str) -> None:

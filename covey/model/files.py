@@ -25,7 +25,7 @@ from transformers import (
 from transformers.utils import logging
 
 from covey.errors import OperatorError, ProtocolError, TransientError
-from covey.model.configs import require_layers, require_one_meaning, require_windows
+from covey.model.configs import require_attention, require_layers, require_one_meaning, require_windows
 
 WEIGHTS_FILE = "model.safetensors"
 DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -103,12 +103,14 @@ def load_model(name_or_folder: str | Path, dtype: str) -> PreTrainedModel:
     """A causal language model in evaluation mode, computing in `dtype` whatever its file holds.
 
     Raises OperatorError("model_unavailable") if it cannot be found, is not in safetensors or holds an adapter.
+    Raises OperatorError("unsupported_model") if its attention is not `scaled_dot_product_attention`.
     """
     if (Path(name_or_folder) / "adapter_config.json").exists():
         # transformers follows it where peft is installed: to another base model, or to weights that nobody hashed.
         raise _unavailable(name_or_folder, "it holds an adapter, merge it first")
     try:
         require_layers(Path(name_or_folder), WEIGHTS_FILE)
+        require_attention(AutoConfig.from_pretrained(str(name_or_folder), trust_remote_code=False))
         # use_safetensors: without it a folder without weights in safetensors would be unpickled.
         with _without_progress_bar():
             loaded: Any = AutoModelForCausalLM.from_pretrained(

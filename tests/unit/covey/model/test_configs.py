@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, Gemma2Config, GptOssConfig, LlamaConfig, LlamaForCausalLM
 
 from covey.errors import OperatorError, ProtocolError
 from covey.model.configs import require_layers
@@ -139,3 +139,30 @@ def test_load_tokenizer__of_a_stranger__is_refused_by_name(
     with pytest.raises(OperatorError, match=message) as caught:
         load_tokenizer(folder)
     assert caught.value.code == "model_unavailable"
+
+
+SMALL = {
+    "vocab_size": 16,
+    "hidden_size": 8,
+    "intermediate_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 4,
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "kind"),
+    [
+        (Gemma2Config(**SMALL), "Gemma2ForCausalLM"),
+        (GptOssConfig(**SMALL, num_local_experts=2, num_experts_per_tok=1), "GptOssForCausalLM"),
+    ],
+    ids=["gemma2", "gpt-oss"],
+)
+def test_load_model__attention_that_proofs_cannot_use__is_unsupported_and_not_unavailable(
+    tmp_path: Path, config: Any, kind: str
+) -> None:
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    with pytest.raises(OperatorError, match=f"unsupported_model: {kind} has an attention"):
+        load_model(tmp_path, "float32")
