@@ -11,8 +11,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, cast
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import torch
+from huggingface_hub import constants, try_to_load_from_cache
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from transformers import (
@@ -25,12 +28,13 @@ from transformers import (
 from transformers.utils import logging
 
 from covey.errors import OperatorError, ProtocolError, TransientError
-from covey.model.configs import require_attention, require_layers, require_one_meaning, require_windows
+from covey.model.configs import CONFIG_FILE, require_attention, require_layers, require_one_meaning, require_windows
 
 WEIGHTS_FILE = "model.safetensors"
 DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _ORIGIN = {"is_local", "local_files_only", "name_or_path"}
 _FILE_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+_HUB_SECONDS = 5.0
 _BROKEN = (
     OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, SafetensorError,
 )  # fmt: skip
@@ -109,6 +113,7 @@ def load_model(name_or_folder: str | Path, dtype: str) -> PreTrainedModel:
         # transformers follows it where peft is installed: to another base model, or to weights that nobody hashed.
         raise _unavailable(name_or_folder, "it holds an adapter, merge it first")
     try:
+        _require_hub(str(name_or_folder))
         require_layers(Path(name_or_folder), WEIGHTS_FILE)
         require_attention(AutoConfig.from_pretrained(str(name_or_folder), trust_remote_code=False))
         # use_safetensors: without it a folder without weights in safetensors would be unpickled.
@@ -250,6 +255,21 @@ def _require_match(file: _WeightsFile, weights: Mapping[str, torch.Tensor], dtyp
         if not bool(torch.isfinite(file.get_tensor(name)).all()):
             # With such weights honest work cannot be told from false work.
             raise ProtocolError("policy_mismatch", f"{name} holds a value that is no number")
+
+
+def _require_hub(name: str) -> None:
+    """Return unless `name` has to be fetched and nothing answers: the hub's own client would try for half a minute."""
+    is_here = Path(name).exists() or isinstance(try_to_load_from_cache(name, CONFIG_FILE), str)
+    if is_here or constants.HF_HUB_OFFLINE:
+        return
+    try:
+        with urlopen(constants.ENDPOINT, timeout=_HUB_SECONDS):  # noqa: S310, the scheme is ours
+            pass
+    except HTTPError:
+        pass  # it answers
+    except OSError as error:
+        why = f"there is no such folder, and {constants.ENDPOINT} does not answer: {error}"
+        raise _unavailable(name, why) from error
 
 
 @contextmanager

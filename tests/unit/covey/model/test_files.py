@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
@@ -229,6 +230,21 @@ def test_load_model__pickled_weights__are_not_loaded(folder: Path) -> None:
     with pytest.raises(OperatorError) as caught:
         load_model(folder, "float32")
     assert caught.value.code == "model_unavailable"
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("my-model", "there is no such folder, and http://127.0.0.1:9 does not answer"),
+        ("./no/such/folder", "Repo id must be in the form"),
+    ],
+)
+def test_load_model__name_that_cannot_be_fetched__is_said_at_once(
+    monkeypatch: pytest.MonkeyPatch, name: str, word: str
+) -> None:
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(OperatorError, match=f"model_unavailable: {name} could not be loaded: {word}"):
+        load_model(name, "float32")
 
 
 def test_load_model__weights_missing__are_not_made_up(folder: Path) -> None:
