@@ -7,7 +7,7 @@ already read, and half a message ends the consumer.
 import os
 import time
 import uuid
-from typing import Any
+from typing import Any, ClassVar
 
 from kombu.transport import TRANSPORT_ALIASES, filesystem
 from kombu.utils.json import dumps
@@ -26,6 +26,8 @@ class FolderChannel(filesystem.Channel):
 
 class FolderTransport(filesystem.Transport):
     Channel = FolderChannel
+    default_connection_params: ClassVar[dict[str, Any]] = {}
+    """A folder has neither host nor port: kombu's defaults are warned of at every connection."""
 
 
 def register() -> None:

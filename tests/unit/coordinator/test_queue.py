@@ -34,6 +34,13 @@ def test_kick__job_that_is_none__is_the_operators_mistake(tmp_path: Path):
     assert caught.value.code == "unknown_job"
 
 
+def test_folder__connection__is_not_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    with build_celery("", tmp_path).connection_for_read() as connection:
+        connection.connect()
+        assert connection.info()["transport"] == "covey-folder"
+    assert caplog.records == []
+
+
 def test_kick__folder__holds_one_message_for_each(tmp_path: Path):
     kicker = Kicker(build_celery("", tmp_path))
     kicker.kick("tally")
