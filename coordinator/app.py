@@ -144,8 +144,11 @@ async def _serve(ctx: Context) -> None:
             run_forever(cycle, ctx, stop=ctx.stop, pace=Pace(idle_wait_s=ctx.config.poll_seconds, retry_most_s=1.0))
         )
         following.add_done_callback(lambda _: ctx.stop.set())
-        get_logger().info("coordinator serves", url=ctx.config.base_url, pool=ctx.config.pool)
-        await serve_http(build_api(ctx), host=ctx.config.host, port=ctx.config.port, stop=ctx.stop)
+
+        def say() -> None:
+            get_logger().info("coordinator serves", url=ctx.config.base_url, pool=ctx.config.pool)
+
+        await serve_http(build_api(ctx), host=ctx.config.host, port=ctx.config.port, stop=ctx.stop, on_bound=say)
         await following
 
 

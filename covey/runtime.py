@@ -178,10 +178,13 @@ def limit_recursion() -> None:
     sys.setrecursionlimit(RECURSION_LIMIT)
 
 
-async def serve_http(app: object, *, host: str, port: int, stop: asyncio.Event) -> None:
+async def serve_http(
+    app: object, *, host: str, port: int, stop: asyncio.Event, on_bound: Callable[[], None] = lambda: None
+) -> None:
     """Serve an ASGI application until `stop` is set; requests under way get a second to finish.
 
-    Raise OperatorError("address_in_use") when another process holds the port.
+    `on_bound` is called once the port is this process's own, which is the moment to log that it serves.
+    Raises OperatorError("address_in_use") when another process holds the port.
     """
     import uvicorn
 
@@ -201,7 +204,9 @@ async def serve_http(app: object, *, host: str, port: int, stop: asyncio.Event) 
     )
     server = Server(config)
     limit_recursion()
-    serving = asyncio.create_task(server.serve(sockets=[listen(host, port)]))
+    bound = listen(host, port)
+    on_bound()
+    serving = asyncio.create_task(server.serve(sockets=[bound]))
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
     server.should_exit = True

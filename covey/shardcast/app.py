@@ -7,6 +7,7 @@ from covey.log import configure, get_logger
 from covey.runtime import serve_http, stop_signals
 from covey.shardcast.server import Mirror, build_server
 from covey.shardcast.store import ShardStore
+from covey.urls import hide_secrets
 
 
 def run(*, root: Path, host: str, port: int, upstream: str | None = None) -> None:
@@ -18,8 +19,12 @@ def run(*, root: Path, host: str, port: int, upstream: str | None = None) -> Non
 async def _run(store: ShardStore, host: str, port: int, upstream: str | None) -> None:
     stop = asyncio.Event()
     mirror = Mirror(store, upstream) if upstream else None
+
+    def say() -> None:
+        shown = None if upstream is None else hide_secrets(upstream)
+        get_logger().info("serves policies", url=f"http://{host}:{port}", upstream=shown)
+
     with stop_signals(stop):
-        get_logger().info("serves policies", url=f"http://{host}:{port}", upstream=upstream)
-        await serve_http(build_server(store, mirror), host=host, port=port, stop=stop)
+        await serve_http(build_server(store, mirror), host=host, port=port, stop=stop, on_bound=say)
     if mirror is not None:
         await mirror.close()

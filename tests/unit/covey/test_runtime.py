@@ -249,12 +249,28 @@ async def test_serve_http__serves_until_stop():
 
 
 async def test_serve_http__port_is_taken__operator_error_names_it():
+    said = []
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
         port = holder.getsockname()[1]
         with pytest.raises(OperatorError, match=f"address_in_use: cannot listen on 127.0.0.1:{port}"):
-            await serve_http(hello, host="127.0.0.1", port=port, stop=asyncio.Event())
+            await serve_http(
+                hello, host="127.0.0.1", port=port, stop=asyncio.Event(), on_bound=lambda: said.append("serves")
+            )
+    assert said == [], "what does not serve does not say so"
+
+
+async def test_serve_http__once_bound__says_so_before_the_first_request():
+    stop, (port,), said = asyncio.Event(), find_free_ports(1), []
+
+    def note() -> None:
+        with socket.create_connection(("127.0.0.1", port)):
+            said.append("serves")
+        stop.set()
+
+    await asyncio.wait_for(serve_http(hello, host="127.0.0.1", port=port, stop=stop, on_bound=note), 5)
+    assert said == ["serves"]
 
 
 def test_find_free_ports__below_those_of_outgoing_connections__each_can_be_listened_on():
