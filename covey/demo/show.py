@@ -30,6 +30,14 @@ def find_stage(status: StatusView, *, published: int) -> str:
     return "accepted groups are packed"
 
 
+def describe_success(summary: Mapping[str, Any]) -> str:
+    """What went well, and nothing that did not happen.  Example: "the model learned, nobody was slashed, ..."."""
+    slashed = len(summary["slashed"])
+    cheats = f"{slashed} cheat{'s were' if slashed > 1 else ' was'} slashed" if slashed else "nobody was slashed"
+    paid = "honest work was paid" if summary["claimed"] else "no work had to be paid"
+    return f"the model learned, {cheats}, {paid}"
+
+
 class Screen:
     """Lines on a terminal; each is printed once, so that a log is as good as a screen."""
 
@@ -87,4 +95,4 @@ class Screen:
         for failure in failures:
             console.print(f"[red]FAILED[/red] {failure}")
         if not failures:
-            console.print("[green]ok[/green]: the model learned, cheats were slashed, honest work was paid")
+            console.print(f"[green]ok[/green]: {describe_success(summary)}")

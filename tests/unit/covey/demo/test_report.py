@@ -218,6 +218,7 @@ def test_screen__lines__once_each_and_the_summary_whole(capsys):
         "rejected": {"proof": 2},
         "claimed": 7,
         "cumulative": 8,
+        "slashed": {},
         "policies": {"0": HASH},
         "steps": 1,
         "seconds": 2.5,
@@ -238,8 +239,12 @@ def test_screen__lines__once_each_and_the_summary_whole(capsys):
     ):
         assert word in out
     assert "ok: the model learned" not in out
-    screen.show_summary(summary, [], [])
-    assert "ok: the model learned" in capsys.readouterr().out
+    screen.show_summary(summary | {"slashed": {"0xA": HASH, "0xB": HASH}}, [], [])
+    assert "ok: the model learned, 2 cheats were slashed, honest work was paid" in capsys.readouterr().out
+    screen.show_summary(summary | {"slashed": {"0xA": HASH}}, [], [])
+    assert "1 cheat was slashed" in capsys.readouterr().out
+    screen.show_summary(summary | {"claimed": 0}, [], [])
+    assert "ok: the model learned, nobody was slashed, no work had to be paid" in capsys.readouterr().out
 
 
 def test_screen__slow_step__named_after_eight_seconds(capsys, monkeypatch):
