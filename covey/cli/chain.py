@@ -39,7 +39,8 @@ def show(values: dict[str, Any], as_json: bool) -> None:
         typer.echo(json.dumps(values, sort_keys=True))
         return
     for name, value in values.items():
-        typer.echo(f"{name:>18}  {value}")
+        told = " ".join(map(str, value)) if isinstance(value, list | tuple) else value
+        typer.echo(f"{name:>18}  {'none' if told in (None, '') else told}")
 
 
 @pool.command("create")

@@ -97,6 +97,8 @@ def case_show(deployment: DeploymentFile, pool: Pool, as_json: Json = False) -> 
     cases = [_describe_case(account, accusation) for accusation in account.list_accusations()]
     if as_json:
         chain.show({"cases": cases}, as_json)
+    elif not cases:
+        typer.echo(f"pool {pool} has no cases", err=True)
     for values in [] if as_json else cases:
         chain.show(values, as_json)
         typer.echo()

@@ -287,6 +287,23 @@ def test_case_show__cases_of_the_pool__in_their_order_with_the_courts_word(opene
     assert [line.split()[1] for line in plain.splitlines() if "receipt_hash" in line] == ["0x1", "0x3"]
 
 
+def test_case_show__no_cases__says_so_and_json_stays_a_list(opened, monkeypatch):
+    monkeypatch.setattr(account.Account, "list_accusations", lambda self: [])
+    plain = runner.invoke(cli.app, ["case", "show", "--pool", "3", "--deployment", "d.json"])
+    assert (plain.exit_code, plain.stdout, plain.stderr) == (0, "", "pool 3 has no cases\n")
+    assert invoke("case", "show", "--pool", "3", key=False) == {"cases": []}
+
+
+def test_show__nothing_and_lists__are_words(capsys):
+    chain.show({"epoch": None, "validators": [ALICE, BOB], "invited": [], "owed": 0}, as_json=False)
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+        ["epoch", "none"],
+        ["validators", ALICE, BOB],
+        ["invited", "none"],
+        ["owed", "0"],
+    ]
+
+
 def test_json__rewards_show__nothing_earned(opened):
     assert invoke("rewards", "show", "--pool", "1")["earned"] == 0
 
