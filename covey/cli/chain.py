@@ -141,8 +141,9 @@ def stake_add(
 ) -> None:
     """Stake in a pool."""
     account = open_account(deployment, key_file, pool)
+    bond = account.bond_kind(kind)  # before anything is approved
     account.approve(account.contracts.stakes.address, amount)
-    entry = account.send(account.contracts.stakes.stake(account.pool, account.bond_kind(kind), amount))
+    entry = account.send(account.contracts.stakes.stake(account.pool, bond, amount))
     show({"stake": account.get_stake(kind), "transaction": entry.transaction_hash}, as_json)
 
 

@@ -224,6 +224,7 @@ GENERATED = {
     "package-lock.json",
     "worker.toml",
     "pool.toml",
+    "state.json",
     "summary.json",
     "demo.json",
     "metrics.json",

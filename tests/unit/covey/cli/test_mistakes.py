@@ -1,0 +1,251 @@
+"""What somebody new does wrong, one row each: the command, the part of its message that helps, the exit code.
+
+Every message is one line with a stable code and the next step; what the shell's words are wrong for is exit 2.
+"""
+
+import json
+import os
+import shlex
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from covey.chain import codec
+from covey.chain.deployment import Deployment
+from covey.chain.wallet import save_key
+from covey.devnet import derive_key, derive_wallet
+from tests.unit.covey.cli.conftest import Command
+
+pytestmark = pytest.mark.unit
+
+CONFIGS = Path(__file__).resolve().parents[4] / "configs"
+ADDRESSES = {
+    name: derive_wallet("mistakes", name).address for name in ("operator", "trainer", "arbiter", "a", "b", "c")
+}
+OPERATOR, TRAINER, ARBITER, A, B, C = ADDRESSES.values()
+POOL = f"""
+[terms]
+trainer = "{TRAINER}"
+arbiter = "{ARBITER}"
+validators = ["{A}", "{B}", "{C}"]
+reward_per_unit = 1
+min_stake = 2
+slash_amount = 2
+challenge_window = 10
+veto_window = 10
+unbond_window = 20
+[params]
+name = "p"
+quorum = 2
+environment = {{ kind = "reasoning_gym", options = {{ name = "spell_backward" }} }}
+"""
+TYPO = A[:-1] + ("0" if A[-1] != "0" else "1")
+CHAIN = "--deployment {folder}/away.json"
+SIGNED = f"{CHAIN} --key-file {{folder}}/operator.key"
+CREATE = f"pool create {{folder}}/pool.toml {SIGNED}"
+NODE = "--deployment {folder}/node.json --key-file {folder}/operator.key --pool 1"
+
+
+class Row(NamedTuple):
+    command: str
+    """{folder} has the files that `folder` makes."""
+    message: str
+    """Must be in the one line on standard error; {folder} as above."""
+    code: int = 1
+    change: tuple[str, str] = ("", "")
+    """A part of the pool's file, and what stands there instead."""
+    refusal: str = ""
+    """Solidity error, with its ABI data, of the node at node.json."""
+
+
+ROWS = [
+    # keys
+    Row("wallet show {folder}/none.key", "no_key: the key file {folder}/none.key cannot be read"),
+    Row("wallet show {folder}/junk.key", "bad_key: {folder}/junk.key does not hold a key"),
+    Row(
+        "wallet show {folder}/open.key", "key_exposed: the key file {folder}/open.key is open to other users, mode 644"
+    ),
+    Row("wallet show {folder}/open.key", "Run chmod 600 {folder}/open.key"),
+    Row(f"pool start --key-file {{folder}}/open.key {CHAIN} --pool 1", "key_exposed: "),
+    Row(f"worker register --node-key-file {{folder}}/open.key {SIGNED} --pool 1", "key_exposed: "),
+    Row("wallet new {folder}/operator.key", "key_exists: {folder}/operator.key exists. Name a new file"),
+    Row("wallet new {folder}/none/a.key", "no_folder: {folder}/none/a.key cannot be made: No such file or directory"),
+    # the devnet
+    Row("devnet up --folder {folder}/half --port 0", "bad_state: {folder}/half/state.json is not a whole state"),
+    Row(
+        "devnet up --folder {folder}/gone --port 0", "devnet_differs: {folder}/gone/deployment.json is of a chain whose"
+    ),
+    Row("devnet up --folder {folder}/gone --port 0", "or begin a new chain with --fresh"),
+    Row("devnet up --folder {folder}/new --port {busy}", "address_in_use: cannot listen on 127.0.0.1:{busy}"),
+    Row("devnet up --folder {folder}/new --port {node}", "devnet_runs: a devnet already runs on 127.0.0.1:{node}"),
+    Row(f"devnet fund {TYPO} --folder {{folder}}", f"bad_address: {TYPO}, mistyped: its checksum (EIP-55) is wrong"),
+    Row(
+        f"devnet fund {A.lower()} --folder {{folder}}", "without a checksum (EIP-55). Copy the address as covey wallet"
+    ),
+    Row(f"devnet fund {A} --folder {{folder}}/none", "no_deployment: {folder}/none/deployment.json cannot be read"),
+    # pool files
+    Row(CREATE, "bad_address: trainer in [terms] of {folder}/pool.toml is " + TYPO, change=(TRAINER, TYPO)),
+    Row(CREATE, f"bad_address: validators[1] in [terms] of {{folder}}/pool.toml is {TYPO}", change=(B, TYPO)),
+    Row(
+        CREATE, "bad_address: arbiter in [terms] of {folder}/pool.toml is bob, not an address", change=(ARBITER, "bob")
+    ),
+    Row(f"pool create {CONFIGS}/pool.toml {SIGNED}", "example_address: trainer, arbiter, validators[0], validators[1]"),
+    Row(f"pool create {{folder}}/none.toml {SIGNED}", "no_pool_file: {folder}/none.toml cannot be read"),
+    Row(CREATE, "bad_pool_file: {folder}/pool.toml is not TOML", change=("[terms]", "[terms")),
+    Row(CREATE, "parms: unknown; did you mean params?", change=("[params]", "[parms]")),
+    Row(CREATE, "[terms] of {folder}/pool.toml is wrong: min_stake: missing. Cor", change=("min_stake = 2\n", "")),
+    Row(CREATE, "min_steak: unknown; did you mean min_stake?", change=("min_stake", "min_steak")),
+    Row(
+        CREATE, "[params] of {folder}/pool.toml is wrong: group_per_step: unknown", change=("quorum", "group_per_step")
+    ),
+    Row(CREATE, "did you mean groups_per_step?", change=("quorum", "group_per_step")),
+    Row(CREATE, "quorum: stands in [params]", change=("min_stake", "quorum = 2\nmin_stake")),
+    Row(CREATE, "quorum is 4 and there are 3 validators: lower quorum", change=("quorum = 2", "quorum = 4")),
+    Row(CREATE, f"validators names {B} more than once", change=(C, B)),
+    Row(CREATE, "the arbiter must not be the operator", change=(ARBITER, OPERATOR)),
+    Row(CREATE, "weak_pool: {folder}/pool.toml: the trainer is a validator", change=(TRAINER, A)),
+    Row(CREATE, "accept that with --yes", change=(TRAINER, OPERATOR)),
+    Row(CREATE, "unbond_window must be at least challenge_window + veto_window, 20", change=("= 20", "= 19")),
+    Row(CREATE, "min_stake: must not be negative, as -2 is", change=("min_stake = 2", "min_stake = -2")),
+    Row(CREATE, "veto_window: must be a whole number, not '10'", change=("veto_window = 10", 'veto_window = "10"')),
+    Row(CREATE, "run covey validator calibrate", change=("quorum", 'model = { compute_dtype = "bfloat16" }\nquorum')),
+    Row(CREATE, "bad_environment: ", change=("spell_backward", "spel_backward")),
+    Row("tasks filter x.toml --model m --out o --low 0.6 --high 0.5", "bad_bounds: low 0.6 is above high 0.5"),
+    # settings
+    Row("coordinator serve --config {folder}/none.toml", "no_settings_file: {folder}/none.toml does not exist"),
+    Row("worker run --config {folder}/worker.toml", "coordinater_url: unknown; did you mean coordinator_url?"),
+    Row("worker run --config {folder}/worker.toml", "in {folder}/worker.toml are wrong: "),
+    Row("trainer run", "home: missing; pool: missing; deployment: missing; key_file: missing; origin_root: missing"),
+    Row("trainer run", "or give them with --set NAME=VALUE or as COVEY_NAME"),
+    Row("validator run --set pool", "bad_settings: --set pool has no value. Write --set NAME=VALUE"),
+    Row(f"worker run --config {CONFIGS}/worker.toml --set pool=x", "pool: Input should be a valid integer"),
+    Row(f"worker run --config {CONFIGS}/worker.toml --engine vlm", "engine: Input should be 'auto', 'hf' or 'vllm'"),
+    Row("doctor --engine vlm", "bad_engine: there is no engine vlm. Name hf or vllm"),
+    Row("demo --json {folder}/none/x.json", "no_folder: {folder}/none/x.json has no folder"),
+    # the chain
+    Row(f"pool show {CHAIN} --pool 1", "chain_unreachable: http://127.0.0.1:9/rpc did not answer eth_call: "),
+    Row(f"pool show {CHAIN} --pool 1", "Start that node, or correct rpc_url in the deployment file or the settings"),
+    Row(f"stake add 1 --kind friend {NODE}", "bad_kind: there is no bond of kind friend. Use one of contributor"),
+    Row(f"pool invite {TYPO} {SIGNED} --pool 1", f"bad_address: {TYPO}, mistyped"),
+    Row(f"case veto 0x12 {SIGNED} --pool 1", "bad_hash: 0x12 is no hash. Name one as covey case show prints it"),
+    Row(
+        f"pool start {NODE}", "NotOperator(1, ", refusal="NotOperator(uint256,address)" + "1".zfill(64) + "2".zfill(64)
+    ),
+    Row(
+        f"pool start {NODE}",
+        "reverted: PoolRegistry.startPool: WrongState(1, 2). See the pool's state with covey pool show",
+        refusal="WrongState(uint256,uint8)" + "1".zfill(64) + "2".zfill(64),
+    ),
+    Row(
+        f"stake withdraw {NODE}",
+        "reverted: StakeManager.withdraw: NothingToWithdraw(). Begin with covey stake unbond",
+        refusal="NothingToWithdraw()",
+    ),
+    Row(
+        f"worker remove {A} {NODE}",
+        "Name the key of the contributor that",
+        refusal="NotContributor(uint256,address,address)" + "1".zfill(64) * 3,
+    ),
+    Row(f"pool start {NODE}", f"insufficient_funds: {OPERATOR} has 5 wei, too little for the gas of", refusal="poor"),
+    # words of the shell
+    Row("pool creat", "No such command 'creat'. Did you mean 'create'?", 2),
+    Row(f"pool show {SIGNED} --pool 1", "No such option: --key-file", 2),
+    Row(f"pool show {CHAIN} --pool 0", "Invalid value for '--pool'", 2),
+    Row(f"pool fund 0 {SIGNED} --pool 1", "Invalid value for", 2),
+    Row(f"pool start {SIGNED}", "Missing option '--pool'", 2),
+]
+
+
+class Node(BaseHTTPRequestHandler):
+    """A devnet on which every transaction is refused with `refusal`."""
+
+    refusal = ""
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        answer = {"jsonrpc": "2.0", "id": asked["id"]} | self.answer(asked["method"])
+        body = json.dumps(answer).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def answer(self, method: str) -> dict[str, object]:
+        results = {"eth_chainId": hex(31337), "eth_getBalance": "0x5"}
+        if method in results:
+            return {"result": results[method]}
+        if Node.refusal == "poor":
+            return {"error": {"code": -32003, "message": "Insufficient funds for gas * price + value"}}
+        name, bracket, rest = Node.refusal.partition(")")
+        data = codec.keccak(text=name + bracket)[:4].hex() + rest
+        return {"error": {"code": 3, "message": "execution reverted", "data": f"0x{data}"}}
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def ports() -> Iterator[dict[str, int]]:
+    """One that a node answers on, one that nobody answers on though it is taken."""
+    with socket.socket() as busy, HTTPServer(("127.0.0.1", 0), Node) as node:
+        busy.bind(("127.0.0.1", 0))
+        threading.Thread(target=node.serve_forever, args=(0.01,), daemon=True).start()
+        yield {"node": node.server_port, "busy": busy.getsockname()[1]}
+        node.shutdown()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, ports: dict[str, int]) -> Path:
+    for name in ("operator", "open"):
+        save_key(tmp_path / f"{name}.key", derive_key("mistakes", name))
+    os.chmod(tmp_path / "open.key", 0o644)
+    (tmp_path / "junk.key").touch(mode=0o600)
+    contracts = dict.fromkeys(("pool_registry", "node_registry", "policy_registry", "stake_manager"), A)
+    contracts |= dict.fromkeys(("epoch_ledger", "slashing_court", "token"), A)
+    away = Deployment(chain_id=31337, rpc_url="http://me:secret@127.0.0.1:9/rpc?key=secret", start_block=0, **contracts)
+    for place in ("away.json", "deployment.json", "gone/deployment.json"):
+        away.save(tmp_path / place)
+    Deployment(chain_id=31337, rpc_url=f"http://127.0.0.1:{ports['node']}", start_block=0, **contracts).save(
+        tmp_path / "node.json"
+    )
+    (tmp_path / "half").mkdir()
+    (tmp_path / "half" / "state.json").write_text('{"block": {"number": "0x')
+    shipped = (CONFIGS / "worker.toml").read_text()
+    (tmp_path / "worker.toml").write_text(shipped.replace("coordinator_url", "coordinater_url"))
+    return tmp_path
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{' '.join(row.command.split()[:2])}-{row.message[:40]}")
+def test_mistake__is_refused_with_what_helps(
+    row: Row, folder: Path, ports: dict[str, int], command: Command, monkeypatch: pytest.MonkeyPatch
+):
+    old, new = row.change
+    assert old in POOL
+    (folder / "pool.toml").write_text(POOL.replace(old, new, 1) if old else POOL)
+    monkeypatch.setattr(Node, "refusal", row.refusal)
+
+    def fill(text: str) -> str:
+        return (
+            text.replace("{folder}", str(folder))
+            .replace("{busy}", str(ports["busy"]))
+            .replace("{node}", str(ports["node"]))
+        )
+
+    answer = command(*shlex.split(fill(row.command)))
+    assert answer.code == row.code, answer.err
+    assert fill(row.message) in " ".join(answer.err.split())
+    assert "secret" not in answer.err
+    if row.code == 1:
+        assert answer.err.startswith("covey: ")
+        assert (answer.err.count("\n"), answer.out) == (1, "")
+        assert "Traceback" not in answer.err
+
+
+def test_rows__are_many_and_each_command_is_there():
+    assert len(ROWS) > 50
+    assert {row.command.split()[0] for row in ROWS} >= {"wallet", "devnet", "pool", "worker", "stake", "case", "demo"}
