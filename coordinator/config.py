@@ -13,33 +13,44 @@ class CoordinatorConfig(Settings):
     """Example: `CoordinatorConfig.load(Path("coordinator.toml"))`.  Defaults suit one machine."""
 
     home: Path
-    """Folder of database, store and broker."""
+    """Folder of the database, the object store and the broker, where these are not set to another place."""
     pool: int = Field(ge=1)
+    """Number of the pool on chain that this coordinator serves."""
     deployment: Path
-    """deployment.json: chain, contracts."""
+    """File deployment.json of the network: its chain, the addresses of its contracts and a node of the chain."""
     rpc_url: str | None = None
-    """Instead of the deployment's."""
+    """URL of the chain's JSON-RPC node. None: the one that `deployment` names."""
     key_file: Path
-    """Key of the pool's operator: countersigns receipts, posts epochs."""
+    """File of the key of the pool's operator, which countersigns receipts and posts epochs."""
     host: str = "127.0.0.1"
+    """Address that the API listens on."""
     port: int = Field(default=8000, ge=0, le=65535)
+    """Port that the API listens on."""
     authority: str = ""
-    """Host and port that requests are signed for; empty: host:port."""
+    """Host and port that clients use and sign their requests for. Empty: `host`:`port`."""
     public_url: str = ""
-    """Base URL of links to this server; empty: http://authority."""
+    """Base URL of the links to this server's objects. Empty: http:// and the authority."""
     database_url: str = ""
-    """Empty: SQLite in `home`.  Example: postgresql+psycopg://user@host/covey."""
+    """URL of the database. Empty: SQLite in `home`. PostgreSQL, postgresql+psycopg://user@host/covey, requires the
+    extra `postgres`."""
     broker_url: str = ""
-    """Empty: a filesystem broker in `home`.  Example: redis://host:6379/0 or amqp://guest:guest@host//."""
+    """URL of Celery's broker. Empty: a folder in `home`, for one machine. Examples: redis://host:6379/0 (requires
+    the extra `redis`) and amqp://user@host//."""
     store_url: str = ""
-    """Empty: a folder in `home`.  Example: s3://bucket/prefix."""
+    """URL of the object store of rollout files and evidence. Empty: a folder in `home`, which the API serves by
+    signed links. Links to s3://bucket/prefix are the store's own."""
     relays: tuple[str, ...] = ()
+    """Base URLs of relays, which are told to workers, validators and the trainer."""
     finality: Literal["latest", "safe"] = "latest"
+    """Newest block that events are read from: "latest", or "safe" on a chain whose newest blocks may be
+    reorganised."""
     log_level: str = "info"
+    """Least level of the lines that are logged: "debug", "info", "warning" or "error"."""
     poll_seconds: float = Field(default=0.05, gt=0, le=10)
-    """How often waiting requests look and the chain is followed."""
+    """Seconds between two looks, of waiting requests at the database and of the follower at the chain."""
     canaries: dict[str, Literal["accept", "reject"]] = Field(default_factory=dict)
-    """Nodes of the operator's own, with the verdict that their work from here on should get."""
+    """Addresses of the operator's own nodes, each with the verdict that their known-bad or known-good work should
+    get. That work is void and unpaid; it measures validators."""
 
     @field_validator("canaries")
     @classmethod

@@ -71,20 +71,25 @@ class RoleSettings(Settings):
     """What worker, validator and trainer have in common: their place on this machine and where the others are."""
 
     home: Path
-    """Folder of this process's state."""
+    """Folder of this process's state: downloaded policies, pending work, checkpoints, and transactions to be
+    sent."""
     pool: int = Field(ge=1)
+    """Number of the pool on chain."""
     deployment: Path
-    """deployment.json: chain and contracts."""
+    """File deployment.json of the network: its chain, the addresses of its contracts and a node of the chain."""
     rpc_url: str | None = None
-    """Instead of the deployment's."""
+    """URL of the chain's JSON-RPC node. None: the one that `deployment` names."""
     key_file: Path
-    """Key of this node, validator or trainer."""
+    """File of the key that this worker's node, validator or trainer signs with."""
     coordinator_url: str = "http://127.0.0.1:8000"
+    """Base URL of the pool's coordinator."""
     relays: tuple[str, ...] = ()
-    """Base URLs; none: those that the coordinator names."""
+    """Base URLs of the relays that policies are downloaded from. Empty: those that the coordinator names."""
     device: str = "cpu"
+    """Device of the model as torch names it, for example "cpu" or "cuda:0"."""
     threads: int = Field(default=1, ge=1, le=1024)
-    """Threads of torch: on a machine that several processes share, more than one slows all of them."""
+    """CPU threads of torch. On a machine that several processes share, more than one slows all of them."""
     wait_seconds: float = Field(default=5.0, gt=0, le=20)
-    """Length of a long poll."""
+    """Longest time in seconds that one request to the coordinator waits for work before it is repeated."""
     log_level: str = "info"
+    """Least level of the lines that are logged: "debug", "info", "warning" or "error"."""

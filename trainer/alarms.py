@@ -23,16 +23,17 @@ class AlarmSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     window: int = Field(default=10, ge=1, le=1000)
-    """Steps of one median; nothing is raised before two are full, three for the entropy."""
+    """Steps of one median. Alarms start after two windows, the alarm of the entropy after three."""
     gradient_norm_climb: float = Field(default=2.0, gt=1)
-    """Newest median over the lowest one before."""
+    """Ratio of the newest median of the gradient norm to its lowest earlier one that raises an alarm."""
     clip_ratio_climb: float = Field(default=2.0, gt=1)
+    """Ratio of the newest median of the clip ratio to its lowest earlier one that raises an alarm."""
     clip_ratio_least: float = Field(default=0.01, ge=0)
-    """A clip ratio of less is no sign, however steeply it came about."""
+    """Clip ratio below which no alarm is raised, however steeply it climbed."""
     entropy_fall: float = Field(default=0.2, gt=0, lt=1)
-    """Part of its highest median that the entropy has lost at its lowest."""
+    """Part of its highest median that the entropy must have lost before a rise of it raises an alarm."""
     entropy_rise: float = Field(default=0.2, gt=0)
-    """Part of its lowest median that it has won back since."""
+    """Part of its lowest median that the entropy must have won back to raise an alarm."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,76 +13,95 @@ class TrainerConfig(RoleSettings):
     """Example: `TrainerConfig.load(Path("trainer.toml"))`."""
 
     origin_root: Path
-    """Folder of the origin's ShardStore: policies are written here and served from here."""
+    """Folder that new policies are published into and that `covey origin run` serves."""
     initial_policy: str | None = None
-    """Folder or name of the model that step 0 publishes; None: the shipped tiny model."""
+    """Folder or name of the model that is published first. None: the shipped tiny model."""
     initial_step: int = Field(default=0, ge=0)
-    """The step that `initial_policy` was published at; above 0 where a pool goes on without a checkpoint."""
+    """Step that `initial_policy` was published at. It is above 0 where a pool goes on without a checkpoint."""
     steps: int | None = Field(default=None, ge=0)
-    """Stop after publishing and evaluating the policy of this step; None: run on."""
+    """Step whose policy ends the run, after it is published and evaluated. None: the run has no end."""
     seed: int = Field(default=0, ge=0, lt=1 << 63)
-    """Of the evaluation's noise and of fresh adapters; learning itself draws nothing."""
+    """Seed of the evaluation's sampling and of new adapters. Learning itself is deterministic."""
 
     learning_rate: float = Field(default=3e-7, gt=0, allow_inf_nan=False)
+    """Learning rate of AdamW after the warm-up, from when on it is constant."""
     betas: tuple[float, float] = (0.9, 0.99)
+    """Decay rates of AdamW's two moments, each in [0, 1)."""
     adam_epsilon: float = Field(default=1e-8, gt=0)
+    """Term that AdamW adds to the denominator for numerical stability."""
     weight_decay: float = Field(default=0.01, ge=0)
+    """Decoupled weight decay of AdamW."""
     warm_up_updates: int = Field(default=25, ge=0)
-    """Updates over which the learning rate rises linearly; constant afterwards."""
+    """Updates over which the learning rate rises linearly. It is constant afterwards."""
     gradient_clip: float = Field(default=0.1, gt=0)
-    """Largest norm of the gradient of one update."""
+    """Largest norm of the gradient of one update; a longer gradient is scaled down to it."""
 
     advantage: Literal["grpo", "dr_grpo"] = "grpo"
+    """Advantage of a rollout. grpo: its reward minus the group's mean, over the group's standard deviation;
+    dr_grpo: without the division."""
     normaliser: Literal["tokens", "sequence", "constant"] = "tokens"
+    """Weight of a token in the loss. tokens: one over the tokens of the update; sequence: one over the samples and
+    the completion's own length; constant: one over the samples and the pool's longest completion."""
     clip_epsilon: float = Field(default=0.2, gt=0, lt=1)
+    """Half width of the interval around 1 that probability ratios are clipped to."""
     clip_delta: float = Field(default=4.0, gt=1)
-    """Upper bound of the ratio where the advantage is negative; above 1 + clip_epsilon."""
+    """Upper bound of the probability ratio where the advantage is negative. It is above 1 + `clip_epsilon`."""
     objective: Literal["decoupled", "two_sided"] = "decoupled"
-    """What is clipped: the ratio to the policy that the step starts from, and the loss is corrected for the one that
-    sampled (AReaL); or the ratio to `old_policy` (the paper)."""
+    """Ratio that is clipped. decoupled (AReaL): to the policy that the step starts from, and the loss is corrected
+    for the policy that sampled; two_sided (the paper): to `old_policy`."""
     importance_cap: float = Field(default=5.0, ge=1, allow_inf_nan=False)
-    """Largest correction of a token by the decoupled objective."""
+    """Largest correction of one token by the decoupled objective, which bounds its variance."""
     old_policy: Literal["behaviour", "recompute"] = "behaviour"
-    """Whose log-probabilities stand for the policy that sampled: its own, or those of the current one (the paper), with
-    which staleness is not corrected and both objectives are the same."""
+    """Log-probabilities of the policy that sampled. behaviour: those of the rollouts; recompute (the paper): those
+    of the current policy, which corrects no staleness and makes both objectives the same."""
     kl_coefficient: float = Field(default=0.0, ge=0)
-    """Of the divergence from the policy of step 0."""
+    """Weight of the KL divergence from the policy of step 0. 0: the divergence is not computed."""
     entropy_coefficient: float = Field(default=0.0, ge=0)
+    """Weight of the entropy bonus."""
     updates_per_step: int = Field(default=1, ge=1, le=1024)
+    """Optimizer updates that the batch of one step is split into."""
     row_tokens: int = Field(default=1024, ge=2)
-    """Length of a packed row; at least a whole prompt with its completion."""
+    """Tokens of one packed row; at least the pool's longest prompt with its completion."""
     micro_batch_rows: int = Field(default=8, ge=1)
-    """Packed rows of one forward pass."""
+    """Packed rows of one forward pass. Fewer take less memory."""
     activation_checkpointing: bool = False
-    """Whether layers are computed again in the backward pass instead of kept: less memory, a third more computing."""
+    """Whether activations are recomputed in the backward pass instead of kept: less memory, a third more
+    computation."""
 
     lora_rank: int | None = Field(default=None, ge=1)
-    """Of the adapters that learn in the place of the weights; wants the extra `lora`; None: the weights learn."""
+    """Rank of LoRA adapters, which learn instead of the weights; requires the extra `lora`. None: the weights
+    learn."""
     lora_alpha: float = Field(default=16.0, gt=0, allow_inf_nan=False)
-    """An adapter counts this much divided by `lora_rank`."""
+    """Scale of LoRA adapters, divided by `lora_rank`."""
     lora_targets: tuple[str, ...] = ()
-    """Last parts of the names of the linear layers that have adapters; none: all but the head."""
+    """Last parts of the names of the linear layers that get adapters. Empty: all linear layers but the head."""
 
     rank_seconds: float = Field(default=1800.0, ge=20)
-    """Under torchrun: how long a process may be silent until the others give it up; a dead one is seen at once."""
+    """Seconds under torchrun after which a silent process is given up by the others; a dead one is noticed at
+    once."""
 
     keep_checkpoints: int = Field(default=2, ge=1)
+    """Number of newest checkpoints that are kept; older ones are deleted."""
     evaluation_prompts: int = Field(default=256, ge=1)
+    """Number of held-out prompts of one evaluation."""
     evaluation_samples: int = Field(default=2, ge=1)
+    """Completions of each held-out prompt."""
     evaluation_every: int = Field(default=1, ge=0)
-    """Steps from one evaluation to the next, and the last one; 0: none, where the trainer's device has no room."""
+    """Steps from one evaluation to the next; the last step is always evaluated. 0: no evaluation, where the device
+    has no room for it."""
     evaluation_batch: int = Field(default=128, ge=1)
-    """Completions that the evaluation generates together."""
+    """Largest number of completions that the evaluation generates together."""
     alarms: AlarmSettings = AlarmSettings()
-    """When an early sign of collapse is told."""
+    """Limits of the alarms about early signs of collapse."""
     tensorboard: bool = False
-    """Whether metrics are written to `home`/tensorboard, too; wants the extra of this name."""
+    """Whether metrics are also written to `home`/tensorboard; requires the extra `tensorboard`."""
     peak_flops: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Floating-point operations that a device can do in a second in the model's number format; None: no utilisation
-    is reported."""
+    """Floating-point operations per second that one device can do in the model's number format. None: no
+    utilisation is reported."""
     decoding_seconds: float = Field(default=10.0, gt=0)
-    """Wall clock of decoding one file."""
+    """Timeout in seconds of the process that decodes one rollout file."""
     decoding_memory_bytes: int = Field(default=1 << 30, ge=1 << 26)
+    """Memory limit in bytes of the process that decodes rollout files."""
 
     @model_validator(mode="after")
     def _require_two_sides(self) -> Self:

@@ -13,42 +13,50 @@ class CheckingSettings(Settings):
     """How a submission is checked."""
 
     device: str = "cpu"
+    """Device of the replay as torch names it, for example "cpu" or "cuda:0"."""
     threads: int = Field(default=1, ge=1, le=1024)
-    """Threads of torch."""
+    """CPU threads of torch. On a machine that several processes share, more than one slows all of them."""
     vllm: VllmOptions = VllmOptions()
+    """Options of the vLLM engine, which hf ignores."""
     decoding_seconds: float = Field(default=10.0, gt=0)
-    """Wall clock of decoding one file."""
+    """Timeout in seconds of the process that decodes one rollout file."""
     decoding_memory_bytes: int = Field(default=1 << 30, ge=1 << 26)
+    """Memory limit in bytes of the process that decodes rollout files."""
     grading_seconds: float = Field(default=10.0, gt=0)
+    """Timeout in seconds of the grader's process for the answers to one task."""
     grading_memory_bytes: int = Field(default=1 << 30, ge=1 << 26)
+    """Memory limit in bytes of the grader's process."""
 
 
 class ValidatorConfig(RoleSettings, CheckingSettings):
     """Example: `ValidatorConfig.load(Path("validator.toml"))`."""
 
     engine: Literal["auto", "hf", "vllm"] = "auto"
-    """auto: the one that the pool's thresholds name, else hf."""
+    """Inference engine of the replay. auto: the one that the pool's thresholds name, else hf."""
     batch: int = Field(default=32, ge=1, le=4096)
-    """Completions that are replayed together at most."""
+    """Largest number of completions that are replayed together."""
     enforcement_seconds: float = Field(default=0.5, gt=0)
-    """How often hard rejections are looked at."""
+    """Seconds between two looks for hard rejections that can be brought to the slashing court."""
     verdict_seconds: int = Field(default=86_400, gt=0)
-    """How long a signed verdict is valid."""
+    """Seconds for which a signed verdict is valid in the slashing court."""
 
 
 class AuditConfig(CheckingSettings):
     """Example: `AuditConfig.load(None, {"deployment": "deployment.json", "storage": "file:///covey/store"}, {})`."""
 
     deployment: Path
+    """File deployment.json of the network: its chain, the addresses of its contracts and a node of the chain."""
     rpc_url: str | None = None
-    """Instead of the deployment's."""
+    """URL of the chain's JSON-RPC node. None: the one that `deployment` names."""
     storage: str
-    """Base URL of the coordinator, or of the object store that file and bundle lie in."""
+    """Base URL of the coordinator, or of the object store that holds the rollout file and the bundle."""
     pool: int | None = Field(default=None, ge=1)
-    """Of a bundle that is named by its hash."""
+    """Number of the pool on chain. It is required for a bundle that is named by its hash."""
     relays: tuple[str, ...] = ()
+    """Base URLs of the relays that the policy is downloaded from."""
     policies: Path | None = None
-    """Folder of policies on this machine, as a role keeps them; None: one for this run."""
+    """Folder of policies on this machine, as a role keeps them. None: a temporary one."""
     engine: str | None = None
-    """None, here and for the next: the pool's."""
+    """Inference engine of the replay. None: the one that the pool's thresholds name, else hf."""
     dtype: str | None = None
+    """Number format of the replay. None: the pool's."""

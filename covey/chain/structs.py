@@ -54,29 +54,45 @@ class PoolTerms:
     """
 
     reward_per_unit: int
+    """Reward of one completion token of accepted work, in the token's smallest unit."""
     epoch_units: int = 10**9
-    """Units that one epoch may post at most."""
+    """Completion tokens that one epoch may post at most; it bounds what a stolen operator's key can promise."""
     challenge_window: int
+    """Seconds after an epoch's posting within which it can be disabled and omissions can be answered."""
     veto_window: int
+    """Seconds within which the arbiter can veto a slashing case."""
     unbond_window: int
+    """Seconds from unbonding stake to its withdrawal; at least `challenge_window` + `veto_window`."""
     epoch_length: int = 1
-    """Epochs are posted at least so far apart: (challenge_window + veto_window) / 64 to challenge_window / 2."""
+    """Least seconds between two epochs: from (`challenge_window` + `veto_window`) / 64 to `challenge_window` / 2. A
+    pool file without it gets `epoch_seconds`, within these bounds."""
     slash_amount: int
+    """Largest stake that one case takes, in the token's smallest unit; at most `min_stake`."""
     validator_bond: int = 0
-    """What a validator must have bonded for its verdicts to count in court."""
+    """Stake that a validator must have bonded for its verdicts to count in court."""
     max_slashes: int = 4
+    """Largest number of `slash_amount`s that may be locked of one contributor's stake within `unbond_window`."""
     light_slash_bps: int = 10_000
-    """What a contributor's first `strikes` cases take, in 1/10,000 of `slash_amount`."""
+    """Part of `slash_amount`, in 1/10,000, that a contributor's first `strikes` light cases take."""
     strikes: int = 0
+    """Number of a contributor's first light cases that take only `light_slash_bps`."""
     quorum: int
+    """Validators that must agree. A pool file states it in [params]."""
     is_invite_only: bool = False
+    """Whether contributors need an invitation by the operator to register nodes."""
     arbiter: Address
+    """Address that vetoes slashing cases, disables epochs and may end the pool. It is neither operator nor
+    validator."""
     signer_penalty: int = 0
-    """What an overturned case costs each validator that signed it."""
+    """Bond that each validator loses that signed a vetoed case; at most `validator_bond`."""
     token: Address
+    """Address of the ERC-20 token of stake and reward. A pool file without it gets the deployment's token."""
     min_stake: int
+    """Stake that a contributor must have bonded before the coordinator gives its nodes work."""
     trainer: Address
+    """Address of the key that publishes policies."""
     params_hash: Hash
+    """keccak256 of the parameters' canonical text. `covey pool create` computes it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

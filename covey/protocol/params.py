@@ -32,19 +32,25 @@ class EnvironmentParams(_Part):
     """Which prompts and which reward.  Example: kind="reasoning_gym", options={"name": "spell_backward"}."""
 
     kind: str = Field(max_length=64)
+    """Name of the environment's adapter, for example "reasoning_gym"."""
     options: dict[str, JsonValue] = Field(default_factory=dict, max_length=32)
+    """Options of the environment, as its adapter defines them."""
     fingerprint: HashText | None = None
-    """Of the prompts that the pool was made with (`environments.registry.compute_fingerprint`); None: unchecked."""
+    """Hash of prompts that the pool's creator drew, by which every party checks that its own environment is the
+    same. None: it is not checked; `covey pool create` fills it in."""
 
 
 class ModelParams(_Part):
     """Limits and arithmetic of the model; the weights themselves are the published policies."""
 
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of worker and validator alike; bfloat16 wants calibrated thresholds."""
+    """Number format that worker and validator compute in. bfloat16 requires calibrated thresholds."""
     max_prompt_tokens: Count = 512
+    """Largest number of tokens of a prompt."""
     max_completion_tokens: Count = 8
+    """Largest number of tokens of a completion."""
     temperature: float = Field(default=1.0, ge=0.01, le=10, allow_inf_nan=False)
+    """Sampling temperature of rollouts."""
 
     @property
     def longest(self) -> int:
@@ -56,22 +62,28 @@ class VerificationParams(_Part):
     """How claims are compared with their replay, and how much work is audited."""
 
     mode: Literal["calibrated", "exact"] = "calibrated"
-    """exact: any difference voids the work, one beyond the thresholds is a cheat; for pairs of engines, on one class
-    of hardware, whose results calibration has seen to be equal bit for bit."""
+    """How replays are compared. calibrated: by the thresholds; exact: any difference voids the work and one beyond
+    the thresholds is a cheat, which requires engines whose results calibration found equal bit for bit."""
     worker_engine: EngineName = "any"
-    """That the thresholds were calibrated for, like the next; any: float32, where the defaults hold for every pair."""
+    """Engine that the thresholds hold for on the worker's side. any: every engine, in float32."""
     validator_engine: EngineName = "any"
+    """Engine that the thresholds hold for on the validator's side. any: every engine, in float32."""
     hardware: Hardware = "any"
-    """Class that both sides run on: "cpu", in the exact mode one processor ("AMD EPYC, AVX512"), or an accelerator's
-    name as torch gives it ("NVIDIA H100 80GB HBM3")."""
+    """Class of hardware of both sides: "cpu", in the exact mode one processor ("AMD EPYC, AVX512"), or an
+    accelerator's name as torch gives it ("NVIDIA H100 80GB HBM3"). any: all hardware, in float32."""
     build: Build = "any"
-    """Of the engine on both sides.  Example: "torch 2.13.0+cpu, transformers 5.23.0"."""
+    """Versions of the engine's libraries on both sides, as in "torch 2.13.0+cpu, transformers 5.23.0". any: all
+    builds, in the calibrated mode."""
     thresholds: Thresholds = Thresholds()
+    """Largest distances between honest work and its replay."""
     proof_window: int = Field(default=32, ge=1, le=4096)
+    """Tokens of one proof window; the last window of a completion may be shorter."""
     proof_top_k: int = Field(default=128, ge=1, le=1024)
+    """Number of largest values of the last hidden states that one proof commits to."""
     audit_rate: float = Field(default=0.1, ge=0, le=1)
+    """Part of the submissions that validators replay. It grows with a node's strikes."""
     newcomer_submissions: int = Field(default=8, ge=0)
-    """A node is replayed fully until so many of its submissions were accepted."""
+    """Accepted submissions until which every submission of a node is replayed."""
 
     @model_validator(mode="after")
     def _require_pair(self) -> Self:
@@ -86,31 +98,50 @@ class PoolParams(_Part):
     """All of a pool's parameters.  Example: `PoolParams(environment=..., model=...)`."""
 
     version: Literal[1] = 1
+    """Version of this format."""
     name: str = Field(min_length=1, max_length=64)
+    """Name of the pool for people."""
     environment: EnvironmentParams
+    """Environment that prompts and rewards come from."""
     model: ModelParams = ModelParams()
+    """Limits and number format of the model."""
     verification: VerificationParams = VerificationParams()
+    """How work is replayed and compared."""
     group_size: int = Field(default=8, ge=2, le=1024)
+    """Rollouts (siblings) of one prompt, which are compared with each other."""
     groups_per_step: Count = 16
+    """Groups of the batch of one step. It is a multiple of `groups_per_task`."""
     groups_per_task: int = Field(default=2, ge=1, le=1024)
+    """Groups that one lease asks for."""
     max_staleness: int = Field(default=1, ge=0, le=64)
+    """Steps by which the policy of a rollout may be older than the policy that learns from it."""
     quorum: int = Field(default=2, ge=1, le=64)
+    """Validators that must agree on a verdict."""
     lease_seconds: Seconds = 30
+    """Seconds from the collection of a lease to its expiry, after which the task is requeued for another node."""
     cooldown_seconds: Seconds = 5
+    """Seconds for which a node gets no lease after it dropped one. Cooldowns add up."""
     judgement_seconds: Seconds = 30
+    """Seconds that a validator has for one judgement before another validator is asked."""
     receipt_seconds: Seconds = 86_400
-    """How long a signed receipt is valid."""
+    """Seconds for which a worker's signed receipt is valid."""
     epoch_seconds: Seconds = 20
+    """Seconds between two epochs while there is work to settle. The term `epoch_length` is a lower bound on
+    chain."""
     epoch_leaves: Count = 4096
+    """Largest number of submissions that wait for an epoch; at this number it is closed before `epoch_seconds`."""
     strikes_to_suspend: Count = 8
+    """Strikes for rejected work after which a node is suspended."""
     max_steps: int | None = Field(default=None, ge=1, le=1 << 31)
-    """No task is planned that a run of so many steps could not train on."""
+    """Steps that the pool trains. No task is planned that such a run cannot train on. None: no limit."""
     online_filter: bool = False
-    """A batch is full when so many groups as a step has are live: their rewards are not all equal (the paper, section
-    3.3.2).  Otherwise every accepted group counts."""
+    """Whether a step's batch must hold `groups_per_step` live groups, whose rewards are not all equal (the paper,
+    section 3.3.2). Otherwise every accepted group counts."""
     max_sampling: float = Field(default=4.0, ge=1, le=64)
-    """With the filter, a batch holds at most so many times `groups_per_step`, live or not."""
+    """Largest size of a batch with the online filter, in multiples of `groups_per_step`. It bounds the cost of
+    questions that are too hard or too easy."""
     max_submission_bytes: int = Field(default=4 << 20, ge=1024, le=1 << 30)
+    """Largest size in bytes of one rollout file. It holds any honest task."""
 
     @model_validator(mode="after")
     def _require_whole_tasks(self) -> Self:

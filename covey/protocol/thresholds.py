@@ -20,11 +20,11 @@ class Pooled(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     mean: Limit
-    """Of one item (a window or a token)."""
+    """Mean of one item, a window or a token."""
     variance: Limit = 0.0
-    """Of a sum over a completion, by item: items of one completion go together."""
+    """Variance of the sum over a completion, per item: items of one completion vary together."""
     largest: Limit = 0.0
-    """How far one item was above the mean at most."""
+    """Largest amount by which one item was above the mean."""
 
     def compute_limit(self, count: int, false_reject_rate: float) -> float:
         """The largest honest sum over `count` items: Bernstein's inequality for bounded, independent ones.
@@ -46,23 +46,24 @@ class Thresholds(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     exponent_max: int = Field(default=3, ge=0, lt=1 << 16)
-    """Sign or exponent mismatches among the up to 128 values of one window."""
+    """Largest number of sign or exponent mismatches among the up to 128 values of one window."""
     mantissa_mean_max: Limit = 0.0125
-    """Mean difference of the 7-bit mantissas of one window where sign and exponent agree, without the largest one.  The
-    default lets two of 128 values of float32 work round otherwise."""
+    """Largest mean difference of the 7-bit mantissas of one window where sign and exponent agree, without the
+    largest one. The default lets two of 128 values of float32 work round otherwise."""
     margin_max: Limit = 1e-4
-    """Margin by which any one token lost to the seeded argmax."""
+    """Largest margin by which one token may lose to the seeded argmax."""
     logprob_max: Limit = 1e-3
-    """Absolute difference of claimed and replayed log-probability of any one token."""
+    """Largest absolute difference of claimed and replayed log-probability of one token."""
     false_reject_rate: float = Field(default=1e-6, gt=0, lt=1)
-    """With which each sum of an honest submission may be beyond its limit."""
+    """Probability with which each sum over an honest submission may exceed its limit."""
     exponent: Pooled | None = None
-    """Of windows; like the next four: None leaves the sum unchecked."""
+    """Limit of the sum of mismatches over all windows of a submission. None: the sum is not checked."""
     mantissa: Pooled | None = None
-    """Of windows."""
+    """Limit of the sum of mantissa differences over all windows of a submission. None: the sum is not checked."""
     lost: Pooled | None = None
-    """Of tokens: 1 where the claimed one lost to the seeded argmax."""
+    """Limit of the number of tokens of a submission that lost to the seeded argmax. None: it is not checked."""
     margin: Pooled | None = None
-    """Of tokens."""
+    """Limit of the sum of margins over all tokens of a submission. None: the sum is not checked."""
     logprob: Pooled | None = Pooled(mean=2e-5, largest=1e-5)
-    """Of tokens."""
+    """Limit of the sum of log-probability differences over all tokens of a submission. None: the sum is not
+    checked."""

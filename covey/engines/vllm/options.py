@@ -14,28 +14,33 @@ class VllmOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     max_length: int | None = Field(default=None, ge=1)
-    """Tokens of a prompt and its completion at most; None: those of the pool, or of the model's config."""
+    """Largest number of tokens of a prompt and its completion. None: the pool's limits, or the model's config."""
     cache_bytes: int | None = Field(default=None, ge=1)
-    """Key-value cache of each device; None: what `memory_share` leaves on a GPU; on a CPU what a whole batch of the
-    longest sequences takes, at most half of the machine's memory."""
+    """Size in bytes of the KV cache of each device; sequences that do not fit are preempted and computed again.
+    None: what `memory_share` leaves on a GPU, and on a CPU what a whole batch of the longest sequences takes, at
+    most half of the machine's memory."""
     memory_share: float = Field(default=0.9, gt=0, le=1)
-    """Of a GPU's memory, for weights, activations and cache."""
+    """Part of a GPU's memory that weights, activations and KV cache may use together."""
     tensor_parallel: int = Field(default=1, ge=1)
-    """Devices that share each layer."""
+    """Number of devices that share each layer (tensor parallelism)."""
     batch_tokens: int | None = Field(default=None, ge=1)
-    """Tokens of one step at most; longer prompts are read in parts.  None: vLLM's choice."""
+    """Largest number of tokens of one scheduler step; longer prompts are prefilled in parts. None: vLLM's
+    choice."""
     prefix_caching: bool = True
-    """Siblings share the cache of their prompt, in whole blocks."""
+    """Whether siblings share the KV cache of their prompt, in whole blocks."""
     block_size: int | None = Field(default=None, ge=1)
-    """Tokens of a block of the cache; None: 32 on a CPU, which serves multiples of 32, vLLM's choice on a GPU."""
+    """Tokens of one block of the KV cache. None: 32 on a CPU, which serves multiples of 32; vLLM's choice on a
+    GPU."""
     eager: bool = True
-    """False: compiled, with CUDA graphs, which takes minutes at the start and pays where a policy stays for hours."""
+    """Whether the model runs without compilation and CUDA graphs. Compilation takes minutes at the first start,
+    requires a C++ compiler on a CPU, and pays where a policy is used for hours."""
     interpreter: Path | None = None
-    """A Python that has vLLM and Covey; None: this one."""
+    """Path of a Python that has vLLM and the same version of Covey. None: the Python that runs this process."""
     start_seconds: float = Field(default=900.0, gt=0)
-    """How long a model may take to start."""
+    """Timeout in seconds of the start of a model."""
     call_seconds: float = Field(default=3600.0, gt=0)
-    """How long one call may take before the process is given up; a worker's may take two leases at most."""
+    """Timeout in seconds of one call, after which the engine's process is ended. A worker's call may take two
+    leases at most."""
 
     def fit(self, length: int) -> Self:
         """For sequences of `length` tokens at most, a pool's; raise OperatorError("bad_max_length") for less room."""
