@@ -40,7 +40,7 @@ class CoordinatorConfig(Settings):
     """URL of the object store of rollout files and evidence. Empty: a folder in `home`, which the API serves by
     signed links. Links to s3://bucket/prefix are the store's own."""
     relays: tuple[str, ...] = ()
-    """Base URLs of relays, which are told to workers, validators and the trainer."""
+    """Base URLs of the relays that the coordinator names to workers, validators and the trainer."""
     finality: Literal["latest", "safe"] = "latest"
     """Newest block that events are read from: "latest", or "safe" on a chain whose newest blocks may be
     reorganised."""

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from covey.cli import audit, calibration, chain, doctor, offices, roles, tasks, tools
+from covey.cli import audit, calibration, chain, config, doctor, offices, roles, tasks, tools
 from covey.errors import CoveyError
 
 app = typer.Typer(
@@ -54,6 +54,7 @@ app.add_typer(roles.origin, name="origin")
 app.add_typer(roles.relay, name="relay")
 roles.validator.command("audit")(audit.validator_audit)
 roles.validator.command("calibrate")(calibration.validator_calibrate)
+app.add_typer(config.config, name="config")
 app.command("demo")(tools.demo)
 app.command("doctor")(doctor.doctor)
 

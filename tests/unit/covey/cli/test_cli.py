@@ -44,6 +44,7 @@ def test_commands__are_those_of_the_roles_and_tools():
     assert leaves == {
         "demo",
         "doctor",
+        "config show",
         "devnet up",
         "devnet fund",
         "wallet new",
@@ -106,15 +107,17 @@ def test_help__brackets__are_shown():
     assert "TOML with [terms] and [params]" in " ".join(output.split())
 
 
-def test_help__imports_nothing_heavy():
+def test_help_and_settings__import_nothing_heavy():
+    lines = [["--help"], *(["config", "show", role] for role in ("coordinator", "worker", "validator", "trainer"))]
     code = f"""
 import sys
-sys.argv = ["covey", "--help"]
 from covey.cli import main
-try:
-    main()
-except SystemExit:
-    pass
+for line in {lines!r}:
+    sys.argv = ["covey", *line]
+    try:
+        main()
+    except SystemExit as error:
+        assert error.code == 0, line
 print([name for name in {HEAVY!r} if name in sys.modules])
 """
     done = subprocess.run(

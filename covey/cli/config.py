@@ -1,0 +1,130 @@
+"""`covey config show`: every setting of a role with its value, where the value comes from, and what it is."""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from covey.cli.chain import Json
+from covey.cli.roles import ConfigFile, Sets, load_settings
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from covey.settings import Settings
+
+config = typer.Typer(help="Settings of the roles.", no_args_is_help=True)
+
+Role = Literal["coordinator", "worker", "validator", "trainer"]
+ABSENT = "required, not set"
+_PASSWORD = re.compile(r"(?<=://)([^/?#:@]*):.*@")
+"""All up to the last @: a password that was not percent-encoded may hold any character."""
+_SECRET = re.compile(r"([?&][^=&]*(?:password|secret|token|key)[^=&]*=)[^&]+", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting as it is.  Example: Setting(name="vllm.eager", value=True, origin="default", sentence="...")."""
+
+    name: str
+    value: Any
+    """As JSON knows it; passwords are masked."""
+    origin: str
+    """One of "default", "file NAME", "environment COVEY_NAME", "--set", and `ABSENT`."""
+    sentence: str
+
+
+@config.command("show")
+def config_show(
+    role: Annotated[Role, typer.Argument(help="Role whose settings are shown.")],
+    file: ConfigFile = None,
+    sets: Sets = None,
+    as_json: Json = False,
+) -> None:
+    """Show every setting of a role: its value, where the value comes from, and what it is.
+
+    Passwords in URLs are masked.  Nothing is started, and required settings may be absent.
+
+    Example: `covey config show worker --config worker.toml --set batch=32`
+    """
+    settings = list_settings(role, file, sets or [])
+    if as_json:
+        typer.echo(json.dumps({"settings": [asdict(setting) for setting in settings]}))
+        return
+    for setting in settings:
+        value = "none" if setting.value is None else json.dumps(setting.value)
+        given = "" if setting.origin == ABSENT else f" = {value}"
+        typer.echo(f"{setting.name}{given}  ({setting.origin})\n    {setting.sentence}")
+
+
+def get_settings_class(role: Role) -> "type[Settings]":
+    from coordinator.config import CoordinatorConfig
+    from trainer.config import TrainerConfig
+    from validator.config import ValidatorConfig
+    from worker.config import WorkerConfig
+
+    classes: dict[Role, type[Settings]] = {
+        "coordinator": CoordinatorConfig,
+        "worker": WorkerConfig,
+        "validator": ValidatorConfig,
+        "trainer": TrainerConfig,
+    }
+    return classes[role]
+
+
+def list_settings(role: Role, file: Path | None, sets: list[str]) -> list[Setting]:
+    """Settings as the role would load them; raise OperatorError as it would, save for required ones that are absent."""
+    kind = get_settings_class(role)
+    loaded = load_settings(_let_absent(kind), file, sets)
+    on_command_line = {item.partition("=")[0] for item in sets}
+
+    def find_origin(name: str) -> str:
+        if name not in loaded.model_fields_set:
+            return ABSENT if kind.model_fields[name].is_required() else "default"
+        if name in on_command_line:
+            return "--set"
+        variable = f"COVEY_{name.upper()}"
+        return f"environment {variable}" if variable in os.environ else f"file {file}"
+
+    return list(_describe(loaded, {name: find_origin(name) for name in kind.model_fields}))
+
+
+def _let_absent(kind: "type[Settings]") -> "type[Settings]":
+    """The same settings, and None for a required one that is absent."""
+    from pydantic import Field, create_model
+
+    fields: dict[str, Any] = {
+        name: (Annotated[(field.annotation, *field.metadata, Field(validate_default=False))], None)
+        for name, field in kind.model_fields.items()
+        if field.is_required()
+    }
+    return create_model(kind.__name__, __base__=kind, **fields)
+
+
+def _describe(values: "BaseModel", origins: Mapping[str, str], prefix: str = "") -> Iterator[Setting]:
+    from pydantic import BaseModel
+    from pydantic_core import to_jsonable_python
+
+    from covey.cli.docstrings import read_attribute_docstrings
+
+    sentences = read_attribute_docstrings(type(values))
+    for name, origin in origins.items():
+        value = getattr(values, name)
+        if isinstance(value, BaseModel):
+            inner = {n: origin if n in value.model_fields_set else "default" for n in type(value).model_fields}
+            yield from _describe(value, inner, f"{prefix}{name}.")
+        else:
+            shown = _mask(to_jsonable_python(value))
+            yield Setting(name=prefix + name, value=shown, origin=origin, sentence=sentences.get(name, ""))
+
+
+def _mask(value: Any) -> Any:
+    """The value without passwords of URLs."""
+    if isinstance(value, list):
+        return [_mask(each) for each in value]
+    return _SECRET.sub(r"\1***", _PASSWORD.sub(r"\1:***@", value)) if isinstance(value, str) else value
