@@ -16,7 +16,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,  # of all groups: help says [terms] and means it
     pretty_exceptions_enable=False,
-    add_completion=False,
+    rich_markup_mode="markdown",
 )
 
 

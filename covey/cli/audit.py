@@ -18,25 +18,40 @@ STATISTICS = ("exponent", "mantissa_rest", "margin", "logprob")
 
 
 def validator_audit(
-    bundle: Annotated[str, typer.Argument(help="File of a bundle, or its hash: a verdict's evidence hash.")],
+    bundle: Annotated[str, typer.Argument(help="File of an evidence bundle, or its hash: a verdict's evidence hash.")],
     deployment: DeploymentFile,
     storage: Annotated[
         str, typer.Option(help="Base URL of the coordinator, or of its object store (file://, s3:// ...).")
     ],
-    relay: Annotated[list[str] | None, typer.Option(help="Base URL of a relay; may be repeated.")] = None,
-    policies: Annotated[Path | None, typer.Option(help="Folder of policies that were fetched before.")] = None,
-    pool: Annotated[
-        int | None, typer.Option(envvar="COVEY_POOL", min=1, help="Number of the pool, for a bundle named by hash.")
+    relay: Annotated[
+        list[str] | None, typer.Option(help="Base URL of a relay to download the policy from; may be repeated.")
     ] = None,
-    rpc: Annotated[str | None, typer.Option(help="Node of the chain, instead of the deployment's.")] = None,
-    engine: Annotated[str | None, typer.Option(help="Engine of the replay.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="Arithmetic of the replay, instead of the pool's.")] = None,
-    device: Annotated[str, typer.Option(help="Device of the replay; other hardware moves the last bits.")] = "cpu",
-    show_all: Annotated[bool, typer.Option("--all", help="Show every rollout, not the worst alone.")] = False,
+    policies: Annotated[Path | None, typer.Option(help="Folder of policies that were downloaded before.")] = None,
+    pool: Annotated[
+        int | None,
+        typer.Option(envvar="COVEY_POOL", min=1, help="Number of the pool on chain, for a bundle named by hash."),
+    ] = None,
+    rpc: Annotated[
+        str | None, typer.Option(help="URL of the chain's JSON-RPC node, instead of the deployment's.")
+    ] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="Inference engine of the replay, instead of the pool's: hf or vllm.")
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="Number format of the replay, instead of the pool's: float32 or bfloat16.")
+    ] = None,
+    device: Annotated[
+        str, typer.Option(help="Device of the replay as torch names it; other hardware changes the last bits.")
+    ] = "cpu",
+    show_all: Annotated[bool, typer.Option("--all", help="Show every rollout instead of the worst ones.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Judge a submission again, from chain and storage alone.  Exit 1 if decision, reason, units or
-    live groups differ."""
+    """Judge a submission again, from chain and storage alone.
+
+    Exit 1 if decision, reason, units or live groups differ.
+
+    Example: `covey validator audit bundle.json --storage file:///srv/store --deployment net/deployment.json`
+    """
     from covey.log import configure
     from validator import audit
     from validator.config import AuditConfig

@@ -20,31 +20,40 @@ Dtype = Literal["float32", "bfloat16"]
 
 
 def validator_calibrate(
-    pool_file: Annotated[Path, typer.Argument(help="TOML file of the pool to be; its params say what is generated.")],
+    pool_file: Annotated[
+        Path, typer.Argument(help="TOML file of a pool that is not created yet; its [params] say what is generated.")
+    ],
     model: Annotated[str, typer.Option(help="Name or folder of the model that the pool starts from.")],
-    dtype: Annotated[Dtype, typer.Option(help="Number format of both sides.")] = "bfloat16",
-    mode: Annotated[Mode, typer.Option(help="exact wants replays that are equal bit for bit.")] = "calibrated",
-    worker_engine: Annotated[str, typer.Option(help="Engine that generates.")] = "hf",
-    validator_engine: Annotated[str, typer.Option(help="Engine that replays.")] = "hf",
-    worker_batch: Annotated[int, typer.Option(min=1, help="Completions generated together.")] = 64,
-    validator_batch: Annotated[int, typer.Option(min=1, help="Completions replayed together.")] = 32,
-    submissions: Annotated[int, typer.Option(min=4, max=100_000, help="Honest submissions to learn from.")] = 128,
+    dtype: Annotated[Dtype, typer.Option(help="Number format of worker and validator.")] = "bfloat16",
+    mode: Annotated[
+        Mode, typer.Option(help="Mode of verification; exact requires replays that are equal bit for bit.")
+    ] = "calibrated",
+    worker_engine: Annotated[str, typer.Option(help="Inference engine of workers: hf or vllm.")] = "hf",
+    validator_engine: Annotated[str, typer.Option(help="Inference engine of validators: hf or vllm.")] = "hf",
+    worker_batch: Annotated[int, typer.Option(min=1, help="Number of completions that are generated together.")] = 64,
+    validator_batch: Annotated[int, typer.Option(min=1, help="Number of completions that are replayed together.")] = 32,
+    submissions: Annotated[
+        int, typer.Option(min=4, max=100_000, help="Number of honest submissions to learn from.")
+    ] = 128,
     false_reject_rate: Annotated[
-        float, typer.Option(min=1e-12, max=0.01, help="Of each sum over an honest submission.")
+        float,
+        typer.Option(min=1e-12, max=0.01, help="Probability of rejecting an honest submission by each of its sums."),
     ] = 1e-6,
     previous: Annotated[
         str | None, typer.Option(help="Name or folder of an earlier policy, whose proofs must not pass.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Prompts and seeds follow from it.")] = 0,
-    threads: Annotated[int, typer.Option(min=1, help="Threads of torch.")] = 1,
-    device: Annotated[str, typer.Option(help="Of both engines.")] = "cpu",
-    write: Annotated[bool, typer.Option("--write", help="Put the thresholds into the pool file.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed that prompts and sampling follow from.")] = 0,
+    threads: Annotated[int, typer.Option(min=1, help="Number of CPU threads of torch.")] = 1,
+    device: Annotated[str, typer.Option(help="Device of both engines as torch names it.")] = "cpu",
+    write: Annotated[bool, typer.Option("--write", help="Write the thresholds into the pool file.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Collect honest distances, propose thresholds, try every built-in forgery on them.
 
     They hold for one model, number format, pair of engines and class of hardware; those of the exact mode for one
     build, too.  Without --write the file stays as it is.
+
+    Example: `covey validator calibrate configs/pool.toml --model my-model --dtype bfloat16 --write`
     """
     from rich.console import Console
     from rich.progress import Progress

@@ -16,16 +16,21 @@ if TYPE_CHECKING:
 
 pool = typer.Typer(help="Create, fund, start and end pools.", no_args_is_help=True)
 stake = typer.Typer(help="Put up stake and take it back.", no_args_is_help=True)
-rewards = typer.Typer(help="What has been earned, and claiming it.", no_args_is_help=True)
+rewards = typer.Typer(help="Show and claim earned rewards.", no_args_is_help=True)
 
 DeploymentFile = Annotated[
-    Path, typer.Option("--deployment", envvar="COVEY_DEPLOYMENT", help="deployment.json of the network.")
+    Path, typer.Option("--deployment", envvar="COVEY_DEPLOYMENT", help="File deployment.json of the network.")
 ]
-KeyFile = Annotated[Path, typer.Option("--key-file", envvar="COVEY_KEY_FILE", help="Key that signs and pays.")]
-Pool = Annotated[int, typer.Option("--pool", envvar="COVEY_POOL", min=1, help="Number of the pool.")]
+KeyFile = Annotated[
+    Path,
+    typer.Option(
+        "--key-file", envvar="COVEY_KEY_FILE", help="File of the key that signs the transaction and pays its gas."
+    ),
+]
+Pool = Annotated[int, typer.Option("--pool", envvar="COVEY_POOL", min=1, help="Number of the pool on chain.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
-Amount = Annotated[int, typer.Argument(min=1, help="In the token's smallest unit.")]
-Kind = Annotated[str, typer.Option(help="Whose bond: contributor, validator or operator.")]
+Amount = Annotated[int, typer.Argument(min=1, help="Amount in the token's smallest unit.")]
+Kind = Annotated[str, typer.Option(help="Kind of bond: contributor, validator or operator.")]
 
 
 def open_account(deployment: Path, key_file: Path | None, pool: int = 0) -> "Account":
@@ -45,13 +50,16 @@ def show(values: dict[str, Any], as_json: bool) -> None:
 
 @pool.command("create")
 def pool_create(
-    file: Annotated[Path, typer.Argument(help="TOML with [terms] and [params]; see configs/.")],
+    file: Annotated[Path, typer.Argument(help="TOML file with the tables [terms] and [params]; see configs/.")],
     deployment: DeploymentFile,
     key_file: KeyFile,
     yes: Annotated[bool, typer.Option("--yes", help="Create it although one account holds several offices.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Open a pool; the signer becomes its operator."""
+    """Open a pool; the signer becomes its operator.
+
+    Example: `covey pool create configs/pool.toml --deployment net/deployment.json --key-file operator.key`
+    """
     from covey.cli.account import read_pool_file
     from covey.cli.pool_terms import list_weaknesses, require_offices
 
@@ -83,7 +91,10 @@ def _ask_for_consent(file: Path, weaknesses: list[str]) -> None:
 
 @pool.command("fund")
 def pool_fund(amount: Amount, deployment: DeploymentFile, key_file: KeyFile, pool: Pool, as_json: Json = False) -> None:
-    """Put money into a pool's escrow."""
+    """Put tokens into a pool's escrow.
+
+    Example: `covey pool fund 100000000000000000000 --deployment net/deployment.json --pool 1 --key-file operator.key`
+    """
     account = open_account(deployment, key_file, pool)
     ledger = account.contracts.ledger
     account.approve(ledger.address, amount)
@@ -93,7 +104,10 @@ def pool_fund(amount: Amount, deployment: DeploymentFile, key_file: KeyFile, poo
 
 @pool.command("start")
 def pool_start(deployment: DeploymentFile, key_file: KeyFile, pool: Pool, as_json: Json = False) -> None:
-    """Let a pool begin."""
+    """Open a pool for work.  Operator only.
+
+    Example: `covey pool start --deployment net/deployment.json --pool 1 --key-file operator.key`
+    """
     account = open_account(deployment, key_file, pool)
     entry = account.send(account.contracts.pools.start_pool(account.pool))
     show({"pool": pool, "transaction": entry.transaction_hash}, as_json)
@@ -101,7 +115,10 @@ def pool_start(deployment: DeploymentFile, key_file: KeyFile, pool: Pool, as_jso
 
 @pool.command("end")
 def pool_end(deployment: DeploymentFile, key_file: KeyFile, pool: Pool, as_json: Json = False) -> None:
-    """End a pool: no new work; what was countersigned is still settled and paid."""
+    """End a pool: no new work starts; what was countersigned is still settled and paid.  Operator or arbiter only.
+
+    Example: `covey pool end --deployment net/deployment.json --pool 1 --key-file operator.key`
+    """
     account = open_account(deployment, key_file, pool)
     entry = account.send(account.contracts.pools.end_pool(account.pool))
     show({"pool": pool, "transaction": entry.transaction_hash}, as_json)
@@ -109,7 +126,10 @@ def pool_end(deployment: DeploymentFile, key_file: KeyFile, pool: Pool, as_json:
 
 @pool.command("show")
 def pool_show(deployment: DeploymentFile, pool: Pool, as_json: Json = False) -> None:
-    """What the chain holds of a pool."""
+    """Show what the chain holds of a pool.
+
+    Example: `covey pool show --deployment net/deployment.json --pool 1`
+    """
     account = open_account(deployment, None, pool)
     pools = account.contracts.pools
     terms = pools.get_terms(account.pool)
@@ -139,7 +159,10 @@ def stake_add(
     kind: Kind = "contributor",
     as_json: Json = False,
 ) -> None:
-    """Stake in a pool."""
+    """Stake in a pool.
+
+    Example: `covey stake add 1000000000000000000 --deployment net/deployment.json --pool 1 --key-file contributor.key`
+    """
     account = open_account(deployment, key_file, pool)
     bond = account.bond_kind(kind)  # before anything is approved
     account.approve(account.contracts.stakes.address, amount)
@@ -156,7 +179,10 @@ def stake_unbond(
     kind: Kind = "contributor",
     as_json: Json = False,
 ) -> None:
-    """Begin to take stake back; it stays liable until the unbonding window has passed."""
+    """Begin to take stake back; it stays liable until the unbonding window has passed.
+
+    Example: `covey stake unbond 1000000000000000 --deployment net/deployment.json --pool 1 --key-file contributor.key`
+    """
     account = open_account(deployment, key_file, pool)
     entry = account.send(account.contracts.stakes.unbond(account.pool, account.bond_kind(kind), amount))
     show({"stake": account.get_stake(kind), "transaction": entry.transaction_hash}, as_json)
@@ -166,7 +192,10 @@ def stake_unbond(
 def stake_withdraw(
     deployment: DeploymentFile, key_file: KeyFile, pool: Pool, kind: Kind = "contributor", as_json: Json = False
 ) -> None:
-    """Take out what has been unbonded long enough."""
+    """Withdraw stake whose unbonding window has passed.
+
+    Example: `covey stake withdraw --deployment net/deployment.json --pool 1 --key-file contributor.key`
+    """
     account = open_account(deployment, key_file, pool)
     entry = account.send(account.contracts.stakes.withdraw(account.pool, account.bond_kind(kind)))
     show({"stake": account.get_stake(kind), "transaction": entry.transaction_hash}, as_json)
@@ -176,7 +205,10 @@ def stake_withdraw(
 def stake_show(
     deployment: DeploymentFile, key_file: KeyFile, pool: Pool, kind: Kind = "contributor", as_json: Json = False
 ) -> None:
-    """The signer's stake in a pool."""
+    """Show the signer's stake in a pool.
+
+    Example: `covey stake show --deployment net/deployment.json --pool 1 --key-file contributor.key`
+    """
     account = open_account(deployment, key_file, pool)
     unbondings = account.contracts.stakes.unbondings_of(account.pool, account.bond_kind(kind), account.wallet.address)
     values = {
@@ -193,10 +225,14 @@ def worker_register(
     deployment: DeploymentFile,
     key_file: KeyFile,
     pool: Pool,
-    node_key_file: Annotated[Path, typer.Option(help="Key of the node; a new one is made where there is none.")],
+    node_key_file: Annotated[Path, typer.Option(help="Key file of the node; a new one is made if it does not exist.")],
     as_json: Json = False,
 ) -> None:
-    """Vouch for a node on chain: the contributor (--key-file) and the node both sign."""
+    """Vouch for a node on chain: the contributor (--key-file) and the node both sign.
+
+    Example: `covey worker register --node-key-file node.key --deployment net/deployment.json --pool 1
+    --key-file contributor.key`
+    """
     from covey.chain.wallet import load_key
     from covey.cli.account import make_key
     from covey.protocol.messages import Domain, NodeRegistration, sign
@@ -226,7 +262,12 @@ def worker_register(
 
 
 CoordinatorUrl = Annotated[
-    str, typer.Option("--coordinator-url", envvar="COVEY_COORDINATOR_URL", help="Where the proofs are.")
+    str,
+    typer.Option(
+        "--coordinator-url",
+        envvar="COVEY_COORDINATOR_URL",
+        help="Base URL of the coordinator, which serves the proofs.",
+    ),
 ]
 
 
@@ -238,7 +279,10 @@ def rewards_show(
     coordinator_url: CoordinatorUrl = "http://127.0.0.1:8000",
     as_json: Json = False,
 ) -> None:
-    """What the signer has earned by the last final epoch, and what of it is claimed."""
+    """Show what the signer has earned by the last final epoch, and how much of it is claimed.
+
+    Example: `covey rewards show --deployment net/deployment.json --pool 1 --key-file contributor.key`
+    """
     account = open_account(deployment, key_file, pool)
     final = account.find_claimable()
     earned = 0
@@ -263,7 +307,10 @@ def rewards_claim(
     coordinator_url: CoordinatorUrl = "http://127.0.0.1:8000",
     as_json: Json = False,
 ) -> None:
-    """Claim what the signer has earned by the last final epoch."""
+    """Claim what the signer has earned by the last final epoch.
+
+    Example: `covey rewards claim --deployment net/deployment.json --pool 1 --key-file contributor.key`
+    """
     account = open_account(deployment, key_file, pool)
     final = account.find_claimable()
     if final is None:

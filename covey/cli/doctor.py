@@ -44,13 +44,16 @@ class Finding:
 
 
 def doctor(
-    engine: Annotated[str, typer.Option(help="Engine that shall run here: hf or vllm.")] = "hf",
+    engine: Annotated[str, typer.Option(help="Inference engine that is going to run here: hf or vllm.")] = "hf",
     interpreter: Annotated[
-        Path | None, typer.Option(help="Python that has vLLM, if it is another; as in the settings under vllm.")
+        Path | None, typer.Option(help="Path of another Python that has vLLM, as in the setting vllm.interpreter.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Look at what this machine has: libraries, accelerator, engines, chain.  Exit 1 if something needed is missing."""
+    """Look at what this machine has: libraries, accelerator, engines, chain.  Exit 1 if something needed is missing.
+
+    Example: `covey doctor --engine vllm`
+    """
     if engine not in {"hf", "vllm"}:
         raise OperatorError("bad_engine", f"there is no engine {engine}", fix="Name hf or vllm")
     findings = list(_look(engine, interpreter))

@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from covey.cli.account import Account
     from covey.protocol.ids import Address, Hash
 
-case = typer.Typer(help="Slashing cases, and the arbiter's veto.", no_args_is_help=True)
-epoch = typer.Typer(help="Posted epochs, and the arbiter's veto.", no_args_is_help=True)
+case = typer.Typer(help="Show slashing cases and veto them.", no_args_is_help=True)
+epoch = typer.Typer(help="Disable posted epochs.", no_args_is_help=True)
 
-ReceiptHash = Annotated[str, typer.Argument(help="Hash of the receipt that the case is about.")]
+ReceiptHash = Annotated[
+    str, typer.Argument(help="Hash of the receipt that the case is about, as `covey case show` prints it.")
+]
 
 
 def _to_address(text: str) -> "Address":
@@ -36,7 +38,10 @@ def _to_hash(text: str) -> "Hash":
 
 @pool.command("refund")
 def pool_refund(deployment: DeploymentFile, key_file: KeyFile, pool: Pool, as_json: Json = False) -> None:
-    """Take back what no epoch has promised, once the pool is closed.  Operator only."""
+    """Take back what no epoch has promised, once the pool is closed.  Operator only.
+
+    Example: `covey pool refund --deployment net/deployment.json --pool 1 --key-file operator.key`
+    """
     account = chain.open_account(deployment, key_file, pool)
     ledger = account.contracts.ledger
     entry = account.send(ledger.refund_pool(account.pool))
@@ -51,7 +56,10 @@ def pool_invite(
     pool: Pool,
     as_json: Json = False,
 ) -> None:
-    """Let contributors register nodes in a pool that is by invitation only.  Operator only."""
+    """Let contributors register nodes in a pool that is by invitation only.  Operator only.
+
+    Example: `covey pool invite ADDRESS --deployment net/deployment.json --pool 1 --key-file operator.key`
+    """
     invited = [_to_address(text) for text in contributors]
     account = chain.open_account(deployment, key_file, pool)
     entry = account.send(account.contracts.nodes.invite(account.pool, invited))
@@ -60,14 +68,19 @@ def pool_invite(
 
 @pool.command("replace-validator")
 def pool_replace_validator(
-    previous: Annotated[str, typer.Argument(help="Address of the validator that goes, at once.")],
-    current: Annotated[str, typer.Argument(help="Address of the one that comes, after two unbonding windows.")],
+    previous: Annotated[str, typer.Argument(help="Address of the validator that loses its power at once.")],
+    current: Annotated[
+        str, typer.Argument(help="Address of the validator that has power after two unbonding windows.")
+    ],
     deployment: DeploymentFile,
     key_file: KeyFile,
     pool: Pool,
     as_json: Json = False,
 ) -> None:
-    """Hand a validator's office to another account.  Operator only."""
+    """Replace a validator by another account.  Operator only.
+
+    Example: `covey pool replace-validator OLD NEW --deployment net/deployment.json --pool 1 --key-file operator.key`
+    """
     before, after = _to_address(previous), _to_address(current)
     account = chain.open_account(deployment, key_file, pool)
     pools = account.contracts.pools
@@ -77,13 +90,16 @@ def pool_replace_validator(
 
 @worker.command("remove")
 def worker_remove(
-    node: Annotated[str, typer.Argument(help="Address of the node.")],
+    node: Annotated[str, typer.Argument(help="Address of the node to remove.")],
     deployment: DeploymentFile,
     key_file: KeyFile,
     pool: Pool,
     as_json: Json = False,
 ) -> None:
-    """Vouch for a node no more; for what it has signed the contributor stays liable through the unbonding window."""
+    """Remove a node; the contributor stays liable for what it has signed through the unbonding window.
+
+    Example: `covey worker remove ADDRESS --deployment net/deployment.json --pool 1 --key-file contributor.key`
+    """
     removed = _to_address(node)
     account = chain.open_account(deployment, key_file, pool)
     entry = account.send(account.contracts.nodes.remove_node(account.pool, removed))
@@ -92,7 +108,10 @@ def worker_remove(
 
 @case.command("show")
 def case_show(deployment: DeploymentFile, pool: Pool, as_json: Json = False) -> None:
-    """All cases of a pool: who is accused of what, and where each stands."""
+    """Show all cases of a pool: who is accused of what, and the state of each.
+
+    Example: `covey case show --deployment net/deployment.json --pool 1`
+    """
     account = chain.open_account(deployment, None, pool)
     cases = [_describe_case(account, accusation) for accusation in account.list_accusations()]
     if as_json:
@@ -123,7 +142,10 @@ def _describe_case(account: "Account", accusation: "Accusation") -> dict[str, An
 def case_veto(
     receipt_hash: ReceiptHash, deployment: DeploymentFile, key_file: KeyFile, pool: Pool, as_json: Json = False
 ) -> None:
-    """End a case in the contributor's favour, within the veto window.  Arbiter only."""
+    """End a case in the contributor's favour, within the veto window.  Arbiter only.
+
+    Example: `covey case veto RECEIPT_HASH --deployment net/deployment.json --pool 1 --key-file arbiter.key`
+    """
     wanted = _to_hash(receipt_hash)
     account = chain.open_account(deployment, key_file, pool)
     accusation = account.history.find_accusation(wanted)
@@ -135,13 +157,16 @@ def case_veto(
 
 @epoch.command("disable")
 def epoch_disable(
-    number: Annotated[int, typer.Argument(metavar="EPOCH", min=0, help="Number of the epoch.")],
+    number: Annotated[int, typer.Argument(metavar="EPOCH", min=0, help="Number of the first epoch to disable.")],
     deployment: DeploymentFile,
     key_file: KeyFile,
     pool: Pool,
     as_json: Json = False,
 ) -> None:
-    """Disable an epoch and all after it within the challenge window; their work goes into later ones.  Arbiter only."""
+    """Disable an epoch and all after it within the challenge window; their work goes into later ones.  Arbiter only.
+
+    Example: `covey epoch disable 3 --deployment net/deployment.json --pool 1 --key-file arbiter.key`
+    """
     account = chain.open_account(deployment, key_file, pool)
     posted = account.history.find_epoch(account.pool, number)
     if posted is None:

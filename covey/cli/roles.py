@@ -13,16 +13,19 @@ if TYPE_CHECKING:
 
 SettingsType = TypeVar("SettingsType", bound="Settings")
 
-coordinator = typer.Typer(help="The pool's coordinator.", no_args_is_help=True)
-worker = typer.Typer(help="Generate rollouts.", no_args_is_help=True)
-validator = typer.Typer(help="Check rollouts.", no_args_is_help=True)
-trainer = typer.Typer(help="Learn and publish policies.", no_args_is_help=True)
-origin = typer.Typer(help="Serve policies first-hand.", no_args_is_help=True)
-relay = typer.Typer(help="Serve policies second-hand.", no_args_is_help=True)
+coordinator = typer.Typer(help="Run a pool's coordinator.", no_args_is_help=True)
+worker = typer.Typer(help="Run a worker, which generates rollouts, and register its node.", no_args_is_help=True)
+validator = typer.Typer(
+    help="Run a validator, which checks rollouts, and calibrate or repeat its checks.", no_args_is_help=True
+)
+trainer = typer.Typer(help="Run a trainer, which learns and publishes policies.", no_args_is_help=True)
+origin = typer.Typer(help="Serve the trainer's policies.", no_args_is_help=True)
+relay = typer.Typer(help="Mirror the policies of an origin.", no_args_is_help=True)
 
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="TOML file with the role's settings.")]
 Sets = Annotated[
-    list[str] | None, typer.Option("--set", help="A setting as NAME=VALUE; wins over file and environment.")
+    list[str] | None,
+    typer.Option("--set", help="Setting as NAME=VALUE, which wins over file and environment; may be repeated."),
 ]
 
 Host = Annotated[str, typer.Option(help="Address to listen on.")]
@@ -42,7 +45,10 @@ def load_settings(kind: type[SettingsType], file: Path | None, sets: list[str] |
 
 @coordinator.command("serve")
 def coordinator_serve(config: ConfigFile = None, sets: Sets = None) -> None:
-    """Run the API, and follow the chain."""
+    """Run the API, and follow the chain.
+
+    Example: `covey coordinator serve --config coordinator.toml`
+    """
     from coordinator import app
     from coordinator.config import CoordinatorConfig
 
@@ -51,7 +57,10 @@ def coordinator_serve(config: ConfigFile = None, sets: Sets = None) -> None:
 
 @coordinator.command("jobs")
 def coordinator_jobs(config: ConfigFile = None, sets: Sets = None) -> None:
-    """Run the jobs process: assignment, leases, validation, settlement."""
+    """Run the jobs process: assignment, leases, validation, settlement.
+
+    Example: `covey coordinator jobs --config coordinator.toml`
+    """
     from coordinator import app
     from coordinator.config import CoordinatorConfig
 
@@ -60,11 +69,16 @@ def coordinator_jobs(config: ConfigFile = None, sets: Sets = None) -> None:
 
 @worker.command("run")
 def worker_run(
-    engine: Annotated[str | None, typer.Option(help="auto, hf or vllm, as the setting.")] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="Inference engine: auto, hf or vllm; wins over the setting `engine`.")
+    ] = None,
     config: ConfigFile = None,
     sets: Sets = None,
 ) -> None:
-    """Work: claim, generate, prove, submit."""
+    """Run a worker: claim, generate, prove, submit.
+
+    Example: `covey worker run --config worker.toml --engine vllm`
+    """
     from worker import app
     from worker.config import WorkerConfig
 
@@ -74,7 +88,9 @@ def worker_run(
 
 @worker.command("cheat", hidden=True)
 def worker_cheat(
-    kind: Annotated[str, typer.Argument(help="quantized or best-of-n.")], config: ConfigFile = None, sets: Sets = None
+    kind: Annotated[str, typer.Argument(help="Kind of cheat: quantized or best-of-n.")],
+    config: ConfigFile = None,
+    sets: Sets = None,
 ) -> None:
     """Run a dishonest worker, to watch it being caught: "quantized" or "best-of-n"."""
     from covey.cheats import get_cheat
@@ -86,7 +102,10 @@ def worker_cheat(
 
 @validator.command("run")
 def validator_run(config: ConfigFile = None, sets: Sets = None) -> None:
-    """Judge submissions and bring cheats to the court."""
+    """Judge submissions and bring cheats to the slashing court.
+
+    Example: `covey validator run --config validator.toml`
+    """
     from validator import app
     from validator.config import ValidatorConfig
 
@@ -95,7 +114,10 @@ def validator_run(config: ConfigFile = None, sets: Sets = None) -> None:
 
 @trainer.command("run")
 def trainer_run(config: ConfigFile = None, sets: Sets = None) -> None:
-    """Learn from accepted rollouts and publish each new policy."""
+    """Learn from accepted rollouts and publish each new policy.
+
+    Example: `covey trainer run --config trainer.toml --set steps=100`
+    """
     from rich.console import Console
 
     from covey.cli.training import show_training
@@ -114,7 +136,10 @@ def origin_run(
     host: Host = "127.0.0.1",
     port: Port = 9000,
 ) -> None:
-    """Serve the trainer's policies."""
+    """Serve the trainer's policies.
+
+    Example: `covey origin run --root policies --port 9000`
+    """
     from covey.shardcast import app
 
     app.run(root=root, host=host, port=port)
@@ -127,7 +152,10 @@ def relay_run(
     host: Host = "127.0.0.1",
     port: Port = 9001,
 ) -> None:
-    """Mirror an origin: fetch on demand, check every shard, serve."""
+    """Mirror an origin: fetch on demand, check every shard, serve.
+
+    Example: `covey relay run --root copies --upstream http://127.0.0.1:9000 --port 9001`
+    """
     from covey.shardcast import app
 
     app.run(root=root, host=host, port=port, upstream=upstream)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from covey.cli.filtering import Results, Trial
     from covey.protocol.params import PoolParams
 
-tasks = typer.Typer(help="What a pool asks.", no_args_is_help=True)
+tasks = typer.Typer(help="Choose the questions of a pool.", no_args_is_help=True)
 
 EngineChoice = Literal["auto", "hf", "vllm"]
 Dtype = Literal["float32", "bfloat16"]
@@ -26,26 +26,32 @@ GRADING_SECONDS, GRADING_BYTES = 10.0, 1 << 30
 
 @tasks.command("filter")
 def tasks_filter(
-    pool_file: Annotated[Path, typer.Argument(help="TOML file of the pool to be; its params say what is asked.")],
+    pool_file: Annotated[
+        Path, typer.Argument(help="TOML file of a pool that is not created yet; its [params] say what is asked.")
+    ],
     model: Annotated[str, typer.Option(help="Name or folder of the smaller model that answers.")],
-    out: Annotated[Path, typer.Option(help="JSON lines of results; a file that is there is gone on with.")],
-    items: Annotated[int, typer.Option(min=1, max=100_000, help="Questions to ask.")] = 1000,
-    pass_k: Annotated[int, typer.Option(min=1, max=1024, help="Answers to each question.")] = 8,
+    out: Annotated[Path, typer.Option(help="File of results as JSON lines; an existing one is continued.")],
+    items: Annotated[int, typer.Option(min=1, max=100_000, help="Number of questions to ask.")] = 1000,
+    pass_k: Annotated[int, typer.Option(min=1, max=1024, help="Number of answers to each question.")] = 8,
     low: Annotated[float, typer.Option(min=0, max=1, help="Least share of right answers that is kept.")] = 0.125,
     high: Annotated[float, typer.Option(min=0, max=1, help="Largest share of right answers that is kept.")] = 0.5,
-    seed: Annotated[int, typer.Option(min=0, help="Of the answers' noise; the questions follow from the pool.")] = 0,
-    engine: Annotated[EngineChoice, typer.Option(help="auto is vllm where it is installed, else hf.")] = "auto",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the answers; the questions follow from the pool.")] = 0,
+    engine: Annotated[
+        EngineChoice, typer.Option(help="Inference engine; auto is vllm where it is installed, else hf.")
+    ] = "auto",
     dtype: Annotated[Dtype, typer.Option(help="Number format of the engine.")] = "bfloat16",
-    batch: Annotated[int, typer.Option(min=1, help="Answers generated together.")] = 64,
-    device: Annotated[str, typer.Option(help="Of the engine.")] = "cpu",
-    threads: Annotated[int, typer.Option(min=1, help="Threads of torch.")] = 1,
-    write: Annotated[bool, typer.Option("--write", help="Put the kept questions into the pool file.")] = False,
+    batch: Annotated[int, typer.Option(min=1, help="Number of answers that are generated together.")] = 64,
+    device: Annotated[str, typer.Option(help="Device of the engine as torch names it.")] = "cpu",
+    threads: Annotated[int, typer.Option(min=1, help="Number of CPU threads of torch.")] = 1,
+    write: Annotated[bool, typer.Option("--write", help="Write the kept questions into the pool file.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Let a smaller model answer questions and keep those that it sometimes gets right.
 
     The result is the option "kept" of the pool's environment: one bit a question, so that worker and validator draw
     the same prompts from the pool's parameters alone.  Without --write the file stays as it is.
+
+    Example: `covey tasks filter configs/pool.toml --model my-small-model --out tasks.jsonl --write`
     """
     from covey.cli.filtering import Results, Trial, choose_kept
     from covey.engines.build import choose_engine

@@ -8,25 +8,29 @@ import typer
 
 from covey.errors import OperatorError
 
-devnet = typer.Typer(help="A chain on this machine.", no_args_is_help=True)
-wallet = typer.Typer(help="Keys in files.", no_args_is_help=True)
-model = typer.Typer(help="Models made here.", no_args_is_help=True)
+devnet = typer.Typer(help="Run a chain on this machine and give its test tokens.", no_args_is_help=True)
+wallet = typer.Typer(help="Make and show keys in files.", no_args_is_help=True)
+model = typer.Typer(help="Make the demo's model.", no_args_is_help=True)
 
 
 @devnet.command("up")
 def devnet_up(
-    folder: Annotated[Path, typer.Option(help="Folder of the chain: state, deployment.json, log.")] = Path(
+    folder: Annotated[Path, typer.Option(help="Folder of the chain: its state, deployment.json, log.")] = Path(
         ".covey/devnet"
     ),
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the chain; 0 takes a free one.")] = 8545,
-    block_time: Annotated[float, typer.Option(help="Seconds a block; 0 mines each transaction at once.")] = 1.0,
-    seed: Annotated[str, typer.Option(help="Keys of the devnet follow from it.")] = "devnet",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the chain; 0 takes a free one.")] = 8545,
+    block_time: Annotated[float, typer.Option(help="Seconds per block; 0 mines each transaction at once.")] = 1.0,
+    seed: Annotated[str, typer.Option(help="Seed that the keys of the devnet follow from.")] = "devnet",
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Begin a new chain; the old one's files are kept with the ending .old.")
     ] = False,
 ) -> None:
-    """Start Anvil and stay until a stop signal.  A new folder gets a chain with the contracts and their
-    deployment.json; later starts go on with that chain, its pools and its balances.
+    """Start a chain on this machine and stay until a stop signal.
+
+    A new folder gets a chain with the contracts and their deployment.json; later starts go on with that chain, its
+    pools and its balances.
+
+    Example: `covey devnet up --folder net`
     """
     import signal
 
@@ -44,12 +48,15 @@ def devnet_up(
 
 @devnet.command("fund")
 def devnet_fund(
-    address: Annotated[str, typer.Argument(help="Who is given something.")],
-    folder: Annotated[Path, typer.Option(help="The folder of devnet up.")] = Path(".covey/devnet"),
-    tokens: Annotated[int, typer.Option(help="Of the test token, in its smallest unit.")] = 10**21,
-    seed: Annotated[str, typer.Option(help="The seed of devnet up.")] = "devnet",
+    address: Annotated[str, typer.Argument(help="Address that receives ether and test tokens.")],
+    folder: Annotated[Path, typer.Option(help="Folder of `covey devnet up`.")] = Path(".covey/devnet"),
+    tokens: Annotated[int, typer.Option(help="Amount of test tokens in their smallest unit.")] = 10**21,
+    seed: Annotated[str, typer.Option(help="Seed of `covey devnet up`.")] = "devnet",
 ) -> None:
-    """Give an address ether and test tokens."""
+    """Give an address ether and test tokens.
+
+    Example: `covey devnet fund ADDRESS --folder net`
+    """
     from covey.chain.deployment import Deployment
     from covey.cli.addresses import read_address
     from covey.devnet import derive_wallet, fund
@@ -60,16 +67,22 @@ def devnet_fund(
 
 
 @wallet.command("new")
-def wallet_new(file: Annotated[Path, typer.Argument(help="Key file to make; it must not exist.")]) -> None:
-    """Make a key in a new file and print its address."""
+def wallet_new(file: Annotated[Path, typer.Argument(help="Key file to make, which must not exist.")]) -> None:
+    """Make a key in a new file and print its address.
+
+    Example: `covey wallet new operator.key`
+    """
     from covey.cli.account import make_key
 
     typer.echo(make_key(file).address)
 
 
 @wallet.command("show")
-def wallet_show(file: Annotated[Path, typer.Argument(help="Key file.")]) -> None:
-    """Print the address of a key file."""
+def wallet_show(file: Annotated[Path, typer.Argument(help="Key file to read.")]) -> None:
+    """Print the address of a key file.
+
+    Example: `covey wallet show operator.key`
+    """
     from covey.chain.wallet import load_key
 
     typer.echo(load_key(file).address)
@@ -77,10 +90,13 @@ def wallet_show(file: Annotated[Path, typer.Argument(help="Key file.")]) -> None
 
 @model.command("tiny")
 def model_tiny(
-    folder: Annotated[Path, typer.Argument(help="Where the model goes.")],
-    seed: Annotated[int, typer.Option(help="The weights follow from it; the shipped model has 1.")] = 1,
+    folder: Annotated[Path, typer.Argument(help="Folder that the model is written into.")],
+    seed: Annotated[int, typer.Option(help="Seed that the weights follow from; the shipped model has 1.")] = 1,
 ) -> None:
-    """Make the demo's model: a warm-started Qwen2 of a quarter million parameters, in about a minute."""
+    """Make the demo's model: a warm-started Qwen2 of a quarter million parameters, in about a minute.
+
+    Example: `covey model tiny my-model --seed 2`
+    """
     from covey.engines.hf import prepare_process
     from trainer.warm_start import warm_start_tiny
 
@@ -90,18 +106,27 @@ def model_tiny(
 
 
 def demo(
-    steps: Annotated[int, typer.Option(min=1, max=1000, help="Policies to train.")] = 24,
-    workers: Annotated[int, typer.Option(min=1, max=16, help="Honest workers.")] = 2,
-    cheats: Annotated[int, typer.Option(min=0, max=16, help="Dishonest workers, of two kinds in turn.")] = 2,
-    max_staleness: Annotated[int, typer.Option(min=0, max=8, help="Steps that a rollout may be behind.")] = 1,
-    seed: Annotated[int, typer.Option(help="Keys and all randomness follow from it.")] = 0,
-    engine: Annotated[str, typer.Option(help="Engine of the workers.")] = "hf",
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the summary here.")] = None,
+    steps: Annotated[int, typer.Option(min=1, max=1000, help="Number of policies to train.")] = 24,
+    workers: Annotated[int, typer.Option(min=1, max=16, help="Number of honest workers.")] = 2,
+    cheats: Annotated[int, typer.Option(min=0, max=16, help="Number of dishonest workers, of two kinds in turn.")] = 2,
+    max_staleness: Annotated[
+        int,
+        typer.Option(
+            min=0, max=8, help="Steps by which the policy of a rollout may be older than the one that learns."
+        ),
+    ] = 1,
+    seed: Annotated[int, typer.Option(help="Seed that keys and all randomness follow from.")] = 0,
+    engine: Annotated[str, typer.Option(help="Inference engine of the workers: hf or vllm.")] = "hf",
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="File that the summary is written into as JSON.")
+    ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the network running and print its addresses.")] = False,
 ) -> None:
     """Run a whole network on this machine: chain, coordinator, trainer, workers, cheats, validators.
 
     Exit 0 only if the model learned, every cheat was slashed, no honest worker was, and all work was paid.
+
+    Example: `covey demo --steps 8 --workers 3 --cheats 1`
     """
     from covey.demo.cast import DemoOptions
     from covey.demo.run import run_demo

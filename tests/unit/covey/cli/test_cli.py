@@ -1,4 +1,6 @@
 import json
+import re
+import shlex
 import subprocess
 import sys
 import time
@@ -31,6 +33,7 @@ def walk(command, path=()):
 
 
 COMMANDS = {" ".join(path): command for path, command in walk(TREE)}
+LEAVES = [name for name, command in COMMANDS.items() if not hasattr(command, "commands") and not command.hidden]
 
 
 def run(*arguments):
@@ -40,8 +43,7 @@ def run(*arguments):
 
 
 def test_commands__are_those_of_the_roles_and_tools():
-    leaves = {name for name, command in COMMANDS.items() if not hasattr(command, "commands") and not command.hidden}
-    assert leaves == {
+    assert set(LEAVES) == {
         "demo",
         "doctor",
         "config show",
@@ -89,6 +91,15 @@ def test_help__every_command_and_every_option__has_a_text(name):
     for parameter in command.params:
         if parameter.name != "help":
             assert parameter.help, f"covey {name}: {parameter.name} has no help"
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_help__every_command__has_an_example_that_parses(name):
+    (example,) = re.findall(r"Example: `covey ([^`]*)`", COMMANDS[name].help)
+    words = name.split()
+    arguments = shlex.split(example)
+    assert arguments[: len(words)] == words
+    COMMANDS[name].make_context(name, arguments[len(words) :])
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -162,6 +173,13 @@ def test_main__in_a_process__no_traceback():
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("covey: no_key: ")
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_completion__a_word_begun__is_ended(monkeypatch):
+    monkeypatch.setenv("_COVEY_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "covey config show wo")
+    monkeypatch.setenv("COMP_CWORD", "3")
+    assert runner.invoke(cli.app, prog_name="covey").stdout.split() == ["worker"]
 
 
 def test_main__unknown_command__exit_2():
