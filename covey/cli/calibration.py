@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from covey.cli.chain import Json
 from covey.cli.pool_file import build_params, read_document, save_model, write_document
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def validator_calibrate(
     threads: Annotated[int, typer.Option(min=1, help="Number of CPU threads of torch.")] = 1,
     device: Annotated[str, typer.Option(help="Device of both engines as torch names it.")] = "cpu",
     write: Annotated[bool, typer.Option("--write", help="Write the thresholds into the pool file.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Collect honest distances, propose thresholds, try every built-in forgery on them.
 

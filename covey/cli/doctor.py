@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from covey.cli.chain import Json
 from covey.errors import OperatorError
 
 IMPORT_SECONDS = 180
@@ -48,7 +49,7 @@ def doctor(
     interpreter: Annotated[
         Path | None, typer.Option(help="Path of another Python that has vLLM, as in the setting vllm.interpreter.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Look at what this machine has: libraries, accelerator, engines, chain.  Exit 1 if something needed is missing.
 

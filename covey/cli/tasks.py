@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from covey.cli.chain import Json
 from covey.cli.pool_file import build_params, read_document, save_model, write_document
 from covey.errors import OperatorError
 
@@ -44,7 +45,7 @@ def tasks_filter(
     device: Annotated[str, typer.Option(help="Device of the engine as torch names it.")] = "cpu",
     threads: Annotated[int, typer.Option(min=1, help="Number of CPU threads of torch.")] = 1,
     write: Annotated[bool, typer.Option("--write", help="Write the kept questions into the pool file.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Let a smaller model answer questions and keep those that it sometimes gets right.
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from covey.cli.chain import Json, show
 from covey.errors import OperatorError
 
 devnet = typer.Typer(help="Run a chain on this machine and give its test tokens.", no_args_is_help=True)
@@ -24,6 +25,7 @@ def devnet_up(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Begin a new chain; the old one's files are kept with the ending .old.")
     ] = False,
+    as_json: Json = False,
 ) -> None:
     """Start a chain on this machine and stay until a stop signal.
 
@@ -39,7 +41,10 @@ def devnet_up(
     anvil, deployment = up(folder, port=port, block_time=block_time or None, seed=seed, is_fresh=fresh)
     signals = {signal.SIGINT, signal.SIGTERM}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # one that is not blocked ends us at once and leaves Anvil behind
-    typer.echo(f"chain     {anvil.url}\ncontracts {folder / 'deployment.json'}\ntoken     {deployment.token}")
+    if as_json:
+        show({"chain": anvil.url, "contracts": str(folder / "deployment.json"), "token": deployment.token}, as_json)
+    else:
+        typer.echo(f"chain     {anvil.url}\ncontracts {folder / 'deployment.json'}\ntoken     {deployment.token}")
     try:
         signal.sigwait(signals)
     finally:
@@ -52,6 +57,7 @@ def devnet_fund(
     folder: Annotated[Path, typer.Option(help="Folder of `covey devnet up`.")] = Path(".covey/devnet"),
     tokens: Annotated[int, typer.Option(help="Amount of test tokens in their smallest unit.")] = 10**21,
     seed: Annotated[str, typer.Option(help="Seed of `covey devnet up`.")] = "devnet",
+    as_json: Json = False,
 ) -> None:
     """Give an address ether and test tokens.
 
@@ -63,29 +69,36 @@ def devnet_fund(
 
     receiver = read_address(address)
     fund(Deployment.load(folder / "deployment.json"), derive_wallet(seed, "deployer"), {receiver: tokens})
-    typer.echo(f"funded {address}")
+    show({"address": address, "tokens": tokens}, as_json)
 
 
 @wallet.command("new")
-def wallet_new(file: Annotated[Path, typer.Argument(help="Key file to make, which must not exist.")]) -> None:
+def wallet_new(
+    file: Annotated[Path, typer.Argument(help="Key file to make, which must not exist.")], as_json: Json = False
+) -> None:
     """Make a key in a new file and print its address.
 
     Example: `covey wallet new operator.key`
     """
     from covey.cli.account import make_key
 
-    typer.echo(make_key(file).address)
+    _show_address(make_key(file).address, as_json)
 
 
 @wallet.command("show")
-def wallet_show(file: Annotated[Path, typer.Argument(help="Key file to read.")]) -> None:
+def wallet_show(file: Annotated[Path, typer.Argument(help="Key file to read.")], as_json: Json = False) -> None:
     """Print the address of a key file.
 
     Example: `covey wallet show operator.key`
     """
     from covey.chain.wallet import load_key
 
-    typer.echo(load_key(file).address)
+    _show_address(load_key(file).address, as_json)
+
+
+def _show_address(address: str, as_json: bool) -> None:
+    """The address alone, as in `$(covey wallet show FILE)`, or JSON."""
+    typer.echo(json.dumps({"address": address}) if as_json else address)
 
 
 @model.command("tiny")

@@ -102,6 +102,12 @@ def test_help__every_command__has_an_example_that_parses(name):
     COMMANDS[name].make_context(name, arguments[len(words) :])
 
 
+@pytest.mark.parametrize("name", [name for name in LEAVES if name.split()[-1] in ("show", "list")] + ["doctor"])
+def test_json__every_command_that_shows_something__has_it(name):
+    (option,) = (parameter for parameter in COMMANDS[name].params if "--json" in parameter.opts)
+    assert (option.name, option.is_flag) == ("as_json", True)
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help__every_command__shows_all_of_its_texts(name):
     """Nothing is taken for markup: "[terms]" stays what it is."""
@@ -231,6 +237,13 @@ def test_wallet__new_then_show__same_address_and_never_overwritten(tmp_path):
     again = runner.invoke(cli.app, ["wallet", "new", str(path)])
     assert isinstance(again.exception, OperatorError)
     assert again.exception.code == "key_exists"
+
+
+def test_wallet__json__holds_the_address(tmp_path):
+    path = tmp_path / "a.key"
+    made = json.loads(runner.invoke(cli.app, ["wallet", "new", str(path), "--json"]).stdout)
+    assert made == json.loads(runner.invoke(cli.app, ["wallet", "show", str(path), "--json"]).stdout)
+    assert made == {"address": runner.invoke(cli.app, ["wallet", "show", str(path)]).stdout.strip()}
 
 
 def test_demo__failures__exit_1_and_the_summary_is_written(tmp_path, monkeypatch):
