@@ -14,7 +14,6 @@ app = typer.Typer(
     name="covey",
     help="Train language models by reinforcement learning on computers whose owners nobody has to trust.",
     no_args_is_help=True,
-    rich_markup_mode=None,  # of all groups: help says [terms] and means it
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
