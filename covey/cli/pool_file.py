@@ -48,7 +48,7 @@ def build_params(file: Path, document: "TOMLDocument", changes: Mapping[str, Map
     values = read_table(file, document, "params")
     for table, change in changes.items():
         there = values.get(table, {})
-        values[table] = there | change if isinstance(there, dict) else there
+        values[table] = {**there, **change} if isinstance(there, dict) else there
     try:
         return PoolParams.model_validate(values)
     except ValidationError as error:

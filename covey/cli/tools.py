@@ -39,16 +39,20 @@ def devnet_up(
     from covey.devnet import up
 
     anvil, deployment = up(folder, port=port, block_time=block_time or None, seed=seed, is_fresh=fresh)
-    signals = {signal.SIGINT, signal.SIGTERM}
+    signals = {signal.SIGINT, signal.SIGTERM, signal.SIGCHLD}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # one that is not blocked ends us at once and leaves Anvil behind
     if as_json:
         show({"chain": anvil.url, "contracts": str(folder / "deployment.json"), "token": deployment.token}, as_json)
     else:
         typer.echo(f"chain     {anvil.url}\ncontracts {folder / 'deployment.json'}\ntoken     {deployment.token}")
     try:
-        signal.sigwait(signals)
+        has_ended = anvil.process.poll() is not None or signal.sigwait(signals) == signal.SIGCHLD
     finally:
         anvil.stop()
+    if has_ended:
+        raise OperatorError(
+            "anvil_ended", f"the node ended by itself; {folder / 'anvil.log'} may say why", fix="Start it again"
+        )
 
 
 @devnet.command("fund")

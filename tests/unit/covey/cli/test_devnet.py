@@ -34,3 +34,20 @@ def test_devnet_up__stop_signal__ends_with_its_chain(tmp_path):
             process.kill()
     with pytest.raises(httpx.ConnectError):
         httpx.post(url, json=body, trust_env=False)
+
+
+def test_devnet_up__node_is_killed__ends_with_advice(tmp_path):
+    try:
+        find_anvil()
+    except OperatorError as error:
+        pytest.skip(error.message)
+    command = [sys.executable, "-m", "covey", "devnet", "up", "--folder", str(tmp_path), "--port", "0"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=ROOT, **pipes) as process:
+        try:
+            assert [process.stdout.readline().split()[0] for _ in range(3)] == ["chain", "contracts", "token"]
+            os.kill(int((tmp_path / "anvil.pid").read_text()), signal.SIGKILL)
+            assert process.wait(15) == 1
+            assert process.stderr.read().startswith("covey: anvil_ended: the node ended by itself")
+        finally:
+            process.kill()
