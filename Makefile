@@ -56,7 +56,7 @@ test-python: setup
 	$(call stage,tests in python,$(PYTEST) $(PYTEST_ARGS))
 
 test-contracts: setup
-	$(call stage,tests in solidity,$(NPM) run --silent test)
+	$(call stage,tests in solidity,FUZZ_RUNS=$${FUZZ_RUNS:-64} $(NPM) run --silent test)
 
 lint: setup
 	$(call stage,lint,$(BIN)/ruff check . && $(BIN)/ruff format --check .)

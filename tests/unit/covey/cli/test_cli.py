@@ -111,7 +111,7 @@ def test_json__every_command_that_shows_something__has_it(name):
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help__every_command__shows_all_of_its_texts(name):
     """Nothing is taken for markup: "[terms]" stays what it is."""
-    result = runner.invoke(cli.app, [*name.split(), "--help"])
+    result = runner.invoke(cli.app, [*name.split(), "--help"], env={"COLUMNS": "400"})  # columns without breaks
     assert result.exit_code == 0
     assert "Usage" in result.output
     shown = squeeze(result.output)
