@@ -41,6 +41,7 @@ def get_status(ctx: Context) -> wire.StatusView:
         blocks = repository.list_blocks()
         return wire.StatusView(
             pool=ctx.ledger.pool,
+            time=int(ctx.clock()),
             block=blocks[-1][0] if blocks else 0,
             ended=bool(repository.get_fact("ended")),
             settled=_is_settled(repository),

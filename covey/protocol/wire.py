@@ -315,6 +315,8 @@ class StatusView(Body):
     """The network at a glance."""
 
     pool: PoolId
+    time: int
+    """Unix seconds of the coordinator's clock, which signed requests are compared with."""
     block: int
     ended: bool
     settled: bool

@@ -17,6 +17,7 @@ FILTERED = {"groups_sampled": 0, "groups_live": 0, "is_capped": False}
 def make_status(**changes):
     values = {
         "pool": 1,
+        "time": 1_700_000_000,
         "block": 5,
         "ended": True,
         "settled": True,
