@@ -140,6 +140,10 @@ class ChainClient:
         """In wei."""
         return int(self.request("eth_getBalance", address, "latest"), 16)
 
+    def has_code(self, address: Address) -> bool:
+        """Whether a contract is at an address."""
+        return self.request("eth_getCode", address, "latest") not in ("0x", None)
+
     def count_transactions(self, address: Address, block: BlockTag = "latest") -> int:
         """The next nonce, as far as the newest block knows; "pending": as far as the node knows."""
         return int(self.request("eth_getTransactionCount", address, _to_tag(block)), 16)

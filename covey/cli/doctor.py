@@ -1,19 +1,29 @@
-"""`covey doctor`: what this machine has and what is missing, each with the way to mend it."""
+"""`covey doctor`: what this machine has and what is missing, each with the way to mend it.
+
+With a role's settings it looks at that role instead: see `doctor_checks`.
+"""
 
 import importlib.util
 import json
 import platform
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
 from covey.cli.chain import Json
+from covey.cli.config import Role, get_settings_class
+from covey.cli.roles import ConfigFile, Sets, load_settings
 from covey.errors import OperatorError
+
+if TYPE_CHECKING:
+    from coordinator.config import CoordinatorConfig
+    from covey.settings import RoleSettings
 
 IMPORT_SECONDS = 180
 _DESCRIBE = """
@@ -49,12 +59,26 @@ def doctor(
     interpreter: Annotated[
         Path | None, typer.Option(help="Path of another Python that has vLLM, as in the setting vllm.interpreter.")
     ] = None,
+    config: ConfigFile = None,
+    role: Annotated[
+        Role | None,
+        typer.Option(metavar="ROLE", help="Role of the settings, where the file's name and keys do not say it."),
+    ] = None,
+    sets: Sets = None,
     as_json: Json = False,
 ) -> None:
     """Look at what this machine has: libraries, accelerator, engines, chain.  Exit 1 if something needed is missing.
 
-    Example: `covey doctor --engine vllm`
+    With --config it looks at everything that one role needs: key, chain, pool, ether, stake, coordinator, relays,
+    clock, disk, device.  It sends nothing, and takes half a minute at most.
+
+    Example: `covey doctor --config worker.toml`
     """
+    if config is not None:
+        _examine_role(role or guess_role(config), config, sets, as_json)
+        return
+    if role is not None or sets:
+        raise OperatorError("no_settings_file", "--role and --set go with --config", fix="Name a TOML file by --config")
     if engine not in {"hf", "vllm"}:
         raise OperatorError("bad_engine", f"there is no engine {engine}", fix="Name hf or vllm")
     findings = list(_look(engine, interpreter))
@@ -65,6 +89,37 @@ def doctor(
             mark = "ok" if finding.is_well else "missing" if finding.is_needed else "-"
             typer.echo(f"{mark:8} {finding.name:13} {finding.detail}" + (f"  {finding.fix}" if finding.fix else ""))
     if any(finding.is_needed and not finding.is_well for finding in findings):
+        raise typer.Exit(1)
+
+
+def guess_role(file: Path) -> Role:
+    """By the file's name, as in worker-2.toml, else by keys that only one role has; raise OperatorError."""
+    roles: tuple[Role, ...] = get_args(Role)
+    named = [role for role in roles if role in file.stem.lower()]
+    if len(named) == 1:
+        return named[0]
+    try:
+        keys = tomllib.loads(file.read_text()).keys()
+    except (OSError, ValueError) as error:
+        fix = "Name a TOML file, and its role by --role"
+        raise OperatorError("no_settings_file", f"{file} does not say its role: {error}", fix=fix) from error
+    fitting = [role for role in roles if keys <= get_settings_class(role).model_fields.keys()]
+    if len(fitting) == 1:
+        return fitting[0]
+    raise OperatorError("unknown_role", f"{file} may be of several roles, or of none", fix="Name it by --role")
+
+
+def _examine_role(role: Role, file: Path, sets: list[str] | None, as_json: bool) -> None:
+    from covey.cli.doctor_checks import check_role
+
+    settings = load_settings(get_settings_class(role), file, sets)
+    checks = check_role(role, cast("RoleSettings | CoordinatorConfig", settings))
+    if as_json:
+        typer.echo(json.dumps([asdict(check) for check in checks], indent=2))
+    else:
+        for check in checks:
+            typer.echo(f"{check.status:8} {check.name:13} {check.detail}" + (f".  {check.fix}" if check.fix else ""))
+    if any(check.status == "fail" for check in checks):
         raise typer.Exit(1)
 
 

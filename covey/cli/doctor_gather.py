@@ -1,0 +1,252 @@
+"""Looks at what `covey doctor --config` judges: reads only, and waits for nothing longer than its deadline.
+
+What could not be seen is a `Trouble`.  Torch is asked in a process of its own, which can be ended.
+"""
+
+import asyncio
+import json
+import os
+import queue
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from covey.chain.client import ChainClient
+from covey.chain.contracts import Contracts
+from covey.chain.deployment import Deployment
+from covey.chain.structs import BondKind
+from covey.chain.wallet import load_key
+from covey.cli.config import Role
+from covey.cli.doctor_facts import (
+    ChainFacts,
+    CoordinatorFacts,
+    DeviceFacts,
+    FolderFacts,
+    PoolFacts,
+    Snapshot,
+    Trouble,
+)
+from covey.client import CoordinatorClient
+from covey.engines.build import measure_memory
+from covey.errors import CoveyError, OperatorError, ProtocolError
+from covey.protocol.ids import Address, Hash, PoolId, Step
+from covey.protocol.manifest import Manifest
+from covey.protocol.params import PoolParams
+from covey.settings import RoleSettings
+from covey.shardcast.client import ShardClient
+from covey.urls import hide_secrets
+
+if TYPE_CHECKING:
+    from coordinator.config import CoordinatorConfig
+
+REQUEST_SECONDS = 3.0
+CHAIN_SECONDS = 6.0
+"""Of several requests together, as the next two; all of them together are less than 30."""
+HTTP_SECONDS = 5.0
+DEVICE_SECONDS = 20.0
+"""Torch takes some of them to start; meanwhile everything else is looked at."""
+BONDS: dict[Role, BondKind] = {"validator": BondKind.VALIDATOR, "coordinator": BondKind.OPERATOR}
+"""Bonds of a role's own key."""
+_NAMES = ("PoolRegistry", "NodeRegistry", "PolicyRegistry", "StakeManager", "EpochLedger", "SlashingCourt")
+_GPUS = Path("/proc/driver/nvidia/gpus")
+Found = TypeVar("Found")
+
+
+def gather(
+    role: Role, settings: "RoleSettings | CoordinatorConfig", *, clock: Callable[[], float] = time.time
+) -> Snapshot:
+    """Look at everything that the role needs."""
+    device = None if role == "coordinator" else start(DEVICE_SECONDS, "the device", lambda: _look_at_device(settings))
+    folders = {
+        root: start(HTTP_SECONDS, f"the folder {root}", partial(_look_at_folder, root))
+        for root in (settings.home, getattr(settings, "origin_root", settings.home))
+    }
+    key_file = start(HTTP_SECONDS, "the key file", lambda: load_key(settings.key_file).address)
+    deployment = start(HTTP_SECONDS, "the deployment file", lambda: Deployment.load(settings.deployment))()
+    address = key_file()
+    port = _look_at_port(settings) if role == "coordinator" else None
+    chain, pool = None, None
+    if isinstance(deployment, Deployment):
+        key = None if isinstance(address, Trouble) else address
+        client = ChainClient(settings.rpc_url or deployment.rpc_url, timeout_s=REQUEST_SECONDS)
+        contracts = Contracts(client, deployment)
+        chain = start(CHAIN_SECONDS, "the chain", lambda: _look_at_chain(client, deployment, key))()
+        if isinstance(chain, ChainFacts) and chain.chain_id == deployment.chain_id and not chain.codeless:
+            pool = start(
+                CHAIN_SECONDS, "the pool on chain", lambda: _look_at_pool(contracts, settings.pool, role, key)
+            )()
+    known = pool if isinstance(pool, PoolFacts) else None
+    url = find_coordinator_url(settings, is_port_free=port is None)
+    coordinator = None
+    if url is not None:
+        coordinator = start(
+            HTTP_SECONDS, hide_secrets(url), lambda: asyncio.run(_look_at_coordinator(url, known, clock))
+        )()
+    relays = None
+    if known is not None and known.newest_hash is not None:
+        named = settings.relays or (coordinator.relays if isinstance(coordinator, CoordinatorFacts) else ())
+        asked = {
+            url: start(HTTP_SECONDS, hide_secrets(url), partial(_look_at_relay, url, settings.pool, known))
+            for url in named
+        }
+        relays = {url: wait() for url, wait in asked.items()}
+    return Snapshot(
+        role=role,
+        settings=settings,
+        now=clock(),
+        address=address,
+        deployment=deployment,
+        folders={root: wait() for root, wait in folders.items()},
+        device=device and device(),
+        port=port,
+        chain=chain,
+        pool=pool,
+        coordinator=coordinator,
+        relays=relays,
+    )
+
+
+def start(seconds: float, what: str, look: Callable[[], Found]) -> Callable[[], Found | Trouble]:
+    """Begin to look; what is returned waits for the answer, until `seconds` from now.
+
+    A thread that takes longer is left behind, and ends with the process.
+    """
+    found: queue.SimpleQueue[Found | Trouble] = queue.SimpleQueue()
+    deadline = time.monotonic() + seconds
+
+    def run() -> None:
+        answer: Found | Trouble = Trouble(detail=f"{what} could not be looked at")
+        try:
+            answer = look()
+        except CoveyError as error:
+            answer = Trouble.of(error)
+        except (LookupError, TypeError, ValueError, OSError) as error:  # an answer that is not what it should be
+            answer = Trouble(detail=f"{what} answers something else: {type(error).__name__}: {error}")
+        finally:
+            found.put(answer)
+
+    def wait() -> Found | Trouble:
+        try:
+            return found.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            return Trouble(detail=f"{what} did not answer within {seconds:.0f} s", fix="Run covey doctor again")
+
+    threading.Thread(target=run, daemon=True).start()
+    return wait
+
+
+def find_coordinator_url(settings: "RoleSettings | CoordinatorConfig", *, is_port_free: bool) -> str | None:
+    """The coordinator to ask: for its own settings, what has its port already; None where nothing has."""
+    if isinstance(settings, RoleSettings):
+        return settings.coordinator_url
+    return None if is_port_free else f"http://{settings.host}:{settings.port}"
+
+
+def _look_at_device(settings: "RoleSettings | CoordinatorConfig") -> DeviceFacts:
+    """Raises OperatorError("bad_device")."""
+    device: str = getattr(settings, "device", "cpu")
+    if device == "cpu":
+        return DeviceFacts(name="cpu", memory=measure_memory("cpu"), has_idle_gpu=_GPUS.is_dir())
+    vllm = getattr(settings, "vllm", None)
+    command = [str((vllm and vllm.interpreter) or sys.executable), "-m", "covey.engines.build", "memory", device]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=DEVICE_SECONDS, check=False)
+    if ended.returncode:
+        reason = ended.stderr.strip().rpartition("\n")[2].partition("bad_device: ")
+        fix = "Set device to one that torch finds; covey doctor lists them"
+        raise OperatorError("bad_device", (reason[2] or reason[0]).partition(". Set device")[0], fix=fix)
+    return DeviceFacts(**json.loads(ended.stdout))
+
+
+def _look_at_folder(root: Path) -> FolderFacts:
+    present = next(path for path in (root.absolute(), *root.absolute().parents) if path.exists())
+    sizes = (os.path.getsize(path) for path in root.rglob("*") if path.is_file())
+    return FolderFacts(
+        free=shutil.disk_usage(present).free,
+        held=sum(sizes),
+        is_writable=present.is_dir() and os.access(present, os.W_OK | os.X_OK),
+    )
+
+
+def _look_at_port(settings: "RoleSettings | CoordinatorConfig") -> Trouble | None:
+    return None if isinstance(settings, RoleSettings) else find_port_trouble(settings.host, settings.port)
+
+
+def find_port_trouble(host: str, port: int) -> Trouble | None:
+    """Why nothing can listen there; None where it can."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        with socket.socket(family, socket.SOCK_STREAM) as door:
+            door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            door.bind((host, port))
+    except OSError as error:
+        return Trouble(detail=f"cannot listen on {host}:{port}: {error.strerror}", fix="Choose another host or port")
+    return None
+
+
+def _look_at_chain(client: ChainClient, deployment: Deployment, key: Address | None) -> ChainFacts:
+    head = client.get_block("latest")
+    addresses = zip(_NAMES, deployment.get_contracts(), strict=True)
+    return ChainFacts(
+        url=hide_secrets(client.rpc_url),
+        chain_id=client.chain_id(),
+        head_time=head.timestamp,
+        gas_price=2 * head.base_fee + client.get_priority_fee(),
+        codeless=tuple(name for name, address in addresses if not client.has_code(address)),
+        balance=None if key is None else client.get_balance(key),
+    )
+
+
+def _look_at_pool(contracts: Contracts, number: int, role: Role, key: Address | None) -> PoolFacts:
+    """Raises OperatorError("unknown_pool")."""
+    pool, stakes = PoolId(number), contracts.stakes
+    terms, steps = contracts.pools.get_terms(pool), contracts.policies.steps_of(pool)
+    contributor = contracts.nodes.contributor_of(pool, key) if key and role == "worker" else None
+    stake = 0
+    if contributor is not None:
+        stake = stakes.stake_of(pool, BondKind.CONTRIBUTOR, contributor) - stakes.locked_of(pool, contributor)
+    elif key is not None and role in BONDS:
+        stake = stakes.stake_of(pool, BONDS[role], key)
+    return PoolFacts(
+        state=contracts.pools.state_of(pool),
+        terms=terms,
+        operator=contracts.pools.operator_of(pool),
+        is_validator=key is not None and contracts.pools.is_validator(pool, key),
+        contributor=contributor,
+        stake=stake,
+        steps=steps,
+        newest_hash=contracts.policies.policy_of(pool, Step(steps - 1)) if steps else None,
+    )
+
+
+async def _look_at_coordinator(url: str, pool: PoolFacts | None, clock: Callable[[], float]) -> CoordinatorFacts:
+    async with CoordinatorClient(url, None, chain_id=0, timeout_seconds=REQUEST_SECONDS) as client:
+        view = await client.get_pool()
+        status = await client.get_status()
+        now = clock()
+    params: PoolParams | Trouble = Trouble(detail="the chain's hash of the parameters is not known")
+    if pool is not None:
+        try:
+            params = PoolParams.from_text(view.params, pool.terms.params_hash)
+        except ProtocolError as error:
+            params = Trouble.of(error)
+    return CoordinatorFacts(
+        pool=view.pool, params=params, offset=now - status.time - 0.5, nodes=status.nodes, relays=view.relays
+    )
+
+
+def _look_at_relay(url: str, pool: int, known: PoolFacts) -> Manifest:
+    async def ask() -> Manifest:
+        client = ShardClient([url])
+        try:
+            return await client.fetch_manifest(pool, known.steps - 1, known.newest_hash or Hash(""))
+        finally:
+            await client.close()
+
+    return asyncio.run(ask())

@@ -1,0 +1,111 @@
+"""`covey doctor --config` with a real chain and a real coordinator."""
+
+import json
+import time
+
+import pytest
+
+from covey import cli, devnet
+from covey.chain.wallet import save_key
+from covey.protocol.ids import Step
+from covey.runtime import find_free_ports
+from covey.shardcast.server import build_server
+from covey.shardcast.store import ShardStore, add_policy
+from tests.e2e.walking import Server
+from tests.fakes.network import MIN_STAKE, Office
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def write(office: Office, tmp_path):
+    """Settings of a role with the key of somebody of the pool."""
+
+    def write(role, name, **changes):
+        key = tmp_path / f"{name}.key"
+        if not key.exists():
+            save_key(key, devnet.derive_key("test", name))
+        values = {
+            "home": str(tmp_path / role),
+            "pool": office.ctx.ledger.pool,
+            "deployment": str(office.ctx.config.deployment),
+            "key_file": str(key),
+            "coordinator_url": office.url,
+        }
+        values |= {"origin_root": str(tmp_path / "origin")} if role == "trainer" else {}
+        file = tmp_path / f"{role}.toml"
+        file.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in (values | changes).items()))
+        return file
+
+    return write
+
+
+@pytest.fixture
+def relay(office: Office, tmp_path):
+    """A server with policy 1, which the chain holds."""
+    policy = tmp_path / "policy"
+    policy.mkdir()
+    (policy / "model.safetensors").write_bytes(b"1" * 4096)
+    store, (port,) = ShardStore(tmp_path / "served"), find_free_ports(1)
+    pool = office.ctx.ledger.pool
+    manifest = add_policy(store, policy, pool=pool, step=1)
+    office.chain.send("trainer", office.chain.contracts.policies.publish(pool, Step(1), manifest.compute_hash()))
+    server = Server(build_server(store), port)
+    server.start()
+    yield f"http://127.0.0.1:{port}"
+    server.stop()
+
+
+def examine(capsys, file, *options):
+    """Exit code, and rows by name."""
+    try:
+        code = cli.app(["doctor", "--config", str(file), "--json", *options], standalone_mode=False) or 0
+    finally:
+        text = capsys.readouterr().out
+    return code, {row["name"]: row for row in json.loads(text)}
+
+
+@pytest.mark.parametrize(("role", "name"), [("worker", "node"), ("trainer", "trainer"), ("validator", "validator-0")])
+def test_doctor__role_that_is_ready__is_well(office: Office, write, relay, capsys, role, name):
+    code, rows = examine(capsys, write(role, name, relays=[relay]))
+    assert (code, {n: row for n, row in rows.items() if row["status"] != "ok"}) == (0, {})
+    assert rows["relays"]["detail"] == "1 of 1 have policy 1"
+    assert "weights take 4 KiB" in rows["memory"]["detail"]
+
+
+def test_doctor__coordinator_that_runs__has_its_port_and_no_relay(office: Office, write, relay, tmp_path, capsys):
+    file = tmp_path / "coordinator.toml"
+    config = office.ctx.config
+    values = {"home": tmp_path / "c", "pool": config.pool, "deployment": config.deployment, "key_file": config.key_file}
+    file.write_text("".join(f'{name} = "{value}"\n' for name, value in values.items()) + f"port = {config.port}\n")
+    code, rows = examine(capsys, file)
+    assert (code, rows["port"]["status"], rows["relays"]["status"]) == (1, "ok", "fail")
+    assert (rows["office"]["status"], rows["bond"]["status"]) == ("ok", "warn")
+    code, rows = examine(capsys, file, "--set", f"relays={relay}", "--set", f"port={find_free_ports(1)[0]}")
+    assert (code, rows["port"]["detail"].endswith("is free"), rows["relays"]["status"]) == (0, True, "ok")
+
+
+def test_doctor__stranger_and_a_relay_that_is_away__each_is_said_without_secrets(office: Office, write, relay, capsys):
+    file = write("worker", "stranger", relays=[relay.replace("http://", "http://user:secret@"), "http://127.0.0.1:9"])
+    code, rows = examine(capsys, file)
+    assert (code, rows["registration"]["status"], rows["stake"]["status"]) == (1, "fail", "skip")
+    assert "covey worker register" in rows["registration"]["fix"]
+    assert (rows["relays"]["status"], "http://127.0.0.1:9" in rows["relays"]["detail"]) == ("warn", True)
+    assert "secret" not in json.dumps(rows)
+
+
+def test_doctor__unbonded_stake_and_a_clock_that_is_wrong__fail(office: Office, write, unbond, capsys):
+    unbond()
+    office.clock.offset = -20
+    code, rows = examine(capsys, write("worker", "node"))
+    assert (code, rows["stake"]["status"], rows["clock"]["status"]) == (1, "fail", "fail")
+    assert f"requires {MIN_STAKE} for 1 node" in rows["stake"]["detail"]
+    assert "ahead of the coordinator" in rows["clock"]["detail"]
+
+
+def test_doctor__silent_node_of_the_chain__ends_in_time(office: Office, write, capsys):
+    started = time.monotonic()
+    code, rows = examine(capsys, write("worker", "node"), "--set", "rpc_url=http://127.0.0.1:9")
+    assert (code, rows["chain"]["status"], rows["pool"]["status"]) == (1, "fail", "skip")
+    assert "http://127.0.0.1:9" in rows["chain"]["detail"]
+    assert time.monotonic() - started < 10
