@@ -58,7 +58,7 @@ def _require_stake(ctx: Context, node: Address, contributor: Address) -> None:
     if free < needed:
         message = (
             f"{contributor} has a free stake of {max(0, free)}, the pool requires {needed} for its nodes. "
-            f"Run covey stake add {needed - max(0, free)} --pool {pool} with the key of {contributor}"
+            f"Run covey stake add {needed - max(0, free)} --raw --pool {pool} with the key of {contributor}"
         )
         raise ProtocolError("stake_too_low", message, status=403)
 

@@ -128,7 +128,7 @@ def _require_power(network: Network) -> None:
         raise OperatorError(
             "bond_too_small",
             f"the bond of {address} is {missing} short of the {network.terms.validator_bond} that pool {pool} wants",
-            fix=f"Run covey stake add {missing} --kind validator",
+            fix=f"Run covey stake add {missing} --raw --kind validator",
         )
 
 

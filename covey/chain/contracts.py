@@ -352,6 +352,14 @@ class Token(Contract):
     def allowance(self, owner: Address, spender: Address) -> int:
         return int(self._read("allowance", owner, spender))
 
+    def decimals(self) -> int:
+        """The token's word, unchecked: see `covey.chain.amounts.read_unit`."""
+        return int(self._read("decimals"))
+
+    def symbol(self) -> str:
+        """The token's word, unchecked."""
+        return str(self._read("symbol"))
+
 
 class Contracts:
     """All contracts of a deployment, with reads at one block."""
@@ -366,6 +374,10 @@ class Contracts:
         self.ledger = EpochLedger(client, deployment.epoch_ledger, block)
         self.court = SlashingCourt(client, deployment.slashing_court, block)
         self.token = Token(client, deployment.token, block)
+
+    def get_token(self, pool: PoolId) -> Token:
+        """The pool's, which need not be the deployment's.  Raises OperatorError("unknown_pool")."""
+        return Token(self._client, self.pools.get_terms(pool).token)
 
     def at(self, block: BlockTag) -> "Contracts":
         """The same contracts with reads pinned to a block, so that several reads agree."""

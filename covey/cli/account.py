@@ -2,10 +2,12 @@
 
 import asyncio
 import secrets
+from functools import cached_property
 from pathlib import Path
 
+from covey.chain.amounts import SMALLEST, Unit, parse_amount, read_unit, require_plausible
 from covey.chain.client import Call, ChainClient
-from covey.chain.contracts import Contracts
+from covey.chain.contracts import Contracts, Token
 from covey.chain.deployment import Deployment
 from covey.chain.events import CaseOpened, EpochPosted
 from covey.chain.follower import Follower, SeenBlock
@@ -53,8 +55,30 @@ class Account:
 
     def approve(self, spender: Address, amount: int) -> None:
         """Allow `spender` to take `amount`, unless it may already."""
-        if self.contracts.token.allowance(self.wallet.address, spender) < amount:
-            self.send(self.contracts.token.approve(spender, amount))
+        if self.token.allowance(self.wallet.address, spender) < amount:
+            self.send(self.token.approve(spender, amount))
+
+    @cached_property
+    def token(self) -> Token:
+        """The pool's token."""
+        return self.contracts.get_token(self.pool)
+
+    @cached_property
+    def _unit(self) -> Unit:
+        return read_unit(self.token)
+
+    def get_unit(self, *, raw: bool) -> Unit:
+        """Unit of the command's amounts: the token's, or its smallest one."""
+        return SMALLEST if raw else self._unit
+
+    def read_amount(self, text: str, unit: Unit, *, balance: int) -> int:
+        """What somebody typed, in the smallest unit; `balance` is what it is taken from.
+
+        Raises OperatorError("bad_amount"), or OperatorError("smallest_unit") if it can hardly have been meant so.
+        """
+        amount = parse_amount(text, unit)
+        require_plausible(amount, unit, balance=balance)
+        return amount
 
     def send(self, call: Call) -> Entry:
         """Send one transaction and wait until it is mined; raise ProtocolError("reverted") with the contract's word."""

@@ -12,6 +12,7 @@ from covey.cli.roles import worker
 from covey.errors import OperatorError, ProtocolError
 
 if TYPE_CHECKING:
+    from covey.chain.amounts import Unit
     from covey.cli.account import Account
 
 pool = typer.Typer(help="Create, fund, start and end pools.", no_args_is_help=True)
@@ -29,7 +30,10 @@ KeyFile = Annotated[
 ]
 Pool = Annotated[int, typer.Option("--pool", envvar="COVEY_POOL", min=1, help="Number of the pool on chain.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
-Amount = Annotated[int, typer.Argument(min=1, help="Amount in the token's smallest unit.")]
+AmountText = Annotated[
+    str, typer.Argument(metavar="AMOUNT", help='Amount in units of the pool\'s token, for example 1.5 or "1.5 CVT".')
+]
+Raw = Annotated[bool, typer.Option("--raw", help="Read and show amounts in the token's smallest unit.")]
 Kind = Annotated[str, typer.Option(help="Kind of bond: contributor, validator or operator.")]
 
 
@@ -40,8 +44,9 @@ def open_account(deployment: Path, key_file: Path | None, pool: int = 0) -> "Acc
 
 
 def show(values: dict[str, Any], as_json: bool) -> None:
+    """Print names and values; JSON has an `Amount` as a number of smallest units."""
     if as_json:
-        typer.echo(json.dumps(values, sort_keys=True))
+        typer.echo(json.dumps(values, sort_keys=True, default=lambda amount: amount.value))
         return
     for name, value in values.items():
         told = " ".join(map(str, value)) if isinstance(value, list | tuple) else value
@@ -90,16 +95,27 @@ def _ask_for_consent(file: Path, weaknesses: list[str]) -> None:
 
 
 @pool.command("fund")
-def pool_fund(amount: Amount, deployment: DeploymentFile, key_file: KeyFile, pool: Pool, as_json: Json = False) -> None:
+def pool_fund(
+    amount: AmountText,
+    deployment: DeploymentFile,
+    key_file: KeyFile,
+    pool: Pool,
+    raw: Raw = False,
+    as_json: Json = False,
+) -> None:
     """Put tokens into a pool's escrow.
 
-    Example: `covey pool fund 100000000000000000000 --deployment net/deployment.json --pool 1 --key-file operator.key`
+    Example: `covey pool fund 100 --deployment net/deployment.json --pool 1 --key-file operator.key`
     """
+    from covey.chain.amounts import Amount
+
     account = open_account(deployment, key_file, pool)
-    ledger = account.contracts.ledger
-    account.approve(ledger.address, amount)
-    entry = account.send(ledger.fund_pool(account.pool, amount))
-    show({"escrow": ledger.escrow_of(account.pool), "transaction": entry.transaction_hash}, as_json)
+    unit, ledger = account.get_unit(raw=raw), account.contracts.ledger
+    paid = account.read_amount(amount, unit, balance=account.token.balance_of(account.wallet.address))
+    account.approve(ledger.address, paid)
+    entry = account.send(ledger.fund_pool(account.pool, paid))
+    escrow = Amount(ledger.escrow_of(account.pool), unit)
+    show({"escrow": escrow, "transaction": entry.transaction_hash}, as_json)
 
 
 @pool.command("start")
@@ -125,25 +141,27 @@ def pool_end(deployment: DeploymentFile, key_file: KeyFile, pool: Pool, as_json:
 
 
 @pool.command("show")
-def pool_show(deployment: DeploymentFile, pool: Pool, as_json: Json = False) -> None:
+def pool_show(deployment: DeploymentFile, pool: Pool, raw: Raw = False, as_json: Json = False) -> None:
     """Show what the chain holds of a pool.
 
     Example: `covey pool show --deployment net/deployment.json --pool 1`
     """
+    from covey.chain.amounts import Amount
+
     account = open_account(deployment, None, pool)
-    pools = account.contracts.pools
+    pools, unit = account.contracts.pools, account.get_unit(raw=raw or as_json)
     terms = pools.get_terms(account.pool)
     values: dict[str, Any] = {
         "state": pools.state_of(account.pool).name.lower(),
         "operator": pools.operator_of(account.pool),
         "trainer": terms.trainer,
         "params_hash": terms.params_hash,
-        "reward_per_unit": terms.reward_per_unit,
-        "min_stake": terms.min_stake,
+        "reward_per_unit": Amount(terms.reward_per_unit, unit),
+        "min_stake": Amount(terms.min_stake, unit),
         "quorum": terms.quorum,
         "validators": pools.get_validators(account.pool),
-        "escrow": account.contracts.ledger.escrow_of(account.pool),
-        "owed": account.contracts.ledger.owed_of(account.pool),
+        "escrow": Amount(account.contracts.ledger.escrow_of(account.pool), unit),
+        "owed": Amount(account.contracts.ledger.owed_of(account.pool), unit),
         "policies": account.contracts.policies.steps_of(account.pool),
         "epochs": account.contracts.ledger.epochs_of(account.pool),
     }
@@ -152,70 +170,95 @@ def pool_show(deployment: DeploymentFile, pool: Pool, as_json: Json = False) -> 
 
 @stake.command("add")
 def stake_add(
-    amount: Amount,
+    amount: AmountText,
     deployment: DeploymentFile,
     key_file: KeyFile,
     pool: Pool,
     kind: Kind = "contributor",
+    raw: Raw = False,
     as_json: Json = False,
 ) -> None:
     """Stake in a pool.
 
-    Example: `covey stake add 1000000000000000000 --deployment net/deployment.json --pool 1 --key-file contributor.key`
+    Example: `covey stake add 1.5 --deployment net/deployment.json --pool 1 --key-file contributor.key`
     """
     account = open_account(deployment, key_file, pool)
-    bond = account.bond_kind(kind)  # before anything is approved
-    account.approve(account.contracts.stakes.address, amount)
-    entry = account.send(account.contracts.stakes.stake(account.pool, bond, amount))
-    show({"stake": account.get_stake(kind), "transaction": entry.transaction_hash}, as_json)
+    bond, unit = account.bond_kind(kind), account.get_unit(raw=raw)  # before anything is approved
+    paid = account.read_amount(amount, unit, balance=account.token.balance_of(account.wallet.address))
+    account.approve(account.contracts.stakes.address, paid)
+    entry = account.send(account.contracts.stakes.stake(account.pool, bond, paid))
+    _show_stake(account, kind, unit, entry.transaction_hash, as_json)
+
+
+def _show_stake(account: "Account", kind: str, unit: "Unit", transaction: str | None, as_json: bool) -> None:
+    from covey.chain.amounts import Amount
+
+    show({"stake": Amount(account.get_stake(kind), unit), "transaction": transaction}, as_json)
 
 
 @stake.command("unbond")
 def stake_unbond(
-    amount: Amount,
+    amount: AmountText,
     deployment: DeploymentFile,
     key_file: KeyFile,
     pool: Pool,
     kind: Kind = "contributor",
+    raw: Raw = False,
     as_json: Json = False,
 ) -> None:
     """Begin to take stake back; it stays liable until the unbonding window has passed.
 
-    Example: `covey stake unbond 1000000000000000 --deployment net/deployment.json --pool 1 --key-file contributor.key`
+    Example: `covey stake unbond 0.5 --deployment net/deployment.json --pool 1 --key-file contributor.key`
     """
     account = open_account(deployment, key_file, pool)
-    entry = account.send(account.contracts.stakes.unbond(account.pool, account.bond_kind(kind), amount))
-    show({"stake": account.get_stake(kind), "transaction": entry.transaction_hash}, as_json)
+    unit = account.get_unit(raw=raw)
+    taken = account.read_amount(amount, unit, balance=account.get_stake(kind))
+    entry = account.send(account.contracts.stakes.unbond(account.pool, account.bond_kind(kind), taken))
+    _show_stake(account, kind, unit, entry.transaction_hash, as_json)
 
 
 @stake.command("withdraw")
 def stake_withdraw(
-    deployment: DeploymentFile, key_file: KeyFile, pool: Pool, kind: Kind = "contributor", as_json: Json = False
+    deployment: DeploymentFile,
+    key_file: KeyFile,
+    pool: Pool,
+    kind: Kind = "contributor",
+    raw: Raw = False,
+    as_json: Json = False,
 ) -> None:
     """Withdraw stake whose unbonding window has passed.
 
     Example: `covey stake withdraw --deployment net/deployment.json --pool 1 --key-file contributor.key`
     """
     account = open_account(deployment, key_file, pool)
+    unit = account.get_unit(raw=raw or as_json)
     entry = account.send(account.contracts.stakes.withdraw(account.pool, account.bond_kind(kind)))
-    show({"stake": account.get_stake(kind), "transaction": entry.transaction_hash}, as_json)
+    _show_stake(account, kind, unit, entry.transaction_hash, as_json)
 
 
 @stake.command("show")
 def stake_show(
-    deployment: DeploymentFile, key_file: KeyFile, pool: Pool, kind: Kind = "contributor", as_json: Json = False
+    deployment: DeploymentFile,
+    key_file: KeyFile,
+    pool: Pool,
+    kind: Kind = "contributor",
+    raw: Raw = False,
+    as_json: Json = False,
 ) -> None:
     """Show the signer's stake in a pool.
 
     Example: `covey stake show --deployment net/deployment.json --pool 1 --key-file contributor.key`
     """
+    from covey.chain.amounts import Amount
+
     account = open_account(deployment, key_file, pool)
+    unit = account.get_unit(raw=raw or as_json)
     unbondings = account.contracts.stakes.unbondings_of(account.pool, account.bond_kind(kind), account.wallet.address)
     values = {
         "account": account.wallet.address,
-        "stake": account.get_stake(kind),
-        "unbonding": sum(u.amount for u in unbondings),
-        "locked": account.contracts.stakes.locked_of(account.pool, account.wallet.address),
+        "stake": Amount(account.get_stake(kind), unit),
+        "unbonding": Amount(sum(u.amount for u in unbondings), unit),
+        "locked": Amount(account.contracts.stakes.locked_of(account.pool, account.wallet.address), unit),
     }
     show(values, as_json)
 

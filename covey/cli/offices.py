@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from covey.cli import chain
-from covey.cli.chain import DeploymentFile, Json, KeyFile, Pool, pool
+from covey.cli.chain import DeploymentFile, Json, KeyFile, Pool, Raw, pool
 from covey.cli.roles import worker
 from covey.errors import OperatorError, ProtocolError
 
 if TYPE_CHECKING:
+    from covey.chain.amounts import Unit
     from covey.chain.structs import Accusation
     from covey.cli.account import Account
     from covey.protocol.ids import Address, Hash
@@ -37,15 +38,19 @@ def _to_hash(text: str) -> "Hash":
 
 
 @pool.command("refund")
-def pool_refund(deployment: DeploymentFile, key_file: KeyFile, pool: Pool, as_json: Json = False) -> None:
+def pool_refund(
+    deployment: DeploymentFile, key_file: KeyFile, pool: Pool, raw: Raw = False, as_json: Json = False
+) -> None:
     """Take back what no epoch has promised, once the pool is closed.  Operator only.
 
     Example: `covey pool refund --deployment net/deployment.json --pool 1 --key-file operator.key`
     """
+    from covey.chain.amounts import Amount
+
     account = chain.open_account(deployment, key_file, pool)
-    ledger = account.contracts.ledger
+    ledger, unit = account.contracts.ledger, account.get_unit(raw=raw or as_json)
     entry = account.send(ledger.refund_pool(account.pool))
-    chain.show({"escrow": ledger.escrow_of(account.pool), "transaction": entry.transaction_hash}, as_json)
+    chain.show({"escrow": Amount(ledger.escrow_of(account.pool), unit), "transaction": entry.transaction_hash}, as_json)
 
 
 @pool.command("invite")
@@ -107,13 +112,14 @@ def worker_remove(
 
 
 @case.command("show")
-def case_show(deployment: DeploymentFile, pool: Pool, as_json: Json = False) -> None:
+def case_show(deployment: DeploymentFile, pool: Pool, raw: Raw = False, as_json: Json = False) -> None:
     """Show all cases of a pool: who is accused of what, and the state of each.
 
     Example: `covey case show --deployment net/deployment.json --pool 1`
     """
     account = chain.open_account(deployment, None, pool)
-    cases = [_describe_case(account, accusation) for accusation in account.list_accusations()]
+    unit = account.get_unit(raw=raw or as_json)
+    cases = [_describe_case(account, accusation, unit) for accusation in account.list_accusations()]
     if as_json:
         chain.show({"cases": cases}, as_json)
     elif not cases:
@@ -123,7 +129,8 @@ def case_show(deployment: DeploymentFile, pool: Pool, as_json: Json = False) -> 
         typer.echo()
 
 
-def _describe_case(account: "Account", accusation: "Accusation") -> dict[str, Any]:
+def _describe_case(account: "Account", accusation: "Accusation", unit: "Unit") -> dict[str, Any]:
+    from covey.chain.amounts import Amount
     from covey.protocol.verdict import Reason
 
     found = account.contracts.court.get_case(accusation)
@@ -133,7 +140,7 @@ def _describe_case(account: "Account", accusation: "Accusation") -> dict[str, An
         "contributor": accusation.contributor,
         "state": found.state.name.lower(),
         "reason": Reason(found.reason).name.lower(),
-        "amount": found.amount,
+        "amount": Amount(found.amount, unit),
         "veto_until": found.veto_until,
     }
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from covey.cli.chain import Json, show
+from covey.cli.chain import Json, Raw, show
 from covey.errors import OperatorError
 
 devnet = typer.Typer(help="Run a chain on this machine and give its test tokens.", no_args_is_help=True)
@@ -59,21 +59,30 @@ def devnet_up(
 def devnet_fund(
     address: Annotated[str, typer.Argument(help="Address that receives ether and test tokens.")],
     folder: Annotated[Path, typer.Option(help="Folder of `covey devnet up`.")] = Path(".covey/devnet"),
-    tokens: Annotated[int, typer.Option(help="Amount of test tokens in their smallest unit.")] = 10**21,
+    tokens: Annotated[
+        str, typer.Option(metavar="AMOUNT", help="Amount of test tokens, for example 1.5; 0 gives ether alone.")
+    ] = "1000",
     seed: Annotated[str, typer.Option(help="Seed of `covey devnet up`.")] = "devnet",
+    raw: Raw = False,
     as_json: Json = False,
 ) -> None:
     """Give an address ether and test tokens.
 
-    Example: `covey devnet fund ADDRESS --folder net`
+    Example: `covey devnet fund ADDRESS --folder net --tokens 1000`
     """
+    from covey.chain.amounts import SMALLEST, Amount, parse_amount, read_unit
+    from covey.chain.client import ChainClient
+    from covey.chain.contracts import Contracts
     from covey.chain.deployment import Deployment
     from covey.cli.addresses import read_address
     from covey.devnet import derive_wallet, fund
 
     receiver = read_address(address)
-    fund(Deployment.load(folder / "deployment.json"), derive_wallet(seed, "deployer"), {receiver: tokens})
-    show({"address": address, "tokens": tokens}, as_json)
+    deployment = Deployment.load(folder / "deployment.json")
+    unit = SMALLEST if raw else read_unit(Contracts(ChainClient(deployment.rpc_url), deployment).token)
+    given = parse_amount(tokens, unit, least=0)
+    fund(deployment, derive_wallet(seed, "deployer"), {receiver: given})
+    show({"address": address, "tokens": Amount(given, unit)}, as_json)
 
 
 @wallet.command("new")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from covey.chain import events
+from covey.chain.amounts import Unit, format_amount
 from covey.chain.contracts import Contracts
 from covey.demo.cast import Cast, Player
 from covey.demo.stage import POOL
@@ -96,13 +97,15 @@ def list_failures(
     return [message for holds, message in checks if not holds]
 
 
-def describe_player(player: Player, cast: Cast, record: Record, submissions: Sequence[SubmissionView]) -> str:
+def describe_player(
+    player: Player, cast: Cast, record: Record, submissions: Sequence[SubmissionView], unit: Unit
+) -> str:
     """One line: what was accepted and rejected and why, what was earned, what was lost."""
     mine = [s for s in submissions if s.node == player.node]
     reasons = Counter(s.reason for s in mine if s.reason != "none")
     rejected = ", ".join(f"{n} for {reason}" for reason, n in reasons.items()) or "0"
     name = player.name + (f" ({player.cheat})" if player.cheat else "")
-    claimed = record.claimed[cast.get_address(player.contributor)]
+    claimed = format_amount(record.claimed[cast.get_address(player.contributor)], unit)
     line = f"{name:24} {player.node}  accepted {sum(map(is_accepted, mine)):3d}  rejected {rejected}  claimed {claimed}"
     slashed = record.slashed.get(player.node)
     return line + (f"\n{'':24} slashed in {slashed}" if slashed else "")

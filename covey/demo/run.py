@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.chain import events
+from covey.chain.amounts import read_unit
 from covey.chain.follower import SeenBlock
 from covey.demo.cast import CHALLENGE_SECONDS, VETO_SECONDS, Cast, DemoOptions
 from covey.demo.report import Record, build_summary, describe_player, list_failures
@@ -178,8 +179,9 @@ class Demo:
             processes=len(stage.processes.running) + 1,
         )
         failures = list_failures(summary, cast, status=status, submissions=submissions)
-        players = [describe_player(player, cast, self.record, submissions) for player in cast.players]
-        self.screen.show_summary(summary, players, failures)
+        unit = await asyncio.to_thread(read_unit, stage.contracts.token)
+        players = [describe_player(player, cast, self.record, submissions, unit) for player in cast.players]
+        self.screen.show_summary(summary, players, failures, unit)
         await stage.client.close()
         return summary, failures
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
+from covey.chain.amounts import Unit, format_amount
 from covey.protocol.status import StepState, SubmissionState, TaskState
 from covey.protocol.wire import StatusView
 
@@ -77,7 +78,9 @@ class Screen:
             self._moved = now
             self.say(f"[yellow]step {step} is slow: {stage}[/yellow]")
 
-    def show_summary(self, summary: Mapping[str, Any], players: Sequence[str], failures: Sequence[str]) -> None:
+    def show_summary(
+        self, summary: Mapping[str, Any], players: Sequence[str], failures: Sequence[str], unit: Unit
+    ) -> None:
         """Rewards, players and policies, then the verdict."""
         console = self._console
         console.rule("reward at temperature 1 on held-out prompts, by step")
@@ -87,7 +90,8 @@ class Screen:
             console.print(line)
         rejected = ", ".join(f"{n} for {reason}" for reason, n in summary["rejected"].items()) or "none"
         console.print(f"submissions accepted {summary['accepted']}, rejected {rejected}")
-        console.print(f"claimed {summary['claimed']} of {summary['cumulative']} that the ledger owes in all")
+        claimed, owed = (format_amount(summary[name], unit) for name in ("claimed", "cumulative"))
+        console.print(f"claimed {claimed} of {owed} that the ledger owes in all")
         console.rule("policies on chain")
         for step, manifest_hash in summary["policies"].items():
             console.print(f"{step:>4}  {manifest_hash}")

@@ -50,13 +50,13 @@ class Stage:
         self.client = CoordinatorClient(self.url, spectator, chain_id=deployment.chain_id)
         fund(deployment, derive_wallet(seed, "deployer"), cast.list_funded())
         self.command("pool", "create", str(cast.write_pool()), key="operator", pool=False)
-        self.command("pool", "fund", str(BUDGET), key="operator")
+        self.command("pool", "fund", str(BUDGET), "--raw", key="operator")
         self.command("pool", "start", key="operator")
-        self.command("stake", "add", str(OPERATOR_BOND), "--kind", "operator", key="operator")
+        self.command("stake", "add", str(OPERATOR_BOND), "--raw", "--kind", "operator", key="operator")
         for name in cast.validators:
-            self.command("stake", "add", str(VALIDATOR_BOND), "--kind", "validator", key=name)
+            self.command("stake", "add", str(VALIDATOR_BOND), "--raw", "--kind", "validator", key=name)
         for player in cast.players:
-            self.command("stake", "add", str(2 * MIN_STAKE), key=player.contributor)
+            self.command("stake", "add", str(2 * MIN_STAKE), "--raw", key=player.contributor)
             node_key = str(cast.get_key_file(player.name))
             self.command("worker", "register", "--node-key-file", node_key, key=player.contributor)
         self.chain.request("evm_setAutomine", False)

@@ -161,7 +161,7 @@ async def test_register__too_little_stake__is_refused(office: Office, unbond):
         with pytest.raises(ProtocolError) as caught:
             await client.register()
     assert caught.value.code == "stake_too_low"
-    assert "Run covey stake add 1 --pool" in caught.value.message, "300 staked, 201 unbonded, 100 required"
+    assert "Run covey stake add 1 --raw --pool" in caught.value.message, "300 staked, 201 unbonded, 100 required"
 
 
 async def test_claim_task__stake_unbonded_since__is_refused(office: Office, unbond):

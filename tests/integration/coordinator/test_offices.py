@@ -138,7 +138,7 @@ def test_worker_remove__by_its_contributor__is_vouched_for_no_more(office: Offic
 
 def test_pool_end_and_refund__after_the_last_window__returns_the_escrow(office: Office, covey: Terminal):
     token, operator = office.chain.contracts.token, office.chain.address("operator")
-    covey("stake", "add", str(MIN_STAKE), "--kind", "operator", key="operator")
+    covey("stake", "add", str(MIN_STAKE), "--raw", "--kind", "operator", key="operator")
     covey("pool", "end", key="operator")
     assert office.chain.contracts.pools.state_of(office.ctx.ledger.pool) is PoolState.ENDED
     office.chain.advance(95)  # 20 + 4 x (10 + 10) = 100 s after the end
@@ -149,7 +149,7 @@ def test_pool_end_and_refund__after_the_last_window__returns_the_escrow(office: 
     assert covey("pool", "refund", key="operator")["escrow"] == 0
     assert token.balance_of(operator) - before == 1_000_000
     stakes, pool = office.chain.contracts.stakes, office.ctx.ledger.pool
-    covey("stake", "unbond", str(MIN_STAKE), "--kind", "operator", key="operator")
+    covey("stake", "unbond", str(MIN_STAKE), "--raw", "--kind", "operator", key="operator")
     office.chain.advance(20)
     covey("stake", "withdraw", "--kind", "operator", key="operator")
     assert stakes.stake_of(pool, BondKind.OPERATOR, operator) == 0

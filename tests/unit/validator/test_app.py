@@ -72,5 +72,5 @@ def test_build__key_that_the_chain_does_not_name__is_refused(tmp_path):
 
 
 def test_build__bond_that_the_court_finds_too_small__says_how_much_to_add(tmp_path):
-    with pytest.raises(OperatorError, match=r"bond_too_small.*Run covey stake add 1 --kind validator"):
+    with pytest.raises(OperatorError, match=r"bond_too_small.*Run covey stake add 1 --raw --kind validator"):
         build(tmp_path, bond=49)

@@ -77,8 +77,8 @@ class FakeAccount(account.Account):
             ),
             stakes=Contract(ALICE, stake_of=50, locked_of=1, unbondings_of=[SimpleNamespace(amount=2)] * 2),
             nodes=Contract(ALICE, nonce_of=0),
-            token=Contract(ALICE, allowance=0),
         )
+        self.token = Contract(ALICE, allowance=0, decimals=1, symbol="CVT", balance_of=1000)
 
     def send(self, call):
         self.sent.append(call.label)
@@ -106,11 +106,11 @@ def invoke(*arguments, key=True):
 @pytest.mark.parametrize(
     ("arguments", "sent", "expected"),
     [
-        (["pool", "fund", "9", "--pool", "1"], ["approve", "fund_pool"], {"escrow": 100, "transaction": HASH}),
+        (["pool", "fund", "9", "--raw", "--pool", "1"], ["approve", "fund_pool"], {"escrow": 100, "transaction": HASH}),
         (["pool", "start", "--pool", "1"], ["start_pool"], {"pool": 1, "transaction": HASH}),
         (["pool", "end", "--pool", "1"], ["end_pool"], {"pool": 1, "transaction": HASH}),
-        (["stake", "add", "9", "--pool", "1"], ["approve", "stake"], {"stake": 50, "transaction": HASH}),
-        (["stake", "unbond", "9", "--pool", "1"], ["unbond"], {"stake": 50, "transaction": HASH}),
+        (["stake", "add", "9", "--raw", "--pool", "1"], ["approve", "stake"], {"stake": 50, "transaction": HASH}),
+        (["stake", "unbond", "9", "--raw", "--pool", "1"], ["unbond"], {"stake": 50, "transaction": HASH}),
         (["stake", "withdraw", "--pool", "1", "--kind", "validator"], ["withdraw"], {"stake": 50, "transaction": HASH}),
     ],
 )
@@ -218,8 +218,67 @@ def test_rewards__no_epoch_that_pays__nothing_is_earned_and_nothing_sent(opened,
 
 
 def test_pool_fund__approval__is_the_ledgers(opened):
-    invoke("pool", "fund", "9", "--pool", "1")
+    invoke("pool", "fund", "9", "--raw", "--pool", "1")
     assert opened.calls == [(BOB, 9), (1, 9)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sent"),
+    [
+        (["pool", "fund", "1.5"], (1, 15)),
+        (["stake", "add", "1.5 CVT"], (1, BondKind.CONTRIBUTOR, 15)),
+        (["stake", "unbond", "1.5"], (1, BondKind.CONTRIBUTOR, 15)),
+    ],
+)
+def test_amounts__without_raw__are_in_units_of_the_token_whether_or_not_json(opened, arguments, sent):
+    """The token has one decimal."""
+    invoke(*arguments, "--pool", "1")
+    plain = runner.invoke(cli.app, [*arguments, "--pool", "1", "--deployment", "d.json", "--key-file", "k"])
+    assert [call for call in opened.calls if call[0] == 1] == [sent, sent]
+    assert plain.stdout.split()[1:3] in (["10", "CVT"], ["5", "CVT"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (
+            ["pool", "show"],
+            {"reward_per_unit": "0.3 CVT", "min_stake": "0.5 CVT", "escrow": "10 CVT", "owed": "1.5 CVT"},
+        ),
+        (["pool", "show", "--raw"], {"reward_per_unit": "3", "min_stake": "5", "escrow": "100", "owed": "15"}),
+        (["stake", "show", "--key-file", "k"], {"stake": "5 CVT", "unbonding": "0.4 CVT", "locked": "0.1 CVT"}),
+        (["stake", "withdraw", "--key-file", "k"], {"stake": "5 CVT"}),
+        (["pool", "refund", "--key-file", "k"], {"escrow": "10 CVT"}),
+        (["pool", "refund", "--key-file", "k", "--raw"], {"escrow": "100"}),
+    ],
+)
+def test_amounts__shown_to_people__have_the_symbol(opened, arguments, shown):
+    plain = runner.invoke(cli.app, [*arguments, "--pool", "1", "--deployment", "d.json"]).stdout
+    lines = dict(line.split(maxsplit=1) for line in plain.splitlines())
+    assert {name: lines[name] for name in shown} == shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["pool", "fund", "1.55"], "bad_amount: 1.55 is too fine: CVT has 1 digits"),
+        (["pool", "fund", "100000001"], "smallest_unit: 100000001 CVT is over a million times the balance, 100 CVT"),
+        (["stake", "add", "100000001"], "add --raw if it is in the token's smallest unit"),
+        (["stake", "unbond", "5000001"], "over a million times the balance, 5 CVT"),
+        (["stake", "add", "1 USD"], "bad_amount: 1 USD is not in CVT"),
+    ],
+)
+def test_amounts__wrong__nothing_is_sent(opened, arguments, message):
+    result = runner.invoke(cli.app, [*arguments, "--pool", "1", "--deployment", "d.json", "--key-file", "k"])
+    assert message in str(result.exception)
+    assert opened.sent == []
+
+
+def test_json__odd_token__is_not_asked_for_its_unit(opened):
+    opened.token = Contract(ALICE, decimals=99)
+    assert invoke("pool", "show", "--pool", "1", key=False)["escrow"] == 100
+    result = runner.invoke(cli.app, ["pool", "show", "--pool", "1", "--deployment", "d.json"])
+    assert result.exception.code == "odd_token"
 
 
 @pytest.mark.parametrize(

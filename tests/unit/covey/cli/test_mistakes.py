@@ -131,6 +131,10 @@ ROWS = [
     Row(f"pool show {CHAIN} --pool 1", "chain_unreachable: http://127.0.0.1:9/rpc did not answer eth_call: "),
     Row(f"pool show {CHAIN} --pool 1", "Start that node, or correct rpc_url in the deployment file or the settings"),
     Row(f"stake add 1 --kind friend {NODE}", "bad_kind: there is no bond of kind friend. Use one of contributor"),
+    Row(
+        f"devnet fund {A} --raw --tokens 1.5 --folder {{folder}}", "bad_amount: 1.5 is too fine: the smallest unit has"
+    ),
+    Row(f"devnet fund {A} --raw --tokens=-1 --folder {{folder}}", "bad_amount: -1 is not an amount. Write it like 15"),
     Row(f"pool invite {TYPO} {SIGNED} --pool 1", f"bad_address: {TYPO}, mistyped"),
     Row(f"case veto 0x12 {SIGNED} --pool 1", "bad_hash: 0x12 is no hash. Name one as covey case show prints it"),
     Row(
@@ -142,7 +146,7 @@ ROWS = [
         refusal="WrongState(uint256,uint8)" + "1".zfill(64) + "2".zfill(64),
     ),
     Row(
-        f"stake withdraw {NODE}",
+        f"stake withdraw --raw {NODE}",
         "reverted: StakeManager.withdraw: NothingToWithdraw(). Begin with covey stake unbond",
         refusal="NothingToWithdraw()",
     ),
@@ -156,7 +160,6 @@ ROWS = [
     Row("pool creat", "No such command 'creat'. Did you mean 'create'?", 2),
     Row(f"pool show {SIGNED} --pool 1", "No such option: --key-file", 2),
     Row(f"pool show {CHAIN} --pool 0", "Invalid value for '--pool'", 2),
-    Row(f"pool fund 0 {SIGNED} --pool 1", "Invalid value for", 2),
     Row(f"pool start {SIGNED}", "Missing option '--pool'", 2),
 ]
 

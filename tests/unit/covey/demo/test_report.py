@@ -3,6 +3,7 @@ from types import SimpleNamespace
 import pytest
 
 from covey.chain import events
+from covey.chain.amounts import Unit
 from covey.demo.cast import Cast, DemoOptions
 from covey.demo.report import Record, build_summary, describe_player, is_accepted, list_failures
 from covey.demo.show import Screen, find_stage
@@ -11,6 +12,7 @@ from covey.protocol.wire import StatusView, StepView, SubmissionView
 pytestmark = pytest.mark.unit
 
 HASH = "0x" + "ab" * 32
+CVT = Unit(1, "CVT")
 FILTERED = {"groups_sampled": 0, "groups_live": 0, "is_capped": False}
 
 
@@ -183,9 +185,10 @@ def test_is_accepted(state, reason, expected):
 def test_describe_player__a_cheat__reasons_and_transaction(cast):
     cheat = cast.players[1]
     record = Record(slashed={cheat.node: HASH})
-    line = describe_player(cheat, cast, record, [make_submission(cheat.node, reason="proof")] * 2)
+    record.claimed[cast.get_address(cheat.contributor)] = 15
+    line = describe_player(cheat, cast, record, [make_submission(cheat.node, reason="proof")] * 2, CVT)
     assert "cheat-1 (quantized)" in line
-    assert "accepted   0  rejected 2 for proof  claimed 0" in line
+    assert "accepted   0  rejected 2 for proof  claimed 1.5 CVT" in line
     assert line.endswith(f"slashed in {HASH}")
 
 
@@ -225,7 +228,7 @@ def test_screen__lines__once_each_and_the_summary_whole(capsys):
         "seconds": 2.5,
         "processes": 9,
     }
-    screen.show_summary(summary, ["player line"], ["it did not learn"])
+    screen.show_summary(summary, ["player line"], ["it did not learn"], CVT)
     out = capsys.readouterr().out
     assert out.count("cheat-1 was slashed") == 1
     assert "step   1/3  reward 0.500 " + "#" * 15 in out
@@ -234,17 +237,17 @@ def test_screen__lines__once_each_and_the_summary_whole(capsys):
         "0:0.100  1:0.900",
         "player line",
         "rejected 2 for proof",
-        "claimed 7 of 8",
+        "claimed 0.7 CVT of 0.8 CVT",
         HASH,
         "FAILED it did not learn",
     ):
         assert word in out
     assert "ok: the model learned" not in out
-    screen.show_summary(summary | {"slashed": {"0xA": HASH, "0xB": HASH}}, [], [])
+    screen.show_summary(summary | {"slashed": {"0xA": HASH, "0xB": HASH}}, [], [], CVT)
     assert "ok: the model learned, 2 cheats were slashed, honest work was paid" in capsys.readouterr().out
-    screen.show_summary(summary | {"slashed": {"0xA": HASH}}, [], [])
+    screen.show_summary(summary | {"slashed": {"0xA": HASH}}, [], [], CVT)
     assert "1 cheat was slashed" in capsys.readouterr().out
-    screen.show_summary(summary | {"claimed": 0}, [], [])
+    screen.show_summary(summary | {"claimed": 0}, [], [], CVT)
     assert "ok: the model learned, nobody was slashed, no work had to be paid" in capsys.readouterr().out
 
 

@@ -1,0 +1,124 @@
+"""Amounts of a token as people write them: "1.5 CVT" for 1500000000000000000 smallest units.
+
+Decimals and symbol are the token's word, and whoever opened the pool chose the token: both are bounded here.
+"""
+
+import re
+from dataclasses import dataclass
+from decimal import Context, Decimal
+
+from covey.chain.contracts import Token
+from covey.errors import OperatorError, ProtocolError, TransientError
+
+MAX_AMOUNT = (1 << 256) - 1
+MAX_DECIMALS = 36
+MAX_SYMBOL = 16
+NO_SYMBOL = "tokens"
+"""Symbol of a token that has none that could be shown."""
+_FORM = re.compile(r"([0-9]{1,78}(?:\.[0-9]{1,78})?)(?: *([^\s0-9.,]\S*))?")
+_EXACT = Context(prec=256)
+"""Holds 78 digits on either side of the point, moved by `MAX_DECIMALS`."""
+_SLIP = 10**6
+"""How far over the balance an amount is taken for one in the smallest unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Unit in which amounts are read and shown.  Example: Unit(18, "CVT")."""
+
+    decimals: int
+    """Number of digits after the point, from 0 to `MAX_DECIMALS`."""
+    symbol: str
+    """Name after an amount; empty for the smallest unit."""
+
+
+SMALLEST = Unit(0, "")
+"""The token's smallest unit, which contracts count in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """A number of smallest units that is printed in `unit`.  Example: str(Amount(15, Unit(1, "CVT"))) is "1.5 CVT"."""
+
+    value: int
+    unit: Unit
+
+    def __str__(self) -> str:
+        return format_amount(self.value, self.unit)
+
+
+def read_unit(token: Token) -> Unit:
+    """The unit that a token names.  Raises OperatorError("odd_token") if its decimals are unknown or over 36."""
+    try:
+        decimals = token.decimals()
+    except (ProtocolError, TransientError) as error:
+        if error.code not in ("reverted", "no_contract"):
+            raise
+        raise _refuse_token(f"the token {token.address} does not say how many decimals it has") from error
+    if decimals > MAX_DECIMALS:
+        raise _refuse_token(f"the token {token.address} has {decimals} decimals, {MAX_DECIMALS} are the most")
+    try:
+        symbol = clean_symbol(token.symbol())
+    except (ProtocolError, TransientError) as error:
+        if error.code not in ("reverted", "no_contract"):
+            raise
+        symbol = NO_SYMBOL
+    return Unit(decimals, symbol)
+
+
+def clean_symbol(text: str) -> str:
+    """At most `MAX_SYMBOL` printable characters, no blanks; `NO_SYMBOL` for what looks like a number or is nothing."""
+    kept = "".join(c for c in text[:256] if c.isprintable() and not c.isspace())[:MAX_SYMBOL]
+    return kept if kept and not (kept[0].isdigit() or kept[0] in ".,") else NO_SYMBOL
+
+
+def parse_amount(text: str, unit: Unit, *, least: int = 1) -> int:
+    """The number of smallest units that `text` says in `unit`, exactly.  Example: parse_amount("1.5 CVT", unit).
+
+    Raises OperatorError("bad_amount") if it is not a number, has another symbol or more digits than the unit has, or
+    is below `least` or over what a contract can count.
+    """
+    shown = text if text.isprintable() and len(text) <= 200 else repr(text[:200])
+    match = _FORM.fullmatch(text.strip())
+    if match is None:
+        raise _refuse(f"{shown} is not an amount", unit)
+    number, symbol = match[1], match[2]
+    if symbol is not None and symbol != unit.symbol:
+        raise _refuse(f"{shown} is not in {unit.symbol or 'the smallest unit'}", unit)
+    scaled = Decimal(number).scaleb(unit.decimals, _EXACT)
+    value = int(scaled)
+    if value != scaled:
+        digits = f"{unit.decimals} digits after the point" if unit.decimals else "no digits after the point"
+        raise _refuse(f"{shown} is too fine: {unit.symbol or 'the smallest unit'} has {digits}", unit)
+    if not least <= value <= MAX_AMOUNT:
+        raise _refuse(f"{shown} is {'too large' if value >= least else 'too small'}", unit)
+    return value
+
+
+def format_amount(value: int, unit: Unit) -> str:
+    """All digits of a number of smallest units, in `unit`.  Example: "1.5 CVT"; "1500000000000000000" in `SMALLEST`."""
+    number = Decimal(value).scaleb(-unit.decimals, _EXACT)
+    text = f"{number:f}"
+    text = text.rstrip("0").rstrip(".") if "." in text else text
+    return f"{text} {unit.symbol}".rstrip()
+
+
+def require_plausible(value: int, unit: Unit, *, balance: int) -> None:
+    """Raise OperatorError("smallest_unit") if an amount is so far over the balance that it must have been meant in the
+    smallest unit."""
+    if unit == SMALLEST or value <= _SLIP * max(balance, 10**unit.decimals):
+        return
+    raise OperatorError(
+        "smallest_unit",
+        f"{format_amount(value, unit)} is over a million times the balance, {format_amount(balance, unit)}",
+        fix=f"Name the amount in {unit.symbol}, or add --raw if it is in the token's smallest unit",
+    )
+
+
+def _refuse(message: str, unit: Unit) -> OperatorError:
+    example = f"1.5 {unit.symbol}" if unit.decimals else "1500000000000000000"
+    return OperatorError("bad_amount", message, fix=f"Write it like {example}")
+
+
+def _refuse_token(message: str) -> OperatorError:
+    return OperatorError("odd_token", message, fix="Name and read amounts in its smallest unit with --raw")

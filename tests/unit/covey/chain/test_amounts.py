@@ -1,0 +1,172 @@
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from covey.chain.amounts import (
+    MAX_AMOUNT,
+    SMALLEST,
+    Amount,
+    Unit,
+    clean_symbol,
+    format_amount,
+    parse_amount,
+    read_unit,
+    require_plausible,
+)
+from covey.errors import OperatorError, ProtocolError, TransientError
+
+pytestmark = pytest.mark.unit
+
+CVT = Unit(18, "CVT")
+
+
+@given(st.integers(0, MAX_AMOUNT), st.integers(0, 36), st.sampled_from(["", "CVT", "USD₮0", "tokens"]))
+def test_format_then_parse__any_amount_in_any_unit__is_the_same(value: int, decimals: int, symbol: str):
+    unit = Unit(decimals, symbol)
+    text = format_amount(value, unit)
+    assert parse_amount(text, unit, least=0) == value
+    assert parse_amount(text.partition(" ")[0], unit, least=0) == value, "the symbol may be left out"
+    number = text.partition(" ")[0]
+    assert number == "0" or not number.startswith("00")
+    assert "." not in number or number[-1] not in "0."
+
+
+@given(st.decimals(0, 10**12, places=6))
+def test_parse_amount__decimal_of_six_places__is_a_million_times_it(number: Decimal):
+    assert parse_amount(f"{number:f}", Unit(6, "USD"), least=0) == int(number * 10**6)
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "value"),
+    [
+        ("1.5", CVT, 1_500_000_000_000_000_000),
+        (" 1.5 CVT ", CVT, 1_500_000_000_000_000_000),
+        ("1.5CVT", CVT, 1_500_000_000_000_000_000),
+        ("100", CVT, 10**20),
+        ("0.000000000000000001", CVT, 1),
+        ("1.500", Unit(1, "X"), 15),
+        ("1500000000000000000", SMALLEST, 1_500_000_000_000_000_000),
+        (str(MAX_AMOUNT), SMALLEST, MAX_AMOUNT),
+    ],
+)
+def test_parse_amount__by_hand(text: str, unit: Unit, value: int):
+    assert parse_amount(text, unit) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "message"),
+    [
+        ("", CVT, " is not an amount"),
+        ("1,5", CVT, "1,5 is not an amount. Write it like 1.5 CVT"),
+        ("1e18", CVT, "1e18 is not in CVT"),
+        ("-1", CVT, "-1 is not an amount"),
+        ("٣", CVT, "٣ is not an amount"),
+        ("1" * 79, CVT, "is not an amount"),
+        ("1\x1b[31m", CVT, r"'1\x1b[31m' is not"),
+        ("1.5 USD", CVT, "1.5 USD is not in CVT"),
+        ("1.5 CVT", SMALLEST, "1.5 CVT is not in the smallest unit. Write it like 1500000000000000000"),
+        ("1.5", SMALLEST, "1.5 is too fine: the smallest unit has no digits after the point"),
+        ("0.0000000000000000001", CVT, "is too fine: CVT has 18 digits after the point"),
+        ("0", CVT, "0 is too small"),
+        ("0.0", SMALLEST, "0.0 is too small"),
+        (str(MAX_AMOUNT + 1), SMALLEST, "is too large"),
+        (str(MAX_AMOUNT), CVT, "is too large"),
+    ],
+)
+def test_parse_amount__wrong__is_refused_with_what_to_write(text: str, unit: Unit, message: str):
+    with pytest.raises(OperatorError) as caught:
+        parse_amount(text, unit)
+    assert caught.value.code == "bad_amount"
+    assert message in str(caught.value)
+    assert "\x1b" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "balance", "is_plausible"),
+    [
+        (10**20, 10**20, True),
+        (10**6 * 10**20, 10**20, True),
+        (10**6 * 10**20 + 1, 10**20, False),
+        (15 * 10**17, 0, True),  # the contract says that there is not enough
+        (10**18 * 10**18, 0, False),
+    ],
+)
+def test_require_plausible__a_million_times_the_balance__is_the_limit(value: int, balance: int, is_plausible: bool):
+    require_plausible(value, SMALLEST, balance=balance)
+    if is_plausible:
+        require_plausible(value, CVT, balance=balance)
+        return
+    with pytest.raises(OperatorError, match=r"smallest_unit: .* CVT is over a million .*add --raw if") as caught:
+        require_plausible(value, CVT, balance=balance)
+    assert format_amount(balance, CVT) in caught.value.message
+
+
+class Token:
+    """Says what the test has it say; an error is raised."""
+
+    address = "0xT"
+
+    def __init__(self, decimals: int | Exception, symbol: str | Exception) -> None:
+        self._decimals, self._symbol = decimals, symbol
+
+    def decimals(self) -> int:
+        return self._say(self._decimals)
+
+    def symbol(self) -> str:
+        return self._say(self._symbol)
+
+    @staticmethod
+    def _say(value):
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+
+REVERTED, EMPTY = ProtocolError("reverted", "no reason"), TransientError("no_contract", "odd data")
+
+
+@pytest.mark.parametrize(
+    ("decimals", "symbol", "unit"),
+    [
+        (18, "CVT", CVT),
+        (0, "P", Unit(0, "P")),
+        (36, "\x1b[31mCVT\u202e \n", Unit(36, "[31mCVT")),
+        (6, "U" * 10**6, Unit(6, "U" * 16)),
+        (6, " \x00 ", Unit(6, "tokens")),
+        (6, "000", Unit(6, "tokens")),
+        (6, ".5", Unit(6, "tokens")),
+        (6, ",5", Unit(6, "tokens")),
+        (6, REVERTED, Unit(6, "tokens")),
+        (6, EMPTY, Unit(6, "tokens")),
+    ],
+)
+def test_read_unit__what_a_token_says__is_bounded_and_clean(decimals, symbol, unit):
+    assert read_unit(Token(decimals, symbol)) == unit
+
+
+@pytest.mark.parametrize("decimals", [37, 255, REVERTED, EMPTY])
+def test_read_unit__odd_decimals__are_refused(decimals):
+    with pytest.raises(OperatorError, match=r"odd_token: the token 0xT .*with --raw"):
+        read_unit(Token(decimals, "CVT"))
+
+
+@pytest.mark.parametrize("place", ["decimals", "symbol"])
+def test_read_unit__chain_away__is_no_fault_of_the_token(place):
+    away = TransientError("chain_unreachable", "no answer")
+    with pytest.raises(TransientError, match="chain_unreachable"):
+        read_unit(Token(**({"decimals": 18, "symbol": "CVT"} | {place: away})))
+
+
+@given(st.text(max_size=40))
+def test_clean_symbol__any_text__parses_after_a_number(text: str):
+    symbol = clean_symbol(text)
+    assert symbol.isprintable()
+    assert 0 < len(symbol) <= 16
+    assert parse_amount(f"1.5 {symbol}", Unit(1, symbol)) == parse_amount(f"1.5{symbol}", Unit(1, symbol)) == 15
+
+
+def test_amount__is_printed_in_its_unit():
+    assert str(Amount(15, Unit(1, "CVT"))) == "1.5 CVT"
+    assert str(Amount(15, SMALLEST)) == "15"
