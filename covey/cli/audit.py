@@ -138,7 +138,7 @@ def show(report: "Report", *, show_all: bool) -> None:
         versions = (f"{key} {value}" for key, value in engine.versions.items())
         facts = ", ".join([engine.name, engine.dtype, f"on {engine.hardware}", *versions])
         verdict = f"{source.decision.name.lower()} {source.reason.name.lower()}, {source.units} units"
-        console.print(f"{name:>10}  {verdict}  {_quote(details)}\n{'':>10}  {_quote(facts)}", soft_wrap=True)
+        console.print(f"{name:>10}  {verdict}  {quote(details)}\n{'':>10}  {quote(facts)}", soft_wrap=True)
     if report.rows:
         shown = list(report.rows) if show_all else find_worst(report.rows, limits, WORST)
         table = Table("group", "sibling", "tokens", "exponent", "mantissa", "margin", "logprob")
@@ -154,6 +154,6 @@ def show(report: "Report", *, show_all: bool) -> None:
     console.print("the same verdict" if report.agrees else "ANOTHER VERDICT than the bundle's")
 
 
-def _quote(text: str) -> str:
+def quote(text: str) -> str:
     """A stranger's text, without what a terminal would obey."""
     return "".join(each if each.isprintable() else "?" for each in text)

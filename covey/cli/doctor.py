@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
+from covey.cli.audit import quote
 from covey.cli.chain import Json
 from covey.cli.config import Role, get_settings_class
 from covey.cli.roles import ConfigFile, Sets, load_settings
@@ -118,7 +119,8 @@ def _examine_role(role: Role, file: Path, sets: list[str] | None, as_json: bool)
         typer.echo(json.dumps([asdict(check) for check in checks], indent=2))
     else:
         for check in checks:
-            typer.echo(f"{check.status:8} {check.name:13} {check.detail}" + (f".  {check.fix}" if check.fix else ""))
+            text = check.detail + (f".  {check.fix}" if check.fix else "")
+            typer.echo(f"{check.status:8} {check.name:13} {quote(text)}")
     if any(check.status == "fail" for check in checks):
         raise typer.Exit(1)
 

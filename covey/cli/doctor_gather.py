@@ -54,6 +54,8 @@ DEVICE_SECONDS = 20.0
 """Torch takes some of them to start; meanwhile everything else is looked at."""
 BONDS: dict[Role, BondKind] = {"validator": BondKind.VALIDATOR, "coordinator": BondKind.OPERATOR}
 """Bonds of a role's own key."""
+MAX_RELAYS = 16
+"""A coordinator could name any number of them."""
 _NAMES = ("PoolRegistry", "NodeRegistry", "PolicyRegistry", "StakeManager", "EpochLedger", "SlashingCourt")
 _GPUS = Path("/proc/driver/nvidia/gpus")
 Found = TypeVar("Found")
@@ -71,7 +73,7 @@ def gather(
     key_file = start(HTTP_SECONDS, "the key file", lambda: load_key(settings.key_file).address)
     deployment = start(HTTP_SECONDS, "the deployment file", lambda: Deployment.load(settings.deployment))()
     address = key_file()
-    port = _look_at_port(settings) if role == "coordinator" else None
+    port = None if isinstance(settings, RoleSettings) else find_port_trouble(settings.host, settings.port)
     chain, pool = None, None
     if isinstance(deployment, Deployment):
         key = None if isinstance(address, Trouble) else address
@@ -94,7 +96,7 @@ def gather(
         named = settings.relays or (coordinator.relays if isinstance(coordinator, CoordinatorFacts) else ())
         asked = {
             url: start(HTTP_SECONDS, hide_secrets(url), partial(_look_at_relay, url, settings.pool, known))
-            for url in named
+            for url in named[:MAX_RELAYS]
         }
         relays = {url: wait() for url, wait in asked.items()}
     return Snapshot(
@@ -172,10 +174,6 @@ def _look_at_folder(root: Path) -> FolderFacts:
         held=sum(sizes),
         is_writable=present.is_dir() and os.access(present, os.W_OK | os.X_OK),
     )
-
-
-def _look_at_port(settings: "RoleSettings | CoordinatorConfig") -> Trouble | None:
-    return None if isinstance(settings, RoleSettings) else find_port_trouble(settings.host, settings.port)
 
 
 def find_port_trouble(host: str, port: int) -> Trouble | None:
