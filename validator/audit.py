@@ -19,7 +19,7 @@ from covey.chain.deployment import Deployment
 from covey.chain.history import History
 from covey.client import CoordinatorClient
 from covey.engines.build import build_engine
-from covey.errors import OperatorError, ProtocolError
+from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.grading import build_grader
 from covey.network import get_spec, load_environment
 from covey.protocol import canonical, messages
@@ -194,6 +194,15 @@ async def fetch_policy(config: AuditConfig, bundle: Bundle, root: Path) -> Path:
     client = ShardClient(config.relays)
     try:
         return await client.fetch(pool=bundle.pool, step=version, manifest_hash=manifest_hash, folder=folder)
+    except TransientError as error:
+        if error.code != "not_at_relays":
+            raise
+        raise OperatorError(
+            "policy_gone",
+            f"policy {version} is not to be had any more: {error.message}",
+            fix="Name a folder that holds a copy with --policies; the trainer keeps policies for the pool's windows,"
+            " and more with a larger keep_policies",
+        ) from error
     finally:
         await client.close()
 

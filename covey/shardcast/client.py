@@ -70,7 +70,10 @@ class ShardClient:
         await self._http.aclose()
 
     async def fetch(self, *, pool: int, step: int, manifest_hash: Hash, folder: Path) -> Path:
-        """Return `folder` with the policy's files, all hashes checked; raise TransientError when no relay has it."""
+        """Return `folder` with the policy's files, all hashes checked.
+
+        Raises TransientError "not_at_relays" when all relays answer that they do not have it, else "no_relay".
+        """
         if folder.exists():
             return folder
         manifest = await self.fetch_manifest(pool, step, manifest_hash)
@@ -159,7 +162,9 @@ class ShardClient:
             ):
                 if response.status_code != 200:
                     score.record(size=0, seconds=1, is_good=False)
-                    raise _NotDeliveredError(_describe_status(response.status_code))
+                    if response.status_code == 404:
+                        raise _LackingError("does not have it")
+                    raise _NotDeliveredError(f"answered with status {response.status_code}")
                 async for piece in response.aiter_raw():
                     size += len(piece)
                     if size > limit:
@@ -186,27 +191,29 @@ class _SilentError(_NotDeliveredError):
     """It did not answer."""
 
 
+class _LackingError(_NotDeliveredError):
+    """It answered that it does not have it."""
+
+
 class _Failures:
     """What became of one thing at each relay that was asked for it."""
 
     def __init__(self) -> None:
         self._texts: list[str] = []
-        self._are_all_silent = True
+        self._are_all_silent = self._are_all_lacking = True
 
     def note(self, score: RelayScore, error: _NotDeliveredError) -> None:
         self._texts.append(f"{hide_secrets(score.url)} {error}")
         self._are_all_silent &= isinstance(error, _SilentError)
+        self._are_all_lacking &= isinstance(error, _LackingError)
 
     def to_error(self, thing: str) -> TransientError:
         told = "; ".join(self._texts)
         if self._are_all_silent:
             fix = "Start a relay, or correct relays in the settings"
             return TransientError("no_relay", f"no relay answers that is asked for {thing}: {told}. {fix}")
-        return TransientError("no_relay", f"no relay has {thing}: {told}")
-
-
-def _describe_status(status: int) -> str:
-    return "does not have it" if status == 404 else f"answered with status {status}"
+        code = "not_at_relays" if self._are_all_lacking else "no_relay"
+        return TransientError(code, f"no relay has {thing}: {told}")
 
 
 def _is_address(url: str) -> bool:

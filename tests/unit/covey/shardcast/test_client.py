@@ -102,6 +102,14 @@ async def test_fetch__no_relay_delivers__transient(world):
         assert all(score.success == pytest.approx(0.8) for score in client.scores)
 
 
+async def test_fetch__all_relays_lack_it__is_told_apart(world):
+    """Nobody has it, as far as can be known: a caller may stop to wait."""
+    manifest, silent = world.publish(3, FILES), await world.serve(build_liar(lambda path: Response(b"", 404)))
+    with pytest.raises(TransientError, match="not_at_relays: no relay has the manifest of step 3: ") as caught:
+        await world.fetch(world.connect(silent), manifest)
+    assert caught.value.message.endswith(f"{silent} does not have it")
+
+
 async def test_fetch__no_relay_answers__is_told_apart(world):
     with pytest.raises(TransientError, match="no_relay: no relay answers that is asked for the manifest of step 3"):
         await world.fetch(world.connect(DEAD), world.publish(3, FILES))
