@@ -158,8 +158,9 @@ def build(
 
 def build_publisher(config: TrainerConfig, network: Network) -> "Publisher":
     """The publisher with its durable outbox; called in the thread that will use it."""
-    from covey.shardcast.store import KEPT_POLICIES, ShardStore
+    from covey.shardcast.store import ShardStore
     from trainer.publish import Publisher
+    from trainer.service import build_retention
 
     with ExplainFullDisk(config.home, "the outbox"):
         outbox = SqliteOutbox(config.home / "outbox.sqlite3")
@@ -169,7 +170,7 @@ def build_publisher(config: TrainerConfig, network: Network) -> "Publisher":
         outbox=outbox,
         pump=Sender(network.chain, network.wallet, outbox).pump,
         store=ShardStore(config.origin_root),
-        keep=max(KEPT_POLICIES, network.params.max_staleness + 2),
+        retention=build_retention(config.keep_policies, network.terms, network.params),
     )
 
 

@@ -80,6 +80,9 @@ class TrainerConfig(RoleSettings):
     """Seconds under torchrun after which a silent process is given up by the others; a dead one is noticed at
     once."""
 
+    keep_policies: int = Field(default=5, ge=1)
+    """Number of newest policies that the origin keeps at least. Older ones are kept as long as the pool's terms let
+    their work be audited."""
     keep_checkpoints: int = Field(default=2, ge=1)
     """Number of newest checkpoints that are kept; older ones are deleted."""
     evaluation_prompts: int = Field(default=256, ge=1)

@@ -13,7 +13,7 @@ from covey.chain.client import Call
 from covey.chain.outbox import Intent, IntentState, OutboxStore
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.protocol.ids import Hash, PoolId, Step
-from covey.shardcast.store import ShardStore, add_shards
+from covey.shardcast.store import Retention, ShardStore, add_shards
 from trainer.disk import ExplainFullDisk
 
 REFUSALS = 8
@@ -58,23 +58,25 @@ class Publisher:
         outbox: OutboxStore,
         pump: Callable[[], int],
         store: ShardStore,
-        keep: int,
+        retention: Retention,
     ) -> None:
-        """`pump` is `Sender.pump`; `keep` policies stay in the origin."""
-        self._keep, self._refusals = keep, 0
+        """`pump` is `Sender.pump`; `retention` says which policies stay in the origin."""
+        self._retention, self._refusals = retention, 0
         self._pool, self._registry, self._outbox, self._pump, self._store = pool, registry, outbox, pump, store
 
     def offer(self, folder: Path, step: Step) -> Hash:
-        """Shards, then the manifest, into the origin; the manifest's hash.  Policies that nobody needs any more go.
+        """Shards, then the manifest, into the origin; the manifest's hash.
+
+        First those go that nobody needs any more: after a pause their room may be what is lacking.
 
         Raises OperatorError("another_policy") before the manifest of one that is on chain is replaced.
         """
+        self._store.prune(self._pool, self._retention)
         manifest = add_shards(self._store, folder, pool=self._pool, step=step)
         manifest_hash = manifest.compute_hash()
         if self._registry.steps_of(self._pool) > step:
             self._require_ours(step, manifest_hash)
         self._store.add_manifest(manifest)
-        self._store.prune(self._pool, keep=self._keep)
         return manifest_hash
 
     def advance(self, step: Step, manifest_hash: Hash) -> bool:

@@ -6,6 +6,7 @@ Called by `loop`; functions of values.  The chain is the truth about what is pub
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from covey.chain.structs import PoolTerms
 from covey.environments.base import Environment
 from covey.errors import OperatorError, ProtocolError
 from covey.log import get_logger
@@ -17,6 +18,7 @@ from covey.protocol.params import PoolParams
 from covey.protocol.rollout import Budget, Rollout
 from covey.protocol.wire import BatchItem, BatchOrder
 from covey.sandbox import SandboxError
+from covey.shardcast.store import Retention
 from trainer.batch import Sample, Work
 from trainer.learner import UpdateMetrics
 
@@ -69,6 +71,17 @@ def is_finished(step: Step, steps: int | None) -> bool:
 def is_evaluated(step: Step, *, steps: int | None, every: int) -> bool:
     """Whether the policy of `step` is to be evaluated."""
     return every > 0 and (step % every == 0 or is_finished(step, steps))
+
+
+def build_retention(keep: int, terms: PoolTerms, params: PoolParams) -> Retention:
+    """Which policies stay in the origin: `keep` of them at least, and all whose work may still be challenged or audited
+    (docs/decisions/028-how-long-a-policy-is-kept.md)."""
+    # Work of a policy is refused once one that is max_staleness + 1 newer is on chain; the next is stored after that.
+    lifetime = params.max_staleness + 2
+    judging = params.max_judgements * params.judgement_seconds
+    epoch = max(params.epoch_seconds, terms.epoch_length)
+    seconds = judging + epoch + terms.challenge_window + terms.veto_window
+    return Retention(keep=max(keep, lifetime), seconds=seconds, lifetime=lifetime)
 
 
 def require_order(order: BatchOrder, step: Step) -> None:

@@ -151,6 +151,9 @@ def relay_run(
     upstream: Annotated[str, typer.Option(help="Base URL of the origin or another relay.")],
     host: Host = "127.0.0.1",
     port: Port = 9001,
+    keep_policies: Annotated[
+        int, typer.Option(min=1, help="Newest policies that stay here; an older one is fetched when it is asked for.")
+    ] = 5,
 ) -> None:
     """Mirror an origin: fetch on demand, check every shard, serve.
 
@@ -158,4 +161,4 @@ def relay_run(
     """
     from covey.shardcast import app
 
-    app.run(root=root, host=host, port=port, upstream=upstream)
+    app.run(root=root, host=host, port=port, upstream=upstream, keep=keep_policies)

@@ -6,19 +6,20 @@ from pathlib import Path
 from covey.log import configure, get_logger
 from covey.runtime import serve_http, stop_signals
 from covey.shardcast.server import Mirror, build_server
-from covey.shardcast.store import ShardStore
+from covey.shardcast.store import KEPT_POLICIES, ShardStore
 from covey.urls import hide_secrets
 
 
-def run(*, root: Path, host: str, port: int, upstream: str | None = None) -> None:
-    """Serve the folder `root`; a relay fills it from `upstream`."""
+def run(*, root: Path, host: str, port: int, upstream: str | None = None, keep: int = KEPT_POLICIES) -> None:
+    """Serve the folder `root`; a relay fills it from `upstream` and keeps the newest `keep` policies."""
     configure("relay" if upstream else "origin")
-    asyncio.run(_run(ShardStore(root), host, port, upstream))
+    store = ShardStore(root)
+    mirror = Mirror(store, upstream, keep=keep) if upstream else None
+    asyncio.run(_run(store, mirror, host, port, upstream))
 
 
-async def _run(store: ShardStore, host: str, port: int, upstream: str | None) -> None:
+async def _run(store: ShardStore, mirror: Mirror | None, host: str, port: int, upstream: str | None) -> None:
     stop = asyncio.Event()
-    mirror = Mirror(store, upstream) if upstream else None
 
     def say() -> None:
         shown = None if upstream is None else hide_secrets(upstream)

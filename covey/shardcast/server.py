@@ -23,7 +23,7 @@ from covey.log import get_logger
 from covey.protocol import canonical
 from covey.protocol.ids import Hash, is_hash
 from covey.protocol.manifest import MAX_MANIFEST_BYTES, Manifest, Shard
-from covey.shardcast.store import KEPT_POLICIES, ShardStore
+from covey.shardcast.store import KEPT_POLICIES, Retention, ShardStore
 from covey.urls import hide_secrets
 
 _NUMBER = re.compile("[0-9]{1,18}")
@@ -32,8 +32,9 @@ _NUMBER = re.compile("[0-9]{1,18}")
 class Mirror:
     """What a relay knows of its upstream.  Only shards of a manifest that it has seen are ever fetched."""
 
-    def __init__(self, store: ShardStore, upstream: str) -> None:
-        self._store, self._upstream = store, upstream.rstrip("/")
+    def __init__(self, store: ShardStore, upstream: str, *, keep: int = KEPT_POLICIES) -> None:
+        """`keep`: newest policies that stay here; an older one is fetched again for who asks for it."""
+        self._store, self._upstream, self._keep = store, upstream.rstrip("/"), keep
         self._http = httpx.AsyncClient(timeout=30, headers={"accept-encoding": "identity"}, trust_env=False)
         self._locks: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._shards: dict[Hash, Shard] = {}
@@ -51,8 +52,12 @@ class Mirror:
         manifest = Manifest.from_bytes(data, canonical.sha256(data))
         if (manifest.pool, manifest.step) != (pool, step):
             raise ProtocolError("bad_manifest", "the upstream sent another policy's manifest", status=502)
-        self._store.prune(pool, keep=KEPT_POLICIES - 1)  # first: an old policy that somebody still needs may come back
-        self._store.add_manifest(manifest)
+        try:
+            # First: an old policy that somebody still needs may come back.
+            self._store.prune(pool, Retention(keep=self._keep - 1))
+            self._store.add_manifest(manifest)
+        except OSError as error:
+            raise _to_full(path, error) from error
         self._remember(manifest)
 
     async def require_shard(self, sha256: Hash, policy: tuple[int, int] | None = None) -> None:
@@ -105,12 +110,19 @@ class Mirror:
             draft.replace(target)
         except httpx.HTTPError as error:
             raise self._to_unreachable(f"/shards/{shard.sha256}", error) from error
+        except OSError as error:
+            raise _to_full(target, error) from error
         finally:
             draft.unlink(missing_ok=True)
 
     def _to_unreachable(self, path: str, error: httpx.HTTPError) -> TransientError:
         url = hide_secrets(self._upstream + path)
         return TransientError("upstream_unreachable", f"{url} did not answer: {type(error).__name__}")
+
+
+def _to_full(path: Path, error: OSError) -> TransientError:
+    fix = "Free space there, or keep fewer policies with --keep-policies"
+    return TransientError("disk_full", f"{path} could not be written: {error.strerror}. {fix}")
 
 
 def build_server(store: ShardStore, mirror: Mirror | None = None) -> Starlette:

@@ -4,7 +4,8 @@ can be confused with anything else; a manifest is written last, so that whoever 
 
 import hashlib
 import re
-from collections.abc import Iterator
+import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from covey.files import write_atomically
@@ -12,8 +13,22 @@ from covey.protocol.ids import Hash
 from covey.protocol.manifest import SHARD_BYTES, File, Manifest, Shard
 
 KEPT_POLICIES = 5
+"""Newest policies that stay by default."""
 _MANIFEST_NAME = re.compile(r"^(\d{1,19})\.json$")
 _PIECE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """Which policies of a pool stay.  Example: Retention(keep=5, seconds=93_600, lifetime=3)."""
+
+    keep: int = KEPT_POLICIES
+    """Newest policies that stay, whatever their age."""
+    seconds: float = 0.0
+    """Seconds for which an older policy stays after it was used for the last time."""
+    lifetime: int = 0
+    """Steps after which a policy is used no more. The time of its end is when the policy that is that many steps newer
+    was stored."""
 
 
 class ShardStore:
@@ -21,6 +36,8 @@ class ShardStore:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._named: dict[tuple[Path, int], frozenset[Hash]] = {}
+        """Shards of each manifest, by its path and the time of its last change."""
         (root / "shards").mkdir(parents=True, exist_ok=True)
         (root / "policies").mkdir(exist_ok=True)
 
@@ -42,18 +59,35 @@ class ShardStore:
         path.parent.mkdir(exist_ok=True)
         write_atomically(path, manifest.to_bytes())
 
-    def prune(self, pool: int, *, keep: int = KEPT_POLICIES) -> None:
-        """Forget all but the newest policies of a pool, and the shards that no manifest names any more."""
-        for step in self.list_steps(pool)[:-keep]:
-            self.get_manifest_path(pool, step).unlink(missing_ok=True)
-        named = {shard.sha256 for manifest in self._read_all() for file in manifest.files for shard in file.shards}
+    def prune(self, pool: int, retention: Retention, *, now: float | None = None) -> None:
+        """Forget the policies of a pool that need not stay, and the shards that no manifest names any more.
+
+        `now`: Unix seconds of the clock that stamps files.
+        """
+        steps, now = self.list_steps(pool), time.time() if now is None else now
+        older = steps[: max(0, len(steps) - retention.keep)]
+        for step, newer in zip(older, steps[retention.lifetime :], strict=False):
+            unused_since = self.get_manifest_path(pool, newer).stat().st_mtime
+            if not retention.seconds or now - unused_since >= retention.seconds:
+                self.get_manifest_path(pool, step).unlink(missing_ok=True)
+        named = self._list_named()
         for path in (self.root / "shards").iterdir():
             if path.name.startswith("0x") and path.name not in named:
                 path.unlink(missing_ok=True)
 
-    def _read_all(self) -> Iterator[Manifest]:
+    def _list_named(self) -> set[Hash]:
+        """Shards of all manifests; each is parsed once, for there may be thousands."""
+        named: dict[tuple[Path, int], frozenset[Hash]] = {}
         for path in (self.root / "policies").glob("*/*.json"):
-            yield Manifest.model_validate_json(path.read_bytes())
+            key = (path, path.stat().st_mtime_ns)
+            named[key] = self._named[key] if key in self._named else _read_shards(path)
+        self._named = named
+        return set().union(*named.values())
+
+
+def _read_shards(path: Path) -> frozenset[Hash]:
+    manifest = Manifest.model_validate_json(path.read_bytes())
+    return frozenset(shard.sha256 for file in manifest.files for shard in file.shards)
 
 
 def add_policy(store: ShardStore, folder: Path, *, pool: int, step: int, shard_bytes: int = SHARD_BYTES) -> Manifest:

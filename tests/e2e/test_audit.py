@@ -4,8 +4,10 @@ import asyncio
 import contextlib
 import io
 import json
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,8 +17,11 @@ from covey.demo.cast import DemoOptions
 from covey.errors import CoveyError
 from covey.protocol import canonical
 from covey.protocol.evidence import Bundle, get_key
+from covey.protocol.ids import Step
 from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Decision, Reason
+from covey.shardcast.client import ShardClient
+from covey.shardcast.store import KEPT_POLICIES, Retention, ShardStore
 from tests.e2e.test_walk import judge, list_submissions, publish_and_plan, work
 from tests.e2e.walking import Walk, open_walk
 
@@ -111,3 +116,56 @@ async def test_audit__rejected_cheat__anybody_finds_the_same_verdict(tmp_path):
         await walk.until(lambda: walk.stage.contracts.ledger.epochs_of(1) == 1, walk.run_jobs, walk.follow)
         done = await audit(walk, row.evidence_hash, url, *reached, "--json")
         assert (done.returncode, json.loads(done.stdout)["agrees"]) == (0, True)
+
+
+async def publish_more(walk: Walk, folder: Path, steps: range) -> None:
+    """Policies after the first, on chain and at the relay, each with a shard of its own."""
+    context, contracts = walk.trainer, walk.stage.contracts
+    shutil.copytree(context.exports.get_path(Step(0)), folder)
+    relay = ShardClient(walk.coordinator.config.relays)
+
+    def publish(step: Step) -> None:
+        (folder / "step.txt").write_text(str(step))
+        manifest_hash = context.publisher.offer(folder, step)
+        while not context.publisher.advance(step, manifest_hash):
+            pass
+
+    for step in map(Step, steps):
+        await asyncio.get_running_loop().run_in_executor(context.chain_thread, publish, step)
+        await relay.fetch_manifest(1, step, contracts.policies.policy_of(1, step))
+    await relay.close()
+
+
+async def test_audit__accepted_work_of_a_policy_long_ago__by_the_public_routes_until_it_is_gone(tmp_path):
+    options = DemoOptions(steps=1, workers=1, cheats=0, max_staleness=0)
+    async with open_walk(tmp_path / "net", options) as walk:
+        await publish_and_plan(walk)
+        await work(walk)
+        await judge(walk)
+        (row,) = list_submissions(walk)
+        assert (row.state, row.policy_version) == (SubmissionState.ACCEPTED, 0)
+        await publish_more(walk, tmp_path / "policy", range(1, KEPT_POLICIES + 3))
+        origin, copies = ShardStore(tmp_path / "net" / "origin"), ShardStore(tmp_path / "net" / "relay")
+        assert origin.list_steps(1) == list(range(KEPT_POLICIES + 3)), "younger than the windows: none may go"
+        assert copies.list_steps(1) == list(range(3, KEPT_POLICIES + 3))
+        walk.stage.command("pool", "end", key="operator")
+        await walk.follow()
+        await walk.until(lambda: walk.stage.contracts.ledger.epochs_of(1) == 1, walk.run_jobs, walk.follow)
+        url, relay = walk.coordinator.config.base_url, walk.coordinator.config.relays[0]
+
+        done = await audit(walk, row.evidence_hash, url, "--relay", relay, "--json")
+        assert (done.returncode, done.stderr) == (0, "")
+        told = json.loads(done.stdout)
+        assert (told["agrees"], told["found"]["decision"], told["found"]["units"]) == (True, "accept", row.units)
+
+        for store in (origin, copies):
+            store.prune(1, Retention(keep=1))
+        done = await audit(walk, row.evidence_hash, url, "--relay", relay)
+        assert done.returncode == 1
+        assert done.stderr.startswith(
+            "covey: policy_gone: policy 0 is not to be had any more: no relay has the manifest"
+        )
+        assert f"{relay} does not have it" in done.stderr
+        assert "keep_policies" in done.stderr
+        done = await audit(walk, row.evidence_hash, url, "--relay", relay, "--relay", "http://127.0.0.1:9")
+        assert done.stderr.startswith("covey: no_relay: no relay has the manifest of step 0")

@@ -30,7 +30,7 @@ from covey.protocol.params import EnvironmentParams, ModelParams, PoolParams
 from covey.protocol.rollout import Rollout
 from covey.protocol.wire import BatchItem, BatchOrder
 from covey.runtime import Pace
-from covey.shardcast.store import ShardStore
+from covey.shardcast.store import Retention, ShardStore
 from trainer.app import Context, build
 from trainer.config import TrainerConfig
 from trainer.loop import run_cycles
@@ -202,7 +202,7 @@ class World:
             outbox = SqliteOutbox(self.config.home / "outbox.sqlite3")
             return Publisher(
                 pool=POOL, registry=self.chain, outbox=outbox, pump=lambda: self.chain.mine(outbox),
-                store=ShardStore(self.config.origin_root), keep=5,
+                store=ShardStore(self.config.origin_root), retention=Retention(),
             )  # fmt: skip
 
         return build(

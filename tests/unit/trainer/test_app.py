@@ -109,10 +109,14 @@ def test_build_learner__scratch_model__is_held_where_a_setting_wants_another_pol
 
 def test_build_publisher__real_outbox_and_store__lie_where_the_settings_say(build_world: Build) -> None:
     world = build_world()
+    terms = SimpleNamespace(challenge_window=100, veto_window=1000, epoch_length=1)
     network = SimpleNamespace(
-        pool=1, contracts=SimpleNamespace(policies=world.chain), chain=None, wallet=None, params=world.params
-    )
-    build_publisher(world.config, cast(Network, network))
+        pool=1, contracts=SimpleNamespace(policies=world.chain), chain=None, wallet=None, params=world.params,
+        terms=terms,
+    )  # fmt: skip
+    publisher = build_publisher(world.config.model_copy(update={"keep_policies": 77}), cast(Network, network))
+    assert publisher._retention.keep == 77
+    assert publisher._retention.seconds > 1100
     assert (world.config.home / "outbox.sqlite3").exists()
     assert (world.config.origin_root / "policies").is_dir()
 

@@ -11,7 +11,7 @@ from covey.chain.outbox import Attempt, IntentState, SqliteOutbox
 from covey.errors import OperatorError, TransientError
 from covey.protocol.ids import Address, Hash, PoolId, Step
 from covey.protocol.manifest import Manifest
-from covey.shardcast.store import ShardStore
+from covey.shardcast.store import Retention, ShardStore
 from trainer.publish import REFUSALS, Publisher
 
 pytestmark = pytest.mark.unit
@@ -60,7 +60,8 @@ def chain() -> Any:
 
 
 def build(chain: Chain, root: Path, keep: int = 5) -> Publisher:
-    return Publisher(pool=POOL, registry=chain, outbox=chain.outbox, pump=chain.pump, store=ShardStore(root), keep=keep)
+    retention, store = Retention(keep=keep), ShardStore(root)
+    return Publisher(pool=POOL, registry=chain, outbox=chain.outbox, pump=chain.pump, store=store, retention=retention)
 
 
 def find_state(chain: Chain, key: str) -> IntentState:
@@ -83,7 +84,7 @@ def test_offer__folder_of_files__manifest_in_the_origin_has_the_returned_hash(ch
     assert chain.hashes == []  # nothing is on chain before everything is on disk
 
 
-def test_offer__more_than_kept__oldest_goes(chain: Chain, tmp_path: Path) -> None:
+def test_offer__more_than_kept__oldest_goes_before_the_next_comes(chain: Chain, tmp_path: Path) -> None:
     folder = tmp_path / "policy"
     folder.mkdir()
     publisher = build(chain, tmp_path / "origin", keep=2)
@@ -91,8 +92,8 @@ def test_offer__more_than_kept__oldest_goes(chain: Chain, tmp_path: Path) -> Non
         (folder / "model.safetensors").write_bytes(bytes([step]))
         publisher.offer(folder, Step(step))
     store = ShardStore(tmp_path / "origin")
-    assert store.list_steps(POOL) == [2, 3]
-    assert len(list((store.root / "shards").iterdir())) == 2
+    assert store.list_steps(POOL) == [1, 2, 3]
+    assert len(list((store.root / "shards").iterdir())) == 3
 
 
 def test_advance__until_it_is_mined__is_false_then_true(chain: Chain, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from covey.chain.structs import PoolTerms
 from covey.environments import registry
 from covey.environments.base import Environment, EnvironmentSpec
 from covey.environments.registry import DEMO
@@ -17,11 +18,12 @@ from covey.model.text import Tokenizer, encode_prompt
 from covey.model.tiny import tiny_folder
 from covey.protocol import columns, rollout
 from covey.protocol.canonical import sha256
-from covey.protocol.ids import GroupId, Hash, RolloutId, Step, TaskId
+from covey.protocol.ids import Address, GroupId, Hash, RolloutId, Step, TaskId
 from covey.protocol.params import EnvironmentParams, ModelParams, PoolParams
 from covey.protocol.rollout import Rollout
 from covey.protocol.wire import BatchItem, BatchOrder
 from covey.sandbox import Sandbox, SandboxError
+from covey.shardcast.store import Retention
 from trainer import service
 from trainer.batch import Sample
 from trainer.learner import UpdateMetrics
@@ -258,3 +260,16 @@ def test_split_rewards__shipped_environment_and_tokenizer__find_the_target_in_th
     sample = replace(build_sample(5, 0.96, 1.0, 6), prompt=prompt)
     found = service.split_rewards([sample], environment, tokenizer)
     assert found == pytest.approx({"reward/task": 1.0, "reward/length_penalty": 0.04})
+
+
+def test_retention__by_hand__what_judging_epoch_and_windows_take():
+    """Two of quorum: four judgements of 30 s; the ledger takes an epoch every 50 s; windows of 100 and 1000 s."""
+    terms = PoolTerms(
+        trainer=Address("0x" + "11" * 20), arbiter=Address("0x" + "22" * 20), token=Address("0x" + "33" * 20),
+        params_hash=Hash("0x" + "44" * 32), reward_per_unit=1, min_stake=1, slash_amount=1, quorum=2,
+        challenge_window=100, veto_window=1000, unbond_window=10**6, epoch_length=50,
+    )  # fmt: skip
+    params = PoolParams(name="x", environment=EnvironmentParams(kind="x"), max_staleness=3, epoch_seconds=20)
+    assert service.build_retention(2, terms, params) == Retention(keep=5, seconds=4 * 30 + 50 + 1100, lifetime=5)
+    slower = params.model_copy(update={"epoch_seconds": 60})
+    assert service.build_retention(9, terms, slower) == Retention(keep=9, seconds=4 * 30 + 60 + 1100, lifetime=5)

@@ -90,10 +90,10 @@ class World:
         recorder = Recorder(build_server(self.store), alter)
         return await self.serve(recorder), recorder
 
-    async def add_relay(self, upstream):
+    async def add_relay(self, upstream, **settings):
         self._count += 1
         store = ShardStore(self.tmp_path / f"relay-{self._count}")
-        mirror = Mirror(store, upstream)
+        mirror = Mirror(store, upstream, **settings)
         self._stack.push_async_callback(mirror.close)
         recorder = Recorder(build_server(store, mirror))
         return await self.serve(recorder), recorder, store

@@ -1,4 +1,5 @@
 import asyncio
+import errno
 import os
 import random
 import signal
@@ -211,3 +212,36 @@ def test_command__origin__serves_until_sigterm_and_says_when_the_port_is_taken(t
             os.kill(process.pid, signal.SIGTERM)
             process.communicate(timeout=10)
         assert process.returncode == 0
+
+
+@pytest.mark.parametrize("keep", [1, 3])
+async def test_relay__more_than_it_keeps__the_oldest_goes_and_comes_back_when_asked_for(world, keep):
+    origin, recorder = await world.add_origin()
+    relay, _, store = await world.add_relay(origin, keep=keep)
+    for step in range(5):
+        world.publish(step, {"w": b"weights of %d" % step})
+        assert (await world.get(f"{relay}/policies/1/{step}")).status_code == 200
+    assert store.list_steps(1) == list(range(5))[-keep:]
+    asked = len(recorder.paths)
+    assert (await world.get(f"{relay}/policies/1/0")).status_code == 200
+    assert len(recorder.paths) == asked + 1
+    assert 0 in store.list_steps(1)
+
+
+async def test_relay__full_disk__answers_to_come_later(world, monkeypatch):
+    manifest = world.publish(3, FILES)
+    origin, _ = await world.add_origin()
+    relay, _, store = await world.add_relay(origin)
+
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(store, "add_manifest", refuse)
+    refused = await world.get(f"{relay}/policies/1/3")
+    assert (refused.status_code, refused.json()["code"]) == (503, "unavailable")
+    monkeypatch.undo()
+    assert (await world.get(f"{relay}/policies/1/3")).status_code == 200
+    monkeypatch.setattr("covey.shardcast.server.Path.replace", refuse)
+    refused = await world.get(f"{relay}/shards/{shards_of(manifest)[0].sha256}")
+    assert (refused.status_code, refused.json()["code"]) == (503, "unavailable")
+    assert list((store.root / "shards").iterdir()) == []

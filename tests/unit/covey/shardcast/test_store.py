@@ -1,8 +1,9 @@
 import hashlib
+import os
 
 import pytest
 
-from covey.shardcast.store import KEPT_POLICIES, ShardStore, add_policy, compute_range_hash
+from covey.shardcast.store import KEPT_POLICIES, Retention, ShardStore, add_policy, compute_range_hash
 
 pytestmark = pytest.mark.unit
 
@@ -53,12 +54,61 @@ def test_prune__keeps_five_and_only_their_shards(store, tmp_path):
         files = {"weights": b"weights of %d" % step, "config.json": b"the same in all"}
         add_policy(store, make_folder(tmp_path / str(step), files), pool=1, step=step)
     other = add_policy(store, make_folder(tmp_path / "o", {"weights": b"of pool 2"}), pool=2, step=0)
-    store.prune(1)
+    store.prune(1, Retention())
     assert store.list_steps(1) == [7, 8, 9, 10, 11]
     assert store.list_steps(2) == [0]
     left = {path.name for path in (store.root / "shards").iterdir()}
     expected = {digest(b"weights of %d" % step) for step in range(7, 12)}
     assert left == expected | {digest(b"the same in all"), other.files[0].sha256}
+
+
+def add_at(store, tmp_path, times):
+    """Policies 0, 1, ... of pool 1, stored at these Unix seconds."""
+    for step, stored in enumerate(times):
+        add_policy(store, make_folder(tmp_path / f"p{step}", {"w": b"%d" % step}), pool=1, step=step)
+        os.utime(store.get_manifest_path(1, step), (stored, stored))
+
+
+@pytest.mark.parametrize(
+    ("now", "steps"),
+    [
+        # Policy 0 is used until policy 2 is stored, at 1020, and stays for 100 s from then on.
+        (1119, [0, 1, 2, 3, 4, 5, 6]), (1120, [1, 2, 3, 4, 5, 6]), (1130, [2, 3, 4, 5, 6]),
+        (1500, [2, 3, 4, 5, 6]),  # policy 4 came late: 2 was in use until then
+        (2100, [3, 4, 5, 6]), (9999, [4, 5, 6]),
+    ],
+)  # fmt: skip
+def test_prune__by_time__from_when_a_policy_is_used_no_more__and_never_the_newest(store, tmp_path, now, steps):
+    add_at(store, tmp_path, [1000, 1010, 1020, 1030, 2000, 2010, 2020])
+    store.prune(1, Retention(keep=3, seconds=100, lifetime=2), now=now)
+    assert store.list_steps(1) == steps
+    assert {path.name for path in (store.root / "shards").iterdir()} == {digest(b"%d" % step) for step in steps}
+
+
+def test_prune__too_few_newer_ones_to_know_that_it_is_unused__stays(store, tmp_path):
+    add_at(store, tmp_path, [0, 0, 0])
+    store.prune(1, Retention(keep=1, seconds=1, lifetime=3))
+    assert store.list_steps(1) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("keep", "steps"), [(0, []), (1, [2]), (3, [0, 1, 2]), (9, [0, 1, 2])])
+def test_prune__without_seconds__by_number_alone_whatever_the_clock_says(store, tmp_path, keep, steps):
+    add_at(store, tmp_path, [1e10, 1e10, 1e10])
+    store.prune(1, Retention(keep=keep))
+    assert store.list_steps(1) == steps
+
+
+def test_prune__again__reads_only_manifests_that_changed(store, tmp_path, monkeypatch):
+    add_at(store, tmp_path, [0, 10, 20])
+    store.prune(1, Retention())
+    read = []
+    monkeypatch.setattr(
+        "covey.shardcast.store._read_shards", lambda path: read.append(path.name) or frozenset({digest(b"new")})
+    )
+    os.utime(store.get_manifest_path(1, 1), (30, 30))
+    store.prune(1, Retention())
+    assert read == ["1.json"]
+    assert sorted(path.name for path in (store.root / "shards").iterdir()) == sorted([digest(b"0"), digest(b"2")])
 
 
 def test_list_steps__numbers_not_names__and_nothing_else(store, tmp_path):
