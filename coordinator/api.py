@@ -19,6 +19,7 @@ from covey.errors import CoveyError, ProtocolError, TransientError
 from covey.log import get_logger
 from covey.protocol import wire
 from covey.protocol.ids import Address
+from covey.protocol.status import SubmissionState
 
 MAX_BODY_BYTES = 256 << 10
 IMMUTABLE = {"cache-control": "public, max-age=31536000, immutable"}
@@ -82,9 +83,15 @@ def get_status(ctx: Ctx) -> wire.StatusView:
 
 
 @public.get("/submissions")
-def list_submissions(ctx: Ctx, limit: Annotated[int, Query(ge=1, le=10_000)] = 100) -> list[wire.SubmissionView]:
-    """The newest submissions, without their content."""
-    return views.list_submissions(ctx, limit)
+def list_submissions(
+    ctx: Ctx,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
+    contributor: wire.AddressText | None = None,
+    node: wire.AddressText | None = None,
+    state: SubmissionState | None = None,
+) -> list[wire.SubmissionView]:
+    """The newest submissions, without their content; of one contributor, one node or in one state where named."""
+    return views.list_submissions(ctx, limit, contributor=contributor, node=node, state=state)
 
 
 @public.get("/rewards/{contributor}")

@@ -4,18 +4,15 @@ SQLite takes its write lock at BEGIN; PostgreSQL an advisory lock.  That seriali
 row locks.  `Repository` never commits: whoever opened the transaction does.
 """
 
-import sqlite3
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Event as Flag
 
 import alembic.command
 import alembic.config
 from sqlalchemy import Connection, Engine, create_engine, delete, event, func, select, text, update
 from sqlalchemy.exc import OperationalError
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, selectinload
 
 from coordinator.models import (
     Block,
@@ -31,13 +28,10 @@ from coordinator.models import (
     Submission,
     Task,
 )
+from coordinator.wal import BUSY_SECONDS, switch_to_wal
 from covey.errors import TransientError
 from covey.protocol.status import CaseState, StepState, SubmissionState, TaskState
 
-BUSY_SECONDS = 15
-"""How long SQLite waits for another process's lock."""
-
-_OCCUPIED = ("SQLITE_BUSY", "SQLITE_LOCKED")
 _WRITER_LOCK = 0x636F766579  # "covey"
 _IS_ACCEPTED = Submission.state.in_((SubmissionState.ACCEPTED, SubmissionState.SETTLED)), Submission.reason == 0
 _SUMS = func.coalesce(func.sum(Submission.groups), 0), func.coalesce(func.sum(Submission.live_groups), 0)
@@ -197,8 +191,15 @@ class Repository:
         query = select(Submission).where(Submission.state.in_(states))
         return self.session.scalars(query.order_by(Submission.policy_version, Submission.task)).all()
 
-    def list_recent_submissions(self, limit: int) -> Sequence[Submission]:
-        return self.session.scalars(select(Submission).order_by(Submission.task.desc()).limit(limit)).all()
+    def list_recent_submissions(self, limit: int, **wanted: str | None) -> Sequence[Submission]:
+        """The newest tasks' first, with these values of their columns; None stands for any."""
+        named = {name: value for name, value in wanted.items() if value is not None}
+        query = select(Submission).filter_by(**named).order_by(Submission.task.desc()).limit(limit)
+        return self.session.scalars(query.options(selectinload(Submission.judgements))).all()
+
+    def list_submissions_like(self, prefix: str) -> Sequence[Submission]:
+        """At most two whose receipt hash, in lower case, begins so."""
+        return self.session.scalars(select(Submission).where(Submission.receipt_hash.startswith(prefix)).limit(2)).all()
 
     def list_unpacked(self, *, oldest_version: int) -> Sequence[Submission]:
         """Accepted submissions that no batch holds and that are fresh enough, oldest first."""
@@ -374,24 +375,10 @@ def _prepare_sqlite(engine: Engine) -> None:
     @event.listens_for(engine, "connect")
     def _on_connect(connection, _record) -> None:  # type: ignore[no-untyped-def]
         connection.isolation_level = None  # BEGIN is ours
-        _switch_to_wal(connection)
+        switch_to_wal(connection)
         connection.execute("PRAGMA synchronous=NORMAL")
         connection.execute("PRAGMA foreign_keys=ON")
 
     @event.listens_for(engine, "begin")
     def _on_begin(connection) -> None:  # type: ignore[no-untyped-def]
         connection.exec_driver_sql(f"BEGIN {connection.get_execution_options().get('covey_begin', 'IMMEDIATE')}")
-
-
-def _switch_to_wal(connection: sqlite3.Connection) -> None:
-    """The one statement for which SQLite does not wait by itself: processes that open a new file at once meet here."""
-    deadline = time.monotonic() + BUSY_SECONDS
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode=WAL")
-        except sqlite3.OperationalError as error:
-            if not error.sqlite_errorname.startswith(_OCCUPIED) or time.monotonic() >= deadline:
-                raise
-            Flag().wait(0.02)
-        else:
-            return

@@ -111,9 +111,17 @@ def _is_settled(repository: Repository) -> bool:
     return bool(repository.get_fact("ended")) and not (waiting or repository.list_unsettled() or open_epochs)
 
 
-def list_submissions(ctx: Context, limit: int) -> list[wire.SubmissionView]:
+def list_submissions(
+    ctx: Context,
+    limit: int,
+    *,
+    contributor: Address | None = None,
+    node: Address | None = None,
+    state: SubmissionState | None = None,
+) -> list[wire.SubmissionView]:
     with ctx.database.read() as repository:
-        return [_describe_submission(ctx, row) for row in repository.list_recent_submissions(limit)]
+        rows = repository.list_recent_submissions(limit, contributor=contributor, node=node, state=state)
+        return [_describe_submission(ctx, row) for row in rows]
 
 
 def _describe_submission(ctx: Context, row: Submission) -> wire.SubmissionView:

@@ -18,6 +18,7 @@ from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.protocol import signing, wire
 from covey.protocol.ids import Address, Hash, LeaseId, Step, TaskId
 from covey.protocol.messages import Receipt, Signer
+from covey.protocol.status import SubmissionState
 from covey.urls import hide_secrets
 
 BodyType = TypeVar("BodyType", bound=wire.Body)
@@ -74,9 +75,18 @@ class CoordinatorClient:
     async def get_status(self) -> wire.StatusView:
         return _parse(wire.StatusView, await self._get("/v1/status"))
 
-    async def list_submissions(self, *, limit: int) -> list[wire.SubmissionView]:
-        """The newest submissions, newest first."""
-        data = await self._get(f"/v1/submissions?limit={limit}")
+    async def list_submissions(
+        self,
+        *,
+        limit: int,
+        contributor: Address | None = None,
+        node: Address | None = None,
+        state: SubmissionState | None = None,
+    ) -> list[wire.SubmissionView]:
+        """The newest submissions, newest first; None stands for any."""
+        wanted = {"contributor": contributor, "node": node, "state": state}
+        query = "".join(f"&{name}={value}" for name, value in wanted.items() if value is not None)
+        data = await self._get(f"/v1/submissions?limit={limit}{query}")
         try:
             return TypeAdapter(list[wire.SubmissionView]).validate_json(data)
         except ValidationError as error:

@@ -51,6 +51,19 @@ class History:
                 return posted
         return None
 
+    def list_unfinal(self, pool: PoolId, *, now: int) -> list[events.EpochPosted]:
+        """Epochs that stand and are not final at `now`, oldest first."""
+        ledger, found = self.contracts.ledger, []
+        for epoch in range(ledger.epochs_of(pool) - 1, -1, -1):
+            posted = self.find_epoch(pool, epoch)
+            if posted is None:
+                continue
+            if posted.record.final_at <= now:
+                break
+            if ledger.is_posted(pool, posted.record):
+                found.append(posted)
+        return found[::-1]
+
     def find_accusation(self, receipt_hash: Hash) -> Accusation | None:
         """Who is accused in the case of a receipt; None where there is no case."""
         found = self._find(self.contracts.deployment.slashing_court, [_topic(_OPENED), receipt_hash])

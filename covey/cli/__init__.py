@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from covey.cli import audit, calibration, chain, config, doctor, offices, roles, tasks, tools
+from covey.cli import audit, calibration, chain, config, doctor, offices, rewards, roles, tasks, tools
+from covey.cli.terminal import quote
 from covey.errors import CoveyError
 
 app = typer.Typer(
@@ -42,7 +43,7 @@ app.add_typer(tools.model, name="model")
 app.add_typer(chain.pool, name="pool")
 app.add_typer(tasks.tasks, name="tasks")
 app.add_typer(chain.stake, name="stake")
-app.add_typer(chain.rewards, name="rewards")
+app.add_typer(rewards.rewards, name="rewards")
 app.add_typer(offices.epoch, name="epoch")
 app.add_typer(offices.case, name="case")
 app.add_typer(roles.coordinator, name="coordinator")
@@ -63,5 +64,5 @@ def main() -> None:
     try:
         app()
     except CoveyError as error:
-        sys.stderr.write(f"covey: {error}\n")
+        sys.stderr.write(f"covey: {quote(str(error))}\n")
         sys.exit(1)

@@ -21,8 +21,9 @@ from covey.cli.pool_terms import read_terms
 from covey.client import CoordinatorClient
 from covey.errors import OperatorError, ProtocolError
 from covey.protocol.ids import Address, PoolId
+from covey.protocol.merkle import compute_reward_leaf, is_in_tree
 from covey.protocol.params import PoolParams
-from covey.protocol.wire import RewardView
+from covey.protocol.wire import RewardView, SubmissionView
 from covey.validation import explain_unknown
 
 
@@ -89,9 +90,13 @@ class Account:
     def history(self) -> History:
         return History(client=self._client, contracts=self.contracts)
 
+    def get_time(self) -> int:
+        """Unix seconds, the newest block's: what contracts go by."""
+        return self._client.get_block("latest").timestamp
+
     def find_claimable(self) -> EpochPosted | None:
         """The newest epoch that rewards can be claimed against."""
-        return self.history.find_claimable(self.pool, now=self._client.get_block("latest").timestamp)
+        return self.history.find_claimable(self.pool, now=self.get_time())
 
     def list_accusations(self) -> list[Accusation]:
         """Of all cases of the pool, oldest first."""
@@ -107,19 +112,49 @@ class Account:
             Accusation(receipt_hash=e.receipt_hash, pool=e.pool, node=e.node, contributor=e.contributor) for e in opened
         ]
 
-    def get_reward(self, coordinator_url: str, epoch: int) -> RewardView | None:
-        """The signer's reward with its proof, None when it has earned nothing."""
-        return asyncio.run(self._get_reward(coordinator_url, epoch))
+    def get_reward(self, coordinator_url: str, contributor: Address, posted: EpochPosted) -> RewardView | None:
+        """What a contributor had earned by the end of an epoch, None for nothing.
 
-    async def _get_reward(self, coordinator_url: str, epoch: int) -> RewardView | None:
-        chain_id = self.contracts.deployment.chain_id
-        async with CoordinatorClient(coordinator_url, self.wallet, chain_id=chain_id) as client:
+        Raises ProtocolError("bad_reward") if the proof does not lead to the root that the chain has.
+        """
+        view = asyncio.run(self._get_reward(coordinator_url, contributor, posted.epoch))
+        if view is None:
+            return None
+        leaf = compute_reward_leaf(
+            chain=self.contracts.deployment.chain_id,
+            ledger=self.contracts.ledger.address,
+            pool=self.pool,
+            contributor=contributor,
+            cumulative=view.cumulative,
+        )
+        if not is_in_tree(posted.record.reward_root, leaf, view.proof):
+            raise ProtocolError(
+                "bad_reward", f"the coordinator's reward of {contributor} is not in epoch {posted.epoch} on chain"
+            )
+        return view
+
+    async def _get_reward(self, coordinator_url: str, contributor: Address, epoch: int) -> RewardView | None:
+        async with self.open_client(coordinator_url) as client:
             try:
-                return await client.get_reward(self.wallet.address, epoch)
+                return await client.get_reward(contributor, epoch)
             except ProtocolError as error:
                 if error.code == "no_reward":
                     return None
                 raise
+
+    def list_submissions(
+        self, coordinator_url: str, *, limit: int, contributor: Address | None = None
+    ) -> list[SubmissionView]:
+        """The newest submissions, newest first, as the coordinator tells."""
+
+        async def ask() -> list[SubmissionView]:
+            async with self.open_client(coordinator_url) as client:
+                return await client.list_submissions(limit=limit, contributor=contributor)
+
+        return asyncio.run(ask())
+
+    def open_client(self, coordinator_url: str) -> CoordinatorClient:
+        return CoordinatorClient(coordinator_url, self._wallet, chain_id=self.contracts.deployment.chain_id)
 
 
 def make_key(path: Path) -> Wallet:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from covey.cli.chain import DeploymentFile, Json
+from covey.cli.terminal import quote
 
 if TYPE_CHECKING:
     from covey.protocol.thresholds import Thresholds
@@ -152,8 +153,3 @@ def show(report: "Report", *, show_all: bool) -> None:
         if len(shown) < len(report.rows):
             console.print(f"{len(shown)} of {len(report.rows)} rollouts, the worst; --all shows all")
     console.print("the same verdict" if report.agrees else "ANOTHER VERDICT than the bundle's")
-
-
-def quote(text: str) -> str:
-    """A stranger's text, without what a terminal would obey."""
-    return "".join(each if each.isprintable() else "?" for each in text)

@@ -1,4 +1,4 @@
-"""Commands that read the chain or send transactions: pools, stake, node registration, rewards."""
+"""Commands that read the chain or send transactions: pools, stake, node registration; what such commands share."""
 
 import json
 import sys
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from covey.cli.roles import worker
-from covey.errors import OperatorError, ProtocolError
+from covey.errors import OperatorError
 
 if TYPE_CHECKING:
     from covey.chain.amounts import Unit
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 pool = typer.Typer(help="Create, fund, start and end pools.", no_args_is_help=True)
 stake = typer.Typer(help="Put up stake and take it back.", no_args_is_help=True)
-rewards = typer.Typer(help="Show and claim earned rewards.", no_args_is_help=True)
 
 DeploymentFile = Annotated[
     Path, typer.Option("--deployment", envvar="COVEY_DEPLOYMENT", help="File deployment.json of the network.")
@@ -34,6 +33,9 @@ AmountText = Annotated[
     str, typer.Argument(metavar="AMOUNT", help='Amount in units of the pool\'s token, for example 1.5 or "1.5 CVT".')
 ]
 Raw = Annotated[bool, typer.Option("--raw", help="Read and show amounts in the token's smallest unit.")]
+CoordinatorUrl = Annotated[
+    str, typer.Option("--coordinator-url", envvar="COVEY_COORDINATOR_URL", help="Base URL of the pool's coordinator.")
+]
 Kind = Annotated[str, typer.Option(help="Kind of bond: contributor, validator or operator.")]
 
 
@@ -302,67 +304,3 @@ def worker_register(
         )
     )
     show({"node": node.address, "contributor": message.contributor, "transaction": entry.transaction_hash}, as_json)
-
-
-CoordinatorUrl = Annotated[
-    str,
-    typer.Option(
-        "--coordinator-url",
-        envvar="COVEY_COORDINATOR_URL",
-        help="Base URL of the coordinator, which serves the proofs.",
-    ),
-]
-
-
-@rewards.command("show")
-def rewards_show(
-    deployment: DeploymentFile,
-    key_file: KeyFile,
-    pool: Pool,
-    coordinator_url: CoordinatorUrl = "http://127.0.0.1:8000",
-    as_json: Json = False,
-) -> None:
-    """Show what the signer has earned by the last final epoch, and how much of it is claimed.
-
-    Example: `covey rewards show --deployment net/deployment.json --pool 1 --key-file contributor.key`
-    """
-    account = open_account(deployment, key_file, pool)
-    final = account.find_claimable()
-    earned = 0
-    if final is not None:
-        view = account.get_reward(coordinator_url, final.epoch)
-        earned = view.cumulative if view else 0
-    claimed = account.contracts.ledger.claimed_of(account.pool, account.wallet.address)
-    values = {
-        "contributor": account.wallet.address,
-        "epoch": final and final.epoch,
-        "earned": earned,
-        "claimed": claimed,
-    }
-    show(values | {"claimable": earned - claimed}, as_json)
-
-
-@rewards.command("claim")
-def rewards_claim(
-    deployment: DeploymentFile,
-    key_file: KeyFile,
-    pool: Pool,
-    coordinator_url: CoordinatorUrl = "http://127.0.0.1:8000",
-    as_json: Json = False,
-) -> None:
-    """Claim what the signer has earned by the last final epoch.
-
-    Example: `covey rewards claim --deployment net/deployment.json --pool 1 --key-file contributor.key`
-    """
-    account = open_account(deployment, key_file, pool)
-    final = account.find_claimable()
-    if final is None:
-        raise OperatorError("not_final", "no epoch is final yet", fix="Wait for the challenge and veto windows")
-    view = account.get_reward(coordinator_url, final.epoch)
-    if view is None:
-        raise ProtocolError("no_reward", f"{account.wallet.address} has earned nothing by epoch {final.epoch}")
-    before = account.contracts.ledger.claimed_of(account.pool, account.wallet.address)
-    entry = account.send(
-        account.contracts.ledger.claim(account.pool, final.record, account.wallet.address, view.cumulative, view.proof)
-    )
-    show({"claimed": view.cumulative - before, "transaction": entry.transaction_hash}, as_json)

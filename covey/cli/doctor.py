@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
-from covey.cli.audit import quote
 from covey.cli.chain import Json
 from covey.cli.config import Role, get_settings_class
 from covey.cli.roles import ConfigFile, Sets, load_settings
+from covey.cli.terminal import quote
 from covey.errors import OperatorError
 
 if TYPE_CHECKING:

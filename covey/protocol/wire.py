@@ -242,8 +242,8 @@ class RewardView(Body):
 
     epoch: UInt64
     contributor: AddressText
-    cumulative: int
-    proof: tuple[HashText, ...]
+    cumulative: int = Field(ge=0, lt=1 << 256)
+    proof: tuple[HashText, ...] = Field(max_length=64)
 
 
 class EpochView(Body):

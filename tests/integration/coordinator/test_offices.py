@@ -57,13 +57,27 @@ async def settle(office: Office) -> None:
 
 
 async def test_rewards_claim__newest_epoch_that_stands_and_is_final__pays_once(office: Office, covey: Terminal):
-    await settle(office)
     url = ("--coordinator-url", office.url)
-    with pytest.raises(OperatorError, match="not_final"):
+    with pytest.raises(OperatorError, match="posted the next epoch, which is final 20 s later"):
         await asyncio.to_thread(covey, "rewards", "claim", *url, key="contributor")
-    office.chain.advance(20)
+    await settle(office)
+    final_at = office.chain.now() + 20
+    with pytest.raises(OperatorError, match="not_final: .* Claim when epoch 0 is final: .*, in 20 s"):
+        await asyncio.to_thread(covey, "rewards", "claim", *url, key="contributor")
+    async with office.client("node") as node:
+        await hand_in(office, node, b"not judged yet")
     shown = await asyncio.to_thread(covey, "rewards", "show", *url, key="contributor")
+    waiting = {"pending": 1, "accepted": 120, "next_final_at": final_at, "epoch": None}
+    assert {name: shown[name] for name in waiting} == waiting
+    assert (shown["earned"], shown["claimed"], shown["claimable"]) == (0, 0, 0)
+    office.chain.advance(20)
+    named = ("--contributor", office.chain.address("contributor"))
+    shown = await asyncio.to_thread(covey, "rewards", "show", *url, *named)
     assert (shown["epoch"], shown["earned"], shown["claimable"]) == (0, 120, 120)
+    assert (shown["pending"], shown["accepted"], shown["next_final_at"]) == (1, 0, None)
+    stranger = ("--contributor", office.chain.address("operator"))
+    shown = await asyncio.to_thread(covey, "rewards", "show", *url, *stranger)
+    assert (shown["pending"], shown["earned"], shown["claimable"]) == (0, 0, 0)
     claimed = await asyncio.to_thread(covey, "rewards", "claim", *url, key="contributor")
     assert claimed["claimed"] == 120
     with pytest.raises(ProtocolError, match="NothingToClaim"):

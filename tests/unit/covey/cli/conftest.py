@@ -9,6 +9,8 @@ from typing import NamedTuple
 import pytest
 
 from covey import cli
+from covey.cli import chain
+from tests.fakes.account import FakeAccount
 
 POOL = Path(__file__).resolve().parents[4] / "configs" / "pool.toml"
 TOKEN = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
@@ -43,3 +45,11 @@ def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) 
         return Answer(code, *capfd.readouterr())
 
     return run
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> FakeAccount:
+    """The account that every command opens."""
+    made = FakeAccount(1)
+    monkeypatch.setattr(chain, "open_account", lambda deployment, key_file, pool=0: made)
+    return made

@@ -1,106 +1,17 @@
 """Commands that read the chain or send transactions, on a chain that answers what the test says."""
 
-import json
 from types import SimpleNamespace
 
 import pytest
-from eth_account import Account
-from typer.testing import CliRunner
 
 from covey import cli
 from covey.chain import events
-from covey.chain.structs import Accusation, BondKind, Case, CaseState, EpochRecord, PoolState
+from covey.chain.structs import BondKind
 from covey.cli import account, chain
 from covey.errors import OperatorError
+from tests.fakes.account import ACCUSATION, ALICE, BOB, HASH, RECORD, Contract, invoke, runner
 
 pytestmark = pytest.mark.unit
-
-ALICE = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
-BOB = "0x70997970C51812dc3A010C7d01b50e0d17dc79C8"
-HASH = "0x" + "ab" * 32
-runner = CliRunner()
-
-
-class Contract:
-    """Answers every read from `values`, and turns every other call into what would be sent."""
-
-    def __init__(self, address, **values):
-        self.address, self._values = address, values
-
-    def __getattr__(self, name):
-        if name in self._values:
-            return lambda *_: self._values[name]
-        return lambda *arguments, **named: SimpleNamespace(label=name, arguments=(*arguments, *named.values()))
-
-
-RECORD = EpochRecord(header_hash=HASH, reward_root=HASH, epoch=1, final_at=90, reward=5, cumulative=45)
-ACCUSATION = Accusation(receipt_hash=HASH, pool=1, node=BOB, contributor=ALICE)
-
-
-class FakeHistory:
-    """Epoch 1 is posted and pays; one case is open."""
-
-    def find_epoch(self, pool, epoch):
-        return SimpleNamespace(epoch=1, record=RECORD) if (pool, epoch) == (1, 1) else None
-
-    def find_claimable(self, pool, *, now):
-        return self.find_epoch(pool, 1)
-
-    def find_accusation(self, receipt_hash):
-        return ACCUSATION if receipt_hash == HASH else None
-
-
-class FakeAccount(account.Account):
-    """An account on a chain that holds what the test says."""
-
-    history = FakeHistory()
-
-    def __init__(self, pool):
-        self.pool, self._wallet, self.reward = pool, Account.from_key(b"\x11" * 32), None
-        self.sent, self.calls = [], []
-        self._client = SimpleNamespace(get_block=lambda _: SimpleNamespace(timestamp=100))
-        self.contracts = SimpleNamespace(
-            deployment=SimpleNamespace(token=ALICE, chain_id=31337),
-            pools=Contract(
-                ALICE,
-                get_terms=SimpleNamespace(trainer=ALICE, params_hash=HASH, reward_per_unit=3, min_stake=5, quorum=2),
-                state_of=PoolState.ACTIVE,
-                operator_of=ALICE,
-                get_validators=[ALICE],
-                count_pools=7,
-            ),
-            policies=Contract(ALICE, steps_of=4),
-            ledger=Contract(BOB, epochs_of=2, claimed_of=30, escrow_of=100, owed_of=15),
-            court=Contract(
-                ALICE,
-                get_case=Case(amount=60, veto_until=120, state=CaseState.LOCKED, reason=5),
-            ),
-            stakes=Contract(ALICE, stake_of=50, locked_of=1, unbondings_of=[SimpleNamespace(amount=2)] * 2),
-            nodes=Contract(ALICE, nonce_of=0),
-        )
-        self.token = Contract(ALICE, allowance=0, decimals=1, symbol="CVT", balance_of=1000)
-
-    def send(self, call):
-        self.sent.append(call.label)
-        self.calls.append(call.arguments)
-        return SimpleNamespace(transaction_hash=HASH)
-
-    def get_reward(self, coordinator_url, epoch):
-        return self.reward
-
-
-@pytest.fixture
-def opened(monkeypatch):
-    made = FakeAccount(1)
-    monkeypatch.setattr(chain, "open_account", lambda deployment, key_file, pool=0: made)
-    return made
-
-
-def invoke(*arguments, key=True):
-    options = ["--deployment", "d.json", *(["--key-file", "k"] if key else [])]
-    result = runner.invoke(cli.app, [*arguments, *options, "--json"])
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
 
 
 @pytest.mark.parametrize(
@@ -197,24 +108,6 @@ def test_pool_create__strangers_only__asks_nothing(opened, tmp_path):
 def test_json__stake_show(opened):
     found = invoke("stake", "show", "--pool", "1")
     assert found == {"account": opened.wallet.address, "stake": 50, "unbonding": 4, "locked": 1}
-
-
-def test_json__rewards__what_was_earned_less_what_was_claimed(opened):
-    opened.reward = SimpleNamespace(cumulative=45, proof=())
-    found = invoke("rewards", "show", "--pool", "1")
-    assert found == {"contributor": opened.wallet.address, "epoch": 1, "earned": 45, "claimed": 30, "claimable": 15}
-    assert invoke("rewards", "claim", "--pool", "1") == {"claimed": 15, "transaction": HASH}
-    assert opened.sent == ["claim"]
-    assert opened.calls == [(1, RECORD, opened.wallet.address, 45, ())], "the record is the chain's"
-
-
-def test_rewards__no_epoch_that_pays__nothing_is_earned_and_nothing_sent(opened, monkeypatch):
-    monkeypatch.setattr(FakeHistory, "find_claimable", lambda *_, now: None)
-    found = invoke("rewards", "show", "--pool", "1")
-    assert (found["epoch"], found["earned"]) == (None, 0)
-    result = runner.invoke(cli.app, ["rewards", "claim", "--pool", "1", "--deployment", "d.json", "--key-file", "k"])
-    assert result.exception.code == "not_final"
-    assert opened.sent == []
 
 
 def test_pool_fund__approval__is_the_ledgers(opened):
@@ -361,10 +254,6 @@ def test_show__nothing_and_lists__are_words(capsys):
         ["invited", "none"],
         ["owed", "0"],
     ]
-
-
-def test_json__rewards_show__nothing_earned(opened):
-    assert invoke("rewards", "show", "--pool", "1")["earned"] == 0
 
 
 def test_worker_register__new_node__both_sign_and_the_key_is_kept(opened, tmp_path):

@@ -1,0 +1,160 @@
+"""`covey rewards`: what a contributor has earned, what of it is final, and claiming that.
+
+What can be claimed and what was claimed is the chain's word; what is not in a final epoch yet is the coordinator's.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from covey.cli import chain
+from covey.cli.chain import CoordinatorUrl, DeploymentFile, Json, KeyFile, Pool, Raw
+from covey.cli.terminal import describe_time, quote
+from covey.errors import OperatorError, ProtocolError, TransientError
+
+if TYPE_CHECKING:
+    from covey.chain.events import EpochPosted
+    from covey.cli.account import Account
+    from covey.protocol.ids import Address
+    from covey.protocol.wire import RewardView, SubmissionView
+
+rewards = typer.Typer(help="Show and claim earned rewards.", no_args_is_help=True)
+LIMIT = 10_000
+"""Submissions that are looked at; more than a contributor hands in within the windows of an epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A contributor's work that no final epoch holds."""
+
+    pending: int
+    """Number of submissions that are not judged yet."""
+    units: int
+    """Work units of accepted submissions."""
+    final_at: int | None
+    """Unix seconds, when the first of the accepted work becomes final.  None: no epoch with any of it is posted."""
+
+
+def sum_waiting(
+    submissions: "Sequence[SubmissionView]", unfinal: "Sequence[EpochPosted]", *, final: int | None
+) -> Waiting:
+    """Add up one contributor's submissions; `unfinal` are the chain's epochs after `final`, the newest final one."""
+    pending = sum(view.state == "SUBMITTED" for view in submissions)
+    accepted = [
+        view
+        for view in submissions
+        if view.state in ("ACCEPTED", "SETTLED")
+        and view.reason == "none"
+        and (view.epoch is None or final is None or view.epoch > final)
+    ]
+    held = {view.epoch for view in accepted}
+    times = [posted.record.final_at for posted in unfinal if posted.epoch in held]
+    return Waiting(pending, sum(view.units for view in accepted), min(times, default=None))
+
+
+@rewards.command("show")
+def rewards_show(
+    deployment: DeploymentFile,
+    pool: Pool,
+    key_file: Annotated[
+        Path | None, typer.Option("--key-file", envvar="COVEY_KEY_FILE", help="Key file of the contributor.")
+    ] = None,
+    contributor: Annotated[
+        str | None, typer.Option(help="Address of the contributor, instead of a key file's.")
+    ] = None,
+    coordinator_url: CoordinatorUrl = "http://127.0.0.1:8000",
+    raw: Raw = False,
+    as_json: Json = False,
+) -> None:
+    """Show what a contributor has earned: not judged yet, not final yet, ready to be claimed, claimed.
+
+    What only the coordinator knows is unknown while it does not answer.
+
+    Example: `covey rewards show --contributor ADDRESS --deployment net/deployment.json --pool 1`
+    """
+    from covey.chain.amounts import Amount
+    from covey.cli.addresses import read_address
+
+    account = chain.open_account(deployment, None if contributor else key_file, pool)
+    if contributor is None and key_file is None:
+        raise OperatorError("no_key", "nobody is named", fix="Name a --contributor by address, or a --key-file")
+    who = read_address(contributor) if contributor else account.wallet.address
+    unit, now = account.get_unit(raw=raw or as_json), account.get_time()
+    final, unfinal = account.find_claimable(), account.history.list_unfinal(account.pool, now=now)
+    claimed = account.contracts.ledger.claimed_of(account.pool, who)
+    view, waiting = _ask_coordinator(account, coordinator_url, who, final, unfinal)
+    price = account.contracts.pools.get_terms(account.pool).reward_per_unit
+    earned = None if waiting is None else view.cumulative if view else 0
+    values: dict[str, Any] = {
+        "contributor": who,
+        "pending": waiting and waiting.pending,
+        "accepted": waiting and Amount(waiting.units * price, unit),
+        "next_final_at": waiting.final_at if waiting else unfinal[0].record.final_at if unfinal else None,
+        "epoch": final and final.epoch,
+        "earned": None if earned is None else Amount(earned, unit),
+        "claimed": Amount(claimed, unit),
+        "claimable": None if earned is None else Amount(earned - claimed, unit),
+    }
+    if as_json:
+        chain.show(values, as_json)
+        return
+    unknown = ("pending", "accepted", "earned", "claimable") if waiting is None else ()
+    at = values["next_final_at"]
+    shown = values | dict.fromkeys(unknown, "unknown")
+    chain.show(shown | {"next_final_at": None if at is None else describe_time(at, now=now)}, as_json)
+
+
+def _ask_coordinator(
+    account: "Account", url: str, who: "Address", final: "EpochPosted | None", unfinal: "Sequence[EpochPosted]"
+) -> "tuple[RewardView | None, Waiting | None]":
+    """What it knows; (None, None), with a line on standard error, if it does not answer or says what is not so."""
+    try:
+        view = account.get_reward(url, who, final) if final else None
+        submissions = account.list_submissions(url, limit=LIMIT, contributor=who)
+    except (TransientError, ProtocolError) as error:
+        typer.echo(f"what the coordinator knows is unknown: {quote(str(error))}", err=True)
+        return None, None
+    return view, sum_waiting(submissions, unfinal, final=final.epoch if final else None)
+
+
+@rewards.command("claim")
+def rewards_claim(
+    deployment: DeploymentFile,
+    key_file: KeyFile,
+    pool: Pool,
+    coordinator_url: CoordinatorUrl = "http://127.0.0.1:8000",
+    raw: Raw = False,
+    as_json: Json = False,
+) -> None:
+    """Claim what the signer has earned by the last final epoch.
+
+    Example: `covey rewards claim --deployment net/deployment.json --pool 1 --key-file contributor.key`
+    """
+    from covey.chain.amounts import Amount
+
+    account = chain.open_account(deployment, key_file, pool)
+    who, unit, final = account.wallet.address, account.get_unit(raw=raw or as_json), account.find_claimable()
+    if final is None:
+        raise OperatorError("not_final", "no epoch is final yet", fix=_say_when(account))
+    view = account.get_reward(coordinator_url, who, final)
+    if view is None:
+        raise ProtocolError("no_reward", f"{who} has earned nothing by epoch {final.epoch}. {_say_when(account)}")
+    ledger = account.contracts.ledger
+    before = ledger.claimed_of(account.pool, who)
+    entry = account.send(ledger.claim(account.pool, final.record, who, view.cumulative, view.proof))
+    claimed = Amount(view.cumulative - before, unit)
+    chain.show({"claimed": claimed, "transaction": entry.transaction_hash}, as_json)
+
+
+def _say_when(account: "Account") -> str:
+    """Until when to wait for the next final epoch."""
+    now = account.get_time()
+    unfinal = account.history.list_unfinal(account.pool, now=now)
+    if unfinal:
+        return f"Claim when epoch {unfinal[0].epoch} is final: {describe_time(unfinal[0].record.final_at, now=now)}"
+    terms = account.contracts.pools.get_terms(account.pool)
+    windows = terms.challenge_window + terms.veto_window
+    return f"Wait until the coordinator has posted the next epoch, which is final {windows} s later"

@@ -1,0 +1,120 @@
+"""The account of a command, on a chain and with a coordinator that hold what the test says."""
+
+import json
+from types import SimpleNamespace
+
+from eth_account import Account
+from typer.testing import CliRunner
+
+from covey import cli
+from covey.chain.structs import Accusation, Case, CaseState, EpochRecord, PoolState
+from covey.cli import account
+from covey.errors import TransientError
+from covey.protocol.merkle import MerkleTree, compute_reward_leaf
+
+ALICE = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
+BOB = "0x70997970C51812dc3A010C7d01b50e0d17dc79C8"
+HASH = "0x" + "ab" * 32
+runner = CliRunner()
+
+
+class Contract:
+    """Answers every read from `values`, and turns every other call into what would be sent."""
+
+    def __init__(self, address, **values):
+        self.address, self._values = address, values
+
+    def __getattr__(self, name):
+        if name in self._values:
+            return lambda *_: self._values[name]
+        return lambda *arguments, **named: SimpleNamespace(label=name, arguments=(*arguments, *named.values()))
+
+
+SIGNER = Account.from_key(b"\x11" * 32)
+LEAF = compute_reward_leaf(chain=31337, ledger=BOB, pool=1, contributor=SIGNER.address, cumulative=45)
+"""The signer, and nobody else, has earned 45."""
+RECORD = EpochRecord(
+    header_hash=HASH, reward_root=MerkleTree([LEAF]).root, epoch=1, final_at=90, reward=5, cumulative=45
+)
+ACCUSATION = Accusation(receipt_hash=HASH, pool=1, node=BOB, contributor=ALICE)
+
+
+class FakeHistory:
+    """Epoch 1 is posted and pays; one case is open."""
+
+    def find_epoch(self, pool, epoch):
+        return SimpleNamespace(epoch=1, record=RECORD) if (pool, epoch) == (1, 1) else None
+
+    def find_claimable(self, pool, *, now):
+        return self.find_epoch(pool, 1)
+
+    def list_unfinal(self, pool, *, now):
+        return [posted for posted in self.unfinal if posted.record.final_at > now]
+
+    unfinal = ()
+
+    def find_accusation(self, receipt_hash):
+        return ACCUSATION if receipt_hash == HASH else None
+
+
+class FakeAccount(account.Account):
+    """An account on a chain that holds what the test says."""
+
+    def __init__(self, pool):
+        self.fake_history = FakeHistory()
+        self.pool, self._wallet, self.reward = pool, SIGNER, None
+        self.sent, self.calls, self.submissions = [], [], []
+        self._client = SimpleNamespace(get_block=lambda _: SimpleNamespace(timestamp=100))
+        self.contracts = SimpleNamespace(
+            deployment=SimpleNamespace(token=ALICE, chain_id=31337),
+            pools=Contract(
+                ALICE,
+                get_terms=SimpleNamespace(
+                    trainer=ALICE,
+                    params_hash=HASH,
+                    reward_per_unit=3,
+                    min_stake=5,
+                    quorum=2,
+                    challenge_window=60,
+                    veto_window=40,
+                ),
+                state_of=PoolState.ACTIVE,
+                operator_of=ALICE,
+                get_validators=[ALICE],
+                count_pools=7,
+            ),
+            policies=Contract(ALICE, steps_of=4),
+            ledger=Contract(BOB, epochs_of=2, claimed_of=30, escrow_of=100, owed_of=15),
+            court=Contract(
+                ALICE,
+                get_case=Case(amount=60, veto_until=120, state=CaseState.LOCKED, reason=5),
+            ),
+            stakes=Contract(ALICE, stake_of=50, locked_of=1, unbondings_of=[SimpleNamespace(amount=2)] * 2),
+            nodes=Contract(ALICE, nonce_of=0),
+        )
+        self.token = Contract(ALICE, allowance=0, decimals=1, symbol="CVT", balance_of=1000)
+
+    @property
+    def history(self):
+        return self.fake_history
+
+    def send(self, call):
+        self.sent.append(call.label)
+        self.calls.append(call.arguments)
+        return SimpleNamespace(transaction_hash=HASH)
+
+    async def _get_reward(self, coordinator_url, contributor, epoch):
+        if coordinator_url == "http://away":
+            raise TransientError("coordinator_unreachable", "no\x1b[2J answer")
+        return self.reward
+
+    def list_submissions(self, coordinator_url, *, limit, contributor):
+        return [view for view in self.submissions if view.contributor == contributor]
+
+
+def invoke(*arguments, key=True):
+    """What a command prints with --json."""
+    options = ["--deployment", "d.json", *(["--key-file", "k"] if key else [])]
+    result = runner.invoke(cli.app, [*arguments, *options, "--json"])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
