@@ -1,5 +1,6 @@
 """The shipped settings of the paper's run hold the paper's numbers, and its two files fit each other."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -38,3 +39,15 @@ def test_intellect2__a_task_of_the_pool__fits_what_it_may_hand_in() -> None:
     _, _, pool = read_pool_file(CONFIGS / "intellect2-pool.toml", "0x" + "00" * 20)
     assert pool.needed_submission_bytes <= pool.max_submission_bytes
     assert pool.rollouts_per_task == 16
+
+
+def test_pool__windows__pay_after_minutes_and_what_the_comments_name_is_lawful_and_long(tmp_path: Path) -> None:
+    shipped = CONFIGS / "pool.toml"
+    terms, _, params = read_pool_file(shipped, "0x" + "00" * 20)
+    assert params.epoch_seconds + terms.challenge_window + terms.veto_window == 180
+    text, count = re.subn(r"(?m)^(\w+) = \d+( *# public: (\d+))", r"\1 = \3\2", shipped.read_text())
+    assert count == 5
+    (tmp_path / "public.toml").write_text(text)
+    public, _, public_params = read_pool_file(tmp_path / "public.toml", "0x" + "00" * 20)
+    assert (public.challenge_window, public.veto_window, public.unbond_window) == (3600, 86400, 604800)
+    assert (public.epoch_length, public_params.epoch_seconds) == (1800, 3600)
