@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
+from fastapi import Path as PathValue
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
@@ -92,6 +93,14 @@ def list_submissions(
 ) -> list[wire.SubmissionView]:
     """The newest submissions, without their content; of one contributor, one node or in one state where named."""
     return views.list_submissions(ctx, limit, contributor=contributor, node=node, state=state)
+
+
+@public.get("/submissions/{receipt_hash}")
+def get_submission(
+    ctx: Ctx, receipt_hash: Annotated[str, PathValue(pattern="^0x[0-9a-f]{8,64}$")]
+) -> wire.SubmissionDetail:
+    """One submission by its receipt's hash or at least 8 digits of it; with receipt and verdicts once decided."""
+    return views.get_submission(ctx, receipt_hash)
 
 
 @public.get("/rewards/{contributor}")

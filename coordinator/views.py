@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from coordinator import batches, canaries, scheduling, service, settlement
 from coordinator.app import Context
 from coordinator.db import Repository
-from coordinator.models import Epoch, Submission, Task
+from coordinator.models import Epoch, Judgement, Submission, Task
 from coordinator.models import Step as StepRow
 from coordinator.scheduling import Groups
 from covey.errors import ProtocolError
@@ -124,6 +124,24 @@ def list_submissions(
         return [_describe_submission(ctx, row) for row in rows]
 
 
+def get_submission(ctx: Context, prefix: str) -> wire.SubmissionDetail:
+    """Raise ProtocolError "unknown_submission", or "ambiguous_hash" where the prefix fits several receipt hashes."""
+    with ctx.database.read() as repository:
+        rows = repository.list_submissions_like(prefix)
+        if not rows:
+            raise ProtocolError("unknown_submission", f"no submission's receipt hash begins with {prefix}", status=404)
+        if len(rows) > 1:
+            raise ProtocolError("ambiguous_hash", f"several receipt hashes begin with {prefix}", status=409)
+        (row,) = rows
+        judgements = _list_public(row)
+        return wire.SubmissionDetail(
+            **_describe_submission(ctx, row).model_dump(),
+            receipt=wire.ReceiptBody.of(service.to_receipt(row, ctx.config.pool)) if _is_decided(row) else None,
+            verdicts=tuple(wire.VerdictBody.model_validate(j.verdict) for j in judgements),
+            signatures=tuple(j.signature or "" for j in judgements),
+        )
+
+
 def _describe_submission(ctx: Context, row: Submission) -> wire.SubmissionView:
     commitment, salt, kind = canaries.compute_public(ctx.canary_secret, row)
     return wire.SubmissionView(
@@ -139,7 +157,17 @@ def _describe_submission(ctx: Context, row: Submission) -> wire.SubmissionView:
         commitment=commitment,
         salt=salt,
         kind=kind,
+        evidence_hashes=tuple(Hash(str(j.verdict["evidence_hash"])) for j in _list_public(row) if j.verdict),
     )
+
+
+def _is_decided(row: Submission) -> bool:
+    return row.state is not SubmissionState.SUBMITTED
+
+
+def _list_public(row: Submission) -> list[Judgement]:
+    """Revealed verdicts, and none before all is decided: a validator could follow them."""
+    return [j for j in row.judgements if j.verdict is not None and j.signature] if _is_decided(row) else []
 
 
 def get_reward(ctx: Context, contributor: Address, epoch: int) -> wire.RewardView:

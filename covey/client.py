@@ -92,6 +92,10 @@ class CoordinatorClient:
         except ValidationError as error:
             raise ProtocolError("bad_answer", "the coordinator's answer is no list of submissions") from error
 
+    async def get_submission(self, receipt_hash: str) -> wire.SubmissionDetail:
+        """One submission by its receipt's hash, or by at least "0x" and 8 digits of it."""
+        return _parse(wire.SubmissionDetail, await self._get(f"/v1/submissions/{receipt_hash}"))
+
     async def get_reward(self, contributor: Address, epoch: int) -> wire.RewardView:
         return _parse(wire.RewardView, await self._get(f"/v1/rewards/{contributor}?epoch={epoch}"))
 

@@ -3,6 +3,7 @@
 Called by the CLI and by whoever claims, answers or judges; the follower is for those who need every event.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eth_utils.crypto import keccak
@@ -20,6 +21,7 @@ _POSTED = (
     "(bytes32,bytes32,uint64,uint64,uint96,uint96))"
 )
 _CREATED = "PoolCreated(uint256,address,bytes32,string)"
+_PUBLISHED = "PolicyPublished(uint256,uint64,bytes32)"
 _OPENED = "CaseOpened(bytes32,uint256,address,address,uint8,uint256,uint256)"
 
 
@@ -71,11 +73,24 @@ class History:
             return None
         return Accusation(receipt_hash=receipt_hash, pool=found.pool, node=found.node, contributor=found.contributor)
 
-    def _find(self, address: Address, topics: list[Hash]) -> events.AnyEvent | None:
-        """The newest such event; a reorganisation leaves one at most."""
+    def list_case_events(self, receipt_hash: Hash) -> list[events.AnyEvent]:
+        """What the court did in the case of a receipt, oldest first."""
+        return self._list(self.contracts.deployment.slashing_court, [None, receipt_hash])
+
+    def list_policies(self, pool: PoolId) -> list[events.PolicyPublished]:
+        """The published policies of a pool, oldest first."""
+        found = self._list(self.contracts.deployment.policy_registry, [_topic(_PUBLISHED), _word(pool)])
+        return [event for event in found if isinstance(event, events.PolicyPublished)]
+
+    def _list(self, address: Address, topics: Sequence[Hash | None]) -> list[events.AnyEvent]:
         first, last = self.contracts.deployment.start_block, self.client.block_number()
         logs = self.client.get_logs([address], first=first, last=last, topics=topics)
-        return events.decode(logs[-1]) if logs else None
+        return [event for event in map(events.decode, logs) if event is not None]
+
+    def _find(self, address: Address, topics: Sequence[Hash | None]) -> events.AnyEvent | None:
+        """The newest such event; a reorganisation leaves one at most."""
+        found = self._list(address, topics)
+        return found[-1] if found else None
 
 
 def _topic(signature: str) -> Hash:

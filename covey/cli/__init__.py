@@ -7,7 +7,19 @@ from typing import Annotated
 
 import typer
 
-from covey.cli import audit, calibration, chain, config, doctor, offices, rewards, roles, tasks, tools
+from covey.cli import (
+    audit,
+    calibration,
+    chain,
+    config,
+    doctor,
+    offices,
+    rewards,
+    roles,
+    submissions,
+    tasks,
+    tools,
+)
 from covey.cli.terminal import quote
 from covey.errors import CoveyError
 
@@ -44,6 +56,7 @@ app.add_typer(chain.pool, name="pool")
 app.add_typer(tasks.tasks, name="tasks")
 app.add_typer(chain.stake, name="stake")
 app.add_typer(rewards.rewards, name="rewards")
+app.add_typer(submissions.submissions, name="submissions")
 app.add_typer(offices.epoch, name="epoch")
 app.add_typer(offices.case, name="case")
 app.add_typer(roles.coordinator, name="coordinator")

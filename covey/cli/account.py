@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 from covey.chain.amounts import SMALLEST, Unit, parse_amount, read_unit, require_plausible
-from covey.chain.client import Call, ChainClient
+from covey.chain.client import BlockTag, Call, ChainClient
 from covey.chain.contracts import Contracts, Token
 from covey.chain.deployment import Deployment
 from covey.chain.events import CaseOpened, EpochPosted
@@ -90,9 +90,9 @@ class Account:
     def history(self) -> History:
         return History(client=self._client, contracts=self.contracts)
 
-    def get_time(self) -> int:
-        """Unix seconds, the newest block's: what contracts go by."""
-        return self._client.get_block("latest").timestamp
+    def get_time(self, block: BlockTag = "latest") -> int:
+        """Unix seconds of a block; the newest one's are what contracts go by."""
+        return self._client.get_block(block).timestamp
 
     def find_claimable(self) -> EpochPosted | None:
         """The newest epoch that rewards can be claimed against."""
@@ -150,6 +150,15 @@ class Account:
         async def ask() -> list[SubmissionView]:
             async with self.open_client(coordinator_url) as client:
                 return await client.list_submissions(limit=limit, contributor=contributor)
+
+        return asyncio.run(ask())
+
+    def list_relays(self, coordinator_url: str) -> tuple[str, ...]:
+        """Base URLs of relays that the coordinator knows, unchecked."""
+
+        async def ask() -> tuple[str, ...]:
+            async with self.open_client(coordinator_url) as client:
+                return (await client.get_pool()).relays
 
         return asyncio.run(ask())
 

@@ -13,6 +13,8 @@ from covey.protocol.ids import Address, Hash, LeaseId, PoolId, Step, TaskId
 HashText = Annotated[Hash, Field(pattern=r"^0x[0-9a-f]{64}$")]
 AddressText = Annotated[Address, Field(pattern=r"^0x[0-9a-fA-F]{40}$")]
 SignatureText = Annotated[str, Field(pattern=r"^0x[0-9a-f]{130}$")]
+Word = Annotated[str, Field(pattern=r"^[A-Za-z_]{1,32}$")]
+"""Name of a state or a reason."""
 _NUMBER = Field(ge=0, lt=1 << 63)
 UInt64 = Annotated[int, _NUMBER]
 MAX_WAIT_SECONDS = 20.0
@@ -288,16 +290,27 @@ class SubmissionView(Body):
     node: AddressText
     contributor: AddressText
     policy_version: Step
-    state: str
-    reason: str
-    units: int
-    epoch: int | None
+    state: Word
+    reason: Word
+    units: UInt64
+    epoch: UInt64 | None
     commitment: HashText
     """Of receipt hash, salt and kind (`covey.protocol.canaries`), from the first moment on."""
     salt: HashText | None
     """This and the next: None until the submission is decided."""
     kind: int | None
     """A `CanaryKind`: 0 ordinary, 1 a canary to be rejected, 2 one to be accepted."""
+    evidence_hashes: tuple[HashText, ...] = Field(max_length=256)
+    """Of all verdicts; none until the submission is decided.  `covey validator audit` judges each again."""
+
+
+class SubmissionDetail(SubmissionView):
+    """All that is public of one submission; the fields below are empty until it is decided."""
+
+    receipt: ReceiptBody | None
+    verdicts: tuple[VerdictBody, ...] = Field(max_length=256)
+    signatures: tuple[SignatureText, ...] = Field(max_length=256)
+    """The validators', in the order of `verdicts`."""
 
 
 class ValidatorView(Body):

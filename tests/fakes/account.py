@@ -43,7 +43,7 @@ class FakeHistory:
     """Epoch 1 is posted and pays; one case is open."""
 
     def find_epoch(self, pool, epoch):
-        return SimpleNamespace(epoch=1, record=RECORD) if (pool, epoch) == (1, 1) else None
+        return SimpleNamespace(epoch=1, record=RECORD, transaction_hash=HASH) if (pool, epoch) == (1, 1) else None
 
     def find_claimable(self, pool, *, now):
         return self.find_epoch(pool, 1)
@@ -52,6 +52,14 @@ class FakeHistory:
         return [posted for posted in self.unfinal if posted.record.final_at > now]
 
     unfinal = ()
+    case_events = ()
+    policies = ()
+
+    def list_case_events(self, receipt_hash):
+        return [event for event in self.case_events if event.receipt_hash == receipt_hash]
+
+    def list_policies(self, pool):
+        return [event for event in self.policies if event.pool == pool]
 
     def find_accusation(self, receipt_hash):
         return ACCUSATION if receipt_hash == HASH else None
@@ -64,7 +72,7 @@ class FakeAccount(account.Account):
         self.fake_history = FakeHistory()
         self.pool, self._wallet, self.reward = pool, SIGNER, None
         self.sent, self.calls, self.submissions = [], [], []
-        self._client = SimpleNamespace(get_block=lambda _: SimpleNamespace(timestamp=100))
+        self._client = SimpleNamespace(get_block=lambda tag: SimpleNamespace(timestamp=100 if tag == "latest" else tag))
         self.contracts = SimpleNamespace(
             deployment=SimpleNamespace(token=ALICE, chain_id=31337),
             pools=Contract(
@@ -97,6 +105,9 @@ class FakeAccount(account.Account):
     @property
     def history(self):
         return self.fake_history
+
+    def open_client(self, coordinator_url):
+        return self.coordinator
 
     def send(self, call):
         self.sent.append(call.label)

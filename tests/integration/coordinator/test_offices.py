@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from coordinator import views
 from covey import cli, devnet
 from covey.chain.structs import BondKind, PoolState
 from covey.chain.wallet import save_key
 from covey.errors import OperatorError, ProtocolError
 from covey.protocol import messages
+from covey.protocol.ids import Step
+from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Reason
 from tests.fakes.network import MIN_STAKE, Office
 from tests.integration.coordinator.handing import FILE, decide, hand_in
@@ -62,7 +65,7 @@ async def test_rewards_claim__newest_epoch_that_stands_and_is_final__pays_once(o
         await asyncio.to_thread(covey, "rewards", "claim", *url, key="contributor")
     await settle(office)
     final_at = office.chain.now() + 20
-    with pytest.raises(OperatorError, match="not_final: .* Claim when epoch 0 is final: .*, in 20 s"):
+    with pytest.raises(OperatorError, match=r"not_final: .* Claim when epoch 0 is final: .*, in 20 s"):
         await asyncio.to_thread(covey, "rewards", "claim", *url, key="contributor")
     async with office.client("node") as node:
         await hand_in(office, node, b"not judged yet")
@@ -83,6 +86,68 @@ async def test_rewards_claim__newest_epoch_that_stands_and_is_final__pays_once(o
     with pytest.raises(ProtocolError, match="NothingToClaim"):
         await asyncio.to_thread(covey, "rewards", "claim", *url, key="contributor")
     assert (await asyncio.to_thread(covey, "pool", "show"))["owed"] == 0
+
+
+async def test_submissions__hidden_until_decided__then_shown_with_what_the_chain_says(office: Office, covey: Terminal):
+    url = ("--coordinator-url", office.url)
+
+    async def show(receipt_hash: str) -> Any:
+        return await asyncio.to_thread(covey, "submissions", "show", receipt_hash, *url)
+
+    async with office.client("node") as node:
+        receipt_hash = messages.compute_struct_hash(await hand_in(office, node))
+    shown = await show(receipt_hash[:10])
+    assert (shown["receipt_hash"], shown["state"], shown["work_key"]) == (receipt_hash, "SUBMITTED", None)
+    assert (shown["verdicts"], shown["epoch_transaction"]) == ([], None)
+    await decide(office)
+    shown = await show(receipt_hash[2:12])
+    assert [(v["validator"], v["outcome"], v["reason"]) for v in shown["verdicts"]] == [
+        (office.chain.address(f"validator-{i}"), "accept", "none") for i in (0, 1)
+    ]
+    async with office.client("stranger") as anybody:
+        for verdict in shown["verdicts"]:
+            key = f"evidence/{office.ctx.ledger.pool}/{verdict['evidence_hash']}.json"
+            assert await anybody.get_public(key, max_bytes=1 << 16)
+        (view,) = await anybody.list_submissions(limit=5)
+        assert list(view.evidence_hashes) == [verdict["evidence_hash"] for verdict in shown["verdicts"]]
+        assert await anybody.list_submissions(limit=5, node=office.wallet("node").address) == [view]
+        assert await anybody.list_submissions(limit=5, contributor=office.chain.address("operator")) == []
+        assert await anybody.list_submissions(limit=5, state=SubmissionState.SUBMITTED) == []
+        assert await anybody.list_submissions(limit=5, state=SubmissionState.ACCEPTED) == [view]
+    async with office.client("node") as node:
+        await hand_in(office, node, b"fills the epoch")
+    await decide(office)
+    office.run_job("settle_epoch")
+    await office.follow()
+    await office.follow()
+    shown = await show(receipt_hash)
+    assert (shown["state"], shown["epoch"]) == ("SETTLED", 0)
+    mined = office.chain.client.find_mined(shown["epoch_transaction"])
+    assert mined is not None
+    assert mined.is_success
+    with pytest.raises(ProtocolError, match="unknown_submission"):
+        await show("00000000" if receipt_hash[2:10] != "00000000" else "11111111")
+
+
+async def test_get_submission__prefix_of_two__is_ambiguous(office: Office):
+    for i in range(2):
+        async with office.client("node") as node:
+            await hand_in(office, node, FILE + bytes([i]))
+        await decide(office)
+    with office.ctx.database.read() as rows:
+        first, second = rows.list_recent_submissions(2)
+        assert rows.list_submissions_like("0x") in ([first, second], [second, first])
+        assert rows.list_submissions_like(first.receipt_hash) == [first]
+    with pytest.raises(ProtocolError, match="ambiguous_hash"):
+        views.get_submission(office.ctx, "0x")
+
+
+def test_policy_list__published__with_block_and_time(office: Office, covey: Terminal):
+    policies = office.chain.contracts.policies
+    pool = office.ctx.ledger.pool
+    (row,) = covey("policy", "list")["policies"]
+    assert (row["step"], row["manifest_hash"], row["relays"]) == (0, policies.policy_of(pool, Step(0)), {})
+    assert office.chain.client.get_block(row["block"]).timestamp == row["published_at"]
 
 
 async def test_epoch_disable__by_the_arbiter__nothing_can_be_claimed(office: Office, covey: Terminal):
@@ -118,6 +183,9 @@ async def test_case_veto__by_the_arbiter__frees_the_stake(office: Office, covey:
     owner, pool = office.chain.address("contributor"), office.ctx.ledger.pool
     assert stakes.locked_of(pool, owner) == 60
     assert covey("case", "veto", receipt_hash, key="arbiter")["node"] == receipt.node
+    seen = await asyncio.to_thread(covey, "submissions", "show", receipt_hash, "--coordinator-url", office.url)
+    assert [step["event"] for step in seen["case"]] == ["CaseOpened", "CaseVetoed"]
+    assert {verdict["reason"] for verdict in seen["verdicts"]} == {"proof"}
     assert covey("case", "show")["cases"][0]["state"] == "vetoed"
     assert stakes.locked_of(pool, owner) == 0
     await office.follow()

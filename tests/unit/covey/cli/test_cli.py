@@ -67,6 +67,8 @@ def test_commands__are_those_of_the_roles_and_tools():
         "stake show",
         "rewards show",
         "rewards claim",
+        "submissions list",
+        "submissions show",
         "epoch disable",
         "case show",
         "case veto",

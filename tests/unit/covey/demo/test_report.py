@@ -49,6 +49,7 @@ def make_submission(node, *, state="SETTLED", reason="none", version=0):
         commitment=HASH,
         salt=HASH,
         kind=0,
+        evidence_hashes=(),
     )
 
 
