@@ -14,6 +14,7 @@ from covey.cli import (
     config,
     doctor,
     offices,
+    policy,
     rewards,
     roles,
     submissions,
@@ -57,6 +58,7 @@ app.add_typer(tasks.tasks, name="tasks")
 app.add_typer(chain.stake, name="stake")
 app.add_typer(rewards.rewards, name="rewards")
 app.add_typer(submissions.submissions, name="submissions")
+app.add_typer(policy.policy, name="policy")
 app.add_typer(offices.epoch, name="epoch")
 app.add_typer(offices.case, name="case")
 app.add_typer(roles.coordinator, name="coordinator")

@@ -89,7 +89,7 @@ class ShardClient:
         return folder
 
     async def fetch_manifest(self, pool: int, step: int, manifest_hash: Hash) -> Manifest:
-        """The manifest that has the chain's hash; raise TransientError when no relay has it."""
+        """The manifest with the chain's hash; raise TransientError when no relay has it."""
         failures = _Failures()
         for score in self._draw():
             try:

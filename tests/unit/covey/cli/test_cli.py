@@ -69,6 +69,7 @@ def test_commands__are_those_of_the_roles_and_tools():
         "rewards claim",
         "submissions list",
         "submissions show",
+        "policy list",
         "epoch disable",
         "case show",
         "case veto",
