@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 
 from coordinator import batches, canaries, scheduling, service, settlement
 from coordinator.app import Context
@@ -17,10 +18,19 @@ from covey.protocol.verdict import Decision, Reason
 
 
 def get_pool(ctx: Context) -> wire.PoolView:
-    deployment = ctx.contracts.deployment
+    deployment, params = ctx.contracts.deployment, ctx.params
     return wire.PoolView(
         pool=ctx.ledger.pool,
-        params=ctx.params.to_text(),
+        params=params.to_text(),
+        params_hash=params.compute_hash(),
+        terms=asdict(ctx.terms),
+        requirements=wire.Requirements(
+            engine=params.verification.worker_engine,
+            compute_dtype=params.model.compute_dtype,
+            hardware=params.verification.hardware,
+            build=params.verification.build,
+            max_tokens=params.model.longest,
+        ),
         operator=ctx.operator.address,
         chain_id=deployment.chain_id,
         contracts={
@@ -31,6 +41,8 @@ def get_pool(ctx: Context) -> wire.PoolView:
             "EpochLedger": deployment.epoch_ledger,
             "SlashingCourt": deployment.slashing_court,
         },
+        token=deployment.token,
+        start_block=deployment.start_block,
         relays=ctx.config.relays,
     )
 

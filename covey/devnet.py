@@ -6,7 +6,7 @@ Keys follow from a seed string, so they are worth nothing elsewhere.
 import fcntl
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +26,9 @@ from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.protocol.ids import Address
 
 ETHER = 10**18
-MINE_TIMEOUT_S = 60.0
+MINE_TIMEOUT_S = 300.0
+DEVNET_SEED = "devnet"
+"""Seed of the keys of a devnet that names no other: its deployer mints the test token."""
 
 
 def derive_key(seed: str, name: str) -> bytes:
@@ -38,24 +40,31 @@ def derive_wallet(seed: str, name: str) -> Wallet:
     return wallet_from_key(derive_key(seed, name))
 
 
-def deploy(rpc_url: str, deployer: Wallet) -> Deployment:
+def deploy(
+    rpc_url: str, deployer: Wallet, *, token: Address | None = None, say: Callable[[str], None] = lambda _: None
+) -> Deployment:
     """Deploy all contracts; the deployer becomes the admin, who may pause new work and nothing else.
 
-    The deployer needs ether.  Raise TransientError when the node does not answer or mine.
+    `token` is the ERC-20 of the deployment's pools; None deploys a test token.  The deployer needs ether.
+    Raises TransientError if the node does not answer or mine.
     """
     client = ChainClient(rpc_url)
     start_block = client.block_number()
-    admin = deployer.address
-    token = _create(client, deployer, "TestToken")
-    pools = _create(client, deployer, "PoolRegistry", admin)
-    nodes = _create(client, deployer, "NodeRegistry", pools)
-    policies = _create(client, deployer, "PolicyRegistry", pools)
+
+    def create(name: str, *args: object) -> Address:
+        say(f"deploying {name}")
+        return _create(client, deployer, name, *args)
+
+    chosen = token or create("TestToken")
+    pools = create("PoolRegistry", deployer.address)
+    nodes = create("NodeRegistry", pools)
+    policies = create("PolicyRegistry", pools)
     # StakeManager names the two that come after it, so that nobody can name others later.
     nonce = client.count_transactions(deployer.address)
     successors = [predict_address(deployer.address, nonce + i) for i in (1, 2)]
-    stakes = _create(client, deployer, "StakeManager", pools, *successors)
-    ledger = _create(client, deployer, "EpochLedger", pools, stakes)
-    court = _create(client, deployer, "SlashingCourt", pools, nodes, stakes)
+    stakes = create("StakeManager", pools, *successors)
+    ledger = create("EpochLedger", pools, stakes)
+    court = create("SlashingCourt", pools, nodes, stakes)
     return Deployment(
         chain_id=client.chain_id(),
         rpc_url=rpc_url,
@@ -66,7 +75,7 @@ def deploy(rpc_url: str, deployer: Wallet) -> Deployment:
         stake_manager=stakes,
         epoch_ledger=ledger,
         slashing_court=court,
-        token=token,
+        token=chosen,
     )
 
 
@@ -74,6 +83,7 @@ def fund(deployment: Deployment, payer: Wallet, tokens: Mapping[Address, int], *
     """Give every address `ether` wei and its number of the test token's smallest units.  Anvil only."""
     client = ChainClient(deployment.rpc_url)
     token = Contracts(client, deployment).token
+    client.request("anvil_setBalance", payer.address, hex(ether))
     for address, amount in tokens.items():
         client.request("anvil_setBalance", address, hex(ether))
         if amount:
@@ -82,7 +92,7 @@ def fund(deployment: Deployment, payer: Wallet, tokens: Mapping[Address, int], *
 
 
 def up(
-    folder: Path, *, port: int = 0, block_time: float | None = 1.0, seed: str = "devnet", is_fresh: bool = False
+    folder: Path, *, port: int = 0, block_time: float | None = 1.0, seed: str = DEVNET_SEED, is_fresh: bool = False
 ) -> tuple[Anvil, Deployment]:
     """Start the folder's chain, which goes on from `state.json`; with none there, deploy and write `deployment.json`.
 

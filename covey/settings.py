@@ -7,7 +7,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self, get_origin
+from typing import Any, Self, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -26,9 +26,10 @@ class Settings(BaseModel):
     ) -> Self:
         """Merge file < environment < values (None in `values` means "not given"); raise OperatorError on bad input.
 
+        Paths in a file are relative to the file's folder, all others to the working directory.
         A list is written "a,b" where only text can be given: COVEY_RELAYS, --set relays=...
         """
-        merged: dict[str, Any] = _read_toml(file) if file else {}
+        merged: dict[str, Any] = anchor(cls, _read_toml(file), file.parent) if file else {}
         given = _read_environment(cls, os.environ if environment is None else environment)
         given |= {key: value for key, value in (values or {}).items() if value is not None}
         merged |= {key: _split_list(cls, key, value) for key, value in given.items()}
@@ -54,6 +55,20 @@ def _read_toml(file: Path) -> dict[str, Any]:
         raise OperatorError("no_settings_file", f"{file} cannot be read", fix="Name a readable TOML file") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise OperatorError("bad_settings", f"{file} is not TOML: {error}", fix="Correct the file") from error
+
+
+def anchor(cls: type[BaseModel], values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The values of a file with its relative paths, also those of tables, resolved against the file's folder."""
+    anchored = dict(values)
+    for name, value in values.items():
+        field = cls.model_fields.get(name)
+        kinds = () if field is None else (field.annotation, *get_args(field.annotation))
+        if Path in kinds and isinstance(value, str):
+            anchored[name] = str(folder / value)
+        for kind in kinds:
+            if isinstance(kind, type) and issubclass(kind, BaseModel) and isinstance(value, dict):
+                anchored[name] = anchor(kind, value, folder)
+    return anchored
 
 
 def _read_environment(cls: type[BaseModel], environment: Mapping[str, str]) -> dict[str, Any]:

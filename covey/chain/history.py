@@ -37,6 +37,14 @@ class History:
         found = self._find(self.contracts.deployment.pool_registry, [_topic(_CREATED), _word(pool)])
         return found.params if isinstance(found, events.PoolCreated) else None
 
+    def find_pool(self, operator: Address, params_hash: Hash) -> PoolId | None:
+        """The newest pool of an operator with these parameters; None where there is none."""
+        topics = [_topic(_CREATED), None, hash_from_bytes(bytes(12) + bytes.fromhex(operator[2:]))]
+        for event in reversed(self._list(self.contracts.deployment.pool_registry, topics)):
+            if isinstance(event, events.PoolCreated) and event.params_hash == params_hash:
+                return event.pool
+        return None
+
     def find_epoch(self, pool: PoolId, epoch: int) -> events.EpochPosted | None:
         """The posted epoch, whether or not it stands; None where there is none."""
         topics = [_topic(_POSTED), _word(pool), _word(epoch)]

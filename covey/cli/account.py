@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+import time
 from functools import cached_property
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from covey.client import CoordinatorClient
 from covey.errors import OperatorError, ProtocolError
 from covey.protocol.ids import Address, PoolId
 from covey.protocol.merkle import compute_reward_leaf, is_in_tree
+from covey.protocol.messages import Domain, NodeRegistration, sign
 from covey.protocol.params import PoolParams
 from covey.protocol.wire import RewardView, SubmissionView
 from covey.validation import explain_unknown
@@ -33,8 +35,8 @@ class Account:
     def __init__(self, deployment: Path, key_file: Path | None, pool: int) -> None:
         self.pool = PoolId(pool)
         loaded = Deployment.load(deployment)
-        self._client = ChainClient(loaded.rpc_url)
-        self.contracts = Contracts(self._client, loaded)
+        self.client = ChainClient(loaded.rpc_url)
+        self.contracts = Contracts(self.client, loaded)
         self._wallet = load_key(key_file) if key_file else None
 
     @property
@@ -81,18 +83,51 @@ class Account:
         require_plausible(amount, unit, balance=balance)
         return amount
 
+    def require_stake_for(self, nodes: int) -> int:
+        """Stake what is missing to back so many nodes; return how much that was, in the token's smallest unit."""
+        stakes, address = self.contracts.stakes, self.wallet.address
+        terms = self.contracts.pools.get_terms(self.pool)
+        free = stakes.stake_of(self.pool, BondKind.CONTRIBUTOR, address) - stakes.locked_of(self.pool, address)
+        missing = max(0, nodes * terms.min_stake - free)
+        if missing:
+            self.approve(stakes.address, missing)
+            self.send(stakes.stake(self.pool, BondKind.CONTRIBUTOR, missing))
+        return missing
+
+    def register_node(self, node: Wallet) -> Entry:
+        """Vouch for a node: the account and the node both sign."""
+        nodes, deployment = self.contracts.nodes, self.contracts.deployment
+        message = NodeRegistration(
+            pool=self.pool,
+            contributor=self.wallet.address,
+            node=node.address,
+            nonce=nodes.nonce_of(node.address),
+            deadline=int(time.time()) + 3600,
+        )
+        domain = Domain(chain_id=deployment.chain_id, contract=nodes.address)
+        return self.send(
+            nodes.register_node(
+                message.pool,
+                contributor=message.contributor,
+                node=message.node,
+                deadline=message.deadline,
+                contributor_signature=sign(message, domain, self.wallet),
+                node_signature=sign(message, domain, node),
+            )
+        )
+
     def send(self, call: Call) -> Entry:
         """Send one transaction and wait until it is mined; raise ProtocolError("reverted") with the contract's word."""
-        sender = Sender(self._client, self.wallet, SqliteOutbox(":memory:"))
+        sender = Sender(self.client, self.wallet, SqliteOutbox(":memory:"))
         return sender.send_and_wait(call.label, call)
 
     @property
     def history(self) -> History:
-        return History(client=self._client, contracts=self.contracts)
+        return History(client=self.client, contracts=self.contracts)
 
     def get_time(self, block: BlockTag = "latest") -> int:
         """Unix seconds of a block; the newest one's are what contracts go by."""
-        return self._client.get_block(block).timestamp
+        return self.client.get_block(block).timestamp
 
     def find_claimable(self) -> EpochPosted | None:
         """The newest epoch that rewards can be claimed against."""
@@ -100,7 +135,7 @@ class Account:
 
     def list_accusations(self) -> list[Accusation]:
         """Of all cases of the pool, oldest first."""
-        follower = Follower(self._client, self.contracts.deployment)
+        follower = Follower(self.client, self.contracts.deployment)
         opened: list[CaseOpened] = []
         cursor: tuple[SeenBlock, ...] = ()
         is_caught_up = False

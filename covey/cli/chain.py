@@ -2,7 +2,6 @@
 
 import json
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -280,27 +279,8 @@ def worker_register(
     """
     from covey.chain.wallet import load_key
     from covey.cli.account import make_key
-    from covey.protocol.messages import Domain, NodeRegistration, sign
 
     account = open_account(deployment, key_file, pool)
     node = load_key(node_key_file) if node_key_file.exists() else make_key(node_key_file)
-    nodes = account.contracts.nodes
-    message = NodeRegistration(
-        pool=account.pool,
-        contributor=account.wallet.address,
-        node=node.address,
-        nonce=nodes.nonce_of(node.address),
-        deadline=int(time.time()) + 3600,
-    )
-    domain = Domain(chain_id=account.contracts.deployment.chain_id, contract=nodes.address)
-    entry = account.send(
-        nodes.register_node(
-            message.pool,
-            contributor=message.contributor,
-            node=message.node,
-            deadline=message.deadline,
-            contributor_signature=sign(message, domain, account.wallet),
-            node_signature=sign(message, domain, node),
-        )
-    )
-    show({"node": node.address, "contributor": message.contributor, "transaction": entry.transaction_hash}, as_json)
+    entry = account.register_node(node)
+    show({"node": node.address, "contributor": account.wallet.address, "transaction": entry.transaction_hash}, as_json)

@@ -3,6 +3,8 @@
 What can be claimed and what was claimed is the chain's word; what is not in a final epoch yet is the coordinator's.
 """
 
+import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
     from covey.protocol.wire import RewardView, SubmissionView
 
 rewards = typer.Typer(help="Show and claim earned rewards.", no_args_is_help=True)
+WAIT_SECONDS = 1.0
+"""Between two looks at the chain."""
+SPARE_SECONDS = 600.0
+"""For judging the work and closing its epoch, beyond the windows."""
 LIMIT = 10_000
 """Submissions that are looked at; more than a contributor hands in within the windows of an epoch."""
 
@@ -126,6 +132,9 @@ def rewards_claim(
     key_file: KeyFile,
     pool: Pool,
     coordinator_url: CoordinatorUrl = "http://127.0.0.1:8000",
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until there is something to claim, for two windows at most.")
+    ] = False,
     raw: Raw = False,
     as_json: Json = False,
 ) -> None:
@@ -136,17 +145,55 @@ def rewards_claim(
     from covey.chain.amounts import Amount
 
     account = chain.open_account(deployment, key_file, pool)
-    who, unit, final = account.wallet.address, account.get_unit(raw=raw or as_json), account.find_claimable()
+    if wait:
+        _wait_for_reward(account, coordinator_url)
+    final, view = _require_reward(account, coordinator_url)
+    claimed = _get_claimed(account)
+    call = account.contracts.ledger.claim(
+        account.pool, final.record, account.wallet.address, view.cumulative, view.proof
+    )
+    entry = account.send(call)
+    amount = Amount(view.cumulative - claimed, account.get_unit(raw=raw or as_json))
+    chain.show({"claimed": amount, "transaction": entry.transaction_hash}, as_json)
+
+
+def _require_reward(account: "Account", coordinator_url: str) -> "tuple[EpochPosted, RewardView]":
+    """The newest final epoch with the signer's reward by it.
+
+    Raises OperatorError("not_final") or ProtocolError("no_reward") with the time until which to wait.
+    """
+    final, who = account.find_claimable(), account.wallet.address
     if final is None:
         raise OperatorError("not_final", "no epoch is final yet", fix=_say_when(account))
     view = account.get_reward(coordinator_url, who, final)
     if view is None:
         raise ProtocolError("no_reward", f"{who} has earned nothing by epoch {final.epoch}. {_say_when(account)}")
-    ledger = account.contracts.ledger
-    before = ledger.claimed_of(account.pool, who)
-    entry = account.send(ledger.claim(account.pool, final.record, who, view.cumulative, view.proof))
-    claimed = Amount(view.cumulative - before, unit)
-    chain.show({"claimed": claimed, "transaction": entry.transaction_hash}, as_json)
+    return final, view
+
+
+def _get_claimed(account: "Account") -> int:
+    return account.contracts.ledger.claimed_of(account.pool, account.wallet.address)
+
+
+def _wait_for_reward(account: "Account", coordinator_url: str) -> None:
+    """Until there is something to claim, or so long that there should have been; says what it waits for."""
+    terms = account.contracts.pools.get_terms(account.pool)
+    deadline = time.monotonic() + 2 * (terms.challenge_window + terms.veto_window) + SPARE_SECONDS
+    waiting, said = threading.Event(), ""
+    while time.monotonic() < deadline:
+        try:
+            _, view = _require_reward(account, coordinator_url)
+        except (OperatorError, ProtocolError) as error:
+            if error.code not in ("not_final", "no_reward"):
+                raise
+        else:
+            if view.cumulative > _get_claimed(account):
+                return
+        when = _say_when(account)
+        if when.partition(":")[0] != said:
+            said = when.partition(":")[0]
+            typer.echo(when, err=True)
+        waiting.wait(WAIT_SECONDS)
 
 
 def _say_when(account: "Account") -> str:

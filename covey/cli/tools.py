@@ -146,7 +146,9 @@ def demo(
     json_file: Annotated[
         Path | None, typer.Option("--json", help="File that the summary is written into as JSON.")
     ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the network running and print its addresses.")] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Let the pool go on after these steps, until Ctrl-C, and say how to join it.")
+    ] = False,
 ) -> None:
     """Run a whole network on this machine: chain, coordinator, trainer, workers, cheats, validators.
 

@@ -1,6 +1,5 @@
 """Who plays in the demo and with which settings: keys from the seed, the pool's file, a TOML file for every role."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from covey.chain.wallet import save_key
 from covey.cheats import CHEATS
 from covey.devnet import derive_key
 from covey.environments.registry import DEMO, compute_fingerprint, load
+from covey.local.folder import to_toml
 from covey.protocol.ids import Address
 
 CHALLENGE_SECONDS, VETO_SECONDS, UNBOND_SECONDS = 10, 10, 20
@@ -35,6 +35,7 @@ class DemoOptions:
     seed: int = 0
     engine: str = "hf"
     keep: bool = False
+    """Whether the pool goes on after `steps`, until Ctrl-C."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +108,7 @@ class Cast:
             "groups_per_step": 16,
             "groups_per_task": 4,
             "max_staleness": options.max_staleness,
-            "max_steps": options.steps,
+            **({} if options.keep else {"max_steps": options.steps}),
             "quorum": QUORUM,
             "lease_seconds": 60,
             "cooldown_seconds": 2,
@@ -145,13 +146,3 @@ class Cast:
         wallet = save_key(self.get_key_file(name), derive_key(f"demo-{self.options.seed}", name))
         self._addresses[name] = wallet.address
         return wallet.address
-
-
-def to_toml(values: Mapping[str, Any], prefix: str = "") -> str:
-    """Nested tables of numbers, texts and lists as TOML; JSON's spelling of those is TOML's."""
-    plain = {name: value for name, value in values.items() if not isinstance(value, Mapping)}
-    lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in plain.items()]
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            lines += [f"\n[{prefix}{name}]", to_toml(value, f"{prefix}{name}.")]
-    return "\n".join(lines) + "\n"

@@ -8,7 +8,7 @@ import signal
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from covey.chain import events
 from covey.chain.amounts import read_unit
@@ -51,12 +51,12 @@ async def _run(folder: Path, options: DemoOptions, on_summary: Callable[[Summary
     demo = Demo(Stage(Cast(folder, options)))
     try:
         demo.set_up()
+        if options.keep:
+            await demo.linger()
         await demo.watch()
         await demo.settle()
         summary, failures = await demo.conclude()
         on_summary(summary)
-        if options.keep:
-            await demo.linger()
         return failures
     finally:
         previous = signal.signal(signal.SIGINT, signal.SIG_IGN)  # ending is not to be interrupted
@@ -185,10 +185,17 @@ class Demo:
         await stage.client.close()
         return summary, failures
 
-    async def linger(self) -> None:
-        """Leave the network running until the spectator goes."""
-        stage = self.stage
-        self.screen.say(f"left running: API {stage.url}/docs, chain {stage.chain.rpc_url}, files {stage.cast.folder}")
-        self.screen.say("Ctrl-C ends it")
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.Event().wait()
+    async def linger(self) -> NoReturn:
+        """Show a network that goes on, and how to join it, until the spectator ends it."""
+        stage, steps, is_told = self.stage, self.stage.cast.options.steps, False
+        while True:
+            await self.look()
+            if not is_told and steps in self.record.rewards:
+                is_told = True
+                self.screen.say(f"the pool goes on: API {stage.url}/docs, chain {stage.chain.rpc_url}")
+                self.screen.say(f"files and logs: {stage.cast.folder}.  Join it from another terminal:")
+                self.screen.say(f"  covey join {stage.url} worker --deployment {stage.cast.deployment}")
+                self.screen.say("  covey worker enroll worker")
+                self.screen.say("  covey worker run --config worker/worker.toml")
+                self.screen.say("Ctrl-C ends it")
+            await asyncio.sleep(LOOK_SECONDS)

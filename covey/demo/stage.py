@@ -14,14 +14,14 @@ from covey.chain.contracts import Contracts
 from covey.chain.follower import Follower
 from covey.client import CoordinatorClient
 from covey.demo.cast import BUDGET, MIN_STAKE, OPERATOR_BOND, VALIDATOR_BOND, Cast
-from covey.demo.processes import Processes, Running
 from covey.devnet import derive_wallet, fund, up
+from covey.local.processes import Processes, Running, build_environment
 from covey.protocol.ids import PoolId
 from covey.runtime import find_free_ports
 
 POOL = PoolId(1)
 LEARNING = {"learning_rate": 5e-4, "weight_decay": 0.0, "warm_up_updates": 0, "gradient_clip": 1.0}
-"""What the demo's task was tried with; see configs/local.toml."""
+"""What the demo's task was tried with; see configs/trainer.toml."""
 
 ENGINES = ("hf", "vllm")
 """Of the workers."""
@@ -32,7 +32,8 @@ class Stage:
 
     def __init__(self, cast: Cast) -> None:
         self.cast = cast
-        self.processes = Processes(cast.folder / "logs")
+        logs = cast.folder / "logs"
+        self.processes = Processes(logs, environment=build_environment(logs / "tmp"))
         self._api, self._origin, self._relay = find_free_ports(3)
         self.url = f"http://127.0.0.1:{self._api}"
         self.anvil: Anvil | None = None
@@ -72,7 +73,9 @@ class Stage:
             cast.write_role("coordinator", {"pool": POOL, "port": self._api, "relays": [relay_url]}, key="operator")
         )
         member = {"pool": POOL, "coordinator_url": self.url}
-        learning = {"steps": cast.options.steps, "origin_root": origin_root, "seed": cast.options.seed}
+        learning: dict[str, object] = {"origin_root": origin_root, "seed": cast.options.seed}
+        if not cast.options.keep:
+            learning["steps"] = cast.options.steps
         trainer = str(cast.write_role("trainer", member | learning | LEARNING))
         self._commands = {
             "coordinator": ["coordinator", "serve", "--config", config],

@@ -36,14 +36,37 @@ class ErrorBody(Body):
     """The coordinator's clock, Unix seconds: a client that is off corrects itself by it."""
 
 
+class Requirements(Body):
+    """What a worker's machine must have; read from the parameters, for people."""
+
+    engine: str
+    """Engine that the thresholds were calibrated for; "any" in float32."""
+    compute_dtype: str
+    hardware: str
+    """Class of accelerator, as torch names it; "any" or "cpu"."""
+    build: str
+    """Versions of the engine's libraries; "any" outside the exact mode."""
+    max_tokens: int
+    """Longest sequence, a prompt with its completion."""
+
+
 class PoolView(Body):
-    """What a newcomer needs to know; the parameters are checked against the chain."""
+    """What a newcomer needs to know, without a signature.  Whoever stakes checks all of it against the chain."""
 
     pool: PoolId
     params: str
+    """Canonical JSON of `PoolParams`."""
+    params_hash: HashText
+    """keccak256 of `params`, which the chain holds."""
+    terms: dict[str, AddressText | HashText | bool | int]
+    """The contract's terms by their names in `PoolTerms`; amounts in the token's smallest unit."""
+    requirements: Requirements
     operator: AddressText
     chain_id: int
     contracts: dict[str, AddressText]
+    token: AddressText
+    start_block: UInt64
+    """Block of the deployment: no event of the contracts is older."""
     relays: tuple[str, ...]
     """Base URLs of relays that the operator knows."""
 

@@ -12,10 +12,10 @@ import pytest
 from covey.chain import events
 from covey.chain.follower import SeenBlock
 from covey.demo.cast import DemoOptions
-from covey.demo.processes import Running
 from covey.demo.report import is_accepted
 from covey.demo.stage import POOL, Stage
 from covey.errors import ProtocolError, TransientError
+from covey.local.processes import Running
 from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Reason, Severity
 from covey.protocol.wire import StatusView, SubmissionView

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from covey.demo import processes
+from covey.demo import stage as stage_module
 from covey.demo.cast import Cast, DemoOptions
-from covey.demo.processes import Running
 from covey.demo.run import Demo
 from covey.demo.stage import Stage
+from covey.local.processes import Running, build_environment
 from covey.runtime import find_free_ports
 from tests.e2e.test_crashes import watch
 
@@ -37,8 +37,9 @@ class SharedStage(Stage):
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch):
-    build = processes.build_environment
-    monkeypatch.setattr(processes, "build_environment", lambda scratch: build(scratch) | {"GLOO_SOCKET_IFNAME": "lo"})
+    monkeypatch.setattr(
+        stage_module, "build_environment", lambda scratch: build_environment(scratch) | {"GLOO_SOCKET_IFNAME": "lo"}
+    )
     with tempfile.TemporaryDirectory(prefix="covey-test-") as name:
         yield Path(name) / "net"
 

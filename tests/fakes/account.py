@@ -72,7 +72,7 @@ class FakeAccount(account.Account):
         self.fake_history = FakeHistory()
         self.pool, self._wallet, self.reward = pool, SIGNER, None
         self.sent, self.calls, self.submissions = [], [], []
-        self._client = SimpleNamespace(get_block=lambda tag: SimpleNamespace(timestamp=100 if tag == "latest" else tag))
+        self.client = SimpleNamespace(get_block=lambda tag: SimpleNamespace(timestamp=100 if tag == "latest" else tag))
         self.contracts = SimpleNamespace(
             deployment=SimpleNamespace(token=ALICE, chain_id=31337),
             pools=Contract(

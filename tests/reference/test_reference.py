@@ -13,6 +13,7 @@ pytestmark = pytest.mark.unit
 TESTS = Path(__file__).resolve().parents[1]
 PASSING = {
     "covey/chain/sender.py",
+    "covey/cli/local.py",
     "covey/client.py",
     "covey/engines/vllm/engine.py",
     "covey/engines/vllm/process.py",

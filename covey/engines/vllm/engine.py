@@ -250,7 +250,7 @@ class VllmEngine:
             "version": version,
             "dtype": self._dtype,
             "batch": self._max_batch,
-            "device": self._device,
+            "device": self._device.partition(":")[0],
             **{name: getattr(options, name) for name in _STARTED_WITH},
         }
         try:

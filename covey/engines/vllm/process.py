@@ -48,10 +48,17 @@ _CPU = {
 
 
 def build_environment(threads: int, *, eager: bool, device: str) -> dict[str, str]:
-    """Of this process, without what is Covey's, as a setting may be a secret, and what vLLM shall know."""
+    """This process's, without Covey's settings, which may be secret, and with what vLLM shall know.
+
+    vLLM takes the first GPUs that it sees, so it sees none before the one that `device` names, as in "cuda:1".
+    """
     own = {name: value for name, value in os.environ.items() if not name.startswith("COVEY_")}
     compiler = {"TORCH_COMPILE_DISABLE": "1"} if eager else {}
     memory = _CPU if device == "cpu" else {}
+    place = device.partition(":")[2]
+    if place:
+        visible = [each for each in own.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
+        own["CUDA_VISIBLE_DEVICES"] = ",".join(visible[int(place) :]) if visible else place
     return {**own, **_ENVIRONMENT, **memory, **compiler, "OMP_NUM_THREADS": str(threads)}
 
 

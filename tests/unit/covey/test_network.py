@@ -29,6 +29,17 @@ class Outside:
         values = {
             "pool": 1,
             "params": PARAMS.to_text(),
+            "params_hash": PARAMS.compute_hash(),
+            "terms": {},
+            "requirements": {
+                "engine": "any",
+                "compute_dtype": "float32",
+                "hardware": "any",
+                "build": "any",
+                "max_tokens": 520,
+            },
+            "token": ALICE,
+            "start_block": 0,
             "operator": ALICE,
             "chain_id": 31337,
             "contracts": {},

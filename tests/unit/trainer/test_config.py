@@ -31,13 +31,13 @@ def test_defaults__optimizer_and_clipping__are_the_papers() -> None:
     assert config.steps is None
 
 
-@pytest.mark.parametrize("name", ["local.toml", "intellect2.toml"])
+@pytest.mark.parametrize("name", ["trainer.toml", "intellect2.toml"])
 def test_load__shipped_file__is_accepted(name: str) -> None:
     assert load(tomllib.loads((CONFIGS / name).read_text())).clip_delta == 4.0
 
 
 def test_load__local_file__holds_the_demos_values() -> None:
-    config = load(tomllib.loads((CONFIGS / "local.toml").read_text()))
+    config = load(tomllib.loads((CONFIGS / "trainer.toml").read_text()))
     assert (config.learning_rate, config.betas, config.weight_decay) == (5e-4, (0.9, 0.99), 0.0)
     assert (config.gradient_clip, config.warm_up_updates) == (1.0, 0)
     assert (config.kl_coefficient, config.entropy_coefficient, config.updates_per_step) == (0, 0, 1)
@@ -68,5 +68,5 @@ def test_load__wrong_value__is_refused(wrong: dict[str, Any]) -> None:
 def test_load__local_file__is_what_the_demo_trains_with() -> None:
     from covey.demo.stage import LEARNING
 
-    values = tomllib.loads((CONFIGS / "local.toml").read_text())
+    values = tomllib.loads((CONFIGS / "trainer.toml").read_text())
     assert {name: values[name] for name in LEARNING} == LEARNING

@@ -25,7 +25,7 @@ PATIENCE = 120
 def run(folder: Path, lifetime: float = PATIENCE) -> int:
     """Exit status of a process that is killed after so many seconds, if it lives as long."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["covey.demo.preload"])  # as the tests of networks: a process has one such server
+    context.set_forkserver_preload(["covey.local.preload"])  # as the tests of networks: a process has one such server
     process = context.Process(target=live, args=(folder,))
     process.start()
     process.join(lifetime)

@@ -51,7 +51,7 @@ class Alone:
 
 def run_ranks(folder: Path) -> None:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["covey.demo.preload"])  # as the tests of networks: a process has one such server
+    context.set_forkserver_preload(["covey.local.preload"])  # as the tests of networks: a process has one such server
     children = [context.Process(target=main, args=(rank, folder)) for rank in range(RANKS)]
     try:
         for child in children:

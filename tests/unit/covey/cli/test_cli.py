@@ -46,6 +46,13 @@ def test_commands__are_those_of_the_roles_and_tools():
     assert set(LEAVES) == {
         "demo",
         "doctor",
+        "init pool",
+        "pool open",
+        "up",
+        "down",
+        "join",
+        "deploy",
+        "worker enroll",
         "config show",
         "devnet up",
         "devnet fund",

@@ -123,8 +123,8 @@ ROWS = [
     Row("trainer run", "home: missing; pool: missing; deployment: missing; key_file: missing; origin_root: missing"),
     Row("trainer run", "or give them with --set NAME=VALUE or as COVEY_NAME"),
     Row("validator run --set pool", "bad_settings: --set pool has no value. Write --set NAME=VALUE"),
-    Row(f"worker run --config {CONFIGS}/worker.toml --set pool=x", "pool: Input should be a valid integer"),
-    Row(f"worker run --config {CONFIGS}/worker.toml --engine vlm", "engine: Input should be 'auto', 'hf' or 'vllm'"),
+    Row("worker run --config {folder}/right.toml --set pool=x", "pool: Input should be a valid integer"),
+    Row("worker run --config {folder}/right.toml --engine vlm", "engine: Input should be 'auto', 'hf' or 'vllm'"),
     Row("doctor --engine vlm", "bad_engine: there is no engine vlm. Name hf or vllm"),
     Row("demo --json {folder}/none/x.json", "no_folder: {folder}/none/x.json has no folder"),
     # the chain
@@ -218,8 +218,9 @@ def folder(tmp_path: Path, ports: dict[str, int]) -> Path:
     )
     (tmp_path / "half").mkdir()
     (tmp_path / "half" / "state.json").write_text('{"block": {"number": "0x')
-    shipped = (CONFIGS / "worker.toml").read_text()
-    (tmp_path / "worker.toml").write_text(shipped.replace("coordinator_url", "coordinater_url"))
+    right = 'home = "h"\npool = 1\ndeployment = "d.json"\nkey_file = "k"\ncoordinator_url = "http://127.0.0.1:8000"\n'
+    (tmp_path / "right.toml").write_text(right)
+    (tmp_path / "worker.toml").write_text(right.replace("coordinator_url", "coordinater_url"))
     return tmp_path
 
 

@@ -49,7 +49,7 @@ def test_filter__shipped_model__writes_a_pool_of_the_questions_it_half_knows(run
     whole = registry.load(EnvironmentSpec(kind="reasoning_gym", options=options))
     kept = registry.load(EnvironmentSpec(kind="reasoning_gym", options=params.environment.options))
     assert {kept.prompt(draw) for draw in range(400)} == {whole.prompt(number) for number in wanted}
-    assert "# seconds" in pool.read_text()
+    assert "# public: 3600" in pool.read_text()
 
 
 def test_filter__stopped_and_run_again__asks_the_rest_alone_and_ends_the_same(

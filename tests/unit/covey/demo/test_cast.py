@@ -2,35 +2,16 @@ import tomllib
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from covey.chain.wallet import load_key
 from covey.cli.account import read_pool_file
-from covey.demo.cast import BUDGET, MIN_STAKE, OPERATOR_BOND, TOKENS, VALIDATOR_BOND, Cast, DemoOptions, to_toml
+from covey.demo.cast import BUDGET, MIN_STAKE, OPERATOR_BOND, TOKENS, VALIDATOR_BOND, Cast, DemoOptions
 from covey.devnet import derive_key
 from covey.environments.registry import DEMO, compute_fingerprint, load
 
 pytestmark = pytest.mark.unit
 
 ALICE = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
-keys = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True)
-values = (
-    st.integers(-(2**63), 2**63 - 1)
-    | st.booleans()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=9)
-    | st.lists(st.integers(0, 9), max_size=3)
-)
-
-
-@given(
-    st.recursive(
-        st.dictionaries(keys, values, max_size=4), lambda inner: st.dictionaries(keys, values | inner, max_size=3)
-    )
-)
-def test_to_toml__any_settings__read_back(made):
-    assert tomllib.loads(to_toml(made)) == made
 
 
 def test_cast__players__honest_and_cheats_in_turn(tmp_path):

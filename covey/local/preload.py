@@ -4,11 +4,6 @@ It has one thread: a fork copies one, and what others hold would stay locked for
 """
 
 import importlib
-import os
-
-from setproctitle import getproctitle
-
-from covey.demo.processes import FIXED_ENVIRONMENT
 
 MODULES = (
     "coordinator.app",
@@ -30,9 +25,7 @@ MODULES = (
 
 
 def preload() -> None:
-    """Import the roles and load the sampler, after the environment, which libraries read when they are imported."""
-    getproctitle()  # which finds the memory of the process's title; it cannot once the environment has changed
-    os.environ.update(FIXED_ENVIRONMENT)
+    """Import what the roles import, and load the sampler's kernels."""
     for name in MODULES:
         importlib.import_module(name)
     torch = importlib.import_module("torch")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from covey.demo import processes as module
-from covey.demo.processes import Processes
 from covey.errors import OperatorError
+from covey.local import processes as module
+from covey.local.processes import Processes, build_environment
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[4]
@@ -24,7 +24,7 @@ def play(tmp_path, monkeypatch):
         def start(self, name, code):
             return super().start(name, code, module="line")
 
-    made = Lines(tmp_path / "logs")
+    made = Lines(tmp_path / "logs", environment=build_environment(tmp_path / "logs" / "tmp"))
     yield made
     monkeypatch.setattr(module, "STOP_SECONDS", 0.1)
     made.stop()
@@ -133,8 +133,9 @@ def test_start__the_starter_is_killed__the_process_and_its_children_end(tmp_path
     """As `kill -9` of the demo does; a network must not go on without anybody who could stop it."""
     child = "import subprocess, time; print(subprocess.Popen(['sleep', '60']).pid, flush=True); time.sleep(60)"
     started = (
-        "import pathlib, sys, time; from covey.demo.processes import Processes\n"
-        "running = Processes(pathlib.Path(sys.argv[1])).start('a', sys.argv[2], module='line')\n"
+        "import os, pathlib, sys, time; from covey.local.processes import Processes\n"
+        "running = Processes(pathlib.Path(sys.argv[1]), environment=os.environ)\n"
+        "running = running.start('a', sys.argv[2], module='line')\n"
         "print(running.pid, flush=True); time.sleep(60)"
     )
     (tmp_path / "line.py").write_text("import sys\nexec(sys.argv[1])\n")

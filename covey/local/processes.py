@@ -1,7 +1,8 @@
 """The processes of a network on one machine: started in sessions of their own, watched, and ended whatever happens.
 
-They are forked from one server that has imported the heavy libraries once. A dozen processes that each import torch and
-transformers take five seconds of a core and 400 MB each before they do anything.
+They are forked from one server that has imported the heavy libraries once: a dozen processes that each import torch and
+transformers take five seconds of a core and 400 MB each before they do anything.  A process cannot use CUDA after a
+fork of one that has, so on a machine with an accelerator each starts as a new interpreter.
 """
 
 import multiprocessing
@@ -12,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
@@ -23,9 +24,12 @@ from setproctitle import setproctitle
 from covey.errors import OperatorError
 
 STOP_SECONDS = 10.0
+PRELOAD = "covey.local.preload"
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "VIRTUAL_ENV")
-FIXED_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-"""One thread for each process: several busy processes with more collapse on a small machine."""
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+"""Several busy processes with more threads collapse on a small machine."""
+ACCELERATORS = ("/dev/nvidiactl", "/dev/kfd")
+"""Device files of NVIDIA's and AMD's drivers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,26 +65,41 @@ class Running:
 
 
 class Processes:
-    """Starts `covey ...` commands and ends them all."""
+    """Starts `covey ...` commands and ends them all.
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._scratch = folder, folder / "tmp"
-        self._scratch.mkdir(parents=True, exist_ok=True)
+    `logs` is the folder of their output, `cwd` the one that they run in, `environment` all that they see.
+    """
+
+    def __init__(self, logs: Path, *, environment: Mapping[str, str], cwd: Path | None = None) -> None:
+        self._logs, self._environment, self._cwd = logs, dict(environment), cwd or Path.cwd()
+        logs.mkdir(parents=True, exist_ok=True)
         self.running: list[Running] = []
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["covey.demo.preload"])
+        self._is_forking = not any(map(os.path.exists, ACCELERATORS))
+        self._build_process: Callable[..., BaseProcess] = multiprocessing.get_context("spawn").Process
+        if self._is_forking:
+            context = multiprocessing.get_context("forkserver")
+            context.set_forkserver_preload([PRELOAD])
+            self._build_process = context.Process
 
     def prepare(self) -> None:
         """Have the server import while the caller does something else; `start` waits for it."""
-        forkserver.ensure_running()
+        if self._is_forking:
+            before = dict(os.environ)
+            # Libraries read it when they are imported.  The server's own socket stays where this process has its files.
+            os.environ.update(self._environment | {"TMPDIR": tempfile.gettempdir()})
+            try:
+                forkserver.ensure_running()
+            finally:
+                os.environ.clear()
+                os.environ.update(before)
 
     def start(self, name: str, *arguments: str, module: str = "covey") -> Running:
         """Run `covey <arguments>`, or another module with them; its output goes to a log file."""
-        log = self._folder / f"{name}.log"
+        log = self._logs / f"{name}.log"
         log.touch()
-        process = self._context.Process(
-            target=_run_module, args=(module, arguments, str(log), build_environment(self._scratch)), name=name
-        )
+        self.prepare()
+        become = (module, arguments, str(log.resolve()), str(self._cwd), self._environment)
+        process = self._build_process(target=_run_module, args=become, name=name)
         process.start()
         running = Running(name=name, process=process, log=log)
         self.running = [*(each for each in self.running if each.name != name), running]
@@ -123,22 +142,26 @@ class Processes:
 
 
 def build_environment(scratch: Path) -> dict[str, str]:
-    """The environment of a process of the network: no secret of its starter.  Temporary files of libraries go to
-    `scratch`, where the network's own files are, and vanish with them."""
+    """The environment of a network that is for show: no secret of its starter, no model hub.
+
+    Temporary files of libraries go to `scratch`, where the network's own files are, and vanish with them.
+    """
+    scratch.mkdir(parents=True, exist_ok=True)
     passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    return passed_on | FIXED_ENVIRONMENT | {"TMPDIR": str(scratch)}
+    return passed_on | ONE_THREAD | {"HF_HUB_OFFLINE": "1", "TMPDIR": str(scratch)}
 
 
-def _run_module(module: str, arguments: Sequence[str], log: str, environment: Mapping[str, str]) -> None:
-    """In the fork: become `python -m module arguments`, with a session of its own and its output in the log."""
+def _run_module(module: str, arguments: Sequence[str], log: str, cwd: str, environment: Mapping[str, str]) -> None:
+    """In the new process: become `python -m module arguments`, in a session of its own, with its output in the log."""
     os.setsid()  # Ctrl-C is for the starter, which ends the others in order
-    setproctitle(" ".join([module, *arguments]))
+    setproctitle(" ".join([module, *arguments]))  # which has to come before the environment changes
     output = os.open(log, os.O_WRONLY | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.close(output)
     os.environ.clear()
     os.environ.update(environment)
+    os.chdir(cwd)
     tempfile.tempdir = None
     threading.Thread(target=_end_with_starter, daemon=True).start()
     sys.argv = [module, *arguments]

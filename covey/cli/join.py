@@ -1,0 +1,230 @@
+"""Commands of a contributor: look at a pool, make the folder of a worker, stake and register."""
+
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from covey.cli.chain import Json, is_terminal, show
+from covey.cli.roles import worker
+from covey.errors import OperatorError, TransientError
+
+if TYPE_CHECKING:
+    from covey.chain.deployment import Deployment
+    from covey.local.joining import CheckedPool
+    from covey.protocol.wire import PoolView
+
+LATER = ("registration", "stake")
+"""Checks of `covey doctor` that a worker passes once it is enrolled."""
+ANSWER_SECONDS = 60.0
+"""How long a coordinator that is just starting is waited for."""
+
+
+def join(
+    url: Annotated[str, typer.Argument(help="Base URL of the pool's coordinator.")],
+    folder: Annotated[Path, typer.Argument(help="New folder for keys and settings.")] = Path("worker"),
+    deployment: Annotated[
+        Path | None, typer.Option(help="File deployment.json that the pool's operator has published.")
+    ] = None,
+    rpc: Annotated[
+        str | None, typer.Option(help="URL of a node of the chain, by default the one in deployment.json.")
+    ] = None,
+    gpus: Annotated[
+        int | None, typer.Option(min=0, help="Number of GPUs to use, by default all; 0 works on the CPU.")
+    ] = None,
+    together: Annotated[
+        bool, typer.Option("--together", help="Run one worker on all GPUs (tensor parallelism), not one on each.")
+    ] = False,
+    key_file: Annotated[
+        Path | None, typer.Option(help="Key that stakes: the worker is staked for and registered at once.")
+    ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Trust the contracts that the coordinator names; they keep the stake.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Get ready to work for a pool: check it against its chain, make keys and settings, say what comes next.
+
+    Nothing is sent to the chain without --key-file.
+
+    Example: `covey join http://127.0.0.1:8000 worker --deployment deployment.json`
+    """
+    from covey.local import joining
+    from covey.local.folder import require_new
+
+    require_new(folder)
+    view = _wait_for_pool(url)
+    chosen = _choose_deployment(view, url, deployment, rpc, is_agreed=yes)
+    pool = joining.check_pool(view, url, chosen)
+    devices, tensor_parallel = _choose_devices(gpus, is_together=together)
+    files = joining.create_worker_folder(folder, pool, devices, tensor_parallel)
+    staking = key_file or folder / "keys" / "contributor.key"
+    _give_test_money(pool, staking, len(files))
+    enroll = f"covey worker enroll {folder}" + (f" --key-file {key_file}" if key_file else "")
+    run = f"covey worker run --config {files[0]}" if len(files) == 1 else f"covey up {folder}"
+    registered: dict[str, Any] = {}
+    if key_file is not None:
+        registered = enroll_workers(folder, key_file)
+    left = [run] if registered else [enroll, run]
+    if as_json:
+        show({"folder": str(folder), "workers": list(map(str, files)), **registered, "next": left}, as_json)
+        return
+    _describe(pool, folder, devices, tensor_parallel)
+    _show_checks(files[0])
+    typer.echo("\nThen:")
+    for command in left:
+        typer.echo(f"  {command}")
+
+
+def _wait_for_pool(url: str) -> "PoolView":
+    """The coordinator's answer, also where it is only just starting."""
+    import asyncio
+
+    from covey.local.joining import ask_for_pool
+
+    deadline, waiting, is_said = time.monotonic() + ANSWER_SECONDS, threading.Event(), False
+    while True:
+        try:
+            return asyncio.run(ask_for_pool(url))
+        except TransientError:
+            if time.monotonic() >= deadline:
+                raise
+            if not is_said:
+                is_said = True
+                typer.echo(f"waiting for {url} to answer, at most {ANSWER_SECONDS:.0f} s", err=True)
+            waiting.wait(0.5)
+
+
+def _choose_deployment(
+    view: "PoolView", url: str, deployment: Path | None, rpc: str | None, *, is_agreed: bool
+) -> "Deployment":
+    """The contracts that are trusted: the operator's file, or what the coordinator says and somebody has confirmed."""
+    from covey.chain.deployment import Deployment
+    from covey.local import joining
+
+    if deployment is not None:
+        loaded = joining.with_node(Deployment.load(deployment), rpc)
+        joining.require_same_contracts(view, loaded)
+        return loaded
+    if rpc is None:
+        raise OperatorError(
+            "no_deployment",
+            "the contracts keep your stake, and only the chain says what is true of them",
+            fix="Name the operator's deployment.json with --deployment, or a node of the chain with --rpc",
+        )
+    named = joining.build_deployment(view, rpc)
+    if is_agreed:
+        return named
+    for name, address in (("chain", named.chain_id), *view.contracts.items(), ("token", named.token)):
+        typer.echo(f"{name:>16}  {address}", err=True)
+    question = (
+        f"These contracts, as {url} names them, will keep your stake.  Are they those that the operator published?"
+    )
+    if not is_terminal():
+        raise OperatorError(
+            "not_confirmed", question, fix="Compare them and add --yes, or name the operator's file with --deployment"
+        )
+    typer.confirm(question, abort=True, err=True)
+    return named
+
+
+def _choose_devices(gpus: int | None, *, is_together: bool) -> tuple[list[str], int]:
+    """A device for each worker, and how many GPUs each of them uses."""
+    from covey.engines.build import list_accelerators
+
+    there = len(list_accelerators()) if gpus != 0 else 0
+    count = there if gpus is None else gpus
+    if count > there:
+        raise OperatorError("bad_device", f"torch finds {there} GPUs, not {count}", fix=f"Use --gpus {there} or fewer")
+    if count == 0:
+        return ["cpu"], 1
+    if is_together:
+        return ["cuda"], count
+    return ([f"cuda:{i}" for i in range(count)] if count > 1 else ["cuda"]), 1
+
+
+def _give_test_money(pool: "CheckedPool", key_file: Path, workers: int) -> None:
+    """On a devnet, whose money is worth nothing, the stake is a present."""
+    from covey.chain.wallet import load_key
+    from covey.local.joining import is_devnet
+    from covey.local.opening import SPARE, give_test_money
+
+    if is_devnet(pool.deployment):
+        address = load_key(key_file).address
+        give_test_money(pool.deployment, {address: SPARE * workers * pool.terms.min_stake})
+
+
+def _describe(pool: "CheckedPool", folder: Path, devices: list[str], tensor_parallel: int) -> None:
+    from covey.chain.amounts import format_amount, read_unit
+    from covey.chain.client import ChainClient
+    from covey.chain.contracts import Contracts
+
+    contracts = Contracts(ChainClient(pool.deployment.rpc_url), pool.deployment)
+    unit = read_unit(contracts.get_token(pool.pool))
+    params = pool.params
+    values = {
+        "pool": f"{pool.pool}, {params.name}, operated by {pool.operator}",
+        "chain": f"{pool.deployment.chain_id}; terms and parameters are those of the chain",
+        "work": f"{params.environment.kind}, up to {params.model.longest} tokens in {params.model.compute_dtype}",
+        "engine": params.verification.worker_engine,
+        "hardware": params.verification.hardware,
+        "reward": f"{format_amount(pool.terms.reward_per_unit, unit)} per token of accepted work",
+        "stake": f"{format_amount(pool.terms.min_stake, unit)} per worker; a cheat loses "
+        f"{format_amount(pool.terms.slash_amount, unit)}",
+        "workers": ", ".join(devices) + (f", on {tensor_parallel} GPUs together" if tensor_parallel > 1 else ""),
+        "folder": folder,
+    }
+    show(values, as_json=False)
+
+
+def _show_checks(file: Path) -> None:
+    """Show what `covey doctor` finds wrong with this machine and pool, but for what enrolling will do."""
+    from covey.cli.doctor_checks import check_role
+    from worker.config import WorkerConfig
+
+    for check in check_role("worker", WorkerConfig.load(file)):
+        if check.status in ("warn", "fail") and check.name not in LATER:
+            typer.echo(f"{check.status}: {check.name}: {check.detail}.  {check.fix}")
+
+
+@worker.command("enroll")
+def worker_enroll(
+    folder: Annotated[Path, typer.Argument(help="Folder that `covey join` has made.")] = Path(),
+    key_file: Annotated[
+        Path | None, typer.Option(help="Key that stakes, by default the folder's contributor.key.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Stake for the workers of a folder what is missing, and register each.
+
+    What is done already is not done again.
+
+    Example: `covey worker enroll worker`
+    """
+    show(enroll_workers(folder, key_file or folder / "keys" / "contributor.key"), as_json)
+
+
+def enroll_workers(folder: Path, key_file: Path) -> dict[str, Any]:
+    """Stake and register, as far as the chain does not hold it yet."""
+    from covey.chain.amounts import Amount
+    from covey.chain.wallet import load_key
+    from covey.cli.account import Account
+    from covey.local.folder import read_processes
+    from worker.config import WorkerConfig
+
+    files = [folder / f"{name}.toml" for name in read_processes(folder)]
+    configs = [WorkerConfig.load(file) for file in files]
+    account = Account(configs[0].deployment, key_file, configs[0].pool)
+    nodes = [load_key(config.key_file) for config in configs]
+    missing = [node for node in nodes if account.contracts.nodes.contributor_of(account.pool, node.address) is None]
+    amount = account.require_stake_for(len(nodes))
+    for node in missing:
+        account.register_node(node)
+    return {
+        "contributor": account.wallet.address,
+        "staked": Amount(amount, account.get_unit(raw=False)),
+        "nodes": [node.address for node in nodes],
+        "registered": len(missing),
+    }

@@ -1,0 +1,162 @@
+"""A contributor's way into a pool: what the coordinator says is checked against the chain, then the folder is made.
+
+    keys/contributor.key keys/node-1.key ...     keys of the stake and of each worker, mode 600
+    deployment.json                              chain and contracts
+    worker.toml                                  settings; worker-1.toml ... where there are several
+    processes.toml                               the workers, for `covey up`
+
+The contracts decide over the stake, so they come from `--deployment`, or somebody has looked at them.
+"""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from covey.anvil import CHAIN_ID
+from covey.chain.client import ChainClient
+from covey.chain.contracts import Contracts
+from covey.chain.deployment import Deployment
+from covey.chain.structs import PoolState, PoolTerms
+from covey.chain.wallet import save_key
+from covey.client import CoordinatorClient
+from covey.errors import OperatorError, ProtocolError, TransientError
+from covey.local.folder import PROCESSES_FILE, require_new, to_toml, write_processes
+from covey.protocol.ids import Address, PoolId
+from covey.protocol.params import PoolParams
+from covey.protocol.wire import PoolView
+
+CONTRACTS = {
+    "PoolRegistry": "pool_registry",
+    "NodeRegistry": "node_registry",
+    "PolicyRegistry": "policy_registry",
+    "StakeManager": "stake_manager",
+    "EpochLedger": "epoch_ledger",
+    "SlashingCourt": "slashing_court",
+}
+"""Fields of a deployment by the names of the contracts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedPool:
+    """A pool as the chain has it."""
+
+    pool: PoolId
+    url: str
+    """Base URL of the coordinator."""
+    deployment: Deployment
+    terms: PoolTerms
+    params: PoolParams
+    operator: Address
+
+
+async def ask_for_pool(url: str) -> PoolView:
+    """The coordinator's description of its pool, unchecked."""
+    async with CoordinatorClient(url, None, chain_id=0) as client:
+        return await client.get_pool()
+
+
+def build_deployment(view: PoolView, rpc_url: str) -> Deployment:
+    """The contracts that a coordinator names, which nobody has confirmed."""
+    missing = [name for name in CONTRACTS if name not in view.contracts]
+    if missing:
+        raise ProtocolError("bad_answer", f"the coordinator does not name its {missing[0]}")
+    return Deployment(
+        chain_id=view.chain_id,
+        rpc_url=rpc_url,
+        start_block=view.start_block,
+        token=view.token,
+        **{field: view.contracts[name] for name, field in CONTRACTS.items()},
+    )
+
+
+def require_same_contracts(view: PoolView, deployment: Deployment) -> None:
+    """Raise OperatorError("other_contracts") unless the coordinator works on the contracts of the deployment."""
+    named = build_deployment(view, deployment.rpc_url)
+    wrong = [
+        f"{name} is {getattr(named, name)} there and {getattr(deployment, name)} in the deployment"
+        for name in ("chain_id", *CONTRACTS.values())
+        if getattr(named, name) != getattr(deployment, name)
+    ]
+    if wrong:
+        raise OperatorError(
+            "other_contracts",
+            f"the coordinator works on other contracts: {'; '.join(wrong)}",
+            fix="Ask the pool's operator for the right deployment.json or URL",
+        )
+
+
+def check_pool(view: PoolView, url: str, deployment: Deployment) -> CheckedPool:
+    """The pool as the chain has it.
+
+    Raises OperatorError("wrong_chain"), OperatorError("pool_not_active"), ProtocolError("bad_params") if the chain says
+    otherwise than the coordinator.
+    """
+    client = ChainClient(deployment.rpc_url)
+    found = client.chain_id()
+    if found != deployment.chain_id:
+        raise OperatorError(
+            "wrong_chain",
+            f"the node is on chain {found}, the contracts are on chain {deployment.chain_id}",
+            fix="Name a node of the pool's chain with --rpc",
+        )
+    contracts = Contracts(client, deployment)
+    state = contracts.pools.state_of(view.pool)
+    if state is not PoolState.ACTIVE:
+        raise OperatorError(
+            "pool_not_active", f"pool {view.pool} is {state.name.lower()} on the chain", fix="Join another pool"
+        )
+    terms = contracts.pools.get_terms(view.pool)
+    params = PoolParams.from_text(view.params, terms.params_hash)
+    operator = contracts.pools.operator_of(view.pool)
+    return CheckedPool(
+        pool=view.pool, url=url.rstrip("/"), deployment=deployment, terms=terms, params=params, operator=operator
+    )
+
+
+def create_worker_folder(folder: Path, pool: CheckedPool, devices: Sequence[str], tensor_parallel: int) -> list[Path]:
+    """Write keys and settings, one worker for each device; return the workers' settings files.
+
+    Everything is written beside the folder and moved there in one step.  Raises OperatorError("folder_not_empty").
+    """
+    require_new(folder)
+    draft = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
+    (draft / "keys").mkdir(parents=True)
+    pool.deployment.save(draft / "deployment.json")
+    save_key(draft / "keys" / "contributor.key", secrets.token_bytes(32))
+    names = ["worker"] if len(devices) == 1 else [f"worker-{i + 1}" for i in range(len(devices))]
+    for i, (name, device) in enumerate(zip(names, devices, strict=True)):
+        key = Path("keys") / f"node-{i + 1}.key"
+        save_key(draft / key, secrets.token_bytes(32))
+        values = {
+            "home": name,
+            "pool": pool.pool,
+            "deployment": "deployment.json",
+            "key_file": str(key),
+            "coordinator_url": pool.url,
+            "device": device,
+        }
+        table = {"vllm": {"tensor_parallel": tensor_parallel}} if tensor_parallel > 1 else {}
+        head = f"# Settings of `covey worker run`; `covey config show worker --config {name}.toml` explains each.\n"
+        (draft / f"{name}.toml").write_text(head + to_toml(values | table))
+    write_processes(draft / PROCESSES_FILE, {name: f"worker run --config {name}.toml" for name in names})
+    if folder.exists():
+        folder.rmdir()
+    draft.rename(folder)
+    return [folder / f"{name}.toml" for name in names]
+
+
+def is_devnet(deployment: Deployment) -> bool:
+    """Whether the chain is an Anvil, whose test money anybody may have."""
+    if deployment.chain_id != CHAIN_ID:
+        return False
+    try:
+        ChainClient(deployment.rpc_url).request("anvil_nodeInfo")
+    except (ProtocolError, TransientError, OperatorError):
+        return False
+    return True
+
+
+def with_node(deployment: Deployment, rpc_url: str | None) -> Deployment:
+    """The deployment by another node of its chain, if one is named."""
+    return deployment if rpc_url is None else replace(deployment, rpc_url=rpc_url)

@@ -1,0 +1,114 @@
+"""A pool's opening on chain, from its folder: money, the pool itself, its escrow, its bonds, its start.
+
+Every step looks at the chain first, so an opening that broke off goes on where it was, and a repeated one does nothing.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from covey.chain.amounts import format_amount, parse_amount, read_unit
+from covey.chain.deployment import Deployment
+from covey.chain.structs import BondKind, PoolState
+from covey.cli.account import Account, read_pool_file
+from covey.cli.pool_terms import require_offices
+from covey.devnet import DEVNET_SEED, derive_wallet, fund
+from covey.errors import OperatorError
+from covey.local.folder import DEPLOYMENT_FILE, is_devnet, set_pool_number
+from covey.protocol.ids import Address, PoolId
+
+ESCROW, OPERATOR_BOND = "100", "10"
+"""Amounts in tokens that a pool is opened with where the command names no others."""
+SPARE = 2
+"""A devnet's accounts get this many times what the opening takes."""
+
+
+def open_pool(folder: Path, *, escrow: str, operator_bond: str, say: Callable[[str], None]) -> PoolId:
+    """Open the folder's pool and write its number into the settings of every role.
+
+    `escrow` and `operator_bond` are what is there afterwards, at least, in tokens.  Example: escrow="100".
+    Raises OperatorError("unfunded") with every account that lacks something, before anything is sent.
+    """
+    deployment = folder / DEPLOYMENT_FILE
+    operator = Account(deployment, folder / "keys" / "operator.key", 0)
+    contracts = operator.contracts
+    terms, validators, params = read_pool_file(folder / "pool.toml", contracts.deployment.token)
+    require_offices(folder / "pool.toml", terms, validators, operator.wallet.address)
+    unit = read_unit(contracts.token)
+    keys = {address: folder / "keys" / f"validator-{i + 1}.key" for i, address in enumerate(validators)}
+    found = operator.history.find_pool(operator.wallet.address, terms.params_hash)
+    pool = None if found is None or contracts.pools.state_of(found) is PoolState.ENDED else found
+
+    def lacks(kind: BondKind, address: Address, amount: int) -> int:
+        staked = 0 if pool is None else contracts.stakes.stake_of(pool, kind, address)
+        return max(0, amount - staked)
+
+    missing_escrow = max(
+        0, parse_amount(escrow, unit, least=0) - (0 if pool is None else contracts.ledger.escrow_of(pool))
+    )
+    bonds = {address: lacks(BondKind.VALIDATOR, address, terms.validator_bond) for address in validators}
+    bond = lacks(BondKind.OPERATOR, operator.wallet.address, parse_amount(operator_bond, unit, least=0))
+    needs = {operator.wallet.address: missing_escrow + bond, terms.trainer: 0, **bonds}
+    _require_money(folder, operator, needs)
+
+    if pool is None:
+        say(f"creating the pool {params.name}")
+        operator.send(contracts.pools.create_pool(terms, validators, params.to_text()))
+        pool = operator.history.find_pool(operator.wallet.address, terms.params_hash)
+        if pool is None:
+            raise OperatorError("no_pool", "the chain does not show the pool that was created", fix="Run this again")
+    set_pool_number(folder, pool)
+    operator = Account(deployment, folder / "keys" / "operator.key", pool)
+    if missing_escrow:
+        say(f"pool {pool}: funding the escrow")
+        operator.approve(contracts.ledger.address, missing_escrow)
+        operator.send(contracts.ledger.fund_pool(pool, missing_escrow))
+    if bond:
+        say(f"pool {pool}: bonding the operator")
+        _stake(operator, pool, BondKind.OPERATOR, bond)
+    for address, amount in bonds.items():
+        if amount:
+            say(f"pool {pool}: bonding {keys[address].stem}")
+            _stake(Account(deployment, keys[address], pool), pool, BondKind.VALIDATOR, amount)
+    if contracts.pools.state_of(pool) is PoolState.CREATED:
+        operator.send(contracts.pools.start_pool(pool))
+    say(f"pool {pool} is open")
+    return pool
+
+
+def find_open_pool(folder: Path) -> PoolId | None:
+    """The number of the folder's pool where it is open for work, else None."""
+    operator = Account(folder / DEPLOYMENT_FILE, folder / "keys" / "operator.key", 0)
+    terms, _, _ = read_pool_file(folder / "pool.toml", operator.contracts.deployment.token)
+    pool = operator.history.find_pool(operator.wallet.address, terms.params_hash)
+    is_open = pool is not None and operator.contracts.pools.state_of(pool) is PoolState.ACTIVE
+    return pool if is_open else None
+
+
+def _stake(account: Account, pool: PoolId, kind: BondKind, amount: int) -> None:
+    account.approve(account.contracts.stakes.address, amount)
+    account.send(account.contracts.stakes.stake(pool, kind, amount))
+
+
+def _require_money(folder: Path, operator: Account, needs: Mapping[Address, int]) -> None:
+    """Have every account hold ether for gas and the tokens that it needs: given on a devnet, asked for elsewhere."""
+    contracts = operator.contracts
+    poor = {
+        address: amount
+        for address, amount in needs.items()
+        if operator.client.get_balance(address) == 0 or contracts.token.balance_of(address) < amount
+    }
+    if not poor:
+        return
+    if is_devnet(folder):
+        give_test_money(contracts.deployment, {address: SPARE * amount for address, amount in poor.items()})
+        return
+    unit = read_unit(contracts.token)
+    wanted = "; ".join(
+        f"{address} needs ether for gas and {format_amount(amount, unit)}" for address, amount in poor.items()
+    )
+    raise OperatorError("unfunded", wanted, fix=f"Send them that, and run covey pool open {folder} again")
+
+
+def give_test_money(deployment: Deployment, tokens: Mapping[Address, int]) -> None:
+    """Ether and test tokens on a devnet."""
+    fund(deployment, derive_wallet(DEVNET_SEED, "deployer"), tokens)

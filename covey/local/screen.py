@@ -1,0 +1,89 @@
+"""What `covey up` shows: a table that stays in place on a terminal, and lines elsewhere, so that a log can be read."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+
+from covey.client import CoordinatorClient
+from covey.errors import CoveyError
+from covey.local.keeper import Kept, read_last
+from covey.protocol.status import SubmissionState
+from covey.protocol.wire import StatusView
+
+STATUS_SECONDS = 2.0
+LAST_LINE = 70
+"""Characters of a process's last line that fit into the table."""
+
+
+class Screen:
+    """Example: `with Screen(Console(), folder, url) as screen: screen.show(keeper.kept)`."""
+
+    def __init__(self, console: Console, folder: Path, coordinator_url: str | None) -> None:
+        self._console, self._folder, self._url = console, folder, coordinator_url
+        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+        self._asked_at = 0.0
+        self._step = -1
+        self.status: StatusView | None = None
+        """What the coordinator said last; None before its first answer."""
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def say(self, line: str) -> None:
+        """Show a line that stays."""
+        self._console.print(escape(line), highlight=False, soft_wrap=True)
+
+    def show(self, kept: Sequence[Kept]) -> None:
+        """Show how all is now; asks the coordinator at most every STATUS_SECONDS."""
+        if self._url is not None and time.monotonic() - self._asked_at >= STATUS_SECONDS:
+            self._asked_at = time.monotonic()
+            self.status = asyncio.run(_ask(self._url)) or self.status
+            if self._live is None and self.status is not None and self.status.step > self._step:
+                self._step = self.status.step
+                self.say(describe_status(self.status))
+        if self._live is not None:
+            self._live.update(self._build_table(kept), refresh=True)
+
+    def _build_table(self, kept: Sequence[Kept]) -> Table:
+        title = f"{self._folder}" if self.status is None else f"{self._folder}: {describe_status(self.status)}"
+        table = Table("process", "state", "pid", "last line of its log", title=escape(title), expand=True)
+        for each in kept:
+            running = each.running
+            pid, line = ("", "") if running is None else (str(running.pid), read_last(running.log)[:LAST_LINE])
+            table.add_row(each.name, each.state, pid, escape(line))
+        return table
+
+
+def describe_status(status: StatusView) -> str:
+    """Example: "pool 1, step 3, 12 submissions accepted, 1 waits to be judged, 2 nodes"."""
+    waiting = status.submissions.get(SubmissionState.SUBMITTED, 0)
+    accepted = sum(int(row["accepted"]) for row in status.nodes.values())
+    rejected = sum(status.reasons.values())
+    return (
+        f"pool {status.pool}, step {status.step}, submissions: {accepted} accepted, {rejected} rejected, "
+        f"{waiting} being judged; nodes: {len(status.nodes)}"
+    )
+
+
+async def _ask(url: str) -> StatusView | None:
+    async with CoordinatorClient(url, None, chain_id=0, timeout_seconds=STATUS_SECONDS) as client:
+        try:
+            return await client.get_status()
+        except CoveyError:
+            return None

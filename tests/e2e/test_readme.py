@@ -1,0 +1,94 @@
+"""README and guides as written: every fenced command, in order, in an empty folder, to the first claimed reward."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from covey.local.keeper import stop_keeper
+from tests.e2e.fences import LANGUAGES, Fence, read_fences
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = (ROOT / "README.md", ROOT / "docs/guides/run-a-pool.md", ROOT / "docs/guides/run-a-worker.md")
+SECONDS = 300
+"""Timeout of one fence."""
+
+
+def list_fences() -> list[Fence]:
+    return [fence for path in DOCUMENTS for fence in read_fences(path) if fence.language == "sh"]
+
+
+def test_documents__are_all_guides_and_every_fence_has_a_language():
+    assert set(DOCUMENTS[1:]) == set((ROOT / "docs/guides").glob("*.md"))
+    assert [fence for path in DOCUMENTS for fence in read_fences(path) if fence.language not in LANGUAGES] == []
+
+
+def test_fences__that_do_not_run__are_these_with_their_reasons():
+    skipped = [(fence.document, fence.body.splitlines()[0], fence.reason) for fence in list_fences() if fence.reason]
+    assert skipped == NOT_RUN
+
+
+NOT_RUN = [
+    ("README.md", "make demo", "the tests of the demo and of the checks are others"),
+    ("README.md", "source .venv/bin/activate", "needs a checkout with its environment"),
+    ("README.md", "make wheel", "the test of the wheel is another"),
+    ("run-a-pool.md", "covey deploy --rpc https://rpc.example --token 0xTOKEN --key-file admin.key", "a public chain"),
+    ("run-a-worker.md", 'pip install "dist/covey-0.1.0-py3-none-any.whl[vllm]"', "needs a GPU"),
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path):
+    yield tmp_path
+    for lock in tmp_path.glob("*/.up.lock"):  # whatever a command that failed has left running
+        stop_keeper(lock.parent)
+
+
+def run_fence(fence: Fence, folder: Path) -> str:
+    """What the commands print; they have to succeed."""
+    binaries = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = os.environ | {"PATH": binaries, "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", fence.body],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, f"{fence.document}: {fence.body}\n{done.stdout}"
+    return done.stdout
+
+
+def test_documents__every_command__works_as_written(folder: Path):
+    transcript, started = [], time.monotonic()
+    for fence in list_fences():
+        if not fence.reason:
+            printed = run_fence(fence, folder)
+            transcript.append((fence.document, fence.body, printed, time.monotonic() - started))
+    keep_transcript(transcript)
+    readme = [entry for entry in transcript if entry[0] == "README.md"]
+    (claim,) = [entry for entry in readme if "rewards claim" in entry[1]]
+    assert "claimed" in claim[2]
+    commands = [line for entry in readme for line in entry[1].splitlines() if line.startswith("covey ")]
+    assert len(commands) <= 8
+    assert list(folder.rglob(".up.lock"))
+    assert [lock for lock in folder.glob("*/.up.lock") if lock.read_text()] == [], "the documents end what they start"
+
+
+def keep_transcript(entries: list[tuple[str, str, str, float]]) -> None:
+    """Write what was typed and printed to build/, for a reader, and for docs/guides/run-a-pool.md."""
+    path = ROOT / "build" / "readme-transcript.txt"
+    path.parent.mkdir(exist_ok=True)
+    blocks = []
+    for document, body, printed, seconds in entries:
+        typed = "\n".join(f"$ {line}" for line in body.splitlines())
+        blocks.append(f"# {document}, {seconds:.0f} s after the beginning\n{typed}\n{printed}")
+    path.write_text("\n".join(blocks))
