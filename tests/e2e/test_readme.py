@@ -1,11 +1,13 @@
 """README and guides as written: every fenced command, in order, in an empty folder, to the first claimed reward."""
 
 import os
+import re
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import httpx
 import pytest
 
 from covey.local.keeper import stop_keeper
@@ -67,12 +69,31 @@ def run_fence(fence: Fence, folder: Path) -> str:
     return done.stdout
 
 
+def await_accepted(nodes: int, seconds: float) -> None:
+    """Until so many nodes have an accepted submission; bounded."""
+    deadline = time.monotonic() + seconds
+    while True:
+        status = httpx.get("http://127.0.0.1:8000/v1/status", timeout=10).json()
+        if sum(node["accepted"] > 0 for node in status["nodes"].values()) >= nodes:
+            return
+        assert time.monotonic() < deadline, status["nodes"]
+        time.sleep(0.5)
+
+
 def test_documents__every_command__works_as_written(folder: Path):
-    transcript, started = [], time.monotonic()
+    transcript, started, workers = [], time.monotonic(), 0
     for fence in list_fences():
-        if not fence.reason:
-            printed = run_fence(fence, folder)
-            transcript.append((fence.document, fence.body, printed, time.monotonic() - started))
+        if fence.reason:
+            continue
+        begun = time.monotonic()
+        printed = run_fence(fence, folder)
+        transcript.append((fence.document, fence.body, printed, time.monotonic() - started))
+        if re.search(r"covey up \S*worker", fence.body):
+            workers += 1
+            await_accepted(workers, seconds=120)
+            limit = 300 if workers == 1 else 120  # since the first command of the pool, or of the worker
+            assert time.monotonic() - (started if workers == 1 else begun) < limit
+    assert workers == 2
     keep_transcript(transcript)
     readme = [entry for entry in transcript if entry[0] == "README.md"]
     (claim,) = [entry for entry in readme if "rewards claim" in entry[1]]

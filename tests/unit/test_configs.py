@@ -44,7 +44,7 @@ def test_intellect2__a_task_of_the_pool__fits_what_it_may_hand_in() -> None:
 def test_pool__windows__pay_after_minutes_and_what_the_comments_name_is_lawful_and_long(tmp_path: Path) -> None:
     shipped = CONFIGS / "pool.toml"
     terms, _, params = read_pool_file(shipped, "0x" + "00" * 20)
-    assert params.epoch_seconds + terms.challenge_window + terms.veto_window == 80
+    assert params.epoch_seconds + terms.challenge_window + terms.veto_window == 40
     text, count = re.subn(r"(?m)^(\w+) = \d+( *# public: (\d+))", r"\1 = \3\2", shipped.read_text())
     assert count == 5
     (tmp_path / "public.toml").write_text(text)
