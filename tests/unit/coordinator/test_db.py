@@ -202,6 +202,10 @@ def test_migrate__rows_that_others_point_to__are_kept_there_and_back(database: D
         rows.add(Judgement(receipt_hash=make_hash("nobody's")))
 
 
+STARTING = 3
+"""Processes of a coordinator that start together: the API, the jobs, and one that was started twice."""
+
+
 @pytest.mark.parametrize("backend", ["sqlite", "postgresql"])
 def test_migrate__processes_that_start_at_once__all_find_the_tables(tmp_path: Path, backend: str):
     with ExitStack() as stack:
@@ -213,7 +217,7 @@ def test_migrate__processes_that_start_at_once__all_find_the_tables(tmp_path: Pa
                     [sys.executable, "-c", MIGRATE, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
                 )
             )
-            for _ in range(6)
+            for _ in range(STARTING)
         ]
         for process in starting:
             assert process.stdout is not None
@@ -222,4 +226,4 @@ def test_migrate__processes_that_start_at_once__all_find_the_tables(tmp_path: Pa
             assert process.stdin is not None
             process.stdin.write("go\n")
             process.stdin.flush()
-        assert [process.wait(60) for process in starting] == [0] * 6
+        assert [process.wait(60) for process in starting] == [0] * STARTING

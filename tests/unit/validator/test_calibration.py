@@ -145,7 +145,10 @@ def bf16(honest_bf16: list[Sample]) -> Calibrated:
     return Calibrated(params, rules, load_engine(BF16, 16))
 
 
-@pytest.mark.parametrize(("batch", "seed"), [(64, 101), (16, 102), (5, 103), (1, 104)])
+@pytest.mark.parametrize(
+    ("batch", "seed"),
+    [(64, 101), *(pytest.param(*each, marks=pytest.mark.full) for each in ((16, 102), (5, 103), (1, 104)))],
+)
 def test_propose__bfloat16__accepts_fresh_honest_work_of_any_batch(bf16: Calibrated, batch: int, seed: int):
     assert bf16.judge(load_engine(BF16, batch), seed=seed) is None
 
