@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from covey.cli.chain import Json, is_terminal, show
+from covey.cli.local import up
 from covey.cli.roles import worker
 from covey.errors import OperatorError, TransientError
 
@@ -38,7 +39,7 @@ def join(
         bool, typer.Option("--together", help="Run one worker on all GPUs (tensor parallelism), not one on each.")
     ] = False,
     key_file: Annotated[
-        Path | None, typer.Option(help="Key that stakes: the worker is staked for and registered at once.")
+        Path | None, typer.Option(help="Key that stakes.  With it the workers are enrolled and started at once.")
     ] = None,
     yes: Annotated[
         bool, typer.Option("--yes", help="Trust the contracts that the coordinator names; they keep the stake.")
@@ -47,7 +48,7 @@ def join(
 ) -> None:
     """Get ready to work for a pool: check it against its chain, make keys and settings, say what comes next.
 
-    Nothing is sent to the chain without --key-file.
+    Nothing is sent to the chain without --key-file; with it the command stakes, registers, and works until Ctrl-C.
 
     Example: `covey join http://127.0.0.1:8000 worker --deployment deployment.json`
     """
@@ -64,18 +65,19 @@ def join(
     _give_test_money(pool, staking, len(files))
     enroll = f"covey worker enroll {folder}" + (f" --key-file {key_file}" if key_file else "")
     run = f"covey worker run --config {files[0]}" if len(files) == 1 else f"covey up {folder}"
-    registered: dict[str, Any] = {}
-    if key_file is not None:
-        registered = enroll_workers(folder, key_file)
-    left = [run] if registered else [enroll, run]
+    left = [] if key_file else [enroll, run]
     if as_json:
-        show({"folder": str(folder), "workers": list(map(str, files)), **registered, "next": left}, as_json)
-        return
-    _describe(pool, folder, devices, tensor_parallel)
-    _show_checks(files[0])
-    typer.echo("\nThen:")
-    for command in left:
-        typer.echo(f"  {command}")
+        show({"folder": str(folder), "workers": list(map(str, files)), "next": left}, as_json)
+    else:
+        _describe(pool, folder, devices, tensor_parallel)
+        _show_checks(files[0])
+    if key_file is not None:
+        show(enroll_workers(folder, key_file), as_json)
+        up(folder)
+    elif not as_json:
+        typer.echo("\nThen:")
+        for command in left:
+            typer.echo(f"  {command}")
 
 
 def _wait_for_pool(url: str) -> "PoolView":

@@ -41,7 +41,12 @@ def run_demo(options: DemoOptions, *, on_summary: Callable[[Summary], None]) -> 
     # Also where a shell has started us in the background, with Ctrl-C ignored: whoever sends it means it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="covey-demo-") as name:
-        return asyncio.run(_run(Path(name) / "demo", options, on_summary))
+        try:
+            return asyncio.run(_run(Path(name) / "demo", options, on_summary))
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            if options.keep:  # nothing else ends it
+                return []
+            raise
 
 
 async def _run(folder: Path, options: DemoOptions, on_summary: Callable[[Summary], None]) -> list[str]:

@@ -9,9 +9,11 @@ import tempfile
 import time
 from pathlib import Path
 
+import httpx
 import pytest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+ROOT = Path(__file__).resolve().parents[2]
 KEYS = {
     "steps",
     "seconds",
@@ -102,6 +104,36 @@ def test_demo__eight_steps_with_cheats__learns_as_much_as_is_promised(folder):
     assert code == 0, output
     assert sum(summary["reward"][-3:]) / 3 - summary["reward"][0] >= 0.25
     assert (len(summary["slashed"]), summary["honest_slashed"]) == (2, 0)
+
+
+@pytest.mark.full
+def test_demo__keep__goes_on_training_and_is_joined_by_the_printed_commands(folder):
+    process = start_demo(folder, "--keep", "--steps", "1", "--workers", "1", "--cheats", "0")
+    assert process.stdout is not None
+    commands, line = [], ""
+    while "Ctrl-C ends it" not in line:
+        line = process.stdout.readline()
+        assert process.poll() is None
+        if (place := line.find("  covey ")) >= 0:
+            commands.append(line[place:].split())
+    join, enroll, run = ([sys.executable, "-m", *command] for command in commands)
+    url = join[4]
+    for command in (join, enroll):
+        subprocess.run(command, cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True, timeout=120)
+    with subprocess.Popen(run, cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)}) as worker:
+        deadline = time.monotonic() + 120
+        while True:
+            status = httpx.get(f"{url}/v1/status", timeout=10).json()
+            if status["step"] >= 3 and sum(node["accepted"] > 0 for node in status["nodes"].values()) == 2:
+                break
+            assert time.monotonic() < deadline, status
+            time.sleep(0.5)
+        worker.terminate()
+        assert worker.wait(30) == 0
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=40)
+    assert process.returncode == 0
+    assert find_processes(str(folder)) == []
 
 
 MOMENTS = {

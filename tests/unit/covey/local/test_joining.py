@@ -1,0 +1,143 @@
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from covey.chain.deployment import Deployment
+from covey.chain.structs import PoolState, PoolTerms
+from covey.chain.wallet import load_key
+from covey.errors import OperatorError, ProtocolError
+from covey.local import joining
+from covey.local.folder import read_processes
+from covey.local.joining import CheckedPool, build_deployment, check_pool, create_worker_folder, require_same_contracts
+from covey.protocol.params import EnvironmentParams, PoolParams
+from covey.protocol.wire import PoolView
+from tests.fakes.pool import make_address
+from worker.config import WorkerConfig
+
+pytestmark = pytest.mark.unit
+PARAMS = PoolParams(name="p", environment=EnvironmentParams(kind="reasoning_gym", options={"name": "x"}))
+FIELDS = ("pool_registry", "node_registry", "policy_registry", "stake_manager", "epoch_ledger", "slashing_court")
+DEPLOYMENT = Deployment(
+    chain_id=31337,
+    rpc_url="http://node:8545",
+    start_block=3,
+    token=make_address("token"),
+    **{name: make_address(name) for name in FIELDS},
+)
+
+TERMS = PoolTerms(
+    trainer=make_address("trainer"),
+    arbiter=make_address("arbiter"),
+    token=DEPLOYMENT.token,
+    params_hash=PARAMS.compute_hash(),
+    reward_per_unit=3,
+    min_stake=100,
+    slash_amount=60,
+    quorum=2,
+    challenge_window=10,
+    veto_window=10,
+    unbond_window=20,
+)
+
+
+def make_view(**changes) -> PoolView:
+    values = {
+        "pool": 1,
+        "params": PARAMS.to_text(),
+        "params_hash": PARAMS.compute_hash(),
+        "terms": {},
+        "requirements": {
+            "engine": "any", "compute_dtype": "float32", "hardware": "any", "build": "any", "max_tokens": 520,
+        },
+        "operator": make_address("operator"),
+        "chain_id": 31337,
+        "contracts": {name: getattr(DEPLOYMENT, field) for name, field in joining.CONTRACTS.items()},
+        "token": DEPLOYMENT.token,
+        "start_block": 3,
+        "relays": (),
+    }  # fmt: skip
+    return PoolView(**(values | changes))
+
+
+@pytest.fixture
+def chain(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A chain as the test wants it."""
+    held = SimpleNamespace(id=31337, state=PoolState.ACTIVE, terms=TERMS)
+    pools = SimpleNamespace(
+        state_of=lambda _: held.state, get_terms=lambda _: held.terms, operator_of=lambda _: make_address("operator")
+    )
+    monkeypatch.setattr(joining, "ChainClient", lambda _: SimpleNamespace(chain_id=lambda: held.id))
+    monkeypatch.setattr(joining, "Contracts", lambda *_: SimpleNamespace(pools=pools))
+    return held
+
+
+@pytest.fixture
+def pool(chain: SimpleNamespace) -> CheckedPool:
+    return check_pool(make_view(), "http://coordinator:8000/", DEPLOYMENT)
+
+
+def test_build_deployment__view__is_what_the_operator_deployed():
+    assert build_deployment(make_view(), "http://node:8545") == DEPLOYMENT
+    with pytest.raises(ProtocolError, match="bad_answer: the coordinator does not name its PoolRegistry"):
+        build_deployment(make_view(contracts={}), "http://node:8545")
+
+
+@pytest.mark.parametrize("name", ["chain_id", *FIELDS])
+def test_require_same_contracts__coordinator_names_another__is_refused(name: str):
+    require_same_contracts(make_view(), DEPLOYMENT)
+    other = 5 if name == "chain_id" else make_address("thief")
+    with pytest.raises(OperatorError) as caught:
+        require_same_contracts(make_view(), replace(DEPLOYMENT, **{name: other}))
+    assert (caught.value.code, name in caught.value.message) == ("other_contracts", True)
+
+
+def test_check_pool__chain_agrees__is_the_chains_word(pool: CheckedPool, chain: SimpleNamespace):
+    assert (pool.url, pool.terms, pool.params) == ("http://coordinator:8000", chain.terms, PARAMS)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"id": 1}, "wrong_chain"),
+        ({"state": PoolState.ENDED}, "pool_not_active"),
+        ({"terms": replace(TERMS, params_hash="0x" + "12" * 32)}, "bad_params"),
+    ],
+)
+def test_check_pool__chain_says_otherwise__is_refused(chain: SimpleNamespace, changes: dict[str, object], code: str):
+    vars(chain).update(changes)
+    with pytest.raises((OperatorError, ProtocolError)) as caught:
+        check_pool(make_view(), "http://coordinator:8000", DEPLOYMENT)
+    assert caught.value.code == code
+
+
+def test_create_worker_folder__one_device__is_a_worker_with_keys_of_its_own(tmp_path: Path, pool: CheckedPool):
+    (file,) = create_worker_folder(tmp_path / "mine", pool, ["cuda"], 1)
+    config = WorkerConfig.load(file, {}, {})
+    assert file == tmp_path / "mine/worker.toml"
+    assert (config.device, config.pool, config.coordinator_url) == ("cuda", 1, "http://coordinator:8000")
+    assert Deployment.load(config.deployment) == DEPLOYMENT
+    assert load_key(config.key_file).address != load_key(tmp_path / "mine/keys/contributor.key").address
+    assert read_processes(tmp_path / "mine") == {"worker": "worker run --config worker.toml"}
+
+
+def test_create_worker_folder__three_gpus__are_three_workers(tmp_path: Path, pool: CheckedPool):
+    files = create_worker_folder(tmp_path / "mine", pool, ["cuda:0", "cuda:1", "cuda:2"], 1)
+    configs = [WorkerConfig.load(file, {}, {}) for file in files]
+    assert [config.device for config in configs] == ["cuda:0", "cuda:1", "cuda:2"]
+    assert len({load_key(config.key_file).address for config in configs}) == 3
+    assert len({config.home for config in configs}) == 3
+    assert list(read_processes(tmp_path / "mine")) == ["worker-1", "worker-2", "worker-3"]
+
+
+def test_create_worker_folder__gpus_together__share_each_layer(tmp_path: Path, pool: CheckedPool):
+    (file,) = create_worker_folder(tmp_path / "mine", pool, ["cuda"], 4)
+    assert WorkerConfig.load(file, {}, {}).vllm.tensor_parallel == 4
+
+
+def test_create_worker_folder__something_is_there__nothing_is_overwritten(tmp_path: Path, pool: CheckedPool):
+    (tmp_path / "contributor.key").write_text("mine")
+    with pytest.raises(OperatorError, match="folder_not_empty"):
+        create_worker_folder(tmp_path, pool, ["cpu"], 1)
+    assert [path.name for path in tmp_path.iterdir()] == ["contributor.key"]

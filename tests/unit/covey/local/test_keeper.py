@@ -1,0 +1,143 @@
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from covey.errors import OperatorError
+from covey.local import keeper as module
+from covey.local.keeper import LONGEST_BREAK, STEADY_SECONDS, Keeper, locked, stop_keeper
+
+pytestmark = pytest.mark.unit
+HOLD = """
+import sys, time
+from pathlib import Path
+from covey.local.keeper import locked
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+class FakeProcesses:
+    """Starts nothing; a test sets the exit codes."""
+
+    def __init__(self, logs, *, environment, cwd):
+        self.logs, self.started, self.is_stopped = logs, [], False
+        logs.mkdir()
+
+    def start(self, name, *arguments):
+        log = self.logs / f"{name}.log"
+        log.write_text("first\nlast words\n")
+        running = SimpleNamespace(name=name, arguments=arguments, exit_code=None, log=log, pid=1)
+        self.started.append(running)
+        return running
+
+    def stop(self):
+        self.is_stopped = True
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def keeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock, said: list[str]) -> Keeper:
+    monkeypatch.setattr(module, "Processes", FakeProcesses)
+    commands = {"relay": 'relay run --root "my relay"', "worker": "worker run"}
+    return Keeper(tmp_path, commands, say=said.append, clock=clock)
+
+
+def fail(keeper: Keeper, place: int, code: int) -> None:
+    running = keeper.kept[place].running
+    assert running is not None
+    running.exit_code = code  # type: ignore[misc]
+
+
+def test_start__commands__are_split_as_a_shell_does(keeper: Keeper):
+    keeper.start("relay")
+    assert [each.state for each in keeper.kept] == ["runs", "waits"]
+    keeper.start()
+    assert [each.arguments for each in keeper._processes.started] == [
+        ("relay", "run", "--root", "my relay"),
+        ("worker", "run"),
+    ]
+
+
+def test_look__one_failed__starts_again_after_breaks_that_double(keeper: Keeper, clock: Clock, said: list[str]):
+    keeper.start()
+    waited = []
+    for _ in range(9):
+        fail(keeper, 0, 1)
+        keeper.look()
+        assert keeper.kept[0].state == "failed, starts again"
+        begun = clock.now
+        while keeper.kept[0].again_at is not None:
+            clock.now += 0.5
+            keeper.look()
+        waited.append(clock.now - begun)
+    assert waited == [1, 2, 4, 8, 16, 32, LONGEST_BREAK, LONGEST_BREAK, LONGEST_BREAK]
+    assert said[0] == "relay ended with 1, starts again in 1 s: last words"
+    assert [each.name for each in keeper._processes.started].count("worker") == 1
+
+
+def test_look__one_that_ran_long__starts_again_after_a_second(keeper: Keeper, clock: Clock, said: list[str]):
+    keeper.start()
+    for _ in range(3):
+        fail(keeper, 1, -9)
+        keeper.look()
+        clock.now += LONGEST_BREAK
+        keeper.look()
+    clock.now += STEADY_SECONDS
+    fail(keeper, 1, -9)
+    keeper.look()
+    assert said[-1] == "worker ended with -9, starts again in 1 s: last words"
+
+
+def test_look__one_that_ended_with_0__has_done_its_work(keeper: Keeper, said: list[str]):
+    keeper.start()
+    fail(keeper, 1, 0)
+    keeper.look()
+    assert ([each.state for each in keeper.kept], said) == (["runs", "done"], [])
+
+
+def test_locked__a_second_time__names_the_first(tmp_path: Path):
+    with locked(tmp_path), pytest.raises(OperatorError) as caught, locked(tmp_path):
+        raise AssertionError("two keepers have one folder")
+    assert caught.value.code == "already_up"
+    assert f"kept by process {os.getpid()}" in caught.value.message
+    with locked(tmp_path):
+        pass
+
+
+def test_stop_keeper__nothing_runs__says_so(tmp_path: Path):
+    assert stop_keeper(tmp_path) is False
+    with locked(tmp_path):
+        pass
+    assert stop_keeper(tmp_path) is False
+
+
+@pytest.mark.integration
+def test_stop_keeper__one_runs__ends_it_and_waits(tmp_path: Path):
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    assert stop_keeper(tmp_path, seconds=20) is True
+    assert process.wait(10) == -signal.SIGTERM
+    process.stdout.close()
