@@ -140,8 +140,10 @@ def stop_keeper(folder: Path, *, seconds: float = 60.0) -> bool:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                if pid is None:
-                    pid = int(file.read())
+                file.seek(0)
+                text = file.read().strip()
+                if pid is None and text:  # empty: it has the lock and has not written yet
+                    pid = int(text)
                     os.kill(pid, signal.SIGTERM)
                 if time.monotonic() >= deadline:
                     raise OperatorError(

@@ -1,0 +1,131 @@
+"""A pool's opening on a real chain: it can be repeated, and goes on where it broke off."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from covey import devnet
+from covey.anvil import Anvil, find_anvil
+from covey.chain.client import ChainClient
+from covey.chain.contracts import Contracts
+from covey.chain.deployment import Deployment
+from covey.chain.structs import BondKind, PoolState
+from covey.chain.wallet import load_key, save_key
+from covey.cli.account import Account
+from covey.cli.local import deploy
+from covey.errors import OperatorError, TransientError
+from covey.local import opening
+from covey.local.folder import DEPLOYMENT_FILE, PoolPlan, create_pool_folder, read_processes, write_processes
+from covey.local.joining import is_devnet
+from covey.local.opening import find_open_pool, open_pool
+from covey.protocol.ids import PoolId
+
+pytestmark = pytest.mark.integration
+TOKENS = 10**18
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    try:
+        find_anvil()
+    except OperatorError as error:
+        pytest.skip(str(error))
+    create_pool_folder(tmp_path / "mine", PoolPlan(validators=2))
+    return tmp_path / "mine"
+
+
+@pytest.fixture
+def anvil(folder: Path) -> Iterator[Anvil]:
+    anvil, _ = devnet.up(folder / "chain", block_time=None)
+    yield anvil
+    anvil.stop()
+
+
+@pytest.fixture
+def contracts(folder: Path, anvil: Anvil) -> Contracts:
+    return Contracts(ChainClient(anvil.url), Deployment.load(folder / DEPLOYMENT_FILE))
+
+
+def open_it(folder: Path) -> PoolId:
+    return open_pool(folder, escrow="100", operator_bond="10", say=lambda _: None)
+
+
+def require_whole(folder: Path, contracts: Contracts, pool: PoolId) -> None:
+    assert contracts.pools.state_of(pool) is PoolState.ACTIVE
+    assert contracts.ledger.escrow_of(pool) == 100 * TOKENS
+    operator = load_key(folder / "keys/operator.key").address
+    assert contracts.stakes.stake_of(pool, BondKind.OPERATOR, operator) == 10 * TOKENS
+    for validator in contracts.pools.get_validators(pool):
+        assert contracts.stakes.stake_of(pool, BondKind.VALIDATOR, validator) == TOKENS
+
+
+def test_open_pool__devnet__is_whole_and_a_second_time_sends_nothing(folder: Path, contracts: Contracts):
+    assert find_open_pool(folder) is None
+    pool = open_it(folder)
+    require_whole(folder, contracts, pool)
+    assert find_open_pool(folder) == pool == 1
+    client = ChainClient(contracts.deployment.rpc_url)
+    before = client.block_number()  # each transaction is a block of its own
+    assert open_it(folder) == pool
+    assert client.block_number() == before
+
+
+@pytest.mark.parametrize("survived", range(6))
+def test_open_pool__chain_is_lost_on_the_way__goes_on_where_it_was(
+    folder: Path, contracts: Contracts, monkeypatch: pytest.MonkeyPatch, survived: int
+):
+    sent, send = [], Account.send
+
+    def break_off(account, call):
+        if len(sent) == survived:
+            raise TransientError("chain_unreachable", "gone")
+        sent.append(call.label)
+        return send(account, call)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Account, "send", break_off)
+        with pytest.raises(TransientError):
+            open_it(folder)
+    pool = open_it(folder)
+    require_whole(folder, contracts, pool)
+    assert contracts.pools.count_pools() == pool == 1
+
+
+def test_open_pool__no_money_and_no_devnet__names_everybody_and_sends_nothing(folder: Path, contracts: Contracts):
+    commands = read_processes(folder)
+    del commands["chain"]
+    write_processes(folder / "processes.toml", commands)
+    with pytest.raises(OperatorError) as caught:
+        open_it(folder)
+    assert caught.value.code == "unfunded"
+    needed = {"operator": "110 CVT", "trainer": "0 CVT", "validator-1": "1 CVT", "validator-2": "1 CVT"}
+    for name, amount in needed.items():
+        address = load_key(folder / "keys" / f"{name}.key").address
+        assert f"{address} needs ether for gas and {amount}" in caught.value.message
+    assert contracts.pools.count_pools() == 0
+
+
+def test_give_test_money__anvil__is_known_as_a_devnet_and_pays(contracts: Contracts):
+    assert is_devnet(contracts.deployment)
+    stranger = devnet.derive_wallet("stranger", "any").address
+    opening.give_test_money(contracts.deployment, {stranger: 7})
+    assert contracts.token.balance_of(stranger) == 7
+
+
+def test_deploy__chain_with_a_token__writes_a_file_that_others_can_use(contracts: Contracts, tmp_path: Path, capsys):
+    rpc, out = contracts.deployment.rpc_url, tmp_path / "deployment.json"
+    wallet = save_key(tmp_path / "admin.key", b"\x07" * 32)
+    ChainClient(rpc).request("anvil_setBalance", wallet.address, hex(10**20))
+    arguments = {"rpc": rpc, "key_file": tmp_path / "admin.key", "out": out, "as_json": True}
+    with pytest.raises(OperatorError, match="no_token"):
+        deploy(token=wallet.address, **arguments)
+    assert not out.exists()
+    deploy(token=contracts.token.address, **arguments)
+    made = Deployment.load(out)
+    assert json.loads(capsys.readouterr().out)["pool_registry"] == made.pool_registry
+    assert made.token == contracts.token.address
+    assert Contracts(ChainClient(rpc), made).pools.count_pools() == 0
+    with pytest.raises(OperatorError, match="file_exists"):
+        deploy(token=contracts.token.address, **arguments)
