@@ -47,7 +47,10 @@ class CoordinatorConfig(Settings):
     log_level: str = "info"
     """Least level of the lines that are logged: "debug", "info", "warning" or "error"."""
     poll_seconds: float = Field(default=0.05, gt=0, le=10)
-    """Seconds between two looks, of waiting requests at the database and of the follower at the chain."""
+    """Seconds between two looks of a waiting request at the database."""
+    chain_poll_seconds: float = Field(default=0.25, gt=0, le=60)
+    """Seconds between two looks at the chain. A policy is known that much later at most; a public node may limit
+    requests."""
     canaries: dict[str, Literal["accept", "reject"]] = Field(default_factory=dict)
     """Addresses of the operator's own nodes, each with the verdict that their known-bad or known-good work should
     get. That work is void and unpaid; it measures validators."""
