@@ -46,7 +46,7 @@ class CoordinatorConfig(Settings):
     reorganised."""
     log_level: str = "info"
     """Least level of the lines that are logged: "debug", "info", "warning" or "error"."""
-    poll_seconds: float = Field(default=0.05, gt=0, le=10)
+    poll_seconds: float = Field(default=0.1, gt=0, le=10)
     """Seconds between two looks of a waiting request at the database."""
     chain_poll_seconds: float = Field(default=0.25, gt=0, le=60)
     """Seconds between two looks at the chain. A policy is known that much later at most; a public node may limit

@@ -21,7 +21,7 @@ from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.protocol.wire import StatusView
 
 SETTLE_SECONDS = 60.0
-LOOK_SECONDS = 0.2
+LOOK_SECONDS = 0.5
 
 
 Summary = dict[str, Any]

@@ -26,6 +26,7 @@ from tests.e2e.test_demo import run_demo
 from tests.e2e.walking import Server
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+IS_FULL = os.environ.get("COVEY_FULL") == "1"
 
 
 @pytest.fixture
@@ -82,7 +83,10 @@ def put_gate(stage: Stage, port: int) -> None:
 
 
 async def test_network__crashes_and_outages__loses_nothing_and_learns_the_same(folder):
-    """One worker and no staleness: what is learned follows from the seed alone, whatever happens on the way."""
+    """One worker and no staleness: what is learned follows from the seed alone, whatever happens on the way.
+
+    The full run compares it with a demo to which nothing happens.
+    """
     options = DemoOptions(steps=3, workers=1, cheats=0, max_staleness=0, seed=7)
     demo = Demo(Stage(Cast(folder, options)))
     stage = demo.stage
@@ -137,9 +141,10 @@ async def test_network__crashes_and_outages__loses_nothing_and_learns_the_same(f
         stage.close()
         server.stop()
 
-    arguments = ("--steps", "3", "--workers", "1", "--cheats", "0", "--max-staleness", "0", "--seed", "7")
-    code, output, uneventful = await asyncio.to_thread(run_demo, folder.parent, *arguments)
-    assert code == 0, output
-    assert len(uneventful["policies"]) == 4
-    assert summary["policies"] == uneventful["policies"]
-    assert summary["reward"] == uneventful["reward"]
+    if IS_FULL:
+        arguments = ("--steps", "3", "--workers", "1", "--cheats", "0", "--max-staleness", "0", "--seed", "7")
+        code, output, uneventful = await asyncio.to_thread(run_demo, folder.parent, *arguments)
+        assert code == 0, output
+        assert len(uneventful["policies"]) == 4
+        assert summary["policies"] == uneventful["policies"]
+        assert summary["reward"] == uneventful["reward"]

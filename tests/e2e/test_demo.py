@@ -144,7 +144,11 @@ MOMENTS = {
 
 
 @pytest.mark.parametrize(
-    "moment", ["at once", "while processes start", pytest.param("while processes work", marks=pytest.mark.full)]
+    "moment",
+    [
+        "while processes start",
+        *(pytest.param(name, marks=pytest.mark.full) for name in ("at once", "while processes work")),
+    ],
 )
 def test_demo__interrupted__leaves_no_process_and_no_file(folder, moment):
     line, seconds, number = MOMENTS[moment]

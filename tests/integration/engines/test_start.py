@@ -98,7 +98,7 @@ def test_load_policy__compiled_without_a_compiler__says_so(
 @pytest.mark.parametrize(
     ("name", "rows"),
     [
-        pytest.param("sample", 8, id="a whole batch"),
+        pytest.param("sample", 8, id="a whole batch", marks=pytest.mark.full),
         pytest.param("score", 250, id="a replay", marks=pytest.mark.full),
     ],
 )
