@@ -87,7 +87,7 @@ async def test_network__crashes_and_outages__loses_nothing_and_learns_the_same(f
 
     The full run compares it with a demo to which nothing happens.
     """
-    options = DemoOptions(steps=3, workers=1, cheats=0, max_staleness=0, seed=7)
+    options = DemoOptions(steps=2, workers=1, cheats=0, max_staleness=0, seed=7)
     demo = Demo(Stage(Cast(folder, options)))
     stage = demo.stage
     (port,) = find_free_ports(1)
@@ -120,7 +120,6 @@ async def test_network__crashes_and_outages__loses_nothing_and_learns_the_same(f
         for name in ("jobs", "relay", "validator-1", "coordinator"):
             stage.processes.kill(name)
             stage.start(name)
-        await watch(demo, lambda status: status.step >= 2)
         stage.processes.kill("trainer")  # resumes from its checkpoint
         stage.start("trainer")
         await demo.watch()
@@ -136,15 +135,15 @@ async def test_network__crashes_and_outages__loses_nothing_and_learns_the_same(f
         for each in receipts:  # an answer that got lost is asked for again, with the same receipt
             signatures.setdefault((each["receipt"]["task"], each["receipt"]["lease"]), set()).add(each["signature"])
         assert [len(each) for each in signatures.values()] == [1] * len(signatures)
-        assert len(signatures) >= 3 * 4
+        assert len(signatures) >= 2 * 4
     finally:
         stage.close()
         server.stop()
 
     if IS_FULL:
-        arguments = ("--steps", "3", "--workers", "1", "--cheats", "0", "--max-staleness", "0", "--seed", "7")
+        arguments = ("--steps", "2", "--workers", "1", "--cheats", "0", "--max-staleness", "0", "--seed", "7")
         code, output, uneventful = await asyncio.to_thread(run_demo, folder.parent, *arguments)
         assert code == 0, output
-        assert len(uneventful["policies"]) == 4
+        assert len(uneventful["policies"]) == 3
         assert summary["policies"] == uneventful["policies"]
         assert summary["reward"] == uneventful["reward"]

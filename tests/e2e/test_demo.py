@@ -143,13 +143,8 @@ MOMENTS = {
 }
 
 
-@pytest.mark.parametrize(
-    "moment",
-    [
-        "while processes start",
-        *(pytest.param(name, marks=pytest.mark.full) for name in ("at once", "while processes work")),
-    ],
-)
+@pytest.mark.full
+@pytest.mark.parametrize("moment", MOMENTS)
 def test_demo__interrupted__leaves_no_process_and_no_file(folder, moment):
     line, seconds, number = MOMENTS[moment]
     process = start_demo(folder, "--steps", "3")

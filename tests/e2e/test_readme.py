@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from covey.chain.client import ChainClient
 from covey.local.keeper import stop_keeper
 from tests.e2e.fences import LANGUAGES, Fence, read_fences
 
@@ -83,6 +84,19 @@ def await_accepted(nodes: int, seconds: float) -> None:
         time.sleep(0.5)
 
 
+def pass_windows() -> None:
+    """Wait until an epoch is posted, and move the chain's clock past its windows: the quick run does not wait for them."""
+    deadline = time.monotonic() + 120
+    while not any(
+        epoch["posted"] for epoch in httpx.get("http://127.0.0.1:8000/v1/status", timeout=10).json()["epochs"]
+    ):
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    chain = ChainClient("http://127.0.0.1:8003")
+    chain.request("evm_increaseTime", hex(60))
+    chain.request("evm_mine")
+
+
 @pytest.mark.parametrize(
     "documents",
     [
@@ -95,6 +109,8 @@ def test_documents__every_command__works_as_written(folder: Path, documents: tup
     for fence in list_fences():
         if fence.reason or fence.document not in {path.name for path in documents}:
             continue
+        if "rewards claim --wait" in fence.body and documents == DOCUMENTS[:1]:
+            pass_windows()
         begun = time.monotonic()
         printed = run_fence(fence, folder)
         transcript.append((fence.document, fence.body, printed, time.monotonic() - started))

@@ -106,6 +106,7 @@ async def test_network__trainer_of_two_ranks__dies_with_either_and_resumes_at_tw
         stage.close()
 
 
+@pytest.mark.full
 def test_trainer__stop_signal_to_two_ranks__both_end_with_0(folder):
     demo = Demo(SharedStage(Cast(folder, DemoOptions(steps=6, workers=0, cheats=0))))
     stage = demo.stage
