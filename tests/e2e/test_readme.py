@@ -85,7 +85,7 @@ def await_accepted(nodes: int, seconds: float) -> None:
 
 
 def pass_windows() -> None:
-    """Wait until an epoch is posted, and move the chain's clock past its windows: the quick run does not wait for them."""
+    """Wait until an epoch is posted, and move the chain past its windows: the quick run does not wait for them."""
     deadline = time.monotonic() + 120
     while not any(
         epoch["posted"] for epoch in httpx.get("http://127.0.0.1:8000/v1/status", timeout=10).json()["epochs"]
