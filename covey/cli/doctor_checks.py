@@ -140,7 +140,7 @@ def check_bond(seen: Snapshot) -> Check:
         fix = "Contributors may wait for one: covey stake add AMOUNT --kind operator with the operator's key"
         return warn("bond", "the operator has no bond", fix)
     if stake < needed:
-        fix = f"Run covey stake add {needed - stake} --kind validator --pool {seen.settings.pool} with this key"
+        fix = f"Run covey stake add {needed - stake} --raw --kind validator --pool {seen.settings.pool} with this key"
         return fail("bond", f"{seen.address} has a bond of {stake}, the pool requires {needed}", fix)
     return ok("bond", f"{stake} of {needed}")
 
@@ -179,7 +179,7 @@ def check_stake(seen: Snapshot) -> Check:
     needed = seen.pool.terms.min_stake * len(nodes)
     detail = f"{owner} has a free stake of {stake}, the pool requires {needed} for {len(nodes)} node(s)"
     if stake < needed:
-        fix = f"Run covey stake add {needed - stake} --pool {seen.settings.pool} with the key of {owner}"
+        fix = f"Run covey stake add {needed - stake} --raw --pool {seen.settings.pool} with the key of {owner}"
         return fail("stake", detail, fix)
     return ok("stake", detail)
 

@@ -10,6 +10,7 @@ import typer
 from covey.cli.chain import Json, is_terminal, show
 from covey.cli.local import up
 from covey.cli.roles import worker
+from covey.cli.terminal import quote
 from covey.errors import OperatorError, TransientError
 
 if TYPE_CHECKING:
@@ -119,8 +120,8 @@ def _choose_deployment(
     named = joining.build_deployment(view, rpc)
     if is_agreed:
         return named
-    for name, address in (("chain", named.chain_id), *view.contracts.items(), ("token", named.token)):
-        typer.echo(f"{name:>16}  {address}", err=True)
+    for name in ("chain_id", *joining.CONTRACTS.values(), "token"):
+        typer.echo(f"{name:>16}  {getattr(named, name)}", err=True)
     question = (
         f"These contracts, as {url} names them, will keep your stake.  Are they those that the operator published?"
     )
@@ -167,9 +168,9 @@ def _describe(pool: "CheckedPool", folder: Path, devices: list[str], tensor_para
     unit = read_unit(contracts.get_token(pool.pool))
     params = pool.params
     values = {
-        "pool": f"{pool.pool}, {params.name}, operated by {pool.operator}",
+        "pool": quote(f"{pool.pool}, {params.name}, operated by {pool.operator}"),
         "chain": f"{pool.deployment.chain_id}; terms and parameters are those of the chain",
-        "work": f"{params.environment.kind}, up to {params.model.longest} tokens in {params.model.compute_dtype}",
+        "work": f"{quote(params.environment.kind)}, up to {params.model.longest} tokens, {params.model.compute_dtype}",
         "engine": params.verification.worker_engine,
         "hardware": params.verification.hardware,
         "reward": f"{format_amount(pool.terms.reward_per_unit, unit)} per token of accepted work",
@@ -188,7 +189,7 @@ def _show_checks(file: Path) -> None:
 
     for check in check_role("worker", WorkerConfig.load(file)):
         if check.status in ("warn", "fail") and check.name not in LATER:
-            typer.echo(f"{check.status}: {check.name}: {check.detail}.  {check.fix}")
+            typer.echo(quote(f"{check.status}: {check.name}: {check.detail}.  {check.fix}"))
 
 
 @worker.command("enroll")

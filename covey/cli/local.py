@@ -1,5 +1,6 @@
 """Commands for a pool on one machine: make its folder, open it on chain, keep its processes running."""
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -69,6 +70,10 @@ def init_pool(
         fix = "Leave --deployment out, or name the chain's URL with --chain" if is_devnet else "Add --deployment FILE"
         raise OperatorError("bad_settings", what, fix=fix)
     contracts = None if deployment is None else replace(Deployment.load(deployment), rpc_url=chain)
+    if model is not None and Path(model).is_dir():
+        model = str(Path(model).resolve())  # the trainer runs in the pool's folder
+    elif model is not None and model.startswith((".", "/", "~")):
+        raise OperatorError("model_unavailable", f"there is no folder {model}", fix="Name a folder or a model on a hub")
     plan = PoolPlan(
         validators=validators,
         environment=environment,
@@ -155,8 +160,10 @@ def _run(folder: Path, keeper: "Keeper", screen: "Screen") -> None:
     keeper.prepare()
     names = [each.name for each in keeper.kept]
     if "chain" in names:
+        log = folder / "logs" / "chain.log"
+        known = log.stat().st_size if log.exists() else 0  # what earlier chains have said
         keeper.start("chain")
-        _await_chain(folder, keeper)
+        _await_chain(folder, keeper, known)
     if (folder / "pool.toml").exists() and find_open_pool(folder) is None:
         if "chain" not in names:
             raise OperatorError(
@@ -174,7 +181,7 @@ def _run(folder: Path, keeper: "Keeper", screen: "Screen") -> None:
         waiting.wait(LOOK_SECONDS)
 
 
-def _await_chain(folder: Path, keeper: "Keeper") -> None:
+def _await_chain(folder: Path, keeper: "Keeper", known: int) -> None:
     """Until the folder's own chain answers; raise OperatorError("chain_failed")."""
     from covey.chain.client import ChainClient
     from covey.chain.deployment import Deployment
@@ -188,20 +195,18 @@ def _await_chain(folder: Path, keeper: "Keeper") -> None:
         if chain.running.exit_code is not None or time.monotonic() >= deadline:
             last = read_last(chain.running.log)
             raise OperatorError("chain_failed", f"the chain does not run: {last}", fix=f"Read {chain.running.log}")
-        try:
-            if last_line_names_contracts(chain.running.log):
+        if has_contracts(chain.running.log, known):
+            with contextlib.suppress(TransientError):
                 ChainClient(Deployment.load(folder / DEPLOYMENT_FILE).rpc_url).chain_id()
                 return
-        except TransientError:
-            pass
         waiting.wait(0.1)
 
 
-def last_line_names_contracts(log: Path) -> bool:
-    """Whether `covey devnet up` has said that its contracts are there, which it does at the end of its start."""
-    from covey.local.keeper import read_last
-
-    return read_last(log).startswith("token ")
+def has_contracts(log: Path, known: int) -> bool:
+    """Whether `covey devnet up` has said after the first `known` bytes of its log that its contracts are there."""
+    with log.open("rb") as file:
+        file.seek(known)
+        return b"token " in file.read()
 
 
 def find_coordinator(folder: Path) -> str | None:
@@ -219,7 +224,9 @@ def _detach(folder: Path) -> None:
     logs = folder / "logs"
     logs.mkdir(exist_ok=True)
     log = logs / "up.log"
-    with log.open("wb") as output:
+    log.touch()
+    begun = log.stat().st_size
+    with log.open("ab") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "covey", "up", str(folder)],
             stdin=subprocess.DEVNULL,
@@ -229,6 +236,7 @@ def _detach(folder: Path) -> None:
         )
     deadline, waiting = time.monotonic() + READY_SECONDS, threading.Event()
     with log.open() as lines:
+        lines.seek(begun)
         while process.poll() is None and time.monotonic() < deadline:
             line = lines.readline()
             if not line:

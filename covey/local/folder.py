@@ -64,7 +64,7 @@ def create_pool_folder(folder: Path, plan: PoolPlan) -> dict[str, Address]:
     Everything is written beside it and moved there in one step, so that a crash leaves no half of it.
     Raises OperatorError("folder_not_empty") if anything is there already.
     """
-    require_new(folder)
+    folder = require_new(folder)
     draft = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
     (draft / "keys").mkdir(parents=True)
     names = ["operator", "trainer", "arbiter", *(f"validator-{i + 1}" for i in range(plan.validators))]
@@ -81,8 +81,11 @@ def create_pool_folder(folder: Path, plan: PoolPlan) -> dict[str, Address]:
     return addresses
 
 
-def require_new(folder: Path) -> None:
-    """Raise OperatorError("folder_not_empty") unless the folder is empty or does not exist."""
+def require_new(folder: Path) -> Path:
+    """The folder's absolute path; raise OperatorError("folder_not_empty") unless it is empty or does not exist."""
+    folder = folder.absolute()
+    if folder.is_symlink() or folder == Path.cwd():
+        raise OperatorError("folder_not_empty", f"{folder} cannot be replaced by a new folder", fix="Name a new one")
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
         raise OperatorError(
             "folder_not_empty",
@@ -90,6 +93,7 @@ def require_new(folder: Path) -> None:
             fix="Name a new one; nothing is overwritten",
         )
     folder.parent.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 DESCRIPTIONS = {

@@ -22,7 +22,7 @@ from covey.chain.wallet import save_key
 from covey.client import CoordinatorClient
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.local.folder import PROCESSES_FILE, require_new, to_toml, write_processes
-from covey.protocol.ids import Address, PoolId
+from covey.protocol.ids import Address, PoolId, is_address
 from covey.protocol.params import PoolParams
 from covey.protocol.wire import PoolView
 
@@ -58,9 +58,11 @@ async def ask_for_pool(url: str) -> PoolView:
 
 def build_deployment(view: PoolView, rpc_url: str) -> Deployment:
     """The contracts that a coordinator names, which nobody has confirmed."""
-    missing = [name for name in CONTRACTS if name not in view.contracts]
-    if missing:
-        raise ProtocolError("bad_answer", f"the coordinator does not name its {missing[0]}")
+    for name, address in {**{name: view.contracts.get(name, "") for name in CONTRACTS}, "token": view.token}.items():
+        if not is_address(address):
+            raise ProtocolError("bad_answer", f"the coordinator does not name its {name} by a checksummed address")
+    if not 0 < view.pool < 1 << 64:
+        raise ProtocolError("bad_answer", f"the coordinator names pool {view.pool}")
     return Deployment(
         chain_id=view.chain_id,
         rpc_url=rpc_url,
@@ -119,7 +121,7 @@ def create_worker_folder(folder: Path, pool: CheckedPool, devices: Sequence[str]
 
     Everything is written beside the folder and moved there in one step.  Raises OperatorError("folder_not_empty").
     """
-    require_new(folder)
+    shown, folder = folder, require_new(folder)
     draft = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
     (draft / "keys").mkdir(parents=True)
     pool.deployment.save(draft / "deployment.json")
@@ -143,7 +145,7 @@ def create_worker_folder(folder: Path, pool: CheckedPool, devices: Sequence[str]
     if folder.exists():
         folder.rmdir()
     draft.rename(folder)
-    return [folder / f"{name}.toml" for name in names]
+    return [shown / f"{name}.toml" for name in names]
 
 
 def is_devnet(deployment: Deployment) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from covey.chain.amounts import format_amount, parse_amount, read_unit
 from covey.chain.deployment import Deployment
 from covey.chain.structs import BondKind, PoolState
+from covey.chain.wallet import load_key
 from covey.cli.account import Account, read_pool_file
 from covey.cli.pool_terms import require_offices
 from covey.devnet import DEVNET_SEED, derive_wallet, fund
@@ -34,9 +35,13 @@ def open_pool(folder: Path, *, escrow: str, operator_bond: str, say: Callable[[s
     terms, validators, params = read_pool_file(folder / "pool.toml", contracts.deployment.token)
     require_offices(folder / "pool.toml", terms, validators, operator.wallet.address)
     unit = read_unit(contracts.token)
-    keys = {address: folder / "keys" / f"validator-{i + 1}.key" for i, address in enumerate(validators)}
-    found = operator.history.find_pool(operator.wallet.address, terms.params_hash)
-    pool = None if found is None or contracts.pools.state_of(found) is PoolState.ENDED else found
+    held = {load_key(file).address: file for file in sorted((folder / "keys").glob("validator-*.key"))}
+    keys = {address: held[address] for address in validators if address in held}  # others bond by themselves
+    pool = operator.history.find_pool(operator.wallet.address, terms.params_hash)
+    if pool is not None and contracts.pools.state_of(pool) is PoolState.ENDED:
+        raise OperatorError(
+            "pool_ended", f"pool {pool} of {folder} has ended", fix="Make another folder for another pool"
+        )
 
     def lacks(kind: BondKind, address: Address, amount: int) -> int:
         staked = 0 if pool is None else contracts.stakes.stake_of(pool, kind, address)
@@ -45,7 +50,7 @@ def open_pool(folder: Path, *, escrow: str, operator_bond: str, say: Callable[[s
     missing_escrow = max(
         0, parse_amount(escrow, unit, least=0) - (0 if pool is None else contracts.ledger.escrow_of(pool))
     )
-    bonds = {address: lacks(BondKind.VALIDATOR, address, terms.validator_bond) for address in validators}
+    bonds = {address: lacks(BondKind.VALIDATOR, address, terms.validator_bond) for address in keys}
     bond = lacks(BondKind.OPERATOR, operator.wallet.address, parse_amount(operator_bond, unit, least=0))
     needs = {operator.wallet.address: missing_escrow + bond, terms.trainer: 0, **bonds}
     _require_money(folder, operator, needs)
@@ -76,12 +81,12 @@ def open_pool(folder: Path, *, escrow: str, operator_bond: str, say: Callable[[s
 
 
 def find_open_pool(folder: Path) -> PoolId | None:
-    """The number of the folder's pool where it is open for work, else None."""
+    """The number of the folder's pool once it was started; also of one that has ended, whose work is still settled."""
     operator = Account(folder / DEPLOYMENT_FILE, folder / "keys" / "operator.key", 0)
     terms, _, _ = read_pool_file(folder / "pool.toml", operator.contracts.deployment.token)
     pool = operator.history.find_pool(operator.wallet.address, terms.params_hash)
-    is_open = pool is not None and operator.contracts.pools.state_of(pool) is PoolState.ACTIVE
-    return pool if is_open else None
+    has_begun = pool is not None and operator.contracts.pools.state_of(pool) in (PoolState.ACTIVE, PoolState.ENDED)
+    return pool if has_begun else None
 
 
 def _stake(account: Account, pool: PoolId, kind: BondKind, amount: int) -> None:

@@ -5,6 +5,7 @@ transformers take five seconds of a core and 400 MB each before they do anything
 fork of one that has, so on a machine with an accelerator each starts as a new interpreter.
 """
 
+import contextlib
 import multiprocessing
 import os
 import runpy
@@ -61,7 +62,11 @@ class Running:
     def signal(self, number: signal.Signals) -> None:
         """Signal the process's whole session, so that its children get it too."""
         if self.exit_code is None:
-            os.killpg(self.pid, number)
+            try:
+                os.killpg(self.pid, number)
+            except ProcessLookupError:  # it has only just been started and leads no session yet
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self.pid, number)
 
 
 class Processes:

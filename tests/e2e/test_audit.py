@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import structlog
 
 from covey import cheats
 from covey.cli import app
@@ -39,11 +40,14 @@ async def audit(walk: Walk, name: str, storage: str, *options: str) -> subproces
     arguments, output = build_arguments(walk, name, storage, *options), io.StringIO()
 
     def run() -> tuple[int, str]:
+        before = structlog.get_config()
         with contextlib.redirect_stdout(output):
             try:
                 return app(arguments, standalone_mode=False) or 0, ""
             except CoveyError as error:
                 return 1, f"covey: {error}"
+            finally:
+                structlog.configure(**before)  # the command logs warnings only; other tests look at more
 
     code, error = await asyncio.to_thread(run)
     return subprocess.CompletedProcess(arguments, code, output.getvalue(), error)

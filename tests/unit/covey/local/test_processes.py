@@ -122,6 +122,16 @@ def test_stop__all_end__also_the_deaf_and_their_children(play, monkeypatch):
         os.sched_yield()
 
 
+def test_stop__right_after_the_start__ends_all(play):
+    """Before a process leads its session there is no group of that number to signal."""
+    for n in range(5):
+        play.start(f"p{n}", SLEEP)
+    started = time.monotonic()
+    play.stop()
+    assert time.monotonic() - started < module.STOP_SECONDS
+    assert {running.exit_code for running in play.running} == {-15}
+
+
 def test_kill__at_once__no_handler_runs(play):
     deaf = play.start("deaf", DEAF)
     await_text(deaf, "up")
