@@ -84,6 +84,9 @@ def test_create_pool_folder__chain_that_exists__has_its_contracts_and_no_devnet(
     create_pool_folder(tmp_path / "mine", PoolPlan(deployment=DEPLOYMENT))
     assert Deployment.load(tmp_path / "mine" / DEPLOYMENT_FILE) == DEPLOYMENT
     assert list(read_processes(tmp_path / "mine")) == PROCESSES[1:]
+    terms, _, params = read_pool_file(tmp_path / "mine/pool.toml", TOKEN)
+    assert (terms.challenge_window, terms.veto_window, terms.unbond_window) == (3600, 86_400, 604_800)
+    assert (terms.epoch_length, params.epoch_seconds) == (1800, 3600)
 
 
 @pytest.mark.parametrize("content", ["file", "folder"])
