@@ -130,7 +130,7 @@ def check_office(seen: Snapshot) -> Check:
 
 
 def check_bond(seen: Snapshot) -> Check:
-    """Of a validator, without which its verdicts do not count, and of an operator, which may do without."""
+    """The bond of a validator, without which its verdicts do not count, or of an operator, for whom it is optional."""
     if isinstance(seen.address, Trouble) or not isinstance(seen.pool, PoolFacts):
         return skip("bond", "key" if isinstance(seen.address, Trouble) else "pool")
     stake, needed = seen.pool.stake, seen.pool.terms.validator_bond

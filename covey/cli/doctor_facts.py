@@ -84,7 +84,7 @@ class PoolFacts:
     operator: Address
     is_validator: bool
     contributor: Address | None
-    """Of the role's key as a node; None where nobody vouches for it."""
+    """Contributor that vouches for the role's key as a node. None: nobody does."""
     stake: int
     """A worker: free stake of its contributor; a validator or coordinator: the bond of its key."""
     steps: int
@@ -129,7 +129,7 @@ class Snapshot:
 
     @property
     def manifest(self) -> Manifest | None:
-        """That of the newest policy, which has the chain's hash."""
+        """The newest policy's manifest, which has the chain's hash."""
         found = (self.relays or {}).values()
         return next((each for each in found if isinstance(each, Manifest)), None)
 

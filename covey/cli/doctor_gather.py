@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 REQUEST_SECONDS = 3.0
 CHAIN_SECONDS = 6.0
-"""Of several requests together, as the next two; all of them together are less than 30."""
+"""Timeout in seconds of several requests together, as are the next two; all together are below 30."""
 HTTP_SECONDS = 5.0
 DEVICE_SECONDS = 20.0
 """Torch takes some of them to start; meanwhile everything else is looked at."""

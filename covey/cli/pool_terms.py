@@ -15,7 +15,7 @@ from covey.validation import explain_unknown
 MAX_VALIDATORS = 32
 """PoolRegistry's."""
 _COMPUTED = ("params_hash", "quorum")
-"""Of PoolTerms: what follows from [params]."""
+"""Fields of PoolTerms that follow from [params]."""
 _FIELDS = {field.name: field for field in fields(PoolTerms) if field.name not in _COMPUTED}
 _ADDRESSES = ("trainer", "arbiter", "token")
 
