@@ -110,7 +110,7 @@ class Cast:
             "max_staleness": options.max_staleness,
             **({} if options.keep else {"max_steps": options.steps}),
             "quorum": QUORUM,
-            "lease_seconds": 60,
+            "lease_seconds": 300,
             "cooldown_seconds": 2,
             "epoch_seconds": EPOCH_SECONDS,
             "environment": {
