@@ -1,5 +1,6 @@
 """What holds for all tests: how they share processes, what waits for the full run, and no deadlines of hypothesis."""
 
+import gc
 import os
 
 import pytest
@@ -33,3 +34,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         marks = [place for place, name in enumerate(HEAVY) if item.get_closest_marker(name)]
         weights[item.path] = min(weights.get(item.path, len(HEAVY)), *marks, len(HEAVY))
     items.sort(key=lambda item: weights[item.path])
+
+
+def pytest_collection_finish() -> None:
+    """What collection has imported stays: the collection of garbage need not look through it after every few tests."""
+    gc.freeze()

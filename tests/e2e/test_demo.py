@@ -78,21 +78,21 @@ def run_demo(folder: Path, *arguments: str, seconds: float = 240) -> tuple[int, 
     return process.returncode, output, json.loads(file.read_text()) if file.exists() else {}
 
 
-def test_demo__three_steps_with_cheats__exit_0_and_the_promised_json(folder):
-    code, output, summary = run_demo(folder, "--steps", "3", "--workers", "2", "--cheats", "2")
+def test_demo__two_steps_with_cheats__exit_0_and_the_promised_json(folder):
+    code, output, summary = run_demo(folder, "--steps", "2", "--workers", "1", "--cheats", "2")
     assert code == 0, output
     assert set(summary) == KEYS
-    assert summary["steps"] == 3
-    assert len(summary["reward"]) == 4
-    assert sum(summary["reward"][-3:]) / 3 - summary["reward"][0] >= 0.09
+    assert summary["steps"] == 2
+    assert len(summary["reward"]) == 3
+    assert summary["reward"][-1] - summary["reward"][0] >= 0.05
     assert len(summary["slashed"]) == 2
     assert set(summary["rejected"]) == {"proof", "token_margin"}
     assert summary["honest_slashed"] == 0
     assert summary["claimed"] == summary["cumulative"] > 0
-    assert list(summary["policies"]) == [str(n) for n in range(4)]
+    assert list(summary["policies"]) == [str(n) for n in range(3)]
     assert all(len(value) == 66 for value in summary["policies"].values())
-    assert summary["processes"] == 13
-    assert summary["accepted"] >= 12
+    assert summary["processes"] == 12
+    assert summary["accepted"] >= 8
     assert [path.name for path in folder.iterdir()] == ["summary.json"]
     assert "reward at temperature 1 on held-out prompts" in output
     assert find_processes(str(folder)) == []

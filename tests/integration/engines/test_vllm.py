@@ -317,6 +317,7 @@ def test_load_policy__that_does_not_fit__keeps_the_old_one(
     assert_equal(pair.vllm.generate(ragged[:2], temperature=1.0, capture=CAPTURE), work[:2])
 
 
+@pytest.mark.full
 def test_load_policy__one_that_does_not_fit_while_others_generate__is_refused_before_they_end(
     pair: Pair, work: list[Completion], ragged: list[Request], policies: Policies, tmp_path: Path
 ) -> None:

@@ -47,6 +47,7 @@ class Killed(Wrapped):
         return super().generate(requests, temperature=temperature, capture=capture)
 
 
+@pytest.mark.full
 async def test_run_stages__vllm_is_killed__all_leases_are_served_and_their_work_is_provable(tmp_path: Path) -> None:
     coordinator, params = build_coordinator(), make_model_params()
     coordinator.orders.extend(make_task(task=n, lease=n) for n in TASKS)
