@@ -153,7 +153,8 @@ def build_environment(scratch: Path) -> dict[str, str]:
     """
     scratch.mkdir(parents=True, exist_ok=True)
     passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    return passed_on | ONE_THREAD | {"HF_HUB_OFFLINE": "1", "TMPDIR": str(scratch)}
+    caches = {"TMPDIR": str(scratch), "TORCHINDUCTOR_CACHE_DIR": str(scratch / "torchinductor")}
+    return passed_on | ONE_THREAD | caches | {"HF_HUB_OFFLINE": "1"}
 
 
 def _run_module(module: str, arguments: Sequence[str], log: str, cwd: str, environment: Mapping[str, str]) -> None:
