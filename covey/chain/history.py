@@ -39,7 +39,7 @@ class History:
 
     def find_pool(self, operator: Address, params_hash: Hash) -> PoolId | None:
         """The newest pool of an operator with these parameters; None where there is none."""
-        topics = [_topic(_CREATED), None, hash_from_bytes(bytes(12) + bytes.fromhex(operator[2:]))]
+        topics = [_topic(_CREATED), None, _account(operator)]
         for event in reversed(self._list(self.contracts.deployment.pool_registry, topics)):
             if isinstance(event, events.PoolCreated) and event.params_hash == params_hash:
                 return event.pool
@@ -85,6 +85,17 @@ class History:
         """What the court did in the case of a receipt, oldest first."""
         return self._list(self.contracts.deployment.slashing_court, [None, receipt_hash])
 
+    def list_nodes(self, pool: PoolId, contributor: Address) -> list[Address]:
+        """Nodes that work for a contributor now, in the order of their registration."""
+        topics = [None, _word(pool), None, _account(contributor)]
+        working: dict[Address, None] = {}
+        for event in self._list(self.contracts.deployment.node_registry, topics):
+            if isinstance(event, events.NodeRegistered):
+                working[event.node] = None
+            elif isinstance(event, events.NodeRemoved):
+                working.pop(event.node, None)
+        return list(working)
+
     def list_policies(self, pool: PoolId) -> list[events.PolicyPublished]:
         """The published policies of a pool, oldest first."""
         found = self._list(self.contracts.deployment.policy_registry, [_topic(_PUBLISHED), _word(pool)])
@@ -107,3 +118,7 @@ def _topic(signature: str) -> Hash:
 
 def _word(number: int) -> Hash:
     return hash_from_bytes(number.to_bytes(32))
+
+
+def _account(address: Address) -> Hash:
+    return hash_from_bytes(bytes(12) + bytes.fromhex(address[2:]))

@@ -83,16 +83,11 @@ class Account:
         require_plausible(amount, unit, balance=balance)
         return amount
 
-    def require_stake_for(self, nodes: int) -> int:
-        """Stake what is missing to back so many nodes; return how much that was, in the token's smallest unit."""
-        stakes, address = self.contracts.stakes, self.wallet.address
-        terms = self.contracts.pools.get_terms(self.pool)
-        free = stakes.stake_of(self.pool, BondKind.CONTRIBUTOR, address) - stakes.locked_of(self.pool, address)
-        missing = max(0, nodes * terms.min_stake - free)
-        if missing:
-            self.approve(stakes.address, missing)
-            self.send(stakes.stake(self.pool, BondKind.CONTRIBUTOR, missing))
-        return missing
+    def stake(self, kind: BondKind, amount: int) -> Entry:
+        """Approve and stake `amount`, in the token's smallest unit."""
+        stakes = self.contracts.stakes
+        self.approve(stakes.address, amount)
+        return self.send(stakes.stake(self.pool, kind, amount))
 
     def register_node(self, node: Wallet) -> Entry:
         """Vouch for a node: the account and the node both sign."""

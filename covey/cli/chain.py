@@ -186,8 +186,7 @@ def stake_add(
     account = open_account(deployment, key_file, pool)
     bond, unit = account.bond_kind(kind), account.get_unit(raw=raw)  # before anything is approved
     paid = account.read_amount(amount, unit, balance=account.token.balance_of(account.wallet.address))
-    account.approve(account.contracts.stakes.address, paid)
-    entry = account.send(account.contracts.stakes.stake(account.pool, bond, paid))
+    entry = account.stake(bond, paid)
     _show_stake(account, kind, unit, entry.transaction_hash, as_json)
 
 

@@ -171,13 +171,9 @@ def check_stake(seen: Snapshot) -> Check:
     """Free stake backs every node of a contributor."""
     if not isinstance(seen.pool, PoolFacts) or seen.pool.contributor is None:
         return skip("stake", "registration")
-    owner, stake = seen.pool.contributor, max(0, seen.pool.stake)
-    nodes = {str(seen.address)}
-    if isinstance(seen.coordinator, CoordinatorFacts):
-        known = seen.coordinator.nodes.items()
-        nodes |= {node for node, row in known if (row.get("contributor"), row.get("suspended")) == (owner, "")}
-    needed = seen.pool.terms.min_stake * len(nodes)
-    detail = f"{owner} has a free stake of {stake}, the pool requires {needed} for {len(nodes)} node(s)"
+    owner, stake, count = seen.pool.contributor, seen.pool.stake, len({*seen.pool.nodes, seen.address})
+    needed = seen.pool.terms.min_stake * count
+    detail = f"{owner} has a free stake of {max(0, stake)}, the pool requires {needed} for {count} node(s)"
     if stake < needed:
         fix = f"Run covey stake add {needed - stake} --raw --pool {seen.settings.pool} with the key of {owner}"
         return fail("stake", detail, fix)

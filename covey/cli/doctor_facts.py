@@ -85,6 +85,8 @@ class PoolFacts:
     is_validator: bool
     contributor: Address | None
     """Contributor that vouches for the role's key as a node. None: nobody does."""
+    nodes: tuple[Address, ...]
+    """Nodes that work for that contributor, on any machine; empty without one."""
     stake: int
     """A worker: free stake of its contributor; a validator or coordinator: the bond of its key."""
     steps: int

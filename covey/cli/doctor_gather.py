@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, TypeVar
 from covey.chain.client import ChainClient
 from covey.chain.contracts import Contracts
 from covey.chain.deployment import Deployment
+from covey.chain.history import History
 from covey.chain.structs import BondKind
 from covey.chain.wallet import load_key
 from covey.cli.config import Role
@@ -81,9 +82,8 @@ def gather(
         contracts = Contracts(client, deployment)
         chain = start(CHAIN_SECONDS, "the chain", lambda: _look_at_chain(client, deployment, key))()
         if isinstance(chain, ChainFacts) and chain.chain_id == deployment.chain_id and not chain.codeless:
-            pool = start(
-                CHAIN_SECONDS, "the pool on chain", lambda: _look_at_pool(contracts, settings.pool, role, key)
-            )()
+            history = History(client=client, contracts=contracts)
+            pool = start(CHAIN_SECONDS, "the pool on chain", lambda: _look_at_pool(history, settings.pool, role, key))()
     known = pool if isinstance(pool, PoolFacts) else None
     url = find_coordinator_url(settings, is_port_free=port is None)
     coordinator = None
@@ -201,9 +201,10 @@ def _look_at_chain(client: ChainClient, deployment: Deployment, key: Address | N
     )
 
 
-def _look_at_pool(contracts: Contracts, number: int, role: Role, key: Address | None) -> PoolFacts:
+def _look_at_pool(history: History, number: int, role: Role, key: Address | None) -> PoolFacts:
     """Raises OperatorError("unknown_pool")."""
-    pool, stakes = PoolId(number), contracts.stakes
+    contracts, pool = history.contracts, PoolId(number)
+    stakes = contracts.stakes
     terms, steps = contracts.pools.get_terms(pool), contracts.policies.steps_of(pool)
     contributor = contracts.nodes.contributor_of(pool, key) if key and role == "worker" else None
     stake = 0
@@ -217,6 +218,7 @@ def _look_at_pool(contracts: Contracts, number: int, role: Role, key: Address | 
         operator=contracts.pools.operator_of(pool),
         is_validator=key is not None and contracts.pools.is_validator(pool, key),
         contributor=contributor,
+        nodes=() if contributor is None else tuple(history.list_nodes(pool, contributor)),
         stake=stake,
         steps=steps,
         newest_hash=contracts.policies.policy_of(pool, Step(steps - 1)) if steps else None,

@@ -3,13 +3,13 @@
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from covey.cli.chain import Json, is_terminal, show
+from covey.cli.enroll import enroll_workers
 from covey.cli.local import up
-from covey.cli.roles import worker
 from covey.cli.terminal import quote
 from covey.errors import OperatorError, TransientError
 
@@ -190,44 +190,3 @@ def _show_checks(file: Path) -> None:
     for check in check_role("worker", WorkerConfig.load(file)):
         if check.status in ("warn", "fail") and check.name not in LATER:
             typer.echo(quote(f"{check.status}: {check.name}: {check.detail}.  {check.fix}"))
-
-
-@worker.command("enroll")
-def worker_enroll(
-    folder: Annotated[Path, typer.Argument(help="Folder that `covey join` has made.")] = Path(),
-    key_file: Annotated[
-        Path | None, typer.Option(help="Key that stakes, by default the folder's contributor.key.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Stake for the workers of a folder what is missing, and register each.
-
-    What is done already is not done again.
-
-    Example: `covey worker enroll worker`
-    """
-    show(enroll_workers(folder, key_file or folder / "keys" / "contributor.key"), as_json)
-
-
-def enroll_workers(folder: Path, key_file: Path) -> dict[str, Any]:
-    """Stake and register, as far as the chain does not hold it yet."""
-    from covey.chain.amounts import Amount
-    from covey.chain.wallet import load_key
-    from covey.cli.account import Account
-    from covey.local.folder import read_processes
-    from worker.config import WorkerConfig
-
-    files = [folder / f"{name}.toml" for name in read_processes(folder)]
-    configs = [WorkerConfig.load(file) for file in files]
-    account = Account(configs[0].deployment, key_file, configs[0].pool)
-    nodes = [load_key(config.key_file) for config in configs]
-    missing = [node for node in nodes if account.contracts.nodes.contributor_of(account.pool, node.address) is None]
-    amount = account.require_stake_for(len(nodes))
-    for node in missing:
-        account.register_node(node)
-    return {
-        "contributor": account.wallet.address,
-        "staked": Amount(amount, account.get_unit(raw=False)),
-        "nodes": [node.address for node in nodes],
-        "registered": len(missing),
-    }

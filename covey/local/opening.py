@@ -69,11 +69,11 @@ def open_pool(folder: Path, *, escrow: str, operator_bond: str, say: Callable[[s
         operator.send(contracts.ledger.fund_pool(pool, missing_escrow))
     if bond:
         say(f"pool {pool}: bonding the operator")
-        _stake(operator, pool, BondKind.OPERATOR, bond)
+        operator.stake(BondKind.OPERATOR, bond)
     for address, amount in bonds.items():
         if amount:
             say(f"pool {pool}: bonding {keys[address].stem}")
-            _stake(Account(deployment, keys[address], pool), pool, BondKind.VALIDATOR, amount)
+            Account(deployment, keys[address], pool).stake(BondKind.VALIDATOR, amount)
     if contracts.pools.state_of(pool) is PoolState.CREATED:
         operator.send(contracts.pools.start_pool(pool))
     say(f"pool {pool} is open")
@@ -87,11 +87,6 @@ def find_open_pool(folder: Path) -> PoolId | None:
     pool = operator.history.find_pool(operator.wallet.address, terms.params_hash)
     has_begun = pool is not None and operator.contracts.pools.state_of(pool) in (PoolState.ACTIVE, PoolState.ENDED)
     return pool if has_begun else None
-
-
-def _stake(account: Account, pool: PoolId, kind: BondKind, amount: int) -> None:
-    account.approve(account.contracts.stakes.address, amount)
-    account.send(account.contracts.stakes.stake(pool, kind, amount))
 
 
 def _require_money(folder: Path, operator: Account, needs: Mapping[Address, int]) -> None:

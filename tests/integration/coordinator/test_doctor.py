@@ -99,7 +99,7 @@ def test_doctor__unbonded_stake_and_a_clock_that_is_wrong__fail(office: Office, 
     office.clock.offset = -20
     code, rows = examine(capsys, write("worker", "node"))
     assert (code, rows["stake"]["status"], rows["clock"]["status"]) == (1, "fail", "fail")
-    assert f"requires {MIN_STAKE} for 1 node" in rows["stake"]["detail"]
+    assert f"requires {2 * MIN_STAKE} for 2 node" in rows["stake"]["detail"]
     assert "ahead of the coordinator" in rows["clock"]["detail"]
 
 

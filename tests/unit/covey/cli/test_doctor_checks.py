@@ -69,6 +69,7 @@ POOL = PoolFacts(
     operator=KEY,
     is_validator=True,
     contributor=OWNER,
+    nodes=(KEY,),
     stake=100,
     steps=4,
     newest_hash=make_hash("policy 3"),
@@ -190,17 +191,16 @@ def test_registration__suspended_node__fails():
     assert (row.status, "has suspended" in row.detail, "strikes" in row.detail) == ("fail", True, True)
 
 
-def test_stake__other_nodes_of_the_contributor__take_their_part():
-    """Two others of the same contributor work, one was removed, and a stranger's costs nothing: 3 x 100."""
-    nodes = {
-        STRANGER: {"contributor": OWNER, "suspended": ""},
-        make_address("second"): {"contributor": OWNER, "suspended": ""},
-        make_address("gone"): {"contributor": OWNER, "suspended": "removed"},
-        make_address("other"): {"contributor": STRANGER, "suspended": ""},
-    }
-    row = find("stake", coordinator=replace(COORDINATOR, nodes=nodes))
+def test_stake__nodes_on_other_machines__take_their_part():
+    """Two others of the same contributor are registered, whether or not the coordinator knows them: 3 x 100."""
+    row = find("stake", pool=replace(POOL, nodes=(STRANGER, KEY, make_address("second"))))
     assert (row.status, "requires 300 for 3" in row.detail) == ("fail", True)
     assert "covey stake add 200" in row.fix
+
+
+def test_stake__more_is_locked_than_bonded__is_added_too():
+    row = find("stake", pool=replace(POOL, stake=-20))
+    assert "covey stake add 120" in row.fix
 
 
 def test_coordinator__parameters_of_another_pool__fail():

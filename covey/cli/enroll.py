@@ -1,0 +1,49 @@
+"""`covey worker enroll`: stake for the workers of a folder, and register them."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from covey.cli.chain import Json, show
+from covey.cli.roles import worker
+
+
+@worker.command("enroll")
+def worker_enroll(
+    folder: Annotated[Path, typer.Argument(help="Folder that `covey join` has made.")] = Path(),
+    key_file: Annotated[
+        Path | None, typer.Option(help="Key that stakes, by default the folder's contributor.key.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Stake for the workers of a folder what is missing, and register each.
+
+    The stake backs all nodes of the contributor, those on other machines too.  What is done already is not done again.
+
+    Example: `covey worker enroll worker`
+    """
+    show(enroll_workers(folder, key_file or folder / "keys" / "contributor.key"), as_json)
+
+
+def enroll_workers(folder: Path, key_file: Path) -> dict[str, Any]:
+    """Stake and register, as far as the chain does not hold it yet.  Raises as `plan_enrollment`."""
+    from covey.chain.amounts import Amount
+    from covey.chain.wallet import load_key
+    from covey.cli.account import Account
+    from covey.local.enrolling import enroll, plan_enrollment
+    from covey.local.folder import read_processes
+    from worker.config import WorkerConfig
+
+    configs = [WorkerConfig.load(folder / f"{name}.toml") for name in read_processes(folder)]
+    account = Account(configs[0].deployment, key_file, configs[0].pool)
+    nodes = [load_key(config.key_file) for config in configs]
+    plan = plan_enrollment(account, nodes)
+    enroll(account, plan)
+    return {
+        "contributor": account.wallet.address,
+        "staked": Amount(plan.stake, account.get_unit(raw=False)),
+        "backed": plan.backed,
+        "nodes": [node.address for node in nodes],
+        "registered": len(plan.missing),
+    }

@@ -1,0 +1,95 @@
+"""Enrolling the workers of a folder: the stake that backs them, and their registration by a contributor.
+
+`plan_enrollment` reads the chain and refuses before any money moves; `enroll` sends what the plan names.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from covey.chain.amounts import format_amount, read_unit
+from covey.chain.structs import BondKind
+from covey.chain.wallet import Wallet
+from covey.cli.account import Account
+from covey.errors import OperatorError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enrollment:
+    """What the chain lacks for the workers of a folder.  Example: Enrollment(missing=(node,), backed=3, stake=100)."""
+
+    missing: tuple[Wallet, ...]
+    """Nodes of the folder that are not registered yet."""
+    backed: int
+    """Number of nodes that the stake must back: the folder's, and those of the contributor's other machines."""
+    stake: int
+    """Stake to add, in the token's smallest unit."""
+
+
+def plan_enrollment(account: Account, nodes: Sequence[Wallet]) -> Enrollment:
+    """Compare the folder's nodes and the contributor's stake with what the pool requires.
+
+    The count of nodes is the chain's.  The coordinator refuses work (`stake_too_low`) until free stake backs every
+    node of the contributor that it knows, and it knows no node that the chain does not.
+
+    Raises OperatorError("node_taken") if a node works for another contributor.
+    Raises OperatorError("pool_not_active"), OperatorError("not_invited") or OperatorError("unfunded") if the chain
+    would refuse a transaction of the plan.
+    """
+    contracts, pool, contributor = account.contracts, account.pool, account.wallet.address
+    owners = [contracts.nodes.contributor_of(pool, node.address) for node in nodes]
+    for node, owner in zip(nodes, owners, strict=True):
+        if owner not in (None, contributor):
+            raise OperatorError(
+                "node_taken",
+                f"{node.address} works for {owner}, not for {contributor}",
+                fix=f"Name the key file of {owner}, or make another folder with covey join",
+            )
+    backed = {*account.history.list_nodes(pool, contributor), *(node.address for node in nodes)}
+    free = contracts.stakes.stake_of(pool, BondKind.CONTRIBUTOR, contributor) - contracts.stakes.locked_of(
+        pool, contributor
+    )
+    plan = Enrollment(
+        missing=tuple(node for node, owner in zip(nodes, owners, strict=True) if owner is None),
+        backed=len(backed),
+        stake=max(0, len(backed) * contracts.pools.get_terms(pool).min_stake - free),
+    )
+    if plan.missing or plan.stake:
+        _require_possible(account, plan)
+    return plan
+
+
+def enroll(account: Account, plan: Enrollment) -> None:
+    """Stake and register as planned: one transaction for each, and one that approves the stake."""
+    if plan.stake:
+        account.stake(BondKind.CONTRIBUTOR, plan.stake)
+    for node in plan.missing:
+        account.register_node(node)
+
+
+def _require_possible(account: Account, plan: Enrollment) -> None:
+    """Raise the errors of `plan_enrollment` about the pool and the contributor's money."""
+    contracts, pool, contributor = account.contracts, account.pool, account.wallet.address
+    if not contracts.pools.is_open(pool):
+        raise OperatorError(
+            "pool_not_active",
+            f"pool {pool} takes neither stake nor nodes now",
+            fix="See with covey pool show whether the pool has ended; else the contracts' admin has paused new work",
+        )
+    is_closed = contracts.pools.get_terms(pool).is_invite_only and not contracts.nodes.is_invited(pool, contributor)
+    if plan.missing and is_closed:
+        raise OperatorError(
+            "not_invited",
+            f"pool {pool} is by invitation only, and {contributor} is not invited",
+            fix=f"Ask the pool's operator to run covey pool invite {contributor}",
+        )
+    held = account.token.balance_of(contributor)
+    needs = ["ether for gas"] if account.client.get_balance(contributor) == 0 else []
+    if held < plan.stake:
+        unit = read_unit(account.token)
+        needs.append(f"a stake of {format_amount(plan.stake, unit)}, of which it has {format_amount(held, unit)}")
+    if needs:
+        raise OperatorError(
+            "unfunded",
+            f"{contributor} needs {' and '.join(needs)}",
+            fix=f"Send {contributor} that, and run covey worker enroll again",
+        )

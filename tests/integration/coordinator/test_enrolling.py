@@ -1,0 +1,134 @@
+"""`covey worker enroll` on a real chain: what it stakes is what the coordinator requires, and refusals cost nothing."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from covey import cli, devnet
+from covey.chain.structs import BondKind
+from covey.chain.wallet import load_key, save_key
+from covey.errors import OperatorError
+from covey.local.joining import CheckedPool, create_worker_folder
+from covey.protocol.ids import PoolId
+from tests.fakes.network import MIN_STAKE, Office
+
+pytestmark = pytest.mark.integration
+STAKED = 3 * MIN_STAKE
+"""The contributor's stake in the office's pool, where two of its nodes are registered."""
+
+
+def make_folder(office: Office, folder: Path, *, workers: int, pool: PoolId | None = None) -> Path:
+    """A folder as `covey join` makes it."""
+    number = office.ctx.ledger.pool if pool is None else pool
+    joined = CheckedPool(
+        pool=number,
+        url=office.url,
+        deployment=office.chain.deployment,
+        terms=office.ctx.terms,
+        params=office.ctx.params,
+        operator=office.chain.address("operator"),
+    )
+    create_worker_folder(folder, joined, ["cpu"] * workers, 1)
+    return folder
+
+
+def key_of(folder: Path, name: str) -> Path:
+    file = folder / f"{name}.key"
+    if not file.exists():
+        save_key(file, devnet.derive_key("test", name))
+    return file
+
+
+def enroll(capsys, folder: Path, key_file: Path):
+    cli.app(["worker", "enroll", str(folder), "--key-file", str(key_file), "--json"], standalone_mode=False)
+    return json.loads(capsys.readouterr().out)
+
+
+def count_sent(office: Office, name: str) -> int:
+    return office.chain.client.count_transactions(office.wallet(name).address)
+
+
+async def test_enroll__nodes_on_another_machine__are_staked_for_and_the_coordinator_agrees(
+    office: Office, tmp_path: Path, capsys
+):
+    """Two nodes of the contributor work elsewhere: two more require 400, of which it has staked 300."""
+    folder = make_folder(office, tmp_path / "second", workers=2)
+    for name in ("node", "node-2"):
+        async with office.client(name) as elsewhere:
+            await elsewhere.register()
+    done = enroll(capsys, folder, key_of(tmp_path, "contributor"))
+    assert (done["staked"], done["registered"], done["backed"]) == (4 * MIN_STAKE - STAKED, 2, 4)
+    for i in (1, 2):
+        wallet = load_key(folder / f"keys/node-{i}.key")
+        office.chain.wallets[f"second-{i}"] = wallet
+        async with office.client(f"second-{i}") as here:
+            assert (await here.register()).contributor == office.chain.address("contributor")
+    before = count_sent(office, "contributor")
+    done = enroll(capsys, folder, key_of(tmp_path, "contributor"))
+    assert (done["staked"], done["registered"], done["backed"]) == (0, 0, 4)
+    assert count_sent(office, "contributor") == before
+
+
+def test_enroll__node_that_was_removed__needs_no_stake(office: Office, tmp_path: Path, capsys):
+    nodes, pool = office.chain.contracts.nodes, office.ctx.ledger.pool
+    office.chain.send("contributor", nodes.remove_node(pool, office.wallet("node-2").address))
+    folder = make_folder(office, tmp_path / "second", workers=2)
+    done = enroll(capsys, folder, key_of(tmp_path, "contributor"))
+    assert (done["staked"], done["backed"]) == (0, 3)
+
+
+def test_enroll__not_invited__is_refused_before_any_money_moves(office: Office, tmp_path: Path, capsys):
+    chain, pools = office.chain, office.chain.contracts.pools
+    terms = replace(pools.get_terms(office.ctx.ledger.pool), is_invite_only=True)
+    validators = [chain.address(f"validator-{i}") for i in range(3)]
+    chain.send("operator", pools.create_pool(terms, validators, office.ctx.params.to_text()))
+    pool = PoolId(pools.count_pools())
+    chain.send("operator", pools.start_pool(pool))
+    folder, key = make_folder(office, tmp_path / "mine", workers=1, pool=pool), key_of(tmp_path, "contributor")
+    before = count_sent(office, "contributor")
+    with pytest.raises(OperatorError) as caught:
+        enroll(capsys, folder, key)
+    contributor = chain.address("contributor")
+    assert (caught.value.code, f"covey pool invite {contributor}" in caught.value.fix) == ("not_invited", True)
+    assert count_sent(office, "contributor") == before
+    chain.send("operator", chain.contracts.nodes.invite(pool, [contributor]))
+    assert enroll(capsys, folder, key)["staked"] == MIN_STAKE
+
+
+@pytest.mark.parametrize(
+    ("name", "needs"),
+    [
+        ("nobody", "needs ether for gas and a stake of 0.0000000000000001 CVT, of which it has 0 CVT"),
+        ("rich", "needs a stake of 0.0000000000000001 CVT, of which it has 0 CVT"),
+    ],
+)
+def test_enroll__too_little_money__is_refused_with_the_amount(
+    office: Office, tmp_path: Path, capsys, name: str, needs: str
+):
+    folder = make_folder(office, tmp_path / "mine", workers=1)
+    if name == "rich":
+        office.chain.client.request("anvil_setBalance", office.wallet(name).address, hex(10**18))
+    with pytest.raises(OperatorError) as caught:
+        enroll(capsys, folder, key_of(tmp_path, name))
+    assert (caught.value.code, needs in caught.value.message) == ("unfunded", True), caught.value
+    assert count_sent(office, name) == 0
+
+
+def test_enroll__nodes_of_another_contributor__are_not_staked_for_again(office: Office, tmp_path: Path, capsys):
+    folder = make_folder(office, tmp_path / "mine", workers=1)
+    enroll(capsys, folder, key_of(tmp_path, "contributor"))
+    with pytest.raises(OperatorError, match="node_taken") as caught:
+        enroll(capsys, folder, key_of(tmp_path, "trainer"))
+    assert f"Name the key file of {office.chain.address('contributor')}" in caught.value.fix
+    stakes = office.chain.contracts.stakes
+    trainer = office.chain.address("trainer")
+    assert stakes.stake_of(office.ctx.ledger.pool, BondKind.CONTRIBUTOR, trainer) == 0
+
+
+def test_enroll__pool_that_has_ended__is_refused(office: Office, tmp_path: Path, capsys):
+    folder = make_folder(office, tmp_path / "mine", workers=2)
+    office.chain.send("operator", office.chain.contracts.pools.end_pool(office.ctx.ledger.pool))
+    with pytest.raises(OperatorError, match="pool_not_active"):
+        enroll(capsys, folder, key_of(tmp_path, "contributor"))
