@@ -1,12 +1,16 @@
 """`covey worker enroll`: stake for the workers of a folder, and register them."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from covey.cli.chain import Json, show
 from covey.cli.roles import worker
+
+if TYPE_CHECKING:
+    from covey.cli.account import Account
+    from covey.local.enrolling import Enrollment
 
 
 @worker.command("enroll")
@@ -23,11 +27,14 @@ def worker_enroll(
 
     Example: `covey worker enroll worker`
     """
-    show(enroll_workers(folder, key_file or folder / "keys" / "contributor.key"), as_json)
+    show(enroll_workers(folder, key_file or folder / "keys" / "contributor.key", is_agreed=True) or {}, as_json)
 
 
-def enroll_workers(folder: Path, key_file: Path) -> dict[str, Any]:
-    """Stake and register, as far as the chain does not hold it yet.  Raises as `plan_enrollment`."""
+def enroll_workers(folder: Path, key_file: Path, *, is_agreed: bool) -> dict[str, Any] | None:
+    """Stake and register what is missing; ask before that, unless `is_agreed`.  Return None if the answer was no.
+
+    Raises as `plan_enrollment`.
+    """
     from covey.chain.amounts import Amount
     from covey.chain.wallet import load_key
     from covey.cli.account import Account
@@ -39,6 +46,9 @@ def enroll_workers(folder: Path, key_file: Path) -> dict[str, Any]:
     account = Account(configs[0].deployment, key_file, configs[0].pool)
     nodes = [load_key(config.key_file) for config in configs]
     plan = plan_enrollment(account, nodes)
+    if not is_agreed and not _is_confirmed(account, plan):
+        typer.echo("nothing was staked", err=True)
+        return None
     enroll(account, plan)
     return {
         "contributor": account.wallet.address,
@@ -47,3 +57,22 @@ def enroll_workers(folder: Path, key_file: Path) -> dict[str, Any]:
         "nodes": [node.address for node in nodes],
         "registered": len(plan.missing),
     }
+
+
+def _is_confirmed(account: "Account", plan: "Enrollment") -> bool:
+    """Show what the plan costs and which contracts take it, and ask on the terminal."""
+    from covey.chain.amounts import format_amount
+
+    contracts, stake = account.contracts, format_amount(plan.stake, account.get_unit(raw=False))
+    rows = {
+        "contributor": account.wallet.address,
+        "stake": f"{stake}, so that {plan.backed} node(s) are backed",
+        "token": account.token.address,
+        "chain": contracts.deployment.chain_id,
+        "StakeManager": contracts.stakes.address,
+        "NodeRegistry": contracts.nodes.address,
+    }
+    for name, value in rows.items():
+        typer.echo(f"{name:>18}  {value}", err=True)
+    question = f"Stake {stake} in pool {account.pool} and register {len(plan.missing)} node(s)?"
+    return typer.confirm(question, err=True)

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,12 +10,13 @@ import typer
 
 from covey.cli.chain import Json, is_terminal, show
 from covey.cli.enroll import enroll_workers
-from covey.cli.local import up
+from covey.cli.local import keep_up
 from covey.cli.terminal import quote
 from covey.errors import OperatorError, TransientError
 
 if TYPE_CHECKING:
     from covey.chain.deployment import Deployment
+    from covey.cli.doctor_facts import Check
     from covey.local.joining import CheckedPool
     from covey.protocol.wire import PoolView
 
@@ -40,45 +42,74 @@ def join(
         bool, typer.Option("--together", help="Run one worker on all GPUs (tensor parallelism), not one on each.")
     ] = False,
     key_file: Annotated[
-        Path | None, typer.Option(help="Key that stakes.  With it the workers are enrolled and started at once.")
+        Path | None,
+        typer.Option(help="Key that stakes.  With it the workers are enrolled and started, once the checks pass."),
     ] = None,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Trust the contracts that the coordinator names; they keep the stake.")
+        bool,
+        typer.Option(
+            "--yes",
+            help="Ask nothing: trust the contracts that the coordinator names, and stake with --key-file.",
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Get ready to work for a pool: check it against its chain, make keys and settings, say what comes next.
 
-    Nothing is sent to the chain without --key-file; with it the command stakes, registers, and works until Ctrl-C.
+    Nothing is staked without --key-file.  With it the command shows the stake and asks, then stakes, registers, and
+    works until Ctrl-C.  A check of `covey doctor` that fails ends it before that, with exit code 1.
 
     Example: `covey join http://127.0.0.1:8000 worker --deployment deployment.json`
     """
+    from dataclasses import asdict
+
     from covey.local import joining
     from covey.local.folder import require_new
 
     require_new(folder)
+    _require_can_stake(key_file, is_agreed=yes)
     view = _wait_for_pool(url)
     chosen = _choose_deployment(view, url, deployment, rpc, is_agreed=yes)
     pool = joining.check_pool(view, url, chosen)
     devices, tensor_parallel = _choose_devices(gpus, is_together=together)
     files = joining.create_worker_folder(folder, pool, devices, tensor_parallel)
-    staking = key_file or folder / "keys" / "contributor.key"
-    _give_test_money(pool, staking, len(files))
-    enroll = f"covey worker enroll {folder}" + (f" --key-file {key_file}" if key_file else "")
-    run = f"covey worker run --config {files[0]}" if len(files) == 1 else f"covey up {folder}"
-    left = [] if key_file else [enroll, run]
-    if as_json:
-        show({"folder": str(folder), "workers": list(map(str, files)), "next": left}, as_json)
-    else:
+    _give_test_money(pool, key_file or folder / "keys" / "contributor.key", len(files))
+    if not as_json:
         _describe(pool, folder, devices, tensor_parallel)
-        _show_checks(files[0])
-    if key_file is not None:
-        show(enroll_workers(folder, key_file), as_json)
-        up(folder)
-    elif not as_json:
-        typer.echo("\nThen:")
-        for command in left:
-            typer.echo(f"  {command}")
+    checks = _examine(files[0])
+    is_ready = all(check.status != "fail" for check in checks)
+    for check in () if as_json else checks:
+        if check.status in ("warn", "fail"):
+            typer.echo(quote(f"{check.status}: {check.name}: {check.detail}.  {check.fix}"))
+    enrolled = enroll_workers(folder, key_file, is_agreed=yes) if key_file is not None and is_ready else None
+    steps = [] if enrolled else _list_steps(folder, files, key_file, is_ready=is_ready)
+    if as_json:
+        rows = [asdict(check) for check in checks]
+        about = {"folder": str(folder), "workers": list(map(str, files)), "checks": rows}
+        show(about | {"enrolled": enrolled, "next": steps}, as_json)
+    elif enrolled:
+        show(enrolled, as_json)
+    else:
+        typer.echo("\n".join(["", "Then:", *(f"  {step}" for step in steps)]))
+    if enrolled:
+        _work(folder, is_quiet=as_json)
+    elif key_file is not None:
+        raise typer.Exit(1)
+
+
+def _require_can_stake(key_file: Path | None, *, is_agreed: bool) -> None:
+    """Raise OperatorError if the key cannot be read, or if nobody can be asked, before anything is made."""
+    from covey.chain.wallet import load_key
+
+    if key_file is None:
+        return
+    load_key(key_file)
+    if not is_agreed and not is_terminal():
+        raise OperatorError(
+            "not_confirmed",
+            "--key-file stakes, and there is no terminal to ask on",
+            fix="Add --yes, or leave out --key-file and run covey worker enroll later",
+        )
 
 
 def _wait_for_pool(url: str) -> "PoolView":
@@ -149,14 +180,20 @@ def _choose_devices(gpus: int | None, *, is_together: bool) -> tuple[list[str], 
 
 
 def _give_test_money(pool: "CheckedPool", key_file: Path, workers: int) -> None:
-    """On a devnet, whose money is worth nothing, the stake is a present."""
+    """On a devnet, whose money is worth nothing, mint the stake and say so."""
+    from covey.chain.amounts import format_amount, read_unit
+    from covey.chain.client import ChainClient
+    from covey.chain.contracts import Contracts
     from covey.chain.wallet import load_key
     from covey.local.joining import is_devnet
     from covey.local.opening import SPARE, give_test_money
 
-    if is_devnet(pool.deployment):
-        address = load_key(key_file).address
-        give_test_money(pool.deployment, {address: SPARE * workers * pool.terms.min_stake})
+    if not is_devnet(pool.deployment):
+        return
+    address, amount = load_key(key_file).address, SPARE * workers * pool.terms.min_stake
+    give_test_money(pool.deployment, {address: amount})
+    unit = read_unit(Contracts(ChainClient(pool.deployment.rpc_url), pool.deployment).token)
+    typer.echo(f"test chain: {address} was given {format_amount(amount, unit)} and ether for gas", err=True)
 
 
 def _describe(pool: "CheckedPool", folder: Path, devices: list[str], tensor_parallel: int) -> None:
@@ -179,14 +216,29 @@ def _describe(pool: "CheckedPool", folder: Path, devices: list[str], tensor_para
         "workers": ", ".join(devices) + (f", on {tensor_parallel} GPUs together" if tensor_parallel > 1 else ""),
         "folder": folder,
     }
+    if pool.terms.is_invite_only:
+        values["invitation"] = "needed: the operator runs covey pool invite with the address of the key that stakes"
     show(values, as_json=False)
 
 
-def _show_checks(file: Path) -> None:
-    """Show what `covey doctor` finds wrong with this machine and pool, but for what enrolling will do."""
+def _examine(file: Path) -> "list[Check]":
+    """The rows of `covey doctor` for a worker, but for those that pass only once it is enrolled."""
     from covey.cli.doctor_checks import check_role
     from worker.config import WorkerConfig
 
-    for check in check_role("worker", WorkerConfig.load(file)):
-        if check.status in ("warn", "fail") and check.name not in LATER:
-            typer.echo(quote(f"{check.status}: {check.name}: {check.detail}.  {check.fix}"))
+    return [check for check in check_role("worker", WorkerConfig.load(file)) if check.name not in LATER]
+
+
+def _list_steps(folder: Path, files: Sequence[Path], key_file: Path | None, *, is_ready: bool) -> list[str]:
+    """Commands that are left to be run."""
+    look = [] if is_ready else [f"covey doctor --config {files[0]}"]
+    enroll = f"covey worker enroll {folder}" + (f" --key-file {key_file}" if key_file else "")
+    run = f"covey worker run --config {files[0]}" if len(files) == 1 else f"covey up {folder}"
+    return [*look, enroll, run]
+
+
+def _work(folder: Path, *, is_quiet: bool) -> None:
+    """Run the workers until Ctrl-C; what is shown goes to standard error if standard output holds JSON."""
+    from rich.console import Console
+
+    keep_up(folder, Console(stderr=is_quiet))

@@ -15,6 +15,8 @@ from covey.cli.chain import Json, pool, show
 from covey.errors import OperatorError, TransientError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from covey.local.keeper import Keeper
     from covey.local.screen import Screen
 
@@ -131,16 +133,24 @@ def up(
     from rich.console import Console
 
     from covey.local.folder import read_processes
+
+    if detach:
+        read_processes(folder)
+        _detach(folder)
+    else:
+        keep_up(folder, Console())
+
+
+def keep_up(folder: Path, console: "Console") -> None:
+    """Keep the processes of a folder running until Ctrl-C, and show them on `console`."""
+    from covey.local.folder import read_processes
     from covey.local.keeper import Keeper, locked
     from covey.local.screen import Screen
 
     commands = read_processes(folder)
-    if detach:
-        _detach(folder)
-        return
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # also where a shell has started us with Ctrl-C ignored
-    with locked(folder), Screen(Console(), folder, find_coordinator(folder)) as screen:
+    with locked(folder), Screen(console, folder, find_coordinator(folder)) as screen:
         keeper = Keeper(folder, commands, say=screen.say)
         try:
             _run(folder, keeper, screen)

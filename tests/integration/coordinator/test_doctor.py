@@ -7,11 +7,7 @@ import pytest
 
 from covey import cli, devnet
 from covey.chain.wallet import save_key
-from covey.protocol.ids import Step
 from covey.runtime import find_free_ports
-from covey.shardcast.server import build_server
-from covey.shardcast.store import ShardStore, add_policy
-from tests.e2e.walking import Server
 from tests.fakes.network import MIN_STAKE, Office
 
 pytestmark = pytest.mark.integration
@@ -38,22 +34,6 @@ def write(office: Office, tmp_path):
         return file
 
     return write
-
-
-@pytest.fixture
-def relay(office: Office, tmp_path):
-    """A server with policy 1, which the chain holds."""
-    policy = tmp_path / "policy"
-    policy.mkdir()
-    (policy / "model.safetensors").write_bytes(b"1" * 4096)
-    store, (port,) = ShardStore(tmp_path / "served"), find_free_ports(1)
-    pool = office.ctx.ledger.pool
-    manifest = add_policy(store, policy, pool=pool, step=1)
-    office.chain.send("trainer", office.chain.contracts.policies.publish(pool, Step(1), manifest.compute_hash()))
-    server = Server(build_server(store), port)
-    server.start()
-    yield f"http://127.0.0.1:{port}"
-    server.stop()
 
 
 def examine(capsys, file, *options):

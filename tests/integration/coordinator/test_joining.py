@@ -1,0 +1,111 @@
+"""`covey join` with a real chain and a real coordinator: nothing is staked before checks pass and somebody agrees."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from covey import cli, devnet
+from covey.chain.history import History
+from covey.chain.wallet import save_key
+from covey.cli import join as module
+from covey.errors import OperatorError
+from tests.fakes.network import MIN_STAKE, Office
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def join(office: Office, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """`covey join` into the folder "mine"; its workers are not started."""
+    worked: list[Path] = []
+    monkeypatch.setattr(module, "keep_up", lambda folder, console: worked.append(folder))
+    monkeypatch.setattr(module, "is_terminal", lambda: True)
+    office.chain.deployment.save(tmp_path / "deployment.json")
+    key = tmp_path / "contributor.key"
+    save_key(key, devnet.derive_key("test", "contributor"))
+
+    def run(*options: str, stakes: bool = False, typed: str | None = None) -> Result:
+        signing = ["--key-file", str(key)] if stakes else []
+        fixed = ["--deployment", str(tmp_path / "deployment.json"), "--gpus", "0", *signing]
+        return CliRunner().invoke(cli.app, ["join", office.url, str(tmp_path / "mine"), *fixed, *options], input=typed)
+
+    run.worked = worked  # type: ignore[attr-defined]
+    return run
+
+
+def list_chain(office: Office) -> tuple[int, list[str]]:
+    """Number of the contributor's transactions, and the nodes that it has registered."""
+    who, client = office.chain.address("contributor"), office.chain.client
+    history = History(client=client, contracts=office.chain.contracts)
+    return client.count_transactions(who), history.list_nodes(office.ctx.ledger.pool, who)
+
+
+def test_join__no_key__one_document_with_the_checks_and_what_comes_next(office: Office, join, tmp_path: Path):
+    """No relay serves the policy here."""
+    before, result = list_chain(office), join("--json")
+    shown = json.loads(result.stdout)
+    rows = {row["name"]: row for row in shown["checks"]}
+    assert (result.exit_code, shown["enrolled"], rows["relays"]["status"]) == (0, None, "fail")
+    assert not {"registration", "stake"} & rows.keys(), "which enrolling mends"
+    mine = tmp_path / "mine"
+    assert shown["next"] == [
+        f"covey doctor --config {mine}/worker.toml",
+        f"covey worker enroll {mine}",
+        f"covey worker run --config {mine}/worker.toml",
+    ]
+    assert "was given 0.0000000000000002 CVT and ether for gas" in result.stderr
+    assert list_chain(office) == before
+
+
+@pytest.mark.parametrize("options", [(), ("--json",), ("--yes",)])
+def test_join__check_that_fails__ends_before_anything_is_staked(office: Office, join, tmp_path: Path, options):
+    before, result = list_chain(office), join(*options, stakes=True, typed="y\n")
+    assert (result.exit_code, list_chain(office), join.worked) == (1, before, [])
+    if "--json" in options:
+        shown = json.loads(result.stdout)
+        assert [row["name"] for row in shown["checks"] if row["status"] == "fail"] == ["relays"]
+        assert shown["next"][1] == f"covey worker enroll {tmp_path / 'mine'} --key-file {tmp_path}/contributor.key"
+    else:
+        assert "fail: relays: 0 of 1 have policy 0; " in result.stdout
+        assert f"covey doctor --config {tmp_path / 'mine'}/worker.toml" in result.stdout
+
+
+def test_join__no_is_typed__nothing_changes_on_chain(office: Office, join, relay, monkeypatch):
+    monkeypatch.setenv("COVEY_RELAYS", relay)
+    before, result = list_chain(office), join(stakes=True, typed="n\n")
+    assert (result.exit_code, list_chain(office), join.worked) == (1, before, [])
+    # two nodes of three are staked for: 300 of 300
+    assert f"Stake 0 CVT in pool {office.ctx.ledger.pool} and register 1 node(s)?" in result.stderr
+    assert office.chain.deployment.stake_manager in result.stderr
+    assert "nothing was staked" in result.stderr
+    assert "covey worker enroll" in result.stdout
+
+
+def test_join__yes_is_typed__stakes_registers_and_works(office: Office, join, relay, monkeypatch, tmp_path: Path):
+    monkeypatch.setenv("COVEY_RELAYS", relay)
+    before, result = list_chain(office), join(stakes=True, typed="y\n")
+    assert (result.exit_code, join.worked) == (0, [tmp_path / "mine"]), result.output
+    sent, nodes = list_chain(office)
+    assert (sent, len(nodes)) == (before[0] + 1, 3), "one registration"
+    assert "registered  1" in result.stdout
+
+
+def test_join__json_and_yes__is_one_document(office: Office, join, relay, unbond, monkeypatch):
+    """Of 300, 201 are taken away: three nodes require 201 more."""
+    unbond()
+    monkeypatch.setenv("COVEY_RELAYS", relay)
+    result = join("--json", "--yes", stakes=True)
+    shown = json.loads(result.stdout)
+    assert (result.exit_code, len(join.worked), shown["next"]) == (0, 1, [])
+    assert (shown["enrolled"]["staked"], shown["enrolled"]["backed"]) == (2 * MIN_STAKE + 1, 3)
+    assert {row["status"] for row in shown["checks"]} <= {"ok", "warn"}
+
+
+def test_join__nobody_to_ask__is_refused_before_anything_is_made(join, monkeypatch, tmp_path: Path):
+    monkeypatch.setattr(module, "is_terminal", lambda: False)
+    result = join(stakes=True)
+    assert isinstance(result.exception, OperatorError)
+    assert result.exception.code == "not_confirmed"
+    assert not (tmp_path / "mine").exists()
