@@ -166,7 +166,7 @@ def _find_deployment(state: Path, file: Path) -> Deployment | None:
 
 
 def _require_contracts(client: ChainClient, deployment: Deployment, file: Path) -> None:
-    addresses = [*deployment.get_contracts(), deployment.token]
+    addresses = [*deployment.get_contracts().values(), deployment.token]
     absent = [address for address in addresses if client.request("eth_getCode", address, "latest") == "0x"]
     if absent:
         raise OperatorError(

@@ -11,6 +11,16 @@ from covey.errors import OperatorError
 from covey.files import write_atomically
 from covey.protocol.ids import Address
 
+CONTRACTS = {
+    "PoolRegistry": "pool_registry",
+    "NodeRegistry": "node_registry",
+    "PolicyRegistry": "policy_registry",
+    "StakeManager": "stake_manager",
+    "EpochLedger": "epoch_ledger",
+    "SlashingCourt": "slashing_court",
+}
+"""Fields of a deployment by the names of the contracts."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Deployment:
@@ -29,16 +39,9 @@ class Deployment:
     token: Address
     """The ERC-20 that a devnet's pools use."""
 
-    def get_contracts(self) -> list[Address]:
-        """Those whose events the follower reads; the token is none of them."""
-        return [
-            self.pool_registry,
-            self.node_registry,
-            self.policy_registry,
-            self.stake_manager,
-            self.epoch_ledger,
-            self.slashing_court,
-        ]
+    def get_contracts(self) -> dict[str, Address]:
+        """Addresses by the names of the contracts: those whose events the follower reads, without the token."""
+        return {name: getattr(self, field) for name, field in CONTRACTS.items()}
 
     def save(self, path: Path) -> None:
         """Write the file in one piece: a reader sees the old one or the new one."""
@@ -56,7 +59,7 @@ class Deployment:
             raise OperatorError("no_deployment", f"{path} cannot be read: {error.strerror}", fix=fix) from error
         except (ValueError, TypeError) as error:
             raise OperatorError("bad_deployment", f"{path} is not a deployment: {error}", fix=fix) from error
-        wrong = [name for name in (*loaded.get_contracts(), loaded.token) if not is_checksum_address(name)]
+        wrong = [name for name in (*loaded.get_contracts().values(), loaded.token) if not is_checksum_address(name)]
         if wrong or not isinstance(loaded.chain_id, int) or not isinstance(loaded.start_block, int):
             raise OperatorError("bad_deployment", f"{path} holds a wrong address or number", fix=fix)
         return loaded

@@ -92,7 +92,7 @@ class Follower:
         return (), has_moved
 
     def _read_events(self, first: int, last: Block) -> tuple[events.AnyEvent, ...]:
-        logs = self._client.get_logs(self._deployment.get_contracts(), first=first, last=last.number)
+        logs = self._client.get_logs(list(self._deployment.get_contracts().values()), first=first, last=last.number)
         after = self._client.find_block(last.number)
         if after is None or after.hash != last.hash:
             raise TransientError(

@@ -57,7 +57,6 @@ BONDS: dict[Role, BondKind] = {"validator": BondKind.VALIDATOR, "coordinator": B
 """Bonds of a role's own key."""
 MAX_RELAYS = 16
 """A coordinator could name any number of them."""
-_NAMES = ("PoolRegistry", "NodeRegistry", "PolicyRegistry", "StakeManager", "EpochLedger", "SlashingCourt")
 _GPUS = Path("/proc/driver/nvidia/gpus")
 Found = TypeVar("Found")
 
@@ -190,13 +189,12 @@ def find_port_trouble(host: str, port: int) -> Trouble | None:
 
 def _look_at_chain(client: ChainClient, deployment: Deployment, key: Address | None) -> ChainFacts:
     head = client.get_block("latest")
-    addresses = zip(_NAMES, deployment.get_contracts(), strict=True)
     return ChainFacts(
         url=hide_secrets(client.rpc_url),
         chain_id=client.chain_id(),
         head_time=head.timestamp,
         gas_price=2 * head.base_fee + client.get_priority_fee(),
-        codeless=tuple(name for name, address in addresses if not client.has_code(address)),
+        codeless=tuple(name for name, address in deployment.get_contracts().items() if not client.has_code(address)),
         balance=None if key is None else client.get_balance(key),
     )
 

@@ -151,8 +151,8 @@ def _choose_deployment(
     named = joining.build_deployment(view, rpc)
     if is_agreed:
         return named
-    for name in ("chain_id", *joining.CONTRACTS.values(), "token"):
-        typer.echo(f"{name:>16}  {getattr(named, name)}", err=True)
+    for name, value in ({"chain": named.chain_id} | named.get_contracts() | {"token": named.token}).items():
+        typer.echo(f"{name:>16}  {value}", err=True)
     question = (
         f"These contracts, as {url} names them, will keep your stake.  Are they those that the operator published?"
     )

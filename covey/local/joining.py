@@ -16,7 +16,7 @@ from pathlib import Path
 from covey.anvil import CHAIN_ID
 from covey.chain.client import ChainClient
 from covey.chain.contracts import Contracts
-from covey.chain.deployment import Deployment
+from covey.chain.deployment import CONTRACTS, Deployment
 from covey.chain.structs import PoolState, PoolTerms
 from covey.chain.wallet import save_key
 from covey.client import CoordinatorClient
@@ -25,16 +25,6 @@ from covey.local.folder import PROCESSES_FILE, require_new, to_toml, write_proce
 from covey.protocol.ids import Address, PoolId, is_address
 from covey.protocol.params import PoolParams
 from covey.protocol.wire import PoolView
-
-CONTRACTS = {
-    "PoolRegistry": "pool_registry",
-    "NodeRegistry": "node_registry",
-    "PolicyRegistry": "policy_registry",
-    "StakeManager": "stake_manager",
-    "EpochLedger": "epoch_ledger",
-    "SlashingCourt": "slashing_court",
-}
-"""Fields of a deployment by the names of the contracts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,10 +65,11 @@ def build_deployment(view: PoolView, rpc_url: str) -> Deployment:
 def require_same_contracts(view: PoolView, deployment: Deployment) -> None:
     """Raise OperatorError("other_contracts") unless the coordinator works on the contracts of the deployment."""
     named = build_deployment(view, deployment.rpc_url)
+    theirs, ours = ({"chain_id": each.chain_id} | each.get_contracts() for each in (named, deployment))
     wrong = [
-        f"{name} is {getattr(named, name)} there and {getattr(deployment, name)} in the deployment"
-        for name in ("chain_id", *CONTRACTS.values())
-        if getattr(named, name) != getattr(deployment, name)
+        f"{name} is {theirs[name]} there and {ours[name]} in the deployment"
+        for name in theirs
+        if theirs[name] != ours[name]
     ]
     if wrong:
         raise OperatorError(

@@ -56,8 +56,15 @@ def test_deployment__wrong_content__is_refused(tmp_path: Path, change: dict):
     assert caught.value.code == "bad_deployment"
 
 
-def test_deployment__get_contracts__leaves_out_the_token():
-    assert len(DEPLOYMENT.get_contracts()) == 6
+def test_deployment__get_contracts__are_named_and_leave_out_the_token():
+    assert DEPLOYMENT.get_contracts() == {
+        "PoolRegistry": DEPLOYMENT.pool_registry,
+        "NodeRegistry": DEPLOYMENT.node_registry,
+        "PolicyRegistry": DEPLOYMENT.policy_registry,
+        "StakeManager": DEPLOYMENT.stake_manager,
+        "EpochLedger": DEPLOYMENT.epoch_ledger,
+        "SlashingCourt": DEPLOYMENT.slashing_court,
+    }
 
 
 def write_secret(file: Path, text: str) -> None:

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from covey.chain.deployment import Deployment
+from covey.chain.deployment import CONTRACTS, Deployment
 from covey.chain.structs import PoolState, PoolTerms
 from covey.chain.wallet import load_key
 from covey.errors import OperatorError, ProtocolError
@@ -18,13 +18,12 @@ from worker.config import WorkerConfig
 
 pytestmark = pytest.mark.unit
 PARAMS = PoolParams(name="p", environment=EnvironmentParams(kind="reasoning_gym", options={"name": "x"}))
-FIELDS = ("pool_registry", "node_registry", "policy_registry", "stake_manager", "epoch_ledger", "slashing_court")
 DEPLOYMENT = Deployment(
     chain_id=31337,
     rpc_url="http://node:8545",
     start_block=3,
     token=make_address("token"),
-    **{name: make_address(name) for name in FIELDS},
+    **{name: make_address(name) for name in CONTRACTS.values()},
 )
 
 TERMS = PoolTerms(
@@ -53,7 +52,7 @@ def make_view(**changes) -> PoolView:
         },
         "operator": make_address("operator"),
         "chain_id": 31337,
-        "contracts": {name: getattr(DEPLOYMENT, field) for name, field in joining.CONTRACTS.items()},
+        "contracts": DEPLOYMENT.get_contracts(),
         "token": DEPLOYMENT.token,
         "start_block": 3,
         "relays": (),
@@ -84,17 +83,14 @@ def test_build_deployment__view__is_what_the_operator_deployed():
         build_deployment(make_view(contracts={}), "http://node:8545")
 
 
-@pytest.mark.parametrize("name", ["chain_id", *FIELDS])
-def test_require_same_contracts__coordinator_names_another__is_refused(name: str):
+@pytest.mark.parametrize(("name", "field"), [("chain_id", "chain_id"), *CONTRACTS.items()])
+def test_require_same_contracts__coordinator_names_another__is_refused(name: str, field: str):
     require_same_contracts(make_view(), DEPLOYMENT)
-    other = 5 if name == "chain_id" else make_address("thief")
+    other = 5 if field == "chain_id" else make_address("thief")
     with pytest.raises(OperatorError) as caught:
-        require_same_contracts(make_view(), replace(DEPLOYMENT, **{name: other}))
-    assert (caught.value.code, name in caught.value.message) == ("other_contracts", True)
-
-
-def test_check_pool__chain_agrees__is_the_chains_word(pool: CheckedPool, chain: SimpleNamespace):
-    assert (pool.url, pool.terms, pool.params) == ("http://coordinator:8000", chain.terms, PARAMS)
+        require_same_contracts(make_view(), replace(DEPLOYMENT, **{field: other}))
+    assert caught.value.code == "other_contracts"
+    assert f"{name} is {getattr(DEPLOYMENT, field)} there and {other} in the deployment" in caught.value.message
 
 
 @pytest.mark.parametrize(
