@@ -66,6 +66,9 @@ def doctor(
         typer.Option(metavar="ROLE", help="Role of the settings, where the file's name and keys do not say it."),
     ] = None,
     sets: Sets = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Show amounts in the token's smallest unit, as JSON does.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Look at what this machine has: libraries, accelerator, engines, chain.  Exit 1 if something needed is missing.
@@ -76,7 +79,7 @@ def doctor(
     Example: `covey doctor --config worker.toml`
     """
     if config is not None:
-        _examine_role(role or guess_role(config), config, sets, as_json)
+        _examine_role(role or guess_role(config), config, sets, raw=raw, as_json=as_json)
         return
     if role is not None or sets:
         raise OperatorError("no_settings_file", "--role and --set go with --config", fix="Name a TOML file by --config")
@@ -110,11 +113,11 @@ def guess_role(file: Path) -> Role:
     raise OperatorError("unknown_role", f"{file} may be of several roles, or of none", fix="Name it by --role")
 
 
-def _examine_role(role: Role, file: Path, sets: list[str] | None, as_json: bool) -> None:
+def _examine_role(role: Role, file: Path, sets: list[str] | None, *, raw: bool, as_json: bool) -> None:
     from covey.cli.doctor_checks import check_role
 
     settings = load_settings(get_settings_class(role), file, sets)
-    checks = check_role(role, cast("RoleSettings | CoordinatorConfig", settings))
+    checks = check_role(role, cast("RoleSettings | CoordinatorConfig", settings), raw=raw or as_json)
     if as_json:
         typer.echo(json.dumps([asdict(check) for check in checks], indent=2))
     else:

@@ -43,12 +43,15 @@ FEW_TRANSACTIONS = 100
 
 
 def check_role(
-    role: Role, settings: "RoleSettings | CoordinatorConfig", *, clock: Callable[[], float] = time.time
+    role: Role, settings: "RoleSettings | CoordinatorConfig", *, raw: bool, clock: Callable[[], float] = time.time
 ) -> list[Check]:
-    """Look at this machine and at the network for a role with these settings; in half a minute, and nothing is sent."""
+    """Look at this machine and at the network for a role with these settings; in half a minute, and nothing is sent.
+
+    `raw`: show amounts in the token's smallest unit.
+    """
     from covey.cli.doctor_gather import gather
 
-    return judge(gather(role, settings, clock=clock))
+    return judge(gather(role, settings, raw=raw, clock=clock))
 
 
 def judge(seen: Snapshot) -> list[Check]:
@@ -133,16 +136,19 @@ def check_bond(seen: Snapshot) -> Check:
     """The bond of a validator, without which its verdicts do not count, or of an operator, for whom it is optional."""
     if isinstance(seen.address, Trouble) or not isinstance(seen.pool, PoolFacts):
         return skip("bond", "key" if isinstance(seen.address, Trouble) else "pool")
-    stake, needed = seen.pool.stake, seen.pool.terms.validator_bond
+    pool, stake, needed = seen.pool, seen.pool.stake, seen.pool.terms.validator_bond
+    held = pool.format_amount(stake)
     if seen.role == "coordinator":
         if stake:
-            return ok("bond", f"{stake} back the operator's promises")
+            return ok("bond", f"{held} back the operator's promises")
         fix = "Contributors may wait for one: covey stake add AMOUNT --kind operator with the operator's key"
         return warn("bond", "the operator has no bond", fix)
     if stake < needed:
-        fix = f"Run covey stake add {needed - stake} --raw --kind validator --pool {seen.settings.pool} with this key"
-        return fail("bond", f"{seen.address} has a bond of {stake}, the pool requires {needed}", fix)
-    return ok("bond", f"{stake} of {needed}")
+        missing = pool.format_argument(needed - stake)
+        fix = f"Run covey stake add {missing} --kind validator --pool {seen.settings.pool} with this key"
+        detail = f"{seen.address} has a bond of {held}, the pool requires {pool.format_amount(needed)}"
+        return fail("bond", detail, fix)
+    return ok("bond", f"{held} of {pool.format_amount(needed)}")
 
 
 def check_registration(seen: Snapshot) -> Check:
@@ -171,12 +177,14 @@ def check_stake(seen: Snapshot) -> Check:
     """Free stake backs every node of a contributor."""
     if not isinstance(seen.pool, PoolFacts) or seen.pool.contributor is None:
         return skip("stake", "registration")
-    owner, stake, count = seen.pool.contributor, seen.pool.stake, len({*seen.pool.nodes, seen.address})
-    needed = seen.pool.terms.min_stake * count
-    detail = f"{owner} has a free stake of {max(0, stake)}, the pool requires {needed} for {count} node(s)"
-    if stake < needed:
-        fix = f"Run covey stake add {needed - stake} --raw --pool {seen.settings.pool} with the key of {owner}"
-        return fail("stake", detail, fix)
+    pool, owner, count = seen.pool, seen.pool.contributor, len({*seen.pool.nodes, seen.address})
+    needed, held = pool.terms.min_stake * count, pool.format_amount(max(0, pool.stake))
+    detail = f"{owner} has a free stake of {held}, the pool requires {pool.format_amount(needed)} for {count} node(s)"
+    if pool.stake < needed:
+        missing = pool.format_argument(needed - pool.stake)
+        return fail(
+            "stake", detail, f"Run covey stake add {missing} --pool {seen.settings.pool} with the key of {owner}"
+        )
     return ok("stake", detail)
 
 

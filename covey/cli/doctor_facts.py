@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from covey.chain.amounts import SMALLEST, Unit, format_amount
 from covey.chain.deployment import Deployment
 from covey.chain.structs import PoolState, PoolTerms
 from covey.cli.config import Role
@@ -87,12 +88,23 @@ class PoolFacts:
     """Contributor that vouches for the role's key as a node. None: nobody does."""
     nodes: tuple[Address, ...]
     """Nodes that work for that contributor, on any machine; empty without one."""
+    unit: Unit
+    """Unit in which rows show amounts of the pool's token."""
     stake: int
     """A worker: free stake of its contributor; a validator or coordinator: the bond of its key."""
     steps: int
     """How many policies are published."""
     newest_hash: Hash | None
     """Manifest hash of the newest policy; None before the first."""
+
+    def format_amount(self, amount: int) -> str:
+        """Example: "1.5 CVT"; "1500000000000000000" in the smallest unit."""
+        return format_amount(amount, self.unit)
+
+    def format_argument(self, amount: int) -> str:
+        """As `covey stake add` takes an amount.  Example: "1.5"; "1500000000000000000 --raw" in the smallest unit."""
+        number = format_amount(amount, Unit(self.unit.decimals, ""))
+        return f"{number} --raw" if self.unit == SMALLEST else number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,22 +4,16 @@ What could not be seen is a `Trouble`.  Torch is asked in a process of its own, 
 """
 
 import asyncio
-import json
-import os
 import queue
-import shutil
-import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from covey.chain.amounts import SMALLEST, Unit, read_unit
 from covey.chain.client import ChainClient
-from covey.chain.contracts import Contracts
+from covey.chain.contracts import Contracts, Token
 from covey.chain.deployment import Deployment
 from covey.chain.history import History
 from covey.chain.structs import BondKind
@@ -28,14 +22,17 @@ from covey.cli.config import Role
 from covey.cli.doctor_facts import (
     ChainFacts,
     CoordinatorFacts,
-    DeviceFacts,
-    FolderFacts,
     PoolFacts,
     Snapshot,
     Trouble,
 )
+from covey.cli.doctor_machine_facts import (
+    DEVICE_SECONDS,
+    find_port_trouble,
+    look_at_device,
+    look_at_folder,
+)
 from covey.client import CoordinatorClient
-from covey.engines.build import measure_memory
 from covey.errors import CoveyError, OperatorError, ProtocolError
 from covey.protocol.ids import Address, Hash, PoolId, Step
 from covey.protocol.manifest import Manifest
@@ -51,23 +48,20 @@ REQUEST_SECONDS = 3.0
 CHAIN_SECONDS = 6.0
 """Timeout in seconds of several requests together, as are the next two; all together are below 30."""
 HTTP_SECONDS = 5.0
-DEVICE_SECONDS = 20.0
-"""Torch takes some of them to start; meanwhile everything else is looked at."""
 BONDS: dict[Role, BondKind] = {"validator": BondKind.VALIDATOR, "coordinator": BondKind.OPERATOR}
 """Bonds of a role's own key."""
 MAX_RELAYS = 16
 """A coordinator could name any number of them."""
-_GPUS = Path("/proc/driver/nvidia/gpus")
 Found = TypeVar("Found")
 
 
 def gather(
-    role: Role, settings: "RoleSettings | CoordinatorConfig", *, clock: Callable[[], float] = time.time
+    role: Role, settings: "RoleSettings | CoordinatorConfig", *, raw: bool, clock: Callable[[], float] = time.time
 ) -> Snapshot:
-    """Look at everything that the role needs."""
-    device = None if role == "coordinator" else start(DEVICE_SECONDS, "the device", lambda: _look_at_device(settings))
+    """Look at everything that the role needs.  `raw`: amounts are in the token's smallest unit."""
+    device = None if role == "coordinator" else start(DEVICE_SECONDS, "the device", lambda: look_at_device(settings))
     folders = {
-        root: start(HTTP_SECONDS, f"the folder {root}", partial(_look_at_folder, root))
+        root: start(HTTP_SECONDS, f"the folder {root}", partial(look_at_folder, root))
         for root in (settings.home, getattr(settings, "origin_root", settings.home))
     }
     key_file = start(HTTP_SECONDS, "the key file", lambda: load_key(settings.key_file).address)
@@ -82,7 +76,9 @@ def gather(
         chain = start(CHAIN_SECONDS, "the chain", lambda: _look_at_chain(client, deployment, key))()
         if isinstance(chain, ChainFacts) and chain.chain_id == deployment.chain_id and not chain.codeless:
             history = History(client=client, contracts=contracts)
-            pool = start(CHAIN_SECONDS, "the pool on chain", lambda: _look_at_pool(history, settings.pool, role, key))()
+            pool = start(
+                CHAIN_SECONDS, "the pool on chain", lambda: _look_at_pool(history, settings.pool, role, key, raw=raw)
+            )()
     known = pool if isinstance(pool, PoolFacts) else None
     url = find_coordinator_url(settings, is_port_free=port is None)
     coordinator = None
@@ -150,43 +146,6 @@ def find_coordinator_url(settings: "RoleSettings | CoordinatorConfig", *, is_por
     return None if is_port_free else f"http://{settings.host}:{settings.port}"
 
 
-def _look_at_device(settings: "RoleSettings | CoordinatorConfig") -> DeviceFacts:
-    """Raises OperatorError("bad_device")."""
-    device: str = getattr(settings, "device", "cpu")
-    if device == "cpu":
-        return DeviceFacts(name="cpu", memory=measure_memory("cpu"), has_idle_gpu=_GPUS.is_dir())
-    vllm = getattr(settings, "vllm", None)
-    command = [str((vllm and vllm.interpreter) or sys.executable), "-m", "covey.engines.build", "memory", device]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=DEVICE_SECONDS, check=False)
-    if ended.returncode:
-        reason = ended.stderr.strip().rpartition("\n")[2].partition("bad_device: ")
-        fix = "Set device to one that torch finds; covey doctor lists them"
-        raise OperatorError("bad_device", (reason[2] or reason[0]).partition(". Set device")[0], fix=fix)
-    return DeviceFacts(**json.loads(ended.stdout))
-
-
-def _look_at_folder(root: Path) -> FolderFacts:
-    present = next(path for path in (root.absolute(), *root.absolute().parents) if path.exists())
-    sizes = (os.path.getsize(path) for path in root.rglob("*") if path.is_file())
-    return FolderFacts(
-        free=shutil.disk_usage(present).free,
-        held=sum(sizes),
-        is_writable=present.is_dir() and os.access(present, os.W_OK | os.X_OK),
-    )
-
-
-def find_port_trouble(host: str, port: int) -> Trouble | None:
-    """Why nothing can listen there; None where it can."""
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        with socket.socket(family, socket.SOCK_STREAM) as door:
-            door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            door.bind((host, port))
-    except OSError as error:
-        return Trouble(detail=f"cannot listen on {host}:{port}: {error.strerror}", fix="Choose another host or port")
-    return None
-
-
 def _look_at_chain(client: ChainClient, deployment: Deployment, key: Address | None) -> ChainFacts:
     head = client.get_block("latest")
     return ChainFacts(
@@ -199,7 +158,7 @@ def _look_at_chain(client: ChainClient, deployment: Deployment, key: Address | N
     )
 
 
-def _look_at_pool(history: History, number: int, role: Role, key: Address | None) -> PoolFacts:
+def _look_at_pool(history: History, number: int, role: Role, key: Address | None, *, raw: bool) -> PoolFacts:
     """Raises OperatorError("unknown_pool")."""
     contracts, pool = history.contracts, PoolId(number)
     stakes = contracts.stakes
@@ -217,10 +176,19 @@ def _look_at_pool(history: History, number: int, role: Role, key: Address | None
         is_validator=key is not None and contracts.pools.is_validator(pool, key),
         contributor=contributor,
         nodes=() if contributor is None else tuple(history.list_nodes(pool, contributor)),
+        unit=SMALLEST if raw else _choose_unit(contracts.get_token(pool)),
         stake=stake,
         steps=steps,
         newest_hash=contracts.policies.policy_of(pool, Step(steps - 1)) if steps else None,
     )
+
+
+def _choose_unit(token: Token) -> Unit:
+    """The token's unit; the smallest one where the token's own word cannot be used."""
+    try:
+        return read_unit(token)
+    except OperatorError:
+        return SMALLEST
 
 
 async def _look_at_coordinator(url: str, pool: PoolFacts | None, clock: Callable[[], float]) -> CoordinatorFacts:

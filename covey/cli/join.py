@@ -76,7 +76,7 @@ def join(
     _give_test_money(pool, key_file or folder / "keys" / "contributor.key", len(files))
     if not as_json:
         _describe(pool, folder, devices, tensor_parallel)
-    checks = _examine(files[0])
+    checks = _examine(files[0], raw=as_json)
     is_ready = all(check.status != "fail" for check in checks)
     for check in () if as_json else checks:
         if check.status in ("warn", "fail"):
@@ -221,12 +221,13 @@ def _describe(pool: "CheckedPool", folder: Path, devices: list[str], tensor_para
     show(values, as_json=False)
 
 
-def _examine(file: Path) -> "list[Check]":
+def _examine(file: Path, *, raw: bool) -> "list[Check]":
     """The rows of `covey doctor` for a worker, but for those that pass only once it is enrolled."""
     from covey.cli.doctor_checks import check_role
     from worker.config import WorkerConfig
 
-    return [check for check in check_role("worker", WorkerConfig.load(file)) if check.name not in LATER]
+    rows = check_role("worker", WorkerConfig.load(file), raw=raw)
+    return [check for check in rows if check.name not in LATER]
 
 
 def _list_steps(folder: Path, files: Sequence[Path], key_file: Path | None, *, is_ready: bool) -> list[str]:

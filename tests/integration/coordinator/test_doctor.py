@@ -80,7 +80,15 @@ def test_doctor__unbonded_stake_and_a_clock_that_is_wrong__fail(office: Office, 
     code, rows = examine(capsys, write("worker", "node"))
     assert (code, rows["stake"]["status"], rows["clock"]["status"]) == (1, "fail", "fail")
     assert f"requires {2 * MIN_STAKE} for 2 node" in rows["stake"]["detail"]
+    assert f"covey stake add {MIN_STAKE + 1} --raw" in rows["stake"]["fix"]
     assert "ahead of the coordinator" in rows["clock"]["detail"]
+
+
+def test_doctor__for_people__amounts_are_in_tokens_unless_raw(office: Office, write, capsys):
+    file = str(write("worker", "node"))
+    for options, stake in (([], "0.0000000000000003 CVT"), (["--raw"], str(3 * MIN_STAKE))):
+        cli.app(["doctor", "--config", file, *options], standalone_mode=False)
+        assert f"has a free stake of {stake}, the pool" in capsys.readouterr().out
 
 
 def test_doctor__silent_node_of_the_chain__ends_in_time(office: Office, write, capsys):

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.config import CoordinatorConfig
+from covey.chain.amounts import SMALLEST, Unit
 from covey.chain.deployment import Deployment
 from covey.chain.structs import PoolState, PoolTerms
 from covey.cli.doctor_checks import CHECKS, judge
@@ -70,6 +71,7 @@ POOL = PoolFacts(
     is_validator=True,
     contributor=OWNER,
     nodes=(KEY,),
+    unit=SMALLEST,
     stake=100,
     steps=4,
     newest_hash=make_hash("policy 3"),
@@ -201,6 +203,22 @@ def test_stake__nodes_on_other_machines__take_their_part():
 def test_stake__more_is_locked_than_bonded__is_added_too():
     row = find("stake", pool=replace(POOL, stake=-20))
     assert "covey stake add 120" in row.fix
+
+
+@pytest.mark.parametrize(
+    ("name", "role", "stake", "detail", "fix"),
+    [
+        ("stake", "worker", 40, "free stake of 0.4 CVT, the pool requires 1 CVT for 1", "covey stake add 0.6 --pool 1"),
+        ("bond", "validator", 5, "has a bond of 0.05 CVT, the pool requires 0.5 CVT", "covey stake add 0.45 --kind"),
+        ("bond", "validator", 50, "0.5 CVT of 0.5 CVT", ""),
+        ("bond", "coordinator", 150, "1.5 CVT back the operator's promises", ""),
+    ],
+)
+def test_row__amounts__are_in_tokens(name, role, stake, detail, fix):
+    row = find(name, role, pool=replace(POOL, unit=Unit(2, "CVT"), stake=stake))
+    assert detail in row.detail
+    assert fix in row.fix
+    assert "--raw" not in row.fix
 
 
 def test_coordinator__parameters_of_another_pool__fail():

@@ -6,10 +6,11 @@ import time
 
 import pytest
 
-from covey.cli import doctor_gather
+from covey.cli import doctor_machine_facts
 from covey.cli.doctor import guess_role
 from covey.cli.doctor_facts import Trouble
-from covey.cli.doctor_gather import find_port_trouble, gather, start
+from covey.cli.doctor_gather import gather, start
+from covey.cli.doctor_machine_facts import find_port_trouble
 from covey.errors import OperatorError, TransientError
 from worker.config import WorkerConfig
 
@@ -54,7 +55,7 @@ def test_port__free_or_taken():
 
 
 def test_gather__nothing_is_there__everything_is_trouble_or_left_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(doctor_gather, "_GPUS", tmp_path)
+    monkeypatch.setattr(doctor_machine_facts, "_GPUS", tmp_path)
     settings = WorkerConfig(
         home=tmp_path / "a" / "b",
         pool=1,
@@ -62,7 +63,7 @@ def test_gather__nothing_is_there__everything_is_trouble_or_left_out(tmp_path, m
         key_file=tmp_path / "none.key",
         coordinator_url="http://127.0.0.1:9",
     )
-    seen = gather("worker", settings)
+    seen = gather("worker", settings, raw=False)
     assert "none.key cannot be read" in seen.address.detail
     assert "none.json cannot be read" in seen.deployment.detail
     assert "http://127.0.0.1:9" in seen.coordinator.detail
@@ -74,7 +75,7 @@ def test_gather__nothing_is_there__everything_is_trouble_or_left_out(tmp_path, m
     assert not settings.home.exists(), "a doctor leaves nothing behind"
     settings.home.mkdir(parents=True)
     (settings.home / "x").write_bytes(b"12345")
-    assert gather("worker", settings).folders[settings.home].held == 5
+    assert gather("worker", settings, raw=False).folders[settings.home].held == 5
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,62 @@
+"""Looks at the machine that a role is going to run on: device, folders, port.  Nothing is written.
+
+Torch is asked in a process of its own, which can be ended.
+"""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from covey.cli.doctor_facts import DeviceFacts, FolderFacts, Trouble
+from covey.engines.build import measure_memory
+from covey.errors import OperatorError
+from covey.settings import RoleSettings
+
+if TYPE_CHECKING:
+    from coordinator.config import CoordinatorConfig
+
+DEVICE_SECONDS = 20.0
+"""Torch takes some of them to start; meanwhile everything else is looked at."""
+_GPUS = Path("/proc/driver/nvidia/gpus")
+
+
+def look_at_device(settings: "RoleSettings | CoordinatorConfig") -> DeviceFacts:
+    """Raises OperatorError("bad_device")."""
+    device: str = getattr(settings, "device", "cpu")
+    if device == "cpu":
+        return DeviceFacts(name="cpu", memory=measure_memory("cpu"), has_idle_gpu=_GPUS.is_dir())
+    vllm = getattr(settings, "vllm", None)
+    command = [str((vllm and vllm.interpreter) or sys.executable), "-m", "covey.engines.build", "memory", device]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=DEVICE_SECONDS, check=False)
+    if ended.returncode:
+        reason = ended.stderr.strip().rpartition("\n")[2].partition("bad_device: ")
+        fix = "Set device to one that torch finds; covey doctor lists them"
+        raise OperatorError("bad_device", (reason[2] or reason[0]).partition(". Set device")[0], fix=fix)
+    return DeviceFacts(**json.loads(ended.stdout))
+
+
+def look_at_folder(root: Path) -> FolderFacts:
+    present = next(path for path in (root.absolute(), *root.absolute().parents) if path.exists())
+    sizes = (os.path.getsize(path) for path in root.rglob("*") if path.is_file())
+    return FolderFacts(
+        free=shutil.disk_usage(present).free,
+        held=sum(sizes),
+        is_writable=present.is_dir() and os.access(present, os.W_OK | os.X_OK),
+    )
+
+
+def find_port_trouble(host: str, port: int) -> Trouble | None:
+    """Why nothing can listen there; None where it can."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        with socket.socket(family, socket.SOCK_STREAM) as door:
+            door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            door.bind((host, port))
+    except OSError as error:
+        return Trouble(detail=f"cannot listen on {host}:{port}: {error.strerror}", fix="Choose another host or port")
+    return None
