@@ -50,6 +50,17 @@ class DeviceFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFacts:
+    """The engine that the role will use, which the pool's thresholds hold for on this hardware.
+
+    Example: name="hf", build="covey 0.1.0, torch 2.13.0+cpu, transformers 5.1.0"."""
+
+    name: str
+    build: str
+    """Installed libraries of the engine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FolderFacts:
     """A folder that a role writes to."""
 
@@ -133,6 +144,7 @@ class Snapshot:
     deployment: Deployment | Trouble
     folders: Mapping[Path, FolderFacts | Trouble]
     device: DeviceFacts | Trouble | None = None
+    engine: EngineFacts | Trouble | None = None
     port: Trouble | None = None
     """Why the coordinator's port is not free; None where it is, or for another role."""
     chain: ChainFacts | Trouble | None = None

@@ -30,6 +30,7 @@ from covey.cli.doctor_machine_facts import (
     DEVICE_SECONDS,
     find_port_trouble,
     look_at_device,
+    look_at_engine,
     look_at_folder,
 )
 from covey.client import CoordinatorClient
@@ -46,8 +47,10 @@ if TYPE_CHECKING:
 
 REQUEST_SECONDS = 3.0
 CHAIN_SECONDS = 6.0
-"""Timeout in seconds of several requests together, as are the next two; all together are below 30."""
+"""Timeout in seconds of several requests together, as is the next one."""
 HTTP_SECONDS = 5.0
+ALL_SECONDS = 28.0
+"""Timeout in seconds of everything together: the engine has what the others have left of it."""
 BONDS: dict[Role, BondKind] = {"validator": BondKind.VALIDATOR, "coordinator": BondKind.OPERATOR}
 """Bonds of a role's own key."""
 MAX_RELAYS = 16
@@ -59,6 +62,7 @@ def gather(
     role: Role, settings: "RoleSettings | CoordinatorConfig", *, raw: bool, clock: Callable[[], float] = time.time
 ) -> Snapshot:
     """Look at everything that the role needs.  `raw`: amounts are in the token's smallest unit."""
+    began = time.monotonic()
     device = None if role == "coordinator" else start(DEVICE_SECONDS, "the device", lambda: look_at_device(settings))
     folders = {
         root: start(HTTP_SECONDS, f"the folder {root}", partial(look_at_folder, root))
@@ -86,6 +90,11 @@ def gather(
         coordinator = start(
             HTTP_SECONDS, hide_secrets(url), lambda: asyncio.run(_look_at_coordinator(url, known, clock))
         )()
+    params = coordinator.params if isinstance(coordinator, CoordinatorFacts) else None
+    engine = None
+    if role in ("worker", "validator") and isinstance(settings, RoleSettings) and isinstance(params, PoolParams):
+        left = ALL_SECONDS - (time.monotonic() - began)
+        engine = start(left, "the engine", partial(look_at_engine, role, settings, params))
     relays = None
     if known is not None and known.newest_hash is not None:
         named = settings.relays or (coordinator.relays if isinstance(coordinator, CoordinatorFacts) else ())
@@ -102,6 +111,7 @@ def gather(
         deployment=deployment,
         folders={root: wait() for root, wait in folders.items()},
         device=device and device(),
+        engine=engine and engine(),
         port=port,
         chain=chain,
         pool=pool,

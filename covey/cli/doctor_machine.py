@@ -1,4 +1,4 @@
-"""Checks of the machine that a role is going to run on: device, memory, disk, port and clock."""
+"""Checks of the machine that a role is going to run on: device, engine, memory, disk, port and clock."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,6 +43,15 @@ def check_device(seen: Snapshot) -> Check:
     if seen.device.has_idle_gpu:
         return warn("device", f"{detail}; this machine has an NVIDIA GPU", 'Set device = "cuda" to use it')
     return ok("device", detail)
+
+
+def check_engine(seen: Snapshot) -> Check:
+    """Whether the pool's thresholds hold for the engine that the role will use, its build and this hardware."""
+    if seen.engine is None:
+        return skip("engine", "coordinator")
+    if isinstance(seen.engine, Trouble):
+        return tell("engine", seen.engine)
+    return ok("engine", f"{seen.engine.name} with {seen.engine.build} is what the pool takes on this device")
 
 
 def check_memory(seen: Snapshot) -> Check:

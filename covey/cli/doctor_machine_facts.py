@@ -1,4 +1,4 @@
-"""Looks at the machine that a role is going to run on: device, folders, port.  Nothing is written.
+"""Looks at the machine that a role is going to run on: device, engine, folders, port.  Nothing is written.
 
 Torch is asked in a process of its own, which can be ended.
 """
@@ -10,11 +10,13 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from covey.cli.doctor_facts import DeviceFacts, FolderFacts, Trouble
-from covey.engines.build import measure_memory
+from covey.cli.doctor_facts import DeviceFacts, EngineFacts, FolderFacts, Trouble
+from covey.engines.build import choose_engine, describe_build, measure_memory, require_engine
+from covey.engines.vllm.options import VllmOptions
 from covey.errors import OperatorError
+from covey.protocol.params import PoolParams
 from covey.settings import RoleSettings
 
 if TYPE_CHECKING:
@@ -38,6 +40,18 @@ def look_at_device(settings: "RoleSettings | CoordinatorConfig") -> DeviceFacts:
         fix = "Set device to one that torch finds; covey doctor lists them"
         raise OperatorError("bad_device", (reason[2] or reason[0]).partition(". Set device")[0], fix=fix)
     return DeviceFacts(**json.loads(ended.stdout))
+
+
+def look_at_engine(role: Literal["worker", "validator"], settings: RoleSettings, params: PoolParams) -> EngineFacts:
+    """The engine that the role will start with.
+
+    Raises OperatorError as `require_engine`, and OperatorError("bad_engine") if it is not installed.
+    """
+    rules, vllm = params.verification, getattr(settings, "vllm", VllmOptions())
+    name = choose_engine(getattr(settings, "engine", "auto"), rules, role=role, interpreter=vllm.interpreter)
+    build = describe_build(name, vllm.interpreter)
+    require_engine(name, rules, role=role, device=settings.device, interpreter=vllm.interpreter, is_apart=True)
+    return EngineFacts(name=name, build=build)
 
 
 def look_at_folder(root: Path) -> FolderFacts:

@@ -148,9 +148,17 @@ def _ask(interpreter: Path, *question: str, code: str, fix: str) -> Any:
 
 
 def require_engine(
-    name: str, rules: VerificationParams, *, role: Role, device: str, interpreter: Path | None = None
+    name: str,
+    rules: VerificationParams,
+    *,
+    role: Role,
+    device: str,
+    interpreter: Path | None = None,
+    is_apart: bool = False,
 ) -> None:
     """Raise OperatorError unless the pool's thresholds hold for this engine in this role, on this hardware and build.
+
+    `is_apart`: torch, which takes the GPU's memory, is asked in a process of its own.
 
     "wrong_engine", "wrong_hardware" or "wrong_build", which is also an `interpreter` with another version of Covey;
     "bad_device" where hardware is asked for that is not there.
@@ -166,7 +174,8 @@ def require_engine(
         )
     if theirs is not None:
         _require_same_covey(theirs)
-    if rules.hardware != "any" and rules.hardware != (hardware := describe_hardware(device, rules.mode, theirs)):
+    asked = theirs or (Path(sys.executable) if is_apart else None)
+    if rules.hardware != "any" and rules.hardware != (hardware := describe_hardware(device, rules.mode, asked)):
         raise OperatorError(
             "wrong_hardware",
             f"{holds} on {rules.hardware}, not on {hardware}",

@@ -14,6 +14,7 @@ from covey.cli.doctor_facts import (
     ChainFacts,
     CoordinatorFacts,
     DeviceFacts,
+    EngineFacts,
     FolderFacts,
     PoolFacts,
     Snapshot,
@@ -97,6 +98,7 @@ def see(role="worker", **changes):
         "deployment": DEPLOYMENT,
         "folders": {HOME: folder, ORIGIN: folder} if role == "trainer" else {HOME: folder},
         "device": None if role == "coordinator" else DeviceFacts(name="H100", memory=100 * GIB),
+        "engine": EngineFacts(name="hf", build="torch 2") if role in ("worker", "validator") else None,
         "chain": CHAIN,
         "pool": POOL,
         "coordinator": None if role == "coordinator" else COORDINATOR,
@@ -139,7 +141,7 @@ def test_judge__no_chain__what_needs_it_is_skipped_and_the_rest_is_judged(role):
 @pytest.mark.parametrize("role", ROLES)
 def test_judge__nothing_could_be_seen__every_row_is_there(role):
     lost = Trouble(detail="not seen")
-    changes = dict.fromkeys(("address", "deployment", "coordinator"), lost)
+    changes = dict.fromkeys(("address", "deployment", "coordinator", "engine"), lost)
     device = None if role == "coordinator" else lost
     rows = judge(see(role, chain=None, pool=None, relays=None, folders={HOME: lost}, device=device, **changes))
     assert {row.status for row in rows} <= {"fail", "skip", "ok"}
@@ -170,6 +172,9 @@ def test_judge__nothing_could_be_seen__every_row_is_there(role):
         ("stake", "worker", {"pool": replace(POOL, contributor=None)}, "skip", "needs the row registration"),
         ("stake", "worker", {"pool": replace(POOL, stake=40)}, "fail", "covey stake add 60 --raw --pool 1 with"),
         ("coordinator", "worker", {"coordinator": replace(COORDINATOR, pool=2)}, "fail", "serves pool 2, not 1"),
+        ("engine", "worker", {"engine": Trouble(detail="on vllm, not on hf", fix="Set engine")}, "fail", "not on hf"),
+        ("engine", "validator", {"engine": None}, "skip", "needs the row coordinator"),
+        ("engine", "worker", {}, "ok", "hf with torch 2"),
         ("relays", "worker", {"relays": {}}, "fail", "name a relay"),
         ("relays", "worker", {"pool": replace(POOL, steps=0, newest_hash=None), "relays": None}, "skip", "no policy"),
         ("memory", "worker", {"pool": replace(POOL, steps=0, newest_hash=None), "relays": None}, "skip", "no policy"),

@@ -1,6 +1,5 @@
 """How the doctor waits, and what it says of this machine."""
 
-import socket
 import threading
 import time
 
@@ -10,7 +9,6 @@ from covey.cli import doctor_machine_facts
 from covey.cli.doctor import guess_role
 from covey.cli.doctor_facts import Trouble
 from covey.cli.doctor_gather import gather, start
-from covey.cli.doctor_machine_facts import find_port_trouble
 from covey.errors import OperatorError, TransientError
 from worker.config import WorkerConfig
 
@@ -41,17 +39,6 @@ def test_start__answers_while_others_do__each_is_waited_for_until_its_own_deadli
 )
 def test_start__error__becomes_what_happened_and_what_to_do(error, detail, fix):
     assert start(5, "the node", lambda: fail(error))() == Trouble(detail=detail, fix=fix)
-
-
-def test_port__free_or_taken():
-    with socket.socket() as door:
-        door.bind(("127.0.0.1", 0))
-        door.listen()
-        port = door.getsockname()[1]
-        trouble = find_port_trouble("127.0.0.1", port)
-        assert trouble is not None
-        assert f"127.0.0.1:{port}" in trouble.detail
-    assert find_port_trouble("127.0.0.1", port) is None
 
 
 def test_gather__nothing_is_there__everything_is_trouble_or_left_out(tmp_path, monkeypatch):

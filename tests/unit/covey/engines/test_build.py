@@ -180,6 +180,14 @@ def test_require_engine__hardware_of_another_python__is_asked_there(tmp_path: Pa
             require_engine(engine, rules, role="worker", device="cuda:0", interpreter=python)
 
 
+def test_require_engine__apart__asks_torch_in_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "torch.py").write_text(FAKE_TORCH)
+    monkeypatch.setattr(sys, "executable", str(write_python(tmp_path)))
+    rules = VerificationParams(worker_engine="hf", hardware=HOPPER)
+    with pytest.raises(OperatorError, match="not on device cuda:0 of its own"):
+        require_engine("hf", rules, role="worker", device="cuda:0", is_apart=True)
+
+
 @pytest.mark.parametrize("name", ["any", "another"])
 def test_describe_build__unknown_engine__says_which_there_are(name: str) -> None:
     with pytest.raises(OperatorError, match=f"bad_engine: there is no engine {name}"):
