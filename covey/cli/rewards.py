@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from covey.protocol.wire import RewardView, SubmissionView
 
 rewards = typer.Typer(help="Show and claim earned rewards.", no_args_is_help=True)
-WAIT_SECONDS = 1.0
-"""Between two looks at the chain."""
+LOOK_SECONDS, LONGEST_SECONDS = 5.0, 60.0
+"""Shortest and longest pause in seconds between two looks for a reward."""
 SPARE_SECONDS = 600.0
 """For judging the work and closing its epoch, beyond the windows."""
 LIMIT = 10_000
@@ -145,9 +145,7 @@ def rewards_claim(
     from covey.chain.amounts import Amount
 
     account = chain.open_account(deployment, key_file, pool)
-    if wait:
-        _wait_for_reward(account, coordinator_url)
-    final, view = _require_reward(account, coordinator_url)
+    final, view = (_wait_for_reward if wait else _require_reward)(account, coordinator_url)
     claimed = _get_claimed(account)
     call = account.contracts.ledger.claim(
         account.pool, final.record, account.wallet.address, view.cumulative, view.proof
@@ -175,33 +173,65 @@ def _get_claimed(account: "Account") -> int:
     return account.contracts.ledger.claimed_of(account.pool, account.wallet.address)
 
 
-def _wait_for_reward(account: "Account", coordinator_url: str) -> None:
-    """Until there is something to claim, or so long that there should have been; says what it waits for."""
+def _wait_for_reward(account: "Account", coordinator_url: str) -> "tuple[EpochPosted, RewardView]":
+    """Wait until there is something to claim; say what is awaited whenever that changes.
+
+    What does not answer is asked again until the deadline: two windows of the pool and `SPARE_SECONDS`.
+    Raises what the last look raised once the deadline has passed.
+    """
     terms = account.contracts.pools.get_terms(account.pool)
     deadline = time.monotonic() + 2 * (terms.challenge_window + terms.veto_window) + SPARE_SECONDS
     waiting, said = threading.Event(), ""
-    while time.monotonic() < deadline:
+    while True:
+        is_last, pause = time.monotonic() >= deadline, LOOK_SECONDS
         try:
-            _, view = _require_reward(account, coordinator_url)
-        except (OperatorError, ProtocolError) as error:
-            if error.code not in ("not_final", "no_reward"):
+            found = _find_reward(account, coordinator_url)
+            if found is not None or is_last:
+                return found or _require_reward(account, coordinator_url)
+            next_epoch, now = _find_next(account), account.get_time()
+            line, pause = _spell_wait(account, next_epoch, now), choose_pause(next_epoch, now)
+        except TransientError as error:
+            if is_last:
                 raise
-        else:
-            if view.cumulative > _get_claimed(account):
-                return
-        when = _say_when(account)
-        if when.partition(":")[0] != said:
-            said = when.partition(":")[0]
-            typer.echo(when, err=True)
-        waiting.wait(WAIT_SECONDS)
+            line = f"{quote(str(error))}; asked again every {LOOK_SECONDS:.0f} s"
+        if line.partition(": ")[0] != said:
+            said = line.partition(": ")[0]
+            typer.echo(line, err=True)
+        waiting.wait(min(pause, max(0.0, deadline - time.monotonic())))
+
+
+def choose_pause(next_epoch: "EpochPosted | None", now: int) -> float:
+    """Seconds until the next look: until the next epoch is final where that is known, within the two bounds."""
+    if next_epoch is None:
+        return LOOK_SECONDS
+    return min(LONGEST_SECONDS, max(LOOK_SECONDS, next_epoch.record.final_at - now))
+
+
+def _find_reward(account: "Account", coordinator_url: str) -> "tuple[EpochPosted, RewardView] | None":
+    """As `_require_reward`; None where nothing of it is left to claim."""
+    try:
+        final, view = _require_reward(account, coordinator_url)
+    except (OperatorError, ProtocolError) as error:
+        if error.code not in ("not_final", "no_reward"):
+            raise
+        return None
+    return (final, view) if view.cumulative > _get_claimed(account) else None
+
+
+def _find_next(account: "Account") -> "EpochPosted | None":
+    """The epoch that becomes final next; None before it is posted."""
+    unfinal = account.history.list_unfinal(account.pool, now=account.get_time())
+    return unfinal[0] if unfinal else None
 
 
 def _say_when(account: "Account") -> str:
+    return _spell_wait(account, _find_next(account), account.get_time())
+
+
+def _spell_wait(account: "Account", next_epoch: "EpochPosted | None", now: int) -> str:
     """Until when to wait for the next final epoch."""
-    now = account.get_time()
-    unfinal = account.history.list_unfinal(account.pool, now=now)
-    if unfinal:
-        return f"Claim when epoch {unfinal[0].epoch} is final: {describe_time(unfinal[0].record.final_at, now=now)}"
+    if next_epoch is not None:
+        return f"Claim when epoch {next_epoch.epoch} is final: {describe_time(next_epoch.record.final_at, now=now)}"
     terms = account.contracts.pools.get_terms(account.pool)
     windows = terms.challenge_window + terms.veto_window
     return f"Wait until the coordinator has posted the next epoch, which is final {windows} s later"

@@ -4,7 +4,9 @@ import pytest
 
 from covey import cli
 from covey.chain.structs import EpochRecord
-from covey.cli.rewards import Waiting, sum_waiting
+from covey.cli import rewards
+from covey.cli.rewards import Waiting, choose_pause, sum_waiting
+from covey.errors import TransientError
 from tests.fakes.account import ALICE, HASH, RECORD, SIGNER, FakeHistory, invoke, runner
 
 pytestmark = pytest.mark.unit
@@ -138,3 +140,51 @@ def test_rewards_claim__nothing_earned__is_said(opened):
     result = runner.invoke(cli.app, ["rewards", "claim", *CHAIN, "--key-file", "k"])
     assert result.exception.code == "no_reward"
     assert opened.sent == []
+
+
+@pytest.mark.parametrize(("final_at", "pause"), [(None, 5), (90, 5), (103, 5), (112, 12), (160, 60), (100_000, 60)])
+def test_choose_pause__by_hand__until_it_is_final_within_bounds(final_at, pause):
+    assert choose_pause(None if final_at is None else post(1, final_at), 100) == pause
+
+
+@pytest.fixture
+def answers(opened, monkeypatch):
+    """What the coordinator answers to one question after another, each without a pause."""
+    monkeypatch.setattr(rewards, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(rewards, "LONGEST_SECONDS", 0.0)
+    given = []
+
+    async def answer(*_):
+        found = given.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(opened, "_get_reward", answer)
+    return given
+
+
+AWAY = TransientError("coordinator_unreachable", "http://c did not answer")
+EARNED = SimpleNamespace(cumulative=45, proof=())
+
+
+def test_rewards_claim__wait__outlasts_a_coordinator_that_is_away(opened, answers):
+    answers += [None, AWAY, AWAY, None, None, EARNED]
+    opened.history.unfinal = [post(2, 150)]
+    result = runner.invoke(cli.app, ["rewards", "claim", "--wait", *CHAIN, "--key-file", "k"])
+    assert (result.exit_code, opened.sent, answers) == (0, ["claim"], [])
+    lines = result.stderr.splitlines()
+    assert [line.partition(": ")[0] for line in lines] == [
+        "Claim when epoch 2 is final",
+        "coordinator_unreachable",
+        "Claim when epoch 2 is final",
+    ]
+    assert "claimed  1.5 CVT" in result.stdout
+
+
+@pytest.mark.parametrize(("last", "code"), [(AWAY, "coordinator_unreachable"), (None, "no_reward")])
+def test_rewards_claim__wait__ends_at_its_deadline(opened, answers, monkeypatch, last, code):
+    monkeypatch.setattr(rewards, "SPARE_SECONDS", -200.0)  # the two windows are 200 s
+    answers += [last, last]
+    result = runner.invoke(cli.app, ["rewards", "claim", "--wait", *CHAIN, "--key-file", "k"])
+    assert (result.exception.code, opened.sent) == (code, [])
