@@ -1,4 +1,4 @@
-"""URLs as messages and logs may show them."""
+"""URLs that people and strangers name: which are plain ones, and how messages and logs may show them."""
 
 from urllib.parse import urlsplit, urlunsplit
 
@@ -13,3 +13,14 @@ def hide_secrets(url: str) -> str:
     except ValueError:
         return "a URL that cannot be read"
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def is_plain_url(text: str) -> bool:
+    """Whether a URL can be asked and may stand in a command: http or https, printable, no blanks, a port from 1."""
+    if len(text) > 200 or not text.isprintable() or any(c.isspace() for c in text):
+        return False
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # also of a port over 65535
+        return False

@@ -6,9 +6,9 @@ import typer
 
 from covey.cli import chain
 from covey.cli.chain import DeploymentFile, Json, Pool
-from covey.cli.submissions import is_plain_url
 from covey.cli.terminal import describe_time
 from covey.errors import CoveyError, OperatorError
+from covey.urls import is_plain_url
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,13 +7,13 @@ signature before they are shown.
 import re
 import shlex
 from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import urlsplit
 
 import typer
 
 from covey.cli import chain
 from covey.cli.chain import CoordinatorUrl, DeploymentFile, Json, Pool
 from covey.errors import OperatorError, ProtocolError
+from covey.urls import is_plain_url
 
 if TYPE_CHECKING:
     from covey.cli.account import Account
@@ -131,17 +131,6 @@ async def _ask(account: "Account", url: str, prefix: str) -> "tuple[SubmissionDe
         return await client.get_submission(prefix), [
             relay for relay in (await client.get_pool()).relays if is_plain_url(relay)
         ]
-
-
-def is_plain_url(text: str) -> bool:
-    """Whether a stranger's URL may stand in a command: http or https, printable, no blanks."""
-    if len(text) > 200 or not text.isprintable() or any(c.isspace() for c in text):
-        return False
-    try:
-        parts = urlsplit(text)
-    except ValueError:
-        return False
-    return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 def require_true(account: "Account", detail: "SubmissionDetail", prefix: str) -> None:

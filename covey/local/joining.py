@@ -25,6 +25,7 @@ from covey.local.folder import PROCESSES_FILE, require_new, to_toml, write_proce
 from covey.protocol.ids import Address, PoolId, is_address
 from covey.protocol.params import PoolParams
 from covey.protocol.wire import PoolView
+from covey.urls import hide_secrets, is_plain_url
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +42,23 @@ class CheckedPool:
 
 
 async def ask_for_pool(url: str) -> PoolView:
-    """The coordinator's description of its pool, unchecked."""
+    """The coordinator's description of its pool, unchecked.
+
+    Raises OperatorError("bad_url"), or OperatorError("not_a_coordinator") if something else answers.
+    """
+    if not is_plain_url(url):
+        raise OperatorError(
+            "bad_url", f"{hide_secrets(url)} is not a URL of a coordinator", fix="Write it like http://127.0.0.1:8000"
+        )
     async with CoordinatorClient(url, None, chain_id=0) as client:
-        return await client.get_pool()
+        try:
+            return await client.get_pool()
+        except ProtocolError as error:
+            raise OperatorError(
+                "not_a_coordinator",
+                f"{hide_secrets(url)} does not answer as a coordinator does: {error.message}",
+                fix="Name the base URL of a coordinator, as the pool's operator has published it",
+            ) from error
 
 
 def build_deployment(view: PoolView, rpc_url: str) -> Deployment:

@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from coordinator import views
+from coordinator.views import get_pool
 from covey import cli, devnet
 from covey.chain.history import History
 from covey.chain.wallet import save_key
 from covey.cli import join as module
-from covey.errors import OperatorError
+from covey.errors import OperatorError, ProtocolError
 from tests.fakes.network import MIN_STAKE, Office
 
 pytestmark = pytest.mark.integration
@@ -101,6 +103,18 @@ def test_join__json_and_yes__is_one_document(office: Office, join, relay, unbond
     assert (result.exit_code, len(join.worked), shown["next"]) == (0, 1, [])
     assert (shown["enrolled"]["staked"], shown["enrolled"]["backed"]) == (2 * MIN_STAKE + 1, 3)
     assert {row["status"] for row in shown["checks"]} <= {"ok", "warn"}
+
+
+def test_join__parameters_that_the_chain_does_not_hold__are_refused(office: Office, join, tmp_path: Path, monkeypatch):
+    """The coordinator describes a pool with longer leases than the one on chain."""
+    view = get_pool(office.ctx)
+    changed = view.params.replace('"lease_seconds":30', '"lease_seconds":31')
+    assert changed != view.params
+    monkeypatch.setattr(views, "get_pool", lambda ctx: view.model_copy(update={"params": changed}))
+    result = join()
+    assert isinstance(result.exception, ProtocolError)
+    assert result.exception.code == "bad_params"
+    assert not (tmp_path / "mine").exists()
 
 
 def test_join__nobody_to_ask__is_refused_before_anything_is_made(join, monkeypatch, tmp_path: Path):

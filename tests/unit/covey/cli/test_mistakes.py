@@ -9,6 +9,7 @@ import shlex
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import NamedTuple
@@ -16,9 +17,12 @@ from typing import NamedTuple
 import pytest
 
 from covey.chain import codec
-from covey.chain.deployment import Deployment
+from covey.chain.deployment import CONTRACTS, Deployment
 from covey.chain.wallet import save_key
+from covey.cli import join
 from covey.devnet import derive_key, derive_wallet
+from covey.protocol import wire
+from covey.protocol.ids import Hash
 from tests.unit.covey.cli.conftest import Command
 
 pytestmark = pytest.mark.unit
@@ -51,6 +55,18 @@ CREATE = f"pool create {{folder}}/pool.toml {SIGNED}"
 NODE = "--deployment {folder}/node.json --key-file {folder}/operator.key --pool 1"
 
 
+JOIN = "join http://127.0.0.1:{node} {folder}/new --gpus 0"
+
+
+def describe_pool(chain_id: int) -> str:
+    """What a coordinator answers for its pool."""
+    needs = wire.Requirements(engine="any", compute_dtype="float32", hardware="any", build="any", max_tokens=9)
+    return wire.PoolView(
+        pool=1, params="{}", params_hash=Hash("0x" + "ab" * 32), terms={}, requirements=needs, operator=OPERATOR,
+        chain_id=chain_id, contracts=dict.fromkeys(CONTRACTS, A), token=A, start_block=0, relays=(),
+    ).model_dump_json()  # fmt: skip
+
+
 class Row(NamedTuple):
     command: str
     """{folder} has the files that `folder` makes."""
@@ -61,6 +77,8 @@ class Row(NamedTuple):
     """A part of the pool's file, and what stands there instead."""
     refusal: str = ""
     """Solidity error, with its ABI data, of the node at node.json."""
+    page: str = ""
+    """What the same port answers to GET."""
 
 
 ROWS = [
@@ -156,6 +174,40 @@ ROWS = [
         refusal="NotContributor(uint256,address,address)" + "1".zfill(64) * 3,
     ),
     Row(f"pool start {NODE}", f"insufficient_funds: {OPERATOR} has 5 wei, too little for the gas of", refusal="poor"),
+    # a contributor's door
+    Row("join http://127.0.0.1:{busy} {folder}/new", "coordinator_unreachable: http://127.0.0.1:{busy}/v1/pool did"),
+    Row("join http://127.0.0.1:{busy} {folder}/new", "Start the coordinator, or correct"),
+    Row(JOIN, "not_a_coordinator: http://127.0.0.1:{node} does not answer as a coordinator does", page="<html>"),
+    Row(JOIN, "Name the base URL of a coordinator, as the pool's operator has published it", page='{"pool": 1}'),
+    Row("join http://127.0.0.1:{node} {folder}", "folder_not_empty: {folder} exists and is not an empty folder. Name"),
+    Row(
+        "join 127.0.0.1:8000 {folder}/new", "bad_url: 127.0.0.1:8000 is not a URL of a coordinator. Write it like http:"
+    ),
+    Row("join http://me:secret@a:99999 {folder}/new", "bad_url: http://a:99999 is not a URL of a coordinator"),
+    Row(JOIN, "no_deployment: the contracts keep your stake", page=describe_pool(31337)),
+    Row(
+        f"{JOIN} {CHAIN}",
+        "other_contracts: the coordinator works on other contracts: chain_id is 5 there and 31337 in the deployment",
+        page=describe_pool(5),
+    ),
+    Row(
+        f"{JOIN} --deployment {{folder}}/five.json",
+        "wrong_chain: the node is on chain 31337, the contracts are on chain 5. Name a node of the pool's chain with",
+        page=describe_pool(5),
+    ),
+    Row(f"{JOIN} {CHAIN}", "chain_unreachable: http://127.0.0.1:9/rpc did not", page=describe_pool(31337)),
+    Row(f"{JOIN} --key-file {{folder}}/open.key", "key_exposed: the key file {folder}/open.key is open to other users"),
+    Row(
+        f"{JOIN} --key-file {{folder}}/operator.key",
+        "not_confirmed: --key-file stakes, and there is no terminal",
+    ),
+    Row("worker enroll {folder}", "no_processes: {folder}/processes.toml cannot be read"),
+    Row("worker enroll {folder}/mine", "no_key: the key file {folder}/mine/keys/contributor.key cannot be read"),
+    Row("worker enroll {folder}/mine --key-file {folder}/open.key", "key_exposed: "),
+    Row(f"rewards show {CHAIN} --pool 1", "no_key: nobody is named. Name a --contributor by address, or a --key-file"),
+    Row(f"rewards show --contributor {TYPO} {CHAIN} --pool 1", f"bad_address: {TYPO}, mistyped"),
+    Row(f"rewards claim --key-file {{folder}}/open.key {CHAIN} --pool 1", "key_exposed: "),
+    Row(f"rewards claim --wait {SIGNED} --pool 1", "chain_unreachable: http://127.0.0.1:9/rpc did not answer"),
     # words of the shell
     Row("pool creat", "No such command 'creat'. Did you mean 'create'?", 2),
     Row(f"pool show {SIGNED} --pool 1", "No such option: --key-file", 2),
@@ -167,12 +219,17 @@ ROWS = [
 class Node(BaseHTTPRequestHandler):
     """A devnet on which every transaction is refused with `refusal`."""
 
-    refusal = ""
+    refusal, page = "", ""
+
+    def do_GET(self) -> None:
+        self.send(Node.page.encode())
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
         answer = {"jsonrpc": "2.0", "id": asked["id"]} | self.answer(asked["method"])
-        body = json.dumps(answer).encode()
+        self.send(json.dumps(answer).encode())
+
+    def send(self, body: bytes) -> None:
         self.send_response(200)
         self.send_header("content-length", str(len(body)))
         self.end_headers()
@@ -216,10 +273,14 @@ def folder(tmp_path: Path, ports: dict[str, int]) -> Path:
     Deployment(chain_id=31337, rpc_url=f"http://127.0.0.1:{ports['node']}", start_block=0, **contracts).save(
         tmp_path / "node.json"
     )
+    replace(Deployment.load(tmp_path / "node.json"), chain_id=5).save(tmp_path / "five.json")
     (tmp_path / "half").mkdir()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "processes.toml").write_text('[processes]\nworker = "worker run --config worker.toml"\n')
     (tmp_path / "half" / "state.json").write_text('{"block": {"number": "0x')
     right = 'home = "h"\npool = 1\ndeployment = "d.json"\nkey_file = "k"\ncoordinator_url = "http://127.0.0.1:8000"\n'
     (tmp_path / "right.toml").write_text(right)
+    (tmp_path / "mine" / "worker.toml").write_text(right.replace("d.json", "../away.json"))
     (tmp_path / "worker.toml").write_text(right.replace("coordinator_url", "coordinater_url"))
     return tmp_path
 
@@ -232,6 +293,8 @@ def test_mistake__is_refused_with_what_helps(
     assert old in POOL
     (folder / "pool.toml").write_text(POOL.replace(old, new, 1) if old else POOL)
     monkeypatch.setattr(Node, "refusal", row.refusal)
+    monkeypatch.setattr(Node, "page", row.page)
+    monkeypatch.setattr(join, "ANSWER_SECONDS", 0.0)
 
     def fill(text: str) -> str:
         return (
@@ -252,4 +315,5 @@ def test_mistake__is_refused_with_what_helps(
 
 def test_rows__are_many_and_each_command_is_there():
     assert len(ROWS) > 50
-    assert {row.command.split()[0] for row in ROWS} >= {"wallet", "devnet", "pool", "worker", "stake", "case", "demo"}
+    kinds = {"wallet", "devnet", "pool", "worker", "stake", "case", "demo", "join", "rewards"}
+    assert {row.command.split()[0] for row in ROWS} >= kinds

@@ -126,6 +126,9 @@ def test_rewards__no_epoch_that_pays__nothing_is_earned_and_claim_says_until_whe
     monkeypatch.setattr(FakeHistory, "find_claimable", lambda *_, now: None)
     found = invoke("rewards", "show", "--pool", "1")
     assert (found["epoch"], found["earned"], found["next_final_at"]) == (None, 0, None)
+    shown = runner.invoke(cli.app, ["rewards", "show", *CHAIN, "--key-file", "k"]).stdout
+    rows = dict(line.split(maxsplit=1) for line in shown.splitlines())
+    assert (rows["epoch"], rows["next_final_at"], rows["earned"]) == ("none", "none", "0 CVT")
     result = runner.invoke(cli.app, ["rewards", "claim", *CHAIN, "--key-file", "k"])
     assert result.exception.code == "not_final"
     assert "posted the next epoch, which is final 100 s later" in result.exception.fix

@@ -1,4 +1,5 @@
 import shlex
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -6,10 +7,10 @@ import pytest
 from covey import cli
 from covey.chain import events
 from covey.chain.wallet import wallet_from_key
-from covey.cli.submissions import is_plain_url
 from covey.client import CoordinatorClient
 from covey.protocol import messages, wire
 from covey.protocol.messages import Domain, Receipt, Verdict
+from covey.urls import is_plain_url
 from tests.fakes.account import ALICE, BOB, HASH, invoke, runner
 
 pytestmark = pytest.mark.unit
@@ -207,6 +208,18 @@ def test_list__names_what_is_wanted_and_prints_a_line_for_each(monkeypatch):
     assert line.split() == ["7", "REJECTED", "token_margin", "80", "none", RECEIPT_HASH[:10], BOB, EVIDENCE]
     assert header.split() == ["task", "state", "reason", "units", "epoch", "receipt", "node", "evidence"]
     assert '"evidence_hashes": ["0xe1' in runner.invoke(cli.app, [*plain, "--json"]).stdout
+
+
+def test_list__nothing_there__is_said_and_json_is_an_empty_list(monkeypatch):
+    nobody = SimpleNamespace(list_submissions=lambda **_: nothing())
+    monkeypatch.setattr("covey.client.CoordinatorClient", lambda url, signer, *, chain_id: nullcontext(nobody))
+    result = runner.invoke(cli.app, ["submissions", "list"])
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no submissions\n")
+    assert runner.invoke(cli.app, ["submissions", "list", "--json"]).stdout == '{"submissions": []}\n'
+
+
+async def nothing():
+    return []
 
 
 @pytest.mark.parametrize(("option", "code"), [(["--state", "lost"], "bad_state"), (["--node", "0x12"], "bad_address")])
