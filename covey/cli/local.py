@@ -196,7 +196,7 @@ def _await_chain(folder: Path, keeper: "Keeper", known: int) -> None:
     from covey.chain.client import ChainClient
     from covey.chain.deployment import Deployment
     from covey.local.folder import DEPLOYMENT_FILE
-    from covey.local.keeper import read_last
+    from covey.local.logs import read_last
 
     (chain,) = (each for each in keeper.kept if each.name == "chain")
     assert chain.running is not None
@@ -229,7 +229,7 @@ def find_coordinator(folder: Path) -> str | None:
 
 def _detach(folder: Path) -> None:
     """Start a keeper that outlives this command, and show what it says until it is ready."""
-    from covey.local.keeper import read_last
+    from covey.local.logs import read_last
 
     logs = folder / "logs"
     logs.mkdir(exist_ok=True)

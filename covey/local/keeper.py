@@ -16,9 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from covey.errors import OperatorError
+from covey.local.logs import read_last
 from covey.local.processes import ONE_THREAD, Processes, Running
 
 LOOK_SECONDS = 0.25
+ROTATE_SECONDS = 10.0
+"""Time between two looks at the size of the logs."""
 STEADY_SECONDS = 60.0
 """A process that ran so long starts again after a second, however often it failed before."""
 LONGEST_BREAK = 60.0
@@ -60,7 +63,7 @@ class Keeper:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.kept = [Kept(name=name, command=command) for name, command in commands.items()]
-        self._say, self._clock = say, clock
+        self._say, self._clock, self._rotated_at = say, clock, clock()
         self._processes = Processes(folder / "logs", environment=ONE_THREAD | os.environ, cwd=folder.resolve())
 
     def prepare(self) -> None:
@@ -74,8 +77,11 @@ class Keeper:
                 self._start(kept)
 
     def look(self) -> None:
-        """Start again what has failed and whose break is over."""
+        """Start again what has failed and whose break is over; keep the logs within their size."""
         now = self._clock()
+        if now >= self._rotated_at + ROTATE_SECONDS:
+            self._rotated_at = now
+            self._processes.rotate_logs()
         for kept in self.kept:
             if kept.again_at is not None and now >= kept.again_at:
                 self._start(kept)
@@ -97,12 +103,6 @@ class Keeper:
     def stop(self) -> None:
         """End all, those that depend on others first."""
         self._processes.stop()
-
-
-def read_last(log: Path) -> str:
-    """The last line of a log."""
-    lines = log.read_text(errors="replace").strip().splitlines()
-    return lines[-1] if lines else f"nothing in {log}"
 
 
 @contextmanager

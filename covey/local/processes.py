@@ -23,6 +23,7 @@ from pathlib import Path
 from setproctitle import setproctitle
 
 from covey.errors import OperatorError
+from covey.local.logs import read_last_lines, rotate
 
 STOP_SECONDS = 10.0
 PRELOAD = "covey.local.preload"
@@ -40,6 +41,8 @@ class Running:
     name: str
     process: BaseProcess
     log: Path
+    begun: int
+    """Size of the log in bytes when the process was started."""
 
     @property
     def pid(self) -> int:
@@ -102,11 +105,12 @@ class Processes:
         """Run `covey <arguments>`, or another module with them; its output goes to a log file."""
         log = self._logs / f"{name}.log"
         log.touch()
+        rotate(log)
         self.prepare()
         become = (module, arguments, str(log.resolve()), str(self._cwd), self._environment)
-        process = self._build_process(target=_run_module, args=become, name=name)
+        process, begun = self._build_process(target=_run_module, args=become, name=name), log.stat().st_size
         process.start()
-        running = Running(name=name, process=process, log=log)
+        running = Running(name=name, process=process, log=log, begun=begun)
         self.running = [*(each for each in self.running if each.name != name), running]
         return running
 
@@ -122,16 +126,19 @@ class Processes:
         running.signal(signal.SIGKILL)
         running.wait(STOP_SECONDS)
 
+    def rotate_logs(self) -> None:
+        """Keep the logs of what runs within their size."""
+        for running in self.running:
+            rotate(running.log)
+
     def require_alive(self, *, ended: tuple[str, ...] = ()) -> None:
         """Raise OperatorError when a process has died; those in `ended` may have ended with 0."""
         for running in self.running:
             code = running.exit_code
             if code is None or (code == 0 and running.name in ended):
                 continue
-            tail = running.log.read_text(errors="replace").strip().splitlines()[-5:]
-            raise OperatorError(
-                "process_died", f"{running.name} ended with {code}:\n" + "\n".join(tail), fix=f"Read {running.log}"
-            )
+            tail = "\n".join(read_last_lines(running.log, 5))
+            raise OperatorError("process_died", f"{running.name} ended with {code}:\n{tail}", fix=f"Read {running.log}")
 
     def stop(self) -> None:
         """Ask all to end, those who depend on others first, then insist."""

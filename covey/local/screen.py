@@ -14,7 +14,8 @@ from rich.table import Table
 
 from covey.client import CoordinatorClient
 from covey.errors import CoveyError
-from covey.local.keeper import Kept, read_last
+from covey.local.keeper import Kept
+from covey.local.logs import read_last
 from covey.protocol.status import SubmissionState
 from covey.protocol.wire import StatusView
 

@@ -26,7 +26,7 @@ class FakeProcesses:
     """Starts nothing; a test sets the exit codes."""
 
     def __init__(self, logs, *, environment, cwd):
-        self.logs, self.started, self.is_stopped = logs, [], False
+        self.logs, self.started, self.rotations = logs, [], 0
         logs.mkdir()
 
     def start(self, name, *arguments):
@@ -36,8 +36,8 @@ class FakeProcesses:
         self.started.append(running)
         return running
 
-    def stop(self):
-        self.is_stopped = True
+    def rotate_logs(self):
+        self.rotations += 1
 
 
 class Clock:
@@ -115,6 +115,14 @@ def test_look__one_that_ended_with_0__has_done_its_work(keeper: Keeper, said: li
     fail(keeper, 1, 0)
     keeper.look()
     assert ([each.state for each in keeper.kept], said) == (["runs", "done"], [])
+
+
+def test_look__for_a_minute__keeps_the_logs_small_every_ten_seconds(keeper: Keeper, clock: Clock):
+    keeper.start()
+    for _ in range(240):
+        clock.now += 0.25
+        keeper.look()
+    assert keeper._processes.rotations == 6
 
 
 def test_locked__a_second_time__names_the_first(tmp_path: Path):

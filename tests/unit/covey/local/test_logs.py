@@ -1,0 +1,54 @@
+from pathlib import Path
+
+import pytest
+
+from covey.local import logs
+from covey.local.logs import TAIL_BYTES, has_said, read_last, read_last_lines, rotate
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "worker.log"
+
+
+def test_read_last__of_a_long_log__reads_its_end_only(log: Path):
+    log.write_bytes(b"x" * (10 * TAIL_BYTES) + b"\nlast but one\n\xff last \n\n")
+    assert read_last(log) == "\ufffd last"
+    assert read_last_lines(log, 2) == ["last but one", "\ufffd last"]
+    assert len(read_last_lines(log, 5)[0]) < TAIL_BYTES
+
+
+def test_read_last__empty__says_so(log: Path):
+    log.touch()
+    assert read_last(log) == f"nothing in {log}"
+
+
+def test_has_said__since_the_start__also_in_a_log_that_was_cut(log: Path):
+    log.write_text("worker runs\n")
+    begun = log.stat().st_size
+    assert not has_said(log, begun, "worker runs")
+    with log.open("a") as file:
+        file.write("worker runs\n")
+    assert has_said(log, begun, "worker runs")
+    log.write_text("runs\n")
+    assert has_said(log, begun, "runs")
+
+
+def test_rotate__over_the_limit__moves_it_and_what_runs_goes_on_in_it(log: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(logs, "LONGEST_LOG", 10)
+    older = log.with_name("worker.log.1")
+    log.write_text("1234567890")
+    rotate(log)
+    assert not older.exists()
+    with log.open("a") as output:  # as a process holds it
+        output.write("1")
+        output.flush()
+        rotate(log)
+        assert (log.read_text(), older.read_text()) == ("", "12345678901")
+        output.write("later")
+    assert log.read_text() == "later"
+    log.write_text("another that is too long")
+    rotate(log)
+    assert older.read_text() == "another that is too long"
