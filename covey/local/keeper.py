@@ -17,7 +17,7 @@ from pathlib import Path
 
 from covey.errors import OperatorError
 from covey.local.logs import read_last
-from covey.local.processes import ONE_THREAD, Processes, Running
+from covey.local.processes import ONE_THREAD, STOP_SECONDS, Processes, Running
 
 LOOK_SECONDS = 0.25
 ROTATE_SECONDS = 10.0
@@ -102,7 +102,7 @@ class Keeper:
 
     def stop(self) -> None:
         """End all, those that depend on others first."""
-        self._processes.stop()
+        self._processes.stop(self._say)
 
 
 @contextmanager
@@ -125,7 +125,7 @@ def locked(folder: Path) -> Iterator[None]:
         file.truncate(0)
 
 
-def stop_keeper(folder: Path, *, seconds: float = 60.0) -> bool:
+def stop_keeper(folder: Path, *, seconds: float = sum(STOP_SECONDS) + 20.0) -> bool:
     """Ask the folder's `covey up` to end and wait for it; whether there was one.
 
     Raises OperatorError("still_up") after so many seconds.

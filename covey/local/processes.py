@@ -25,7 +25,16 @@ from setproctitle import setproctitle
 from covey.errors import OperatorError
 from covey.local.logs import read_last_lines, rotate
 
-STOP_SECONDS = 10.0
+KILL_SECONDS = 10.0
+"""Timeout for the end of a process after SIGKILL."""
+STOP_SECONDS = (30.0, 60.0, 10.0, 10.0)
+"""Timeout of each phase of `Processes.stop`, after which what still runs in it is killed."""
+SAY_SECONDS = 5.0
+"""A phase that takes longer is named to the person in front of the screen."""
+STOP_PHASES = {"trainer": 1, "coordinator": 2, "origin": 2, "relay": 2, "devnet": 3}
+"""Phase of a command, by its first word.  Others depend on all these and end in phase 0: workers have work to hand in,
+and the trainer a policy to write, while there is a coordinator, and the coordinator something to send while there is a
+chain."""
 PRELOAD = "covey.local.preload"
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "VIRTUAL_ENV")
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -43,6 +52,8 @@ class Running:
     log: Path
     begun: int
     """Size of the log in bytes when the process was started."""
+    phase: int
+    """Place in the order of ending, see STOP_PHASES."""
 
     @property
     def pid(self) -> int:
@@ -110,7 +121,8 @@ class Processes:
         become = (module, arguments, str(log.resolve()), str(self._cwd), self._environment)
         process, begun = self._build_process(target=_run_module, args=become, name=name), log.stat().st_size
         process.start()
-        running = Running(name=name, process=process, log=log, begun=begun)
+        phase = STOP_PHASES.get(next(iter(arguments), ""), 0)
+        running = Running(name=name, process=process, log=log, begun=begun, phase=phase)
         self.running = [*(each for each in self.running if each.name != name), running]
         return running
 
@@ -124,7 +136,7 @@ class Processes:
         """End a process at once, as a crash would: no signal handler runs."""
         running = self.get(name)
         running.signal(signal.SIGKILL)
-        running.wait(STOP_SECONDS)
+        running.wait(KILL_SECONDS)
 
     def rotate_logs(self) -> None:
         """Keep the logs of what runs within their size."""
@@ -140,17 +152,33 @@ class Processes:
             tail = "\n".join(read_last_lines(running.log, 5))
             raise OperatorError("process_died", f"{running.name} ended with {code}:\n{tail}", fix=f"Read {running.log}")
 
-    def stop(self) -> None:
-        """Ask all to end, those who depend on others first, then insist."""
-        for running in reversed(self.running):
-            running.signal(signal.SIGTERM)
-        deadline = time.monotonic() + STOP_SECONDS
-        for running in self.running:
-            try:
-                running.wait(max(0.1, deadline - time.monotonic()))
-            except TimeoutError:
-                running.signal(signal.SIGKILL)
-                running.wait(STOP_SECONDS)
+    def stop(self, say: Callable[[str], None] = lambda _: None) -> None:
+        """Ask all to end, those that depend on others first, and kill what does not within its phase's timeout.
+
+        `say` is given a line about what takes long.
+        """
+        for phase, seconds in enumerate(STOP_SECONDS):
+            _end([running for running in self.running if running.phase == phase], seconds, say)
+
+
+def _end(ending: Sequence[Running], seconds: float, say: Callable[[str], None]) -> None:
+    """Ask these processes to end, and kill what still runs after so many seconds."""
+    started = time.monotonic()
+    for running in ending:
+        running.signal(signal.SIGTERM)
+    for limit in sorted({min(SAY_SECONDS, seconds), seconds}):
+        for running in ending:
+            with contextlib.suppress(TimeoutError):
+                running.wait(max(0.0, started + limit - time.monotonic()))
+        late = ", ".join(running.name for running in ending if running.exit_code is None)
+        if late and limit < seconds:
+            say(f"waiting for {late}, for at most {seconds - limit:.0f} s more")
+        elif late:
+            say(f"killing {late}, still running after {seconds:.0f} s")
+    for running in ending:
+        running.signal(signal.SIGKILL)
+    for running in ending:
+        running.wait(KILL_SECONDS)
 
 
 def build_environment(scratch: Path) -> dict[str, str]:

@@ -17,24 +17,24 @@ ROOT = Path(__file__).parents[4]
 @pytest.fixture
 def play(tmp_path, monkeypatch):
     """Processes that run a line of Python instead of a command of ours."""
-    (tmp_path / "line.py").write_text("import sys\nexec(sys.argv[1])\n")
+    (tmp_path / "line.py").write_text("import sys\nexec(sys.argv[-1])\n")
     monkeypatch.syspath_prepend(tmp_path)
 
     class Lines(Processes):
-        def start(self, name, code):
-            return super().start(name, code, module="line")
+        def start(self, name, code, *, command="play"):
+            return super().start(name, command, code, module="line")
 
     made = Lines(tmp_path / "logs", environment=build_environment(tmp_path / "logs" / "tmp"))
     yield made
-    monkeypatch.setattr(module, "STOP_SECONDS", 0.1)
+    monkeypatch.setattr(module, "STOP_SECONDS", (0.1,) * 4)
     made.stop()
 
 
 def await_text(running, text):
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while text not in running.log.read_text():
         assert time.monotonic() < deadline
-        os.sched_yield()
+        time.sleep(0.02)
 
 
 SLEEP = "import time; print('up', flush=True); time.sleep(60)"
@@ -59,7 +59,7 @@ def test_start__session_and_name__are_its_own(play):
     assert running.wait(10) == 0
     own, name = running.log.read_text().split(maxsplit=1)
     assert own == "True"
-    assert name.startswith("line import os")
+    assert name.startswith("line play import os")
 
 
 def test_start__heavy_imports__are_there(play):
@@ -104,7 +104,7 @@ def test_wait__still_running__is_a_timeout(play):
 
 
 def test_stop__all_end__also_the_deaf_and_their_children(play, monkeypatch):
-    monkeypatch.setattr(module, "STOP_SECONDS", 0.3)
+    monkeypatch.setattr(module, "STOP_SECONDS", (0.3,) * 4)
     child = (
         f"import subprocess; other = subprocess.Popen([{sys.executable!r}, '-c', "
         f"{SLEEP!r}], stdout=subprocess.DEVNULL); print(other.pid, flush=True); {SLEEP}"
@@ -128,8 +128,43 @@ def test_stop__right_after_the_start__ends_all(play):
         play.start(f"p{n}", SLEEP)
     started = time.monotonic()
     play.stop()
-    assert time.monotonic() - started < module.STOP_SECONDS
+    assert time.monotonic() - started < module.STOP_SECONDS[0]
     assert {running.exit_code for running in play.running} == {-15}
+
+
+LATE = (
+    "import pathlib, signal, sys, time\n"
+    "def end(*_):\n"
+    "    time.sleep(0.3)\n"
+    "    pathlib.Path({ended!r}).open('a').write(sys.argv[1] + '\\n')\n"
+    "    sys.exit()\n"
+    "signal.signal(15, end); print('up', flush=True); time.sleep(60)"
+)
+"""Writes its command into a file, a while after the stop signal."""
+
+
+def test_stop__what_others_depend_on__ends_after_them(play, tmp_path):
+    """Whatever the order of starting: a worker hands in to a coordinator, which sends to a chain."""
+    ended = tmp_path / "ended"
+    for command in ("worker", "devnet", "trainer", "coordinator", "validator"):
+        await_text(play.start(command, LATE.format(ended=str(ended)), command=command), "up")
+    play.stop()
+    first, second, *others = ended.read_text().split()
+    assert {first, second} == {"worker", "validator"}
+    assert others == ["trainer", "coordinator", "devnet"]
+    assert {running.exit_code for running in play.running} == {0}
+
+
+def test_stop__one_that_is_deaf__is_named_and_killed_and_the_next_phase_has_its_own_time(play, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "STOP_SECONDS", (0.5, 20.0, 20.0, 20.0))
+    monkeypatch.setattr(module, "SAY_SECONDS", 0.1)
+    deaf, said = play.start("w", DEAF, command="worker"), []
+    trainer = play.start("t", LATE.format(ended=str(tmp_path / "ended")), command="trainer")
+    await_text(deaf, "up")
+    await_text(trainer, "up")
+    play.stop(said.append)
+    assert (deaf.exit_code, trainer.exit_code) == (-9, 0)
+    assert said[:2] == ["waiting for w, for at most 0 s more", "killing w, still running after 0 s"]
 
 
 def test_kill__at_once__no_handler_runs(play):
@@ -148,7 +183,7 @@ def test_start__the_starter_is_killed__the_process_and_its_children_end(tmp_path
         "running = running.start('a', sys.argv[2], module='line')\n"
         "print(running.pid, flush=True); time.sleep(60)"
     )
-    (tmp_path / "line.py").write_text("import sys\nexec(sys.argv[1])\n")
+    (tmp_path / "line.py").write_text("import sys\nexec(sys.argv[-1])\n")
     environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
     starter = subprocess.Popen(
         [sys.executable, "-c", started, str(tmp_path / "logs"), child],
