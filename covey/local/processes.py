@@ -3,6 +3,8 @@
 They are forked from one server that has imported the heavy libraries once: a dozen processes that each import torch and
 transformers take five seconds of a core and 400 MB each before they do anything.  A process cannot use CUDA after a
 fork of one that has, so on a machine with an accelerator each starts as a new interpreter.
+
+The server reports how its children end.  A child outlives it, and is then watched by a pipe of its own.
 """
 
 import contextlib
@@ -17,6 +19,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import forkserver
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -35,6 +38,8 @@ STOP_PHASES = {"trainer": 1, "coordinator": 2, "origin": 2, "relay": 2, "devnet"
 """Phase of a command, by its first word.  Others depend on all these and end in phase 0: workers have work to hand in,
 and the trainer a policy to write, while there is a coordinator, and the coordinator something to send while there is a
 chain."""
+LOST = 255
+"""Exit status that multiprocessing makes up for a child of a server that is gone."""
 PRELOAD = "covey.local.preload"
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "VIRTUAL_ENV")
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -54,6 +59,8 @@ class Running:
     """Size of the log in bytes when the process was started."""
     phase: int
     """Place in the order of ending, see STOP_PHASES."""
+    life: Connection
+    """Reading end of a pipe whose writing end the process holds until it ends."""
 
     @property
     def pid(self) -> int:
@@ -64,11 +71,15 @@ class Running:
     @property
     def exit_code(self) -> int | None:
         """Exit status; negative: the number of the signal that ended the process; None while it runs."""
-        return self.process.exitcode
+        code = self.process.exitcode
+        return None if code == LOST and not self.life.poll() else code
 
     def wait(self, seconds: float) -> int:
         """Wait for the end and return the exit status; raise TimeoutError after so many seconds."""
+        deadline = time.monotonic() + seconds
         self.process.join(seconds)
+        if self.process.exitcode == LOST:
+            self.life.poll(max(0.0, deadline - time.monotonic()))
         if self.exit_code is None:
             raise TimeoutError(f"{self.name} still runs after {seconds} s")
         return self.exit_code
@@ -118,11 +129,13 @@ class Processes:
         log.touch()
         rotate(log)
         self.prepare()
-        become = (module, arguments, str(log.resolve()), str(self._cwd), self._environment)
+        life, held = multiprocessing.Pipe(duplex=False)
+        become = (module, arguments, str(log.resolve()), str(self._cwd), self._environment, held)
         process, begun = self._build_process(target=_run_module, args=become, name=name), log.stat().st_size
         process.start()
+        held.close()
         phase = STOP_PHASES.get(next(iter(arguments), ""), 0)
-        running = Running(name=name, process=process, log=log, begun=begun, phase=phase)
+        running = Running(name=name, process=process, log=log, begun=begun, phase=phase, life=life)
         self.running = [*(each for each in self.running if each.name != name), running]
         return running
 
@@ -192,8 +205,13 @@ def build_environment(scratch: Path) -> dict[str, str]:
     return passed_on | ONE_THREAD | caches | {"HF_HUB_OFFLINE": "1"}
 
 
-def _run_module(module: str, arguments: Sequence[str], log: str, cwd: str, environment: Mapping[str, str]) -> None:
-    """In the new process: become `python -m module arguments`, in a session of its own, with its output in the log."""
+def _run_module(
+    module: str, arguments: Sequence[str], log: str, cwd: str, environment: Mapping[str, str], _held: Connection
+) -> None:
+    """In the new process: become `python -m module arguments`, in a session of its own, with its output in the log.
+
+    The pipe is held, and not used, until the process ends.
+    """
     os.setsid()  # Ctrl-C is for the starter, which ends the others in order
     setproctitle(" ".join([module, *arguments]))  # which has to come before the environment changes
     output = os.open(log, os.O_WRONLY | os.O_APPEND)

@@ -206,6 +206,47 @@ def test_start__the_starter_is_killed__the_process_and_its_children_end(tmp_path
         time.sleep(0.05)
 
 
+ORPHANED = """
+import os, pathlib, signal, sys, time
+from covey.local import processes
+processes.PRELOAD = "covey.errors"  # a server that costs nothing
+if __name__ == "__main__":
+    started = processes.Processes(pathlib.Path(sys.argv[1]), environment=os.environ)
+    ends = started.start("ends", "import os, time; print(os.getppid(), flush=True); time.sleep(60)", module="line")
+    lives = started.start("lives", "import time; print('up', flush=True); time.sleep(60)", module="line")
+    deadline = time.monotonic() + 30
+    while not (ends.log.read_text() and lives.log.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.kill(int(ends.log.read_text()), signal.SIGKILL)
+    lives.process.join(10)  # the server's pipe is closed by now
+    print(lives.process.exitcode, ends.exit_code, lives.exit_code)
+    ends.signal(signal.SIGKILL)
+    print(ends.wait(10), lives.exit_code)
+    try:
+        lives.wait(0.1)
+    except TimeoutError:
+        print("still runs")
+    print(started.start("next", "print('up')", module="line").wait(10))
+    started.stop()
+    print(lives.exit_code)
+"""
+
+
+def test_exit_code__the_server_is_killed__what_runs_is_seen_alive(tmp_path):
+    """A keeper would start a second instance of it, beside the live one."""
+    (tmp_path / "line.py").write_text("import sys\nexec(sys.argv[-1])\n")
+    (tmp_path / "orphaned.py").write_text(ORPHANED)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "orphaned.py"), str(tmp_path / "logs")],
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.splitlines() == ["255 None None", "255 None", "still runs", "0", "255"], done.stderr
+
+
 def is_alive(pid):
     stat = Path(f"/proc/{pid}/stat")
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
