@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from covey.errors import OperatorError
 from covey.local.logs import read_last
@@ -128,29 +129,50 @@ def locked(folder: Path) -> Iterator[None]:
 def stop_keeper(folder: Path, *, seconds: float = sum(STOP_SECONDS) + 20.0) -> bool:
     """Ask the folder's `covey up` to end and wait for it; whether there was one.
 
-    Raises OperatorError("still_up") after so many seconds.
+    The file names it, unless it is the one that a killed keeper has left and the next has not written over yet: a
+    number counts once two looks in a row have found it.  Raises OperatorError("still_up") after so many seconds.
     """
     try:
-        file = (folder / LOCK_FILE).open("r+")
+        file = (folder / LOCK_FILE).open("r")
     except OSError:
         return False
-    deadline, pid = time.monotonic() + seconds, None
+    deadline, before, is_asked = time.monotonic() + seconds, "", False
     with file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                file.seek(0)
-                text = file.read().strip()
-                if pid is None and text:  # empty: it has the lock and has not written yet
-                    pid = int(text)
-                    os.kill(pid, signal.SIGTERM)
-                if time.monotonic() >= deadline:
-                    raise OperatorError(
-                        "still_up",
-                        f"process {pid} has not ended after {seconds:.0f} s",
-                        fix=f"End it with kill -9 {pid}",
-                    ) from None
-                threading.Event().wait(0.1)
-            else:
-                return pid is not None
+        while _is_locked(file):
+            file.seek(0)
+            text = file.read().strip()
+            if text.isdecimal() and text == before and not is_asked:
+                is_asked = True
+                _ask_to_end(folder, int(text))
+            before = text
+            if time.monotonic() >= deadline:
+                pid = text or "(number not written yet)"
+                raise OperatorError(
+                    "still_up",
+                    f"process {pid} has not ended after {seconds:.0f} s",
+                    fix=f"End it with kill -9 {pid}",
+                )
+            threading.Event().wait(0.1)
+    return is_asked
+
+
+def _is_locked(file: TextIO) -> bool:
+    """Whether another process holds the file.  A shared lock, so that two that look do not see each other."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False
+
+
+def _ask_to_end(folder: Path, pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except ProcessLookupError:  # it has just ended
+        pass
+    except PermissionError as error:
+        raise OperatorError(
+            "not_yours",
+            f"the processes of {folder} are kept by process {pid} of another user",
+            fix="Run covey down as that user",
+        ) from error

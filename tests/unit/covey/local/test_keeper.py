@@ -1,3 +1,4 @@
+import fcntl
 import os
 import signal
 import subprocess
@@ -9,7 +10,7 @@ import pytest
 
 from covey.errors import OperatorError
 from covey.local import keeper as module
-from covey.local.keeper import LONGEST_BREAK, STEADY_SECONDS, Keeper, locked, stop_keeper
+from covey.local.keeper import LOCK_FILE, LONGEST_BREAK, STEADY_SECONDS, Keeper, locked, stop_keeper
 
 pytestmark = pytest.mark.unit
 HOLD = """
@@ -149,3 +150,58 @@ def test_stop_keeper__one_runs__ends_it_and_waits(tmp_path: Path):
     assert stop_keeper(tmp_path, seconds=20) is True
     assert process.wait(10) == -signal.SIGTERM
     process.stdout.close()
+
+
+@pytest.mark.integration
+def test_stop_keeper__the_keeper_was_killed__leaves_whoever_has_its_number_now(tmp_path: Path):
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as stranger:
+        (tmp_path / LOCK_FILE).write_text(f"{stranger.pid}\n")
+        assert stop_keeper(tmp_path) is False
+        assert stranger.poll() is None
+        stranger.communicate(b"\n", timeout=20)
+    assert stranger.returncode == 0
+
+
+def test_stop_keeper__the_next_keeper_has_not_written_its_number_yet__signals_it_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The lock is held, and the file still has the number of a keeper that was killed."""
+    file, signalled = tmp_path / LOCK_FILE, []
+    file.write_text("1111\n")
+    with file.open("a+") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+
+        def look_again(_: float) -> None:
+            file.write_text("2222\n")
+
+        def end(pid: int, number: int) -> None:
+            signalled.append((pid, number))
+            fcntl.flock(held, fcntl.LOCK_UN)
+
+        monkeypatch.setattr(module, "threading", SimpleNamespace(Event=lambda: SimpleNamespace(wait=look_again)))
+        monkeypatch.setattr(module.os, "kill", end)
+        assert stop_keeper(tmp_path, seconds=20) is True
+    assert signalled == [(2222, signal.SIGTERM)]
+
+
+@pytest.mark.parametrize("text", ["", "half", "99999999"])
+def test_stop_keeper__no_process_has_the_number__is_an_error_that_says_so(tmp_path: Path, text: str):
+    file = tmp_path / LOCK_FILE
+    file.write_text(text)
+    with file.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(OperatorError) as caught:
+            stop_keeper(tmp_path, seconds=0.25)
+    assert caught.value.code == "still_up"
+    assert text in caught.value.message
+
+
+def test_stop_keeper__kept_by_another_user__is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def refuse(pid: int, number: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(module.os, "kill", refuse)
+    with locked(tmp_path), pytest.raises(OperatorError) as caught:
+        stop_keeper(tmp_path, seconds=5)
+    assert caught.value.code == "not_yours"
+    assert str(os.getpid()) in caught.value.message
