@@ -166,14 +166,14 @@ def _run(folder: Path, keeper: "Keeper", screen: "Screen") -> None:
     """Until an interrupt."""
     from covey.local.keeper import LOOK_SECONDS
     from covey.local.opening import ESCROW, OPERATOR_BOND, find_open_pool, open_pool
+    from covey.local.readiness import Readiness
 
+    Readiness(folder, keeper.kept).require_free_port()
     keeper.prepare()
     names = [each.name for each in keeper.kept]
     if "chain" in names:
-        log = folder / "logs" / "chain.log"
-        known = log.stat().st_size if log.exists() else 0  # what earlier chains have said
         keeper.start("chain")
-        _await_chain(folder, keeper, known)
+        _await_chain(folder, keeper)
     if (folder / "pool.toml").exists() and find_open_pool(folder) is None:
         if "chain" not in names:
             raise OperatorError(
@@ -181,22 +181,23 @@ def _run(folder: Path, keeper: "Keeper", screen: "Screen") -> None:
             )
         open_pool(folder, escrow=ESCROW, operator_bond=OPERATOR_BOND, say=screen.say)
     keeper.start()
+    readiness = Readiness(folder, keeper.kept)  # only now: the opening corrects the pool's number
     is_ready, waiting = False, threading.Event()
     while True:
         keeper.look()
-        screen.show(keeper.kept)
-        if not is_ready and (screen.status is not None or find_coordinator(folder) is None):
+        if not is_ready and readiness.is_reached():
             is_ready = True
             screen.say(f"{READY}{', '.join(names)}; logs are in {folder / 'logs'}")
+        screen.show(keeper.kept)
         waiting.wait(LOOK_SECONDS)
 
 
-def _await_chain(folder: Path, keeper: "Keeper", known: int) -> None:
+def _await_chain(folder: Path, keeper: "Keeper") -> None:
     """Until the folder's own chain answers; raise OperatorError("chain_failed")."""
     from covey.chain.client import ChainClient
     from covey.chain.deployment import Deployment
     from covey.local.folder import DEPLOYMENT_FILE
-    from covey.local.logs import read_last
+    from covey.local.logs import has_said, read_last
 
     (chain,) = (each for each in keeper.kept if each.name == "chain")
     assert chain.running is not None
@@ -205,26 +206,19 @@ def _await_chain(folder: Path, keeper: "Keeper", known: int) -> None:
         if chain.running.exit_code is not None or time.monotonic() >= deadline:
             last = read_last(chain.running.log)
             raise OperatorError("chain_failed", f"the chain does not run: {last}", fix=f"Read {chain.running.log}")
-        if has_contracts(chain.running.log, known):
+        if has_said(chain.running.log, chain.running.begun, "token "):  # its last line: the contracts are there
             with contextlib.suppress(TransientError):
                 ChainClient(Deployment.load(folder / DEPLOYMENT_FILE).rpc_url).chain_id()
                 return
         waiting.wait(0.1)
 
 
-def has_contracts(log: Path, known: int) -> bool:
-    """Whether `covey devnet up` has said after the first `known` bytes of its log that its contracts are there."""
-    with log.open("rb") as file:
-        file.seek(known)
-        return b"token " in file.read()
-
-
 def find_coordinator(folder: Path) -> str | None:
-    """The URL of the folder's own coordinator; None where it has none."""
-    from coordinator.config import CoordinatorConfig
+    """The URL of the folder's own coordinator on this machine; None where it has none."""
+    from covey.local.readiness import find_settings, find_url
 
-    file = folder / "coordinator.toml"
-    return CoordinatorConfig.load(file).base_url if file.exists() else None
+    settings = find_settings(folder)
+    return None if settings is None else find_url(settings)
 
 
 def _detach(folder: Path) -> None:

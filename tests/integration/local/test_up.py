@@ -1,0 +1,124 @@
+"""`covey up` and `covey down` as a person runs them, in a folder whose only process is a light one.
+
+The fork server imports nothing heavy here, which takes it seconds of a core.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from covey.errors import OperatorError
+from covey.local.folder import PoolPlan, create_pool_folder, write_processes
+from covey.local.keeper import LOCK_FILE, stop_keeper
+from covey.runtime import find_free_ports, listen
+
+pytestmark = pytest.mark.integration
+ROOT = Path(__file__).resolve().parents[3]
+LIGHT = "import covey.local.processes\ncovey.local.processes.PRELOAD = 'covey.errors'\n"
+SECONDS = 60
+
+
+@pytest.fixture
+def port() -> int:
+    return find_free_ports(1)[0]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, port: int) -> Iterator[Path]:
+    (tmp_path / "sitecustomize.py").write_text(LIGHT)
+    made = tmp_path / "mine"
+    made.mkdir()
+    write_processes(made / "processes.toml", {"origin": f"origin run --root origin --port {port}"})
+    yield made
+    stop_keeper(made)
+
+
+def build_command(folder: Path, *arguments: str) -> tuple[list[str], dict[str, str]]:
+    environment = os.environ | {"PYTHONPATH": f"{folder.parent}:{ROOT}", "COLUMNS": "200"}
+    return [sys.executable, "-m", "covey", *arguments], environment
+
+
+def run(folder: Path, *arguments: str) -> tuple[int, str]:
+    """Exit status and output of a `covey` command."""
+    command, environment = build_command(folder, *arguments)
+    done = subprocess.run(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    return done.returncode, done.stdout
+
+
+def is_free(port: int) -> bool:
+    try:
+        listen("127.0.0.1", port).close()
+    except OperatorError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_up__a_stop_signal__ends_its_processes_and_then_itself(folder: Path, port: int, number: signal.Signals):
+    command, environment = build_command(folder, "up", str(folder))
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("ready: origin")
+        assert (folder / LOCK_FILE).read_text() == f"{process.pid}\n"
+        process.send_signal(number)
+        assert process.communicate(timeout=SECONDS)[0].endswith("ending\n")
+        assert process.returncode == 0
+    finally:
+        process.kill()
+        process.communicate()
+    assert is_free(port)
+    assert (folder / LOCK_FILE).read_text() == ""
+
+
+def test_up__detached__runs_until_down(folder: Path, port: int):
+    assert run(folder, "down", str(folder)) == (0, f"{folder}: nothing ran\n")
+    code, printed = run(folder, "up", str(folder), "--detach")
+    assert (code, printed.splitlines()[-1]) == (0, f"end them with covey down {folder}")
+    assert printed.startswith("running: origin; logs are in")
+    code, printed = run(folder, "up", str(folder))
+    pid = (folder / LOCK_FILE).read_text().strip()
+    assert code == 1
+    assert re.match(rf"covey: already_up: .* kept by process {pid}\.", printed)
+    assert run(folder, "down", str(folder)) == (0, f"{folder}: ended\n")
+    assert is_free(port)
+    assert (folder / LOCK_FILE).read_text() == ""
+
+
+def test_up__killed__down_says_that_nothing_runs_and_its_processes_have_ended(folder: Path, port: int):
+    assert run(folder, "up", str(folder), "--detach")[0] == 0
+    os.kill(int((folder / LOCK_FILE).read_text()), signal.SIGKILL)
+    deadline = time.monotonic() + SECONDS
+    while not is_free(port):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert run(folder, "down", str(folder)) == (0, f"{folder}: nothing ran\n")
+
+
+def test_up__detached_and_the_coordinators_port_is_taken__is_an_error_with_the_port(folder: Path, port: int):
+    pool = folder.parent / "pool"
+    create_pool_folder(pool, PoolPlan(port=port))
+    with listen("127.0.0.1", port):
+        code, printed = run(folder, "up", str(pool), "--detach")
+    assert code == 1
+    last = printed.splitlines()[-1]
+    assert last.startswith(f"covey: address_in_use: cannot listen on 127.0.0.1:{port}")
+    assert "End what listens there, or change port in" in last

@@ -1,0 +1,217 @@
+"""A real HTTP server gives the answers of a coordinator, the folder's own or another's."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import asdict, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from covey.chain.deployment import Deployment
+from covey.errors import OperatorError
+from covey.local.folder import PoolPlan, create_pool_folder
+from covey.local.keeper import Kept
+from covey.local.readiness import ASK_SECONDS, Readiness, find_settings, find_url
+from covey.runtime import find_free_ports, listen
+
+pytestmark = pytest.mark.unit
+DEPLOYMENT = Deployment(
+    chain_id=31337,
+    rpc_url="http://127.0.0.1:1",
+    start_block=3,
+    **{
+        name: f"0x{i}000000000000000000000000000000000000000"
+        for i, name in enumerate(
+            (
+                "pool_registry",
+                "node_registry",
+                "policy_registry",
+                "stake_manager",
+                "epoch_ledger",
+                "slashing_court",
+                "token",
+            )
+        )
+    },
+)
+COORDINATOR = Kept(name="coordinator", command="coordinator serve --config coordinator.toml")
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Service:
+    """Whatever listens on the coordinator's port; `answer` is None for one that is not a coordinator."""
+
+    def __init__(self, port: int) -> None:
+        self.answer: dict[str, Any] | None = None
+        service = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                is_known = self.path == "/v1/pool" and service.answer is not None
+                body = json.dumps(service.answer).encode() if is_known else b"<html>it works</html>"
+                self.send_response(200 if is_known else 404)
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
+        self.thread.start()
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+@pytest.fixture
+def port() -> int:
+    return find_free_ports(1)[0]
+
+
+@pytest.fixture
+def addresses(tmp_path: Path, port: int) -> dict[str, str]:
+    return dict(create_pool_folder(tmp_path / "mine", PoolPlan(deployment=DEPLOYMENT, port=port)))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, addresses: dict[str, str]) -> Path:
+    return tmp_path / "mine"
+
+
+@pytest.fixture
+def service(port: int) -> Iterator[Service]:
+    with closing(Service(port)) as made:
+        yield made
+
+
+def describe(operator: str, *, pool: int = 1, deployment: Deployment = DEPLOYMENT) -> dict[str, Any]:
+    """GET /v1/pool of a coordinator."""
+    contracts = asdict(deployment)
+    names = {name: contracts[field] for name, field in CONTRACT_NAMES.items()}
+    return {
+        "pool": pool,
+        "params": "{}",
+        "params_hash": f"0x{'0' * 64}",
+        "terms": {},
+        "requirements": {
+            "engine": "any",
+            "compute_dtype": "float32",
+            "hardware": "any",
+            "build": "any",
+            "max_tokens": 72,
+        },
+        "operator": operator,
+        "chain_id": deployment.chain_id,
+        "contracts": names,
+        "token": deployment.token,
+        "start_block": deployment.start_block,
+        "relays": [],
+    }
+
+
+CONTRACT_NAMES = {
+    "PoolRegistry": "pool_registry",
+    "NodeRegistry": "node_registry",
+    "PolicyRegistry": "policy_registry",
+    "StakeManager": "stake_manager",
+    "EpochLedger": "epoch_ledger",
+    "SlashingCourt": "slashing_court",
+}
+
+
+def test_is_reached__the_folders_own_coordinator__once_it_answers(folder: Path, addresses, port: int):
+    clock = Clock()
+    readiness = Readiness(folder, [COORDINATOR], clock=clock)
+    readiness.require_free_port()
+    assert not readiness.is_reached()
+    with closing(Service(port)) as service:
+        service.answer = describe(addresses["operator"])
+        assert not readiness.is_reached(), "it has looked just now"
+        clock.now += ASK_SECONDS
+        assert readiness.is_reached()
+
+
+def answer_of_another(addresses: dict[str, str], what: str) -> dict[str, Any] | None:
+    operator = addresses["operator"]
+    return {
+        "no coordinator": None,
+        "another pool": describe(operator, pool=2),
+        "another operator": describe(addresses["trainer"]),
+        "another chain": describe(operator, deployment=replace(DEPLOYMENT, chain_id=1)),
+        "other contracts": describe(operator, deployment=replace(DEPLOYMENT, epoch_ledger=DEPLOYMENT.token)),
+        "no contracts": describe(operator) | {"contracts": {}},
+    }[what]
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["no coordinator", "another pool", "another operator", "another chain", "other contracts", "no contracts"],
+)
+def test_is_reached__another_service__is_an_error_that_names_the_port(
+    folder: Path, addresses, port: int, service: Service, what: str
+):
+    service.answer = answer_of_another(addresses, what)
+    with pytest.raises(OperatorError) as caught:
+        Readiness(folder, [COORDINATOR]).is_reached()
+    assert caught.value.code == "other_coordinator"
+    assert f"port {port}" in caught.value.message
+    assert str(folder / "coordinator.toml") in caught.value.fix
+
+
+def test_require_free_port__taken__is_an_error_before_anything_starts(folder: Path, port: int):
+    readiness = Readiness(folder, [COORDINATOR])
+    with listen("127.0.0.1", port), pytest.raises(OperatorError) as caught:
+        readiness.require_free_port()
+    assert caught.value.code == "address_in_use"
+    assert str(port) in caught.value.message
+    assert "change port in" in caught.value.fix
+    readiness.require_free_port()
+
+
+def test_is_reached__worker__only_once_it_says_that_it_runs(tmp_path: Path):
+    log, clock = tmp_path / "worker.log", Clock()
+    said = '{"role": "worker", "event": "worker runs"}\n'
+    log.write_text(said)  # by an earlier process
+    worker = Kept(name="worker", command="worker run --config worker.toml")
+    origin = Kept(name="origin", command="origin run --root origin")
+    readiness = Readiness(tmp_path, [worker, origin], clock=clock)
+    readiness.require_free_port()
+
+    def look() -> bool:
+        clock.now += ASK_SECONDS
+        return readiness.is_reached()
+
+    assert not look(), "it has not been started"
+    running: Any = SimpleNamespace(log=log, begun=len(said), exit_code=None)
+    worker.running = running
+    assert not look(), "it has said nothing yet"
+    log.write_text(said + said)
+    assert look()
+    running.exit_code = 1
+    assert not look(), "it has ended"
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [("127.0.0.1", "http://127.0.0.1:8000"), ("0.0.0.0", "http://127.0.0.1:8000"), ("::", "http://[::1]:8000")],
+)
+def test_find_url__any_host__is_asked_on_this_machine(folder: Path, host: str, url: str):
+    settings = find_settings(folder)
+    assert settings is not None
+    changed = settings.model_copy(update={"host": host, "port": 8000, "public_url": "https://pool.example"})
+    assert find_url(changed) == url
