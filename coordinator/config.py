@@ -47,7 +47,8 @@ class CoordinatorConfig(Settings):
     log_level: str = "info"
     """Least level of the lines that are logged: "debug", "info", "warning" or "error"."""
     poll_seconds: float = Field(default=0.1, gt=0, le=10)
-    """Seconds between two looks of a waiting request at the database."""
+    """Seconds between two looks of a waiting request at whether anything was committed; it reads its rows only then,
+    and once a second. On PostgreSQL it reads them every time."""
     chain_poll_seconds: float = Field(default=0.25, gt=0, le=60)
     """Seconds between two looks at the chain. A policy is known that much later at most; a public node may limit
     requests."""

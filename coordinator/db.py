@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Engine, create_engine, delete, event, func, s
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session, selectinload
 
+from coordinator.changes import ChangeCounter
 from coordinator.models import (
     Block,
     Case,
@@ -34,6 +35,7 @@ from covey.protocol.status import CaseState, StepState, SubmissionState, TaskSta
 
 _WRITER_LOCK = 0x636F766579  # "covey"
 _IS_ACCEPTED = Submission.state.in_((SubmissionState.ACCEPTED, SubmissionState.SETTLED)), Submission.reason == 0
+_BLOCKS = select(Block.number, Block.hash).order_by(Block.number)
 _SUMS = func.coalesce(func.sum(Submission.groups), 0), func.coalesce(func.sum(Submission.live_groups), 0)
 
 
@@ -44,6 +46,7 @@ class Database:
         self.url = url
         arguments = {"timeout": BUSY_SECONDS, "check_same_thread": False} if url.startswith("sqlite") else {}
         self._engine = create_engine(url, connect_args=arguments, pool_pre_ping=not url.startswith("sqlite"))
+        self.changes = ChangeCounter(self._engine.url.database if url.startswith("sqlite") else None)
         if url.startswith("sqlite"):
             _prepare_sqlite(self._engine)
 
@@ -78,6 +81,7 @@ class Database:
             yield session
 
     def close(self) -> None:
+        self.changes.close()
         self._engine.dispose()
 
 
@@ -338,7 +342,7 @@ class Repository:
         self.session.flush()
 
     def list_blocks(self) -> list[tuple[int, str]]:
-        return [(b.number, b.hash) for b in self.session.scalars(select(Block).order_by(Block.number))]
+        return [(row.number, row.hash) for row in self.session.execute(_BLOCKS)]
 
     def forget_blocks_above(self, number: int) -> None:
         """A reorganisation took these blocks: drop what only they had brought.  The events that come back are new."""
@@ -366,8 +370,12 @@ class Repository:
 
     def replace_blocks(self, blocks: Sequence[tuple[int, str]]) -> None:
         """Store the follower's cursor."""
-        self.session.execute(delete(Block))
-        self.session.add_all(Block(number=number, hash=digest) for number, digest in blocks)
+        before = set(self.list_blocks())
+        gone = [number for number, _ in before.difference(blocks)]
+        self.session.execute(delete(Block).where(Block.number.in_(gone)))
+        self.session.add_all(
+            Block(number=number, hash=digest) for number, digest in blocks if (number, digest) not in before
+        )
         self.session.flush()
 
 

@@ -20,17 +20,26 @@ from covey.protocol.ids import Address, Hash, LeaseId, PoolId, Step, TaskId
 from covey.protocol.status import StepState
 
 LINK_SECONDS = 300
+LOOK_SECONDS = 1.0
+"""A waiting request looks as often although nothing was committed: some answers depend on the time."""
 Answer = TypeVar("Answer")
 
 
 async def wait_for(ctx: Context, seconds: float, look: Callable[[], Answer | None]) -> Answer | None:
-    """Look again and again for at most `seconds`; None when nothing came or the process is to end."""
+    """Look again and again for at most `seconds`; None when nothing came or the process is to end.
+
+    Between two looks something has been committed, or LOOK_SECONDS have passed.
+    """
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + seconds
+    deadline, look_at, seen = loop.time() + seconds, 0.0, None
     while True:
-        found = await run_in_threadpool(look)
-        if found is not None or loop.time() >= deadline or ctx.stop.is_set():
-            return found
+        is_last = loop.time() >= deadline or ctx.stop.is_set()
+        newest = ctx.database.changes.read()  # before the look: what is committed meanwhile is looked at next time
+        if is_last or newest is None or newest != seen or loop.time() >= look_at:
+            seen, look_at = newest, loop.time() + LOOK_SECONDS
+            found = await run_in_threadpool(look)
+            if found is not None or is_last:
+                return found
         await asyncio.sleep(ctx.config.poll_seconds)
 
 

@@ -47,6 +47,8 @@ class Sender:
         A contract's no is kept in the entry (REVERTED) and raises nothing.
         """
         pending = self._store.list_pending()
+        if not pending:
+            return 0
         for entry in pending:
             try:
                 goes_on = self._advance(entry)

@@ -122,6 +122,19 @@ def test_write__database_that_is_gone__is_transient():
     database.close()
 
 
+def test_replace_blocks__some_are_kept__holds_those_named(database: Database):
+    rounds = [
+        [(10, make_hash("10")), (11, make_hash("11")), (12, make_hash("12"))],
+        [(11, make_hash("11")), (12, make_hash("another 12")), (13, make_hash("13"))],
+        [],
+    ]
+    for blocks in rounds:
+        with database.write() as rows:
+            rows.replace_blocks(blocks)
+        with database.read() as rows:
+            assert rows.list_blocks() == blocks
+
+
 def test_forget_blocks_above__number__takes_back_what_came_later(database: Database):
     def case(number: int, block: int) -> Case:
         return Case(
