@@ -12,6 +12,7 @@ from covey import devnet
 from covey.anvil import start_anvil
 from covey.chain.client import Call, ChainClient
 from covey.chain.contracts import Contracts
+from covey.chain.deploying import deploy
 from covey.chain.deployment import Deployment
 from covey.chain.events import EpochPosted
 from covey.chain.history import History
@@ -268,7 +269,7 @@ def open_world() -> Iterator[World]:
         client = ChainClient(anvil.url, timeout_s=60)
         deployer = devnet.derive_wallet("gas", "deployer")
         client.request("anvil_setBalance", deployer.address, hex(1000 * devnet.ETHER))
-        deployment = devnet.deploy(anvil.url, deployer)
+        deployment = deploy(anvil.url, deployer)
         names = ("operator", "contributor", "arbiter", "trainer", "validator-0", "validator-1", "deployer")
         accounts = {devnet.derive_wallet("gas", name).address: 10**12 for name in names}
         devnet.fund(deployment, deployer, accounts)

@@ -5,28 +5,24 @@ Keys follow from a seed string, so they are worth nothing elsewhere.
 
 import fcntl
 import json
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from threading import Event as Flag
 from typing import IO
 
-from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
 
 from covey.anvil import Anvil, require_free_port, start_anvil
-from covey.chain import codec
-from covey.chain.client import ChainClient, MinedTransaction
+from covey.chain.client import ChainClient
 from covey.chain.contracts import Contracts
+from covey.chain.deploying import deploy, send_and_wait
 from covey.chain.deployment import Deployment
 from covey.chain.wallet import Wallet, wallet_from_key
-from covey.errors import OperatorError, ProtocolError, TransientError
+from covey.errors import OperatorError
 from covey.protocol.ids import Address
 
 ETHER = 10**18
-MINE_TIMEOUT_S = 300.0
 DEVNET_SEED = "devnet"
 """Seed of the keys of a devnet that names no other: its deployer mints the test token."""
 
@@ -40,45 +36,6 @@ def derive_wallet(seed: str, name: str) -> Wallet:
     return wallet_from_key(derive_key(seed, name))
 
 
-def deploy(
-    rpc_url: str, deployer: Wallet, *, token: Address | None = None, say: Callable[[str], None] = lambda _: None
-) -> Deployment:
-    """Deploy all contracts; the deployer becomes the admin, who may pause new work and nothing else.
-
-    `token` is the ERC-20 of the deployment's pools; None deploys a test token.  The deployer needs ether.
-    Raises TransientError if the node does not answer or mine.
-    """
-    client = ChainClient(rpc_url)
-    start_block = client.block_number()
-
-    def create(name: str, *args: object) -> Address:
-        say(f"deploying {name}")
-        return _create(client, deployer, name, *args)
-
-    chosen = token or create("TestToken")
-    pools = create("PoolRegistry", deployer.address)
-    nodes = create("NodeRegistry", pools)
-    policies = create("PolicyRegistry", pools)
-    # StakeManager names the two that come after it, so that nobody can name others later.
-    nonce = client.count_transactions(deployer.address)
-    successors = [predict_address(deployer.address, nonce + i) for i in (1, 2)]
-    stakes = create("StakeManager", pools, *successors)
-    ledger = create("EpochLedger", pools, stakes)
-    court = create("SlashingCourt", pools, nodes, stakes)
-    return Deployment(
-        chain_id=client.chain_id(),
-        rpc_url=rpc_url,
-        start_block=start_block,
-        pool_registry=pools,
-        node_registry=nodes,
-        policy_registry=policies,
-        stake_manager=stakes,
-        epoch_ledger=ledger,
-        slashing_court=court,
-        token=chosen,
-    )
-
-
 def fund(deployment: Deployment, payer: Wallet, tokens: Mapping[Address, int], *, ether: int = 100 * ETHER) -> None:
     """Give every address `ether` wei and its number of the test token's smallest units.  Anvil only."""
     client = ChainClient(deployment.rpc_url)
@@ -88,7 +45,7 @@ def fund(deployment: Deployment, payer: Wallet, tokens: Mapping[Address, int], *
         client.request("anvil_setBalance", address, hex(ether))
         if amount:
             call = token.mint(address, amount)
-            _send(client, payer, to=call.to, data=call.data)
+            send_and_wait(client, payer, to=call.to, data=call.data)
 
 
 def up(
@@ -176,14 +133,6 @@ def _require_contracts(client: ChainClient, deployment: Deployment, file: Path) 
         )
 
 
-def predict_address(creator: Address, nonce: int) -> Address:
-    """Where the contract of `creator`'s transaction `nonce` will be: keccak256(rlp([creator, nonce]))."""
-    number = nonce.to_bytes((nonce.bit_length() + 7) // 8)
-    body = b"\x94" + bytes.fromhex(creator[2:])
-    body += number if 0 < nonce < 0x80 else bytes([0x80 + len(number)]) + number
-    return Address(to_checksum_address(keccak(bytes([0xC0 + len(body)]) + body)[12:]))
-
-
 def _deploy_at_once(client: ChainClient, deployer: Wallet, block_time: float | None) -> Deployment:
     """Mine each transaction at once while deploying: fifteen blocks of a second each are a long wait."""
     if block_time is None or block_time != int(block_time):
@@ -195,39 +144,3 @@ def _deploy_at_once(client: ChainClient, deployer: Wallet, block_time: float | N
     client.request("evm_setAutomine", False)
     client.request("evm_setIntervalMining", int(block_time))
     return deployment
-
-
-def _create(client: ChainClient, deployer: Wallet, name: str, *args: object) -> Address:
-    mined = _send(client, deployer, to=None, data=codec.encode_deployment(name, args))
-    if mined.contract is None:
-        raise ProtocolError("not_deployed", f"{name} has no address")
-    return mined.contract
-
-
-def _send(client: ChainClient, deployer: Wallet, *, to: Address | None, data: bytes) -> MinedTransaction:
-    """Without an outbox: a deployment that breaks off is thrown away with its chain."""
-    transaction: dict[str, object] = {
-        "type": 2,
-        "chainId": client.chain_id(),
-        "nonce": client.count_transactions(deployer.address),
-        "data": data,
-        "value": 0,
-    }
-    if to is not None:
-        transaction["to"] = to
-    asked = {"from": deployer.address, "data": "0x" + data.hex()} | ({} if to is None else {"to": to})
-    gas = int(client.request("eth_estimateGas", asked), 16)
-    fee = 2 * client.get_block("latest").base_fee + client.get_priority_fee()
-    priority_fee = client.get_priority_fee()
-    signed = deployer.sign_transaction(
-        transaction | {"gas": gas * 5 // 4, "maxFeePerGas": fee, "maxPriorityFeePerGas": priority_fee}
-    )
-    client.send_raw(signed.raw)
-    deadline = time.monotonic() + MINE_TIMEOUT_S
-    while (mined := client.find_mined(signed.hash)) is None:
-        if time.monotonic() >= deadline:
-            raise TransientError("not_mined", f"a transaction is in no block after {MINE_TIMEOUT_S} s")
-        Flag().wait(0.02)
-    if not mined.is_success:
-        raise ProtocolError("reverted", f"transaction {signed.hash} failed")
-    return mined

@@ -19,6 +19,7 @@ from covey.cli import (
     policy,
     rewards,
     roles,
+    setup,
     submissions,
     tasks,
     tools,
@@ -72,11 +73,11 @@ app.add_typer(roles.relay, name="relay")
 roles.validator.command("audit")(audit.validator_audit)
 roles.validator.command("calibrate")(calibration.validator_calibrate)
 app.add_typer(config.config, name="config")
-app.add_typer(local.init, name="init")
+app.add_typer(setup.init, name="init")
 app.command("up")(local.up)
 app.command("down")(local.down)
 app.command("join")(join.join)
-app.command("deploy")(local.deploy)
+app.command("deploy")(setup.deploy)
 app.command("demo")(tools.demo)
 app.command("doctor")(doctor.doctor)
 

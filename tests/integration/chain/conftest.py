@@ -10,6 +10,7 @@ from covey import devnet
 from covey.anvil import find_anvil, start_anvil
 from covey.chain.client import Call, ChainClient
 from covey.chain.contracts import Contracts
+from covey.chain.deploying import deploy
 from covey.chain.deployment import Deployment
 from covey.chain.outbox import Entry, SqliteOutbox
 from covey.chain.sender import Sender
@@ -136,7 +137,7 @@ def running() -> Iterator[Chain]:
         wallets = {name: devnet.derive_wallet("test", name) for name in NAMES}
         client = ChainClient(anvil.url)
         client.request("anvil_setBalance", wallets["deployer"].address, hex(100 * devnet.ETHER))
-        deployment = devnet.deploy(anvil.url, wallets["deployer"])
+        deployment = deploy(anvil.url, wallets["deployer"])
         devnet.fund(deployment, wallets["deployer"], {wallet.address: 2_000_000 for wallet in wallets.values()})
         yield Chain(client, deployment, Contracts(client, deployment), wallets)
     finally:

@@ -4,7 +4,6 @@ import time
 from pathlib import Path
 
 import pytest
-import rlp
 
 from covey import devnet
 from covey.anvil import find_anvil, start_anvil
@@ -43,22 +42,6 @@ def test_up__with_a_block_time__deploys_at_once_and_then_mines_by_itself(tmp_pat
     assert anvil.process.poll() is not None
     with pytest.raises(TransientError):
         client.block_number()
-
-
-def test_deploy__stake_manager__names_the_court_and_ledger_that_followed(chain):
-    def read(function: str) -> object:
-        data = chain.client.call(chain.deployment.stake_manager, devnet.codec.encode_call("StakeManager", function, ()))
-        return devnet.codec.decode_result("StakeManager", function, data)[0]
-
-    assert read("LEDGER") == chain.deployment.epoch_ledger
-    assert read("COURT") == chain.deployment.slashing_court
-
-
-@pytest.mark.parametrize("nonce", [0, 1, 0x7F, 0x80, 0x100, 0x12345])
-def test_predict_address__any_nonce__is_what_rlp_gives(nonce: int):
-    creator = devnet.derive_wallet("predict", "a").address
-    expected = devnet.keccak(rlp.encode([bytes.fromhex(creator[2:]), nonce]))[12:]
-    assert devnet.predict_address(creator, nonce).lower() == "0x" + expected.hex()
 
 
 @pytest.mark.usefixtures("anvil_binary")

@@ -14,7 +14,7 @@ from covey.chain.deployment import Deployment
 from covey.chain.structs import BondKind, PoolState
 from covey.chain.wallet import load_key, save_key
 from covey.cli.account import Account
-from covey.cli.local import deploy
+from covey.cli.setup import deploy
 from covey.errors import OperatorError, TransientError
 from covey.local import opening
 from covey.local.folder import DEPLOYMENT_FILE, PoolPlan, create_pool_folder, read_processes, write_processes

@@ -1,0 +1,109 @@
+"""Deploys Covey's contracts to a chain: `covey deploy` to one that exists, `covey devnet up` to a new Anvil.
+
+A deployment that breaks off has cost gas and nothing else: nobody names its contracts, and the next one starts over.
+"""
+
+import time
+from collections.abc import Callable
+from threading import Event as Flag
+
+from eth_utils.address import to_checksum_address
+from eth_utils.crypto import keccak
+
+from covey.chain import codec
+from covey.chain.client import ChainClient, MinedTransaction
+from covey.chain.deployment import Deployment
+from covey.chain.wallet import Wallet
+from covey.errors import ProtocolError, TransientError
+from covey.protocol.ids import Address
+
+MINE_SECONDS = 300.0
+"""Timeout of one transaction."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.02, 2.0
+"""Seconds between two looks for a transaction: short for Anvil, then doubled, since public nodes limit requests."""
+
+
+def deploy(
+    rpc_url: str, deployer: Wallet, *, token: Address | None = None, say: Callable[[str], None] = lambda _: None
+) -> Deployment:
+    """Deploy all contracts; the deployer becomes the admin, who may pause new work and nothing else.
+
+    `token` is the ERC-20 of the deployment's pools; None deploys a test token.  The deployer needs ether.
+    Raises TransientError if the node does not answer or mine.
+    Raises ProtocolError("reverted") with WrongDeployment if the deployer sends anything else in between.
+    """
+    client = ChainClient(rpc_url)
+    start_block = client.block_number()
+
+    def create(name: str, *args: object) -> Address:
+        say(f"deploying {name}")
+        return _create(client, deployer, name, *args)
+
+    chosen = token or create("TestToken")
+    pools = create("PoolRegistry", deployer.address)
+    nodes = create("NodeRegistry", pools)
+    policies = create("PolicyRegistry", pools)
+    # StakeManager names the two that come after it, so that nobody can name others later.
+    nonce = client.count_transactions(deployer.address)
+    successors = [predict_address(deployer.address, nonce + i) for i in (1, 2)]
+    stakes = create("StakeManager", pools, *successors)
+    ledger = create("EpochLedger", pools, stakes)
+    court = create("SlashingCourt", pools, nodes, stakes)
+    return Deployment(
+        chain_id=client.chain_id(),
+        rpc_url=rpc_url,
+        start_block=start_block,
+        pool_registry=pools,
+        node_registry=nodes,
+        policy_registry=policies,
+        stake_manager=stakes,
+        epoch_ledger=ledger,
+        slashing_court=court,
+        token=chosen,
+    )
+
+
+def predict_address(creator: Address, nonce: int) -> Address:
+    """Where the contract of `creator`'s transaction `nonce` will be: keccak256(rlp([creator, nonce]))."""
+    number = nonce.to_bytes((nonce.bit_length() + 7) // 8)
+    body = b"\x94" + bytes.fromhex(creator[2:])
+    body += number if 0 < nonce < 0x80 else bytes([0x80 + len(number)]) + number
+    return Address(to_checksum_address(keccak(bytes([0xC0 + len(body)]) + body)[12:]))
+
+
+def _create(client: ChainClient, deployer: Wallet, name: str, *args: object) -> Address:
+    mined = send_and_wait(client, deployer, to=None, data=codec.encode_deployment(name, args))
+    if mined.contract is None:
+        raise ProtocolError("not_deployed", f"{name} has no address")
+    return mined.contract
+
+
+def send_and_wait(client: ChainClient, sender: Wallet, *, to: Address | None, data: bytes) -> MinedTransaction:
+    """Send one transaction without an outbox and wait until it is mined; `to` is None for a new contract.
+
+    Raises TransientError("not_mined") after MINE_SECONDS, ProtocolError("reverted") if it fails.
+    """
+    asked = {"from": sender.address, "data": "0x" + data.hex()} | ({} if to is None else {"to": to})
+    gas = int(client.request("eth_estimateGas", asked), 16)
+    priority_fee = client.get_priority_fee()
+    transaction: dict[str, object] = {
+        "type": 2,
+        "chainId": client.chain_id(),
+        "nonce": client.count_transactions(sender.address),
+        "data": data,
+        "value": 0,
+        "gas": gas * 5 // 4,
+        "maxFeePerGas": 2 * client.get_block("latest").base_fee + priority_fee,
+        "maxPriorityFeePerGas": priority_fee,
+    }
+    signed = sender.sign_transaction(transaction if to is None else transaction | {"to": to})
+    client.send_raw(signed.raw)
+    deadline, pause = time.monotonic() + MINE_SECONDS, FIRST_PAUSE
+    while (mined := client.find_mined(signed.hash)) is None:
+        if time.monotonic() >= deadline:
+            raise TransientError("not_mined", f"a transaction is in no block after {MINE_SECONDS:.0f} s")
+        Flag().wait(pause)
+        pause = min(LONGEST_PAUSE, 2 * pause)
+    if not mined.is_success:
+        raise ProtocolError("reverted", f"transaction {signed.hash} failed")
+    return mined

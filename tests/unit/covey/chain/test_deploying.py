@@ -1,0 +1,15 @@
+import pytest
+import rlp
+from eth_utils.crypto import keccak
+
+from covey.chain.deploying import predict_address
+from covey.devnet import derive_wallet
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.mark.parametrize("nonce", [0, 1, 0x7F, 0x80, 0x100, 0x12345])
+def test_predict_address__any_nonce__is_what_rlp_gives(nonce: int):
+    creator = derive_wallet("predict", "a").address
+    expected = keccak(rlp.encode([bytes.fromhex(creator[2:]), nonce]))[12:]
+    assert predict_address(creator, nonce).lower() == "0x" + expected.hex()
