@@ -88,7 +88,7 @@ def test_lease__dropped_to_redraw__gains_nothing(pool: FakePool):
     held = {"dropper": 0, "honest": 0}
     given: dict[str, list[int]] = {"dropper": [], "honest": []}
     rewards = {"dropper": 0, "honest": 0}
-    for _ in range(100):
+    for _ in range(60):
         for name in given:
             pool.wait(name)
         pool.assign()

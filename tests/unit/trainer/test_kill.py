@@ -42,7 +42,7 @@ def measure(folder: Path) -> float:
 
 
 def test_live__killed_at_random_instants__publishes_what_an_uninterrupted_run_does(tmp_path: Path) -> None:
-    steps = STEPS_A_LIFE * max(KILLS, 12)  # more than a few lives on a machine that has become faster come to
+    steps = STEPS_A_LIFE * max(KILLS, 6)  # more than a few lives on a machine that has become faster come to
     straight, killed = tmp_path / "straight", tmp_path / "killed"
     for folder in (straight, killed):
         record_stream(folder, steps)

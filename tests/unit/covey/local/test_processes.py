@@ -178,8 +178,9 @@ def test_start__the_starter_is_killed__the_process_and_its_children_end(tmp_path
     """As `kill -9` of the demo does; a network must not go on without anybody who could stop it."""
     child = "import subprocess, time; print(subprocess.Popen(['sleep', '60']).pid, flush=True); time.sleep(60)"
     started = (
-        "import os, pathlib, sys, time; from covey.local.processes import Processes\n"
-        "running = Processes(pathlib.Path(sys.argv[1]), environment=os.environ)\n"
+        "import os, pathlib, sys, time; from covey.local import processes\n"
+        "processes.PRELOAD = 'covey.errors'  # a server that costs nothing\n"
+        "running = processes.Processes(pathlib.Path(sys.argv[1]), environment=os.environ)\n"
         "running = running.start('a', sys.argv[2], module='line')\n"
         "print(running.pid, flush=True); time.sleep(60)"
     )
