@@ -65,7 +65,10 @@ class Keeper:
     ) -> None:
         self.kept = [Kept(name=name, command=command) for name, command in commands.items()]
         self._say, self._clock, self._rotated_at = say, clock, clock()
-        self._processes = Processes(folder / "logs", environment=ONE_THREAD | os.environ, cwd=folder.resolve())
+        environment = ONE_THREAD | os.environ
+        self._processes = Processes(
+            folder / "logs", environment=environment, cwd=folder.resolve(), is_alone=len(commands) == 1
+        )
 
     def prepare(self) -> None:
         """Import what the processes import while the caller does something else."""

@@ -97,14 +97,17 @@ class Running:
 class Processes:
     """Starts `covey ...` commands and ends them all.
 
-    `logs` is the folder of their output, `cwd` the one that they run in, `environment` all that they see.
+    `logs` is the folder of their output, `cwd` the one that they run in, `environment` all that they see.  One that
+    `is_alone` is not forked: a server that imports what all roles need costs more than it saves.
     """
 
-    def __init__(self, logs: Path, *, environment: Mapping[str, str], cwd: Path | None = None) -> None:
+    def __init__(
+        self, logs: Path, *, environment: Mapping[str, str], cwd: Path | None = None, is_alone: bool = False
+    ) -> None:
         self._logs, self._environment, self._cwd = logs, dict(environment), cwd or Path.cwd()
         logs.mkdir(parents=True, exist_ok=True)
         self.running: list[Running] = []
-        self._is_forking = not any(map(os.path.exists, ACCELERATORS))
+        self._is_forking = not is_alone and not any(map(os.path.exists, ACCELERATORS))
         self._build_process: Callable[..., BaseProcess] = multiprocessing.get_context("spawn").Process
         if self._is_forking:
             context = multiprocessing.get_context("forkserver")

@@ -26,7 +26,7 @@ with locked(Path(sys.argv[1])):
 class FakeProcesses:
     """Starts nothing; a test sets the exit codes."""
 
-    def __init__(self, logs, *, environment, cwd):
+    def __init__(self, logs, *, environment, cwd, is_alone):
         self.logs, self.started, self.rotations = logs, [], 0
         logs.mkdir()
 
