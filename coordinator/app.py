@@ -68,7 +68,7 @@ def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) 
 
     config.home.mkdir(parents=True, exist_ok=True)
     deployment = Deployment.load(config.deployment)
-    client = ChainClient(config.rpc_url or deployment.rpc_url)
+    client = ChainClient(deployment.choose_node(config.rpc_url))
     contracts = Contracts(client, deployment)
     operator = load_key(config.key_file)
     pool = PoolId(config.pool)

@@ -38,7 +38,7 @@ def derive_wallet(seed: str, name: str) -> Wallet:
 
 def fund(deployment: Deployment, payer: Wallet, tokens: Mapping[Address, int], *, ether: int = 100 * ETHER) -> None:
     """Give every address `ether` wei and its number of the test token's smallest units.  Anvil only."""
-    client = ChainClient(deployment.rpc_url)
+    client = ChainClient(deployment.choose_node())
     token = Contracts(client, deployment).token
     client.request("anvil_setBalance", payer.address, hex(ether))
     for address, amount in tokens.items():

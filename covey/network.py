@@ -120,7 +120,7 @@ async def join(settings: RoleSettings, *, clock: Callable[[], float] = time.time
     """Read the pool from the chain and the coordinator; raise OperatorError, TransientError or ProtocolError."""
     settings.home.mkdir(parents=True, exist_ok=True)
     deployment = Deployment.load(settings.deployment)
-    chain = ChainClient(settings.rpc_url or deployment.rpc_url)
+    chain = ChainClient(deployment.choose_node(settings.rpc_url))
     contracts = Contracts(chain, deployment)
     wallet = load_key(settings.key_file)
     pool = PoolId(settings.pool)

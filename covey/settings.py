@@ -91,7 +91,7 @@ class RoleSettings(Settings):
     pool: int = Field(ge=1)
     """Number of the pool on chain."""
     deployment: Path
-    """File deployment.json of the network: its chain, the addresses of its contracts and a node of the chain."""
+    """File deployment.json of the network: its chain, the addresses of its contracts, and a node if it is public."""
     rpc_url: str | None = None
     """URL of the chain's JSON-RPC node. None: the one that `deployment` names."""
     key_file: Path

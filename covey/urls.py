@@ -24,3 +24,17 @@ def is_plain_url(text: str) -> bool:
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:  # also of a port over 65535
         return False
+
+
+def show_host(url: str) -> str:
+    """Scheme, host and port alone: a provider's node may have its key in the path.
+
+    Example: "https://node.example:8545/v2/key" -> "https://node.example:8545".
+    """
+    scheme, slashes, rest = hide_secrets(url).partition("://")
+    return f"{scheme}{slashes}{rest.partition('/')[0]}"
+
+
+def has_only_host(url: str) -> bool:
+    """Whether a URL can be published: it has no user, path, query or fragment that could be a secret."""
+    return url.removesuffix("/") == show_host(url)

@@ -33,6 +33,7 @@ from covey.protocol.wire import MAX_EVIDENCE_BYTES
 from covey.sandbox import ATTEMPTS
 from covey.shardcast.client import ShardClient, get_policy_folder
 from covey.storage import LinkSigner, ObjectStore
+from covey.urls import show_host
 from validator import service
 from validator.app import build_sandboxes
 from validator.checks import Claim, Tools
@@ -83,12 +84,12 @@ def run(config: AuditConfig, name: str) -> Report:
 
 async def _run(config: AuditConfig, name: str) -> Report:
     deployment = Deployment.load(config.deployment)
-    chain = ChainClient(config.rpc_url or deployment.rpc_url)
+    chain = ChainClient(deployment.choose_node(config.rpc_url))
     contracts = Contracts(chain, deployment)
     if chain.chain_id() != deployment.chain_id:
         raise OperatorError(
             "wrong_chain",
-            f"{chain.rpc_url} is chain {chain.chain_id()}, the deployment is on {deployment.chain_id}",
+            f"{show_host(chain.rpc_url)} is chain {chain.chain_id()}, the deployment is on {deployment.chain_id}",
             fix="Correct --rpc or --deployment",
         )
     bundle = Bundle.from_bytes(await read_bundle(config, name))

@@ -45,7 +45,7 @@ class AuditConfig(CheckingSettings):
     """Example: `AuditConfig.load(None, {"deployment": "deployment.json", "storage": "file:///covey/store"}, {})`."""
 
     deployment: Path
-    """File deployment.json of the network: its chain, the addresses of its contracts and a node of the chain."""
+    """File deployment.json of the network: its chain, the addresses of its contracts, and a node if it is public."""
     rpc_url: str | None = None
     """URL of the chain's JSON-RPC node. None: the one that `deployment` names."""
     storage: str

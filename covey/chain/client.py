@@ -16,7 +16,7 @@ from web3.types import RPCEndpoint
 from covey.chain import codec
 from covey.errors import CoveyError, OperatorError, ProtocolError, TransientError
 from covey.protocol.ids import Address, Hash
-from covey.urls import hide_secrets
+from covey.urls import show_host
 
 BlockTag = int | Literal["latest", "safe", "finalized", "pending", "earliest"]
 
@@ -86,8 +86,8 @@ class ChainClient:
         except (OSError, ValueError, Web3Exception) as error:
             raise TransientError(
                 "chain_unreachable",
-                f"{hide_secrets(self.rpc_url)} did not answer {method}: {type(error).__name__}. "
-                "Start that node, or correct rpc_url in the deployment file or the settings",
+                f"{show_host(self.rpc_url)} did not answer {method}: {type(error).__name__}. "
+                "Start that node, or correct rpc_url in the deployment file or the settings, or COVEY_RPC_URL",
             ) from error
         if "error" in answer:
             raise _to_error(method, dict(answer["error"]))

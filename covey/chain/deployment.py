@@ -1,7 +1,10 @@
-"""Where the contracts are: one JSON file that every process of a network reads."""
+"""Where the contracts are: one JSON file that every process of a network reads and that the operator publishes.
+
+It holds no secret: a node's URL is written only if it is a host alone, for a provider's URL has its key in it.
+"""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -10,6 +13,7 @@ from eth_utils.address import is_checksum_address
 from covey.errors import OperatorError
 from covey.files import write_atomically
 from covey.protocol.ids import Address
+from covey.urls import has_only_host
 
 CONTRACTS = {
     "PoolRegistry": "pool_registry",
@@ -27,7 +31,8 @@ class Deployment:
     """Addresses of one set of contracts on one chain."""
 
     chain_id: int
-    rpc_url: str
+    rpc_url: str | None = None
+    """URL of a JSON-RPC node of the chain.  None in a file: whoever reads it names a node of their own."""
     start_block: int
     """No event is older."""
     pool_registry: Address
@@ -43,10 +48,29 @@ class Deployment:
         """Addresses by the names of the contracts: those whose events the follower reads, without the token."""
         return {name: getattr(self, field) for name, field in CONTRACTS.items()}
 
+    def choose_node(self, own: str | None = None) -> str:
+        """URL of the node to ask: `own` if it is given, else the one that the deployment names.
+
+        Raises OperatorError("no_rpc") if there is neither.
+        """
+        chosen = own or self.rpc_url
+        if chosen:
+            return chosen
+        raise OperatorError(
+            "no_rpc",
+            f"the deployment file names no node of chain {self.chain_id}",
+            fix="Name one in the variable COVEY_RPC_URL, in a role's setting rpc_url, or with covey join --rpc",
+        )
+
+    def without_secrets(self) -> Self:
+        """The deployment as it can be published: without a node's URL that is more than a host."""
+        return self if self.rpc_url is None or has_only_host(self.rpc_url) else replace(self, rpc_url=None)
+
     def save(self, path: Path) -> None:
-        """Write the file in one piece: a reader sees the old one or the new one."""
+        """Write the file without secrets and in one piece: a reader sees the old one or the new one."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps(asdict(self), indent=2, sort_keys=True).encode() + b"\n")
+        published = asdict(self.without_secrets())
+        write_atomically(path, json.dumps(published, indent=2, sort_keys=True).encode() + b"\n")
 
     @classmethod
     def load(cls, path: Path) -> Self:

@@ -32,10 +32,11 @@ from covey.validation import explain_unknown
 class Account:
     """One key, or none, and one pool."""
 
-    def __init__(self, deployment: Path, key_file: Path | None, pool: int) -> None:
+    def __init__(self, deployment: Path, key_file: Path | None, pool: int, *, rpc_url: str | None = None) -> None:
+        """`rpc_url`: node of the chain; None: the one that the deployment names."""
         self.pool = PoolId(pool)
         loaded = Deployment.load(deployment)
-        self.client = ChainClient(loaded.rpc_url)
+        self.client = ChainClient(loaded.choose_node(rpc_url))
         self.contracts = Contracts(self.client, loaded)
         self._wallet = load_key(key_file) if key_file else None
 

@@ -33,7 +33,8 @@ def validator_audit(
         typer.Option(envvar="COVEY_POOL", min=1, help="Number of the pool on chain, for a bundle named by hash."),
     ] = None,
     rpc: Annotated[
-        str | None, typer.Option(help="URL of the chain's JSON-RPC node, instead of the deployment's.")
+        str | None,
+        typer.Option(envvar="COVEY_RPC_URL", help="URL of the chain's JSON-RPC node, instead of the deployment's."),
     ] = None,
     engine: Annotated[
         str | None, typer.Option(help="Inference engine of the replay, instead of the pool's: hf or vllm.")

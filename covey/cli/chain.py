@@ -1,6 +1,7 @@
 """Commands that read the chain or send transactions: pools, stake, node registration; what such commands share."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -39,9 +40,10 @@ Kind = Annotated[str, typer.Option(help="Kind of bond: contributor, validator or
 
 
 def open_account(deployment: Path, key_file: Path | None, pool: int = 0) -> "Account":
+    """The account of a command: its node is the one in COVEY_RPC_URL, else the one that the deployment names."""
     from covey.cli.account import Account
 
-    return Account(deployment, key_file, pool)
+    return Account(deployment, key_file, pool, rpc_url=os.environ.get("COVEY_RPC_URL"))
 
 
 def show(values: dict[str, Any], as_json: bool) -> None:

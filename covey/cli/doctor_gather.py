@@ -8,6 +8,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -40,7 +41,7 @@ from covey.protocol.manifest import Manifest
 from covey.protocol.params import PoolParams
 from covey.settings import RoleSettings
 from covey.shardcast.client import ShardClient
-from covey.urls import hide_secrets
+from covey.urls import hide_secrets, show_host
 
 if TYPE_CHECKING:
     from coordinator.config import CoordinatorConfig
@@ -69,13 +70,13 @@ def gather(
         for root in (settings.home, getattr(settings, "origin_root", settings.home))
     }
     key_file = start(HTTP_SECONDS, "the key file", lambda: load_key(settings.key_file).address)
-    deployment = start(HTTP_SECONDS, "the deployment file", lambda: Deployment.load(settings.deployment))()
+    deployment = start(HTTP_SECONDS, "the deployment file", lambda: _load_deployment(settings))()
     address = key_file()
     port = None if isinstance(settings, RoleSettings) else find_port_trouble(settings.host, settings.port)
     chain, pool = None, None
     if isinstance(deployment, Deployment):
         key = None if isinstance(address, Trouble) else address
-        client = ChainClient(settings.rpc_url or deployment.rpc_url, timeout_s=REQUEST_SECONDS)
+        client = ChainClient(deployment.choose_node(), timeout_s=REQUEST_SECONDS)
         contracts = Contracts(client, deployment)
         chain = start(CHAIN_SECONDS, "the chain", lambda: _look_at_chain(client, deployment, key))()
         if isinstance(chain, ChainFacts) and chain.chain_id == deployment.chain_id and not chain.codeless:
@@ -156,10 +157,16 @@ def find_coordinator_url(settings: "RoleSettings | CoordinatorConfig", *, is_por
     return None if is_port_free else f"http://{settings.host}:{settings.port}"
 
 
+def _load_deployment(settings: "RoleSettings | CoordinatorConfig") -> Deployment:
+    """The deployment, with the node that the role asks."""
+    loaded = Deployment.load(settings.deployment)
+    return replace(loaded, rpc_url=loaded.choose_node(settings.rpc_url))
+
+
 def _look_at_chain(client: ChainClient, deployment: Deployment, key: Address | None) -> ChainFacts:
     head = client.get_block("latest")
     return ChainFacts(
-        url=hide_secrets(client.rpc_url),
+        url=show_host(client.rpc_url),
         chain_id=client.chain_id(),
         head_time=head.timestamp,
         gas_price=2 * head.base_fee + client.get_priority_fee(),

@@ -43,7 +43,7 @@ def enroll_workers(folder: Path, key_file: Path, *, is_agreed: bool) -> dict[str
     from worker.config import WorkerConfig
 
     configs = [WorkerConfig.load(folder / f"{name}.toml") for name in read_processes(folder)]
-    account = Account(configs[0].deployment, key_file, configs[0].pool)
+    account = Account(configs[0].deployment, key_file, configs[0].pool, rpc_url=configs[0].rpc_url)
     nodes = [load_key(config.key_file) for config in configs]
     plan = plan_enrollment(account, nodes)
     if not is_agreed and not _is_confirmed(account, plan):

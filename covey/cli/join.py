@@ -33,7 +33,8 @@ def join(
         Path | None, typer.Option(help="File deployment.json that the pool's operator has published.")
     ] = None,
     rpc: Annotated[
-        str | None, typer.Option(help="URL of a node of the chain, by default the one in deployment.json.")
+        str | None,
+        typer.Option(envvar="COVEY_RPC_URL", help="URL of a node of the chain, by default the one in deployment.json."),
     ] = None,
     gpus: Annotated[
         int | None, typer.Option(min=0, help="Number of GPUs to use, by default all; 0 works on the CPU.")
@@ -192,7 +193,7 @@ def _give_test_money(pool: "CheckedPool", key_file: Path, workers: int) -> None:
         return
     address, amount = load_key(key_file).address, SPARE * workers * pool.terms.min_stake
     give_test_money(pool.deployment, {address: amount})
-    unit = read_unit(Contracts(ChainClient(pool.deployment.rpc_url), pool.deployment).token)
+    unit = read_unit(Contracts(ChainClient(pool.deployment.choose_node()), pool.deployment).token)
     typer.echo(f"test chain: {address} was given {format_amount(amount, unit)} and ether for gas", err=True)
 
 
@@ -201,7 +202,7 @@ def _describe(pool: "CheckedPool", folder: Path, devices: list[str], tensor_para
     from covey.chain.client import ChainClient
     from covey.chain.contracts import Contracts
 
-    contracts = Contracts(ChainClient(pool.deployment.rpc_url), pool.deployment)
+    contracts = Contracts(ChainClient(pool.deployment.choose_node()), pool.deployment)
     unit = read_unit(contracts.get_token(pool.pool))
     params = pool.params
     values = {

@@ -114,7 +114,7 @@ def _await_chain(folder: Path, keeper: "Keeper") -> None:
             raise OperatorError("chain_failed", f"the chain does not run: {last}", fix=f"Read {chain.running.log}")
         if has_said(chain.running.log, chain.running.begun, "token "):  # its last line: the contracts are there
             with contextlib.suppress(TransientError):
-                ChainClient(Deployment.load(folder / DEPLOYMENT_FILE).rpc_url).chain_id()
+                ChainClient(Deployment.load(folder / DEPLOYMENT_FILE).choose_node()).chain_id()
                 return
         waiting.wait(0.1)
 

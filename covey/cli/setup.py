@@ -13,7 +13,7 @@ init = typer.Typer(help="Make folders with keys and settings.", no_args_is_help=
 
 
 def deploy(
-    rpc: Annotated[str, typer.Option(help="URL of a node of the chain.")],
+    rpc: Annotated[str, typer.Option(envvar="COVEY_RPC_URL", help="URL of a node of the chain.")],
     token: Annotated[str, typer.Option(help="Address of the ERC-20 that pools pay and stake in.")],
     key_file: Annotated[
         Path, typer.Option(help="Key that pays for the contracts; it may pause new work, nothing else.")
@@ -23,6 +23,8 @@ def deploy(
 ) -> None:
     """Deploy Covey's contracts to a chain and write deployment.json for everyone who uses them.
 
+    The file names the node only if its URL is a host alone: a path, a query or a user may be a provider's key.
+
     Example: `covey deploy --rpc http://node:8545 --token TOKEN --key-file admin.key`
     """
     from dataclasses import asdict
@@ -31,19 +33,21 @@ def deploy(
     from covey.chain.client import ChainClient
     from covey.chain.wallet import load_key
     from covey.cli.addresses import read_address
+    from covey.urls import show_host
 
     if out.exists():
         raise OperatorError("file_exists", f"{out} exists", fix="Name a new file with --out")
     if not out.resolve().parent.is_dir():
         raise OperatorError("no_folder", f"{out} has no folder", fix="Name a file in a folder that exists")
     address = read_address(token)
-    if ChainClient(rpc).request("eth_getCode", address, "latest") == "0x":
+    if not ChainClient(rpc).has_code(address):
         raise OperatorError(
-            "no_token", f"there is no contract at {address} on {rpc}", fix="Name an ERC-20 with --token"
+            "no_token", f"there is no contract at {address} on {show_host(rpc)}", fix="Name an ERC-20 with --token"
         )
     deployment = deploying.deploy(rpc, load_key(key_file), token=address, say=lambda line: typer.echo(line, err=True))
     deployment.save(out)
-    show(asdict(deployment) if as_json else {"contracts": str(out), "chain": deployment.chain_id}, as_json)
+    published = asdict(deployment.without_secrets())
+    show(published if as_json else {"contracts": str(out), "chain": deployment.chain_id}, as_json)
 
 
 @init.command("pool")
@@ -73,11 +77,9 @@ def init_pool(
 
     Example: `covey init pool mypool --validators 3`
     """
-    from dataclasses import replace
-
     from covey.chain.deployment import Deployment
     from covey.environments.registry import KINDS
-    from covey.local.folder import PoolPlan, create_pool_folder
+    from covey.local.folder import NamedChain, PoolPlan, create_pool_folder
 
     if environment not in KINDS:
         raise OperatorError(
@@ -88,7 +90,7 @@ def init_pool(
         what = "a devnet makes its own contracts" if is_devnet else f"{chain} needs the contracts' addresses"
         fix = "Leave --deployment out, or name the chain's URL with --chain" if is_devnet else "Add --deployment FILE"
         raise OperatorError("bad_settings", what, fix=fix)
-    contracts = None if deployment is None else replace(Deployment.load(deployment), rpc_url=chain)
+    named = None if deployment is None else NamedChain(deployment=Deployment.load(deployment), rpc_url=chain)
     if model is not None and Path(model).is_dir():
         model = str(Path(model).resolve())  # the trainer runs in the pool's folder
     elif model is not None and model.startswith((".", "/", "~")):
@@ -97,7 +99,7 @@ def init_pool(
         validators=validators,
         environment=environment,
         model=model,
-        deployment=contracts,
+        chain=named,
         port=port,
         device=device,
     )

@@ -79,7 +79,7 @@ def devnet_fund(
 
     receiver = read_address(address)
     deployment = Deployment.load(folder / "deployment.json")
-    unit = SMALLEST if raw else read_unit(Contracts(ChainClient(deployment.rpc_url), deployment).token)
+    unit = SMALLEST if raw else read_unit(Contracts(ChainClient(deployment.choose_node()), deployment).token)
     given = parse_amount(tokens, unit, least=0)
     fund(deployment, derive_wallet(seed, "deployer"), {receiver: given})
     show({"address": address, "tokens": Amount(given, unit)}, as_json)

@@ -44,7 +44,7 @@ class Stage:
         cast = self.cast
         seed = f"demo-{cast.options.seed}"
         self.anvil, deployment = up(cast.folder, block_time=None, seed=seed)
-        self.chain = ChainClient(deployment.rpc_url)
+        self.chain = ChainClient(deployment.choose_node())
         self.contracts = Contracts(self.chain, deployment)
         self.follower = Follower(self.chain, deployment)
         spectator = derive_wallet(seed, "spectator")

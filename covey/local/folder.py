@@ -32,6 +32,16 @@ PORTS = ("coordinator", "origin", "relay", "chain")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NamedChain:
+    """A chain that exists, for a pool that strangers join."""
+
+    deployment: Deployment
+    """Contracts on the chain."""
+    rpc_url: str
+    """URL of the operator's own node.  It may hold a provider's key, so only the roles' settings have it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolPlan:
     """What `covey init pool` was asked for.  Example: `PoolPlan(validators=3)`."""
 
@@ -39,8 +49,8 @@ class PoolPlan:
     environment: str = "reasoning_gym"
     model: str | None = None
     """Folder or hub name of the model that step 0 publishes; None: the shipped tiny model."""
-    deployment: Deployment | None = None
-    """Contracts on a chain that exists; None: a devnet in the folder."""
+    chain: NamedChain | None = None
+    """Chain of the pool; None: a devnet in the folder."""
     port: int = 8000
     """First of four ports, see PORTS."""
     device: str = "cpu"
@@ -67,11 +77,12 @@ def create_pool_folder(folder: Path, plan: PoolPlan) -> dict[str, Address]:
     """
     folder = require_new(folder)
     draft = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
-    (draft / "keys").mkdir(parents=True)
+    draft.mkdir(mode=0o700)  # settings may hold the key of a node's provider
+    (draft / "keys").mkdir()
     names = ["operator", "trainer", "arbiter", *(f"validator-{i + 1}" for i in range(plan.validators))]
     addresses = {name: save_key(draft / "keys" / f"{name}.key", secrets.token_bytes(32)).address for name in names}
-    if plan.deployment is not None:
-        plan.deployment.save(draft / DEPLOYMENT_FILE)
+    if plan.chain is not None:
+        plan.chain.deployment.save(draft / DEPLOYMENT_FILE)
     (draft / "pool.toml").write_text(_build_pool(folder.name, plan, addresses))
     for name, values in _build_settings(plan).items():
         (draft / f"{name}.toml").write_text(f"# {DESCRIPTIONS[name.partition('-')[0]]}\n{to_toml(values)}")
@@ -109,7 +120,7 @@ def _build_pool(name: str, plan: PoolPlan, addresses: Mapping[str, Address]) -> 
     import tomlkit
 
     text = find_shipped("pool.toml").read_text()
-    if plan.deployment is not None:  # the windows of a test network leave people no time to see what is wrong
+    if plan.chain is not None:  # the windows of a test network leave people no time to see what is wrong
         text = re.sub(r"(?m)^(\w+) = \d+( *# public: (\d+))", r"\1 = \3\2", text)
     document = tomlkit.parse(text[text.index("[terms]") :])  # its first lines say that its addresses are examples
     values: Any = document
@@ -132,7 +143,9 @@ def _build_pool(name: str, plan: PoolPlan, addresses: Mapping[str, Address]) -> 
 def _build_settings(plan: PoolPlan) -> dict[str, dict[str, Any]]:
     """Settings of each role by the name of its file.  The pool's number is corrected when it is opened."""
     ports = plan.ports
-    shared = {"pool": 1, "deployment": str(DEPLOYMENT_FILE)}
+    shared: dict[str, Any] = {"pool": 1, "deployment": str(DEPLOYMENT_FILE)}
+    if plan.chain is not None:
+        shared["rpc_url"] = plan.chain.rpc_url
     member = shared | {"coordinator_url": f"http://127.0.0.1:{ports['coordinator']}"}
     learning = tomllib.loads(find_shipped("trainer.toml").read_text()) if plan.model is None else {}
     model = {} if plan.model is None else {"initial_policy": plan.model}
@@ -167,7 +180,7 @@ def _list_commands(plan: PoolPlan) -> dict[str, str]:
         "relay": f"relay run --root relay --upstream http://127.0.0.1:{ports['origin']} --port {ports['relay']}",
         "trainer": "trainer run --config trainer.toml",
     }
-    if plan.deployment is not None:
+    if plan.chain is not None:
         del commands["chain"]
     names = [f"validator-{i + 1}" for i in range(plan.validators)]
     return commands | {name: f"validator run --config {name}.toml" for name in names}

@@ -61,7 +61,7 @@ async def ask_for_pool(url: str) -> PoolView:
             ) from error
 
 
-def build_deployment(view: PoolView, rpc_url: str) -> Deployment:
+def build_deployment(view: PoolView, rpc_url: str | None) -> Deployment:
     """The contracts that a coordinator names, which nobody has confirmed."""
     for name, address in {**{name: view.contracts.get(name, "") for name in CONTRACTS}, "token": view.token}.items():
         if not is_address(address):
@@ -100,7 +100,7 @@ def check_pool(view: PoolView, url: str, deployment: Deployment) -> CheckedPool:
     Raises OperatorError("wrong_chain"), OperatorError("pool_not_active"), ProtocolError("bad_params") if the chain says
     otherwise than the coordinator.
     """
-    client = ChainClient(deployment.rpc_url)
+    client = ChainClient(deployment.choose_node())
     found = client.chain_id()
     if found != deployment.chain_id:
         raise OperatorError(
@@ -129,14 +129,15 @@ def create_worker_folder(folder: Path, pool: CheckedPool, devices: Sequence[str]
     """
     shown, folder = folder, require_new(folder)
     draft = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
-    (draft / "keys").mkdir(parents=True)
+    draft.mkdir(mode=0o700)  # settings may hold the key of a node's provider
+    (draft / "keys").mkdir()
     pool.deployment.save(draft / "deployment.json")
     save_key(draft / "keys" / "contributor.key", secrets.token_bytes(32))
     names = ["worker"] if len(devices) == 1 else [f"worker-{i + 1}" for i in range(len(devices))]
     for i, (name, device) in enumerate(zip(names, devices, strict=True)):
         key = Path("keys") / f"node-{i + 1}.key"
         save_key(draft / key, secrets.token_bytes(32))
-        values = {
+        values: dict[str, object] = {
             "home": name,
             "pool": pool.pool,
             "deployment": "deployment.json",
@@ -144,6 +145,8 @@ def create_worker_folder(folder: Path, pool: CheckedPool, devices: Sequence[str]
             "coordinator_url": pool.url,
             "device": device,
         }
+        if pool.deployment.without_secrets().rpc_url is None:
+            values["rpc_url"] = pool.deployment.choose_node()
         table = {"vllm": {"tensor_parallel": tensor_parallel}} if tensor_parallel > 1 else {}
         head = f"# Settings of `covey worker run`; `covey config show worker --config {name}.toml` explains each.\n"
         (draft / f"{name}.toml").write_text(head + to_toml(values | table))
@@ -159,7 +162,7 @@ def is_devnet(deployment: Deployment) -> bool:
     if deployment.chain_id != CHAIN_ID:
         return False
     try:
-        ChainClient(deployment.rpc_url).request("anvil_nodeInfo")
+        ChainClient(deployment.choose_node()).request("anvil_nodeInfo")
     except (ProtocolError, TransientError, OperatorError):
         return False
     return True

@@ -6,6 +6,7 @@ Every step looks at the chain first, so an opening that broke off goes on where 
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from coordinator.config import CoordinatorConfig
 from covey.chain.amounts import format_amount, parse_amount, read_unit
 from covey.chain.deployment import Deployment
 from covey.chain.structs import BondKind, PoolState
@@ -14,11 +15,12 @@ from covey.cli.account import Account, read_pool_file
 from covey.cli.pool_terms import require_offices
 from covey.devnet import DEVNET_SEED, derive_wallet, fund
 from covey.errors import OperatorError
-from covey.local.folder import DEPLOYMENT_FILE, is_devnet, set_pool_number
+from covey.local.folder import is_devnet, set_pool_number
 from covey.protocol.ids import Address, PoolId
 
 ESCROW, OPERATOR_BOND = "100", "10"
 """Amounts in tokens that a pool is opened with where the command names no others."""
+OPERATOR_KEY = Path("keys") / "operator.key"
 SPARE = 2
 """A devnet's accounts get this many times what the opening takes."""
 
@@ -29,13 +31,13 @@ def open_pool(folder: Path, *, escrow: str, operator_bond: str, say: Callable[[s
     `escrow` and `operator_bond` are what is there afterwards, at least, in tokens.  Example: escrow="100".
     Raises OperatorError("unfunded") with every account that lacks something, before anything is sent.
     """
-    deployment = folder / DEPLOYMENT_FILE
-    operator = Account(deployment, folder / "keys" / "operator.key", 0)
+    operator = _open_account(folder, OPERATOR_KEY)
     contracts = operator.contracts
     terms, validators, params = read_pool_file(folder / "pool.toml", contracts.deployment.token)
     require_offices(folder / "pool.toml", terms, validators, operator.wallet.address)
     unit = read_unit(contracts.token)
-    held = {load_key(file).address: file for file in sorted((folder / "keys").glob("validator-*.key"))}
+    files = sorted((folder / "keys").glob("validator-*.key"))
+    held = {load_key(file).address: file.relative_to(folder) for file in files}
     keys = {address: held[address] for address in validators if address in held}  # others bond by themselves
     pool = operator.history.find_pool(operator.wallet.address, terms.params_hash)
     if pool is not None and contracts.pools.state_of(pool) is PoolState.ENDED:
@@ -62,7 +64,7 @@ def open_pool(folder: Path, *, escrow: str, operator_bond: str, say: Callable[[s
         if pool is None:
             raise OperatorError("no_pool", "the chain does not show the pool that was created", fix="Run this again")
     set_pool_number(folder, pool)
-    operator = Account(deployment, folder / "keys" / "operator.key", pool)
+    operator = _open_account(folder, OPERATOR_KEY, pool)
     if missing_escrow:
         say(f"pool {pool}: funding the escrow")
         operator.approve(contracts.ledger.address, missing_escrow)
@@ -73,7 +75,7 @@ def open_pool(folder: Path, *, escrow: str, operator_bond: str, say: Callable[[s
     for address, amount in bonds.items():
         if amount:
             say(f"pool {pool}: bonding {keys[address].stem}")
-            Account(deployment, keys[address], pool).stake(BondKind.VALIDATOR, amount)
+            _open_account(folder, keys[address], pool).stake(BondKind.VALIDATOR, amount)
     if contracts.pools.state_of(pool) is PoolState.CREATED:
         operator.send(contracts.pools.start_pool(pool))
     say(f"pool {pool} is open")
@@ -82,11 +84,17 @@ def open_pool(folder: Path, *, escrow: str, operator_bond: str, say: Callable[[s
 
 def find_open_pool(folder: Path) -> PoolId | None:
     """The number of the folder's pool once it was started; also of one that has ended, whose work is still settled."""
-    operator = Account(folder / DEPLOYMENT_FILE, folder / "keys" / "operator.key", 0)
+    operator = _open_account(folder, OPERATOR_KEY)
     terms, _, _ = read_pool_file(folder / "pool.toml", operator.contracts.deployment.token)
     pool = operator.history.find_pool(operator.wallet.address, terms.params_hash)
     has_begun = pool is not None and operator.contracts.pools.state_of(pool) in (PoolState.ACTIVE, PoolState.ENDED)
     return pool if has_begun else None
+
+
+def _open_account(folder: Path, key_file: Path, pool: int = 0) -> Account:
+    """An account of the folder, which asks the node that the folder's coordinator asks."""
+    settings = CoordinatorConfig.load(folder / "coordinator.toml")
+    return Account(settings.deployment, folder / key_file, pool, rpc_url=settings.rpc_url)
 
 
 def _require_money(folder: Path, operator: Account, needs: Mapping[Address, int]) -> None:

@@ -20,12 +20,12 @@ STAKED = 3 * MIN_STAKE
 
 
 def make_folder(office: Office, folder: Path, *, workers: int, pool: PoolId | None = None) -> Path:
-    """A folder as `covey join` makes it."""
+    """A folder as `covey join` makes it for a node whose URL has a key: only the settings name it."""
     number = office.ctx.ledger.pool if pool is None else pool
     joined = CheckedPool(
         pool=number,
         url=office.url,
-        deployment=office.chain.deployment,
+        deployment=replace(office.chain.deployment, rpc_url=f"{office.chain.client.rpc_url}/?key=secret"),
         terms=office.ctx.terms,
         params=office.ctx.params,
         operator=office.chain.address("operator"),

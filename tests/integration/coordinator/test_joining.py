@@ -30,7 +30,8 @@ def join(office: Office, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
     def run(*options: str, stakes: bool = False, typed: str | None = None) -> Result:
         signing = ["--key-file", str(key)] if stakes else []
-        fixed = ["--deployment", str(tmp_path / "deployment.json"), "--gpus", "0", *signing]
+        node = f"{office.chain.client.rpc_url}/?key=secret"
+        fixed = ["--deployment", str(tmp_path / "deployment.json"), "--rpc", node, "--gpus", "0", *signing]
         return CliRunner().invoke(cli.app, ["join", office.url, str(tmp_path / "mine"), *fixed, *options], input=typed)
 
     run.worked = worked  # type: ignore[attr-defined]

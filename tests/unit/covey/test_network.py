@@ -80,7 +80,7 @@ def settings(tmp_path):
 def install(monkeypatch):
     def make(**changes):
         outside = Outside(**changes)
-        deployment = SimpleNamespace(chain_id=31337, rpc_url="http://127.0.0.1:1")
+        deployment = SimpleNamespace(chain_id=31337, choose_node=lambda own: own or "http://127.0.0.1:1")
         monkeypatch.setattr(network.Deployment, "load", lambda path: deployment)
         monkeypatch.setattr(network, "ChainClient", lambda url: url)
         monkeypatch.setattr(network, "Contracts", outside.build_contracts)

@@ -97,7 +97,7 @@ def test_request__nobody_listens__is_transient():
 
 
 def test_request__url_with_a_password__is_named_without_it():
-    with pytest.raises(TransientError, match=r"http://127.0.0.1:1/rpc did not answer") as caught:
+    with pytest.raises(TransientError, match=r"http://127.0.0.1:1 did not answer") as caught:
         ChainClient("http://me:secret@127.0.0.1:1/rpc?key=secret", timeout_s=0.5).block_number()
     assert "secret" not in str(caught.value)
 

@@ -37,6 +37,21 @@ def test_deployment__saved_and_loaded__is_the_same(tmp_path: Path):
     assert [path.name for path in file.parent.iterdir()] == ["deployment.json"]
 
 
+@pytest.mark.parametrize(
+    "url", ["https://node.example/v2/secret", "https://me:secret@node.example", "http://a?k=secret"]
+)
+def test_deployment__node_of_a_provider__is_not_in_the_file(tmp_path: Path, url: str):
+    file = tmp_path / "deployment.json"
+    replace(DEPLOYMENT, rpc_url=url).save(file)
+    assert "secret" not in file.read_text()
+    loaded = Deployment.load(file)
+    assert loaded == replace(DEPLOYMENT, rpc_url=None)
+    with pytest.raises(OperatorError, match=r"no_rpc: .* chain 31337\. .*COVEY_RPC_URL"):
+        loaded.choose_node()
+    assert (loaded.choose_node("http://own"), DEPLOYMENT.choose_node("http://own")) == ("http://own", "http://own")
+    assert DEPLOYMENT.choose_node() == "http://127.0.0.1:1"
+
+
 def test_deployment__missing_file__says_what_to_do(tmp_path: Path):
     with pytest.raises(OperatorError) as caught:
         Deployment.load(tmp_path / "none.json")

@@ -9,7 +9,7 @@ import shlex
 import socket
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import NamedTuple
@@ -146,8 +146,10 @@ ROWS = [
     Row("doctor --engine vlm", "bad_engine: there is no engine vlm. Name hf or vllm"),
     Row("demo --json {folder}/none/x.json", "no_folder: {folder}/none/x.json has no folder"),
     # the chain
-    Row(f"pool show {CHAIN} --pool 1", "chain_unreachable: http://127.0.0.1:9/rpc did not answer eth_call: "),
+    Row(f"pool show {CHAIN} --pool 1", "chain_unreachable: http://127.0.0.1:9 did not answer eth_call: "),
     Row(f"pool show {CHAIN} --pool 1", "Start that node, or correct rpc_url in the deployment file or the settings"),
+    Row("pool show --deployment {folder}/silent.json --pool 1", "no_rpc: the deployment file names no node of chain 3"),
+    Row("pool show --deployment {folder}/silent.json --pool 1", "Name one in the variable COVEY_RPC_URL, in a role's"),
     Row(f"stake add 1 --kind friend {NODE}", "bad_kind: there is no bond of kind friend. Use one of contributor"),
     Row(
         f"devnet fund {A} --raw --tokens 1.5 --folder {{folder}}", "bad_amount: 1.5 is too fine: the smallest unit has"
@@ -195,7 +197,7 @@ ROWS = [
         "wrong_chain: the node is on chain 31337, the contracts are on chain 5. Name a node of the pool's chain with",
         page=describe_pool(5),
     ),
-    Row(f"{JOIN} {CHAIN}", "chain_unreachable: http://127.0.0.1:9/rpc did not", page=describe_pool(31337)),
+    Row(f"{JOIN} {CHAIN}", "chain_unreachable: http://127.0.0.1:9 did not", page=describe_pool(31337)),
     Row(f"{JOIN} --key-file {{folder}}/open.key", "key_exposed: the key file {folder}/open.key is open to other users"),
     Row(
         f"{JOIN} --key-file {{folder}}/operator.key",
@@ -207,7 +209,7 @@ ROWS = [
     Row(f"rewards show {CHAIN} --pool 1", "no_key: nobody is named. Name a --contributor by address, or a --key-file"),
     Row(f"rewards show --contributor {TYPO} {CHAIN} --pool 1", f"bad_address: {TYPO}, mistyped"),
     Row(f"rewards claim --key-file {{folder}}/open.key {CHAIN} --pool 1", "key_exposed: "),
-    Row(f"rewards claim --wait {SIGNED} --pool 1", "chain_unreachable: http://127.0.0.1:9/rpc did not answer"),
+    Row(f"rewards claim --wait {SIGNED} --pool 1", "chain_unreachable: http://127.0.0.1:9 did not answer"),
     # words of the shell
     Row("pool creat", "No such command 'creat'. Did you mean 'create'?", 2),
     Row(f"pool show {SIGNED} --pool 1", "No such option: --key-file", 2),
@@ -269,7 +271,9 @@ def folder(tmp_path: Path, ports: dict[str, int]) -> Path:
     contracts |= dict.fromkeys(("epoch_ledger", "slashing_court", "token"), A)
     away = Deployment(chain_id=31337, rpc_url="http://me:secret@127.0.0.1:9/rpc?key=secret", start_block=0, **contracts)
     for place in ("away.json", "deployment.json", "gone/deployment.json"):
-        away.save(tmp_path / place)
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        (tmp_path / place).write_text(json.dumps(asdict(away)))  # as somebody wrote it by hand: Covey writes no secret
+    away.save(tmp_path / "silent.json")
     Deployment(chain_id=31337, rpc_url=f"http://127.0.0.1:{ports['node']}", start_block=0, **contracts).save(
         tmp_path / "node.json"
     )

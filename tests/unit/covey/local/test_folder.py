@@ -1,4 +1,5 @@
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from covey.cli.pool_terms import list_weaknesses
 from covey.errors import OperatorError
 from covey.local.folder import (
     DEPLOYMENT_FILE,
+    NamedChain,
     PoolPlan,
     create_pool_folder,
     find_shipped,
@@ -32,6 +34,8 @@ DEPLOYMENT = Deployment(
         ("pool_registry", "node_registry", "policy_registry", "stake_manager", "epoch_ledger", "slashing_court"), TOKEN
     ),
 )  # fmt: skip
+NODE = "https://node.example/v2/secret"
+PUBLIC = NamedChain(deployment=DEPLOYMENT, rpc_url=NODE)
 PROCESSES = ["chain", "coordinator", "jobs", "origin", "relay", "trainer", "validator-1", "validator-2", "validator-3"]
 
 
@@ -81,12 +85,21 @@ def test_create_pool_folder__tiny_model__learns_as_the_demo_does_and_another_as_
 
 
 def test_create_pool_folder__chain_that_exists__has_its_contracts_and_no_devnet(tmp_path: Path):
-    create_pool_folder(tmp_path / "mine", PoolPlan(deployment=DEPLOYMENT))
+    create_pool_folder(tmp_path / "mine", PoolPlan(chain=PUBLIC))
     assert Deployment.load(tmp_path / "mine" / DEPLOYMENT_FILE) == DEPLOYMENT
     assert list(read_processes(tmp_path / "mine")) == PROCESSES[1:]
     terms, _, params = read_pool_file(tmp_path / "mine/pool.toml", TOKEN)
     assert (terms.challenge_window, terms.veto_window, terms.unbond_window) == (3600, 86_400, 604_800)
     assert (terms.epoch_length, params.epoch_seconds) == (1800, 3600)
+
+
+def test_create_pool_folder__node_of_a_provider__is_in_settings_that_only_the_owner_reads(tmp_path: Path):
+    folder = tmp_path / "mine"
+    create_pool_folder(folder, PoolPlan(chain=replace(PUBLIC, deployment=replace(DEPLOYMENT, rpc_url=NODE))))
+    kinds = {"coordinator": CoordinatorConfig, "trainer": TrainerConfig, "validator-1": ValidatorConfig}
+    assert {kind.load(folder / f"{name}.toml", {}, {}).rpc_url for name, kind in kinds.items()} == {NODE}
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert "secret" not in (folder / DEPLOYMENT_FILE).read_text()
 
 
 @pytest.mark.parametrize("content", ["file", "folder"])

@@ -118,6 +118,18 @@ def test_create_worker_folder__one_device__is_a_worker_with_keys_of_its_own(tmp_
     assert read_processes(tmp_path / "mine") == {"worker": "worker run --config worker.toml"}
 
 
+def test_create_worker_folder__node_of_a_provider__is_in_settings_that_only_the_owner_reads(
+    tmp_path: Path, pool: CheckedPool
+):
+    node = "https://node.example/v2/secret"
+    (file,) = create_worker_folder(
+        tmp_path / "mine", replace(pool, deployment=replace(DEPLOYMENT, rpc_url=node)), ["cpu"], 1
+    )
+    assert WorkerConfig.load(file, {}, {}).rpc_url == node
+    assert "secret" not in (tmp_path / "mine/deployment.json").read_text()
+    assert (tmp_path / "mine").stat().st_mode & 0o777 == 0o700
+
+
 def test_create_worker_folder__three_gpus__are_three_workers(tmp_path: Path, pool: CheckedPool):
     files = create_worker_folder(tmp_path / "mine", pool, ["cuda:0", "cuda:1", "cuda:2"], 1)
     configs = [WorkerConfig.load(file, {}, {}) for file in files]
