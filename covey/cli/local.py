@@ -102,8 +102,8 @@ def _await_chain(folder: Path, keeper: "Keeper") -> None:
     """Until the folder's own chain answers; raise OperatorError("chain_failed")."""
     from covey.chain.client import ChainClient
     from covey.chain.deployment import Deployment
-    from covey.local.folder import DEPLOYMENT_FILE
     from covey.local.logs import has_said, read_last
+    from covey.local.plan import DEPLOYMENT_FILE
 
     (chain,) = (each for each in keeper.kept if each.name == "chain")
     assert chain.running is not None
@@ -120,7 +120,7 @@ def _await_chain(folder: Path, keeper: "Keeper") -> None:
 
 
 def find_coordinator(folder: Path) -> str | None:
-    """The URL of the folder's own coordinator on this machine; None where it has none."""
+    """The URL of the folder's own coordinator on this machine, without any proxy; None where it has none."""
     from covey.local.readiness import find_settings, find_url
 
     settings = find_settings(folder)

@@ -1,13 +1,18 @@
 """Commands that set a pool up, in this order: deploy the contracts, make the pool's folder, open the pool on chain."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from covey.cli.chain import Json, pool, show
 from covey.cli.local import Folder
 from covey.errors import OperatorError
+from covey.urls import hide_secrets, is_plain_url, show_host
+
+if TYPE_CHECKING:
+    from covey.local.plan import NamedChain, PoolPlan
 
 init = typer.Typer(help="Make folders with keys and settings.", no_args_is_help=True)
 
@@ -33,7 +38,6 @@ def deploy(
     from covey.chain.client import ChainClient
     from covey.chain.wallet import load_key
     from covey.cli.addresses import read_address
-    from covey.urls import show_host
 
     if out.exists():
         raise OperatorError("file_exists", f"{out} exists", fix="Name a new file with --out")
@@ -59,6 +63,17 @@ def init_pool(
     deployment: Annotated[
         Path | None, typer.Option(help="File deployment.json of a chain that is named by its URL; see `covey deploy`.")
     ] = None,
+    public_url: Annotated[
+        str | None,
+        typer.Option(help="Base URL of the coordinator as everybody reaches it, for a chain that is named by its URL."),
+    ] = None,
+    relay: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Base URL of a relay as everybody reaches it; may be repeated.  By default the relay's own port on "
+            "the host of --public-url."
+        ),
+    ] = None,
     model: Annotated[
         str | None, typer.Option(help="Folder or hub name of the model to train; by default a tiny one.")
     ] = None,
@@ -73,24 +88,19 @@ def init_pool(
     """Make a folder with everything that a pool's operator needs, and say what comes next.
 
     The folder holds the keys of operator, trainer, arbiter and validators, pool.toml with their addresses, and settings
-    of every role.  Nothing is written that exists, and nothing is sent to a chain.
+    of every role.  Nothing is written that exists, and nothing is sent to a chain.  With a chain that exists,
+    --public-url is required: strangers reach the coordinator there, and the command lists what has to lead where.
 
     Example: `covey init pool mypool --validators 3`
     """
-    from covey.chain.deployment import Deployment
     from covey.environments.registry import KINDS
-    from covey.local.folder import NamedChain, PoolPlan, create_pool_folder
+    from covey.local.folder import create_pool_folder
+    from covey.local.plan import PoolPlan
 
     if environment not in KINDS:
         raise OperatorError(
             "bad_environment", f"there is no environment of kind {environment}", fix=f"Use one of {', '.join(KINDS)}"
         )
-    is_devnet = chain == "devnet"
-    if is_devnet == (deployment is not None):
-        what = "a devnet makes its own contracts" if is_devnet else f"{chain} needs the contracts' addresses"
-        fix = "Leave --deployment out, or name the chain's URL with --chain" if is_devnet else "Add --deployment FILE"
-        raise OperatorError("bad_settings", what, fix=fix)
-    named = None if deployment is None else NamedChain(deployment=Deployment.load(deployment), rpc_url=chain)
     if model is not None and Path(model).is_dir():
         model = str(Path(model).resolve())  # the trainer runs in the pool's folder
     elif model is not None and model.startswith((".", "/", "~")):
@@ -99,23 +109,89 @@ def init_pool(
         validators=validators,
         environment=environment,
         model=model,
-        chain=named,
+        chain=_read_chain(chain, deployment, public_url, relay or []),
         port=port,
         device=device,
     )
     addresses = create_pool_folder(folder, plan)
-    url = f"http://127.0.0.1:{port}"
-    steps = [f"covey up {folder} --detach", f"covey join {url} worker --deployment {folder}/chain/deployment.json"]
-    if not is_devnet:
-        steps = [f"covey pool open {folder}", *steps]
+    places = plan.describe_public_urls() if plan.chain else {}
+    steps = _list_next_steps(folder, plan)
     if as_json:
-        show({"folder": str(folder), "addresses": addresses, "next": steps}, as_json)
+        show({"folder": str(folder), "addresses": addresses, "reachable": places, "next": steps}, as_json)
         return
     for name, address in addresses.items():
         typer.echo(f"{name:>14}  {address}  {folder}/keys/{name}.key")
-    typer.echo(f"\nLook at {folder}/pool.toml: nothing of it can be changed once the pool is open.  Then:")
+    typer.echo(f"\nLook at {folder}/pool.toml: nothing of it can be changed once the pool is open.")
+    if places:
+        typer.echo("Everybody, this machine too, must reach:")
+    for url, place in places.items():
+        typer.echo(f"  {url}  ({place})")
+    typer.echo("Then:")
     for step in steps:
         typer.echo(f"  {step}")
+
+
+def _read_chain(
+    chain: str, deployment: Path | None, public_url: str | None, relays: Sequence[str]
+) -> "NamedChain | None":
+    """What the options say of a chain that exists; None for a devnet.
+
+    Raises OperatorError("bad_settings") for options that do not go together, OperatorError("no_public_url"),
+    OperatorError("bad_url").
+    """
+    from covey.chain.deployment import Deployment
+    from covey.local.plan import NamedChain
+
+    if chain == "devnet":
+        if deployment is not None:
+            raise OperatorError(
+                "bad_settings",
+                "a devnet makes its own contracts",
+                fix="Leave --deployment out, or name the chain's URL with --chain",
+            )
+        if public_url is not None or relays:
+            raise OperatorError(
+                "bad_settings",
+                "a devnet is reached from this machine alone",
+                fix="Leave --public-url and --relay out, or name the chain's URL with --chain",
+            )
+        return None
+    if deployment is None:
+        what = f"{show_host(chain)} needs the contracts' addresses"
+        raise OperatorError("bad_settings", what, fix="Add --deployment FILE, which covey deploy writes")
+    if public_url is None:
+        raise OperatorError(
+            "no_public_url",
+            f"contributors of a pool on {show_host(chain)} must reach its coordinator",
+            fix="Add --public-url URL, for example --public-url https://pool.example",
+        )
+    return NamedChain(
+        deployment=Deployment.load(deployment),
+        rpc_url=chain,
+        public_url=_read_url("--public-url", public_url),
+        relays=tuple(_read_url("--relay", text) for text in relays),
+    )
+
+
+def _read_url(option: str, text: str) -> str:
+    """A base URL that others are given, without a slash at its end.  Raises OperatorError("bad_url")."""
+    if not is_plain_url(text) or hide_secrets(text) != text:
+        raise OperatorError(
+            "bad_url",
+            f"{option} is {hide_secrets(text)}",
+            fix="Name a URL without user and query: https://pool.example",
+        )
+    return text.rstrip("/")
+
+
+def _list_next_steps(folder: Path, plan: "PoolPlan") -> list[str]:
+    """Commands that open the pool, run it and join it."""
+    up = f"covey up {folder} --detach"
+    join = f"covey join {plan.coordinator_url} worker --deployment {folder}/chain/deployment.json"
+    if plan.chain is None:
+        return [up, join]
+    needs_node = plan.chain.deployment.without_secrets().rpc_url is None
+    return [f"covey pool open {folder}", up, f"{join} --rpc URL" if needs_node else join]
 
 
 @pool.command("open")

@@ -10,63 +10,19 @@ Paths in these files are relative to the folder, where all commands run.
 """
 
 import json
-import re
 import secrets
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import covey
-from covey.chain.deployment import Deployment
 from covey.chain.wallet import save_key
 from covey.errors import OperatorError
 from covey.files import write_atomically
+from covey.local.plan import DEPLOYMENT_FILE, PoolPlan, build_pool, build_settings, list_commands
 from covey.protocol.ids import Address
 
 PROCESSES_FILE = "processes.toml"
-DEPLOYMENT_FILE = Path("chain") / "deployment.json"
-PORTS = ("coordinator", "origin", "relay", "chain")
-"""Who listens on the port of the plan and on those after it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedChain:
-    """A chain that exists, for a pool that strangers join."""
-
-    deployment: Deployment
-    """Contracts on the chain."""
-    rpc_url: str
-    """URL of the operator's own node.  It may hold a provider's key, so only the roles' settings have it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolPlan:
-    """What `covey init pool` was asked for.  Example: `PoolPlan(validators=3)`."""
-
-    validators: int = 3
-    environment: str = "reasoning_gym"
-    model: str | None = None
-    """Folder or hub name of the model that step 0 publishes; None: the shipped tiny model."""
-    chain: NamedChain | None = None
-    """Chain of the pool; None: a devnet in the folder."""
-    port: int = 8000
-    """First of four ports, see PORTS."""
-    device: str = "cpu"
-    """Device of trainer and validators, for example "cuda"."""
-
-    @property
-    def ports(self) -> dict[str, int]:
-        """Port by name."""
-        return {name: self.port + place for place, name in enumerate(PORTS)}
-
-
-def find_shipped(name: str) -> Path:
-    """A file of `configs/`: beside the package in a checkout, inside it in an installed wheel."""
-    package = Path(covey.__file__).resolve().parent
-    inside = package / "configs" / name
-    return inside if inside.exists() else package.parent / "configs" / name
 
 
 def create_pool_folder(folder: Path, plan: PoolPlan) -> dict[str, Address]:
@@ -83,10 +39,10 @@ def create_pool_folder(folder: Path, plan: PoolPlan) -> dict[str, Address]:
     addresses = {name: save_key(draft / "keys" / f"{name}.key", secrets.token_bytes(32)).address for name in names}
     if plan.chain is not None:
         plan.chain.deployment.save(draft / DEPLOYMENT_FILE)
-    (draft / "pool.toml").write_text(_build_pool(folder.name, plan, addresses))
-    for name, values in _build_settings(plan).items():
+    (draft / "pool.toml").write_text(build_pool(folder.name, plan, addresses))
+    for name, values in build_settings(plan).items():
         (draft / f"{name}.toml").write_text(f"# {DESCRIPTIONS[name.partition('-')[0]]}\n{to_toml(values)}")
-    write_processes(draft / PROCESSES_FILE, _list_commands(plan))
+    write_processes(draft / PROCESSES_FILE, list_commands(plan))
     if folder.exists():
         folder.rmdir()
     draft.rename(folder)
@@ -113,77 +69,6 @@ DESCRIPTIONS = {
     "trainer": "Settings of `covey trainer run`; `covey config show trainer --config trainer.toml` explains each.",
     "validator": "Settings of `covey validator run`.",
 }
-
-
-def _build_pool(name: str, plan: PoolPlan, addresses: Mapping[str, Address]) -> str:
-    """The shipped pool.toml with this pool's name, accounts and environment; its comments stay."""
-    import tomlkit
-
-    text = find_shipped("pool.toml").read_text()
-    if plan.chain is not None:  # the windows of a test network leave people no time to see what is wrong
-        text = re.sub(r"(?m)^(\w+) = \d+( *# public: (\d+))", r"\1 = \3\2", text)
-    document = tomlkit.parse(text[text.index("[terms]") :])  # its first lines say that its addresses are examples
-    values: Any = document
-    terms, params = values["terms"], values["params"]
-    terms["trainer"], terms["arbiter"] = addresses["trainer"], addresses["arbiter"]
-    validators = tomlkit.array()
-    for i in range(plan.validators):
-        validators.add_line(addresses[f"validator-{i + 1}"])
-    validators.add_line(indent="")
-    terms["validators"] = validators
-    params["name"] = name[:64]
-    params["quorum"] = plan.validators // 2 + 1
-    if params["environment"]["kind"] != plan.environment:
-        params["environment"]["kind"] = plan.environment
-        params["environment"]["options"] = tomlkit.inline_table()
-    head = "# The pool: [terms] stand in the contract, [params] on chain as text.  Both are fixed once it is open.\n\n"
-    return head + tomlkit.dumps(document)
-
-
-def _build_settings(plan: PoolPlan) -> dict[str, dict[str, Any]]:
-    """Settings of each role by the name of its file.  The pool's number is corrected when it is opened."""
-    ports = plan.ports
-    shared: dict[str, Any] = {"pool": 1, "deployment": str(DEPLOYMENT_FILE)}
-    if plan.chain is not None:
-        shared["rpc_url"] = plan.chain.rpc_url
-    member = shared | {"coordinator_url": f"http://127.0.0.1:{ports['coordinator']}"}
-    learning = tomllib.loads(find_shipped("trainer.toml").read_text()) if plan.model is None else {}
-    model = {} if plan.model is None else {"initial_policy": plan.model}
-    return {
-        "coordinator": shared
-        | {
-            "home": "coordinator",
-            "key_file": "keys/operator.key",
-            "port": ports["coordinator"],
-            "relays": [f"http://127.0.0.1:{ports['relay']}"],
-        },
-        "trainer": member
-        | {"home": "trainer", "key_file": "keys/trainer.key", "origin_root": "origin", "device": plan.device}
-        | model
-        | learning,
-        **{
-            f"validator-{i + 1}": member
-            | {"home": f"validator-{i + 1}", "key_file": f"keys/validator-{i + 1}.key", "device": plan.device}
-            for i in range(plan.validators)
-        },
-    }
-
-
-def _list_commands(plan: PoolPlan) -> dict[str, str]:
-    """The command of each process by its name, in the order of starting."""
-    ports = plan.ports
-    commands = {
-        "chain": f"devnet up --folder chain --port {ports['chain']}",
-        "coordinator": "coordinator serve --config coordinator.toml",
-        "jobs": "coordinator jobs --config coordinator.toml",
-        "origin": f"origin run --root origin --port {ports['origin']}",
-        "relay": f"relay run --root relay --upstream http://127.0.0.1:{ports['origin']} --port {ports['relay']}",
-        "trainer": "trainer run --config trainer.toml",
-    }
-    if plan.chain is not None:
-        del commands["chain"]
-    names = [f"validator-{i + 1}" for i in range(plan.validators)]
-    return commands | {name: f"validator run --config {name}.toml" for name in names}
 
 
 def write_processes(file: Path, commands: Mapping[str, str]) -> None:

@@ -42,7 +42,7 @@ NOT_RUN = [
     ("README.md", "make demo", "the tests of the demo and of the checks are others"),
     ("README.md", "source .venv/bin/activate", "needs a checkout with its environment"),
     ("README.md", "make wheel", "the test of the wheel is another"),
-    ("run-a-pool.md", "covey deploy --rpc https://rpc.example --token 0xTOKEN --key-file admin.key", "a public chain"),
+    ("run-a-pool.md", "export COVEY_RPC_URL=https://rpc.example/KEY", "a public chain"),
     ("run-a-worker.md", 'pip install "dist/covey-0.1.0-py3-none-any.whl[vllm]"', "needs a GPU"),
 ]
 

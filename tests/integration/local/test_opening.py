@@ -17,9 +17,10 @@ from covey.cli.account import Account
 from covey.cli.setup import deploy
 from covey.errors import OperatorError, TransientError
 from covey.local import opening
-from covey.local.folder import DEPLOYMENT_FILE, PoolPlan, create_pool_folder, read_processes, write_processes
+from covey.local.folder import create_pool_folder, read_processes, write_processes
 from covey.local.joining import is_devnet
 from covey.local.opening import find_open_pool, open_pool
+from covey.local.plan import DEPLOYMENT_FILE, PoolPlan
 from covey.protocol.ids import PoolId
 
 pytestmark = pytest.mark.integration

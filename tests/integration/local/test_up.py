@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from covey.errors import OperatorError
-from covey.local.folder import PoolPlan, create_pool_folder, write_processes
+from covey.local.folder import create_pool_folder, write_processes
 from covey.local.keeper import LOCK_FILE, stop_keeper
+from covey.local.plan import PoolPlan
 from covey.runtime import find_free_ports, listen
 
 pytestmark = pytest.mark.integration

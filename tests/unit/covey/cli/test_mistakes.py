@@ -54,6 +54,9 @@ SIGNED = f"{CHAIN} --key-file {{folder}}/operator.key"
 CREATE = f"pool create {{folder}}/pool.toml {SIGNED}"
 NODE = "--deployment {folder}/node.json --key-file {folder}/operator.key --pool 1"
 
+INIT = "init pool {folder}/new"
+PUBLIC = f"{INIT} {CHAIN} --chain http://node.example/secret"
+
 
 JOIN = "join http://127.0.0.1:{node} {folder}/new --gpus 0"
 
@@ -106,6 +109,14 @@ ROWS = [
         f"devnet fund {A.lower()} --folder {{folder}}", "without a checksum (EIP-55). Copy the address as covey wallet"
     ),
     Row(f"devnet fund {A} --folder {{folder}}/none", "no_deployment: {folder}/none/deployment.json cannot be read"),
+    # the folder of a pool
+    Row(f"{INIT} --chain http://node.example/secret", "bad_settings: http://node.example needs the contracts' addr"),
+    Row(f"{INIT} {CHAIN}", "bad_settings: a devnet makes its own contracts. Leave --deployment out, or name the"),
+    Row(f"{INIT} --public-url http://a.example", "bad_settings: a devnet is reached from this machine alone. Leave"),
+    Row(f"{PUBLIC}", "no_public_url: contributors of a pool on http://node.example must reach its coordinator. Add -"),
+    Row(f"{PUBLIC} --public-url pool.example", "bad_url: --public-url is pool.example. Name a URL without user and"),
+    Row(f"{PUBLIC} --public-url http://a:secret@b.example", "bad_url: --public-url is http://b.example. Name a URL w"),
+    Row(f"{PUBLIC} --public-url http://b.example --relay ftp://b", "bad_url: --relay is ftp://b. Name a URL without"),
     # pool files
     Row(CREATE, "bad_address: trainer in [terms] of {folder}/pool.toml is " + TYPO, change=(TRAINER, TYPO)),
     Row(CREATE, f"bad_address: validators[1] in [terms] of {{folder}}/pool.toml is {TYPO}", change=(B, TYPO)),

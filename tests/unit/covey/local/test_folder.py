@@ -13,15 +13,12 @@ from covey.cli.account import read_pool_file
 from covey.cli.pool_terms import list_weaknesses
 from covey.errors import OperatorError
 from covey.local.folder import (
-    DEPLOYMENT_FILE,
-    NamedChain,
-    PoolPlan,
     create_pool_folder,
-    find_shipped,
     read_processes,
     set_pool_number,
     to_toml,
 )
+from covey.local.plan import DEPLOYMENT_FILE, NamedChain, PoolPlan
 from trainer.config import TrainerConfig
 from validator.config import ValidatorConfig
 
@@ -35,7 +32,7 @@ DEPLOYMENT = Deployment(
     ),
 )  # fmt: skip
 NODE = "https://node.example/v2/secret"
-PUBLIC = NamedChain(deployment=DEPLOYMENT, rpc_url=NODE)
+PUBLIC = NamedChain(deployment=DEPLOYMENT, rpc_url=NODE, public_url="https://pool.example")
 PROCESSES = ["chain", "coordinator", "jobs", "origin", "relay", "trainer", "validator-1", "validator-2", "validator-3"]
 
 
@@ -143,10 +140,6 @@ def test_read_processes__no_or_wrong_file__says_so(tmp_path: Path, text: str | N
     with pytest.raises(OperatorError) as caught:
         read_processes(tmp_path)
     assert caught.value.code == code
-
-
-def test_find_shipped__every_file__is_there():
-    assert {find_shipped(name).is_file() for name in ("pool.toml", "trainer.toml")} == {True}
 
 
 keys = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True)

@@ -14,8 +14,9 @@ import pytest
 
 from covey.chain.deployment import Deployment
 from covey.errors import OperatorError
-from covey.local.folder import NamedChain, PoolPlan, create_pool_folder
+from covey.local.folder import create_pool_folder
 from covey.local.keeper import Kept
+from covey.local.plan import NamedChain, PoolPlan
 from covey.local.readiness import ASK_SECONDS, Readiness, find_settings, find_url
 from covey.runtime import find_free_ports, listen
 
@@ -85,7 +86,11 @@ def port() -> int:
 
 @pytest.fixture
 def addresses(tmp_path: Path, port: int) -> dict[str, str]:
-    chain = NamedChain(deployment=replace(DEPLOYMENT, rpc_url=None), rpc_url="http://127.0.0.1:1/v2/secret")
+    chain = NamedChain(
+        deployment=replace(DEPLOYMENT, rpc_url=None),
+        rpc_url="http://127.0.0.1:1/v2/secret",
+        public_url="https://pool.example",
+    )
     return dict(create_pool_folder(tmp_path / "mine", PoolPlan(chain=chain, port=port)))
 
 

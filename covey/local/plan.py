@@ -1,0 +1,178 @@
+"""What the folder of a new pool holds: the text of pool.toml, the settings of every role, and the commands.
+
+Pure, from a `PoolPlan`; `covey.local.folder` writes it.
+"""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import covey
+from covey.chain.deployment import Deployment
+from covey.protocol.ids import Address
+
+DEPLOYMENT_FILE = Path("chain") / "deployment.json"
+PORTS = ("coordinator", "origin", "relay", "chain")
+"""Processes that listen: the first one on the port of the plan, each other one on the next port."""
+LOOPBACK, ALL_INTERFACES = "127.0.0.1", "0.0.0.0"  # noqa: S104
+PUBLIC_SETTINGS = {"finality": "safe", "chain_poll_seconds": 2.0}
+"""Coordinator's settings on a chain that exists: its newest blocks may be reorganised, its nodes limit requests."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedChain:
+    """A chain that exists, with the URLs of a pool on it that strangers join."""
+
+    deployment: Deployment
+    """Contracts on the chain."""
+    rpc_url: str
+    """URL of the operator's own node.  It may hold a provider's key, so only the roles' settings have it."""
+    public_url: str
+    """Base URL of the coordinator as everybody reaches it.  Example: "https://pool.example"."""
+    relays: tuple[str, ...] = ()
+    """Base URLs of relays as everybody reaches them.  Empty: the relay's port on the host of `public_url`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolPlan:
+    """What `covey init pool` was asked for.  Example: `PoolPlan(validators=3)`."""
+
+    validators: int = 3
+    environment: str = "reasoning_gym"
+    model: str | None = None
+    """Folder or hub name of the model that step 0 publishes; None: the shipped tiny model."""
+    chain: NamedChain | None = None
+    """Chain of the pool; None: a devnet in the folder."""
+    port: int = 8000
+    """First of four ports, see PORTS."""
+    device: str = "cpu"
+    """Device of trainer and validators, for example "cuda"."""
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """Port by name."""
+        return {name: self.port + place for place, name in enumerate(PORTS)}
+
+    @property
+    def coordinator_url(self) -> str:
+        """Base URL that all roles use; they sign for its host, so the operator's own roles use no other one."""
+        return f"http://{LOOPBACK}:{self.ports['coordinator']}" if self.chain is None else self.chain.public_url
+
+    @property
+    def relays(self) -> tuple[str, ...]:
+        """Base URLs of relays that the coordinator names."""
+        if self.chain is not None and self.chain.relays:
+            return self.chain.relays
+        host = urlsplit(self.coordinator_url).hostname or LOOPBACK
+        return (f"http://{f'[{host}]' if ':' in host else host}:{self.ports['relay']}",)
+
+    def choose_host(self, name: str) -> str:
+        """Address that one of PORTS listens on: loopback, unless one of its URLs leads to its port without a proxy."""
+        urls = {"coordinator": (self.coordinator_url,), "relay": self.relays}.get(name, ())
+        return ALL_INTERFACES if any(is_direct(url, self.ports[name]) for url in urls) else LOOPBACK
+
+    def describe_public_urls(self) -> dict[str, str]:
+        """What everybody must reach: where each public URL has to lead, by URL."""
+        urls = {self.coordinator_url: "coordinator"} | dict.fromkeys(self.relays, "relay")
+        return {
+            url: f"{name}, port {self.ports[name]} of this machine"
+            if is_direct(url, self.ports[name])
+            else f"{name}, forward to http://{LOOPBACK}:{self.ports[name]}"
+            for url, name in urls.items()
+        }
+
+
+def is_direct(url: str, port: int) -> bool:
+    """Whether a URL leads to a process on this port from other machines: no TLS, the same port, not loopback."""
+    parts = urlsplit(url)
+    is_remote = parts.hostname not in (LOOPBACK, "localhost", "::1")
+    return is_remote and parts.scheme == "http" and (parts.port or 80) == port
+
+
+def find_shipped(name: str) -> Path:
+    """A file of `configs/`: beside the package in a checkout, inside it in an installed wheel."""
+    package = Path(covey.__file__).resolve().parent
+    inside = package / "configs" / name
+    return inside if inside.exists() else package.parent / "configs" / name
+
+
+def build_pool(name: str, plan: PoolPlan, addresses: Mapping[str, Address]) -> str:
+    """The shipped pool.toml with this pool's name, accounts and environment; its comments stay."""
+    import tomlkit
+
+    text = find_shipped("pool.toml").read_text()
+    if plan.chain is not None:  # the windows of a test network leave people no time to see what is wrong
+        text = re.sub(r"(?m)^(\w+) = \d+( *# public: (\d+))", r"\1 = \3\2", text)
+    document = tomlkit.parse(text[text.index("[terms]") :])  # its first lines say that its addresses are examples
+    values: Any = document
+    terms, params = values["terms"], values["params"]
+    terms["trainer"], terms["arbiter"] = addresses["trainer"], addresses["arbiter"]
+    validators = tomlkit.array()
+    for i in range(plan.validators):
+        validators.add_line(addresses[f"validator-{i + 1}"])
+    validators.add_line(indent="")
+    terms["validators"] = validators
+    params["name"] = name[:64]
+    params["quorum"] = plan.validators // 2 + 1
+    if params["environment"]["kind"] != plan.environment:
+        params["environment"]["kind"] = plan.environment
+        params["environment"]["options"] = tomlkit.inline_table()
+    head = "# The pool: [terms] stand in the contract, [params] on chain as text.  Both are fixed once it is open.\n\n"
+    return head + tomlkit.dumps(document)
+
+
+def build_settings(plan: PoolPlan) -> dict[str, dict[str, Any]]:
+    """Settings of each role by the name of its file.  The pool's number is corrected when it is opened."""
+    shared: dict[str, Any] = {"pool": 1, "deployment": str(DEPLOYMENT_FILE)}
+    public: dict[str, Any] = {}
+    if plan.chain is not None:
+        shared["rpc_url"] = plan.chain.rpc_url
+        public = PUBLIC_SETTINGS | {
+            "host": plan.choose_host("coordinator"),
+            "public_url": plan.chain.public_url,
+            "authority": urlsplit(plan.chain.public_url).netloc,
+        }
+    member = shared | {"coordinator_url": plan.coordinator_url}
+    learning = tomllib.loads(find_shipped("trainer.toml").read_text()) if plan.model is None else {}
+    model = {} if plan.model is None else {"initial_policy": plan.model}
+    return {
+        "coordinator": shared
+        | {
+            "home": "coordinator",
+            "key_file": "keys/operator.key",
+            "port": plan.ports["coordinator"],
+            "relays": list(plan.relays),
+        }
+        | public,
+        "trainer": member
+        | {"home": "trainer", "key_file": "keys/trainer.key", "origin_root": "origin", "device": plan.device}
+        | model
+        | learning,
+        **{
+            f"validator-{i + 1}": member
+            | {"home": f"validator-{i + 1}", "key_file": f"keys/validator-{i + 1}.key", "device": plan.device}
+            for i in range(plan.validators)
+        },
+    }
+
+
+def list_commands(plan: PoolPlan) -> dict[str, str]:
+    """The command of each process by its name, in the order of starting."""
+    ports, host = plan.ports, plan.choose_host("relay")
+    relay = f"relay run --root relay --upstream http://127.0.0.1:{ports['origin']} --port {ports['relay']}"
+    commands = {
+        "chain": f"devnet up --folder chain --port {ports['chain']}",
+        "coordinator": "coordinator serve --config coordinator.toml",
+        "jobs": "coordinator jobs --config coordinator.toml",
+        "origin": f"origin run --root origin --port {ports['origin']}",
+        "relay": relay if host == LOOPBACK else f"{relay} --host {host}",
+        "trainer": "trainer run --config trainer.toml",
+    }
+    if plan.chain is not None:
+        del commands["chain"]
+    names = [f"validator-{i + 1}" for i in range(plan.validators)]
+    return commands | {name: f"validator run --config {name}.toml" for name in names}
