@@ -71,7 +71,6 @@ def keep_up(folder: Path, console: "Console") -> None:
 def _run(folder: Path, keeper: "Keeper", screen: "Screen") -> None:
     """Until an interrupt."""
     from covey.local.keeper import LOOK_SECONDS
-    from covey.local.opening import ESCROW, OPERATOR_BOND, find_open_pool, open_pool
     from covey.local.readiness import Readiness
 
     Readiness(folder, keeper.kept).require_free_port()
@@ -80,12 +79,8 @@ def _run(folder: Path, keeper: "Keeper", screen: "Screen") -> None:
     if "chain" in names:
         keeper.start("chain")
         _await_chain(folder, keeper)
-    if (folder / "pool.toml").exists() and find_open_pool(folder) is None:
-        if "chain" not in names:
-            raise OperatorError(
-                "pool_not_open", f"the pool of {folder} is not open on its chain", fix=f"Run covey pool open {folder}"
-            )
-        open_pool(folder, escrow=ESCROW, operator_bond=OPERATOR_BOND, say=screen.say)
+    if (folder / "pool.toml").exists():
+        _prepare_pool(folder, screen)
     keeper.start()
     readiness = Readiness(folder, keeper.kept)  # only now: the opening corrects the pool's number
     is_ready, waiting = False, threading.Event()
@@ -96,6 +91,25 @@ def _run(folder: Path, keeper: "Keeper", screen: "Screen") -> None:
             screen.say(f"{READY}{', '.join(names)}; logs are in {folder / 'logs'}")
         screen.show(keeper.kept)
         waiting.wait(LOOK_SECONDS)
+
+
+def _prepare_pool(folder: Path, screen: "Screen") -> None:
+    """Open a devnet's pool; have the settings name a pool that is open already.
+
+    Raises OperatorError("pool_not_open") on a chain where opening costs something.
+    """
+    from covey.local.folder import is_devnet, set_pool_number
+    from covey.local.opening import ESCROW, OPERATOR_BOND, find_open_pool, open_pool
+
+    number = find_open_pool(folder)
+    if number is not None:
+        set_pool_number(folder, number)
+    elif is_devnet(folder):
+        open_pool(folder, escrow=ESCROW, operator_bond=OPERATOR_BOND, say=screen.say)
+    else:
+        raise OperatorError(
+            "pool_not_open", f"the pool of {folder} is not open on its chain", fix=f"Run covey pool open {folder}"
+        )
 
 
 def _await_chain(folder: Path, keeper: "Keeper") -> None:

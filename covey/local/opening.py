@@ -8,6 +8,7 @@ from pathlib import Path
 
 from coordinator.config import CoordinatorConfig
 from covey.chain.amounts import format_amount, parse_amount, read_unit
+from covey.chain.contracts import Token
 from covey.chain.deployment import Deployment
 from covey.chain.structs import BondKind, PoolState
 from covey.chain.wallet import load_key
@@ -35,7 +36,8 @@ def open_pool(folder: Path, *, escrow: str, operator_bond: str, say: Callable[[s
     contracts = operator.contracts
     terms, validators, params = read_pool_file(folder / "pool.toml", contracts.deployment.token)
     require_offices(folder / "pool.toml", terms, validators, operator.wallet.address)
-    unit = read_unit(contracts.token)
+    token = Token(operator.client, terms.token)
+    unit = read_unit(token)
     files = sorted((folder / "keys").glob("validator-*.key"))
     held = {load_key(file).address: file.relative_to(folder) for file in files}
     keys = {address: held[address] for address in validators if address in held}  # others bond by themselves
@@ -55,7 +57,7 @@ def open_pool(folder: Path, *, escrow: str, operator_bond: str, say: Callable[[s
     bonds = {address: lacks(BondKind.VALIDATOR, address, terms.validator_bond) for address in keys}
     bond = lacks(BondKind.OPERATOR, operator.wallet.address, parse_amount(operator_bond, unit, least=0))
     needs = {operator.wallet.address: missing_escrow + bond, terms.trainer: 0, **bonds}
-    _require_money(folder, operator, needs)
+    _require_money(folder, operator, token, needs)
 
     if pool is None:
         say(f"creating the pool {params.name}")
@@ -97,24 +99,34 @@ def _open_account(folder: Path, key_file: Path, pool: int = 0) -> Account:
     return Account(settings.deployment, folder / key_file, pool, rpc_url=settings.rpc_url)
 
 
-def _require_money(folder: Path, operator: Account, needs: Mapping[Address, int]) -> None:
-    """Have every account hold ether for gas and the tokens that it needs: given on a devnet, asked for elsewhere."""
-    contracts = operator.contracts
-    poor = {
-        address: amount
-        for address, amount in needs.items()
-        if operator.client.get_balance(address) == 0 or contracts.token.balance_of(address) < amount
-    }
+def _require_money(folder: Path, operator: Account, token: Token, needs: Mapping[Address, int]) -> None:
+    """Have every account hold ether for gas and the tokens that it needs: given on a devnet, asked for elsewhere.
+
+    A devnet gives its own test token and no other one.  Raises OperatorError("unfunded").
+    """
+    poor = _find_poor(operator, token, needs)
+    if poor and is_devnet(folder):
+        is_own = token.address == operator.contracts.deployment.token
+        give_test_money(
+            operator.contracts.deployment, {address: SPARE * amount * is_own for address, amount in poor.items()}
+        )
+        poor = _find_poor(operator, token, needs)
     if not poor:
         return
-    if is_devnet(folder):
-        give_test_money(contracts.deployment, {address: SPARE * amount for address, amount in poor.items()})
-        return
-    unit = read_unit(contracts.token)
+    unit = read_unit(token)
     wanted = "; ".join(
         f"{address} needs ether for gas and {format_amount(amount, unit)}" for address, amount in poor.items()
     )
     raise OperatorError("unfunded", wanted, fix=f"Send them that, and run covey pool open {folder} again")
+
+
+def _find_poor(operator: Account, token: Token, needs: Mapping[Address, int]) -> dict[Address, int]:
+    """The accounts that lack ether or tokens, with what each of them needs."""
+    return {
+        address: amount
+        for address, amount in needs.items()
+        if operator.client.get_balance(address) == 0 or token.balance_of(address) < amount
+    }
 
 
 def give_test_money(deployment: Deployment, tokens: Mapping[Address, int]) -> None:

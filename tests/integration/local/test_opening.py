@@ -5,14 +5,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from coordinator.config import CoordinatorConfig
 from covey import devnet
 from covey.anvil import Anvil, find_anvil
+from covey.chain import codec
 from covey.chain.client import ChainClient
-from covey.chain.contracts import Contracts
+from covey.chain.contracts import Contracts, Token
+from covey.chain.deploying import send_and_wait
 from covey.chain.deployment import Deployment
 from covey.chain.structs import BondKind, PoolState
 from covey.chain.wallet import load_key, save_key
+from covey.cli import local
 from covey.cli.account import Account
 from covey.cli.setup import deploy
 from covey.errors import OperatorError, TransientError
@@ -21,10 +26,12 @@ from covey.local.folder import create_pool_folder, read_processes, write_process
 from covey.local.joining import is_devnet
 from covey.local.opening import find_open_pool, open_pool
 from covey.local.plan import DEPLOYMENT_FILE, PoolPlan
+from covey.local.screen import Screen
 from covey.protocol.ids import PoolId
 
 pytestmark = pytest.mark.integration
 TOKENS = 10**18
+VALIDATORS = ("validator-1", "validator-2")
 
 
 @pytest.fixture
@@ -73,6 +80,20 @@ def test_open_pool__devnet__is_whole_and_a_second_time_sends_nothing(folder: Pat
     assert client.block_number() == before
 
 
+def test_prepare_pool__pool_is_open_already__settings_name_it(folder: Path, contracts: Contracts):
+    first = open_it(folder)
+    text = (folder / "pool.toml").read_text()
+    (folder / "pool.toml").write_text(text.replace('name = "mine"', 'name = "second"'))
+    second = open_it(folder)
+    for name in ("coordinator", "trainer", "validator-1"):
+        file = folder / f"{name}.toml"
+        file.write_text(file.read_text().replace(f"pool = {second}", f"pool = {first}"))
+    with Screen(Console(quiet=True), folder, None) as screen:
+        local._prepare_pool(folder, screen)
+    assert CoordinatorConfig.load(folder / "coordinator.toml", {}, {}).pool == second == 2
+    assert {f"pool = {second}\n" in file.read_text() for file in folder.glob("[tv]*.toml")} == {True}
+
+
 @pytest.mark.parametrize("survived", range(6))
 def test_open_pool__chain_is_lost_on_the_way__goes_on_where_it_was(
     folder: Path, contracts: Contracts, monkeypatch: pytest.MonkeyPatch, survived: int
@@ -106,6 +127,24 @@ def test_open_pool__no_money_and_no_devnet__names_everybody_and_sends_nothing(fo
         address = load_key(folder / "keys" / f"{name}.key").address
         assert f"{address} needs ether for gas and {amount}" in caught.value.message
     assert contracts.pools.count_pools() == 0
+
+
+def test_open_pool__terms_name_another_token__amounts_and_balances_are_that_tokens(folder: Path, contracts: Contracts):
+    deployer, client = devnet.derive_wallet(devnet.DEVNET_SEED, "deployer"), ChainClient(contracts.deployment.rpc_url)
+    data = codec.encode_deployment("TestToken", ())
+    other = Token(client, send_and_wait(client, deployer, to=None, data=data).contract)
+    text = (folder / "pool.toml").read_text()
+    (folder / "pool.toml").write_text(text.replace("\n[terms]\n", f'\n[terms]\ntoken = "{other.address}"\n'))
+    with pytest.raises(OperatorError, match=r"unfunded: .*110 CVT"):
+        open_it(folder)
+    assert contracts.pools.count_pools() == 0
+    addresses = {name: load_key(folder / f"keys/{name}.key").address for name in ("operator", *VALIDATORS)}
+    for address in addresses.values():
+        call = other.mint(address, 110 * TOKENS)
+        send_and_wait(client, deployer, to=call.to, data=call.data)
+    require_whole(folder, contracts, open_it(folder))
+    assert {contracts.token.balance_of(address) for address in addresses.values()} == {0}
+    assert other.balance_of(addresses["operator"]) == 0
 
 
 def test_give_test_money__anvil__is_known_as_a_devnet_and_pays(contracts: Contracts):
