@@ -16,6 +16,7 @@ from covey.cli import (
     join,
     local,
     offices,
+    opening,
     policy,
     rewards,
     roles,
@@ -57,6 +58,7 @@ app.add_typer(tools.devnet, name="devnet")
 app.add_typer(tools.wallet, name="wallet")
 app.add_typer(tools.model, name="model")
 app.add_typer(chain.pool, name="pool")
+chain.pool.command("open")(opening.pool_open)
 app.add_typer(tasks.tasks, name="tasks")
 app.add_typer(chain.stake, name="stake")
 app.add_typer(rewards.rewards, name="rewards")

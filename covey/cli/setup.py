@@ -1,4 +1,4 @@
-"""Commands that set a pool up, in this order: deploy the contracts, make the pool's folder, open the pool on chain."""
+"""Commands that prepare a pool: deploy the contracts to a chain, make the pool's folder."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from covey.cli.chain import Json, pool, show
-from covey.cli.local import Folder
+from covey.cli.chain import Json, show
 from covey.errors import OperatorError
 from covey.urls import hide_secrets, is_plain_url, show_host
 
@@ -192,24 +191,3 @@ def _list_next_steps(folder: Path, plan: "PoolPlan") -> list[str]:
         return [up, join]
     needs_node = plan.chain.deployment.without_secrets().rpc_url is None
     return [f"covey pool open {folder}", up, f"{join} --rpc URL" if needs_node else join]
-
-
-@pool.command("open")
-def pool_open(
-    folder: Folder,
-    escrow: Annotated[str, typer.Option(help="Amount that the escrow holds afterwards, at least, in tokens.")] = "100",
-    bond: Annotated[str, typer.Option(help="Amount of the operator's bond afterwards, at least, in tokens.")] = "10",
-    as_json: Json = False,
-) -> None:
-    """Open the pool of a folder on its chain.
-
-    Creates and funds it, puts up the bonds of operator and validators, and starts it.  What is done already is
-    not done again, so the command can be repeated after any failure.
-
-    Example: `covey pool open mypool --escrow 100`
-    """
-    from covey.local.opening import open_pool
-
-    number = open_pool(folder, escrow=escrow, operator_bond=bond, say=lambda line: typer.echo(line, err=as_json))
-    if as_json:
-        show({"pool": number}, as_json)

@@ -13,12 +13,22 @@ from urllib.parse import urlsplit
 
 import covey
 from covey.chain.deployment import Deployment
+from covey.chain.structs import PoolTerms
 from covey.protocol.ids import Address
+from covey.protocol.params import PoolParams
 
 DEPLOYMENT_FILE = Path("chain") / "deployment.json"
 PORTS = ("coordinator", "origin", "relay", "chain")
 """Processes that listen: the first one on the port of the plan, each other one on the next port."""
 LOOPBACK, ALL_INTERFACES = "127.0.0.1", "0.0.0.0"  # noqa: S104
+PUBLIC_WINDOWS = {
+    "challenge_window": 3600,
+    "veto_window": 86_400,
+    "unbond_window": 604_800,
+    "epoch_length": 1800,
+    "epoch_seconds": 3600,
+}
+"""Shortest windows in seconds of a public pool: people need time to see what is wrong, and each epoch costs gas."""
 PUBLIC_SETTINGS = {"finality": "safe", "chain_poll_seconds": 2.0}
 """Coordinator's settings on a chain that exists: its newest blocks may be reorganised, its nodes limit requests."""
 
@@ -106,7 +116,8 @@ def build_pool(name: str, plan: PoolPlan, addresses: Mapping[str, Address]) -> s
 
     text = find_shipped("pool.toml").read_text()
     if plan.chain is not None:  # the windows of a test network leave people no time to see what is wrong
-        text = re.sub(r"(?m)^(\w+) = \d+( *# public: (\d+))", r"\1 = \3\2", text)
+        for window, seconds in PUBLIC_WINDOWS.items():
+            text = re.sub(rf"(?m)^{window} = \d+", f"{window} = {seconds}", text)
     document = tomlkit.parse(text[text.index("[terms]") :])  # its first lines say that its addresses are examples
     values: Any = document
     terms, params = values["terms"], values["params"]
@@ -123,6 +134,18 @@ def build_pool(name: str, plan: PoolPlan, addresses: Mapping[str, Address]) -> s
         params["environment"]["options"] = tomlkit.inline_table()
     head = "# The pool: [terms] stand in the contract, [params] on chain as text.  Both are fixed once it is open.\n\n"
     return head + tomlkit.dumps(document)
+
+
+def find_short_windows(terms: PoolTerms, params: PoolParams) -> list[str]:
+    """Windows that are shorter than a public pool's.  Example: "veto_window is 15, a public pool takes 86400"."""
+    values = {"epoch_seconds": params.epoch_seconds} | {
+        name: getattr(terms, name) for name in PUBLIC_WINDOWS if name != "epoch_seconds"
+    }
+    return [
+        f"{name} is {values[name]:g}, a public pool takes {least}"
+        for name, least in PUBLIC_WINDOWS.items()
+        if values[name] < least
+    ]
 
 
 def build_settings(plan: PoolPlan) -> dict[str, dict[str, Any]]:

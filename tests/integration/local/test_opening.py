@@ -1,10 +1,13 @@
 """A pool's opening on a real chain: it can be repeated, and goes on where it broke off."""
 
+import io
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer
 from rich.console import Console
 
 from coordinator.config import CoordinatorConfig
@@ -18,14 +21,15 @@ from covey.chain.deployment import Deployment
 from covey.chain.structs import BondKind, PoolState
 from covey.chain.wallet import load_key, save_key
 from covey.cli import local
+from covey.cli import opening as cli_opening
 from covey.cli.account import Account
+from covey.cli.opening import pool_open
 from covey.cli.setup import deploy
 from covey.errors import OperatorError, TransientError
-from covey.local import opening
 from covey.local.folder import create_pool_folder, read_processes, write_processes
 from covey.local.joining import is_devnet
-from covey.local.opening import find_open_pool, open_pool
-from covey.local.plan import DEPLOYMENT_FILE, PoolPlan
+from covey.local.opening import find_open_pool, give_test_money, open_pool, plan_opening
+from covey.local.plan import DEPLOYMENT_FILE, PUBLIC_WINDOWS, PoolPlan
 from covey.local.screen import Screen
 from covey.protocol.ids import PoolId
 
@@ -57,7 +61,7 @@ def contracts(folder: Path, anvil: Anvil) -> Contracts:
 
 
 def open_it(folder: Path) -> PoolId:
-    return open_pool(folder, escrow="100", operator_bond="10", say=lambda _: None)
+    return open_pool(folder, plan_opening(folder, escrow="100", operator_bond="10"), say=lambda _: None)
 
 
 def require_whole(folder: Path, contracts: Contracts, pool: PoolId) -> None:
@@ -115,10 +119,60 @@ def test_open_pool__chain_is_lost_on_the_way__goes_on_where_it_was(
     assert contracts.pools.count_pools() == pool == 1
 
 
-def test_open_pool__no_money_and_no_devnet__names_everybody_and_sends_nothing(folder: Path, contracts: Contracts):
+def leave_devnet(folder: Path) -> None:
+    """Have the folder's chain count as one that is not its own."""
     commands = read_processes(folder)
     del commands["chain"]
     write_processes(folder / "processes.toml", commands)
+
+
+def give_all(folder: Path, contracts: Contracts) -> None:
+    names = ("operator", "trainer", *VALIDATORS)
+    addresses = [load_key(folder / f"keys/{name}.key").address for name in names]
+    give_test_money(contracts.deployment, dict.fromkeys(addresses, 1000 * TOKENS))
+
+
+def test_pool_open__chain_that_exists__refuses_short_windows_and_asks_before_it_spends(
+    folder: Path, contracts: Contracts, monkeypatch: pytest.MonkeyPatch, capsys
+):
+    leave_devnet(folder)
+    give_all(folder, contracts)
+    with pytest.raises(OperatorError) as caught:
+        pool_open(folder)
+    assert caught.value.code == "short_windows"
+    assert "unbond_window is 120, a public pool takes 604800" in caught.value.message
+    text = (folder / "pool.toml").read_text()
+    for window, seconds in PUBLIC_WINDOWS.items():
+        text = re.sub(rf"(?m)^{window} = \d+", f"{window} = {seconds}", text)
+    (folder / "pool.toml").write_text(text)
+    with pytest.raises(OperatorError, match=r"not_confirmed: .* chain 31337 spends 112 CVT of token 0x.*--yes"):
+        pool_open(folder)
+    monkeypatch.setattr(cli_opening, "is_terminal", lambda: True)
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    with pytest.raises(typer.Abort):
+        pool_open(folder)
+    assert [line.split() for line in capsys.readouterr().err.splitlines()[:4]] == [
+        ["escrow", "100", "CVT"], ["operator's", "bond", "10", "CVT"],
+        ["bond", "of", "validator-1", "1", "CVT"], ["bond", "of", "validator-2", "1", "CVT"],
+    ]  # fmt: skip
+    assert contracts.pools.count_pools() == 0
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    pool_open(folder)
+    require_whole(folder, contracts, PoolId(1))
+    monkeypatch.setattr(cli_opening, "is_terminal", lambda: False)
+    pool_open(folder)  # nothing is left to be spent
+    assert contracts.pools.count_pools() == 1
+
+
+def test_pool_open__yes__takes_short_windows_without_a_question(folder: Path, contracts: Contracts):
+    leave_devnet(folder)
+    give_all(folder, contracts)
+    pool_open(folder, yes=True)
+    require_whole(folder, contracts, PoolId(1))
+
+
+def test_open_pool__no_money_and_no_devnet__names_everybody_and_sends_nothing(folder: Path, contracts: Contracts):
+    leave_devnet(folder)
     with pytest.raises(OperatorError) as caught:
         open_it(folder)
     assert caught.value.code == "unfunded"
@@ -150,7 +204,7 @@ def test_open_pool__terms_name_another_token__amounts_and_balances_are_that_toke
 def test_give_test_money__anvil__is_known_as_a_devnet_and_pays(contracts: Contracts):
     assert is_devnet(contracts.deployment)
     stranger = devnet.derive_wallet("stranger", "any").address
-    opening.give_test_money(contracts.deployment, {stranger: 7})
+    give_test_money(contracts.deployment, {stranger: 7})
     assert contracts.token.balance_of(stranger) == 7
 
 

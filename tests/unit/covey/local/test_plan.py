@@ -1,11 +1,22 @@
+import re
 import shlex
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 import pytest
 
 from coordinator.config import CoordinatorConfig
 from covey.chain.deployment import Deployment
-from covey.local.plan import NamedChain, PoolPlan, build_settings, find_shipped, list_commands
+from covey.cli.account import read_pool_file
+from covey.local.plan import (
+    PUBLIC_WINDOWS,
+    NamedChain,
+    PoolPlan,
+    build_settings,
+    find_shipped,
+    find_short_windows,
+    list_commands,
+)
 from trainer.config import TrainerConfig
 from validator.config import ValidatorConfig
 
@@ -75,3 +86,20 @@ def test_build_settings__chain_that_exists__waits_for_safe_blocks_and_spares_its
 
 def test_find_shipped__every_file__is_there():
     assert {find_shipped(name).is_file() for name in ("pool.toml", "trainer.toml")} == {True}
+
+
+@pytest.mark.parametrize(("file", "count"), [("pool.toml", 5), ("intellect2-pool.toml", 0)])
+def test_find_short_windows__shipped_pools__test_network_has_five_and_the_papers_run_none(file: str, count: int):
+    terms, _, params = read_pool_file(find_shipped(file), DEPLOYMENT.token)
+    assert len(find_short_windows(terms, params)) == count
+    for window in PUBLIC_WINDOWS.keys() - {"epoch_seconds"}:
+        exact = replace(terms, **{window: PUBLIC_WINDOWS[window]})
+        assert not any(line.startswith(window) for line in find_short_windows(exact, params))
+        below = replace(terms, **{window: PUBLIC_WINDOWS[window] - 1})
+        expected = f"{window} is {PUBLIC_WINDOWS[window] - 1}, a public pool takes {PUBLIC_WINDOWS[window]}"
+        assert expected in find_short_windows(below, params)
+
+
+def test_public_windows__comments_of_the_shipped_pool__say_the_same():
+    commented = re.findall(r"(?m)^(\w+) = \d+ *# public: (\d+)", find_shipped("pool.toml").read_text())
+    assert {name: int(seconds) for name, seconds in commented} == PUBLIC_WINDOWS

@@ -1,0 +1,74 @@
+"""`covey pool open`: what it spends is shown and agreed to before anything is sent to a chain that exists."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from covey.cli.chain import Json, is_terminal, show
+from covey.cli.local import Folder
+from covey.errors import OperatorError
+
+if TYPE_CHECKING:
+    from covey.local.opening import Opening
+
+
+def pool_open(
+    folder: Folder,
+    escrow: Annotated[str, typer.Option(help="Amount that the escrow holds afterwards, at least, in tokens.")] = "100",
+    bond: Annotated[str, typer.Option(help="Amount of the operator's bond afterwards, at least, in tokens.")] = "10",
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Spend what is needed without a question, whatever the windows are.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Open the pool of a folder on its chain.
+
+    Creates and funds it, puts up the bonds of operator and validators, and starts it.  What is done already is
+    not done again, so the command can be repeated after any failure.  On a chain that is not a devnet it refuses the
+    short windows of a test network, and asks before it spends anything.
+
+    Example: `covey pool open mypool --escrow 100`
+    """
+    from covey.local.folder import is_devnet
+    from covey.local.opening import open_pool, plan_opening
+
+    opening = plan_opening(folder, escrow=escrow, operator_bond=bond)
+    if not yes and not is_devnet(folder):
+        _require_public_windows(folder / "pool.toml", opening)
+        _ask_to_spend(folder, opening)
+    number = open_pool(folder, opening, say=lambda line: typer.echo(line, err=as_json))
+    if as_json:
+        show({"pool": number}, as_json)
+
+
+def _require_public_windows(file: Path, opening: "Opening") -> None:
+    """Raise OperatorError("short_windows") where a pool that is yet to be created has those of a test network."""
+    from covey.local.plan import find_short_windows
+
+    short = find_short_windows(opening.terms, opening.params)
+    if short and opening.pool is None:
+        raise OperatorError(
+            "short_windows",
+            f"{file} has windows of a test network, in seconds: {'; '.join(short)}",
+            fix=f"Lengthen them in {file}, or accept them with --yes",
+        )
+
+
+def _ask_to_spend(folder: Path, opening: "Opening") -> None:
+    """Show what each account spends, and ask on a terminal; elsewhere raise OperatorError("not_confirmed")."""
+    from covey.chain.amounts import format_amount, read_unit
+
+    total = sum(opening.costs.values())
+    if opening.pool is not None and not total:
+        return
+    unit = read_unit(opening.token)
+    question = f"Opening the pool of {folder} on chain {opening.operator.contracts.deployment.chain_id} spends "
+    question += f"{format_amount(total, unit)} of token {opening.token.address}, and gas"
+    if not is_terminal():
+        raise OperatorError("not_confirmed", question, fix="Add --yes to spend it without a question")
+    rows = {"escrow": opening.escrow, "operator's bond": opening.operator_bond}
+    rows |= {f"bond of {file.stem}": amount for file, amount in opening.validator_bonds.items()}
+    for name, amount in rows.items():
+        typer.echo(f"{name:>20}  {format_amount(amount, unit)}", err=True)
+    typer.confirm(f"{question}.  Open it?", abort=True, err=True)
