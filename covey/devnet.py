@@ -69,7 +69,8 @@ def up(
             for path in (state, file):
                 if path.exists():
                     path.replace(path.with_name(path.name + ".old"))
-        known = _find_deployment(state, file)
+        renewal = f"begin a new chain with covey devnet up --folder {folder.absolute()} --fresh"
+        known = find_deployment(folder, renewal=renewal)
         if known is None:
             undo.callback(state.unlink, missing_ok=True)  # after Anvil, which writes it at its end
         anvil = start_anvil(port, block_time=block_time, state=state, log=log)
@@ -82,7 +83,7 @@ def up(
             deployment = _deploy_at_once(client, deployer, block_time)
         else:
             deployment = replace(known, rpc_url=anvil.url)
-            _require_contracts(client, deployment, file)
+            _require_contracts(client, deployment, file, renewal)
         deployment.save(file)
         undo.pop_all()
     log.close()  # Anvil has it open: the lock is its own now
@@ -96,13 +97,16 @@ def _lock(log: IO[bytes], folder: Path) -> None:
     except BlockingIOError:
         pid = folder / "anvil.pid"
         stop = f"stop it with kill {pid.read_text().strip()}" if pid.exists() else "stop it first"
-        raise OperatorError(
-            "devnet_runs", f"the devnet of {folder} already runs", fix=f"Use it, {stop}, or name another --folder"
-        ) from None
+        raise OperatorError("devnet_runs", f"the devnet of {folder} already runs", fix=f"Use it, or {stop}") from None
 
 
-def _find_deployment(state: Path, file: Path) -> Deployment | None:
-    """What the folder's chain holds; None where there is no chain yet."""
+def find_deployment(folder: Path, *, renewal: str) -> Deployment | None:
+    """What the folder's chain holds; None where there is no chain yet.
+
+    `renewal` is what the caller's command can do instead, for the advice.  Example: "begin a new chain with --fresh".
+    Raises OperatorError("bad_state") or OperatorError("devnet_differs") if the chain cannot be gone on with.
+    """
+    state, file = folder / "state.json", folder / "deployment.json"
     if state.exists():
         try:
             json.loads(state.read_bytes())
@@ -110,7 +114,7 @@ def _find_deployment(state: Path, file: Path) -> Deployment | None:
             raise OperatorError(
                 "bad_state",
                 f"{state} is not a whole state: the node was killed while it wrote it",
-                fix="Put back a copy of it, or begin a new chain with --fresh",
+                fix=f"Put back a copy of it, or {renewal}",
             ) from error
     if state.exists() == file.exists():
         return Deployment.load(file) if file.exists() else None
@@ -118,18 +122,18 @@ def _find_deployment(state: Path, file: Path) -> Deployment | None:
     raise OperatorError(
         "devnet_differs",
         f"{there} is of a chain whose {gone.name} is gone",
-        fix="Put that file back, or begin a new chain with --fresh",
+        fix=f"Put that file back, or {renewal}",
     )
 
 
-def _require_contracts(client: ChainClient, deployment: Deployment, file: Path) -> None:
+def _require_contracts(client: ChainClient, deployment: Deployment, file: Path, renewal: str) -> None:
     addresses = [*deployment.get_contracts().values(), deployment.token]
-    absent = [address for address in addresses if client.request("eth_getCode", address, "latest") == "0x"]
+    absent = [address for address in addresses if not client.has_code(address)]
     if absent:
         raise OperatorError(
             "devnet_differs",
             f"{file} names contracts that the chain of state.json does not hold, {absent[0]} for one",
-            fix="Put back the two files that belong together, or begin a new chain with --fresh",
+            fix=f"Put back the two files that belong together, or {renewal}",
         )
 
 

@@ -49,23 +49,30 @@ def up(
 
 def keep_up(folder: Path, console: "Console") -> None:
     """Keep the processes of a folder running until Ctrl-C, and show them on `console`."""
+    from covey.devnet import find_deployment
     from covey.local.folder import read_processes
     from covey.local.keeper import Keeper, locked
     from covey.local.screen import Screen
 
     commands = read_processes(folder)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where a shell has started us with Ctrl-C ignored
-    with locked(folder), Screen(console, folder, find_coordinator(folder)) as screen:
-        keeper = Keeper(folder, commands, say=screen.say)
-        try:
-            _run(folder, keeper, screen)
-        except KeyboardInterrupt:
-            screen.say("ending")
-        finally:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # ending is not to be interrupted
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            keeper.stop()
+    with locked(folder):
+        if "chain" in commands:  # not before: a chain that runs may be writing its files
+            renewal = f"make another pool with covey init pool, since all that {folder} holds is of the old chain"
+            find_deployment(folder / "chain", renewal=renewal)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        signal.signal(
+            signal.SIGINT, signal.default_int_handler
+        )  # also where a shell has started us with Ctrl-C ignored
+        with Screen(console, folder, find_coordinator(folder)) as screen:
+            keeper = Keeper(folder, commands, say=screen.say)
+            try:
+                _run(folder, keeper, screen)
+            except KeyboardInterrupt:
+                screen.say("ending")
+            finally:
+                signal.signal(signal.SIGINT, signal.SIG_IGN)  # ending is not to be interrupted
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                keeper.stop()
 
 
 def _run(folder: Path, keeper: "Keeper", screen: "Screen") -> None:

@@ -42,7 +42,7 @@ def test_up__files_that_cannot_be_gone_on_with__is_refused_and_nothing_is_lost(
         (tmp_path / "state.json").write_text(state)
     if has_deployment:
         DEPLOYMENT.save(tmp_path / "deployment.json")
-    with pytest.raises(OperatorError, match=f"{code}: .*{word}.*--fresh"):
+    with pytest.raises(OperatorError, match=f"{code}: .*{word}.* covey devnet up --folder {tmp_path} --fresh"):
         devnet.up(tmp_path)
     assert (tmp_path / "state.json").exists() == (state is not None)
     assert (tmp_path / "deployment.json").exists() == has_deployment

@@ -101,7 +101,10 @@ ROWS = [
     Row(
         "devnet up --folder {folder}/gone --port 0", "devnet_differs: {folder}/gone/deployment.json is of a chain whose"
     ),
-    Row("devnet up --folder {folder}/gone --port 0", "or begin a new chain with --fresh"),
+    Row(
+        "devnet up --folder {folder}/gone --port 0",
+        "or begin a new chain with covey devnet up --folder {folder}/gone --fresh",
+    ),
     Row("devnet up --folder {folder}/new --port {busy}", "address_in_use: cannot listen on 127.0.0.1:{busy}"),
     Row("devnet up --folder {folder}/new --port {node}", "devnet_runs: a devnet already runs on 127.0.0.1:{node}"),
     Row(f"devnet fund {TYPO} --folder {{folder}}", f"bad_address: {TYPO}, mistyped: its checksum (EIP-55) is wrong"),
@@ -117,6 +120,8 @@ ROWS = [
     Row(f"{PUBLIC} --public-url pool.example", "bad_url: --public-url is pool.example. Name a URL without user and"),
     Row(f"{PUBLIC} --public-url http://a:secret@b.example", "bad_url: --public-url is http://b.example. Name a URL w"),
     Row(f"{PUBLIC} --public-url http://b.example --relay ftp://b", "bad_url: --relay is ftp://b. Name a URL without"),
+    Row("up {folder}/lost", "bad_state: {folder}/lost/chain/state.json is not a whole state"),
+    Row("up {folder}/lost", "or make another pool with covey init pool, since all that {folder}/lost holds is of the"),
     # pool files
     Row(CREATE, "bad_address: trainer in [terms] of {folder}/pool.toml is " + TYPO, change=(TRAINER, TYPO)),
     Row(CREATE, f"bad_address: validators[1] in [terms] of {{folder}}/pool.toml is {TYPO}", change=(B, TYPO)),
@@ -289,10 +294,12 @@ def folder(tmp_path: Path, ports: dict[str, int]) -> Path:
         tmp_path / "node.json"
     )
     replace(Deployment.load(tmp_path / "node.json"), chain_id=5).save(tmp_path / "five.json")
-    (tmp_path / "half").mkdir()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "processes.toml").write_text('[processes]\nworker = "worker run --config worker.toml"\n')
-    (tmp_path / "half" / "state.json").write_text('{"block": {"number": "0x')
+    for place in ("half", "lost/chain"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "state.json").write_text('{"block": {"number": "0x')
+    (tmp_path / "lost" / "processes.toml").write_text('[processes]\nchain = "devnet up --folder chain"\n')
     right = 'home = "h"\npool = 1\ndeployment = "d.json"\nkey_file = "k"\ncoordinator_url = "http://127.0.0.1:8000"\n'
     (tmp_path / "right.toml").write_text(right)
     (tmp_path / "mine" / "worker.toml").write_text(right.replace("d.json", "../away.json"))
