@@ -194,6 +194,10 @@ def down(folder: Folder = Path()) -> None:
 
     Example: `covey down mypool`
     """
+    from covey.local.folder import read_processes
     from covey.local.keeper import stop_keeper
 
-    typer.echo(f"{folder}: ended" if stop_keeper(folder) else f"{folder}: nothing ran")
+    has_ended = stop_keeper(folder)
+    if not has_ended:
+        read_processes(folder)  # a folder without processes is a mistyped one
+    typer.echo(f"{folder}: ended" if has_ended else f"{folder}: nothing ran")

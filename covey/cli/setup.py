@@ -101,6 +101,10 @@ def init_pool(
             "bad_environment", f"there is no environment of kind {environment}", fix=f"Use one of {', '.join(KINDS)}"
         )
     if model is not None and Path(model).is_dir():
+        if not (Path(model) / "config.json").is_file():
+            raise OperatorError(
+                "model_unavailable", f"{model} has no config.json", fix="Name a folder or a model on a hub"
+            )
         model = str(Path(model).resolve())  # the trainer runs in the pool's folder
     elif model is not None and model.startswith((".", "/", "~")):
         raise OperatorError("model_unavailable", f"there is no folder {model}", fix="Name a folder or a model on a hub")

@@ -11,6 +11,7 @@ Paths in these files are relative to the folder, where all commands run.
 
 import json
 import secrets
+import shlex
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -50,7 +51,11 @@ def create_pool_folder(folder: Path, plan: PoolPlan) -> dict[str, Address]:
 
 
 def require_new(folder: Path) -> Path:
-    """The folder's absolute path; raise OperatorError("folder_not_empty") unless it is empty or does not exist."""
+    """The folder's absolute path, whose parent is made.
+
+    Raises OperatorError("folder_not_empty") unless the folder is empty or does not exist, OperatorError("no_folder") if
+    its parent cannot be made.
+    """
     folder = folder.absolute()
     if folder.is_symlink() or folder == Path.cwd():
         raise OperatorError("folder_not_empty", f"{folder} cannot be replaced by a new folder", fix="Name a new one")
@@ -60,7 +65,12 @@ def require_new(folder: Path) -> Path:
             f"{folder} exists and is not an empty folder",
             fix="Name a new one; nothing is overwritten",
         )
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OperatorError(
+            "no_folder", f"{folder.parent} cannot be made: {error.strerror}", fix="Name a folder that you may write to"
+        ) from error
     return folder
 
 
@@ -95,6 +105,13 @@ def read_processes(folder: Path) -> dict[str, str]:
     is_right = isinstance(commands, dict) and all(isinstance(text, str) and text.strip() for text in commands.values())
     if not is_right or not commands:
         raise OperatorError("bad_processes", f'[processes] of {file} must hold NAME = "command"', fix=f"Correct {file}")
+    for name, command in commands.items():
+        try:
+            shlex.split(command)
+        except ValueError as error:
+            raise OperatorError(
+                "bad_processes", f"the command of {name} in {file} cannot be split: {error}", fix=f"Correct {file}"
+            ) from error
     return commands
 
 

@@ -18,6 +18,7 @@ from covey.cli.pool_terms import require_offices
 from covey.devnet import DEVNET_SEED, derive_wallet, fund
 from covey.errors import OperatorError
 from covey.local.folder import is_devnet, set_pool_number
+from covey.local.plan import DEPLOYMENT_FILE
 from covey.protocol.ids import Address, PoolId
 from covey.protocol.params import PoolParams
 
@@ -61,6 +62,12 @@ def plan_opening(folder: Path, *, escrow: str, operator_bond: str) -> Opening:
     Raises OperatorError("pool_ended"), and OperatorError("unfunded") with every account that lacks something, unless
     the chain is a devnet, which gives it.
     """
+    if is_devnet(folder) and not (folder / DEPLOYMENT_FILE).exists():
+        raise OperatorError(
+            "no_deployment",
+            f"the chain of {folder} has not run yet",
+            fix=f"Run covey up {folder}, which opens the pool too",
+        )
     operator = _open_account(folder, folder / OPERATOR_KEY)
     contracts = operator.contracts
     terms, validators, params = read_pool_file(folder / "pool.toml", contracts.deployment.token)
@@ -149,7 +156,12 @@ def find_open_pool(folder: Path) -> PoolId | None:
 
 def _open_account(folder: Path, key_file: Path, pool: int = 0) -> Account:
     """An account of the folder, which asks the node that the folder's coordinator asks."""
-    settings = CoordinatorConfig.load(folder / "coordinator.toml")
+    file = folder / "coordinator.toml"
+    if not file.exists():
+        raise OperatorError(
+            "no_pool_file", f"{folder} has no {file.name}", fix="Name a folder that covey init pool has made"
+        )
+    settings = CoordinatorConfig.load(file)
     return Account(settings.deployment, key_file, pool, rpc_url=settings.rpc_url)
 
 

@@ -57,6 +57,8 @@ NODE = "--deployment {folder}/node.json --key-file {folder}/operator.key --pool 
 INIT = "init pool {folder}/new"
 PUBLIC = f"{INIT} {CHAIN} --chain http://node.example/secret"
 
+DEPLOY = "deploy --rpc http://127.0.0.1:{node} --key-file {folder}/operator.key --out {folder}/new.json"
+
 
 JOIN = "join http://127.0.0.1:{node} {folder}/new --gpus 0"
 
@@ -120,6 +122,32 @@ ROWS = [
     Row(f"{PUBLIC} --public-url pool.example", "bad_url: --public-url is pool.example. Name a URL without user and"),
     Row(f"{PUBLIC} --public-url http://a:secret@b.example", "bad_url: --public-url is http://b.example. Name a URL w"),
     Row(f"{PUBLIC} --public-url http://b.example --relay ftp://b", "bad_url: --relay is ftp://b. Name a URL without"),
+    Row("init pool {folder}/half", "folder_not_empty: {folder}/half exists and is not an empty folder. Name a new"),
+    Row("init pool {folder}/right.toml", "folder_not_empty: {folder}/right.toml exists and is not an empty folder. Na"),
+    Row("init pool {folder}/right.toml/new", "no_folder: {folder}/right.toml cannot be made: File exists. Name a fol"),
+    Row(f"{INIT} --model {{folder}}/half", "model_unavailable: {folder}/half has no config.json. Name a folder or a"),
+    Row(f"{INIT} --model ./none", "model_unavailable: there is no folder ./none. Name a folder or a model on a hub"),
+    Row(f"{INIT} --environment sudoku", "bad_environment: there is no environment of kind sudoku. Use one of "),
+    Row(
+        f"{INIT} --chain http://node.example --deployment {{folder}}/none.json --public-url https://a.example",
+        "no_deployment: {folder}/n",
+    ),
+    Row("up {folder}/none", "no_processes: {folder}/none/processes.toml cannot be read: No such file or directory. Na"),
+    Row("up {folder}", "no_processes: {folder}/processes.toml cannot be read"),
+    Row("up {folder}/quote", "bad_processes: the command of relay in {folder}/quote/processes.toml cannot be split"),
+    Row("up {folder}/quote", "No closing quotation. Correct {folder}/quote/processes.toml"),
+    Row("down {folder}/none", "no_processes: {folder}/none/processes.toml cannot be read: No such file or directory. "),
+    Row("down {folder}", "no_processes: {folder}/processes.toml cannot be read"),
+    Row("pool open {folder}/none", "no_processes: {folder}/none/processes.toml cannot be read: No such file or direc"),
+    Row("pool open {folder}/quote", "bad_processes: the command of relay in {folder}/quote/processes.toml cannot be"),
+    Row("pool open {folder}/work", "no_pool_file: {folder}/work has no coordinator.toml. Name a folder that covey"),
+    Row("pool open {folder}/lost", "no_deployment: the chain of {folder}/lost has not run yet. Run covey up {folder}/"),
+    Row(f"{DEPLOY} --token {A}", f"no_token: there is no contract at {A} on http://127.0.0.1:{{node}}. Name an ERC-20"),
+    Row(f"{DEPLOY} --token {TYPO}", f"bad_address: {TYPO}, mistyped: its checksum (EIP-55) is wrong"),
+    Row(
+        f"{DEPLOY} --token {A} --out {{folder}}/right.toml", "file_exists: {folder}/right.toml exists. Name a new file"
+    ),
+    Row(f"{DEPLOY} --token {A} --out {{folder}}/none/d.json", "no_folder: {folder}/none/d.json has no folder. Name a"),
     Row("up {folder}/lost", "bad_state: {folder}/lost/chain/state.json is not a whole state"),
     Row("up {folder}/lost", "or make another pool with covey init pool, since all that {folder}/lost holds is of the"),
     # pool files
@@ -191,6 +219,11 @@ ROWS = [
         "Name the key of the contributor that",
         refusal="NotContributor(uint256,address,address)" + "1".zfill(64) * 3,
     ),
+    Row(
+        "pool create {folder}/pool.toml --deployment {folder}/node.json --key-file {folder}/operator.key",
+        "InvalidQuorum(4, 3). Lower quorum in [params] to the number of validators, the second number",
+        refusal="InvalidQuorum(uint256,uint256)" + "4".zfill(64) + "3".zfill(64),
+    ),
     Row(f"pool start {NODE}", f"insufficient_funds: {OPERATOR} has 5 wei, too little for the gas of", refusal="poor"),
     # a contributor's door
     Row("join http://127.0.0.1:{busy} {folder}/new", "coordinator_unreachable: http://127.0.0.1:{busy}/v1/pool did"),
@@ -254,7 +287,7 @@ class Node(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def answer(self, method: str) -> dict[str, object]:
-        results = {"eth_chainId": hex(31337), "eth_getBalance": "0x5"}
+        results = {"eth_chainId": hex(31337), "eth_getBalance": "0x5", "eth_getCode": "0x"}
         if method in results:
             return {"result": results[method]}
         if Node.refusal == "poor":
@@ -299,7 +332,14 @@ def folder(tmp_path: Path, ports: dict[str, int]) -> Path:
     for place in ("half", "lost/chain"):
         (tmp_path / place).mkdir(parents=True)
         (tmp_path / place / "state.json").write_text('{"block": {"number": "0x')
-    (tmp_path / "lost" / "processes.toml").write_text('[processes]\nchain = "devnet up --folder chain"\n')
+    commands = {
+        "lost": "chain = 'devnet up --folder chain'",
+        "quote": """relay = 'relay run "'""",
+        "work": "worker = 'x'",
+    }
+    for place, line in commands.items():
+        (tmp_path / place).mkdir(exist_ok=True)
+        (tmp_path / place / "processes.toml").write_text(f"[processes]\n{line}\n")
     right = 'home = "h"\npool = 1\ndeployment = "d.json"\nkey_file = "k"\ncoordinator_url = "http://127.0.0.1:8000"\n'
     (tmp_path / "right.toml").write_text(right)
     (tmp_path / "mine" / "worker.toml").write_text(right.replace("d.json", "../away.json"))
