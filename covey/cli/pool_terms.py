@@ -51,7 +51,7 @@ def _require_names(file: Path, values: Mapping[str, Any]) -> None:
     wrong = []
     for name, value in values.items():
         if name in PoolParams.model_fields:
-            wrong.append(f"{name}: stands in [params]")
+            wrong.append(f"{name}: belongs in [params]")
         elif name not in known:
             wrong.append(explain_unknown(name, known))
         elif name in _FIELDS and _FIELDS[name].type in (int, bool) and type(value) is not _FIELDS[name].type:
@@ -96,8 +96,11 @@ def _find_wrong(terms: PoolTerms, validators: list[Address], params: PoolParams)
 
 
 def require_offices(file: Path, terms: PoolTerms, validators: Sequence[Address], operator: Address) -> None:
-    """Raise OperatorError("example_address") where nobody can do an office, "bad_pool_file" where the contract would
-    refuse who does it."""
+    """Check the accounts of trainer, arbiter and validators.
+
+    Raises OperatorError("example_address") for an account to which nobody has a key.
+    Raises OperatorError("bad_pool_file") if the arbiter is the operator, which the contract refuses.
+    """
     offices = {"trainer": terms.trainer, "arbiter": terms.arbiter}
     offices |= {f"validators[{i}]": address for i, address in enumerate(validators)}
     examples = [name for name, address in offices.items() if is_example(address)]

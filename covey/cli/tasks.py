@@ -138,7 +138,7 @@ def _ask(
 
 
 def _require_room(params: "PoolParams", option: str) -> None:
-    """The parameters stand on chain as text."""
+    """The chain keeps the parameters as text."""
     from covey.protocol.params import MAX_PARAMS_BYTES
 
     environment = params.environment

@@ -12,8 +12,10 @@ Paths in these files are relative to the folder, where all commands run.
 import json
 import secrets
 import shlex
+import shutil
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,25 +31,38 @@ PROCESSES_FILE = "processes.toml"
 def create_pool_folder(folder: Path, plan: PoolPlan) -> dict[str, Address]:
     """Write the folder and return the addresses of its keys by name.
 
-    Everything is written beside it and moved there in one step, so that a crash leaves no half of it.
-    Raises OperatorError("folder_not_empty") if anything is there already.
+    Raises OperatorError("folder_not_empty") or OperatorError("no_folder"), see `require_new`.
+    """
+    with new_folder(folder) as draft:
+        names = ["operator", "trainer", "arbiter", *(f"validator-{i + 1}" for i in range(plan.validators))]
+        addresses = {name: save_key(draft / "keys" / f"{name}.key", secrets.token_bytes(32)).address for name in names}
+        if plan.chain is not None:
+            plan.chain.deployment.save(draft / DEPLOYMENT_FILE)
+        (draft / "pool.toml").write_text(build_pool(folder.absolute().name, plan, addresses))
+        for name, values in build_settings(plan).items():
+            (draft / f"{name}.toml").write_text(f"# {DESCRIPTIONS[name.partition('-')[0]]}\n{to_toml(values)}")
+        write_processes(draft / PROCESSES_FILE, list_commands(plan))
+    return addresses
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Yield a draft with a folder `keys`; at the end of the block it becomes the new folder in one step.
+
+    Only its owner may open it, since settings may hold the key of a node's provider.  An error removes the draft.
+    Raises OperatorError("folder_not_empty") or OperatorError("no_folder"), see `require_new`.
     """
     folder = require_new(folder)
     draft = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
-    draft.mkdir(mode=0o700)  # settings may hold the key of a node's provider
-    (draft / "keys").mkdir()
-    names = ["operator", "trainer", "arbiter", *(f"validator-{i + 1}" for i in range(plan.validators))]
-    addresses = {name: save_key(draft / "keys" / f"{name}.key", secrets.token_bytes(32)).address for name in names}
-    if plan.chain is not None:
-        plan.chain.deployment.save(draft / DEPLOYMENT_FILE)
-    (draft / "pool.toml").write_text(build_pool(folder.name, plan, addresses))
-    for name, values in build_settings(plan).items():
-        (draft / f"{name}.toml").write_text(f"# {DESCRIPTIONS[name.partition('-')[0]]}\n{to_toml(values)}")
-    write_processes(draft / PROCESSES_FILE, list_commands(plan))
-    if folder.exists():
-        folder.rmdir()
-    draft.rename(folder)
-    return addresses
+    draft.mkdir(mode=0o700)
+    try:
+        (draft / "keys").mkdir()
+        yield draft
+        if folder.exists():
+            folder.rmdir()
+        draft.rename(folder)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def require_new(folder: Path) -> Path:

@@ -21,7 +21,7 @@ from covey.chain.structs import PoolState, PoolTerms
 from covey.chain.wallet import save_key
 from covey.client import CoordinatorClient
 from covey.errors import OperatorError, ProtocolError, TransientError
-from covey.local.folder import PROCESSES_FILE, require_new, to_toml, write_processes
+from covey.local.folder import PROCESSES_FILE, new_folder, to_toml, write_processes
 from covey.protocol.ids import Address, PoolId, is_address
 from covey.protocol.params import PoolParams
 from covey.protocol.wire import PoolView
@@ -125,36 +125,30 @@ def check_pool(view: PoolView, url: str, deployment: Deployment) -> CheckedPool:
 def create_worker_folder(folder: Path, pool: CheckedPool, devices: Sequence[str], tensor_parallel: int) -> list[Path]:
     """Write keys and settings, one worker for each device; return the workers' settings files.
 
-    Everything is written beside the folder and moved there in one step.  Raises OperatorError("folder_not_empty").
+    Raises OperatorError("folder_not_empty") or OperatorError("no_folder"), see `require_new`.
     """
-    shown, folder = folder, require_new(folder)
-    draft = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
-    draft.mkdir(mode=0o700)  # settings may hold the key of a node's provider
-    (draft / "keys").mkdir()
-    pool.deployment.save(draft / "deployment.json")
-    save_key(draft / "keys" / "contributor.key", secrets.token_bytes(32))
     names = ["worker"] if len(devices) == 1 else [f"worker-{i + 1}" for i in range(len(devices))]
-    for i, (name, device) in enumerate(zip(names, devices, strict=True)):
-        key = Path("keys") / f"node-{i + 1}.key"
-        save_key(draft / key, secrets.token_bytes(32))
-        values: dict[str, object] = {
-            "home": name,
-            "pool": pool.pool,
-            "deployment": "deployment.json",
-            "key_file": str(key),
-            "coordinator_url": pool.url,
-            "device": device,
-        }
-        if pool.deployment.without_secrets().rpc_url is None:
-            values["rpc_url"] = pool.deployment.choose_node()
-        table = {"vllm": {"tensor_parallel": tensor_parallel}} if tensor_parallel > 1 else {}
-        head = f"# Settings of `covey worker run`; `covey config show worker --config {name}.toml` explains each.\n"
-        (draft / f"{name}.toml").write_text(head + to_toml(values | table))
-    write_processes(draft / PROCESSES_FILE, {name: f"worker run --config {name}.toml" for name in names})
-    if folder.exists():
-        folder.rmdir()
-    draft.rename(folder)
-    return [shown / f"{name}.toml" for name in names]
+    with new_folder(folder) as draft:
+        pool.deployment.save(draft / "deployment.json")
+        save_key(draft / "keys" / "contributor.key", secrets.token_bytes(32))
+        for i, (name, device) in enumerate(zip(names, devices, strict=True)):
+            key = Path("keys") / f"node-{i + 1}.key"
+            save_key(draft / key, secrets.token_bytes(32))
+            values: dict[str, object] = {
+                "home": name,
+                "pool": pool.pool,
+                "deployment": "deployment.json",
+                "key_file": str(key),
+                "coordinator_url": pool.url,
+                "device": device,
+            }
+            if pool.deployment.without_secrets().rpc_url is None:
+                values["rpc_url"] = pool.deployment.choose_node()
+            table = {"vllm": {"tensor_parallel": tensor_parallel}} if tensor_parallel > 1 else {}
+            head = f"# Settings of `covey worker run`; `covey config show worker --config {name}.toml` explains each.\n"
+            (draft / f"{name}.toml").write_text(head + to_toml(values | table))
+        write_processes(draft / PROCESSES_FILE, {name: f"worker run --config {name}.toml" for name in names})
+    return [folder / f"{name}.toml" for name in names]
 
 
 def is_devnet(deployment: Deployment) -> bool:

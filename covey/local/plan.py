@@ -132,7 +132,7 @@ def build_pool(name: str, plan: PoolPlan, addresses: Mapping[str, Address]) -> s
     if params["environment"]["kind"] != plan.environment:
         params["environment"]["kind"] = plan.environment
         params["environment"]["options"] = tomlkit.inline_table()
-    head = "# The pool: [terms] stand in the contract, [params] on chain as text.  Both are fixed once it is open.\n\n"
+    head = "# The contract enforces [terms], and the chain keeps [params] as text.  Both are fixed at creation.\n\n"
     return head + tomlkit.dumps(document)
 
 

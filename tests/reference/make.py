@@ -62,11 +62,11 @@ def build_settings() -> str:
         parts += [f"## {role}", _table(("name", "type", "default", "what it is"), _list_fields(kind))]
     parts += [
         "## A pool's [terms]",
-        "The table `[terms]` of a pool's file, for `covey pool create`. Terms stand in the contract and are fixed at\n"
+        "The table `[terms]` of a pool's file, for `covey pool create`. The contract enforces them; they are fixed at\n"
         "creation. Amounts are in the token's smallest unit.",
         _table(("name", "type", "default", "what it is"), _list_terms()),
         "## A pool's [params]",
-        "The table `[params]` of a pool's file. Parameters stand on chain as text with their hash and are fixed at\n"
+        "The table `[params]` of a pool's file. The chain keeps them as text with their hash; they are fixed at\n"
         "creation.",
         _table(("name", "type", "default", "what it is"), _list_fields(PoolParams)),
     ]

@@ -166,7 +166,7 @@ ROWS = [
         CREATE, "[params] of {folder}/pool.toml is wrong: group_per_step: unknown", change=("quorum", "group_per_step")
     ),
     Row(CREATE, "did you mean groups_per_step?", change=("quorum", "group_per_step")),
-    Row(CREATE, "quorum: stands in [params]", change=("min_stake", "quorum = 2\nmin_stake")),
+    Row(CREATE, "quorum: belongs in [params]", change=("min_stake", "quorum = 2\nmin_stake")),
     Row(CREATE, "quorum is 4 and there are 3 validators: lower quorum", change=("quorum = 2", "quorum = 4")),
     Row(CREATE, f"validators names {B} more than once", change=(C, B)),
     Row(CREATE, "the arbiter must not be the operator", change=(ARBITER, OPERATOR)),

@@ -14,6 +14,7 @@ from covey.cli.pool_terms import list_weaknesses
 from covey.errors import OperatorError
 from covey.local.folder import (
     create_pool_folder,
+    new_folder,
     read_processes,
     set_pool_number,
     to_toml,
@@ -111,6 +112,17 @@ def test_create_pool_folder__something_is_there__nothing_is_overwritten(tmp_path
         create_pool_folder(there, PoolPlan())
     assert caught.value.code == "folder_not_empty"
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_new_folder__error_on_the_way__leaves_nothing(tmp_path: Path):
+    def fail() -> None:
+        with new_folder(tmp_path / "mine") as draft:
+            (draft / "keys" / "operator.key").write_text("half")
+            raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        fail()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_set_pool_number__number_of_the_chain__is_in_every_role_and_comments_stay(folder: Path):
