@@ -63,11 +63,13 @@ def _require_stake(ctx: Context, node: Address, contributor: Address) -> None:
     with ctx.database.read() as repository:
         nodes = {row.address for row in repository.list_nodes_of(contributor) if row.suspended != service.REMOVED}
     needed = ctx.terms.min_stake * len(nodes | {node})
-    free = stakes.stake_of(pool, BondKind.CONTRIBUTOR, contributor) - stakes.locked_of(pool, contributor)
-    if free < needed:
+    staked, locked = stakes.stake_of(pool, BondKind.CONTRIBUTOR, contributor), stakes.locked_of(pool, contributor)
+    missing = needed - (staked - locked)  # more may be locked than is staked: cases lock stake that is leaving, too
+    if missing > 0:
         message = (
-            f"{contributor} has a free stake of {max(0, free)}, the pool requires {needed} for its nodes. "
-            f"Run covey stake add {needed - max(0, free)} --raw --pool {pool} with the key of {contributor}"
+            f"{contributor} has staked {staked}, of which cases lock {locked}; its nodes require {needed} that are "
+            "free, in the token's smallest unit. "
+            f"Run covey stake add {missing} --raw --pool {pool} with the key of {contributor}"
         )
         raise ProtocolError("stake_too_low", message, status=403)
 

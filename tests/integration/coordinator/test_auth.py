@@ -8,9 +8,11 @@ import pytest
 from eth_account.messages import encode_defunct
 
 from coordinator import service
+from covey.chain import codec
+from covey.chain.structs import BondKind
 from covey.errors import ProtocolError
 from covey.protocol import signing
-from tests.fakes.network import Office
+from tests.fakes.network import MIN_STAKE, Office
 from tests.fakes.pool import make_address
 
 pytestmark = pytest.mark.integration
@@ -162,6 +164,24 @@ async def test_register__too_little_stake__is_refused(office: Office, unbond):
             await client.register()
     assert caught.value.code == "stake_too_low"
     assert "Run covey stake add 1 --raw --pool" in caught.value.message, "300 staked, 201 unbonded, 100 required"
+
+
+async def test_register__more_is_locked_than_bonded__names_all_that_is_missing(office: Office):
+    """A case may lock stake that is leaving: 300 are unbonded, 60 locked, so it takes 160 to have 100 free."""
+    chain, pool, stakes = office.chain, office.ctx.ledger.pool, office.ctx.contracts.stakes
+    chain.send("contributor", stakes.unbond(pool, BondKind.CONTRIBUTOR, 3 * MIN_STAKE))
+    court, contributor = chain.deployment.slashing_court, chain.address("contributor")
+    chain.client.request("anvil_impersonateAccount", court)
+    chain.client.request("anvil_setBalance", court, hex(10**18))
+    data = "0x" + codec.encode_call("StakeManager", "lock", [pool, contributor, True]).hex()
+    chain.client.request("eth_sendTransaction", {"from": court, "to": stakes.address, "data": data})
+    assert stakes.locked_of(pool, contributor) == 60
+    async with office.client("node") as client:
+        with pytest.raises(ProtocolError) as caught:
+            await client.register()
+    assert caught.value.code == "stake_too_low"
+    assert "has staked 0, of which cases lock 60; its nodes require 100 that are free" in caught.value.message
+    assert "in the token's smallest unit. Run covey stake add 160 --raw --pool" in caught.value.message
 
 
 async def test_claim_task__stake_unbonded_since__is_refused(office: Office, unbond):
