@@ -18,7 +18,12 @@ def pool_open(
     escrow: Annotated[str, typer.Option(help="Amount that the escrow holds afterwards, at least, in tokens.")] = "100",
     bond: Annotated[str, typer.Option(help="Amount of the operator's bond afterwards, at least, in tokens.")] = "10",
     yes: Annotated[
-        bool, typer.Option("--yes", help="Spend what is needed without a question, whatever the windows are.")
+        bool,
+        typer.Option(
+            "--yes",
+            help="Skip the question and the check of the windows: spend what is needed at once, also for a pool with "
+            "the short windows of a test network.",
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -26,7 +31,7 @@ def pool_open(
 
     Creates and funds it, puts up the bonds of operator and validators, and starts it.  What is done already is
     not done again, so the command can be repeated after any failure.  On a chain that is not a devnet it refuses the
-    short windows of a test network, and asks before it spends anything.
+    short windows of a test network, and asks before it spends anything; --yes skips both.
 
     Example: `covey pool open mypool --escrow 100`
     """
@@ -51,7 +56,7 @@ def _require_public_windows(file: Path, opening: "Opening") -> None:
         raise OperatorError(
             "short_windows",
             f"{file} has windows of a test network, in seconds: {'; '.join(short)}",
-            fix=f"Lengthen them in {file}, or accept them with --yes",
+            fix=f"Lengthen them in {file}, or accept them with --yes, which skips the question, too",
         )
 
 
