@@ -77,8 +77,7 @@ def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) 
         raise OperatorError(
             "not_the_operator", f"{operator.address} does not operate pool {pool}", fix="Name the operator's key file"
         )
-    follower = Follower(client, deployment, finality=config.finality)
-    params = PoolParams.from_text(_find_params(follower, pool), terms.params_hash)
+    params = PoolParams.from_text(_find_params(Follower(client, deployment), pool), terms.params_hash)
     if terms.epoch_units < params.max_task_units:
         raise OperatorError(
             "epoch_too_small",
@@ -105,7 +104,7 @@ def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) 
         store=ObjectStore.open(config.store, LinkSigner(secret=secret, base_url=config.base_url)),
         client=client,
         contracts=contracts,
-        follower=follower,
+        follower=Follower(client, deployment, finality=config.finality),
         sender=Sender(client, operator, DatabaseOutbox(database)),
         operator=operator,
         kicker=Kicker(build_celery(config.broker_url, config.home)),
@@ -115,7 +114,11 @@ def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) 
 
 
 def _find_params(follower: Follower, pool: PoolId) -> str:
-    """The pool's parameters as its creation published them."""
+    """The pool's parameters as its creation published them; the caller checks them against the hash in the terms.
+
+    Newest blocks are read, whatever the setting `finality` is, as they are for the terms: a pool can be served before
+    its creation is safe.
+    """
     cursor: tuple[SeenBlock, ...] = ()
     caught_up = False
     while not caught_up:
