@@ -156,14 +156,18 @@ def build(
     )
 
 
-def build_publisher(config: TrainerConfig, network: Network) -> "Publisher":
-    """The publisher with its durable outbox; called in the thread that will use it."""
+def open_outbox(config: TrainerConfig) -> SqliteOutbox:
+    """The outbox of policies; raise OperatorError where the disk has no room for it."""
+    with ExplainFullDisk(config.home, "the outbox"):
+        return SqliteOutbox(config.home / "outbox.sqlite3")
+
+
+def build_publisher(config: TrainerConfig, network: Network, outbox: SqliteOutbox) -> "Publisher":
+    """The publisher, which is called in one thread only."""
     from covey.shardcast.store import ShardStore
     from trainer.publish import Publisher
     from trainer.service import build_retention
 
-    with ExplainFullDisk(config.home, "the outbox"):
-        outbox = SqliteOutbox(config.home / "outbox.sqlite3")
     return Publisher(
         pool=network.pool,
         registry=network.contracts.policies,
@@ -218,24 +222,24 @@ async def _train(config: TrainerConfig, sinks: "Sequence[Sink]", ranks: "Ranks",
         network = await keep_trying(lambda: join(config), stop)
         if network is None:
             return
-        loop = asyncio.get_running_loop()
-        publisher = await loop.run_in_executor(chain_thread, build_publisher, config, network)
-        decode = partial(decoder.call, attempts=ATTEMPTS)
-        ctx = await asyncio.to_thread(
-            build,
-            config,
-            network,
-            decode=decode,
-            publisher=publisher,
-            chain_thread=chain_thread,
-            stop=stop,
-            sinks=sinks,
-            ranks=ranks,
-        )
-        get_logger().info("trainer runs", trainer=network.wallet.address, step=ctx.progress.step)
-        from trainer.loop import run_cycles
-
+        outbox = open_outbox(config)
         try:
+            ctx = await asyncio.to_thread(
+                build,
+                config,
+                network,
+                decode=partial(decoder.call, attempts=ATTEMPTS),
+                publisher=build_publisher(config, network, outbox),
+                chain_thread=chain_thread,
+                stop=stop,
+                sinks=sinks,
+                ranks=ranks,
+            )
+            get_logger().info("trainer runs", trainer=network.wallet.address, step=ctx.progress.step)
+            from trainer.loop import run_cycles
+
             await run_cycles(ctx)
         finally:
+            chain_thread.shutdown()
+            outbox.close()
             await network.close()

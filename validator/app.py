@@ -160,4 +160,5 @@ async def _run(config: ValidatorConfig) -> None:
             await reporting
         finally:
             ctx.tools.engine.close()
+        ctx.outbox.close()
         await network.close()

@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 import time
+from contextlib import closing
 from functools import cached_property
 from pathlib import Path
 
@@ -114,8 +115,8 @@ class Account:
 
     def send(self, call: Call) -> Entry:
         """Send one transaction and wait until it is mined; raise ProtocolError("reverted") with the contract's word."""
-        sender = Sender(self.client, self.wallet, SqliteOutbox(":memory:"))
-        return sender.send_and_wait(call.label, call)
+        with closing(SqliteOutbox(":memory:")) as outbox:
+            return Sender(self.client, self.wallet, outbox).send_and_wait(call.label, call)
 
     @property
     def history(self) -> History:

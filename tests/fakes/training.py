@@ -189,6 +189,7 @@ class World:
         )
         self.context: Context | None = None
         self.sinks: list[Sink] = []
+        self._outboxes: list[SqliteOutbox] = []
         self.killed = Killed
 
     def build(self, chain_thread: ThreadPoolExecutor, stop: asyncio.Event) -> Context:
@@ -198,18 +199,20 @@ class World:
             coordinator=self.coordinator, load_environment=lambda: load_environment(self.params),
         )  # fmt: skip
 
-        def build_publisher() -> Publisher:
-            outbox = SqliteOutbox(self.config.home / "outbox.sqlite3")
-            return Publisher(
-                pool=POOL, registry=self.chain, outbox=outbox, pump=lambda: self.chain.mine(outbox),
-                store=ShardStore(self.config.origin_root), retention=Retention(),
-            )  # fmt: skip
-
+        outbox = SqliteOutbox(self.config.home / "outbox.sqlite3")
+        self._outboxes.append(outbox)
+        publisher = Publisher(
+            pool=POOL, registry=self.chain, outbox=outbox, pump=lambda: self.chain.mine(outbox),
+            store=ShardStore(self.config.origin_root), retention=Retention(),
+        )  # fmt: skip
         return build(
             self.config, cast(Network, network), decode=columns.decode_json,
-            publisher=chain_thread.submit(build_publisher).result(), chain_thread=chain_thread, stop=stop,
-            sinks=self.sinks,
+            publisher=publisher, chain_thread=chain_thread, stop=stop, sinks=self.sinks,
         )  # fmt: skip
+
+    def close(self) -> None:
+        for outbox in self._outboxes:
+            outbox.close()
 
     def run(self) -> None:
         """One process, to its end."""

@@ -39,13 +39,14 @@ def build_world(
     tmp_path: Path, environment: Environment, made: dict[tuple[Hash, int], list[Rollout]]
 ) -> Iterator[Callable[..., World]]:
     """Worlds on disks of their own; they share the environment, whose word list takes a quarter of a second."""
-    count = iter(range(1000))
+    worlds: list[World] = []
 
     def make(**settings: Any) -> World:
-        root = tmp_path / f"world-{next(count)}"
+        root = tmp_path / f"world-{len(worlds)}"
         root.mkdir()
         world = World(root, **settings)
         world.coordinator.made = made
+        worlds.append(world)
         return world
 
     def load(spec: EnvironmentSpec) -> Environment:
@@ -55,6 +56,8 @@ def build_world(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "load", load)
         yield make
+    for world in worlds:
+        world.close()
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -16,7 +17,7 @@ from covey.errors import OperatorError
 from covey.network import Network
 from covey.protocol import columns
 from covey.protocol.params import EnvironmentParams, ModelParams, PoolParams
-from trainer.app import build, build_publisher
+from trainer.app import build, build_publisher, open_outbox
 from trainer.config import TrainerConfig
 from trainer.models import build_learner, get_source
 
@@ -114,7 +115,9 @@ def test_build_publisher__real_outbox_and_store__lie_where_the_settings_say(buil
         pool=1, contracts=SimpleNamespace(policies=world.chain), chain=None, wallet=None, params=world.params,
         terms=terms,
     )  # fmt: skip
-    publisher = build_publisher(world.config.model_copy(update={"keep_policies": 77}), cast(Network, network))
+    config = world.config.model_copy(update={"keep_policies": 77})
+    with closing(open_outbox(config)) as outbox:
+        publisher = build_publisher(config, cast(Network, network), outbox)
     assert publisher._retention.keep == 77
     assert publisher._retention.seconds > 1100
     assert (world.config.home / "outbox.sqlite3").exists()

@@ -56,6 +56,7 @@ def test_build__tools__are_the_pools_and_blame_no_input_for_one_slow_child(tmp_p
     assert (decoder.attempts, grader.attempts) == ([2], [2])
     assert (ctx.venue.chain_id, ctx.venue.court, ctx.venue.pool) == (DOMAIN.chain_id, DOMAIN.contract, 1)
     assert (ctx.venue.params_hash, ctx.venue.engine.batch) == (make_model_params().compute_hash(), 32)
+    ctx.outbox.close()
 
 
 def test_build__library_of_another_version__does_not_judge(tmp_path):
