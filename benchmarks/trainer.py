@@ -37,6 +37,8 @@ ENDS = 10
 LEAST = {"samples_per_s_ratio_by_cpu.small": 1.8, "samples_per_s_ratio_by_cpu.large": 2.0, "reward_gain": 0.02}
 """Lowest values that pass.  Rates count CPU seconds, which a busy machine changes less than seconds of the clock.  A
 policy that learns nothing gains 0.00 with a deviation of 0.01, and the large case gains 0.06 in its 30 steps."""
+MOST = {"peak_memory_ratio": 1.0}
+"""No more memory than the peer's; 0.85 to 0.98 was measured."""
 APART = {"reward_difference.small": 0.1, "reward_difference.large": 0.02}
 """Largest distance between the two sides' mean rewards of all steps: more than three standard errors of five rounds."""
 
@@ -188,7 +190,7 @@ def build_agreement(case: Case, runs: Runs) -> list[Claim]:
 
 def find_failures(claims: Sequence[Claim]) -> list[str]:
     """Return a line for each claim beyond its bar and for each pair of curves that differ."""
-    return find_misses(claims, least=LEAST) + [
+    return find_misses(claims, least=LEAST, most=MOST) + [
         f"{claim.name} is {claim.value:.3f}: the curves differ"
         for claim in claims
         if claim.name in APART and not abs(claim.value) <= APART[claim.name]
