@@ -11,7 +11,7 @@ import socket
 import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
@@ -231,20 +231,23 @@ _PORTS = range(20_000, 32_768)
 
 
 def find_free_ports(count: int) -> list[int]:
-    """Distinct ports of 127.0.0.1 that nobody listens on now; raise OperatorError("no_free_port")."""
+    """Distinct ports of 127.0.0.1 that nobody has; raise OperatorError("no_free_port").
+
+    They are the caller's until its process ends: each stays bound by a socket beside which a server may listen, but
+    which keeps other callers away, those in other processes too.
+    """
     found: list[int] = []
-    with ExitStack() as held:
-        for port in random.sample(_PORTS, len(_PORTS)):
-            if len(found) == count:
-                break
-            probe = socket.socket()
+    for port in random.sample(_PORTS, len(_PORTS)):
+        if len(found) == count:
+            break
+        with socket.socket() as holder:
             try:
-                probe.bind(("127.0.0.1", port))
+                holder.bind(("127.0.0.1", port))
             except OSError:
-                probe.close()
                 continue
-            held.enter_context(probe)
-            found.append(port)
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # only now: others must not share it like this
+            holder.detach()
+        found.append(port)
     if len(found) < count:
         raise OperatorError(
             "no_free_port", f"no port of {_PORTS.start} to {_PORTS.stop - 1} is free", fix="End what listens there"

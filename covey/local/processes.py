@@ -122,6 +122,11 @@ class Processes:
             os.environ.update(self._environment | {"TMPDIR": tempfile.gettempdir()})
             try:
                 forkserver.ensure_running()
+            except OSError as error:  # a socket's path has at most 107 bytes
+                folder = tempfile.gettempdir()
+                raise OperatorError(
+                    "no_fork_server", f"no process can be started from {folder}: {error}", fix="Set TMPDIR to /tmp"
+                ) from error
             finally:
                 os.environ.clear()
                 os.environ.update(before)

@@ -282,11 +282,20 @@ def test_find_free_ports__below_those_of_outgoing_connections__each_can_be_liste
             stack.enter_context(socket.create_server(("127.0.0.1", port)))
 
 
-def test_find_free_ports__some_are_taken__finds_the_other_or_says_that_there_is_none(monkeypatch):
-    taken, free = find_free_ports(2)
-    monkeypatch.setattr(runtime, "_PORTS", range(min(taken, free), max(taken, free) + 1, abs(taken - free)))
-    with socket.create_server(("127.0.0.1", taken)):
-        assert find_free_ports(1) == [free]
-        with pytest.raises(OperatorError, match="no_free_port"):
-            find_free_ports(2)
-    assert sorted(find_free_ports(2)) == sorted([taken, free])
+def test_find_free_ports__given_to_a_process__are_its_own_until_it_ends():
+    script = "from covey.runtime import find_free_ports; print(*find_free_ports(1), flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        port = int(other.stdout.readline())
+        ports = range(port, port + 1)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(runtime, "_PORTS", ports)
+            with pytest.raises(OperatorError, match=f"no_free_port: no port of {port} to {port} is free"):
+                find_free_ports(1)
+            socket.create_server(("127.0.0.1", port)).close()  # as the owner's server does
+            other.communicate("")
+            assert find_free_ports(1) == [port]
+            with pytest.raises(OperatorError, match="no_free_port"):
+                find_free_ports(1)

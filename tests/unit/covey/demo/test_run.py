@@ -4,7 +4,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -46,11 +48,19 @@ def await_file(path: Path) -> None:
         time.sleep(0.02)
 
 
+@pytest.fixture
+def files() -> Iterator[Path]:
+    """Temporary files of the demo, sockets among them, whose paths have to be short."""
+    with tempfile.TemporaryDirectory(prefix="covey-test-") as name:
+        yield Path(name)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_run_demo__a_stop_signal__ends_its_processes_and_removes_its_files(tmp_path: Path, number: signal.Signals):
+def test_run_demo__a_stop_signal__ends_its_processes_and_removes_its_files(
+    tmp_path: Path, files: Path, number: signal.Signals
+):
     """A second signal does not interrupt the ending."""
-    ended, files = tmp_path / "ended", tmp_path / "files"
-    files.mkdir()
+    ended = tmp_path / "ended"
     (tmp_path / "line.py").write_text("import sys\nexec(sys.argv[-1])\n")
     (tmp_path / "light.py").write_text(LIGHT.replace("FILE", repr(str(ended))))
     process = subprocess.Popen(
