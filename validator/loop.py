@@ -58,7 +58,7 @@ async def load_policy(ctx: Context, order: JudgeOrder) -> None:
     version, policies = order.receipt.policy_version, ctx.network.policies
     if policies.get_manifest_hash(version) != order.manifest_hash:
         raise ProtocolError("wrong_manifest", f"the order names another manifest for step {version} than the chain")
-    folder = await policies.require(version, order.manifest_hash)
+    folder = await policies.require(version, order.manifest_hash, to_load=True)
     if (ctx.tools.engine.policy_version, ctx.loaded.folder) != (version, folder):
         ctx.loaded.folder = None  # whatever is in the engine if this fails
         await asyncio.to_thread(ctx.tools.engine.load_policy, folder, version)

@@ -141,7 +141,8 @@ async def load_policy(ctx: Context, version: Step, manifest_hash: Hash | None = 
     one come beside each other."""
     pipeline = ctx.pipeline
     async with pipeline.loading:
-        folder = await or_stop(pipeline.work_over, ctx.network.policies.require(version, manifest_hash))
+        required = ctx.network.policies.require(version, manifest_hash, to_load=True)
+        folder = await or_stop(pipeline.work_over, required)
         if folder is None:
             raise TransientError("stopped", f"policy {version} was not there when the work was over")
         if (ctx.engine.policy_version, pipeline.loaded) == (version, folder):

@@ -10,7 +10,7 @@ import os
 import random
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -230,11 +230,11 @@ def get_policy_folder(root: Path, step: int, manifest_hash: Hash) -> Path:
     return root / f"{step}-{manifest_hash[2:18]}"
 
 
-def prune_policies(root: Path, *, keep: int, spare: Path) -> None:
-    """Remove all but the newest `keep` policy folders of `get_policy_folder`, and `spare`, which is in use."""
+def prune_policies(root: Path, *, keep: int, spare: Collection[Path]) -> None:
+    """Remove all but the newest `keep` policy folders of `get_policy_folder`, and those of `spare`."""
     folders = [path for path in root.iterdir() if path.name.partition("-")[0].isdigit()]
     for folder in sorted(folders, key=lambda path: int(path.name.partition("-")[0]))[:-keep]:
-        if folder != spare:
+        if folder not in spare:
             shutil.rmtree(folder, ignore_errors=True)
 
 

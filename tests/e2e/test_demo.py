@@ -48,14 +48,16 @@ def _hear_interrupts() -> None:
 
 
 def find_processes(word: str) -> list[str]:
-    """Command lines of all processes that name `word`."""
+    """Command lines of all processes that name `word` there or in their environment."""
     found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+    for path in Path("/proc").glob("[0-9]*"):
         try:
-            line = path.read_bytes().replace(b"\0", b" ").decode()
+            line, environment = (
+                (path / name).read_bytes().replace(b"\0", b" ").decode() for name in ("cmdline", "environ")
+            )
         except OSError:
             continue
-        if word in line:
+        if word in line or word in environment:
             found.append(line)
     return found
 

@@ -17,7 +17,6 @@ pytestmark = [
 
 
 def test_demo__workers_on_vllm__ends_like_the_one_on_the_reference_engine(tmp_path: Path) -> None:
-    before = find_processes("covey.engines.vllm.child")
     options = ("--engine", "vllm", "--steps", "2", "--workers", "1", "--cheats", "1")
     code, output, summary = run_demo(tmp_path, *options, seconds=420)
     assert code == 0, output
@@ -28,4 +27,3 @@ def test_demo__workers_on_vllm__ends_like_the_one_on_the_reference_engine(tmp_pa
     assert summary["reward"][-1] - summary["reward"][0] >= 0.06
     # vLLM's process has a session of its own: no signal to the demo's reaches it.
     assert find_processes(str(tmp_path)) == []
-    assert find_processes("covey.engines.vllm.child") == before

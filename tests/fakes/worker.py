@@ -36,7 +36,7 @@ def build_coordinator() -> FakeCoordinator:
 def build_context(engine: Engine, coordinator: FakeCoordinator, folder: Path, **changes: Any) -> Context:
     """Policy 0 is the shipped tiny model; `changes` replace fields of the context."""
 
-    async def require(version: int, *_: object) -> Path:
+    async def require(version: int, *_: object, **__: object) -> Path:
         return tiny_folder()
 
     def list_versions(versions: Sequence[int]) -> list[int]:

@@ -193,6 +193,21 @@ async def test_policies__require__hash_of_the_chain_and_only_the_newest_kept(tmp
     assert fetcher.fetched[-1] == "closed"
 
 
+async def test_policies__required_to_load__stays_while_newer_ones_come(tmp_path):
+    """An engine that takes a minute to start reads the folder at its end."""
+    policies = network.Policies(
+        SimpleNamespace(policies=Outside().policies), Fetcher(), pool=1, root=tmp_path / "p", keep=2
+    )
+    folders = [await policies.require(1, to_load=True)]
+    for version in range(2, 6):
+        await policies.require(version)
+    assert folders[0].exists()
+    folders += [await policies.require(version, to_load=True) for version in (6, 7)]
+    for version in range(8, 11):
+        await policies.require(version)
+    assert [folder.exists() for folder in folders] == [False, True, True]
+
+
 async def test_policies__list_versions__are_those_of_the_chains_hash_on_the_disk(tmp_path):
     contracts, root = SimpleNamespace(policies=Outside().policies), tmp_path / "p"
     policies = network.Policies(contracts, Fetcher(), pool=1, root=root, keep=2)

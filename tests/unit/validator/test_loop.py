@@ -48,7 +48,7 @@ def judging() -> FakeJudging:
 def start(judging: FakeJudging, tools: Tools, tmp_path: Path) -> Callable[..., Context]:
     """The same disk, another process."""
 
-    async def require(version: int, *_: object) -> Path:
+    async def require(version: int, *_: object, **__: object) -> Path:
         return tiny_folder()
 
     def build(**changes: object) -> Context:
@@ -195,7 +195,7 @@ async def test_judge__machine_that_cannot_load_the_policy__is_unknown_and_loads_
 async def test_load_policy__chain_that_changes_meanwhile__loads_what_the_order_was_checked_against(start, order):
     asked: list[tuple[object, ...]] = []
 
-    async def require(*policy: object) -> Path:
+    async def require(*policy: object, **_: object) -> Path:
         asked.append(policy)
         return tiny_folder()
 
@@ -217,7 +217,7 @@ async def test_load_policy__reorganised__is_loaded_anew_and_the_same_one_is_not(
     engine.load_policy = load
     folders = [tmp_path / "old", tmp_path / "old", tmp_path / "new"]
 
-    async def require(version: int, *_: object) -> Path:
+    async def require(version: int, *_: object, **__: object) -> Path:
         return folders.pop(0)
 
     ctx = start(tools=SimpleNamespace(engine=engine))

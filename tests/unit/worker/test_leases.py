@@ -164,7 +164,7 @@ async def test_fetch__restart_while_the_newest_is_slow__goes_on_with_what_is_on_
     ctx.network.contracts.policies.steps_of = lambda pool: 2
     ctx.network.params = ctx.network.params.model_copy(update={"max_staleness": 1})
 
-    async def hang(version: int, *_: object) -> None:
+    async def hang(version: int, *_: object, **__: object) -> None:
         await asyncio.Event().wait()
 
     ctx.network.policies.require = hang
@@ -180,7 +180,7 @@ async def test_fetch__policy_with_a_false_manifest__is_not_asked_for_again(start
     ctx, asked = start(), list[int]()
     ctx.network.contracts.policies.steps_of = lambda pool: 2
 
-    async def require(version: int, *_: object) -> None:
+    async def require(version: int, *_: object, **__: object) -> None:
         asked.append(version)
         raise ProtocolError("bad_manifest", "a file does not have its hash")
 
@@ -255,7 +255,7 @@ async def test_work__chain_that_changes_meanwhile__loads_what_the_lease_was_chec
     ctx, asked = start(), list[tuple[object, ...]]()
     require = ctx.network.policies.require
 
-    async def watch(*policy: object) -> Path:
+    async def watch(*policy: object, **_: object) -> Path:
         asked.append(policy)
         return await require(0)
 
@@ -278,7 +278,7 @@ async def test_load_policy__that_failed__the_one_before_is_loaded_again(start: S
             if folder.name == "new":
                 raise TransientError("disk_failed", "gone")
 
-    async def require(*_: object) -> Path:
+    async def require(*_: object, **__: object) -> Path:
         return folders.pop(0)
 
     ctx = start(engine=Failing())

@@ -162,7 +162,7 @@ async def test_load_policy__another_policy_of_the_same_version__is_loaded(start:
 
     ctx = start(engine=Recording())
 
-    async def require(version: int, *_: object):
+    async def require(version: int, *_: object, **__: object):
         return folders.pop(0)
 
     ctx.network.policies.require = require

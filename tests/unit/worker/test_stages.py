@@ -210,7 +210,7 @@ async def test_run_stages__engine_full__a_new_policy_is_fetched_meanwhile(
     publish_another(ctx)
     require = ctx.network.policies.require
 
-    async def watch(version: int, *_: object) -> Path:
+    async def watch(version: int, *_: object, **__: object) -> Path:
         if version == 1:
             fetched.set()
         return await require(version)
@@ -236,7 +236,7 @@ async def test_run_stages__policy_that_is_slow_to_come__only_older_leases_are_se
 
     require = ctx.network.policies.require
 
-    async def hang(version: int, *_: object) -> Path:
+    async def hang(version: int, *_: object, **__: object) -> Path:
         asked.append(version)
         if version == 0:
             return await require(version)
@@ -262,7 +262,7 @@ async def test_run_stages__stop_while_a_leased_policy_is_downloaded__ends_with_t
 
     ctx = start(engine=Other(engine), pipeline=Pipeline(together=1, ahead=1, lease_seconds=1.0))
 
-    async def hang(version: int, *_: object) -> Path:
+    async def hang(version: int, *_: object, **__: object) -> Path:
         await asyncio.Event().wait()
         raise AssertionError("nobody sets it")
 

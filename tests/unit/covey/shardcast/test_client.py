@@ -292,5 +292,5 @@ def test_prune__keeps_the_newest_by_number_and_touches_nothing_else(tmp_path):
     for name in ("9-aa", "10-aa", "2-aa", "11-aa.part", "notes"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "f").write_bytes(b"1")
-    prune_policies(tmp_path, keep=3, spare=tmp_path / "none")
+    prune_policies(tmp_path, keep=3, spare=())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["10-aa", "11-aa.part", "9-aa", "notes"]
