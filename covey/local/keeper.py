@@ -65,6 +65,7 @@ class Keeper:
     ) -> None:
         self.kept = [Kept(name=name, command=command) for name, command in commands.items()]
         self._say, self._clock, self._rotated_at = say, clock, clock()
+        self._log_trouble: str | None = None
         environment = ONE_THREAD | os.environ
         self._processes = Processes(
             folder / "logs", environment=environment, cwd=folder.resolve(), is_alone=len(commands) == 1
@@ -85,12 +86,19 @@ class Keeper:
         now = self._clock()
         if now >= self._rotated_at + ROTATE_SECONDS:
             self._rotated_at = now
-            self._processes.rotate_logs()
+            self._rotate_logs()
         for kept in self.kept:
             if kept.again_at is not None and now >= kept.again_at:
                 self._start(kept)
             elif kept.again_at is None and kept.running is not None and kept.running.exit_code not in (None, 0):
                 self._note_failure(kept, now)
+
+    def _rotate_logs(self) -> None:
+        """Name a trouble with the logs when it begins; the processes go on, since a full disk may have room again."""
+        trouble = self._processes.rotate_logs()
+        if trouble not in (None, self._log_trouble):
+            self._say(trouble)
+        self._log_trouble = trouble
 
     def _start(self, kept: Kept) -> None:
         kept.running = self._processes.start(kept.name, *shlex.split(kept.command))

@@ -3,6 +3,7 @@
 A log is a file that its process appends to for as long as it runs.  Each has at most one older part beside it, `.1`.
 """
 
+import contextlib
 import os
 import shutil
 from pathlib import Path
@@ -14,10 +15,16 @@ TAIL_BYTES = 16 << 10
 
 
 def read_last_lines(log: Path, count: int) -> list[str]:
-    """The last `count` lines of a log, at most TAIL_BYTES of them; the first may be the end of a longer one."""
-    with log.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
-        return file.read().decode(errors="replace").strip().splitlines()[-count:]
+    """The last `count` lines of a log, at most TAIL_BYTES of them; the first may be the end of a longer one.
+
+    Empty if the log is missing: its process goes on without it.
+    """
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+            return file.read().decode(errors="replace").strip().splitlines()[-count:]
+    except FileNotFoundError:
+        return []
 
 
 def read_last(log: Path) -> str:
@@ -26,17 +33,25 @@ def read_last(log: Path) -> str:
 
 
 def has_said(log: Path, begun: int, text: str) -> bool:
-    """Whether a log holds `text` after its first `begun` bytes, or after its beginning if it was cut since."""
-    with log.open("rb") as file:
-        file.seek(begun if begun <= file.seek(0, os.SEEK_END) else 0)
-        return text.encode() in file.read()
+    """Whether a log holds `text` after its first `begun` bytes, or after its beginning if it was cut since.
+
+    False if the log is missing.
+    """
+    try:
+        with log.open("rb") as file:
+            file.seek(begun if begun <= file.seek(0, os.SEEK_END) else 0)
+            return text.encode() in file.read()
+    except FileNotFoundError:
+        return False
 
 
 def rotate(log: Path) -> None:
     """Move what a log of more than LONGEST_LOG bytes holds to its older part.
 
     The file stays the one that a running process appends to; lines that come between the copy and the cut are lost.
+    A missing log is left missing.  Raises OSError, for example if the disk is full.
     """
-    if log.stat().st_size > LONGEST_LOG:
-        shutil.copyfile(log, log.with_name(f"{log.name}.1"))
-        os.truncate(log, 0)
+    with contextlib.suppress(FileNotFoundError):
+        if log.stat().st_size > LONGEST_LOG:
+            shutil.copyfile(log, log.with_name(f"{log.name}.1"))
+            os.truncate(log, 0)

@@ -105,7 +105,6 @@ class Processes:
         self, logs: Path, *, environment: Mapping[str, str], cwd: Path | None = None, is_alone: bool = False
     ) -> None:
         self._logs, self._environment, self._cwd = logs, dict(environment), cwd or Path.cwd()
-        logs.mkdir(parents=True, exist_ok=True)
         self.running: list[Running] = []
         self._is_forking = not is_alone and not any(map(os.path.exists, ACCELERATORS))
         self._build_process: Callable[..., BaseProcess] = multiprocessing.get_context("spawn").Process
@@ -134,8 +133,8 @@ class Processes:
     def start(self, name: str, *arguments: str, module: str = "covey") -> Running:
         """Run `covey <arguments>`, or another module with them; its output goes to a log file."""
         log = self._logs / f"{name}.log"
+        self._logs.mkdir(parents=True, exist_ok=True)  # here, since somebody may delete it while others run
         log.touch()
-        rotate(log)
         self.prepare()
         life, held = multiprocessing.Pipe(duplex=False)
         become = (module, arguments, str(log.resolve()), str(self._cwd), self._environment, held)
@@ -159,10 +158,15 @@ class Processes:
         running.signal(signal.SIGKILL)
         running.wait(KILL_SECONDS)
 
-    def rotate_logs(self) -> None:
-        """Keep the logs of what runs within their size."""
+    def rotate_logs(self) -> str | None:
+        """Keep all logs within their size; return why the last one that cannot be moved cannot, None if all are."""
+        trouble = None
         for running in self.running:
-            rotate(running.log)
+            try:
+                rotate(running.log)
+            except OSError as error:
+                trouble = f"{running.log} cannot be moved to its older part: {error.strerror}"
+        return trouble
 
     def require_alive(self, *, ended: tuple[str, ...] = ()) -> None:
         """Raise OperatorError when a process has died; those in `ended` may have ended with 0."""

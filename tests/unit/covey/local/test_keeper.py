@@ -27,7 +27,7 @@ class FakeProcesses:
     """Starts nothing; a test sets the exit codes."""
 
     def __init__(self, logs, *, environment, cwd, is_alone):
-        self.logs, self.started, self.rotations = logs, [], 0
+        self.logs, self.started, self.rotations, self.log_trouble = logs, [], 0, None
         logs.mkdir()
 
     def start(self, name, *arguments):
@@ -39,6 +39,7 @@ class FakeProcesses:
 
     def rotate_logs(self):
         self.rotations += 1
+        return self.log_trouble
 
 
 class Clock:
@@ -124,6 +125,16 @@ def test_look__for_a_minute__keeps_the_logs_small_every_ten_seconds(keeper: Keep
         clock.now += 0.25
         keeper.look()
     assert keeper._processes.rotations == 6
+
+
+def test_look__the_disk_is_full__says_so_once_and_goes_on(keeper: Keeper, clock: Clock, said: list[str]):
+    keeper.start()
+    for trouble in ("disk is full", "disk is full", None, "disk is full"):
+        keeper._processes.log_trouble = trouble
+        clock.now += module.ROTATE_SECONDS
+        keeper.look()
+    assert said == ["disk is full", "disk is full"]
+    assert [each.state for each in keeper.kept] == ["runs", "runs"]
 
 
 def test_locked__a_second_time__names_the_first(tmp_path: Path):

@@ -25,6 +25,13 @@ def test_read_last__empty__says_so(log: Path):
     assert read_last(log) == f"nothing in {log}"
 
 
+def test_log__deleted_while_its_process_runs__is_empty(log: Path):
+    rotate(log)
+    assert not log.exists()
+    assert read_last_lines(log, 5) == []
+    assert not has_said(log, 0, "worker runs")
+
+
 def test_has_said__since_the_start__also_in_a_log_that_was_cut(log: Path):
     log.write_text("worker runs\n")
     begun = log.stat().st_size

@@ -1,4 +1,5 @@
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from covey.errors import OperatorError
+from covey.local import logs
 from covey.local import processes as module
 from covey.local.processes import Processes, build_environment
 
@@ -80,6 +82,27 @@ def test_start__same_name_again__replaces_and_adds_to_its_log(play):
         play.start("a", f"print('{word}')").wait(10)
     assert len(play.running) == 1
     assert play.get("a").log.read_text() == "first\nsecond\n"
+
+
+def test_start__the_folder_of_logs_was_deleted__makes_it_again(play):
+    first = play.start("a", "print('first')")
+    assert first.wait(10) == 0
+    shutil.rmtree(first.log.parent)
+    again = play.start("a", "print('second')")
+    assert again.wait(10) == 0
+    assert again.log.read_text() == "second\n"
+
+
+def test_rotate_logs__one_cannot_be_moved__is_named_and_the_next_is_moved(play, monkeypatch):
+    running = [play.start(name, f"print('{name} is over the limit')") for name in "ab"]
+    for each in running:
+        assert each.wait(10) == 0
+    monkeypatch.setattr(logs, "LONGEST_LOG", 5)
+    (running[0].log.parent / "a.log.1").mkdir()  # in the way, as a full disk would be
+    assert play.rotate_logs() == f"{running[0].log} cannot be moved to its older part: Is a directory"
+    assert [each.log.stat().st_size > 0 for each in running] == [True, False]
+    running[0].log.unlink()
+    assert play.rotate_logs() is None
 
 
 def test_require_alive__dead_one__named_with_its_last_words(play):
