@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 Folder = Annotated[Path, typer.Argument(help="Folder that `covey init pool` or `covey join` has made.")]
 READY = "ready: "
 """A detached keeper has begun well once it has said this."""
-READY_SECONDS = 300.0
+WAITING = "waiting for "
+"""What a keeper says about the processes that do not work yet, when they are others than it said last."""
+SAY_SECONDS = 10.0
+"""Longest silence of a command that waits."""
+READY_SECONDS = 600.0
+"""Timeout until a detached keeper is ready.  Engines that compile for a large model take minutes."""
 CHAIN_SECONDS = 60.0
 
 
@@ -80,7 +85,7 @@ def _run(folder: Path, keeper: "Keeper", screen: "Screen") -> None:
     from covey.local.keeper import LOOK_SECONDS
     from covey.local.readiness import Readiness
 
-    Readiness(folder, keeper.kept).require_free_port()
+    Readiness(folder, keeper.kept).require_free_ports()
     keeper.prepare()
     names = [each.name for each in keeper.kept]
     if "chain" in names:
@@ -91,11 +96,16 @@ def _run(folder: Path, keeper: "Keeper", screen: "Screen") -> None:
     keeper.start()
     readiness = Readiness(folder, keeper.kept)  # only now: the opening corrects the pool's number
     is_ready, waiting = False, threading.Event()
+    said, said_at = "", time.monotonic()
     while True:
         keeper.look()
         if not is_ready and readiness.is_reached():
             is_ready = True
             screen.say(f"{READY}{', '.join(names)}; logs are in {folder / 'logs'}")
+        awaited = f"{WAITING}{', '.join(readiness.awaited)}"
+        if not is_ready and awaited != said and time.monotonic() >= said_at + SAY_SECONDS:
+            said, said_at = awaited, time.monotonic()
+            screen.say(awaited)
         screen.show(keeper.kept)
         waiting.wait(LOOK_SECONDS)
 
@@ -166,21 +176,25 @@ def _detach(folder: Path) -> None:
             start_new_session=True,
         )
     deadline, waiting = time.monotonic() + READY_SECONDS, threading.Event()
+    awaited, spoken_at = f"{WAITING}the processes to start", time.monotonic()
     with log.open() as lines:
         lines.seek(begun)
         while process.poll() is None and time.monotonic() < deadline:
             line = lines.readline()
-            if not line:
-                waiting.wait(0.1)
-            elif line.startswith(READY):
+            if line.startswith(READY):
                 typer.echo(f"running: {line.removeprefix(READY).strip()}\nend them with covey down {folder}")
                 return
+            if line.startswith(WAITING):
+                awaited = line.rstrip()
+            if not line and time.monotonic() < spoken_at + SAY_SECONDS:
+                waiting.wait(0.1)
             else:
-                typer.echo(line.rstrip())
+                spoken_at = time.monotonic()
+                typer.echo(line.rstrip() or awaited)
     if process.poll() is None:
         raise OperatorError(
             "not_ready",
-            f"{folder} is not ready after {READY_SECONDS:.0f} s",
+            f"{folder} is not ready after {READY_SECONDS:.0f} s, {awaited}",
             fix=f"Read {log}; covey down {folder} ends it",
         )
     code, _, message = read_last(log).removeprefix("covey: ").partition(": ")

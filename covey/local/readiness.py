@@ -1,4 +1,4 @@
-"""Whether a folder that `covey up` keeps is ready: its own coordinator answers, and each of its workers says so.
+"""Whether a folder that `covey up` keeps is ready: all its processes run, and those that need time say so.
 
 Anything may listen on the coordinator's port, for example the coordinator of another folder, so its answer is compared
 with the folder: pool, operator, chain and contracts.
@@ -7,6 +7,7 @@ with the folder: pool, operator, chain and contracts.
 import asyncio
 import shlex
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from time import monotonic
 
@@ -15,17 +16,29 @@ from covey.chain.deployment import Deployment
 from covey.chain.wallet import load_key
 from covey.client import CoordinatorClient
 from covey.errors import OperatorError, ProtocolError, TransientError
+from covey.local.folder import PROCESSES_FILE
 from covey.local.joining import build_deployment
 from covey.local.keeper import Kept
 from covey.local.logs import has_said
 from covey.protocol.wire import PoolView
 from covey.runtime import listen
 
+MAX_PORT = 65_535
 ASK_SECONDS = 1.0
 """Time between two looks."""
 ANSWER_SECONDS = 2.0
-WORKER_RUNS = '"worker runs"'
-"""Event that a registered worker logs before its first claim."""
+EVENTS = {
+    "worker run": '"worker runs"',
+    "worker cheat": '"worker runs"',
+    "trainer run": '"trainer runs"',
+    "validator run": '"validator runs"',
+    "origin run": '"serves policies"',
+    "relay run": '"serves policies"',
+}
+"""Event that a process logs once it works, by the first two words of its command.  Others work while they run."""
+COORDINATOR = "coordinator serve"
+POLICY_PORTS = {"origin run": "9000", "relay run": "9001"}
+"""Port that a command listens on unless it names one."""
 LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
 """Host to ask by the host that is listened on."""
 SETTINGS = "coordinator.toml"
@@ -35,21 +48,27 @@ class Readiness:
     """Example: `Readiness(folder, keeper.kept).is_reached()`."""
 
     def __init__(self, folder: Path, kept: Sequence[Kept], *, clock: Callable[[], float] = monotonic) -> None:
-        self._folder, self._clock, self._asked_at = folder, clock, -ASK_SECONDS
-        words = [(each, shlex.split(each.command)[:2]) for each in kept]
-        self._workers = [each for each, command in words if command in (["worker", "run"], ["worker", "cheat"])]
-        serves = any(command == ["coordinator", "serve"] for _, command in words)
+        self._folder, self._kept, self._clock, self._asked_at = folder, kept, clock, -ASK_SECONDS
+        serves = any(_get_verb(each) == COORDINATOR for each in kept)
         self._coordinator = find_settings(folder) if serves else None
+        self.awaited = tuple(each.name for each in kept)
+        """Names of the processes that did not work yet at the last look, in the order of the folder."""
 
-    def require_free_port(self) -> None:
-        """Raise OperatorError("address_in_use") if the coordinator could not listen."""
-        settings = self._coordinator
-        if settings is None:
-            return
+    def require_free_ports(self) -> None:
+        """Raise OperatorError("address_in_use") if the coordinator, an origin or a relay could not listen."""
+        if self._coordinator is not None:
+            self._require_free(self._coordinator.host, str(self._coordinator.port), SETTINGS)
+        for kept in self._kept:
+            if _get_verb(kept) in POLICY_PORTS:
+                self._require_free(*_find_address(kept), PROCESSES_FILE)
+
+    def _require_free(self, host: str, port: str, file: str) -> None:
+        if not port.isdecimal() or int(port) > MAX_PORT:
+            return  # the command itself refuses it, in its log
         try:
-            listen(settings.host, settings.port).close()
+            listen(host, int(port)).close()
         except OperatorError as error:
-            raise self._refuse("address_in_use", error.message.removesuffix(f". {error.fix}")) from error
+            raise self._refuse("address_in_use", error.message.removesuffix(f". {error.fix}"), file) from error
 
     def is_reached(self) -> bool:
         """Look at most every ASK_SECONDS; between two looks it is False.
@@ -60,7 +79,17 @@ class Readiness:
         if now < self._asked_at + ASK_SECONDS:
             return False
         self._asked_at = now
-        return all(map(_says_that_it_runs, self._workers)) and (self._coordinator is None or self._is_answered())
+        self.awaited = tuple(each.name for each in self._kept if not self._works(each))
+        return not self.awaited
+
+    def _works(self, kept: Kept) -> bool:
+        """Whether a process works; one that ended with 0 has done its work."""
+        running, verb = kept.running, _get_verb(kept)
+        if running is None or running.exit_code is not None:
+            return running is not None and running.exit_code == 0
+        if verb == COORDINATOR and self._coordinator is not None:
+            return self._is_answered()
+        return verb not in EVENTS or has_said(running.log, running.begun, EVENTS[verb])
 
     def _is_answered(self) -> bool:
         assert self._coordinator is not None
@@ -80,9 +109,8 @@ class Readiness:
             raise self._refuse("other_coordinator", f"port {settings.port} has the coordinator of {other}")
         return True
 
-    def _refuse(self, code: str, message: str) -> OperatorError:
-        file = self._folder / SETTINGS
-        return OperatorError(code, message, fix=f"End what listens there, or change port in {file}")
+    def _refuse(self, code: str, message: str, file: str = SETTINGS) -> OperatorError:
+        return OperatorError(code, message, fix=f"End what listens there, or change port in {self._folder / file}")
 
 
 def find_settings(folder: Path) -> CoordinatorConfig | None:
@@ -97,9 +125,16 @@ def find_url(settings: CoordinatorConfig) -> str:
     return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
 
 
-def _says_that_it_runs(worker: Kept) -> bool:
-    running = worker.running
-    return running is not None and running.exit_code is None and has_said(running.log, running.begun, WORKER_RUNS)
+def _get_verb(kept: Kept) -> str:
+    """First two words of the command.  Example: "trainer run"."""
+    return " ".join(shlex.split(kept.command)[:2])
+
+
+def _find_address(kept: Kept) -> tuple[str, str]:
+    """Host and port that the command of an origin or a relay names."""
+    words = [part for word in shlex.split(kept.command) for part in word.split("=") if part]
+    options = dict(pairwise(words))
+    return options.get("--host", "127.0.0.1"), options.get("--port", POLICY_PORTS[_get_verb(kept)])
 
 
 async def _ask(url: str) -> PoolView:

@@ -123,3 +123,23 @@ def test_up__detached_and_the_coordinators_port_is_taken__is_an_error_with_the_p
     last = printed.splitlines()[-1]
     assert last.startswith(f"covey: address_in_use: cannot listen on 127.0.0.1:{port}")
     assert "End what listens there, or change port in" in last
+
+
+def test_up__a_trainer_cannot_start__does_not_say_that_it_is_ready_and_names_it(folder: Path, port: int):
+    origin = f"origin run --root origin --port {port}"
+    write_processes(folder / "processes.toml", {"origin": origin, "trainer": "trainer run --config none.toml"})
+    command, environment = build_command(folder, "up", str(folder))
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    try:
+        assert process.stdout is not None
+        lines = []
+        while not lines or not lines[-1].startswith("waiting for "):
+            lines.append(process.stdout.readline())
+            assert lines[-1], "it has ended"
+            assert not lines[-1].startswith("ready: ")
+        assert lines[-1] == "waiting for trainer\n"
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=SECONDS)

@@ -40,7 +40,8 @@ DEPLOYMENT = Deployment(
         )
     },
 )
-COORDINATOR = Kept(name="coordinator", command="coordinator serve --config coordinator.toml")
+RUNNING: Any = SimpleNamespace(exit_code=None)
+COORDINATOR = Kept(name="coordinator", command="coordinator serve --config coordinator.toml", running=RUNNING)
 
 
 class Clock:
@@ -143,7 +144,7 @@ CONTRACT_NAMES = {
 def test_is_reached__the_folders_own_coordinator__once_it_answers(folder: Path, addresses, port: int):
     clock = Clock()
     readiness = Readiness(folder, [COORDINATOR], clock=clock)
-    readiness.require_free_port()
+    readiness.require_free_ports()
     assert not readiness.is_reached()
     with closing(Service(port)) as service:
         service.answer = describe(addresses["operator"])
@@ -179,37 +180,88 @@ def test_is_reached__another_service__is_an_error_that_names_the_port(
     assert str(folder / "coordinator.toml") in caught.value.fix
 
 
-def test_require_free_port__taken__is_an_error_before_anything_starts(folder: Path, port: int):
+def test_require_free_ports__taken__is_an_error_before_anything_starts(folder: Path, port: int):
     readiness = Readiness(folder, [COORDINATOR])
     with listen("127.0.0.1", port), pytest.raises(OperatorError) as caught:
-        readiness.require_free_port()
+        readiness.require_free_ports()
     assert caught.value.code == "address_in_use"
     assert str(port) in caught.value.message
     assert "change port in" in caught.value.fix
-    readiness.require_free_port()
+    readiness.require_free_ports()
 
 
-def test_is_reached__worker__only_once_it_says_that_it_runs(tmp_path: Path):
-    log, clock = tmp_path / "worker.log", Clock()
-    said = '{"role": "worker", "event": "worker runs"}\n'
+@pytest.mark.parametrize(
+    "command",
+    [
+        'origin run --root "my origin" --port {port}',
+        "relay run --upstream http://127.0.0.1:1 --root relay --host 127.0.0.1 --port={port}",
+    ],
+)
+def test_require_free_ports__of_an_origin_or_relay__is_an_error_that_names_its_file(
+    tmp_path: Path, port: int, command: str
+):
+    kept = Kept(name="policies", command=command.format(port=port))
+    readiness = Readiness(tmp_path, [kept])
+    readiness.require_free_ports()
+    with listen("127.0.0.1", port), pytest.raises(OperatorError) as caught:
+        readiness.require_free_ports()
+    assert caught.value.code == "address_in_use"
+    assert f"127.0.0.1:{port}" in caught.value.message
+    assert str(tmp_path / "processes.toml") in caught.value.fix
+
+
+@pytest.mark.parametrize("port", ["", "many", "70000"])
+def test_require_free_ports__not_a_port__is_left_to_the_command(tmp_path: Path, port: str):
+    Readiness(tmp_path, [Kept(name="origin", command=f"origin run --port {port}")]).require_free_ports()
+
+
+@pytest.mark.parametrize(
+    ("command", "event"),
+    [
+        ("worker run --config worker.toml", "worker runs"),
+        ("worker cheat quantized", "worker runs"),
+        ("trainer run --config trainer.toml", "trainer runs"),
+        ("validator run --config validator-1.toml", "validator runs"),
+        ("origin run --root origin", "serves policies"),
+        ("relay run --root relay", "serves policies"),
+    ],
+)
+def test_is_reached__role__only_once_it_says_that_it_works(tmp_path: Path, command: str, event: str):
+    log, clock = tmp_path / "role.log", Clock()
+    said = json.dumps({"role": command.split(maxsplit=1)[0], "event": event}) + "\n"
     log.write_text(said)  # by an earlier process
-    worker = Kept(name="worker", command="worker run --config worker.toml")
-    origin = Kept(name="origin", command="origin run --root origin")
-    readiness = Readiness(tmp_path, [worker, origin], clock=clock)
-    readiness.require_free_port()
+    kept = Kept(name="role", command=command)
+    readiness = Readiness(tmp_path, [kept], clock=clock)
 
     def look() -> bool:
         clock.now += ASK_SECONDS
         return readiness.is_reached()
 
+    assert readiness.awaited == ("role",)
     assert not look(), "it has not been started"
     running: Any = SimpleNamespace(log=log, begun=len(said), exit_code=None)
-    worker.running = running
+    kept.running = running
     assert not look(), "it has said nothing yet"
+    assert readiness.awaited == ("role",)
     log.write_text(said + said)
     assert look()
+    assert readiness.awaited == ()
     running.exit_code = 1
-    assert not look(), "it has ended"
+    assert not look(), "it has failed"
+    running.exit_code = 0
+    assert look(), "it has done its work"
+
+
+def test_is_reached__one_that_says_nothing__only_while_it_runs(tmp_path: Path):
+    clock = Clock()
+    running: Any = SimpleNamespace(exit_code=1)
+    jobs = Kept(name="jobs", command="coordinator jobs --config coordinator.toml", running=running)
+    readiness = Readiness(tmp_path, [jobs], clock=clock)
+    assert not readiness.is_reached()
+    assert readiness.awaited == ("jobs",)
+    running.exit_code = None
+    clock.now += ASK_SECONDS
+    assert readiness.is_reached()
 
 
 @pytest.mark.parametrize(
