@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from covey.cli.terminal import quote
 from covey.errors import OperatorError, TransientError
 
 if TYPE_CHECKING:
@@ -182,15 +183,15 @@ def _detach(folder: Path) -> None:
         while process.poll() is None and time.monotonic() < deadline:
             line = lines.readline()
             if line.startswith(READY):
-                typer.echo(f"running: {line.removeprefix(READY).strip()}\nend them with covey down {folder}")
+                typer.echo(f"running: {quote(line.removeprefix(READY).strip())}\nend them with covey down {folder}")
                 return
             if line.startswith(WAITING):
-                awaited = line.rstrip()
+                awaited = quote(line.rstrip())
             if not line and time.monotonic() < spoken_at + SAY_SECONDS:
                 waiting.wait(0.1)
             else:
                 spoken_at = time.monotonic()
-                typer.echo(line.rstrip() or awaited)
+                typer.echo(quote(line.rstrip()) or awaited)
     if process.poll() is None:
         raise OperatorError(
             "not_ready",

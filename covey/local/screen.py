@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
+from covey.cli.terminal import quote
 from covey.client import CoordinatorClient
 from covey.errors import CoveyError
 from covey.local.keeper import Kept
@@ -47,8 +48,8 @@ class Screen:
             self._live.stop()
 
     def say(self, line: str) -> None:
-        """Show a line that stays."""
-        self._console.print(escape(line), highlight=False, soft_wrap=True)
+        """Show a line that stays, without what a terminal would obey."""
+        self._console.print(escape(quote(line)), highlight=False, soft_wrap=True)
 
     def show(self, kept: Sequence[Kept]) -> None:
         """Show how all is now; asks the coordinator at most every STATUS_SECONDS."""
@@ -63,11 +64,11 @@ class Screen:
 
     def _build_table(self, kept: Sequence[Kept]) -> Table:
         title = f"{self._folder}" if self.status is None else f"{self._folder}: {describe_status(self.status)}"
-        table = Table("process", "state", "pid", "last line of its log", title=escape(title), expand=True)
+        table = Table("process", "state", "pid", "last line of its log", title=escape(quote(title)), expand=True)
         for each in kept:
             running = each.running
             pid, line = ("", "") if running is None else (str(running.pid), read_last(running.log)[:LAST_LINE])
-            table.add_row(each.name, each.state, pid, escape(line))
+            table.add_row(each.name, each.state, pid, escape(quote(line)))
         return table
 
 
