@@ -25,8 +25,6 @@ READY = "ready: "
 """A detached keeper has begun well once it has said this."""
 WAITING = "waiting for "
 """What a keeper says about the processes that do not work yet, when they are others than it said last."""
-SAY_SECONDS = 10.0
-"""Longest silence of a command that waits."""
 READY_SECONDS = 600.0
 """Timeout until a detached keeper is ready.  Engines that compile for a large model take minutes."""
 CHAIN_SECONDS = 60.0
@@ -83,7 +81,7 @@ def keep_up(folder: Path, console: "Console") -> None:
 
 def _run(folder: Path, keeper: "Keeper", screen: "Screen") -> None:
     """Until an interrupt."""
-    from covey.local.keeper import LOOK_SECONDS
+    from covey.local.keeper import LOOK_SECONDS, REPEAT_SECONDS
     from covey.local.readiness import Readiness
 
     Readiness(folder, keeper.kept).require_free_ports()
@@ -104,7 +102,7 @@ def _run(folder: Path, keeper: "Keeper", screen: "Screen") -> None:
             is_ready = True
             screen.say(f"{READY}{', '.join(names)}; logs are in {folder / 'logs'}")
         awaited = f"{WAITING}{', '.join(readiness.awaited)}"
-        if not is_ready and awaited != said and time.monotonic() >= said_at + SAY_SECONDS:
+        if not is_ready and awaited != said and time.monotonic() >= said_at + REPEAT_SECONDS:
             said, said_at = awaited, time.monotonic()
             screen.say(awaited)
         screen.show(keeper.kept)
@@ -160,7 +158,11 @@ def find_coordinator(folder: Path) -> str | None:
 
 
 def _detach(folder: Path) -> None:
-    """Start a keeper that outlives this command, and show what it says until it is ready."""
+    """Start a keeper that outlives this command, and show what it says until it is ready.
+
+    Raises the keeper's own error if it ends with one, OperatorError("process_died") if it ends otherwise,
+    OperatorError("not_ready") after READY_SECONDS.
+    """
     from covey.local.logs import read_last
 
     logs = folder / "logs"
@@ -176,32 +178,46 @@ def _detach(folder: Path) -> None:
             stderr=output,
             start_new_session=True,
         )
-    deadline, waiting = time.monotonic() + READY_SECONDS, threading.Event()
-    awaited, spoken_at = f"{WAITING}the processes to start", time.monotonic()
-    with log.open() as lines:
-        lines.seek(begun)
-        while process.poll() is None and time.monotonic() < deadline:
-            line = lines.readline()
-            if line.startswith(READY):
-                typer.echo(f"running: {quote(line.removeprefix(READY).strip())}\nend them with covey down {folder}")
-                return
-            if line.startswith(WAITING):
-                awaited = quote(line.rstrip())
-            if not line and time.monotonic() < spoken_at + SAY_SECONDS:
-                waiting.wait(0.1)
-            else:
-                spoken_at = time.monotonic()
-                typer.echo(quote(line.rstrip()) or awaited)
+    awaited = _show_until_ready(folder, process, log, begun)
+    if awaited is None:
+        return
     if process.poll() is None:
         raise OperatorError(
             "not_ready",
             f"{folder} is not ready after {READY_SECONDS:.0f} s, {awaited}",
             fix=f"Read {log}; covey down {folder} ends it",
         )
-    code, _, message = read_last(log).removeprefix("covey: ").partition(": ")
-    raise OperatorError(
-        code or "process_died", message or f"covey up ended with {process.returncode}", fix=f"Read {log}"
-    )
+    last, fix = read_last(log), f"Read {log}"
+    if not last.startswith("covey: "):  # the end of a traceback, or of what a library says
+        raise OperatorError("process_died", f"covey up ended with {process.returncode}: {last}", fix=fix)
+    code, _, message = last.removeprefix("covey: ").partition(": ")
+    raise OperatorError(code, message, fix=fix)
+
+
+def _show_until_ready(folder: Path, process: "subprocess.Popen[bytes]", log: Path, begun: int) -> str | None:
+    """Show what a keeper adds to its log until it is ready: then None, otherwise what it waits for.
+
+    Ends when the process does, or after READY_SECONDS.  Repeats what is awaited after each REPEAT_SECONDS of silence.
+    """
+    from covey.local.keeper import REPEAT_SECONDS
+
+    deadline, waiting = time.monotonic() + READY_SECONDS, threading.Event()
+    awaited, spoken_at = f"{WAITING}the processes to start", time.monotonic()
+    with log.open(errors="replace") as lines:
+        lines.seek(begun)
+        while process.poll() is None and time.monotonic() < deadline:
+            line = lines.readline()
+            if line.startswith(READY):
+                typer.echo(f"running: {quote(line.removeprefix(READY).strip())}\nend them with covey down {folder}")
+                return None
+            if line.startswith(WAITING):
+                awaited = quote(line.rstrip())
+            if not line and time.monotonic() < spoken_at + REPEAT_SECONDS:
+                waiting.wait(0.1)
+            else:
+                spoken_at = time.monotonic()
+                typer.echo(quote(line.rstrip()) or awaited)
+    return awaited
 
 
 def down(folder: Folder = Path()) -> None:

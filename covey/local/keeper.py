@@ -26,6 +26,8 @@ ROTATE_SECONDS = 10.0
 STEADY_SECONDS = 60.0
 """A process that ran so long starts again after a second, however often it failed before."""
 LONGEST_BREAK = 60.0
+REPEAT_SECONDS = 10.0
+"""Longest silence of a command that waits for a keeper."""
 LOCK_FILE = ".up.lock"
 
 

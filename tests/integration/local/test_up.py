@@ -125,6 +125,15 @@ def test_up__detached_and_the_coordinators_port_is_taken__is_an_error_with_the_p
     assert "End what listens there, or change port in" in last
 
 
+def test_up__detached_and_it_ends_with_a_traceback__is_an_error_with_its_last_line(folder: Path):
+    (folder / LOCK_FILE).mkdir()
+    code, printed = run(folder, "up", str(folder), "--detach")
+    assert code == 1
+    last = printed.splitlines()[-1]
+    assert last.startswith("covey: process_died: covey up ended with 1: IsADirectoryError: ")
+    assert last.endswith(f"Read {folder / 'logs' / 'up.log'}")
+
+
 def test_up__a_trainer_cannot_start__does_not_say_that_it_is_ready_and_names_it(folder: Path, port: int):
     origin = f"origin run --root origin --port {port}"
     write_processes(folder / "processes.toml", {"origin": origin, "trainer": "trainer run --config none.toml"})
