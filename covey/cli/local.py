@@ -228,7 +228,7 @@ def down(folder: Folder = Path()) -> None:
     from covey.local.folder import read_processes
     from covey.local.keeper import stop_keeper
 
-    has_ended = stop_keeper(folder)
+    has_ended = stop_keeper(folder, say=typer.echo)
     if not has_ended:
         read_processes(folder)  # a folder without processes is a mistyped one
     typer.echo(f"{folder}: ended" if has_ended else f"{folder}: nothing ran")

@@ -139,17 +139,22 @@ def locked(folder: Path) -> Iterator[None]:
         file.truncate(0)
 
 
-def stop_keeper(folder: Path, *, seconds: float = sum(STOP_SECONDS) + 20.0) -> bool:
+def stop_keeper(
+    folder: Path, *, seconds: float = sum(STOP_SECONDS) + 20.0, say: Callable[[str], None] = lambda _: None
+) -> bool:
     """Ask the folder's `covey up` to end and wait for it; whether there was one.
 
     The file names it, unless it is the one that a killed keeper has left and the next has not written over yet: a
-    number counts once two looks in a row have found it.  Raises OperatorError("still_up") after so many seconds.
+    number counts once two looks in a row have found it.  `say` is given a line after each REPEAT_SECONDS.
+
+    Raises OperatorError("still_up") after that many seconds.
     """
     try:
         file = (folder / LOCK_FILE).open("r")
     except OSError:
         return False
-    deadline, before, is_asked = time.monotonic() + seconds, "", False
+    begun, before, is_asked = time.monotonic(), "", False
+    say_at = begun + REPEAT_SECONDS
     with file:
         while _is_locked(file):
             file.seek(0)
@@ -157,9 +162,13 @@ def stop_keeper(folder: Path, *, seconds: float = sum(STOP_SECONDS) + 20.0) -> b
             if text.isdecimal() and text == before and not is_asked:
                 is_asked = True
                 _ask_to_end(folder, int(text))
-            before = text
-            if time.monotonic() >= deadline:
-                pid = text or "(number not written yet)"
+            before, now = text, time.monotonic()
+            pid = text or "(number not written yet)"
+            if now >= say_at:
+                say_at += REPEAT_SECONDS
+                left = begun + seconds - now
+                say(f"waiting for process {pid} to end those of {folder}, for at most {left:.0f} s more")
+            if now >= begun + seconds:
                 raise OperatorError(
                     "still_up",
                     f"process {pid} has not ended after {seconds:.0f} s",

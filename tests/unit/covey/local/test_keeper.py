@@ -207,6 +207,20 @@ def test_stop_keeper__no_process_has_the_number__is_an_error_that_says_so(tmp_pa
     assert text in caught.value.message
 
 
+def test_stop_keeper__takes_long__names_what_it_waits_for_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+):
+    monkeypatch.setattr(module, "REPEAT_SECONDS", 0.2)
+    file = tmp_path / LOCK_FILE
+    file.write_text("99999999")
+    with file.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(OperatorError):
+            stop_keeper(tmp_path, seconds=0.7, say=said.append)
+    assert len(said) == 3
+    assert all(line.startswith(f"waiting for process 99999999 to end those of {tmp_path}, ") for line in said)
+
+
 def test_stop_keeper__kept_by_another_user__is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def refuse(pid: int, number: int) -> None:
         raise PermissionError
