@@ -39,10 +39,12 @@ def enroll_workers(folder: Path, key_file: Path, *, is_agreed: bool) -> dict[str
     from covey.chain.wallet import load_key
     from covey.cli.account import Account
     from covey.local.enrolling import enroll, plan_enrollment
-    from covey.local.folder import read_processes
+    from covey.local.folder import get_environment, read_processes
     from worker.config import WorkerConfig
 
-    configs = [WorkerConfig.load(folder / f"{name}.toml") for name in read_processes(folder)]
+    environment = get_environment()
+    files = [folder / f"{name}.toml" for name in read_processes(folder)]
+    configs = [WorkerConfig.load(file, environment=environment) for file in files]
     account = Account(configs[0].deployment, key_file, configs[0].pool, rpc_url=configs[0].rpc_url)
     nodes = [load_key(config.key_file) for config in configs]
     plan = plan_enrollment(account, nodes)

@@ -225,9 +225,10 @@ def _describe(pool: "CheckedPool", folder: Path, devices: list[str], tensor_para
 def _examine(file: Path, *, raw: bool) -> "list[Check]":
     """The rows of `covey doctor` for a worker, but for those that pass only once it is enrolled."""
     from covey.cli.doctor_checks import check_role
+    from covey.local.folder import get_environment
     from worker.config import WorkerConfig
 
-    rows = check_role("worker", WorkerConfig.load(file), raw=raw)
+    rows = check_role("worker", WorkerConfig.load(file, environment=get_environment()), raw=raw)
     return [check for check in rows if check.name not in LATER]
 
 

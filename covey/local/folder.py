@@ -10,6 +10,7 @@ Paths in these files are relative to the folder, where all commands run.
 """
 
 import json
+import os
 import secrets
 import shlex
 import shutil
@@ -26,6 +27,8 @@ from covey.local.plan import DEPLOYMENT_FILE, PoolPlan, build_pool, build_settin
 from covey.protocol.ids import Address
 
 PROCESSES_FILE = "processes.toml"
+COMMAND_VARIABLES = {f"COVEY_{name}" for name in ("KEY_FILE", "POOL", "DEPLOYMENT", "RPC_URL", "COORDINATOR_URL")}
+"""Variables that stand for options of chain commands.  They name settings of all roles, too."""
 
 
 def create_pool_folder(folder: Path, plan: PoolPlan) -> dict[str, Address]:
@@ -139,6 +142,14 @@ def set_pool_number(folder: Path, pool: int) -> None:
         if "pool" in document and document["pool"] != pool:
             document["pool"] = pool
             write_atomically(file, tomlkit.dumps(document).encode())
+
+
+def get_environment() -> dict[str, str]:
+    """The environment of a folder's processes, without COMMAND_VARIABLES.
+
+    Each role of a folder has its own key: the one that a person's commands sign with must not replace all of them.
+    """
+    return {name: value for name, value in os.environ.items() if name not in COMMAND_VARIABLES}
 
 
 def to_toml(values: Mapping[str, Any], prefix: str = "") -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TextIO
 
 from covey.errors import OperatorError
+from covey.local.folder import get_environment
 from covey.local.logs import read_last
 from covey.local.processes import ONE_THREAD, STOP_SECONDS, Processes, Running
 
@@ -68,7 +69,7 @@ class Keeper:
         self.kept = [Kept(name=name, command=command) for name, command in commands.items()]
         self._say, self._clock, self._rotated_at = say, clock, clock()
         self._log_trouble: str | None = None
-        environment = ONE_THREAD | os.environ
+        environment = ONE_THREAD | get_environment()
         self._processes = Processes(
             folder / "logs", environment=environment, cwd=folder.resolve(), is_alone=len(commands) == 1
         )

@@ -17,7 +17,7 @@ from covey.cli.account import Account, read_pool_file
 from covey.cli.pool_terms import require_offices
 from covey.devnet import DEVNET_SEED, derive_wallet, fund
 from covey.errors import OperatorError
-from covey.local.folder import is_devnet, set_pool_number
+from covey.local.folder import get_environment, is_devnet, set_pool_number
 from covey.local.plan import DEPLOYMENT_FILE
 from covey.protocol.ids import Address, PoolId
 from covey.protocol.params import PoolParams
@@ -161,7 +161,7 @@ def _open_account(folder: Path, key_file: Path, pool: int = 0) -> Account:
         raise OperatorError(
             "no_pool_file", f"{folder} has no {file.name}", fix="Name a folder that covey init pool has made"
         )
-    settings = CoordinatorConfig.load(file)
+    settings = CoordinatorConfig.load(file, environment=get_environment())
     return Account(settings.deployment, key_file, pool, rpc_url=settings.rpc_url)
 
 

@@ -16,7 +16,7 @@ from covey.chain.deployment import Deployment
 from covey.chain.wallet import load_key
 from covey.client import CoordinatorClient
 from covey.errors import OperatorError, ProtocolError, TransientError
-from covey.local.folder import PROCESSES_FILE
+from covey.local.folder import PROCESSES_FILE, get_environment
 from covey.local.joining import build_deployment
 from covey.local.keeper import Kept
 from covey.local.logs import has_said
@@ -116,7 +116,7 @@ class Readiness:
 def find_settings(folder: Path) -> CoordinatorConfig | None:
     """Settings of the folder's own coordinator; None where it has none."""
     file = folder / SETTINGS
-    return CoordinatorConfig.load(file) if file.exists() else None
+    return CoordinatorConfig.load(file, environment=get_environment()) if file.exists() else None
 
 
 def find_url(settings: CoordinatorConfig) -> str:

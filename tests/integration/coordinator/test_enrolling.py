@@ -50,6 +50,17 @@ def count_sent(office: Office, name: str) -> int:
     return office.chain.client.count_transactions(office.wallet(name).address)
 
 
+async def test_enroll__variables_of_commands__enroll_for_the_pool_of_the_folder(
+    office: Office, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+):
+    folder = make_folder(office, tmp_path / "second", workers=1)
+    monkeypatch.setenv("COVEY_POOL", "77")
+    monkeypatch.setenv("COVEY_KEY_FILE", str(folder / "no-such.key"))
+    monkeypatch.setenv("COVEY_RPC_URL", "http://127.0.0.1:9")
+    done = enroll(capsys, folder, key_of(tmp_path, "contributor"))
+    assert done["nodes"] == [load_key(folder / "keys/node-1.key").address]
+
+
 async def test_enroll__nodes_on_another_machine__are_staked_for_and_the_coordinator_agrees(
     office: Office, tmp_path: Path, capsys
 ):

@@ -28,6 +28,7 @@ class FakeProcesses:
 
     def __init__(self, logs, *, environment, cwd, is_alone):
         self.logs, self.started, self.rotations, self.log_trouble = logs, [], 0, None
+        self.environment = environment
         logs.mkdir()
 
     def start(self, name, *arguments):
@@ -80,6 +81,18 @@ def test_start__commands__are_split_as_a_shell_does(keeper: Keeper):
         ("relay", "run", "--root", "my relay"),
         ("worker", "run"),
     ]
+
+
+def test_start__variables_of_commands__do_not_reach_the_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "Processes", FakeProcesses)
+    for name in ("COVEY_KEY_FILE", "COVEY_POOL", "COVEY_DEPLOYMENT", "COVEY_RPC_URL", "COVEY_COORDINATOR_URL"):
+        monkeypatch.setenv(name, "a person's")
+    monkeypatch.setenv("COVEY_LOG_LEVEL", "debug")
+    environment = Keeper(tmp_path, {"worker": "worker run"}, say=print)._processes.environment
+    assert {name: value for name, value in environment.items() if name.startswith("COVEY_")} == {
+        "COVEY_LOG_LEVEL": "debug"
+    }
+    assert environment["PATH"] == os.environ["PATH"]
 
 
 def test_look__one_failed__starts_again_after_breaks_that_double(keeper: Keeper, clock: Clock, said: list[str]):

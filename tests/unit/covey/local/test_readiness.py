@@ -273,3 +273,11 @@ def test_find_url__any_host__is_asked_on_this_machine(folder: Path, host: str, u
     assert settings is not None
     changed = settings.model_copy(update={"host": host, "port": 8000, "public_url": "https://pool.example"})
     assert find_url(changed) == url
+
+
+def test_find_settings__variables_of_commands__change_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    before = find_settings(folder)
+    monkeypatch.setenv("COVEY_KEY_FILE", "a-person.key")
+    monkeypatch.setenv("COVEY_POOL", "77")
+    monkeypatch.setenv("COVEY_RPC_URL", "http://other-chain:8545")
+    assert find_settings(folder) == before
