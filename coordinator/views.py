@@ -55,7 +55,12 @@ def get_status(ctx: Context) -> wire.StatusView:
             tasks=repository.count_by_state(Task),
             submissions=repository.count_by_state(Submission),
             reasons={Reason(reason).name.lower(): n for reason, n in repository.count_by_reason().items()},
-            nodes={n.address: _describe_node(n.contributor, n.suspended, n.accepted) for n in repository.list_nodes()},
+            nodes={
+                Address(n.address): wire.NodeView(
+                    contributor=Address(n.contributor), suspended=n.suspended, accepted=n.accepted
+                )
+                for n in repository.list_nodes()
+            },
             validators=dict(canaries.count_scores(repository)),
             epochs=tuple(_describe_epoch(e) for e in repository.list_epochs()),
         )
@@ -96,10 +101,6 @@ def _describe_epoch(row: Epoch) -> wire.EpochView:
         reward=None if row.reward is None else int(row.reward),
         cumulative=None if row.cumulative is None else int(row.cumulative),
     )
-
-
-def _describe_node(contributor: str, suspended: str, accepted: int) -> dict[str, str | int]:
-    return {"contributor": contributor, "suspended": suspended, "accepted": accepted}
 
 
 def _count_accepted_groups(repository: Repository) -> Counter[int]:

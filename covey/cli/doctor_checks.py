@@ -168,10 +168,10 @@ def check_registration(seen: Snapshot) -> Check:
     known = seen.coordinator.nodes.get(node)
     if known is None:
         return ok("registration", f"{detail}; the coordinator learns of it when the worker starts")
-    if known.get("suspended"):
-        detail = f"the coordinator has suspended {node}: {known['suspended']}"
+    if known.suspended:
+        detail = f"the coordinator has suspended {node}: {known.suspended}"
         return fail("registration", detail, "Register another node, once what it was suspended for is mended")
-    return ok("registration", f"{detail}; {known.get('accepted', 0)} of its submissions were accepted")
+    return ok("registration", f"{detail}; {known.accepted} of its submissions were accepted")
 
 
 def check_stake(seen: Snapshot) -> Check:

@@ -6,7 +6,7 @@ Seen by `doctor_gather`, judged by `doctor_machine` and `doctor_checks`.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from covey.chain.amounts import SMALLEST, Unit, format_amount
 from covey.chain.deployment import Deployment
@@ -16,6 +16,7 @@ from covey.errors import CoveyError, OperatorError
 from covey.protocol.ids import Address, Hash
 from covey.protocol.manifest import Manifest
 from covey.protocol.params import PoolParams
+from covey.protocol.wire import NodeView
 from covey.settings import RoleSettings
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ class CoordinatorFacts:
     """Trouble where they do not have the chain's hash."""
     offset: float
     """Seconds by which this machine's clock is ahead of the coordinator's."""
-    nodes: Mapping[str, Mapping[str, Any]]
+    nodes: Mapping[Address, NodeView]
     """The nodes that have registered with it, by address."""
     relays: tuple[str, ...]
 

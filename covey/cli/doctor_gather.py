@@ -135,7 +135,8 @@ def start(seconds: float, what: str, look: Callable[[], Found]) -> Callable[[], 
             answer = look()
         except CoveyError as error:
             answer = Trouble.of(error)
-        except (LookupError, TypeError, ValueError, OSError) as error:  # an answer that is not what it should be
+        # An answer that is not what it should be.
+        except (LookupError, TypeError, ValueError, ArithmeticError, OSError) as error:
             answer = Trouble(detail=f"{what} answers something else: {type(error).__name__}: {error}")
         finally:
             found.put(answer)

@@ -114,9 +114,9 @@ class Demo:
                 self.record.rewards[line["step"]] = line["reward"]
                 self.screen.show_step(line["step"], line["reward"], status)
         for node, row in status.nodes.items():
-            if row["suspended"]:
+            if row.suspended:
                 name = self.stage.cast.get_name(node)
-                self.screen.say_once(f"suspended {node}", f"[red]{name}[/red] is suspended: {row['suspended']}")
+                self.screen.say_once(f"suspended {node}", f"[red]{name}[/red] is suspended: {row.suspended}")
         if not status.ended:
             self.screen.show_stage(find_stage(status, published=published), status.step)
         return status

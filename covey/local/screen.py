@@ -75,7 +75,7 @@ class Screen:
 def describe_status(status: StatusView) -> str:
     """Example: "pool 1, step 3, 12 submissions accepted, 1 waits to be judged, 2 nodes"."""
     waiting = status.submissions.get(SubmissionState.SUBMITTED, 0)
-    accepted = sum(int(row["accepted"]) for row in status.nodes.values())
+    accepted = sum(node.accepted for node in status.nodes.values())
     rejected = sum(status.reasons.values())
     return (
         f"pool {status.pool}, step {status.step}, submissions: {accepted} accepted, {rejected} rejected, "

@@ -3,7 +3,7 @@
 Numbers that may pass 2**53 and all hashes travel as in the signed messages; sizes are bounded here, before any use.
 """
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -339,31 +339,42 @@ class SubmissionDetail(SubmissionView):
 class ValidatorView(Body):
     """How a validator judges.  Example: judged=40, canaries=3, missed=0."""
 
-    judged: int
+    judged: UInt64
     """Verdicts on decided submissions."""
-    canaries: int
+    canaries: UInt64
     """Those of them that said accept or reject of a replayed canary."""
-    missed: int
+    missed: UInt64
     """Those of them that said the wrong one."""
+
+
+class NodeView(Body):
+    """A node that has registered.  Example: suspended="", accepted=12."""
+
+    contributor: AddressText
+    suspended: str = Field(max_length=32)
+    """Why it gets no more tasks; empty while it gets them."""
+    accepted: UInt64
+    """Its accepted submissions."""
 
 
 class StatusView(Body):
     """The network at a glance."""
 
     pool: PoolId
-    time: int
+    time: UInt64
     """Unix seconds of the coordinator's clock, which signed requests are compared with."""
-    block: int
+    block: UInt64
     ended: bool
     settled: bool
     """The pool has ended and every countersigned receipt stands in a posted epoch."""
-    step: int
+    step: int = Field(ge=-1, lt=1 << 63)
     """The newest whose policy is on chain; -1: none."""
     steps: tuple[StepView, ...]
-    tasks: dict[str, int]
-    submissions: dict[str, int]
-    reasons: dict[str, int]
-    nodes: dict[str, Any]
+    tasks: dict[str, UInt64]
+    submissions: dict[str, UInt64]
+    reasons: dict[str, UInt64]
+    nodes: dict[AddressText, NodeView]
+    """Those that have registered, by address."""
     validators: dict[str, ValidatorView]
     """Whoever has a verdict on a decided submission, by address."""
     epochs: tuple[EpochView, ...]

@@ -125,12 +125,12 @@ async def test_network__a_process_for_each_cheat__each_is_found_and_the_honest_o
         decided, node = seen.list_decided(nodes[name]), seen.status.nodes[nodes[name]]
         assert {(s.reason, s.units) for s in decided} == {(cheat.reason.name.lower(), 0)}, cheat.__name__
         assert {s.state for s in decided} <= {STATES[cheat.reason.severity], SubmissionState.SETTLED}, cheat.__name__
-        assert node["accepted"] == 0
+        assert node.accepted == 0
         cases = {case.receipt_hash: Reason(case.reason) for case in seen.opened.values() if case.node == nodes[name]}
         assert set(cases) <= {s.receipt_hash for s in decided}, cheat.__name__
         if cheat.reason.severity is Severity.HARD:
             assert set(cases.values()) == {cheat.reason}
-            assert node["suspended"] in {"rejected", "case"}, cheat.__name__
+            assert node.suspended in {"rejected", "case"}, cheat.__name__
             assert locked[name] > 0 or set(cases) & seen.slashed, cheat.__name__
         else:
             assert (cases, locked[name]) == ({}, 0), cheat.__name__
@@ -138,7 +138,7 @@ async def test_network__a_process_for_each_cheat__each_is_found_and_the_honest_o
     honest = seen.list_decided(nodes[HONEST])
     assert honest
     assert [s for s in honest if not is_accepted(s) or s.units <= 0] == []
-    assert seen.status.nodes[nodes[HONEST]]["suspended"] == ""
+    assert seen.status.nodes[nodes[HONEST]].suspended == ""
     assert locked[HONEST] == 0
     assert {case.node for case in seen.opened.values()} <= {nodes[name] for name in CHEATS}
     assert set(seen.status.reasons) == {cheat.reason.name.lower() for cheat in CHEATS.values()}

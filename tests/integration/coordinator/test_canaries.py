@@ -84,7 +84,7 @@ async def test_canaries__lazy_validator_among_honest_ones__is_found_and_nobody_p
     }  # fmt: skip
 
     canary = office.wallet("node").address
-    assert (status.nodes[canary]["suspended"], status.nodes[canary]["accepted"]) == ("", 0)
+    assert (status.nodes[canary].suspended, status.nodes[canary].accepted) == ("", 0)
     async with office.client("validator-0") as client:
         assert list(await client.list_hard_cases()) == []
     pool, owner = office.ctx.ledger.pool, office.chain.address("contributor")

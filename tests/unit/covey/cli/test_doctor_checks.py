@@ -21,6 +21,7 @@ from covey.cli.doctor_facts import (
     Trouble,
 )
 from covey.protocol.manifest import File, Manifest, Shard
+from covey.protocol.wire import NodeView
 from tests.fakes.pool import make_address, make_hash, make_params
 from trainer.config import TrainerConfig
 from validator.config import ValidatorConfig
@@ -193,7 +194,7 @@ def test_registration__invite_only__names_the_invitation():
 
 
 def test_registration__suspended_node__fails():
-    nodes = {KEY: {"contributor": OWNER, "suspended": "strikes", "accepted": 3}}
+    nodes = {KEY: NodeView(contributor=OWNER, suspended="strikes", accepted=3)}
     row = find("registration", coordinator=replace(COORDINATOR, nodes=nodes))
     assert (row.status, "has suspended" in row.detail, "strikes" in row.detail) == ("fail", True, True)
 

@@ -107,3 +107,43 @@ def test_reveal__too_much_evidence__refused():
 def test_validation_order__kinds__are_told_apart():
     text = '{"order": {"kind": "reveal", "judgement": 4}}'
     assert wire.ValidationOrder.model_validate_json(text).order == wire.RevealOrder(judgement=4)
+
+
+STATUS = {
+    "pool": 1,
+    "time": 1_700_000_000,
+    "block": 5,
+    "ended": False,
+    "settled": False,
+    "step": -1,
+    "steps": [],
+    "tasks": {},
+    "submissions": {},
+    "reasons": {},
+    "nodes": {ALICE: {"contributor": ALICE, "suspended": "", "accepted": 2}},
+    "validators": {},
+    "epochs": [],
+}
+
+
+def test_status__of_a_coordinator__is_taken():
+    status = wire.StatusView.model_validate_json(json.dumps(STATUS))
+    assert status.nodes == {ALICE: wire.NodeView(contributor=ALICE, suspended="", accepted=2)}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"nodes": {ALICE: 3}},
+        {"nodes": {ALICE: {"contributor": ALICE, "suspended": ""}}},
+        {"nodes": {ALICE: {"contributor": ALICE, "suspended": "", "accepted": "many"}}},
+        {"nodes": {"a": {"contributor": ALICE, "suspended": "", "accepted": 2}}},
+        {"time": 10**400},
+        {"block": -1},
+        {"step": -2},
+        {"reasons": {"work": 1 << 63}},
+    ],
+)
+def test_status__value_that_commands_cannot_use__is_refused(change):
+    with pytest.raises(ValidationError):
+        wire.StatusView.model_validate_json(json.dumps(STATUS | change))
