@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
+from covey.engines.build import describe_hardware
 from covey.engines.hf import HuggingFaceEngine, prepare_process
 from covey.errors import OperatorError
 from covey.model.files import load_model
@@ -40,6 +41,7 @@ def build_learner(config: TrainerConfig, params: PoolParams, ranks: Ranks = ALON
     log-probabilities under published policies; on all ranks at once.
 
     Raises OperatorError("short_rows") where a sample of the pool could be longer than a row.
+    Raises OperatorError("bad_device") if torch cannot use the device.
     """
     if config.row_tokens < params.model.longest:
         raise OperatorError(
@@ -47,6 +49,7 @@ def build_learner(config: TrainerConfig, params: PoolParams, ranks: Ranks = ALON
             f"row_tokens is {config.row_tokens}, a prompt and its completion have up to {params.model.longest} tokens",
             fix=f"Set row_tokens to {params.model.longest} at least",
         )
+    describe_hardware(config.device)
     prepare_process(threads=config.threads)
     torch.use_deterministic_algorithms(config.device == "cpu")
     dtype = params.model.compute_dtype

@@ -13,7 +13,7 @@ from eth_utils.address import is_checksum_address
 from covey.errors import OperatorError
 from covey.files import write_atomically
 from covey.protocol.ids import Address
-from covey.urls import has_only_host
+from covey.urls import has_only_host, is_plain_url
 
 CONTRACTS = {
     "PoolRegistry": "pool_registry",
@@ -83,7 +83,16 @@ class Deployment:
             raise OperatorError("no_deployment", f"{path} cannot be read: {error.strerror}", fix=fix) from error
         except (ValueError, TypeError) as error:
             raise OperatorError("bad_deployment", f"{path} is not a deployment: {error}", fix=fix) from error
-        wrong = [name for name in (*loaded.get_contracts().values(), loaded.token) if not is_checksum_address(name)]
-        if wrong or not isinstance(loaded.chain_id, int) or not isinstance(loaded.start_block, int):
-            raise OperatorError("bad_deployment", f"{path} holds a wrong address or number", fix=fix)
+        wrong = [name for name, value in asdict(loaded).items() if not _is_value(name, value)]
+        if wrong:
+            raise OperatorError("bad_deployment", f"{path} holds a wrong value of {', '.join(wrong)}", fix=fix)
         return loaded
+
+
+def _is_value(name: str, value: object) -> bool:
+    """Whether a field of a deployment may have this value from a file."""
+    if name in ("chain_id", "start_block"):
+        return type(value) is int and value >= 0  # True is an int, too
+    if name == "rpc_url":
+        return value is None or (isinstance(value, str) and is_plain_url(value))
+    return is_checksum_address(value)

@@ -92,6 +92,7 @@ def init_pool(
 
     Example: `covey init pool mypool --validators 3`
     """
+    from covey.engines.build import describe_hardware
     from covey.environments.registry import KINDS
     from covey.local.folder import create_pool_folder
     from covey.local.plan import PoolPlan
@@ -108,6 +109,7 @@ def init_pool(
         model = str(Path(model).resolve())  # the trainer runs in the pool's folder
     elif model is not None and model.startswith((".", "/", "~")):
         raise OperatorError("model_unavailable", f"there is no folder {model}", fix="Name a folder or a model on a hub")
+    describe_hardware(device)  # a device that torch does not find would end trainer and validators
     plan = PoolPlan(
         validators=validators,
         environment=environment,
@@ -159,6 +161,10 @@ def _read_chain(
                 fix="Leave --public-url and --relay out, or name the chain's URL with --chain",
             )
         return None
+    if not is_plain_url(chain):
+        raise OperatorError(
+            "bad_url", f"--chain is {hide_secrets(chain)}", fix="Name devnet, or the URL of a node: https://rpc.example"
+        )
     if deployment is None:
         what = f"{show_host(chain)} needs the contracts' addresses"
         raise OperatorError("bad_settings", what, fix="Add --deployment FILE, which covey deploy writes")

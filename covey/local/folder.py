@@ -57,7 +57,10 @@ def new_folder(folder: Path) -> Iterator[Path]:
     """
     folder = require_new(folder)
     draft = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
-    draft.mkdir(mode=0o700)
+    try:
+        draft.mkdir(mode=0o700)
+    except OSError as error:
+        raise _refuse_folder(folder, error) from error
     try:
         (draft / "keys").mkdir()
         yield draft
@@ -86,10 +89,13 @@ def require_new(folder: Path) -> Path:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise OperatorError(
-            "no_folder", f"{folder.parent} cannot be made: {error.strerror}", fix="Name a folder that you may write to"
-        ) from error
+        raise _refuse_folder(folder.parent, error) from error
     return folder
+
+
+def _refuse_folder(folder: Path, error: OSError) -> OperatorError:
+    fix = "Name a folder that you may write to"
+    return OperatorError("no_folder", f"{folder} cannot be made: {error.strerror}", fix=fix)
 
 
 DESCRIPTIONS = {

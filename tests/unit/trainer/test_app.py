@@ -82,6 +82,12 @@ def test_build_learner__sample_that_could_be_longer_than_a_row__is_refused(build
     build_learner(config.model_copy(update={"row_tokens": 129}), params)
 
 
+def test_build_learner__device_that_torch_does_not_know__is_refused(build_world: Build) -> None:
+    config = build_world().config.model_copy(update={"device": "gpu", "row_tokens": 1024})
+    with pytest.raises(OperatorError, match="bad_device: gpu cannot be used"):
+        build_learner(config, PoolParams(name="t", environment=EnvironmentParams(kind="x")))
+
+
 def test_build_learner__settings__reach_their_places(build_world: Build) -> None:
     # No pool may, but the trainer can.
     halved = ModelParams(max_prompt_tokens=64).model_copy(update={"compute_dtype": "bfloat16"})

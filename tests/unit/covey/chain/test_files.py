@@ -60,7 +60,19 @@ def test_deployment__missing_file__says_what_to_do(tmp_path: Path):
 
 @pytest.mark.parametrize(
     "change",
-    [{"token": "0x12"}, {"token": ALICE.lower()}, {"chain_id": "1"}, {"unknown": 1}, {"token": None}],
+    [
+        {"token": "0x12"},
+        {"token": ALICE.lower()},
+        {"chain_id": "1"},
+        {"unknown": 1},
+        {"token": None},
+        {"chain_id": True},
+        {"start_block": -1},
+        {"start_block": 1.0},
+        {"rpc_url": 5},
+        {"rpc_url": "file:///x"},
+        {"rpc_url": ""},
+    ],
 )
 def test_deployment__wrong_content__is_refused(tmp_path: Path, change: dict):
     file = tmp_path / "deployment.json"
