@@ -12,9 +12,10 @@ from covey.cli.chain import Json, is_terminal, show
 from covey.cli.enroll import enroll_workers
 from covey.cli.local import keep_up
 from covey.cli.terminal import quote
-from covey.errors import OperatorError, TransientError
+from covey.errors import OperatorError, ProtocolError, TransientError
 
 if TYPE_CHECKING:
+    from covey.chain.amounts import Unit
     from covey.chain.deployment import Deployment
     from covey.cli.doctor_facts import Check
     from covey.local.joining import CheckedPool
@@ -64,6 +65,9 @@ def join(
     """
     from dataclasses import asdict
 
+    from covey.chain.amounts import read_unit
+    from covey.chain.client import ChainClient
+    from covey.chain.contracts import Contracts
     from covey.local import joining
     from covey.local.folder import require_new
 
@@ -72,11 +76,12 @@ def join(
     view = _wait_for_pool(url)
     chosen = _choose_deployment(view, url, deployment, rpc, is_agreed=yes)
     pool = joining.check_pool(view, url, chosen)
+    unit = read_unit(Contracts(ChainClient(chosen.choose_node()), chosen).get_token(pool.pool))
     devices, tensor_parallel = _choose_devices(gpus, is_together=together)
     files = joining.create_worker_folder(folder, pool, devices, tensor_parallel)
-    _give_test_money(pool, key_file or folder / "keys" / "contributor.key", len(files))
+    _give_test_money(pool, key_file or folder / "keys" / "contributor.key", len(files), unit)
     if not as_json:
-        _describe(pool, folder, devices, tensor_parallel)
+        _describe(pool, folder, devices, tensor_parallel, unit)
     checks = _examine(files[0], raw=as_json)
     is_ready = all(check.status != "fail" for check in checks)
     for check in () if as_json else checks:
@@ -180,30 +185,29 @@ def _choose_devices(gpus: int | None, *, is_together: bool) -> tuple[list[str], 
     return ([f"cuda:{i}" for i in range(count)] if count > 1 else ["cuda"]), 1
 
 
-def _give_test_money(pool: "CheckedPool", key_file: Path, workers: int) -> None:
-    """On a devnet, whose money is worth nothing, mint the stake and say so."""
-    from covey.chain.amounts import format_amount, read_unit
-    from covey.chain.client import ChainClient
-    from covey.chain.contracts import Contracts
+def _give_test_money(pool: "CheckedPool", key_file: Path, workers: int, unit: "Unit") -> None:
+    """On a devnet give ether and, if the pool's token is the devnet's own, the stake; say so, also where it fails."""
+    from covey.chain.amounts import format_amount
     from covey.chain.wallet import load_key
     from covey.local.joining import is_devnet
     from covey.local.opening import SPARE, give_test_money
 
     if not is_devnet(pool.deployment):
         return
-    address, amount = load_key(key_file).address, SPARE * workers * pool.terms.min_stake
-    give_test_money(pool.deployment, {address: amount})
-    unit = read_unit(Contracts(ChainClient(pool.deployment.choose_node()), pool.deployment).token)
-    typer.echo(f"test chain: {address} was given {format_amount(amount, unit)} and ether for gas", err=True)
+    address, is_own = load_key(key_file).address, pool.terms.token == pool.deployment.token
+    amount = SPARE * workers * pool.terms.min_stake if is_own else 0
+    try:
+        give_test_money(pool.deployment, {address: amount})
+    except (ProtocolError, TransientError) as error:
+        typer.echo(quote(f"warn: no test money was given: {error.message}"), err=True)
+        return
+    given = f"{format_amount(amount, unit)} and ether for gas" if is_own else "ether for gas"
+    typer.echo(f"test chain: {address} was given {given}", err=True)
 
 
-def _describe(pool: "CheckedPool", folder: Path, devices: list[str], tensor_parallel: int) -> None:
-    from covey.chain.amounts import format_amount, read_unit
-    from covey.chain.client import ChainClient
-    from covey.chain.contracts import Contracts
+def _describe(pool: "CheckedPool", folder: Path, devices: list[str], tensor_parallel: int, unit: "Unit") -> None:
+    from covey.chain.amounts import format_amount
 
-    contracts = Contracts(ChainClient(pool.deployment.choose_node()), pool.deployment)
-    unit = read_unit(contracts.get_token(pool.pool))
     params = pool.params
     values = {
         "pool": quote(f"{pool.pool}, {params.name}, operated by {pool.operator}"),

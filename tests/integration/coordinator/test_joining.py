@@ -1,6 +1,7 @@
 """`covey join` with a real chain and a real coordinator: nothing is staked before checks pass and somebody agrees."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,9 @@ from coordinator import views
 from coordinator.views import get_pool
 from covey import cli, devnet
 from covey.chain.history import History
-from covey.chain.wallet import save_key
+from covey.chain.wallet import load_key, save_key
 from covey.cli import join as module
-from covey.errors import OperatorError, ProtocolError
+from covey.errors import OperatorError, ProtocolError, TransientError
 from tests.fakes.network import MIN_STAKE, Office
 
 pytestmark = pytest.mark.integration
@@ -124,3 +125,33 @@ def test_join__nobody_to_ask__is_refused_before_anything_is_made(join, monkeypat
     assert isinstance(result.exception, OperatorError)
     assert result.exception.code == "not_confirmed"
     assert not (tmp_path / "mine").exists()
+
+
+def test_join__token_that_does_not_say_its_decimals__leaves_no_folder(office: Office, join, tmp_path: Path):
+    office.chain.client.request("anvil_setCode", office.ctx.terms.token, "0x")
+    result = join()
+    assert isinstance(result.exception, OperatorError)
+    assert result.exception.code == "odd_token"
+    assert not (tmp_path / "mine").exists()
+
+
+def test_join__token_that_is_not_the_devnets_own__gives_ether_alone(office: Office, join, tmp_path: Path):
+    deployment = office.chain.deployment
+    replace(deployment, token=deployment.pool_registry).save(tmp_path / "deployment.json")
+    result = join("--json")
+    address = load_key(tmp_path / "mine/keys/contributor.key").address
+    assert result.exit_code == 0, result.exception
+    assert f"test chain: {address} was given ether for gas" in result.stderr
+    assert office.chain.client.get_balance(address) > 0
+    assert office.chain.contracts.token.balance_of(address) == 0
+
+
+def test_join__test_money_that_is_not_given__is_a_warning(join, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    def refuse(*arguments: object) -> None:
+        raise TransientError("chain_unreachable", "the node has ended")
+
+    monkeypatch.setattr("covey.local.opening.give_test_money", refuse)
+    result = join("--json")
+    assert result.exit_code == 0, result.exception
+    assert "warn: no test money was given: the node has ended" in result.stderr
+    assert json.loads(result.stdout)["folder"] == str(tmp_path / "mine")
