@@ -26,6 +26,11 @@ def is_plain_url(text: str) -> bool:
         return False
 
 
+def is_public_url(text: str) -> bool:
+    """Whether everybody may see a plain URL: it has no user, query or fragment, which could be a secret."""
+    return is_plain_url(text) and hide_secrets(text) == text
+
+
 def show_host(url: str) -> str:
     """Scheme, host and port alone: a provider's node may have its key in the path.
 

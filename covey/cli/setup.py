@@ -1,5 +1,6 @@
 """Commands that prepare a pool: deploy the contracts to a chain, make the pool's folder."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,7 +9,7 @@ import typer
 
 from covey.cli.chain import Json, show
 from covey.errors import OperatorError
-from covey.urls import hide_secrets, is_plain_url, show_host
+from covey.urls import hide_secrets, is_plain_url, is_public_url, show_host
 
 if TYPE_CHECKING:
     from covey.local.plan import NamedChain, PoolPlan
@@ -57,8 +58,12 @@ def deploy(
 def init_pool(
     folder: Annotated[Path, typer.Argument(help="New folder of the pool.")],
     chain: Annotated[
-        str, typer.Option(help="Chain of the pool: devnet (one in the folder, for trying out) or the URL of a node.")
-    ] = "devnet",
+        str | None,
+        typer.Option(
+            help="Chain of the pool: devnet (one in the folder, for trying out) or the URL of a node.  By default "
+            "devnet, with --deployment the URL in the variable COVEY_RPC_URL."
+        ),
+    ] = None,
     deployment: Annotated[
         Path | None, typer.Option(help="File deployment.json of a chain that is named by its URL; see `covey deploy`.")
     ] = None,
@@ -110,11 +115,13 @@ def init_pool(
     elif model is not None and model.startswith((".", "/", "~")):
         raise OperatorError("model_unavailable", f"there is no folder {model}", fix="Name a folder or a model on a hub")
     describe_hardware(device)  # a device that torch does not find would end trainer and validators
+    if chain is None and deployment is not None:  # with the option, a provider's key would be in the list of processes
+        chain = os.environ.get("COVEY_RPC_URL")
     plan = PoolPlan(
         validators=validators,
         environment=environment,
         model=model,
-        chain=_read_chain(chain, deployment, public_url, relay or []),
+        chain=_read_chain(chain or "devnet", deployment, public_url, relay or []),
         port=port,
         device=device,
     )
@@ -152,7 +159,7 @@ def _read_chain(
             raise OperatorError(
                 "bad_settings",
                 "a devnet makes its own contracts",
-                fix="Leave --deployment out, or name the chain's URL with --chain",
+                fix="Leave --deployment out, or name the chain's URL with --chain or in COVEY_RPC_URL",
             )
         if public_url is not None or relays:
             raise OperatorError(
@@ -184,7 +191,7 @@ def _read_chain(
 
 def _read_url(option: str, text: str) -> str:
     """A base URL that others are given, without a slash at its end.  Raises OperatorError("bad_url")."""
-    if not is_plain_url(text) or hide_secrets(text) != text:
+    if not is_public_url(text):
         raise OperatorError(
             "bad_url",
             f"{option} is {hide_secrets(text)}",

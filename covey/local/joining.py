@@ -25,7 +25,7 @@ from covey.local.folder import PROCESSES_FILE, new_folder, to_toml, write_proces
 from covey.protocol.ids import Address, PoolId, is_address
 from covey.protocol.params import PoolParams
 from covey.protocol.wire import PoolView
-from covey.urls import hide_secrets, is_plain_url
+from covey.urls import hide_secrets, is_public_url
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ async def ask_for_pool(url: str) -> PoolView:
 
     Raises OperatorError("bad_url"), or OperatorError("not_a_coordinator") if something else answers.
     """
-    if not is_plain_url(url):
+    if not is_public_url(url):
         raise OperatorError(
             "bad_url", f"{hide_secrets(url)} is not a URL of a coordinator", fix="Write it like http://127.0.0.1:8000"
         )

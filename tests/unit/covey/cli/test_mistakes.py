@@ -238,6 +238,7 @@ ROWS = [
         "join 127.0.0.1:8000 {folder}/new", "bad_url: 127.0.0.1:8000 is not a URL of a coordinator. Write it like http:"
     ),
     Row("join http://me:secret@a:99999 {folder}/new", "bad_url: http://a:99999 is not a URL of a coordinator"),
+    Row("join http://me:secret@a.example {folder}/new", "bad_url: http://a.example is not a URL of a coordinator"),
     Row(JOIN, "no_deployment: the contracts keep your stake", page=describe_pool(31337)),
     Row(
         f"{JOIN} {CHAIN}",
