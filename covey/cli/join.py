@@ -1,5 +1,6 @@
 """Commands of a contributor: look at a pool, make the folder of a worker, stake and register."""
 
+import shlex
 import threading
 import time
 from collections.abc import Sequence
@@ -238,10 +239,10 @@ def _examine(file: Path, *, raw: bool) -> "list[Check]":
 
 def _list_steps(folder: Path, files: Sequence[Path], key_file: Path | None, *, is_ready: bool) -> list[str]:
     """Commands that are left to be run."""
-    look = [] if is_ready else [f"covey doctor --config {files[0]}"]
-    enroll = f"covey worker enroll {folder}" + (f" --key-file {key_file}" if key_file else "")
-    run = f"covey worker run --config {files[0]}" if len(files) == 1 else f"covey up {folder}"
-    return [*look, enroll, run]
+    look = [] if is_ready else [["doctor", "--config", files[0]]]
+    enroll = ["worker", "enroll", folder, *(["--key-file", key_file] if key_file else [])]
+    run = ["worker", "run", "--config", files[0]] if len(files) == 1 else ["up", folder]
+    return [shlex.join(["covey", *map(str, words)]) for words in (*look, enroll, run)]
 
 
 def _work(folder: Path, *, is_quiet: bool) -> None:

@@ -1,6 +1,7 @@
 """Commands that prepare a pool: deploy the contracts to a chain, make the pool's folder."""
 
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -202,9 +203,10 @@ def _read_url(option: str, text: str) -> str:
 
 def _list_next_steps(folder: Path, plan: "PoolPlan") -> list[str]:
     """Commands that open the pool, run it and join it."""
-    up = f"covey up {folder} --detach"
-    join = f"covey join {plan.coordinator_url} worker --deployment {folder}/chain/deployment.json"
+    name, file = shlex.quote(str(folder)), shlex.quote(f"{folder}/chain/deployment.json")
+    up = f"covey up {name} --detach"
+    join = f"covey join {shlex.quote(plan.coordinator_url)} worker --deployment {file}"
     if plan.chain is None:
         return [up, join]
     needs_node = plan.chain.deployment.without_secrets().rpc_url is None
-    return [f"covey pool open {folder}", up, f"{join} --rpc URL" if needs_node else join]
+    return [f"covey pool open {name}", up, f"{join} --rpc URL" if needs_node else join]

@@ -1,6 +1,7 @@
 """`covey join` with a real chain and a real coordinator: nothing is staked before checks pass and somebody agrees."""
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -155,3 +156,12 @@ def test_join__test_money_that_is_not_given__is_a_warning(join, monkeypatch: pyt
     assert result.exit_code == 0, result.exception
     assert "warn: no test money was given: the node has ended" in result.stderr
     assert json.loads(result.stdout)["folder"] == str(tmp_path / "mine")
+
+
+def test_list_steps__blank_in_a_path__is_quoted():
+    steps = module._list_steps(Path("my worker"), [Path("my worker/worker.toml")], Path("my key"), is_ready=False)
+    assert [shlex.split(step)[1:] for step in steps] == [
+        ["doctor", "--config", "my worker/worker.toml"],
+        ["worker", "enroll", "my worker", "--key-file", "my key"],
+        ["worker", "run", "--config", "my worker/worker.toml"],
+    ]

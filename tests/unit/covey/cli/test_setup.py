@@ -1,5 +1,7 @@
 """Which chain `covey init pool` takes."""
 
+import json
+import shlex
 import tomllib
 from pathlib import Path
 
@@ -46,3 +48,11 @@ def test_init_pool__variable_alone__is_a_devnet(command: Command, deployment: Pa
 def test_init_pool__devnet_is_named__refuses_a_deployment(command: Command, deployment: Path, tmp_path: Path):
     answer = command("init", "pool", str(tmp_path / "new"), "--chain", "devnet", "--deployment", str(deployment))
     assert (answer.code, "a devnet makes its own contracts" in answer.err) == (1, True)
+
+
+def test_init_pool__blank_in_the_path__is_quoted_in_the_commands(command: Command, tmp_path: Path):
+    folder = tmp_path / "my pool"
+    shown = json.loads(command("init", "pool", str(folder), "--json").out)
+    words = [shlex.split(step) for step in shown["next"]]
+    assert words[0] == ["covey", "up", str(folder), "--detach"]
+    assert words[1][-2:] == ["--deployment", f"{folder}/chain/deployment.json"]
