@@ -4,6 +4,7 @@ Keys follow from a seed string, so they are worth nothing elsewhere.
 """
 
 import fcntl
+import gzip
 import json
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -20,6 +21,7 @@ from covey.chain.deploying import deploy, send_and_wait
 from covey.chain.deployment import Deployment
 from covey.chain.wallet import Wallet, wallet_from_key
 from covey.errors import OperatorError
+from covey.files import write_atomically
 from covey.protocol.ids import Address
 
 ETHER = 10**18
@@ -81,6 +83,7 @@ def up(
             deployer = derive_wallet(seed, "deployer")
             client.request("anvil_setBalance", deployer.address, hex(1000 * ETHER))
             deployment = _deploy_at_once(client, deployer, block_time)
+            _save_state(client, state)
         else:
             deployment = replace(known, rpc_url=anvil.url)
             _require_contracts(client, deployment, file, renewal)
@@ -88,6 +91,12 @@ def up(
         undo.pop_all()
     log.close()  # Anvil has it open: the lock is its own now
     return anvil, deployment
+
+
+def _save_state(client: ChainClient, file: Path) -> None:
+    """Write the chain's state as Anvil does, before anybody reads the deployment: Anvil's first write is later."""
+    packed = bytes.fromhex(client.request("anvil_dumpState").removeprefix("0x"))
+    write_atomically(file, gzip.decompress(packed))
 
 
 def _lock(log: IO[bytes], folder: Path) -> None:

@@ -109,6 +109,19 @@ def test_up__after_a_stop_and_after_a_kill__goes_on_with_the_same_chain(tmp_path
 
 
 @pytest.mark.usefixtures("anvil_binary")
+def test_up__killed_before_anvil_has_written_its_state__goes_on_with_the_same_contracts(tmp_path: Path):
+    anvil, first = devnet.up(tmp_path)
+    anvil.process.kill()
+    anvil.process.wait()
+    anvil, second = devnet.up(tmp_path)
+    try:
+        assert second.get_contracts() == first.get_contracts()
+        assert Contracts(ChainClient(anvil.url), second).token.decimals() == 18
+    finally:
+        anvil.stop()
+
+
+@pytest.mark.usefixtures("anvil_binary")
 def test_up__fresh__begins_another_chain_and_keeps_the_files_of_the_first(tmp_path: Path):
     first = devnet.up(tmp_path, block_time=None)
     first[0].stop()
