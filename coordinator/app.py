@@ -11,7 +11,7 @@ from coordinator.config import CoordinatorConfig
 from coordinator.db import Database
 from coordinator.queue import Kicker, build_celery, run_jobs
 from coordinator.settlement import Ledger
-from covey.chain.client import ChainClient
+from covey.chain.client import ChainClient, open_node
 from covey.chain.contracts import Contracts
 from covey.chain.deployment import Deployment
 from covey.chain.events import PoolCreated
@@ -68,7 +68,7 @@ def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) 
 
     config.home.mkdir(parents=True, exist_ok=True)
     deployment = Deployment.load(config.deployment)
-    client = ChainClient(deployment.choose_node(config.rpc_url))
+    client = open_node(deployment, config.rpc_url)
     contracts = Contracts(client, deployment)
     operator = load_key(config.key_file)
     pool = PoolId(config.pool)
@@ -105,7 +105,7 @@ def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) 
         client=client,
         contracts=contracts,
         follower=Follower(client, deployment, finality=config.finality),
-        sender=Sender(client, operator, DatabaseOutbox(database)),
+        sender=Sender(client, operator, DatabaseOutbox(database), chain_id=deployment.chain_id),
         operator=operator,
         kicker=Kicker(build_celery(config.broker_url, config.home)),
         clock=clock,

@@ -47,7 +47,7 @@ def fund(deployment: Deployment, payer: Wallet, tokens: Mapping[Address, int], *
         client.request("anvil_setBalance", address, hex(ether))
         if amount:
             call = token.mint(address, amount)
-            send_and_wait(client, payer, to=call.to, data=call.data)
+            send_and_wait(client, payer, to=call.to, data=call.data, chain_id=deployment.chain_id)
 
 
 def up(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from covey.chain.client import ChainClient
+from covey.chain.client import ChainClient, open_node
 from covey.chain.contracts import Contracts
 from covey.chain.deployment import Deployment
 from covey.chain.structs import PoolTerms
@@ -128,7 +128,7 @@ async def join(settings: RoleSettings, *, clock: Callable[[], float] = time.time
     """Read the pool from the chain and the coordinator; raise OperatorError, TransientError or ProtocolError."""
     settings.home.mkdir(parents=True, exist_ok=True)
     deployment = Deployment.load(settings.deployment)
-    chain = ChainClient(deployment.choose_node(settings.rpc_url))
+    chain = open_node(deployment, settings.rpc_url)
     contracts = Contracts(chain, deployment)
     wallet = load_key(settings.key_file)
     pool = PoolId(settings.pool)

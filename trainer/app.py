@@ -172,7 +172,7 @@ def build_publisher(config: TrainerConfig, network: Network, outbox: SqliteOutbo
         pool=network.pool,
         registry=network.contracts.policies,
         outbox=outbox,
-        pump=Sender(network.chain, network.wallet, outbox).pump,
+        pump=Sender(network.chain, network.wallet, outbox, chain_id=network.receipt_domain.chain_id).pump,
         store=ShardStore(config.origin_root),
         retention=build_retention(config.keep_policies, network.terms, network.params),
     )

@@ -108,7 +108,7 @@ def build(config: ValidatorConfig, network: Network, decoder: Sandbox, grader: S
         ),
         pending=Pending(config.home / "pending"),
         outbox=outbox,
-        sender=Sender(network.chain, network.wallet, outbox),
+        sender=Sender(network.chain, network.wallet, outbox, chain_id=network.receipt_domain.chain_id),
         stop=stop,
     )
 

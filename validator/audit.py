@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from covey.chain.client import ChainClient
+from covey.chain.client import open_node
 from covey.chain.contracts import Contracts
 from covey.chain.deployment import Deployment
 from covey.chain.history import History
@@ -33,7 +33,6 @@ from covey.protocol.wire import MAX_EVIDENCE_BYTES
 from covey.sandbox import ATTEMPTS
 from covey.shardcast.client import ShardClient, get_policy_folder
 from covey.storage import LinkSigner, ObjectStore
-from covey.urls import show_host
 from validator import service
 from validator.app import build_sandboxes
 from validator.checks import Claim, Tools
@@ -84,14 +83,8 @@ def run(config: AuditConfig, name: str) -> Report:
 
 async def _run(config: AuditConfig, name: str) -> Report:
     deployment = Deployment.load(config.deployment)
-    chain = ChainClient(deployment.choose_node(config.rpc_url))
+    chain = open_node(deployment, config.rpc_url)
     contracts = Contracts(chain, deployment)
-    if chain.chain_id() != deployment.chain_id:
-        raise OperatorError(
-            "wrong_chain",
-            f"{show_host(chain.rpc_url)} is chain {chain.chain_id()}, the deployment is on {deployment.chain_id}",
-            fix="Correct --rpc or --deployment",
-        )
     bundle = Bundle.from_bytes(await read_bundle(config, name))
     if config.pool is not None and config.pool != bundle.pool:
         raise ProtocolError("bad_evidence", f"the bundle is about pool {bundle.pool}, not {config.pool}")

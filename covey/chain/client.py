@@ -14,6 +14,7 @@ from web3.exceptions import Web3Exception
 from web3.types import RPCEndpoint
 
 from covey.chain import codec
+from covey.chain.deployment import Deployment
 from covey.errors import CoveyError, OperatorError, ProtocolError, TransientError
 from covey.protocol.ids import Address, Hash
 from covey.urls import show_host
@@ -179,6 +180,22 @@ class ChainClient:
             gas_used=int(found["gasUsed"], 16),
             contract=Address(to_checksum_address(contract)) if contract else None,
         )
+
+
+def open_node(deployment: Deployment, rpc_url: str | None = None) -> ChainClient:
+    """The node at `rpc_url`, or the one that the deployment names; its chain is the deployment's.
+
+    Raises OperatorError("no_rpc"), OperatorError("wrong_chain"), or TransientError if it does not answer.
+    """
+    client = ChainClient(deployment.choose_node(rpc_url))
+    found = client.chain_id()
+    if found != deployment.chain_id:
+        raise OperatorError(
+            "wrong_chain",
+            f"{show_host(client.rpc_url)} is on chain {found}, the contracts are on chain {deployment.chain_id}",
+            fix="Name a node of the contracts' chain with --rpc, COVEY_RPC_URL or the setting rpc_url",
+        )
+    return client
 
 
 def _to_error(method: str, error: dict[str, Any]) -> CoveyError:

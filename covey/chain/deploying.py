@@ -33,11 +33,11 @@ def deploy(
     Raises ProtocolError("reverted") with WrongDeployment if the deployer sends anything else in between.
     """
     client = ChainClient(rpc_url)
-    start_block = client.block_number()
+    chain_id, start_block = client.chain_id(), client.block_number()
 
     def create(name: str, *args: object) -> Address:
         say(f"deploying {name}")
-        return _create(client, deployer, name, *args)
+        return _create(client, deployer, name, *args, chain_id=chain_id)
 
     chosen = token or create("TestToken")
     pools = create("PoolRegistry", deployer.address)
@@ -50,7 +50,7 @@ def deploy(
     ledger = create("EpochLedger", pools, stakes)
     court = create("SlashingCourt", pools, nodes, stakes)
     return Deployment(
-        chain_id=client.chain_id(),
+        chain_id=chain_id,
         rpc_url=rpc_url,
         start_block=start_block,
         pool_registry=pools,
@@ -71,15 +71,19 @@ def predict_address(creator: Address, nonce: int) -> Address:
     return Address(to_checksum_address(keccak(bytes([0xC0 + len(body)]) + body)[12:]))
 
 
-def _create(client: ChainClient, deployer: Wallet, name: str, *args: object) -> Address:
-    mined = send_and_wait(client, deployer, to=None, data=codec.encode_deployment(name, args))
+def _create(client: ChainClient, deployer: Wallet, name: str, *args: object, chain_id: int) -> Address:
+    mined = send_and_wait(client, deployer, to=None, data=codec.encode_deployment(name, args), chain_id=chain_id)
     if mined.contract is None:
         raise ProtocolError("not_deployed", f"{name} has no address")
     return mined.contract
 
 
-def send_and_wait(client: ChainClient, sender: Wallet, *, to: Address | None, data: bytes) -> MinedTransaction:
+def send_and_wait(
+    client: ChainClient, sender: Wallet, *, to: Address | None, data: bytes, chain_id: int
+) -> MinedTransaction:
     """Send one transaction without an outbox and wait until it is mined; `to` is None for a new contract.
+
+    `chain_id` is the one to sign for, which need not be the node's: then the node refuses the transaction.
 
     Raises TransientError("not_mined") after MINE_SECONDS, ProtocolError("reverted") if it fails.
     """
@@ -88,7 +92,7 @@ def send_and_wait(client: ChainClient, sender: Wallet, *, to: Address | None, da
     priority_fee = client.get_priority_fee()
     transaction: dict[str, object] = {
         "type": 2,
-        "chainId": client.chain_id(),
+        "chainId": chain_id,
         "nonce": client.count_transactions(sender.address),
         "data": data,
         "value": 0,

@@ -30,13 +30,17 @@ class Sender:
         wallet: Wallet,
         store: OutboxStore,
         *,
+        chain_id: int,
         confirmations: int = 0,
         stuck_after: int = 5,
     ) -> None:
-        """`confirmations`: blocks on top before it counts.  `stuck_after`: blocks until a higher fee is offered."""
+        """`chain_id`: the deployment's, so that what is signed for it cannot be mined on another chain.
+        `confirmations`: blocks on top before it counts.  `stuck_after`: blocks until a higher fee is offered.
+        """
         self._client = client
         self._wallet = wallet
         self._store = store
+        self._chain_id = chain_id
         self._confirmations = confirmations
         self._stuck_after = stuck_after
 
@@ -142,7 +146,7 @@ class Sender:
         signed = self._wallet.sign_transaction(
             {
                 "type": 2,
-                "chainId": self._client.chain_id(),
+                "chainId": self._chain_id,
                 "nonce": nonce,
                 "to": call.to,
                 "data": call.data,

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from covey.chain.amounts import SMALLEST, Unit, parse_amount, read_unit, require_plausible
-from covey.chain.client import BlockTag, Call, ChainClient
+from covey.chain.client import BlockTag, Call, ChainClient, open_node
 from covey.chain.contracts import Contracts, Token
 from covey.chain.deployment import Deployment
 from covey.chain.events import CaseOpened, EpochPosted
@@ -36,10 +36,21 @@ class Account:
     def __init__(self, deployment: Path, key_file: Path | None, pool: int, *, rpc_url: str | None = None) -> None:
         """`rpc_url`: node of the chain; None: the one that the deployment names."""
         self.pool = PoolId(pool)
-        loaded = Deployment.load(deployment)
-        self.client = ChainClient(loaded.choose_node(rpc_url))
-        self.contracts = Contracts(self.client, loaded)
+        self.deployment = Deployment.load(deployment)
+        self._rpc_url = rpc_url
         self._wallet = load_key(key_file) if key_file else None
+
+    @cached_property
+    def client(self) -> ChainClient:
+        """The node, opened at its first use: a mistake that needs no chain is found without one.
+
+        Raises OperatorError("no_rpc"), OperatorError("wrong_chain"), or TransientError if it does not answer.
+        """
+        return open_node(self.deployment, self._rpc_url)
+
+    @cached_property
+    def contracts(self) -> Contracts:
+        return Contracts(self.client, self.deployment)
 
     @property
     def wallet(self) -> Wallet:
@@ -93,7 +104,7 @@ class Account:
 
     def register_node(self, node: Wallet) -> Entry:
         """Vouch for a node: the account and the node both sign."""
-        nodes, deployment = self.contracts.nodes, self.contracts.deployment
+        nodes = self.contracts.nodes
         message = NodeRegistration(
             pool=self.pool,
             contributor=self.wallet.address,
@@ -101,7 +112,7 @@ class Account:
             nonce=nodes.nonce_of(node.address),
             deadline=int(time.time()) + 3600,
         )
-        domain = Domain(chain_id=deployment.chain_id, contract=nodes.address)
+        domain = Domain(chain_id=self.deployment.chain_id, contract=nodes.address)
         return self.send(
             nodes.register_node(
                 message.pool,
@@ -116,7 +127,8 @@ class Account:
     def send(self, call: Call) -> Entry:
         """Send one transaction and wait until it is mined; raise ProtocolError("reverted") with the contract's word."""
         with closing(SqliteOutbox(":memory:")) as outbox:
-            return Sender(self.client, self.wallet, outbox).send_and_wait(call.label, call)
+            sender = Sender(self.client, self.wallet, outbox, chain_id=self.deployment.chain_id)
+            return sender.send_and_wait(call.label, call)
 
     @property
     def history(self) -> History:
@@ -132,7 +144,7 @@ class Account:
 
     def list_accusations(self) -> list[Accusation]:
         """Of all cases of the pool, oldest first."""
-        follower = Follower(self.client, self.contracts.deployment)
+        follower = Follower(self.client, self.deployment)
         opened: list[CaseOpened] = []
         cursor: tuple[SeenBlock, ...] = ()
         is_caught_up = False
@@ -153,7 +165,7 @@ class Account:
         if view is None:
             return None
         leaf = compute_reward_leaf(
-            chain=self.contracts.deployment.chain_id,
+            chain=self.deployment.chain_id,
             ledger=self.contracts.ledger.address,
             pool=self.pool,
             contributor=contributor,
@@ -195,7 +207,7 @@ class Account:
         return asyncio.run(ask())
 
     def open_client(self, coordinator_url: str) -> CoordinatorClient:
-        return CoordinatorClient(coordinator_url, self._wallet, chain_id=self.contracts.deployment.chain_id)
+        return CoordinatorClient(coordinator_url, self._wallet, chain_id=self.deployment.chain_id)
 
 
 def make_key(path: Path) -> Wallet:

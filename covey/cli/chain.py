@@ -72,7 +72,7 @@ def pool_create(
     from covey.cli.pool_terms import list_weaknesses, require_offices
 
     account = open_account(deployment, key_file)
-    terms, validators, params = read_pool_file(file, account.contracts.deployment.token)
+    terms, validators, params = read_pool_file(file, account.deployment.token)
     require_offices(file, terms, validators, account.wallet.address)
     weaknesses = list_weaknesses(terms, validators, account.wallet.address)
     if weaknesses and not yes:

@@ -68,7 +68,7 @@ def _ask_to_spend(folder: Path, opening: "Opening") -> None:
     if opening.pool is not None and not total:
         return
     unit = read_unit(opening.token)
-    question = f"Opening the pool of {folder} on chain {opening.operator.contracts.deployment.chain_id} spends "
+    question = f"Opening the pool of {folder} on chain {opening.operator.deployment.chain_id} spends "
     question += f"{format_amount(total, unit)} of token {opening.token.address}, and gas"
     if not is_terminal():
         raise OperatorError("not_confirmed", question, fix="Add --yes to spend it without a question")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from covey.anvil import CHAIN_ID
-from covey.chain.client import ChainClient
+from covey.chain.client import ChainClient, open_node
 from covey.chain.contracts import Contracts
 from covey.chain.deployment import CONTRACTS, Deployment
 from covey.chain.structs import PoolState, PoolTerms
@@ -100,15 +100,7 @@ def check_pool(view: PoolView, url: str, deployment: Deployment) -> CheckedPool:
     Raises OperatorError("wrong_chain"), OperatorError("pool_not_active"), ProtocolError("bad_params") if the chain says
     otherwise than the coordinator.
     """
-    client = ChainClient(deployment.choose_node())
-    found = client.chain_id()
-    if found != deployment.chain_id:
-        raise OperatorError(
-            "wrong_chain",
-            f"the node is on chain {found}, the contracts are on chain {deployment.chain_id}",
-            fix="Name a node of the pool's chain with --rpc",
-        )
-    contracts = Contracts(client, deployment)
+    contracts = Contracts(open_node(deployment), deployment)
     state = contracts.pools.state_of(view.pool)
     if state is not PoolState.ACTIVE:
         raise OperatorError(

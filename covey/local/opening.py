@@ -70,7 +70,7 @@ def plan_opening(folder: Path, *, escrow: str, operator_bond: str) -> Opening:
         )
     operator = _open_account(folder, folder / OPERATOR_KEY)
     contracts = operator.contracts
-    terms, validators, params = read_pool_file(folder / "pool.toml", contracts.deployment.token)
+    terms, validators, params = read_pool_file(folder / "pool.toml", operator.deployment.token)
     require_offices(folder / "pool.toml", terms, validators, operator.wallet.address)
     token = Token(operator.client, terms.token)
     unit = read_unit(token)
@@ -148,7 +148,7 @@ def _create(opening: Opening, say: Callable[[str], None]) -> PoolId:
 def find_open_pool(folder: Path) -> PoolId | None:
     """The number of the folder's pool once it was started; also of one that has ended, whose work is still settled."""
     operator = _open_account(folder, folder / OPERATOR_KEY)
-    terms, _, _ = read_pool_file(folder / "pool.toml", operator.contracts.deployment.token)
+    terms, _, _ = read_pool_file(folder / "pool.toml", operator.deployment.token)
     pool = operator.history.find_pool(operator.wallet.address, terms.params_hash)
     has_begun = pool is not None and operator.contracts.pools.state_of(pool) in (PoolState.ACTIVE, PoolState.ENDED)
     return pool if has_begun else None
@@ -188,7 +188,7 @@ def _require_money(folder: Path, opening: Opening) -> None:
 
 def _give_what_is_missing(opening: Opening) -> None:
     """Ether and, where the pool's token is the devnet's own, tokens."""
-    deployment = opening.operator.contracts.deployment
+    deployment = opening.operator.deployment
     is_own = opening.token.address == deployment.token
     give_test_money(
         deployment, {address: SPARE * amount if is_own else 0 for address, amount in _find_poor(opening).items()}

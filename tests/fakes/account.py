@@ -73,8 +73,9 @@ class FakeAccount(account.Account):
         self.pool, self._wallet, self.reward = pool, SIGNER, None
         self.sent, self.calls, self.submissions = [], [], []
         self.client = SimpleNamespace(get_block=lambda tag: SimpleNamespace(timestamp=100 if tag == "latest" else tag))
+        self.deployment = SimpleNamespace(token=ALICE, chain_id=31337)
         self.contracts = SimpleNamespace(
-            deployment=SimpleNamespace(token=ALICE, chain_id=31337),
+            deployment=self.deployment,
             pools=Contract(
                 ALICE,
                 get_terms=SimpleNamespace(

@@ -50,7 +50,8 @@ class Chain:
         """Through an outbox of its own, as every role does."""
         store = SqliteOutbox(":memory:")
         try:
-            return Sender(self.client, self.wallets[name], store).send_and_wait("test", call, timeout_s=10)
+            sender = Sender(self.client, self.wallets[name], store, chain_id=self.deployment.chain_id)
+            return sender.send_and_wait("test", call, timeout_s=10)
         finally:
             store.close()
 

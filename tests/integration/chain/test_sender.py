@@ -11,7 +11,7 @@ import pytest
 from covey.chain.client import Call, ChainClient
 from covey.chain.outbox import Intent, IntentState, SqliteOutbox
 from covey.chain.sender import Sender
-from covey.errors import OperatorError, ProtocolError, TransientError
+from covey.errors import CoveyError, OperatorError, ProtocolError, TransientError
 
 pytestmark = pytest.mark.integration
 
@@ -70,7 +70,7 @@ def balance(chain) -> int:
 
 
 def make_sender(chain, store, **options) -> Sender:
-    return Sender(chain.client, chain.wallets["deployer"], store, **options)
+    return Sender(chain.client, chain.wallets["deployer"], store, chain_id=chain.deployment.chain_id, **options)
 
 
 def put(store, key: str, call: Call) -> None:
@@ -103,7 +103,7 @@ def run_with_fuse(chain, file: Path, fuse: Fuse) -> None:
         wrapped = fuse.wrap(outbox)
         for key, amount in (("first", 100), ("second", 1)):
             put(wrapped, key, mint(chain, amount))
-        sender = Sender(fuse.wrap(chain.client), chain.wallets["deployer"], wrapped)
+        sender = Sender(fuse.wrap(chain.client), chain.wallets["deployer"], wrapped, chain_id=chain.deployment.chain_id)
         sender.pump()
         mine(chain)
         sender.pump()
@@ -231,7 +231,7 @@ def test_pump__node_counts_too_few_transactions__nonces_go_on_from_the_store(cha
     before = balance(chain)
     put(store, "a", mint(chain, 5))
     put(store, "b", mint(chain, 2))
-    drain(Sender(Lagging(chain.client.rpc_url), chain.wallets["deployer"], store))
+    drain(Sender(Lagging(chain.client.rpc_url), chain.wallets["deployer"], store, chain_id=chain.deployment.chain_id))
     assert (store.find("a").nonce, store.find("b").nonce) == (count, count + 1)
     assert balance(chain) == before + 7
 
@@ -274,7 +274,7 @@ def test_pump__reverts_in_the_block__is_kept_with_its_reason(chain, store):
     policies = chain.contracts.policies
     stop_mining(chain)
     put(store, "late", policies.publish(pool, 0, f"0x{2:064x}"))
-    sender = Sender(chain.client, chain.wallets["trainer"], store)
+    sender = Sender(chain.client, chain.wallets["trainer"], store, chain_id=chain.deployment.chain_id)
     sender.pump()
     # The pool ends in a transaction that comes first, because it pays more.
     data = chain.contracts.pools.end_pool(pool).data.hex()
@@ -391,5 +391,15 @@ def test_pump__node_gone__is_transient_and_keeps_the_intent(chain, store):
     put(store, "a", mint(chain, 5))
     gone = ChainClient("http://127.0.0.1:9", timeout_s=0.5)
     with pytest.raises(TransientError):
-        Sender(gone, chain.wallets["deployer"], store).pump()
+        Sender(gone, chain.wallets["deployer"], store, chain_id=chain.deployment.chain_id).pump()
     assert store.find("a").state is IntentState.UNSENT
+
+
+def test_pump__node_of_another_chain__mines_nothing_that_was_signed_for_the_deployment(chain, store):
+    before = balance(chain)
+    put(store, "a", mint(chain, 5))
+    elsewhere = Sender(chain.client, chain.wallets["deployer"], store, chain_id=chain.deployment.chain_id + 1)
+    with pytest.raises(CoveyError, match="chain"):
+        elsewhere.pump()
+    mine(chain)
+    assert balance(chain) == before

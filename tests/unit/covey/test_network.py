@@ -82,7 +82,7 @@ def install(monkeypatch):
         outside = Outside(**changes)
         deployment = SimpleNamespace(chain_id=31337, choose_node=lambda own: own or "http://127.0.0.1:1")
         monkeypatch.setattr(network.Deployment, "load", lambda path: deployment)
-        monkeypatch.setattr(network, "ChainClient", lambda url: url)
+        monkeypatch.setattr(network, "open_node", lambda deployment, own: deployment.choose_node(own))
         monkeypatch.setattr(network, "Contracts", outside.build_contracts)
         monkeypatch.setattr(network, "CoordinatorClient", lambda url, wallet, chain_id, clock: outside)
         return outside

@@ -119,6 +119,7 @@ def test_build_publisher__real_outbox_and_store__lie_where_the_settings_say(buil
     terms = SimpleNamespace(challenge_window=100, veto_window=1000, epoch_length=1)
     network = SimpleNamespace(
         pool=1, contracts=SimpleNamespace(policies=world.chain), chain=None, wallet=None, params=world.params,
+        receipt_domain=SimpleNamespace(chain_id=31337),
         terms=terms,
     )  # fmt: skip
     config = world.config.model_copy(update={"keep_policies": 77})

@@ -6,7 +6,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from covey.chain.client import Call, ChainClient
+from covey.chain.client import Call, ChainClient, open_node
+from covey.chain.deployment import CONTRACTS, Deployment
 from covey.errors import CoveyError, OperatorError, ProtocolError, TransientError
 
 pytestmark = pytest.mark.unit
@@ -63,9 +64,27 @@ def node(server: Node) -> Node:
     return server
 
 
+def make_deployment(chain_id: int, rpc_url: str) -> Deployment:
+    addresses = dict.fromkeys([*CONTRACTS.values(), "token"], ALICE)
+    return Deployment(chain_id=chain_id, rpc_url=rpc_url, start_block=0, **addresses)
+
+
 @pytest.fixture
 def client(node: Node) -> ChainClient:
     return ChainClient(node.url, timeout_s=2.0)
+
+
+def test_open_node__chain_of_the_deployment__is_the_node_that_was_named(node):
+    node.result("0x5")
+    assert open_node(make_deployment(5, "http://127.0.0.1:1"), node.url).rpc_url == node.url
+
+
+def test_open_node__another_chain__is_refused_and_names_no_secret(node):
+    node.result("0x1")
+    with pytest.raises(OperatorError, match=f"{node.url} is on chain 1, the contracts are on chain 5") as caught:
+        open_node(make_deployment(5, node.url + "/?key=secret"))
+    assert caught.value.code == "wrong_chain"
+    assert "secret" not in str(caught.value)
 
 
 def test_get_block__answer__becomes_typed(node, client):

@@ -193,7 +193,7 @@ ROWS = [
     Row("doctor --engine vlm", "bad_engine: there is no engine vlm. Name hf or vllm"),
     Row("demo --json {folder}/none/x.json", "no_folder: {folder}/none/x.json has no folder"),
     # the chain
-    Row(f"pool show {CHAIN} --pool 1", "chain_unreachable: http://127.0.0.1:9 did not answer eth_call: "),
+    Row(f"pool show {CHAIN} --pool 1", "chain_unreachable: http://127.0.0.1:9 did not answer eth_chainId: "),
     Row(f"pool show {CHAIN} --pool 1", "Start that node, or correct rpc_url in the deployment file or the settings"),
     Row("pool show --deployment {folder}/silent.json --pool 1", "no_rpc: the deployment file names no node of chain 3"),
     Row("pool show --deployment {folder}/silent.json --pool 1", "Name one in the variable COVEY_RPC_URL, in a role's"),
@@ -228,6 +228,10 @@ ROWS = [
         refusal="InvalidQuorum(uint256,uint256)" + "4".zfill(64) + "3".zfill(64),
     ),
     Row(f"pool start {NODE}", f"insufficient_funds: {OPERATOR} has 5 wei, too little for the gas of", refusal="poor"),
+    Row(
+        "pool start --deployment {folder}/five.json --pool 1 --key-file {folder}/operator.key",
+        "wrong_chain: http://127.0.0.1:{node} is on chain 31337, the contracts are on chain 5",
+    ),
     # a contributor's door
     Row("join http://127.0.0.1:{busy} {folder}/new", "coordinator_unreachable: http://127.0.0.1:{busy}/v1/pool did"),
     Row("join http://127.0.0.1:{busy} {folder}/new", "Start the coordinator, or correct"),
@@ -247,7 +251,7 @@ ROWS = [
     ),
     Row(
         f"{JOIN} --deployment {{folder}}/five.json",
-        "wrong_chain: the node is on chain 31337, the contracts are on chain 5. Name a node of the pool's chain with",
+        "wrong_chain: http://127.0.0.1:{node} is on chain 31337, the contracts are on chain 5. Name a node of the",
         page=describe_pool(5),
     ),
     Row(f"{JOIN} {CHAIN}", "chain_unreachable: http://127.0.0.1:9 did not", page=describe_pool(31337)),

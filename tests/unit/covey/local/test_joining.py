@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from covey.chain import client
 from covey.chain.deployment import CONTRACTS, Deployment
 from covey.chain.structs import PoolState, PoolTerms
 from covey.chain.wallet import load_key
@@ -67,7 +68,7 @@ def chain(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     pools = SimpleNamespace(
         state_of=lambda _: held.state, get_terms=lambda _: held.terms, operator_of=lambda _: make_address("operator")
     )
-    monkeypatch.setattr(joining, "ChainClient", lambda _: SimpleNamespace(chain_id=lambda: held.id))
+    monkeypatch.setattr(client, "ChainClient", lambda url: SimpleNamespace(chain_id=lambda: held.id, rpc_url=url))
     monkeypatch.setattr(joining, "Contracts", lambda *_: SimpleNamespace(pools=pools))
     return held
 
