@@ -50,9 +50,13 @@ class Opening:
 
     @property
     def costs(self) -> dict[Address, int]:
-        """What each account spends, by address; the trainer spends gas alone."""
-        bonds = {load_key(file).address: amount for file, amount in self.validator_bonds.items()}
-        return {self.operator.wallet.address: self.escrow + self.operator_bond, self.terms.trainer: 0, **bonds}
+        """What each account spends, by address; the trainer as such spends gas alone."""
+        costs = {self.operator.wallet.address: self.escrow + self.operator_bond}
+        costs.setdefault(self.terms.trainer, 0)
+        for file, amount in self.validator_bonds.items():
+            address = load_key(file).address
+            costs[address] = costs.get(address, 0) + amount
+        return costs
 
 
 def plan_opening(folder: Path, *, escrow: str, operator_bond: str) -> Opening:

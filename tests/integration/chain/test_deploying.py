@@ -21,7 +21,7 @@ def test_deploy__deployer_sends_something_else__is_refused(chain):
 
     def disturb(line: str) -> None:
         if line == "deploying EpochLedger":
-            send_and_wait(chain.client, deployer, to=deployer.address, data=b"")
+            send_and_wait(chain.client, deployer, to=deployer.address, data=b"", chain_id=chain.deployment.chain_id)
 
     with pytest.raises(ProtocolError, match="WrongDeployment"):
         deploy(chain.client.rpc_url, deployer, token=chain.deployment.token, say=disturb)

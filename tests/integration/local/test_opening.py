@@ -186,7 +186,9 @@ def test_open_pool__no_money_and_no_devnet__names_everybody_and_sends_nothing(fo
 def test_open_pool__terms_name_another_token__amounts_and_balances_are_that_tokens(folder: Path, contracts: Contracts):
     deployer, client = devnet.derive_wallet(devnet.DEVNET_SEED, "deployer"), ChainClient(contracts.deployment.rpc_url)
     data = codec.encode_deployment("TestToken", ())
-    other = Token(client, send_and_wait(client, deployer, to=None, data=data).contract)
+    chain_id = contracts.deployment.chain_id
+    created = send_and_wait(client, deployer, to=None, data=data, chain_id=chain_id)
+    other = Token(client, created.contract)
     text = (folder / "pool.toml").read_text()
     (folder / "pool.toml").write_text(text.replace("\n[terms]\n", f'\n[terms]\ntoken = "{other.address}"\n'))
     with pytest.raises(OperatorError, match=r"unfunded: .*110 CVT"):
@@ -195,7 +197,7 @@ def test_open_pool__terms_name_another_token__amounts_and_balances_are_that_toke
     addresses = {name: load_key(folder / f"keys/{name}.key").address for name in ("operator", *VALIDATORS)}
     for address in addresses.values():
         call = other.mint(address, 110 * TOKENS)
-        send_and_wait(client, deployer, to=call.to, data=call.data)
+        send_and_wait(client, deployer, to=call.to, data=call.data, chain_id=chain_id)
     require_whole(folder, contracts, open_it(folder))
     assert {contracts.token.balance_of(address) for address in addresses.values()} == {0}
     assert other.balance_of(addresses["operator"]) == 0
