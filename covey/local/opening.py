@@ -4,7 +4,7 @@ Every step looks at the chain first, so an opening that broke off goes on where 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from coordinator.config import CoordinatorConfig
@@ -63,6 +63,7 @@ def plan_opening(folder: Path, *, escrow: str, operator_bond: str) -> Opening:
     """Find what the folder's pool lacks; sends nothing.
 
     `escrow` and `operator_bond` are what is there afterwards, at least, in tokens.  Example: escrow="100".
+    Raises OperatorError("pool_differs") if pool.toml was changed since the pool was created.
     Raises OperatorError("pool_ended"), and OperatorError("unfunded") with every account that lacks something, unless
     the chain is a devnet, which gives it.
     """
@@ -78,7 +79,7 @@ def plan_opening(folder: Path, *, escrow: str, operator_bond: str) -> Opening:
     require_offices(folder / "pool.toml", terms, validators, operator.wallet.address)
     token = Token(operator.client, terms.token)
     unit = read_unit(token)
-    pool = operator.history.find_pool(operator.wallet.address, terms.params_hash)
+    pool = _find_pool(folder, operator, terms, params)
     if pool is not None and contracts.pools.state_of(pool) is PoolState.ENDED:
         raise OperatorError(
             "pool_ended", f"pool {pool} of {folder} has ended", fix="Make another folder for another pool"
@@ -150,23 +151,59 @@ def _create(opening: Opening, say: Callable[[str], None]) -> PoolId:
 
 
 def find_open_pool(folder: Path) -> PoolId | None:
-    """The number of the folder's pool once it was started; also of one that has ended, whose work is still settled."""
+    """The number of the folder's pool once it was started; also of one that has ended, whose work is still settled.
+
+    Raises OperatorError("pool_differs") if pool.toml was changed since the pool was created.
+    """
     operator = _open_account(folder, folder / OPERATOR_KEY)
-    terms, _, _ = read_pool_file(folder / "pool.toml", operator.deployment.token)
-    pool = operator.history.find_pool(operator.wallet.address, terms.params_hash)
+    terms, _, params = read_pool_file(folder / "pool.toml", operator.deployment.token)
+    pool = _find_pool(folder, operator, terms, params)
     has_begun = pool is not None and operator.contracts.pools.state_of(pool) in (PoolState.ACTIVE, PoolState.ENDED)
     return pool if has_begun else None
 
 
-def _open_account(folder: Path, key_file: Path, pool: int = 0) -> Account:
-    """An account of the folder, which asks the node that the folder's coordinator asks."""
+def _find_pool(folder: Path, operator: Account, terms: PoolTerms, params: PoolParams) -> PoolId | None:
+    """The pool that has these parameters, or that the settings name; None before it is created.
+
+    Raises OperatorError("pool_differs") if the chain has other terms or parameters, since neither can be changed.
+    """
+    pool = operator.history.find_pool(operator.wallet.address, terms.params_hash)
+    if pool is None and operator.contracts.pools.operator_of(operator.pool) == operator.wallet.address:
+        pool = operator.pool
+    if pool is None:
+        return None
+    created = operator.contracts.pools.get_terms(pool)
+    published = params
+    if created.params_hash != terms.params_hash:
+        published = PoolParams.from_text(operator.history.find_params(pool) or "", created.params_hash)
+    differing = [
+        f"{name} in [terms] is {value}, on the chain {getattr(created, name)}"
+        for name, value in asdict(terms).items()
+        if name not in ("params_hash", "quorum") and value != getattr(created, name)
+    ]
+    differing += [f"{name} in [params]" for name, value in published if value != getattr(params, name)]
+    if differing:
+        raise OperatorError(
+            "pool_differs",
+            f"{folder / 'pool.toml'} is not what pool {pool} was created with: {'; '.join(differing)}",
+            fix="Undo the change, or make another folder for another pool; where only environment differs, install the "
+            "version of its library that the pool was made with",
+        )
+    return pool
+
+
+def _open_account(folder: Path, key_file: Path, pool: int | None = None) -> Account:
+    """An account of the folder, which asks the node that the folder's coordinator asks.
+
+    `pool`: number of its pool; None for the one that the settings name, which need not exist.
+    """
     file = folder / "coordinator.toml"
     if not file.exists():
         raise OperatorError(
             "no_pool_file", f"{folder} has no {file.name}", fix="Name a folder that covey init pool has made"
         )
     settings = CoordinatorConfig.load(file, environment=get_environment())
-    return Account(settings.deployment, key_file, pool, rpc_url=settings.rpc_url)
+    return Account(settings.deployment, key_file, pool or settings.pool, rpc_url=settings.rpc_url)
 
 
 def _find_poor(opening: Opening) -> dict[Address, int]:

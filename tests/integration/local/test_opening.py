@@ -25,6 +25,7 @@ from covey.cli import opening as cli_opening
 from covey.cli.account import Account
 from covey.cli.opening import pool_open
 from covey.cli.setup import deploy
+from covey.environments import registry
 from covey.errors import OperatorError, TransientError
 from covey.local.folder import create_pool_folder, read_processes, write_processes
 from covey.local.joining import is_devnet
@@ -85,17 +86,47 @@ def test_open_pool__devnet__is_whole_and_a_second_time_sends_nothing(folder: Pat
 
 
 def test_prepare_pool__pool_is_open_already__settings_name_it(folder: Path, contracts: Contracts):
-    first = open_it(folder)
-    text = (folder / "pool.toml").read_text()
-    (folder / "pool.toml").write_text(text.replace('name = "mine"', 'name = "second"'))
-    second = open_it(folder)
+    pool = open_it(folder)
     for name in ("coordinator", "trainer", "validator-1"):
         file = folder / f"{name}.toml"
-        file.write_text(file.read_text().replace(f"pool = {second}", f"pool = {first}"))
+        file.write_text(file.read_text().replace(f"pool = {pool}", "pool = 7"))
     with Screen(Console(quiet=True), folder, None) as screen:
         local._prepare_pool(folder, screen)
-    assert CoordinatorConfig.load(folder / "coordinator.toml", {}, {}).pool == second == 2
-    assert {f"pool = {second}\n" in file.read_text() for file in folder.glob("[tv]*.toml")} == {True}
+    assert CoordinatorConfig.load(folder / "coordinator.toml", {}, {}).pool == pool == 1
+    assert {f"pool = {pool}\n" in file.read_text() for file in folder.glob("[tv]*.toml")} == {True}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        ("veto_window = 15 ", "veto_window = 16 ", "veto_window in [terms] is 16, on the chain 15"),
+        ('name = "mine"', 'name = "second"', "name in [params]"),
+        ("lease_seconds = 300", "lease_seconds = 301", "lease_seconds in [params]"),
+    ],
+)
+def test_open_pool__pool_file_was_changed_after_it__is_refused_and_creates_no_other_pool(
+    folder: Path, contracts: Contracts, old: str, new: str, what: str
+):
+    open_it(folder)
+    text = (folder / "pool.toml").read_text()
+    assert old in text
+    (folder / "pool.toml").write_text(text.replace(old, new))
+    for look in (open_it, find_open_pool):
+        with pytest.raises(OperatorError) as caught:
+            look(folder)
+        assert caught.value.code == "pool_differs"
+        assert f"was created with: {what}. Undo" in caught.value.message
+    assert contracts.pools.count_pools() == 1
+
+
+def test_open_pool__environments_library_was_changed__is_refused_and_creates_no_other_pool(
+    folder: Path, contracts: Contracts, monkeypatch: pytest.MonkeyPatch
+):
+    open_it(folder)
+    monkeypatch.setattr(registry, "compute_fingerprint", lambda _: "0x" + "12" * 32)
+    with pytest.raises(OperatorError, match=r"pool_differs: .* created with: environment in \[params\]. .*install"):
+        open_it(folder)
+    assert contracts.pools.count_pools() == 1
 
 
 @pytest.mark.parametrize("survived", range(6))
