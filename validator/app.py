@@ -140,25 +140,36 @@ def run(config: ValidatorConfig) -> None:
 
 
 async def _run(config: ValidatorConfig) -> None:
-    from validator import enforcement, loop
-
     stop = asyncio.Event()
     decoder, grader = build_sandboxes(config)
     with stop_signals(stop), decoder, grader:
         network = await keep_trying(lambda: join(config), stop)
         if network is None:
             return
-        ctx = await asyncio.to_thread(build, config, network, decoder, grader, stop)
-        get_logger().info("validator runs", validator=network.wallet.address)
-        pace, metrics = Pace(idle_wait_s=config.enforcement_seconds), Metrics()
-        enforcing = asyncio.create_task(run_forever(enforcement.cycle, ctx, stop=stop, pace=pace))
-        enforcing.add_done_callback(lambda _: stop.set())
-        reporting = asyncio.create_task(report_forever("validator", metrics, stop=stop))
         try:
-            await run_forever(loop.cycle, ctx, stop=stop, metrics=metrics)
-            await enforcing
-            await reporting
+            ctx = await asyncio.to_thread(build, config, network, decoder, grader, stop)
+            try:
+                await _run_loops(ctx, stop)
+            finally:
+                ctx.tools.engine.close()
+                ctx.outbox.close()
         finally:
-            ctx.tools.engine.close()
-        ctx.outbox.close()
-        await network.close()
+            await network.close()
+
+
+async def _run_loops(ctx: Context, stop: asyncio.Event) -> None:
+    """Judge, enforce and report until `stop` is set or one of them fails; all have ended when it returns."""
+    from validator import enforcement, loop
+
+    get_logger().info("validator runs", validator=ctx.network.wallet.address)
+    pace, metrics = Pace(idle_wait_s=ctx.config.enforcement_seconds), Metrics()
+    enforcing = asyncio.create_task(run_forever(enforcement.cycle, ctx, stop=stop, pace=pace))
+    enforcing.add_done_callback(lambda _: stop.set())
+    reporting = asyncio.create_task(report_forever("validator", metrics, stop=stop))
+    try:
+        await run_forever(loop.cycle, ctx, stop=stop, metrics=metrics)
+    finally:
+        stop.set()
+        await asyncio.wait((enforcing, reporting))
+    await enforcing
+    await reporting

@@ -1,6 +1,7 @@
 """The validator's composition: who may judge, and what the tools are made of."""
 
 import asyncio
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -8,8 +9,9 @@ import pytest
 from covey import devnet
 from covey.chain.structs import BondKind
 from covey.errors import OperatorError
+from covey.runtime import Outcome
 from tests.fakes.tools import DOMAIN, make_model_params
-from validator import app
+from validator import app, enforcement, loop
 from validator.config import ValidatorConfig
 
 pytestmark = pytest.mark.unit
@@ -57,6 +59,56 @@ def test_build__tools__are_the_pools_and_blame_no_input_for_one_slow_child(tmp_p
     assert (ctx.venue.chain_id, ctx.venue.court, ctx.venue.pool) == (DOMAIN.chain_id, DOMAIN.contract, 1)
     assert (ctx.venue.params_hash, ctx.venue.engine.batch) == (make_model_params().compute_hash(), 32)
     ctx.outbox.close()
+
+
+@pytest.mark.parametrize("failing", ["build", "judging", "enforcing"])
+def test_run__something_fails__closes_what_is_open_after_both_loops_have_ended(
+    tmp_path, monkeypatch: pytest.MonkeyPatch, failing: str
+):
+    done: list[str] = []
+
+    async def close_network() -> None:
+        done.append("network")
+
+    network = SimpleNamespace(wallet=WALLET, close=close_network)
+    tools = SimpleNamespace(engine=SimpleNamespace(close=lambda: done.append("engine")))
+    config = ValidatorConfig(home=tmp_path, pool=1, deployment=tmp_path / "d", key_file=tmp_path / "k")
+    ctx = SimpleNamespace(
+        config=config, network=network, tools=tools, outbox=SimpleNamespace(close=lambda: done.append("outbox"))
+    )
+
+    async def join(_: ValidatorConfig) -> SimpleNamespace:
+        return network
+
+    def build(*_: object) -> SimpleNamespace:
+        if failing == "build":
+            raise OperatorError("bond_too_small", "no bond", fix="Bond")
+        return ctx
+
+    def build_cycle(name: str):
+        async def cycle(_: SimpleNamespace) -> Outcome:
+            await asyncio.sleep(0.01)
+            if failing == name:
+                raise OperatorError("bad_config", f"{name} fails", fix="Mend it")
+            await asyncio.sleep(0.05)
+            done.append(name)
+            return Outcome.IDLE
+
+        return cycle
+
+    monkeypatch.setattr(app, "build_sandboxes", lambda _: (nullcontext(), nullcontext()))
+    monkeypatch.setattr(app, "join", join)
+    monkeypatch.setattr(app, "build", build)
+    monkeypatch.setattr(loop, "cycle", build_cycle("judging"))
+    monkeypatch.setattr(enforcement, "cycle", build_cycle("enforcing"))
+    with pytest.raises(OperatorError):
+        asyncio.run(app._run(config))
+    closed = {
+        "build": ["network"],
+        "judging": ["enforcing", "engine", "outbox", "network"],
+        "enforcing": ["judging", "engine", "outbox", "network"],
+    }
+    assert done == closed[failing]
 
 
 def test_build__library_of_another_version__does_not_judge(tmp_path):
