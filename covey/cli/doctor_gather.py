@@ -155,7 +155,9 @@ def find_coordinator_url(settings: "RoleSettings | CoordinatorConfig", *, is_por
     """The coordinator to ask: for its own settings, what has its port already; None where nothing has."""
     if isinstance(settings, RoleSettings):
         return settings.coordinator_url
-    return None if is_port_free else f"http://{settings.host}:{settings.port}"
+    from covey.local.readiness import find_url  # not above: it loads the coordinator's settings
+
+    return None if is_port_free else find_url(settings)
 
 
 def _load_deployment(settings: "RoleSettings | CoordinatorConfig") -> Deployment:

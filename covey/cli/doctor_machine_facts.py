@@ -6,7 +6,6 @@ Torch is asked in a process of its own, which can be ended.
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from covey.engines.build import choose_engine, describe_build, measure_memory, r
 from covey.engines.vllm.options import VllmOptions
 from covey.errors import OperatorError
 from covey.protocol.params import PoolParams
+from covey.runtime import listen
 from covey.settings import RoleSettings
 
 if TYPE_CHECKING:
@@ -67,10 +67,7 @@ def look_at_folder(root: Path) -> FolderFacts:
 def find_port_trouble(host: str, port: int) -> Trouble | None:
     """Why nothing can listen there; None where it can."""
     try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        with socket.socket(family, socket.SOCK_STREAM) as door:
-            door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            door.bind((host, port))
-    except OSError as error:
-        return Trouble(detail=f"cannot listen on {host}:{port}: {error.strerror}", fix="Choose another host or port")
+        listen(host, port).close()
+    except OperatorError as error:
+        return Trouble.of(error)
     return None

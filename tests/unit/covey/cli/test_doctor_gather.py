@@ -5,10 +5,11 @@ import time
 
 import pytest
 
+from coordinator.config import CoordinatorConfig
 from covey.cli import doctor_machine_facts
 from covey.cli.doctor import guess_role
 from covey.cli.doctor_facts import Trouble
-from covey.cli.doctor_gather import gather, start
+from covey.cli.doctor_gather import find_coordinator_url, gather, start
 from covey.errors import OperatorError, TransientError
 from worker.config import WorkerConfig
 
@@ -95,3 +96,15 @@ def test_guess_role__cannot_be_known__says_to_name_it(tmp_path, text, code):
 def test_doctor__role_without_settings__is_refused(command):
     answer = command("doctor", "--role", "worker")
     assert (answer.code, answer.err.startswith("covey: no_settings_file: ")) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [("127.0.0.1", "http://127.0.0.1:8000"), ("0.0.0.0", "http://127.0.0.1:8000"), ("::", "http://[::1]:8000")],
+)
+def test_find_coordinator_url__its_own_settings__is_what_has_its_port_on_this_machine(tmp_path, host: str, url: str):
+    settings = CoordinatorConfig(
+        home=tmp_path, pool=1, deployment=tmp_path / "d", key_file=tmp_path / "k", host=host, port=8000
+    )
+    assert find_coordinator_url(settings, is_port_free=False) == url
+    assert find_coordinator_url(settings, is_port_free=True) is None
