@@ -114,13 +114,13 @@ def _prepare_pool(folder: Path, screen: "Screen") -> None:
 
     Raises OperatorError("pool_not_open") on a chain where opening costs something.
     """
-    from covey.local.folder import is_devnet, set_pool_number
+    from covey.local.folder import has_own_chain, set_pool_number
     from covey.local.opening import ESCROW, OPERATOR_BOND, find_open_pool, open_pool, plan_opening
 
     number = find_open_pool(folder)
     if number is not None:
         set_pool_number(folder, number)
-    elif is_devnet(folder):
+    elif has_own_chain(folder):
         open_pool(folder, plan_opening(folder, escrow=ESCROW, operator_bond=OPERATOR_BOND), say=screen.say)
     else:
         raise OperatorError(

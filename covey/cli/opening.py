@@ -35,11 +35,11 @@ def pool_open(
 
     Example: `covey pool open mypool --escrow 100`
     """
-    from covey.local.folder import is_devnet
+    from covey.local.folder import has_own_chain
     from covey.local.opening import open_pool, plan_opening
 
     opening = plan_opening(folder, escrow=escrow, operator_bond=bond)
-    if not yes and not is_devnet(folder):
+    if not yes and not has_own_chain(folder):
         _require_public_windows(folder / "pool.toml", opening)
         _ask_to_spend(folder, opening)
     number = open_pool(folder, opening, say=lambda line: typer.echo(line, err=as_json))

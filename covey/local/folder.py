@@ -168,6 +168,6 @@ def to_toml(values: Mapping[str, Any], prefix: str = "") -> str:
     return "\n".join(lines) + "\n"
 
 
-def is_devnet(folder: Path) -> bool:
+def has_own_chain(folder: Path) -> bool:
     """Whether the folder's chain is its own and gives out test money."""
     return "chain" in read_processes(folder)

@@ -17,7 +17,7 @@ from covey.cli.account import Account, read_pool_file
 from covey.cli.pool_terms import require_offices
 from covey.devnet import DEVNET_SEED, derive_wallet, fund
 from covey.errors import OperatorError
-from covey.local.folder import get_environment, is_devnet, set_pool_number
+from covey.local.folder import get_environment, has_own_chain, set_pool_number
 from covey.local.plan import DEPLOYMENT_FILE
 from covey.protocol.ids import Address, PoolId
 from covey.protocol.params import PoolParams
@@ -67,7 +67,7 @@ def plan_opening(folder: Path, *, escrow: str, operator_bond: str) -> Opening:
     Raises OperatorError("pool_ended"), and OperatorError("unfunded") with every account that lacks something, unless
     the chain is a devnet, which gives it.
     """
-    if is_devnet(folder) and not (folder / DEPLOYMENT_FILE).exists():
+    if has_own_chain(folder) and not (folder / DEPLOYMENT_FILE).exists():
         raise OperatorError(
             "no_deployment",
             f"the chain of {folder} has not run yet",
@@ -106,7 +106,7 @@ def plan_opening(folder: Path, *, escrow: str, operator_bond: str) -> Opening:
             if address in files
         },
     )
-    if not is_devnet(folder):
+    if not has_own_chain(folder):
         _require_money(folder, opening)
     return opening
 
@@ -116,7 +116,7 @@ def open_pool(folder: Path, opening: Opening, *, say: Callable[[str], None]) -> 
 
     Raises OperatorError("unfunded") before anything is sent.
     """
-    if is_devnet(folder):
+    if has_own_chain(folder):
         _give_what_is_missing(opening)
         _require_money(folder, opening)
     pool = _create(opening, say) if opening.pool is None else opening.pool

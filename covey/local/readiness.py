@@ -39,8 +39,8 @@ EVENTS = {
 COORDINATOR = "coordinator serve"
 POLICY_PORTS = {"origin run": "9000", "relay run": "9001"}
 """Port that a command listens on unless it names one."""
-LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
-"""Host to ask by the host that is listened on."""
+HOST_TO_ASK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
+"""Host of a URL, by the host that is listened on."""
 SETTINGS = "coordinator.toml"
 
 
@@ -121,7 +121,7 @@ def find_settings(folder: Path) -> CoordinatorConfig | None:
 
 def find_url(settings: CoordinatorConfig) -> str:
     """URL of the coordinator on its own machine: the public one may not be reachable from there."""
-    host = LOOPBACK.get(settings.host, settings.host)
+    host = HOST_TO_ASK.get(settings.host, settings.host)
     return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
 
 
