@@ -48,7 +48,7 @@ def require_policy(registry: Registry, pool: PoolId, step: Step, folder: Path, *
 
 
 class Publisher:
-    """One pool's policies.  All calls come from one thread, as the outbox wants it."""
+    """One pool's policies.  Its outbox takes one thread at a time, so all calls come from one."""
 
     def __init__(
         self,

@@ -68,8 +68,10 @@ def _ask_to_spend(folder: Path, opening: "Opening") -> None:
     if opening.pool is not None and not total:
         return
     unit = read_unit(opening.token)
-    question = f"Opening the pool of {folder} on chain {opening.operator.deployment.chain_id} spends "
-    question += f"{format_amount(total, unit)} of token {opening.token.address}, and gas"
+    chain_id, cost = opening.operator.deployment.chain_id, format_amount(total, unit)
+    question = (
+        f"Opening the pool of {folder} on chain {chain_id} spends {cost} of token {opening.token.address}, and gas"
+    )
     if not is_terminal():
         raise OperatorError("not_confirmed", question, fix="Add --yes to spend it without a question")
     rows = {"escrow": opening.escrow, "operator's bond": opening.operator_bond}

@@ -47,7 +47,7 @@ class Kept:
 
     @property
     def state(self) -> str:
-        """Example: "runs", "done", "failed, again in a moment"."""
+        """Example: "runs", "done", "failed, starts again"."""
         if self.again_at is not None:
             return "failed, starts again"
         if self.running is None:

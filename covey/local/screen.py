@@ -73,7 +73,7 @@ class Screen:
 
 
 def describe_status(status: StatusView) -> str:
-    """Example: "pool 1, step 3, 12 submissions accepted, 1 waits to be judged, 2 nodes"."""
+    """Example: "pool 1, step 3, submissions: 12 accepted, 0 rejected, 1 being judged; nodes: 2"."""
     waiting = status.submissions.get(SubmissionState.SUBMITTED, 0)
     accepted = sum(node.accepted for node in status.nodes.values())
     rejected = sum(status.reasons.values())
