@@ -145,8 +145,8 @@ def stop_keeper(
 ) -> bool:
     """Ask the folder's `covey up` to end and wait for it; whether there was one.
 
-    The file names it, unless it is the one that a killed keeper has left and the next has not written over yet: a
-    number counts once two looks in a row have found it.  `say` is given a line after each REPEAT_SECONDS.
+    A killed keeper leaves its number in the file until the next one writes its own.  So a number counts only once two
+    looks in a row have found it.  `say` is given a line after each REPEAT_SECONDS.
 
     Raises OperatorError("still_up") after that many seconds.
     """

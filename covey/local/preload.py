@@ -28,8 +28,8 @@ MODULES = (
 def preload() -> None:
     """Import what the roles import, and load the sampler's kernels.
 
-    All of it stays as long as the processes do, so the collection of garbage passes it over, here and in them: it would
-    look through 600,000 objects each time, and copy the memory that the processes share.
+    What was imported is frozen, so that the garbage collector leaves it alone in this process and its forks.  A
+    collection would find nothing in it to free, and would write to memory pages, which ends their sharing.
     """
     gc.disable()
     for name in MODULES:

@@ -35,9 +35,11 @@ STOP_SECONDS = (30.0, 60.0, 10.0, 10.0)
 SAY_SECONDS = 5.0
 """A phase that takes longer is named to the person in front of the screen."""
 STOP_PHASES = {"trainer": 1, "coordinator": 2, "origin": 2, "relay": 2, "devnet": 3}
-"""Phase of a command, by its first word.  Others depend on all these and end in phase 0: workers have work to hand in,
-and the trainer a policy to write, while there is a coordinator, and the coordinator something to send while there is a
-chain."""
+"""Phase in which a command ends, by its first word; all other commands end in phase 0.
+
+A process ends before those that it needs.  Workers hand in their last work, and the trainer its last policy, while the
+coordinator still runs; the coordinator sends its last transactions while the chain still runs.
+"""
 LOST = 255
 """Exit status that multiprocessing makes up for a child of a server that is gone."""
 PRELOAD = "covey.local.preload"
