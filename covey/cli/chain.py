@@ -76,7 +76,7 @@ def pool_create(
     require_offices(file, terms, validators, account.wallet.address)
     weaknesses = list_weaknesses(terms, validators, account.wallet.address)
     if weaknesses and not yes:
-        _ask_for_consent(file, weaknesses)
+        ask_for_consent(file, weaknesses)
     entry = account.send(account.contracts.pools.create_pool(terms, validators, params.to_text()))
     show({"pool": account.contracts.pools.count_pools(), "transaction": entry.transaction_hash}, as_json)
 
@@ -86,8 +86,8 @@ def is_terminal() -> bool:
     return sys.stdin.isatty()
 
 
-def _ask_for_consent(file: Path, weaknesses: list[str]) -> None:
-    """Ask on a terminal; elsewhere nobody could answer."""
+def ask_for_consent(file: Path, weaknesses: list[str]) -> None:
+    """Ask on a terminal whether to create a weak pool; elsewhere raise OperatorError("weak_pool")."""
     if not is_terminal():
         raise OperatorError(
             "weak_pool", f"{file}: {'; '.join(weaknesses)}", fix="Name other accounts, or accept that with --yes"

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from covey.cli.chain import Json, is_terminal, show
+from covey.cli.chain import Json, ask_for_consent, is_terminal, show
 from covey.cli.local import Folder
 from covey.errors import OperatorError
 
@@ -21,8 +21,8 @@ def pool_open(
         bool,
         typer.Option(
             "--yes",
-            help="Skip the question and the check of the windows: spend what is needed at once, also for a pool with "
-            "the short windows of a test network.",
+            help="Skip the questions and the check of the windows: spend what is needed at once, also for a pool with "
+            "the short windows of a test network or with one account in several offices.",
         ),
     ] = False,
     as_json: Json = False,
@@ -31,7 +31,8 @@ def pool_open(
 
     Creates and funds it, puts up the bonds of operator and validators, and starts it.  What is done already is
     not done again, so the command can be repeated after any failure.  On a chain that is not a devnet it refuses the
-    short windows of a test network, and asks before it spends anything; --yes skips both.
+    short windows of a test network, and asks before it creates a pool in which one account holds several offices, and
+    before it spends anything; --yes skips all three.
 
     Example: `covey pool open mypool --escrow 100`
     """
@@ -41,6 +42,7 @@ def pool_open(
     opening = plan_opening(folder, escrow=escrow, operator_bond=bond)
     if not yes and not has_own_chain(folder):
         _require_public_windows(folder / "pool.toml", opening)
+        _require_strong_offices(folder / "pool.toml", opening)
         _ask_to_spend(folder, opening)
     number = open_pool(folder, opening, say=lambda line: typer.echo(line, err=as_json))
     if as_json:
@@ -58,6 +60,15 @@ def _require_public_windows(file: Path, opening: "Opening") -> None:
             f"{file} has windows of a test network, in seconds: {'; '.join(short)}",
             fix=f"Lengthen them in {file}, or accept them with --yes, which skips the question, too",
         )
+
+
+def _require_strong_offices(file: Path, opening: "Opening") -> None:
+    """Ask before a pool is created in which one account holds offices that should watch each other."""
+    from covey.cli.pool_terms import list_weaknesses
+
+    weaknesses = list_weaknesses(opening.terms, opening.validators, opening.operator.wallet.address)
+    if weaknesses and opening.pool is None:
+        ask_for_consent(file, weaknesses)
 
 
 def _ask_to_spend(folder: Path, opening: "Opening") -> None:

@@ -47,6 +47,8 @@ class Opening:
     """Amount that the operator adds to its bond."""
     validator_bonds: Mapping[Path, int]
     """Amount that each validator adds to its bond, by key file; a validator whose key is elsewhere is not in it."""
+    absent_bonds: Mapping[Address, int]
+    """Amount that the bond of each validator lacks whose key is not in the folder: its owner has to add it."""
 
     @property
     def costs(self) -> dict[Address, int]:
@@ -90,6 +92,7 @@ def plan_opening(folder: Path, *, escrow: str, operator_bond: str) -> Opening:
         return max(0, amount - staked)
 
     files = {load_key(file).address: file for file in sorted((folder / "keys").glob("validator-*.key"))}
+    missing = {address: lacks(BondKind.VALIDATOR, address, terms.validator_bond) for address in validators}
     escrowed = 0 if pool is None else contracts.ledger.escrow_of(pool)
     opening = Opening(
         pool=pool,
@@ -100,11 +103,8 @@ def plan_opening(folder: Path, *, escrow: str, operator_bond: str) -> Opening:
         token=token,
         escrow=max(0, parse_amount(escrow, unit, least=0) - escrowed),
         operator_bond=lacks(BondKind.OPERATOR, operator.wallet.address, parse_amount(operator_bond, unit, least=0)),
-        validator_bonds={
-            files[address]: lacks(BondKind.VALIDATOR, address, terms.validator_bond)
-            for address in validators
-            if address in files
-        },
+        validator_bonds={files[address]: amount for address, amount in missing.items() if address in files},
+        absent_bonds={address: amount for address, amount in missing.items() if address not in files},
     )
     if not has_own_chain(folder):
         _require_money(folder, opening)
@@ -133,6 +133,12 @@ def open_pool(folder: Path, opening: Opening, *, say: Callable[[str], None]) -> 
         if amount:
             say(f"pool {pool}: bonding {file.stem}")
             _open_account(folder, file, pool).stake(BondKind.VALIDATOR, amount)
+    for address, amount in opening.absent_bonds.items():
+        if amount:
+            say(
+                f"pool {pool}: the bond of {address} is left to its owner: covey stake add {amount} --raw "
+                f"--kind validator --pool {pool} --deployment FILE --key-file FILE"
+            )
     if operator.contracts.pools.state_of(pool) is PoolState.CREATED:
         operator.send(operator.contracts.pools.start_pool(pool))
     say(f"pool {pool} is open")

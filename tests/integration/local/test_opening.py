@@ -172,10 +172,7 @@ def test_pool_open__chain_that_exists__refuses_short_windows_and_asks_before_it_
         pool_open(folder)
     assert caught.value.code == "short_windows"
     assert "unbond_window is 120, a public pool takes 604800" in caught.value.message
-    text = (folder / "pool.toml").read_text()
-    for window, seconds in PUBLIC_WINDOWS.items():
-        text = re.sub(rf"(?m)^{window} = \d+", f"{window} = {seconds}", text)
-    (folder / "pool.toml").write_text(text)
+    lengthen_windows(folder)
     with pytest.raises(OperatorError, match=r"not_confirmed: .* chain 31337 spends 112 CVT of token 0x.*--yes"):
         pool_open(folder)
     monkeypatch.setattr(cli_opening, "is_terminal", lambda: True)
@@ -199,6 +196,43 @@ def test_pool_open__yes__takes_short_windows_without_a_question(folder: Path, co
     leave_devnet(folder)
     give_all(folder, contracts)
     pool_open(folder, yes=True)
+    require_whole(folder, contracts, PoolId(1))
+
+
+def lengthen_windows(folder: Path) -> None:
+    text = (folder / "pool.toml").read_text()
+    for window, seconds in PUBLIC_WINDOWS.items():
+        text = re.sub(rf"(?m)^{window} = \d+", f"{window} = {seconds}", text)
+    (folder / "pool.toml").write_text(text)
+
+
+def test_pool_open__one_account_in_two_offices__is_refused_without_a_terminal(folder: Path, contracts: Contracts):
+    leave_devnet(folder)
+    give_all(folder, contracts)
+    lengthen_windows(folder)
+    trainer, operator = (load_key(folder / f"keys/{name}.key").address for name in ("trainer", "operator"))
+    text = (folder / "pool.toml").read_text()
+    (folder / "pool.toml").write_text(text.replace(f'trainer = "{trainer}"', f'trainer = "{operator}"'))
+    with pytest.raises(OperatorError, match=r"weak_pool: .*trainer and operator are one account"):
+        pool_open(folder)
+    assert contracts.pools.count_pools() == 0
+    pool_open(folder, yes=True)
+    require_whole(folder, contracts, PoolId(1))
+    lines: list[str] = []
+    open_pool(folder, plan_opening(folder, escrow="100", operator_bond="10"), say=lines.append)
+    assert lines == ["pool 1 is open"]
+
+
+def test_open_pool__validators_key_is_elsewhere__says_who_has_to_bond_it(folder: Path, contracts: Contracts):
+    away = folder / "keys/validator-2.key"
+    address, lines = load_key(away).address, []
+    away.rename(folder / "elsewhere.key")
+    open_pool(folder, plan_opening(folder, escrow="100", operator_bond="10"), say=lines.append)
+    (line,) = (line for line in lines if address in line)
+    command = f"covey stake add {TOKENS} --raw --kind validator --pool 1 --deployment FILE --key-file FILE"
+    assert line == f"pool 1: the bond of {address} is left to its owner: {command}"
+    (folder / "elsewhere.key").rename(away)
+    open_it(folder)
     require_whole(folder, contracts, PoolId(1))
 
 

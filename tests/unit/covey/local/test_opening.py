@@ -20,6 +20,7 @@ def make_opening(folder: Path, *, trainer: str, bonds: dict[str, int]) -> Openin
         token=None,
         escrow=100,
         operator_bond=10,
+        absent_bonds={},
         validator_bonds={folder / f"{name}.key": amount for name, amount in bonds.items() if make_key(folder, name)},
     )
 
