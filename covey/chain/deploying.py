@@ -28,16 +28,21 @@ def deploy(
 ) -> Deployment:
     """Deploy all contracts; the deployer becomes the admin, who may pause new work and nothing else.
 
+    `say` is given chain and first block, and each address as soon as it is known: whoever loses the result still has
+    what was paid for.
     `token` is the ERC-20 of the deployment's pools; None deploys a test token.  The deployer needs ether.
     Raises TransientError if the node does not answer or mine.
     Raises ProtocolError("reverted") with WrongDeployment if the deployer sends anything else in between.
     """
     client = ChainClient(rpc_url)
     chain_id, start_block = client.chain_id(), client.block_number()
+    say(f"chain {chain_id}, from block {start_block}")
 
     def create(name: str, *args: object) -> Address:
         say(f"deploying {name}")
-        return _create(client, deployer, name, *args, chain_id=chain_id)
+        address = _create(client, deployer, name, *args, chain_id=chain_id)
+        say(f"{name} is at {address}")
+        return address
 
     chosen = token or create("TestToken")
     pools = create("PoolRegistry", deployer.address)

@@ -2,7 +2,8 @@
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,9 @@ from covey.urls import hide_secrets, is_plain_url, is_public_url, show_host
 
 if TYPE_CHECKING:
     from covey.local.plan import NamedChain, PoolPlan
+
+FILE_BYTES = 4096
+"""More than a deployment.json takes."""
 
 init = typer.Typer(help="Make folders with keys and settings.", no_args_is_help=True)
 
@@ -40,19 +44,47 @@ def deploy(
     from covey.chain.wallet import load_key
     from covey.cli.addresses import read_address
 
-    if out.exists():
-        raise OperatorError("file_exists", f"{out} exists", fix="Name a new file with --out")
-    if not out.resolve().parent.is_dir():
-        raise OperatorError("no_folder", f"{out} has no folder", fix="Name a file in a folder that exists")
-    address = read_address(token)
-    if not ChainClient(rpc).has_code(address):
-        raise OperatorError(
-            "no_token", f"there is no contract at {address} on {show_host(rpc)}", fix="Name an ERC-20 with --token"
-        )
-    deployment = deploying.deploy(rpc, load_key(key_file), token=address, say=lambda line: typer.echo(line, err=True))
-    deployment.save(out)
+    with _new_file(out):
+        address = read_address(token)
+        if not ChainClient(rpc).has_code(address):
+            raise OperatorError(
+                "no_token", f"there is no contract at {address} on {show_host(rpc)}", fix="Name an ERC-20 with --token"
+            )
+        deployer = load_key(key_file)
+        deployment = deploying.deploy(rpc, deployer, token=address, say=lambda line: typer.echo(line, err=True))
+        deployment.save(out)
     published = asdict(deployment.without_secrets())
     show(published if as_json else {"contracts": str(out), "chain": deployment.chain_id}, as_json)
+
+
+@contextmanager
+def _new_file(path: Path) -> Iterator[None]:
+    """Create the file before anything is paid for that it is to hold; an error removes it again.
+
+    Raises OperatorError("file_exists"), OperatorError("no_folder").
+    """
+    try:
+        file = path.open("xb", buffering=0)
+    except FileExistsError as error:
+        raise OperatorError("file_exists", f"{path} exists", fix="Name a new file with --out") from error
+    except OSError as error:
+        raise _refuse_file(path, error) from error
+    try:
+        with file:
+            try:
+                file.write(b" " * FILE_BYTES)  # a full disk takes an empty file
+                os.fsync(file.fileno())
+            except OSError as error:
+                raise _refuse_file(path, error) from error
+        yield
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def _refuse_file(path: Path, error: OSError) -> OperatorError:
+    what = f"{path} cannot be written: {error.strerror}"
+    return OperatorError("no_folder", what, fix="Name a file in a folder that you may write to")
 
 
 @init.command("pool")

@@ -1,7 +1,9 @@
 """A pool's opening on a real chain: it can be repeated, and goes on where it broke off."""
 
+import errno
 import io
 import json
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -285,8 +287,32 @@ def test_deploy__chain_with_a_token__writes_a_file_that_others_can_use(contracts
     assert not out.exists()
     deploy(token=contracts.token.address, **arguments)
     made = Deployment.load(out)
-    assert json.loads(capsys.readouterr().out)["pool_registry"] == made.pool_registry
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["pool_registry"] == made.pool_registry
+    for address in made.get_contracts().values():
+        assert f" is at {address}\n" in printed.err
+    assert f"chain 31337, from block {made.start_block}\n" in printed.err
     assert made.token == contracts.token.address
     assert Contracts(ChainClient(rpc), made).pools.count_pools() == 0
     with pytest.raises(OperatorError, match="file_exists"):
         deploy(token=contracts.token.address, **arguments)
+
+
+@pytest.mark.parametrize(("failing", "is_paid"), [("save", True), ("fsync", False)])
+def test_deploy__file_cannot_be_written__names_what_was_paid_or_pays_nothing(
+    contracts: Contracts, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch, failing: str, is_paid: bool
+):
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    rpc, out = contracts.deployment.rpc_url, tmp_path / "deployment.json"
+    wallet = save_key(tmp_path / "admin.key", b"\x07" * 32)
+    client = ChainClient(rpc)
+    client.request("anvil_setBalance", wallet.address, hex(10**20))
+    with monkeypatch.context() as patch:
+        patch.setattr(*((Deployment, "save") if failing == "save" else (os, "fsync")), fail)
+        with pytest.raises((OSError, OperatorError), match="No space left"):
+            deploy(rpc=rpc, key_file=tmp_path / "admin.key", out=out, token=contracts.token.address)
+    assert not out.exists()
+    assert (client.count_transactions(wallet.address) > 0) is is_paid
+    assert ("SlashingCourt is at 0x" in capsys.readouterr().err) is is_paid

@@ -150,7 +150,9 @@ ROWS = [
     Row(
         f"{DEPLOY} --token {A} --out {{folder}}/right.toml", "file_exists: {folder}/right.toml exists. Name a new file"
     ),
-    Row(f"{DEPLOY} --token {A} --out {{folder}}/none/d.json", "no_folder: {folder}/none/d.json has no folder. Name a"),
+    Row(f"{DEPLOY} --token {A} --out {{folder}}/none/d.json", "no_folder: {folder}/none/d.json cannot be written: No"),
+    Row(f"{DEPLOY} --token {A} --out /proc/d.json", "no_folder: /proc/d.json cannot be written: "),
+    Row(f"{DEPLOY} --token {A} --out /dev/full", "file_exists: /dev/full exists"),
     Row("up {folder}/lost", "bad_state: {folder}/lost/chain/state.json is not a whole state"),
     Row("up {folder}/lost", "or make another pool with covey init pool, since all that {folder}/lost holds is of the"),
     # pool files
