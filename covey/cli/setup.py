@@ -3,7 +3,7 @@
 import os
 import shlex
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -69,17 +69,16 @@ def _new_file(path: Path) -> Iterator[None]:
         raise OperatorError("file_exists", f"{path} exists", fix="Name a new file with --out") from error
     except OSError as error:
         raise _refuse_file(path, error) from error
-    try:
-        with file:
-            try:
+    with ExitStack() as undo:
+        undo.callback(path.unlink, missing_ok=True)
+        try:
+            with file:
                 file.write(b" " * FILE_BYTES)  # a full disk takes an empty file
                 os.fsync(file.fileno())
-            except OSError as error:
-                raise _refuse_file(path, error) from error
+        except OSError as error:
+            raise _refuse_file(path, error) from error
         yield
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
+        undo.pop_all()
 
 
 def _refuse_file(path: Path, error: OSError) -> OperatorError:
