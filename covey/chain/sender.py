@@ -90,7 +90,10 @@ class Sender:
             if entry is not None and entry.state is IntentState.MINED:
                 return entry
             if time.monotonic() >= deadline:
-                raise TransientError("not_mined", f"{call.label} is in no block after {timeout_s} s")
+                raise TransientError(
+                    "not_mined",
+                    f"{call.label} is in no block after {timeout_s} s, and may still come into one",
+                )
             pause(0.1)
 
     def _advance(self, entry: Entry) -> bool:

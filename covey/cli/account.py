@@ -124,6 +124,22 @@ class Account:
             )
         )
 
+    def require_nothing_pending(self) -> None:
+        """Check that the chain's answers show everything that this account has sent.
+
+        Raises OperatorError("pending_transaction") if a transaction is in no block yet: it may be a command's that
+        ended with "not_mined", whose repetition would send the same again.
+        """
+        address = self.wallet.address
+        sent = self.client.count_transactions(address, "pending")
+        waiting = sent - self.client.count_transactions(address)
+        if waiting > 0:
+            raise OperatorError(
+                "pending_transaction",
+                f"transactions of {address} that are in no block yet: {waiting}",
+                fix="Wait until they are in a block, then run this again",
+            )
+
     def send(self, call: Call) -> Entry:
         """Send one transaction and wait until it is mined; raise ProtocolError("reverted") with the contract's word."""
         with closing(SqliteOutbox(":memory:")) as outbox:

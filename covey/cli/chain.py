@@ -77,6 +77,7 @@ def pool_create(
     weaknesses = list_weaknesses(terms, validators, account.wallet.address)
     if weaknesses and not yes:
         ask_for_consent(file, weaknesses)
+    account.require_nothing_pending()
     entry = account.send(account.contracts.pools.create_pool(terms, validators, params.to_text()))
     show({"pool": account.contracts.pools.count_pools(), "transaction": entry.transaction_hash}, as_json)
 

@@ -65,6 +65,7 @@ def plan_opening(folder: Path, *, escrow: str, operator_bond: str) -> Opening:
     """Find what the folder's pool lacks; sends nothing.
 
     `escrow` and `operator_bond` are what is there afterwards, at least, in tokens.  Example: escrow="100".
+    Raises OperatorError("pending_transaction") if an earlier opening's transaction is in no block yet.
     Raises OperatorError("pool_differs") if pool.toml was changed since the pool was created.
     Raises OperatorError("pool_ended"), and OperatorError("unfunded") with every account that lacks something, unless
     the chain is a devnet, which gives it.
@@ -79,6 +80,9 @@ def plan_opening(folder: Path, *, escrow: str, operator_bond: str) -> Opening:
     contracts = operator.contracts
     terms, validators, params = read_pool_file(folder / "pool.toml", operator.deployment.token)
     require_offices(folder / "pool.toml", terms, validators, operator.wallet.address)
+    files = {load_key(file).address: file for file in sorted((folder / "keys").glob("validator-*.key"))}
+    for file in (folder / OPERATOR_KEY, *files.values()):
+        _open_account(folder, file).require_nothing_pending()
     token = Token(operator.client, terms.token)
     unit = read_unit(token)
     pool = _find_pool(folder, operator, terms, params)
@@ -91,7 +95,6 @@ def plan_opening(folder: Path, *, escrow: str, operator_bond: str) -> Opening:
         staked = 0 if pool is None else contracts.stakes.stake_of(pool, kind, address)
         return max(0, amount - staked)
 
-    files = {load_key(file).address: file for file in sorted((folder / "keys").glob("validator-*.key"))}
     missing = {address: lacks(BondKind.VALIDATOR, address, terms.validator_bond) for address in validators}
     escrowed = 0 if pool is None else contracts.ledger.escrow_of(pool)
     opening = Opening(

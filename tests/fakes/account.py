@@ -72,7 +72,10 @@ class FakeAccount(account.Account):
         self.fake_history = FakeHistory()
         self.pool, self._wallet, self.reward = pool, SIGNER, None
         self.sent, self.calls, self.submissions = [], [], []
-        self.client = SimpleNamespace(get_block=lambda tag: SimpleNamespace(timestamp=100 if tag == "latest" else tag))
+        self.client = SimpleNamespace(
+            get_block=lambda tag: SimpleNamespace(timestamp=100 if tag == "latest" else tag),
+            count_transactions=lambda *_: 0,
+        )
         self.deployment = SimpleNamespace(token=ALICE, chain_id=31337)
         self.contracts = SimpleNamespace(
             deployment=self.deployment,

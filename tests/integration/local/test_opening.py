@@ -20,6 +20,7 @@ from covey.chain.client import ChainClient
 from covey.chain.contracts import Contracts, Token
 from covey.chain.deploying import send_and_wait
 from covey.chain.deployment import Deployment
+from covey.chain.sender import Sender
 from covey.chain.structs import BondKind, PoolState
 from covey.chain.wallet import load_key, save_key
 from covey.cli import local
@@ -150,6 +151,25 @@ def test_open_pool__chain_is_lost_on_the_way__goes_on_where_it_was(
     pool = open_it(folder)
     require_whole(folder, contracts, pool)
     assert contracts.pools.count_pools() == pool == 1
+
+
+def test_open_pool__creation_is_still_pending__is_refused_and_later_creates_no_other_pool(
+    folder: Path, contracts: Contracts, monkeypatch: pytest.MonkeyPatch
+):
+    client, send = ChainClient(contracts.deployment.rpc_url), Sender.send_and_wait
+    give_all(folder, contracts)
+    opening = plan_opening(folder, escrow="100", operator_bond="10")
+    client.request("evm_setAutomine", False)
+    with monkeypatch.context() as patch:
+        patch.setattr(Sender, "send_and_wait", lambda *arguments: send(*arguments, timeout_s=0))
+        with pytest.raises(TransientError, match=r"not_mined: PoolRegistry.createPool .*may still come"):
+            open_pool(folder, opening, say=lambda _: None)
+    with pytest.raises(OperatorError, match=r"pending_transaction: transactions of 0x.* yet: 1. Wait"):
+        open_it(folder)
+    client.request("evm_setAutomine", True)
+    client.request("evm_mine")
+    require_whole(folder, contracts, open_it(folder))
+    assert contracts.pools.count_pools() == 1
 
 
 def leave_devnet(folder: Path) -> None:

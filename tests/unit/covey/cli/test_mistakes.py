@@ -298,6 +298,7 @@ class Node(BaseHTTPRequestHandler):
 
     def answer(self, method: str) -> dict[str, object]:
         results = {"eth_chainId": hex(31337), "eth_getBalance": "0x5", "eth_getCode": "0x"}
+        results["eth_getTransactionCount"] = "0x0"
         if method in results:
             return {"result": results[method]}
         if Node.refusal == "poor":
