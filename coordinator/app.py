@@ -14,8 +14,8 @@ from coordinator.settlement import Ledger
 from covey.chain.client import ChainClient, open_node
 from covey.chain.contracts import Contracts
 from covey.chain.deployment import Deployment
-from covey.chain.events import PoolCreated
-from covey.chain.follower import Follower, SeenBlock
+from covey.chain.follower import Follower
+from covey.chain.history import History
 from covey.chain.sender import Sender
 from covey.chain.structs import PoolTerms
 from covey.chain.wallet import Wallet, load_key
@@ -77,7 +77,7 @@ def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) 
         raise OperatorError(
             "not_the_operator", f"{operator.address} does not operate pool {pool}", fix="Name the operator's key file"
         )
-    params = PoolParams.from_text(_find_params(Follower(client, deployment), pool), terms.params_hash)
+    params = PoolParams.from_text(_find_params(History(client=client, contracts=contracts), pool), terms.params_hash)
     if terms.epoch_units < params.max_task_units:
         raise OperatorError(
             "epoch_too_small",
@@ -113,20 +113,15 @@ def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) 
     )
 
 
-def _find_params(follower: Follower, pool: PoolId) -> str:
+def _find_params(history: History, pool: PoolId) -> str:
     """The pool's parameters as its creation published them; the caller checks them against the hash in the terms.
 
     Newest blocks are read, whatever the setting `finality` is, as they are for the terms: a pool can be served before
     its creation is safe.
     """
-    cursor: tuple[SeenBlock, ...] = ()
-    caught_up = False
-    while not caught_up:
-        progress = follower.poll(cursor)
-        for event in progress.events:
-            if isinstance(event, PoolCreated) and event.pool == pool:
-                return event.params
-        cursor, caught_up = progress.cursor, progress.is_caught_up
+    text = history.find_params(pool)
+    if text is not None:
+        return text
     raise TransientError("no_block", f"the chain does not show yet that pool {pool} was created")
 
 

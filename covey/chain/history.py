@@ -3,7 +3,7 @@
 Called by the CLI and by whoever claims, answers or judges; the follower is for those who need every event.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from eth_utils.crypto import keccak
@@ -12,10 +12,13 @@ from covey.chain import events
 from covey.chain.client import ChainClient
 from covey.chain.contracts import Contracts
 from covey.chain.structs import Accusation
+from covey.errors import TransientError
 from covey.protocol.ids import Address, Hash, PoolId, hash_from_bytes
 
 KEPT_EPOCHS = 256
 """Older ones cannot be claimed against: EpochLedger has forgotten them."""
+LEAST_RANGE = 1000
+"""Blocks that every node takes in one request; the follower asks for that many."""
 _POSTED = (
     "EpochPosted(uint256,uint64,(uint256,uint64,bytes32,bytes32,uint64,uint64,bytes32,bytes32),"
     "(bytes32,bytes32,uint64,uint64,uint96,uint96))"
@@ -40,7 +43,7 @@ class History:
     def find_pool(self, operator: Address, params_hash: Hash) -> PoolId | None:
         """The newest pool of an operator with these parameters; None where there is none."""
         topics = [_topic(_CREATED), None, _account(operator)]
-        for event in reversed(self._list(self.contracts.deployment.pool_registry, topics)):
+        for event in self._walk_back(self.contracts.deployment.pool_registry, topics):
             if isinstance(event, events.PoolCreated) and event.params_hash == params_hash:
                 return event.pool
         return None
@@ -102,14 +105,30 @@ class History:
         return [event for event in found if isinstance(event, events.PolicyPublished)]
 
     def _list(self, address: Address, topics: Sequence[Hash | None]) -> list[events.AnyEvent]:
-        first, last = self.contracts.deployment.start_block, self.client.block_number()
-        logs = self.client.get_logs([address], first=first, last=last, topics=topics)
-        return [event for event in map(events.decode, logs) if event is not None]
+        """Such events, oldest first."""
+        return list(self._walk_back(address, topics))[::-1]
 
     def _find(self, address: Address, topics: Sequence[Hash | None]) -> events.AnyEvent | None:
         """The newest such event; a reorganisation leaves one at most."""
-        found = self._list(address, topics)
-        return found[-1] if found else None
+        return next(self._walk_back(address, topics), None)
+
+    def _walk_back(self, address: Address, topics: Sequence[Hash | None]) -> Iterator[events.AnyEvent]:
+        """Such events, newest first.
+
+        Nodes limit the blocks of one request, each in its own way: a refused range is halved, down to LEAST_RANGE.
+        """
+        ranges = [(self.contracts.deployment.start_block, self.client.block_number())]
+        while ranges:
+            first, last = ranges.pop()
+            try:
+                logs = self.client.get_logs([address], first=first, last=last, topics=topics)
+            except TransientError as error:
+                if error.code != "chain_refused" or last - first < LEAST_RANGE:
+                    raise
+                middle = (first + last) // 2
+                ranges += [(first, middle), (middle + 1, last)]
+                continue
+            yield from (event for event in map(events.decode, reversed(logs)) if event is not None)
 
 
 def _topic(signature: str) -> Hash:

@@ -1,0 +1,74 @@
+"""What is read back from a node that limits the blocks of one request."""
+
+from dataclasses import replace
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+
+from covey.chain.client import Log
+from covey.chain.history import History
+from covey.errors import TransientError
+from tests.unit.covey.chain.test_follower import ALICE, DEPLOYMENT, TOPIC
+
+pytestmark = pytest.mark.unit
+LENGTH = 50_000
+AT = (7, 7, 25_001, 49_999)
+"""Blocks of the published policies 0, 1, 2 and 3."""
+
+
+class LimitedNode:
+    """A chain of LENGTH blocks whose node takes ranges of at most `limit` blocks, as an inclusive count."""
+
+    def __init__(self, limit: int, code: str = "chain_refused") -> None:
+        self.limit, self.code = limit, code
+        self.asked: list[tuple[int, int]] = []
+
+    def block_number(self) -> int:
+        return LENGTH - 1
+
+    def get_logs(self, addresses: list[str], *, first: int, last: int, topics: object) -> list[Log]:
+        if last - first + 1 > self.limit:
+            raise TransientError(self.code, "eth_getLogs: query exceeds max block range")
+        self.asked.append((first, last))
+        return [
+            Log(
+                address=ALICE,
+                topics=(TOPIC, f"0x{1:064x}", f"0x{step:064x}"),
+                data=bytes(32),
+                block_number=number,
+                block_hash=f"0x{number:064x}",
+                transaction_hash=f"0x{step:064x}",
+                log_index=step,
+            )
+            for step, number in enumerate(AT)
+            if first <= number <= last
+        ]
+
+
+def make_history(node: LimitedNode, start_block: int = 3) -> History:
+    return History(client=node, contracts=SimpleNamespace(deployment=replace(DEPLOYMENT, start_block=start_block)))
+
+
+@pytest.mark.parametrize("limit", [1000, 1024, 10_000, LENGTH])
+def test_list_policies__any_limit__are_whole_and_in_order_and_no_block_is_read_twice(limit: int):
+    node = LimitedNode(limit)
+    assert [event.step for event in make_history(node).list_policies(1)] == [0, 1, 2, 3]
+    ranges = sorted(node.asked)
+    assert (ranges[0][0], ranges[-1][1]) == (3, LENGTH - 1)
+    assert all(last + 1 == first for (_, last), (first, _) in pairwise(ranges))
+
+
+def test_find__newest_range_has_it__reads_no_older_one():
+    node = LimitedNode(1000)
+    found = make_history(node)._find(ALICE, [TOPIC])
+    assert found is not None
+    assert found.step == 3
+    assert len(node.asked) == 1
+
+
+@pytest.mark.parametrize(("limit", "code"), [(400, "chain_refused"), (1000, "chain_unreachable")])
+def test_list_policies__node_that_takes_no_range__is_transient(limit: int, code: str):
+    with pytest.raises(TransientError) as caught:
+        make_history(LimitedNode(limit, code)).list_policies(1)
+    assert caught.value.code == code
