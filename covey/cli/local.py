@@ -114,8 +114,9 @@ def _prepare_pool(folder: Path, screen: "Screen") -> None:
 
     Raises OperatorError("pool_not_open") on a chain where opening costs something.
     """
+    from covey.cli.opening import ESCROW, OPERATOR_BOND
     from covey.local.folder import has_own_chain, set_pool_number
-    from covey.local.opening import ESCROW, OPERATOR_BOND, find_open_pool, open_pool, plan_opening
+    from covey.local.opening import find_open_pool, open_pool, plan_opening
 
     number = find_open_pool(folder)
     if number is not None:

@@ -12,11 +12,16 @@ from covey.errors import OperatorError
 if TYPE_CHECKING:
     from covey.local.opening import Opening
 
+ESCROW, OPERATOR_BOND = "100", "10"
+"""Amounts in tokens that a pool is opened with where the command names no others."""
+
 
 def pool_open(
     folder: Folder,
-    escrow: Annotated[str, typer.Option(help="Amount that the escrow holds afterwards, at least, in tokens.")] = "100",
-    bond: Annotated[str, typer.Option(help="Amount of the operator's bond afterwards, at least, in tokens.")] = "10",
+    escrow: Annotated[str, typer.Option(help="Amount that the escrow holds afterwards, at least, in tokens.")] = ESCROW,
+    bond: Annotated[
+        str, typer.Option(help="Amount of the operator's bond afterwards, at least, in tokens.")
+    ] = OPERATOR_BOND,
     yes: Annotated[
         bool,
         typer.Option(
@@ -87,6 +92,6 @@ def _ask_to_spend(folder: Path, opening: "Opening") -> None:
         raise OperatorError("not_confirmed", question, fix="Add --yes to spend it without a question")
     rows = {"escrow": opening.escrow, "operator's bond": opening.operator_bond}
     rows |= {f"bond of {file.stem}": amount for file, amount in opening.validator_bonds.items()}
-    for name, amount in rows.items():
-        typer.echo(f"{name:>20}  {format_amount(amount, unit)}", err=True)
+    for name, spent in rows.items():
+        typer.echo(f"{name:>20}  {format_amount(spent, unit)}", err=True)
     typer.confirm(f"{question}.  Open it?", abort=True, err=True)

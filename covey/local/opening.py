@@ -22,8 +22,6 @@ from covey.local.plan import DEPLOYMENT_FILE
 from covey.protocol.ids import Address, PoolId
 from covey.protocol.params import PoolParams
 
-ESCROW, OPERATOR_BOND = "100", "10"
-"""Amounts in tokens that a pool is opened with where the command names no others."""
 OPERATOR_KEY = Path("keys") / "operator.key"
 SPARE = 2
 """A devnet's accounts get this many times what the opening takes."""
