@@ -178,9 +178,8 @@ async def open_walk(
         )
         networks.append(await enter(config))
         executor = stack.enter_context(trainer.app.ThreadPoolExecutor(max_workers=1))
-        publisher = await asyncio.get_running_loop().run_in_executor(
-            executor, trainer.app.build_publisher, config, networks[-1]
-        )
+        outbox = stack.enter_context(contextlib.closing(trainer.app.open_outbox(config)))
+        publisher = trainer.app.build_publisher(config, networks[-1], outbox)
         learning = trainer.app.build(
             config, networks[-1], decode=decoder.call, publisher=publisher, chain_thread=executor, stop=stop
         )
