@@ -15,6 +15,7 @@ from coordinator.db import Database
 from coordinator.judging import Ruling
 from coordinator.models import Node, Step, Submission, Task
 from coordinator.service import Countersigned
+from covey.chain.deployment import CONTRACTS, Deployment
 from covey.errors import ProtocolError
 from covey.protocol import messages
 from covey.protocol.canaries import CanaryKind
@@ -49,6 +50,12 @@ def make_hash(text: str) -> Hash:
 
 def make_address(name: str) -> Address:
     return Address(to_checksum_address(keccak(text=name)[:20]))
+
+
+def make_deployment(**changes: Any) -> Deployment:
+    """Contracts that nobody has deployed, each at an address of its own."""
+    places = {name: make_address(name) for name in (*CONTRACTS.values(), "token")}
+    return Deployment(**{"chain_id": 31337, "rpc_url": "http://127.0.0.1:1", "start_block": 0, **places, **changes})
 
 
 class FakePool:

@@ -69,8 +69,9 @@ def balance(chain) -> int:
     return chain.contracts.token.balance_of(chain.address("arbiter"))
 
 
-def make_sender(chain, store, **options) -> Sender:
-    return Sender(chain.client, chain.wallets["deployer"], store, chain_id=chain.deployment.chain_id, **options)
+def make_sender(chain, store, *, client=None, **options) -> Sender:
+    options = {"chain_id": chain.deployment.chain_id} | options
+    return Sender(client or chain.client, chain.wallets["deployer"], store, **options)
 
 
 def put(store, key: str, call: Call) -> None:
@@ -103,7 +104,7 @@ def run_with_fuse(chain, file: Path, fuse: Fuse) -> None:
         wrapped = fuse.wrap(outbox)
         for key, amount in (("first", 100), ("second", 1)):
             put(wrapped, key, mint(chain, amount))
-        sender = Sender(fuse.wrap(chain.client), chain.wallets["deployer"], wrapped, chain_id=chain.deployment.chain_id)
+        sender = make_sender(chain, wrapped, client=fuse.wrap(chain.client))
         sender.pump()
         mine(chain)
         sender.pump()
@@ -231,7 +232,7 @@ def test_pump__node_counts_too_few_transactions__nonces_go_on_from_the_store(cha
     before = balance(chain)
     put(store, "a", mint(chain, 5))
     put(store, "b", mint(chain, 2))
-    drain(Sender(Lagging(chain.client.rpc_url), chain.wallets["deployer"], store, chain_id=chain.deployment.chain_id))
+    drain(make_sender(chain, store, client=Lagging(chain.client.rpc_url)))
     assert (store.find("a").nonce, store.find("b").nonce) == (count, count + 1)
     assert balance(chain) == before + 7
 
@@ -389,17 +390,15 @@ def test_send_and_wait__while_waiting__pauses_by_what_it_was_given(chain, store)
 
 def test_pump__node_gone__is_transient_and_keeps_the_intent(chain, store):
     put(store, "a", mint(chain, 5))
-    gone = ChainClient("http://127.0.0.1:9", timeout_s=0.5)
     with pytest.raises(TransientError):
-        Sender(gone, chain.wallets["deployer"], store, chain_id=chain.deployment.chain_id).pump()
+        make_sender(chain, store, client=ChainClient("http://127.0.0.1:9", timeout_s=0.5)).pump()
     assert store.find("a").state is IntentState.UNSENT
 
 
 def test_pump__node_of_another_chain__mines_nothing_that_was_signed_for_the_deployment(chain, store):
     before = balance(chain)
     put(store, "a", mint(chain, 5))
-    elsewhere = Sender(chain.client, chain.wallets["deployer"], store, chain_id=chain.deployment.chain_id + 1)
     with pytest.raises(CoveyError, match="chain"):
-        elsewhere.pump()
+        make_sender(chain, store, chain_id=chain.deployment.chain_id + 1).pump()
     mine(chain)
     assert balance(chain) == before

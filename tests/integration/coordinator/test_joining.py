@@ -98,7 +98,7 @@ def test_join__yes_is_typed__stakes_registers_and_works(office: Office, join, re
 
 
 def test_join__json_and_yes__is_one_document(office: Office, join, relay, unbond, monkeypatch):
-    """Of 300, 201 are taken away: three nodes require 201 more."""
+    """The stake was 300 and 201 of it is unbonded, so three nodes require 201 more."""
     unbond()
     monkeypatch.setenv("COVEY_RELAYS", relay)
     result = join("--json", "--yes", stakes=True)

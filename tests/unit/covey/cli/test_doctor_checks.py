@@ -7,7 +7,6 @@ import pytest
 
 from coordinator.config import CoordinatorConfig
 from covey.chain.amounts import SMALLEST, Unit
-from covey.chain.deployment import Deployment
 from covey.chain.structs import PoolState, PoolTerms
 from covey.cli.doctor_checks import CHECKS, judge
 from covey.cli.doctor_facts import (
@@ -22,7 +21,7 @@ from covey.cli.doctor_facts import (
 )
 from covey.protocol.manifest import File, Manifest, Shard
 from covey.protocol.wire import NodeView
-from tests.fakes.pool import make_address, make_hash, make_params
+from tests.fakes.pool import make_address, make_deployment, make_hash, make_params
 from trainer.config import TrainerConfig
 from validator.config import ValidatorConfig
 from worker.config import WorkerConfig
@@ -40,18 +39,7 @@ SETTINGS = {
     "coordinator": CoordinatorConfig(**PLACES),
 }
 ROLES = tuple(SETTINGS)
-NAMES = (
-    "pool_registry",
-    "node_registry",
-    "policy_registry",
-    "stake_manager",
-    "epoch_ledger",
-    "slashing_court",
-    "token",
-)
-DEPLOYMENT = Deployment(
-    chain_id=7, rpc_url="http://node", start_block=0, **{name: make_address(name) for name in NAMES}
-)
+DEPLOYMENT = make_deployment(chain_id=7, rpc_url="http://node")
 TERMS = PoolTerms(
     trainer=KEY,
     arbiter=OWNER,

@@ -6,7 +6,6 @@ from urllib.parse import urlsplit
 import pytest
 
 from coordinator.config import CoordinatorConfig
-from covey.chain.deployment import Deployment
 from covey.cli.account import read_pool_file
 from covey.local.plan import (
     PUBLIC_WINDOWS,
@@ -17,21 +16,13 @@ from covey.local.plan import (
     find_short_windows,
     list_commands,
 )
+from tests.fakes.pool import make_deployment
 from trainer.config import TrainerConfig
 from validator.config import ValidatorConfig
 
 pytestmark = pytest.mark.unit
 
-NAMES = (
-    "pool_registry",
-    "node_registry",
-    "policy_registry",
-    "stake_manager",
-    "epoch_ledger",
-    "slashing_court",
-    "token",
-)
-DEPLOYMENT = Deployment(chain_id=5, start_block=7, **dict.fromkeys(NAMES, "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"))
+DEPLOYMENT = make_deployment(chain_id=5, rpc_url=None, start_block=7)
 
 
 def make_plan(public_url: str, *relays: str) -> PoolPlan:

@@ -12,34 +12,17 @@ from typing import Any
 
 import pytest
 
-from covey.chain.deployment import Deployment
+from covey.chain.deployment import CONTRACTS, Deployment
 from covey.errors import OperatorError
 from covey.local.folder import create_pool_folder
 from covey.local.keeper import Kept
 from covey.local.plan import NamedChain, PoolPlan
 from covey.local.readiness import ASK_SECONDS, Readiness, find_settings, find_url
 from covey.runtime import find_free_ports, listen
+from tests.fakes.pool import make_deployment
 
 pytestmark = pytest.mark.unit
-DEPLOYMENT = Deployment(
-    chain_id=31337,
-    rpc_url="http://127.0.0.1:1",
-    start_block=3,
-    **{
-        name: f"0x{i}000000000000000000000000000000000000000"
-        for i, name in enumerate(
-            (
-                "pool_registry",
-                "node_registry",
-                "policy_registry",
-                "stake_manager",
-                "epoch_ledger",
-                "slashing_court",
-                "token",
-            )
-        )
-    },
-)
+DEPLOYMENT = make_deployment(start_block=3)
 RUNNING: Any = SimpleNamespace(exit_code=None)
 COORDINATOR = Kept(name="coordinator", command="coordinator serve --config coordinator.toml", running=RUNNING)
 
@@ -109,7 +92,7 @@ def service(port: int) -> Iterator[Service]:
 def describe(operator: str, *, pool: int = 1, deployment: Deployment = DEPLOYMENT) -> dict[str, Any]:
     """GET /v1/pool of a coordinator."""
     contracts = asdict(deployment)
-    names = {name: contracts[field] for name, field in CONTRACT_NAMES.items()}
+    names = {name: contracts[field] for name, field in CONTRACTS.items()}
     return {
         "pool": pool,
         "params": "{}",
@@ -129,16 +112,6 @@ def describe(operator: str, *, pool: int = 1, deployment: Deployment = DEPLOYMEN
         "start_block": deployment.start_block,
         "relays": [],
     }
-
-
-CONTRACT_NAMES = {
-    "PoolRegistry": "pool_registry",
-    "NodeRegistry": "node_registry",
-    "PolicyRegistry": "policy_registry",
-    "StakeManager": "stake_manager",
-    "EpochLedger": "epoch_ledger",
-    "SlashingCourt": "slashing_court",
-}
 
 
 def test_is_reached__the_folders_own_coordinator__once_it_answers(folder: Path, addresses, port: int):
