@@ -210,7 +210,7 @@ class World:
     def challenge(self, receipt: Receipt, latest_epoch: int) -> Call:
         promise = Countersignature(
             receipt_hash=compute_struct_hash(receipt),
-            block_number=self.client.block_number(),
+            signed_at=self.client.get_block("latest").timestamp,
             latest_epoch=latest_epoch,
         )
         signature = self.sign("operator", promise, "epoch_ledger")

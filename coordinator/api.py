@@ -34,7 +34,7 @@ trainers = APIRouter(prefix="/v1", tags=["trainer"])
 def build_api(ctx: Context) -> FastAPI:
     """The FastAPI application of one pool."""
     api = FastAPI(title="Covey coordinator", version="1", description=__doc__ or "")
-    api.state.ctx = ctx
+    api.state.ctx, api.state.polls = ctx, desk.Polls()
     for router in (public, workers, validators, trainers):
         api.include_router(router)
     _add_errors(api, ctx)
@@ -47,7 +47,13 @@ def get_context(request: Request) -> Context:
     return ctx
 
 
+def get_polls(request: Request) -> desk.Polls:
+    polls: desk.Polls = request.app.state.polls
+    return polls
+
+
 Ctx = Annotated[Context, Depends(get_context)]
+Polls = Annotated[desk.Polls, Depends(get_polls)]
 
 
 async def require_node(ctx: Ctx, request: Request) -> Address:
@@ -55,9 +61,12 @@ async def require_node(ctx: Ctx, request: Request) -> Address:
 
 
 async def require_validator(ctx: Ctx, request: Request) -> Address:
+    return (await require_office(ctx, request)).holder
+
+
+async def require_office(ctx: Ctx, request: Request) -> auth.Office:
     who = await auth.require_signer(ctx, request)
-    await run_in_threadpool(auth.require_validator, ctx, who)
-    return who
+    return await run_in_threadpool(auth.require_validator, ctx, who)
 
 
 async def require_trainer(ctx: Ctx, request: Request) -> Address:
@@ -68,6 +77,7 @@ async def require_trainer(ctx: Ctx, request: Request) -> Address:
 
 Node = Annotated[Address, Depends(require_node)]
 Validator = Annotated[Address, Depends(require_validator)]
+Office = Annotated[auth.Office, Depends(require_office)]
 Trainer = Annotated[Address, Depends(require_trainer)]
 
 
@@ -168,9 +178,15 @@ def submit(ctx: Ctx, node: Node, body: wire.SubmissionRequest) -> wire.Submissio
 
 
 @validators.post("/validations/claim")
-async def claim_validation(ctx: Ctx, who: Validator, body: wire.WaitRequest) -> wire.ValidationOrder | None:
-    """Long-poll for a submission to judge, or for the word to reveal."""
-    return await desk.wait_for(ctx, body.wait_seconds, lambda: desk.claim_validation(ctx, who))
+async def claim_validation(
+    ctx: Ctx, polls: Polls, office: Office, body: wire.TurnRequest
+) -> wire.ValidationOrder | None:
+    """Long-poll for a submission to judge, or for the word to reveal; a newer poll of the validator ends this one."""
+    poll = polls.open(office.holder)
+    await run_in_threadpool(desk.note_validator, ctx, office.holder)
+    return await desk.wait_for(
+        ctx, body.wait_seconds, lambda: desk.claim_validation(ctx, office, body), is_open=lambda: polls.is_open(poll)
+    )
 
 
 @validators.post("/validations/commit", status_code=204)

@@ -3,6 +3,8 @@
 The authority comes from settings, never from the Host header; a nonce is used once and kept until it could not pass.
 """
 
+from dataclasses import dataclass
+
 from fastapi import Request
 from starlette.concurrency import run_in_threadpool
 
@@ -34,10 +36,21 @@ def _use_nonce(ctx: Context, signature: signing.Signature, now: float) -> None:
             raise ProtocolError("replayed_nonce", "the nonce was used before", status=401)
 
 
-def require_validator(ctx: Context, address: Address) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Office:
+    """A validator that asks, and all that the chain names."""
+
+    holder: Address
+    validators: tuple[Address, ...]
+
+
+def require_validator(ctx: Context, address: Address) -> Office:
     """Return when the chain names `address` a validator of the pool; raise ProtocolError("not_a_validator")."""
-    if not ctx.contracts.pools.is_validator(PoolId(ctx.config.pool), address):
-        raise ProtocolError("not_a_validator", f"{address} is not a validator of pool {ctx.config.pool}", status=403)
+    pool = PoolId(ctx.config.pool)
+    validators = tuple(ctx.contracts.pools.get_validators(pool))
+    if address in validators and ctx.contracts.pools.is_validator(pool, address):
+        return Office(holder=address, validators=validators)
+    raise ProtocolError("not_a_validator", f"{address} is not a validator of pool {ctx.config.pool}", status=403)
 
 
 def require_trainer(ctx: Context, address: Address) -> None:

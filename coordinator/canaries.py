@@ -31,7 +31,7 @@ def compute_public(secret: bytes, row: Submission) -> tuple[Hash, Hash | None, C
 
 
 def count_scores(repository: Repository) -> Mapping[str, wire.ValidatorView]:
-    """What each validator has revealed on decided submissions, and how it did on canaries.
+    """How each validator has judged: what it has revealed on decided submissions, and where it failed.
 
     A canary counts when it was replayed and the validator's word was accept or reject: unknown is neither.
     """
@@ -46,7 +46,14 @@ def count_scores(repository: Repository) -> Mapping[str, wire.ValidatorView]:
         seen[judgement.validator] = seen.get(judgement.validator, 0) + 1
         is_missed = outcome != CanaryKind(kind).expected
         missed[judgement.validator] = missed.get(judgement.validator, 0) + is_missed
+    judged = repository.count_verdicts()
     return {
-        validator: wire.ValidatorView(judged=judged, canaries=seen.get(validator, 0), missed=missed.get(validator, 0))
-        for validator, judged in repository.count_verdicts().items()
+        validator: wire.ValidatorView(
+            judged=judged.get(validator, 0),
+            canaries=seen.get(validator, 0),
+            missed=missed.get(validator, 0),
+            lapsed=row.lapsed,
+            contradicted=row.contradicted,
+        )
+        for validator, row in repository.list_validators().items()
     }

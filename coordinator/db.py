@@ -28,6 +28,7 @@ from coordinator.models import (
     Step,
     Submission,
     Task,
+    Validator,
 )
 from coordinator.wal import BUSY_SECONDS, switch_to_wal
 from covey.errors import TransientError
@@ -229,6 +230,21 @@ class Repository:
         """Groups of the batch of each step that has one, and the live ones among them."""
         query = select(Submission.step, *_SUMS).where(Submission.step.is_not(None)).group_by(Submission.step)
         return {row[0]: (int(row[1]), int(row[2])) for row in self.session.execute(query) if row[0] is not None}
+
+    def get_validator(self, address: str) -> Validator | None:
+        return self.session.get(Validator, address)
+
+    def require_validator(self, address: str) -> Validator:
+        """The row of a validator, which begins with its first mention."""
+        row = self.get_validator(address)
+        if row is None:
+            row = Validator(address=address, seen_at=0.0, lapsed=0, contradicted=0, failed_at=0.0)
+            self.add(row)
+        return row
+
+    def list_validators(self) -> dict[str, Validator]:
+        """All that were seen, by address."""
+        return {row.address: row for row in self.session.scalars(select(Validator).order_by(Validator.address))}
 
     def get_judgement(self, judgement: int) -> Judgement | None:
         return self.session.get(Judgement, judgement)

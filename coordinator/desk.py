@@ -11,6 +11,7 @@ from starlette.concurrency import run_in_threadpool
 
 from coordinator import canaries, judging, service, settlement
 from coordinator.app import Context
+from coordinator.auth import Office
 from coordinator.models import Submission
 from covey.chain.structs import BondKind
 from covey.errors import ProtocolError
@@ -20,19 +21,42 @@ from covey.protocol.ids import Address, Hash, LeaseId, PoolId, Step, TaskId
 from covey.protocol.status import StepState
 
 LINK_SECONDS = 300
+SEEN_SECONDS = 10.0
+"""A validator's sign of life is written at most this often."""
 LOOK_SECONDS = 1.0
 """A waiting request looks as often although nothing was committed: some answers depend on the time."""
 Answer = TypeVar("Answer")
 
 
-async def wait_for(ctx: Context, seconds: float, look: Callable[[], Answer | None]) -> Answer | None:
-    """Look again and again for at most `seconds`; None when nothing came or the process is to end.
+class Polls:
+    """The newest long poll of each validator, in this process: an older one ends, so that many are worth one."""
+
+    def __init__(self) -> None:
+        self._newest: dict[Address, object] = {}
+
+    def open(self, holder: Address) -> tuple[Address, object]:
+        """Begin a poll; whatever `holder` had open before ends."""
+        token = object()
+        self._newest[holder] = token
+        return holder, token
+
+    def is_open(self, poll: tuple[Address, object]) -> bool:
+        holder, token = poll
+        return self._newest.get(holder) is token
+
+
+async def wait_for(
+    ctx: Context, seconds: float, look: Callable[[], Answer | None], *, is_open: Callable[[], bool] = lambda: True
+) -> Answer | None:
+    """Look again and again for at most `seconds`, while `is_open`; None when nothing came or the process is to end.
 
     Between two looks something has been committed, or LOOK_SECONDS have passed.
     """
     loop = asyncio.get_running_loop()
     deadline, look_at, seen = loop.time() + seconds, 0.0, None
     while True:
+        if not is_open():
+            return None
         is_last = loop.time() >= deadline or ctx.stop.is_set()
         newest = ctx.database.changes.read()  # before the look: what is committed meanwhile is looked at next time
         if is_last or newest is None or newest != seen or loop.time() >= look_at:
@@ -185,14 +209,15 @@ def record_submission(ctx: Context, node: Address, body: wire.SubmissionRequest)
     if not is_known:  # what was countersigned once is answered again, whatever became of the stake
         _require_stake(ctx, node, contributor)
     _require_file(ctx, receipt)
-    block = ctx.client.block_number()
+    # A chain may be ahead of this clock: then its time counts, or the drawing block might exist already.
+    signed_at = max(int(ctx.clock()), ctx.client.get_block("latest").timestamp)
     with ctx.database.write() as repository:
         epochs = repository.list_epochs()
         latest_epoch = (epochs[-1].number + 1 if epochs else 0) + settlement.PROMISED_EPOCHS
 
         def countersign(receipt_hash: Hash) -> service.Countersigned:
             promise = messages.Countersignature(
-                receipt_hash=receipt_hash, block_number=block, latest_epoch=latest_epoch
+                receipt_hash=receipt_hash, signed_at=signed_at, latest_epoch=latest_epoch
             )
             return service.Countersigned(
                 message=promise, signature=messages.sign(promise, ctx.ledger_domain, ctx.operator)
@@ -211,7 +236,7 @@ def record_submission(ctx: Context, node: Address, body: wire.SubmissionRequest)
     promise = given.message
     return wire.SubmissionAnswer(
         receipt_hash=promise.receipt_hash,
-        block_number=promise.block_number,
+        signed_at=promise.signed_at,
         latest_epoch=promise.latest_epoch,
         signature=given.signature,
     )
@@ -227,13 +252,32 @@ def _require_file(ctx: Context, receipt: messages.Receipt) -> None:
 # -- validators and the trainer
 
 
-def claim_validation(ctx: Context, validator: Address) -> wire.ValidationOrder | None:
-    """The next judgement or reveal for a validator."""
+def note_validator(ctx: Context, validator: Address) -> None:
+    """Record that a validator asks for work, unless that was recorded in the last seconds."""
+    now = ctx.clock()
+    with ctx.database.read() as repository:
+        row = repository.get_validator(validator)
+        if row is not None and row.seen_at > now - SEEN_SECONDS:
+            return
+    with ctx.database.write() as repository:
+        repository.require_validator(validator).seen_at = now
+
+
+def claim_validation(ctx: Context, office: Office, body: wire.TurnRequest) -> wire.ValidationOrder | None:
+    """The next turn or reveal for a validator."""
     with ctx.database.read() as repository:
         if not repository.list_open_judgements():
             return None
     with ctx.database.write() as repository:
-        found = judging.claim_judgement(repository, ctx.params, validator=validator, now=ctx.clock())
+        found = judging.claim_turn(
+            repository,
+            ctx.params,
+            validator=office.holder,
+            validators=office.validators,
+            holding=body.holding,
+            free_turns=body.free_turns,
+            now=ctx.clock(),
+        )
         if found is None:
             return None
         kind, judgement = found
@@ -250,7 +294,8 @@ def claim_validation(ctx: Context, validator: Address) -> wire.ValidationOrder |
                 signature=row.signature,
                 url=sign_download(ctx, row),
                 manifest_hash=Hash(step.manifest_hash),
-                full=bool(row.audited),
+                full=judgement.full,
+                deadline=judgement.deadline,
             )
         )
 

@@ -3,13 +3,14 @@
 Registered by `queue.run_jobs` in the jobs process.  Every job may run twice or late without harm.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from coordinator import judging, service, settlement
 from coordinator.app import Context
 from coordinator.db import Repository
 from coordinator.models import Epoch
 from coordinator.outbox import add_intent
+from covey.chain.draws import find_first_block
 from covey.chain.outbox import IntentState
 from covey.log import get_logger
 from covey.protocol.ids import Hash, PoolId
@@ -49,26 +50,35 @@ def expire_leases(ctx: Context) -> None:
 
 
 def dispatch_validation(ctx: Context) -> None:
-    """Draw audits, open judgements, decide what can be decided.  `tally` is the same look at the rows."""
+    """Draw, open turns, decide what can be decided.  `tally` is the same look at the rows."""
     with ctx.database.read() as repository:
-        if not repository.list_submissions(SubmissionState.SUBMITTED):
-            return
-    validators = len(ctx.contracts.pools.get_validators(PoolId(ctx.config.pool)))
+        waiting = repository.list_submissions(SubmissionState.SUBMITTED)
+        signed = {row.signed_at for row in waiting if row.draw is None}
+    if not waiting:
+        return
+    # Not within the transaction: a chain that is slow would hold up all who write.
+    validators = ctx.contracts.pools.get_validators(PoolId(ctx.config.pool))
+    hashes = find_drawing_hashes(ctx, signed)
     with ctx.database.write() as repository:
         judging.dispatch(
             repository,
             ctx.params,
             validators=validators,
-            block_hash=lambda number: find_block_hash(ctx, number),
+            find_hash=hashes.get,
+            secret=ctx.canary_secret,
             now=ctx.clock(),
         )
     ctx.kicker.kick("assign_tasks")
 
 
-def find_block_hash(ctx: Context, number: int) -> Hash | None:
-    """Hash of a block that exists already."""
-    block = ctx.client.find_block(number)
-    return block.hash if block else None
+def find_drawing_hashes(ctx: Context, signed: Iterable[int]) -> dict[int, Hash]:
+    """Hashes of the blocks that draw, by the times of the countersignatures; without those that are not final yet."""
+    head, hashes = ctx.client.get_block(ctx.config.finality), dict[int, Hash]()
+    for signed_at in signed:
+        block = find_first_block(ctx.client, signed_at + ctx.params.verification.draw_seconds, head=head)
+        if block is not None:
+            hashes[signed_at] = block.hash
+    return hashes
 
 
 def settle_epoch(ctx: Context) -> None:

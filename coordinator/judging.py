@@ -1,184 +1,83 @@
-"""How submissions are judged: audits drawn, judgements opened, verdicts committed, revealed and tallied.
+"""How submissions are judged: drawn, judged in turns, verdicts committed, revealed and tallied.
 
-Called by `api` (validators) and `queue`.  A quorum of equal outcomes decides; unknown neither pays nor slashes.
+Called by `desk` (validators) and `jobs`.  `draws` says whether work is replayed, `turns` who judges it, `ruling` what
+the verdicts decide; what follows from a ruling for node, tasks and step is applied here.
 """
 
-from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Sequence
 
-from coordinator import batches, service
+from coordinator import batches, draws, ruling, service, turns
 from coordinator.db import Repository
 from coordinator.models import Judgement, Submission
+from coordinator.ruling import Ruling
 from covey.errors import ProtocolError
 from covey.protocol import messages
 from covey.protocol.canaries import CanaryKind
-from covey.protocol.ids import Hash
+from covey.protocol.ids import Address, Hash
 from covey.protocol.params import PoolParams
-from covey.protocol.seeding import is_audited
 from covey.protocol.status import SUBMISSION_MOVES, SubmissionState, require_move
 from covey.protocol.verdict import Decision, Reason, Severity
 
-DRAW_BLOCKS = 2
-"""The drawing block is so many blocks after the one named in the countersignature: neither side knows it."""
-
-
-TURNS_FOR_ONE = 4
-"""Turns of one submission, lapsed ones included, are at most so many times the pool's `max_judgements`."""
 MIN_VERDICT_SECONDS = 3600
 """A verdict must stay valid long enough to be brought to the court."""
 OURS = (Reason.UNDECIDED, Reason.CANARY)
 """Reasons that no validator gives and no node is blamed for."""
 
 
-class Ruling(NamedTuple):
-    """What a quorum agreed on."""
-
-    decision: Decision
-    reason: Reason
-    units: int
-    evidence_hash: Hash
-    live_groups: int = 0
-    """Of accepted work."""
-
-
-def draw_audit(
-    repository: Repository, params: PoolParams, row: Submission, block_hash: Callable[[int], Hash | None]
-) -> bool | None:
-    """Whether a submission is replayed; None while its drawing block does not exist.
-
-    A newcomer is replayed fully, strikes raise the rate, and a certain draw needs no block.  A canary waits for its
-    block like other work, and is then replayed: who accepts it without has no excuse.
-    """
-    node = service.require_node(repository, row.node)
-    rules = params.verification
-    rate = min(1.0, rules.audit_rate * (1 + node.strikes))
-    if rate >= 1.0 or node.accepted < rules.newcomer_submissions:
-        return True
-    drawn_by = block_hash(row.block_number + DRAW_BLOCKS)
-    if drawn_by is None:
-        return None
-    return row.canary != CanaryKind.ORDINARY or is_audited(Hash(row.receipt_hash), drawn_by, rate)
-
-
 def dispatch(
     repository: Repository,
     params: PoolParams,
     *,
-    validators: int,
-    block_hash: Callable[[int], Hash | None],
+    validators: Sequence[Address],
+    find_hash: draws.FindHash,
+    secret: bytes,
     now: float,
 ) -> None:
-    """Draw audits, open the judgements that are missing, lapse those that took too long.  Called by Celery only."""
+    """Draw, let overdue turns lapse, open those that are missing, decide what can be decided.  Called by jobs only."""
     for row in repository.list_submissions(SubmissionState.SUBMITTED):
-        if row.audited is None:
-            row.audited = draw_audit(repository, params, row, block_hash)
-        if row.audited is None:
-            continue
-        _lapse_overdue(params, row, validators, now)
-        _open_missing(repository, params, row, validators, now)
-        tally(repository, params, row, validators=validators, now=now)
+        if draws.draw(repository, params, row, find_hash=find_hash, secret=secret):
+            turns.lapse_overdue(repository, params, row, validators=validators, now=now)
+            turns.open_missing(repository, params, row, validators=validators, now=now)
+            tally(repository, params, row, validators=validators, now=now)
 
 
-def _lapse_overdue(params: PoolParams, row: Submission, validators: int, now: float) -> None:
-    """End the turns that took too long.
-
-    A turn that nobody took is late only when somebody waits for it; who has committed and waits for others is late only
-    when nobody else can be asked any more.
-    """
-    was_revealing = is_revealing(params, row)
-    is_waited_for = any(j.commitment and not j.lapsed for j in row.judgements)
-    for judgement in row.judgements:
-        if judgement.verdict is not None or judgement.lapsed or judgement.deadline > now:
-            continue
-        if judgement.validator is None:
-            judgement.lapsed = is_waited_for
-        elif judgement.commitment and not was_revealing:
-            judgement.lapsed = not is_open(params, row, validators)
-        else:
-            judgement.lapsed = True
-    if not was_revealing:
-        _start_reveals(params, row, now)
-
-
-def _start_reveals(params: PoolParams, row: Submission, now: float) -> None:
-    """With the last commitment the time to reveal begins, for all alike."""
-    if is_revealing(params, row):
-        for judgement in row.judgements:
-            if judgement.verdict is None and not judgement.lapsed:
-                judgement.deadline = now + params.judgement_seconds
-
-
-def _open_missing(repository: Repository, params: PoolParams, row: Submission, validators: int, now: float) -> None:
-    """Keep so many judgements under way that the quorum can still be reached, up to the pool's bound."""
-    needed = get_quorum(params, row)
-    best = max(_count_outcomes(row).values(), default=0)
-    pending = sum(1 for j in row.judgements if j.verdict is None and not j.lapsed)
-    while pending < needed - best and _may_open(params, row, validators):
-        deadline = now + params.judgement_seconds
-        judgement = Judgement(receipt_hash=row.receipt_hash, lapsed=False, deadline=deadline)
-        repository.add(judgement)
-        row.judgements.append(judgement)
-        pending += 1
-
-
-def _may_open(params: PoolParams, row: Submission, validators: int) -> bool:
-    """Whether another turn may begin: verdicts and turns are bounded, nobody judges twice.  A turn that lapsed is no
-    verdict: an outage must not use up the validators."""
-    spoken = sum(1 for j in row.judgements if j.verdict is not None)
-    taken = sum(1 for j in row.judgements if not j.lapsed)
-    turns = len(row.judgements)
-    return spoken < params.max_judgements and taken < validators and turns < TURNS_FOR_ONE * params.max_judgements
-
-
-def is_open(params: PoolParams, row: Submission, validators: int) -> bool:
-    """Whether a turn is under way without a commitment, or may still begin."""
-    return _may_open(params, row, validators) or any(not j.lapsed and not j.commitment for j in row.judgements)
-
-
-def get_quorum(params: PoolParams, row: Submission) -> int:
-    """Undrawn submissions need one validator's cheap checks."""
-    return params.quorum if row.audited else 1
-
-
-def claim_judgement(
-    repository: Repository, params: PoolParams, *, validator: str, now: float
+def claim_turn(
+    repository: Repository,
+    params: PoolParams,
+    *,
+    validator: Address,
+    validators: Sequence[Address],
+    holding: Sequence[int],
+    free_turns: int,
+    now: float,
 ) -> tuple[str, Judgement] | None:
     """The next order for a validator: ("reveal", ...) when all commitments are in, else ("judge", ...).
 
-    A judgement that it holds and has not committed to is offered again, on the same clock: an answer may be lost, and
-    a validator may be restarted.
+    A turn that it has taken, has not committed to and does not hold is offered again, on the same clock: an answer may
+    be lost, and a validator may be restarted.  It gets a new turn only where it has room for one.
     """
-    held: Judgement | None = None
-    free: Judgement | None = None
-    for judgement in repository.list_open_judgements():
-        row = repository.get_submission(judgement.receipt_hash)
-        if row is None:
-            continue
-        if judgement.validator == validator:
-            if judgement.commitment is None:
-                held = held or judgement
-            elif is_revealing(params, row):
-                return "reveal", judgement
-        elif free is None and judgement.validator is None and not _has_judged(row, validator):
-            free = judgement
-    if held is not None:
-        return "judge", held
-    if free is None:
+    free: list[tuple[Submission, Judgement]] = []
+    lost: Judgement | None = None
+    held = 0
+    for turn in repository.list_open_judgements():
+        row = _require_submission(repository, turn)
+        if turn.validator is None:
+            free.append((row, turn))
+        elif turn.validator == validator and turn.commitment is None:
+            held += 1
+            lost = lost or (turn if turn.id not in holding else None)
+        elif turn.validator == validator and turns.is_revealing(params, row):
+            return "reveal", turn
+    if lost is not None:
+        return "judge", lost
+    if not free or not free_turns or held >= turns.MOST_HELD:
         return None
-    free.validator, free.deadline = validator, now + params.judgement_seconds
-    return "judge", free
-
-
-def _has_judged(row: Submission, validator: str) -> bool:
-    """Whether a validator has had its turn; one that lapsed may be asked again."""
-    return any(j.validator == validator and not j.lapsed for j in row.judgements)
-
-
-def is_revealing(params: PoolParams, row: Submission) -> bool:
-    """Whether every judgement under way has committed, so that nobody can copy."""
-    live = [j for j in row.judgements if not j.lapsed]
-    return len(live) >= get_quorum(params, row) and all(j.commitment for j in live)
+    standing = repository.list_validators()
+    for row, turn in free:
+        if turns.may_take(params, row, turn, validator=validator, validators=validators, standing=standing, now=now):
+            turn.validator, turn.deadline = validator, now + params.judgement_seconds
+            return "judge", turn
+    return None
 
 
 def record_commit(
@@ -191,7 +90,7 @@ def record_commit(
     submission = _require_submission(repository, row)
     if row.commitment is None:
         row.commitment = commitment
-        _start_reveals(params, submission, now)
+        turns.start_reveals(params, submission, now)
     return submission
 
 
@@ -215,7 +114,7 @@ def record_reveal(
     submission = _require_submission(repository, row)
     if row.commitment != messages.compute_commitment(digest, salt):
         raise ProtocolError("commitment_mismatch", "verdict and salt are not what was committed", status=409)
-    if not is_revealing(params, submission):
+    if not turns.is_revealing(params, submission):
         raise ProtocolError("not_yet", "not all validators have committed", status=409)
     _require_verdict(submission, verdict, now)
     row.verdict, row.signature, row.live_groups = messages.to_dict(verdict), signature, live_groups
@@ -234,8 +133,9 @@ def _require_verdict(row: Submission, verdict: messages.Verdict, now: float) -> 
     rejects = verdict.outcome == Decision.REJECT
     if reason.severity != verdict.severity or rejects == (reason is Reason.NONE) or reason in OURS:
         raise ProtocolError("bad_verdict", "outcome, reason and severity do not fit each other")
-    if verdict.units > (row.receipt_units if verdict.outcome == Decision.ACCEPT else 0):
-        raise ProtocolError("bad_verdict", "more units than the receipt claims")
+    units = row.receipt_units if verdict.outcome == Decision.ACCEPT else 0
+    if verdict.units != units:  # accepted work is paid as its receipt says, which the checks have counted
+        raise ProtocolError("bad_verdict", f"the verdict has {verdict.units} units where {units} are due")
 
 
 def _require_turn(repository: Repository, validator: str, judgement: int) -> Judgement:
@@ -254,68 +154,48 @@ def _require_submission(repository: Repository, judgement: Judgement) -> Submiss
     return row
 
 
-def _count_outcomes(row: Submission) -> Counter[tuple[int, int, int]]:
-    """How often each (outcome, reason, units) was revealed; unknown is counted by nobody."""
-    verdicts = [j.verdict for j in row.judgements if j.verdict is not None]
-    return Counter(_get_outcome(v) for v in verdicts if v["outcome"] != Decision.UNKNOWN)
-
-
-def _get_outcome(verdict: Mapping[str, str | int]) -> tuple[int, int, int]:
-    return int(verdict["outcome"]), int(verdict["reason"]), int(verdict["units"])
-
-
-def compute_ruling(params: PoolParams, row: Submission, *, validators: int) -> Ruling | None:
-    """What the revealed verdicts decide: a quorum's outcome, void when no quorum can come any more, or nothing yet."""
-    for agreed, count in _count_outcomes(row).items():
-        if count >= get_quorum(params, row):
-            return _build_ruling(params, row, agreed)
-    is_over = all(j.lapsed or j.verdict is not None for j in row.judgements)
-    if is_over and not _may_open(params, row, validators):
-        return Ruling(Decision.UNKNOWN, Reason.UNDECIDED, 0, Hash("0x" + "00" * 32))
-    return None
-
-
-def _is_rejected(params: PoolParams, row: Submission) -> bool:
-    """Whether a quorum rejects, if for different reasons: a cheat may stand where validators' numbers part."""
-    outcomes = _count_outcomes(row).items()
-    return sum(count for (outcome, _, _), count in outcomes if outcome == Decision.REJECT) >= get_quorum(params, row)
-
-
-def _build_ruling(params: PoolParams, row: Submission, agreed: tuple[int, int, int]) -> Ruling:
-    outcome, reason, units = agreed
-    found = [(j.verdict, j.live_groups) for j in row.judgements if j.verdict and _get_outcome(j.verdict) == agreed]
-    evidence_hash = Hash(str(found[0][0]["evidence_hash"]))
-    live = batches.compute_live_groups(params, row, [count for _, count in found]) if outcome == Decision.ACCEPT else 0
-    return Ruling(Decision(outcome), Reason(reason), units, evidence_hash, live)
-
-
-def tally(repository: Repository, params: PoolParams, row: Submission, *, validators: int, now: float) -> Ruling | None:
+def tally(
+    repository: Repository, params: PoolParams, row: Submission, *, validators: Sequence[Address], now: float
+) -> Ruling | None:
     """Decide a submission if its verdicts allow it, with all that follows for node, tasks and step."""
-    if row.state is not SubmissionState.SUBMITTED or row.audited is None:
+    if row.state is not SubmissionState.SUBMITTED or row.draw is None:
         return None
-    ruling = compute_ruling(params, row, validators=validators)
-    if ruling is None:
+    if ruling.has_cheap_reject(row):
+        order_replay(row)
         return None
-    if ruling.decision is Decision.REJECT and not row.audited:
-        row.audited = True  # no single validator condemns: the others are asked, with a replay
-        return None
+    found = ruling.compute_ruling(params, row, is_over=turns.is_over(params, row, validators))
+    if found is not None:
+        for validator in ruling.list_contradicted(row, found):
+            standing = repository.require_validator(validator)
+            standing.contradicted, standing.failed_at = standing.contradicted + 1, now
+        _apply(repository, params, row, found, now)
+    return found
+
+
+def order_replay(row: Submission) -> None:
+    """Have a submission judged again by a quorum, with a replay.  Cheap turns under way end without blame."""
+    row.audited = True
+    for turn in row.judgements:
+        turn.lapsed = turn.lapsed or (not turn.full and turn.verdict is None)
+
+
+def _apply(repository: Repository, params: PoolParams, row: Submission, found: Ruling, now: float) -> None:
     if row.canary != CanaryKind.ORDINARY:  # whatever they say: no pay, no case, nothing to learn from
-        ruling = Ruling(Decision.UNKNOWN, Reason.CANARY, 0, ruling.evidence_hash)
+        found = Ruling(Decision.UNKNOWN, Reason.CANARY, found.evidence_hash)
     node = service.require_node(repository, row.node)
-    row.reason, row.evidence_hash, row.decided_at = ruling.reason, ruling.evidence_hash, now
-    row.units = ruling.units if ruling.decision is Decision.ACCEPT else 0
-    if ruling.decision is Decision.ACCEPT:
+    row.reason, row.evidence_hash, row.decided_at = found.reason, found.evidence_hash, now
+    row.units = row.receipt_units if found.decision is Decision.ACCEPT else 0
+    if found.decision is Decision.ACCEPT:
         row.state = require_move(SUBMISSION_MOVES, row.state, SubmissionState.ACCEPTED)
-        row.live_groups = ruling.live_groups
+        row.live_groups = found.live_groups
         node.accepted += 1
-    elif ruling.reason.severity is Severity.HARD:
+    elif found.reason.severity is Severity.HARD:
         row.state = require_move(SUBMISSION_MOVES, row.state, SubmissionState.REJECTED)
         service.suspend(repository, node, service.REJECTED)
     else:
         row.state = require_move(SUBMISSION_MOVES, row.state, SubmissionState.VOID)
-        if ruling.reason not in OURS or (ruling.reason is Reason.UNDECIDED and _is_rejected(params, row)):
+        if found.reason not in OURS or (found.reason is Reason.UNDECIDED and ruling.is_rejected(params, row)):
             service.add_strike(params, node)
     repository.session.flush()
     batches.close_step(repository, params)
     batches.plan_tasks(repository, params)
-    return ruling

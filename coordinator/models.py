@@ -92,12 +92,17 @@ class Submission(Base):
     deadline: Mapped[int] = mapped_column(Number)
     signature: Mapped[str] = mapped_column(String(132))
     receipt_units: Mapped[int] = mapped_column(Number)
-    block_number: Mapped[int] = mapped_column(Number)
+    signed_at: Mapped[int] = mapped_column(Number)
+    """Time of the countersignature; the draw comes `draw_seconds` later."""
     latest_epoch: Mapped[int] = mapped_column(Number)
     countersignature: Mapped[str] = mapped_column(String(132))
     state: Mapped[SubmissionState] = mapped_column(_states(SubmissionState), default=SubmissionState.SUBMITTED)
+    draw: Mapped[str | None] = mapped_column(String(66))
+    """Hash of the drawing block; None until that block exists."""
     audited: Mapped[bool | None]
-    """Whether it is drawn for replay; None until the drawing block exists."""
+    """Whether a quorum replays it. It may be so from the start, or be ordered later; None: that is not drawn yet."""
+    confirmed: Mapped[bool] = mapped_column(default=False)
+    """Whether a second validator repeats its cheap checks."""
     reason: Mapped[int] = mapped_column(default=0)
     evidence_hash: Mapped[str] = mapped_column(String(66), default="0x" + "00" * 32)
     decided_at: Mapped[float | None]
@@ -114,14 +119,33 @@ class Submission(Base):
     __table_args__ = (UniqueConstraint("task", "lease"), Index("ix_submissions_state", "state"))
 
 
+class Validator(Base):
+    """What the coordinator has seen of a validator.  Who is one, the chain says."""
+
+    __tablename__ = "validators"
+    address: Mapped[str] = mapped_column(String(42), primary_key=True)
+    seen_at: Mapped[float] = mapped_column(default=0.0)
+    """When it last asked for work, to about ten seconds."""
+    lapsed: Mapped[int] = mapped_column(default=0)
+    """Turns that it took and did not finish in time."""
+    contradicted: Mapped[int] = mapped_column(default=0)
+    """Verdicts of its own that were the opposite of a quorum's."""
+    failed_at: Mapped[float] = mapped_column(default=0.0)
+    """When one of the two last happened."""
+
+
 class Judgement(Base):
-    """One validator's turn at one submission: opened, claimed, committed, revealed or lapsed."""
+    """One validator's turn at one submission: opened, taken, committed, revealed or lapsed."""
 
     __tablename__ = "judgements"
     id: Mapped[int] = mapped_column(Number, primary_key=True)
     receipt_hash: Mapped[str] = mapped_column(ForeignKey("submissions.receipt_hash"), index=True)
     validator: Mapped[str | None] = mapped_column(String(42), index=True)
+    full: Mapped[bool]
+    """Whether it is a replay; otherwise the cheap checks alone."""
+    opened_at: Mapped[float]
     deadline: Mapped[float] = mapped_column(default=0.0)
+    """Of the commitment, once a validator has taken the turn; of revealing, once all have committed."""
     commitment: Mapped[str | None] = mapped_column(String(66))
     verdict: Mapped[dict[str, str | int] | None] = mapped_column(JSON)
     signature: Mapped[str | None] = mapped_column(String(132))

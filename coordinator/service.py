@@ -310,7 +310,7 @@ def _answer_again(known: Submission, receipt: messages.Receipt, receipt_hash: Ha
 def get_countersigned(row: Submission) -> Countersigned:
     """The promise that was given for a recorded submission."""
     message = messages.Countersignature(
-        receipt_hash=Hash(row.receipt_hash), block_number=row.block_number, latest_epoch=row.latest_epoch
+        receipt_hash=Hash(row.receipt_hash), signed_at=row.signed_at, latest_epoch=row.latest_epoch
     )
     return Countersigned(message=message, signature=row.countersignature)
 
@@ -342,7 +342,7 @@ def _to_row(receipt: messages.Receipt, receipt_hash: Hash, signature: str, promi
         receipt_units=receipt.units,
         deadline=receipt.deadline,
         signature=signature,
-        block_number=promise.message.block_number,
+        signed_at=promise.message.signed_at,
         latest_epoch=promise.message.latest_epoch,
         countersignature=promise.signature,
     )

@@ -144,8 +144,11 @@ class CoordinatorClient:
 
     # -- validators
 
-    async def claim_validation(self, *, wait_seconds: float) -> wire.JudgeOrder | wire.RevealOrder | None:
-        body = _dump(wire.WaitRequest(wait_seconds=wait_seconds))
+    async def claim_validation(
+        self, *, wait_seconds: float, holding: Sequence[int] = (), free_turns: int = 1
+    ) -> wire.JudgeOrder | wire.RevealOrder | None:
+        """Long-poll for a turn to judge, where there is room for one, or for an order to reveal."""
+        body = _dump(wire.TurnRequest(wait_seconds=wait_seconds, holding=tuple(holding), free_turns=free_turns))
         found = _parse_optional(
             wire.ValidationOrder, await self._post("/v1/validations/claim", body, wait=wait_seconds)
         )

@@ -24,6 +24,7 @@ from validator.checks import Tools
 from validator.config import CheckingSettings, ValidatorConfig
 from validator.evidence import Venue, describe_engine
 from validator.pending import Pending
+from validator.turns import Turns
 
 
 @dataclass(slots=True)
@@ -47,6 +48,7 @@ class Context:
     stop: asyncio.Event
     clock: Callable[[], float] = time.time
     loaded: Loaded = field(default_factory=Loaded)
+    turns: Turns
 
     def send(self, key: str, call: Call) -> None:
         """Write an intent; the enforcement's pump sends it.  The same key again changes nothing."""
@@ -107,6 +109,7 @@ def build(config: ValidatorConfig, network: Network, decoder: Sandbox, grader: S
             ),
         ),
         pending=Pending(config.home / "pending"),
+        turns=Turns(config.turns),
         outbox=outbox,
         sender=Sender(network.chain, network.wallet, outbox, chain_id=network.receipt_domain.chain_id),
         stop=stop,
@@ -158,18 +161,21 @@ async def _run(config: ValidatorConfig) -> None:
 
 
 async def _run_loops(ctx: Context, stop: asyncio.Event) -> None:
-    """Judge, enforce and report until `stop` is set or one of them fails; all have ended when it returns."""
+    """Take turns, judge, enforce and report until `stop` is set or one of these fails; all have ended at the end."""
     from validator import enforcement, loop
 
     get_logger().info("validator runs", validator=ctx.network.wallet.address)
     pace, metrics = Pace(idle_wait_s=ctx.config.enforcement_seconds), Metrics()
     enforcing = asyncio.create_task(run_forever(enforcement.cycle, ctx, stop=stop, pace=pace))
     enforcing.add_done_callback(lambda _: stop.set())
+    polling = asyncio.create_task(run_forever(loop.poll, ctx, stop=stop))
+    polling.add_done_callback(lambda _: stop.set())
     reporting = asyncio.create_task(report_forever("validator", metrics, stop=stop))
+    beside = (enforcing, polling, reporting)
     try:
-        await run_forever(loop.cycle, ctx, stop=stop, metrics=metrics)
+        await run_forever(loop.judge_next, ctx, stop=stop, metrics=metrics)
     finally:
         stop.set()
-        await asyncio.wait((enforcing, reporting))
-    await enforcing
-    await reporting
+        await asyncio.wait(beside)
+    for task in beside:
+        await task

@@ -35,6 +35,9 @@ class ValidatorConfig(RoleSettings, CheckingSettings):
     """Inference engine of the replay. auto: the one that the pool's thresholds name, else hf."""
     batch: int = Field(default=32, ge=1, le=4096)
     """Largest number of completions that are replayed together."""
+    turns: int = Field(default=2, ge=1, le=16)
+    """Turns that this validator holds at once. It judges them one after another, so all must fit into the pool's
+    `judgement_seconds`."""
     enforcement_seconds: float = Field(default=0.5, gt=0)
     """Seconds between two looks for hard rejections that can be brought to the slashing court."""
     verdict_seconds: int = Field(default=86_400, gt=0)

@@ -1,4 +1,4 @@
-"""The validator's cycle: judge and commit, or reveal what was committed, one verb a line."""
+"""The validator's two cycles: one takes turns and reveals what was committed, the other judges and commits."""
 
 import asyncio
 import secrets
@@ -16,17 +16,34 @@ from validator.checks import Claim
 from validator.evidence import build_bundle
 
 
-async def cycle(ctx: Context) -> Outcome:
-    """Claim an order and carry it out."""
-    claim = ctx.network.coordinator.claim_validation(wait_seconds=ctx.config.wait_seconds)
+async def poll(ctx: Context) -> Outcome:
+    """Take a turn if there is room for one, or reveal; it goes on while another turn is judged."""
+    claim = ctx.network.coordinator.claim_validation(
+        wait_seconds=ctx.config.wait_seconds, holding=ctx.turns.held, free_turns=ctx.turns.free
+    )
+    if not ctx.turns.free:
+        claim = or_stop(ctx.turns.has_room, claim)  # it asks for nothing to judge, so it is over when there is room
     order = await or_stop(ctx.stop, claim)
     if order is None:
         return Outcome.IDLE
     if isinstance(order, JudgeOrder):
-        judgement = await judge(ctx, order)
-        await commit(ctx, order, judgement)
-    else:
-        return await reveal(ctx, order.judgement)
+        ctx.turns.add(order)
+        return Outcome.DONE
+    return await reveal(ctx, order.judgement)
+
+
+async def judge_next(ctx: Context) -> Outcome:
+    """Judge the oldest turn and commit to the verdict; a turn whose time is over is left to others."""
+    order = await or_stop(ctx.stop, ctx.turns.get_next())
+    if order is None:
+        return Outcome.IDLE
+    try:
+        if order.deadline <= ctx.clock():
+            get_logger().warning("too late to judge", task=order.receipt.task, judgement=order.judgement)
+            return Outcome.DONE
+        await commit(ctx, order, await judge(ctx, order))
+    finally:
+        ctx.turns.close(order)
     return Outcome.DONE
 
 

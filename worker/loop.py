@@ -225,7 +225,8 @@ def sign(ctx: Context, made: Made) -> None:
     """
     network, params = ctx.network, ctx.network.params
     require_manifest(ctx, made.order)
-    first_block, first_epochs = network.chain.block_number(), network.contracts.ledger.epochs_of(network.pool)
+    first_time = network.chain.get_block("latest").timestamp
+    first_epochs = network.contracts.ledger.epochs_of(network.pool)
     rollouts = service.build_rollouts(made.drafts, network.environment, ctx.grade)
     file = rollout.encode(rollouts)
     receipt = service.build_receipt(
@@ -242,7 +243,7 @@ def sign(ctx: Context, made: Made) -> None:
         receipt=receipt,
         signature=messages.sign(receipt, network.receipt_domain, network.wallet),
         file=file,
-        first_block=first_block,
+        first_time=first_time,
         first_epochs=first_epochs,
     )
     ctx.outgoing.add(parcel)
@@ -258,8 +259,8 @@ async def submit(ctx: Context, parcel: Parcel) -> None:
             receipt,
             domain=network.ledger_domain,
             operator=network.operator,
-            first_block=parcel.first_block,
-            last_block=await asyncio.to_thread(network.chain.block_number),
+            earliest=parcel.first_time - network.params.verification.draw_seconds,
+            latest=int(ctx.clock()) + service.MOST_AHEAD_SECONDS,
             first_epochs=parcel.first_epochs,
             last_epochs=await asyncio.to_thread(network.contracts.ledger.epochs_of, network.pool),
         )

@@ -23,8 +23,8 @@ class Parcel:
     receipt: Receipt
     signature: str
     file: bytes
-    first_block: int
-    """The chain's height when it was first sent."""
+    first_time: int
+    """Time of the chain's newest block when it was first sent."""
     first_epochs: int
     """How many epochs the ledger had then."""
 
@@ -75,7 +75,7 @@ class Outgoing:
         values = {
             "receipt": messages.to_dict(parcel.receipt),
             "signature": parcel.signature,
-            "first_block": parcel.first_block,
+            "first_time": parcel.first_time,
             "first_epochs": parcel.first_epochs,
         }
         write_atomically(self._root / f"{name}.json", json.dumps(values).encode())
@@ -111,6 +111,6 @@ class Outgoing:
             receipt=ReceiptBody.model_validate(values["receipt"]).to_message(),
             signature=values["signature"],
             file=path.with_suffix(".parquet").read_bytes(),
-            first_block=values["first_block"],
+            first_time=values["first_time"],
             first_epochs=values["first_epochs"],
         )

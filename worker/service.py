@@ -153,8 +153,8 @@ FINAL_CODES = frozenset(
 """After these a receipt is worth nothing; after any other refusal (a proxy's, an expired link) it is sent again."""
 PROMISED_EPOCHS = 128
 """A fair promise is at most so many epochs away: the ledger keeps 256, and a challenge needs some of them."""
-CLOCK_BLOCKS = 8
-"""The coordinator's node may be ahead of ours by so many blocks; then the answer is asked for again."""
+MOST_AHEAD_SECONDS = 3600
+"""A promise that is dated further ahead would put its draw, and the pay, off.  Clocks may differ by less."""
 
 
 def require_final(error: ProtocolError) -> None:
@@ -169,28 +169,27 @@ def require_promise(
     *,
     domain: Domain,
     operator: Address,
-    first_block: int,
-    last_block: int,
+    earliest: int,
+    latest: int,
     first_epochs: int,
     last_epochs: int,
 ) -> Countersignature:
     """The operator's promise for `receipt`; raise ProtocolError("bad_countersignature") for a wrong or dated one.
 
-    `first_block`, `last_block`: the chain's height when the receipt was first sent and when the answer came;
-    `first_epochs`, `last_epochs`: how many epochs the ledger had then.  A promise that names a block which our node
-    does not show yet is a TransientError: it is asked for again.
+    `earliest`, `latest`: times, in Unix seconds, that it must be dated after and not beyond.  A promise dated
+    `draw_seconds` before the receipt was sent would let the coordinator know the draw when it signs.
+    `first_epochs`, `last_epochs`: how many epochs the ledger had when the receipt was first sent and when the answer
+    came.
     """
     promise = Countersignature(
-        receipt_hash=answer.receipt_hash, block_number=answer.block_number, latest_epoch=answer.latest_epoch
+        receipt_hash=answer.receipt_hash, signed_at=answer.signed_at, latest_epoch=answer.latest_epoch
     )
     if promise.receipt_hash != messages.compute_struct_hash(receipt):
         raise ProtocolError("bad_countersignature", "it is for another receipt")
     if messages.recover_signer(promise, domain, answer.signature) != operator:
         raise ProtocolError("bad_countersignature", "it is not signed by the pool's operator")
-    if last_block < promise.block_number <= last_block + CLOCK_BLOCKS:
-        raise TransientError("chain_behind", f"our node does not show block {promise.block_number} yet")
-    if not first_block <= promise.block_number <= last_block:
-        message = f"it names block {promise.block_number}, it was given in {first_block} to {last_block}"
+    if not earliest < promise.signed_at <= latest:
+        message = f"it is dated {promise.signed_at}, which is not after {earliest} and up to {latest}"
         raise ProtocolError("bad_countersignature", message)
     if not first_epochs <= promise.latest_epoch <= last_epochs + PROMISED_EPOCHS:
         message = f"it names epoch {promise.latest_epoch}, {first_epochs} to {last_epochs + PROMISED_EPOCHS} are fair"

@@ -239,7 +239,7 @@ class EpochLedger(Contract):
         return self._write("claim", pool, astuple(record), contributor, cumulative, list(proof))
 
     def challenge_omission(self, receipt: Receipt, promise: Countersignature, signature: str) -> Call:
-        given = (promise.block_number, promise.latest_epoch, _to_bytes(signature))
+        given = (promise.signed_at, promise.latest_epoch, _to_bytes(signature))
         return self._write("challengeOmission", astuple(receipt), given, value=OMISSION_BOND)
 
     def answer_omission(

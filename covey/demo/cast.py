@@ -112,6 +112,7 @@ class Cast:
             "quorum": QUORUM,
             "lease_seconds": 300,
             "cooldown_seconds": 2,
+            "turn_seconds": 1,
             "epoch_seconds": EPOCH_SECONDS,
             "environment": {
                 "kind": DEMO.kind,
@@ -119,7 +120,7 @@ class Cast:
                 "fingerprint": compute_fingerprint(load(DEMO)),
             },
             "model": {"max_prompt_tokens": 64, "max_completion_tokens": 8, "temperature": 1.0},
-            "verification": {"audit_rate": 1.0},
+            "verification": {"audit_rate": 1.0, "draw_seconds": 1},
         }
         return self._write("pool", {"terms": terms, "params": params})
 

@@ -99,9 +99,10 @@ class Receipt:
 class Countersignature:
     """The operator's promise to settle a receipt; checked by EpochLedger."""
 
-    TYPES: ClassVar[dict[str, str]] = {"receipt_hash": "bytes32", "block_number": "uint64", "latest_epoch": "uint64"}
+    TYPES: ClassVar[dict[str, str]] = {"receipt_hash": "bytes32", "signed_at": "uint64", "latest_epoch": "uint64"}
     receipt_hash: Hash
-    block_number: int
+    signed_at: int
+    """Unix seconds.  The audit is drawn by the first block that is the pool's `draw_seconds` later."""
     latest_epoch: int
 
 

@@ -19,6 +19,7 @@ Seconds = Annotated[float, Field(gt=0, le=1e9)]
 EngineName = Literal["any", "hf", "vllm"]
 Hardware = Annotated[str, Field(pattern=r"^[ -~]+$", max_length=64)]
 Build = Annotated[str, Field(pattern=r"^[ -~]+$", max_length=128)]
+PARAMS_VERSION = 2
 MAX_PARAMS_BYTES = 16_384
 MAX_ANSWER_BYTES = 256 << 20
 """What a process that decodes files may answer; rows as text take less than twice an honest file's bytes."""
@@ -84,6 +85,11 @@ class VerificationParams(_Part):
     """Part of the submissions that validators replay. It grows with a node's strikes."""
     newcomer_submissions: int = Field(default=8, ge=0)
     """Accepted submissions until which every submission of a node is replayed."""
+    confirm_rate: float = Field(default=0.1, ge=0, le=1)
+    """Part of the submissions that are not replayed whose cheap checks a second validator repeats."""
+    draw_seconds: int = Field(default=24, ge=1, le=86_400)
+    """Seconds from a countersignature to its draw: the first block from then on decides who judges and whether the
+    work is replayed. It must exceed the time after which a block is final and every node of the chain shows it."""
 
     @model_validator(mode="after")
     def _require_pair(self) -> Self:
@@ -97,7 +103,7 @@ class VerificationParams(_Part):
 class PoolParams(_Part):
     """All of a pool's parameters.  Example: `PoolParams(environment=..., model=...)`."""
 
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     """Version of this format."""
     name: str = Field(min_length=1, max_length=64)
     """Name of the pool for people."""
@@ -121,8 +127,10 @@ class PoolParams(_Part):
     """Seconds from the collection of a lease to its expiry, after which the task is requeued for another node."""
     cooldown_seconds: Seconds = 5
     """Seconds for which a node gets no lease after it dropped one. Cooldowns add up."""
+    turn_seconds: Seconds = 5
+    """Seconds after which a turn that the drawn validator has not taken is open to the next one, too."""
     judgement_seconds: Seconds = 30
-    """Seconds that a validator has for one judgement before another validator is asked."""
+    """Seconds that a validator has for one judgement, from taking its turn, before another validator is asked."""
     receipt_seconds: Seconds = 86_400
     """Seconds for which a worker's signed receipt is valid."""
     epoch_seconds: Seconds = 20
@@ -215,7 +223,8 @@ class PoolParams(_Part):
 
     @classmethod
     def from_text(cls, text: str, expected_hash: Hash) -> Self:
-        """Parse what the chain's event holds; raise ProtocolError when hash or content is wrong."""
+        """Parse what the chain's event holds; raise ProtocolError "bad_params" when hash or content is wrong, and
+        "old_pool" when the pool was created for another version of the protocol."""
         if len(text.encode()) > MAX_PARAMS_BYTES:
             raise ProtocolError("bad_params", f"parameters are over {MAX_PARAMS_BYTES} bytes")
         if hash_from_bytes(keccak(text.encode())) != expected_hash:
@@ -223,4 +232,7 @@ class PoolParams(_Part):
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
+            if any(part["loc"] == ("version",) for part in error.errors()):
+                message = f"the pool's parameters are not of version {PARAMS_VERSION}: it was created by another Covey"
+                raise ProtocolError("old_pool", f"{message}; create a new pool with covey pool create") from error
             raise ProtocolError("bad_params", f"parameters do not parse: {error}") from error

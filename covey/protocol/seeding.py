@@ -6,6 +6,7 @@ manifest hash of the version, which nobody knows before it is published and whic
 
 import functools
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eth_utils.crypto import keccak
@@ -46,6 +47,15 @@ def is_audited(receipt_hash: Hash, block_hash: Hash, rate: float) -> bool:
     """Whether a submission is drawn for replay: a uniform draw from receipt and a block later than both signatures."""
     draw = int.from_bytes(keccak(hash_to_bytes(receipt_hash) + hash_to_bytes(block_hash))[:8], "big")
     return draw < rate * 2**64
+
+
+def compute_turn_order(receipt_hash: Hash, block_hash: Hash, validators: Sequence[Address]) -> list[Address]:
+    """Validators in the order in which they are asked to judge: by keccak(receipt, block, validator), lowest first."""
+
+    def get_place(validator: Address) -> bytes:
+        return keccak(hash_to_bytes(receipt_hash) + hash_to_bytes(block_hash) + bytes.fromhex(validator[2:]))
+
+    return sorted(validators, key=get_place)
 
 
 @functools.lru_cache(maxsize=16)

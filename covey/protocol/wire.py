@@ -154,9 +154,23 @@ class SubmissionAnswer(Body):
     """The countersignature: the operator's promise to settle the receipt by `latest_epoch`."""
 
     receipt_hash: HashText
-    block_number: UInt64
+    signed_at: UInt64
+    """Unix seconds; the draw comes the pool's `draw_seconds` later."""
     latest_epoch: UInt64
     signature: SignatureText
+
+
+class WaitRequest(Body):
+    wait_seconds: float = Field(default=5.0, ge=0, le=MAX_WAIT_SECONDS)
+
+
+class TurnRequest(WaitRequest):
+    """A long poll of a validator.  A newer one of the same validator ends it."""
+
+    holding: tuple[UInt64, ...] = Field(default=(), max_length=64)
+    """Turns that the validator works on; any other one that it has taken is handed out again."""
+    free_turns: int = Field(default=1, ge=0, le=64)
+    """Turns that it would take beside those.  With 0 it waits for orders to reveal only."""
 
 
 class JudgeOrder(Body):
@@ -171,6 +185,8 @@ class JudgeOrder(Body):
     manifest_hash: HashText
     full: bool
     """Replay included; otherwise the cheap checks alone."""
+    deadline: float = Field(allow_inf_nan=False)
+    """Unix seconds until which the commitment counts."""
 
 
 class RevealOrder(Body):
@@ -182,10 +198,6 @@ class RevealOrder(Body):
 
 class ValidationOrder(Body):
     order: Annotated[JudgeOrder | RevealOrder, Field(discriminator="kind")]
-
-
-class WaitRequest(Body):
-    wait_seconds: float = Field(default=5.0, ge=0, le=MAX_WAIT_SECONDS)
 
 
 class CommitRequest(Body):
@@ -345,6 +357,10 @@ class ValidatorView(Body):
     """Those of them that said accept or reject of a replayed canary."""
     missed: UInt64
     """Those of them that said the wrong one."""
+    lapsed: UInt64
+    """Turns that it took and did not finish in time."""
+    contradicted: UInt64
+    """Verdicts that were the opposite of a quorum's."""
 
 
 class NodeView(Body):

@@ -17,7 +17,7 @@ class ManyIdentities(Elsewhere):
     row = 11
     shown_by = (
         f"{INTAKE}/test_auth.py::test_register__more_nodes_than_the_stake_backs__is_refused",
-        f"{COORDINATOR}/test_judging.py::test_draw_audit__newcomer__is_replayed_whatever_the_rate",
+        f"{COORDINATOR}/test_draws.py::test_is_replayed__newcomer__whatever_the_rate",
         f"{COORDINATOR}/test_purses.py::test_assign__many_identities__get_no_more_than_one_of_their_stake",
     )
 

@@ -7,7 +7,6 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 from unittest import mock
 
-import validator.loop
 import worker.app
 import worker.loop
 from coordinator.models import Submission
@@ -17,7 +16,7 @@ from covey.protocol.ids import Address
 from covey.protocol.status import SubmissionState
 from covey.protocol.wire import TaskOrder
 from tests.cheats.base import Cheat
-from tests.e2e.walking import Walk
+from tests.e2e.walking import Walk, take_judgement
 from tests.fakes.tools import Work, Worker
 from tests.fakes.turn import take_turn
 from worker.outgoing import Parcel
@@ -58,7 +57,7 @@ def cheating(cheat: Cheat) -> Iterator[None]:
             receipt=work.receipt,
             signature=messages.sign(work.receipt, network.receipt_domain, network.wallet),
             file=work.file,
-            first_block=network.chain.block_number(),
+            first_time=network.chain.get_block("latest").timestamp,
             first_epochs=network.contracts.ledger.epochs_of(network.pool),
         )
         ctx.outgoing.add(parcel)
@@ -93,7 +92,7 @@ async def judge_all(walk: Walk) -> dict[str, Submission]:
 
     async def turns() -> None:
         for ctx in walk.validators:
-            await validator.loop.cycle(ctx)
+            await take_judgement(ctx)
 
     def is_decided() -> bool:
         return all(row.state is not SubmissionState.SUBMITTED for row in list_submissions(walk))

@@ -17,7 +17,7 @@ from covey.protocol.canaries import CanaryKind, compute_canary_commitment
 from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Decision, Judgement, Reason
 from tests.e2e.handing import ShortCast, hand_in, list_submissions
-from tests.e2e.walking import Walk, open_walk
+from tests.e2e.walking import Walk, open_walk, take_judgement
 from validator.checks import Claim
 
 pytestmark = [pytest.mark.e2e]
@@ -45,7 +45,7 @@ async def judge(walk: Walk, index: int) -> Submission:
     """This validator alone takes turns until the newest submission is decided."""
 
     async def turn() -> None:
-        await validator.loop.cycle(walk.validators[index])
+        await take_judgement(walk.validators[index])
 
     await walk.until(lambda: list_submissions(walk)[-1].state is not SubmissionState.SUBMITTED, walk.run_jobs, turn)
     return list_submissions(walk)[-1]

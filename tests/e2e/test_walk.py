@@ -17,7 +17,7 @@ from covey.protocol import messages
 from covey.protocol.manifest import Manifest
 from covey.protocol.status import CaseState, StepState, SubmissionState, TaskState
 from covey.protocol.verdict import Reason
-from tests.e2e.walking import Walk, open_walk
+from tests.e2e.walking import Walk, open_walk, take_judgement
 from tests.fakes.turn import take_turn
 
 pytestmark = [pytest.mark.e2e]
@@ -57,7 +57,7 @@ async def judge(walk: Walk) -> None:
 
     async def turns() -> None:
         for ctx in walk.validators:
-            await validator.loop.cycle(ctx)
+            await take_judgement(ctx)
 
     await walk.until(
         lambda: all(s.state is not SubmissionState.SUBMITTED for s in list_submissions(walk)), walk.run_jobs, turns

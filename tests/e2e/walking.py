@@ -17,6 +17,7 @@ import coordinator.app
 import trainer.app
 import trainer.loop
 import validator.app
+import validator.loop
 import worker.app
 from coordinator import jobs, loop
 from coordinator.api import build_api
@@ -96,7 +97,8 @@ class Walk:
         await loop.cycle(self.coordinator)
 
     def run_jobs(self) -> None:
-        """Every Celery job once, in the jobs process's own functions."""
+        """A block, for what is drawn by it, and every Celery job once, in the jobs process's own functions."""
+        self.mine()
         for job in jobs.build_jobs(self.coordinator).values():
             job()
 
@@ -113,6 +115,13 @@ class Walk:
                         await outcome
             await asyncio.sleep(0.01)
         raise AssertionError("the condition did not come")
+
+
+async def take_judgement(ctx: validator.app.Context) -> None:
+    """One order of a validator, from its poll on."""
+    await validator.loop.poll(ctx)
+    if ctx.turns.held:
+        await validator.loop.judge_next(ctx)
 
 
 @contextlib.contextmanager

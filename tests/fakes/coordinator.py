@@ -20,7 +20,7 @@ class FakeCoordinator:
     receipt_domain: Domain
     ledger_domain: Domain
     orders: list[wire.TaskOrder] = field(default_factory=list)
-    block: int = 50
+    signed_at: int = 1000
     time: float = 1000.0
     fail: Callable[[str], None] = lambda _: None
     leased: dict[tuple[int, int], wire.TaskOrder] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class FakeCoordinator:
 
     def _promise(self, receipt: Receipt) -> wire.SubmissionAnswer:
         promise = Countersignature(
-            receipt_hash=messages.compute_struct_hash(receipt), block_number=self.block, latest_epoch=64
+            receipt_hash=messages.compute_struct_hash(receipt), signed_at=self.signed_at, latest_epoch=64
         )
         return wire.SubmissionAnswer(
             **messages.to_dict(promise), signature=messages.sign(promise, self.ledger_domain, self.operator)
@@ -92,9 +92,20 @@ class FakeJudging:
     files: dict[str, bytes] = field(default_factory=dict)
     commitments: dict[int, Hash] = field(default_factory=dict)
     reveals: list[wire.RevealRequest] = field(default_factory=list)
+    polls: list[tuple[tuple[int, ...], int]] = field(default_factory=list)
+    """(holding, free_turns) of each."""
+    pause: asyncio.Event | None = None
+    """Polls wait for it."""
+    pause_begun: asyncio.Event = field(default_factory=asyncio.Event)
     fail: Callable[[str], None] = lambda _: None
 
-    async def claim_validation(self, *, wait_seconds: float) -> wire.JudgeOrder | wire.RevealOrder | None:
+    async def claim_validation(
+        self, *, wait_seconds: float, holding: Sequence[int] = (), free_turns: int = 1
+    ) -> wire.JudgeOrder | wire.RevealOrder | None:
+        self.polls.append((tuple(holding), free_turns))
+        if self.pause is not None:
+            self.pause_begun.set()
+            await self.pause.wait()
         await asyncio.sleep(0)
         return self.orders.pop(0) if self.orders else None
 

@@ -27,6 +27,7 @@ from covey.protocol import signing
 from covey.protocol.ids import PoolId, Step
 from covey.protocol.messages import NodeRegistration, sign
 from covey.protocol.params import PoolParams
+from covey.protocol.status import SubmissionState
 from covey.runtime import Outcome, find_free_ports, serve_http
 from tests.fakes.databases import empty
 from tests.fakes.pool import make_hash
@@ -61,7 +62,18 @@ class Office:
         )
 
     def run_job(self, name: str) -> None:
+        if name == "dispatch_validation":
+            self.mine_draw()
         build_jobs(self.ctx)[name]()
+
+    def mine_draw(self) -> None:
+        """A block that draws all that is countersigned by now."""
+        with self.ctx.database.read() as repository:
+            undrawn = [r.signed_at for r in repository.list_submissions(SubmissionState.SUBMITTED) if r.draw is None]
+        time = max(undrawn, default=0) + self.ctx.params.verification.draw_seconds
+        if undrawn and self.ctx.client.get_block("latest").timestamp < time:
+            self.ctx.client.request("evm_setNextBlockTimestamp", hex(time))
+            self.ctx.client.request("evm_mine")
 
     async def follow(self) -> None:
         """Read the chain to its end and send what the outbox holds."""

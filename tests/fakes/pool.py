@@ -10,10 +10,10 @@ import pytest
 from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
 
-from coordinator import judging, service
+from coordinator import judging, ruling, service, turns
 from coordinator.db import Database
-from coordinator.judging import Ruling
 from coordinator.models import Node, Step, Submission, Task
+from coordinator.ruling import Ruling
 from coordinator.service import Countersigned
 from covey.chain.deployment import CONTRACTS, Deployment
 from covey.errors import ProtocolError
@@ -27,6 +27,7 @@ from covey.protocol.verdict import Decision, Reason
 
 SIGNATURE = "0x" + "ab" * 65
 POOL = 1
+SECRET = b"the coordinator's"
 
 
 def make_params(**changes: Any) -> PoolParams:
@@ -39,7 +40,7 @@ def make_params(**changes: Any) -> PoolParams:
         "groups_per_task": 2,
         "max_staleness": 0,
         "quorum": 2,
-        "verification": {"audit_rate": 1.0},
+        "verification": {"audit_rate": 1.0, "confirm_rate": 0.0, "draw_seconds": 1},
     }
     return PoolParams.model_validate(values | changes)
 
@@ -69,7 +70,7 @@ class FakePool:
         """By name of the node."""
         self.told: dict[int, int | None] = {}
         """What the evidence of each validator says of live groups; nothing of those that are not named."""
-        self.blocks: Callable[[int], Hash | None] = lambda number: make_hash(f"block {number}")
+        self.find_hash: Callable[[int], Hash | None] = lambda signed_at: make_hash(f"block after {signed_at}")
 
     # -- nodes, steps, tasks
 
@@ -145,9 +146,9 @@ class FakePool:
         }
         return Receipt(**(values | changes))
 
-    def record(self, receipt: Receipt, *, block: int = 50, latest_epoch: int = 64) -> Countersigned:
+    def record(self, receipt: Receipt, *, signed_at: int = 50, latest_epoch: int = 64) -> Countersigned:
         def countersign(receipt_hash: Hash) -> Countersigned:
-            promise = Countersignature(receipt_hash=receipt_hash, block_number=block, latest_epoch=latest_epoch)
+            promise = Countersignature(receipt_hash=receipt_hash, signed_at=signed_at, latest_epoch=latest_epoch)
             return Countersigned(message=promise, signature=SIGNATURE)
 
         kinds = {make_address(name): kind for name, kind in self.canaries.items()}
@@ -178,27 +179,49 @@ class FakePool:
 
     # -- validators
 
-    def dispatch(self, *, validators: int | None = None) -> None:
-        count = len(self.validators) if validators is None else validators
+    def dispatch(self) -> None:
         with self.database.write() as rows:
-            judging.dispatch(rows, self.params, validators=count, block_hash=self.blocks, now=self.now)
+            judging.dispatch(
+                rows,
+                self.params,
+                validators=self.validators,
+                find_hash=self.find_hash,
+                secret=SECRET,
+                now=self.now,
+            )
 
-    def claim(self, validator: int) -> tuple[str, int] | None:
+    def ask(self, *validators: int) -> None:
+        """These validators have a poll open."""
         with self.database.write() as rows:
-            found = judging.claim_judgement(rows, self.params, validator=self.validators[validator], now=self.now)
+            for validator in validators:
+                rows.require_validator(self.validators[validator]).seen_at = self.now
+
+    def claim(self, validator: int, *, holding: Sequence[int] = (), free_turns: int = 1) -> tuple[str, int] | None:
+        self.ask(validator)
+        with self.database.write() as rows:
+            found = judging.claim_turn(
+                rows,
+                self.params,
+                validator=self.validators[validator],
+                validators=self.validators,
+                holding=holding,
+                free_turns=free_turns,
+                now=self.now,
+            )
             return None if found is None else (found[0], found[1].id)
 
     def build_verdict(self, validator: int, about: str, decision: Decision, **changes: Any) -> Verdict:
+        row = self.submission(about)
         reason = changes.get("reason", Reason.NONE if decision is not Decision.REJECT else Reason.PROOF)
         values: dict[str, Any] = {
             "pool": POOL,
             "receipt_hash": about,
-            "work_key": self.submission(about).work_key,
+            "work_key": row.work_key,
             "validator": self.validators[validator],
             "outcome": int(decision),
             "reason": int(reason),
             "severity": int(Reason(reason).severity),
-            "units": 20 if decision is Decision.ACCEPT else 0,
+            "units": row.receipt_units if decision is Decision.ACCEPT else 0,
             "evidence_hash": make_hash(f"evidence of {validator}"),
             "deadline": int(self.now) + 86_400,
         }
@@ -247,10 +270,10 @@ class FakePool:
             self.reveal(judgement)
         self.dispatch()
 
-    def accept(self, receipt_hash: str, *, units: int = 20) -> None:
+    def accept(self, receipt_hash: str) -> None:
         """The quorum accepts."""
         self.dispatch()
-        self.judge(receipt_hash, [(i, Decision.ACCEPT, {"units": units}) for i in range(self.params.quorum)])
+        self.judge(receipt_hash, [(i, Decision.ACCEPT, {}) for i in range(self.params.quorum)])
 
     def reject(self, receipt_hash: str, reason: Reason = Reason.PROOF) -> None:
         self.dispatch()
@@ -277,7 +300,8 @@ class FakePool:
         with self.database.read() as rows:
             row = rows.get_submission(receipt_hash)
             assert row is not None
-            return judging.compute_ruling(self.params, row, validators=len(self.validators))
+            is_over = turns.is_over(self.params, row, self.validators)
+            return ruling.compute_ruling(self.params, row, is_over=is_over)
 
 
 def make_digest(verdict: Verdict) -> Hash:

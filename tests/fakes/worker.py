@@ -48,7 +48,7 @@ def build_context(engine: Engine, coordinator: FakeCoordinator, folder: Path, **
         operator=devnet.derive_wallet("test", "operator").address,
         wallet=devnet.derive_wallet("test", "node"),
         coordinator=coordinator,
-        chain=SimpleNamespace(block_number=lambda: coordinator.block),
+        chain=SimpleNamespace(get_block=lambda tag: SimpleNamespace(timestamp=1000)),
         contracts=SimpleNamespace(
             policies=SimpleNamespace(steps_of=lambda pool: 1), ledger=SimpleNamespace(epochs_of=lambda pool: 3)
         ),

@@ -1,5 +1,6 @@
 """The walk behind the door, on a real chain: lease, upload, receipt, verdicts, batch, epoch, claim; and who strays."""
 
+import asyncio
 import dataclasses
 from typing import Any
 
@@ -44,16 +45,16 @@ async def test_submit__lease_of_the_node__is_countersigned_by_the_operator(offic
         task = await office.claim(client)
         assert (task.policy_version, task.manifest_hash, task.groups) == (0, make_hash("policy 0"), 2)
         receipt = build_receipt(office, task, FILE)
-        before = office.chain.client.block_number()
+        before = int(office.clock())
         answer = await client.submit(receipt, sign(office, receipt), FILE)
         again = await client.submit(receipt, sign(office, receipt), FILE)
     promise = messages.Countersignature(
-        receipt_hash=answer.receipt_hash, block_number=answer.block_number, latest_epoch=answer.latest_epoch
+        receipt_hash=answer.receipt_hash, signed_at=answer.signed_at, latest_epoch=answer.latest_epoch
     )
     assert answer.receipt_hash == messages.compute_struct_hash(receipt)
     signer = messages.recover_signer(promise, office.ctx.ledger_domain, answer.signature)
     assert signer == office.chain.address("operator")
-    assert answer.block_number >= before
+    assert before <= answer.signed_at <= before + 60
     assert answer.latest_epoch == 64
     assert again == answer, "sent again, answered alike"
 
@@ -169,6 +170,14 @@ async def test_validation__order__names_everything_and_its_link_serves_the_file(
         assert await refuse(client.get_object(order.url, max_bytes=10)) == ("oversized", 400)
         office.clock.offset += 302
         assert await refuse(client.get_object(order.url, max_bytes=4096)) == ("bad_link", 403)
+
+
+async def test_claim_validation__second_poll_of_one_validator__ends_the_first(office: Office):
+    async with office.client("validator-0") as client, asyncio.timeout(10):
+        first = asyncio.create_task(client.claim_validation(wait_seconds=20))
+        while not first.done():
+            assert await client.claim_validation(wait_seconds=0.1) is None
+        assert await first is None
 
 
 async def test_reveal__evidence__is_kept_under_its_hash_and_must_have_it(office: Office):

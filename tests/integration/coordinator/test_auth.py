@@ -175,6 +175,7 @@ async def test_register__more_is_locked_than_bonded__names_all_that_is_missing(o
     chain.client.request("anvil_setBalance", court, hex(10**18))
     data = "0x" + codec.encode_call("StakeManager", "lock", [pool, contributor, True]).hex()
     chain.client.request("eth_sendTransaction", {"from": court, "to": stakes.address, "data": data})
+    chain.client.request("evm_mine")
     assert stakes.locked_of(pool, contributor) == 60
     async with office.client("node") as client:
         with pytest.raises(ProtocolError) as caught:

@@ -32,6 +32,7 @@ async def judge(office: Office, *, is_bad: bool) -> list[str]:
     """Whoever is asked judges, the lazy one without looking, until the submission is decided; who was asked."""
     asked: list[str] = []
     office.run_job("dispatch_validation")
+    office.clock.offset += 4 * office.ctx.params.turn_seconds  # the lazy one is asked last, once it was contradicted
     for _ in range(2):
         requests: dict[str, wire.RevealRequest] = {}
         for i in range(3):

@@ -27,7 +27,6 @@ class Party:
     office: Office
     ledger_domain: Domain
     receipt_domain: Domain
-    blocks: Callable[[], int]
 
     def receipt(self, order: wire.TaskOrder, file: bytes, **changes: object) -> Receipt:
         values = {
@@ -57,13 +56,12 @@ async def party(request: pytest.FixtureRequest, office: Office) -> AsyncIterator
             node=office.wallet("node").address, operator=office.ctx.operator, orders=[make_task()], **domains
         )
         claim = lambda: client.claim_task(free_slots=1, cached_version=None, wait_seconds=0)  # noqa: E731
-        yield Party(client=client, claim=claim, office=office, blocks=lambda: client.block, **domains)
+        yield Party(client=client, claim=claim, office=office, **domains)
         return
     async with office.client("node") as real:
         await real.register()
         yield Party(
-            client=real, claim=lambda: office.claim(real), office=office,
-            blocks=office.chain.client.block_number, **domains,
+            client=real, claim=lambda: office.claim(real), office=office, **domains,
         )  # fmt: skip
 
 
@@ -76,7 +74,6 @@ async def code_of(waiting: Awaitable[object]) -> str:
 async def test_submit__lawful__gives_a_promise_that_a_worker_accepts(party: Party):
     task = await party.claim()
     receipt = party.receipt(task, FILE)
-    first = party.blocks()
     answer = await party.submit(receipt, FILE)
     operator = party.office.ctx.operator.address
     require_promise(
@@ -84,8 +81,8 @@ async def test_submit__lawful__gives_a_promise_that_a_worker_accepts(party: Part
         receipt,
         domain=party.ledger_domain,
         operator=operator,
-        first_block=first,
-        last_block=party.blocks(),
+        earliest=answer.signed_at - 1,
+        latest=answer.signed_at,
         first_epochs=0,
         last_epochs=0,
     )

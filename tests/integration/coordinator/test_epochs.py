@@ -133,7 +133,7 @@ async def challenge(office: Office, row: Submission) -> Hash:
     ledger = office.chain.contracts.ledger
     receipt = to_receipt(row, office.ctx.config.pool)
     promise = Countersignature(
-        receipt_hash=Hash(row.receipt_hash), block_number=row.block_number, latest_epoch=row.latest_epoch
+        receipt_hash=Hash(row.receipt_hash), signed_at=row.signed_at, latest_epoch=row.latest_epoch
     )
     office.chain.send("node", ledger.challenge_omission(receipt, promise, row.countersignature))
     return promise.receipt_hash

@@ -3,14 +3,14 @@
 import pytest
 from pydantic import ValidationError
 
-from coordinator import canaries, judging, settlement
+from coordinator import canaries, draws, settlement
 from coordinator.config import CoordinatorConfig
 from covey.protocol.canaries import CanaryKind, compute_canary_commitment
 from covey.protocol.ids import Hash
 from covey.protocol.seeding import is_audited
 from covey.protocol.status import StepState, SubmissionState
 from covey.protocol.verdict import Decision, Reason
-from tests.fakes.pool import FakePool, code_of, make_address, make_hash, make_params
+from tests.fakes.pool import SECRET, FakePool, code_of, make_address, make_hash, make_params
 
 pytestmark = pytest.mark.unit
 ACCEPT, REJECT, UNKNOWN = Decision.ACCEPT, Decision.REJECT, Decision.UNKNOWN
@@ -33,11 +33,12 @@ def watched(pool: FakePool) -> FakePool:
 
 
 def get_scores(pool: FakePool) -> dict[str, tuple[int, int, int]]:
-    """(judged, canaries, missed) by name of the validator."""
+    """(judged, canaries, missed) by name of the validator, of those that judged what is decided."""
     names = {address: f"validator-{i}" for i, address in enumerate(pool.validators)}
     with pool.database.read() as rows:
         found = canaries.count_scores(rows)
-    return {names[address]: (view.judged, view.canaries, view.missed) for address, view in found.items()}
+    scores = {names[address]: (view.judged, view.canaries, view.missed) for address, view in found.items()}
+    return {name: score for name, score in scores.items() if score[0]}
 
 
 @pytest.mark.parametrize("node", ["bad", "good"])
@@ -79,8 +80,8 @@ def test_tally__canaries_among_honest_work__enter_no_batch_and_are_planned_anew(
 
 def test_tally__ordinary_work_beside_canaries__is_paid_and_blamed_as_ever(watched: FakePool):
     watched.decide(watched.work("bad"))
-    paid = watched.work("a")
-    watched.accept(paid, units=17)
+    paid = watched.work("a", units=17)
+    watched.accept(paid)
     cheat = watched.work("a")
     watched.reject(cheat)
     row = watched.submission(paid)
@@ -101,7 +102,7 @@ def test_record_submission__node_named_later__its_earlier_work_stays_ordinary(wa
     assert watched.submission(before).state is SubmissionState.ACCEPTED
 
 
-def test_draw_audit__canary_of_a_proven_node__waits_for_its_block_and_is_replayed(watched: FakePool):
+def test_draw__canary_of_a_proven_node__waits_for_its_block_and_is_replayed(watched: FakePool):
     watched.params = make_params(verification={"audit_rate": 0.01, "newcomer_submissions": 0})
     receipt_hash = watched.work("bad")
     ordinary = watched.work("a")
@@ -112,8 +113,10 @@ def test_draw_audit__canary_of_a_proven_node__waits_for_its_block_and_is_replaye
     )
 
     def draw(about: str, block: Hash | None) -> bool | None:
-        with watched.database.read() as rows:
-            return judging.draw_audit(rows, watched.params, rows.get_submission(about), lambda _: block)
+        with watched.database.write() as rows:
+            row = rows.get_submission(about)
+            draws.draw(rows, watched.params, row, find_hash=lambda _: block, secret=SECRET)
+            return row.audited
 
     assert [draw(each, None) for each in (receipt_hash, ordinary)] == [None, None], "nothing tells them apart"
     assert [draw(each, undrawn) for each in (receipt_hash, ordinary)] == [True, False]
@@ -127,6 +130,7 @@ def test_count_scores__lazy_validator__is_found_by_each_canary_and_an_honest_one
     for node in ("bad", "good", "bad", "good", "bad"):
         receipt_hash = watched.work(node)
         watched.dispatch()
+        watched.now += 4 * watched.params.turn_seconds  # a validator that was contradicted is asked last
         honest = (ACCEPT, {}) if node == "good" else (REJECT, {"reason": Reason.PROOF})
         watched.judge(receipt_hash, [(0, *honest), (1, ACCEPT, {})])
         if node == "bad":

@@ -43,7 +43,7 @@ def test_is_due__enough_leaves__at_once(earning: FakePool):
 @pytest.mark.parametrize(("cap", "due"), [(40, False), (39, True)])
 def test_is_due__more_units_than_one_epoch_may_have__at_once(earning: FakePool, cap: int, due: bool):
     for _ in range(2):
-        earning.decide(earning.work("a"), units=20)
+        earning.decide(earning.work("a", units=20))
     with earning.database.read() as rows:
         ledger = replace(LEDGER, epoch_units=cap)
         assert settlement.is_due(rows, earning.params, ledger, now=earning.now, chain_time=0) is due
@@ -91,7 +91,7 @@ def test_is_due__first_epoch__whatever_the_chains_clock(earning: FakePool):
 
 
 def test_is_due__nothing_that_fits_into_an_epoch__never(earning: FakePool):
-    earning.decide(earning.work("a"), units=20)
+    earning.decide(earning.work("a", units=20))
     earning.now += 1000
     with earning.database.read() as rows:
         for cap, due in ((20, True), (19, False)):

@@ -108,8 +108,8 @@ def reward(pool: FakePool, who: str, epoch: int) -> tuple[int, list[str]]:
 
 
 def test_build_work_leaf__accepted__is_hashed_as_the_contract_hashes_it(earning: FakePool):
-    receipt_hash = earning.work("a")
-    earning.decide(receipt_hash, units=17)
+    receipt_hash = earning.work("a", units=17)
+    earning.decide(receipt_hash)
     row = earning.submission(receipt_hash)
     leaf = settlement.build_work_leaf(row)
     assert leaf.compute_hash() == hash_leaf(
@@ -119,9 +119,9 @@ def test_build_work_leaf__accepted__is_hashed_as_the_contract_hashes_it(earning:
 
 
 def test_close_epoch__accepted_rejected_and_void__all_have_a_leaf_and_only_one_is_paid(earning: FakePool):
-    accepted, rejected, void = earning.work("a"), earning.work("cheat"), earning.work("b")
+    accepted, rejected, void = earning.work("a", units=17), earning.work("cheat"), earning.work("b")
     pending = earning.work("a")
-    earning.decide(accepted, units=17)
+    earning.decide(accepted)
     earning.decide(rejected, Decision.REJECT)
     earning.decide(void, Decision.REJECT, reason=Reason.REWARD)
     closed = close(earning)
@@ -154,7 +154,7 @@ def test_close_epoch__three_epochs__rewards_are_cumulative_and_provable(earning:
     expected = []
     for units in ({"a": 20}, {"a": 8, "b": 12}, {"b": 1}):
         for name, count in units.items():
-            earning.decide(earning.work(name), units=count)
+            earning.decide(earning.work(name, units=count))
         closed = close(earning)
         post(earning, closed.epoch.number)
         expected.append(closed.epoch)
@@ -197,7 +197,7 @@ def test_record_posted__epoch__settles_what_it_holds_and_nothing_else(earning: F
 
 
 def test_record_posted__epoch__keeps_what_the_chain_says_of_it(earning: FakePool):
-    earning.decide(earning.work("a"), units=20)
+    earning.decide(earning.work("a", units=20))
     close(earning)
     record = post(earning, 0, at=700)
     with earning.database.read() as rows:
@@ -227,7 +227,7 @@ def test_record_posted__epoch_that_was_not_closed_here__changes_nothing(earning:
 def test_close_epoch__header__follows_from_the_file_and_the_epoch_before(earning: FakePool):
     """Disabled or not: the contract's head is the newest header."""
     for number in range(2):
-        earning.decide(earning.work("a"), units=20 + number)
+        earning.decide(earning.work("a", units=20 + number))
         closed = close(earning)
         post(earning, number)
         if number == 0:
@@ -247,9 +247,9 @@ def test_close_epoch__header__follows_from_the_file_and_the_epoch_before(earning
 def test_close_epoch__more_units_than_one_epoch_may_have__leaves_the_rest_for_the_next(earning: FakePool):
     earning.params = make_params(max_staleness=3, epoch_seconds=20, epoch_leaves=4)
     ledger = replace(LEDGER, epoch_units=40)
-    hashes = [earning.work("a") for _ in range(4)]
-    for receipt_hash, units in zip(hashes, (25, 20, 15, 1), strict=True):
-        earning.decide(receipt_hash, units=units)
+    hashes = [earning.work("a", units=units) for units in (25, 20, 15, 1)]
+    for receipt_hash in hashes:
+        earning.decide(receipt_hash)
     with earning.database.write() as rows:
         first = settlement.close_epoch(rows, ledger, now=earning.now).epoch
     assert (first.units, first.leaf_count) == (40, 2)
@@ -266,18 +266,18 @@ def test_close_epoch__more_units_than_one_epoch_may_have__leaves_the_rest_for_th
 
 def test_record_disabled__epochs__are_paid_anew_in_a_later_one(earning: FakePool):
     """The contract takes the units of a disabled epoch back, so a later root may neither keep nor lose them."""
-    first, second = earning.work("a"), earning.work("a")
-    earning.decide(first, units=20)
+    first, second = earning.work("a"), earning.work("a", units=8)
+    earning.decide(first)
     close(earning)
     post(earning, 0)
-    earning.decide(second, units=8)
+    earning.decide(second)
     close(earning)
     post(earning, 1)
     with earning.database.write() as rows:
         settlement.record_disabled(rows, number=1)
         settlement.record_disabled(rows, number=1)
-    third = earning.work("b")
-    earning.decide(third, units=5)
+    third = earning.work("b", units=5)
+    earning.decide(third)
     closed = close(earning)
     assert closed.epoch.units == 13
     assert [leaf["receipt_hash"] for leaf in json.loads(closed.data)["leaves"]] == [second, third]
@@ -286,7 +286,7 @@ def test_record_disabled__epochs__are_paid_anew_in_a_later_one(earning: FakePool
 
 
 def test_record_disabled__first_epoch__starts_from_nothing(earning: FakePool):
-    earning.decide(earning.work("a"), units=20)
+    earning.decide(earning.work("a", units=20))
     close(earning)
     post(earning, 0)
     with earning.database.write() as rows:
@@ -299,11 +299,11 @@ def test_record_disabled__first_epoch__starts_from_nothing(earning: FakePool):
 
 def test_record_disabled__while_the_next_one_is_on_its_way__nothing_is_earned_twice(earning: FakePool):
     """Epoch 1 was built on 0 and cannot be called back; epoch 2 holds the work of 0 again, and counts it once."""
-    first, second = earning.work("a"), earning.work("b")
-    earning.decide(first, units=20)
+    first, second = earning.work("a"), earning.work("b", units=8)
+    earning.decide(first)
     close(earning)
     post(earning, 0)
-    earning.decide(second, units=8)
+    earning.decide(second)
     close(earning)
     with earning.database.write() as rows:
         settlement.record_disabled(rows, number=0)

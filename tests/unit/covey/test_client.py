@@ -319,7 +319,7 @@ async def test_claim__an_order__as_a_value(connect):
 
 
 async def test_submit__puts_the_file_where_the_grant_says__then_the_receipt(connect):
-    answer = {"receipt_hash": HASH, "block_number": 1, "latest_epoch": 2, "signature": "0x" + "00" * 65}
+    answer = {"receipt_hash": HASH, "signed_at": 1, "latest_epoch": 2, "signature": "0x" + "00" * 65}
     client, script = connect((200, {"url": "http://store/put?x=1"}), (201, b""), (200, answer))
     found = await client.submit(RECEIPT, "0x" + "11" * 65, b"the file")
     assert found.latest_epoch == 2

@@ -1,4 +1,4 @@
-"""The validator's cycle: judge, commit, reveal; what is lost or cannot be fetched; and a crash between the two."""
+"""The validator's cycles: judge, commit, reveal; what is lost or cannot be fetched; and a crash between the two."""
 
 import asyncio
 import dataclasses
@@ -26,6 +26,7 @@ from validator.checks import Tools
 from validator.evidence import Venue, describe_engine
 from validator.pending import Pending
 from validator.replay import measure
+from validator.turns import Turns
 
 pytestmark = pytest.mark.unit
 URL = "http://coordinator/file"
@@ -66,6 +67,7 @@ def start(judging: FakeJudging, tools: Tools, tmp_path: Path) -> Callable[..., C
             "tools": tools,
             "venue": VENUE,
             "pending": Pending(tmp_path / "pending"),
+            "turns": Turns(2),
             "outbox": None,
             "sender": None,
             "stop": asyncio.Event(),
@@ -86,7 +88,14 @@ def order(worker: Worker, honest: Work, judging: FakeJudging) -> wire.JudgeOrder
         url=URL,
         manifest_hash=MANIFEST,
         full=True,
+        deadline=1030.0,
     )
+
+
+async def take_turn(ctx: Context) -> Outcome:
+    """One order, from the poll on."""
+    outcome = await loop.poll(ctx)
+    return await loop.judge_next(ctx) if ctx.turns.held else outcome
 
 
 def fail(moment: str, error: Exception) -> Callable[[str], None]:
@@ -97,14 +106,14 @@ def fail(moment: str, error: Exception) -> Callable[[str], None]:
     return raise_at
 
 
-async def test_cycle__nothing_to_judge__is_idle(start):
-    assert await loop.cycle(start()) is Outcome.IDLE
+async def test_take_turn__nothing_to_judge__is_idle(start):
+    assert await take_turn(start()) is Outcome.IDLE
 
 
-async def test_cycle__order__commits_to_a_signed_verdict_and_shows_nothing(start, judging, order, honest: Work):
+async def test_take_turn__order__commits_to_a_signed_verdict_and_shows_nothing(start, judging, order, honest: Work):
     ctx = start()
     judging.orders.append(order)
-    assert await loop.cycle(ctx) is Outcome.DONE
+    assert await take_turn(ctx) is Outcome.DONE
     request = ctx.pending.find(3)
     verdict = request.verdict.to_message()
     assert (verdict.outcome, verdict.units, verdict.deadline) == (Decision.ACCEPT, honest.receipt.units, 1060)
@@ -114,40 +123,85 @@ async def test_cycle__order__commits_to_a_signed_verdict_and_shows_nothing(start
     assert judging.reveals == []
 
 
-async def test_cycle__reveal_after_a_crash__shows_what_was_committed(start, judging, order):
+async def test_take_turn__reveal_after_a_crash__shows_what_was_committed(start, judging, order):
     judging.orders.append(order)
-    await loop.cycle(start())
+    await take_turn(start())
     judging.orders.append(wire.RevealOrder(judgement=3))
     again = start()
-    assert await loop.cycle(again) is Outcome.DONE
+    assert await take_turn(again) is Outcome.DONE
     (shown,) = judging.reveals
     digest = messages.compute_digest(shown.verdict.to_message(), DOMAIN)
     assert messages.compute_commitment(digest, shown.salt) == judging.commitments[3]
     assert again.pending.find(3) is None
 
 
-async def test_cycle__salts__differ_and_verdicts_of_one_submission_cannot_be_guessed(start, judging, order):
+async def test_take_turn__salts__differ_and_verdicts_of_one_submission_cannot_be_guessed(start, judging, order):
     judging.orders.extend([order, order.model_copy(update={"judgement": 4})])
     ctx = start()
-    await loop.cycle(ctx)
-    await loop.cycle(ctx)
+    await take_turn(ctx)
+    await take_turn(ctx)
     assert ctx.pending.find(3).salt != ctx.pending.find(4).salt
 
 
-async def test_cycle__reveal_lost_on_the_way__is_shown_again(start, judging, order):
+async def test_take_turn__reveal_lost_on_the_way__is_shown_again(start, judging, order):
     ctx = start()
     judging.orders.extend([order, wire.RevealOrder(judgement=3)])
-    await loop.cycle(ctx)
+    await take_turn(ctx)
     judging.fail = fail("reveal", TransientError("coordinator_unreachable", "gone"))
     with pytest.raises(TransientError):
-        await loop.cycle(ctx)
+        await take_turn(ctx)
     assert ctx.pending.find(3) is not None
 
 
-async def test_cycle__reveal_of_what_is_lost__waits_before_it_asks_again(start, judging):
+async def test_take_turn__reveal_of_what_is_lost__waits_before_it_asks_again(start, judging):
     judging.orders.append(wire.RevealOrder(judgement=99))
-    assert await loop.cycle(start()) is Outcome.RETRY
+    assert await take_turn(start()) is Outcome.RETRY
     assert judging.reveals == []
+
+
+async def test_poll__while_another_turn_is_judged__takes_the_next_one_and_reveals(start, judging, order):
+    ctx = start()
+    judging.orders.append(order)
+    await take_turn(ctx)
+    judging.orders.extend([order.model_copy(update={"judgement": n}) for n in (4, 5)] + [wire.RevealOrder(judgement=3)])
+    for _ in range(3):
+        assert await loop.poll(ctx) is Outcome.DONE
+    assert [each.judgement for each in judging.reveals] == [3]
+    assert (ctx.turns.held, ctx.turns.free) == ((4, 5), 0)
+    assert judging.polls[-3:] == [((), 2), ((4,), 1), ((4, 5), 0)], "what it holds, and how many more it would take"
+
+
+async def test_poll__full__ends_as_soon_as_there_is_room(start, judging, order):
+    ctx = start()
+    judging.orders.extend(order.model_copy(update={"judgement": n}) for n in (4, 5))
+    await loop.poll(ctx)
+    await loop.poll(ctx)
+    judging.pause = asyncio.Event()
+    polling = asyncio.create_task(loop.poll(ctx))
+    await judging.pause_begun.wait()
+    await loop.judge_next(ctx)
+    assert await asyncio.wait_for(polling, 5) is Outcome.IDLE
+    assert ctx.turns.free == 1
+
+
+async def test_judge_next__turn_whose_time_is_over__is_left_to_others(start, judging, order):
+    ctx = start(clock=lambda: 1030.0)
+    judging.orders.append(order)
+    await take_turn(ctx)
+    assert (judging.commitments, ctx.turns.held) == ({}, ())
+
+
+async def test_judge_next__commitment_that_fails__gives_the_turn_up_to_be_offered_again(start, judging, order):
+    ctx = start()
+    judging.orders.append(order)
+    judging.fail = fail("commit", TransientError("coordinator_unreachable", "gone"))
+    with pytest.raises(TransientError):
+        await take_turn(ctx)
+    assert ctx.turns.held == ()
+    judging.fail = lambda _: None
+    judging.orders.append(order)
+    await take_turn(ctx)
+    assert list(judging.commitments) == [3]
 
 
 async def test_judge__file_that_is_missing__is_unknown(start, judging, order):
@@ -162,13 +216,13 @@ async def test_judge__manifest_that_is_not_the_chains__is_unknown(start, order):
     assert (judgement.decision, judgement.details) == (Decision.UNKNOWN, {"error": "wrong_manifest"})
 
 
-async def test_cycle__work_of_another_pool__is_refused_and_nothing_signed(start, judging, order):
+async def test_take_turn__work_of_another_pool__is_refused_and_nothing_signed(start, judging, order):
     """By this pool's rules it would look like fraud, and the court of the other one would hear the verdict."""
     foreign = order.receipt.model_copy(update={"pool": 2})
     judging.orders.append(order.model_copy(update={"receipt": foreign}))
     ctx = start()
     with pytest.raises(ProtocolError) as caught:
-        await loop.cycle(ctx)
+        await take_turn(ctx)
     assert caught.value.code == "wrong_pool"
     assert (ctx.pending.find(3), judging.commitments) == (None, {})
 
@@ -231,17 +285,17 @@ async def test_judge__coordinator_that_is_gone__is_tried_again_and_commits_to_no
     judging.orders.append(order)
     judging.fail = fail("get", TransientError("coordinator_unreachable", "gone"))
     with pytest.raises(TransientError):
-        await loop.cycle(start())
+        await take_turn(start())
     assert judging.commitments == {}
 
 
-async def test_cycle__cheat__is_committed_with_its_reason_and_evidence(start, judging, order, worker, honest: Work):
+async def test_take_turn__cheat__is_committed_with_its_reason_and_evidence(start, judging, order, worker, honest: Work):
     cheat = honest.with_each(lambda row: {"logprobs": tuple(p + 1 for p in row.logprobs)})
     judging.files[URL] = cheat.file
     body = {"receipt": wire.ReceiptBody.of(cheat.receipt), "signature": worker.sign(cheat)}
     judging.orders.append(order.model_copy(update=body))
     ctx = start()
-    await loop.cycle(ctx)
+    await take_turn(ctx)
     request = ctx.pending.find(3)
     assert (request.verdict.outcome, request.verdict.reason) == (Decision.REJECT, Reason.LOGPROB)
     shown = json.loads(request.evidence)

@@ -52,7 +52,7 @@ async def test_turn__crash_between_signing_and_sending__sends_the_same_bytes(
     coordinator.fail = fail_at("before", TransientError("coordinator_unreachable", "gone"))
     with pytest.raises(TransientError):
         await take_turn(start())
-    coordinator.block += 30  # a long night
+    coordinator.signed_at += 30  # a long night
     later = start(clock=lambda: 90_000.0)
     assert await take_turn(later) is Outcome.IDLE
     first, second = coordinator.sent
@@ -68,7 +68,7 @@ async def test_turn__answer_lost__is_asked_for_again_and_gets_the_old_promise(
     for _ in range(3):
         with pytest.raises(TransientError):
             await take_turn(start())
-    coordinator.block += 30
+    coordinator.signed_at += 30
     assert await take_turn(start()) is Outcome.IDLE
     assert len(set(coordinator.sent)) == 1
     assert len(coordinator.sent) == 4
@@ -102,26 +102,17 @@ async def test_turn__refused_for_good__is_dropped_and_work_goes_on(start: Start,
     assert list(coordinator.answers) == [(8, 10)]
 
 
-async def test_turn__countersignature_of_a_far_block__is_not_accepted(start: Start, coordinator: FakeCoordinator):
+@pytest.mark.parametrize("signed_at", [1000 - 24, 1000 + 3601])
+async def test_turn__countersignature_of_another_time__is_not_accepted(
+    start: Start, coordinator: FakeCoordinator, signed_at: int
+):
+    """The pool draws 24 s later: dated back by as much, the draw would have been known."""
     ctx = start()
     coordinator.orders.append(make_task())
-    ctx.network.chain.block_number = lambda: 40
+    coordinator.signed_at = signed_at
     await take_turn(ctx)
     assert list(ctx.outgoing._root.joinpath("sent").iterdir()) == [], "no promise that the chain would hold"
     assert list(ctx.outgoing.list()) == []
-
-
-async def test_turn__own_node_a_block_behind__asks_again_and_loses_nothing(start: Start, coordinator: FakeCoordinator):
-    ctx = start()
-    coordinator.orders.append(make_task())
-    ctx.network.chain.block_number = lambda: 49
-    with pytest.raises(TransientError) as caught:
-        await take_turn(ctx)
-    assert caught.value.code == "chain_behind"
-    ctx.network.chain.block_number = lambda: 50
-    await take_turn(ctx)
-    assert len(list(ctx.outgoing._root.joinpath("sent").iterdir())) == 1
-    assert coordinator.sent[0] == coordinator.sent[1]
 
 
 async def test_turn__manifest_that_is_not_the_chains__generates_nothing(start: Start, coordinator: FakeCoordinator):

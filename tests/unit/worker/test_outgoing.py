@@ -12,7 +12,7 @@ from tests.fakes.pool import SIGNATURE, make_address, make_hash
 from worker.outgoing import Outgoing, Parcel
 
 pytestmark = pytest.mark.unit
-ANSWER = SubmissionAnswer(receipt_hash=make_hash("r"), block_number=5, latest_epoch=64, signature=SIGNATURE)
+ANSWER = SubmissionAnswer(receipt_hash=make_hash("r"), signed_at=5, latest_epoch=64, signature=SIGNATURE)
 
 
 def make_parcel(task: int, lease: int, file: bytes = b"rows") -> Parcel:
@@ -20,7 +20,7 @@ def make_parcel(task: int, lease: int, file: bytes = b"rows") -> Parcel:
         pool=1, task=task, lease=lease, node=make_address("a"), contributor=make_address("b"), policy_version=0,
         work_key=make_hash(f"{task}"), groups=2, units=9, deadline=2**62,
     )  # fmt: skip
-    return Parcel(receipt=receipt, signature=SIGNATURE, file=file, first_block=41, first_epochs=3)
+    return Parcel(receipt=receipt, signature=SIGNATURE, file=file, first_time=41, first_epochs=3)
 
 
 def test_add__parcel__is_found_by_another_process_as_it_was(tmp_path: Path):
@@ -98,7 +98,7 @@ def test_close__one_of_two__leaves_the_other(tmp_path: Path):
         outgoing.add(parcel)
     outgoing.close(first, ANSWER)
     assert list(outgoing.list()) == [second]
-    assert dataclasses.replace(second, first_block=0) != second
+    assert dataclasses.replace(second, first_time=0) != second
 
 
 def test_list_refused__many__keeps_the_newest_across_processes(tmp_path: Path):

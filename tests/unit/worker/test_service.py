@@ -104,21 +104,21 @@ def test_build_receipt__file__is_named_by_its_hash_and_counted(worker: Worker):
 
 
 def answer_to(receipt: messages.Receipt, *, signer=OPERATOR, **changes: object) -> SubmissionAnswer:
-    values = {"receipt_hash": messages.compute_struct_hash(receipt), "block_number": 50, "latest_epoch": 64}
+    values = {"receipt_hash": messages.compute_struct_hash(receipt), "signed_at": 1000, "latest_epoch": 64}
     promise = Countersignature(**(values | changes))
     return SubmissionAnswer(**messages.to_dict(promise), signature=messages.sign(promise, LEDGER, signer))
 
 
 def require(
-    answer: SubmissionAnswer, receipt: messages.Receipt, *, first: int = 50, last: int = 50, epochs: tuple = (3, 5)
+    answer: SubmissionAnswer, receipt: messages.Receipt, *, earliest: int = 900, latest: int = 1100, epochs=(3, 5)
 ):
     return service.require_promise(
         answer,
         receipt,
         domain=LEDGER,
         operator=OPERATOR.address,
-        first_block=first,
-        last_block=last,
+        earliest=earliest,
+        latest=latest,
         first_epochs=epochs[0],
         last_epochs=epochs[1],
     )
@@ -130,14 +130,14 @@ def receipt(worker: Worker) -> messages.Receipt:
 
 
 def test_require_promise__lawful__is_returned(receipt: messages.Receipt):
-    promise = require(answer_to(receipt), receipt, first=48, last=50)
-    assert (promise.block_number, promise.latest_epoch) == (50, 64)
+    promise = require(answer_to(receipt), receipt, earliest=999, latest=1000)
+    assert (promise.signed_at, promise.latest_epoch) == (1000, 64)
     assert promise.receipt_hash == messages.compute_struct_hash(receipt)
 
 
-def code_of(answer: SubmissionAnswer, receipt: messages.Receipt, **heights: int) -> str:
+def code_of(answer: SubmissionAnswer, receipt: messages.Receipt, **times: int) -> str:
     with pytest.raises(ProtocolError) as caught:
-        require(answer, receipt, **heights)
+        require(answer, receipt, **times)
     return caught.value.code
 
 
@@ -146,10 +146,10 @@ def test_require_promise__for_another_receipt__is_refused(receipt: messages.Rece
     assert code_of(answer_to(other), receipt) == "bad_countersignature"
 
 
-@pytest.mark.parametrize(("first", "last"), [(51, 60), (30, 41)])
-def test_require_promise__back_dated_or_ahead__is_refused(receipt: messages.Receipt, first: int, last: int):
-    """The named block decides which later block draws the audit: it must not be chosen."""
-    assert code_of(answer_to(receipt), receipt, first=first, last=last) == "bad_countersignature"
+@pytest.mark.parametrize(("earliest", "latest"), [(1000, 1100), (900, 999)])
+def test_require_promise__back_dated_or_ahead__is_refused(receipt: messages.Receipt, earliest: int, latest: int):
+    """The date decides which later block draws the audit: it must not be chosen."""
+    assert code_of(answer_to(receipt), receipt, earliest=earliest, latest=latest) == "bad_countersignature"
 
 
 @pytest.mark.parametrize(
@@ -173,15 +173,6 @@ def test_require_promise__not_the_operators__is_refused(receipt: messages.Receip
     assert code_of(altered, receipt) == "bad_countersignature"
     broken = answer_to(receipt).model_copy(update={"signature": "0x" + "00" * 65})
     assert code_of(broken, receipt) == "bad_signature"
-
-
-@pytest.mark.parametrize("last", [42, 49])
-def test_require_promise__block_that_our_node_does_not_show_yet__is_asked_for_again(
-    receipt: messages.Receipt, last: int
-):
-    with pytest.raises(TransientError) as caught:
-        code_of(answer_to(receipt), receipt, first=40, last=last)
-    assert caught.value.code == "chain_behind"
 
 
 @pytest.mark.parametrize(("code", "is_final"), [("lease_expired", True), ("bad_link", False), ("slow_down", False)])

@@ -165,10 +165,10 @@ async def test_run_stages__stop_while_the_chain_is_away__ends_with_the_lease(
 ):
     ctx = start(pipeline=Pipeline(together=1, ahead=1, lease_seconds=1.0))
 
-    def fail() -> int:
+    def fail(_: str) -> None:
         raise TransientError("chain_unreachable", "gone")
 
-    ctx.network.chain.block_number = fail
+    ctx.network.chain.get_block = fail
     coordinator.orders.append(make_task())
     assert await loop.claim(ctx) is Outcome.DONE
     ctx.stop.set()
