@@ -113,11 +113,13 @@ class Learner:
         return int(get_head(self.model).weight.shape[0])
 
     def learn(self, batches: Sequence[Batch]) -> list[UpdateMetrics]:
-        """All updates of a step.  The later ones look back to the policy before the first, which the first has anyway.
-        Raises OperatorError("trainer_out_of_memory"), and as `update`."""
+        """All updates of a step, after which no gradient is held.  The later ones look back to the policy before the
+        first, which the first has anyway.  Raises OperatorError("trainer_out_of_memory"), and as `update`."""
         with self.ranks.together(Order(verb=Verb.LEARN, batches=tuple(batches))), explain_trainer_memory():
             later = [self._look_back(batch) for batch in batches[1:]]
-            return [self.update(batch) for batch in (*batches[:1], *later)]
+            updates = [self.update(batch) for batch in (*batches[:1], *later)]
+        self._optimizer.zero_grad()
+        return updates
 
     def update(self, batch: Batch) -> UpdateMetrics:
         """One optimizer step, or none when no sample has a gradient; raise OperatorError("diverged") before a step

@@ -101,11 +101,12 @@ def resume(learner: Learner, checkpoints: Checkpoints) -> None:
 
 
 def gather(learner: Learner) -> dict[str, torch.Tensor]:
-    """Masters and gradients, whole; on all ranks at once."""
+    """Masters, and gradients as AdamW's first moment has them, whole; on all ranks at once."""
+    moments = learner.get_optimizer_tensors()
     found = {}
     for name, parameter in learner.model.named_parameters():
-        assert parameter.grad is not None
-        found |= {name: make_whole(parameter.detach()), f"{name}.grad": make_whole(parameter.grad)}
+        gradient = make_whole(moments[f"{name}.exp_avg"]) / (1 - SMOOTH.betas[0])
+        found |= {name: make_whole(parameter.detach()), f"{name}.grad": gradient}
     return {name: tensor.contiguous() for name, tensor in found.items()}
 
 

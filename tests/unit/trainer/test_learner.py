@@ -115,6 +115,14 @@ def test_learn__later_update_without_a_live_sample__is_left_out(base: PreTrained
     assert learner.learn([]) == []
 
 
+def test_learn__step_is_over__its_gradients_are_freed(base: PreTrainedModel) -> None:
+    """What recomputes, evaluates and exports between two steps finds 4 bytes a weight free."""
+    learner = build_learner(base, objective=DECOUPLED)
+    (found,) = learner.learn([build_batch(build_samples())])
+    assert found.gradient_norm > 0
+    assert [name for name, each in learner.model.named_parameters() if each.grad is not None] == []
+
+
 def test_update__masters__move_as_adamw_by_hand(base: PreTrainedModel) -> None:
     learner = build_learner(base)
     before = copy.deepcopy(dict(learner.model.named_parameters()))
