@@ -56,6 +56,10 @@ class TrainerConfig(RoleSettings):
     of the current policy, which corrects no staleness and makes both objectives the same."""
     kl_coefficient: float = Field(default=0.0, ge=0)
     """Weight of the KL divergence from the policy of step 0. 0: the divergence is not computed."""
+    kl_estimator: Literal["k3_corrected", "k3"] = "k3_corrected"
+    """Estimator of the KL divergence. k3_corrected: Schulman's k3 times the probability ratio to the policy that
+    sampled, whose gradient is that of the divergence from the policy to the reference; k3 (the paper): without the
+    ratio, which has the gradient of the divergence from the reference to the policy."""
     entropy_coefficient: float = Field(default=0.0, ge=0)
     """Weight of the entropy bonus."""
     updates_per_step: int = Field(default=1, ge=1, le=1024)

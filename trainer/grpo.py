@@ -10,6 +10,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+Kind = Literal["decoupled", "two_sided"]
+KlEstimator = Literal["k3_corrected", "k3"]
+
 SPREAD_EPSILON = 1e-6
 LOG_RATIO_LIMIT = 20.0
 """e^20 is past every bound of the objective; an exponential that overflows has a gradient of 0 x inf, no number."""
@@ -19,13 +22,15 @@ LOG_RATIO_LIMIT = 20.0
 class Objective:
     """What the loss is.  Example: Objective(kind="decoupled", epsilon=0.2, delta=4.0, cap=5.0, kl=0.0, entropy=0.0)."""
 
-    kind: Literal["decoupled", "two_sided"]
+    kind: Kind
     epsilon: float
     delta: float
     cap: float
     """Largest pi_prox / pi_behave of the decoupled objective."""
     kl: float
     entropy: float
+    kl_estimator: KlEstimator = "k3_corrected"
+    """How `compute_loss` estimates the divergence that `kl` weights."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,7 +98,12 @@ def is_clipped(ratio: Tensor, advantages: Tensor, objective: Objective) -> Tenso
 
 def compute_kl(logprobs: Tensor, reference: Tensor) -> Tensor:
     """exp(d) - d - 1 with d = log p_ref - log p, per token [n]: at least 0 and unbiased for KL(p || p_ref) on samples
-    of p (Schulman's k3).  The gradient flows through `logprobs`, where d is below a bound that keeps exp(d) finite."""
+    of p (Schulman's k3).  The gradient flows through `logprobs`, where d is below a bound that keeps exp(d) finite.
+
+    Its gradient is unbiased for that of KL(p_ref || p), not of KL(p || p_ref): it leaves out how p chooses the samples.
+    Multiplied by a live p / p_old, as `k3_corrected` is, both are unbiased for KL(p || p_ref) on samples of p_old
+    (DeepSeek-V3.2, arXiv 2512.02556, section 3.1).
+    """
     d = (reference - logprobs).clamp(max=LOG_RATIO_LIMIT)
     return torch.exp(d) - d - 1
 
@@ -118,15 +128,18 @@ def compute_loss(
     if objective.kl > 0 and reference is None:
         raise ValueError("no reference")
     old = logprobs.detach() if old is None else old
-    ratio = drift = compute_ratio(logprobs, old)
+    ratio = correction = drift = compute_ratio(logprobs, old)
     is_capped = torch.zeros_like(ratio, dtype=torch.bool)
     if objective.kind == "decoupled":
         proximal = logprobs.detach() if proximal is None else proximal
         ratio = compute_ratio(logprobs, proximal)
         is_capped = (compute_ratio(proximal.detach(), old) > objective.cap) & (advantages != 0)
-        advantages = advantages * compute_importance(proximal, old, objective.cap)
+        importance = compute_importance(proximal, old, objective.cap)
+        advantages, correction = advantages * importance, importance * ratio
     gain = compute_objective(ratio, advantages, objective)
     kl = torch.zeros_like(gain) if reference is None else compute_kl(logprobs, reference)
+    if objective.kl_estimator == "k3_corrected":
+        kl = correction * kl
     if objective.kl > 0:
         gain = gain - objective.kl * kl
     if objective.entropy > 0:

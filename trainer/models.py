@@ -80,6 +80,7 @@ def build_learner(config: TrainerConfig, params: PoolParams, ranks: Ranks = ALON
         delta=config.clip_delta,
         cap=config.importance_cap,
         kl=config.kl_coefficient,
+        kl_estimator=config.kl_estimator,
         entropy=config.entropy_coefficient,
     )
     with ranks.together(Order(verb=Verb.BUILD, text=encode_plan(config, params))):

@@ -19,8 +19,15 @@ from covey.model.tiny import tiny_folder
 from tests.fakes.samples import build_samples
 
 PATH = Path(__file__).resolve().parent / "losses.json"
-CASES = (("tokens", "bnpo", 0.0), ("sequence", "grpo", 0.0), ("constant", "dr_grpo", 0.0), ("tokens", "bnpo", 1e-5))
-"""Our and TRL's names of a normaliser, and the coefficient of the divergence, which is large on random tokens."""
+CASES = (
+    ("tokens", "bnpo", 0.0, "k3_corrected"),
+    ("sequence", "grpo", 0.0, "k3_corrected"),
+    ("constant", "dr_grpo", 0.0, "k3_corrected"),
+    ("tokens", "bnpo", 1e-4, "k3_corrected"),
+    ("tokens", "bnpo", 1e-5, "k3"),
+)
+"""Our and TRL's names of a normaliser, the coefficient of the divergence, which is large on random tokens, and how it is
+estimated."""
 SEEDS = range(3)
 SETTINGS = {"epsilon": 0.2, "delta": 4.0, "max_completion_length": 20}
 """TRL's names of the ratio's bounds and of the longest completion."""
@@ -76,13 +83,14 @@ def compute_losses(batches: list[list[dict[str, Any]]], folder: str) -> list[dic
     from trl import GRPOConfig, GRPOTrainer
 
     losses = []
-    for normaliser, loss_type, beta in CASES:
+    for normaliser, loss_type, beta, estimator in CASES:
         trainer = GRPOTrainer(
             model=load_model(tiny_folder(), "float32"),
             reward_funcs=lambda completions, **_: [0.0] * len(completions),
             args=GRPOConfig(
                 output_dir=folder, use_cpu=True, bf16=False, report_to=[], beta=0.0, loss_type=loss_type,
-                use_bias_correction_kl=False, num_generations=2, per_device_train_batch_size=2, **SETTINGS,
+                num_generations=2, per_device_train_batch_size=2, use_bias_correction_kl=estimator == "k3_corrected",
+                **SETTINGS,
             ),
             train_dataset=Dataset.from_list([{"prompt": "a"}] * 2),
             processing_class=load_tokenizer(tiny_folder()),
@@ -99,6 +107,7 @@ def compute_losses(batches: list[list[dict[str, Any]]], folder: str) -> list[dic
                     "normaliser": normaliser,
                     "loss_type": loss_type,
                     "beta": beta,
+                    "kl_estimator": estimator,
                     "batch": number,
                     "loss": loss.item(),
                     "gradients": gradients,

@@ -60,7 +60,7 @@ def compute_dense(model: PreTrainedModel, sample: Sample, weight: float, objecti
     ratio, advantage = torch.exp(logprobs - start), sample.advantage
     held = ratio.clamp(1 - objective.epsilon, 1 + objective.epsilon)
     gain = importance * torch.minimum(ratio.clamp(max=objective.delta) * advantage, held * advantage)
-    kl = torch.exp(reference - logprobs) - (reference - logprobs) - 1
+    kl = importance * ratio * (torch.exp(reference - logprobs) - (reference - logprobs) - 1)
     entropy = -(every.exp() * every).sum(dim=-1)
     return -weight * (gain - objective.kl * kl + objective.entropy * entropy).sum()
 

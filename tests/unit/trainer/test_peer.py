@@ -44,12 +44,14 @@ def read_samples(batch: list[dict[str, Any]]) -> list[Sample]:
 
 
 @pytest.mark.parametrize(
-    "row", VECTORS["losses"], ids=lambda row: f"{row['normaliser']}-{row['beta']}-batch-{row['batch']}"
+    "row",
+    VECTORS["losses"],
+    ids=lambda row: f"{row['normaliser']}-{row['beta']}-{row['kl_estimator']}-batch-{row['batch']}",
 )
 def test_update__batch_of_the_vectors__has_the_loss_and_the_gradient_of_trl(
     base: PreTrainedModel, row: dict[str, Any]
 ) -> None:
-    learner = build_learner(base, objective=replace(OBJECTIVE, kl=row["beta"]))
+    learner = build_learner(base, objective=replace(OBJECTIVE, kl=row["beta"], kl_estimator=row["kl_estimator"]))
     metrics = learner.update(
         build_batch(
             read_samples(VECTORS["batches"][row["batch"]]),
