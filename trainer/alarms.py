@@ -1,7 +1,9 @@
 """The early signs of collapse that the paper saw (INTELLECT-2, section 3), as functions of a run's past steps.
 
-Gradient norm and clip ratio climb slowly; entropy falls, then rises.  Called by `metrics` after each step.  A series
-is compared by medians of windows that do not overlap, so one odd step raises nothing.
+Gradient norm and clip ratio climb slowly; entropy falls, then rises.  The clip ratio of the decoupled objective with
+one update per step is 0 whatever happens, so what is watched are the distances from the policy that sampled: the share
+of tokens outside the clip range and the mismatch KL.  Called by `metrics` after each step.  A series is compared by
+medians of windows that do not overlap, so one odd step raises nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +12,12 @@ from statistics import median
 
 from pydantic import BaseModel, ConfigDict, Field
 
-GRADIENT_NORM, CLIP_RATIO, ENTROPY = SIGNS = ("optim/grad_norm", "policy/clip_ratio", "policy/entropy")
+GRADIENT_NORM, OUTSIDE_CLIP, MISMATCH_KL, ENTROPY = SIGNS = (
+    "optim/grad_norm",
+    "policy/outside_clip",
+    "policy/mismatch_kl",
+    "policy/entropy",
+)
 """Names of the metrics that are watched."""
 
 Series = Mapping[str, Sequence[float]]
@@ -26,10 +33,15 @@ class AlarmSettings(BaseModel):
     """Steps of one median. Alarms start after two windows, the alarm of the entropy after three."""
     gradient_norm_climb: float = Field(default=2.0, gt=1)
     """Ratio of the newest median of the gradient norm to its lowest earlier one that raises an alarm."""
-    clip_ratio_climb: float = Field(default=2.0, gt=1)
-    """Ratio of the newest median of the clip ratio to its lowest earlier one that raises an alarm."""
-    clip_ratio_least: float = Field(default=0.01, ge=0)
-    """Clip ratio below which no alarm is raised, however steeply it climbed."""
+    outside_clip_climb: float = Field(default=2.0, gt=1)
+    """Ratio of the newest median of the share of tokens outside the clip range to its lowest earlier one that raises
+    an alarm."""
+    outside_clip_least: float = Field(default=0.05, ge=0)
+    """Share of tokens outside the clip range below which no alarm is raised, however steeply it climbed."""
+    mismatch_kl_climb: float = Field(default=2.0, gt=1)
+    """Ratio of the newest median of the mismatch KL to its lowest earlier one that raises an alarm."""
+    mismatch_kl_least: float = Field(default=0.01, ge=0)
+    """Mismatch KL in nats per token below which no alarm is raised, however steeply it climbed."""
     entropy_fall: float = Field(default=0.2, gt=0, lt=1)
     """Part of its highest median that the entropy must have lost before a rise of it raises an alarm."""
     entropy_rise: float = Field(default=0.2, gt=0)
@@ -63,8 +75,11 @@ def find_alarms(series: Series, settings: AlarmSettings) -> list[Alarm]:
     medians = {name: compute_medians(values, settings.window) for name, values in series.items()}
     limits = {
         GRADIENT_NORM: compute_climb_limit(medians[GRADIENT_NORM], climb=settings.gradient_norm_climb, least=0.0),
-        CLIP_RATIO: compute_climb_limit(
-            medians[CLIP_RATIO], climb=settings.clip_ratio_climb, least=settings.clip_ratio_least
+        OUTSIDE_CLIP: compute_climb_limit(
+            medians[OUTSIDE_CLIP], climb=settings.outside_clip_climb, least=settings.outside_clip_least
+        ),
+        MISMATCH_KL: compute_climb_limit(
+            medians[MISMATCH_KL], climb=settings.mismatch_kl_climb, least=settings.mismatch_kl_least
         ),
         ENTROPY: compute_rise_limit(medians[ENTROPY], fall=settings.entropy_fall, rise=settings.entropy_rise),
     }

@@ -170,6 +170,13 @@ def sum_over_ranks(tensor: Tensor) -> Tensor:
     return tensor
 
 
+def max_over_ranks(tensor: Tensor) -> Tensor:
+    """In place, as `sum_over_ranks`."""
+    if dist.is_available() and dist.is_initialized():
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+    return tensor
+
+
 @torch.no_grad()
 def require_supported(model: PreTrainedModel) -> None:
     """Compare packed samples with the model's own logits of each; raise OperatorError("unsupported_model").

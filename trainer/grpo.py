@@ -35,15 +35,22 @@ class Objective:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenSums:
-    """Sums over tokens, so that they add up over micro-batches and ranks."""
+    """Sums over tokens, which add up over micro-batches and ranks, but for the maximum."""
 
     loss: float
     tokens: float
     clipped: float
     """Whose gradient clipping or cap cut."""
     ratio: float
+    """Of probability ratios to the policy that sampled."""
     entropy: float
     kl: float
+    outside_clip: float
+    """Tokens whose ratio to the policy that sampled is outside 1 - epsilon to 1 + epsilon, clipped or not."""
+    mismatch_kl: float
+    """Of k3 of KL(policy that sampled || policy), in nats."""
+    mismatch_kl_max: float
+    """The largest of these of one token; not a sum."""
 
 
 def compute_advantages(rewards: Tensor, kind: Literal["grpo", "dr_grpo"]) -> Tensor:
@@ -145,7 +152,19 @@ def compute_loss(
     if objective.entropy > 0:
         gain = gain + objective.entropy * entropy
     loss = -(weights * gain).sum()
-    is_cut = is_clipped(ratio, advantages, objective) | is_capped
-    sums = torch.stack([each.detach().double().sum() for each in (loss, is_cut, drift, entropy, kl)])
-    names = ("loss", "clipped", "ratio", "entropy", "kl")
-    return loss, TokenSums(tokens=len(ratio), **dict(zip(names, sums.tolist(), strict=True)))
+    with torch.no_grad():
+        mismatch = compute_kl(old.double(), logprobs.double())  # in float32 it would be rounding noise near 0
+        statistics = {
+            "loss": loss,
+            "clipped": is_clipped(ratio, advantages, objective) | is_capped,
+            "ratio": drift,
+            "entropy": entropy,
+            "kl": kl,
+            "outside_clip": (drift - 1).abs() > objective.epsilon,
+            "mismatch_kl": mismatch,
+        }
+        sums = [each.double().sum() for each in statistics.values()]
+        highest = mismatch.amax() if len(mismatch) else mismatch.sum()
+        values = torch.stack([*sums, highest]).tolist()  # at once: a GPU is waited for once
+    names = (*statistics, "mismatch_kl_max")
+    return loss, TokenSums(tokens=len(ratio), **dict(zip(names, values, strict=True)))

@@ -23,6 +23,7 @@ from trainer.forward import (
     compute_logprobs,
     explain_trainer_memory,
     find_families,
+    max_over_ranks,
     require_borders,
     require_supported,
     share_samples,
@@ -65,6 +66,12 @@ class UpdateMetrics:
     """Share of tokens whose gradient the clipping removed, or the cap of the decoupled objective held down."""
     ratio_mean: float
     """Of the policy to the one that sampled, before clipping and capping."""
+    outside_clip: float
+    """Share of tokens whose ratio to the policy that sampled is outside the clip range, whether clipped or not."""
+    mismatch_kl: float
+    """Divergence of the policy from the one that sampled, in nats per token."""
+    mismatch_kl_max: float
+    """The largest contribution of one token to it, in nats."""
     entropy: float
     kl: float
     learning_rate: float
@@ -207,11 +214,16 @@ class Learner:
 
     def _sum(self, sums: Sequence[TokenSums]) -> TokenSums:
         """Statistics of all micro-batches of all ranks, whose gradients are summed already."""
-        names = [each.name for each in fields(TokenSums)]
-        totals = [sum(getattr(each, name) for each in sums) for name in names]
-        if self.ranks.size > 1:
-            totals = sum_over_ranks(torch.tensor(totals, dtype=torch.float64, device=self.model.device)).tolist()
-        return TokenSums(**dict(zip(names, totals, strict=True)))
+        names = [each.name for each in fields(TokenSums) if each.name != "mismatch_kl_max"]
+        totals = self._build_statistics([sum(getattr(each, name) for each in sums) for name in names])
+        highest = self._build_statistics([max((each.mismatch_kl_max for each in sums), default=0.0)])
+        return TokenSums(
+            **dict(zip(names, sum_over_ranks(totals).tolist(), strict=True)),
+            mismatch_kl_max=max_over_ranks(highest).item(),
+        )
+
+    def _build_statistics(self, values: Sequence[float]) -> Tensor:
+        return torch.tensor(values, dtype=torch.float64, device=self.model.device)
 
     def _clip(self) -> float:
         """The gradient's norm before, which is the same on all ranks."""
@@ -229,6 +241,9 @@ def _build_metrics(sums: TokenSums, *, norm: float, rate: float, tokens: int) ->
         gradient_norm=norm,
         clip_ratio=sums.clipped / count,
         ratio_mean=sums.ratio / count,
+        outside_clip=sums.outside_clip / count,
+        mismatch_kl=sums.mismatch_kl / count,
+        mismatch_kl_max=sums.mismatch_kl_max,
         entropy=sums.entropy / count,
         kl=sums.kl / count,
         learning_rate=rate,

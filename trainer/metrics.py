@@ -20,7 +20,7 @@ Values = Mapping[str, float | int | str]
 Sink = Callable[[str, int, Values], None]
 """Called with event, step and values of a line once it is written."""
 
-LOGGED = ("reward/mean", "policy/entropy", "policy/clip_ratio", "optim/grad_norm", "trainer/idle_ratio")
+LOGGED = ("reward/mean", "policy/entropy", "policy/outside_clip", "optim/grad_norm", "trainer/idle_ratio")
 
 
 class Metrics:

@@ -156,7 +156,7 @@ def build_report(
     samples: Sequence[Sample], updates: Sequence[UpdateMetrics], *, step: Step, left_out: int
 ) -> dict[str, float]:
     """Metrics of a step by the names of docs/operations.md: means over its samples, and over the updates that had any;
-    the gradient norm is the largest."""
+    the gradient norm and what is called a maximum are the largest of the updates."""
     taught = [update for update in updates if update.trained_tokens]
     count, rounds = max(1, len(samples)), max(1, len(taught))
     staleness = [step - sample.policy_version for sample in samples]
@@ -171,6 +171,9 @@ def build_report(
         "policy/kl": average("kl"),
         "policy/clip_ratio": average("clip_ratio"),
         "policy/ratio": average("ratio_mean"),
+        "policy/outside_clip": average("outside_clip"),
+        "policy/mismatch_kl": average("mismatch_kl"),
+        "policy/mismatch_kl_max": max((u.mismatch_kl_max for u in updates), default=0.0),
         "optim/grad_norm": max((u.gradient_norm for u in updates), default=0.0),
         "optim/learning_rate": updates[-1].learning_rate if updates else 0.0,
         "staleness_mean": sum(staleness) / count,

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from trainer.alarms import (
-    CLIP_RATIO,
     ENTROPY,
     GRADIENT_NORM,
+    MISMATCH_KL,
+    OUTSIDE_CLIP,
     Alarm,
     AlarmSettings,
     compute_climb_limit,
@@ -26,12 +27,15 @@ RULES = AlarmSettings(window=3)
 
 
 def build_series(
-    norm: Sequence[float] = (), clip: Sequence[float] = (), entropy: Sequence[float] = ()
+    norm: Sequence[float] = (),
+    outside: Sequence[float] = (),
+    mismatch: Sequence[float] = (),
+    entropy: Sequence[float] = (),
 ) -> dict[str, list[float]]:
     """What is not given stays flat."""
-    steps = max(map(len, (norm, clip, entropy)))
-    flat = {GRADIENT_NORM: 1.0, CLIP_RATIO: 0.0, ENTROPY: 2.0}
-    given = {GRADIENT_NORM: norm, CLIP_RATIO: clip, ENTROPY: entropy}
+    steps = max(map(len, (norm, outside, mismatch, entropy)))
+    flat = {GRADIENT_NORM: 1.0, OUTSIDE_CLIP: 0.0, MISMATCH_KL: 0.0, ENTROPY: 2.0}
+    given = {GRADIENT_NORM: norm, OUTSIDE_CLIP: outside, MISMATCH_KL: mismatch, ENTROPY: entropy}
     return {name: list(given[name]) or [value] * steps for name, value in flat.items()}
 
 
@@ -80,11 +84,17 @@ def test_find_alarms__one_spike__is_none() -> None:
     assert tell(build_series(norm=[1.0] * 6 + [100.0] + [1.0] * 6)) == []
 
 
-def test_find_alarms__clip_ratio__climbs_from_nothing_only_above_the_least() -> None:
-    low = [0.0, 0.0, 0.0, 0.009, 0.009, 0.009]
-    assert find_alarms(build_series(clip=low), RULES) == []
-    high = [0.0, 0.0, 0.0, 0.02, 0.02, 0.02]
-    assert find_alarms(build_series(clip=high), RULES) == [Alarm(sign=CLIP_RATIO, value=0.02, limit=0.01)]
+@pytest.mark.parametrize(
+    ("name", "sign", "least"), [("outside", OUTSIDE_CLIP, 0.05), ("mismatch", MISMATCH_KL, 0.01)]
+)
+def test_find_alarms__distance_from_the_sampling_policy__climbs_from_nothing_only_above_the_least(
+    name: str, sign: str, least: float
+) -> None:
+    low, high = ([0.0] * 3 + [value] * 3 for value in (0.9 * least, 1.5 * least))
+    assert find_alarms(build_series(**{name: low}), RULES) == []
+    assert find_alarms(build_series(**{name: high}), RULES) == [Alarm(sign=sign, value=1.5 * least, limit=least)]
+    steep = [3 * least] * 3 + [6 * least] * 3
+    assert find_alarms(build_series(**{name: steep}), RULES) == [Alarm(sign=sign, value=6 * least, limit=6 * least)]
 
 
 def test_find_alarms__entropy__falls_without_and_rises_with_an_alarm() -> None:
@@ -108,8 +118,8 @@ def test_find_new_alarms__flickers_within_a_window__is_told_once() -> None:
 
 
 def test_find_new_alarms__two_signs_at_once__are_two() -> None:
-    series = build_series(norm=[1.0] * 4 + [3.0] * 2, clip=[0.0] * 4 + [0.3] * 2)
-    assert tell(series) == [(5, GRADIENT_NORM), (5, CLIP_RATIO)]
+    series = build_series(norm=[1.0] * 4 + [3.0] * 2, outside=[0.0] * 4 + [0.3] * 2)
+    assert tell(series) == [(5, GRADIENT_NORM), (5, OUTSIDE_CLIP)]
 
 
 @given(st.lists(st.floats(0.001, 1000), max_size=40), st.integers(1, 5))

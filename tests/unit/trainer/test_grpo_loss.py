@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.grpo import Objective, TokenSums, compute_loss
+from trainer.grpo import Kind, KlEstimator, Objective, TokenSums, compute_loss
 
 pytestmark = pytest.mark.unit
 
@@ -89,6 +90,88 @@ def test_compute_loss__ratio_that_overflows__has_a_gradient_that_is_a_number(obj
     assert bool(slope.isfinite().all())
 
 
+def draw_policies(*names: str) -> dict[str, torch.Tensor]:
+    """Log-probabilities of policies over six tokens, float64 [6]."""
+    draw = torch.Generator().manual_seed(0)
+    return {name: torch.randn(6, generator=draw, dtype=torch.float64).log_softmax(dim=0) for name in names}
+
+
+def compute_divergence_slope(objective: Objective, logits: torch.Tensor, **policies: torch.Tensor) -> torch.Tensor:
+    """Exact gradient of the expected loss by the logits: each token counts as often as it is sampled."""
+    live = logits.clone().requires_grad_()
+    zero = torch.zeros_like(logits)
+    loss, _ = compute_loss(
+        logprobs=live.log_softmax(dim=0), old=policies.get("old"), proximal=policies.get("proximal"), advantages=zero,
+        weights=policies.get("old", logits).exp(), entropy=zero, reference=policies["reference"], objective=objective,
+    )  # fmt: skip
+    (slope,) = torch.autograd.grad(loss, live)
+    return slope
+
+
+def compute_slope_of(divergence: Callable[[torch.Tensor], torch.Tensor], logits: torch.Tensor) -> torch.Tensor:
+    live = logits.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(divergence(live.log_softmax(dim=0)), live)
+    return slope
+
+
+@pytest.mark.parametrize("objective", [PLAIN, DECOUPLED])
+@pytest.mark.parametrize("given", [(), ("old",), ("old", "proximal")], ids="-".join)
+def test_compute_loss__corrected_divergence__has_the_gradient_of_the_reverse_kl(
+    objective: Objective, given: tuple[str, ...]
+) -> None:
+    """Enumerated over the vocabulary, on samples of the policy itself and of an older one."""
+    policies = draw_policies("policy", "reference", *given)
+    logits, reference = policies.pop("policy"), policies["reference"]
+    slope = compute_divergence_slope(replace(objective, kl=1.0, cap=1e9), logits, **policies)
+    expected = compute_slope_of(lambda p: (p.exp() * (p - reference)).sum(), logits)
+    assert float(expected.norm()) > 0.1
+    torch.testing.assert_close(slope, expected, rtol=0, atol=1e-14)
+
+
+def test_compute_loss__plain_divergence__has_the_gradient_of_the_forward_kl() -> None:
+    policies = draw_policies("policy", "reference")
+    logits, reference = policies["policy"], policies["reference"]
+    plain = replace(PLAIN, kl=1.0, kl_estimator="k3")
+    slope = compute_divergence_slope(plain, logits, reference=reference)
+    expected = compute_slope_of(lambda p: (reference.exp() * (reference - p)).sum(), logits)
+    torch.testing.assert_close(slope, expected, rtol=0, atol=1e-14)
+    corrected = compute_divergence_slope(replace(plain, kl_estimator="k3_corrected"), logits, reference=reference)
+    assert float((corrected - slope).norm() / slope.norm()) > 0.1
+
+
+def test_compute_loss__corrected_divergence__is_weighted_no_more_than_the_cap_allows() -> None:
+    """pi_prox / pi_behave is e^2, e^0.5 and 1; of a cap of 5 the first keeps 5."""
+    at = {"old": tensor(-3.0, -1.0, -2.0), "proximal": tensor(-1.0, -0.5, -2.0), "advantages": tensor(0.0, 0.0, 0.0)}
+    loss, _, sums = compute(replace(DECOUPLED, kl=0.1), **at)
+    by_hand = [0.0, math.exp(0.5) * (math.exp(-0.5) + 0.5 - 1), math.e - 1 - 1]
+    assert loss == pytest.approx(0.1 * (0.25 * by_hand[1] + 0.5 * by_hand[2]))
+    assert sums.kl == pytest.approx(sum(by_hand))
+    far, _, _ = compute(replace(DECOUPLED, kl=0.1), reference=tensor(0.0, -0.5, -2.0), **at)
+    assert far == pytest.approx(0.1 * 0.25 * 5 * (math.e - 1 - 1))
+
+
+def test_compute_loss__one_update_on_stale_samples__tells_how_far_the_sampling_policy_is() -> None:
+    """Nothing is clipped, as the policy is the one that the step starts from; two of three ratios are outside."""
+    gaps = [0.1, 0.3, -1.0]
+    old = tensor(*(logprob - gap for logprob, gap in zip((-1.0, -0.5, -2.0), gaps, strict=True)))
+    for objective in (PLAIN, DECOUPLED):
+        _, _, sums = compute(objective, old=old)
+        divergences = [math.exp(gap) - gap - 1 for gap in gaps]
+        assert sums.outside_clip == 2
+        assert sums.mismatch_kl == pytest.approx(sum(divergences), rel=1e-12)
+        assert sums.mismatch_kl_max == pytest.approx(divergences[2], rel=1e-12)
+    assert sums.clipped == 0
+
+
+def test_compute_loss__mismatch_of_a_last_bit__is_no_rounding_noise() -> None:
+    """In float32 exp(d) - d - 1 of so small a d is a multiple of 6e-8, or negative."""
+    logprobs = torch.tensor([-1.0, -1.0, -1.0])
+    old = logprobs + torch.tensor([2.0**-20, -(2.0**-20), 2.0**-21])
+    values = {"logprobs": logprobs, "old": old, "advantages": logprobs, "weights": logprobs, "entropy": logprobs}
+    _, _, sums = compute(PLAIN, **values, reference=None)
+    assert sums.mismatch_kl == pytest.approx((2 * 2.0**-40 + 2.0**-42) / 2, rel=1e-5)
+
+
 def compute_token(objective: Objective, logprob: float, at: dict[str, float]) -> float:
     """Loss of one token in plain floats; the importance weight does not follow `logprob`."""
     if objective.kind == "two_sided":
@@ -99,13 +182,17 @@ def compute_token(objective: Objective, logprob: float, at: dict[str, float]) ->
     held = max(1 - objective.epsilon, min(1 + objective.epsilon, ratio))
     gain = importance * min(min(ratio, objective.delta) * at["advantages"], held * at["advantages"])
     d = at["reference"] - logprob
-    return -at["weights"] * (gain - objective.kl * (math.exp(d) - d - 1) + objective.entropy * at["entropy"])
+    kl = importance * math.exp(logprob - at["old" if objective.kind == "two_sided" else "proximal"])
+    kl = (math.exp(d) - d - 1) * (kl if objective.kl_estimator == "k3_corrected" else 1)
+    return -at["weights"] * (gain - objective.kl * kl + objective.entropy * at["entropy"])
 
 
-@given(st.integers(0, 2**32), st.sampled_from(["decoupled", "two_sided"]))
-def test_compute_loss__any_tokens__equals_plain_floats_and_their_differences(seed: int, kind: str) -> None:
+@given(st.integers(0, 2**32), st.sampled_from(["decoupled", "two_sided"]), st.sampled_from(["k3_corrected", "k3"]))
+def test_compute_loss__any_tokens__equals_plain_floats_and_their_differences(
+    seed: int, kind: Kind, estimator: KlEstimator
+) -> None:
     rng = random.Random(seed)
-    objective = Objective(kind=kind, epsilon=0.2, delta=4.0, cap=3.0, kl=0.05, entropy=0.01)  # type: ignore[arg-type]
+    objective = Objective(kind=kind, epsilon=0.2, delta=4.0, cap=3.0, kl=0.05, kl_estimator=estimator, entropy=0.01)
     names = ("old", "proximal", "advantages", "weights", "entropy", "reference")
     tokens = [{name: rng.uniform(-3, 0) for name in names} | {"advantages": rng.gauss(0, 2)} for _ in range(12)]
     logprobs = [rng.uniform(-3, 0) for _ in tokens]
@@ -120,7 +207,7 @@ def test_compute_loss__any_tokens__equals_plain_floats_and_their_differences(see
 
 def test_compute_loss__kl_coefficient__adds_value_and_gradient() -> None:
     plain, slope, _ = compute(PLAIN)
-    loss, moved, sums = compute(replace(PLAIN, kl=0.1))
+    loss, moved, sums = compute(replace(PLAIN, kl=0.1, kl_estimator="k3"))
     by_hand = [0.0, math.exp(-0.5) + 0.5 - 1, math.e - 1 - 1]
     assert loss - plain == pytest.approx(0.1 * (0.25 * by_hand[1] + 0.5 * by_hand[2]))
     assert (moved - slope).tolist() == pytest.approx([0, 0.025 * (1 - math.exp(-0.5)), 0.05 * (1 - math.e)])

@@ -43,6 +43,7 @@ def compute_unpacked(
     """Loss, as the formulas are written, and statistics, token by token; leaves gradients in `model`."""
     total = torch.zeros(())
     clipped = ratios = entropies = 0.0
+    gaps: list[float] = []
     for sample, weight in zip(batch.samples, batch.weights, strict=True):
         ids = torch.tensor([[*sample.prompt, *sample.tokens]])
         logprobs = torch.log_softmax(model(input_ids=ids).logits[0] / temperature, dim=-1)
@@ -50,6 +51,7 @@ def compute_unpacked(
             row = logprobs[len(sample.prompt) + k - 1]
             ratio = torch.exp(row[token] - sample.old[k])  # type: ignore[index]
             drift, importance = ratio.item(), 1.0
+            gaps.append(row[token].item() - sample.old[k])  # type: ignore[index]
             if objective.kind == "decoupled":
                 ratio = torch.exp(row[token] - sample.proximal[k])  # type: ignore[index]
                 importance = min(math.exp(sample.proximal[k] - sample.old[k]), objective.cap)  # type: ignore[index]
@@ -57,15 +59,21 @@ def compute_unpacked(
             sides = (min(ratio, torch.tensor(4.0)) * advantage, ratio.clamp(0.8, 1.2) * advantage)
             d = sample.reference[k] - row[token]  # type: ignore[index]
             entropy = -(row.exp() * row).sum()
-            kl = torch.exp(d) - d - 1
+            kl = importance * ratio * (torch.exp(d) - d - 1)
             total = total - weight * (min(sides) - objective.kl * kl + objective.entropy * entropy)
             at = ratio.item()
             is_clipped = at > 1.2 if sample.advantage > 0 else at < 0.8 or at > 4
             clipped += is_clipped or importance == objective.cap
             ratios, entropies = ratios + drift, entropies + entropy.item()
     torch.autograd.backward(total)
-    n = sum(len(sample.tokens) for sample in batch.samples)
-    return total.item(), {"clip_ratio": clipped / n, "ratio_mean": ratios / n, "entropy": entropies / n}
+    n = len(gaps)
+    divergences = [math.exp(gap) - gap - 1 for gap in gaps]
+    statistics = {
+        "clip_ratio": clipped / n, "ratio_mean": ratios / n, "entropy": entropies / n,
+        "outside_clip": sum(abs(math.exp(gap) - 1) > 0.2 for gap in gaps) / n, "mismatch_kl": sum(divergences) / n,
+        "mismatch_kl_max": max(divergences),
+    }  # fmt: skip
+    return total.item(), statistics
 
 
 @pytest.mark.parametrize("temperature", [1.0, 1.5])

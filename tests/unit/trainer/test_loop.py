@@ -67,6 +67,8 @@ def test_cycle__update_event__tells_what_the_batch_was(build_world: Build) -> No
     assert update["reward/mean"] == pytest.approx(sum(row.reward for row in rows) / 32)
     assert update["staleness_mean"] == 0
     assert update["policy/clip_ratio"] == 0  # first update on the policy that sampled, up to bfloat16
+    assert update["policy/outside_clip"] < 0.02
+    assert update["policy/mismatch_kl"] < 1e-4
     assert 0 < update["policy/entropy"] < 5.6
     parts = [update[f"time/{what}"] for what in ("wait_for_batch", "update", "save")]
     assert min(parts) > 0
@@ -76,6 +78,16 @@ def test_cycle__update_event__tells_what_the_batch_was(build_world: Build) -> No
     assert update["reward/length_penalty"] == 0
     assert update["perf/mfu"] == pytest.approx(update["perf/flops"] / (parts[1] * 1e12))
     assert 0 < update["perf/mfu"] < 1
+
+
+def test_cycle__work_of_the_policy_before__is_seen_to_be_where_the_clip_ratio_sees_nothing(build_world: Build) -> None:
+    world = build_world()
+    world.coordinator.staleness = 1
+    world.run()
+    _, update = [line for line in world.read_metrics() if line["event"] == "update"]
+    assert (update["staleness_mean"], update["policy/clip_ratio"]) == (1, 0)
+    assert update["policy/outside_clip"] > 0.02
+    assert 1e-3 < update["policy/mismatch_kl"] < update["policy/mismatch_kl_max"] < 1
 
 
 def test_cycle__update_event__has_the_metrics_that_the_page_lists(build_world: Build) -> None:

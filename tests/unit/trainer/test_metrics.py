@@ -76,7 +76,7 @@ def test_record__threads_at_once__write_one_after_the_other_and_each_event_once(
 
 
 def build_update(norm: float) -> dict[str, float]:
-    return {"optim/grad_norm": norm, "policy/clip_ratio": 0.0, "policy/entropy": 1.0}
+    return {"optim/grad_norm": norm, "policy/outside_clip": 0.0, "policy/mismatch_kl": 0.0, "policy/entropy": 1.0}
 
 
 RULES = AlarmSettings(window=2)
