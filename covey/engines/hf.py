@@ -34,7 +34,7 @@ from covey.toploc.tensors import find_tops
 from covey.toploc.tops import Capture
 
 MAX_LOGITS = 1 << 26
-"""Logits of one replay pass at most, where it has more than one completion: 256 MiB in float32."""
+"""Logits that a replay computes at a time: 256 MiB in float32.  A pass of several completions has no more."""
 CPU_TOKENS = 8192
 """Tokens of one replay pass on a CPU: at a hidden size of 4096 a layer's states of so many are 128 MiB."""
 
@@ -202,16 +202,22 @@ class HuggingFaceEngine:
     def _replay_batch(
         self, model: PreTrainedModel, sequences: Sequence[ReplayRequest], temperature: float, capture: Capture | None
     ) -> list[Replay]:
-        hidden, logits = read_completions(
-            model, [each.prompt for each in sequences], [each.tokens for each in sequences]
-        )
         lengths = np.array([len(each.tokens) for each in sequences])
-        tokens = torch.from_numpy(np.concatenate([np.array(each.tokens) for each in sequences])).to(logits.device)
+        tokens = torch.from_numpy(np.concatenate([np.array(each.tokens) for each in sequences])).to(model.device)
         seeds = np.repeat(np.array([each.seed for each in sequences], np.uint64), lengths)
         positions = np.concatenate([np.arange(length, dtype=np.uint32) for length in lengths])
-        margins = score(logits, tokens, seeds, positions, temperature).cpu().numpy()
-        logprobs = compute_logprobs(logits, tokens).cpu().numpy()
-        tops = find_tops(hidden, lengths.tolist(), capture) if capture is not None else [()] * len(sequences)
+        margins, logprobs = np.empty(len(tokens), np.float32), np.empty(len(tokens), np.float32)
+        states = torch.empty(len(tokens), self.hidden_size, dtype=torch.bfloat16, device=model.device)
+        rows, end = max(1, MAX_LOGITS // self.vocabulary_size), 0
+        parts = read_completions(
+            model, [each.prompt for each in sequences], [each.tokens for each in sequences], rows=rows
+        )
+        for hidden, logits in parts:
+            part = slice(end, end := end + len(logits))
+            margins[part] = score(logits, tokens[part], seeds[part], positions[part], temperature).cpu().numpy()
+            logprobs[part] = compute_logprobs(logits, tokens[part]).cpu().numpy()
+            states[part] = hidden  # as a proof holds them
+        tops = find_tops(states, lengths.tolist(), capture) if capture is not None else [()] * len(sequences)
         return [
             Replay(tops=each, logprobs=logprobs[end - n : end], margins=margins[end - n : end])
             for each, n, end in zip(tops, lengths, np.cumsum(lengths), strict=True)

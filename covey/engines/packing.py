@@ -15,6 +15,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from transformers import AttentionInterface, PreTrainedModel
+from transformers.utils import ModelOutput
 
 from covey.engines.forward import catch_states
 from covey.errors import OperatorError
@@ -41,12 +42,17 @@ class Span(NamedTuple):
 
 
 def read_completions(
-    model: PreTrainedModel, prompts: Sequence[tuple[int, ...]], completions: Sequence[tuple[int, ...]]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """States [N, hidden] and logits float32[N, V] of the rows that predict each token, completion by completion.
+    model: PreTrainedModel,
+    prompts: Sequence[tuple[int, ...]],
+    completions: Sequence[tuple[int, ...]],
+    *,
+    rows: int,
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """States [n, hidden] and logits float32[n, V] of the rows that predict each token, completion by completion.
 
-    The model is `packed`.  N is the number of all completion tokens; the first row of a completion belongs to its
-    prompt's last token.
+    The model is `packed`.  All n together are the completion tokens; the first row of a completion belongs to its
+    prompt's last token.  The layers go over all tokens at once, the head over `rows` rows at a time, because the logits
+    of a long completion take more memory than all else.
     """
     spans, tokens, positions = _lay_out(prompts, completions)
     ends = list(accumulate(span.tokens for span in spans))
@@ -56,14 +62,27 @@ def read_completions(
         if span.prompt is not None
         for part in ([ends[span.prompt] - 1], range(end - span.tokens, end))
     ]
-    with catch_states(model) as caught:
-        logits = model(
-            input_ids=_join(tokens)[None].to(model.device),
-            position_ids=_join(positions)[None].to(model.device),
-            use_cache=False,
-            logits_to_keep=_join(kept).to(model.device),
-            spans=spans,
-        ).logits
+    output = model.base_model(
+        input_ids=_join(tokens)[None].to(model.device),
+        position_ids=_join(positions)[None].to(model.device),
+        use_cache=False,
+        spans=spans,
+    )
+    states = output.last_hidden_state[0, _join(kept).to(model.device)]
+    for part in torch.split(states, rows):
+        output.last_hidden_state = part[None]
+        yield _read_head(model, output)
+
+
+def _read_head(model: PreTrainedModel, output: ModelOutput) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the head is given and its logits, by the model's own code, whose layers answer `output`."""
+    layers = model.base_model
+    setattr(layers, "forward", lambda *_, **__: output)  # noqa: B010
+    try:
+        with catch_states(model) as caught:
+            logits = model(use_cache=False).logits
+    finally:
+        del layers.forward
     return caught[0][0], logits[0].float()
 
 
@@ -197,6 +216,8 @@ def _require_attention(model: PreTrainedModel, wanted: str) -> None:
     layers = set(getattr(config, "layer_types", None) or LAYERS)
     if model.config._attn_implementation != wanted or not layers <= LAYERS:
         raise _unsupported(f"{kind} has an attention of its own")
+    if model.base_model is model:
+        raise _unsupported(f"{kind} does not have its layers in a model of their own")
     if _find_rope_types(getattr(config, "rope_parameters", None) or {}) & LENGTH_DEPENDENT:
         # Its angles follow the longest row of a pass, so a completion would depend on what is replayed beside it.
         raise _unsupported(f"{kind} has positions that depend on length")

@@ -1,6 +1,7 @@
 """Replay in one packed row against a plain forward of each sequence alone, and what is left of the model afterwards."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, chain
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ from transformers import (
     BloomForCausalLM,
     GptOssConfig,
     GptOssForCausalLM,
+    GraniteConfig,
+    GraniteForCausalLM,
     Lfm2Config,
     Lfm2ForCausalLM,
     Llama4ForCausalLM,
@@ -18,6 +21,8 @@ from transformers import (
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
     PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
@@ -25,7 +30,7 @@ from transformers import (
     StableLmForCausalLM,
 )
 
-from covey.engines import hf
+from covey.engines import hf, packing
 from covey.engines.base import ReplayRequest, Request
 from covey.engines.forward import catch_states
 from covey.engines.hf import HuggingFaceEngine
@@ -69,6 +74,8 @@ BUILDERS = {
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES)),
     "llama_all_heads": lambda: LlamaForCausalLM(LlamaConfig(**(SIZES | {"num_key_value_heads": 4}))),
     "qwen2_sliding": build_qwen2_sliding,
+    "granite": lambda: GraniteForCausalLM(GraniteConfig(**SIZES, logits_scaling=4.0)),
+    "mixture": lambda: MixtralForCausalLM(MixtralConfig(**SIZES, num_local_experts=4)),
     "mistral_sliding": lambda: MistralForCausalLM(MistralConfig(**SIZES, head_dim=8, sliding_window=WINDOW)),
 }
 
@@ -101,9 +108,29 @@ def read_alone(model: PreTrainedModel, pairs: Pairs) -> tuple[torch.Tensor, torc
 
 
 @torch.no_grad()
-def read_packed(model: PreTrainedModel, pairs: Pairs) -> tuple[torch.Tensor, torch.Tensor]:
+def read_packed(model: PreTrainedModel, pairs: Pairs, *, rows: int = 99) -> tuple[torch.Tensor, torch.Tensor]:
+    """All states and logits, computed `rows` at a time."""
+    prompts, completions = [prompt for prompt, _ in pairs], [completion for _, completion in pairs]
     with packed(model):
-        return read_completions(model, [prompt for prompt, _ in pairs], [completion for _, completion in pairs])
+        states, logits = zip(*read_completions(model, prompts, completions, rows=rows), strict=True)
+    assert max(map(len, logits)) <= rows
+    return torch.cat(states), torch.cat(logits)
+
+
+@torch.no_grad()
+def read_whole(model: PreTrainedModel, pairs: Pairs) -> tuple[torch.Tensor, torch.Tensor]:
+    """One packed pass by the model's own forward, with the head over all rows at once."""
+    spans, tokens, positions = packing._lay_out([prompt for prompt, _ in pairs], [tokens for _, tokens in pairs])
+    ends = list(accumulate(span.tokens for span in spans))
+    kept = [
+        [ends[span.prompt] - 1, *range(end - span.tokens, end)]
+        for span, end in zip(spans, ends, strict=True)
+        if span.prompt is not None
+    ]
+    ids, places, rows = (torch.tensor(list(chain.from_iterable(each))) for each in (tokens, positions, kept))
+    with packed(model), catch_states(model) as caught:
+        logits = model(ids[None], position_ids=places[None], use_cache=False, logits_to_keep=rows, spans=spans).logits
+    return caught[0][0], logits[0].float()
 
 
 def claim(pairs: Pairs) -> list[ReplayRequest]:
@@ -121,6 +148,27 @@ def test_read_completions__packed__equals_each_sequence_alone(model: PreTrainedM
     assert logits.shape == (sum(len(completion) for _, completion in pairs), VOCABULARY)
     torch.testing.assert_close(hidden, alone[0], atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(logits, alone[1], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kind", list(BUILDERS))
+def test_read_completions__head_by_itself__has_the_bits_of_the_whole_model(kind: str, dtype: torch.dtype) -> None:
+    """Whatever the model makes of its logits; a head that is given fewer rows may round otherwise."""
+    model = build(kind, dtype)
+    whole, found = read_whole(model, RAGGED), read_packed(model, RAGGED)
+    assert torch.equal(found[0], whole[0])
+    assert torch.equal(found[1], whole[1])
+    parts = read_packed(model, RAGGED, rows=5)
+    assert torch.equal(parts[0], whole[0])
+    torch.testing.assert_close(parts[1], whole[1], atol=1e-5 if dtype is torch.float32 else 0.05, rtol=0)
+
+
+def test_read_completions__model_that_scales_its_logits__is_asked_for_them() -> None:
+    model = build("granite")
+    _, logits = read_packed(model, RAGGED, rows=7)
+    model.config.logits_scaling = 1.0
+    _, plain = read_packed(model, RAGGED, rows=7)
+    torch.testing.assert_close(logits, plain / 4.0, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("kind", ["qwen2_sliding", "mistral_sliding"])
@@ -246,9 +294,11 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """Lengths of the completions of every pass."""
     found: list[list[int]] = []
 
-    def record(model: PreTrainedModel, prompts: list, completions: list) -> tuple[torch.Tensor, torch.Tensor]:
+    def record(
+        model: PreTrainedModel, prompts: list, completions: list, *, rows: int
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         found.append([len(each) for each in completions])
-        return read_completions(model, prompts, completions)
+        return read_completions(model, prompts, completions, rows=rows)
 
     monkeypatch.setattr(hf, "read_completions", record)
     return found
@@ -286,6 +336,27 @@ def test_replay__more_than_one_pass_holds__goes_in_several_in_order(
     for one, other in zip(whole, parts, strict=True):
         np.testing.assert_allclose(other.logprobs, one.logprobs, atol=1e-5)
         np.testing.assert_allclose(other.margins, one.margins, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_replay__completion_of_more_logits_than_are_computed_at_a_time__is_scored_in_parts(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    """Proofs are bit for bit the same; of the rest the head's product alone may round otherwise."""
+    engine = HuggingFaceEngine.from_model(build("qwen2", dtype), build_tokenizer())
+    claims = claim(RAGGED[:1] + RAGGED[3:4])
+    whole = engine.replay(claims, temperature=0.7, capture=EVERYTHING)
+    monkeypatch.setattr(hf, "MAX_LOGITS", 5 * VOCABULARY)
+    parts = engine.replay(claims, temperature=0.7, capture=EVERYTHING)
+    alone = engine.replay(claims[:1], temperature=0.7, capture=EVERYTHING)
+    assert np.array_equal(parts[0].logprobs, alone[0].logprobs)
+    tolerance = 1e-5 if dtype is torch.float32 else 0.05
+    for one, other in zip(whole, parts, strict=True):
+        assert len(one.margins) in (12, 20)
+        np.testing.assert_allclose(other.logprobs, one.logprobs, atol=tolerance)
+        np.testing.assert_allclose(other.margins, one.margins, atol=10 * tolerance)
+    if dtype is torch.float32:
+        assert all(np.array_equal(join(one.tops), join(other.tops)) for one, other in zip(whole, parts, strict=True))
 
 
 def test_replay__on_a_gpu__the_bound_of_a_cpus_caches_does_not_hold(
