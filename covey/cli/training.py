@@ -17,7 +17,7 @@ Sink = Callable[[str, int, Values], None]
 SHOWN = (
     ("reward", "reward/mean", ".3f"),
     ("entropy", "policy/entropy", ".3f"),
-    ("outside clip", "policy/outside_clip", ".4f"),
+    ("outside", "policy/outside_clip", ".4f"),
     ("norm", "optim/grad_norm", ".3g"),
     ("staleness", "staleness_mean", ".2f"),
     ("tokens/s", "perf/tokens_per_second", ",.0f"),

@@ -26,8 +26,8 @@ CASES = (
     ("tokens", "bnpo", 1e-4, "k3_corrected"),
     ("tokens", "bnpo", 1e-5, "k3"),
 )
-"""Our and TRL's names of a normaliser, the coefficient of the divergence, which is large on random tokens, and how it is
-estimated."""
+"""Our and TRL's names of a normaliser, the coefficient of the divergence, which is large on random tokens, and its
+estimator."""
 SEEDS = range(3)
 SETTINGS = {"epsilon": 0.2, "delta": 4.0, "max_completion_length": 20}
 """TRL's names of the ratio's bounds and of the longest completion."""

@@ -84,9 +84,7 @@ def test_find_alarms__one_spike__is_none() -> None:
     assert tell(build_series(norm=[1.0] * 6 + [100.0] + [1.0] * 6)) == []
 
 
-@pytest.mark.parametrize(
-    ("name", "sign", "least"), [("outside", OUTSIDE_CLIP, 0.05), ("mismatch", MISMATCH_KL, 0.01)]
-)
+@pytest.mark.parametrize(("name", "sign", "least"), [("outside", OUTSIDE_CLIP, 0.05), ("mismatch", MISMATCH_KL, 0.01)])
 def test_find_alarms__distance_from_the_sampling_policy__climbs_from_nothing_only_above_the_least(
     name: str, sign: str, least: float
 ) -> None:
