@@ -15,7 +15,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from transformers import AttentionInterface, PreTrainedModel
-from transformers.utils import ModelOutput
+from transformers.utils.generic import ModelOutput
 
 from covey.engines.forward import catch_states
 from covey.errors import OperatorError
