@@ -368,6 +368,7 @@ def find_batch(ctx: Context, step: int) -> wire.BatchOrder | None:
             wire.BatchItem(
                 receipt_hash=Hash(s.receipt_hash),
                 task=TaskId(s.task),
+                node=Address(s.node),
                 policy_version=Step(s.policy_version),
                 manifest_hash=manifests[s.policy_version],
                 work_key=Hash(s.work_key),

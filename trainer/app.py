@@ -17,6 +17,7 @@ from covey.chain.sender import Sender
 from covey.engines.memory import keep_memory
 from covey.environments.base import Environment
 from covey.errors import OperatorError
+from covey.grading import build_grader
 from covey.log import configure, get_logger
 from covey.network import Network, join
 from covey.protocol.ids import Step
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from trainer.publish import Publisher
     from trainer.ranks import Ranks
     from trainer.recomputer import Recomputer
+    from trainer.regrading import Regrader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,7 @@ class Context:
     background: "Background"
     metrics: "Metrics"
     decode: Callable[[bytes], bytes]
+    regrader: "Regrader"
     progress: Progress
     stop: asyncio.Event
     clock: Callable[[], float] = time.time
@@ -69,6 +72,7 @@ def build(
     network: Network,
     *,
     decode: Callable[[bytes], bytes],
+    grade: Callable[[bytes], Sequence[float]],
     publisher: "Publisher",
     chain_thread: ThreadPoolExecutor,
     stop: asyncio.Event,
@@ -86,7 +90,7 @@ def build(
     from trainer.checkpoint import Checkpoints, StepFolders, export_policy, is_whole
     from trainer.evaluation import Background, explain_evaluation
     from trainer.metrics import Metrics
-    from trainer.models import build_evaluator, build_learner, get_source
+    from trainer.models import build_evaluator, build_learner, build_regrader, get_source
     from trainer.performance import complete_report
     from trainer.publish import require_policy
     from trainer.ranks import ALONE
@@ -147,6 +151,7 @@ def build(
         background=Background(evaluate=evaluate, on_failure=stop.set),
         metrics=metrics,
         decode=decode,
+        regrader=build_regrader(config, network, vocabulary=learner.vocabulary, grade=grade),
         progress=Progress(
             step=step,
             waiting_since=time.monotonic(),
@@ -217,8 +222,13 @@ async def _train(config: TrainerConfig, sinks: "Sequence[Sink]", ranks: "Ranks",
         memory_bytes=config.decoding_memory_bytes,
         output_bytes=MAX_ANSWER_BYTES,
     )
+    grader = Sandbox(
+        "covey.environments.grading:grade_json",
+        seconds=config.grading_seconds,
+        memory_bytes=config.grading_memory_bytes,
+    )
     chain_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="chain")
-    with decoder, chain_thread:
+    with decoder, grader, chain_thread:
         network = await keep_trying(lambda: join(config), stop)
         if network is None:
             return
@@ -229,6 +239,7 @@ async def _train(config: TrainerConfig, sinks: "Sequence[Sink]", ranks: "Ranks",
                 config,
                 network,
                 decode=partial(decoder.call, attempts=ATTEMPTS),
+                grade=build_grader(grader),
                 publisher=build_publisher(config, network, outbox),
                 chain_thread=chain_thread,
                 stop=stop,

@@ -1,7 +1,7 @@
 """From accepted rollouts to batches: advantages, weights, old log-probabilities.
 
 Called by `loop`; `packing` makes rows of them.  Claimed log-probabilities are taken from replayed work only; rewards
-are those that validators have recomputed.
+are those that a quorum has recomputed, or `regrading`.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,6 +25,8 @@ class Work:
     replayed: bool
     """Whether the claimed log-probabilities are the policy's, and a replay confirmed them."""
     rollouts: tuple[Rollout, ...]
+    regraded: int = 0
+    """Rollouts whose claimed reward was not the one that the trainer computed and put in its place."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -109,6 +109,10 @@ class TrainerConfig(RoleSettings):
     """Timeout in seconds of the process that decodes one rollout file."""
     decoding_memory_bytes: int = Field(default=1 << 30, ge=1 << 26)
     """Memory limit in bytes of the process that decodes rollout files."""
+    grading_seconds: float = Field(default=10.0, gt=0)
+    """Timeout in seconds of the grader's process for the answers to one task that no quorum replayed."""
+    grading_memory_bytes: int = Field(default=1 << 30, ge=1 << 26)
+    """Memory limit in bytes of the grader's process."""
 
     @model_validator(mode="after")
     def _require_two_sides(self) -> Self:

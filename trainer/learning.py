@@ -34,7 +34,8 @@ def learn(ctx: Context, works: list[Work | None], waited: float) -> None:
     families = [family for each in consumed for family in ctx.learner.find_families(each)]
     predictions = sum(len(sample.tokens) for each in consumed for sample in each.samples)
     updated = ctx.timer()
-    report = service.build_report(samples, updates, step=step, left_out=len(works) - len(kept))
+    left_out, regraded = len(works) - len(kept), sum(work.regraded for work in kept)
+    report = service.build_report(samples, updates, step=step, left_out=left_out, regraded=regraded)
     report |= service.split_rewards(samples, ctx.environment, ctx.tokenizer)
     report |= {
         "time/wait_for_batch": waited,

@@ -115,6 +115,13 @@ async def claim(ctx: Context) -> BatchOrder | None:
     return await ctx.network.coordinator.claim_batch(ctx.progress.step, wait_seconds=ctx.config.wait_seconds)
 
 
+def read(ctx: Context, item: BatchItem, file: bytes) -> Work | None:
+    """The content of a file; None for what cannot be trained on.  What no quorum replayed is graded again."""
+    params, vocabulary = ctx.network.params, ctx.learner.vocabulary
+    work = service.read_work(item, file, params, vocabulary=vocabulary, decode=ctx.decode)
+    return work if work is None or item.replayed else ctx.regrader.regrade(item, work)
+
+
 async def fetch(ctx: Context, order: BatchOrder) -> list[Work | None]:
     """The files of a batch, checked and decoded; None for what is stale, wrong or lost for good, which is left out.
 
@@ -130,9 +137,7 @@ async def fetch(ctx: Context, order: BatchOrder) -> list[Work | None]:
         try:
             async with slots:
                 file = await client.get_object(item.url, max_bytes=params.max_submission_bytes)
-            found[item.task] = await asyncio.to_thread(
-                service.read_work, item, file, params, vocabulary=ctx.learner.vocabulary, decode=ctx.decode
-            )
+            found[item.task] = await asyncio.to_thread(read, ctx, item, file)
         except ProtocolError as error:
             if error.code in WRONG_FILE:
                 leave_out(item, error)

@@ -12,11 +12,12 @@ from transformers import PreTrainedModel
 from covey.engines.build import describe_hardware
 from covey.engines.hf import HuggingFaceEngine, prepare_process
 from covey.errors import OperatorError
-from covey.model.files import load_model
+from covey.model.files import load_model, load_tokenizer
 from covey.model.tiny import tiny_folder
 from covey.network import Network
 from covey.protocol.params import PoolParams
 from covey.settings import RoleSettings
+from covey.slots import Grade
 from trainer.adapters import add_adapters
 from trainer.config import TrainerConfig
 from trainer.evaluation import Evaluator
@@ -26,6 +27,7 @@ from trainer.learner import Learner, Optimiser
 from trainer.orders import Order, Verb
 from trainer.ranks import ALONE, Ranks
 from trainer.recomputer import Recomputer
+from trainer.regrading import Regrader
 
 OWN = {*RoleSettings.model_fields, "origin_root", "initial_policy"}
 """Settings that are a process's; of all others rank 0's hold."""
@@ -110,6 +112,22 @@ def decode_plan(text: str, config: TrainerConfig) -> tuple[TrainerConfig, PoolPa
     plan = json.loads(text)
     settings = plan["settings"] | config.model_dump(include=OWN)
     return TrainerConfig.model_validate(settings), PoolParams.model_validate(plan["params"])
+
+
+def build_regrader(config: TrainerConfig, network: Network, *, vocabulary: int, grade: Grade) -> Regrader:
+    """What grades again the work that no quorum replayed.  Environment and tokenizer are its own, as it runs in threads
+    alongside the evaluation."""
+    tokenizer = load_tokenizer(get_source(config))
+    return Regrader(
+        pool=network.pool,
+        spec=network.environment,
+        environment=network.load_environment(),
+        tokenizer=tokenizer,
+        end=tokenizer.eos_token_id,
+        limit=network.params.model.max_completion_tokens,
+        vocabulary=vocabulary,
+        grade=grade,
+    )
 
 
 def build_evaluator(config: TrainerConfig, network: Network) -> Evaluator:

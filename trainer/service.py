@@ -153,7 +153,7 @@ def _require_whole(rows: Sequence[Rollout], params: PoolParams, vocabulary: int)
 
 
 def build_report(
-    samples: Sequence[Sample], updates: Sequence[UpdateMetrics], *, step: Step, left_out: int
+    samples: Sequence[Sample], updates: Sequence[UpdateMetrics], *, step: Step, left_out: int, regraded: int
 ) -> dict[str, float]:
     """Metrics of a step by the names of docs/operations.md: means over its samples, and over the updates that had any;
     the gradient norm and what is called a maximum are the largest of the updates."""
@@ -183,6 +183,7 @@ def build_report(
         "batch/live_share": sum(s.advantage != 0 for s in samples) / count,
         "batch/completion_tokens": sum(len(s.tokens) for s in samples) / count,
         "batch/left_out": left_out,
+        "batch/regraded": regraded,
     }
 
 

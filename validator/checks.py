@@ -7,20 +7,20 @@ for size and form before any arithmetic, and decoded and graded in processes tha
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from covey import slots
 from covey.engines.base import Engine
 from covey.environments.base import Environment, EnvironmentSpec
-from covey.environments.registry import build_grading
 from covey.errors import ProtocolError
-from covey.model.text import decode_completion, encode_prompt
 from covey.protocol import messages, rollout
 from covey.protocol.canonical import sha256
 from covey.protocol.ids import GroupId, Hash
 from covey.protocol.messages import Domain, Receipt
 from covey.protocol.params import PoolParams
 from covey.protocol.rollout import Budget, Rollout
-from covey.protocol.seeding import SlotDomain, compute_prompt_draw, compute_sampling_seed
+from covey.protocol.seeding import SlotDomain
 from covey.protocol.verdict import Judgement, Reason
 from covey.sandbox import SandboxError
+from covey.slots import DrawnPrompt, Grade
 from covey.toploc import proofs
 from validator.limits import find_breach
 from validator.replay import RolloutDistances, measure
@@ -39,7 +39,7 @@ class Tools:
     spec: EnvironmentSpec
     decode: Callable[[bytes], bytes]
     """`columns.decode_json` in a process that may die."""
-    grade: Callable[[bytes], Sequence[float]]
+    grade: Grade
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,8 +52,8 @@ class Claim:
     """Of the claimed policy version, from the chain."""
     file: bytes
     rollouts: list[Rollout] = field(default_factory=list)
-    draws: dict[int, int] = field(default_factory=dict)
-    """Prompt draw of each group."""
+    prompts: dict[GroupId, DrawnPrompt] = field(default_factory=dict)
+    """The prompt that each group should have."""
     live_groups: int = 0
     """Groups whose recomputed rewards are not all equal."""
     distances: list[RolloutDistances] = field(default_factory=list)
@@ -135,31 +135,20 @@ def check_seeding(claim: Claim, tools: Tools) -> Judgement | None:
         node=receipt.node,
         task=receipt.task,
     )
-    prompts: dict[int, tuple[int, ...]] = {}
-    for group in map(GroupId, range(receipt.groups)):
-        claim.draws[group] = compute_prompt_draw(domain, group)
-        text = tools.environment.prompt(claim.draws[group]).text
-        prompts[group] = tuple(encode_prompt(tools.engine.tokenizer, text))
-    for row in claim.rollouts:
-        if row.prompt != prompts[row.group]:
-            return Judgement.reject(Reason.WRONG_PROMPT, group=row.group, sibling=row.sibling)
-        if row.seed != compute_sampling_seed(domain, row.group, row.sibling):
-            return Judgement.reject(Reason.WRONG_SEED, group=row.group, sibling=row.sibling)
-    return None
+    claim.prompts = slots.draw_prompts(
+        domain, receipt.groups, environment=tools.environment, tokenizer=tools.engine.tokenizer
+    )
+    return slots.find_wrong_slot(claim.rollouts, domain, claim.prompts)
 
 
 def check_termination(claim: Claim, tools: Tools) -> Judgement | None:
     """A completion ends with the end token, which stands nowhere else, or at the length limit."""
-    end, limit = tools.engine.eos_token_id, tools.params.model.max_completion_tokens
-    vocabulary = tools.engine.vocabulary_size
-    for row in claim.rollouts:
-        where = {"group": row.group, "sibling": row.sibling}
-        if max(row.tokens) >= vocabulary:
-            return Judgement.reject(Reason.MALFORMED, what="token", **where)
-        ended = row.tokens[-1] == end
-        if end in row.tokens[:-1] or row.finished != ended or not (ended or len(row.tokens) == limit):
-            return Judgement.reject(Reason.FALSE_TERMINATION, tokens=len(row.tokens), **where)
-    return None
+    return slots.find_false_end(
+        claim.rollouts,
+        end=tools.engine.eos_token_id,
+        limit=tools.params.model.max_completion_tokens,
+        vocabulary=tools.engine.vocabulary_size,
+    )
 
 
 def check_proof_form(claim: Claim, tools: Tools) -> Judgement | None:
@@ -186,7 +175,9 @@ def check_proof_form(claim: Claim, tools: Tools) -> Judgement | None:
 def check_reward(claim: Claim, tools: Tools) -> Judgement | None:
     """Rewards are recomputed from the text, and a worker's number must be that to the bit: specks in a group of equal
     rewards would be scaled up to advantages of the worker's choice."""
-    rewards = tools.grade(build_grading(tools.spec, [_describe(row, claim, tools) for row in claim.rollouts]))
+    rewards = slots.compute_rewards(
+        claim.rollouts, claim.prompts, spec=tools.spec, tokenizer=tools.engine.tokenizer, grade=tools.grade
+    )
     for row, reward in zip(claim.rollouts, rewards, strict=True):
         if row.reward != reward:
             where = {"group": row.group, "sibling": row.sibling}
@@ -202,11 +193,6 @@ def count_live_groups(groups: Sequence[int], rewards: Sequence[float]) -> int:
     for group, reward in zip(groups, rewards, strict=True):
         found.setdefault(group, set()).add(reward)
     return sum(len(values) > 1 for values in found.values())
-
-
-def _describe(row: Rollout, claim: Claim, tools: Tools) -> tuple[int, str, bool, int]:
-    text = decode_completion(tools.engine.tokenizer, row.tokens)
-    return claim.draws[row.group], text, row.finished, len(row.tokens)
 
 
 def check_replay(claim: Claim, tools: Tools) -> Judgement | None:

@@ -3,27 +3,25 @@
 Called by `loop`.  Everything follows from the task and the policy; the worker chooses nothing.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from covey.engines.base import Completion, Engine, Request
 from covey.environments.base import Environment, EnvironmentSpec
 from covey.environments.registry import build_grading
 from covey.errors import ProtocolError, TransientError
-from covey.model.text import decode_completion, encode_prompt
+from covey.model.text import decode_completion
 from covey.protocol import messages, rollout
 from covey.protocol.canonical import sha256
 from covey.protocol.ids import Address, GroupId, PoolId, Step
 from covey.protocol.messages import Countersignature, Domain, Receipt
 from covey.protocol.params import PoolParams
 from covey.protocol.rollout import Rollout
-from covey.protocol.seeding import SlotDomain, compute_prompt_draw, compute_sampling_seed
+from covey.protocol.seeding import SlotDomain, compute_sampling_seed
 from covey.protocol.wire import SubmissionAnswer, TaskOrder
+from covey.slots import Grade, draw_prompts
 from covey.toploc.proofs import build_many
 from covey.toploc.tops import build_capture
-
-Grade = Callable[[bytes], Sequence[float]]
-"""Grades the payload of `build_grading` in a process that may die."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,15 +59,14 @@ def build_slots(
         beacon=task.manifest_hash, pool=pool, policy_version=task.policy_version, node=node, task=task.task
     )
     slots = []
-    for group in map(GroupId, range(task.groups)):
-        draw = compute_prompt_draw(domain, group)
-        prompt = tuple(encode_prompt(engine.tokenizer, environment.prompt(draw).text))
-        if len(prompt) > params.model.max_prompt_tokens:
-            raise ProtocolError("prompt_too_long", f"a prompt has {len(prompt)} tokens")
+    prompts = draw_prompts(domain, task.groups, environment=environment, tokenizer=engine.tokenizer)
+    for group, prompt in prompts.items():
+        if len(prompt.tokens) > params.model.max_prompt_tokens:
+            raise ProtocolError("prompt_too_long", f"a prompt has {len(prompt.tokens)} tokens")
         for sibling in range(params.group_size):
             seed = compute_sampling_seed(domain, group, sibling)
-            request = Request(prompt=prompt, seed=seed, max_tokens=params.model.max_completion_tokens)
-            slots.append(Slot(group=group, sibling=sibling, draw=draw, request=request))
+            request = Request(prompt=prompt.tokens, seed=seed, max_tokens=params.model.max_completion_tokens)
+            slots.append(Slot(group=group, sibling=sibling, draw=prompt.draw, request=request))
     return slots
 
 

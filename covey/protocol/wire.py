@@ -259,12 +259,14 @@ class BatchItem(Body):
 
     receipt_hash: HashText
     task: TaskId
+    node: AddressText
+    """Node that the task was leased to: prompts and seeds of its slots follow from it."""
     policy_version: Step
     manifest_hash: HashText
     work_key: HashText
     url: str
     replayed: bool
-    """Whether the claimed log-probabilities were confirmed by a replay."""
+    """Whether a quorum replayed it.  One validator alone has looked at any other, without the policy."""
 
 
 class BatchOrder(Body):

@@ -59,6 +59,17 @@ class ForgedUnseen(Elsewhere):
     shown_by = ("tests/unit/trainer/test_loop.py::test_learn__forged_logprobs_in_unreplayed_work__have_no_effect",)
 
 
+class InventedUnseen(Elsewhere):
+    """Rewards and prompts of its own invention, which an accomplice among the validators lets through."""
+
+    row = 39
+    shown_by = (
+        "tests/unit/trainer/test_regrading.py::test_cycle__invented_rewards_that_nobody_replayed__teach_nothing",
+        "tests/unit/trainer/test_regrading.py"
+        "::test_cycle__row_that_is_not_of_its_slot__its_submission_is_left_out_and_learning_goes_on",
+    )
+
+
 class RedrawsPrompts(Elsewhere):
     """Drops the leases whose prompts it does not like."""
 
@@ -81,7 +92,8 @@ class FailsEveryValidator(Elsewhere):
 
 JUDGED: tuple[type[Cheat], ...] = (*ENGINES, *SLOTS, *CONTENT, *NUMBERS, *FILES)
 ELSEWHERE: tuple[type[Elsewhere], ...] = (
-    ManyIdentities, HackedGrader, TwoReceipts, NeverDelivers, ForgedUnseen, RedrawsPrompts, FailsEveryValidator,
+    ManyIdentities, HackedGrader, TwoReceipts, NeverDelivers, ForgedUnseen, InventedUnseen, RedrawsPrompts,
+    FailsEveryValidator,
 )  # fmt: skip
 DISHONEST = range(1, 17)
 """The rows of dishonest work."""

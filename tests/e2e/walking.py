@@ -27,6 +27,7 @@ from covey.demo.cast import Cast, DemoOptions
 from covey.demo.stage import Stage
 from covey.engines.base import Engine
 from covey.errors import TransientError
+from covey.grading import build_grader
 from covey.network import join
 from covey.runtime import Outcome, serve_http
 from covey.sandbox import Sandbox
@@ -190,7 +191,13 @@ async def open_walk(
         outbox = stack.enter_context(contextlib.closing(trainer.app.open_outbox(config)))
         publisher = trainer.app.build_publisher(config, networks[-1], outbox)
         learning = trainer.app.build(
-            config, networks[-1], decode=decoder.call, publisher=publisher, chain_thread=executor, stop=stop
+            config,
+            networks[-1],
+            decode=decoder.call,
+            grade=build_grader(grader),
+            publisher=publisher,
+            chain_thread=executor,
+            stop=stop,
         )
         try:
             yield Walk(

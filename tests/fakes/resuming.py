@@ -12,22 +12,31 @@ from typing import Any
 import torch
 
 from covey.chain.outbox import SqliteOutbox
+from covey.environments import registry
+from covey.environments.base import EnvironmentSpec
+from covey.model.files import load_tokenizer
+from covey.model.tiny import tiny_folder
 from covey.protocol import rollout
 from covey.protocol.canonical import sha256
 from covey.protocol.ids import GroupId, Hash, Step, TaskId
 from covey.protocol.params import EnvironmentParams, ModelParams, PoolParams
 from covey.protocol.rollout import Rollout
+from covey.protocol.seeding import SlotDomain, compute_sampling_seed
 from covey.protocol.wire import BatchItem, BatchOrder
+from covey.slots import draw_prompts
 from tests.fakes.samples import build_samples
-from tests.fakes.training import Chain, World
+from tests.fakes.training import NODE, Chain, World, build_domain
 
-GROUP, TASKS = 2, 2
+GROUP, TASKS, END = 2, 2, 1
+MANIFEST = Hash("0x" + "33" * 32)
+SPEC = EnvironmentSpec(kind="reasoning_gym", options={"name": "basic_arithmetic", "targets": [10], "alpha": 0.01})
+"""No random answer is right, but some are nearer to the length that is asked for than others."""
 PARAMS = PoolParams(
-    name="test", environment=EnvironmentParams(kind="reasoning_gym", options={"name": "basic_arithmetic"}),
-    model=ModelParams(max_prompt_tokens=32, max_completion_tokens=32), group_size=GROUP, groups_per_step=TASKS,
+    name="test", environment=EnvironmentParams(kind=SPEC.kind, options=dict(SPEC.options)),
+    model=ModelParams(max_prompt_tokens=128, max_completion_tokens=32), group_size=GROUP, groups_per_step=TASKS,
     groups_per_task=1, max_staleness=1,
 )  # fmt: skip
-SETTINGS = {"warm_up_updates": 20, "gradient_clip": 0.5, "row_tokens": 64, "evaluation_every": 0}
+SETTINGS = {"warm_up_updates": 20, "gradient_clip": 0.5, "row_tokens": 192, "evaluation_every": 0}
 PUMPS_A_BLOCK = 4
 TIMED = ("time/", "perf/", "trainer/idle_ratio")
 
@@ -71,30 +80,34 @@ def record_stream(folder: Path, steps: int) -> None:
     it may be trained before its own is published; in an even one the first task is of the step's policy."""
     stream = folder / "stream"
     stream.mkdir(parents=True)
+    environment, tokenizer = registry.load(SPEC), load_tokenizer(tiny_folder())
     for step in range(steps):
         items = []
         for i in range(TASKS):
             task = step * TASKS + i
-            file = rollout.encode(build_rollouts(task))
-            (stream / sha256(file)).write_bytes(file)
             version = Step(max(0, step - min(i + step % 2, 1)))
+            domain = build_domain(MANIFEST, version, TaskId(task))
+            drawn = draw_prompts(domain, 1, environment=environment, tokenizer=tokenizer)
+            file = rollout.encode(build_rollouts(domain, drawn[GroupId(0)].tokens))
+            (stream / sha256(file)).write_bytes(file)
             item = BatchItem(
-                receipt_hash=Hash("0x" + "22" * 32), task=TaskId(task), policy_version=version,
-                manifest_hash=Hash("0x" + "33" * 32), work_key=sha256(file), url=sha256(file), replayed=i == 0,
+                receipt_hash=Hash("0x" + "22" * 32), task=TaskId(task), node=NODE, policy_version=version,
+                manifest_hash=MANIFEST, work_key=sha256(file), url=sha256(file), replayed=i == 0,
             )  # fmt: skip
             items.append(item)
         (stream / f"{step}.json").write_text(BatchOrder(step=Step(step), items=tuple(items)).model_dump_json())
 
 
-def build_rollouts(task: int) -> list[Rollout]:
-    """One group of random rewards."""
-    rng = random.Random(task)
+def build_rollouts(domain: SlotDomain, prompt: tuple[int, ...]) -> list[Rollout]:
+    """One group of random answers and rewards."""
+    rng, group = random.Random(domain.task), GroupId(0)
     return [
         Rollout(
-            group=GroupId(0), sibling=i, seed=0, prompt=sample.prompt, tokens=sample.tokens, logprobs=sample.old or (),
-            proofs=(), finished=False, reward=rng.random(),
+            group=group, sibling=i, seed=compute_sampling_seed(domain, group, i), prompt=prompt,
+            tokens=(*sample.tokens, END), logprobs=(*(sample.old or ()), -3.0), proofs=(), finished=True,
+            reward=rng.random(),
         )
-        for i, sample in enumerate(build_samples(GROUP, seed=task))
+        for i, sample in enumerate(build_samples(GROUP, seed=domain.task))
     ]  # fmt: skip
 
 

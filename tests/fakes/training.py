@@ -5,9 +5,8 @@ published policies.
 """
 
 import asyncio
-import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,18 +18,21 @@ from covey.chain.outbox import Attempt, SqliteOutbox
 from covey.engines.base import Request
 from covey.engines.hf import HuggingFaceEngine
 from covey.environments import registry
+from covey.environments.grading import grade_json
 from covey.environments.registry import DEMO
-from covey.model.text import decode_completion, encode_prompt
-from covey.network import Network, load_environment
+from covey.model.text import decode_completion
+from covey.network import Network, get_spec, load_environment
 from covey.protocol import columns, rollout
 from covey.protocol.canonical import sha256
 from covey.protocol.ids import Address, GroupId, Hash, PoolId, Step, TaskId
 from covey.protocol.manifest import Manifest
 from covey.protocol.params import EnvironmentParams, ModelParams, PoolParams
 from covey.protocol.rollout import Rollout
+from covey.protocol.seeding import SlotDomain, compute_sampling_seed
 from covey.protocol.wire import BatchItem, BatchOrder
 from covey.runtime import Pace
 from covey.shardcast.store import Retention, ShardStore
+from covey.slots import draw_prompts
 from trainer.app import Context, build
 from trainer.config import TrainerConfig
 from trainer.loop import run_cycles
@@ -39,6 +41,8 @@ from trainer.publish import Publisher
 
 POOL = PoolId(1)
 WALLET = Address("0x" + "11" * 20)
+NODE = Address("0x" + "44" * 20)
+"""Of the worker."""
 
 
 class Killed(BaseException):
@@ -90,6 +94,17 @@ class Chain:
             raise Killed
 
 
+def build_domain(manifest_hash: Hash, version: Step, task: TaskId) -> SlotDomain:
+    """Of the slots of a task that the worker was leased."""
+    return SlotDomain(beacon=manifest_hash, pool=POOL, policy_version=version, node=NODE, task=task)
+
+
+def grade_here(payload: bytes) -> Sequence[float]:
+    """The grader without a process around it."""
+    rewards: list[float] = json.loads(grade_json(payload))["rewards"]
+    return rewards
+
+
 @dataclass
 class Coordinator:
     """Batches of a step: `tasks` submissions on the policy that is `staleness` steps old, made by honest workers once
@@ -122,7 +137,7 @@ class Coordinator:
             self.files[sha256(file)] = file
             items.append(
                 BatchItem(
-                    receipt_hash=Hash("0x" + "22" * 32), task=TaskId(task), policy_version=version,
+                    receipt_hash=Hash("0x" + "22" * 32), task=TaskId(task), node=NODE, policy_version=version,
                     manifest_hash=self.chain.hashes[version], work_key=sha256(file), url=sha256(file),
                     replayed=self.replayed,
                 )
@@ -135,13 +150,14 @@ class Coordinator:
     def _roll_out(self, version: Step, task: int) -> list[Rollout]:
         engine, environment = HuggingFaceEngine(max_batch=64), registry.load(DEMO)
         engine.load_policy(self._download(version), version)
+        domain = build_domain(self.chain.hashes[version], version, TaskId(task))
+        drawn = draw_prompts(domain, self.params.groups_per_task, environment=environment, tokenizer=engine.tokenizer)
         rows = []
         for i in range(self.params.rollouts_per_task):
-            group, sibling = divmod(i, self.params.group_size)
-            prompt = environment.prompt(1000 * task + group)
-            tokens = tuple(encode_prompt(engine.tokenizer, prompt.text))
-            seed = int.from_bytes(hashlib.sha256(f"{task}/{i}".encode()).digest()[:7], "big")
-            rows.append((GroupId(group), sibling, prompt, Request(prompt=tokens, seed=seed, max_tokens=8)))
+            group, sibling = GroupId(i // self.params.group_size), i % self.params.group_size
+            seed = compute_sampling_seed(domain, group, sibling)
+            request = Request(prompt=drawn[group].tokens, seed=seed, max_tokens=8)
+            rows.append((group, sibling, environment.prompt(drawn[group].draw), request))
         completions = engine.generate([row[3] for row in rows], temperature=1.0)
         return [
             Rollout(
@@ -187,6 +203,7 @@ class World:
         self.coordinator: Any = Coordinator(
             params=self.params, chain=self.chain, store=ShardStore(root / "origin"), folder=root / "downloads"
         )
+        self.grade = grade_here
         self.context: Context | None = None
         self.sinks: list[Sink] = []
         self._outboxes: list[SqliteOutbox] = []
@@ -197,6 +214,7 @@ class World:
             pool=POOL, params=self.params, terms=SimpleNamespace(trainer=WALLET),
             wallet=SimpleNamespace(address=WALLET), contracts=SimpleNamespace(policies=self.chain),
             coordinator=self.coordinator, load_environment=lambda: load_environment(self.params),
+            environment=get_spec(self.params),
         )  # fmt: skip
 
         outbox = SqliteOutbox(self.config.home / "outbox.sqlite3")
@@ -206,7 +224,7 @@ class World:
             store=ShardStore(self.config.origin_root), retention=Retention(),
         )  # fmt: skip
         return build(
-            self.config, cast(Network, network), decode=columns.decode_json,
+            self.config, cast(Network, network), decode=columns.decode_json, grade=self.grade,
             publisher=publisher, chain_thread=chain_thread, stop=stop, sinks=self.sinks,
         )  # fmt: skip
 

@@ -42,6 +42,7 @@ async def test_walk__two_submissions__become_a_batch_an_epoch_and_tokens(office:
     assert steps == [(0, "READY", make_hash("policy 0")), (1, "OPEN", None)], "it asks before its policy is on chain"
     assert status.step == 0
     assert all(item.replayed and item.manifest_hash == make_hash("policy 0") for item in batch.items)
+    assert {item.node for item in batch.items} == {office.chain.address("node")} <= set(status.nodes)
     office.run_job("settle_epoch")
     await office.follow()
     await office.follow()

@@ -17,6 +17,7 @@ from covey.errors import OperatorError
 from covey.network import Network
 from covey.protocol import columns
 from covey.protocol.params import EnvironmentParams, ModelParams, PoolParams
+from tests.fakes.training import grade_here
 from trainer.app import build, build_publisher, open_outbox
 from trainer.config import TrainerConfig
 from trainer.models import build_learner, get_source
@@ -39,8 +40,8 @@ def test_build__key_that_is_not_the_trainers__is_refused(build_world: Build) -> 
     )
     with ThreadPoolExecutor(max_workers=1) as thread, pytest.raises(OperatorError, match="not_the_trainer") as no:
         build(
-            config, cast(Network, network), decode=columns.decode_json, publisher=cast(Any, None),
-            chain_thread=thread, stop=asyncio.Event(),
+            config, cast(Network, network), decode=columns.decode_json, grade=grade_here,
+            publisher=cast(Any, None), chain_thread=thread, stop=asyncio.Event(),
         )  # fmt: skip
     assert f"pool 1 names {'0x' + 'aa' * 20} as its trainer, not {'0x' + 'bb' * 20}" in no.value.message
     assert f"Set key_file to the key of {'0x' + 'aa' * 20}" in no.value.fix

@@ -190,14 +190,15 @@ def test_learn__forged_logprobs_in_unreplayed_work__have_no_effect(build_world: 
 
 
 def test_learn__unreplayed_stale_work__learns_what_honest_claims_teach(build_world: Build) -> None:
-    """What is recomputed with the retained policy is what the worker claimed, so the policies nearly agree."""
+    """What is recomputed with the retained policy is what the worker claimed, so the policies nearly agree.
+    Prompts hang on a policy's hash, so only work of the first policy is the same in both."""
 
     def train(replayed: bool) -> dict[str, Any]:
-        world = build_world(steps=3)
+        world = build_world(steps=2)
         world.coordinator.staleness, world.coordinator.replayed = 1, replayed
         world.run()
-        assert [line["staleness_mean"] for line in world.read_metrics() if line["event"] == "update"] == [0, 1, 1]
-        tensors: dict[str, Any] = load_file(world.config.home / "checkpoints" / "3" / "masters.safetensors")
+        assert [line["staleness_mean"] for line in world.read_metrics() if line["event"] == "update"] == [0, 1]
+        tensors: dict[str, Any] = load_file(world.config.home / "checkpoints" / "2" / "masters.safetensors")
         return tensors
 
     claimed, recomputed = train(True), train(False)

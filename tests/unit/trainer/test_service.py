@@ -46,8 +46,8 @@ def build_rows(groups: int = 2, **changes: Any) -> list[Rollout]:
 
 def build_item(file: bytes, **changes: Any) -> BatchItem:
     item = BatchItem(
-        receipt_hash=Hash("0x" + "22" * 32), task=TaskId(4), policy_version=Step(3), work_key=sha256(file),
-        manifest_hash=Hash("0x" + "33" * 32), url="http://127.0.0.1/x", replayed=True,
+        receipt_hash=Hash("0x" + "22" * 32), task=TaskId(4), node=Address("0x" + "44" * 20), policy_version=Step(3),
+        work_key=sha256(file), manifest_hash=Hash("0x" + "33" * 32), url="http://127.0.0.1/x", replayed=True,
     )  # fmt: skip
     return item.model_copy(update=changes)
 
@@ -200,13 +200,13 @@ def test_build_report__two_updates__means_and_the_largest_norm() -> None:
         first, loss=1.5, gradient_norm=1.0, clip_ratio=0.3, outside_clip=0.75, mismatch_kl=0.5, mismatch_kl_max=4.0,
         learning_rate=0.2, tokens=6,
     )  # fmt: skip
-    report = service.build_report(SAMPLES, [first, second], step=Step(5), left_out=1)
+    report = service.build_report(SAMPLES, [first, second], step=Step(5), left_out=1, regraded=3)
     expected = {
         "reward/mean": 0.25, "policy/loss": 1.0, "policy/entropy": 3.0, "policy/kl": 0.0, "policy/clip_ratio": 0.2,
         "policy/ratio": 1.0, "policy/outside_clip": 0.625, "policy/mismatch_kl": 0.375, "policy/mismatch_kl_max": 7.0,
         "optim/grad_norm": 2.0, "optim/learning_rate": 0.2, "staleness_mean": 0.75,
         "staleness_max": 2, "batch/tokens": 16, "batch/samples": 4, "batch/live_share": 0.5,
-        "batch/completion_tokens": 4.0, "batch/left_out": 1,
+        "batch/completion_tokens": 4.0, "batch/left_out": 1, "batch/regraded": 3,
     }  # fmt: skip
     assert report == pytest.approx(expected)
 
@@ -217,12 +217,12 @@ def test_build_report__update_without_samples__is_in_no_mean() -> None:
         mismatch_kl_max=7.0, entropy=3.0, kl=0.0, learning_rate=0.1, tokens=10, trained_tokens=8,
     )  # fmt: skip
     dead = replace(live, loss=0.0, gradient_norm=0.0, entropy=0.0, ratio_mean=0.0, trained_tokens=0, tokens=6)
-    report = service.build_report(SAMPLES, [live, dead], step=Step(5), left_out=0)
+    report = service.build_report(SAMPLES, [live, dead], step=Step(5), left_out=0, regraded=0)
     assert (report["policy/entropy"], report["policy/loss"], report["batch/tokens"]) == (3.0, 0.5, 16)
 
 
 def test_build_report__nothing_left_to_train_on__is_zeros() -> None:
-    report = service.build_report([], [], step=Step(5), left_out=4)
+    report = service.build_report([], [], step=Step(5), left_out=4, regraded=0)
     assert report["batch/left_out"] == 4
     assert sum(report.values()) == 4
 

@@ -1,0 +1,65 @@
+"""Work that no quorum replayed: the trainer computes again what its advantages rest on.
+
+One validator alone has accepted such work, and might be the worker's accomplice.  Called by `loop` for each file, next
+to the downloads of the others (docs/decisions/034-rewards-are-recomputed.md).
+"""
+
+import threading
+from dataclasses import dataclass, field, replace
+
+from covey import slots
+from covey.environments.base import Environment, EnvironmentSpec
+from covey.log import get_logger
+from covey.model.text import Tokenizer
+from covey.protocol.ids import PoolId
+from covey.protocol.seeding import SlotDomain
+from covey.protocol.wire import BatchItem
+from trainer.batch import Work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regrader:
+    """What prompts and rewards of a pool follow from."""
+
+    pool: PoolId
+    spec: EnvironmentSpec
+    environment: Environment
+    tokenizer: Tokenizer
+    end: int
+    """The token that ends a completion."""
+    limit: int
+    """The pool's longest completion in tokens."""
+    vocabulary: int
+    grade: slots.Grade
+    _turn: threading.Lock = field(default_factory=threading.Lock)
+    """Files are read in several threads, for which environment and tokenizer are not made."""
+
+    def regrade(self, item: BatchItem, work: Work) -> Work | None:
+        """`work` with the rewards that its rollouts earn, and how many of them were claimed otherwise.
+
+        None, with a line in the log, where a row has another prompt or seed than its slot, or no lawful end.
+        """
+        domain = SlotDomain(
+            beacon=item.manifest_hash,
+            pool=self.pool,
+            policy_version=item.policy_version,
+            node=item.node,
+            task=item.task,
+        )
+        rows = work.rollouts
+        groups = len({row.group for row in rows})
+        with self._turn:
+            prompts = slots.draw_prompts(domain, groups, environment=self.environment, tokenizer=self.tokenizer)
+            rejection = slots.find_wrong_slot(rows, domain, prompts) or slots.find_false_end(
+                rows, end=self.end, limit=self.limit, vocabulary=self.vocabulary
+            )
+            if rejection is not None:
+                code, details = rejection.reason.name.lower(), dict(rejection.details)
+                get_logger().error("submission left out", task=item.task, node=item.node, code=code, **details)
+                return None
+            rewards = slots.compute_rewards(rows, prompts, spec=self.spec, tokenizer=self.tokenizer, grade=self.grade)
+        wrong = sum(row.reward != reward for row, reward in zip(rows, rewards, strict=True))
+        if wrong:
+            get_logger().error("rewards differ from the recomputed", task=item.task, node=item.node, rollouts=wrong)
+        graded = tuple(replace(row, reward=reward) for row, reward in zip(rows, rewards, strict=True))
+        return replace(work, rollouts=graded, regraded=wrong)
