@@ -26,6 +26,9 @@ from validator.evidence import Venue, describe_engine
 from validator.pending import Pending
 from validator.turns import Turns
 
+PROPOSAL_SECONDS = 86_400
+"""Time within which a case is proposed once the court may take stake again."""
+
 
 @dataclass(slots=True)
 class Loaded:
@@ -73,8 +76,9 @@ def build_sandboxes(config: CheckingSettings) -> tuple[Sandbox, Sandbox]:
 
 
 def build(config: ValidatorConfig, network: Network, decoder: Sandbox, grader: Sandbox, stop: asyncio.Event) -> Context:
-    """Compose the validator; raise OperatorError when its verdicts would have no power."""
+    """Compose the validator; raise OperatorError when its verdicts would have no power, or not for long enough."""
     _require_power(network)
+    _require_lasting_verdicts(config, network)
     params, interpreter = network.params, config.vllm.interpreter
     name = choose_engine(config.engine, params.verification, role="validator")
     require_engine(name, params.verification, role="validator", device=config.device, interpreter=interpreter)
@@ -132,6 +136,19 @@ def _require_power(network: Network) -> None:
             "bond_too_small",
             f"the bond of {address} is {missing} short of the {network.terms.validator_bond} that pool {pool} wants",
             fix=f"Run covey stake add {missing} --raw --kind validator",
+        )
+
+
+def _require_lasting_verdicts(config: ValidatorConfig, network: Network) -> None:
+    """A verdict must be valid still in the next span of the cap on slashes, in which a refused case is proposed
+    again."""
+    window, needed = network.terms.unbond_window, network.terms.unbond_window + PROPOSAL_SECONDS
+    if config.verdict_seconds < needed:
+        raise OperatorError(
+            "short_verdicts",
+            f"verdicts are valid for verdict_seconds = {config.verdict_seconds}; pool {network.pool} requires {needed},"
+            f" its unbond_window of {window} and a day, or a case that the cap on slashes refuses is never proposed",
+            fix=f"Set verdict_seconds to at least {needed}",
         )
 
 

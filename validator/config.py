@@ -40,8 +40,9 @@ class ValidatorConfig(RoleSettings, CheckingSettings):
     `judgement_seconds`."""
     enforcement_seconds: float = Field(default=0.5, gt=0)
     """Seconds between two looks for hard rejections that can be brought to the slashing court."""
-    verdict_seconds: int = Field(default=86_400, gt=0)
-    """Seconds for which a signed verdict is valid in the slashing court."""
+    verdict_seconds: int = Field(default=691_200, gt=0)
+    """Seconds for which a signed verdict is valid in the slashing court. At least the pool's `unbond_window` and one
+    day: a case that the cap on slashes refuses is proposed again in the next span of `unbond_window`."""
 
 
 class AuditConfig(CheckingSettings):

@@ -46,10 +46,10 @@ def enforce(ctx: Context, case: HardCase) -> None:
 
 
 def _propose(ctx: Context, case: HardCase, now: int) -> None:
-    """With one verdict of every validator that has power, if they are a quorum.
+    """Propose a case with one verdict of every validator that has power, if they are a quorum.
 
-    The court takes so much of a contributor within a span of `unbond_window` and no more; a refused proposal is made
-    again in the next span.
+    The court takes at most `max_slashes` x `slash_amount` of a contributor within a span of `unbond_window`.  A refused
+    proposal is made again in the next span: verdicts are valid for longer than a span, see `app.build`.
     """
     if not _is_signed(ctx, case):
         return

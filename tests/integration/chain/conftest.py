@@ -1,7 +1,7 @@
 """A real Anvil with the contracts, one for each module; every test starts from the same state."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from eth_utils.crypto import keccak
@@ -66,10 +66,10 @@ class Chain:
         self.client.request("evm_setNextBlockTimestamp", hex(self.now() + seconds))
         self.client.request("evm_mine")
 
-    def open_pool(self) -> int:
+    def open_pool(self, **changes: int) -> int:
         """Funded with 1,000,000 and active; price 3, slash 60, windows 10, 10 and 20 s, two of three validators.
 
-        Validators have bonded 20 each, of which an overturned case takes 15.
+        Validators have bonded 20 each, of which an overturned case takes 15.  `changes` are terms with other values.
         """
         terms = PoolTerms(
             trainer=self.address("trainer"),
@@ -88,7 +88,7 @@ class Chain:
         )
         pools = self.contracts.pools
         validators = [self.address(f"validator-{i}") for i in range(3)]
-        self.send("operator", pools.create_pool(terms, validators, PARAMS))
+        self.send("operator", pools.create_pool(replace(terms, **changes), validators, PARAMS))
         pool = pools.count_pools()
         ledger = self.contracts.ledger
         self.send("operator", self.contracts.token.approve(ledger.address, 1_000_000))

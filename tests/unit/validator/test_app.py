@@ -29,7 +29,7 @@ class Recording:
         return self.answer
 
 
-def build(tmp_path, *, named: bool = True, bond: int = 50, load_environment=lambda: "environment"):
+def build(tmp_path, *, named: bool = True, bond: int = 50, window: int = 20, load_environment=lambda: "environment"):
     params = make_model_params()
     network = SimpleNamespace(
         pool=1,
@@ -41,7 +41,7 @@ def build(tmp_path, *, named: bool = True, bond: int = 50, load_environment=lamb
             pools=SimpleNamespace(is_validator=lambda pool, who: named),
             stakes=SimpleNamespace(stake_of=lambda pool, kind, who: bond if kind is BondKind.VALIDATOR else 0),
         ),
-        terms=SimpleNamespace(validator_bond=50, params_hash=params.compute_hash()),
+        terms=SimpleNamespace(validator_bond=50, unbond_window=window, params_hash=params.compute_hash()),
         environment="spec",
         load_environment=load_environment,
     )
@@ -127,3 +127,15 @@ def test_build__key_that_the_chain_does_not_name__is_refused(tmp_path):
 def test_build__bond_that_the_court_finds_too_small__says_how_much_to_add(tmp_path):
     with pytest.raises(OperatorError, match=r"bond_too_small.*Run covey stake add 1 --raw --kind validator"):
         build(tmp_path, bond=49)
+
+
+@pytest.mark.parametrize(("window", "is_taken"), [(604_800, True), (604_801, False)])
+def test_build__verdicts_that_expire_before_the_next_span__are_refused_with_the_number(tmp_path, window, is_taken):
+    """The default lasts for the seven days of a public pool and the day in which a case is proposed: 691,200 s."""
+    if is_taken:
+        build(tmp_path, window=window)
+        return
+    with pytest.raises(
+        OperatorError, match=r"short_verdicts: .*= 691200; pool 1 requires 691201.* Set verdict_seconds"
+    ):
+        build(tmp_path, window=window)

@@ -1,0 +1,98 @@
+"""The validator's enforcement and the real court: a case that the cap on slashes refuses is brought again."""
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+
+from covey.chain.outbox import SqliteOutbox
+from covey.chain.sender import Sender
+from covey.chain.structs import Accusation, BondKind, CaseState
+from covey.protocol import wire
+from covey.protocol.ids import ZERO_HASH
+from covey.protocol.messages import Receipt, compute_struct_hash, sign
+from covey.protocol.verdict import Judgement, Reason
+from tests.integration.chain.making import make_receipt
+from validator import enforcement
+from validator.app import Context
+from validator.config import ValidatorConfig
+from validator.service import build_verdict
+
+pytestmark = pytest.mark.integration
+DAY = 86_400
+SPAN = 7 * DAY
+"""`unbond_window` of a public pool, and the span of its cap on slashes."""
+
+
+class Enforcer:
+    """Enforcement of validator 0, with its own outbox and the verdicts' lifetime that a validator has by default."""
+
+    def __init__(self, chain, pool: int, outbox: SqliteOutbox) -> None:
+        self.chain, self.outbox = chain, outbox
+        self.domain = chain.domain("slashing_court")
+        self.sender = Sender(
+            chain.client, chain.wallets["validator-0"], outbox, chain_id=chain.deployment.chain_id
+        )  # fmt: skip
+        self.network = SimpleNamespace(
+            contracts=chain.contracts, chain=chain.client, receipt_domain=self.domain, pool=pool,
+            terms=chain.contracts.pools.get_terms(pool),
+        )  # fmt: skip
+
+    def send(self, key, call) -> None:
+        Context.send(self, key, call)
+
+    def build_case(self, receipt: Receipt) -> wire.HardCase:
+        """What the coordinator lists once two validators have rejected the work for its proofs."""
+        seconds = ValidatorConfig.model_fields["verdict_seconds"].default
+        wallets = [self.chain.wallets[f"validator-{i}"] for i in range(2)]
+        verdicts = [
+            build_verdict(
+                Judgement.reject(Reason.PROOF), receipt, evidence_hash=ZERO_HASH, validator=wallet.address,
+                now=self.chain.now(), seconds=seconds,
+            )
+            for wallet in wallets
+        ]  # fmt: skip
+        return wire.HardCase(
+            receipt=wire.ReceiptBody.of(receipt),
+            signature=sign(receipt, self.domain, self.chain.wallets["node"]),
+            verdicts=tuple(wire.VerdictBody.of(verdict) for verdict in verdicts),
+            signatures=tuple(sign(v, self.domain, w) for v, w in zip(verdicts, wallets, strict=True)),
+        )
+
+    def enforce(self, case: wire.HardCase) -> CaseState:
+        """One look at a case, and all that follows on chain, which mines at once."""
+        enforcement.enforce(self, case)
+        self.sender.pump()
+        receipt = case.receipt.to_message()
+        accusation = Accusation(
+            receipt_hash=compute_struct_hash(receipt), pool=receipt.pool, node=receipt.node,
+            contributor=receipt.contributor,
+        )  # fmt: skip
+        return self.chain.contracts.court.get_case(accusation).state
+
+
+@pytest.fixture
+def enforcer(chain) -> Iterator[Enforcer]:
+    """In a pool that takes one slash of 60 of a contributor in a span of 7 days; the contributor has staked 100."""
+    pool = chain.open_pool(unbond_window=SPAN, max_slashes=1)
+    chain.join(pool)
+    outbox = SqliteOutbox(":memory:")
+    yield Enforcer(chain, pool, outbox)
+    outbox.close()
+
+
+def test_enforce__case_that_the_cap_refuses__is_proposed_in_the_next_span_and_executed(chain, enforcer: Enforcer):
+    pool = enforcer.network.pool
+    chain.advance(SPAN - chain.now() % SPAN + 10)  # early in a span, so that the next one is almost a span away
+    first, second = (enforcer.build_case(make_receipt(chain, pool, task=task)) for task in (1, 2))
+    assert enforcer.enforce(first) is CaseState.LOCKED
+    assert enforcer.enforce(second) is CaseState.NONE  # SlashCapReached
+    chain.advance(10)
+    assert enforcer.enforce(first) is CaseState.SLASHED
+    chain.advance(DAY)
+    assert enforcer.enforce(second) is CaseState.NONE
+    chain.advance(SPAN - chain.now() % SPAN)
+    assert enforcer.enforce(second) is CaseState.LOCKED
+    chain.advance(10)
+    assert enforcer.enforce(second) is CaseState.SLASHED
+    assert chain.contracts.stakes.stake_of(pool, BondKind.CONTRIBUTOR, chain.address("contributor")) == 0
