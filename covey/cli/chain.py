@@ -36,6 +36,9 @@ Raw = Annotated[bool, typer.Option("--raw", help="Read and show amounts in the t
 CoordinatorUrl = Annotated[
     str, typer.Option("--coordinator-url", envvar="COVEY_COORDINATOR_URL", help="Base URL of the pool's coordinator.")
 ]
+Force = Annotated[
+    bool, typer.Option("--force", help="Create the pool although its terms deter cheats or validators too little.")
+]
 Kind = Annotated[str, typer.Option(help="Kind of bond: contributor, validator or operator.")]
 
 
@@ -62,24 +65,30 @@ def pool_create(
     deployment: DeploymentFile,
     key_file: KeyFile,
     yes: Annotated[bool, typer.Option("--yes", help="Create it although one account holds several offices.")] = False,
+    force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Open a pool; the signer becomes its operator.
 
+    Prints what a cheat is expected to lose over what it gains, and refuses terms that deter too little.
+
     Example: `covey pool create configs/pool.toml --deployment net/deployment.json --key-file operator.key`
     """
     from covey.cli.account import read_pool_file
-    from covey.cli.pool_terms import list_weaknesses, require_offices
+    from covey.cli.pool_terms import describe_deterrence, list_weaknesses, require_offices, require_strong_terms
 
     account = open_account(deployment, key_file)
     terms, validators, params = read_pool_file(file, account.deployment.token)
     require_offices(file, terms, validators, account.wallet.address)
+    if not force:
+        require_strong_terms(file, terms, params)
     weaknesses = list_weaknesses(terms, validators, account.wallet.address)
     if weaknesses and not yes:
         ask_for_consent(file, weaknesses)
     account.require_nothing_pending()
     entry = account.send(account.contracts.pools.create_pool(terms, validators, params.to_text()))
-    show({"pool": account.contracts.pools.count_pools(), "transaction": entry.transaction_hash}, as_json)
+    values = {"pool": account.contracts.pools.count_pools(), "transaction": entry.transaction_hash}
+    show(values | {"deterrence": describe_deterrence(terms, params, as_json=as_json)}, as_json)
 
 
 def is_terminal() -> bool:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from covey.cli.chain import Json, ask_for_consent, is_terminal, show
+from covey.cli.chain import Force, Json, ask_for_consent, is_terminal, show
 from covey.cli.local import Folder
 from covey.errors import OperatorError
 
@@ -30,6 +30,7 @@ def pool_open(
             "the short windows of a test network or with one account in several offices.",
         ),
     ] = False,
+    force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Open the pool of a folder on its chain.
@@ -37,18 +38,24 @@ def pool_open(
     Creates and funds it, puts up the bonds of operator and validators, and starts it.  What is done already is
     not done again, so the command can be repeated after any failure.  On a chain that is not a devnet it refuses the
     short windows of a test network, and asks before it creates a pool in which one account holds several offices, and
-    before it spends anything; --yes skips all three.
+    before it spends anything; --yes skips all three.  It refuses terms that deter cheats or validators too little,
+    unless --force is given.
 
     Example: `covey pool open mypool --escrow 100`
     """
+    from covey.cli.pool_terms import describe_deterrence, require_strong_terms
     from covey.local.folder import has_own_chain
     from covey.local.opening import open_pool, plan_opening
 
     opening = plan_opening(folder, escrow=escrow, operator_bond=bond)
+    if opening.pool is None and not force and not has_own_chain(folder):
+        require_strong_terms(folder / "pool.toml", opening.terms, opening.params)
     if not yes and not has_own_chain(folder):
         _require_public_windows(folder / "pool.toml", opening)
         _require_strong_offices(folder / "pool.toml", opening)
         _ask_to_spend(folder, opening)
+    if opening.pool is None:
+        typer.echo(describe_deterrence(opening.terms, opening.params), err=as_json)
     number = open_pool(folder, opening, say=lambda line: typer.echo(line, err=as_json))
     if as_json:
         show({"pool": number}, as_json)

@@ -1,10 +1,12 @@
 """[terms] of a pool's TOML file: read whole, or refused with the file, the name and what to write instead."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
+from covey.chain.deterrence import LEAST_FACTOR, Remedy, compute_deterrence, list_remedies
 from covey.chain.structs import PoolTerms
 from covey.cli.addresses import is_example, read_address
 from covey.errors import OperatorError
@@ -126,3 +128,42 @@ def list_weaknesses(terms: PoolTerms, validators: Sequence[Address], operator: A
         ),
     )
     return [message for is_weak, message in checks if is_weak]
+
+
+def require_strong_terms(file: Path, terms: PoolTerms, params: PoolParams) -> None:
+    """Raise OperatorError("weak_terms") for terms that the contract takes although they deter nobody."""
+    weak = list_weak_terms(terms, params)
+    if weak:
+        raise OperatorError(
+            "weak_terms", f"{file}: {'; '.join(weak)}", fix=f"Correct {file}, or accept it with --force"
+        )
+
+
+def list_weak_terms(terms: PoolTerms, params: PoolParams) -> list[str]:
+    """What deters too little, each with the numbers that would do."""
+    checks = (
+        (terms.slash_amount == 0, "slash_amount is 0: a cheat that is caught loses nothing"),
+        (terms.quorum == 1, "quorum is 1: one validator alone slashes and voids"),
+        (terms.validator_bond == 0, "validator_bond is 0: a validator that signs a false case loses nothing"),
+    )
+    weak = [message for is_weak, message in checks if is_weak]
+    factor = compute_deterrence(terms, params).factor
+    if factor < LEAST_FACTOR:
+        remedies = "; or ".join(_describe_remedy(remedy) for remedy in list_remedies(terms, params))
+        weak.append(
+            f"a cheat is expected to lose {factor:.2f} times what it gains, where {LEAST_FACTOR:g} is the least: set"
+            f" {remedies}"
+        )
+    return weak
+
+
+def _describe_remedy(remedy: Remedy) -> str:
+    return " and ".join(f"{name} to {value}" for name, value in remedy.values.items())
+
+
+def describe_deterrence(terms: PoolTerms, params: PoolParams, *, as_json: bool = False) -> str | float | None:
+    """Expected loss of a cheat over its gain: a sentence, or as JSON a number, None where no cheat is paid."""
+    factor = compute_deterrence(terms, params).factor
+    if math.isinf(factor):
+        return None if as_json else "no cheat is paid: all work is replayed, or nothing is paid for it"
+    return factor if as_json else f"a cheat is expected to lose {factor:.1f} times what it gains"

@@ -245,6 +245,24 @@ def test_pool_open__one_account_in_two_offices__is_refused_without_a_terminal(fo
     assert lines == ["pool 1 is open"]
 
 
+def test_pool_open__terms_that_pay_for_cheating__needs_force_on_a_chain_that_exists(
+    folder: Path, contracts: Contracts, capsys
+):
+    """A task of 4 x 8 completions of 8 tokens pays 0.000256 CVT."""
+    leave_devnet(folder)
+    give_all(folder, contracts)
+    lengthen_windows(folder)
+    text = (folder / "pool.toml").read_text()
+    assert text.count("1_000_000_000_000_000_000") == 3  # min_stake, slash_amount and validator_bond
+    (folder / "pool.toml").write_text(text.replace("1_000_000_000_000_000_000", "1_000_000_000_000_000", 2))
+    with pytest.raises(OperatorError, match=r"weak_terms: .*lose 0\.\d\d times .* 3 is the least: set audit_rate to 0"):
+        pool_open(folder, yes=True)
+    assert contracts.pools.count_pools() == 0
+    pool_open(folder, yes=True, force=True)
+    assert re.match(r"a cheat is expected to lose 0\.\d times what it gains\n", capsys.readouterr().out)
+    assert contracts.pools.count_pools() == 1
+
+
 def test_open_pool__validators_key_is_elsewhere__says_who_has_to_bond_it(folder: Path, contracts: Contracts):
     away = folder / "keys/validator-2.key"
     address, lines = load_key(away).address, []

@@ -1,5 +1,6 @@
 """Commands that read the chain or send transactions, on a chain that answers what the test says."""
 
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -57,20 +58,22 @@ def chain_order(plain, found):
     return names
 
 
+CAROL = "0x90F79bf6EB2c4f870365E785982E1f101E93b906"
 POOL_FILE = f"""
 [terms]
 trainer = "{{trainer}}"
 arbiter = "{BOB}"
-validators = ["{ALICE}"]
+validators = ["{ALICE}", "{CAROL}"]
 reward_per_unit = 1
-min_stake = 2
-slash_amount = 2
+min_stake = 1_000_000
+slash_amount = 1_000_000
+validator_bond = 9
 challenge_window = 10
 veto_window = 10
 unbond_window = 20
 [params]
 name = "p"
-quorum = 1
+quorum = 2
 environment = {{{{ kind = "reasoning_gym", options = {{{{ name = "spell_backward" }}}} }}}}
 """
 
@@ -84,7 +87,9 @@ def test_pool_create__one_account_with_two_offices__needs_a_yes(opened, tmp_path
     assert "the trainer is a validator" in refused.exception.message
     assert "--yes" in refused.exception.fix
     assert opened.sent == []
-    assert invoke("pool", "create", str(file), "--yes") == {"pool": 7, "transaction": HASH}
+    assert invoke("pool", "create", str(file), "--yes") == {
+        "pool": 7, "transaction": HASH, "deterrence": pytest.approx(4, rel=0.01)
+    }  # fmt: skip
     assert opened.sent == ["create_pool"]
 
 
@@ -103,6 +108,28 @@ def test_pool_create__strangers_only__asks_nothing(opened, tmp_path):
     file = tmp_path / "p.toml"
     file.write_text(POOL_FILE.format(trainer="0x3C44CdDdB6a900fa2b585dd299e03d12FA4293BC"))
     assert invoke("pool", "create", str(file))["pool"] == 7
+
+
+def test_pool_create__terms_that_pay_for_cheating__needs_force_and_prints_what_would_deter(opened, tmp_path):
+    """A task of 2 x 8 completions of 8 tokens pays 128; a stake of 1,000 is far too little at an audit rate of 0.1."""
+    file = tmp_path / "p.toml"
+    text = POOL_FILE.format(trainer="0x3C44CdDdB6a900fa2b585dd299e03d12FA4293BC")
+    file.write_text(text.replace("1_000_000", "1_000"))
+    plain = ["pool", "create", str(file), "--deployment", "d.json", "--key-file", "k"]
+    refused = runner.invoke(cli.app, plain)
+    assert refused.exception.code == "weak_terms"
+    assert "--force" in refused.exception.fix
+    assert "a cheat is expected to lose 0.79 times what it gains, where 3 is the least" in refused.exception.message
+    assert runner.invoke(cli.app, [*plain, "--yes"]).exception.code == "weak_terms"
+    assert opened.sent == []
+    forced = runner.invoke(cli.app, [*plain, "--force"])
+    assert (forced.exit_code, opened.sent) == (0, ["create_pool"])
+    assert "deterrence  a cheat is expected to lose 0.8 times what it gains" in forced.stdout
+    told = re.search(r"set (\w+) to ([\d.]+)", refused.exception.message)
+    name, value = told.groups()
+    assert name == "audit_rate"
+    file.write_text(text.replace("1_000_000", "1_000") + f"[params.verification]\n{name} = {value}\n")
+    assert invoke("pool", "create", str(file))["pool"] == 7  # the first number that it named is enough
 
 
 def test_json__stake_show(opened):

@@ -40,6 +40,7 @@ validators = ["{A}", "{B}", "{C}"]
 reward_per_unit = 1
 min_stake = 2
 slash_amount = 2
+validator_bond = 9
 challenge_window = 10
 veto_window = 10
 unbond_window = 20

@@ -1,5 +1,6 @@
 """A pool's TOML file: read whole, or refused in one line before anything is sent."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -7,7 +8,7 @@ import pytest
 
 from covey.cli import account
 from covey.cli.addresses import is_example
-from covey.cli.pool_terms import list_weaknesses, require_offices
+from covey.cli.pool_terms import list_weak_terms, list_weaknesses, require_offices, require_strong_terms
 from covey.environments.base import EnvironmentSpec
 from covey.environments.registry import compute_fingerprint, load
 from covey.errors import OperatorError
@@ -187,3 +188,29 @@ def test_list_weaknesses__offices_of_one_account__are_named(trainer, arbiter, op
 def test_pool_file__missing__operator_error(tmp_path):
     with pytest.raises(OperatorError, match="no_pool_file"):
         account.read_pool_file(tmp_path / "none.toml", ALICE)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, []),
+        ({"slash_amount": 0}, ["slash_amount is 0", "a cheat is expected to lose 0.00 times"]),
+        ({"quorum": 1}, ["quorum is 1"]),
+        ({"validator_bond": 0}, ["validator_bond is 0"]),
+        ({"reward_per_unit": 10**14}, ["a cheat is expected to lose"]),
+        ({"strikes": 3, "light_slash_bps": 0}, ["a cheat is expected to lose 0.00 times"]),
+    ],
+)
+def test_list_weak_terms__what_deters_nobody__is_named(changes, words):
+    terms, _, params = account.read_pool_file(SHIPPED[0], ALICE)
+    found = list_weak_terms(replace(terms, **changes), params)
+    assert len(found) == len(words)
+    assert all(message.startswith(word) for message, word in zip(found, words, strict=True))
+
+
+@pytest.mark.parametrize("file", SHIPPED, ids=lambda path: path.name)
+def test_require_strong_terms__shipped_files__are_strong(file):
+    terms, _, params = account.read_pool_file(file, ALICE)
+    require_strong_terms(file, terms, params)
+    with pytest.raises(OperatorError, match=r"weak_terms: .*slash_amount is 0.*--force"):
+        require_strong_terms(file, replace(terms, slash_amount=0), params)
