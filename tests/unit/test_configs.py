@@ -1,11 +1,14 @@
 """The shipped settings of the paper's run hold the paper's numbers, and its two files fit each other."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from covey.cli.account import read_pool_file
+from covey.environments.base import Prompt
+from covey.environments.reasoning_gym import ReasoningGymEnvironment
 from trainer.config import TrainerConfig
 
 pytestmark = pytest.mark.unit
@@ -39,6 +42,30 @@ def test_intellect2__a_task_of_the_pool__fits_what_it_may_hand_in() -> None:
     _, _, pool = read_pool_file(CONFIGS / "intellect2-pool.toml", "0x" + "00" * 20)
     assert pool.needed_submission_bytes <= pool.max_submission_bytes
     assert pool.rollouts_per_task == 16
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        tomllib.loads((CONFIGS / "intellect2-pool.toml").read_text())["params"]["environment"]["options"],
+        {"name": "spell_backward"},
+        {"name": "gcd"},
+    ],
+    ids=lambda options: options["name"],
+)
+def test_intellect2__thinking_models__earn_nothing_as_the_first_lines_say(options: dict[str, object]) -> None:
+    head = (CONFIGS / "intellect2-pool.toml").read_text().partition("[terms]")[0]
+    assert "Thinking models earn nothing here" in head
+    environment = ReasoningGymEnvironment(options)
+    for draw in range(3):
+        prompt = environment.prompt(draw)
+        answer, length = environment.example(prompt), prompt.target or 9
+
+        def grade(text: str, prompt: Prompt = prompt, length: int = length) -> float:
+            return environment.reward(prompt, text, finished=True, completion_tokens=length)
+
+        assert grade(answer) == 1.0
+        assert grade(f"<think>Let me see.</think><answer>{answer}</answer>") == 0.0
 
 
 def test_pool__windows__pay_after_minutes_and_what_the_comments_name_is_lawful_and_long(tmp_path: Path) -> None:
