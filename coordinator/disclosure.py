@@ -11,9 +11,8 @@ from covey.errors import ProtocolError
 from covey.protocol import messages
 from covey.protocol.evidence import Bundle
 from covey.protocol.status import SubmissionState
-from covey.protocol.wire import MAX_EVIDENCE_BYTES
+from covey.protocol.wire import MAX_EPOCH_BYTES, MAX_EVIDENCE_BYTES
 
-MAX_EPOCH_BYTES = 32 << 20
 _HASH = "0x[0-9a-f]{64}"
 _KEYS = {
     "evidence": re.compile(rf"evidence/([0-9]+)/({_HASH})\.json"),

@@ -1,5 +1,7 @@
 """Re-runs a judgement from its bundle, for `covey validator audit`: anybody can, without a wallet.
 
+It says whether the work was drawn for replay, and whether it had to be.  With `full` it replays undrawn work, too.
+
 Parameters and manifest hash come from the chain, bundle and file from a store, the policy from relays; each is checked
 by its hash, and the coordinator is believed in nothing.
 """
@@ -8,7 +10,7 @@ import asyncio
 import re
 import tempfile
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -37,6 +39,7 @@ from validator import service
 from validator.app import build_sandboxes
 from validator.checks import Claim, Tools
 from validator.config import AuditConfig
+from validator.draw import Draw, find_draw
 from validator.evidence import describe_engine
 
 
@@ -66,6 +69,8 @@ class Report:
     """For single windows and tokens, from the pool's parameters."""
     rows: tuple[Row, ...]
     """In the order of the file; none where the replay did not run."""
+    draw: Draw | None = None
+    """What the draw demands; None where no epoch file at hand holds the submission."""
 
     @property
     def agrees(self) -> bool:
@@ -74,6 +79,11 @@ class Report:
         if bundle.details.get(LIVE_GROUPS) != found.details.get(LIVE_GROUPS):
             return False
         return (bundle.decision, bundle.reason, bundle.units) == (found.decision, found.reason, found.units)
+
+    @property
+    def is_draw_ignored(self) -> bool:
+        """Whether the work had to be replayed, and the bundle's verdict rests on the cheap checks alone."""
+        return self.draw is not None and self.draw.is_due and not self.bundle.full
 
 
 def run(config: AuditConfig, name: str) -> Report:
@@ -88,12 +98,20 @@ async def _run(config: AuditConfig, name: str) -> Report:
     bundle = Bundle.from_bytes(await read_bundle(config, name))
     if config.pool is not None and config.pool != bundle.pool:
         raise ProtocolError("bad_evidence", f"the bundle is about pool {bundle.pool}, not {config.pool}")
-    params = read_params(History(client=chain, contracts=contracts), PoolId(bundle.pool))
+    history = History(client=chain, contracts=contracts)
+    params = read_params(history, PoolId(bundle.pool))
     require_true(bundle, contracts, params)
     file = await read_file(config, bundle, params)
+    draw = await find_draw(
+        history,
+        bundle.receipt.to_message(),
+        audit_rate=params.verification.audit_rate,
+        read=lambda key, size: read_object(config.storage, key, max_bytes=size),
+    )
     with tempfile.TemporaryDirectory(prefix="covey-audit-") as draft:
         folder = await fetch_policy(config, bundle, config.policies or Path(draft))
-        return await asyncio.to_thread(judge, config, bundle, params, file=file, policy=folder)
+        report = await asyncio.to_thread(judge, config, bundle, params, file=file, policy=folder)
+    return replace(report, draw=draw)
 
 
 async def read_bundle(config: AuditConfig, name: str) -> bytes:
@@ -232,7 +250,7 @@ def judge(config: AuditConfig, bundle: Bundle, params: PoolParams, *, file: byte
             manifest_hash=bundle.manifest_hash,
             file=file,
         )
-        found = service.judge(claim, tools, full=bundle.full)
+        found = service.judge(claim, tools, full=config.full or bundle.full)
     return Report(
         evidence_hash=bundle.compute_hash(),
         bundle=bundle,

@@ -60,6 +60,8 @@ class AuditConfig(CheckingSettings):
     """Base URLs of the relays that the policy is downloaded from."""
     policies: Path | None = None
     """Folder of policies on this machine, as a role keeps them. None: a temporary one."""
+    full: bool = False
+    """Whether work is replayed that was not drawn, whose validator ran the cheap checks alone."""
     engine: str | None = None
     """Inference engine of the replay. None: the one that the pool's thresholds name, else hf."""
     dtype: str | None = None

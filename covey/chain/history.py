@@ -54,6 +54,11 @@ class History:
         found = self._find(self.contracts.deployment.epoch_ledger, topics)
         return found if isinstance(found, events.EpochPosted) else None
 
+    def list_epochs(self, pool: PoolId) -> list[events.EpochPosted]:
+        """The posted epochs of a pool, oldest first, whether or not they stand."""
+        found = self._list(self.contracts.deployment.epoch_ledger, [_topic(_POSTED), _word(pool)])
+        return [event for event in found if isinstance(event, events.EpochPosted)]
+
     def find_claimable(self, pool: PoolId, *, now: int) -> events.EpochPosted | None:
         """The newest epoch that stands and is final at `now` (Unix seconds, the chain's)."""
         ledger = self.contracts.ledger

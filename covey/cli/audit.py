@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -45,12 +46,14 @@ def validator_audit(
     device: Annotated[
         str, typer.Option(help="Device of the replay as torch names it; other hardware changes the last bits.")
     ] = "cpu",
+    full: Annotated[bool, typer.Option("--full", help="Replay the work although it was not drawn for replay.")] = False,
     show_all: Annotated[bool, typer.Option("--all", help="Show every rollout instead of the worst ones.")] = False,
     as_json: Json = False,
 ) -> None:
     """Judge a submission again, from chain and storage alone.
 
-    Exit 1 if decision, reason, units or live groups differ.
+    Says whether the work was drawn for replay, and checks that draw once the submission's epoch is posted.
+    Exit 1 if decision, reason, units or live groups differ, or if the draw demands a replay that was not made.
 
     Example: `covey validator audit bundle.json --storage file:///srv/store --deployment net/deployment.json`
     """
@@ -66,6 +69,7 @@ def validator_audit(
         "policies": policies,
         "pool": pool,
         "rpc_url": rpc,
+        "full": full,
         "engine": engine,
         "dtype": dtype,
         "device": device,
@@ -75,7 +79,7 @@ def validator_audit(
         typer.echo(json.dumps(describe(report), sort_keys=True, allow_nan=False))
     else:
         show(report, show_all=show_all)
-    if not report.agrees:
+    if not report.agrees or report.is_draw_ignored:
         raise typer.Exit(1)
 
 
@@ -88,6 +92,7 @@ def describe(report: "Report") -> dict[str, Any]:
         "bundle": _describe_verdict(bundle) | {"engine": bundle.engine.model_dump(mode="json")},
         "found": _describe_verdict(found) | {"engine": report.engine.model_dump(mode="json")},
         "full": bundle.full,
+        "draw": None if report.draw is None else asdict(report.draw) | {"is_ignored": report.is_draw_ignored},
         "rollouts": [
             {"group": row.group, "sibling": row.sibling, "tokens": row.tokens}
             | {name: value if math.isfinite(value := getattr(row, name)) else None for name in STATISTICS}
@@ -153,4 +158,20 @@ def show(report: "Report", *, show_all: bool) -> None:
         console.print(table)
         if len(shown) < len(report.rows):
             console.print(f"{len(shown)} of {len(report.rows)} rollouts, the worst; --all shows all")
+    for line in describe_draw(report):
+        console.print(line, soft_wrap=True)
     console.print("the same verdict" if report.agrees else "ANOTHER VERDICT than the bundle's")
+
+
+def describe_draw(report: "Report") -> list[str]:
+    """Whether the work was drawn, and what the draw says, in lines."""
+    drawn = "drawn: the verdict rests on a replay"
+    lines = [drawn if report.bundle.full else "not drawn: the verdict rests on the cheap checks alone"]
+    if report.draw is None:
+        return [*lines, "the draw is not checked: no posted epoch whose file is at hand holds the submission"]
+    by = f"the draw, by the countersignature's block {report.draw.block_number}, demands"
+    if report.is_draw_ignored:
+        return [*lines, f"{by} a replay: THE DRAW WAS IGNORED"]
+    if report.draw.is_due:
+        return [*lines, f"{by} a replay, which was made"]
+    return [*lines, f"{by} no replay" + (", and it was made for another reason" if report.bundle.full else "")]

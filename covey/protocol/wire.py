@@ -19,6 +19,8 @@ _NUMBER = Field(ge=0, lt=1 << 63)
 UInt64 = Annotated[int, _NUMBER]
 MAX_WAIT_SECONDS = 20.0
 MAX_EVIDENCE_BYTES = 64 << 10
+MAX_EPOCH_BYTES = 32 << 20
+"""Largest file of an epoch: its leaves and rewards as JSON."""
 
 
 class Body(BaseModel):

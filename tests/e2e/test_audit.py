@@ -97,6 +97,15 @@ async def test_audit__rejected_cheat__anybody_finds_the_same_verdict(tmp_path):
         done = await audit(walk, str(lie), store, *reached)
         assert (done.returncode, done.stderr) == (1, "")
         assert "ANOTHER VERDICT" in done.stdout
+
+        lie.write_bytes(  # the cheap checks accept it: what a validator would say of the cheat if it were not drawn
+            rewrite(kept.read_bytes(), full=False, decision=Decision.ACCEPT, reason=0, units=row.receipt_units)
+        )
+        for extra, found in (((), "accept none"), (("--full",), "reject proof")):
+            done = await audit(walk, str(lie), store, *reached, "--json", *extra)
+            told = json.loads(done.stdout)
+            assert told["full"] is False
+            assert f"{told['found']['decision']} {told['found']['reason']}" == found
         receipt = bundle.receipt.model_dump(mode="json")
         for code, data in {
             "bad_evidence: this is not": kept.read_bytes()[:-1],

@@ -20,7 +20,7 @@ from covey.protocol import wire
 from covey.protocol.evidence import Bundle
 from covey.protocol.ids import PoolId
 from covey.protocol.thresholds import Thresholds
-from covey.protocol.verdict import Judgement, Reason
+from covey.protocol.verdict import Decision, Judgement, Reason
 from covey.toploc.proofs import Distances
 from tests.fakes.pool import make_hash
 from tests.fakes.tools import DOMAIN, MANIFEST, Work, Worker, build_claim
@@ -28,6 +28,7 @@ from validator import audit, service
 from validator.audit import Report, Row
 from validator.checks import Tools
 from validator.config import AuditConfig
+from validator.draw import Draw
 from validator.evidence import Venue, build_bundle, describe_engine
 from validator.replay import RolloutDistances
 
@@ -45,14 +46,14 @@ LIMITS = Thresholds(exponent_max=4, mantissa_mean_max=0.02, margin_max=1e-4, log
 QUIET = Row(group=0, sibling=0, tokens=5, exponent=0, mantissa_rest=0.0, margin=0.0, logprob=0.0)
 
 
-def make_order(work: Work, worker: Worker) -> wire.JudgeOrder:
+def make_order(work: Work, worker: Worker, *, full: bool = True) -> wire.JudgeOrder:
     return wire.JudgeOrder(
         judgement=3,
         receipt=wire.ReceiptBody.of(work.receipt),
         signature=worker.sign(work),
         url="http://coordinator/file",
         manifest_hash=MANIFEST,
-        full=True,
+        full=full,
     )
 
 
@@ -62,8 +63,10 @@ def count_live(work: Work) -> int:
     return len({row.group for row in work.rollouts if row.reward != first[row.group]})
 
 
-def make_report(work: Work, worker: Worker, judgement: Judgement, found: Judgement, *rows: Row) -> Report:
-    bundle = build_bundle(judgement, make_order(work, worker), VENUE)
+def make_report(
+    work: Work, worker: Worker, judgement: Judgement, found: Judgement, *rows: Row, full: bool = True
+) -> Report:
+    bundle = build_bundle(judgement, make_order(work, worker, full=full), VENUE)
     return Report(
         evidence_hash=bundle.compute_hash(), bundle=bundle, found=found, engine=VENUE.engine, limits=LIMITS, rows=rows
     )
@@ -112,6 +115,50 @@ def test_judge__again_or_without_a_policy__closes_its_engine(
         with pytest.raises(CoveyError):
             judge(policy=tmp_path)
     assert engine.closed == 1
+
+
+@pytest.mark.parametrize(
+    ("full", "decision", "reason"), [(False, Decision.ACCEPT, Reason.NONE), (True, Decision.REJECT, Reason.LOGPROB)]
+)
+def test_judge__cheat_that_was_not_drawn__is_found_with_a_replay(
+    worker: Worker, honest: Work, tmp_path: Path, full: bool, decision: Decision, reason: Reason
+):
+    """Log-probabilities that the model did not give: the cheap checks of the bundle's validator accepted them."""
+    cheat = honest.with_each(lambda row: {"logprobs": tuple(p + 0.002 for p in row.logprobs)})
+    judged = Judgement.accept(cheat.receipt.units, live_groups=count_live(cheat))
+    bundle = build_bundle(judged, make_order(cheat, worker, full=False), VENUE)
+    values = {"deployment": tmp_path / "d.json", "storage": f"file://{tmp_path}", "full": full}
+    report = audit.judge(
+        AuditConfig.load(None, values, {}), bundle, worker.params, file=cheat.file, policy=tiny_folder()
+    )
+    assert (report.found.decision, report.found.reason) == (decision, reason)
+    assert (report.agrees, bool(report.rows)) == (not full, full)
+
+
+@pytest.mark.parametrize(
+    ("full", "draw", "is_ignored", "lines"),
+    [
+        (True, None, False, ["drawn: the verdict rests on a replay", "the draw is not checked"]),
+        (False, None, False, ["not drawn: the verdict rests on the cheap checks alone", "the draw is not checked"]),
+        (True, Draw(block_number=9, is_due=True), False, ["drawn", "block 9, demands a replay, which was made"]),
+        (True, Draw(block_number=9, is_due=False), False, ["drawn", "no replay, and it was made for another reason"]),
+        (False, Draw(block_number=9, is_due=False), False, ["not drawn", "block 9, demands no replay"]),
+        (False, Draw(block_number=9, is_due=True), True, ["not drawn", "a replay: THE DRAW WAS IGNORED"]),
+    ],
+    ids=range(6),
+)
+def test_show__draw__is_told_with_what_it_demands(worker, honest, capsys, full, draw, is_ignored, lines):
+    report = make_report(honest, worker, Judgement.accept(40), Judgement.accept(40), full=full)
+    report = dataclasses.replace(report, draw=draw)
+    assert report.is_draw_ignored is is_ignored
+    told = describe(report)
+    assert told["full"] is full
+    assert told["draw"] == (draw and {"block_number": 9, "is_due": draw.is_due, "is_ignored": is_ignored})
+    show(report, show_all=False)
+    printed = capsys.readouterr().out.splitlines()[-3:]
+    assert printed[0].startswith(lines[0])
+    assert lines[1] in printed[1]
+    assert printed[2] == "the same verdict"
 
 
 def test_build_rows__judged__are_the_worst_of_each_rollout(worker: Worker, honest: Work, tools: Tools):
