@@ -1,4 +1,4 @@
-"""Seeds of slots: prompt, target and the noise of every token follow from a hash that nobody chooses.
+"""Seeds of slots: prompt, target and the noise of every token follow from a hash that no registered node can change.
 
 seed(slot) = keccak(beacon, pool, policy_version, node, task, group, sibling), cut to 63 bits.  The beacon is the
 manifest hash of the version, which nobody knows before it is published and which a repeated run repeats.
