@@ -127,13 +127,14 @@ contract StakeManager is IStakeManager, ReentrancyGuardTransient {
     {
         if (msg.sender != LEDGER) revert NotLedger(msg.sender);
         address operator = POOLS.operatorOf(pool);
-        paid = Math.min(amount, _totalOf(pool, BondKind.OPERATOR, operator));
+        // As much again must be there to be burned.
+        paid = Math.min(amount, _totalOf(pool, BondKind.OPERATOR, operator) / 2);
         _take(pool, BondKind.OPERATOR, operator, paid);
 
         emit BondPaid(pool, operator, recipient, paid);
 
         if (paid > 0) IERC20(POOLS.tokenOf(pool)).safeTransfer(recipient, paid);
-        _burn(pool, BondKind.OPERATOR, operator, Math.min(paid, _totalOf(pool, BondKind.OPERATOR, operator)));
+        _burn(pool, BondKind.OPERATOR, operator, paid);
     }
 
     function stakeOf(uint256 pool, BondKind kind, address account) external view returns (uint256) {

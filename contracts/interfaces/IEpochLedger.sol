@@ -65,9 +65,9 @@ struct Challenge {
 /// one is dropped before it is final and everything promised for it could be challenged and answered.
 ///
 /// Omission: whoever holds a countersigned receipt that is overdue posts it with OMISSION_BOND in ether.  Anyone may
-/// answer with an inclusion proof within `challengeWindow` and earns the bond; else the receipt's contributor is paid
-/// what it claims from the operator's bond, as far as that reaches, as much again is burned, and the challenger may
-/// withdraw its ether.  An operator is a plain key: its promises are judged by its signature alone.
+/// answer with an inclusion proof within `challengeWindow` and earns the bond.  Else the receipt's contributor is paid
+/// what it claims, at most half of the operator's bond, and as much again is burned; the challenger may withdraw its
+/// ether.  An operator is a plain key: its promises are judged by its signature alone.
 interface IEpochLedger {
     event PoolFunded(uint256 indexed pool, address indexed funder, uint256 amount);
     event PoolRefunded(uint256 indexed pool, address indexed operator, uint256 amount);

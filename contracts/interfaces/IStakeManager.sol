@@ -99,8 +99,10 @@ interface IStakeManager {
     /// Burns up to `signerPenalty` of a validator's bond, for signing a case that was overturned.  Court only.
     function slashSigner(uint256 pool, address validator) external returns (uint256 amount);
 
-    /// Pays up to `amount` from the operator's bond, unbonding included, to a contributor, and burns as much again:
-    /// an operator that omits its own accomplice's work loses half of what it takes away.  Ledger only.
+    /// Pays `amount` from the operator's bond, unbonding included, to a contributor, and burns as much again.  It pays
+    /// at most half of what is there: an operator that omits an accomplice's work burns what it takes away.  Ledger
+    /// only.
+    /// @return paid What the contributor got; the same amount was burned.
     function payFromOperator(uint256 pool, address recipient, uint256 amount) external returns (uint256 paid);
 
     /// Stake that is not on its way out.

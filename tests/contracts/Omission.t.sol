@@ -145,13 +145,14 @@ contract OmissionTest is World {
         assertTrue(ledger.getChallenge(receiptHash).state == ChallengeState.Open);
     }
 
-    function test_WhenTheBondIsSmaller_ItPaysTheBondAndNoEscrow() public {
+    function test_WhenTheBondIsSmaller_ItPaysHalfOfItAndNoEscrow() public {
         receipt.units = 400;
         postWithout();
         challenge(makePromise(0));
         vm.warp(START + 10);
         ledger.resolveOmission(receipt);
-        assertEq(token.balanceOf(contributor), 1000);
+        assertEq(token.balanceOf(contributor), 500);
+        assertEq(token.balanceOf(stakes.BURN()), 500);
         assertEq(ledger.escrowOf(pool), 1_000_000);
     }
 

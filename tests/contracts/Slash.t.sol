@@ -77,23 +77,39 @@ contract SlashTest is World {
         assertEq(token.balanceOf(contributor) + bonded + taken, 100);
     }
 
-    function test_WhenTheOperatorPays_ItGivesUpToTheBondLeavingStakeIncluded() public {
+    function pay(uint256 amount) internal returns (uint256) {
+        vm.prank(address(ledger));
+        return stakes.payFromOperator(pool, contributor, amount);
+    }
+
+    /// 1,000 are there: 40 and 40 go, then of the 920 that are left half is paid and half is burned.
+    function test_WhenTheOperatorPays_ItGivesUpToHalfTheBondLeavingStakeIncluded() public {
         vm.prank(operator);
         stakes.unbond(pool, BondKind.OPERATOR, 970);
         vm.expectEmit();
         emit IStakeManager.BondPaid(pool, operator, contributor, 40);
         vm.expectEmit();
         emit IStakeManager.StakeSlashed(pool, operator, BondKind.OPERATOR, 40);
-        vm.prank(address(ledger));
-        assertEq(stakes.payFromOperator(pool, contributor, 40), 40);
+        assertEq(pay(40), 40);
         assertEq(token.balanceOf(BURN), 40);
-        vm.prank(address(ledger));
-        assertEq(stakes.payFromOperator(pool, contributor, 600), 600);
-        assertEq(token.balanceOf(BURN), 360);
-        vm.prank(address(ledger));
-        assertEq(stakes.payFromOperator(pool, contributor, type(uint256).max), 0);
-        assertEq(token.balanceOf(contributor), 640);
+        assertEq(pay(600), 460);
+        assertEq(token.balanceOf(BURN), 500);
+        assertEq(pay(type(uint256).max), 0);
+        assertEq(token.balanceOf(contributor), 500);
         assertEq(stakes.stakeOf(pool, BondKind.OPERATOR, operator), 0);
+    }
+
+    /// An operator whose friend is omitted gets no more out of its bond than it burns.
+    function test_WhateverIsAsked_ItBurnsAsMuchAsItPays(uint256 amount, uint256 leaving, uint256 more) public {
+        bond(operator, BondKind.OPERATOR, bound(more, 1, 1000));
+        uint256 total = stakes.stakeOf(pool, BondKind.OPERATOR, operator);
+        vm.prank(operator);
+        stakes.unbond(pool, BondKind.OPERATOR, bound(leaving, 1, total));
+        uint256 paid = pay(amount);
+        assertEq(paid, amount < total / 2 ? amount : total / 2);
+        assertEq(token.balanceOf(contributor), paid);
+        assertEq(token.balanceOf(BURN), paid);
+        assertEq(token.balanceOf(address(stakes)), 160 + total - 2 * paid);
     }
 
     function test_WhenAnotherThanTheLedgerAsksForPay_ItReverts() public {
