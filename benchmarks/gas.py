@@ -103,9 +103,9 @@ def measure_omissions(world: World) -> None:
     ledger = world.contracts.ledger
     for task in (10, 11):
         receipt = world.receipt(task)
-        posted, leaf, proof = world.post_with_leaf(receipt)
+        posted, inclusion = world.post_with_leaf(receipt)
         world.send("contributor", world.challenge(receipt, posted.epoch))
-        world.send("operator", ledger.answer_omission(receipt, posted.record, posted.header, leaf, proof))
+        world.send("operator", ledger.answer_omissions(posted.record, posted.header, [inclusion]))
     for task in (12, 13):
         receipt = world.receipt(task)
         world.send("contributor", world.challenge(receipt, ledger.epochs_of(world.pool) - 1))

@@ -16,7 +16,7 @@ from covey.chain.deploying import deploy
 from covey.chain.deployment import Deployment
 from covey.chain.events import EpochPosted
 from covey.chain.history import History
-from covey.chain.structs import Accusation, BondKind, PoolTerms
+from covey.chain.structs import Accusation, BondKind, Inclusion, PoolTerms
 from covey.errors import ProtocolError, TransientError
 from covey.protocol.ids import (
     Address,
@@ -189,8 +189,8 @@ class World:
         )
         return accused, list(zip(verdicts, signatures, strict=True))
 
-    def post_with_leaf(self, receipt: Receipt) -> tuple[EpochPosted, WorkLeaf, list[Hash]]:
-        """An epoch whose tree holds the receipt's leaf among SUBMISSIONS, with the proof."""
+    def post_with_leaf(self, receipt: Receipt) -> tuple[EpochPosted, Inclusion]:
+        """An epoch whose tree holds the receipt's leaf among SUBMISSIONS."""
         leaf = WorkLeaf(
             receipt_hash=compute_struct_hash(receipt),
             work_key=receipt.work_key,
@@ -205,7 +205,8 @@ class World:
         )
         others = [hash_to_bytes(make_hash(f"leaf {i}")) for i in range(SUBMISSIONS - 1)]
         tree = MerkleTree([leaf.compute_hash(), *others])
-        return self.post(units=1, work_root=tree.root), leaf, tree.get_proof(leaf.compute_hash())
+        inclusion = Inclusion(receipt=receipt, leaf=leaf, proof=tuple(tree.get_proof(leaf.compute_hash())))
+        return self.post(units=1, work_root=tree.root), inclusion
 
     def challenge(self, receipt: Receipt, latest_epoch: int) -> Call:
         promise = Countersignature(

@@ -8,7 +8,8 @@ import {Math} from "@openzeppelin/contracts/utils/math/Math.sol";
 import {CoveyTypes} from "./CoveyTypes.sol";
 import {Escrow} from "./Escrow.sol";
 import {EpochHeader, Receipt, WorkLeaf} from "./interfaces/ICoveyTypes.sol";
-import {Challenge, ChallengeState, EpochRecord, InclusionPromise, Settlement} from "./interfaces/IEpochLedger.sol";
+import {Challenge, ChallengeState, EpochRecord, Inclusion, InclusionPromise, Settlement} from
+    "./interfaces/IEpochLedger.sol";
 import {PostingTerms} from "./interfaces/IPoolRegistry.sol";
 import {IStakeManager} from "./interfaces/IStakeManager.sol";
 
@@ -51,35 +52,27 @@ abstract contract Omissions is Escrow {
         emit OmissionChallenged(pool, receiptHash, receipt.contributor);
     }
 
-    function answerOmission(
-        Receipt calldata receipt,
+    function answerOmissions(
         EpochRecord calldata record,
         EpochHeader calldata header,
-        WorkLeaf calldata leaf,
-        bytes32[] calldata proof
+        Inclusion[] calldata inclusions
     ) external nonReentrant {
-        bytes32 receiptHash = CoveyTypes.hashReceipt(receipt);
-        Challenge storage open = _requireOpen(receiptHash);
-        if (block.timestamp >= open.answerBy) revert WindowClosed(open.answerBy);
-        _requireRecord(receipt.pool, record);
+        _requireRecord(header.pool, record);
         if (CoveyTypes.hashHeader(header) != record.headerHash) revert WrongHeader();
-        bool isSameWork = leaf.receiptHash == receiptHash && leaf.workKey == receipt.workKey
-            && leaf.node == receipt.node && leaf.contributor == receipt.contributor && leaf.task == receipt.task
-            && leaf.policyVersion == receipt.policyVersion;
-        if (!isSameWork) revert WrongLeaf();
-        if (!MerkleProof.verifyCalldata(proof, header.workRoot, CoveyTypes.hashWorkLeaf(leaf))) revert InvalidProof();
 
-        open.state = ChallengeState.Answered;
-        open.answeredBy = uint24(record.epoch);
+        uint256 answers = 0;
+        for (uint256 i = 0; i < inclusions.length; ++i) {
+            if (_answer(header, inclusions[i])) ++answers;
+        }
+        if (answers == 0) revert NothingToAnswer();
 
-        emit OmissionAnswered(receipt.pool, receiptHash, record.epoch, msg.sender);
-
-        Address.sendValue(payable(msg.sender), OMISSION_BOND);
+        Address.sendValue(payable(msg.sender), answers * OMISSION_BOND);
     }
 
     function resolveOmission(Receipt calldata receipt) external nonReentrant {
         bytes32 receiptHash = CoveyTypes.hashReceipt(receipt);
-        Challenge storage open = _requireOpen(receiptHash);
+        Challenge storage open = _challenges[receiptHash];
+        if (open.state != ChallengeState.Open) revert WrongChallengeState(receiptHash, open.state);
         if (block.timestamp < open.answerBy) revert WindowOpen(open.answerBy);
 
         open.state = ChallengeState.Upheld;
@@ -127,13 +120,30 @@ abstract contract Omissions is Escrow {
         if (!_isPosted(pool, record)) revert UnknownEpoch(pool, record.epoch);
     }
 
-    function _isPosted(uint256 pool, EpochRecord calldata record) private view returns (bool) {
-        return _records[pool][record.epoch % KEPT_EPOCHS] == keccak256(abi.encode(record));
+    function _answer(EpochHeader calldata header, Inclusion calldata shown) private returns (bool isAnswered) {
+        Receipt calldata receipt = shown.receipt;
+        WorkLeaf calldata leaf = shown.leaf;
+        bytes32 receiptHash = CoveyTypes.hashReceipt(receipt);
+        Challenge storage open = _challenges[receiptHash];
+        if (open.state != ChallengeState.Open || block.timestamp >= open.answerBy) return false;
+        bool isSameWork = receipt.pool == header.pool && leaf.receiptHash == receiptHash
+            && leaf.workKey == receipt.workKey && leaf.node == receipt.node && leaf.contributor == receipt.contributor
+            && leaf.task == receipt.task && leaf.policyVersion == receipt.policyVersion;
+        bytes32 leafHash = CoveyTypes.hashWorkLeaf(leaf);
+        if (!isSameWork || !MerkleProof.verifyCalldata(shown.proof, header.workRoot, leafHash)) {
+            revert WrongLeaf(receiptHash);
+        }
+
+        open.state = ChallengeState.Answered;
+        open.answeredBy = uint24(header.epoch);
+
+        emit OmissionAnswered(header.pool, receiptHash, header.epoch, msg.sender);
+
+        return true;
     }
 
-    function _requireOpen(bytes32 receiptHash) private view returns (Challenge storage open) {
-        open = _challenges[receiptHash];
-        if (open.state != ChallengeState.Open) revert WrongChallengeState(receiptHash, open.state);
+    function _isPosted(uint256 pool, EpochRecord calldata record) private view returns (bool) {
+        return _records[pool][record.epoch % KEPT_EPOCHS] == keccak256(abi.encode(record));
     }
 
     function _requireOverdue(Receipt calldata receipt, uint64 latestEpoch, PostingTerms memory terms) private view {

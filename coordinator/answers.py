@@ -10,7 +10,7 @@ from coordinator.service import to_receipt
 from coordinator.settlement import build_header, build_work_leaf
 from covey.chain.client import Call
 from covey.chain.contracts import EpochLedger
-from covey.chain.structs import EpochRecord
+from covey.chain.structs import EpochRecord, Inclusion
 from covey.log import get_logger
 from covey.protocol import merkle
 from covey.protocol.ids import Hash, PoolId
@@ -47,5 +47,6 @@ def build_answer(repository: Repository, ledger: EpochLedger, pool: PoolId, row:
         reward=int(epoch.reward or 0),
         cumulative=int(epoch.cumulative or 0),
     )
-    proof = merkle.MerkleTree(hashes).get_proof(leaf.compute_hash())
-    return ledger.answer_omission(to_receipt(row, pool), record, build_header(epoch, pool), leaf, proof)
+    proof = tuple(merkle.MerkleTree(hashes).get_proof(leaf.compute_hash()))
+    inclusion = Inclusion(receipt=to_receipt(row, pool), leaf=leaf, proof=proof)
+    return ledger.answer_omissions(record, build_header(epoch, pool), [inclusion])

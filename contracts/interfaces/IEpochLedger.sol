@@ -44,6 +44,14 @@ struct InclusionPromise {
     bytes signature;
 }
 
+/// Where a challenged receipt stands in the work tree of an epoch.
+struct Inclusion {
+    Receipt receipt;
+    /// The receipt's leaf: all that both name must be equal.
+    WorkLeaf leaf;
+    bytes32[] proof;
+}
+
 /// What is stored of a challenge, in one word.
 struct Challenge {
     address challenger;
@@ -116,7 +124,10 @@ interface IEpochLedger {
     error AlreadyChallenged(bytes32 receiptHash);
     error WrongChallengeState(bytes32 receiptHash, ChallengeState state);
     error WrongHeader();
-    error WrongLeaf();
+    /// The leaf is not that of the receipt, or the proof does not show it in the epoch's work tree.
+    error WrongLeaf(bytes32 receiptHash);
+    /// No receipt that was shown has an open challenge whose window has not passed.
+    error NothingToAnswer();
     /// StakeManager names another ledger.
     error WrongDeployment();
 
@@ -150,13 +161,14 @@ interface IEpochLedger {
     /// since the receipt's deadline; or `unbondWindow` after the pool's end.
     function challengeOmission(Receipt calldata receipt, InclusionPromise calldata given) external payable;
 
-    /// Shows that the receipt is in an epoch that stands.
-    function answerOmission(
-        Receipt calldata receipt,
+    /// Shows that receipts are in one epoch that stands, and pays the sender the bonds of the challenges that this
+    /// answers.  A receipt without an open challenge, or whose window has passed, is skipped: several who answer at
+    /// once do not undo each other's transactions.  Reverts if all are skipped, and if one that is challenged is not
+    /// in the epoch.  Anyone.
+    function answerOmissions(
         EpochRecord calldata record,
         EpochHeader calldata header,
-        WorkLeaf calldata leaf,
-        bytes32[] calldata proof
+        Inclusion[] calldata inclusions
     ) external;
 
     /// Decides an unanswered challenge after its window.  Anyone.

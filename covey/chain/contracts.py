@@ -20,6 +20,7 @@ from covey.chain.structs import (
     ChallengeState,
     EpochRecord,
     Exposure,
+    Inclusion,
     PoolState,
     PoolTerms,
     Settlement,
@@ -28,7 +29,7 @@ from covey.chain.structs import (
 from covey.errors import OperatorError, TransientError
 from covey.protocol.ids import Address, Hash, PoolId, Step
 from covey.protocol.messages import Countersignature, Receipt, Verdict
-from covey.protocol.receipts import EpochHeader, WorkLeaf
+from covey.protocol.receipts import EpochHeader
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -242,11 +243,13 @@ class EpochLedger(Contract):
         given = (promise.signed_at, promise.latest_epoch, _to_bytes(signature))
         return self._write("challengeOmission", astuple(receipt), given, value=OMISSION_BOND)
 
-    def answer_omission(
-        self, receipt: Receipt, record: EpochRecord, header: EpochHeader, leaf: WorkLeaf, proof: Sequence[Hash]
-    ) -> Call:
-        claims = astuple(receipt), astuple(record), astuple(header), astuple(leaf)
-        return self._write("answerOmission", *claims, list(proof))
+    def answer_omissions(self, record: EpochRecord, header: EpochHeader, inclusions: Sequence[Inclusion]) -> Call:
+        """Answer challenges by receipts that are in one posted epoch; the sender earns OMISSION_BOND for each.
+
+        The contract skips those that are no longer open. It reverts with NothingToAnswer if none is, and with WrongLeaf
+        if an open one is not in the epoch. Gas grows with the number of inclusions: send slices.
+        """
+        return self._write("answerOmissions", astuple(record), astuple(header), [astuple(each) for each in inclusions])
 
     def resolve_omission(self, receipt: Receipt) -> Call:
         return self._write("resolveOmission", astuple(receipt))

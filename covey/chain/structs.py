@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from covey.protocol.ids import Address, Hash, PoolId
+from covey.protocol.messages import Receipt
+from covey.protocol.receipts import WorkLeaf
 
 
 class PoolState(IntEnum):
@@ -170,6 +172,17 @@ class Case:
     veto_until: int
     state: CaseState
     reason: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Inclusion:
+    """Where a challenged receipt stands in the work tree of an epoch: what answers its challenge."""
+
+    receipt: Receipt
+    leaf: WorkLeaf
+    """The leaf of the receipt; all that both name is equal."""
+    proof: tuple[Hash, ...]
+    """Siblings from the leaf up to the epoch's `work_root`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,90 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity 0.8.30;
 
-import {EpochHeader, Receipt, WorkLeaf} from "../../contracts/interfaces/ICoveyTypes.sol";
-import {Challenge, ChallengeState, EpochRecord, IEpochLedger, InclusionPromise} from
+import {Challenge, ChallengeState, IEpochLedger, InclusionPromise} from
     "../../contracts/interfaces/IEpochLedger.sol";
 import {BondKind} from "../../contracts/interfaces/IStakeManager.sol";
-import {World} from "./World.sol";
+import {OmissionWorld} from "./OmissionWorld.sol";
 
 interface VmCode {
     function etch(address target, bytes calldata code) external;
 }
 
-/// challengeOmission, answerOmission, resolveOmission and withdrawEther.
-contract OmissionTest is World {
-    /// An epoch with a leaf, and the proof that it is there.
-    struct Answer {
-        EpochRecord record;
-        EpochHeader header;
-        WorkLeaf leaf;
-        bytes32[] proof;
-    }
-
-    uint256 internal constant BOND = 0.001 ether;
-    bytes32 internal constant OTHER_LEAF = keccak256("other leaf");
-    Receipt internal receipt;
-    bytes32 internal receiptHash;
-
-    function setUp() public override {
-        super.setUp();
-        vm.deal(stranger, 1 ether);
-        vm.deal(trainer, 0);
-        receipt = makeReceipt(1, keccak256("file"));
-        receiptHash = court.hashReceipt(receipt);
-    }
-
-    function makePromise(uint64 latestEpoch) internal view returns (InclusionPromise memory) {
-        bytes32 digest = ledger.digestCountersignature(court.hashReceipt(receipt), 5, latestEpoch);
-        return InclusionPromise({blockNumber: 5, latestEpoch: latestEpoch, signature: sign(OPERATOR_KEY, digest)});
-    }
-
-    function challenge(InclusionPromise memory given) internal {
-        vm.prank(stranger);
-        ledger.challengeOmission{value: BOND}(receipt, given);
-    }
-
-    function refuse(bytes memory reason, InclusionPromise memory given) internal {
-        vm.expectRevert(reason);
-        challenge(given);
-    }
-
-    function makeLeaf(Receipt memory of_) internal view returns (WorkLeaf memory) {
-        bytes32 evidence = keccak256("evidence");
-        return WorkLeaf(court.hashReceipt(of_), of_.workKey, node, contributor, of_.task, 4, 2, 7, 0, evidence);
-    }
-
-    /// Posts an epoch with the leaf beside another one.
-    function postLeaf(WorkLeaf memory leaf) internal returns (Answer memory answer) {
-        bytes32 hash = ledger.hashWorkLeaf(leaf);
-        bytes32 root = hash < OTHER_LEAF
-            ? keccak256(bytes.concat(hash, OTHER_LEAF))
-            : keccak256(bytes.concat(OTHER_LEAF, hash));
-        answer.header = makeHeader(root, keccak256("reward"), 0);
-        answer.record = postHeader(answer.header);
-        answer.leaf = leaf;
-        answer.proof = new bytes32[](1);
-        answer.proof[0] = OTHER_LEAF;
-    }
-
-    function postWithout() internal {
-        postLeaf(makeLeaf(makeReceipt(2, keccak256("another"))));
-    }
-
-    function send(Answer memory answer) internal {
-        vm.prank(trainer);
-        ledger.answerOmission(receipt, answer.record, answer.header, answer.leaf, answer.proof);
-    }
-
-    function refuse(bytes memory reason, Answer memory answer) internal {
-        vm.expectRevert(reason);
-        send(answer);
-    }
-
-    function wrongState(ChallengeState state) internal view returns (bytes memory) {
-        return abi.encodeWithSelector(IEpochLedger.WrongChallengeState.selector, receiptHash, state);
-    }
-
+/// challengeOmission, resolveOmission and withdrawEther.
+contract OmissionTest is OmissionWorld {
     function test_WhenNobodyAnswers_TheOperatorsBondPaysTheContributor() public {
         postWithout();
         InclusionPromise memory given = makePromise(0);
@@ -232,72 +159,6 @@ contract OmissionTest is World {
         vm.warp(START + 79);
         challenge(given);
         vm.warp(START + 89);
-        ledger.resolveOmission(receipt);
-        assertEq(token.balanceOf(contributor), 150);
-    }
-
-    function test_WhenTheLeafIsShown_WhoeverAnswersEarnsTheBond() public {
-        Answer memory answer = postLeaf(makeLeaf(receipt));
-        challenge(makePromise(0));
-        vm.expectEmit();
-        emit IEpochLedger.OmissionAnswered(pool, receiptHash, 0, trainer);
-        send(answer);
-        assertEq(trainer.balance, BOND);
-        vm.warp(START + 10);
-        vm.expectRevert(wrongState(ChallengeState.Answered));
-        ledger.resolveOmission(receipt);
-        assertEq(stakes.stakeOf(pool, BondKind.OPERATOR, operator), 1000);
-        refuse(abi.encodeWithSelector(IEpochLedger.AlreadyChallenged.selector, receiptHash), makePromise(0));
-    }
-
-    function test_WhenTheAnswerShowsSomethingElse_ItReverts() public {
-        Answer memory answer = postLeaf(makeLeaf(receipt));
-        refuse(wrongState(ChallengeState.None), answer);
-        challenge(makePromise(0));
-        answer.leaf.outcome = 1;
-        refuse(abi.encodeWithSelector(IEpochLedger.InvalidProof.selector), answer);
-        answer.leaf.outcome = 2;
-        answer.leaf.contributor = stranger;
-        refuse(abi.encodeWithSelector(IEpochLedger.WrongLeaf.selector), answer);
-        answer.leaf.contributor = contributor;
-        answer.header.workRoot = ledger.hashWorkLeaf(answer.leaf);
-        refuse(abi.encodeWithSelector(IEpochLedger.WrongHeader.selector), answer);
-        answer.record.headerHash = ledger.hashHeader(answer.header);
-        refuse(abi.encodeWithSelector(IEpochLedger.UnknownEpoch.selector, pool, 0), answer);
-    }
-
-    function test_WhenAnyFieldOfTheLeafIsAnothers_ItReverts() public {
-        Answer memory answer = postLeaf(makeLeaf(receipt));
-        challenge(makePromise(0));
-        bytes memory reason = abi.encodeWithSelector(IEpochLedger.WrongLeaf.selector);
-        for (uint256 i = 0; i < 5; ++i) {
-            answer.leaf = makeLeaf(receipt);
-            if (i == 0) answer.leaf.receiptHash = keccak256("another");
-            if (i == 1) answer.leaf.workKey = keccak256("another");
-            if (i == 2) answer.leaf.node = stranger;
-            if (i == 3) answer.leaf.task = 2;
-            if (i == 4) answer.leaf.policyVersion = 5;
-            refuse(reason, answer);
-        }
-    }
-
-    function test_WhenTheAnswerIsLate_ItReverts() public {
-        Answer memory answer = postLeaf(makeLeaf(receipt));
-        challenge(makePromise(0));
-        vm.warp(START + 10);
-        refuse(abi.encodeWithSelector(IEpochLedger.WindowClosed.selector, START + 10), answer);
-    }
-
-    function test_WhenTheAnsweringEpochFalls_TheReceiptMayBeChallengedAgain() public {
-        Answer memory answer = postLeaf(makeLeaf(receipt));
-        InclusionPromise memory given = makePromise(0);
-        challenge(given);
-        send(answer);
-        vm.prank(arbiter);
-        ledger.disableEpoch(pool, answer.record);
-        challenge(given);
-        refuse(abi.encodeWithSelector(IEpochLedger.UnknownEpoch.selector, pool, 0), answer);
-        vm.warp(START + 10);
         ledger.resolveOmission(receipt);
         assertEq(token.balanceOf(contributor), 150);
     }

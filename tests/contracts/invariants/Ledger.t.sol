@@ -2,7 +2,7 @@
 pragma solidity 0.8.30;
 
 import {EpochHeader, Receipt, WorkLeaf} from "../../../contracts/interfaces/ICoveyTypes.sol";
-import {ChallengeState, EpochRecord, InclusionPromise} from "../../../contracts/interfaces/IEpochLedger.sol";
+import {ChallengeState, EpochRecord, Inclusion, InclusionPromise} from "../../../contracts/interfaces/IEpochLedger.sol";
 import {PoolState} from "../../../contracts/interfaces/IPoolRegistry.sol";
 import {FuzzSelector} from "./Fuzzed.sol";
 import {LedgerModel} from "./LedgerModel.sol";
@@ -119,7 +119,9 @@ contract LedgerHandler is LedgerModel {
         Epoch memory epoch = epochs[which % epochs.length];
         (Receipt memory receipt, WorkLeaf memory leaf) = makeTask(task % TASKS);
         bool isShown = epoch.pool == pool && !epoch.isDisabled && epoch.task == task % TASKS;
-        try ledger.answerOmission(receipt, epoch.record, epoch.header, leaf, new bytes32[](0)) {
+        Inclusion[] memory shown = new Inclusion[](1);
+        shown[0] = Inclusion(receipt, leaf, new bytes32[](0));
+        try ledger.answerOmissions(epoch.record, epoch.header, shown) {
             if (!isShown) broken = "an answer that shows nothing";
             answeredBy[task % TASKS] = which % epochs.length;
             --openChallenges;

@@ -11,6 +11,7 @@ from covey.chain.structs import (
     BondKind,
     ChallengeState,
     EpochRecord,
+    Inclusion,
 )
 from covey.errors import ProtocolError
 from covey.protocol.ids import hash_from_bytes
@@ -100,8 +101,8 @@ def test_omission__countersigned_and_left_out__is_paid_from_the_operators_bond(c
         promise = Countersignature(receipt_hash=compute_struct_hash(receipt), block_number=3, latest_epoch=0)
         signature = sign(promise, chain.domain("epoch_ledger"), chain.wallets["operator"])
         chain.send("node", contracts.ledger.challenge_omission(receipt, promise, signature))
-    proof = tree.get_proof(hash_leaf(leaf))
-    answer = contracts.ledger.answer_omission(included, posted.record, posted.header, leaf, proof)
+    inclusion = Inclusion(receipt=included, leaf=leaf, proof=tuple(tree.get_proof(hash_leaf(leaf))))
+    answer = contracts.ledger.answer_omissions(posted.record, posted.header, [inclusion])
     chain.send("operator", answer)
     chain.advance(10)
     before = contracts.token.balance_of(chain.address("contributor"))
