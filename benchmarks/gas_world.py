@@ -214,8 +214,12 @@ class World:
             signed_at=self.client.get_block("latest").timestamp,
             latest_epoch=latest_epoch,
         )
-        signature = self.sign("operator", promise, "epoch_ledger")
-        return self.contracts.ledger.challenge_omission(receipt, promise, signature)
+        return self.contracts.ledger.challenge_omission(
+            receipt,
+            node_signature=self.sign("node", receipt, "slashing_court"),
+            promise=promise,
+            promise_signature=self.sign("operator", promise, "epoch_ledger"),
+        )
 
     def _build_leaf(self, i: int) -> bytes:
         return compute_reward_leaf(

@@ -7,6 +7,7 @@ import {CoveyTypes} from "./CoveyTypes.sol";
 import {Escrow} from "./Escrow.sol";
 import {EpochHeader} from "./interfaces/ICoveyTypes.sol";
 import {EpochRecord, Settlement} from "./interfaces/IEpochLedger.sol";
+import {INodeRegistry} from "./interfaces/INodeRegistry.sol";
 import {IPoolRegistry, PoolState, PostingTerms} from "./interfaces/IPoolRegistry.sol";
 import {Omissions} from "./Omissions.sol";
 import {StakeManager} from "./StakeManager.sol";
@@ -18,7 +19,11 @@ contract EpochLedger is Omissions {
     /// The header hash of each pool's newest epoch, disabled or not: headers form a chain without a gap.
     mapping(uint256 pool => bytes32) public headOf;
 
-    constructor(IPoolRegistry pools, StakeManager stakes) EIP712("Covey", "1") Escrow(pools) Omissions(stakes) {
+    constructor(IPoolRegistry pools, INodeRegistry nodes, StakeManager stakes)
+        EIP712("Covey", "1")
+        Escrow(pools)
+        Omissions(nodes, stakes)
+    {
         if (stakes.LEDGER() != address(this)) revert WrongDeployment();
     }
 

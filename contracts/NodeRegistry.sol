@@ -73,6 +73,10 @@ contract NodeRegistry is INodeRegistry, EIP712 {
         return block.timestamp <= _liableUntil[pool][node][contributor];
     }
 
+    function wasBound(uint256 pool, address node, address contributor) external view returns (bool) {
+        return _liableUntil[pool][node][contributor] != 0;
+    }
+
     function removeNode(uint256 pool, address node) public {
         if (contributorOf[pool][node] != msg.sender) revert NotContributor(pool, node, msg.sender);
 

@@ -11,7 +11,10 @@ import {EpochHeader, Receipt, WorkLeaf} from "./interfaces/ICoveyTypes.sol";
 import {Challenge, ChallengeState, EpochRecord, Inclusion, InclusionPromise, Settlement} from
     "./interfaces/IEpochLedger.sol";
 import {PostingTerms} from "./interfaces/IPoolRegistry.sol";
+import {INodeRegistry} from "./interfaces/INodeRegistry.sol";
+import {ISlashingCourt} from "./interfaces/ISlashingCourt.sol";
 import {IStakeManager} from "./interfaces/IStakeManager.sol";
+import {StakeManager} from "./StakeManager.sol";
 
 // A window lasts seconds to days, by a pool's choice; who builds a block can shift its time by seconds at most.
 // slither-disable-start timestamp
@@ -24,17 +27,26 @@ abstract contract Omissions is Escrow {
     /// For so many epochs after it was due a receipt may be challenged.
     uint256 public constant CHALLENGE_SPAN = KEPT_EPOCHS / 4;
 
+    INodeRegistry public immutable NODES;
     IStakeManager public immutable STAKES;
+    /// In whose domain nodes sign receipts.
+    ISlashingCourt public immutable COURT;
 
     mapping(address challenger => uint256) public etherOf;
     mapping(uint256 pool => mapping(uint256 slot => bytes32)) private _records;
     mapping(bytes32 receiptHash => Challenge) private _challenges;
 
-    constructor(IStakeManager stakes) {
+    constructor(INodeRegistry nodes, StakeManager stakes) {
+        NODES = nodes;
         STAKES = stakes;
+        COURT = ISlashingCourt(stakes.COURT());
     }
 
-    function challengeOmission(Receipt calldata receipt, InclusionPromise calldata given) external payable {
+    function challengeOmission(
+        Receipt calldata receipt,
+        bytes calldata nodeSignature,
+        InclusionPromise calldata given
+    ) external payable {
         if (msg.value != OMISSION_BOND) revert WrongBond(OMISSION_BOND, msg.value);
         uint256 pool = receipt.pool;
         bytes32 receiptHash = CoveyTypes.hashReceipt(receipt);
@@ -43,6 +55,7 @@ abstract contract Omissions is Escrow {
         // Not by ERC-1271, whose answer could change: a promise stands.  No key signs for the zero address of no
         // pool.
         if (ECDSA.recoverCalldata(digest, given.signature) != terms.operator) revert InvalidSignature(terms.operator);
+        _requireNode(receipt, nodeSignature);
         _requireOverdue(receipt, given.latestEpoch, terms);
         if (!_isChallengeable(pool, receiptHash)) revert AlreadyChallenged(receiptHash);
 
@@ -144,6 +157,16 @@ abstract contract Omissions is Escrow {
 
     function _isPosted(uint256 pool, EpochRecord calldata record) private view returns (bool) {
         return _records[pool][record.epoch % KEPT_EPOCHS] == keccak256(abi.encode(record));
+    }
+
+    // No operator can promise work that no contributor's machine ever signed for.
+    function _requireNode(Receipt calldata receipt, bytes calldata signature) private view {
+        if (ECDSA.recoverCalldata(COURT.digestReceipt(receipt), signature) != receipt.node) {
+            revert InvalidSignature(receipt.node);
+        }
+        if (!NODES.wasBound(receipt.pool, receipt.node, receipt.contributor)) {
+            revert NeverBound(receipt.node, receipt.contributor);
+        }
     }
 
     function _requireOverdue(Receipt calldata receipt, uint64 latestEpoch, PostingTerms memory terms) private view {

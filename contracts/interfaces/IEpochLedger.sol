@@ -117,6 +117,8 @@ interface IEpochLedger {
     error RewardExceedsEpochs(uint256 claimed, uint256 ceiling);
     error WrongBond(uint256 expected, uint256 actual);
     error InvalidSignature(address account);
+    /// The contributor has never vouched for the node in this pool.
+    error NeverBound(address node, address contributor);
     /// The operator still has time to include the receipt.
     error NotOverdue();
     /// The epochs that could hold the receipt are no longer kept: CHALLENGE_SPAN epochs have passed since it was due.
@@ -159,7 +161,16 @@ interface IEpochLedger {
     /// Says that a countersigned receipt is in no epoch.  It is overdue once epoch `latestEpoch` was posted; or once
     /// the operator has posted nothing for `epochLength + challengeWindow + vetoWindow`, and both windows have passed
     /// since the receipt's deadline; or `unbondWindow` after the pool's end.
-    function challengeOmission(Receipt calldata receipt, InclusionPromise calldata given) external payable;
+    ///
+    /// The node must have signed the receipt and be, or have been at any time, the contributor's.  Liability is not
+    /// asked for: it ends one `unbondWindow` after a node was removed, and a promise may fall due later.  Whoever
+    /// removed or rotated a node can challenge what it signed for as long as the promise can be challenged at all.
+    /// @param nodeSignature The node's over the receipt, in the court's domain.
+    function challengeOmission(
+        Receipt calldata receipt,
+        bytes calldata nodeSignature,
+        InclusionPromise calldata given
+    ) external payable;
 
     /// Shows that receipts are in one epoch that stands, and pays the sender the bonds of the challenges that this
     /// answers.  A receipt without an open challenge, or whose window has passed, is skipped: several who answer at

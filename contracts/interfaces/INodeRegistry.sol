@@ -63,6 +63,10 @@ interface INodeRegistry {
     /// Whether the contributor answers for what the node signs: while bound, and one unbonding window after.
     function isLiable(uint256 pool, address node, address contributor) external view returns (bool);
 
+    /// Whether the node is or ever was bound to the contributor.  Liability ends, this does not: what the node signed
+    /// for the contributor can be told from what it never could, however long ago that was.
+    function wasBound(uint256 pool, address node, address contributor) external view returns (bool);
+
     /// The nonce that the node's next registration must carry.
     function nonceOf(address node) external view returns (uint256);
 

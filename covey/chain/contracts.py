@@ -239,9 +239,12 @@ class EpochLedger(Contract):
     ) -> Call:
         return self._write("claim", pool, astuple(record), contributor, cumulative, list(proof))
 
-    def challenge_omission(self, receipt: Receipt, promise: Countersignature, signature: str) -> Call:
-        given = (promise.signed_at, promise.latest_epoch, _to_bytes(signature))
-        return self._write("challengeOmission", astuple(receipt), given, value=OMISSION_BOND)
+    def challenge_omission(
+        self, receipt: Receipt, *, node_signature: str, promise: Countersignature, promise_signature: str
+    ) -> Call:
+        given = (promise.signed_at, promise.latest_epoch, _to_bytes(promise_signature))
+        claims = astuple(receipt), _to_bytes(node_signature), given
+        return self._write("challengeOmission", *claims, value=OMISSION_BOND)
 
     def answer_omissions(self, record: EpochRecord, header: EpochHeader, inclusions: Sequence[Inclusion]) -> Call:
         """Answer challenges by receipts that are in one posted epoch; the sender earns OMISSION_BOND for each.

@@ -52,7 +52,7 @@ def deploy(
     nonce = client.count_transactions(deployer.address)
     successors = [predict_address(deployer.address, nonce + i) for i in (1, 2)]
     stakes = create("StakeManager", pools, *successors)
-    ledger = create("EpochLedger", pools, stakes)
+    ledger = create("EpochLedger", pools, nodes, stakes)
     court = create("SlashingCourt", pools, nodes, stakes)
     return Deployment(
         chain_id=chain_id,

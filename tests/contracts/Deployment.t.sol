@@ -14,6 +14,8 @@ contract DeploymentTest is World {
         assertEq(address(stakes.POOLS()), address(pools));
         assertEq(address(ledger.STAKES()), address(stakes));
         assertEq(address(ledger.POOLS()), address(pools));
+        assertEq(address(ledger.NODES()), address(nodes));
+        assertEq(address(ledger.COURT()), address(court));
         assertEq(address(court.STAKES()), address(stakes));
         assertEq(address(court.NODES()), address(nodes));
         assertEq(address(policies.POOLS()), address(pools));
@@ -22,7 +24,7 @@ contract DeploymentTest is World {
 
     function test_WhenStakeManagerNamesAnother_ItReverts() public {
         vm.expectRevert(abi.encodeWithSelector(IEpochLedger.WrongDeployment.selector));
-        new EpochLedger(pools, stakes);
+        new EpochLedger(pools, nodes, stakes);
         vm.expectRevert(abi.encodeWithSelector(ISlashingCourt.WrongDeployment.selector));
         new SlashingCourt(pools, nodes, stakes);
     }

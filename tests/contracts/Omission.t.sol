@@ -54,9 +54,10 @@ contract OmissionTest is OmissionWorld {
     function test_WhenTheChallengerRefusesEther_TheContributorIsPaid() public {
         postWithout();
         InclusionPromise memory given = makePromise(0);
+        bytes memory signature = signReceipt(receipt);
         vm.deal(address(token), BOND);
         vm.prank(address(token));
-        ledger.challengeOmission{value: BOND}(receipt, given);
+        ledger.challengeOmission{value: BOND}(receipt, signature, given);
         vm.warp(START + 10);
         ledger.resolveOmission(receipt);
         assertEq(token.balanceOf(contributor), 150);
@@ -124,9 +125,10 @@ contract OmissionTest is OmissionWorld {
     function test_WhenTheBondOrThePromiseIsWrong_ItReverts() public {
         postWithout();
         InclusionPromise memory given = makePromise(0);
+        bytes memory signature = signReceipt(receipt);
         vm.expectRevert(abi.encodeWithSelector(IEpochLedger.WrongBond.selector, BOND, 1));
         vm.prank(stranger);
-        ledger.challengeOmission{value: 1}(receipt, given);
+        ledger.challengeOmission{value: 1}(receipt, signature, given);
         bytes memory forged = abi.encodeWithSelector(IEpochLedger.InvalidSignature.selector, operator);
         given.latestEpoch = 1;
         refuse(forged, given);
@@ -135,6 +137,48 @@ contract OmissionTest is OmissionWorld {
         refuse(forged, given);
         receipt.pool = 99;
         refuse(abi.encodeWithSelector(IEpochLedger.InvalidSignature.selector, address(0)), given);
+    }
+
+    /// The operator alone can promise a receipt that it invented; no machine of the contributor's has signed it.
+    function test_WhenTheNodeDidNotSign_ItReverts() public {
+        postWithout();
+        bytes memory unsigned = abi.encodeWithSelector(IEpochLedger.InvalidSignature.selector, node);
+        refuse(unsigned, makePromise(0), OPERATOR_KEY);
+        bytes memory signature = signReceipt(receipt);
+        receipt.units = 51;
+        InclusionPromise memory given = makePromise(0);
+        vm.expectRevert(unsigned);
+        vm.prank(stranger);
+        ledger.challengeOmission{value: BOND}(receipt, signature, given);
+    }
+
+    function test_WhenTheContributorNeverVouchedForTheNode_ItReverts() public {
+        postWithout();
+        receipt.contributor = stranger;
+        bytes memory reason = abi.encodeWithSelector(IEpochLedger.NeverBound.selector, node, stranger);
+        refuse(reason, makePromise(0));
+        receipt = makeReceipt(1, keccak256("file"));
+        receipt.node = vm.addr(0xBAD);
+        refuse(abi.encodeWithSelector(IEpochLedger.NeverBound.selector, receipt.node, contributor), makePromise(0), 0xBAD);
+    }
+
+    /// Bindings of one pool count in no other.
+    function test_WhenTheNodeIsBoundInAnotherPool_ItReverts() public {
+        receipt.pool = makePool(makeTerms());
+        vm.warp(START + 121);
+        refuse(abi.encodeWithSelector(IEpochLedger.NeverBound.selector, node, contributor), makePromise(0));
+    }
+
+    /// Liability ends 20 s after the removal, and the promise falls due only now.
+    function test_WhenTheNodeWasRemovedLongAgo_TheContributorIsStillPaid() public {
+        vm.prank(contributor);
+        nodes.removeNode(pool, node);
+        vm.warp(START + 121);
+        assertTrue(!nodes.isLiable(pool, node, contributor));
+        challenge(makePromise(0));
+        vm.warp(START + 131);
+        ledger.resolveOmission(receipt);
+        assertEq(token.balanceOf(contributor), 150);
     }
 
     /// Due by epoch 0, so 65 epochs are in time and 66 are not.

@@ -42,13 +42,21 @@ abstract contract OmissionWorld is World {
     }
 
     function challenge(Receipt memory of_, InclusionPromise memory given) internal {
+        bytes memory signature = signReceipt(of_);
         vm.prank(stranger);
-        ledger.challengeOmission{value: BOND}(of_, given);
+        ledger.challengeOmission{value: BOND}(of_, signature, given);
     }
 
     function refuse(bytes memory reason, InclusionPromise memory given) internal {
+        refuse(reason, given, NODE_KEY);
+    }
+
+    /// Tries a challenge whose receipt is signed by any key.
+    function refuse(bytes memory reason, InclusionPromise memory given, uint256 key) internal {
+        bytes memory signature = sign(key, court.digestReceipt(receipt));
         vm.expectRevert(reason);
-        challenge(given);
+        vm.prank(stranger);
+        ledger.challengeOmission{value: BOND}(receipt, signature, given);
     }
 
     function makeLeaf(Receipt memory of_) internal view returns (WorkLeaf memory) {

@@ -15,6 +15,9 @@ contract RemoveNodeTest is World {
         assertTrue(nodes.isLiable(pool, node, contributor));
         vm.warp(START + 21);
         assertTrue(!nodes.isLiable(pool, node, contributor));
+        assertTrue(nodes.wasBound(pool, node, contributor));
+        assertTrue(!nodes.wasBound(pool, node, stranger));
+        assertTrue(!nodes.wasBound(pool + 1, node, contributor));
     }
 
     function test_WhenAnotherCalls_ItReverts() public {

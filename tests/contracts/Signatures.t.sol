@@ -96,10 +96,11 @@ contract SignaturesTest is World {
         VmChain(address(vm)).chainId(1);
         refuse(abi.encodeWithSelector(ISlashingCourt.InvalidSignature.selector, node));
         InclusionPromise memory given = InclusionPromise(1, 0, signPromise(31337));
+        bytes memory signed = signReceipt(receipt);
         vm.deal(stranger, 1 ether);
         vm.expectRevert(abi.encodeWithSelector(IEpochLedger.InvalidSignature.selector, operator));
         vm.prank(stranger);
-        ledger.challengeOmission{value: 0.001 ether}(receipt, given);
+        ledger.challengeOmission{value: 0.001 ether}(receipt, signed, given);
     }
 
     function test_WhenMadeForAnotherContract_ItReverts() public {

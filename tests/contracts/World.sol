@@ -79,7 +79,7 @@ abstract contract World {
         policies = new PolicyRegistry(pools);
         uint256 nonce = vm.getNonce(address(this));
         stakes = new StakeManager(pools, predict(nonce + 1), predict(nonce + 2));
-        ledger = new EpochLedger(pools, stakes);
+        ledger = new EpochLedger(pools, nodes, stakes);
         court = new SlashingCourt(pools, nodes, stakes);
     }
 

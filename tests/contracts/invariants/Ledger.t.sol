@@ -101,13 +101,15 @@ contract LedgerHandler is LedgerModel {
         (Receipt memory receipt,) = makeTask(task % TASKS);
         bytes32 receiptHash = court.hashReceipt(receipt);
         uint64 latestEpoch = uint64(latest % 4);
-        bytes memory signature = sign(OPERATOR_KEY, ledger.digestCountersignature(receiptHash, 1, latestEpoch));
+        bytes memory given = sign(OPERATOR_KEY, ledger.digestCountersignature(receiptHash, 1, latestEpoch));
+        bytes memory signature = sign(latest % 5 == 0 ? STRANGER_KEY : NODE_KEY, court.digestReceipt(receipt));
         bool isDue = isOverdue(latestEpoch);
         ChallengeState state = stateOf(task % TASKS);
         bool hasFallen = state == ChallengeState.Answered && epochs[answeredBy[task % TASKS]].isDisabled;
         // The token takes no ether: such a challenger must not stand in anybody's way.
         vm.prank(task % 2 == 0 ? stranger : address(token));
-        try ledger.challengeOmission{value: BOND}(receipt, InclusionPromise(1, latestEpoch, signature)) {
+        try ledger.challengeOmission{value: BOND}(receipt, signature, InclusionPromise(1, latestEpoch, given)) {
+            if (latest % 5 == 0) broken = "challenged without the node";
             if (!isDue) broken = "challenged before it was due";
             if (state != ChallengeState.None && !hasFallen) broken = "a receipt was challenged twice";
             ++openChallenges;

@@ -5,6 +5,7 @@ from dataclasses import astuple
 import pytest
 
 from covey.chain import events
+from covey.chain.client import Call
 from covey.chain.contracts import OMISSION_BOND
 from covey.chain.history import History
 from covey.chain.structs import (
@@ -16,7 +17,7 @@ from covey.chain.structs import (
 from covey.errors import ProtocolError
 from covey.protocol.ids import hash_from_bytes
 from covey.protocol.merkle import MerkleTree, compute_reward_leaf
-from covey.protocol.messages import Countersignature, compute_struct_hash, sign
+from covey.protocol.messages import Countersignature, Receipt, compute_struct_hash, sign
 from tests.integration.chain.making import (
     hash_leaf,
     make_header,
@@ -88,33 +89,55 @@ def test_epoch__disabled__cannot_be_claimed(chain):
     assert history.find_epoch(pool, 2) is None
 
 
+def challenge(chain, receipt: Receipt) -> Call:
+    """The call of whoever holds a receipt that the operator promised for epoch 0."""
+    promise = Countersignature(receipt_hash=compute_struct_hash(receipt), block_number=3, latest_epoch=0)
+    return chain.contracts.ledger.challenge_omission(
+        receipt,
+        node_signature=sign(receipt, chain.domain("slashing_court"), chain.wallets["node"]),
+        promise=promise,
+        promise_signature=sign(promise, chain.domain("epoch_ledger"), chain.wallets["operator"]),
+    )
+
+
 def test_omission__countersigned_and_left_out__is_paid_from_the_operators_bond(chain):
     pool = chain.open_pool()
     contracts = chain.contracts
+    chain.join(pool)
     chain.bond("operator", pool, BondKind.OPERATOR, 500)
-    included, omitted = make_receipt(chain, pool), make_receipt(chain, pool, task=2)
-    leaf = make_leaf(included)
-    tree = MerkleTree([hash_leaf(leaf), bytes([7]) * 32])
+    receipts = [make_receipt(chain, pool, task=task) for task in (1, 2, 3)]
+    *included, omitted = receipts
+    leaves = [make_leaf(receipt) for receipt in included]
+    tree = MerkleTree([hash_leaf(leaf) for leaf in leaves])
     posted = post(chain, pool, make_header(chain, pool, work_root=tree.root, reward_root=word(1), units=50))
 
-    for receipt in (included, omitted):
-        promise = Countersignature(receipt_hash=compute_struct_hash(receipt), block_number=3, latest_epoch=0)
-        signature = sign(promise, chain.domain("epoch_ledger"), chain.wallets["operator"])
-        chain.send("node", contracts.ledger.challenge_omission(receipt, promise, signature))
-    inclusion = Inclusion(receipt=included, leaf=leaf, proof=tuple(tree.get_proof(hash_leaf(leaf))))
-    answer = contracts.ledger.answer_omissions(posted.record, posted.header, [inclusion])
-    chain.send("operator", answer)
+    for receipt in receipts:
+        chain.send("node", challenge(chain, receipt))
+    inclusions = [
+        Inclusion(receipt=receipt, leaf=leaf, proof=tuple(tree.get_proof(hash_leaf(leaf))))
+        for receipt, leaf in zip(included, leaves, strict=True)
+    ]
+    chain.send("operator", contracts.ledger.answer_omissions(posted.record, posted.header, inclusions))
+    with pytest.raises(ProtocolError, match="NothingToAnswer"):
+        chain.send("deployer", contracts.ledger.answer_omissions(posted.record, posted.header, inclusions))
     chain.advance(10)
     before = contracts.token.balance_of(chain.address("contributor"))
     chain.send("deployer", contracts.ledger.resolve_omission(omitted))
     assert contracts.token.balance_of(chain.address("contributor")) == before + 150
-    hashes = [compute_struct_hash(receipt) for receipt in (included, omitted)]
+    hashes = [compute_struct_hash(receipt) for receipt in receipts]
     states = [contracts.ledger.get_challenge(receipt_hash).state for receipt_hash in hashes]
-    assert states == [ChallengeState.ANSWERED, ChallengeState.UPHELD]
+    assert states == [ChallengeState.ANSWERED, ChallengeState.ANSWERED, ChallengeState.UPHELD]
     assert chain.client.get_balance(contracts.ledger.address) == contracts.ledger.ether_of(chain.address("node"))
     chain.send("node", contracts.ledger.withdraw_ether())
     assert chain.client.get_balance(contracts.ledger.address) == 0
     assert OMISSION_BOND == 10**15
+
+
+def test_challenge__node_of_nobody__is_refused_with_its_name(chain):
+    pool = chain.open_pool()
+    post(chain, pool, make_header(chain, pool, work_root=word(1), reward_root=word(1), units=0))
+    with pytest.raises(ProtocolError, match=rf"NeverBound\({chain.address('node')}, {chain.address('contributor')}\)"):
+        chain.send("node", challenge(chain, make_receipt(chain, pool)))
 
 
 def test_hash_from_bytes__of_a_leaf__is_what_the_ledger_computes(chain):

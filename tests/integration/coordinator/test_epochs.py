@@ -136,7 +136,10 @@ async def challenge(office: Office, row: Submission) -> Hash:
     promise = Countersignature(
         receipt_hash=Hash(row.receipt_hash), signed_at=row.signed_at, latest_epoch=row.latest_epoch
     )
-    office.chain.send("node", ledger.challenge_omission(receipt, promise, row.countersignature))
+    call = ledger.challenge_omission(
+        receipt, node_signature=row.signature, promise=promise, promise_signature=row.countersignature
+    )
+    office.chain.send("node", call)
     return promise.receipt_hash
 
 
