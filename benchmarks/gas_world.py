@@ -198,6 +198,7 @@ class World:
             contributor=receipt.contributor,
             task=receipt.task,
             policy_version=receipt.policy_version,
+            block_number=self.client.block_number(),
             outcome=1,
             reason=0,
             units=receipt.units,

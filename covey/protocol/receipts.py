@@ -11,7 +11,10 @@ from eth_utils.crypto import keccak
 from covey.protocol.ids import Address, Hash, PoolId, Step, TaskId, hash_from_bytes, hash_to_bytes
 from covey.protocol.merkle import compute_leaf
 
-_LEAF_TYPES = ["bytes32", "bytes32", "address", "address", "uint256", "uint64", "uint8", "uint8", "uint64", "bytes32"]
+_LEAF_TYPES = [
+    *("bytes32", "bytes32", "address", "address", "uint256", "uint64"),
+    *("uint64", "uint8", "uint8", "uint64", "bytes32"),
+]
 _HEADER_TYPES = ["uint256", "uint64", "bytes32", "bytes32", "uint64", "uint64", "bytes32", "bytes32"]
 
 
@@ -25,6 +28,8 @@ class WorkLeaf:
     contributor: Address
     task: TaskId
     policy_version: Step
+    block_number: int
+    """Block that the countersignature names; the audit's draw follows from the hash of a later one."""
     outcome: int
     reason: int
     units: int

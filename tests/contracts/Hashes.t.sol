@@ -69,7 +69,7 @@ contract HashesTest is World {
 
     function test_Leaves_AreHashedTwice(WorkLeaf memory l, address account, uint256 cumulative) public view {
         bytes memory head = abi.encode(l.receiptHash, l.workKey, l.node, l.contributor, l.task);
-        bytes memory tail = abi.encode(l.policyVersion, l.outcome, l.reason, l.units, l.evidenceHash);
+        bytes memory tail = abi.encode(l.policyVersion, l.blockNumber, l.outcome, l.reason, l.units, l.evidenceHash);
         bytes32 inner = keccak256(bytes.concat(head, tail));
         assertEq(ledger.hashWorkLeaf(l), keccak256(bytes.concat(inner)));
         bytes32 reward = keccak256(abi.encode(block.chainid, address(ledger), pool, account, cumulative));

@@ -61,7 +61,7 @@ abstract contract OmissionWorld is World {
 
     function makeLeaf(Receipt memory of_) internal view returns (WorkLeaf memory) {
         bytes32 evidence = keccak256("evidence");
-        return WorkLeaf(court.hashReceipt(of_), of_.workKey, node, contributor, of_.task, 4, 2, 7, 0, evidence);
+        return WorkLeaf(court.hashReceipt(of_), of_.workKey, node, contributor, of_.task, 4, 5, 2, 7, 0, evidence);
     }
 
     /// Posts an epoch with the leaf beside another one.

@@ -55,7 +55,7 @@ abstract contract LedgerModel is World {
         receipt = makeReceipt(task, keccak256(abi.encode(task)));
         receipt.deadline = uint64(START + 10);
         leaf = WorkLeaf(
-            court.hashReceipt(receipt), receipt.workKey, node, contributor, task, 4, 1, 0, 50, keccak256("evidence")
+            court.hashReceipt(receipt), receipt.workKey, node, contributor, task, 4, 1, 1, 0, 50, keccak256("evidence")
         );
     }
 

@@ -13,7 +13,15 @@ from covey.protocol.merkle import compute_leaf
 from covey.protocol.messages import Receipt, Verdict, compute_struct_hash, sign
 from covey.protocol.receipts import EpochHeader, WorkLeaf
 
-LEAF_TYPES = (*["bytes32"] * 2, *["address"] * 2, "uint256", "uint64", "uint8", "uint8", "uint64", "bytes32")
+LEAF_TYPES = (
+    *["bytes32"] * 2,
+    *["address"] * 2,
+    "uint256",
+    *["uint64"] * 2,
+    *["uint8"] * 2,
+    "uint64",
+    "bytes32",
+)
 
 
 def word(number: int) -> str:
@@ -43,6 +51,7 @@ def make_leaf(receipt: Receipt) -> WorkLeaf:
         contributor=receipt.contributor,
         task=receipt.task,
         policy_version=receipt.policy_version,
+        block_number=3,
         outcome=1,
         reason=0,
         units=50,

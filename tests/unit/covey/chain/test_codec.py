@@ -48,10 +48,10 @@ def test_encode_deployment__constructor_arguments__follow_the_bytecode():
     assert data == codec.load_artifact("PolicyRegistry").bytecode + bytes(12) + bytes.fromhex(ALICE[2:])
 
 
-@given(st.tuples(words, words, addresses, addresses, *[st.integers(0, 2**64 - 1)] * 2, *[st.integers(0, 255)] * 2))
+@given(st.tuples(words, words, addresses, addresses, *[st.integers(0, 2**64 - 1)] * 3, *[st.integers(0, 255)] * 2))
 def test_decode_values__encoded_leaf__gives_it_back(parts):
-    receipt, key, node, contributor, task, version, outcome, reason = parts
-    leaf = (receipt, key, node, contributor, task, version, outcome, reason, 7, receipt)
+    receipt, key, node, contributor, task, version, block, outcome, reason = parts
+    leaf = (receipt, key, node, contributor, task, version, block, outcome, reason, 7, receipt)
     params = codec.load_artifact("EpochLedger").functions["hashWorkLeaf"].inputs
     assert codec.decode_values(params, codec.encode_values(params, (leaf,))) == (leaf,)
 

@@ -15,6 +15,7 @@ LEAF = WorkLeaf(
     contributor=BOB,
     task=2**200,
     policy_version=3,
+    block_number=2**40,
     outcome=1,
     reason=40,
     units=64,
