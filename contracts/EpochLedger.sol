@@ -20,7 +20,7 @@ contract EpochLedger is Omissions {
     mapping(uint256 pool => bytes32) public headOf;
 
     constructor(IPoolRegistry pools, INodeRegistry nodes, StakeManager stakes)
-        EIP712("Covey", "1")
+        EIP712("Covey", "2")
         Escrow(pools)
         Omissions(nodes, stakes)
     {

@@ -24,7 +24,7 @@ contract NodeRegistry is INodeRegistry, EIP712 {
         _;
     }
 
-    constructor(IPoolRegistry pools) EIP712("Covey", "1") {
+    constructor(IPoolRegistry pools) EIP712("Covey", "2") {
         POOLS = pools;
     }
 

@@ -27,7 +27,7 @@ contract SlashingCourt is ISlashingCourt, EIP712 {
     mapping(bytes32 accusation => mapping(address validator => bool)) private _slashedSigners;
     mapping(bytes32 slot => bool) private _equivocations;
 
-    constructor(IPoolRegistry pools, INodeRegistry nodes, StakeManager stakes) EIP712("Covey", "1") {
+    constructor(IPoolRegistry pools, INodeRegistry nodes, StakeManager stakes) EIP712("Covey", "2") {
         if (stakes.COURT() != address(this)) revert WrongDeployment();
         POOLS = pools;
         NODES = nodes;

@@ -17,6 +17,7 @@ from covey.chain import codec
 from covey.chain.deployment import Deployment
 from covey.errors import CoveyError, OperatorError, ProtocolError, TransientError
 from covey.protocol.ids import Address, Hash
+from covey.protocol.messages import DOMAIN_VERSION
 from covey.urls import show_host
 
 BlockTag = int | Literal["latest", "safe", "finalized", "pending", "earliest"]
@@ -183,9 +184,12 @@ class ChainClient:
 
 
 def open_node(deployment: Deployment, rpc_url: str | None = None) -> ChainClient:
-    """The node at `rpc_url`, or the one that the deployment names; its chain is the deployment's.
+    """The node at `rpc_url`, or the one that the deployment names.
 
-    Raises OperatorError("no_rpc"), OperatorError("wrong_chain"), or TransientError if it does not answer.
+    Its chain is the deployment's, and the contracts on it are of this release's version.
+
+    Raises OperatorError("no_rpc"), OperatorError("wrong_chain") or OperatorError("old_deployment").
+    Raises TransientError if the node does not answer, or does not show the contracts yet.
     """
     client = ChainClient(deployment.choose_node(rpc_url))
     found = client.chain_id()
@@ -195,7 +199,27 @@ def open_node(deployment: Deployment, rpc_url: str | None = None) -> ChainClient
             f"{show_host(client.rpc_url)} is on chain {found}, the contracts are on chain {deployment.chain_id}",
             fix="Name a node of the contracts' chain with --rpc, COVEY_RPC_URL or the setting rpc_url",
         )
+    require_version(client, deployment)
     return client
+
+
+def require_version(client: ChainClient, deployment: Deployment) -> None:
+    """Return when the ledger's EIP-712 domain is of DOMAIN_VERSION; whoever signs for another is refused by everybody.
+
+    Raises OperatorError("old_deployment").  Raises TransientError("no_contract") if nothing answers at the address.
+    """
+    address = deployment.epoch_ledger
+    data = client.call(address, codec.encode_call("EpochLedger", "eip712Domain", ()))
+    try:
+        _, _, version, *_ = codec.decode_result("EpochLedger", "eip712Domain", data)
+    except ValueError as error:
+        raise TransientError("no_contract", f"EpochLedger does not answer at {address}") from error
+    if version != DOMAIN_VERSION:
+        raise OperatorError(
+            "old_deployment",
+            f"the contracts are of version {version[:16]!r}, this release speaks {DOMAIN_VERSION!r}",
+            fix="Name a deployment of this version, or run the release that the contracts were deployed with",
+        )
 
 
 def _to_error(method: str, error: dict[str, Any]) -> CoveyError:

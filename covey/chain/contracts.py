@@ -346,9 +346,6 @@ class Token(Contract):
     def approve(self, spender: Address, amount: int) -> Call:
         return self._write("approve", spender, amount)
 
-    def transfer(self, to: Address, amount: int) -> Call:
-        return self._write("transfer", to, amount)
-
     def mint(self, to: Address, amount: int) -> Call:
         return self._write("mint", to, amount)
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from covey.chain.amounts import SMALLEST, Unit, read_unit
-from covey.chain.client import ChainClient
+from covey.chain.client import ChainClient, require_version
 from covey.chain.contracts import Contracts, Token
 from covey.chain.deployment import Deployment
 from covey.chain.history import History
@@ -167,8 +167,9 @@ def _load_deployment(settings: "RoleSettings | CoordinatorConfig") -> Deployment
 
 
 def _look_at_chain(client: ChainClient, deployment: Deployment, key: Address | None) -> ChainFacts:
+    """Raises OperatorError("old_deployment")."""
     head = client.get_block("latest")
-    return ChainFacts(
+    facts = ChainFacts(
         url=show_host(client.rpc_url),
         chain_id=client.chain_id(),
         head_time=head.timestamp,
@@ -176,6 +177,9 @@ def _look_at_chain(client: ChainClient, deployment: Deployment, key: Address | N
         codeless=tuple(name for name, address in deployment.get_contracts().items() if not client.has_code(address)),
         balance=None if key is None else client.get_balance(key),
     )
+    if facts.chain_id == deployment.chain_id and not facts.codeless:
+        require_version(client, deployment)
+    return facts
 
 
 def _look_at_pool(history: History, number: int, role: Role, key: Address | None, *, raw: bool) -> PoolFacts:

@@ -2,7 +2,7 @@
 
 Each message is a frozen dataclass with the type's fields in order (camelCase on chain); `sign` and `recover_signer`
 work for all of them.
-Domain: name "Covey", version "1", the chain, and the contract that checks the message.
+Domain: name "Covey", DOMAIN_VERSION, the chain, and the contract that checks the message.
 """
 
 import re
@@ -19,6 +19,9 @@ from eth_utils.exceptions import ValidationError
 from covey.errors import ProtocolError
 from covey.protocol.ids import Address, Hash, LeaseId, PoolId, Step, TaskId, hash_from_bytes, hash_to_bytes, is_hash
 
+DOMAIN_VERSION = "2"
+"""Version of the contracts and of the messages that they check.  It goes up when a message, a leaf or a contract's verb
+changes; contracts of another version are refused (`covey.chain.client.require_version`)."""
 _SIGNATURE = re.compile("0x[0-9a-f]{130}")
 _HALF_ORDER = 0x7FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF5D576E7357A4501DDFE92F46681B20A0
 """Half the order of secp256k1."""
@@ -144,7 +147,7 @@ def encode_message(message: Message, domain: Domain) -> SignableMessage:
     name = type(message).__name__
     _require_fields(message)
     return encode_typed_data(
-        {"name": "Covey", "version": "1", "chainId": domain.chain_id, "verifyingContract": domain.contract},
+        {"name": "Covey", "version": DOMAIN_VERSION, "chainId": domain.chain_id, "verifyingContract": domain.contract},
         {name: [{"name": _to_camel(field), "type": kind} for field, kind in message.TYPES.items()]},
         {_to_camel(field): value for field, value in to_dict(message).items()},
     )

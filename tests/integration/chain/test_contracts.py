@@ -2,7 +2,7 @@
 
 import pytest
 
-from covey.chain import events
+from covey.chain import client, events
 from covey.chain.client import ChainClient
 from covey.chain.contracts import Contracts
 from covey.chain.structs import (
@@ -146,6 +146,14 @@ def test_pause__by_the_admin__stops_new_work_only(chain):
         chain.send("trainer", chain.contracts.policies.publish(pool, 0, word(1)))
     chain.send("deployer", pools.unpause())
     assert pools.is_open(pool)
+
+
+def test_open_node__contracts_of_this_release__are_old_to_the_next(chain, monkeypatch):
+    assert client.open_node(chain.deployment).rpc_url == chain.client.rpc_url
+    monkeypatch.setattr(client, "DOMAIN_VERSION", "3")
+    with pytest.raises(OperatorError, match="the contracts are of version '2', this release speaks '3'") as caught:
+        client.open_node(chain.deployment)
+    assert caught.value.code == "old_deployment"
 
 
 def test_contracts__of_a_node_that_is_gone__are_transient(chain):

@@ -5,10 +5,12 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+from eth_utils.crypto import keccak
 
 from covey.chain.client import Call, ChainClient, open_node
 from covey.chain.deployment import CONTRACTS, Deployment
 from covey.errors import CoveyError, OperatorError, ProtocolError, TransientError
+from tests.fakes.contracts import encode_domain
 
 pytestmark = pytest.mark.unit
 
@@ -74,9 +76,28 @@ def client(node: Node) -> ChainClient:
     return ChainClient(node.url, timeout_s=2.0)
 
 
-def test_open_node__chain_of_the_deployment__is_the_node_that_was_named(node):
+def test_open_node__deployment_of_this_version__is_the_node_that_was_named(node):
     node.result("0x5")
+    node.result("0x" + encode_domain("2").hex())
     assert open_node(make_deployment(5, "http://127.0.0.1:1"), node.url).rpc_url == node.url
+    selector = keccak(text="eip712Domain()")[:4].hex()
+    assert node.asked[1]["params"][0] == {"to": ALICE, "data": f"0x{selector}"}
+
+
+def test_open_node__deployment_of_version_1__is_refused(node):
+    node.result("0x5")
+    node.result("0x" + encode_domain("1").hex())
+    with pytest.raises(OperatorError, match="the contracts are of version '1', this release speaks '2'") as caught:
+        open_node(make_deployment(5, node.url))
+    assert caught.value.code == "old_deployment"
+
+
+def test_open_node__no_contract_there__may_be_there_later(node):
+    """A node that lags, or a deployment whose transactions are in no block yet."""
+    node.result("0x5")
+    node.result("0x")
+    with pytest.raises(TransientError, match=f"no_contract: EpochLedger does not answer at {ALICE}"):
+        open_node(make_deployment(5, node.url))
 
 
 def test_open_node__another_chain__is_refused_and_names_no_secret(node):

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -23,6 +23,7 @@ from covey.cli import join
 from covey.devnet import derive_key, derive_wallet
 from covey.protocol import wire
 from covey.protocol.ids import Hash
+from tests.fakes.contracts import ASKS_VERSION, encode_domain
 from tests.unit.covey.cli.conftest import Command
 
 pytestmark = pytest.mark.unit
@@ -235,6 +236,11 @@ ROWS = [
         "pool start --deployment {folder}/five.json --pool 1 --key-file {folder}/operator.key",
         "wrong_chain: http://127.0.0.1:{node} is on chain 31337, the contracts are on chain 5",
     ),
+    Row(
+        f"pool start {NODE}",
+        "old_deployment: the contracts are of version '1', this release speaks '2'. Name a deployment of this version",
+        refusal="old",
+    ),
     # a contributor's door
     Row("join http://127.0.0.1:{busy} {folder}/new", "coordinator_unreachable: http://127.0.0.1:{busy}/v1/pool did"),
     Row("join http://127.0.0.1:{busy} {folder}/new", "Start the coordinator, or correct"),
@@ -288,7 +294,7 @@ class Node(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        answer = {"jsonrpc": "2.0", "id": asked["id"]} | self.answer(asked["method"])
+        answer = {"jsonrpc": "2.0", "id": asked["id"]} | self.answer(asked["method"], asked["params"])
         self.send(json.dumps(answer).encode())
 
     def send(self, body: bytes) -> None:
@@ -297,11 +303,13 @@ class Node(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def answer(self, method: str) -> dict[str, object]:
+    def answer(self, method: str, params: list[Any]) -> dict[str, object]:
         results = {"eth_chainId": hex(31337), "eth_getBalance": "0x5", "eth_getCode": "0x"}
         results["eth_getTransactionCount"] = "0x0"
         if method in results:
             return {"result": results[method]}
+        if method == "eth_call" and params[0]["data"] == "0x" + ASKS_VERSION.hex():
+            return {"result": "0x" + (encode_domain("1") if Node.refusal == "old" else encode_domain()).hex()}
         if Node.refusal == "poor":
             return {"error": {"code": -32003, "message": "Insufficient funds for gas * price + value"}}
         name, bracket, rest = Node.refusal.partition(")")

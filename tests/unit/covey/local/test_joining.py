@@ -12,8 +12,10 @@ from covey.errors import OperatorError, ProtocolError
 from covey.local import joining
 from covey.local.folder import read_processes
 from covey.local.joining import CheckedPool, build_deployment, check_pool, create_worker_folder, require_same_contracts
+from covey.protocol.messages import DOMAIN_VERSION
 from covey.protocol.params import EnvironmentParams, PoolParams
 from covey.protocol.wire import PoolView
+from tests.fakes.contracts import encode_domain
 from tests.fakes.pool import make_address
 from worker.config import WorkerConfig
 
@@ -64,11 +66,15 @@ def make_view(**changes) -> PoolView:
 @pytest.fixture
 def chain(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A chain as the test wants it."""
-    held = SimpleNamespace(id=31337, state=PoolState.ACTIVE, terms=TERMS)
+    held = SimpleNamespace(id=31337, version=DOMAIN_VERSION, state=PoolState.ACTIVE, terms=TERMS)
     pools = SimpleNamespace(
         state_of=lambda _: held.state, get_terms=lambda _: held.terms, operator_of=lambda _: make_address("operator")
     )
-    monkeypatch.setattr(client, "ChainClient", lambda url: SimpleNamespace(chain_id=lambda: held.id, rpc_url=url))
+    monkeypatch.setattr(
+        client,
+        "ChainClient",
+        lambda url: SimpleNamespace(chain_id=lambda: held.id, rpc_url=url, call=lambda *_: encode_domain(held.version)),
+    )
     monkeypatch.setattr(joining, "Contracts", lambda *_: SimpleNamespace(pools=pools))
     return held
 
@@ -98,6 +104,7 @@ def test_require_same_contracts__coordinator_names_another__is_refused(name: str
     ("changes", "code"),
     [
         ({"id": 1}, "wrong_chain"),
+        ({"version": "1"}, "old_deployment"),
         ({"state": PoolState.ENDED}, "pool_not_active"),
         ({"terms": replace(TERMS, params_hash="0x" + "12" * 32)}, "bad_params"),
     ],

@@ -79,7 +79,7 @@ def hash_struct(message):
 
 def hash_domain(domain):
     kind = b"EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)"
-    return keccak(keccak(kind) + keccak(b"Covey") + keccak(b"1") + to_word(domain.chain_id) + to_word(domain.contract))
+    return keccak(keccak(kind) + keccak(b"Covey") + keccak(b"2") + to_word(domain.chain_id) + to_word(domain.contract))
 
 
 addresses = st.binary(min_size=32, max_size=32).map(lambda raw: Account.from_key(keccak(raw)).address)
