@@ -198,7 +198,7 @@ class World:
             contributor=receipt.contributor,
             task=receipt.task,
             policy_version=receipt.policy_version,
-            block_number=self.client.block_number(),
+            signed_at=self.client.get_block("latest").timestamp,
             outcome=1,
             reason=0,
             units=receipt.units,

@@ -13,7 +13,7 @@ library CoveyTypes {
         "bytes32 workKey,uint32 groups,uint64 units,uint64 deadline)"
     );
     bytes32 internal constant COUNTERSIGNATURE_TYPEHASH =
-        keccak256("Countersignature(bytes32 receiptHash,uint64 blockNumber,uint64 latestEpoch)");
+        keccak256("Countersignature(bytes32 receiptHash,uint64 signedAt,uint64 latestEpoch)");
     bytes32 internal constant VERDICT_TYPEHASH = keccak256(
         "Verdict(uint256 pool,bytes32 receiptHash,bytes32 workKey,address validator,uint8 outcome,uint8 reason,"
         "uint8 severity,uint64 units,bytes32 evidenceHash,uint64 deadline)"
@@ -36,12 +36,12 @@ library CoveyTypes {
         return keccak256(abi.encode(VERDICT_TYPEHASH, verdict));
     }
 
-    function hashCountersignature(bytes32 receiptHash, uint64 blockNumber, uint64 latestEpoch)
+    function hashCountersignature(bytes32 receiptHash, uint64 signedAt, uint64 latestEpoch)
         internal
         pure
         returns (bytes32)
     {
-        return keccak256(abi.encode(COUNTERSIGNATURE_TYPEHASH, receiptHash, blockNumber, latestEpoch));
+        return keccak256(abi.encode(COUNTERSIGNATURE_TYPEHASH, receiptHash, signedAt, latestEpoch));
     }
 
     function hashWorkLeaf(WorkLeaf calldata leaf) internal pure returns (bytes32) {

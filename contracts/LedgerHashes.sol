@@ -8,20 +8,20 @@ import {IEpochLedger} from "./interfaces/IEpochLedger.sol";
 
 /// The hashes of EpochLedger, for whoever wants to compare its own with them.
 abstract contract LedgerHashes is IEpochLedger, EIP712 {
-    function digestCountersignature(bytes32 receiptHash, uint64 blockNumber, uint64 latestEpoch)
+    function digestCountersignature(bytes32 receiptHash, uint64 signedAt, uint64 latestEpoch)
         public
         view
         returns (bytes32)
     {
-        return _hashTypedDataV4(hashCountersignature(receiptHash, blockNumber, latestEpoch));
+        return _hashTypedDataV4(hashCountersignature(receiptHash, signedAt, latestEpoch));
     }
 
-    function hashCountersignature(bytes32 receiptHash, uint64 blockNumber, uint64 latestEpoch)
+    function hashCountersignature(bytes32 receiptHash, uint64 signedAt, uint64 latestEpoch)
         public
         pure
         returns (bytes32)
     {
-        return CoveyTypes.hashCountersignature(receiptHash, blockNumber, latestEpoch);
+        return CoveyTypes.hashCountersignature(receiptHash, signedAt, latestEpoch);
     }
 
     function hashWorkLeaf(WorkLeaf calldata leaf) public pure returns (bytes32) {

@@ -51,7 +51,7 @@ abstract contract Omissions is Escrow {
         uint256 pool = receipt.pool;
         bytes32 receiptHash = CoveyTypes.hashReceipt(receipt);
         PostingTerms memory terms = POOLS.getPostingTerms(pool);
-        bytes32 digest = digestCountersignature(receiptHash, given.blockNumber, given.latestEpoch);
+        bytes32 digest = digestCountersignature(receiptHash, given.signedAt, given.latestEpoch);
         // Not by ERC-1271, whose answer could change: a promise stands.  No key signs for the zero address of no
         // pool.
         if (ECDSA.recoverCalldata(digest, given.signature) != terms.operator) revert InvalidSignature(terms.operator);

@@ -164,7 +164,7 @@ def build_work_leaf(row: Submission) -> WorkLeaf:
         contributor=Address(row.contributor),
         task=TaskId(row.task),
         policy_version=Step(row.policy_version),
-        block_number=row.block_number,
+        signed_at=row.signed_at,
         outcome=compute_outcome(row),
         reason=row.reason,
         units=row.units,

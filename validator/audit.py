@@ -105,7 +105,7 @@ async def _run(config: AuditConfig, name: str) -> Report:
     draw = await find_draw(
         history,
         bundle.receipt.to_message(),
-        audit_rate=params.verification.audit_rate,
+        rules=params.verification,
         read=lambda key, size: read_object(config.storage, key, max_bytes=size),
     )
     with tempfile.TemporaryDirectory(prefix="covey-audit-") as draft:

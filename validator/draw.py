@@ -1,7 +1,7 @@
 """Whether the draw demanded the replay of a submission: anybody can say so from the chain and the epoch's file.
 
-The file holds the submission's leaf, and the leaf the block that the countersignature names.  Hash and root of the file
-are checked against the chain, so that the operator cannot name another block afterwards.
+The file holds the submission's leaf, and the leaf the time of the countersignature.  Hash and root of the file are
+checked against the chain, so that the operator cannot name another time afterwards.
 """
 
 from collections.abc import Awaitable, Callable
@@ -10,21 +10,20 @@ from dataclasses import dataclass, fields
 from eth_abi.exceptions import EncodingError
 from pydantic_core import from_json
 
-from covey.chain.client import ChainClient
+from covey.chain.draws import find_first_block
 from covey.chain.history import History
 from covey.errors import ProtocolError
 from covey.protocol import canonical, messages
 from covey.protocol.ids import Hash, PoolId, Step
 from covey.protocol.merkle import MerkleTree
 from covey.protocol.messages import Receipt
+from covey.protocol.params import VerificationParams
 from covey.protocol.receipts import EpochHeader, WorkLeaf
 from covey.protocol.seeding import is_audited
 from covey.protocol.wire import MAX_EPOCH_BYTES
 
 MAX_EPOCHS = 128
 """Epochs that are searched for a submission, from the publication of its policy on."""
-DRAW_BLOCKS = 2
-"""The drawing block is this many blocks after the one named in the countersignature."""
 ABSENT = ("missing", "not_public")
 
 ReadObject = Callable[[str, int], Awaitable[bytes]]
@@ -36,33 +35,30 @@ class Draw:
     """What the draw demands of a submission.  Example: Draw(block_number=9, is_due=True)."""
 
     block_number: int
-    """Block that the countersignature names."""
+    """Block that draws."""
     is_due: bool
     """Whether it must be replayed at the pool's audit rate.  Newcomers, strikes and the cap on undrawn pay may have it
     replayed although it is not due, never the other way round."""
 
 
-async def find_draw(history: History, receipt: Receipt, *, audit_rate: float, read: ReadObject) -> Draw | None:
+async def find_draw(history: History, receipt: Receipt, *, rules: VerificationParams, read: ReadObject) -> Draw | None:
     """The draw of a submission; None while no epoch file at hand holds it, or while the drawing block does not exist.
 
     Raises ProtocolError("digest_mismatch") or ProtocolError("bad_epoch") for a file that is not the chain's.
     """
     receipt_hash = messages.compute_struct_hash(receipt)
-    number = await _find_block_number(history, receipt, receipt_hash, read)
-    drawn_by = None if number is None else find_draw_hash(history.client, number)
-    if number is None or drawn_by is None:
+    signed_at = await _find_time(history, receipt, receipt_hash, read)
+    if signed_at is None:
         return None
-    return Draw(block_number=number, is_due=is_audited(receipt_hash, drawn_by, audit_rate))
+    head = history.client.get_block("latest")
+    block = find_first_block(history.client, signed_at + rules.draw_seconds, head=head)
+    if block is None:
+        return None
+    return Draw(block_number=block.number, is_due=is_audited(receipt_hash, block.hash, rules.audit_rate))
 
 
-def find_draw_hash(client: ChainClient, block_number: int) -> Hash | None:
-    """Hash of the block that draws the work countersigned at `block_number`; None while it does not exist."""
-    block = client.find_block(block_number + DRAW_BLOCKS)
-    return None if block is None else block.hash
-
-
-async def _find_block_number(history: History, receipt: Receipt, receipt_hash: Hash, read: ReadObject) -> int | None:
-    """The countersignature's block, from the first epoch after the policy's publication that holds the submission."""
+async def _find_time(history: History, receipt: Receipt, receipt_hash: Hash, read: ReadObject) -> int | None:
+    """The countersignature's time, from the first epoch after the policy's publication that holds the submission."""
     pool = PoolId(receipt.pool)
     since = _get_publication(history, pool, receipt.policy_version)
     for posted in [event for event in history.list_epochs(pool) if event.block_number >= since][:MAX_EPOCHS]:
@@ -72,9 +68,9 @@ async def _find_block_number(history: History, receipt: Receipt, receipt_hash: H
             if error.code not in ABSENT:
                 raise
             continue
-        number = read_block_number(data, posted.header, receipt_hash)
-        if number is not None:
-            return number
+        signed_at = read_time(data, posted.header, receipt_hash)
+        if signed_at is not None:
+            return signed_at
     return None
 
 
@@ -84,8 +80,8 @@ def _get_publication(history: History, pool: PoolId, step: Step) -> int:
     return blocks[-1] if blocks else history.contracts.deployment.start_block
 
 
-def read_block_number(data: bytes, header: EpochHeader, receipt_hash: Hash) -> int | None:
-    """Block of a submission's countersignature in the file of an epoch; None where it does not hold the submission.
+def read_time(data: bytes, header: EpochHeader, receipt_hash: Hash) -> int | None:
+    """Time of a submission's countersignature in the file of an epoch; None where it does not hold the submission.
 
     Raises ProtocolError("digest_mismatch") or ProtocolError("bad_epoch").
     """
@@ -93,11 +89,11 @@ def read_block_number(data: bytes, header: EpochHeader, receipt_hash: Hash) -> i
         raise ProtocolError("digest_mismatch", f"the file of epoch {header.epoch} does not have the chain's hash")
     names = [field.name for field in fields(WorkLeaf)]
     try:
-        leaves = from_json(data)["leaves"]
-        root = MerkleTree([WorkLeaf(**{name: leaf[name] for name in names}).compute_hash() for leaf in leaves]).root
+        leaves = [WorkLeaf(**{name: leaf[name] for name in names}) for leaf in from_json(data)["leaves"]]
+        root = MerkleTree([leaf.compute_hash() for leaf in leaves]).root
     except (KeyError, TypeError, ValueError, EncodingError) as error:
         raise ProtocolError("bad_epoch", f"the file of epoch {header.epoch} does not hold leaves") from error
     if root != header.work_root:
         raise ProtocolError("bad_epoch", f"the leaves of epoch {header.epoch} do not have the root on chain")
-    numbers = [leaf.get("block_number") for leaf in leaves if leaf["receipt_hash"] == receipt_hash]
-    return numbers[0] if numbers and type(numbers[0]) is int else None
+    times = [leaf.signed_at for leaf in leaves if leaf.receipt_hash == receipt_hash]
+    return times[0] if times else None

@@ -53,9 +53,9 @@ struct WorkLeaf {
     address contributor;
     uint256 task;
     uint64 policyVersion;
-    /// The block that the operator's countersignature names.  The audit's draw follows from the hash of a later block,
-    /// so anybody can repeat it.
-    uint64 blockNumber;
+    /// When the operator countersigned, in Unix seconds.  The audit's draw follows from the first block that is the
+    /// pool's `draw_seconds` later, so anybody can repeat it.
+    uint64 signedAt;
     uint8 outcome;
     uint8 reason;
     uint64 units;

@@ -38,8 +38,8 @@ struct EpochRecord {
 /// What the operator signs in answer to a receipt: it will be in an epoch's tree by `latestEpoch`.  EIP-712 type
 /// "Countersignature", domain of EpochLedger, with the receipt's struct hash in front.
 struct InclusionPromise {
-    /// The newest block that the operator knew when it signed.
-    uint64 blockNumber;
+    /// When the operator signed, in Unix seconds.
+    uint64 signedAt;
     uint64 latestEpoch;
     bytes signature;
 }
@@ -210,13 +210,13 @@ interface IEpochLedger {
     function getChallenge(bytes32 receiptHash) external view returns (Challenge memory);
 
     /// The EIP-712 digest that the operator signs.
-    function digestCountersignature(bytes32 receiptHash, uint64 blockNumber, uint64 latestEpoch)
+    function digestCountersignature(bytes32 receiptHash, uint64 signedAt, uint64 latestEpoch)
         external
         view
         returns (bytes32);
 
     /// The EIP-712 struct hash.
-    function hashCountersignature(bytes32 receiptHash, uint64 blockNumber, uint64 latestEpoch)
+    function hashCountersignature(bytes32 receiptHash, uint64 signedAt, uint64 latestEpoch)
         external
         pure
         returns (bytes32);

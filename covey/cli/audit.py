@@ -169,7 +169,7 @@ def describe_draw(report: "Report") -> list[str]:
     lines = [drawn if report.bundle.full else "not drawn: the verdict rests on the cheap checks alone"]
     if report.draw is None:
         return [*lines, "the draw is not checked: no posted epoch whose file is at hand holds the submission"]
-    by = f"the draw, by the countersignature's block {report.draw.block_number}, demands"
+    by = f"the draw, by block {report.draw.block_number}, demands"
     if report.is_draw_ignored:
         return [*lines, f"{by} a replay: THE DRAW WAS IGNORED"]
     if report.draw.is_due:

@@ -28,8 +28,8 @@ class WorkLeaf:
     contributor: Address
     task: TaskId
     policy_version: Step
-    block_number: int
-    """Block that the countersignature names; the audit's draw follows from the hash of a later one."""
+    signed_at: int
+    """Unix seconds of the countersignature; the first block that is `draw_seconds` later draws the audit."""
     outcome: int
     reason: int
     units: int

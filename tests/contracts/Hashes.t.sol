@@ -44,12 +44,12 @@ contract HashesTest is World {
         assertEq(court.digestVerdict(v), digestOf(address(court), expected));
     }
 
-    function test_Countersignature_HashAndDigest(bytes32 receiptHash, uint64 blockNumber, uint64 latest) public view {
-        bytes32 typeHash = keccak256("Countersignature(bytes32 receiptHash,uint64 blockNumber,uint64 latestEpoch)");
-        bytes32 expected = keccak256(abi.encode(typeHash, receiptHash, blockNumber, latest));
-        assertEq(ledger.hashCountersignature(receiptHash, blockNumber, latest), expected);
+    function test_Countersignature_HashAndDigest(bytes32 receiptHash, uint64 signedAt, uint64 latest) public view {
+        bytes32 typeHash = keccak256("Countersignature(bytes32 receiptHash,uint64 signedAt,uint64 latestEpoch)");
+        bytes32 expected = keccak256(abi.encode(typeHash, receiptHash, signedAt, latest));
+        assertEq(ledger.hashCountersignature(receiptHash, signedAt, latest), expected);
         assertEq(
-            ledger.digestCountersignature(receiptHash, blockNumber, latest), digestOf(address(ledger), expected)
+            ledger.digestCountersignature(receiptHash, signedAt, latest), digestOf(address(ledger), expected)
         );
     }
 
@@ -69,7 +69,7 @@ contract HashesTest is World {
 
     function test_Leaves_AreHashedTwice(WorkLeaf memory l, address account, uint256 cumulative) public view {
         bytes memory head = abi.encode(l.receiptHash, l.workKey, l.node, l.contributor, l.task);
-        bytes memory tail = abi.encode(l.policyVersion, l.blockNumber, l.outcome, l.reason, l.units, l.evidenceHash);
+        bytes memory tail = abi.encode(l.policyVersion, l.signedAt, l.outcome, l.reason, l.units, l.evidenceHash);
         bytes32 inner = keccak256(bytes.concat(head, tail));
         assertEq(ledger.hashWorkLeaf(l), keccak256(bytes.concat(inner)));
         bytes32 reward = keccak256(abi.encode(block.chainid, address(ledger), pool, account, cumulative));

@@ -34,7 +34,7 @@ abstract contract OmissionWorld is World {
 
     function makePromise(Receipt memory of_, uint64 latestEpoch) internal view returns (InclusionPromise memory) {
         bytes32 digest = ledger.digestCountersignature(court.hashReceipt(of_), 5, latestEpoch);
-        return InclusionPromise({blockNumber: 5, latestEpoch: latestEpoch, signature: sign(OPERATOR_KEY, digest)});
+        return InclusionPromise({signedAt: 5, latestEpoch: latestEpoch, signature: sign(OPERATOR_KEY, digest)});
     }
 
     function challenge(InclusionPromise memory given) internal {

@@ -14,7 +14,7 @@ struct NodeRegistration {
 
 struct Countersignature {
     bytes32 receiptHash;
-    uint64 blockNumber;
+    uint64 signedAt;
     uint64 latestEpoch;
 }
 
@@ -94,8 +94,8 @@ library VectorData {
                 Countersignature(
                     0x1111111111111111111111111111111111111111111111111111111111111111, 9223372036854775842, 9223372036854775859
                 ),
-                0xa8c3006ff306f62d8814223f89337929d38b82f0bd17b9ec676fbbb749fb440f,
-                0xf717c28fc86202bd046d63a26102cbb6aef57bd52a374bcad8573c96c5d7432f
+                0xbd5450db224622488102f41892bc527f5660768071bf9676313b0017f0760ea6,
+                0xa8324d0fcef226b176216d886f03304f7e8937930a0f049066e9890507a4ecad
             );
         }
         if (i == 1) {
@@ -103,8 +103,8 @@ library VectorData {
                 Countersignature(
                     0x0000000000000000000000000000000000000000000000000000000000000000, 0, 0
                 ),
-                0x954e87c59fbab57a9fabdc366854290b12a7b6e78d9c549900a54c6ce884b015,
-                0xfe156e0042ab66c2b7a9aa7dbd23afd64576aef230bc28efda0e4848d4cb79da
+                0x75d28789653d9b64b4e78d853e8b9affb99bfedf7903866d9f8096c1a1eedffa,
+                0x972ec98aa9bccd352b79c552367ceb99024c71c6e23af73c185da77002bd46aa
             );
         }
         if (i == 2) {
@@ -112,8 +112,8 @@ library VectorData {
                 Countersignature(
                     0xffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff, 18446744073709551615, 18446744073709551615
                 ),
-                0x31a3ba82a7bc56134e937d676f0fe6f8e2daadacc716ef5649b9b29cd89e4e7d,
-                0x96c3b3864a5b8614599304043aa4afad9326346bf6e8086ec44bd1f8d0235acf
+                0x5deb7790055392dc38a2b2f436c1c6f914683653172bf665c20b309f68b531d4,
+                0xf96b71a12695269b8d9662e9d6feb8189e77dbf353d32536f47025ce26577e46
             );
         }
         revert("no such vector");
@@ -213,7 +213,7 @@ library VectorData {
     }
 
     function params(uint256 i) internal pure returns (string memory, bytes32) {
-        if (i == 0) return ('{"cooldown_seconds":5.0,"environment":{"fingerprint":null,"kind":"reasoning_gym","options":{"name":"spell_backward"}},"epoch_leaves":4096,"epoch_seconds":20.0,"group_size":8,"groups_per_step":16,"groups_per_task":2,"judgement_seconds":30.0,"lease_seconds":30.0,"max_sampling":4.0,"max_staleness":1,"max_steps":null,"max_submission_bytes":4194304,"model":{"compute_dtype":"float32","max_completion_tokens":8,"max_prompt_tokens":512,"temperature":1.0},"name":"vectors","online_filter":false,"quorum":2,"receipt_seconds":86400.0,"strikes_to_suspend":8,"verification":{"audit_rate":0.1,"build":"any","hardware":"any","mode":"calibrated","newcomer_submissions":8,"proof_top_k":128,"proof_window":32,"thresholds":{"exponent":null,"exponent_max":3,"false_reject_rate":1e-06,"logprob":{"largest":1e-05,"mean":2e-05,"variance":0.0},"logprob_max":0.001,"lost":null,"mantissa":null,"mantissa_mean_max":0.0125,"margin":null,"margin_max":0.0001},"validator_engine":"any","worker_engine":"any"},"version":1}', 0xb5fee7f3529048e1e49f11cc596b8cb32cce14b349b9082dbd5725ba5dcb6036);
+        if (i == 0) return ('{"cooldown_seconds":5.0,"environment":{"fingerprint":null,"kind":"reasoning_gym","options":{"name":"spell_backward"}},"epoch_leaves":4096,"epoch_seconds":20.0,"group_size":8,"groups_per_step":16,"groups_per_task":2,"judgement_seconds":30.0,"lease_seconds":30.0,"max_sampling":4.0,"max_staleness":1,"max_steps":null,"max_submission_bytes":4194304,"model":{"compute_dtype":"float32","max_completion_tokens":8,"max_prompt_tokens":512,"temperature":1.0},"name":"vectors","online_filter":false,"quorum":2,"receipt_seconds":86400.0,"strikes_to_suspend":8,"turn_seconds":5.0,"verification":{"audit_rate":0.1,"build":"any","confirm_rate":0.1,"draw_seconds":24,"hardware":"any","mode":"calibrated","newcomer_submissions":8,"proof_top_k":128,"proof_window":32,"thresholds":{"exponent":null,"exponent_max":3,"false_reject_rate":1e-06,"logprob":{"largest":1e-05,"mean":2e-05,"variance":0.0},"logprob_max":0.001,"lost":null,"mantissa":null,"mantissa_mean_max":0.0125,"margin":null,"margin_max":0.0001},"validator_engine":"any","worker_engine":"any"},"version":2}', 0xe69d4fab25f389e2c0993394c8e35bb39e857401b7667e035fc3a63bcb756888);
         revert("no such vector");
     }
 

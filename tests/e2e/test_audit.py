@@ -128,7 +128,14 @@ async def test_audit__rejected_cheat__anybody_finds_the_same_verdict(tmp_path):
         await walk.follow()
         await walk.until(lambda: walk.stage.contracts.ledger.epochs_of(1) == 1, walk.run_jobs, walk.follow)
         done = await audit(walk, row.evidence_hash, url, *reached, "--json")
-        assert (done.returncode, json.loads(done.stdout)["agrees"]) == (0, True)
+        told = json.loads(done.stdout)
+        assert (done.returncode, told["agrees"], told["draw"]["is_due"]) == (0, True, True)
+        assert walk.chain.get_block(told["draw"]["block_number"]).hash == row.draw
+
+        lie.write_bytes(rewrite(kept.read_bytes(), full=False))  # the demo's pool replays all work
+        done = await audit(walk, str(lie), store, *reached)
+        assert done.returncode == 1
+        assert "THE DRAW WAS IGNORED" in done.stdout
 
 
 async def publish_more(walk: Walk, folder: Path, steps: range) -> None:

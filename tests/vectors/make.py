@@ -27,7 +27,7 @@ ALICE, BOB = (
 LOWEST, HIGHEST = Address("0x" + "00" * 20), Address("0xFFfFfFffFFfffFFfFFfFFFFFffFFFffffFfFFFfF")
 MESSAGES = (NodeRegistration, Receipt, Countersignature, Verdict)
 WIDTHS = {
-    "WorkLeaf": {"task": 256, "policy_version": 64, "block_number": 64, "outcome": 8, "reason": 8, "units": 64},
+    "WorkLeaf": {"task": 256, "policy_version": 64, "signed_at": 64, "outcome": 8, "reason": 8, "units": 64},
     "EpochHeader": {"pool": 256, "epoch": 64, "leaf_count": 64, "units": 64},
 }
 
@@ -173,7 +173,7 @@ def _build_solidity(rewards: dict[str, Any], policies: dict[str, Any]) -> str:
         "",
         "struct Countersignature {",
         "    bytes32 receiptHash;",
-        "    uint64 blockNumber;",
+        "    uint64 signedAt;",
         "    uint64 latestEpoch;",
         "}",
         "",

@@ -51,7 +51,7 @@ def make_leaf(receipt: Receipt) -> WorkLeaf:
         contributor=receipt.contributor,
         task=receipt.task,
         policy_version=receipt.policy_version,
-        block_number=3,
+        signed_at=3,
         outcome=1,
         reason=0,
         units=50,

@@ -91,7 +91,7 @@ def test_epoch__disabled__cannot_be_claimed(chain):
 
 def challenge(chain, receipt: Receipt) -> Call:
     """The call of whoever holds a receipt that the operator promised for epoch 0."""
-    promise = Countersignature(receipt_hash=compute_struct_hash(receipt), block_number=3, latest_epoch=0)
+    promise = Countersignature(receipt_hash=compute_struct_hash(receipt), signed_at=3, latest_epoch=0)
     return chain.contracts.ledger.challenge_omission(
         receipt,
         node_signature=sign(receipt, chain.domain("slashing_court"), chain.wallets["node"]),

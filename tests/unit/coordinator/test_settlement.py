@@ -114,7 +114,7 @@ def test_build_work_leaf__accepted__is_hashed_as_the_contract_hashes_it(earning:
     leaf = settlement.build_work_leaf(row)
     assert leaf.compute_hash() == hash_leaf(
         receipt_hash, row.work_key, make_address("a"), make_address("a's owner"), row.task, 0,
-        row.block_number, 1, 0, 17, row.evidence_hash,
+        row.signed_at, 1, 0, 17, row.evidence_hash,
     )  # fmt: skip
 
 
@@ -137,16 +137,16 @@ def test_close_epoch__accepted_rejected_and_void__all_have_a_leaf_and_only_one_i
 
 
 def leaf_values(leaf: dict[str, int | str]) -> list[int | str]:
-    names = "receipt_hash work_key node contributor task policy_version block_number outcome reason units evidence_hash"
+    names = "receipt_hash work_key node contributor task policy_version signed_at outcome reason units evidence_hash"
     return [leaf[name] for name in names.split()]
 
 
 def test_close_epoch__leaf__names_the_block_that_the_audits_draw_follows(earning: FakePool):
     """With the receipt's hash and the block's number anybody can repeat the draw, and see that no block was chosen."""
-    receipt_hash = earning.record(earning.build_receipt(earning.lease("a")), block=41).message.receipt_hash
+    receipt_hash = earning.record(earning.build_receipt(earning.lease("a")), signed_at=41).message.receipt_hash
     earning.decide(receipt_hash)
     (leaf,) = json.loads(close(earning).data)["leaves"]
-    assert (leaf["receipt_hash"], leaf["block_number"]) == (receipt_hash, 41)
+    assert (leaf["receipt_hash"], leaf["signed_at"]) == (receipt_hash, 41)
 
 
 def test_close_epoch__no_quorum__is_a_leaf_of_outcome_unknown(earning: FakePool):

@@ -12,14 +12,16 @@ from covey.protocol import canonical
 from covey.protocol.ids import ZERO_HASH, Hash
 from covey.protocol.merkle import MerkleTree
 from covey.protocol.messages import Receipt, compute_struct_hash
+from covey.protocol.params import VerificationParams
 from covey.protocol.receipts import EpochHeader, WorkLeaf
 from covey.protocol.seeding import is_audited
 from tests.fakes.pool import make_address, make_hash
-from validator.draw import MAX_EPOCHS, Draw, find_draw, read_block_number
+from validator.draw import MAX_EPOCHS, Draw, find_draw, read_time
 
 pytestmark = pytest.mark.unit
 PUBLISHED_AT, HEAD = 40, 70
-"""Blocks of the policy's publication and of the chain's head."""
+"""Blocks of the policy's publication and of the chain's head.  Block n has the time 1000 + n."""
+DRAW_SECONDS = 24
 
 
 def make_receipt(task: int) -> Receipt:
@@ -30,12 +32,12 @@ def make_receipt(task: int) -> Receipt:
 
 
 def make_leaf(task: int, **changes: object) -> dict[str, object]:
-    """The leaf of a task as the epoch's file has it; countersigned at block 40 + task."""
+    """The leaf of a task as the epoch's file has it; countersigned at 1000 + task."""
     receipt = make_receipt(task)
     values = {
         "receipt_hash": compute_struct_hash(receipt), "work_key": receipt.work_key, "node": receipt.node,
         "contributor": receipt.contributor, "task": task, "policy_version": 3, "outcome": 1, "reason": 0, "units": 9,
-        "evidence_hash": ZERO_HASH, "block_number": 40 + task,
+        "evidence_hash": ZERO_HASH, "signed_at": 1000 + task,
     }  # fmt: skip
     return values | changes
 
@@ -72,25 +74,26 @@ class Store:
         return self.files[key]
 
     def find(self, task: int, audit_rate: float = 0.5) -> Draw | None:
-        def find_block(number: int) -> SimpleNamespace | None:
-            return SimpleNamespace(hash=make_hash(f"b{number}")) if number <= HEAD else None
+        def get_block(tag: int | str) -> SimpleNamespace:
+            number = HEAD if tag == "latest" else int(tag)
+            return SimpleNamespace(number=number, hash=make_hash(f"b{number}"), timestamp=1000 + number)
 
         history = SimpleNamespace(
-            client=SimpleNamespace(find_block=find_block),
+            client=SimpleNamespace(get_block=get_block),
             contracts=SimpleNamespace(deployment=SimpleNamespace(start_block=1)),
             list_epochs=lambda pool: self.posted,
             list_policies=lambda pool: [SimpleNamespace(step=3, block_number=PUBLISHED_AT)],
         )
-        return asyncio.run(find_draw(history, make_receipt(task), audit_rate=audit_rate, read=self.read))
+        rules = VerificationParams(audit_rate=audit_rate, draw_seconds=DRAW_SECONDS)
+        return asyncio.run(find_draw(history, make_receipt(task), rules=rules, read=self.read))
 
 
 def test_find_draw__tasks_of_an_epoch__are_due_as_the_later_blocks_hash_says():
     store = Store(make_epoch(0, []), make_epoch(1, [make_leaf(task) for task in range(20)]))
     found = [store.find(task) for task in range(20)]
-    due = [
-        is_audited(compute_struct_hash(make_receipt(task)), make_hash(f"b{42 + task}"), 0.5) for task in range(20)
-    ]  # fmt: skip
-    assert found == [Draw(block_number=40 + task, is_due=is_due) for task, is_due in enumerate(due)]
+    hashes = [make_hash(f"b{DRAW_SECONDS + task}") for task in range(20)]
+    due = [is_audited(compute_struct_hash(make_receipt(task)), hashes[task], 0.5) for task in range(20)]
+    assert found == [Draw(block_number=DRAW_SECONDS + task, is_due=is_due) for task, is_due in enumerate(due)]
     assert set(due) == {True, False}
     assert [{store.find(task, rate).is_due for task in range(20)} for rate in (0.0, 1.0)] == [{False}, {True}]
 
@@ -106,14 +109,14 @@ def test_find_draw__file_that_is_not_public__is_passed_over():
     store = Store(*(make_epoch(i, [make_leaf(i)]) for i in range(3)))
     del store.files[f"epochs/1/{store.posted[1].header.data_hash}.json"]
     assert store.find(1) is None
-    assert store.find(2) == Draw(block_number=42, is_due=store.find(2).is_due)
+    assert store.find(2) == Draw(block_number=DRAW_SECONDS + 2, is_due=store.find(2).is_due)
 
 
 def test_find_draw__drawing_block_does_not_exist_yet__is_unknown():
-    assert HEAD == 40 + 30
-    store = Store(make_epoch(0, []), make_epoch(1, [make_leaf(28), make_leaf(29)]))
-    assert store.find(28) is not None
-    assert store.find(29) is None
+    last = HEAD - DRAW_SECONDS
+    store = Store(make_epoch(0, []), make_epoch(1, [make_leaf(last), make_leaf(last + 1)]))
+    assert store.find(last) is not None
+    assert store.find(last + 1) is None
 
 
 def test_find_draw__endless_chain__reads_so_many_epochs_and_no_more():
@@ -142,20 +145,20 @@ TARGET = compute_struct_hash(make_receipt(1))
     ],
     ids=range(10),
 )
-def test_read_block_number__file_that_the_operator_made_up__is_refused(data: bytes, code: str):
+def test_read_time__file_that_the_operator_made_up__is_refused(data: bytes, code: str):
     """Also where the hash on chain is that of the file: the leaves must have the root."""
     header, _ = make_epoch(0, LEAVES, data_hash=canonical.sha256(data))
     with pytest.raises(ProtocolError) as caught:
-        read_block_number(data, header, TARGET)
+        read_time(data, header, TARGET)
     assert caught.value.code == code
 
 
-def test_read_block_number__another_file__is_refused():
+def test_read_time__another_file__is_refused():
     header, data = make_epoch(0, LEAVES)
-    assert read_block_number(data, header, TARGET) == 41
-    assert read_block_number(data, header, make_hash("another")) is None
+    assert read_time(data, header, TARGET) == 1001
+    assert read_time(data, header, make_hash("another")) is None
     with pytest.raises(ProtocolError, match="digest_mismatch"):
-        read_block_number(data + b" ", header, TARGET)
+        read_time(data + b" ", header, TARGET)
 
 
 def test_leaf__of_this_test__has_the_fields_of_the_protocol():
