@@ -14,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from coordinator import auth, desk, disclosure, views
+from coordinator import auth, desk, disclosure, intake, views
 from coordinator.app import Context
 from covey.errors import CoveyError, ProtocolError, TransientError
 from covey.log import get_logger
@@ -130,14 +130,14 @@ def get_public(ctx: Ctx, key: str) -> Response:
 @public.get("/objects/{key:path}")
 def get_object(ctx: Ctx, key: str, request: Request) -> Response:
     """Get a file by a signed link."""
-    return Response(desk.get_object(ctx, key, request.query_params), media_type="application/octet-stream")
+    return Response(intake.get_object(ctx, key, request.query_params), media_type="application/octet-stream")
 
 
 @public.put("/objects/{key:path}", status_code=201)
 async def put_object(ctx: Ctx, key: str, request: Request) -> None:
     """Put a file by a signed link, once."""
-    size = desk.require_upload(ctx, key, request.query_params)
-    await run_in_threadpool(desk.put_object, ctx, key, size, await request.body())
+    size = intake.require_upload(ctx, key, request.query_params)
+    await run_in_threadpool(intake.put_object, ctx, key, size, await request.body())
 
 
 @workers.post("/nodes")
@@ -168,13 +168,13 @@ def return_task(ctx: Ctx, node: Node, body: wire.ReturnRequest) -> None:
 @workers.post("/uploads")
 def open_upload(ctx: Ctx, node: Node, body: wire.UploadRequest) -> wire.UploadGrant:
     """A link to put the file of a leased task."""
-    return desk.open_upload(ctx, node, body)
+    return intake.open_upload(ctx, node, body)
 
 
 @workers.post("/submissions")
 def submit(ctx: Ctx, node: Node, body: wire.SubmissionRequest) -> wire.SubmissionAnswer:
     """Hand in a signed receipt; the answer is the operator's countersignature."""
-    return desk.record_submission(ctx, node, body)
+    return intake.record_submission(ctx, node, body)
 
 
 @validators.post("/validations/claim")

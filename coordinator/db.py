@@ -6,18 +6,16 @@ row locks.  `Repository` never commits: whoever opened the transaction does.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
-import alembic.command
-import alembic.config
-from sqlalchemy import Connection, Engine, create_engine, delete, event, func, select, text, update
-from sqlalchemy.exc import OperationalError
+from sqlalchemy import ColumnElement, delete, func, select, update
 from sqlalchemy.orm import Session, selectinload
 
+from coordinator import connection
 from coordinator.changes import ChangeCounter
 from coordinator.models import (
     Block,
     Case,
+    Contributor,
     Epoch,
     Fact,
     IntentRow,
@@ -30,14 +28,15 @@ from coordinator.models import (
     Task,
     Validator,
 )
-from coordinator.wal import BUSY_SECONDS, switch_to_wal
-from covey.errors import TransientError
 from covey.protocol.status import CaseState, StepState, SubmissionState, TaskState
 
-_WRITER_LOCK = 0x636F766579  # "covey"
 _IS_ACCEPTED = Submission.state.in_((SubmissionState.ACCEPTED, SubmissionState.SETTLED)), Submission.reason == 0
 _BLOCKS = select(Block.number, Block.hash).order_by(Block.number)
 _SUMS = func.coalesce(func.sum(Submission.groups), 0), func.coalesce(func.sum(Submission.live_groups), 0)
+
+
+def _is_unreplayed(contributor: str) -> tuple[ColumnElement[bool], ...]:
+    return Submission.contributor == contributor, Submission.audited.is_not(True), Submission.epoch.is_(None)
 
 
 class Database:
@@ -45,28 +44,18 @@ class Database:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        arguments = {"timeout": BUSY_SECONDS, "check_same_thread": False} if url.startswith("sqlite") else {}
-        self._engine = create_engine(url, connect_args=arguments, pool_pre_ping=not url.startswith("sqlite"))
+        self._engine = connection.build(url)
         self.changes = ChangeCounter(self._engine.url.database if url.startswith("sqlite") else None)
-        if url.startswith("sqlite"):
-            _prepare_sqlite(self._engine)
 
     def migrate(self) -> None:
-        """Bring the tables up to date, alone: the processes of a coordinator start at once.
-
-        Raise TransientError when the database does not answer.
-        """
-        config = alembic.config.Config()
-        config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
-        config.attributes["engine"] = self._engine
-        with _translate_outage():
-            alembic.command.upgrade(config, "head")
+        """Bring the tables up to date; raise TransientError when the database does not answer."""
+        connection.migrate(self._engine)
 
     @contextmanager
     def write(self) -> Iterator["Repository"]:
         """The one writing transaction; raise TransientError when the database does not answer."""
         with self._session("IMMEDIATE") as session:
-            lock_writers_out(session.connection())
+            connection.lock_writers_out(session.connection())
             yield Repository(session)
 
     @contextmanager
@@ -77,27 +66,13 @@ class Database:
 
     @contextmanager
     def _session(self, mode: str) -> Iterator[Session]:
-        engine = self._engine.execution_options(covey_begin=mode)
-        with _translate_outage(), Session(engine, expire_on_commit=False) as session, session.begin():
+        bound = self._engine.execution_options(covey_begin=mode)
+        with connection.translate_outage(), Session(bound, expire_on_commit=False) as session, session.begin():
             yield session
 
     def close(self) -> None:
         self.changes.close()
         self._engine.dispose()
-
-
-def lock_writers_out(connection: Connection) -> None:
-    """Until the transaction ends; SQLite's BEGIN has done it."""
-    if connection.dialect.name == "postgresql":
-        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _WRITER_LOCK})
-
-
-@contextmanager
-def _translate_outage() -> Iterator[None]:
-    try:
-        yield
-    except OperationalError as error:
-        raise TransientError("database_unavailable", str(error.orig)) from error
 
 
 class Repository:
@@ -121,9 +96,14 @@ class Repository:
     def list_nodes_of(self, contributor: str) -> Sequence[Node]:
         return self.session.scalars(select(Node).where(Node.contributor == contributor).order_by(Node.address)).all()
 
+    def get_contributor(self, address: str) -> Contributor | None:
+        return self.session.get(Contributor, address)
+
     def list_waiting_nodes(self, now: float) -> Sequence[Node]:
-        """Nodes whose long poll is open, that are neither suspended nor cooling down."""
-        query = select(Node).where(Node.waiting_until > now, Node.suspended == "", Node.cooldown_until <= now)
+        """Nodes whose long poll is open, that are neither suspended nor removed nor cooling down."""
+        query = select(Node).where(
+            Node.waiting_until > now, Node.suspended == "", ~Node.removed, Node.cooldown_until <= now
+        )
         return self.session.scalars(query.order_by(Node.address)).all()
 
     def is_nonce_new(self, signer: str, nonce: str, *, expires: float, now: float) -> bool:
@@ -176,7 +156,9 @@ class Repository:
             Task.state.in_((TaskState.PENDING, TaskState.ASSIGNED)), Task.policy_version >= oldest_version
         )
         undecided = select(func.coalesce(func.sum(Submission.groups), 0)).where(
-            Submission.state == SubmissionState.SUBMITTED, Submission.policy_version >= oldest_version
+            Submission.state == SubmissionState.SUBMITTED,
+            Submission.step.is_(None),  # one in a batch is judged again: the batch counts it
+            Submission.policy_version >= oldest_version,
         )
         return int(self.session.scalar(open_tasks) or 0) + int(self.session.scalar(undecided) or 0)
 
@@ -195,6 +177,20 @@ class Repository:
     def list_submissions(self, *states: SubmissionState) -> Sequence[Submission]:
         query = select(Submission).where(Submission.state.in_(states))
         return self.session.scalars(query.order_by(Submission.policy_version, Submission.task)).all()
+
+    def list_unreplayed(self, contributor: str) -> Sequence[Submission]:
+        """Submissions of a contributor, undecided or accepted, that no replay was asked for and no epoch holds."""
+        query = select(Submission).where(
+            *_is_unreplayed(contributor),
+            Submission.state.in_((SubmissionState.SUBMITTED, SubmissionState.ACCEPTED)),
+        )
+        return self.session.scalars(query.options(selectinload(Submission.judgements))).all()
+
+    def sum_unreplayed_units(self, contributor: str) -> int:
+        """Units of a contributor's submissions that no replay was asked for and no epoch holds: claimed ones of those
+        that are undecided."""
+        query = select(func.coalesce(func.sum(Submission.units), 0)).where(*_is_unreplayed(contributor))
+        return int(self.session.scalar(query) or 0)
 
     def list_recent_submissions(self, limit: int, **wanted: str | None) -> Sequence[Submission]:
         """The newest tasks' first, with these values of their columns; None stands for any."""
@@ -283,6 +279,7 @@ class Repository:
                 Submission.canary > 0,
                 Submission.audited.is_(True),
                 Judgement.verdict.is_not(None),
+                Judgement.lapsed.is_(False),
             )
         )
         return [(row[0], row[1]) for row in self.session.execute(query.order_by(Judgement.id))]
@@ -393,16 +390,3 @@ class Repository:
             Block(number=number, hash=digest) for number, digest in blocks if (number, digest) not in before
         )
         self.session.flush()
-
-
-def _prepare_sqlite(engine: Engine) -> None:
-    @event.listens_for(engine, "connect")
-    def _on_connect(connection, _record) -> None:  # type: ignore[no-untyped-def]
-        connection.isolation_level = None  # BEGIN is ours
-        switch_to_wal(connection)
-        connection.execute("PRAGMA synchronous=NORMAL")
-        connection.execute("PRAGMA foreign_keys=ON")
-
-    @event.listens_for(engine, "begin")
-    def _on_begin(connection) -> None:  # type: ignore[no-untyped-def]
-        connection.exec_driver_sql(f"BEGIN {connection.get_execution_options().get('covey_begin', 'IMMEDIATE')}")

@@ -4,23 +4,20 @@ Everything here is synchronous but `wait_for`; a kick is sent after the transact
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from starlette.concurrency import run_in_threadpool
 
-from coordinator import canaries, judging, service, settlement
+from coordinator import backing, intake, judging, service, standing
 from coordinator.app import Context
 from coordinator.auth import Office
-from coordinator.models import Submission
-from covey.chain.structs import BondKind
 from covey.errors import ProtocolError
 from covey.protocol import canonical, messages, wire
 from covey.protocol.evidence import get_key, get_live_groups, require_object
 from covey.protocol.ids import Address, Hash, LeaseId, PoolId, Step, TaskId
 from covey.protocol.status import StepState
 
-LINK_SECONDS = 300
 SEEN_SECONDS = 10.0
 """A validator's sign of life is written at most this often."""
 LOOK_SECONDS = 1.0
@@ -75,27 +72,10 @@ def register_node(ctx: Context, node: Address) -> wire.RegistrationAnswer:
     contributor = ctx.contracts.nodes.contributor_of(PoolId(ctx.config.pool), node)
     if contributor is None:
         raise ProtocolError("unknown_node", f"no contributor vouches for {node} on chain", status=403)
-    _require_stake(ctx, node, contributor)
+    backing.require_stake(ctx, node, contributor)
     with ctx.database.write() as repository:
-        service.register_node(repository, node=node, contributor=contributor, now=ctx.clock())
+        standing.register_node(repository, ctx.params, node=node, contributor=contributor)
     return wire.RegistrationAnswer(node=node, contributor=contributor)
-
-
-def _require_stake(ctx: Context, node: Address, contributor: Address) -> None:
-    """Stake that no case has locked must back every node of the contributor, `node` among them."""
-    pool, stakes = PoolId(ctx.config.pool), ctx.contracts.stakes
-    with ctx.database.read() as repository:
-        nodes = {row.address for row in repository.list_nodes_of(contributor) if row.suspended != service.REMOVED}
-    needed = ctx.terms.min_stake * len(nodes | {node})
-    staked, locked = stakes.stake_of(pool, BondKind.CONTRIBUTOR, contributor), stakes.locked_of(pool, contributor)
-    missing = needed - (staked - locked)  # more may be locked than is staked: cases lock stake that is leaving, too
-    if missing > 0:
-        message = (
-            f"{contributor} has staked {staked}, of which cases lock {locked}; its nodes require {needed} that are "
-            "free, in the token's smallest unit. "
-            f"Run covey stake add {missing} --raw --pool {pool} with the key of {contributor}"
-        )
-        raise ProtocolError("stake_too_low", message, status=403)
 
 
 def record_heartbeat(ctx: Context, node: Address, body: wire.Heartbeat) -> None:
@@ -111,8 +91,8 @@ def ask_for_task(ctx: Context, node: Address, body: wire.ClaimRequest) -> None:
     Stake is looked up at every claim: it may have been unbonded since the node registered.
     """
     with ctx.database.read() as repository:
-        contributor = Address(service.require_node(repository, node).contributor)
-    _require_stake(ctx, node, contributor)
+        contributor = Address(standing.require_node(repository, node).contributor)
+    backing.require_stake(ctx, node, contributor)
     with ctx.database.write() as repository:
         row = service.record_heartbeat(
             repository,
@@ -122,8 +102,8 @@ def ask_for_task(ctx: Context, node: Address, body: wire.ClaimRequest) -> None:
             now=ctx.clock(),
             wait=body.wait_seconds,
         )
-        if row.suspended:
-            raise ProtocolError("suspended", f"{node} is suspended: {row.suspended}", status=403)
+        if row.barred:
+            raise ProtocolError("suspended", f"{node} is suspended: {row.barred}", status=403)
     ctx.kicker.kick("assign_tasks")
 
 
@@ -154,99 +134,6 @@ def return_task(ctx: Context, node: Address, body: wire.ReturnRequest) -> None:
             repository, ctx.params, node=node, task=TaskId(body.task), lease=LeaseId(body.lease), now=ctx.clock()
         )
     ctx.kicker.kick("assign_tasks")
-
-
-def open_upload(ctx: Context, node: Address, body: wire.UploadRequest) -> wire.UploadGrant:
-    """A link for the file of a lease that `node` holds; the key is ours to choose."""
-    if body.size > ctx.params.max_submission_bytes:
-        limit = ctx.params.max_submission_bytes
-        raise ProtocolError("oversized", f"a file has at most {limit} bytes", status=413)
-    with ctx.database.read() as repository:
-        known = repository.find_submission(task=body.task, lease=body.lease)
-        if known is None or known.node != node:
-            service.require_lease(
-                repository, node=node, task=TaskId(body.task), lease=LeaseId(body.lease), now=ctx.clock()
-            )
-    key = build_object_key(ctx, body.task, body.lease, body.work_key)
-    link = ctx.store.sign_link("PUT", key, now=ctx.clock(), seconds=LINK_SECONDS, size=body.size)
-    return wire.UploadGrant(url=link)
-
-
-def build_object_key(ctx: Context, task: int, lease: int, work_key: Hash) -> str:
-    """Where the file of a submission lies."""
-    return f"submissions/{ctx.config.pool}/{task}-{lease}/{work_key}.parquet"
-
-
-def get_object(ctx: Context, key: str, query: Mapping[str, str]) -> bytes:
-    """The file behind a signed link to the local store."""
-    ctx.store.require_link("GET", key, query, now=ctx.clock())
-    return ctx.store.get(key, max_bytes=ctx.params.max_submission_bytes)
-
-
-def require_upload(ctx: Context, key: str, query: Mapping[str, str]) -> int:
-    """The size that a signed link allows; asked before the body is read."""
-    return ctx.store.require_link("PUT", key, query, now=ctx.clock())
-
-
-def put_object(ctx: Context, key: str, size: int, body: bytes) -> None:
-    """Store a file under the hash that it has, or not at all."""
-    if len(body) != size:
-        raise ProtocolError("wrong_size", f"the link is for {size} bytes, not {len(body)}")
-    if canonical.sha256(body) != key.rpartition("/")[2].removesuffix(".parquet"):
-        raise ProtocolError("digest_mismatch", "the file does not have the hash that it was announced with")
-    ctx.store.put_named_by_content(key, body)
-
-
-def record_submission(ctx: Context, node: Address, body: wire.SubmissionRequest) -> wire.SubmissionAnswer:
-    """Verify a receipt and its file, record it, countersign it."""
-    receipt = body.receipt.to_message()
-    if receipt.node != node or receipt.pool != ctx.config.pool:
-        raise ProtocolError("not_your_task", "the receipt names another node or pool", status=403)
-    messages.require_signer(receipt, ctx.receipt_domain, body.signature, node)
-    with ctx.database.read() as repository:
-        is_known = repository.find_submission(task=receipt.task, lease=receipt.lease) is not None
-        contributor = Address(service.require_node(repository, node).contributor)
-    if not is_known:  # what was countersigned once is answered again, whatever became of the stake
-        _require_stake(ctx, node, contributor)
-    _require_file(ctx, receipt)
-    # A chain may be ahead of this clock: then its time counts, or the drawing block might exist already.
-    signed_at = max(int(ctx.clock()), ctx.client.get_block("latest").timestamp)
-    with ctx.database.write() as repository:
-        epochs = repository.list_epochs()
-        latest_epoch = (epochs[-1].number + 1 if epochs else 0) + settlement.PROMISED_EPOCHS
-
-        def countersign(receipt_hash: Hash) -> service.Countersigned:
-            promise = messages.Countersignature(
-                receipt_hash=receipt_hash, signed_at=signed_at, latest_epoch=latest_epoch
-            )
-            return service.Countersigned(
-                message=promise, signature=messages.sign(promise, ctx.ledger_domain, ctx.operator)
-            )
-
-        given = service.record_submission(
-            repository,
-            ctx.params,
-            receipt=receipt,
-            signature=body.signature,
-            countersign=countersign,
-            now=ctx.clock(),
-            canary=canaries.get_kind(ctx.config, node),
-        )
-    ctx.kicker.kick("dispatch_validation")
-    promise = given.message
-    return wire.SubmissionAnswer(
-        receipt_hash=promise.receipt_hash,
-        signed_at=promise.signed_at,
-        latest_epoch=promise.latest_epoch,
-        signature=given.signature,
-    )
-
-
-def _require_file(ctx: Context, receipt: messages.Receipt) -> None:
-    key = build_object_key(ctx, receipt.task, receipt.lease, receipt.work_key)
-    data = ctx.store.get(key, max_bytes=ctx.params.max_submission_bytes)
-    if canonical.sha256(data) != receipt.work_key:
-        raise ProtocolError("digest_mismatch", "the stored file does not have the receipt's hash")
 
 
 # -- validators and the trainer
@@ -292,18 +179,12 @@ def claim_validation(ctx: Context, office: Office, body: wire.TurnRequest) -> wi
                 judgement=judgement.id,
                 receipt=wire.ReceiptBody.of(service.to_receipt(row, ctx.config.pool)),
                 signature=row.signature,
-                url=sign_download(ctx, row),
+                url=intake.sign_download(ctx, row),
                 manifest_hash=Hash(step.manifest_hash),
                 full=judgement.full,
                 deadline=judgement.deadline,
             )
         )
-
-
-def sign_download(ctx: Context, row: Submission) -> str:
-    """A short-lived link to a submission's file."""
-    key = build_object_key(ctx, row.task, row.lease, Hash(row.work_key))
-    return ctx.store.sign_link("GET", key, now=ctx.clock(), seconds=LINK_SECONDS)
 
 
 def record_commit(ctx: Context, validator: Address, body: wire.CommitRequest) -> None:
@@ -372,8 +253,8 @@ def find_batch(ctx: Context, step: int) -> wire.BatchOrder | None:
                 policy_version=Step(s.policy_version),
                 manifest_hash=manifests[s.policy_version],
                 work_key=Hash(s.work_key),
-                url=sign_download(ctx, s),
-                replayed=bool(s.audited),
+                url=intake.sign_download(ctx, s),
+                replayed=s.is_replayed,
             )
             for s in repository.list_batch(step)
         )

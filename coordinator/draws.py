@@ -9,7 +9,7 @@ import hashlib
 import hmac
 from collections.abc import Callable
 
-from coordinator import service
+from coordinator import standing
 from coordinator.db import Repository
 from coordinator.models import Submission
 from covey.protocol.canaries import CanaryKind
@@ -41,14 +41,15 @@ def draw(
 def is_replayed(repository: Repository, params: PoolParams, row: Submission, block_hash: Hash) -> bool:
     """Whether a submission is replayed by a quorum, or gets cheap checks only.
 
-    A newcomer is replayed fully, and strikes raise the rate.  A canary is always replayed: a validator that accepts it
-    has no excuse then.
+    Newcomers and suspended nodes are replayed fully, and strikes raise the rate.  A canary is always replayed: a
+    validator that accepts it has no excuse then.
     """
-    node = service.require_node(repository, row.node)
+    node = standing.require_node(repository, row.node)
     rules = params.verification
-    rate = min(1.0, rules.audit_rate * (1 + node.strikes))
+    rate = min(1.0, rules.audit_rate * (1 + standing.count_strikes(repository, row.contributor)))
     return (
-        node.accepted < rules.newcomer_submissions
+        bool(node.suspended)
+        or node.accepted < rules.newcomer_submissions
         or row.canary != CanaryKind.ORDINARY
         or is_audited(Hash(row.receipt_hash), block_hash, rate)
     )

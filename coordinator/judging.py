@@ -6,7 +6,7 @@ the verdicts decide; what follows from a ruling for node, tasks and step is appl
 
 from collections.abc import Sequence
 
-from coordinator import batches, draws, ruling, service, turns
+from coordinator import batches, draws, ruling, standing, turns
 from coordinator.db import Repository
 from coordinator.models import Judgement, Submission
 from coordinator.ruling import Ruling
@@ -161,7 +161,7 @@ def tally(
     if row.state is not SubmissionState.SUBMITTED or row.draw is None:
         return None
     if ruling.has_cheap_reject(row):
-        order_replay(row)
+        turns.order_replay(row)
         return None
     found = ruling.compute_ruling(params, row, is_over=turns.is_over(params, row, validators))
     if found is not None:
@@ -172,17 +172,10 @@ def tally(
     return found
 
 
-def order_replay(row: Submission) -> None:
-    """Have a submission judged again by a quorum, with a replay.  Cheap turns under way end without blame."""
-    row.audited = True
-    for turn in row.judgements:
-        turn.lapsed = turn.lapsed or (not turn.full and turn.verdict is None)
-
-
 def _apply(repository: Repository, params: PoolParams, row: Submission, found: Ruling, now: float) -> None:
     if row.canary != CanaryKind.ORDINARY:  # whatever they say: no pay, no case, nothing to learn from
         found = Ruling(Decision.UNKNOWN, Reason.CANARY, found.evidence_hash)
-    node = service.require_node(repository, row.node)
+    node = standing.require_node(repository, row.node)
     row.reason, row.evidence_hash, row.decided_at = found.reason, found.evidence_hash, now
     row.units = row.receipt_units if found.decision is Decision.ACCEPT else 0
     if found.decision is Decision.ACCEPT:
@@ -191,11 +184,11 @@ def _apply(repository: Repository, params: PoolParams, row: Submission, found: R
         node.accepted += 1
     elif found.reason.severity is Severity.HARD:
         row.state = require_move(SUBMISSION_MOVES, row.state, SubmissionState.REJECTED)
-        service.suspend(repository, node, service.REJECTED)
+        standing.condemn(repository, node=node, contributor=row.contributor, why=standing.REJECTED)
     else:
         row.state = require_move(SUBMISSION_MOVES, row.state, SubmissionState.VOID)
         if found.reason not in OURS or (found.reason is Reason.UNDECIDED and ruling.is_rejected(params, row)):
-            service.add_strike(params, node)
+            standing.add_strike(repository, params, row.contributor)
     repository.session.flush()
     batches.close_step(repository, params)
     batches.plan_tasks(repository, params)

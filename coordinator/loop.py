@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from coordinator import answers, service, settlement
+from coordinator import answers, service, settlement, standing
 from coordinator.app import Context
 from coordinator.db import Repository
 from coordinator.models import Case
@@ -72,7 +72,7 @@ def on_pool_ended(_: Context, repository: Repository, event: events.PoolEnded) -
 def on_node_removed(_: Context, repository: Repository, event: events.NodeRemoved) -> None:
     node = repository.get_node(event.node)
     if node is not None:
-        service.suspend(repository, node, service.REMOVED)
+        standing.remove(repository, node)
 
 
 def on_epoch_posted(ctx: Context, repository: Repository, event: events.EpochPosted) -> None:
@@ -105,10 +105,10 @@ def on_case_opened(_: Context, repository: Repository, event: events.CaseOpened)
         case.block_number, case.transaction_hash = event.block_number, event.transaction_hash
         repository.add(case)
     for node in repository.list_nodes_of(event.contributor):  # its stake backs them all
-        service.suspend(repository, node, service.CASE)
+        standing.suspend(repository, node, standing.CASE)
 
 
-def on_case_closed(_: Context, repository: Repository, event: ClosingEvent) -> None:
+def on_case_closed(ctx: Context, repository: Repository, event: ClosingEvent) -> None:
     case = repository.get_case(event.receipt_hash)
     after = CASE_STATES[type(event)]
     if case is not None and case.state is not after:
@@ -117,13 +117,13 @@ def on_case_closed(_: Context, repository: Repository, event: ClosingEvent) -> N
     if case is not None and after is CaseState.VETOED:
         repository.session.flush()
         for node in repository.list_nodes_of(case.contributor):
-            service.reinstate(repository, node)
+            standing.reinstate(repository, ctx.params, node)
 
 
 def on_equivocation_slashed(_: Context, repository: Repository, event: events.EquivocationSlashed) -> None:
     node = repository.get_node(event.node)
     if node is not None:
-        service.suspend(repository, node, "equivocation")
+        standing.condemn(repository, node=node, contributor=event.contributor, why=standing.EQUIVOCATION)
 
 
 CASE_STATES: Mapping[type[Any], CaseState] = {

@@ -41,11 +41,27 @@ class Node(Base):
     free_slots: Mapped[int] = mapped_column(default=0)
     cached_version: Mapped[int | None] = mapped_column(Number)
     accepted: Mapped[int] = mapped_column(default=0)
-    strikes: Mapped[int] = mapped_column(default=0)
+    """Accepted submissions for its contributor, since one of the contributor's nodes was caught cheating last."""
     dropped: Mapped[int] = mapped_column(default=0)
     cooldown_until: Mapped[float] = mapped_column(default=0.0)
     suspended: Mapped[str] = mapped_column(String(32), default="")
-    """Why nothing is assigned any more; empty: it is."""
+    """Reason for which nothing is assigned any more (`coordinator.standing`). Empty: it is not suspended."""
+    removed: Mapped[bool] = mapped_column(default=False)
+    """Whether its contributor vouches for it no more. Registration takes this back, and no suspension."""
+
+    @property
+    def barred(self) -> str:
+        """Why nothing is assigned to the node. Empty: tasks are assigned."""
+        return self.suspended or ("removed" if self.removed else "")
+
+
+class Contributor(Base):
+    """A wallet that vouches for nodes, from its first strike on."""
+
+    __tablename__ = "contributors"
+    address: Mapped[str] = mapped_column(String(42), primary_key=True)
+    strikes: Mapped[int] = mapped_column(default=0)
+    """Soft rejections and repeated drops of all its nodes, those it has removed too."""
 
 
 class Step(Base):
@@ -83,7 +99,7 @@ class Submission(Base):
     task: Mapped[int] = mapped_column(ForeignKey("tasks.id"), index=True)
     lease: Mapped[int] = mapped_column(Number)
     node: Mapped[str] = mapped_column(ForeignKey("nodes.address"), index=True)
-    contributor: Mapped[str] = mapped_column(String(42))
+    contributor: Mapped[str] = mapped_column(String(42), index=True)
     policy_version: Mapped[int] = mapped_column(ForeignKey("steps.number"))
     work_key: Mapped[str] = mapped_column(String(66), unique=True)
     groups: Mapped[int]
@@ -100,7 +116,7 @@ class Submission(Base):
     draw: Mapped[str | None] = mapped_column(String(66))
     """Hash of the drawing block; None until that block exists."""
     audited: Mapped[bool | None]
-    """Whether a quorum replays it. It may be so from the start, or be ordered later; None: that is not drawn yet."""
+    """Whether a quorum replays it. It may be so from intake on, or be ordered later; None: that is not drawn yet."""
     confirmed: Mapped[bool] = mapped_column(default=False)
     """Whether a second validator repeats its cheap checks."""
     reason: Mapped[int] = mapped_column(default=0)
@@ -117,6 +133,12 @@ class Submission(Base):
     """Of accepted work, the groups whose rewards are not all equal (`coordinator.batches.compute_live_groups`)."""
     judgements: Mapped[list["Judgement"]] = relationship(order_by="Judgement.id")
     __table_args__ = (UniqueConstraint("task", "lease"), Index("ix_submissions_state", "state"))
+
+    @property
+    def is_replayed(self) -> bool:
+        """Whether validators accepted it after a replay."""
+        is_accepted = self.state in (SubmissionState.ACCEPTED, SubmissionState.SETTLED) and not self.reason
+        return is_accepted and bool(self.audited)
 
 
 class Validator(Base):
@@ -152,6 +174,8 @@ class Judgement(Base):
     live_groups: Mapped[int | None]
     """What the verdict's evidence says; None: nothing, or nonsense."""
     lapsed: Mapped[bool] = mapped_column(default=False)
+    """Whether the turn is over and does not count: it took too long, or its verdict rests on no replay where one is
+    asked for now."""
 
 
 class Nonce(Base):

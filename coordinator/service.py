@@ -7,7 +7,7 @@ commits.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from coordinator import scheduling
+from coordinator import scheduling, standing
 from coordinator.batches import close_step, get_oldest_version, plan_tasks
 from coordinator.db import Repository
 from coordinator.models import Node, Step, Submission, Task
@@ -20,7 +20,6 @@ from covey.protocol.status import (
     STEP_MOVES,
     SUBMISSION_MOVES,
     TASK_MOVES,
-    CaseState,
     StepState,
     SubmissionState,
     TaskState,
@@ -32,10 +31,6 @@ COLLECT_SECONDS = 5.0
 """A lease that nobody collects for so long goes back without blame: the node's long poll had ended."""
 
 
-REMOVED, REJECTED, CASE = "removed", "rejected", "case"
-"""Why a node may be suspended."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Countersigned:
     """The operator's promise, as recorded."""
@@ -44,35 +39,14 @@ class Countersigned:
     signature: str
 
 
-def register_node(repository: Repository, *, node: str, contributor: str, now: float) -> Node:
-    """Record a node that the chain knows.  Registering again notes another contributor and takes a removed node back;
-    every other suspension stays."""
-    row = repository.get_node(node)
-    if row is None:
-        row = Node(address=node, contributor=contributor, seen_at=now)
-        repository.add(row)
-    row.contributor, row.seen_at = contributor, now
-    if row.suspended == REMOVED:
-        row.suspended = ""
-    return row
-
-
 def record_heartbeat(
     repository: Repository, *, node: str, free_slots: int, cached_version: int | None, now: float, wait: float = 0.0
 ) -> Node:
     """Note a sign of life; `wait` seconds of an open long poll make the node a candidate for tasks."""
-    row = require_node(repository, node)
+    row = standing.require_node(repository, node)
     row.seen_at, row.cached_version = now, cached_version
     if wait:
         row.free_slots, row.waiting_until = free_slots, now + wait
-    return row
-
-
-def require_node(repository: Repository, node: str) -> Node:
-    """The row of a registered node; raise ProtocolError("unknown_node")."""
-    row = repository.get_node(node)
-    if row is None:
-        raise ProtocolError("unknown_node", f"{node} is not registered here; register it first", status=403)
     return row
 
 
@@ -137,7 +111,7 @@ def assign_tasks(repository: Repository, params: PoolParams, *, now: float) -> i
     candidates = [
         scheduling.Candidate(
             address=node.address,
-            free_slots=max(0, min(node.free_slots, get_most_leases(node)) - repository.count_leases(node.address)),
+            free_slots=standing.count_free_slots(repository, node),
             accepted=node.accepted,
             dropped=node.dropped,
             cached_version=None if node.cached_version is None else min(node.cached_version, latest.number),
@@ -150,11 +124,6 @@ def assign_tasks(repository: Repository, params: PoolParams, *, now: float) -> i
         version = work.version if candidate.cached_version is None else candidate.cached_version
         _lease(repository, tasks[work.task], candidate.address, version, now)
     return len(pairs)
-
-
-def get_most_leases(node: Node) -> int:
-    """Leases that a node may hold at once: what it may hoard grows with what it has delivered."""
-    return 1 + node.accepted // 2
 
 
 def _lease(repository: Repository, task: Task, node: str, version: int, now: float) -> None:
@@ -175,7 +144,7 @@ def collect_task(
     task = repository.get_assigned_task(node, holding)
     if task is None:
         return None
-    require_node(repository, node).waiting_until = 0.0
+    standing.require_node(repository, node).waiting_until = 0.0
     if not task.collected:
         task.collected, task.deadline = True, now + params.lease_seconds
     return task
@@ -191,7 +160,7 @@ def expire_leases(repository: Repository, params: PoolParams, *, now: float) -> 
         task.state = require_move(TASK_MOVES, task.state, TaskState.EXPIRED)
         node = repository.get_node(task.node or "")
         if overdue and node is not None:
-            _cool_down(params, node, now, is_dropped=task.collected)
+            standing.cool_down(repository, params, node, now, is_dropped=task.collected)
         ended += 1
     plan_tasks(repository, params)
     return ended
@@ -203,52 +172,14 @@ def return_task(
     """End a lease by the wish of its node, which is dropping it, and plan anew; raises as `require_lease`."""
     row = require_lease(repository, node=node, task=task, lease=lease, now=now)
     row.state = require_move(TASK_MOVES, row.state, TaskState.EXPIRED)
-    _cool_down(params, require_node(repository, node), now, is_dropped=True)
+    standing.cool_down(repository, params, standing.require_node(repository, node), now, is_dropped=True)
     plan_tasks(repository, params)
-
-
-def _cool_down(params: PoolParams, node: Node, now: float, *, is_dropped: bool) -> None:
-    """Dropping is a way of choosing prompts: it costs a pause, and often repeated a strike.
-
-    Who asks and does not collect pauses too, or it could hold a task for ever; nothing was dropped then.
-    """
-    if not is_dropped:
-        node.cooldown_until = now + params.cooldown_seconds
-        return
-    # Pauses add up: else many leases could be looked at and given back in one.
-    node.cooldown_until = max(now, node.cooldown_until) + params.cooldown_seconds
-    node.dropped += 1
-    if node.dropped >= 4 and scheduling.compute_drop_rate(node.accepted, node.dropped) > 0.5:
-        add_strike(params, node)
-
-
-def add_strike(params: PoolParams, node: Node) -> None:
-    """Strikes add up to suspension; they never touch stake."""
-    node.strikes += 1
-    if node.strikes >= params.strikes_to_suspend and not node.suspended:
-        node.suspended = "strikes"
 
 
 def end_tasks(repository: Repository) -> None:
     """The pool has ended: what nobody has begun is not begun any more."""
     for task in repository.list_tasks(TaskState.PENDING):
         task.state = require_move(TASK_MOVES, task.state, TaskState.EXPIRED)
-
-
-def suspend(repository: Repository, node: Node, why: str) -> None:
-    """Assign nothing more to a node and take back what it holds."""
-    node.suspended = why
-    for task in repository.list_tasks(TaskState.ASSIGNED):
-        if task.node == node.address:
-            task.state = require_move(TASK_MOVES, task.state, TaskState.EXPIRED)
-
-
-def reinstate(repository: Repository, node: Node) -> None:
-    """The arbiter overruled the validators: a node without another open case is served again."""
-    cases = [case for case in repository.list_cases() if case.contributor == node.contributor]
-    is_accused = any(case.state in (CaseState.LOCKED, CaseState.SLASHED) for case in cases)
-    if node.suspended in (REJECTED, CASE) and not is_accused:
-        node.suspended = ""
 
 
 def require_lease(repository: Repository, *, node: str, task: TaskId, lease: LeaseId, now: float) -> Task:
@@ -271,9 +202,15 @@ def record_submission(
     signature: str,
     countersign: Callable[[Hash], Countersigned],
     now: float,
+    price: int,
+    free_stake: int,
     canary: CanaryKind = CanaryKind.ORDINARY,
 ) -> Countersigned:
     """Record a signed receipt whose file lies in the store; the same receipt again gets the same answer.
+
+    It is replayed for certain if it and the contributor's other work that no replay was asked for and no epoch holds
+    would earn more than `free_stake`: then a cheat always has more to lose.  `price` is that of a unit; both are in the
+    token's smallest unit.
 
     Raises ProtocolError: those of `require_lease`, "stale", "duplicate_submission", "equivocation", "bad_receipt".
     The caller has verified the signature and the file's hash.
@@ -282,7 +219,7 @@ def record_submission(
     known = repository.find_submission(task=receipt.task, lease=receipt.lease)
     if known is not None:
         return _answer_again(known, receipt, receipt_hash)
-    node = require_node(repository, receipt.node)
+    node = standing.require_node(repository, receipt.node)
     task = require_lease(repository, node=receipt.node, task=receipt.task, lease=receipt.lease, now=now)
     _require_receipt(params, receipt, task, node, now)
     latest = repository.get_latest_step()
@@ -293,6 +230,8 @@ def record_submission(
     promise = countersign(receipt_hash)
     row = _to_row(receipt, receipt_hash, signature, promise)
     row.canary = canary
+    if price * (repository.sum_unreplayed_units(receipt.contributor) + receipt.units) > free_stake:
+        row.audited = True
     repository.add(row)
     task.state = require_move(TASK_MOVES, task.state, TaskState.SUBMITTED)
     return promise

@@ -66,6 +66,16 @@ def is_over(params: PoolParams, row: Submission, validators: Sequence[Address]) 
     return not is_waiting and not _may_open(params, row, validators)
 
 
+def order_replay(row: Submission) -> None:
+    """Have a submission judged by a quorum, with a replay, whatever was said of it without one.
+
+    Cheap verdicts stay on record and count no more; cheap turns under way end without blame.
+    """
+    row.audited = True
+    for turn in row.judgements:
+        turn.lapsed = turn.lapsed or (not turn.full and turn.verdict is None)
+
+
 def lapse_overdue(
     repository: Repository, params: PoolParams, row: Submission, *, validators: Sequence[Address], now: float
 ) -> None:

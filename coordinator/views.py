@@ -57,7 +57,7 @@ def get_status(ctx: Context) -> wire.StatusView:
             reasons={Reason(reason).name.lower(): n for reason, n in repository.count_by_reason().items()},
             nodes={
                 Address(n.address): wire.NodeView(
-                    contributor=Address(n.contributor), suspended=n.suspended, accepted=n.accepted
+                    contributor=Address(n.contributor), suspended=n.barred, accepted=n.accepted
                 )
                 for n in repository.list_nodes()
             },

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from alembic import context
 from sqlalchemy import Connection
 
-from coordinator.db import lock_writers_out
+from coordinator.connection import lock_writers_out
 from coordinator.models import Base
 
 

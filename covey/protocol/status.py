@@ -54,7 +54,7 @@ TASK_MOVES = _table(
 SUBMISSION_MOVES = _table(
     {
         SubmissionState.SUBMITTED: {SubmissionState.ACCEPTED, SubmissionState.REJECTED, SubmissionState.VOID},
-        SubmissionState.ACCEPTED: {SubmissionState.SETTLED},
+        SubmissionState.ACCEPTED: {SubmissionState.SETTLED, SubmissionState.SUBMITTED},
         SubmissionState.REJECTED: {SubmissionState.SETTLED},
         SubmissionState.VOID: {SubmissionState.SETTLED},
         SubmissionState.SETTLED: set(),

@@ -3,6 +3,7 @@
 import pytest
 
 import validator.enforcement
+from coordinator.standing import count_strikes
 from covey.demo.cast import MIN_STAKE, DemoOptions
 from covey.demo.stage import POOL
 from covey.protocol.status import CaseState, SubmissionState
@@ -44,9 +45,10 @@ async def test_walk__each_cheat__is_rejected_for_its_reason_and_the_honest_are_p
             assert (row.state, row.reason, row.units) == expected, cheat.__name__
         hard = {node for cheat, node in nodes.items() if cheat.reason.severity is Severity.HARD}
         with walk.coordinator.database.read() as repository:
-            standing = {node: repository.get_node(node) for node in (honest, *nodes.values())}
-        assert {node for node, row in standing.items() if row.suspended == "rejected"} == hard
-        assert {node for node, row in standing.items() if row.strikes} == {*nodes.values()} - hard
+            rows = {node: repository.get_node(node) for node in (honest, *nodes.values())}
+            struck = {node for node, row in rows.items() if count_strikes(repository, row.contributor)}
+        assert {node for node, row in rows.items() if row.suspended == "rejected"} == hard
+        assert struck == {*nodes.values()} - hard
 
         async def enforce() -> None:
             for each in walk.validators:

@@ -4,13 +4,14 @@ Signatures are placeholders: `service` and `judging` are given what others have 
 """
 
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
 
-from coordinator import judging, ruling, service, turns
+from coordinator import judging, loop, ruling, service, standing, turns
 from coordinator.db import Database
 from coordinator.models import Node, Step, Submission, Task
 from coordinator.ruling import Ruling
@@ -65,6 +66,8 @@ class FakePool:
     def __init__(self, database: Database, params: PoolParams | None = None, *, validators: int = 3) -> None:
         self.database, self.params, self.now = database, params or make_params(), 1000.0
         self.validators = [make_address(f"validator-{i}") for i in range(validators)]
+        self.price, self.free_stake = 0, 0
+        """Pay for a unit, and stake that no case has locked: a price of nothing asks for none."""
         self.reveals: dict[int, tuple[Verdict, Hash]] = {}
         self.canaries: dict[str, CanaryKind] = {}
         """By name of the node."""
@@ -74,13 +77,20 @@ class FakePool:
 
     # -- nodes, steps, tasks
 
-    def register(self, *names: str) -> list[Address]:
+    def register(self, *names: str, owner: str = "") -> list[Address]:
+        """Nodes of one contributor, by default each of its own."""
         with self.database.write() as rows:
             for name in names:
-                service.register_node(
-                    rows, node=make_address(name), contributor=make_address(f"{name}'s owner"), now=self.now
-                )
+                contributor = make_address(owner or f"{name}'s owner")
+                standing.register_node(rows, self.params, node=make_address(name), contributor=contributor)
         return [make_address(name) for name in names]
+
+    def remove(self, name: str) -> None:
+        """The chain says that the contributor vouches for the node no more."""
+        node = self.node(name)
+        event = SimpleNamespace(node=node.address, contributor=node.contributor)
+        with self.database.write() as rows:
+            loop.on_node_removed(None, rows, event)  # type: ignore[arg-type]
 
     def publish(self, step: int) -> Step:
         with self.database.write() as rows:
@@ -125,13 +135,24 @@ class FakePool:
 
     def node(self, name: str) -> Node:
         with self.database.read() as rows:
-            return service.require_node(rows, make_address(name))
+            return standing.require_node(rows, make_address(name))
+
+    def strike(self, name: str, times: int) -> None:
+        """Give the node's contributor strikes."""
+        with self.database.write() as rows:
+            for _ in range(times):
+                standing.add_strike(rows, self.params, standing.require_node(rows, make_address(name)).contributor)
+
+    def strikes(self, name: str) -> int:
+        """Those of the node's contributor."""
+        with self.database.read() as rows:
+            return standing.count_strikes(rows, standing.require_node(rows, make_address(name)).contributor)
 
     # -- submissions
 
     def build_receipt(self, task: Task, **changes: Any) -> Receipt:
         with self.database.read() as rows:
-            node = service.require_node(rows, task.node or "")
+            node = standing.require_node(rows, task.node or "")
         values: dict[str, Any] = {
             "pool": POOL,
             "task": task.id,
@@ -160,6 +181,8 @@ class FakePool:
                 signature=SIGNATURE,
                 countersign=countersign,
                 now=self.now,
+                price=self.price,
+                free_stake=self.free_stake,
                 canary=kinds.get(receipt.node, CanaryKind.ORDINARY),
             )
 
@@ -285,7 +308,7 @@ class FakePool:
         with self.database.write() as rows:
             row = rows.get_submission(receipt_hash)
             assert row is not None
-            for validator, judgement in enumerate(row.judgements):
+            for validator, judgement in enumerate(j for j in row.judgements if not j.lapsed):
                 verdict = self.build_verdict(validator, receipt_hash, decision, **changes)
                 judgement.validator, judgement.commitment = self.validators[validator], make_hash("commitment")
                 judgement.verdict, judgement.signature = messages.to_dict(verdict), SIGNATURE

@@ -7,7 +7,7 @@ import httpx
 import pytest
 from eth_account.messages import encode_defunct
 
-from coordinator import service
+from coordinator import standing
 from covey.chain import codec
 from covey.chain.structs import BondKind
 from covey.errors import ProtocolError
@@ -288,9 +288,8 @@ async def test_register__more_nodes_than_the_stake_backs__is_refused(office: Off
     """Stake is a contributor's, work is a node's: each node needs its share."""
     with office.ctx.database.write() as rows:
         for name in ("b", "c", "d"):
-            service.register_node(
-                rows, node=make_address(name), contributor=office.chain.address("contributor"), now=office.clock()
-            )
+            contributor = office.chain.address("contributor")
+            standing.register_node(rows, office.ctx.params, node=make_address(name), contributor=contributor)
     async with office.client("node") as client:
         with pytest.raises(ProtocolError) as caught:
             await client.register()

@@ -57,7 +57,7 @@ def test_tally__canary__is_void_whatever_the_quorum_says(watched: FakePool, node
         0,
         watched.canaries[node],
     )
-    assert (standing.accepted, standing.strikes, standing.suspended) == (0, 0, "")
+    assert (standing.accepted, watched.strikes(node), standing.suspended) == (0, 0, "")
     with watched.database.read() as rows:
         assert list(rows.list_hard_rejections()) == []
         assert list(rows.list_unpacked(oldest_version=0)) == []

@@ -215,6 +215,31 @@ def test_migrate__rows_that_others_point_to__are_kept_there_and_back(database: D
         rows.add(Judgement(receipt_hash=make_hash("nobody's")))
 
 
+def test_migrate__strikes_and_removed_nodes_of_before__are_kept_there_and_back(database: Database):
+    """Strikes of the nodes of one contributor are added up, and a removed node is suspended for nothing."""
+    pool = FakePool(database)
+    pool.register("a", "b", owner="owner")
+    pool.register("c")
+    columns = "SELECT address, strikes, suspended FROM nodes ORDER BY strikes"
+    try:
+        alembic.command.downgrade(build_config(database), "0004")
+        with database.write() as rows:
+            for name, strikes, suspended in (("a", 2, ""), ("b", 3, "removed"), ("c", 0, "case")):
+                values = {"node": make_address(name), "strikes": strikes, "suspended": suspended}
+                change = "UPDATE nodes SET strikes = :strikes, suspended = :suspended WHERE address = :node"
+                rows.session.execute(text(change), values)
+        database.migrate()
+        assert [pool.strikes(name) for name in ("a", "b", "c")] == [5, 5, 0]
+        found = [(pool.node(name).suspended, pool.node(name).removed) for name in ("a", "b", "c")]
+        assert found == [("", False), ("", True), ("case", False)]
+        alembic.command.downgrade(build_config(database), "0004")
+        with database.read() as rows:
+            suspended = {row[0]: row[2] for row in rows.session.execute(text(columns))}
+        assert [suspended[make_address(name)] for name in ("a", "b", "c")] == ["", "removed", "case"]
+    finally:
+        database.migrate()
+
+
 STARTING = 3
 """Processes of a coordinator that start together: the API, the jobs, and one that was started twice."""
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinator import draws, service
+from coordinator import draws, standing
 from covey.protocol.seeding import is_audited
 from tests.fakes.pool import SECRET, FakePool, make_address, make_hash, make_params
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.unit
 
 def set_node(pool: FakePool, **values: int) -> None:
     with pool.database.write() as rows:
-        node = service.require_node(rows, make_address("a"))
+        node = standing.require_node(rows, make_address("a"))
         for name, value in values.items():
             setattr(node, name, value)
 
@@ -50,8 +50,17 @@ def test_is_replayed__proven_node__by_receipt_and_block(undrawn: tuple[FakePool,
 def test_is_replayed__strikes__raise_the_rate_to_certainty(undrawn: tuple[FakePool, str]):
     pool, receipt_hash = undrawn
     pool.params = make_params(verification={"audit_rate": 0.25, "newcomer_submissions": 0})
-    set_node(pool, strikes=3)
+    pool.strike("a", 3)
     assert all(is_replayed(pool, receipt_hash, f"fork {i}") for i in range(40))
+
+
+def test_is_replayed__suspended_node__always(undrawn: tuple[FakePool, str]):
+    pool, receipt_hash = undrawn
+    pool.params = make_params(verification={"audit_rate": 0.0, "newcomer_submissions": 0})
+    assert not is_replayed(pool, receipt_hash)
+    with pool.database.write() as rows:
+        standing.suspend(rows, standing.require_node(rows, make_address("a")), standing.CASE)
+    assert is_replayed(pool, receipt_hash)
 
 
 @pytest.mark.parametrize("audit_rate", [0.5, 1.0])

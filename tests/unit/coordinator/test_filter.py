@@ -3,7 +3,7 @@
 import pytest
 from structlog.testing import capture_logs
 
-from coordinator import batches, service
+from coordinator import batches, standing
 from coordinator.batches import compute_live_groups
 from coordinator.models import Submission
 from covey.protocol.canaries import CanaryKind
@@ -158,7 +158,7 @@ def test_close_step__dead_groups__are_paid(filtering: FakePool):
         accept(filtering, filtering.work("a"), live)
     with filtering.database.read() as rows:
         assert [(row.state, row.units) for row in rows.list_unsettled()] == [(SubmissionState.ACCEPTED, 20)] * 2
-        assert service.require_node(rows, rows.list_unsettled()[0].node).accepted == 2
+        assert standing.require_node(rows, rows.list_unsettled()[0].node).accepted == 2
 
 
 # -- what is planned

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinator import judging
+from coordinator import judging, turns
 from covey.protocol.status import SubmissionState, TaskState
 from covey.protocol.verdict import Decision, Reason
 from tests.fakes.pool import FakePool, code_of, make_hash, make_params
@@ -92,11 +92,11 @@ def test_tally__undrawn_and_one_reject__all_are_asked_with_a_replay(pool: FakePo
     pool.judge(receipt_hash, [(0, REJECT, {"reason": reason})])
     row = pool.submission(receipt_hash)
     assert (row.state, row.audited) == (SubmissionState.SUBMITTED, True)
-    assert (pool.node("a").strikes, pool.node("a").suspended) == (0, "")
+    assert (pool.strikes("a"), pool.node("a").suspended) == (0, "")
     pool.dispatch()
     pool.judge(receipt_hash, [(1, ACCEPT, {}), (2, ACCEPT, {})])
     assert pool.submission(receipt_hash).state is SubmissionState.ACCEPTED
-    assert pool.node("a").strikes == 0
+    assert pool.strikes("a") == 0
     assert get_contradicted(pool) == [1, 0, 0]
 
 
@@ -104,7 +104,7 @@ def test_order_replay__cheap_turns_under_way__end_without_blame(pool: FakePool):
     receipt_hash = hand_in_proven(pool)
     _, taken = pool.claim(0)
     with pool.database.write() as rows:
-        judging.order_replay(rows.get_submission(receipt_hash))
+        turns.order_replay(rows.get_submission(receipt_hash))
     assert code_of(pool.commit, 0, taken, pool.build_verdict(0, receipt_hash, ACCEPT)) == "judgement_lapsed"
     pool.dispatch()
     assert [(j.full, j.lapsed) for j in pool.submission(receipt_hash).judgements] == [
@@ -127,7 +127,7 @@ def test_tally__quorum_accepts__pays_the_units_of_the_receipt(submitted: tuple[F
     row = pool.submission(receipt_hash)
     assert (row.state, row.reason, row.units, row.receipt_units) == (SubmissionState.ACCEPTED, 0, 20, 20)
     assert row.evidence_hash == make_hash("evidence of 0")
-    assert (pool.node("a").accepted, pool.node("a").strikes) == (1, 0)
+    assert (pool.node("a").accepted, pool.strikes("a")) == (1, 0)
 
 
 def test_tally__quorum_rejects_hard__suspends_and_takes_back_leases(submitted: tuple[FakePool, str]):
@@ -146,7 +146,7 @@ def test_tally__quorum_rejects_softly__is_void_and_a_strike(submitted: tuple[Fak
     pool, receipt_hash = submitted
     pool.judge(receipt_hash, [(i, REJECT, {"reason": Reason.REWARD}) for i in (0, 1)])
     assert pool.submission(receipt_hash).state is SubmissionState.VOID
-    assert (pool.node("a").strikes, pool.node("a").suspended) == (1, "")
+    assert (pool.strikes("a"), pool.node("a").suspended) == (1, "")
     with pool.database.read() as rows:
         assert rows.list_hard_rejections() == []
 
@@ -186,7 +186,7 @@ def test_tally__no_quorum_in_twice_the_quorum__is_void_unslashed_and_ends(submit
     row = pool.submission(receipt_hash)
     assert (row.state, row.reason, row.units) == (SubmissionState.VOID, Reason.UNDECIDED, 0)
     assert row.evidence_hash == "0x" + "00" * 32
-    assert (pool.node("a").strikes, pool.node("a").suspended) == (0, ""), "that nobody could check is no fault of it"
+    assert (pool.strikes("a"), pool.node("a").suspended) == (0, ""), "that nobody could check is no fault of it"
     assert pool.claim(4) is None
 
 
@@ -230,7 +230,7 @@ def test_tally__all_reject_for_different_reasons__is_void_and_a_strike(pool: Fak
     pool.judge(receipt_hash, [(2, REJECT, {"reason": reasons[2]})])
     row = pool.submission(receipt_hash)
     assert (row.state, row.reason, row.units) == (SubmissionState.VOID, Reason.UNDECIDED, 0)
-    assert (pool.node("a").strikes, pool.node("a").suspended) == (1, "")
+    assert (pool.strikes("a"), pool.node("a").suspended) == (1, "")
 
 
 def test_dispatch__one_of_three_paused__work_is_accepted_by_the_others(pool: FakePool):

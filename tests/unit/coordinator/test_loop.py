@@ -139,7 +139,7 @@ def test_node_removed_or_equivocating__node__holds_nothing_any_more(ctx: SimpleN
         ),
         block=21,
     )
-    assert (pool.node("a").suspended, pool.node("b").suspended) == ("removed", "equivocation")
+    assert (pool.node("a").barred, pool.node("b").barred) == ("removed", "equivocation")
     assert [t.state for t in pool.tasks(TaskState.ASSIGNED)] == []
 
 
@@ -181,16 +181,6 @@ def test_case_vetoed__no_other_case__node_is_served_again(ctx: SimpleNamespace, 
     with pool.database.read() as rows:
         assert rows.get_node(make_address("a")).suspended == "case", "the other case is still open"
     tell(ctx, close_case(events.CaseVetoed, 2), block=22)
-    with pool.database.read() as rows:
-        assert rows.get_node(make_address("a")).suspended == ""
-
-
-def test_node_removed__registered_again__is_served_again(ctx: SimpleNamespace, pool: FakePool):
-    pool.register("a")
-    tell(ctx, make(events.NodeRemoved, node=make_address("a"), contributor=make_address("a's owner")))
-    with pool.database.read() as rows:
-        assert rows.get_node(make_address("a")).suspended == "removed"
-    pool.register("a")
     with pool.database.read() as rows:
         assert rows.get_node(make_address("a")).suspended == ""
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from coordinator import service
+from coordinator import service, standing
 from coordinator.db import Database
 from covey.protocol.status import StepState
 from tests.fakes.databases import empty
@@ -21,7 +21,7 @@ def play(database: Database, owners: Mapping[str, str], rounds: int = 4) -> dict
     pool = FakePool(database, make_params(groups_per_step=80))
     for node, owner in owners.items():
         with database.write() as rows:
-            service.register_node(rows, node=make_address(node), contributor=make_address(owner), now=pool.now)
+            standing.register_node(rows, pool.params, node=make_address(node), contributor=make_address(owner))
     pool.publish(0)
     for _ in range(rounds):
         pool.now += 1
@@ -35,7 +35,7 @@ def play(database: Database, owners: Mapping[str, str], rounds: int = 4) -> dict
                     break
                 pool.decide(pool.submit(task), units=UNITS)
     with database.read() as rows:
-        return {node: service.require_node(rows, make_address(node)).accepted * UNITS for node in owners}
+        return {node: standing.require_node(rows, make_address(node)).accepted * UNITS for node in owners}
 
 
 def test_assign__many_identities__get_no_more_than_one_of_their_stake(database: Database):
@@ -76,7 +76,7 @@ def test_step__node_that_only_takes_leases__does_not_stall_it(pool: FakePool, ho
         pytest.fail("the step is stalled")
     assert pool.now - started <= -(-hoarders // 2) * (pool.params.lease_seconds + 1)
     for name in names:  # once is bad luck: no strike, no suspension, and stake is no matter of the coordinator's
-        assert (pool.node(name).strikes, pool.node(name).suspended, pool.node(name).accepted) == (0, "", 0)
+        assert (pool.strikes(name), pool.node(name).suspended, pool.node(name).accepted) == (0, "", 0)
     assert pool.node("honest").accepted == 2
 
 

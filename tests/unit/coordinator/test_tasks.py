@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinator import service
+from coordinator import service, standing
 from coordinator.models import Task
 from covey.errors import ProtocolError
 from covey.protocol.ids import LeaseId, TaskId
@@ -114,7 +114,7 @@ def test_assign_tasks__proven_node_with_two_slots__holds_two_and_no_more(pool: F
     pool.register("a")
     pool.publish(0)
     with pool.database.write() as rows:
-        service.require_node(rows, make_address("a")).accepted = 9
+        standing.require_node(rows, make_address("a")).accepted = 9
     pool.wait("a", slots=2)
     assert pool.assign() == 2
     pool.wait("a", slots=2)
@@ -136,8 +136,8 @@ def test_assign_tasks__suspended_or_cooling__gets_nothing(pool: FakePool):
     pool.register("a", "b")
     pool.publish(0)
     with pool.database.write() as rows:
-        service.suspend(rows, service.require_node(rows, make_address("a")), "test")
-        service.require_node(rows, make_address("b")).cooldown_until = pool.now + 1
+        standing.suspend(rows, standing.require_node(rows, make_address("a")), "test")
+        standing.require_node(rows, make_address("b")).cooldown_until = pool.now + 1
     pool.wait("a")
     pool.wait("b")
     assert pool.assign() == 0
@@ -230,7 +230,7 @@ def test_return_task__several_at_once__pauses_add_up(pool: FakePool):
     pool.register("a")
     pool.publish(0)
     with pool.database.write() as rows:
-        service.require_node(rows, make_address("a")).accepted = 9
+        standing.require_node(rows, make_address("a")).accepted = 9
     pool.wait("a", slots=2)
     pool.assign()
     first = pool.collect("a", holding=[])
@@ -304,7 +304,7 @@ def test_expire_leases__often_dropped__is_a_strike_from_the_fourth_on(pool: Fake
         pool.now += 30
         pool.expire()
         pool.now += 1
-        strikes.append(pool.node("a").strikes)
+        strikes.append(pool.strikes("a"))
     assert strikes == [0, 0, 0, 1, 2]
     assert pool.node("a").suspended == "strikes"
 
@@ -313,51 +313,12 @@ def test_expire_leases__rare_drops_of_a_proven_node__are_no_strike(pool: FakePoo
     pool.register("a")
     pool.publish(0)
     with pool.database.write() as rows:
-        node = service.require_node(rows, make_address("a"))
+        node = standing.require_node(rows, make_address("a"))
         node.accepted, node.dropped = 100, 20
     pool.lease("a")
     pool.now += 30
     pool.expire()
-    assert (pool.node("a").dropped, pool.node("a").strikes) == (21, 0)
-
-
-# -- standing
-
-
-def test_suspend__node_with_a_lease__takes_it_back(pool: FakePool):
-    pool.register("a")
-    pool.publish(0)
-    task = pool.lease("a")
-    with pool.database.write() as rows:
-        service.suspend(rows, service.require_node(rows, make_address("a")), "case")
-    assert {t.id: t.state for t in pool.tasks()}[task.id] is TaskState.EXPIRED
-    with pytest.raises(ProtocolError) as caught:
-        pool.submit(task)
-    assert caught.value.code == "lease_expired"
-
-
-def test_add_strike__suspended_for_more__keeps_the_graver_reason(pool: FakePool):
-    pool.register("a")
-    with pool.database.write() as rows:
-        node = service.require_node(rows, make_address("a"))
-        node.suspended, node.strikes = "rejected", 7
-        service.add_strike(pool.params, node)
-        assert (node.suspended, node.strikes) == ("rejected", 8)
-
-
-def test_register_node__again__keeps_its_standing(pool: FakePool):
-    pool.register("a")
-    with pool.database.write() as rows:
-        service.require_node(rows, make_address("a")).strikes = 3
-    with pool.database.write() as rows:
-        row = service.register_node(rows, node=make_address("a"), contributor=make_address("new"), now=2000.0)
-        assert (row.strikes, row.contributor, row.seen_at) == (3, make_address("new"), 2000.0)
-
-
-def test_require_node__stranger__is_refused(pool: FakePool):
-    with pytest.raises(ProtocolError) as caught:
-        pool.wait("nobody")
-    assert (caught.value.code, caught.value.status) == ("unknown_node", 403)
+    assert (pool.node("a").dropped, pool.strikes("a")) == (21, 0)
 
 
 def test_record_heartbeat__without_a_long_poll__makes_no_candidate(pool: FakePool):

@@ -191,7 +191,7 @@ def test_dispatch__one_commits_and_never_reveals__others_decide_and_it_is_asked_
         assert get_validator(undrawn, 0) == (count, 0)
         undrawn.ask(1, 2)
     assert decided == [SubmissionState.ACCEPTED], "with others awake, it gets no second turn"
-    assert undrawn.node("a").strikes == 0
+    assert undrawn.strikes("a") == 0
 
 
 def test_dispatch__validator_that_failed__is_asked_like_others_again_after_a_while(undrawn: FakePool):
@@ -285,7 +285,7 @@ def test_dispatch__three_validators_two_take_turns_and_let_them_lapse__comes_to_
     first, *others = pool.validators
     assert lapses == {first: 1} | dict.fromkeys(others, turns.MOST_LAPSES)
     assert get_validator(pool, 0) == (0, 0), "it did its part"
-    assert pool.node("a").strikes == 0
+    assert pool.strikes("a") == 0
 
 
 def test_dispatch__nobody_asks_for_work__turns_wait_and_nothing_is_void(submitted: tuple[FakePool, str]):

@@ -65,7 +65,7 @@ def test_open_step__reorganised_to_another_policy__voids_what_was_begun_with_the
     assert pool.states() == {accepted: SubmissionState.ACCEPTED, waiting: SubmissionState.VOID}
     row = pool.submission(waiting)
     assert row.decided_at == 7.0
-    assert (row.reason, row.units, pool.node("b").strikes, pool.node("b").suspended) == (Reason.UNDECIDED, 0, 0, "")
+    assert (row.reason, row.units, pool.strikes("b"), pool.node("b").suspended) == (Reason.UNDECIDED, 0, 0, "")
     assert pool.claim(0) is None, "nobody is asked to judge it"
     assert code_of(pool.submit, begun) == "lease_expired"
     assert pool.node("c").dropped == 0

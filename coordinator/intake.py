@@ -1,0 +1,116 @@
+"""How work comes in: a link for the file, then the receipt, which is verified, recorded and countersigned.
+
+Files are served by signed links too, to validators and the trainer.
+"""
+
+from collections.abc import Mapping
+
+from coordinator import backing, canaries, service, settlement, standing
+from coordinator.app import Context
+from coordinator.models import Submission
+from covey.errors import ProtocolError
+from covey.protocol import canonical, messages, wire
+from covey.protocol.ids import Address, Hash, LeaseId, TaskId
+
+LINK_SECONDS = 300
+
+
+def open_upload(ctx: Context, node: Address, body: wire.UploadRequest) -> wire.UploadGrant:
+    """A link for the file of a lease that `node` holds; the key is ours to choose."""
+    if body.size > ctx.params.max_submission_bytes:
+        limit = ctx.params.max_submission_bytes
+        raise ProtocolError("oversized", f"a file has at most {limit} bytes", status=413)
+    with ctx.database.read() as repository:
+        known = repository.find_submission(task=body.task, lease=body.lease)
+        if known is None or known.node != node:
+            service.require_lease(
+                repository, node=node, task=TaskId(body.task), lease=LeaseId(body.lease), now=ctx.clock()
+            )
+    key = build_object_key(ctx, body.task, body.lease, body.work_key)
+    link = ctx.store.sign_link("PUT", key, now=ctx.clock(), seconds=LINK_SECONDS, size=body.size)
+    return wire.UploadGrant(url=link)
+
+
+def build_object_key(ctx: Context, task: int, lease: int, work_key: Hash) -> str:
+    """Where the file of a submission lies."""
+    return f"submissions/{ctx.config.pool}/{task}-{lease}/{work_key}.parquet"
+
+
+def get_object(ctx: Context, key: str, query: Mapping[str, str]) -> bytes:
+    """The file behind a signed link to the local store."""
+    ctx.store.require_link("GET", key, query, now=ctx.clock())
+    return ctx.store.get(key, max_bytes=ctx.params.max_submission_bytes)
+
+
+def require_upload(ctx: Context, key: str, query: Mapping[str, str]) -> int:
+    """The size that a signed link allows; asked before the body is read."""
+    return ctx.store.require_link("PUT", key, query, now=ctx.clock())
+
+
+def put_object(ctx: Context, key: str, size: int, body: bytes) -> None:
+    """Store a file under the hash that it has, or not at all."""
+    if len(body) != size:
+        raise ProtocolError("wrong_size", f"the link is for {size} bytes, not {len(body)}")
+    if canonical.sha256(body) != key.rpartition("/")[2].removesuffix(".parquet"):
+        raise ProtocolError("digest_mismatch", "the file does not have the hash that it was announced with")
+    ctx.store.put_named_by_content(key, body)
+
+
+def record_submission(ctx: Context, node: Address, body: wire.SubmissionRequest) -> wire.SubmissionAnswer:
+    """Verify a receipt and its file, record it, countersign it."""
+    receipt = body.receipt.to_message()
+    if receipt.node != node or receipt.pool != ctx.config.pool:
+        raise ProtocolError("not_your_task", "the receipt names another node or pool", status=403)
+    messages.require_signer(receipt, ctx.receipt_domain, body.signature, node)
+    with ctx.database.read() as repository:
+        is_known = repository.find_submission(task=receipt.task, lease=receipt.lease) is not None
+        contributor = Address(standing.require_node(repository, node).contributor)
+    # What was countersigned once is answered again, whatever became of the stake.
+    free_stake = 0 if is_known else backing.require_stake(ctx, node, contributor)
+    _require_file(ctx, receipt)
+    # A chain may be ahead of this clock: then its time counts, or the drawing block might exist already.
+    signed_at = max(int(ctx.clock()), ctx.client.get_block("latest").timestamp)
+    with ctx.database.write() as repository:
+        epochs = repository.list_epochs()
+        latest_epoch = (epochs[-1].number + 1 if epochs else 0) + settlement.PROMISED_EPOCHS
+
+        def countersign(receipt_hash: Hash) -> service.Countersigned:
+            promise = messages.Countersignature(
+                receipt_hash=receipt_hash, signed_at=signed_at, latest_epoch=latest_epoch
+            )
+            return service.Countersigned(
+                message=promise, signature=messages.sign(promise, ctx.ledger_domain, ctx.operator)
+            )
+
+        given = service.record_submission(
+            repository,
+            ctx.params,
+            receipt=receipt,
+            signature=body.signature,
+            countersign=countersign,
+            now=ctx.clock(),
+            price=ctx.ledger.price,
+            free_stake=free_stake,
+            canary=canaries.get_kind(ctx.config, node),
+        )
+    ctx.kicker.kick("dispatch_validation")
+    promise = given.message
+    return wire.SubmissionAnswer(
+        receipt_hash=promise.receipt_hash,
+        signed_at=promise.signed_at,
+        latest_epoch=promise.latest_epoch,
+        signature=given.signature,
+    )
+
+
+def _require_file(ctx: Context, receipt: messages.Receipt) -> None:
+    key = build_object_key(ctx, receipt.task, receipt.lease, receipt.work_key)
+    data = ctx.store.get(key, max_bytes=ctx.params.max_submission_bytes)
+    if canonical.sha256(data) != receipt.work_key:
+        raise ProtocolError("digest_mismatch", "the stored file does not have the receipt's hash")
+
+
+def sign_download(ctx: Context, row: Submission) -> str:
+    """A short-lived link to a submission's file."""
+    key = build_object_key(ctx, row.task, row.lease, Hash(row.work_key))
+    return ctx.store.sign_link("GET", key, now=ctx.clock(), seconds=LINK_SECONDS)
