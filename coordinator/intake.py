@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from coordinator import backing, canaries, service, settlement, standing
 from coordinator.app import Context
 from coordinator.models import Submission
-from covey.errors import ProtocolError
+from covey.errors import ProtocolError, TransientError
+from covey.log import get_logger
 from covey.protocol import canonical, messages, wire
 from covey.protocol.ids import Address, Hash, LeaseId, TaskId
 
@@ -16,24 +17,26 @@ LINK_SECONDS = 300
 
 
 def open_upload(ctx: Context, node: Address, body: wire.UploadRequest) -> wire.UploadGrant:
-    """A link for the file of a lease that `node` holds; the key is ours to choose."""
+    """A link for the file of a lease that `node` holds, under a key of our choice; none once its receipt is recorded.
+
+    Raises ProtocolError "oversized", and those of `service.require_lease`.
+    """
     if body.size > ctx.params.max_submission_bytes:
         limit = ctx.params.max_submission_bytes
         raise ProtocolError("oversized", f"a file has at most {limit} bytes", status=413)
     with ctx.database.read() as repository:
         known = repository.find_submission(task=body.task, lease=body.lease)
-        if known is None or known.node != node:
-            service.require_lease(
-                repository, node=node, task=TaskId(body.task), lease=LeaseId(body.lease), now=ctx.clock()
-            )
-    key = build_object_key(ctx, body.task, body.lease, body.work_key)
+        if known is not None and known.node == node:
+            return wire.UploadGrant(url=None)
+        service.require_lease(repository, node=node, task=TaskId(body.task), lease=LeaseId(body.lease), now=ctx.clock())
+    key = _build_key(ctx, "uploads", body.task, body.lease, body.work_key)
     link = ctx.store.sign_link("PUT", key, now=ctx.clock(), seconds=LINK_SECONDS, size=body.size)
     return wire.UploadGrant(url=link)
 
 
-def build_object_key(ctx: Context, task: int, lease: int, work_key: Hash) -> str:
-    """Where the file of a submission lies."""
-    return f"submissions/{ctx.config.pool}/{task}-{lease}/{work_key}.parquet"
+def _build_key(ctx: Context, folder: str, task: int, lease: int, work_key: Hash) -> str:
+    """Where a file lies: in "uploads" while its node may write it, in "submissions" from its receipt on."""
+    return f"{folder}/{ctx.config.pool}/{task}-{lease}/{work_key}.parquet"
 
 
 def get_object(ctx: Context, key: str, query: Mapping[str, str]) -> bytes:
@@ -57,7 +60,11 @@ def put_object(ctx: Context, key: str, size: int, body: bytes) -> None:
 
 
 def record_submission(ctx: Context, node: Address, body: wire.SubmissionRequest) -> wire.SubmissionAnswer:
-    """Verify a receipt and its file, record it, countersign it."""
+    """Verify a receipt and its file, record it, countersign it; a recorded one is answered alike, without a file.
+
+    Raises ProtocolError "missing", "oversized" or "digest_mismatch" for the file, and those of `backing.require_stake`
+    and `service.record_submission`.
+    """
     receipt = body.receipt.to_message()
     if receipt.node != node or receipt.pool != ctx.config.pool:
         raise ProtocolError("not_your_task", "the receipt names another node or pool", status=403)
@@ -65,9 +72,10 @@ def record_submission(ctx: Context, node: Address, body: wire.SubmissionRequest)
     with ctx.database.read() as repository:
         is_known = repository.find_submission(task=receipt.task, lease=receipt.lease) is not None
         contributor = Address(standing.require_node(repository, node).contributor)
-    # What was countersigned once is answered again, whatever became of the stake.
-    free_stake = 0 if is_known else backing.require_stake(ctx, node, contributor)
-    _require_file(ctx, receipt)
+    free_stake = 0
+    if not is_known:  # what was countersigned once is answered again, whatever became of the stake
+        free_stake = backing.require_stake(ctx, node, contributor)
+        _keep_file(ctx, receipt)
     # A chain may be ahead of this clock: then its time counts, or the drawing block might exist already.
     signed_at = max(int(ctx.clock()), ctx.client.get_block("latest").timestamp)
     with ctx.database.write() as repository:
@@ -93,6 +101,7 @@ def record_submission(ctx: Context, node: Address, body: wire.SubmissionRequest)
             free_stake=free_stake,
             canary=canaries.get_kind(ctx.config, node),
         )
+    _delete_upload(ctx, receipt)
     ctx.kicker.kick("dispatch_validation")
     promise = given.message
     return wire.SubmissionAnswer(
@@ -103,14 +112,28 @@ def record_submission(ctx: Context, node: Address, body: wire.SubmissionRequest)
     )
 
 
-def _require_file(ctx: Context, receipt: messages.Receipt) -> None:
-    key = build_object_key(ctx, receipt.task, receipt.lease, receipt.work_key)
-    data = ctx.store.get(key, max_bytes=ctx.params.max_submission_bytes)
+def _keep_file(ctx: Context, receipt: messages.Receipt) -> None:
+    """Check what the node uploaded, and store the bytes that were checked where no link lets it write.
+
+    The store could copy the object itself, but a second copy, of what the node wrote meanwhile, could replace it.
+    """
+    place = receipt.task, receipt.lease, receipt.work_key
+    data = ctx.store.get(_build_key(ctx, "uploads", *place), max_bytes=ctx.params.max_submission_bytes)
     if canonical.sha256(data) != receipt.work_key:
-        raise ProtocolError("digest_mismatch", "the stored file does not have the receipt's hash")
+        raise ProtocolError("digest_mismatch", "the uploaded file does not have the receipt's hash; upload it again")
+    ctx.store.put_named_by_content(_build_key(ctx, "submissions", *place), data)
+
+
+def _delete_upload(ctx: Context, receipt: messages.Receipt) -> None:
+    """Free the space; a store that does not answer now keeps an object that nobody reads any more."""
+    key = _build_key(ctx, "uploads", receipt.task, receipt.lease, receipt.work_key)
+    try:
+        ctx.store.delete(key)
+    except TransientError as error:
+        get_logger().warning("an upload was not deleted", key=key, message=error.message)
 
 
 def sign_download(ctx: Context, row: Submission) -> str:
     """A short-lived link to a submission's file."""
-    key = build_object_key(ctx, row.task, row.lease, Hash(row.work_key))
+    key = _build_key(ctx, "submissions", row.task, row.lease, Hash(row.work_key))
     return ctx.store.sign_link("GET", key, now=ctx.clock(), seconds=LINK_SECONDS)

@@ -138,7 +138,8 @@ class CoordinatorClient:
         """Put the file where the coordinator says, then hand in the receipt; may be repeated unchanged."""
         request = wire.UploadRequest(task=receipt.task, lease=receipt.lease, work_key=receipt.work_key, size=len(file))
         grant = _parse(wire.UploadGrant, await self._post("/v1/uploads", _dump(request)))
-        await self.put_object(grant.url, file)
+        if grant.url is not None:
+            await self.put_object(grant.url, file)
         body = wire.SubmissionRequest(receipt=wire.ReceiptBody.of(receipt), signature=signature)
         return _parse(wire.SubmissionAnswer, await self._post("/v1/submissions", _dump(body)))
 

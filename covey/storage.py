@@ -1,4 +1,6 @@
-"""One object store: a local folder by default, S3 and others by URL (obstore).  Objects are immutable.
+"""One object store: a local folder by default, S3 and others by URL (obstore).
+
+What the owner puts is immutable.  What a stranger puts by a link is not: an S3 link binds verb, key and time only.
 
 Strangers put and get by signed, short-lived links.  An S3 store signs its own; for a folder the coordinator's API
 serves `{base_url}/v1/objects/{key}` and checks by `require_link`.  The owner of the store chooses every key.
@@ -74,25 +76,27 @@ class ObjectStore:
 
     def get(self, key: str, *, max_bytes: int) -> bytes:
         """The object; raise ProtocolError "missing" or "oversized"."""
-        size = self.get_size(key)
-        if size is None:
-            raise ProtocolError("missing", f"{key} is not in the store", status=404)
-        if size > max_bytes:
-            raise ProtocolError("oversized", f"{key} has {size} bytes, over {max_bytes}", status=413)
-        try:
-            return bytes(obstore.get(self._store, key).bytes())
-        except (BaseError, OSError) as error:
-            raise TransientError("store_unavailable", f"cannot read {key}: {error}") from error
-
-    def get_size(self, key: str) -> int | None:
-        """Bytes of the object, None when there is none; raise ProtocolError("bad_key") for no plain name."""
         _require_key(key)
         try:
-            return int(obstore.head(self._store, key)["size"])
-        except FileNotFoundError:
-            return None
+            found = obstore.get(self._store, key)
+            size = int(found.meta["size"])  # of these bytes, whatever is written under the key meanwhile
+            if size <= max_bytes:
+                return bytes(found.bytes())
+        except FileNotFoundError as error:
+            raise ProtocolError("missing", f"{key} is not in the store", status=404) from error
         except (BaseError, OSError) as error:
-            raise TransientError("store_unavailable", f"cannot look up {key}: {error}") from error
+            raise TransientError("store_unavailable", f"cannot read {key}: {error}") from error
+        raise ProtocolError("oversized", f"{key} has {size} bytes, over {max_bytes}", status=413)
+
+    def delete(self, key: str) -> None:
+        """Remove an object; one that is not there is no error."""
+        _require_key(key)
+        try:
+            obstore.delete(self._store, key)
+        except FileNotFoundError:
+            return
+        except (BaseError, OSError) as error:
+            raise TransientError("store_unavailable", f"cannot delete {key}: {error}") from error
 
     def sign_link(self, method: Method, key: str, *, now: float, seconds: int, size: int = 0) -> str:
         """A link that allows `method` on `key` until `now + seconds` (PUT: for exactly `size` bytes)."""

@@ -121,8 +121,9 @@ class UploadRequest(Body):
 
 
 class UploadGrant(Body):
-    url: str
-    """PUT the bytes here; valid for a short time and this size only."""
+    url: str | None
+    """PUT the bytes here; valid for a short time.  None: the receipt is recorded, and needs no file to be answered
+    again."""
 
 
 class ReceiptBody(Body):

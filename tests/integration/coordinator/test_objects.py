@@ -7,8 +7,9 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import httpx
 import pytest
 
+from covey.errors import ProtocolError
 from tests.fakes.network import Office
-from tests.integration.coordinator.handing import FILE, refuse, upload
+from tests.integration.coordinator.handing import FILE, build_receipt, refuse, sign, upload
 
 pytestmark = pytest.mark.integration
 
@@ -114,4 +115,16 @@ async def test_objects__path_of_the_strangers_choice__is_never_served(granted: A
     assert answer.split()[1] in (b"403", b"404", b"400"), answer
 
 
-# -- validators and the trainer
+async def test_submit__file_in_the_local_store__moves_to_where_no_link_leads(office: Office, granted: Any):
+    client, task, link = granted
+    assert await put(link, FILE) == (201, "")
+    receipt = build_receipt(office, task, FILE)
+    answer = await client.submit(receipt, sign(office, receipt), FILE)
+    upload_key = urlsplit(link).path.removeprefix("/v1/objects/")
+    key = upload_key.replace("uploads/", "submissions/")
+    with pytest.raises(ProtocolError, match="missing"):
+        office.ctx.store.get(upload_key, max_bytes=4096)
+    assert office.ctx.store.get(key, max_bytes=4096) == FILE
+    assert await put(link.replace("uploads/", "submissions/"), FILE) == (403, "bad_link")
+    assert (await upload(client, task, FILE)).url is None
+    assert await client.submit(receipt, sign(office, receipt), FILE) == answer

@@ -63,7 +63,6 @@ def read_link(link):
 def test_put__then_get__same_bytes(store, tmp_path):
     store.put(KEY, b"content")
     assert store.get(KEY, max_bytes=7) == b"content"
-    assert store.get_size(KEY) == 7
     assert (tmp_path / "store" / KEY).read_bytes() == b"content"
 
 
@@ -76,7 +75,6 @@ def test_put__again__refused_and_unchanged(store):
 
 def test_get__missing_or_oversized__refused(store):
     assert refuse(store.get, "a/b", max_bytes=9) == "missing"
-    assert store.get_size("a/b") is None
     store.put("a/b", b"12345")
     assert refuse(store.get, "a/b", max_bytes=4) == "oversized"
 
@@ -89,15 +87,24 @@ def test_key__that_is_no_plain_name__refused_everywhere(store, tmp_path, key):
     assert refuse(store.put, key, b"evil") == "bad_key"
     assert refuse(store.put_named_by_content, key, b"evil") == "bad_key"
     assert refuse(store.get, key, max_bytes=99) == "bad_key"
-    assert refuse(store.get_size, key) == "bad_key"
+    assert refuse(store.delete, key) == "bad_key"
     assert refuse(store.sign_link, "GET", key, now=NOW, seconds=9) == "bad_key"
     assert refuse(store.require_link, "GET", key, {}, now=NOW) == "bad_key"
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_key__through_a_file__refused_or_missing(store):
+def test_key__of_a_folder__is_missing(store):
     store.put("a/b", b"1")
-    assert store.get_size("a") is None
+    assert refuse(store.get, "a", max_bytes=9) == "missing"
+
+
+def test_delete__object__is_gone_and_may_be_put_again(store):
+    store.put(KEY, b"first")
+    store.delete(KEY)
+    store.delete(KEY)
+    assert refuse(store.get, KEY, max_bytes=9) == "missing"
+    store.put(KEY, b"second")
+    assert store.get(KEY, max_bytes=9) == b"second"
 
 
 def test_link__by_hand__hmac_over_every_value(store):

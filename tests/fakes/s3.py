@@ -1,0 +1,145 @@
+"""A store that speaks S3 on loopback: objects in memory, and every request signed by Signature Version 4.
+
+Only what the roles use: PUT (also with If-None-Match: *), GET, HEAD and the deletion of several objects.  As with S3, a
+presigned link binds its verb, its key and its time, and neither size nor content.
+"""
+
+import hashlib
+import hmac
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qsl, quote, urlsplit
+
+ACCESS_KEY, SECRET_KEY, REGION = "covey-test", "covey-test-secret", "us-east-1"
+UNSIGNED = "UNSIGNED-PAYLOAD"
+
+
+class FakeS3(ThreadingHTTPServer):
+    """Example: `with open_s3() as s3: s3.objects["bucket/pool/uploads/1"]`."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.objects: dict[str, bytes] = {}
+        """Content by bucket and key."""
+        self.lock = threading.Lock()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables with which a client of S3 finds this store."""
+        return {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.server_port}",
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+            "AWS_REGION": REGION,
+            "AWS_ALLOW_HTTP": "true",
+        }
+
+
+@contextmanager
+def open_s3() -> Iterator[FakeS3]:
+    with FakeS3() as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join(timeout=10)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: FakeS3
+    protocol_version = "HTTP/1.1"
+
+    def do_PUT(self) -> None:
+        body, key = self._read(), self._key()
+        if not self._is_signed(body):
+            return self._answer(403, b"<Error><Code>SignatureDoesNotMatch</Code></Error>")
+        with self.server.lock:
+            if self.headers.get("if-none-match") == "*" and key in self.server.objects:
+                return self._answer(412, b"<Error><Code>PreconditionFailed</Code></Error>")
+            self.server.objects[key] = body
+        return self._answer(200)
+
+    def do_GET(self) -> None:
+        if not self._is_signed(self._read()):
+            return self._answer(403, b"<Error><Code>SignatureDoesNotMatch</Code></Error>")
+        found = self.server.objects.get(self._key())
+        if found is None:
+            return self._answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
+        return self._answer(200, found)
+
+    do_HEAD = do_GET
+
+    def do_POST(self) -> None:
+        body = self._read()
+        if not self._is_signed(body) or urlsplit(self.path).query != "delete":
+            return self._answer(403, b"<Error><Code>SignatureDoesNotMatch</Code></Error>")
+        keys = re.findall(r"<Key>([^<]*)</Key>", body.decode())
+        for key in keys:
+            self.server.objects.pop(f"{self._key()}/{key}", None)
+        told = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
+        return self._answer(200, f"<DeleteResult>{told}</DeleteResult>".encode())
+
+    def _read(self) -> bytes:
+        return self.rfile.read(int(self.headers.get("content-length") or 0))
+
+    def _key(self) -> str:
+        return urlsplit(self.path).path.lstrip("/")
+
+    def _answer(self, status: int, body: bytes = b"") -> None:
+        self.send_response(status)
+        self.send_header("content-length", str(len(body)))
+        self.send_header("etag", f'"{hashlib.md5(body).hexdigest()}"')
+        self.send_header("last-modified", formatdate(usegmt=True))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def _is_signed(self, body: bytes) -> bool:
+        query = dict(parse_qsl(urlsplit(self.path).query, keep_blank_values=True))
+        if "X-Amz-Signature" in query:
+            return self._is_presigned(query)
+        told = dict(
+            re.findall(r"(Credential|SignedHeaders|Signature)=([^,\s]+)", self.headers.get("authorization", ""))
+        )
+        digest, at = self.headers.get("x-amz-content-sha256", ""), self.headers.get("x-amz-date", "")
+        if not told or digest != hashlib.sha256(body).hexdigest():
+            return False
+        expected = self._sign(told["Credential"], told["SignedHeaders"], query, digest=digest, at=at)
+        return hmac.compare_digest(expected, told["Signature"])
+
+    def _is_presigned(self, query: Mapping[str, str]) -> bool:
+        at = query["X-Amz-Date"]
+        age = datetime.now(UTC) - datetime.strptime(at, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+        rest = {name: value for name, value in query.items() if name != "X-Amz-Signature"}
+        expected = self._sign(query["X-Amz-Credential"], query["X-Amz-SignedHeaders"], rest, digest=UNSIGNED, at=at)
+        is_fresh = age.total_seconds() <= int(query["X-Amz-Expires"])
+        return is_fresh and hmac.compare_digest(expected, query["X-Amz-Signature"])
+
+    def _sign(self, credential: str, signed: str, query: Mapping[str, str], *, digest: str, at: str) -> str:
+        """The signature that a request must have: of its verb, path, query, named headers and content."""
+        pairs = sorted((quote(name, safe="-_.~"), quote(value, safe="-_.~")) for name, value in query.items())
+        lines = [
+            self.command,
+            urlsplit(self.path).path,
+            "&".join(f"{name}={value}" for name, value in pairs),
+            *(f"{name}:{self.headers.get(name, '').strip()}" for name in signed.split(";")),
+            "",
+            signed,
+            digest,
+        ]
+        scope = credential.partition("/")[2]
+        hashed = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+        key = b"AWS4" + SECRET_KEY.encode()
+        for part in (*scope.split("/"), "\n".join(("AWS4-HMAC-SHA256", at, scope, hashed))):
+            key = hmac.digest(key, part.encode(), "sha256")
+        return key.hex() if credential.startswith(f"{ACCESS_KEY}/") else ""
+
+    def log_message(self, *_: object) -> None:
+        """Nothing: the tests' output is theirs."""
