@@ -156,7 +156,7 @@ def heartbeat(ctx: Ctx, node: Node, body: wire.Heartbeat) -> None:
 async def claim_task(ctx: Ctx, node: Node, body: wire.ClaimRequest) -> wire.TaskOrder | None:
     """Long-poll for a lease; null when there is none yet."""
     await run_in_threadpool(desk.ask_for_task, ctx, node, body)
-    return await desk.wait_for(ctx, body.wait_seconds, lambda: desk.collect_task(ctx, node, body.holding))
+    return await desk.wait_for(ctx, body.wait_seconds, lambda: desk.collect_task(ctx, node, body))
 
 
 @workers.post("/tasks/return", status_code=204)

@@ -4,7 +4,7 @@ Everything here is synchronous but `wait_for`; a kick is sent after the transact
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeVar
 
 from starlette.concurrency import run_in_threadpool
@@ -12,6 +12,8 @@ from starlette.concurrency import run_in_threadpool
 from coordinator import backing, intake, judging, service, standing
 from coordinator.app import Context
 from coordinator.auth import Office
+from coordinator.db import Repository
+from coordinator.models import Node
 from covey.errors import ProtocolError
 from covey.protocol import canonical, messages, wire
 from covey.protocol.evidence import get_key, get_live_groups, require_object
@@ -79,14 +81,29 @@ def register_node(ctx: Context, node: Address) -> wire.RegistrationAnswer:
 
 
 def record_heartbeat(ctx: Context, node: Address, body: wire.Heartbeat) -> None:
+    """Note a sign of life; raises as `standing.record_heartbeat`."""
     with ctx.database.write() as repository:
-        service.record_heartbeat(
-            repository, node=node, free_slots=body.free_slots, cached_version=body.cached_version, now=ctx.clock()
-        )
+        _record_heartbeat(ctx, repository, node, body)
+
+
+def _record_heartbeat(
+    ctx: Context, repository: Repository, node: Address, body: wire.Heartbeat, *, wait: float = 0.0
+) -> Node:
+    return standing.record_heartbeat(
+        repository,
+        ctx.params,
+        node=node,
+        instance=body.instance,
+        free_slots=body.free_slots,
+        cached_version=body.cached_version,
+        now=ctx.clock(),
+        wait=wait,
+    )
 
 
 def ask_for_task(ctx: Context, node: Address, body: wire.ClaimRequest) -> None:
-    """Note that a node waits; raise ProtocolError "suspended" or "stake_too_low" when it is served no more.
+    """Note that a node waits; raise ProtocolError "suspended", "stake_too_low" or "another_instance" when it is not
+    served.
 
     Stake is looked up at every claim: it may have been unbonded since the node registered.
     """
@@ -94,26 +111,21 @@ def ask_for_task(ctx: Context, node: Address, body: wire.ClaimRequest) -> None:
         contributor = Address(standing.require_node(repository, node).contributor)
     backing.require_stake(ctx, node, contributor)
     with ctx.database.write() as repository:
-        row = service.record_heartbeat(
-            repository,
-            node=node,
-            free_slots=body.free_slots,
-            cached_version=body.cached_version,
-            now=ctx.clock(),
-            wait=body.wait_seconds,
-        )
+        row = _record_heartbeat(ctx, repository, node, body, wait=body.wait_seconds)
         if row.barred:
             raise ProtocolError("suspended", f"{node} is suspended: {row.barred}", status=403)
     ctx.kicker.kick("assign_tasks")
 
 
-def collect_task(ctx: Context, node: Address, holding: Sequence[int]) -> wire.TaskOrder | None:
-    """The lease that `assign_tasks` has made for a waiting node, if any."""
+def collect_task(ctx: Context, node: Address, body: wire.ClaimRequest) -> wire.TaskOrder | None:
+    """The lease that `assign_tasks` has made for a waiting node, if any; raises as `service.collect_task`."""
     with ctx.database.read() as repository:
-        if repository.get_assigned_task(node, holding) is None:
+        if repository.get_assigned_task(node, body.holding) is None:
             return None
     with ctx.database.write() as repository:
-        task = service.collect_task(repository, ctx.params, node=node, now=ctx.clock(), holding=holding)
+        task = service.collect_task(
+            repository, ctx.params, node=node, instance=body.instance, now=ctx.clock(), holding=body.holding
+        )
         step = repository.get_step(task.policy_version) if task else None
         if task is None or step is None or task.lease is None:
             return None

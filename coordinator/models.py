@@ -35,7 +35,10 @@ class Node(Base):
     __tablename__ = "nodes"
     address: Mapped[str] = mapped_column(String(42), primary_key=True)
     contributor: Mapped[str] = mapped_column(String(42), index=True)
+    instance: Mapped[str] = mapped_column(String(32), default="")
+    """Name of the worker that was heard last. Empty: none was heard yet."""
     seen_at: Mapped[float] = mapped_column(default=0.0)
+    """When that was, in a heartbeat or a claim."""
     waiting_until: Mapped[float] = mapped_column(default=0.0)
     """Until when a long poll of this node is open: only who asks is served."""
     free_slots: Mapped[int] = mapped_column(default=0)

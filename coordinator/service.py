@@ -39,17 +39,6 @@ class Countersigned:
     signature: str
 
 
-def record_heartbeat(
-    repository: Repository, *, node: str, free_slots: int, cached_version: int | None, now: float, wait: float = 0.0
-) -> Node:
-    """Note a sign of life; `wait` seconds of an open long poll make the node a candidate for tasks."""
-    row = standing.require_node(repository, node)
-    row.seen_at, row.cached_version = now, cached_version
-    if wait:
-        row.free_slots, row.waiting_until = free_slots, now + wait
-    return row
-
-
 def open_step(
     repository: Repository, params: PoolParams, *, number: int, manifest_hash: Hash, block: int, now: float
 ) -> Step:
@@ -135,16 +124,19 @@ def _lease(repository: Repository, task: Task, node: str, version: int, now: flo
 
 
 def collect_task(
-    repository: Repository, params: PoolParams, *, node: str, now: float, holding: Sequence[int] = ()
+    repository: Repository, params: PoolParams, *, node: str, instance: str, now: float, holding: Sequence[int] = ()
 ) -> Task | None:
     """The node takes the lease that waits for it; only now its clock starts, and its long poll is over.
 
     A lease that it collected and does not hold was lost by a crash or with an answer: it comes again, on its old clock.
+    Raises ProtocolError("another_instance") if another worker with the node's key was heard since it asked.
     """
+    row = standing.require_node(repository, node)
+    standing.require_instance(row, instance, now)
     task = repository.get_assigned_task(node, holding)
     if task is None:
         return None
-    standing.require_node(repository, node).waiting_until = 0.0
+    row.waiting_until = 0.0
     if not task.collected:
         task.collected, task.deadline = True, now + params.lease_seconds
     return task

@@ -6,7 +6,7 @@ earned them.  Removal is neither: it ends when the node registers again.
 
 from coordinator import scheduling, turns
 from coordinator.db import Repository
-from coordinator.models import Contributor, Node, Submission
+from coordinator.models import Contributor, Node, Submission, Task
 from covey.errors import ProtocolError
 from covey.protocol.ids import ZERO_HASH
 from covey.protocol.params import PoolParams
@@ -51,6 +51,46 @@ def require_node(repository: Repository, node: str) -> Node:
     if row is None:
         raise ProtocolError("unknown_node", f"{node} is not registered here; register it first", status=403)
     return row
+
+
+def record_heartbeat(
+    repository: Repository,
+    params: PoolParams,
+    *,
+    node: str,
+    instance: str,
+    free_slots: int,
+    cached_version: int | None,
+    now: float,
+    wait: float = 0.0,
+) -> Node:
+    """Note a sign of life; `wait` seconds of an open long poll make the node a candidate for tasks.
+
+    Another instance takes the node over once the first is silent: leases in the hands of that one end, as dropped.  It
+    may have signed a receipt for them, and a second one would be equivocation.  Raises as `require_instance`.
+    """
+    row = require_node(repository, node)
+    require_instance(row, instance, now)
+    if row.instance not in ("", instance):
+        for task in _end_leases(repository, row):
+            cool_down(repository, params, row, now, is_dropped=task.collected)
+    row.instance, row.seen_at, row.cached_version = instance, now, cached_version
+    if wait:
+        row.free_slots, row.waiting_until = free_slots, now + wait
+    return row
+
+
+def require_instance(node: Node, instance: str, now: float) -> None:
+    """Return unless another worker with the node's key was heard in the last INSTANCE_SECONDS; raise
+    ProtocolError("another_instance")."""
+    silence = now - node.seen_at
+    if node.instance in ("", instance) or silence >= INSTANCE_SECONDS:
+        return
+    message = (
+        f"another worker with the key of {node.address} was heard {silence:.0f} s ago, and two receipts for one lease"
+        f" cost stake. Stop one of them; this one is served after {INSTANCE_SECONDS:.0f} s of silence"
+    )
+    raise ProtocolError("another_instance", message, status=409)
 
 
 def get_most_leases(node: Node) -> int:
@@ -105,20 +145,22 @@ def cool_down(repository: Repository, params: PoolParams, node: Node, now: float
 def remove(repository: Repository, node: Node) -> None:
     """Its contributor vouches for the node no more: assign nothing to it until it registers again."""
     node.removed = True
-    _take_leases_back(repository, node)
+    _end_leases(repository, node)
 
 
 def suspend(repository: Repository, node: Node, why: str) -> None:
     """Assign nothing more to a node and take back what it holds."""
     if not node.suspended or node.suspended in VETOABLE:
         node.suspended = why
-    _take_leases_back(repository, node)
+    _end_leases(repository, node)
 
 
-def _take_leases_back(repository: Repository, node: Node) -> None:
-    for task in repository.list_tasks(TaskState.ASSIGNED):
-        if task.node == node.address:
-            task.state = require_move(TASK_MOVES, task.state, TaskState.EXPIRED)
+def _end_leases(repository: Repository, node: Node) -> list[Task]:
+    """Take back what a node holds; returns it."""
+    held = [task for task in repository.list_tasks(TaskState.ASSIGNED) if task.node == node.address]
+    for task in held:
+        task.state = require_move(TASK_MOVES, task.state, TaskState.EXPIRED)
+    return held
 
 
 def reinstate(repository: Repository, params: PoolParams, node: Node) -> None:

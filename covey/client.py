@@ -108,21 +108,24 @@ class CoordinatorClient:
     async def register(self) -> wire.RegistrationAnswer:
         return _parse(wire.RegistrationAnswer, await self._post("/v1/nodes", b""))
 
-    async def send_heartbeat(self, *, free_slots: int, cached_version: int | None) -> None:
-        body = wire.Heartbeat(free_slots=free_slots, cached_version=cached_version)
+    async def send_heartbeat(self, *, instance: str, free_slots: int, cached_version: int | None) -> None:
+        """Raise ProtocolError("another_instance") while another worker with this key was heard a short time ago."""
+        body = wire.Heartbeat(instance=instance, free_slots=free_slots, cached_version=cached_version)
         await self._post("/v1/heartbeat", _dump(body))
 
     async def claim_task(
         self,
         *,
+        instance: str,
         free_slots: int,
         cached_version: int | None,
         wait_seconds: float,
         holding: Sequence[int] = (),
     ) -> wire.TaskOrder | None:
         """Wait at most `wait_seconds` for a lease; one that a crash or a lost answer took, not in `holding`, comes
-        again."""
+        again.  Raises as `send_heartbeat`."""
         body = wire.ClaimRequest(
+            instance=instance,
             free_slots=free_slots,
             cached_version=cached_version,
             wait_seconds=wait_seconds,

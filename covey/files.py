@@ -5,10 +5,14 @@ import secrets
 from pathlib import Path
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write through a draft and a rename: readers see the old file or the new one, and it survives a crash."""
+def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:
+    """Write through a draft and a rename: readers see the old file or the new one, and it survives a crash.
+
+    `mode` is that of the new file, less the process's umask.
+    """
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
+        draft.touch(mode=mode, exist_ok=False)
         with draft.open("wb") as file:
             file.write(data)
             file.flush()

@@ -18,6 +18,7 @@ from covey.protocol.ids import Address
 from covey.runtime import Metrics, Pace, keep_trying, report_forever, run_forever, stop_signals
 from covey.sandbox import Sandbox
 from worker.config import WorkerConfig
+from worker.instance import load_instance
 from worker.outgoing import Outgoing
 from worker.pipeline import Pipeline
 
@@ -35,6 +36,8 @@ class Context:
     config: WorkerConfig
     network: Network
     contributor: Address
+    instance: str
+    """Name of this worker in its heartbeats and claims; see `worker.instance`."""
     engine: Engine
     environment: Environment
     grade: Callable[[bytes], Sequence[float]]
@@ -82,6 +85,7 @@ def build(
         config=config,
         network=network,
         contributor=contributor,
+        instance=load_instance(config.home),
         engine=wrap(engine),
         environment=network.load_environment(),
         grade=build_grader(sandbox),

@@ -45,7 +45,10 @@ async def fetch(ctx: Context) -> Outcome:
 
 
 async def claim(ctx: Context) -> Outcome:
-    """Collect a lease where there is room for one and a policy to serve it with, before its clock runs."""
+    """Collect a lease where there is room for one and a policy to serve it with, before its clock runs.
+
+    Raises OperatorError("another_instance") where another worker has this node's key, as `send_heartbeat` does.
+    """
     pipeline = ctx.pipeline
     version = pipeline.cached_version
     if version is None or not pipeline.has_room(len(ctx.outgoing.list_unsent())):
@@ -57,12 +60,14 @@ async def claim(ctx: Context) -> Outcome:
         return Outcome.IDLE
     unsent = ctx.outgoing.list_unsent()  # only now: what was signed meanwhile is still in hand
     # Not cut off by a stop signal: what is assigned meanwhile would be nobody's.
-    task = await ctx.network.coordinator.claim_task(
-        free_slots=len(pipeline.leases) + len(unsent) + 1,
-        cached_version=version,
-        wait_seconds=ctx.config.wait_seconds,
-        holding=[*pipeline.leases, *unsent, *ctx.outgoing.list_refused(), *pipeline.gone],
-    )
+    with service.explain_other_instance():
+        task = await ctx.network.coordinator.claim_task(
+            instance=ctx.instance,
+            free_slots=len(pipeline.leases) + len(unsent) + 1,
+            cached_version=version,
+            wait_seconds=ctx.config.wait_seconds,
+            holding=[*pipeline.leases, *unsent, *ctx.outgoing.list_refused(), *pipeline.gone],
+        )
     if task is None:
         return Outcome.IDLE
     if task.lease in pipeline.leases or ctx.outgoing.has_signed(task.task, task.lease):
@@ -277,5 +282,8 @@ async def send_heartbeat(ctx: Context) -> Outcome:
     """A sign of life while a long generation runs."""
     unsent = ctx.outgoing.list_unsent()
     slots = len(ctx.pipeline.leases) + len(unsent) + ctx.pipeline.has_room(len(unsent))
-    await ctx.network.coordinator.send_heartbeat(free_slots=slots, cached_version=ctx.pipeline.cached_version)
+    with service.explain_other_instance():
+        await ctx.network.coordinator.send_heartbeat(
+            instance=ctx.instance, free_slots=slots, cached_version=ctx.pipeline.cached_version
+        )
     return Outcome.IDLE

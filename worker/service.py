@@ -3,13 +3,14 @@
 Called by `loop`.  Everything follows from the task and the policy; the worker chooses nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from covey.engines.base import Completion, Engine, Request
 from covey.environments.base import Environment, EnvironmentSpec
 from covey.environments.registry import build_grading
-from covey.errors import ProtocolError, TransientError
+from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.model.text import decode_completion
 from covey.protocol import messages, rollout
 from covey.protocol.canonical import sha256
@@ -152,6 +153,18 @@ PROMISED_EPOCHS = 128
 """A fair promise is at most so many epochs away: the ledger keeps 256, and a challenge needs some of them."""
 MOST_AHEAD_SECONDS = 3600
 """A promise that is dated further ahead would put its draw, and the pay, off.  Clocks may differ by less."""
+
+
+@contextmanager
+def explain_other_instance() -> Iterator[None]:
+    """Raise OperatorError("another_instance") where the coordinator hears another worker with this node's key."""
+    try:
+        yield
+    except ProtocolError as error:
+        if error.code != "another_instance":
+            raise
+        fix = "Or give this machine a key of its own with covey join"
+        raise OperatorError(error.code, error.message, fix=fix) from error
 
 
 def require_final(error: ProtocolError) -> None:

@@ -79,6 +79,8 @@ class RegistrationAnswer(Body):
 
 
 class Heartbeat(Body):
+    instance: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+    """Random name of the worker, which a restart keeps: two workers with one node key are told apart by it."""
     free_slots: int = Field(ge=0, le=4096)
     """Leases that the node would hold at once, those in its hands included."""
     cached_version: UInt64 | None = None

@@ -22,6 +22,8 @@ class FakeCoordinator:
     orders: list[wire.TaskOrder] = field(default_factory=list)
     signed_at: int = 1000
     time: float = 1000.0
+    instance: str = ""
+    """Worker that was heard first."""
     fail: Callable[[str], None] = lambda _: None
     leased: dict[tuple[int, int], wire.TaskOrder] = field(default_factory=dict)
     answers: dict[tuple[int, int], tuple[Receipt, wire.SubmissionAnswer]] = field(default_factory=dict)
@@ -34,9 +36,16 @@ class FakeCoordinator:
         return self.time
 
     async def claim_task(
-        self, *, free_slots: int, cached_version: int | None, wait_seconds: float, holding: Sequence[int] = ()
+        self,
+        *,
+        instance: str,
+        free_slots: int,
+        cached_version: int | None,
+        wait_seconds: float,
+        holding: Sequence[int] = (),
     ) -> wire.TaskOrder | None:
         await asyncio.sleep(0)
+        self._hear(instance)
         self.claims.append({"free_slots": free_slots, "cached_version": cached_version, "holding": list(holding)})
         for (task, lease), order in self.leased.items():  # lost by a crash or with an answer, as far as can be seen
             if lease not in holding and (task, lease) not in self.answers:
@@ -52,7 +61,13 @@ class FakeCoordinator:
         if self.leased.pop((task, lease), None) is None:
             raise ProtocolError("lease_expired", "no such lease", status=409)
 
-    async def send_heartbeat(self, *, free_slots: int, cached_version: int | None) -> None:
+    def _hear(self, instance: str) -> None:
+        self.instance = self.instance or instance
+        if instance != self.instance:
+            raise ProtocolError("another_instance", f"worker {self.instance} was heard 0 s ago", status=409)
+
+    async def send_heartbeat(self, *, instance: str, free_slots: int, cached_version: int | None) -> None:
+        self._hear(instance)
         self.heartbeats.append({"free_slots": free_slots, "cached_version": cached_version})
 
     async def submit(self, receipt: Receipt, signature: str, file: bytes) -> wire.SubmissionAnswer:

@@ -30,7 +30,7 @@ from covey.protocol.params import PoolParams
 from covey.protocol.status import SubmissionState
 from covey.runtime import Outcome, find_free_ports, serve_http
 from tests.fakes.databases import empty
-from tests.fakes.pool import make_hash
+from tests.fakes.pool import INSTANCE, make_hash
 
 PRICE, MIN_STAKE = 3, 100
 
@@ -81,9 +81,10 @@ class Office:
             if await loop.cycle(self.ctx) is Outcome.IDLE and not self.ctx.sender._store.list_pending():
                 return
 
-    async def claim(self, client: CoordinatorClient) -> Any:
+    async def claim(self, client: CoordinatorClient, *, instance: str = INSTANCE) -> Any:
         """A long poll, with the job that serves it kicked while it is open."""
-        asking = asyncio.create_task(client.claim_task(free_slots=1, cached_version=None, wait_seconds=2.0))
+        claim = client.claim_task(instance=instance, free_slots=1, cached_version=None, wait_seconds=2.0)
+        asking = asyncio.create_task(claim)
         while not asking.done():
             await asyncio.to_thread(self.run_job, "assign_tasks")
             await asyncio.wait({asking}, timeout=0.02)

@@ -26,6 +26,8 @@ from covey.protocol.params import EnvironmentParams, PoolParams
 from covey.protocol.status import SubmissionState, TaskState
 from covey.protocol.verdict import Decision, Reason
 
+INSTANCE = "0" * 32
+"""Name of a worker; another one is that of another machine."""
 SIGNATURE = "0x" + "ab" * 65
 POOL = 1
 SECRET = b"the coordinator's"
@@ -103,19 +105,29 @@ class FakePool:
         with self.database.write() as rows:
             service.open_ahead(rows, self.params, number=step)
 
-    def wait(self, name: str, *, slots: int = 1, version: int | None = None, seconds: float = 5.0) -> None:
+    def wait(
+        self, name: str, *, slots: int = 1, version: int | None = None, seconds: float = 5.0, instance: str = INSTANCE
+    ) -> None:
         with self.database.write() as rows:
-            service.record_heartbeat(
-                rows, node=make_address(name), free_slots=slots, cached_version=version, now=self.now, wait=seconds
+            standing.record_heartbeat(
+                rows,
+                self.params,
+                node=make_address(name),
+                instance=instance,
+                free_slots=slots,
+                cached_version=version,
+                now=self.now,
+                wait=seconds,
             )
 
     def assign(self) -> int:
         with self.database.write() as rows:
             return service.assign_tasks(rows, self.params, now=self.now)
 
-    def collect(self, name: str, holding: Sequence[int] = ()) -> Task | None:
+    def collect(self, name: str, holding: Sequence[int] = (), *, instance: str = INSTANCE) -> Task | None:
+        node = make_address(name)
         with self.database.write() as rows:
-            return service.collect_task(rows, self.params, node=make_address(name), now=self.now, holding=holding)
+            return service.collect_task(rows, self.params, node=node, instance=instance, now=self.now, holding=holding)
 
     def lease(self, name: str) -> Task:
         """What a registered, waiting node ends up with."""

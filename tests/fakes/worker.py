@@ -17,6 +17,7 @@ from tests.fakes.coordinator import FakeCoordinator
 from tests.fakes.pool import make_address
 from tests.fakes.tools import DOMAIN, MANIFEST, grade_here, make_model_params
 from worker.app import Context
+from worker.instance import load_instance
 from worker.outgoing import Outgoing
 from worker.pipeline import Pipeline
 
@@ -63,6 +64,7 @@ def build_context(engine: Engine, coordinator: FakeCoordinator, folder: Path, **
         "config": SimpleNamespace(wait_seconds=0.1, heartbeat_seconds=0.05),
         "network": network,
         "contributor": make_address("contributor"),
+        "instance": load_instance(folder),
         "engine": engine,
         "environment": registry.load(DEMO),
         "grade": grade_here,

@@ -27,12 +27,14 @@ def upgrade() -> None:
     op.drop_column("nodes", "strikes")
     op.add_column("nodes", sa.Column("removed", sa.Boolean(), nullable=False, server_default=sa.false()))
     op.execute("UPDATE nodes SET removed = (1 = 1), suspended = '' WHERE suspended = 'removed'")
+    op.add_column("nodes", sa.Column("instance", sa.String(length=32), nullable=False, server_default=""))
     op.create_index("ix_submissions_contributor", "submissions", ["contributor"])
 
 
 def downgrade() -> None:
     op.drop_index("ix_submissions_contributor", table_name="submissions")
     op.execute("UPDATE nodes SET suspended = 'removed' WHERE removed AND suspended = ''")
+    op.drop_column("nodes", "instance")
     op.drop_column("nodes", "removed")
     op.add_column("nodes", sa.Column("strikes", sa.Integer(), nullable=False, server_default="0"))
     op.drop_table("contributors")

@@ -12,7 +12,7 @@ from covey.protocol import canonical, messages, wire
 from covey.protocol.ids import PoolId
 from covey.protocol.verdict import Reason
 from tests.fakes.network import Office
-from tests.fakes.pool import make_address, make_hash
+from tests.fakes.pool import INSTANCE, make_address, make_hash
 from tests.integration.coordinator.handing import (
     FILE,
     build_receipt,
@@ -121,16 +121,16 @@ async def test_claim_task__suspended__is_told(office: Office):
         await client.register()
         with office.ctx.database.write() as rows:
             standing.suspend(rows, standing.require_node(rows, office.wallet("node").address), "case")
-        waiting = client.claim_task(free_slots=1, cached_version=None, wait_seconds=1)
+        waiting = client.claim_task(instance=INSTANCE, free_slots=1, cached_version=None, wait_seconds=1)
         assert await refuse(waiting) == ("suspended", 403)
 
 
 async def test_claim_task__kick_lost__is_found_by_the_next_one(office: Office):
     async with office.client("node") as client:
         await client.register()
-        assert await client.claim_task(free_slots=1, cached_version=None, wait_seconds=0.1) is None, (
-            "nobody ran the job"
-        )
+        assert (
+            await client.claim_task(instance=INSTANCE, free_slots=1, cached_version=None, wait_seconds=0.1) is None
+        ), "nobody ran the job"
         office.run_job("assign_tasks")  # and now it runs late: the poll is over, nothing is leased to nobody
         assert (await office.claim(client)).lease == 1
 
@@ -274,6 +274,6 @@ async def test_follow__node_removed__gets_no_more_tasks(office: Office):
         call = office.chain.contracts.nodes.remove_node(office.ctx.ledger.pool, office.wallet("node").address)
         office.chain.send("contributor", call)
         await office.follow()
-        waiting = client.claim_task(free_slots=1, cached_version=None, wait_seconds=0.1)
+        waiting = client.claim_task(instance=INSTANCE, free_slots=1, cached_version=None, wait_seconds=0.1)
         assert await refuse(waiting) == ("suspended", 403)
         assert (await client.get_status()).tasks["EXPIRED"] == 1

@@ -13,10 +13,11 @@ from covey.chain.structs import BondKind
 from covey.errors import ProtocolError
 from covey.protocol import signing
 from tests.fakes.network import MIN_STAKE, Office
-from tests.fakes.pool import make_address
+from tests.fakes.pool import INSTANCE, make_address
 
 pytestmark = pytest.mark.integration
-HEARTBEAT = b'{"free_slots":1}'
+HEARTBEAT = b'{"instance":"%s","free_slots":1}' % INSTANCE.encode()
+_NAMED = HEARTBEAT[: -len(b'"free_slots":1}')]
 
 
 async def code_of(office: Office, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, str]:
@@ -142,7 +143,7 @@ async def test_request__from_the_future__passes_within_the_skew_only(office: Off
 async def test_client__five_minutes_off__recovers_by_itself(office: Office, minutes: int):
     async with office.client("node", clock=lambda: office.clock() + 60 * minutes) as client:
         answer = await client.register()
-        await client.send_heartbeat(free_slots=1, cached_version=None)
+        await client.send_heartbeat(instance=INSTANCE, free_slots=1, cached_version=None)
     assert answer.contributor == office.chain.address("contributor")
 
 
@@ -151,7 +152,10 @@ async def test_client__five_minutes_off__recovers_by_itself(office: Office, minu
 
 async def test_register__node_that_nobody_vouches_for__is_unknown(office: Office):
     async with office.client("stranger") as client:
-        for ask in (client.register, lambda: client.send_heartbeat(free_slots=1, cached_version=None)):
+        for ask in (
+            client.register,
+            lambda: client.send_heartbeat(instance=INSTANCE, free_slots=1, cached_version=None),
+        ):
             with pytest.raises(ProtocolError) as caught:
                 await ask()
             assert (caught.value.code, caught.value.status) == ("unknown_node", 403)
@@ -191,7 +195,7 @@ async def test_claim_task__stake_unbonded_since__is_refused(office: Office, unbo
         await client.register()
         unbond()
         with pytest.raises(ProtocolError) as caught:
-            await client.claim_task(free_slots=1, cached_version=None, wait_seconds=0.1)
+            await client.claim_task(instance=INSTANCE, free_slots=1, cached_version=None, wait_seconds=0.1)
     assert caught.value.code == "stake_too_low"
 
 
@@ -221,13 +225,15 @@ async def test_batches__who_is_not_the_trainer__is_refused(office: Office, who: 
         ("/v1/heartbeat", b""),
         ("/v1/heartbeat", b"{"),
         ("/v1/heartbeat", b"[]"),
-        ("/v1/heartbeat", b'{"free_slots":-1}'),
-        ("/v1/heartbeat", b'{"free_slots":1,"extra":1}'),
-        ("/v1/heartbeat", b'{"free_slots":1,"cached_version":9223372036854775808}'),
-        ("/v1/tasks/claim", b'{"free_slots":1,"wait_seconds":21}'),
+        ("/v1/heartbeat", b'{"free_slots":1}'),
+        ("/v1/heartbeat", HEARTBEAT.replace(b"0", b"x")),
+        ("/v1/heartbeat", _NAMED + b'"free_slots":-1}'),
+        ("/v1/heartbeat", _NAMED + b'"free_slots":1,"extra":1}'),
+        ("/v1/heartbeat", _NAMED + b'"free_slots":1,"cached_version":9223372036854775808}'),
+        ("/v1/tasks/claim", _NAMED + b'"free_slots":1,"wait_seconds":21}'),
         ("/v1/uploads", b'{"task":1,"lease":1,"work_key":"0xAA","size":1}'),
         ("/v1/submissions", b'{"receipt":{},"signature":"0x"}'),
-        ("/v1/heartbeat", b'{"free_slots":' + b"[" * 50_000 + b"}"),
+        ("/v1/heartbeat", _NAMED + b'"free_slots":' + b"[" * 50_000 + b"}"),
     ],
 )
 async def test_body__of_another_schema__is_refused(office: Office, path: str, body: bytes):

@@ -11,6 +11,7 @@ from covey.protocol import canonical, messages, wire
 from covey.protocol.messages import Domain, Receipt
 from tests.fakes.coordinator import FakeCoordinator
 from tests.fakes.network import Office
+from tests.fakes.pool import INSTANCE
 from tests.fakes.tools import make_task
 from worker.service import require_promise
 
@@ -55,7 +56,7 @@ async def party(request: pytest.FixtureRequest, office: Office) -> AsyncIterator
         client = FakeCoordinator(
             node=office.wallet("node").address, operator=office.ctx.operator, orders=[make_task()], **domains
         )
-        claim = lambda: client.claim_task(free_slots=1, cached_version=None, wait_seconds=0)  # noqa: E731
+        claim = lambda: client.claim_task(instance=INSTANCE, free_slots=1, cached_version=None, wait_seconds=0)  # noqa: E731
         yield Party(client=client, claim=claim, office=office, **domains)
         return
     async with office.client("node") as real:
@@ -115,6 +116,13 @@ async def test_submit__lease_that_is_none__is_refused(party: Party):
 async def test_submit__file_of_another_hash__is_refused(party: Party):
     receipt = party.receipt(await party.claim(), FILE)
     assert await code_of(party.submit(receipt, b"not the rows"[: len(FILE)])) == "digest_mismatch"
+
+
+async def test_claim_task__another_worker_with_the_key__is_refused_in_every_request(party: Party):
+    await party.claim()
+    other = {"instance": "f" * 32, "free_slots": 1, "cached_version": None}
+    assert await code_of(party.client.claim_task(wait_seconds=0, **other)) == "another_instance"
+    assert await code_of(party.client.send_heartbeat(**other)) == "another_instance"
 
 
 async def test_return_task__lease_in_hand__ends_it_and_only_once(party: Party):

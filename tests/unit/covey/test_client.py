@@ -9,6 +9,7 @@ from covey.client import MAX_ANSWER_BYTES, CoordinatorClient
 from covey.errors import ProtocolError, TransientError
 from covey.protocol import signing, wire
 from covey.protocol.messages import Receipt
+from tests.fakes.pool import INSTANCE
 
 pytestmark = pytest.mark.unit
 
@@ -88,11 +89,11 @@ def verify(request, body, now=NOW):
 async def test_post__is_signed_for_the_configured_authority_with_a_fresh_nonce(connect):
     client, script = connect((200, {}), (200, {}))
     for _ in range(2):
-        await client.send_heartbeat(free_slots=1, cached_version=4)
+        await client.send_heartbeat(instance=INSTANCE, free_slots=1, cached_version=4)
     signatures = [verify(request, body) for request, body in zip(script.requests, script.bodies, strict=True)]
     assert [each.signer for each in signatures] == [KEY.address] * 2
     assert signatures[0].nonce != signatures[1].nonce
-    assert json.loads(script.bodies[0]) == {"free_slots": 1, "cached_version": 4}
+    assert json.loads(script.bodies[0]) == {"instance": INSTANCE, "free_slots": 1, "cached_version": 4}
 
 
 async def test_get__is_unsigned_and_never_compressed(connect):
@@ -109,8 +110,8 @@ async def test_get__is_unsigned_and_never_compressed(connect):
 async def test_clock__minutes_off__corrects_itself_by_the_coordinators(connect, offset):
     """threats.md, row 24: a client five minutes off recovers by itself, and stays right."""
     client, script = connect((401, refusal("expired_request")), (200, {}), (200, {}), clock=lambda: NOW + offset)
-    await client.send_heartbeat(free_slots=1, cached_version=None)
-    await client.send_heartbeat(free_slots=1, cached_version=None)
+    await client.send_heartbeat(instance=INSTANCE, free_slots=1, cached_version=None)
+    await client.send_heartbeat(instance=INSTANCE, free_slots=1, cached_version=None)
     with pytest.raises(ProtocolError, match="expired_request"):
         verify(script.requests[0], script.bodies[0])
     assert verify(script.requests[1], script.bodies[1]).signer == KEY.address
@@ -194,7 +195,7 @@ async def test_answers__junk__refused_as_bad_answer(connect, junk):
         lambda c: c.get_status(),
         lambda c: c.get_reward(KEY.address, 1),
         lambda c: c.register(),
-        lambda c: c.claim_task(free_slots=1, cached_version=None, wait_seconds=0),
+        lambda c: c.claim_task(instance=INSTANCE, free_slots=1, cached_version=None, wait_seconds=0),
         lambda c: c.claim_validation(wait_seconds=0),
         lambda c: c.claim_batch(1, wait_seconds=0),
         lambda c: c.list_hard_cases(),
@@ -303,7 +304,7 @@ async def test_get_object__link_that_is_no_web_address__bad_answer(connect, url)
 
 async def test_claim__null__none_and_the_long_poll_outlasts_its_wait(connect):
     client, script = connect((200, b"null"), (200, b"null"), (200, b"null"))
-    assert await client.claim_task(free_slots=1, cached_version=2, wait_seconds=20) is None
+    assert await client.claim_task(instance=INSTANCE, free_slots=1, cached_version=2, wait_seconds=20) is None
     assert await client.claim_validation(wait_seconds=5) is None
     assert await client.claim_batch(3, wait_seconds=0) is None
     waits = [request.extensions["timeout"]["read"] for request in script.requests]
@@ -314,7 +315,7 @@ async def test_claim__null__none_and_the_long_poll_outlasts_its_wait(connect):
 async def test_claim__an_order__as_a_value(connect):
     order = {"task": 7, "lease": 9, "policy_version": 3, "manifest_hash": HASH, "groups": 2, "deadline": 5.5}
     client, _ = connect((200, order))
-    found = await client.claim_task(free_slots=1, cached_version=None, wait_seconds=0)
+    found = await client.claim_task(instance=INSTANCE, free_slots=1, cached_version=None, wait_seconds=0)
     assert found == wire.TaskOrder(task=7, lease=9, policy_version=3, manifest_hash=HASH, groups=2, deadline=5.5)
 
 

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -302,6 +303,20 @@ async def test_send_heartbeat__leases_in_hand__counts_them_and_room_for_one_more
         assert await loop.claim(ctx) is Outcome.DONE
         await loop.send_heartbeat(ctx)
     assert coordinator.heartbeats == [{"free_slots": slots, "cached_version": 0} for slots in (1, 2, 2)]
+
+
+async def test_another_worker_with_the_key__is_heard__ends_this_one_with_advice(
+    start: Start, coordinator: FakeCoordinator, tmp_path: Path
+):
+    """A restart in the same home is the same worker; a home on another machine is not."""
+    coordinator.orders.append(make_task())
+    assert await loop.claim(start()) is Outcome.DONE
+    await loop.send_heartbeat(start())
+    (tmp_path / "elsewhere").mkdir()
+    other = start(folder=tmp_path / "elsewhere")
+    for cycle in (loop.claim, loop.send_heartbeat):
+        with pytest.raises(OperatorError, match=r"another_instance: .* was heard .*Or give this machine a key"):
+            await cycle(other)
 
 
 async def test_claim__engine_without_a_policy__loads_the_newest_before_a_lease_is_asked_for(

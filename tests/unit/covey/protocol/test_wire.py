@@ -5,6 +5,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from covey.protocol import messages, wire
+from tests.fakes.pool import INSTANCE
 
 pytestmark = pytest.mark.unit
 
@@ -68,15 +69,20 @@ def test_scalar__wrong_form__refused(kind, good, bad):
             adapter.validate_python(value)
 
 
+NAMED = f'{{"instance": "{INSTANCE}", '
+
+
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
-        (wire.ClaimRequest, '{"free_slots": 1, "wait_seconds": 20.1}'),
-        (wire.ClaimRequest, '{"free_slots": 1, "wait_seconds": -1}'),
-        (wire.ClaimRequest, '{"free_slots": 1, "wait_seconds": NaN}'),
-        (wire.ClaimRequest, '{"free_slots": 4097}'),
-        (wire.ClaimRequest, '{"free_slots": -1}'),
-        (wire.ClaimRequest, '{"free_slots": 1, "cached_version": -1}'),
+        (wire.Heartbeat, '{"free_slots": 1}'),
+        (wire.Heartbeat, '{"free_slots": 1, "instance": "00"}'),
+        (wire.ClaimRequest, NAMED + '"free_slots": 1, "wait_seconds": 20.1}'),
+        (wire.ClaimRequest, NAMED + '"free_slots": 1, "wait_seconds": -1}'),
+        (wire.ClaimRequest, NAMED + '"free_slots": 1, "wait_seconds": NaN}'),
+        (wire.ClaimRequest, NAMED + '"free_slots": 4097}'),
+        (wire.ClaimRequest, NAMED + '"free_slots": -1}'),
+        (wire.ClaimRequest, NAMED + '"free_slots": 1, "cached_version": -1}'),
         (
             wire.TaskOrder,
             '{"task": 1, "lease": 1, "policy_version": 0, "groups": 1, "deadline": NaN, "manifest_hash": "'

@@ -1,0 +1,42 @@
+"""Two machines with one node key: the second one is refused before it gets the lease of the first."""
+
+import asyncio
+
+import pytest
+
+from covey.errors import ProtocolError
+from covey.protocol.status import TaskState
+from tests.fakes.network import Office
+from tests.fakes.pool import INSTANCE
+from tests.integration.coordinator.handing import refuse
+
+pytestmark = pytest.mark.integration
+OTHER = "f" * 32
+
+
+async def test_claim_task__two_machines_with_one_key__never_get_the_same_lease(office: Office):
+    async with office.client("node") as first, office.client("node") as second:
+        await first.register()
+        claims = office.claim(first, instance=INSTANCE), office.claim(second, instance=OTHER)
+        found = await asyncio.gather(*claims, return_exceptions=True)
+    (refused,) = [each for each in found if isinstance(each, ProtocolError)]
+    assert (refused.code, refused.status) == ("another_instance", 409)
+    assert len([each for each in found if not isinstance(each, BaseException)]) == 1
+    with office.ctx.database.read() as rows:
+        assert len(rows.list_tasks(TaskState.ASSIGNED)) == 1
+
+
+async def test_claim_task__first_one_was_heard_two_minutes_ago__serves_the_other(office: Office):
+    async with office.client("node") as client:
+        await client.register()
+        lost = await office.claim(client)
+        other = {"instance": OTHER, "free_slots": 1, "cached_version": None}
+        office.clock.offset += 119
+        assert await refuse(client.send_heartbeat(**other)) == ("another_instance", 409)
+        office.clock.offset += 2
+        taken = await office.claim(client, instance=OTHER)
+        assert taken is None, "the leases of the first one were dropped: the node pauses"
+        first = {"instance": INSTANCE, "free_slots": 1, "cached_version": None}
+        assert await refuse(client.send_heartbeat(**first)) == ("another_instance", 409)
+    with office.ctx.database.read() as rows:
+        assert rows.get_task(lost.task).state is TaskState.EXPIRED

@@ -1,0 +1,22 @@
+"""The name by which the coordinator tells two workers with one node key apart."""
+
+import re
+import secrets
+from pathlib import Path
+
+from covey.errors import OperatorError
+from covey.files import write_atomically
+
+
+def load_instance(home: Path) -> str:
+    """32 hexadecimal digits, made at the first start in a home and read at every later one.
+
+    Raises OperatorError("bad_instance") if the file holds anything else.
+    """
+    path = home / "instance"
+    if not path.exists():
+        write_atomically(path, secrets.token_hex(16).encode() + b"\n", mode=0o600)
+    text = path.read_text(errors="replace").strip()
+    if not re.fullmatch("[0-9a-f]{32}", text):
+        raise OperatorError("bad_instance", f"{path} does not hold 32 hexadecimal digits", fix=f"Remove {path}")
+    return text
