@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from eth_utils.crypto import keccak
 
+from coordinator import identity
 from coordinator.config import CoordinatorConfig
 from coordinator.db import Database
 from coordinator.queue import Kicker, build_celery, run_jobs
@@ -63,7 +64,10 @@ class Context:
 
 
 def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) -> Context:
-    """Read the pool from the chain, bring the database up to date, open the store; raise OperatorError."""
+    """Bring the database up to date, read the pool from the chain, open the store.
+
+    Raises OperatorError "wrong_home", "not_the_operator", "epoch_too_small", and those of what it opens.
+    """
     from coordinator.outbox import DatabaseOutbox
 
     config.home.mkdir(parents=True, exist_ok=True)
@@ -72,6 +76,10 @@ def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) 
     contracts = Contracts(client, deployment)
     operator = load_key(config.key_file)
     pool = PoolId(config.pool)
+    database = Database(config.database)
+    database.migrate()
+    network = identity.read_identity(client, deployment, pool)
+    identity.require_same(database, network)  # before contracts are read, which another chain may not hold
     terms = contracts.pools.get_terms(pool)
     if contracts.pools.operator_of(pool) != operator.address:
         raise OperatorError(
@@ -84,8 +92,7 @@ def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) 
             f"an epoch of pool {pool} pays for {terms.epoch_units} units, a task may earn {params.max_task_units}",
             fix="Create a pool with a larger epoch_units",
         )
-    database = Database(config.database)
-    database.migrate()
+    identity.record(database, network)
     secret = keccak(b"covey links" + bytes(operator.account.key))
     return Context(
         config=config,

@@ -4,7 +4,7 @@ SQLite takes its write lock at BEGIN; PostgreSQL an advisory lock.  That seriali
 row locks.  `Repository` never commits: whoever opened the transaction does.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from sqlalchemy import ColumnElement, delete, func, select, update
@@ -18,6 +18,7 @@ from coordinator.models import (
     Contributor,
     Epoch,
     Fact,
+    Identity,
     IntentRow,
     Judgement,
     Node,
@@ -353,6 +354,15 @@ class Repository:
     def set_fact(self, name: str, value: int) -> None:
         self.session.merge(Fact(name=name, value=value))
         self.session.flush()
+
+    def get_identity(self) -> dict[str, str]:
+        """Values by name that were recorded of the network."""
+        return {row.name: row.value for row in self.session.scalars(select(Identity))}
+
+    def add_identity(self, values: Mapping[str, str]) -> None:
+        """Record the values whose names are new."""
+        known = self.get_identity()
+        self.session.add_all(Identity(name=name, value=value) for name, value in values.items() if name not in known)
 
     def list_blocks(self) -> list[tuple[int, str]]:
         return [(row.number, row.hash) for row in self.session.execute(_BLOCKS)]

@@ -251,6 +251,14 @@ class Fact(Base):
     value: Mapped[int] = mapped_column(Number)
 
 
+class Identity(Base):
+    """What tells the network of this database from others (`coordinator.identity`).  Example: pool, "7"."""
+
+    __tablename__ = "identity"
+    name: Mapped[str] = mapped_column(String(32), primary_key=True)
+    value: Mapped[str] = mapped_column(Text)
+
+
 class IntentRow(Base):
     """The outbox: a transaction to send, written in the same database transaction as the state that wants it."""
 

@@ -144,7 +144,11 @@ class ChainClient:
 
     def has_code(self, address: Address) -> bool:
         """Whether a contract is at an address."""
-        return self.request("eth_getCode", address, "latest") not in ("0x", None)
+        return bool(self.get_code(address))
+
+    def get_code(self, address: Address) -> bytes:
+        """Code of the contract at an address; empty where there is none."""
+        return _from_hex(self.request("eth_getCode", address, "latest") or "0x")
 
     def count_transactions(self, address: Address, block: BlockTag = "latest") -> int:
         """The next nonce, as far as the newest block knows; "pending": as far as the node knows."""

@@ -28,11 +28,18 @@ def upgrade() -> None:
     op.add_column("nodes", sa.Column("removed", sa.Boolean(), nullable=False, server_default=sa.false()))
     op.execute("UPDATE nodes SET removed = (1 = 1), suspended = '' WHERE suspended = 'removed'")
     op.add_column("nodes", sa.Column("instance", sa.String(length=32), nullable=False, server_default=""))
+    op.create_table(
+        "identity",
+        sa.Column("name", sa.String(length=32), nullable=False),
+        sa.Column("value", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("name", name="pk_identity"),
+    )
     op.create_index("ix_submissions_contributor", "submissions", ["contributor"])
 
 
 def downgrade() -> None:
     op.drop_index("ix_submissions_contributor", table_name="submissions")
+    op.drop_table("identity")
     op.execute("UPDATE nodes SET suspended = 'removed' WHERE removed AND suspended = ''")
     op.drop_column("nodes", "instance")
     op.drop_column("nodes", "removed")

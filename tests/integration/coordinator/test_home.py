@@ -1,0 +1,81 @@
+"""A coordinator's home belongs to one chain, one set of contracts and one pool, and serves no other."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator import app
+from coordinator.config import CoordinatorConfig
+from covey.anvil import start_anvil
+from covey.chain.client import ChainClient
+from covey.errors import OperatorError
+from tests.fakes.network import Office, create_pool
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def config(office: Office, tmp_path: Path) -> CoordinatorConfig:
+    """Of a home that was started once."""
+    made = office.ctx.config.model_copy(update={"home": tmp_path / "home"})
+    app.build(made).database.close()
+    return made
+
+
+def refuse(config: CoordinatorConfig, **changes: Any) -> str:
+    with pytest.raises(OperatorError, match="wrong_home") as caught:
+        app.build(config.model_copy(update=changes))
+    return str(caught.value)
+
+
+def test_build__same_network_again__starts(config: CoordinatorConfig):
+    app.build(config).database.close()
+
+
+def test_build__home_of_another_pool__is_refused(office: Office, config: CoordinatorConfig):
+    other = create_pool(office.chain, office.ctx.params)
+    message = refuse(config, pool=other)
+    assert f"pool was {config.pool} and is {other}" in message
+    assert "genesis" not in message
+    assert "Name another home" in message
+    app.build(config).database.close()
+
+
+def test_build__chain_that_was_reset__is_refused(office: Office, config: CoordinatorConfig):
+    """Before anything is read of contracts, which it does not hold: else it would be tried again for ever."""
+    anvil = start_anvil()
+    try:
+        genesis = [ChainClient(url).get_block(0).hash for url in (office.chain.client.rpc_url, anvil.url)]
+        message = refuse(config, rpc_url=anvil.url)
+    finally:
+        anvil.stop()
+    assert f"genesis was {genesis[0]} and is {genesis[1]}" in message
+    assert "EpochLedger was" not in message, "a node that lags shows no code either"
+
+
+def test_build__contracts_that_were_deployed_again__are_refused(
+    office: Office, config: CoordinatorConfig, tmp_path: Path
+):
+    deployment = office.chain.deployment
+    file = tmp_path / "other.json"
+    swapped = {"policy_registry": deployment.node_registry, "node_registry": deployment.policy_registry}
+    type(deployment)(**{name: getattr(deployment, name) for name in deployment.__slots__} | swapped).save(file)
+    message = refuse(config, deployment=file)
+    assert f"NodeRegistry was {deployment.node_registry} with code" in message
+    assert "PoolRegistry was" not in message
+
+
+def test_build__node_without_the_first_block__compares_the_rest(
+    office: Office, config: CoordinatorConfig, monkeypatch: pytest.MonkeyPatch
+):
+    """Nodes that keep no old blocks answer null or an error; what they do not say is not recorded either."""
+    real = ChainClient.request
+
+    def request(self: ChainClient, method: str, *params: Any) -> Any:
+        return None if (method, params[:1]) == ("eth_getBlockByNumber", ("0x0",)) else real(self, method, *params)
+
+    monkeypatch.setattr(ChainClient, "request", request)
+    app.build(config).database.close()
+    other = create_pool(office.chain, office.ctx.params)
+    assert f"pool was {config.pool} and is {other}" in refuse(config, pool=other)
