@@ -375,9 +375,9 @@ class NodeView(Body):
 
     contributor: AddressText
     suspended: str = Field(max_length=32)
-    """Why it gets no more tasks; empty while it gets them."""
+    """Why it gets no more tasks, "removed" where only its contributor took it out; empty while it gets them."""
     accepted: UInt64
-    """Its accepted submissions."""
+    """Its accepted submissions for this contributor, since one of the contributor's nodes was caught cheating last."""
 
 
 class StatusView(Body):
