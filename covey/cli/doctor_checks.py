@@ -166,11 +166,12 @@ def check_registration(seen: Snapshot) -> Check:
     if not isinstance(seen.coordinator, CoordinatorFacts):
         return ok("registration", detail)
     known = seen.coordinator.nodes.get(node)
-    if known is None:
+    if known is None or known.suspended == "removed":
         return ok("registration", f"{detail}; the coordinator learns of it when the worker starts")
     if known.suspended:
         detail = f"the coordinator has suspended {node}: {known.suspended}"
-        return fail("registration", detail, "Register another node, once what it was suspended for is mended")
+        other = "a node of another contributor" if known.suspended == "strikes" else "another node"
+        return fail("registration", detail, f"Register {other}, once what it was suspended for is mended")
     return ok("registration", f"{detail}; {known.accepted} of its submissions were accepted")
 
 

@@ -181,10 +181,18 @@ def test_registration__invite_only__names_the_invitation():
     assert "covey pool invite" in find("registration", pool=replace(POOL, contributor=None, terms=terms)).fix
 
 
-def test_registration__suspended_node__fails():
-    nodes = {KEY: NodeView(contributor=OWNER, suspended="strikes", accepted=3)}
+@pytest.mark.parametrize(("why", "whose"), [("strikes", "another contributor"), ("rejected", "another node")])
+def test_registration__suspended_node__fails_with_advice_that_would_help(why: str, whose: str):
+    nodes = {KEY: NodeView(contributor=OWNER, suspended=why, accepted=3)}
     row = find("registration", coordinator=replace(COORDINATOR, nodes=nodes))
-    assert (row.status, "has suspended" in row.detail, "strikes" in row.detail) == ("fail", True, True)
+    assert (row.status, "has suspended" in row.detail, why in row.detail) == ("fail", True, True)
+    assert whose in row.fix
+
+
+def test_registration__node_that_was_removed_and_registered_again__is_taken_back_when_the_worker_starts():
+    nodes = {KEY: NodeView(contributor=OWNER, suspended="removed", accepted=3)}
+    row = find("registration", coordinator=replace(COORDINATOR, nodes=nodes))
+    assert (row.status, "when the worker starts" in row.detail) == ("ok", True)
 
 
 def test_stake__nodes_on_other_machines__take_their_part():
