@@ -75,6 +75,13 @@ def on_node_removed(_: Context, repository: Repository, event: events.NodeRemove
         standing.remove(repository, node)
 
 
+def on_node_registered(_: Context, repository: Repository, event: events.NodeRegistered) -> None:
+    """A worker registers itself; this takes back a removal that was told after it had."""
+    node = repository.get_node(event.node)
+    if node is not None and node.contributor == event.contributor:
+        node.removed = False
+
+
 def on_epoch_posted(ctx: Context, repository: Repository, event: events.EpochPosted) -> None:
     if not settlement.record_posted(repository, event.header, event.record, block=event.block_number):
         get_logger().error("an epoch was posted that this coordinator did not close", epoch=event.epoch)
@@ -135,6 +142,7 @@ HANDLERS: Mapping[type[Any], Callable[[Context, Repository, Any], None]] = {
     events.PolicyPublished: on_policy_published,
     events.PoolEnded: on_pool_ended,
     events.NodeRemoved: on_node_removed,
+    events.NodeRegistered: on_node_registered,
     events.EpochPosted: on_epoch_posted,
     events.EpochDisabled: on_epoch_disabled,
     events.OmissionChallenged: on_omission_challenged,

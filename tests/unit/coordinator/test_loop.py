@@ -185,6 +185,25 @@ def test_case_vetoed__no_other_case__node_is_served_again(ctx: SimpleNamespace, 
         assert rows.get_node(make_address("a")).suspended == ""
 
 
+def test_node_removed_and_registered__told_after_the_worker_registered__leaves_it_served(
+    ctx: SimpleNamespace, pool: FakePool
+):
+    """Events come late where only safe blocks are read; the worker asked the newest block."""
+    pool.register("a")
+    values = {"node": make_address("a"), "contributor": make_address("a's owner")}
+    tell(ctx, make(events.NodeRemoved, **values))
+    assert pool.node("a").removed
+    tell(ctx, make(events.NodeRegistered, **(values | {"contributor": make_address("another")})), block=21)
+    assert pool.node("a").removed, "an older registration, or one that the worker has not brought yet"
+    tell(
+        ctx,
+        make(events.NodeRegistered, **values),
+        make(events.NodeRegistered, node=make_address("b"), contributor=make_address("b's owner")),
+        block=22,
+    )
+    assert not pool.node("a").removed
+
+
 def test_register_node__slashed__stays_suspended(ctx: SimpleNamespace, pool: FakePool):
     pool.register("a")
     tell(ctx, open_case(1), close_case(events.CaseExecuted, 1))
