@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from coordinator import backing, canaries, service, settlement, standing
 from coordinator.app import Context
 from coordinator.models import Submission
+from covey.chain.deterrence import compute_undrawn_limit
 from covey.errors import ProtocolError, TransientError
 from covey.log import get_logger
 from covey.protocol import canonical, messages, wire
@@ -72,9 +73,9 @@ def record_submission(ctx: Context, node: Address, body: wire.SubmissionRequest)
     with ctx.database.read() as repository:
         is_known = repository.find_submission(task=receipt.task, lease=receipt.lease) is not None
         contributor = Address(standing.require_node(repository, node).contributor)
-    free_stake = 0
+    undrawn_limit = 0
     if not is_known:  # what was countersigned once is answered again, whatever became of the stake
-        free_stake = backing.require_stake(ctx, node, contributor)
+        undrawn_limit = compute_undrawn_limit(ctx.terms, backing.require_stake(ctx, node, contributor))
         _keep_file(ctx, receipt)
     # A chain may be ahead of this clock: then its time counts, or the drawing block might exist already.
     signed_at = max(int(ctx.clock()), ctx.client.get_block("latest").timestamp)
@@ -98,7 +99,7 @@ def record_submission(ctx: Context, node: Address, body: wire.SubmissionRequest)
             countersign=countersign,
             now=ctx.clock(),
             price=ctx.ledger.price,
-            free_stake=free_stake,
+            undrawn_limit=undrawn_limit,
             canary=canaries.get_kind(ctx.config, node),
         )
     _delete_upload(ctx, receipt)

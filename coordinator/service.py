@@ -195,13 +195,13 @@ def record_submission(
     countersign: Callable[[Hash], Countersigned],
     now: float,
     price: int,
-    free_stake: int,
+    undrawn_limit: int,
     canary: CanaryKind = CanaryKind.ORDINARY,
 ) -> Countersigned:
     """Record a signed receipt whose file lies in the store; the same receipt again gets the same answer.
 
     It is replayed for certain if it and the contributor's other work that no replay was asked for and no epoch holds
-    would earn more than `free_stake`: then a cheat always has more to lose.  `price` is that of a unit; both are in the
+    would earn more than `undrawn_limit`, see `covey.chain.deterrence`.  `price` is that of a unit; both are in the
     token's smallest unit.
 
     Raises ProtocolError: those of `require_lease`, "stale", "duplicate_submission", "equivocation", "bad_receipt".
@@ -222,7 +222,7 @@ def record_submission(
     promise = countersign(receipt_hash)
     row = _to_row(receipt, receipt_hash, signature, promise)
     row.canary = canary
-    if price * (repository.sum_unreplayed_units(receipt.contributor) + receipt.units) > free_stake:
+    if price * (repository.sum_unreplayed_units(receipt.contributor) + receipt.units) > undrawn_limit:
         row.audited = True
     repository.add(row)
     task.state = require_move(TASK_MOVES, task.state, TaskState.SUBMITTED)

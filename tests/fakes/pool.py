@@ -68,8 +68,8 @@ class FakePool:
     def __init__(self, database: Database, params: PoolParams | None = None, *, validators: int = 3) -> None:
         self.database, self.params, self.now = database, params or make_params(), 1000.0
         self.validators = [make_address(f"validator-{i}") for i in range(validators)]
-        self.price, self.free_stake = 0, 0
-        """Pay for a unit, and stake that no case has locked: a price of nothing asks for none."""
+        self.price, self.undrawn_limit = 0, 0
+        """Pay for a unit, and most undrawn pay of a contributor: a price of nothing asks for none."""
         self.reveals: dict[int, tuple[Verdict, Hash]] = {}
         self.canaries: dict[str, CanaryKind] = {}
         """By name of the node."""
@@ -194,7 +194,7 @@ class FakePool:
                 countersign=countersign,
                 now=self.now,
                 price=self.price,
-                free_stake=self.free_stake,
+                undrawn_limit=self.undrawn_limit,
                 canary=kinds.get(receipt.node, CanaryKind.ORDINARY),
             )
 

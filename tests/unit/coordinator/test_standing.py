@@ -327,9 +327,9 @@ def settle(pool: FakePool, receipt_hash: str) -> None:
 # -- undrawn pay in flight
 
 
-def test_record_submission__undrawn_pay_beyond_the_free_stake__is_replayed_for_certain(owner: FakePool):
-    """At a price of 3 a submission of 20 units earns 60: two are backed by a stake of 120, the third is not."""
-    owner.price, owner.free_stake = 3, 120
+def test_record_submission__undrawn_pay_beyond_the_limit__is_replayed_for_certain(owner: FakePool):
+    """At a price of 3 a submission of 20 units earns 60: two are within a limit of 120, the third is not."""
+    owner.price, owner.undrawn_limit = 3, 120
     receipts = [owner.work(name) for name in ("a", "b", "a")]
     assert [owner.submission(each).audited for each in receipts] == [None, None, True]
     assert owner.submission(owner.work("other")).audited is None, "others' work is not counted"
@@ -338,7 +338,7 @@ def test_record_submission__undrawn_pay_beyond_the_free_stake__is_replayed_for_c
 
 
 def test_record_submission__earlier_work_replayed_or_in_an_epoch__leaves_room_again(owner: FakePool):
-    owner.price, owner.free_stake = 3, 120
+    owner.price, owner.undrawn_limit = 3, 120
     settled, replayed = owner.work("a"), owner.work("b")
     owner.decide(settled)
     settle(owner, settled)

@@ -1,0 +1,24 @@
+"""Undrawn pay is bounded by what cases can take of a contributor, not by all that it has staked."""
+
+import pytest
+
+from covey.chain.deterrence import UNDRAWN_PART
+from covey.protocol import messages
+from tests.fakes.network import PRICE, Office
+from tests.integration.coordinator.handing import hand_in
+
+pytestmark = pytest.mark.integration
+
+
+async def test_submit__second_submission_of_a_contributor__is_beyond_a_quarter_of_what_cases_take(office: Office):
+    """A submission pays 20 x 3; of the 300 that are staked, cases take 4 x 60 in a span: there is room for 60."""
+    assert PRICE * 20 * UNDRAWN_PART == office.ctx.terms.max_slashes * office.ctx.terms.slash_amount == 240
+    audited = []
+    for name in ("node", "node-2"):
+        async with office.client(name) as client:
+            receipt = await hand_in(office, client, name.encode(), node=name)
+        with office.ctx.database.read() as rows:
+            row = rows.get_submission(messages.compute_struct_hash(receipt))
+            assert row is not None
+            audited.append(row.audited)
+    assert audited == [None, True]
