@@ -12,7 +12,7 @@ from coordinator.config import CoordinatorConfig
 from coordinator.db import Database
 from coordinator.queue import Kicker, build_celery, run_jobs
 from coordinator.settlement import Ledger
-from covey.chain.client import ChainClient, open_node
+from covey.chain.client import ChainClient, open_chain, require_version
 from covey.chain.contracts import Contracts
 from covey.chain.deployment import Deployment
 from covey.chain.follower import Follower
@@ -72,7 +72,7 @@ def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) 
 
     config.home.mkdir(parents=True, exist_ok=True)
     deployment = Deployment.load(config.deployment)
-    client = open_node(deployment, config.rpc_url)
+    client = open_chain(deployment, config.rpc_url)
     contracts = Contracts(client, deployment)
     operator = load_key(config.key_file)
     pool = PoolId(config.pool)
@@ -80,6 +80,7 @@ def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) 
     database.migrate()
     network = identity.read_identity(client, deployment, pool)
     identity.require_same(database, network)  # before contracts are read, which another chain may not hold
+    require_version(client, deployment)
     terms = contracts.pools.get_terms(pool)
     if contracts.pools.operator_of(pool) != operator.address:
         raise OperatorError(

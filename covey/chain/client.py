@@ -188,12 +188,20 @@ class ChainClient:
 
 
 def open_node(deployment: Deployment, rpc_url: str | None = None) -> ChainClient:
-    """The node at `rpc_url`, or the one that the deployment names.
-
-    Its chain is the deployment's, and the contracts on it are of this release's version.
+    """The node of `open_chain`, with contracts of this release's version on its chain.
 
     Raises OperatorError("no_rpc"), OperatorError("wrong_chain") or OperatorError("old_deployment").
     Raises TransientError if the node does not answer, or does not show the contracts yet.
+    """
+    client = open_chain(deployment, rpc_url)
+    require_version(client, deployment)
+    return client
+
+
+def open_chain(deployment: Deployment, rpc_url: str | None = None) -> ChainClient:
+    """The node at `rpc_url`, or the one that the deployment names; its chain has the deployment's id.
+
+    Raises OperatorError("no_rpc") or OperatorError("wrong_chain").  Raises TransientError if the node does not answer.
     """
     client = ChainClient(deployment.choose_node(rpc_url))
     found = client.chain_id()
@@ -203,7 +211,6 @@ def open_node(deployment: Deployment, rpc_url: str | None = None) -> ChainClient
             f"{show_host(client.rpc_url)} is on chain {found}, the contracts are on chain {deployment.chain_id}",
             fix="Name a node of the contracts' chain with --rpc, COVEY_RPC_URL or the setting rpc_url",
         )
-    require_version(client, deployment)
     return client
 
 

@@ -320,7 +320,7 @@ class FakePool:
         with self.database.write() as rows:
             row = rows.get_submission(receipt_hash)
             assert row is not None
-            for validator, judgement in enumerate(j for j in row.judgements if not j.lapsed):
+            for validator, judgement in enumerate(j for j in ruling.list_current(row) if not j.lapsed):
                 verdict = self.build_verdict(validator, receipt_hash, decision, **changes)
                 judgement.validator, judgement.commitment = self.validators[validator], make_hash("commitment")
                 judgement.verdict, judgement.signature = messages.to_dict(verdict), SIGNATURE

@@ -118,7 +118,7 @@ async def test_submit__object_is_not_what_the_receipt_names__is_refused_and_may_
         assert not [key for key in s3.objects if "/submissions/" in key]
         answer = await client.submit(receipt, sign(office, receipt), FILE)
     assert await read_order(office) == FILE
-    assert answer.block_number > 0
+    assert answer.signed_at > 0
 
 
 async def test_submit__again__needs_no_upload_and_is_given_no_link(office: Office, s3: FakeS3):

@@ -229,13 +229,13 @@ def test_hard_rejection__validator_that_judged_without_a_replay__is_asked_again(
     assert owner.submission(accepted).state is ACCEPTED
 
 
-def test_hard_rejection__turn_that_was_claimed_without_a_replay__goes_back(owner: FakePool):
+def test_hard_rejection__turn_that_was_claimed_without_a_replay__ends_without_blame(owner: FakePool):
     undecided = owner.work("b")
     owner.dispatch()
     kind, judgement = owner.claim(0)
     assert kind == "judge"
     catch(owner, owner.work("a"))
-    with pytest.raises(ProtocolError, match="not_your_judgement"):
+    with pytest.raises(ProtocolError, match="judgement_lapsed"):
         owner.commit(0, judgement, owner.build_verdict(0, undecided, Decision.ACCEPT))
     replay(owner, undecided, Decision.ACCEPT)
     assert owner.submission(undecided).state is ACCEPTED
