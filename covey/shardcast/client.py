@@ -1,7 +1,8 @@
 """Fetches a policy from relays that nobody trusts: every shard is hashed, the manifest has the chain's hash.
 
-A relay is picked in proportion to its success rate times its bandwidth (INTELLECT-2, SHARDCAST); one that lies or fails
-loses weight, and an unused one heals.  A half-fetched policy is resumed; a whole one appears by one rename.
+A relay is picked in proportion to its success rate times its bandwidth (INTELLECT-2, SHARDCAST).  One that fails
+loses weight, one that lies all of it, and an unused one heals.  A half-fetched policy is resumed; a
+whole one appears by one rename.
 """
 
 import asyncio
@@ -10,16 +11,17 @@ import os
 import random
 import shutil
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import httpx
 
 from covey.errors import ProtocolError, TransientError
 from covey.log import get_logger
 from covey.protocol.ids import Hash
-from covey.protocol.manifest import MAX_MANIFEST_BYTES, File, Manifest, Shard
+from covey.protocol.manifest import MAX_MANIFEST_BYTES, File, Manifest, PolicyName, Shard
 from covey.shardcast.store import compute_range_hash
 from covey.urls import hide_secrets
 
@@ -30,6 +32,8 @@ _HEALING = 1.01
 _PATIENCE_S = 30.0
 _LEAST_BANDWIDTH = 100_000
 """Bytes/s, after which a relay that drips is given up."""
+
+Content = TypeVar("Content")
 
 
 @dataclass(slots=True)
@@ -76,6 +80,7 @@ class ShardClient:
         """
         if folder.exists():
             return folder
+        policy = PolicyName(pool=pool, step=step, manifest_hash=manifest_hash)
         manifest = await self.fetch_manifest(pool, step, manifest_hash)
         draft = folder.with_name(folder.name + ".part")
         draft.mkdir(parents=True, exist_ok=True)
@@ -84,29 +89,24 @@ class ShardClient:
                 path.unlink()
         slots = asyncio.Semaphore(CONCURRENT_SHARDS)
         for file in manifest.files:
-            await self._fetch_file(file, draft / file.name, slots, f"pool={pool}&step={step}")
+            await self._fetch_file(file, draft / file.name, slots, policy)
         draft.replace(folder)
         return folder
 
     async def fetch_manifest(self, pool: int, step: int, manifest_hash: Hash) -> Manifest:
         """The manifest with the chain's hash; raise TransientError when no relay has it."""
-        failures = _Failures()
-        for score in self._draw():
-            try:
-                data = await self._get(score, f"/policies/{pool}/{step}", MAX_MANIFEST_BYTES)
-                manifest = Manifest.from_bytes(data, manifest_hash)
-            except _NotDeliveredError as error:
-                failures.note(score, error)
-                continue
-            except ProtocolError as error:
-                failures.note(score, self._blame(score, error.message))
-                continue
-            if (manifest.pool, manifest.step) != (pool, step):
-                raise ProtocolError("bad_manifest", f"the chain's hash for step {step} is of another policy")
-            return manifest
-        raise failures.to_error(f"the manifest of step {step}")
+        policy = PolicyName(pool=pool, step=step, manifest_hash=manifest_hash)
+        manifest = await self._ask(
+            policy.path,
+            MAX_MANIFEST_BYTES,
+            lambda data: Manifest.from_bytes(data, manifest_hash),
+            thing=f"the manifest of step {step}",
+        )
+        if (manifest.pool, manifest.step) != (pool, step):
+            raise ProtocolError("bad_manifest", f"the chain's hash for step {step} is of another policy")
+        return manifest
 
-    async def _fetch_file(self, file: File, path: Path, slots: asyncio.Semaphore, policy: str) -> None:
+    async def _fetch_file(self, file: File, path: Path, slots: asyncio.Semaphore, policy: PolicyName) -> None:
         with path.open("ab") as handle:
             handle.truncate(file.size)
         offsets, offset = [], 0
@@ -122,23 +122,39 @@ class ShardClient:
         if found != file.sha256:
             raise ProtocolError("bad_manifest", f"{file.name} does not have the hash that its manifest names")
 
-    async def _fetch_shard(self, shard: Shard, path: Path, offset: int, slots: asyncio.Semaphore, policy: str) -> None:
+    async def _fetch_shard(
+        self, shard: Shard, path: Path, offset: int, slots: asyncio.Semaphore, policy: PolicyName
+    ) -> None:
         async with slots:
             if await asyncio.to_thread(compute_range_hash, path, offset, shard.size) == shard.sha256:
                 return
-            failures = _Failures()
+            data = await self._ask(
+                policy.get_shard_path(shard.sha256),
+                shard.size,
+                lambda data: _require_shard(data, shard),
+                thing=f"shard {shard.sha256}",
+            )
+            await asyncio.to_thread(_write_at, path, offset, data)
+
+    async def _ask(self, path: str, limit: int, check: Callable[[bytes], Content], *, thing: str) -> Content:
+        """What `check` makes of the first answer that it does not refuse with ProtocolError.
+
+        At most ATTEMPTS relays are asked; those that are not heal.  Raises TransientError if none delivers.
+        """
+        failures, unused = _Failures(), list(self.scores)
+        try:
             for score in self._draw():
-                # A relay that was not asked for the manifest yet learns here what it has to fetch.
+                unused.remove(score)
                 try:
-                    data = await self._get(score, f"/shards/{shard.sha256}?{policy}", shard.size)
+                    return check(await self._get(score, path, limit))
                 except _NotDeliveredError as error:
                     failures.note(score, error)
-                    continue
-                if len(data) == shard.size and "0x" + hashlib.sha256(data).hexdigest() == shard.sha256:
-                    await asyncio.to_thread(_write_at, path, offset, data)
-                    return
-                failures.note(score, self._blame(score, "a shard does not have its hash"))
-        raise failures.to_error(f"shard {shard.sha256}")
+                except ProtocolError as error:
+                    failures.note(score, self._blame(score, error.message))
+        finally:
+            for score in unused:
+                score.heal()
+        raise failures.to_error(thing)
 
     def _draw(self) -> list[RelayScore]:
         """Relays to try in turn, each drawn by weight among those left; at most ATTEMPTS."""
@@ -148,8 +164,6 @@ class ShardClient:
             (chosen,) = self._random.choices(left, weights=[score.weight for score in left])
             left.remove(chosen)
             order.append(chosen)
-        for score in left:
-            score.heal()
         return order
 
     async def _get(self, score: RelayScore, path: str, limit: int) -> bytes:
@@ -236,6 +250,12 @@ def prune_policies(root: Path, *, keep: int, spare: Collection[Path]) -> None:
     for folder in sorted(folders, key=lambda path: int(path.name.partition("-")[0]))[:-keep]:
         if folder not in spare:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _require_shard(data: bytes, shard: Shard) -> bytes:
+    if len(data) != shard.size or "0x" + hashlib.sha256(data).hexdigest() != shard.sha256:
+        raise ProtocolError("bad_shard", "a shard does not have its hash")
+    return data
 
 
 def _sync_and_hash(path: Path, size: int) -> Hash:

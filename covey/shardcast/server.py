@@ -1,16 +1,17 @@
 """Origin and relay: the same small HTTP application over a ShardStore.
 
-GET /policies/{pool}/{step} and GET /shards/{sha256}?pool=&step=.  A relay fetches what it lacks from its upstream,
-checks every shard's hash before it keeps or serves it, and serves one shard while the next still arrives.
+GET /policies/{pool}/{step}/{manifest} and GET /shards/{sha256}?pool=&step=&manifest=.  A relay fetches what it lacks
+and what its disk has damaged.  It checks every hash before it keeps or serves anything, and serves one shard while the
+next still arrives.
 """
 
 import asyncio
 import hashlib
-import re
 import secrets
-from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
+from weakref import WeakValueDictionary
 
 import httpx
 from starlette.applications import Starlette
@@ -20,62 +21,67 @@ from starlette.routing import Route
 
 from covey.errors import ProtocolError, TransientError
 from covey.log import get_logger
-from covey.protocol import canonical
 from covey.protocol.ids import Hash, is_hash
-from covey.protocol.manifest import MAX_MANIFEST_BYTES, Manifest, Shard
+from covey.protocol.manifest import MAX_MANIFEST_BYTES, Manifest, PolicyName, Shard
 from covey.shardcast.store import KEPT_POLICIES, Retention, ShardStore
 from covey.urls import hide_secrets
 
-_NUMBER = re.compile("[0-9]{1,18}")
+Copy = TypeVar("Copy")
 
 
 class Mirror:
-    """What a relay knows of its upstream.  Only shards of a manifest that it has seen are ever fetched."""
+    """Fills a relay's folder from its upstream.  Only shards that a policy's manifest names are ever fetched."""
 
     def __init__(self, store: ShardStore, upstream: str, *, keep: int = KEPT_POLICIES) -> None:
         """`keep`: newest policies that stay here; an older one is fetched again for who asks for it."""
         self._store, self._upstream, self._keep = store, upstream.rstrip("/"), keep
         self._http = httpx.AsyncClient(timeout=30, headers={"accept-encoding": "identity"}, trust_env=False)
-        self._locks: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._shards: dict[Hash, Shard] = {}
+        self._locks: WeakValueDictionary[Hash, asyncio.Lock] = WeakValueDictionary()
 
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def require_manifest(self, pool: int, step: int) -> None:
-        """Have the manifest on disk; raise ProtocolError("not_found") or TransientError."""
-        path = self._store.get_manifest_path(pool, step)
-        if path.exists():
-            self._remember(Manifest.model_validate_json(path.read_bytes()))
-            return
-        data = await self._fetch(f"/policies/{pool}/{step}", MAX_MANIFEST_BYTES)
-        manifest = Manifest.from_bytes(data, canonical.sha256(data))
-        if (manifest.pool, manifest.step) != (pool, step):
-            raise ProtocolError("bad_manifest", "the upstream sent another policy's manifest", status=502)
+    async def require_manifest(self, policy: PolicyName) -> bytes:
+        """Return the manifest's bytes, fetched if need be.
+
+        Raises ProtocolError("not_found") if the upstream has no such policy, ProtocolError("bad_manifest") if it sends
+        another one, TransientError if it does not answer.
+        """
+        if (data := await _find(lambda: self._store.find_manifest(policy))) is not None:
+            return data
+        data = await self._fetch(policy.path, MAX_MANIFEST_BYTES)
+        try:
+            manifest = Manifest.from_bytes(data, policy.manifest_hash)
+        except ProtocolError as error:
+            raise ProtocolError("bad_manifest", f"from the upstream: {error.message}", status=502) from error
+        if (manifest.pool, manifest.step) != (policy.pool, policy.step):
+            raise ProtocolError("bad_manifest", "the hash is that of another policy's manifest", status=502)
         try:
             # First: an old policy that somebody still needs may come back.
-            self._store.prune(pool, Retention(keep=self._keep - 1))
+            self._store.prune(policy.pool, Retention(keep=self._keep - 1))
             self._store.add_manifest(manifest)
         except OSError as error:
-            raise _to_full(path, error) from error
-        self._remember(manifest)
+            raise _to_full(self._store.get_manifest_path(policy), error) from error
+        return data
 
-    async def require_shard(self, sha256: Hash, policy: tuple[int, int] | None = None) -> None:
-        """Have a shard on disk, whole and checked; `policy` (pool, step) says whose it is, if it is not known yet."""
-        target = self._store.get_shard_path(sha256)
-        if target.exists():
-            return
-        if sha256 not in self._shards and policy is not None:
-            await self.require_manifest(*policy)
-        shard = self._shards.get(sha256)
-        if shard is None:
-            raise ProtocolError("not_found", "no manifest seen here names this shard", status=404)
-        async with self._locks[sha256]:
-            if not target.exists():
-                await self._download(shard, target)
+    async def require_shard(self, sha256: Hash, policy: PolicyName | None = None) -> Path:
+        """Return the file of a shard, whole and checked, fetched if need be; `policy` is one that consists of it.
 
-    def _remember(self, manifest: Manifest) -> None:
-        self._shards.update({shard.sha256: shard for file in manifest.files for shard in file.shards})
+        Raises ProtocolError("not_found") if the policy's manifest does not name it, and what `require_manifest` raises.
+        """
+        if (path := await _find(lambda: self._store.find_shard(sha256))) is not None:
+            return path
+        if policy is None:
+            raise ProtocolError("not_found", "a shard that is not here is fetched for its policy only", status=404)
+        async with self._locks.setdefault(sha256, asyncio.Lock()):
+            if (path := await _find(lambda: self._store.find_shard(sha256))) is not None:
+                return path
+            data = await self.require_manifest(policy)
+            manifest = await asyncio.to_thread(Manifest.from_bytes, data, policy.manifest_hash)
+            shard = next((shard for shard in manifest.shards if shard.sha256 == sha256), None)
+            if shard is None:
+                raise ProtocolError("not_found", "the policy's manifest does not name this shard", status=404)
+            return await self._download(shard, policy)
 
     async def _fetch(self, path: str, limit: int) -> bytes:
         try:
@@ -92,11 +98,12 @@ class Mirror:
         except httpx.HTTPError as error:
             raise self._to_unreachable(path, error) from error
 
-    async def _download(self, shard: Shard, target: Path) -> None:
+    async def _download(self, shard: Shard, policy: PolicyName) -> Path:
+        target, path = self._store.get_shard_path(shard.sha256), policy.get_shard_path(shard.sha256)
         draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
         digest, size = hashlib.sha256(), 0
         try:
-            async with self._http.stream("GET", f"{self._upstream}/shards/{shard.sha256}") as response:
+            async with self._http.stream("GET", self._upstream + path) as response:
                 response.raise_for_status()
                 with draft.open("wb") as file:
                     async for piece in response.aiter_raw():
@@ -107,9 +114,9 @@ class Mirror:
                         file.write(piece)
             if size != shard.size or "0x" + digest.hexdigest() != shard.sha256:
                 raise TransientError("bad_shard", "the upstream sent a shard that does not have its hash")
-            draft.replace(target)
+            return self._store.adopt_shard(shard.sha256, draft)
         except httpx.HTTPError as error:
-            raise self._to_unreachable(f"/shards/{shard.sha256}", error) from error
+            raise self._to_unreachable(path, error) from error
         except OSError as error:
             raise _to_full(target, error) from error
         finally:
@@ -125,51 +132,49 @@ def _to_full(path: Path, error: OSError) -> TransientError:
     return TransientError("disk_full", f"{path} could not be written: {error.strerror}. {fix}")
 
 
+async def _find(look: Callable[[], Copy | None]) -> Copy | None:
+    """What a relay has a good copy of.  A damaged one counts as none and is fetched again."""
+    try:
+        return await asyncio.to_thread(look)
+    except TransientError as error:
+        get_logger().warning("copy is fetched again", message=error.message)
+        return None
+
+
 def build_server(store: ShardStore, mirror: Mirror | None = None) -> Starlette:
     """The origin's application; with a mirror, a relay's."""
 
     async def get_manifest(request: Request) -> Response:
-        pool, step = _require_policy(request.path_params)
-        if mirror is not None:
-            await mirror.require_manifest(pool, step)
-        return _serve(store.get_manifest_path(pool, step), "application/json")
+        policy = PolicyName.parse(request.path_params)
+        data = await (mirror.require_manifest(policy) if mirror else asyncio.to_thread(store.find_manifest, policy))
+        if data is None:
+            raise ProtocolError("not_found", "there is no such policy here", status=404)
+        return Response(data, media_type="application/json")
 
     async def get_shard(request: Request) -> Response:
-        sha256 = Hash(request.path_params["sha256"])
+        sha256, query = Hash(request.path_params["sha256"]), request.query_params
         if not is_hash(sha256):
             raise ProtocolError("not_found", "a shard is named by its hash", status=404)
-        if mirror is not None:
-            query = request.query_params
-            await mirror.require_shard(sha256, _require_policy(query) if "pool" in query else None)
-        return _serve(store.get_shard_path(sha256), "application/octet-stream")
+        policy = PolicyName.parse(query) if query else None
+        path = await (mirror.require_shard(sha256, policy) if mirror else asyncio.to_thread(store.find_shard, sha256))
+        if path is None:
+            raise ProtocolError("not_found", "there is no such shard here", status=404)
+        return FileResponse(path, media_type="application/octet-stream")
 
     async def get_health(_: Request) -> Response:
         return JSONResponse({"status": "ok"})
 
     routes = [
-        Route("/policies/{pool}/{step}", get_manifest),
+        Route("/policies/{pool}/{step}/{manifest}", get_manifest),
         Route("/shards/{sha256}", get_shard),
         Route("/health", get_health),
     ]
-    return Starlette(routes=routes, exception_handlers={ProtocolError: _on_error, TransientError: _on_error})
-
-
-def _serve(path: Path, media_type: str) -> Response:
-    if not path.is_file():
-        raise ProtocolError("not_found", "there is no such policy or shard here", status=404)
-    return FileResponse(path, media_type=media_type)
-
-
-def _require_policy(values: Mapping[str, str]) -> tuple[int, int]:
-    """Pool and step, as numbers of at most 63 bits."""
-    pool, step = values.get("pool", ""), values.get("step", "")
-    if not (_NUMBER.fullmatch(pool) and _NUMBER.fullmatch(step)):
-        raise ProtocolError("not_found", "pool and step are numbers of at most 18 digits", status=404)
-    return int(pool), int(step)
+    handlers = dict.fromkeys((ProtocolError, TransientError, OSError), _on_error)
+    return Starlette(routes=routes, exception_handlers=handlers)
 
 
 async def _on_error(_: Request, error: Exception) -> Response:
     if isinstance(error, ProtocolError):
         return JSONResponse({"code": error.code, "message": error.message}, status_code=error.status)
-    get_logger().warning("relay cannot serve", message=str(error))
+    get_logger().warning("cannot serve", message=str(error))
     return JSONResponse({"code": "unavailable", "message": "not to be had now; try again"}, status_code=503)

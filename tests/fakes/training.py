@@ -25,7 +25,7 @@ from covey.network import Network, get_spec, load_environment
 from covey.protocol import columns, rollout
 from covey.protocol.canonical import sha256
 from covey.protocol.ids import Address, GroupId, Hash, PoolId, Step, TaskId
-from covey.protocol.manifest import Manifest
+from covey.protocol.manifest import Manifest, PolicyName
 from covey.protocol.params import EnvironmentParams, ModelParams, PoolParams
 from covey.protocol.rollout import Rollout
 from covey.protocol.seeding import SlotDomain, compute_sampling_seed
@@ -172,8 +172,8 @@ class Coordinator:
         ]  # fmt: skip
 
     def _download(self, version: Step) -> Path:
-        data = self.store.get_manifest_path(POOL, version).read_bytes()
-        manifest = Manifest.from_bytes(data, self.chain.hashes[version])
+        name = PolicyName(pool=POOL, step=version, manifest_hash=self.chain.hashes[version])
+        manifest = Manifest.from_bytes(self.store.get_manifest_path(name).read_bytes(), name.manifest_hash)
         folder = self.folder / self.chain.hashes[version]
         folder.mkdir(parents=True, exist_ok=True)
         for file in manifest.files:

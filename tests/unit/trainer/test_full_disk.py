@@ -2,9 +2,7 @@
 
 import errno
 import os
-import resource
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from covey.files import append
 from covey.model.files import load_model, load_tokenizer
 from covey.model.tiny import tiny_folder
 from covey.protocol.ids import Hash, Step
+from tests.fakes.disk import limit_files
 from tests.fakes.samples import build_batch, build_learner, build_samples
 from trainer import loop
 from trainer.checkpoint import Checkpoints, State, StepFolders, export_policy
@@ -25,17 +24,6 @@ from trainer.learner import Learner
 from trainer.publish import Publisher
 
 pytestmark = pytest.mark.unit
-
-
-@contextmanager
-def limit_files(size: int) -> Iterator[None]:
-    """Writing a file beyond so many bytes fails, as on a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.fixture

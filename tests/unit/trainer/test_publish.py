@@ -10,7 +10,7 @@ from covey.chain.client import Call
 from covey.chain.outbox import Attempt, IntentState, SqliteOutbox
 from covey.errors import OperatorError, TransientError
 from covey.protocol.ids import Address, Hash, PoolId, Step
-from covey.protocol.manifest import Manifest
+from covey.protocol.manifest import Manifest, PolicyName
 from covey.shardcast.store import Retention, ShardStore
 from trainer.publish import REFUSALS, Publisher
 
@@ -76,8 +76,8 @@ def test_offer__folder_of_files__manifest_in_the_origin_has_the_returned_hash(ch
     (folder / "model.safetensors").write_bytes(b"weights")
     publisher = build(chain, tmp_path / "origin")
     found = publisher.offer(folder, Step(3))
-    data = ShardStore(tmp_path / "origin").get_manifest_path(POOL, 3).read_bytes()
-    manifest = Manifest.from_bytes(data, found)
+    name = PolicyName(pool=POOL, step=3, manifest_hash=found)
+    manifest = Manifest.from_bytes(ShardStore(tmp_path / "origin").get_manifest_path(name).read_bytes(), found)
     assert (manifest.pool, manifest.step) == (POOL, 3)
     assert [file.name for file in manifest.files] == ["model.safetensors"]
     assert publisher.offer(folder, Step(3)) == found
@@ -171,11 +171,12 @@ def test_offer__chain_holds_another_policy__leaves_its_manifest_in_the_origin(ch
     (folder / "model.safetensors").write_bytes(b"weights")
     publisher = build(chain, store.root)
     chain.hashes.append(publisher.offer(folder, Step(0)))
-    manifest = store.get_manifest_path(POOL, 0).read_bytes()
+    path = store.get_manifest_path(PolicyName(pool=POOL, step=0, manifest_hash=chain.hashes[0]))
+    assert list(path.parent.iterdir()) == [path]
     (folder / "model.safetensors").write_bytes(b"other weights")
     with pytest.raises(OperatorError, match="another_policy"):
         publisher.offer(folder, Step(0))
-    assert store.get_manifest_path(POOL, 0).read_bytes() == manifest
+    assert list(path.parent.iterdir()) == [path]
 
 
 def test_advance__its_block_is_gone__is_a_reason_to_wait(chain: Chain, tmp_path: Path) -> None:

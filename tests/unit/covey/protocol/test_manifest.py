@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from covey.errors import ProtocolError
 from covey.protocol import canonical
-from covey.protocol.manifest import MAX_MANIFEST_BYTES, File, Manifest, Shard
+from covey.protocol.manifest import MAX_MANIFEST_BYTES, File, Manifest, PolicyName, Shard
 
 pytestmark = pytest.mark.unit
 
@@ -164,3 +164,24 @@ def test_manifest__frozen():
     manifest = read(build())
     with pytest.raises(ValidationError):
         manifest.step = 1
+
+
+def test_policy_name__by_hand__paths_name_pool_step_and_hash():
+    name = PolicyName(pool=1, step=3, manifest_hash=ZERO)
+    shard = "0x" + "ab" * 32
+    assert name.path == f"/policies/1/3/{ZERO}"
+    assert name.get_shard_path(shard) == f"/shards/{shard}?pool=1&step=3&manifest={ZERO}"
+    assert PolicyName.parse({"pool": "1", "step": "3", "manifest": ZERO}) == name
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"pool": ""}, {"pool": "-1"}, {"step": "9" * 19}, {"step": "٣"}, {"step": "3\n"}, {"manifest": ZERO[:-1]},
+     {"manifest": ZERO + "\n"}, {"manifest": "0x" + "AB" * 32}, {"manifest": "../" + ZERO}],
+)  # fmt: skip
+def test_policy_name__of_a_stranger__refused(wrong):
+    with pytest.raises(ProtocolError, match="not_found") as caught:
+        PolicyName.parse({"pool": "1", "step": "3", "manifest": ZERO} | wrong)
+    assert caught.value.status == 404
+    with pytest.raises(ProtocolError, match="not_found"):
+        PolicyName.parse({})

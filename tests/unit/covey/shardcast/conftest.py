@@ -12,7 +12,7 @@ from starlette.routing import Route
 from covey.runtime import find_free_ports, serve_http
 from covey.shardcast.client import ShardClient
 from covey.shardcast.server import Mirror, build_server
-from covey.shardcast.store import ShardStore, add_policy
+from covey.shardcast.store import Retention, ShardStore, add_policy
 
 SHARD_BYTES = 1000
 
@@ -72,34 +72,34 @@ class World:
 
     def __init__(self, tmp_path, stack):
         self.tmp_path, self._stack, self._count = tmp_path, stack, 0
-        self.store = ShardStore(tmp_path / "origin")
+        self.store, self.retention = ShardStore(tmp_path / "origin"), Retention()
         self._http = httpx.AsyncClient(trust_env=False, verify=False, headers={"connection": "close"})
         stack.push_async_callback(self._http.aclose)
 
     async def serve(self, app):
         return await self._stack.enter_async_context(serving(app))
 
-    def publish(self, step, files, *, pool=1):
+    def publish(self, step, files, *, pool=1, shard_bytes=SHARD_BYTES):
         folder = self.tmp_path / f"policy-{pool}-{step}"
         folder.mkdir()
         for name, data in files.items():
             (folder / name).write_bytes(data)
-        return add_policy(self.store, folder, pool=pool, step=step, shard_bytes=SHARD_BYTES)
+        return add_policy(self.store, folder, pool=pool, step=step, shard_bytes=shard_bytes)
 
     async def add_origin(self, alter=None):
         recorder = Recorder(build_server(self.store), alter)
         return await self.serve(recorder), recorder
 
-    async def add_relay(self, upstream, **settings):
+    async def add_relay(self, upstream, store=None, **settings):
         self._count += 1
-        store = ShardStore(self.tmp_path / f"relay-{self._count}")
+        store = store or ShardStore(self.tmp_path / f"relay-{self._count}")
         mirror = Mirror(store, upstream, **settings)
         self._stack.push_async_callback(mirror.close)
         recorder = Recorder(build_server(store, mirror))
         return await self.serve(recorder), recorder, store
 
-    def connect(self, *relays, seed=0):
-        client = ShardClient(relays, seed=seed)
+    def connect(self, *relays, seed=0, **settings):
+        client = ShardClient(relays, seed=seed, **settings)
         self._stack.push_async_callback(client.close)
         return client
 
@@ -110,6 +110,12 @@ class World:
 
     async def get(self, url):
         return await self._http.get(url)
+
+    async def get_manifest(self, url, manifest):
+        return await self.get(url + manifest.compute_name().path)
+
+    async def get_shard(self, url, shard, manifest):
+        return await self.get(url + manifest.compute_name().get_shard_path(shard.sha256))
 
 
 @pytest.fixture

@@ -12,9 +12,11 @@ import pytest
 from starlette.responses import Response
 
 from covey.errors import ProtocolError
+from covey.protocol import canonical
 from covey.runtime import find_free_ports
 from covey.shardcast.server import Mirror, build_server
 from covey.shardcast.store import ShardStore
+from tests.fakes.disk import limit_files
 from tests.unit.covey.shardcast.conftest import build_liar, serving
 
 pytestmark = pytest.mark.integration
@@ -30,24 +32,28 @@ def shards_of(manifest):
 async def test_origin__manifest_shard_and_health__as_stored(world):
     manifest = world.publish(3, FILES)
     url, _ = await world.add_origin()
-    assert (await world.get(f"{url}/policies/1/3")).content == manifest.to_bytes()
+    assert (await world.get_manifest(url, manifest)).content == manifest.to_bytes()
     shard = shards_of(manifest)[0]
     assert (await world.get(f"{url}/shards/{shard.sha256}")).content == b"{}"
     assert (await world.get(f"{url}/health")).json() == {"status": "ok"}
 
 
 EVIL_PATHS = [
-    "/policies/1/4",
-    "/policies/2/3",
-    "/policies/1/-3",
-    "/policies/1/3.json",
-    "/policies/1/..%2f..%2fsecret",
-    "/policies/..%2f..%2fsecret/3",
-    "/policies/1/" + "9" * 19,
-    "/policies/1/" + "9" * 300,
-    "/policies/" + "9" * 5000 + "/1",
-    "/policies/1/%D9%A3",
-    "/policies/1/3%0a",
+    "/policies/1/3",
+    f"/policies/1/4/{ABSENT}",
+    f"/policies/2/3/{ABSENT}",
+    f"/policies/1/-3/{ABSENT}",
+    f"/policies/1/3/{ABSENT}.json",
+    "/policies/1/3/..%2f..%2f..%2f..%2fsecret",
+    f"/policies/1/..%2f..%2f..%2fsecret/{ABSENT}",
+    f"/policies/..%2f..%2fsecret/3/{ABSENT}",
+    "/policies/1/" + "9" * 19 + f"/{ABSENT}",
+    "/policies/1/" + "9" * 300 + f"/{ABSENT}",
+    "/policies/" + "9" * 5000 + f"/1/{ABSENT}",
+    f"/policies/1/%D9%A3/{ABSENT}",
+    f"/policies/1/3%0a/{ABSENT}",
+    f"/policies/1/3/{ABSENT}%0a",
+    "/policies/1/3/0x" + "AB" * 32,
     f"/shards/{ABSENT}",
     "/shards/..%2f..%2fsecret",
     "/shards/%2e%2e%2f%2e%2e%2fsecret",
@@ -82,27 +88,21 @@ async def test_server__path_that_names_nothing__404_and_no_secret(world, is_rela
         assert answer.split(b" ", 2)[1] == b"404", (path, answer[:200])
 
 
-async def test_relay__shard__only_of_a_manifest_that_it_has_seen(world):
-    manifest = world.publish(3, FILES)
-    origin, recorder = await world.add_origin()
-    relay, _, _ = await world.add_relay(origin)
-    shard = shards_of(manifest)[0]
-    refused = await world.get(f"{relay}/shards/{shard.sha256}")
-    assert (refused.status_code, refused.json()["code"]) == (404, "not_found")
-    assert recorder.paths == []
-    assert (await world.get(f"{relay}/policies/1/3")).status_code == 200
-    assert (await world.get(f"{relay}/shards/{shard.sha256}")).status_code == 200
-
-
-async def test_relay__shard_with_its_policy__fetches_the_manifest_first(world):
+async def test_relay__shard__only_for_a_policy_that_names_it(world):
     manifest = world.publish(3, FILES)
     origin, recorder = await world.add_origin()
     relay, _, _ = await world.add_relay(origin)
     shard = shards_of(manifest)[1]
-    assert (await world.get(f"{relay}/shards/{shard.sha256}?pool=1&step=3")).status_code == 200
-    assert recorder.paths == ["/policies/1/3", f"/shards/{shard.sha256}"]
-    assert (await world.get(f"{relay}/shards/{ABSENT}?pool=1&step=3")).status_code == 404
-    for query in ("pool=1", "pool=1&step=x", "pool=-1&step=3", "pool=1&step=" + "9" * 5000):
+    refused = await world.get(f"{relay}/shards/{shard.sha256}")
+    assert (refused.status_code, refused.json()["code"]) == (404, "not_found")
+    assert recorder.paths == []
+    assert (await world.get_shard(relay, shard, manifest)).status_code == 200
+    assert recorder.paths == [manifest.compute_name().path, f"/shards/{shard.sha256}"]
+    assert (await world.get(f"{relay}/shards/{shard.sha256}")).status_code == 200
+    query = f"pool=1&step=3&manifest={manifest.compute_hash()}"
+    assert (await world.get(f"{relay}/shards/{ABSENT}?{query}")).status_code == 404
+    short = "pool=1&step=3"
+    for query in (short, f"{short}&manifest=x", f"pool=-1&step=3&manifest={ABSENT}", f"pool=1&step={'9' * 5000}"):
         assert (await world.get(f"{relay}/shards/{ABSENT}?{query}")).status_code == 404
     assert len(recorder.paths) == 2
 
@@ -111,11 +111,10 @@ async def test_relay__many_ask_at_once__upstream_is_asked_once(world):
     manifest = world.publish(3, FILES)
     origin, recorder = await world.add_origin()
     relay, _, _ = await world.add_relay(origin)
-    await world.get(f"{relay}/policies/1/3")
     shard = shards_of(manifest)[1]
-    answers = await asyncio.gather(*(world.get(f"{relay}/shards/{shard.sha256}") for _ in range(10)))
+    answers = await asyncio.gather(*(world.get_shard(relay, shard, manifest) for _ in range(10)))
     assert len({answer.content for answer in answers}) == 1
-    assert recorder.count("/shards/") == 1
+    assert recorder.count("/shards/") == recorder.count("/policies/") == 1
 
 
 async def test_relay__asked_for_what_is_not__remembers_nothing(world):
@@ -135,13 +134,12 @@ async def test_relay__corrupted_upstream__neither_kept_nor_served(world):
     bad = [b""]
     origin, recorder = await world.add_origin(lambda path: Response(bad[0]) if shard.sha256 in path else None)
     relay, _, store = await world.add_relay(origin)
-    await world.get(f"{relay}/policies/1/3")
     for bad[0] in (b"", data[:-1], data + b"x", bytes([data[0] ^ 1]) + data[1:]):
-        refused = await world.get(f"{relay}/shards/{shard.sha256}")
+        refused = await world.get_shard(relay, shard, manifest)
         assert (refused.status_code, refused.json()["code"]) == (503, "unavailable")
         assert list((store.root / "shards").iterdir()) == []
     recorder.alter = None
-    assert (await world.get(f"{relay}/shards/{shard.sha256}")).content == data
+    assert (await world.get_shard(relay, shard, manifest)).content == data
 
 
 async def test_relay__junk_manifest__refused_and_not_kept(world):
@@ -149,7 +147,9 @@ async def test_relay__junk_manifest__refused_and_not_kept(world):
     upstream = await world.serve(build_liar(lambda path: answer[0]))
     relay, _, store = await world.add_relay(upstream)
     for answer[0] in (b"", b"{", b"[" * 10_000, b"\xff", b'{"version":1}'):
-        assert (await world.get(f"{relay}/policies/1/3")).status_code == 400
+        for name in (ABSENT, canonical.sha256(answer[0])):
+            refused = await world.get(f"{relay}/policies/1/3/{name}")
+            assert (refused.status_code, refused.json()["code"]) == (502, "bad_manifest")
     assert store.list_steps(1) == []
 
 
@@ -157,7 +157,7 @@ async def test_relay__another_policys_manifest__refused(world):
     other = world.publish(4, FILES)
     upstream = await world.serve(build_liar(lambda path: other.to_bytes()))
     relay, _, store = await world.add_relay(upstream)
-    refused = await world.get(f"{relay}/policies/1/3")
+    refused = await world.get(f"{relay}/policies/1/3/{other.compute_hash()}")
     assert (refused.status_code, refused.json()["code"]) == (502, "bad_manifest")
     assert store.list_steps(1) == store.list_steps(4) == []
 
@@ -165,7 +165,7 @@ async def test_relay__another_policys_manifest__refused(world):
 async def test_relay__huge_manifest__cut_off(world):
     upstream = await world.serve(build_liar(lambda path: bytes((4 << 20) + 1)))
     relay, _, _ = await world.add_relay(upstream)
-    refused = await world.get(f"{relay}/policies/1/3")
+    refused = await world.get(f"{relay}/policies/1/3/{ABSENT}")
     assert (refused.status_code, refused.json()["code"]) == (502, "oversized")
 
 
@@ -173,13 +173,12 @@ async def test_relay__upstream_gone__503_and_what_it_has_is_still_served(world):
     manifest = world.publish(3, FILES)
     async with serving(build_server(world.store)) as origin:
         relay, _, _ = await world.add_relay(origin)
-        await world.get(f"{relay}/policies/1/3")
         kept, missing = shards_of(manifest)[:2]
-        await world.get(f"{relay}/shards/{kept.sha256}")
-    assert (await world.get(f"{relay}/policies/1/3")).status_code == 200
+        await world.get_shard(relay, kept, manifest)
+    assert (await world.get_manifest(relay, manifest)).status_code == 200
     assert (await world.get(f"{relay}/shards/{kept.sha256}")).status_code == 200
-    assert (await world.get(f"{relay}/shards/{missing.sha256}")).status_code == 503
-    away = await world.get(f"{relay}/policies/1/4")
+    assert (await world.get_shard(relay, missing, manifest)).status_code == 503
+    away = await world.get(f"{relay}/policies/1/4/{ABSENT}")
     assert away.status_code == 503
     assert origin not in away.text, "where a relay has its copies from is for its own log"
 
@@ -189,8 +188,7 @@ async def test_relay__many_policies__keeps_five(world):
     relay, _, store = await world.add_relay(origin)
     for step in range(8):
         manifest = world.publish(step, {"weights": b"of %d" % step})
-        await world.get(f"{relay}/policies/1/{step}")
-        await world.get(f"{relay}/shards/{manifest.files[0].sha256}")
+        await world.get_shard(relay, manifest.files[0].shards[0], manifest)
     assert store.list_steps(1) == [3, 4, 5, 6, 7]
     assert len(list((store.root / "shards").iterdir())) == 5
 
@@ -218,18 +216,18 @@ def test_command__origin__serves_until_sigterm_and_says_when_the_port_is_taken(t
 async def test_relay__more_than_it_keeps__the_oldest_goes_and_comes_back_when_asked_for(world, keep):
     origin, recorder = await world.add_origin()
     relay, _, store = await world.add_relay(origin, keep=keep)
-    for step in range(5):
-        world.publish(step, {"w": b"weights of %d" % step})
-        assert (await world.get(f"{relay}/policies/1/{step}")).status_code == 200
+    manifests = [world.publish(step, {"w": b"weights of %d" % step}) for step in range(5)]
+    for manifest in manifests:
+        assert (await world.get_manifest(relay, manifest)).status_code == 200
     assert store.list_steps(1) == list(range(5))[-keep:]
     asked = len(recorder.paths)
-    assert (await world.get(f"{relay}/policies/1/0")).status_code == 200
+    assert (await world.get_manifest(relay, manifests[0])).status_code == 200
     assert len(recorder.paths) == asked + 1
     assert 0 in store.list_steps(1)
 
 
 async def test_relay__full_disk__answers_to_come_later(world, monkeypatch):
-    manifest = world.publish(3, FILES)
+    manifest = world.publish(3, {"model.safetensors": bytes(3_000_000)}, shard_bytes=2_000_000)
     origin, _ = await world.add_origin()
     relay, _, store = await world.add_relay(origin)
 
@@ -237,11 +235,12 @@ async def test_relay__full_disk__answers_to_come_later(world, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(store, "add_manifest", refuse)
-    refused = await world.get(f"{relay}/policies/1/3")
+    refused = await world.get_manifest(relay, manifest)
     assert (refused.status_code, refused.json()["code"]) == (503, "unavailable")
     monkeypatch.undo()
-    assert (await world.get(f"{relay}/policies/1/3")).status_code == 200
-    monkeypatch.setattr("covey.shardcast.server.Path.replace", refuse)
-    refused = await world.get(f"{relay}/shards/{shards_of(manifest)[0].sha256}")
+    shard = shards_of(manifest)[0]
+    with limit_files(1_000_000):
+        refused = await world.get_shard(relay, shard, manifest)
     assert (refused.status_code, refused.json()["code"]) == (503, "unavailable")
     assert list((store.root / "shards").iterdir()) == []
+    assert (await world.get_shard(relay, shard, manifest)).content == bytes(2_000_000)

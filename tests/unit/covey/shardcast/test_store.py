@@ -3,6 +3,7 @@ import os
 
 import pytest
 
+from covey.errors import TransientError
 from covey.shardcast.store import KEPT_POLICIES, Retention, ShardStore, add_policy, compute_range_hash
 
 pytestmark = pytest.mark.unit
@@ -36,7 +37,7 @@ def test_add_policy__by_hand__files_in_order_cut_at_the_shard_size(store, tmp_pa
     assert [s.sha256 for s in manifest.files[1].shards] == [digest(b"123"), digest(b"456"), digest(b"78")]
     assert manifest.files[1].sha256 == digest(b"12345678")
     assert store.get_shard_path(digest(b"456")).read_bytes() == b"456"
-    assert store.get_manifest_path(1, 4).read_bytes() == manifest.to_bytes()
+    assert store.get_manifest_path(manifest.compute_name()).read_bytes() == manifest.to_bytes()
     assert store.list_steps(1) == [4]
 
 
@@ -65,8 +66,8 @@ def test_prune__keeps_five_and_only_their_shards(store, tmp_path):
 def add_at(store, tmp_path, times):
     """Policies 0, 1, ... of pool 1, stored at these Unix seconds."""
     for step, stored in enumerate(times):
-        add_policy(store, make_folder(tmp_path / f"p{step}", {"w": b"%d" % step}), pool=1, step=step)
-        os.utime(store.get_manifest_path(1, step), (stored, stored))
+        manifest = add_policy(store, make_folder(tmp_path / f"p{step}", {"w": b"%d" % step}), pool=1, step=step)
+        os.utime(store.get_manifest_path(manifest.compute_name()), (stored, stored))
 
 
 @pytest.mark.parametrize(
@@ -103,19 +104,22 @@ def test_prune__again__reads_only_manifests_that_changed(store, tmp_path, monkey
     store.prune(1, Retention())
     read = []
     monkeypatch.setattr(
-        "covey.shardcast.store._read_shards", lambda path: read.append(path.name) or frozenset({digest(b"new")})
+        "covey.shardcast.store._read_shards", lambda path: read.append(path.parent.name) or frozenset({digest(b"new")})
     )
-    os.utime(store.get_manifest_path(1, 1), (30, 30))
+    (path,) = (store.root / "policies" / "1" / "1").iterdir()
+    os.utime(path, (30, 30))
     store.prune(1, Retention())
-    assert read == ["1.json"]
+    assert read == ["1"]
     assert sorted(path.name for path in (store.root / "shards").iterdir()) == sorted([digest(b"0"), digest(b"2")])
 
 
 def test_list_steps__numbers_not_names__and_nothing_else(store, tmp_path):
     for step in (2, 10, 1):
         add_policy(store, make_folder(tmp_path / str(step), {"x": b"1"}), pool=1, step=step)
-    (store.root / "policies" / "1" / "junk.json").write_text("{")
-    (store.root / "policies" / "1" / ".3.json.ab12").write_text("{")
+    (store.root / "policies" / "1" / "3").mkdir()
+    (store.root / "policies" / "1" / "3" / ".0x3.json.ab12").write_text("{")
+    (store.root / "policies" / "1" / "junk").mkdir()
+    (store.root / "policies" / "1" / "junk" / "junk.json").write_text("{")
     assert store.list_steps(1) == [1, 2, 10]
     assert store.list_steps(7) == []
 
@@ -126,3 +130,23 @@ def test_list_steps__numbers_not_names__and_nothing_else(store, tmp_path):
 def test_range_hash__by_hand(tmp_path, offset, size, part):
     (tmp_path / "f").write_bytes(b"0123456789")
     assert compute_range_hash(tmp_path / "f", offset, size) == digest(part)
+
+
+def test_find_shard__another_process_prunes__remembers_a_bounded_number(store, tmp_path, monkeypatch):
+    monkeypatch.setattr("covey.shardcast.store._REMEMBERED_SHARDS", 3)
+    folder = make_folder(tmp_path / "p", {"x": bytes(range(8))})
+    for shard in add_policy(store, folder, pool=1, step=0, shard_bytes=1).shards:
+        assert store.find_shard(shard.sha256) == store.get_shard_path(shard.sha256)
+        assert len(store._whole) <= 3
+    assert store.find_shard(digest(b"absent")) is None
+
+
+def test_add_policy__shard_is_damaged__is_written_again(store, tmp_path):
+    folder = make_folder(tmp_path / "p", {"x": b"weights"})
+    add_policy(store, folder, pool=1, step=0)
+    path = store.get_shard_path(digest(b"weights"))
+    path.write_bytes(b"damaged")
+    with pytest.raises(TransientError, match=f"damaged_copy: {path} does not have the hash"):
+        store.find_shard(path.name)
+    add_policy(store, folder, pool=1, step=0)
+    assert path.read_bytes() == b"weights"
