@@ -1,7 +1,7 @@
 """Fetches a policy from relays that nobody trusts: every shard is hashed, the manifest has the chain's hash.
 
 A relay is picked in proportion to its success rate times its bandwidth (INTELLECT-2, SHARDCAST).  One that fails
-loses weight, one that lies all of it, and an unused one heals.  A half-fetched policy is resumed; a
+loses weight, one that lies or stalls all of it, and one that is not used heals.  A half-fetched policy is resumed; a
 whole one appears by one rename.
 """
 
@@ -29,6 +29,8 @@ CONCURRENT_SHARDS = 4
 ATTEMPTS = 4
 _SMOOTHING = 0.2
 _HEALING = 1.01
+STALL_S = 5.0
+"""Seconds without a byte after which a request is given up."""
 _PATIENCE_S = 30.0
 _LEAST_BANDWIDTH = 100_000
 """Bytes/s, after which a relay that drips is given up."""
@@ -62,12 +64,12 @@ class RelayScore:
 class ShardClient:
     """Example: `await ShardClient(["http://127.0.0.1:9001"]).fetch(pool=1, step=3, manifest_hash=..., folder=...)`."""
 
-    def __init__(self, relays: Sequence[str], *, seed: int = 0) -> None:
+    def __init__(self, relays: Sequence[str], *, seed: int = 0, stall_s: float = STALL_S) -> None:
         self.scores = [RelayScore(url.rstrip("/")) for url in relays if _is_address(url)]
         if not self.scores:
             raise ProtocolError("no_relays", "no relay is known")
         self._random = random.Random(seed)
-        timeout, headers = httpx.Timeout(30, connect=3), {"accept-encoding": "identity"}
+        timeout, headers = httpx.Timeout(stall_s, connect=3), {"accept-encoding": "identity"}
         self._http = httpx.AsyncClient(timeout=timeout, headers=headers, trust_env=False)
 
     async def close(self) -> None:
@@ -186,6 +188,8 @@ class ShardClient:
                     pieces.append(piece)
         except (httpx.HTTPError, TimeoutError) as error:
             score.record(size=0, seconds=1, is_good=False)
+            if isinstance(error, httpx.TimeoutException | TimeoutError):  # it cost much time: others are asked first
+                score.success = 0.0
             raise _SilentError(f"did not answer: {type(error).__name__}") from error
         score.record(size=size, seconds=time.monotonic() - started, is_good=True)
         return b"".join(pieces)

@@ -303,3 +303,24 @@ async def test_fetch__two_relays__the_unused_one_heals(world):
     client.scores[0].success = 0.0
     assert read(await world.fetch(client, manifest)) == FILES
     assert client.scores[0].success >= 10 * 1e-3, "it was unused for a manifest and nine shards"
+
+
+async def test_fetch__relay_stalls__costs_one_wait_and_all_of_its_credit(world):
+    manifest = world.publish(3, {"model.safetensors": random.Random(1).randbytes(20_000)})
+    release = asyncio.Event()
+
+    async def stall():
+        await release.wait()
+        yield b""
+
+    stalling, recorder = await world.add_origin(lambda path: StreamingResponse(stall()) if "/shards/" in path else None)
+    good, _ = await world.add_origin()
+    client = world.connect(stalling, good, stall_s=0.5)
+    started = time.monotonic()
+    try:
+        await world.fetch(client, manifest)
+    finally:
+        release.set()
+    assert time.monotonic() - started < 3
+    assert recorder.count("/shards/") >= 1, "the seed has it asked"
+    assert client.scores[0].success < 0.1
