@@ -14,10 +14,14 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.log import get_logger
+
+if TYPE_CHECKING:
+    from covey.connections import Limits
 
 Context = TypeVar("Context")
 Result = TypeVar("Result")
@@ -179,28 +183,48 @@ def limit_recursion() -> None:
 
 
 async def serve_http(
-    app: object, *, host: str, port: int, stop: asyncio.Event, on_bound: Callable[[], None] = lambda: None
+    app: object,
+    *,
+    host: str,
+    port: int,
+    stop: asyncio.Event,
+    on_bound: Callable[[], None] = lambda: None,
+    limits: "Limits | None" = None,
 ) -> None:
     """Serve an ASGI application until `stop` is set; requests under way get a second to finish.
+
+    `limits` says what a connection may cost; slower peers are cut off.
 
     `on_bound` is called once the port is this process's own, which is the moment to log that it serves.
     Raises OperatorError("address_in_use") when another process holds the port.
     """
     import uvicorn
 
+    from covey.connections import ACCEPTED_AT_ONCE, Gate, GuardedProtocol, Limits, compute_cap, raise_descriptor_limit
+
     class Server(uvicorn.Server):
         @contextmanager
         def capture_signals(self) -> Iterator[None]:
             yield  # signals are ours
 
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            for each in sockets or ():
+                each.listen(_BACKLOG)  # asyncio has set it to ACCEPTED_AT_ONCE
+
+    limits = limits or Limits()
+    gate = Gate(limits, compute_cap(limits, raise_descriptor_limit(limits)))
     config = uvicorn.Config(
         app,  # type: ignore[arg-type]
         host=host,
         port=port,
         log_level="warning",
         access_log=False,
+        http=partial(GuardedProtocol, gate=gate),  # type: ignore[arg-type]
+        ws="none",
+        backlog=ACCEPTED_AT_ONCE,
         timeout_graceful_shutdown=1,
-        timeout_keep_alive=75,
+        timeout_keep_alive=limits.idle_s,
     )
     server = Server(config)
     limit_recursion()
@@ -215,11 +239,15 @@ async def serve_http(
     await stopping
 
 
+_BACKLOG = 2048
+"""Connections that the kernel keeps until they are accepted."""
+
+
 def listen(host: str, port: int) -> socket.socket:
     """A socket that listens; raise OperatorError("address_in_use").  Uvicorn would end the interpreter instead."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, backlog=2048)
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except OSError as error:
         raise OperatorError(
             "address_in_use", f"cannot listen on {host}:{port}: {error.strerror}", fix="Choose another host or port"
