@@ -18,10 +18,11 @@ from typing import TypeVar
 
 import httpx
 
-from covey.errors import ProtocolError, TransientError
+from covey.errors import ProtocolError
 from covey.log import get_logger
 from covey.protocol.ids import Hash
 from covey.protocol.manifest import MAX_MANIFEST_BYTES, File, Manifest, PolicyName, Shard
+from covey.shardcast.failures import Failures, LackingError, NotDeliveredError, SilentError
 from covey.shardcast.store import compute_range_hash
 from covey.urls import hide_secrets
 
@@ -143,16 +144,16 @@ class ShardClient:
 
         At most ATTEMPTS relays are asked; those that are not heal.  Raises TransientError if none delivers.
         """
-        failures, unused = _Failures(), list(self.scores)
+        failures, unused = Failures(), list(self.scores)
         try:
             for score in self._draw():
                 unused.remove(score)
                 try:
                     return check(await self._get(score, path, limit))
-                except _NotDeliveredError as error:
-                    failures.note(score, error)
+                except NotDeliveredError as error:
+                    failures.note(score.url, error)
                 except ProtocolError as error:
-                    failures.note(score, self._blame(score, error.message))
+                    failures.note(score.url, self._blame(score, error.message))
         finally:
             for score in unused:
                 score.heal()
@@ -169,7 +170,7 @@ class ShardClient:
         return order
 
     async def _get(self, score: RelayScore, path: str, limit: int) -> bytes:
-        """At most `limit` bytes; raise _NotDeliveredError."""
+        """At most `limit` bytes; raise NotDeliveredError."""
         started, pieces, size = time.monotonic(), [], 0
         try:
             async with (
@@ -179,8 +180,8 @@ class ShardClient:
                 if response.status_code != 200:
                     score.record(size=0, seconds=1, is_good=False)
                     if response.status_code == 404:
-                        raise _LackingError("does not have it")
-                    raise _NotDeliveredError(f"answered with status {response.status_code}")
+                        raise LackingError("does not have it")
+                    raise NotDeliveredError(f"answered with status {response.status_code}")
                 async for piece in response.aiter_raw():
                     size += len(piece)
                     if size > limit:
@@ -190,48 +191,15 @@ class ShardClient:
             score.record(size=0, seconds=1, is_good=False)
             if isinstance(error, httpx.TimeoutException | TimeoutError):  # it cost much time: others are asked first
                 score.success = 0.0
-            raise _SilentError(f"did not answer: {type(error).__name__}") from error
+            raise SilentError(f"did not answer: {type(error).__name__}") from error
         score.record(size=size, seconds=time.monotonic() - started, is_good=True)
         return b"".join(pieces)
 
-    def _blame(self, score: RelayScore, why: str) -> "_NotDeliveredError":
+    def _blame(self, score: RelayScore, why: str) -> NotDeliveredError:
         """A lie, unlike a failure, costs all credit."""
         score.success = 0.0
         get_logger().warning("relay lies", relay=hide_secrets(score.url), why=why)
-        return _NotDeliveredError(f"sent something else: {why}")
-
-
-class _NotDeliveredError(Exception):
-    """A relay did not give what it was asked for; says what it did instead."""
-
-
-class _SilentError(_NotDeliveredError):
-    """It did not answer."""
-
-
-class _LackingError(_NotDeliveredError):
-    """It answered that it does not have it."""
-
-
-class _Failures:
-    """What became of one thing at each relay that was asked for it."""
-
-    def __init__(self) -> None:
-        self._texts: list[str] = []
-        self._are_all_silent = self._are_all_lacking = True
-
-    def note(self, score: RelayScore, error: _NotDeliveredError) -> None:
-        self._texts.append(f"{hide_secrets(score.url)} {error}")
-        self._are_all_silent &= isinstance(error, _SilentError)
-        self._are_all_lacking &= isinstance(error, _LackingError)
-
-    def to_error(self, thing: str) -> TransientError:
-        told = "; ".join(self._texts)
-        if self._are_all_silent:
-            fix = "Start a relay, or correct relays in the settings"
-            return TransientError("no_relay", f"no relay answers that is asked for {thing}: {told}. {fix}")
-        code = "not_at_relays" if self._are_all_lacking else "no_relay"
-        return TransientError(code, f"no relay has {thing}: {told}")
+        return NotDeliveredError(f"sent something else: {why}")
 
 
 def _is_address(url: str) -> bool:

@@ -24,7 +24,7 @@ SHORT = Limits(headers_s=1, progress_s=1, progress_bytes=1000, idle_s=1)
 
 
 async def application(scope, receive, send):
-    """/body reads a body, /big and /whole answer with many bytes, /poll takes three seconds."""
+    """/body reads a body, /big and /whole answer with many bytes, /poll takes two seconds."""
     if scope["type"] != "http":
         return
     path, more = scope["path"], True
@@ -32,7 +32,7 @@ async def application(scope, receive, send):
         message = await receive()
         more = message.get("more_body", False)
     if path == "/poll":
-        await asyncio.sleep(3)
+        await asyncio.sleep(2)
     size = BIG if path in ("/big", "/whole") else 5
     length = (b"content-length", str(size).encode())
     await send({"type": "http.response.start", "status": 200, "headers": [length]})
