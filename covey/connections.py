@@ -112,8 +112,9 @@ class GuardedProtocol(HttpToolsProtocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it is open without a request that the application works on."""
-        return (self.cycle is None or self.cycle.response_complete) and not self.transport.is_closing()
+        """Whether it is open without a request under way: all that was asked for has been answered and taken."""
+        is_answered = self.cycle is None or self.cycle.response_complete
+        return is_answered and not self.transport.is_closing() and not self.transport.get_write_buffer_size()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -132,6 +133,9 @@ class GuardedProtocol(HttpToolsProtocol):
         """Parse; refuse a request whose head goes on and on, which the parser would keep in memory."""
         moved = self._moved
         super().data_received(data)
+        if self._missing is None and self.cycle.response_complete:
+            # A blank line, or the end of a body that was answered early, has ended uvicorn's wait for a request.
+            self._missing, self._debt, self.owes_since = Debt.HEADERS, Debt.HEADERS, self.loop.time()
         if self._missing is None or self._moved > moved:
             self._headers_bytes = 0
             return

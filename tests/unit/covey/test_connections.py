@@ -223,6 +223,24 @@ async def test_headers__without_end__are_refused_before_they_fill_the_memory(mee
     assert await ask(port) == 200
 
 
+@pytest.mark.parametrize(
+    ("sent", "rest"),
+    [(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", b"\r\n"),
+     (b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\nhal", b"f")],
+    ids=["a blank line", "the end of a body"],
+)  # fmt: skip
+async def test_keep_alive__what_is_no_request_comes_after_an_answer__does_not_keep_the_connection(meet, sent, rest):
+    """uvicorn takes back its own deadline when anything comes."""
+    _, peers = await meet(SHORT)
+    (peer,) = await peers.open(1, sent)
+    loop = asyncio.get_running_loop()
+    answer = b""
+    while not answer.endswith(bytes(5)):
+        answer += await loop.sock_recv(peer, 1000)
+    await loop.sock_sendall(peer, rest)
+    assert await is_ended(peer)
+
+
 async def test_cap__all_wait__the_oldest_makes_room(meet):
     port, peers = await meet(Limits(connections=10))
     first, second = await peers.open(2)
