@@ -32,6 +32,7 @@ contract EpochLedger is Omissions {
         PostingTerms memory terms = POOLS.getPostingTerms(pool);
         if (msg.sender != terms.operator) revert NotOperator(pool, msg.sender);
         if (terms.state < PoolState.Active) revert PoolNotStarted(pool);
+        if (block.timestamp >= terms.closesAt) revert PoolClosed(terms.closesAt);
         if (header.units > terms.epochUnits) revert TooManyUnits(header.units, terms.epochUnits);
         Settlement memory settlement = _settlements[pool];
         if (header.epoch != settlement.epochs) revert WrongEpoch(settlement.epochs, header.epoch);

@@ -173,13 +173,12 @@ abstract contract Omissions is Escrow {
         Settlement memory settlement = _settlements[receipt.pool];
         uint256 bothWindows = uint256(terms.challengeWindow) + terms.vetoWindow;
         uint256 idleFrom = Math.max(receipt.deadline, uint256(settlement.lastPostedAt) + terms.epochLength);
-        uint256 closesAt = POOLS.closesAt(receipt.pool);
         bool isOverdue = settlement.epochs > latestEpoch || block.timestamp > idleFrom + bothWindows
-            || block.timestamp >= closesAt - 4 * bothWindows;
+            || block.timestamp >= terms.closesAt - 4 * bothWindows;
         if (!isOverdue) revert NotOverdue();
         if (settlement.epochs > uint256(latestEpoch) + 1 + CHALLENGE_SPAN) revert TooLate();
         // Two windows for the answer and the decision, before the operator may take its bond away.
-        uint256 closedAt = closesAt - 2 * uint256(terms.challengeWindow);
+        uint256 closedAt = terms.closesAt - 2 * uint256(terms.challengeWindow);
         if (block.timestamp >= closedAt) revert WindowClosed(closedAt);
     }
 

@@ -121,7 +121,8 @@ contract PoolRegistry is IPoolRegistry, AccessControlDefaultAdminRules, Pausable
             terms.vetoWindow,
             terms.rewardPerUnit,
             terms.epochUnits,
-            terms.epochLength
+            terms.epochLength,
+            closesAt(pool)
         );
     }
 

@@ -84,15 +84,19 @@ contract StakeManager is IStakeManager, ReentrancyGuardTransient {
         IERC20(POOLS.tokenOf(pool)).safeTransfer(msg.sender, amount);
     }
 
-    function lock(uint256 pool, address contributor, bool isHeavy) external onlyCourt returns (uint96 amount) {
+    function lock(uint256 pool, address contributor, bool isHeavy)
+        external
+        onlyCourt
+        returns (uint96 amount, uint32 span)
+    {
         SlashingTerms memory terms = POOLS.getSlashingTerms(pool);
         Exposure memory exposure = _exposures[pool][contributor];
-        uint256 span = block.timestamp / terms.unbondWindow;
+        span = uint32(block.timestamp / terms.unbondWindow);
         // Spans are counted, so a case falls into exactly one.
         // slither-disable-next-line incorrect-equality
         uint256 taken = exposure.takenIn == span ? exposure.taken : 0;
         uint256 cap = uint256(terms.slashAmount) * terms.maxSlashes;
-        if (taken > 0 && taken >= cap) revert SlashCapReached((span + 1) * terms.unbondWindow);
+        if (taken > 0 && taken >= cap) revert SlashCapReached((uint256(span) + 1) * terms.unbondWindow);
         uint256 due = terms.slashAmount;
         if (!isHeavy && exposure.strikes < terms.strikes) due = due * terms.lightSlashBps / 10_000;
         uint256 free = _totalOf(pool, BondKind.CONTRIBUTOR, contributor) - exposure.locked;
@@ -101,7 +105,7 @@ contract StakeManager is IStakeManager, ReentrancyGuardTransient {
         if (amount == 0 && due > 0) revert NoFreeStake();
 
         _exposures[pool][contributor] =
-            Exposure(exposure.locked + amount, (taken + amount).toUint96(), uint32(span), exposure.strikes + 1);
+            Exposure(exposure.locked + amount, (taken + amount).toUint96(), span, exposure.strikes + 1);
     }
 
     function slash(uint256 pool, address contributor, uint96 amount) external nonReentrant onlyCourt {
@@ -109,10 +113,13 @@ contract StakeManager is IStakeManager, ReentrancyGuardTransient {
         _burn(pool, BondKind.CONTRIBUTOR, contributor, amount);
     }
 
-    function release(uint256 pool, address contributor, uint96 amount) external onlyCourt {
-        Exposure memory exposure = _exposures[pool][contributor];
-        _exposures[pool][contributor] =
-            Exposure(exposure.locked - amount, exposure.taken, exposure.takenIn, exposure.strikes - 1);
+    function release(uint256 pool, address contributor, uint96 amount, uint32 span) external onlyCourt {
+        Exposure storage exposure = _exposures[pool][contributor];
+        exposure.locked -= amount;
+        --exposure.strikes;
+        // Spans are counted, so a case falls into exactly one.
+        // slither-disable-next-line incorrect-equality
+        if (exposure.takenIn == span) exposure.taken -= amount;
     }
 
     function slashSigner(uint256 pool, address validator) external nonReentrant onlyCourt returns (uint256 amount) {

@@ -85,6 +85,9 @@ def settle_epoch(ctx: Context) -> None:
     """Close an epoch that is due: its file goes to the store first, then rows and intent commit together."""
     chain_time = get_chain_time(ctx)  # not within the transaction: a chain that is away would hold up all who write
     with ctx.database.write() as repository:
+        if settlement.is_closed(repository, chain_time=chain_time):
+            report_unpaid(repository)
+            return
         for epoch in repository.list_epochs():
             if epoch.posted_block is None:
                 post_epoch(ctx, repository, epoch)
@@ -94,6 +97,21 @@ def settle_epoch(ctx: Context) -> None:
         key = f"epochs/{ctx.config.pool}/{closed.epoch.data_hash}.json"
         ctx.store.put_named_by_content(key, closed.data)
         post_epoch(ctx, repository, closed.epoch)
+
+
+def report_unpaid(repository: Repository) -> None:
+    """Log once how many decided submissions of a closed pool are in no epoch that was posted."""
+    if repository.get_fact("closed"):
+        return
+    repository.set_fact("closed", 1)
+    unposted = sum(epoch.leaf_count for epoch in repository.list_epochs() if epoch.posted_block is None)
+    count = len(repository.list_unsettled()) + unposted
+    if count:
+        get_logger().error(
+            "the pool is closed: no epoch can pay for these submissions any more",
+            submissions=count,
+            closed_at=repository.get_fact("closes_at"),
+        )
 
 
 def get_chain_time(ctx: Context) -> float:

@@ -66,6 +66,7 @@ def on_policy_published(ctx: Context, repository: Repository, event: events.Poli
 
 def on_pool_ended(_: Context, repository: Repository, event: events.PoolEnded) -> None:
     repository.set_fact("ended", event.block_number)
+    repository.set_fact("closes_at", event.closes_at)
     service.end_tasks(repository)
 
 

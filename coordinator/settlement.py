@@ -65,6 +65,11 @@ def is_due(repository: Repository, params: PoolParams, ledger: Ledger, *, now: f
     return is_full or now - since >= params.epoch_seconds
 
 
+def is_closed(repository: Repository, *, chain_time: float) -> bool:
+    """Whether the ledger takes no epoch any more: the pool has ended, and was closed by `chain_time`."""
+    return bool(repository.get_fact("ended")) and 0 < repository.get_fact("closes_at") <= chain_time
+
+
 def close_epoch(repository: Repository, ledger: Ledger, *, now: float) -> ClosedEpoch:
     """Put decided, unsettled submissions into the next epoch and compute its roots.  All epochs before are posted."""
     epochs = repository.list_epochs()

@@ -98,6 +98,8 @@ interface IEpochLedger {
     error PoolNotOpen(uint256 pool);
     error PoolNotStarted(uint256 pool);
     error PoolNotClosed(uint256 closesAt);
+    /// The pool was closed at `closedAt`: the escrow is the operator's again, and no epoch is posted any more.
+    error PoolClosed(uint256 closedAt);
     error InsufficientEscrow(uint256 pool, uint256 requested, uint256 available);
     /// Epochs are posted one after the other.
     error WrongEpoch(uint256 expected, uint256 actual);
@@ -140,8 +142,8 @@ interface IEpochLedger {
     /// Operator only.
     function refundPool(uint256 pool) external;
 
-    /// Posts the next epoch; reverts where the escrow cannot pay its units.  Operator only, also after the pool's
-    /// end.
+    /// Posts the next epoch; reverts where the escrow cannot pay its units.  Operator only, also after the pool's end,
+    /// until it is closed (IPoolRegistry.closesAt): later a root could only take what others have not claimed yet.
     function post(EpochHeader calldata header) external;
 
     /// Disables an epoch and all after it, and frees what was set aside for them.  Arbiter only.

@@ -61,6 +61,8 @@ struct PostingTerms {
     uint96 rewardPerUnit;
     uint64 epochUnits;
     uint24 epochLength;
+    /// As IPoolRegistry.closesAt.
+    uint256 closesAt;
 }
 
 /// What StakeManager and SlashingCourt need of a pool for one case.

@@ -20,6 +20,8 @@ struct Case {
     CaseState state;
     /// Which check failed; a number of the protocol, not of the contracts.
     uint8 reason;
+    /// The span whose cap the lock counts against, as StakeManager numbers spans.
+    uint32 span;
 }
 
 /// Who is accused of what: names a case.  A receipt's hash fixes the other three, and CaseOpened tells all four.

@@ -27,7 +27,7 @@ struct Balance {
 struct Exposure {
     /// The part of bonded and leaving stake that backs open cases.
     uint96 locked;
-    /// What cases locked in the span `takenIn`, whatever became of them.
+    /// What cases locked in the span `takenIn`, without those that were overturned or lapsed.
     uint96 taken;
     /// The newest span of `unbondWindow` in which a case came: block time divided by `unbondWindow`.
     uint32 takenIn;
@@ -88,13 +88,16 @@ interface IStakeManager {
     /// @param isHeavy Take `slashAmount` whatever the number of strikes.
     /// @return amount What is locked: at most `slashAmount`, the part of it that light cases take, what is left of
     /// `maxSlashes` times it in this span, and the stake that no other case holds.
-    function lock(uint256 pool, address account, bool isHeavy) external returns (uint96 amount);
+    /// @return span The span that it counts in: block time divided by `unbondWindow`.
+    function lock(uint256 pool, address account, bool isHeavy) external returns (uint96 amount, uint32 span);
 
     /// Burns what a case locked.  Court only.
     function slash(uint256 pool, address account, uint96 amount) external;
 
-    /// Frees what a case locked, and takes its strike back.  Court only.
-    function release(uint256 pool, address account, uint96 amount) external;
+    /// Frees what a case locked, takes its strike back, and gives its amount back to the cap of its span: cases that
+    /// take nothing do not shield a contributor from others.  Court only.
+    /// @param span What `lock` returned.
+    function release(uint256 pool, address account, uint96 amount, uint32 span) external;
 
     /// Burns up to `signerPenalty` of a validator's bond, for signing a case that was overturned.  Court only.
     function slashSigner(uint256 pool, address validator) external returns (uint256 amount);

@@ -121,7 +121,7 @@ class Exposure:
 
     locked: int
     taken: int
-    """What cases locked in the span `taken_in`."""
+    """What cases locked in the span `taken_in`, without those that were overturned or lapsed."""
     taken_in: int
     strikes: int
 
@@ -172,6 +172,8 @@ class Case:
     veto_until: int
     state: CaseState
     reason: int
+    span: int
+    """The span of the unbonding window whose cap `amount` counts against."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

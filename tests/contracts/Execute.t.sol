@@ -69,6 +69,7 @@ contract ExecuteTest is World {
         assertTrue(court.getCase(accused).state == CaseState.Lapsed);
         assertEq(stakes.lockedOf(pool, contributor), 0);
         assertEq(stakes.getExposure(pool, contributor).strikes, 0);
+        assertEq(stakes.getExposure(pool, contributor).taken, 0);
 
         vm.expectRevert(
             abi.encodeWithSelector(ISlashingCourt.WrongCaseState.selector, accused.receiptHash, CaseState.Lapsed)

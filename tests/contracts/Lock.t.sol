@@ -7,9 +7,16 @@ import {World} from "./World.sol";
 
 /// StakeManager.lock and release, called as the court.
 contract LockTest is World {
-    function lock(uint256 to, bool isHeavy) internal returns (uint256) {
+    uint32 internal constant SPAN = uint32(START / 20);
+
+    function lock(uint256 to, bool isHeavy) internal returns (uint256 amount) {
         vm.prank(address(court));
-        return stakes.lock(to, contributor, isHeavy);
+        (amount,) = stakes.lock(to, contributor, isHeavy);
+    }
+
+    function release(uint96 amount, uint32 span) internal {
+        vm.prank(address(court));
+        stakes.release(pool, contributor, amount, span);
     }
 
     function makeStrictPool(uint16 lightSlashBps, uint8 strikes, uint8 maxSlashes) internal returns (uint256) {
@@ -94,14 +101,51 @@ contract LockTest is World {
         assertEq(stakes.getExposure(strict, contributor).taken, 60);
     }
 
+    function test_WhenLocked_ItCountsInTheSpanOfItsTime() public {
+        vm.warp(START + 19);
+        vm.prank(address(court));
+        (, uint32 first) = stakes.lock(pool, contributor, true);
+        vm.warp(START + 20);
+        vm.prank(address(court));
+        (, uint32 second) = stakes.lock(pool, contributor, true);
+        assertEq(first, SPAN);
+        assertEq(second, SPAN + 1);
+        assertEq(stakes.getExposure(pool, contributor).takenIn, SPAN + 1);
+    }
+
     function test_WhenReleased_ItFreesStakeAndTakesTheStrikeBack() public {
         lock(pool, false);
-        vm.prank(address(court));
-        stakes.release(pool, contributor, 60);
+        release(60, SPAN);
         assertEq(stakes.lockedOf(pool, contributor), 0);
         assertEq(stakes.getExposure(pool, contributor).strikes, 0);
-        assertEq(stakes.getExposure(pool, contributor).taken, 60);
+        assertEq(stakes.getExposure(pool, contributor).taken, 0);
         assertEq(stakeOf(contributor), 100);
+    }
+
+    /// The cap is 120 a span: 60 and 60 reach it, and of those that are released 60 come back.
+    function test_WhenReleasedInItsSpan_TheCapHasRoomAgain() public {
+        uint256 strict = makeStrictPool(10_000, 0, 2);
+        lock(strict, false);
+        lock(strict, false);
+        vm.prank(address(court));
+        stakes.release(strict, contributor, 60, SPAN);
+        assertEq(lock(strict, false), 60);
+        vm.expectRevert(abi.encodeWithSelector(IStakeManager.SlashCapReached.selector, START + 20));
+        vm.prank(address(court));
+        stakes.lock(strict, contributor, false);
+    }
+
+    /// A case of the span before has used up nothing of this one.
+    function test_WhenReleasedInALaterSpan_ThatSpansCapStays() public {
+        bond(contributor, BondKind.CONTRIBUTOR, 100);
+        lock(pool, false);
+        vm.warp(START + 20);
+        lock(pool, false);
+        release(60, SPAN);
+        assertEq(stakes.lockedOf(pool, contributor), 60);
+        assertEq(stakes.getExposure(pool, contributor).taken, 60);
+        release(60, SPAN + 1);
+        assertEq(stakes.getExposure(pool, contributor).taken, 0);
     }
 
     function test_WhenCallerIsNotTheCourt_ItReverts() public {
@@ -113,7 +157,7 @@ contract LockTest is World {
             stakes.lock(pool, contributor, true);
             vm.expectRevert(reason);
             vm.prank(callers[i]);
-            stakes.release(pool, contributor, 0);
+            stakes.release(pool, contributor, 0, SPAN);
             vm.expectRevert(reason);
             vm.prank(callers[i]);
             stakes.slash(pool, contributor, 0);

@@ -96,6 +96,18 @@ contract PostTest is World {
         assertEq(ledger.owedOf(pool), 15);
     }
 
+    /// It closes at 100: what the operator posted then would be paid from what others have not claimed yet.
+    function test_WhenThePoolIsClosed_ItReverts() public {
+        vm.prank(operator);
+        pools.endPool(pool);
+        vm.warp(START + 99);
+        post(REWARD, 5);
+        vm.warp(START + 100);
+        EpochHeader memory header = makeHeader(WORK, REWARD, 0);
+        refuse(abi.encodeWithSelector(IEpochLedger.PoolClosed.selector, START + 100), header);
+        assertEq(ledger.epochsOf(pool), 1);
+    }
+
     /// The slot of epoch 0 is taken by epoch 256; all between are kept.
     function test_WhenManyEpochsFollow_ItKeepsTheNewest() public {
         EpochRecord memory first = post(REWARD, 1);

@@ -8,9 +8,9 @@ import {World} from "./World.sol";
 contract SlashTest is World {
     address internal constant BURN = 0x000000000000000000000000000000000000dEaD;
 
-    function lock() internal returns (uint96) {
+    function lock() internal returns (uint96 amount) {
         vm.prank(address(court));
-        return stakes.lock(pool, contributor, true);
+        (amount,) = stakes.lock(pool, contributor, true);
     }
 
     function slash(uint96 amount) internal {

@@ -29,6 +29,20 @@ contract VetoTest is World {
         court.lapse(accused);
     }
 
+    /// Four cases are as many as one span may execute; of four that were vetoed none has taken anything.
+    function test_WhenManyAreVetoed_TheNextStillOpens() public {
+        for (uint256 task = 1; task <= 4; ++task) {
+            Accusation memory vetoed = openCase(task);
+            vm.prank(arbiter);
+            court.veto(vetoed);
+        }
+        Accusation memory accused = openCase(5);
+        assertEq(court.getCase(accused).amount, 60);
+        vm.warp(START + 10);
+        court.execute(accused);
+        assertEq(token.balanceOf(stakes.BURN()), 60);
+    }
+
     function test_WhenCallerIsNotArbiter_ItReverts() public {
         Accusation memory accused = openCase(1);
         vm.expectRevert(abi.encodeWithSelector(ISlashingCourt.NotArbiter.selector, pool, operator));

@@ -43,6 +43,7 @@ contract LedgerHandler is LedgerModel {
         vm.prank(isOperator ? operator : arbiter);
         try ledger.post(header) {
             if (!isOperator) broken = "posted by another";
+            if (block.timestamp >= pools.closesAt(to)) broken = "posted to a closed pool";
             if (reward > room) broken = "posted more than there is";
             noteHeader(header);
             epochs.push(Epoch(to, record, header, false, promised, promisedNow[to], task % (TASKS + 1)));

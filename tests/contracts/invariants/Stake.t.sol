@@ -3,7 +3,7 @@ pragma solidity 0.8.30;
 
 import {Receipt} from "../../../contracts/interfaces/ICoveyTypes.sol";
 import {Accusation, CaseState, Finding} from "../../../contracts/interfaces/ISlashingCourt.sol";
-import {BondKind} from "../../../contracts/interfaces/IStakeManager.sol";
+import {BondKind, Exposure} from "../../../contracts/interfaces/IStakeManager.sol";
 import {FuzzSelector} from "./Fuzzed.sol";
 import {StakeModel} from "./StakeModel.sol";
 
@@ -72,7 +72,7 @@ contract StakeHandler is StakeModel {
             if (amount > free) broken = "more locked than was free";
             noteLock(receipt.contributor, amount, 60);
             judged[accused.receiptHash] = true;
-            cases.push(Opened(accused, receipt, amount));
+            cases.push(Opened(accused, receipt, amount, block.timestamp / 20));
         } catch {}
     }
 
@@ -83,6 +83,7 @@ contract StakeHandler is StakeModel {
         vm.prank(isArbiter ? arbiter : operator);
         try court.veto(open.accused) {
             if (!isArbiter || !isInTime) broken = "an unlawful veto";
+            noteRelease(open);
         } catch {}
     }
 
@@ -111,6 +112,7 @@ contract StakeHandler is StakeModel {
         vm.prank(stranger);
         try court.lapse(open.accused) {
             if (!isDue) broken = "lapsed out of turn";
+            noteRelease(open);
         } catch {
             if (isDue) broken = "a lock has no exit";
         }
@@ -188,6 +190,8 @@ contract StakeHandler is StakeModel {
             address who = accounts[5 + i];
             require(openOf(who) == stakes.lockedOf(pool, who), "locks and cases differ");
             require(stakes.lockedOf(pool, who) <= totalOf(who, BondKind.CONTRIBUTOR), "more locked than there is");
+            Exposure memory exposure = stakes.getExposure(pool, who);
+            require(exposure.taken == lockedIn[exposure.takenIn][who], "the cap counts another amount");
         }
     }
 

@@ -13,6 +13,7 @@ abstract contract StakeModel is World {
         Accusation accused;
         Receipt receipt;
         uint256 amount;
+        uint256 span;
     }
 
     uint256 internal constant LITTLE = 50;
@@ -62,6 +63,10 @@ abstract contract StakeModel is World {
         uint256 span = block.timestamp / 20;
         lockedIn[span][who] += amount;
         if (lockedIn[span][who] > 120) broken = "one span took too much";
+    }
+
+    function noteRelease(Opened storage open) internal {
+        lockedIn[open.span][open.accused.contributor] -= open.amount;
     }
 
     /// One of the two contributors half of the time, with the bond that cases reach.

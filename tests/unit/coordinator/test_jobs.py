@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from structlog.testing import capture_logs
 
 from coordinator import jobs
 from coordinator.outbox import DatabaseOutbox
@@ -50,11 +51,22 @@ def ctx(pool: FakePool, tmp_path: Path) -> SimpleNamespace:
 
 
 def close_first_epoch(ctx: SimpleNamespace, pool: FakePool) -> None:
+    do_first_work(pool)
+    jobs.settle_epoch(ctx)
+
+
+def do_first_work(pool: FakePool) -> None:
+    """One submission is accepted, and it is time for an epoch."""
     pool.register("a")
     pool.publish(0)
     pool.accept(pool.work("a"))
     pool.now += pool.params.epoch_seconds
-    jobs.settle_epoch(ctx)
+
+
+def end_pool(pool: FakePool, *, closes_at: float) -> None:
+    with pool.database.write() as rows:
+        rows.set_fact("ended", 7)
+        rows.set_fact("closes_at", int(closes_at))
 
 
 def test_settle_epoch__due__stores_the_leaves_under_their_hash_and_writes_one_intent(
@@ -95,6 +107,31 @@ def test_settle_epoch__mined__is_not_sent_again(ctx: SimpleNamespace, pool: Fake
     jobs.settle_epoch(ctx)
     assert store.find(entry.intent.key).state is IntentState.MINED
     assert store.list_pending() == []
+
+
+def test_settle_epoch__pool_is_closed__posts_nothing_and_says_once_what_stays_unpaid(
+    ctx: SimpleNamespace, pool: FakePool
+):
+    """One submission is in an epoch that was never posted, one in none."""
+    close_first_epoch(ctx, pool)
+    store = DatabaseOutbox(pool.database)
+    (entry,) = store.list_pending()
+    store.record_reverted(entry.intent.key, "InsufficientEscrow(1, 3, 0)", None)
+    pool.accept(pool.work("a"))
+    end_pool(pool, closes_at=pool.now)
+    with capture_logs() as logs:
+        jobs.settle_epoch(ctx)
+        jobs.settle_epoch(ctx)
+    assert store.list_pending() == []
+    errors = [(log["event"], log["submissions"]) for log in logs if log["log_level"] == "error"]
+    assert errors == [("the pool is closed: no epoch can pay for these submissions any more", 2)]
+
+
+def test_settle_epoch__second_before_the_pool_closes__still_posts(ctx: SimpleNamespace, pool: FakePool):
+    do_first_work(pool)
+    end_pool(pool, closes_at=pool.now + 1)
+    jobs.settle_epoch(ctx)
+    assert len(DatabaseOutbox(pool.database).list_pending()) == 1
 
 
 @pytest.mark.parametrize(("newest", "expected"), [(1000, 1000), (971, 971), (970, 970), (969, 1000), (2000, 2000)])

@@ -94,7 +94,7 @@ def test_pool_ended__unbegun_tasks__end(ctx: SimpleNamespace, pool: FakePool):
     tell(ctx, publish(0), make(events.PoolEnded, closes_at=99))
     assert [t.state for t in pool.tasks()] == [TaskState.EXPIRED] * 2
     with pool.database.read() as rows:
-        assert rows.get_fact("ended") == 20
+        assert (rows.get_fact("ended"), rows.get_fact("closes_at")) == (20, 99)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ pytestmark = pytest.mark.unit
 NOT_MET_BY_COMMANDS = {
     # Of roles, contracts among themselves, and courts: no command sends the calls that they refuse.
     *("AlreadySlashed", "BondTooSmall", "FindingExpired", "NoFreeStake", "NotCourt", "NotEquivocation", "NotLedger"),
-    *("NeverBound", "NotLiable", "NotOverdue", "NothingToAnswer", "NothingToSlash", "QuorumNotReached", "TooLate"),
-    *("TooManyUnits", "UnknownStep"),
+    *("NeverBound", "NotLiable", "NotOverdue", "NothingToAnswer", "NothingToSlash", "PoolClosed"),
+    *("QuorumNotReached", "TooLate", "TooManyUnits", "UnknownStep"),
     *("UnorderedValidators", "WrongBond", "WrongChallengeState", "WrongDeployment", "WrongEpoch", "WrongHeader"),
     *("WrongLeaf", "WrongPreviousHash", "WrongStep", "ZeroHash"),
     # Of OpenZeppelin, for what the typed calls cannot do.
