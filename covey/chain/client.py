@@ -121,9 +121,11 @@ class ChainClient:
             base_fee=int(found.get("baseFeePerGas", "0x0"), 16),
         )
 
-    def call(self, to: Address, data: bytes, *, block: BlockTag = "latest", sender: Address | None = None) -> bytes:
-        """The result of a call that changes nothing."""
-        transaction = {"to": to, "data": _to_hex(data)}
+    def call(
+        self, to: Address, data: bytes, *, block: BlockTag = "latest", sender: Address | None = None, value: int = 0
+    ) -> bytes:
+        """The result of a call that changes nothing; `value` in wei."""
+        transaction = {"to": to, "data": _to_hex(data), "value": hex(value)}
         if sender is not None:
             transaction["from"] = sender
         return _from_hex(self.request("eth_call", transaction, _to_tag(block)))
@@ -135,6 +137,13 @@ class ChainClient:
         query: dict[str, Any] = {"address": addresses, "fromBlock": hex(first), "toBlock": hex(last)}
         if topics:
             query["topics"] = list(topics)
+        return self._list_logs(query)
+
+    def get_block_logs(self, addresses: list[Address], block: Hash) -> list[Log]:
+        """Logs of one block in their order; raise TransientError when the node does not have the block."""
+        return self._list_logs({"address": addresses, "blockHash": block})
+
+    def _list_logs(self, query: dict[str, Any]) -> list[Log]:
         logs = [_to_log(entry) for entry in self.request("eth_getLogs", query)]
         return sorted(logs, key=lambda log: (log.block_number, log.log_index))
 

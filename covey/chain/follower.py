@@ -2,18 +2,22 @@
 
 It keeps no state: the caller applies a `Progress` and stores its cursor in one transaction, so a crash repeats a
 poll and loses nothing.  It raises TransientError only.
+
+A node that lags answers a range of block numbers that it does not have with no logs, and no error.  So the logs of the
+newest blocks are asked for by each block's hash, which such a node refuses.
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
 from covey.chain import events
-from covey.chain.client import Block, ChainClient
+from covey.chain.client import Block, ChainClient, Log
 from covey.chain.deployment import Deployment
+from covey.chain.finality import KEPT_BLOCKS, Finality
 from covey.errors import TransientError
 from covey.protocol.ids import Hash
 
-KEPT_BLOCKS = 128
+NEAR_BLOCKS = 16
+"""Blocks below the newest one whose logs are asked for by hash: no node in use lags further behind."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,12 +49,13 @@ class Follower:
         client: ChainClient,
         deployment: Deployment,
         *,
-        finality: Literal["latest", "safe"] = "latest",
+        finality: Finality = "latest",
         max_range: int = 1000,
     ) -> None:
         self._client = client
         self._deployment = deployment
-        self._finality: Literal["latest", "safe"] = finality
+        self._addresses = list(deployment.get_contracts().values())
+        self._finality: Finality = finality
         self._max_range = max_range
 
     def poll(self, cursor: tuple[SeenBlock, ...]) -> Progress:
@@ -71,7 +76,7 @@ class Follower:
         last = head
         if head.number - first >= self._max_range:
             last = self._client.get_block(first + self._max_range - 1)
-        found = self._read_events(first, last)
+        found = self._read_events(first, last, near=max(first, head.number - NEAR_BLOCKS + 1))
         seen = (*known, SeenBlock(number=last.number, hash=last.hash))
         return Progress(
             rolled_back_to=rolled_back_to,
@@ -91,12 +96,32 @@ class Follower:
             has_moved = has_moved or block is not None
         return (), has_moved
 
-    def _read_events(self, first: int, last: Block) -> tuple[events.AnyEvent, ...]:
-        logs = self._client.get_logs(list(self._deployment.get_contracts().values()), first=first, last=last.number)
+    def _read_events(self, first: int, last: Block, *, near: int) -> tuple[events.AnyEvent, ...]:
+        """The events of blocks first..last; those from the number `near` on by hash."""
+        logs: list[Log] = []
+        if first < near:
+            logs += self._client.get_logs(self._addresses, first=first, last=min(near - 1, last.number))
+        if near <= last.number:
+            logs += self._read_near_logs(near, last)
         after = self._client.find_block(last.number)
         if after is None or after.hash != last.hash:
-            raise TransientError(
-                "chain_moved", f"the chain was reorganised below block {last.number} while it was read"
-            )
+            raise _build_moved(last.number)
         decoded = (events.decode(log) for log in logs)
         return tuple(event for event in decoded if event is not None)
+
+    def _read_near_logs(self, first: int, last: Block) -> list[Log]:
+        """Walk back from `last` by the parents' hashes, so that all blocks are of one branch."""
+        found: list[list[Log]] = []
+        block = last
+        while True:
+            found.append(self._client.get_block_logs(self._addresses, block.hash))
+            if block.number == first:
+                return [log for logs in reversed(found) for log in logs]
+            parent = self._client.get_block(block.number - 1)
+            if parent.hash != block.parent_hash:
+                raise _build_moved(block.number)
+            block = parent
+
+
+def _build_moved(number: int) -> TransientError:
+    return TransientError("chain_moved", f"the chain was reorganised below block {number} while it was read")

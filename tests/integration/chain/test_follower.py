@@ -1,9 +1,13 @@
 """The follower on a real chain that is reorganised."""
 
+from contextlib import suppress
+
 import pytest
 
 from covey.chain import events
 from covey.chain.follower import Follower
+from covey.errors import TransientError
+from tests.fakes.lagging import LaggingClient
 
 pytestmark = pytest.mark.integration
 
@@ -56,3 +60,16 @@ def test_poll__finality_safe__does_not_exceed_the_safe_block(chain):
     progress = Follower(chain.client, chain.deployment, finality="safe").poll(())
     assert progress.cursor[-1].number == safe
     assert all(event.block_number <= safe for event in progress.events)
+
+
+def test_poll__logs_come_from_a_backend_that_lags__loses_no_event(chain):
+    """The head comes from one backend, the logs from another that does not have it yet."""
+    pool = chain.open_pool()
+    cursor = Follower(chain.client, chain.deployment).poll(()).cursor
+    publish(chain, pool, 0, 0)
+    behind = {"eth_getLogs"}
+    follower = Follower(LaggingClient(chain.client.rpc_url, is_behind=behind.__contains__), chain.deployment)
+    with suppress(TransientError):
+        cursor = follower.poll(cursor).cursor
+    behind.clear()
+    assert steps_in(follower.poll(cursor).events) == [0]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from covey.chain.client import Block, Log
 from covey.chain.deployment import Deployment
 from covey.chain.events import PolicyPublished
-from covey.chain.follower import KEPT_BLOCKS, Follower, Progress
+from covey.chain.follower import KEPT_BLOCKS, NEAR_BLOCKS, Follower, Progress
 from covey.errors import TransientError
 
 pytestmark = pytest.mark.unit
@@ -36,6 +36,7 @@ class MemoryChain:
         self.salts = [bytes([0, number % 256]) for number in range(length)]
         self.safe_depth = 0
         self.on_logs = lambda: None
+        self.ranges: list[tuple[int, int]] = []
 
     def hash_of(self, number: int) -> str:
         return "0x" + keccak(b"".join(self.salts[: number + 1])).hex()
@@ -43,7 +44,8 @@ class MemoryChain:
     def find_block(self, number: int) -> Block | None:
         if not 0 <= number < len(self.salts):
             return None
-        return Block(number=number, hash=self.hash_of(number), parent_hash="", timestamp=number, base_fee=0)
+        parent = self.hash_of(number - 1) if number else ""
+        return Block(number=number, hash=self.hash_of(number), parent_hash=parent, timestamp=number, base_fee=0)
 
     def get_block(self, tag: int | str) -> Block:
         depth = self.safe_depth if tag == "safe" else 0
@@ -54,6 +56,19 @@ class MemoryChain:
     def get_logs(self, addresses: list[str], *, first: int, last: int) -> list[Log]:
         assert addresses == [ALICE] * 6
         self.on_logs()
+        self.ranges.append((first, last))
+        return self.list_logs(first, last)
+
+    def get_block_logs(self, addresses: list[str], block: str) -> list[Log]:
+        """A block that was reorganised away is unknown."""
+        assert addresses == [ALICE] * 6
+        self.on_logs()
+        for number in range(len(self.salts)):
+            if self.hash_of(number) == block:
+                return self.list_logs(number, number)
+        raise TransientError("chain_refused", "eth_getLogs: unknown block")
+
+    def list_logs(self, first: int, last: int) -> list[Log]:
         return [
             Log(
                 address=ALICE,
@@ -179,7 +194,17 @@ def test_poll__reorganised_while_reading__is_transient():
     chain.on_logs = lambda: chain.reorganise(depth=2, length=2, salt=1)
     with pytest.raises(TransientError) as caught:
         make_follower(chain).poll(())
-    assert caught.value.code == "chain_moved"
+    assert caught.value.code in ("chain_moved", "chain_refused")
+
+
+def test_poll__blocks_near_the_head__are_read_by_hash_and_older_ones_by_number():
+    chain = MemoryChain(100)
+    progress = make_follower(chain).poll(())
+    assert [event.block_number for event in progress.events] == list(range(100))
+    assert chain.ranges == [(0, 99 - NEAR_BLOCKS)]
+    chain.reorganise(0, 3, 1)
+    assert [event.block_number for event in make_follower(chain).poll(progress.cursor).events] == [100, 101, 102]
+    assert len(chain.ranges) == 1
 
 
 def test_poll__finality_safe__stops_at_the_safe_block():

@@ -1,0 +1,64 @@
+"""A load-balanced provider over one real node: some of its requests reach a backend that is blocks behind.
+
+Such a backend answers as geth does: blocks and receipts that it lacks are null, logs of their numbers are an empty
+list, and logs of a hash that it does not know are an error.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from covey.chain.client import ChainClient
+from covey.errors import TransientError
+
+_PLACE_OF_TAG = {
+    "eth_call": 1,
+    "eth_getBalance": 1,
+    "eth_getCode": 1,
+    "eth_getTransactionCount": 1,
+    "eth_estimateGas": 1,
+    "eth_getBlockByNumber": 0,
+}
+
+
+class LaggingClient(ChainClient):
+    """Example: `LaggingClient(url, lag=1, is_behind=lambda method: method == "eth_getLogs")`."""
+
+    def __init__(self, rpc_url: str, *, lag: int = 1, is_behind: Callable[[str], bool] = lambda _: True) -> None:
+        """`lag`: number of blocks that the slow backend lacks.  `is_behind`: whether it gets a request of a method."""
+        super().__init__(rpc_url)
+        self._lag, self._is_behind = lag, is_behind
+
+    def request(self, method: str, *params: Any) -> Any:
+        if not self._is_behind(method):
+            return super().request(method, *params)
+        newest = int(super().request("eth_blockNumber"), 16) - self._lag
+        if method == "eth_blockNumber":
+            return hex(newest)
+        if method in _PLACE_OF_TAG:
+            return self._ask_at(newest, method, list(params))
+        if method == "eth_getLogs":
+            return self._answer_logs(newest, dict(params[0]))
+        answer = super().request(method, *params)
+        if method == "eth_getTransactionReceipt" and answer is not None and int(answer["blockNumber"], 16) > newest:
+            return None
+        return answer
+
+    def _ask_at(self, newest: int, method: str, params: list[Any]) -> Any:
+        place = _PLACE_OF_TAG[method]
+        tag = params[place] if len(params) > place else "latest"
+        if tag in ("latest", "pending"):
+            tag = hex(newest)
+        if tag.startswith("0x") and int(tag, 16) > newest:
+            return None
+        return super().request(method, *params[:place], tag, *params[place + 1 :])
+
+    def _answer_logs(self, newest: int, query: dict[str, Any]) -> Any:
+        if "blockHash" in query:
+            block = super().request("eth_getBlockByHash", query["blockHash"], False)
+            if block is None or int(block["number"], 16) > newest:
+                raise TransientError("chain_refused", "eth_getLogs: unknown block")
+        elif int(query["toBlock"], 16) > newest:
+            if int(query["fromBlock"], 16) > newest:
+                return []
+            query["toBlock"] = hex(newest)
+        return super().request("eth_getLogs", query)
