@@ -113,7 +113,9 @@ def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) 
         client=client,
         contracts=contracts,
         follower=Follower(client, deployment, finality=config.finality),
-        sender=Sender(client, operator, DatabaseOutbox(database), chain_id=deployment.chain_id),
+        sender=Sender(
+            client, operator, DatabaseOutbox(database), chain_id=deployment.chain_id, finality=config.finality
+        ),
         operator=operator,
         kicker=Kicker(build_celery(config.broker_url, config.home)),
         clock=clock,

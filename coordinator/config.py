@@ -5,6 +5,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
+from covey.chain.finality import Finality
 from covey.protocol.ids import is_address
 from covey.settings import Settings
 
@@ -41,9 +42,10 @@ class CoordinatorConfig(Settings):
     signed links. Links to s3://bucket/prefix are the store's own."""
     relays: tuple[str, ...] = ()
     """Base URLs of the relays that the coordinator names to workers, validators and the trainer."""
-    finality: Literal["latest", "safe"] = "latest"
-    """Newest block that events are read from: "latest", or "safe" on a chain whose newest blocks may be
-    reorganised."""
+    finality: Finality = "latest"
+    """Newest block that events are read from: "latest", or "safe" or "finalized" on a chain whose newest blocks may be
+    reorganised. The outbox sends what a reorganisation drops again until its block has this tag and 128 blocks follow
+    it."""
     log_level: str = "info"
     """Least level of the lines that are logged: "debug", "info", "warning" or "error"."""
     poll_seconds: float = Field(default=0.1, gt=0, le=10)

@@ -11,15 +11,14 @@ from sqlalchemy import ColumnElement, delete, func, select, update
 from sqlalchemy.orm import Session, selectinload
 
 from coordinator import connection
+from coordinator.chain_rows import ChainRows
 from coordinator.changes import ChangeCounter
 from coordinator.models import (
-    Block,
     Case,
     Contributor,
     Epoch,
     Fact,
     Identity,
-    IntentRow,
     Judgement,
     Node,
     Nonce,
@@ -32,7 +31,6 @@ from coordinator.models import (
 from covey.protocol.status import CaseState, StepState, SubmissionState, TaskState
 
 _IS_ACCEPTED = Submission.state.in_((SubmissionState.ACCEPTED, SubmissionState.SETTLED)), Submission.reason == 0
-_BLOCKS = select(Block.number, Block.hash).order_by(Block.number)
 _SUMS = func.coalesce(func.sum(Submission.groups), 0), func.coalesce(func.sum(Submission.live_groups), 0)
 
 
@@ -76,7 +74,7 @@ class Database:
         self._engine.dispose()
 
 
-class Repository:
+class Repository(ChainRows):
     """Every query of the coordinator, within one transaction."""
 
     def __init__(self, session: Session) -> None:
@@ -301,10 +299,6 @@ class Repository:
         """The submissions of an epoch."""
         return self.session.scalars(select(Submission).where(Submission.epoch == epoch)).all()
 
-    def list_challenged(self) -> Sequence[Submission]:
-        """Submissions that are said to be in no epoch."""
-        return self.session.scalars(select(Submission).where(Submission.challenged)).all()
-
     def list_epochs(self) -> Sequence[Epoch]:
         return self.session.scalars(select(Epoch).order_by(Epoch.number)).all()
 
@@ -344,7 +338,7 @@ class Repository:
         query = select(Submission.reason, func.count()).where(Submission.reason > 0).group_by(Submission.reason)
         return {row[0]: row[1] for row in self.session.execute(query)}
 
-    # -- facts and followed blocks
+    # -- facts
 
     def get_fact(self, name: str) -> int:
         """A named number, 0 where it was never set."""
@@ -363,40 +357,3 @@ class Repository:
         """Record the values whose names are new."""
         known = self.get_identity()
         self.session.add_all(Identity(name=name, value=value) for name, value in values.items() if name not in known)
-
-    def list_blocks(self) -> list[tuple[int, str]]:
-        return [(row.number, row.hash) for row in self.session.execute(_BLOCKS)]
-
-    def forget_blocks_above(self, number: int) -> None:
-        """A reorganisation took these blocks: drop what only they had brought.  The events that come back are new."""
-        is_locked = Case.state == CaseState.LOCKED
-        self.session.execute(delete(Case).where(Case.block_number > number, is_locked))
-        closed = update(Case).where(Case.block_number > number, ~is_locked)
-        self.session.execute(closed.values(state=CaseState.LOCKED, block_number=number))
-        self.session.execute(update(Epoch).where(Epoch.posted_block > number).values(posted_block=None))
-        self.session.execute(update(Fact).where(Fact.name == "ended", Fact.value > number).values(value=0))
-        self.session.flush()
-
-    # -- the outbox
-
-    def get_intent(self, key: str) -> IntentRow | None:
-        return self.session.scalars(select(IntentRow).where(IntentRow.key == key)).first()
-
-    def list_intents(self, *states: str) -> Sequence[IntentRow]:
-        return self.session.scalars(
-            select(IntentRow).where(IntentRow.state.in_(states)).order_by(IntentRow.position)
-        ).all()
-
-    def get_next_nonce(self) -> int:
-        highest = self.session.scalar(select(func.max(IntentRow.nonce)))
-        return 0 if highest is None else highest + 1
-
-    def replace_blocks(self, blocks: Sequence[tuple[int, str]]) -> None:
-        """Store the follower's cursor."""
-        before = set(self.list_blocks())
-        gone = [number for number, _ in before.difference(blocks)]
-        self.session.execute(delete(Block).where(Block.number.in_(gone)))
-        self.session.add_all(
-            Block(number=number, hash=digest) for number, digest in blocks if (number, digest) not in before
-        )
-        self.session.flush()

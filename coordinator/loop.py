@@ -22,10 +22,11 @@ ClosingEvent = events.CaseVetoed | events.CaseExecuted | events.CaseLapsed
 
 
 async def cycle(ctx: Context) -> Outcome:
-    """Read what is new on chain, apply it, send what waits."""
+    """Read what is new on chain, apply it, answer challenges, send what waits."""
     progress = await asyncio.to_thread(read_chain, ctx)
     if progress is not None:
         await asyncio.to_thread(apply_progress, ctx, progress)
+    await asyncio.to_thread(answers.answer_challenges, ctx)
     await asyncio.to_thread(ctx.sender.pump)
     return Outcome.DONE if progress is not None and not progress.is_caught_up else Outcome.IDLE
 
@@ -83,25 +84,23 @@ def on_node_registered(_: Context, repository: Repository, event: events.NodeReg
         node.removed = False
 
 
-def on_epoch_posted(ctx: Context, repository: Repository, event: events.EpochPosted) -> None:
+def on_epoch_posted(_: Context, repository: Repository, event: events.EpochPosted) -> None:
     if not settlement.record_posted(repository, event.header, event.record, block=event.block_number):
         get_logger().error("an epoch was posted that this coordinator did not close", epoch=event.epoch)
-    answers.answer_challenges(repository, ctx.contracts.ledger, event.pool)
 
 
 def on_epoch_disabled(_: Context, repository: Repository, event: events.EpochDisabled) -> None:
     settlement.record_disabled(repository, number=event.epoch)
 
 
-def on_omission_challenged(ctx: Context, repository: Repository, event: events.OmissionChallenged) -> None:
-    answers.record_challenge(repository, event.receipt_hash, is_open=True)
-    answers.answer_challenges(repository, ctx.contracts.ledger, event.pool)
+def on_omission_challenged(_: Context, repository: Repository, event: events.OmissionChallenged) -> None:
+    answers.record_challenge(repository, event.receipt_hash, block=event.block_number)
 
 
 def on_omission_decided(
     _: Context, repository: Repository, event: events.OmissionAnswered | events.OmissionUpheld
 ) -> None:
-    answers.record_challenge(repository, event.receipt_hash, is_open=False)
+    answers.record_decision(repository, event.receipt_hash, block=event.block_number)
 
 
 def on_case_opened(_: Context, repository: Repository, event: events.CaseOpened) -> None:

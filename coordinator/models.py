@@ -128,8 +128,6 @@ class Submission(Base):
     step: Mapped[int | None] = mapped_column(ForeignKey("steps.number"), index=True)
     """Whose batch it belongs to, once accepted and packed."""
     epoch: Mapped[int | None] = mapped_column(ForeignKey("epochs.number"), index=True)
-    challenged: Mapped[bool] = mapped_column(default=False)
-    """Whether somebody says on chain that no epoch holds it, and that is not decided."""
     canary: Mapped[int] = mapped_column(default=0)
     """A `CanaryKind`, fixed at intake."""
     live_groups: Mapped[int] = mapped_column(default=0)
@@ -235,6 +233,21 @@ class Case(Base):
     transaction_hash: Mapped[str] = mapped_column(String(66))
 
 
+class Challenge(Base):
+    """An omission challenge as the chain tells it: somebody says that no epoch holds a receipt."""
+
+    __tablename__ = "challenges"
+    receipt_hash: Mapped[str] = mapped_column(ForeignKey("submissions.receipt_hash"), primary_key=True)
+    block_number: Mapped[int] = mapped_column(Number)
+    """Where it was opened."""
+    decided_block: Mapped[int | None] = mapped_column(Number)
+    """Where it was answered or upheld; None while it is open."""
+    answer: Mapped[str | None] = mapped_column(String(96))
+    """Key of the intent that answers it; None until there is one."""
+    tries: Mapped[int] = mapped_column(default=0)
+    """Number of intents that were written to answer it."""
+
+
 class Block(Base):
     """A followed block: where the follower stands, and how it notices a reorganisation."""
 
@@ -274,6 +287,16 @@ class IntentRow(Base):
     nonce: Mapped[int | None] = mapped_column(Number)
     attempts: Mapped[list[dict[str, str | int]]] = mapped_column(JSON, default=list)
     """Signed transactions of this intent, oldest first, all with one nonce."""
+    offered_at: Mapped[int | None] = mapped_column(Number)
+    """Number of the newest block when it was signed last, or when a reorganisation was found to have dropped it."""
     block_number: Mapped[int | None] = mapped_column(Number)
+    """This and the next two: where it was mined; None while it is in no block."""
+    block_hash: Mapped[str | None] = mapped_column(String(66))
     transaction_hash: Mapped[str | None] = mapped_column(String(66))
+    is_final: Mapped[bool] = mapped_column(default=False)
+    """Whether its block is final, so that it is not looked at any more."""
+    refused_first: Mapped[int | None] = mapped_column(Number)
+    """This and the next two: the `Refusal` of an intent that is not signed; None when there is none."""
+    refused_last: Mapped[int | None] = mapped_column(Number)
+    refused_heads: Mapped[int | None]
     reason: Mapped[str] = mapped_column(Text, default="")

@@ -6,7 +6,7 @@
 from coordinator.db import Database, Repository
 from coordinator.models import IntentRow
 from covey.chain.client import Call
-from covey.chain.outbox import Attempt, Entry, Intent, IntentState
+from covey.chain.outbox import Attempt, Entry, Intent, IntentState, Place, Refusal, build_place, build_refusal
 from covey.errors import ProtocolError
 from covey.protocol.ids import Address, Hash
 
@@ -51,30 +51,63 @@ class DatabaseOutbox:
         with self._database.read() as repository:
             return [_to_entry(row) for row in repository.list_intents(IntentState.UNSENT, IntentState.SIGNED)]
 
-    def get_next_nonce(self) -> int:
+    def list_provisional(self) -> list[Entry]:
         with self._database.read() as repository:
-            return repository.get_next_nonce()
+            return [_to_entry(row) for row in repository.list_provisional_intents()]
 
-    def record_signed(self, key: str, nonce: int, attempt: Attempt) -> None:
+    def list_nonces(self) -> set[int]:
+        with self._database.read() as repository:
+            return repository.list_nonces()
+
+    def record_refused(self, key: str, refusal: Refusal, reason: str) -> None:
         with self._database.write() as repository:
             row = _require_row(repository, key)
-            row.state, row.nonce = IntentState.SIGNED, nonce
-            row.attempts = [*row.attempts, _to_json(attempt)]
+            _set_refusal(row, refusal, reason)
+
+    def record_signed(self, key: str, nonce: int, attempt: Attempt, *, offered_at: int) -> None:
+        with self._database.write() as repository:
+            row = _require_row(repository, key)
+            row.state, row.nonce, row.offered_at = IntentState.SIGNED, nonce, offered_at
+            # Signed as before: with a nonce that a reorganisation gave back.
+            row.attempts = [*(made for made in row.attempts if made["hash"] != attempt.hash), _to_json(attempt)]
+            _set_refusal(row, None, "")
+
+    def record_dropped(self, key: str, *, offered_at: int) -> None:
+        with self._database.write() as repository:
+            row = _require_row(repository, key)
+            row.offered_at = offered_at
+            _set_place(row, IntentState.SIGNED, "", None)
 
     def record_displaced(self, key: str) -> None:
         with self._database.write() as repository:
             row = _require_row(repository, key)
-            row.state, row.nonce = IntentState.UNSENT, None
+            row.state, row.nonce, row.offered_at = IntentState.UNSENT, None, None
 
-    def record_mined(self, key: str, block_number: int, transaction_hash: Hash) -> None:
+    def record_mined(self, key: str, place: Place) -> None:
         with self._database.write() as repository:
-            row = _require_row(repository, key)
-            row.state, row.block_number, row.transaction_hash = IntentState.MINED, block_number, transaction_hash
+            _set_place(_require_row(repository, key), IntentState.MINED, "", place)
 
-    def record_reverted(self, key: str, reason: str, transaction_hash: Hash | None) -> None:
+    def record_reverted(self, key: str, reason: str, place: Place | None) -> None:
         with self._database.write() as repository:
-            row = _require_row(repository, key)
-            row.state, row.reason, row.transaction_hash = IntentState.REVERTED, reason, transaction_hash
+            _set_place(_require_row(repository, key), IntentState.REVERTED, reason, place)
+
+    def record_final(self, block_number: int) -> None:
+        with self._database.write() as repository:
+            repository.mark_intents_final(block_number)
+
+
+def _set_refusal(row: IntentRow, refusal: Refusal | None, reason: str) -> None:
+    row.refused_first = None if refusal is None else refusal.first_block
+    row.refused_last = None if refusal is None else refusal.last_block
+    row.refused_heads = None if refusal is None else refusal.heads
+    row.reason = reason
+
+
+def _set_place(row: IntentRow, state: IntentState, reason: str, place: Place | None) -> None:
+    row.state, row.reason = state, reason
+    row.block_number = None if place is None else place.block_number
+    row.block_hash = None if place is None else place.block_hash
+    row.transaction_hash = None if place is None else place.transaction_hash
 
 
 def _require_row(repository: Repository, key: str) -> IntentRow:
@@ -91,8 +124,9 @@ def _to_entry(row: IntentRow) -> Entry:
         state=IntentState(row.state),
         nonce=row.nonce,
         attempts=tuple(_from_json(attempt) for attempt in row.attempts),
-        block_number=row.block_number,
-        transaction_hash=None if row.transaction_hash is None else Hash(row.transaction_hash),
+        offered_at=row.offered_at,
+        place=build_place(row.block_number, row.block_hash, row.transaction_hash),
+        refusal=build_refusal(row.refused_first, row.refused_last, row.refused_heads),
         reason=row.reason or "",
     )
 
@@ -103,7 +137,6 @@ def _to_json(attempt: Attempt) -> dict[str, str | int]:
         "raw": attempt.raw.hex(),
         "max_fee": attempt.max_fee,
         "priority_fee": attempt.priority_fee,
-        "signed_at": attempt.signed_at,
     }
 
 
@@ -113,5 +146,4 @@ def _from_json(values: dict[str, str | int]) -> Attempt:
         raw=bytes.fromhex(str(values["raw"])),
         max_fee=int(values["max_fee"]),
         priority_fee=int(values["priority_fee"]),
-        signed_at=int(values["signed_at"]),
     )

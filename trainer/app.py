@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from covey.chain.outbox import SqliteOutbox
 from covey.chain.sender import Sender
+from covey.chain.sqlite_outbox import SqliteOutbox
 from covey.engines.memory import keep_memory
 from covey.environments.base import Environment
 from covey.errors import OperatorError
@@ -173,11 +173,12 @@ def build_publisher(config: TrainerConfig, network: Network, outbox: SqliteOutbo
     from trainer.publish import Publisher
     from trainer.service import build_retention
 
+    chain_id = network.receipt_domain.chain_id
     return Publisher(
         pool=network.pool,
         registry=network.contracts.policies,
         outbox=outbox,
-        pump=Sender(network.chain, network.wallet, outbox, chain_id=network.receipt_domain.chain_id).pump,
+        pump=Sender(network.chain, network.wallet, outbox, chain_id=chain_id, finality=config.finality).pump,
         store=ShardStore(config.origin_root),
         retention=build_retention(config.keep_policies, network.terms, network.params),
     )

@@ -5,6 +5,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from covey.chain.finality import Finality
 from covey.settings import RoleSettings
 from trainer.alarms import AlarmSettings
 
@@ -12,6 +13,9 @@ from trainer.alarms import AlarmSettings
 class TrainerConfig(RoleSettings):
     """Example: `TrainerConfig.load(Path("trainer.toml"))`."""
 
+    finality: Finality = "latest"
+    """Tag of the blocks that the outbox takes for final: "latest", "safe" or "finalized". A transaction that a
+    reorganisation drops is sent again until its block has this tag and 128 blocks follow it."""
     origin_root: Path
     """Folder that new policies are published into and that `covey origin run` serves."""
     initial_policy: str | None = None

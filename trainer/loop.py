@@ -63,10 +63,12 @@ async def cycle(ctx: Context) -> Outcome:
 
 
 async def publish(ctx: Context) -> Outcome:
-    """Have the oldest policy that is not published in the origin and on chain."""
+    """Have the oldest policy that is not published in the origin and on chain; if all are, see that they stay there."""
     progress, loop = ctx.progress, asyncio.get_running_loop()
     step = progress.unpublished
     if step > progress.step:
+        with ExplainFullDisk(ctx.config.home, "the outbox"):
+            await loop.run_in_executor(ctx.chain_thread, ctx.publisher.watch, step)
         return Outcome.IDLE
     if progress.offered is None:
         progress.offered = await loop.run_in_executor(ctx.chain_thread, offer, ctx, step)

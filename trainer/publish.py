@@ -4,6 +4,7 @@ Shards and manifest are on disk before the hash is sent.  Repeated after a crash
 equal manifest, the outbox holds one intent for each step, and the chain alone says what is published.
 """
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,8 +17,10 @@ from covey.protocol.ids import Hash, PoolId, Step
 from covey.shardcast.store import Retention, ShardStore, add_shards
 from trainer.disk import ExplainFullDisk
 
-REFUSALS = 8
-"""One after the other: by the loop's back-off ten seconds, after which it is no node that lags behind."""
+WATCH_SECONDS = 1.0
+"""Least time between two looks at whether all published policies are still on chain."""
+REFUSALS = 2
+"""Intents in a row that the chain refuses before the trainer stops: a reorganisation may explain one."""
 
 
 class Registry(Protocol):
@@ -61,7 +64,7 @@ class Publisher:
         retention: Retention,
     ) -> None:
         """`pump` is `Sender.pump`; `retention` says which policies stay in the origin."""
-        self._retention, self._refusals = retention, 0
+        self._retention, self._refusals, self._watched_at = retention, 0, float("-inf")
         self._pool, self._registry, self._outbox, self._pump, self._store = pool, registry, outbox, pump, store
 
     def offer(self, folder: Path, step: Step) -> Hash:
@@ -83,10 +86,11 @@ class Publisher:
         """Move the publication on; True once the chain holds it.
 
         Raises OperatorError when the chain holds something else or keeps refusing, or the outbox something else;
-        TransientError when a node is away, or has not or not any more the block that this builds on.
+        TransientError when a node is away or refuses for now, or has not or not any more the block that this builds on.
         """
         published = self._registry.steps_of(self._pool)
         if published < step:
+            self._pump()  # which sends the earlier policies again
             raise _build_gone(step - 1)
         if published == step:
             key = self._put(step, manifest_hash)
@@ -99,9 +103,20 @@ class Publisher:
         entry = self._outbox.find(key)
         if entry is not None and entry.state is IntentState.REVERTED:
             self._refuse(step, entry.reason)
+        if entry is not None and entry.refusal is not None:
+            raise TransientError("publication_refused", f"the chain refuses policy {step} for now: {entry.reason}")
         if entry is not None and entry.state is IntentState.MINED:
             raise _build_gone(step)
         return False
+
+    def watch(self, step: Step) -> None:
+        """Send policies again that a reorganisation has dropped; all before `step` were published."""
+        now = time.monotonic()
+        if now - self._watched_at < WATCH_SECONDS:
+            return
+        self._watched_at = now
+        if self._registry.steps_of(self._pool) < step:
+            self._pump()
 
     def _put(self, step: Step, manifest_hash: Hash) -> str:
         """Have an intent that is not refused; its key.  What was refused once may pass later: a block was missing."""

@@ -8,8 +8,9 @@ from functools import partial
 from pathlib import Path
 
 from covey.chain.client import Call
-from covey.chain.outbox import Intent, SqliteOutbox
+from covey.chain.outbox import Intent
 from covey.chain.sender import Sender
+from covey.chain.sqlite_outbox import SqliteOutbox
 from covey.chain.structs import BondKind
 from covey.engines.build import build_engine, choose_engine, require_engine
 from covey.engines.memory import keep_memory
@@ -115,7 +116,13 @@ def build(config: ValidatorConfig, network: Network, decoder: Sandbox, grader: S
         pending=Pending(config.home / "pending"),
         turns=Turns(config.turns),
         outbox=outbox,
-        sender=Sender(network.chain, network.wallet, outbox, chain_id=network.receipt_domain.chain_id),
+        sender=Sender(
+            network.chain,
+            network.wallet,
+            outbox,
+            chain_id=network.receipt_domain.chain_id,
+            finality=config.finality,
+        ),
         stop=stop,
     )
 

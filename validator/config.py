@@ -5,6 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from covey.chain.finality import Finality
 from covey.engines.vllm.options import VllmOptions
 from covey.settings import RoleSettings, Settings
 
@@ -43,6 +44,9 @@ class ValidatorConfig(RoleSettings, CheckingSettings):
     verdict_seconds: int = Field(default=691_200, gt=0)
     """Seconds for which a signed verdict is valid in the slashing court. At least the pool's `unbond_window` and one
     day: a case that the cap on slashes refuses is proposed again in the next span of `unbond_window`."""
+    finality: Finality = "latest"
+    """Tag of the blocks that the outbox takes for final: "latest", "safe" or "finalized". A transaction that a
+    reorganisation drops is sent again until its block has this tag and 128 blocks follow it."""
 
 
 class AuditConfig(CheckingSettings):

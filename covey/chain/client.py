@@ -125,7 +125,7 @@ class ChainClient:
         self, to: Address, data: bytes, *, block: BlockTag = "latest", sender: Address | None = None, value: int = 0
     ) -> bytes:
         """The result of a call that changes nothing; `value` in wei."""
-        transaction = {"to": to, "data": _to_hex(data), "value": hex(value)}
+        transaction = {"to": to, "data": _to_hex(data)} | ({"value": hex(value)} if value else {})
         if sender is not None:
             transaction["from"] = sender
         return _from_hex(self.request("eth_call", transaction, _to_tag(block)))

@@ -2,32 +2,29 @@
 
 An intent has a unique key, so writing it twice is writing it once.  A signed transaction is stored before it is sent,
 and all attempts of an intent share one nonce: whatever crashes where, the effect happens once.
+
+A block can be taken back until it is final.  Until then a mined intent keeps its nonce and its attempts, and becomes
+SIGNED again when the chain has none of them any more.
 """
 
-import sqlite3
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol, Self
 
 from covey.chain.client import Call
-from covey.errors import ProtocolError
-from covey.protocol.ids import Address, Hash
+from covey.chain.finality import REFUSED_BLOCKS, REFUSED_HEADS
+from covey.protocol.ids import Hash
 
 
 class IntentState(StrEnum):
-    """Example: UNSENT -> SIGNED -> MINED."""
+    """Example: UNSENT -> SIGNED -> MINED.  A reorganisation leads from MINED and REVERTED back to SIGNED."""
 
     UNSENT = "unsent"
     SIGNED = "signed"
     MINED = "mined"
     """In a block, and its call succeeded."""
     REVERTED = "reverted"
-    """The contract said no: before it was signed, or in a block."""
-
-    @property
-    def is_terminal(self) -> bool:
-        return self in (IntentState.MINED, IntentState.REVERTED)
+    """The contract refused the call: at several heads before it was signed, or in a block."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,8 +44,41 @@ class Attempt:
     max_fee: int
     """Wei per gas."""
     priority_fee: int
-    signed_at: int
-    """Number of the newest block when it was signed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Where an intent's transaction is in the chain."""
+
+    block_number: int
+    block_hash: Hash
+    transaction_hash: Hash
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Refusal:
+    """A contract's refusal of a call that is not signed, as one or several newest blocks showed it."""
+
+    first_block: int
+    last_block: int
+    heads: int
+    """Number of different newest blocks at which the call was refused."""
+
+    @classmethod
+    def at(cls, block: int) -> Self:
+        """The first refusal, at the newest block."""
+        return cls(first_block=block, last_block=block, heads=1)
+
+    def repeat(self, block: int) -> Self:
+        """The refusal after another one at the newest block, which may be one that is counted already."""
+        if block <= self.last_block:
+            return self
+        return replace(self, last_block=block, heads=self.heads + 1)
+
+    @property
+    def stands(self) -> bool:
+        """Whether no node that merely lags explains it."""
+        return self.heads >= REFUSED_HEADS and self.last_block - self.first_block >= REFUSED_BLOCKS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,12 +90,19 @@ class Entry:
     nonce: int | None
     attempts: tuple[Attempt, ...]
     """Oldest first."""
-    block_number: int | None
-    """Where it was mined."""
-    transaction_hash: Hash | None
-    """The attempt that was mined."""
+    offered_at: int | None
+    """Number of the newest block when it was signed last, or when a reorganisation was found to have dropped it."""
+    place: Place | None
+    """Where it was mined; None while it is in no block."""
+    refusal: Refusal | None
+    """The refusals before it was signed; None when there was none since."""
     reason: str
-    """Why it was reverted; empty otherwise."""
+    """The contract's words when it refused the call; empty otherwise."""
+
+    @property
+    def transaction_hash(self) -> Hash | None:
+        """The attempt that was mined."""
+        return None if self.place is None else self.place.transaction_hash
 
 
 class OutboxStore(Protocol):
@@ -77,129 +114,44 @@ class OutboxStore(Protocol):
     def find(self, key: str) -> Entry | None: ...
 
     def list_pending(self) -> list[Entry]:
-        """Those that are not terminal, in the order of `put`."""
+        """Those that are UNSENT or SIGNED, in the order of `put`."""
 
-    def get_next_nonce(self) -> int:
-        """One more than the highest recorded; 0 when there is none."""
+    def list_provisional(self) -> list[Entry]:
+        """Those that are in a block and not final, in the order of `put`."""
 
-    def record_signed(self, key: str, nonce: int, attempt: Attempt) -> None:
-        """Keep an attempt, before it is sent."""
+    def list_nonces(self) -> set[int]:
+        """Nonces of all that are SIGNED or in a block that is not final."""
+
+    def record_refused(self, key: str, refusal: Refusal, reason: str) -> None:
+        """Keep what the contract says of a call that is not signed, which stays UNSENT."""
+
+    def record_signed(self, key: str, nonce: int, attempt: Attempt, *, offered_at: int) -> None:
+        """Keep an attempt as the newest one, before it is sent."""
+
+    def record_dropped(self, key: str, *, offered_at: int) -> None:
+        """No block holds the transaction any more: SIGNED again, with the nonce and the attempts that it has."""
 
     def record_displaced(self, key: str) -> None:
         """The nonce went to a transaction that is none of the intent's: it needs a new one.  Attempts are kept."""
 
-    def record_mined(self, key: str, block_number: int, transaction_hash: Hash) -> None: ...
+    def record_mined(self, key: str, place: Place) -> None: ...
 
-    def record_reverted(self, key: str, reason: str, transaction_hash: Hash | None) -> None: ...
+    def record_reverted(self, key: str, reason: str, place: Place | None) -> None:
+        """`place` is None when the call was refused before it was signed, which is final."""
 
-
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS intents (
-    position INTEGER PRIMARY KEY,
-    key TEXT NOT NULL UNIQUE,
-    target TEXT NOT NULL,
-    data BLOB NOT NULL,
-    value TEXT NOT NULL,
-    label TEXT NOT NULL,
-    state TEXT NOT NULL,
-    nonce INTEGER,
-    block_number INTEGER,
-    transaction_hash TEXT,
-    reason TEXT NOT NULL DEFAULT ''
-);
-CREATE TABLE IF NOT EXISTS attempts (
-    position INTEGER PRIMARY KEY,
-    key TEXT NOT NULL REFERENCES intents (key),
-    hash TEXT NOT NULL UNIQUE,
-    raw BLOB NOT NULL,
-    max_fee INTEGER NOT NULL,
-    priority_fee INTEGER NOT NULL,
-    signed_at INTEGER NOT NULL
-);
-"""
+    def record_final(self, block_number: int) -> None:
+        """Whatever is in a block up to this number stays there."""
 
 
-class SqliteOutbox:
-    """An OutboxStore in one SQLite file, or ":memory:".  One process, and one thread at a time."""
+def build_place(block_number: int | None, block_hash: str | None, transaction_hash: str | None) -> Place | None:
+    """The three columns of a place; None where one is NULL."""
+    if block_number is None or block_hash is None or transaction_hash is None:
+        return None
+    return Place(block_number=block_number, block_hash=Hash(block_hash), transaction_hash=Hash(transaction_hash))
 
-    def __init__(self, path: Path | str) -> None:
-        self._database = sqlite3.connect(path, check_same_thread=False)
-        self._database.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;" + _SCHEMA)
 
-    def close(self) -> None:
-        self._database.close()
-
-    def put(self, intent: Intent) -> None:
-        call = intent.call
-        with self._database as database:
-            database.execute(
-                "INSERT INTO intents (key, target, data, value, label, state) VALUES (?, ?, ?, ?, ?, ?)"
-                " ON CONFLICT (key) DO NOTHING",
-                (intent.key, call.to, call.data, str(call.value), call.label, IntentState.UNSENT),
-            )
-        kept = self.find(intent.key)
-        if kept is None or kept.intent != intent:
-            raise ProtocolError("intent_conflict", f"{intent.key} stands for another call", status=409)
-
-    def find(self, key: str) -> Entry | None:
-        entries = self._select("WHERE key = ?", key)
-        return entries[0] if entries else None
-
-    def list_pending(self) -> list[Entry]:
-        return self._select("WHERE state IN (?, ?)", IntentState.UNSENT, IntentState.SIGNED)
-
-    def get_next_nonce(self) -> int:
-        (highest,) = self._database.execute("SELECT MAX(nonce) FROM intents").fetchone()
-        return 0 if highest is None else int(highest) + 1
-
-    def record_signed(self, key: str, nonce: int, attempt: Attempt) -> None:
-        with self._database as database:
-            database.execute("UPDATE intents SET state = ?, nonce = ? WHERE key = ?", (IntentState.SIGNED, nonce, key))
-            database.execute(
-                "INSERT INTO attempts (key, hash, raw, max_fee, priority_fee, signed_at) VALUES (?, ?, ?, ?, ?, ?)",
-                (key, attempt.hash, attempt.raw, attempt.max_fee, attempt.priority_fee, attempt.signed_at),
-            )
-
-    def record_displaced(self, key: str) -> None:
-        with self._database as database:
-            database.execute("UPDATE intents SET state = ?, nonce = NULL WHERE key = ?", (IntentState.UNSENT, key))
-
-    def record_mined(self, key: str, block_number: int, transaction_hash: Hash) -> None:
-        with self._database as database:
-            database.execute(
-                "UPDATE intents SET state = ?, block_number = ?, transaction_hash = ? WHERE key = ?",
-                (IntentState.MINED, block_number, transaction_hash, key),
-            )
-
-    def record_reverted(self, key: str, reason: str, transaction_hash: Hash | None) -> None:
-        with self._database as database:
-            database.execute(
-                "UPDATE intents SET state = ?, reason = ?, transaction_hash = ? WHERE key = ?",
-                (IntentState.REVERTED, reason, transaction_hash, key),
-            )
-
-    def _select(self, where: str, *values: str) -> list[Entry]:
-        rows = self._database.execute(
-            "SELECT key, target, data, value, label, state, nonce, block_number, transaction_hash, reason"  # noqa: S608
-            f" FROM intents {where} ORDER BY position",
-            values,
-        ).fetchall()
-        return [self._build_entry(row) for row in rows]
-
-    def _build_entry(self, row: tuple[Any, ...]) -> Entry:
-        key, target, data, value, label, state, nonce, block_number, transaction_hash, reason = row
-        attempts = self._database.execute(
-            "SELECT hash, raw, max_fee, priority_fee, signed_at FROM attempts WHERE key = ? ORDER BY position", (key,)
-        ).fetchall()
-        return Entry(
-            intent=Intent(key=key, call=Call(to=Address(target), data=data, value=int(value), label=label)),
-            state=IntentState(state),
-            nonce=nonce,
-            attempts=tuple(
-                Attempt(hash=Hash(made[0]), raw=made[1], max_fee=made[2], priority_fee=made[3], signed_at=made[4])
-                for made in attempts
-            ),
-            block_number=block_number,
-            transaction_hash=transaction_hash,
-            reason=reason,
-        )
+def build_refusal(first: int | None, last: int | None, heads: int | None) -> Refusal | None:
+    """The three columns of a refusal; None where one is NULL."""
+    if first is None or last is None or heads is None:
+        return None
+    return Refusal(first_block=first, last_block=last, heads=heads)

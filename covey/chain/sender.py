@@ -1,7 +1,8 @@
 """Carries intents from the outbox to the chain; called by role loops (`pump`) and by commands (`send_and_wait`).
 
 It may stop at any instruction and be started again: each intent has its effect once.  One process sends for a key;
-what its owner sends by hand meanwhile takes a nonce, and nothing else, from it.
+what its owner sends by hand meanwhile takes a nonce, and nothing else, from it.  A mined transaction is looked at until
+its block is final; one that a reorganisation drops is sent again, with the nonce that it has.
 """
 
 import time
@@ -9,10 +10,13 @@ from collections.abc import Callable
 from threading import Event as Flag
 
 from covey.chain.advice import add_advice
-from covey.chain.client import Call, ChainClient, MinedTransaction
-from covey.chain.outbox import Attempt, Entry, Intent, IntentState, OutboxStore
+from covey.chain.client import Block, Call, ChainClient, MinedTransaction
+from covey.chain.finality import Finality
+from covey.chain.mined import MinedWatch
+from covey.chain.outbox import Attempt, Entry, Intent, IntentState, OutboxStore, Refusal
 from covey.chain.wallet import Wallet
 from covey.errors import OperatorError, ProtocolError, TransientError
+from covey.log import get_logger
 
 GAS_MARGIN = 1.25
 FEE_STEP = 1.25
@@ -21,7 +25,7 @@ FEE_STEP = 1.25
 
 class Sender:
     """One wallet and one way to send.  Intents go out in the order of `put`, one in flight at a time, because a later
-    one often builds on an earlier (approve, then stake); several may wait for confirmations.
+    one often builds on an earlier one (approve, then stake).  What a reorganisation dropped goes first, all at once.
     """
 
     def __init__(
@@ -31,53 +35,46 @@ class Sender:
         store: OutboxStore,
         *,
         chain_id: int,
-        confirmations: int = 0,
+        finality: Finality = "latest",
         stuck_after: int = 5,
+        watch_seconds: float = 1.0,
     ) -> None:
         """`chain_id`: the deployment's, so that what is signed for it cannot be mined on another chain.
-        `confirmations`: blocks on top before it counts.  `stuck_after`: blocks until a higher fee is offered.
+        `finality`: a mined transaction is looked at until the node calls its block this and 128 blocks follow it.
+        `stuck_after`: blocks until a higher fee is offered.  `watch_seconds`: least time between two such looks.
         """
         self._client = client
         self._wallet = wallet
         self._store = store
         self._chain_id = chain_id
-        self._confirmations = confirmations
         self._stuck_after = stuck_after
+        self._mined = MinedWatch(client, wallet, store, finality=finality, seconds=watch_seconds)
 
     def pump(self) -> int:
-        """Move every intent as far as it goes now; return how many are still pending.
+        """Move every intent as far as it goes now; return how many are in no block yet.
 
         Raise TransientError when the node does not answer, and OperatorError when the account cannot pay for gas.
-        A contract's no is kept in the entry (REVERTED) and raises nothing.
+        A contract's refusal is kept in the entry (REVERTED) and raises nothing.
         """
+        self._mined.watch()
         pending = self._store.list_pending()
         if not pending:
             return 0
-        for entry in pending:
-            try:
-                goes_on = self._advance(entry)
-            except OperatorError as error:
-                raise self._name_payer(entry, error) from error
-            if not goes_on:
+        head = self._client.get_block("latest")
+        signed = sorted((entry for entry in pending if entry.nonce is not None), key=lambda entry: entry.nonce or 0)
+        waiting = [entry for entry in signed if not self._deliver(entry, head)]
+        for entry in () if waiting else pending:
+            if entry.nonce is None and not self._begin(entry, head):
                 break
         return len(self._store.list_pending())
-
-    def _name_payer(self, entry: Entry, error: OperatorError) -> OperatorError:
-        """The node says that there is too little ether, not whose."""
-        if error.code != "insufficient_funds":
-            return error
-        address, label = self._wallet.address, entry.intent.call.label
-        return OperatorError(
-            error.code,
-            f"{address} has {self._client.get_balance(address)} wei, too little for the gas of {label}",
-            fix=f"Send ether to {address}; on a devnet run covey devnet fund {address}",
-        )
 
     def send_and_wait(
         self, key: str, call: Call, *, timeout_s: float = 60.0, wait: Callable[[float], object] | None = None
     ) -> Entry:
-        """Put an intent and pump until it is mined; raise ProtocolError("reverted") with the contract's reason,
-        TransientError("not_mined") after `timeout_s` seconds; the intent stays and the next pump goes on with it.
+        """Put an intent and pump until it is in a block.
+
+        Raises ProtocolError("reverted") with the contract's reason, already for the first refusal: whoever waits can
+        try again.  Raises TransientError("not_mined") after `timeout_s` seconds; the next pump goes on with the intent.
         """
         pause = Flag().wait if wait is None else wait
         deadline = time.monotonic() + timeout_s
@@ -85,7 +82,7 @@ class Sender:
         while True:
             self.pump()
             entry = self._store.find(key)
-            if entry is not None and entry.state is IntentState.REVERTED:
+            if entry is not None and (entry.state is IntentState.REVERTED or entry.refusal is not None):
                 raise ProtocolError("reverted", f"{call.label}: {add_advice(entry.reason)}")
             if entry is not None and entry.state is IntentState.MINED:
                 return entry
@@ -96,40 +93,42 @@ class Sender:
                 )
             pause(0.1)
 
-    def _advance(self, entry: Entry) -> bool:
-        """Do what the entry needs next; return whether the one behind it may go."""
-        if entry.nonce is None:
-            signed = self._sign_first(entry)
-            if signed is None:
-                return True
-            entry = signed
-        mined = self._find_mined(entry)
+    def _deliver(self, entry: Entry, head: Block) -> bool:
+        """Send what is signed, unless it is mined; return whether it is in a block."""
+        mined = self._mined.find(entry)
         if mined is None:
-            entry = self._replace_when_stuck(entry)
-            mined = self._send(entry)
-        return mined is not None and self._record(entry, mined)
+            mined = self._send(self._replace_when_stuck(entry, head), head)
+        return mined is not None and self._mined.record(entry, mined)
 
-    def _sign_first(self, entry: Entry) -> Entry | None:
-        """None when the contract would refuse the call: no nonce is spent on it."""
-        call = entry.intent.call
-        try:
-            gas = self._client.estimate_gas(self._wallet.address, call)
-        except ProtocolError as error:
-            self._store.record_reverted(entry.intent.key, error.message, None)
-            return None
-        # The store knows transactions that were never sent, the node those which this store never saw.
-        nonce = max(self._store.get_next_nonce(), self._client.count_transactions(self._wallet.address, "pending"))
-        return self._sign(entry, nonce, gas, floor=None)
-
-    def _replace_when_stuck(self, entry: Entry) -> Entry:
-        newest = entry.attempts[-1]
-        if entry.nonce is None or self._client.block_number() - newest.signed_at < self._stuck_after:
+    def _replace_when_stuck(self, entry: Entry, head: Block) -> Entry:
+        """The entry with one more attempt that offers a higher fee, if a low one may be what holds it up."""
+        if entry.nonce is None or not self._is_stuck(entry, head):
             return entry
-        # An earlier nonce may be what holds it up, or this one is used up: then a higher fee changes nothing.
-        if self._client.count_transactions(self._wallet.address) != entry.nonce:
+        used = self._client.count_transactions(self._wallet.address)
+        if used < entry.nonce:
+            self._fill_gap(entry.nonce, head)
+        if used != entry.nonce:
             return entry
         gas = self._estimate_again(entry)
-        return entry if gas is None else self._sign(entry, entry.nonce, gas, floor=newest)
+        return entry if gas is None else self._sign(entry, entry.nonce, gas, head)
+
+    def _is_stuck(self, entry: Entry, head: Block) -> bool:
+        return head.number - (entry.offered_at or 0) >= self._stuck_after
+
+    def _fill_gap(self, nonce: int, head: Block) -> None:
+        """A lower nonce of the owner's own transaction is free again: a transfer of nothing takes it."""
+        free = self._find_free_nonce()
+        if free >= nonce:
+            return
+        get_logger().warning("a transaction of this key vanished, its nonce is filled", nonce=free)
+        intent = Intent(
+            key=f"fill/{free}/{head.hash}", call=Call(to=self._wallet.address, data=b"", label="a transfer of nothing")
+        )
+        self._store.put(intent)
+        filler = self._require_entry(intent.key)
+        gas = self._estimate_again(filler)
+        if gas is not None:
+            self._send(self._sign(filler, free, gas, head), head)
 
     def _estimate_again(self, entry: Entry) -> int | None:
         """None when the call would fail now: perhaps an attempt was mined in between, and the next pump will see it."""
@@ -138,13 +137,74 @@ class Sender:
         except ProtocolError:
             return None
 
-    def _sign(self, entry: Entry, nonce: int, gas: int, *, floor: Attempt | None) -> Entry:
-        head = self._client.get_block("latest")
+    def _send(self, entry: Entry, head: Block) -> MinedTransaction | None:
+        """Broadcast the newest attempt (again); the transaction, should it be in a block already."""
+        try:
+            self._client.send_raw(entry.attempts[-1].raw)
+        except ProtocolError as error:
+            if error.code == "nonce_too_low":
+                return self._find_or_displace(entry, head)
+            # The node holds another attempt of ours and finds this one's fee too low: the next replacement raises it.
+            if error.code != "underpriced":
+                raise
+        except OperatorError as error:
+            raise self._name_payer(entry, error) from error
+        return self._mined.find(entry)
+
+    def _find_or_displace(self, entry: Entry, head: Block) -> MinedTransaction | None:
+        """The nonce is used up: by an attempt of ours, or by somebody else with this key (its owner's own command).
+
+        In the second case no attempt can be mined any more, and the intent starts over with a fresh nonce.  A node that
+        lags may not show our own transaction yet, so this asks whether the nonce was used some blocks ago already.
+        """
+        before = max(0, head.number - self._stuck_after)
+        used = self._client.count_transactions(self._wallet.address, before)
+        mined = self._mined.find(entry)
+        if mined is None and entry.nonce is not None and used > entry.nonce:
+            get_logger().warning("another transaction took the nonce", key=entry.intent.key, nonce=entry.nonce)
+            self._store.record_displaced(entry.intent.key)
+        return mined
+
+    def _begin(self, entry: Entry, head: Block) -> bool:
+        """Sign and send an intent, unless the contract refuses it; return whether the next one may go."""
+        try:
+            gas = self._client.estimate_gas(self._wallet.address, entry.intent.call)
+        except ProtocolError as error:
+            self._refuse(entry, error.message, head)
+            return True
+        except OperatorError as error:
+            raise self._name_payer(entry, error) from error
+        signed = self._sign(entry, self._find_free_nonce(), gas, head)
+        mined = self._send(signed, head)
+        return mined is not None and self._mined.record(signed, mined)
+
+    def _refuse(self, entry: Entry, reason: str, head: Block) -> None:
+        """Keep a refusal, for which no nonce is spent.  It is final once no node that lags explains it."""
+        key, before = entry.intent.key, entry.refusal
+        refusal = Refusal.at(head.number) if before is None else before.repeat(head.number)
+        if refusal.stands:
+            get_logger().warning("the contract refuses a call for good", key=key, reason=reason, heads=refusal.heads)
+            self._store.record_reverted(key, reason, None)
+        elif refusal != before:
+            if before is None:
+                get_logger().warning("the contract refuses a call, which is tried again", key=key, reason=reason)
+            self._store.record_refused(key, refusal, reason)
+
+    def _find_free_nonce(self) -> int:
+        """The lowest nonce that neither the chain nor an intent has: one that vanished is filled first."""
+        nonce, held = self._client.count_transactions(self._wallet.address, "pending"), self._store.list_nonces()
+        while nonce in held:
+            nonce += 1
+        return nonce
+
+    def _sign(self, entry: Entry, nonce: int, gas: int, head: Block) -> Entry:
+        """The entry with one more attempt, which is stored."""
         priority_fee = self._client.get_priority_fee()
         max_fee = 2 * head.base_fee + priority_fee
-        if floor is not None:
-            priority_fee = max(priority_fee, int(floor.priority_fee * FEE_STEP) + 1)
-            max_fee = max(max_fee, int(floor.max_fee * FEE_STEP) + 1, priority_fee)
+        if entry.nonce == nonce:
+            newest = entry.attempts[-1]
+            priority_fee = max(priority_fee, int(newest.priority_fee * FEE_STEP) + 1)
+            max_fee = max(max_fee, int(newest.max_fee * FEE_STEP) + 1, priority_fee)
         call = entry.intent.call
         signed = self._wallet.sign_transaction(
             {
@@ -159,61 +219,23 @@ class Sender:
                 "maxPriorityFeePerGas": priority_fee,
             }
         )
-        attempt = Attempt(
-            hash=signed.hash, raw=signed.raw, max_fee=max_fee, priority_fee=priority_fee, signed_at=head.number
-        )
-        self._store.record_signed(entry.intent.key, nonce, attempt)
-        kept = self._store.find(entry.intent.key)
+        attempt = Attempt(hash=signed.hash, raw=signed.raw, max_fee=max_fee, priority_fee=priority_fee)
+        self._store.record_signed(entry.intent.key, nonce, attempt, offered_at=head.number)
+        return self._require_entry(entry.intent.key)
+
+    def _require_entry(self, key: str) -> Entry:
+        kept = self._store.find(key)
         if kept is None:
-            raise OperatorError("outbox_lost", f"{entry.intent.key} vanished", fix="Use one process for one outbox")
+            raise OperatorError("outbox_lost", f"{key} vanished", fix="Use one process for one outbox")
         return kept
 
-    def _send(self, entry: Entry) -> MinedTransaction | None:
-        """Broadcast the newest attempt (again); the transaction, should it be in a block already."""
-        try:
-            self._client.send_raw(entry.attempts[-1].raw)
-        except ProtocolError as error:
-            if error.code == "nonce_too_low":
-                return self._find_or_displace(entry)
-            # The node holds another attempt of ours and finds this one's fee too low: the next replacement raises it.
-            if error.code != "underpriced":
-                raise
-        return self._find_mined(entry)
-
-    def _find_or_displace(self, entry: Entry) -> MinedTransaction | None:
-        """The nonce is used up: by an attempt of ours, or by somebody else with this key (its owner's own command).
-
-        In the second case no attempt can be mined any more, and the intent starts anew with a fresh nonce.  A node that
-        lags may not show our own transaction yet, so this waits as long as for a stuck one.
-        """
-        mined = self._find_mined(entry)
-        waited = self._client.block_number() - entry.attempts[-1].signed_at
-        if mined is None and waited >= self._stuck_after:
-            self._store.record_displaced(entry.intent.key)
-        return mined
-
-    def _find_mined(self, entry: Entry) -> MinedTransaction | None:
-        for attempt in reversed(entry.attempts):
-            mined = self._client.find_mined(attempt.hash)
-            if mined is not None:
-                return mined
-        return None
-
-    def _record(self, entry: Entry, mined: MinedTransaction) -> bool:
-        """Settle what is deep enough.  What is not stays SIGNED, so that a reorganisation has it sent again."""
-        if self._client.block_number() - mined.block_number < self._confirmations:
-            return True
-        if mined.is_success:
-            self._store.record_mined(entry.intent.key, mined.block_number, mined.hash)
-        else:
-            self._store.record_reverted(entry.intent.key, self._find_reason(entry, mined), mined.hash)
-        return True
-
-    def _find_reason(self, entry: Entry, mined: MinedTransaction) -> str:
-        """The contract's words, found by running the call again on the block before."""
-        call = entry.intent.call
-        try:
-            self._client.call(call.to, call.data, block=mined.block_number - 1, sender=self._wallet.address)
-        except (ProtocolError, TransientError) as error:
-            return error.message
-        return f"it failed in block {mined.block_number}, though not on the block before"
+    def _name_payer(self, entry: Entry, error: OperatorError) -> OperatorError:
+        """The node says that there is too little ether, not whose."""
+        if error.code != "insufficient_funds":
+            return error
+        address, label = self._wallet.address, entry.intent.call.label
+        return OperatorError(
+            error.code,
+            f"{address} has {self._client.get_balance(address)} wei, too little for the gas of {label}",
+            fix=f"Send ether to {address}; on a devnet run covey devnet fund {address}",
+        )

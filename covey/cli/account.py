@@ -14,8 +14,9 @@ from covey.chain.deployment import Deployment
 from covey.chain.events import CaseOpened, EpochPosted
 from covey.chain.follower import Follower, SeenBlock
 from covey.chain.history import History
-from covey.chain.outbox import Entry, SqliteOutbox
+from covey.chain.outbox import Entry
 from covey.chain.sender import Sender
+from covey.chain.sqlite_outbox import SqliteOutbox
 from covey.chain.structs import Accusation, BondKind, PoolTerms
 from covey.chain.wallet import Wallet, load_key, save_key
 from covey.cli.pool_file import TABLES, build_params, read_document, read_table

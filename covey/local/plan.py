@@ -29,8 +29,10 @@ PUBLIC_WINDOWS = {
     "epoch_seconds": 3600,
 }
 """Shortest windows in seconds of a public pool: people need time to see what is wrong, and each epoch costs gas."""
-PUBLIC_SETTINGS = {"finality": "safe", "chain_poll_seconds": 2.0}
-"""Coordinator's settings on a chain that exists: its newest blocks may be reorganised, its nodes limit requests."""
+PUBLIC_FINALITY = {"finality": "safe"}
+"""Setting of all who send transactions on a chain that exists: its newest blocks may be reorganised."""
+PUBLIC_SETTINGS = PUBLIC_FINALITY | {"chain_poll_seconds": 2.0}
+"""Coordinator's settings on a chain that exists: its nodes limit requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,14 +154,16 @@ def build_settings(plan: PoolPlan) -> dict[str, dict[str, Any]]:
     """Settings of each role by the name of its file.  The pool's number is corrected when it is opened."""
     shared: dict[str, Any] = {"pool": 1, "deployment": str(DEPLOYMENT_FILE)}
     public: dict[str, Any] = {}
+    sending: dict[str, Any] = {}
     if plan.chain is not None:
         shared["rpc_url"] = plan.chain.rpc_url
+        sending = PUBLIC_FINALITY
         public = PUBLIC_SETTINGS | {
             "host": plan.choose_host("coordinator"),
             "public_url": plan.chain.public_url,
             "authority": urlsplit(plan.chain.public_url).netloc,
         }
-    member = shared | {"coordinator_url": plan.coordinator_url}
+    member = shared | {"coordinator_url": plan.coordinator_url} | sending
     learning = tomllib.loads(find_shipped("trainer.toml").read_text()) if plan.model is None else {}
     model = {} if plan.model is None else {"initial_policy": plan.model}
     return {

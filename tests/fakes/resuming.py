@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from covey.chain.outbox import SqliteOutbox
+from covey.chain.sqlite_outbox import SqliteOutbox
 from covey.environments import registry
 from covey.environments.base import EnvironmentSpec
 from covey.model.files import load_tokenizer

@@ -14,7 +14,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from covey.chain.client import Call
-from covey.chain.outbox import Attempt, SqliteOutbox
+from covey.chain.outbox import Attempt, Place
+from covey.chain.sqlite_outbox import SqliteOutbox
 from covey.engines.base import Request
 from covey.engines.hf import HuggingFaceEngine
 from covey.environments import registry
@@ -74,18 +75,19 @@ class Chain:
         """A pump that mines at once; like the real one it may die between the effect and its record."""
         for entry in outbox.list_pending():
             step, manifest_hash = json.loads(entry.intent.call.data)
-            attempt = Attempt(hash=Hash(f"0x{step:064x}"), raw=b"", max_fee=1, priority_fee=1, signed_at=1)
+            attempt = Attempt(hash=Hash(f"0x{step:064x}"), raw=b"", max_fee=1, priority_fee=1)
             if entry.nonce is None and step != len(self.hashes):
                 outbox.record_reverted(entry.intent.key, "WrongStep", None)
                 continue
             self._live("sign", step)
             if entry.nonce is None:
-                outbox.record_signed(entry.intent.key, step, attempt)
+                outbox.record_signed(entry.intent.key, step, attempt, offered_at=1)
             self._live("effect", step)
             if step == len(self.hashes):
                 self.add(manifest_hash)
             self._live("record", step)
-            outbox.record_mined(entry.intent.key, 1, attempt.hash)
+            place = Place(block_number=1, block_hash=Hash(f"0x{step:064x}"), transaction_hash=attempt.hash)
+            outbox.record_mined(entry.intent.key, place)
         return 0
 
     def _live(self, point: str, step: int) -> None:

@@ -1,6 +1,7 @@
 """A real Anvil with the contracts, one for each module; every test starts from the same state."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import pytest
@@ -12,8 +13,9 @@ from covey.chain.client import Call, ChainClient
 from covey.chain.contracts import Contracts
 from covey.chain.deploying import deploy
 from covey.chain.deployment import Deployment
-from covey.chain.outbox import Entry, SqliteOutbox
+from covey.chain.outbox import Entry
 from covey.chain.sender import Sender
+from covey.chain.sqlite_outbox import SqliteOutbox
 from covey.chain.structs import BondKind, PoolTerms
 from covey.chain.wallet import Wallet
 from covey.errors import OperatorError
@@ -127,8 +129,9 @@ class Chain:
         )
 
 
-@pytest.fixture(scope="module")
-def running() -> Iterator[Chain]:
+@contextmanager
+def open_chain() -> Iterator[Chain]:
+    """A new Anvil that mines each transaction at once, with the contracts and everybody's money."""
     try:
         binary = find_anvil()
     except OperatorError as error:
@@ -143,6 +146,12 @@ def running() -> Iterator[Chain]:
         yield Chain(client, deployment, Contracts(client, deployment), wallets)
     finally:
         anvil.stop()
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Chain]:
+    with open_chain() as opened:
+        yield opened
 
 
 @pytest.fixture

@@ -9,9 +9,12 @@ from threading import Event
 import pytest
 
 from covey.chain.client import Call, ChainClient
-from covey.chain.outbox import Intent, IntentState, SqliteOutbox
+from covey.chain.finality import KEPT_BLOCKS, REFUSED_BLOCKS
+from covey.chain.outbox import Intent, IntentState
 from covey.chain.sender import Sender
+from covey.chain.sqlite_outbox import SqliteOutbox
 from covey.errors import CoveyError, OperatorError, ProtocolError, TransientError
+from tests.fakes.lagging import LaggingClient
 
 pytestmark = pytest.mark.integration
 
@@ -70,7 +73,7 @@ def balance(chain) -> int:
 
 
 def make_sender(chain, store, *, client=None, **options) -> Sender:
-    options = {"chain_id": chain.deployment.chain_id} | options
+    options = {"chain_id": chain.deployment.chain_id, "watch_seconds": 0.0} | options
     return Sender(client or chain.client, chain.wallets["deployer"], store, **options)
 
 
@@ -261,13 +264,46 @@ def test_pump__node_forgot_the_transaction__sends_it_again(chain, store):
     assert balance(chain) == before + 5
 
 
-def test_pump__contract_says_no__is_kept_with_its_reason_and_costs_no_nonce(chain, store):
+def test_pump__contract_refuses_at_many_heads__is_final_with_its_reason_and_costs_no_nonce(chain, store):
     nonce = chain.client.count_transactions(chain.address("deployer"))
     put(store, "no", chain.contracts.policies.publish(77, 0, f"0x{1:064x}"))
     put(store, "yes", mint(chain, 5))
-    drain(make_sender(chain, store))
+    sender = make_sender(chain, store)
+    sender.pump()
+    assert (store.find("no").state, store.find("no").reason) == (IntentState.UNSENT, "PoolNotActive(77)")
+    assert (store.find("yes").state, store.find("yes").nonce) == (IntentState.MINED, nonce)
+    for _ in range(REFUSED_BLOCKS - 1):
+        assert sender.pump() == 1
+        mine(chain)
+    assert sender.pump() == 0
     assert (store.find("no").state, store.find("no").reason) == (IntentState.REVERTED, "PoolNotActive(77)")
-    assert store.find("yes").nonce == nonce
+
+
+def test_pump__refused_until_a_later_block__is_sent_then(chain, store):
+    pool = chain.open_pool()
+    publish = chain.contracts.policies.publish
+    put(store, "early", publish(pool, 1, f"0x{1:064x}"))
+    sender = Sender(chain.client, chain.wallets["trainer"], store, chain_id=chain.deployment.chain_id)
+    assert sender.pump() == 1
+    chain.send("trainer", publish(pool, 0, f"0x{2:064x}"))
+    drain(sender)
+    assert store.find("early").state is IntentState.MINED
+    assert (store.find("early").refusal, store.find("early").reason) == (None, "")
+
+
+def test_pump__estimate_by_a_backend_that_lags__is_not_a_refusal_for_ever(chain, store):
+    """Two backends: one shows the block that the call builds on, the other estimates it one block earlier."""
+    pool = chain.open_pool()
+    publish = chain.contracts.policies.publish
+    chain.send("trainer", publish(pool, 0, f"0x{2:064x}"))
+    put(store, "next", publish(pool, 1, f"0x{1:064x}"))
+    behind = {"eth_estimateGas"}
+    lagging = LaggingClient(chain.client.rpc_url, is_behind=behind.__contains__)
+    sender = Sender(lagging, chain.wallets["trainer"], store, chain_id=chain.deployment.chain_id)
+    assert sender.pump() == 1
+    behind.clear()
+    drain(sender)
+    assert store.find("next").state is IntentState.MINED
 
 
 def test_pump__reverts_in_the_block__is_kept_with_its_reason(chain, store):
@@ -326,33 +362,94 @@ def test_pump__no_ether__stops_with_advice(chain, store):
     drain(make_sender(chain, store))
 
 
-def test_pump__reorganised_before_it_is_deep__is_sent_again_and_happens_once(chain, store):
-    stop_mining(chain)
+@pytest.mark.parametrize("depth", [1, 5])
+def test_pump__blocks_reorganised_away__all_are_sent_again_with_their_nonces_and_happen_once(chain, store, depth):
+    before = balance(chain)
+    mine(chain, 3)
+    sender = make_sender(chain, store)
+    for key, amount in (("a", 5), ("b", 2), ("c", 1)):
+        put(store, key, mint(chain, amount))
+        drain(sender)
+    nonces = [store.find(key).nonce for key in "abc"]
+    chain.client.request("anvil_reorg", depth, [])
+    put(store, "d", mint(chain, 10))
+    assert balance(chain) == before + (7 if depth == 1 else 0)
+    drain(sender)
+    assert balance(chain) == before + 18
+    assert [store.find(key).nonce for key in "abcd"] == [*nonces, nonces[-1] + 1]
+    assert [len(store.find(key).attempts) for key in "abc"] == [1, 1, 1], "sent again unchanged"
+    assert [store.find(key).state for key in "abcd"] == [IntentState.MINED] * 4
+
+
+def test_pump__transaction_is_in_another_block_after_a_reorganisation__is_recorded_there(chain, store):
     before = balance(chain)
     put(store, "a", mint(chain, 5))
-    put(store, "b", mint(chain, 2))
-    sender = make_sender(chain, store, confirmations=3)
-    sender.pump()
+    sender = make_sender(chain, store)
+    drain(sender)
+    first = store.find("a")
+    raw = "0x" + first.attempts[0].raw.hex()
     mine(chain)
-    assert sender.pump() == 2
+    chain.client.request("anvil_reorg", 2, [[raw, 1]])
+    sender.pump()
+    entry = store.find("a")
+    assert (entry.state, entry.nonce, entry.attempts) == (IntentState.MINED, first.nonce, first.attempts)
+    assert entry.place.block_number == first.place.block_number + 1
+    assert entry.place.block_hash == chain.client.get_block(entry.place.block_number).hash
     assert balance(chain) == before + 5
-    # The block disappears with its transaction; the pool of the node has lost it too.
-    chain.client.request("anvil_rollback", 1)
-    for key in "ab":
-        for attempt in store.find(key).attempts:
-            chain.client.request("anvil_dropTransaction", attempt.hash)
+
+
+def test_pump__owners_own_transaction_vanished_below__its_nonce_is_filled(chain, store):
+    """Its nonce is lower than that of the intent, which no block can hold before the gap is closed."""
+    before = balance(chain)
+    mine(chain)
+    chain.send("deployer", mint(chain, 7))
+    put(store, "a", mint(chain, 5))
+    sender = make_sender(chain, store)
+    drain(sender)
+    nonce = store.find("a").nonce
+    chain.client.request("anvil_reorg", 2, [])
     assert balance(chain) == before
-    for _ in range(6):
+    for _ in range(8):
         sender.pump()
         mine(chain)
-    assert sender.pump() == 0
-    assert balance(chain) == before + 7
+    drain(sender)
+    assert balance(chain) == before + 5
+    assert store.find("a").nonce == nonce
+    assert chain.client.count_transactions(chain.address("deployer")) == nonce + 1
+
+
+def test_pump__deep_below_the_head__is_final(chain, store):
+    put(store, "a", mint(chain, 5))
+    sender = make_sender(chain, store)
+    drain(sender)
+    chain.client.request("anvil_mine", hex(KEPT_BLOCKS - 1))
+    sender.pump()
+    assert [entry.intent.key for entry in store.list_provisional()] == ["a"]
+    mine(chain)
+    sender.pump()
+    assert store.list_provisional() == []
+
+
+def test_pump__final_by_the_node__is_waited_for(chain, store):
+    class Unfinalized(ChainClient):
+        def find_block(self, tag):
+            return super().find_block(0 if tag == "finalized" else tag)
+
+    put(store, "a", mint(chain, 5))
+    client = Unfinalized(chain.client.rpc_url)
+    sender = make_sender(chain, store, client=client, finality="finalized")
+    drain(sender)
+    chain.client.request("anvil_mine", hex(KEPT_BLOCKS))
+    sender.pump()
+    assert [entry.intent.key for entry in store.list_provisional()] == ["a"]
+    make_sender(chain, store, finality="finalized").pump()
+    assert store.list_provisional() == []
 
 
 def test_send_and_wait__mined__gives_the_entry(chain, store):
     before = balance(chain)
     entry = make_sender(chain, store).send_and_wait("a", mint(chain, 5))
-    assert (entry.state, entry.block_number) == (IntentState.MINED, chain.client.block_number())
+    assert (entry.state, entry.place.block_number) == (IntentState.MINED, chain.client.block_number())
     assert make_sender(chain, store).send_and_wait("a", mint(chain, 5)) == entry
     assert balance(chain) == before + 5
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from covey.chain.outbox import Intent, SqliteOutbox
+from covey.chain.outbox import Intent
+from covey.chain.sqlite_outbox import SqliteOutbox
 from covey.errors import OperatorError
 from covey.files import append
 from covey.model.files import load_model, load_tokenizer

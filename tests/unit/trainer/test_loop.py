@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from covey.chain.outbox import SqliteOutbox
+from covey.chain.sqlite_outbox import SqliteOutbox
 from covey.errors import OperatorError, TransientError
 from covey.model.files import WEIGHTS_FILE
 from covey.protocol.ids import Hash, Step

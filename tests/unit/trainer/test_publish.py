@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from covey.chain.client import Call
-from covey.chain.outbox import Attempt, IntentState, SqliteOutbox
+from covey.chain.outbox import Attempt, IntentState, Place, Refusal
+from covey.chain.sqlite_outbox import SqliteOutbox
 from covey.errors import OperatorError, TransientError
 from covey.protocol.ids import Address, Hash, PoolId, Step
 from covey.protocol.manifest import Manifest, PolicyName
@@ -42,14 +43,14 @@ class Chain:
         self.pumps += 1
         for entry in self.outbox.list_pending():
             if entry.nonce is None:
-                attempt = Attempt(hash=TWO, raw=b"", max_fee=1, priority_fee=1, signed_at=1)
-                self.outbox.record_signed(entry.intent.key, 0, attempt)
+                attempt = Attempt(hash=TWO, raw=b"", max_fee=1, priority_fee=1)
+                self.outbox.record_signed(entry.intent.key, 0, attempt, offered_at=1)
         return 1
 
     def mine(self) -> None:
         for entry in self.outbox.list_pending():
             self.hashes.append(json.loads(entry.intent.call.data)[2])
-            self.outbox.record_mined(entry.intent.key, 1, TWO)
+            self.outbox.record_mined(entry.intent.key, Place(block_number=1, block_hash=ONE, transaction_hash=TWO))
 
 
 @pytest.fixture
@@ -158,11 +159,40 @@ def test_advance__block_of_the_policy_before_is_gone__is_put_once_it_is_back(cha
     publisher = build(chain, tmp_path)
     with pytest.raises(TransientError, match="reorganised: the block that published policy 0"):
         publisher.advance(Step(1), TWO)
-    assert (chain.outbox.list_pending(), chain.pumps) == ([], 0)
+    assert (chain.outbox.list_pending(), chain.pumps) == ([], 1), "the one before is sent again, this one is not"
     chain.hashes.append(ONE)
     assert publisher.advance(Step(1), TWO) is False
     chain.mine()
     assert publisher.advance(Step(1), TWO) is True
+
+
+def test_watch__newest_policy_is_gone__is_sent_again(chain: Chain, tmp_path: Path) -> None:
+    """With no later policy to publish, nothing else would pump."""
+    publisher = build(chain, tmp_path)
+    publisher.advance(Step(0), ONE)
+    chain.mine()
+    assert publisher.advance(Step(0), ONE) is True
+    before = chain.pumps
+    publisher.watch(Step(1))
+    assert chain.pumps == before, "all are on chain, and what waits for another life's policy is not sent"
+    chain.hashes.clear()
+    build(chain, tmp_path).watch(Step(1))
+    assert chain.pumps == before + 1
+
+
+def test_advance__refused_for_now__is_a_reason_to_wait(
+    chain: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse_once() -> int:
+        for entry in chain.outbox.list_pending():
+            chain.outbox.record_refused(entry.intent.key, Refusal.at(5), "WrongStep")
+        return 1
+
+    monkeypatch.setattr(chain, "pump", refuse_once)
+    publisher = build(chain, tmp_path)
+    for _ in range(REFUSALS + 1):
+        with pytest.raises(TransientError, match=r"publication_refused: .* for now: WrongStep"):
+            publisher.advance(Step(0), ONE)
 
 
 def test_offer__chain_holds_another_policy__leaves_its_manifest_in_the_origin(chain: Chain, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from covey.chain.outbox import SqliteOutbox
+from covey.chain.sqlite_outbox import SqliteOutbox
 from covey.errors import OperatorError
 from covey.protocol.ids import Hash, Step
 from covey.protocol.wire import BatchOrder

@@ -207,6 +207,19 @@ def test_call__block_and_sender__are_passed_on(node, client):
     assert node.asked[0]["params"] == [{"to": ALICE, "data": "0x01", "from": ALICE}, "0x9"]
 
 
+def test_call__value__is_sent_with_it(node, client):
+    node.result("0x")
+    client.call(ALICE, b"\x01", value=16)
+    assert node.asked[0]["params"] == [{"to": ALICE, "data": "0x01", "value": "0x10"}, "latest"]
+
+
+def test_get_block_logs__unknown_block__is_transient(node, client):
+    node.error(code=-32000, message="unknown block")
+    with pytest.raises(TransientError, match="unknown block"):
+        client.get_block_logs([ALICE], WORD)
+    assert node.asked[0]["params"] == [{"address": [ALICE], "blockHash": WORD}]
+
+
 def test_find_mined__pending_and_failed__are_told_apart(node, client):
     node.result(None)
     assert client.find_mined(WORD) is None

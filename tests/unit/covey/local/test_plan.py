@@ -73,6 +73,8 @@ def test_build_settings__chain_that_exists__waits_for_safe_blocks_and_spares_its
     configs = [CoordinatorConfig.load(None, settings["coordinator"], {}) for settings in (public, own)]
     assert [config.finality for config in configs] == ["safe", "latest"]
     assert [config.chain_poll_seconds for config in configs] == [2.0, 0.25]
+    for role in ("trainer", "validator-1"):
+        assert [settings[role].get("finality", "latest") for settings in (public, own)] == ["safe", "latest"]
 
 
 def test_find_shipped__every_file__is_there():

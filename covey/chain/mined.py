@@ -1,0 +1,89 @@
+"""Watches what is in a block until the block is final; called by `Sender`.
+
+A reorganisation moves a transaction to another block, which is recorded, or drops it: then it is SIGNED again.
+"""
+
+import time
+
+from covey.chain.client import Block, ChainClient, MinedTransaction
+from covey.chain.finality import KEPT_BLOCKS, Finality
+from covey.chain.outbox import Entry, OutboxStore, Place
+from covey.chain.wallet import Wallet
+from covey.errors import ProtocolError, TransientError
+from covey.log import get_logger
+
+
+class MinedWatch:
+    """The mined transactions of one account."""
+
+    def __init__(
+        self, client: ChainClient, wallet: Wallet, store: OutboxStore, *, finality: Finality, seconds: float
+    ) -> None:
+        """`seconds`: least time between two looks at the chain."""
+        self._client, self._wallet, self._store = client, wallet, store
+        self._finality: Finality = finality
+        self._seconds = seconds
+        self._watched_at = float("-inf")
+
+    def watch(self) -> None:
+        """Look whether the blocks of what is mined are still in the chain, and record what has changed."""
+        now = time.monotonic()
+        if now - self._watched_at < self._seconds:
+            return
+        self._watched_at = now
+        mined = [(entry, entry.place) for entry in self._store.list_provisional() if entry.place is not None]
+        if not mined:
+            return
+        head = self._client.get_block("latest")
+        blocks = {number: self._client.find_block(number) for number in {place.block_number for _, place in mined}}
+        for entry, place in mined:
+            block = blocks[place.block_number]
+            # A node without a block of that number merely lags.
+            if block is not None and block.hash != place.block_hash:
+                self._look_up(entry, head)
+        final = self._find_final(head)
+        if any(place.block_number <= final for _, place in mined):
+            self._store.record_final(final)
+
+    def find(self, entry: Entry) -> MinedTransaction | None:
+        """The attempt of an entry that is in a block; None when none is."""
+        for attempt in reversed(entry.attempts):
+            mined = self._client.find_mined(attempt.hash)
+            if mined is not None:
+                return mined
+        return None
+
+    def record(self, entry: Entry, mined: MinedTransaction) -> bool:
+        """Keep the block that holds an attempt, and what the contract said; True."""
+        place = Place(block_number=mined.block_number, block_hash=mined.block_hash, transaction_hash=mined.hash)
+        if mined.is_success:
+            self._store.record_mined(entry.intent.key, place)
+        else:
+            self._store.record_reverted(entry.intent.key, self._find_reason(entry, mined), place)
+        return True
+
+    def _look_up(self, entry: Entry, head: Block) -> None:
+        """The block of an entry was replaced: another one may hold its transaction."""
+        mined = self.find(entry)
+        if mined is not None:
+            self.record(entry, mined)
+            return
+        get_logger().warning("a reorganisation dropped a transaction", key=entry.intent.key, nonce=entry.nonce)
+        self._store.record_dropped(entry.intent.key, offered_at=head.number)
+
+    def _find_final(self, head: Block) -> int:
+        """Number of the newest block that is taken for final; negative when there is none."""
+        deep = head.number - KEPT_BLOCKS
+        if self._finality == "latest" or deep < 0:
+            return deep
+        block = self._client.find_block(self._finality)
+        return -1 if block is None else min(deep, block.number)
+
+    def _find_reason(self, entry: Entry, mined: MinedTransaction) -> str:
+        """The contract's words, found by running the call again on the block before."""
+        call, before = entry.intent.call, mined.block_number - 1
+        try:
+            self._client.call(call.to, call.data, block=before, sender=self._wallet.address, value=call.value)
+        except (ProtocolError, TransientError) as error:
+            return error.message
+        return f"it failed in block {mined.block_number}, though not on the block before"

@@ -1,0 +1,70 @@
+"""A reorganisation takes back a posted epoch: it is posted again, once, and the next epochs follow."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from covey.protocol.ids import PoolId
+from tests.fakes.network import Office, create_pool, open_office
+from tests.fakes.pool import make_params
+from tests.integration.chain.conftest import open_chain
+from tests.integration.coordinator.handing import FILE, decide, hand_in
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(params=["latest", "safe"])
+def fresh(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Office]:
+    """A coordinator on a chain of its own: Anvil forgets old states, which a deep reorganisation needs."""
+    with open_chain() as chain:
+        pool = create_pool(chain, make_params(max_submission_bytes=24_576, max_staleness=1, epoch_leaves=2))
+        chain.client.request("anvil_mine", hex(100))
+        with open_office(chain, pool, tmp_path / "office", finality=request.param) as opened:
+            yield opened
+
+
+async def work(office: Office, first: int) -> None:
+    """Two accepted submissions, which are due as an epoch."""
+    for i in (first, first + 1):
+        async with office.client("node") as node:
+            await hand_in(office, node, FILE + bytes([i]))
+        await decide(office)
+
+
+async def settle_until(office: Office, epochs: int) -> None:
+    """Jobs and loop go on as blocks come, until the chain holds that many epochs and the coordinator knows it."""
+    pool, deadline = PoolId(office.ctx.config.pool), time.monotonic() + 30
+    while time.monotonic() < deadline:
+        office.run_job("settle_epoch")
+        await office.follow()
+        office.chain.advance(1)
+        with office.ctx.database.read() as rows:
+            known = sum(epoch.posted_block is not None for epoch in rows.list_epochs())
+        if known == office.chain.contracts.ledger.epochs_of(pool) == epochs:
+            return
+    raise AssertionError(f"{office.chain.contracts.ledger.epochs_of(pool)} epochs on chain, {known} known")
+
+
+@pytest.mark.parametrize("depth", [1, 4, 64])
+async def test_settlement__posted_epoch_is_reorganised_away__is_posted_again_once(fresh: Office, depth: int):
+    office, ledger, pool = fresh, fresh.chain.contracts.ledger, PoolId(fresh.ctx.config.pool)
+    client, operator = office.chain.client, office.ctx.operator.address
+    await office.follow()
+    await work(office, 0)
+    office.run_job("settle_epoch")
+    await office.follow()
+    assert ledger.epochs_of(pool) == 1
+    head, sent = ledger.head_of(pool), client.count_transactions(operator)
+    client.request("anvil_mine", hex(depth - 1))
+    await office.follow()
+
+    client.request("anvil_reorg", depth, [])
+    assert ledger.epochs_of(pool) == 0
+    await settle_until(office, 1)
+    assert ledger.head_of(pool) == head
+    assert client.count_transactions(operator) == sent
+
+    await work(office, 2)
+    await settle_until(office, 2)

@@ -1,0 +1,88 @@
+"""The sender on a chain in memory that reorganises, forgets and lags: every intent has its effect once."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from covey.chain.client import Call
+from covey.chain.outbox import Intent, IntentState
+from covey.chain.sender import Sender
+from covey.chain.sqlite_outbox import SqliteOutbox
+from tests.fakes.chain import ACCOUNT, FakeWallet, MemoryChain
+
+pytestmark = pytest.mark.unit
+
+verbs = st.one_of(
+    st.just(("put", ())),
+    st.just(("work", ())),
+    st.tuples(st.just("pump"), st.tuples(st.integers(1, 3))),
+    st.tuples(st.just("mine"), st.tuples(st.integers(1, 7))),
+    st.tuples(st.just("reorganise"), st.tuples(st.integers(1, 12), st.integers(0, 14), st.booleans())),
+    st.just(("forget", ())),
+    st.just(("owner", ())),
+    st.tuples(st.just("lag"), st.tuples(st.integers(0, 3), st.integers(0, 3))),
+)
+
+
+class Life:
+    """One outbox on one chain."""
+
+    def __init__(self) -> None:
+        self.chain, self.store, self.keys = MemoryChain(), SqliteOutbox(":memory:"), list[str]()
+        self.sender = Sender(self.chain, FakeWallet(), self.store, chain_id=1, watch_seconds=0.0)
+
+    def put(self) -> None:
+        key = f"intent-{len(self.keys)}"
+        self.keys.append(key)
+        self.store.put(Intent(key=key, call=Call(to=ACCOUNT, data=key.encode(), label=key)))
+
+    def pump(self, times: int) -> None:
+        for _ in range(times):
+            self.sender.pump()
+
+    def work(self) -> None:
+        """An intent that is mined, and known to be."""
+        self.put()
+        self.pump(1)
+        self.chain.mine()
+        self.pump(1)
+
+    def live(self, verb: str, values: tuple[int, ...]) -> None:
+        chain = self.chain
+        if verb == "reorganise":
+            depth, length, returned = values
+            chain.reorganise(depth, length=length, returned=bool(returned))
+        elif verb == "lag":
+            chain.lag, chain.receipt_lag = values
+        elif verb == "owner":
+            chain.send_by_owner()
+        elif verb == "forget":
+            chain.forget_pool()
+        else:
+            {"put": self.put, "work": self.work, "pump": self.pump, "mine": chain.mine}[verb](*values)
+
+    def come_to_rest(self) -> None:
+        """Blocks come, nothing is taken back any more."""
+        self.chain.lag = self.chain.receipt_lag = 0
+        for _ in range(20 + 14 * len(self.keys)):
+            self.sender.pump()
+            self.chain.mine()
+        self.sender.pump()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(verbs, min_size=15, max_size=40))
+def test_pump__any_reorganisations_losses_and_lags__each_effect_happens_once(script):
+    life = Life()
+    for verb, values in script:
+        life.live(verb, values)
+    life.come_to_rest()
+    effects = Counter(life.chain.list_effects())
+    assert {key: effects[key] for key in life.keys} == dict.fromkeys(life.keys, 1)
+    for key in life.keys:
+        entry = life.store.find(key)
+        assert entry.state is IntentState.MINED
+        assert entry.place.block_hash == life.chain.get_block(entry.place.block_number).hash
+    life.store.close()
