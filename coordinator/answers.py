@@ -1,10 +1,17 @@
 """Answers omission challenges: shows that a receipt is in an epoch that stands, before the operator's bond pays for it.
 
-Called by `loop` with what the chain tells.  A receipt that no epoch holds yet is answered when its epoch is posted.
+`loop` records what the chain tells, then has the open challenges answered.  A receipt that no epoch holds yet is
+answered when its epoch is posted.  One look builds one tree for each epoch, and writes in slices: a flood of challenges
+costs little, and holds up nobody else who writes.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from coordinator.app import Context
 from coordinator.db import Repository
-from coordinator.models import Epoch, Submission
+from coordinator.models import Challenge, Epoch, Submission
 from coordinator.outbox import add_intent
 from coordinator.service import to_receipt
 from coordinator.settlement import build_header, build_work_leaf
@@ -15,31 +22,90 @@ from covey.log import get_logger
 from covey.protocol import merkle
 from covey.protocol.ids import Hash, PoolId
 
+SLICE = 50
+"""Answers of one transaction: about two million gas and half of the bytes that nodes take."""
+MOST_TRIES = 8
+"""Transactions for one challenge: a refusal may come from a reorganisation or from a node that lags."""
 
-def record_challenge(repository: Repository, receipt_hash: Hash, *, is_open: bool) -> None:
-    """Somebody says that a receipt is in no epoch, or the chain has decided that."""
-    row = repository.get_submission(receipt_hash)
-    if row is not None:
-        row.challenged = is_open
-        repository.session.flush()
-    elif is_open:
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """One transaction that answers the challenges of some receipts."""
+
+    key: str
+    """Of the intent."""
+    receipt_hashes: tuple[Hash, ...]
+    call: Call
+
+
+def record_challenge(repository: Repository, receipt_hash: Hash, *, block: int) -> None:
+    """Somebody says in this block that a receipt is in no epoch."""
+    if repository.get_submission(receipt_hash) is None:
         get_logger().error("a receipt that is not in this database is challenged", receipt_hash=receipt_hash)
+    elif repository.get_challenge(receipt_hash) is None:
+        repository.add(Challenge(receipt_hash=receipt_hash, block_number=block, tries=0))
 
 
-def answer_challenges(repository: Repository, ledger: EpochLedger, pool: PoolId) -> None:
-    """Have an intent for the answer to every challenge that can be answered; one for each epoch that shows it."""
-    for row in repository.list_challenged():
-        epoch = repository.get_epoch(row.epoch) if row.epoch is not None else None
-        if epoch is not None and epoch.header_hash is not None and not epoch.disabled:
-            call = build_answer(repository, ledger, pool, row, epoch)
-            add_intent(repository, key=f"answer/{row.receipt_hash}/{epoch.number}", call=call)
+def record_decision(repository: Repository, receipt_hash: Hash, *, block: int) -> None:
+    """The challenge was answered or upheld in this block."""
+    challenge = repository.get_challenge(receipt_hash)
+    if challenge is not None:
+        challenge.decided_block = block
+        repository.session.flush()
 
 
-def build_answer(repository: Repository, ledger: EpochLedger, pool: PoolId, row: Submission, epoch: Epoch) -> Call:
-    """The proof that the leaf of a settled submission is in the work tree of its posted epoch."""
-    hashes = [build_work_leaf(each).compute_hash() for each in repository.list_settled(epoch.number)]
-    leaf = build_work_leaf(row)
-    record = EpochRecord(
+def answer_challenges(ctx: Context) -> None:
+    """Have intents for the answers to all open challenges whose epochs the chain holds."""
+    with ctx.database.read() as repository:
+        answers = build_answers(repository, ctx.contracts.ledger, ctx.ledger.pool)
+    for answer in answers:
+        with ctx.database.write() as repository:
+            _record_answer(repository, answer)
+
+
+def build_answers(repository: Repository, ledger: EpochLedger, pool: PoolId) -> list[Answer]:
+    """The transactions that answer all open challenges; each has at most SLICE of them, of one epoch."""
+    answers: list[Answer] = []
+    unanswered = repository.list_unanswered(most_tries=MOST_TRIES)
+    for number, found in groupby(unanswered, key=lambda pair: pair[1].epoch):
+        epoch = None if number is None else repository.get_epoch(number)
+        if epoch is not None:
+            answers += _answer_epoch(repository, ledger, pool, epoch, list(found))
+    return answers
+
+
+def _answer_epoch(
+    repository: Repository,
+    ledger: EpochLedger,
+    pool: PoolId,
+    epoch: Epoch,
+    found: Sequence[tuple[Challenge, Submission]],
+) -> list[Answer]:
+    leaves = {row.receipt_hash: build_work_leaf(row) for row in repository.list_settled(epoch.number)}
+    hashes = {receipt_hash: leaf.compute_hash() for receipt_hash, leaf in leaves.items()}
+    tree = merkle.MerkleTree(list(hashes.values()))
+    record, header = build_record(epoch), build_header(epoch, pool)
+
+    def build_inclusion(row: Submission) -> Inclusion:
+        proof = tree.get_proof(hashes[row.receipt_hash])
+        return Inclusion(receipt=to_receipt(row, pool), leaf=leaves[row.receipt_hash], proof=tuple(proof))
+
+    answers = []
+    for start in range(0, len(found), SLICE):
+        first, rows = found[start][0], [row for _, row in found[start : start + SLICE]]
+        answers.append(
+            Answer(
+                key=f"answer/{first.receipt_hash}/{first.block_number}/{first.tries}",
+                receipt_hashes=tuple(Hash(row.receipt_hash) for row in rows),
+                call=ledger.answer_omissions(record, header, [build_inclusion(row) for row in rows]),
+            )
+        )
+    return answers
+
+
+def build_record(epoch: Epoch) -> EpochRecord:
+    """A posted epoch as EpochPosted told it."""
+    return EpochRecord(
         header_hash=Hash(epoch.header_hash or ""),
         reward_root=Hash(epoch.reward_root),
         epoch=epoch.number,
@@ -47,6 +113,16 @@ def build_answer(repository: Repository, ledger: EpochLedger, pool: PoolId, row:
         reward=int(epoch.reward or 0),
         cumulative=int(epoch.cumulative or 0),
     )
-    proof = tuple(merkle.MerkleTree(hashes).get_proof(leaf.compute_hash()))
-    inclusion = Inclusion(receipt=to_receipt(row, pool), leaf=leaf, proof=proof)
-    return ledger.answer_omissions(record, build_header(epoch, pool), [inclusion])
+
+
+def _record_answer(repository: Repository, answer: Answer) -> None:
+    add_intent(repository, key=answer.key, call=answer.call)
+    for receipt_hash in answer.receipt_hashes:
+        challenge = repository.get_challenge(receipt_hash)
+        if challenge is None:
+            continue
+        if challenge.answer is not None and (refused := repository.get_intent(challenge.answer)) is not None:
+            get_logger().error(
+                "the ledger refused an answer", receipt_hash=receipt_hash, reason=refused.reason, tries=challenge.tries
+            )
+        challenge.answer, challenge.tries = answer.key, challenge.tries + 1

@@ -3,6 +3,7 @@
 Called by the coordinator (settlement) and by anyone who recomputes a root.  A proof verifies with MerkleProof.sol.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,7 +41,10 @@ class MerkleTree:
 
     def get_proof(self, leaf: bytes) -> list[Hash]:
         """Siblings from the leaf to the root; raise ValueError when the leaf is not in the tree."""
-        i = len(self._nodes) - 1 - self._leaves.index(leaf)
+        place = bisect_left(self._leaves, leaf)
+        if self._leaves[place : place + 1] != [leaf]:
+            raise ValueError(f"0x{leaf.hex()} is not a leaf of this tree")
+        i = len(self._nodes) - 1 - place
         proof = []
         while i > 0:
             proof.append(hash_from_bytes(self._nodes[i + 1 if i % 2 else i - 1]))

@@ -32,7 +32,7 @@ def test_proof__every_leaf_of_every_size__verifies_and_nothing_else(count):
         if proof:
             assert not is_in_tree(tree.root, leaf, proof[:-1])
             assert not is_in_tree(tree.root, leaf, [*proof[:-1], ZERO_HASH])
-    with pytest.raises(ValueError, match="not in list"):
+    with pytest.raises(ValueError, match="is not a leaf of this tree"):
         tree.get_proof(stranger)
 
 
