@@ -16,7 +16,8 @@ from covey.log import get_logger
 from covey.protocol.ids import Hash, PoolId
 from covey.protocol.status import SubmissionState
 
-RETRY_SECONDS = 10.0
+RETRY_SECONDS, MOST_RETRY_SECONDS = 10.0, 300.0
+"""Seconds between two tries to post an epoch that the ledger refuses: from the first value they double to the other."""
 IDLE_SECONDS = 30.0
 """A chain without a block for so long mines only what is sent to it."""
 
@@ -123,12 +124,14 @@ def get_chain_time(ctx: Context) -> float:
 def post_epoch(ctx: Context, repository: Repository, epoch: Epoch) -> None:
     """Have an intent for a closed epoch.  One that the ledger refused (too little escrow, say) is tried again, ever
     more rarely: the operator may have mended the cause."""
-    tries = 0
+    tries, next_at, refused = 0, epoch.closed_at, None
     while (row := repository.get_intent(_name_intent(ctx, epoch, tries))) is not None:
-        if row.state != IntentState.REVERTED or ctx.clock() < epoch.closed_at + RETRY_SECONDS * 2**tries:
+        next_at += min(RETRY_SECONDS * 2 ** max(0, min(tries, 10) - 1), MOST_RETRY_SECONDS)
+        if row.state != IntentState.REVERTED or ctx.clock() < next_at:
             return
-        get_logger().error("the ledger refused an epoch", epoch=epoch.number, reason=row.reason, tries=tries + 1)
-        tries += 1
+        tries, refused = tries + 1, row
+    if refused is not None:
+        get_logger().error("the ledger refused an epoch", epoch=epoch.number, reason=refused.reason, tries=tries)
     call = ctx.contracts.ledger.post(settlement.build_header(epoch, ctx.ledger.pool))
     add_intent(repository, key=_name_intent(ctx, epoch, tries), call=call)
 

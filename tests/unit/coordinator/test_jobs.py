@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ from coordinator import jobs
 from coordinator.outbox import DatabaseOutbox
 from coordinator.settlement import Ledger
 from covey.chain.client import Call
-from covey.chain.outbox import IntentState
+from covey.chain.outbox import IntentState, Place
 from covey.protocol.ids import PoolId
 from covey.protocol.receipts import EpochHeader
 from covey.storage import LinkSigner, ObjectStore
@@ -98,11 +99,27 @@ def test_settle_epoch__refused_by_the_ledger__is_tried_again_ever_more_rarely(ct
     assert [entry.intent.key for entry in store.list_pending()] == [f"epoch/{POOL}/0/3"]
 
 
+def test_settle_epoch__refused_for_hours__is_tried_again_every_five_minutes(ctx: SimpleNamespace, pool: FakePool):
+    close_first_epoch(ctx, pool)
+    store, closed_at, tried = DatabaseOutbox(pool.database), pool.now, [0.0]
+    while pool.now < closed_at + 7200:
+        for entry in store.list_pending():
+            store.record_reverted(entry.intent.key, "Insolvent", None)
+        pool.now += 10
+        jobs.settle_epoch(ctx)
+        if store.list_pending():
+            tried.append(pool.now - closed_at)
+    waits = [after - before for before, after in pairwise(tried)]
+    assert waits[:7] == [10, 10, 20, 40, 80, 160, 300]
+    assert set(waits[7:]) == {300}
+
+
 def test_settle_epoch__mined__is_not_sent_again(ctx: SimpleNamespace, pool: FakePool):
     close_first_epoch(ctx, pool)
     store = DatabaseOutbox(pool.database)
     (entry,) = store.list_pending()
-    store.record_mined(entry.intent.key, 5, make_hash("t"))
+    place = Place(block_number=5, block_hash=make_hash("5"), transaction_hash=make_hash("t"))
+    store.record_mined(entry.intent.key, place)
     pool.now += 10_000
     jobs.settle_epoch(ctx)
     assert store.find(entry.intent.key).state is IntentState.MINED
