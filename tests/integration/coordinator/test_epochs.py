@@ -4,14 +4,17 @@ import json
 
 import pytest
 
-from coordinator.models import Submission
+from coordinator.answers import SLICE
+from coordinator.models import Node, Submission, Task
 from coordinator.service import to_receipt
 from covey.chain.history import History
+from covey.chain.outbox import IntentState
 from covey.chain.structs import ChallengeState, EpochRecord
+from covey.protocol import messages
 from covey.protocol.ids import Hash, PoolId
-from covey.protocol.messages import Countersignature
+from covey.protocol.messages import Countersignature, Receipt
 from covey.protocol.receipts import EpochHeader
-from covey.protocol.status import SubmissionState
+from covey.protocol.status import SubmissionState, TaskState
 from tests.fakes.network import PRICE, Office
 from tests.fakes.pool import make_address, make_hash
 from tests.integration.coordinator.handing import FILE, decide, hand_in, refuse
@@ -183,3 +186,61 @@ async def test_challenge__receipt_that_no_epoch_holds_yet__is_answered_when_its_
     for _ in range(3):
         await office.follow()
     assert ledger.get_challenge(receipt_hash).state is ChallengeState.ANSWERED
+
+
+def record_work(office: Office, count: int) -> None:
+    """Accepted submissions with true promises, as if they had been handed in and judged."""
+    wallet, operator, ctx = office.wallet("node"), office.ctx.operator, office.ctx
+    deadline = office.chain.now() + 1
+    with ctx.database.write() as rows:
+        rows.add(Node(address=wallet.address, contributor=office.chain.address("contributor")))
+        rows.session.add_all(
+            Task(
+                id=1000 + n, policy_version=0, groups=1, state=TaskState.SUBMITTED, node=wallet.address, lease=1000 + n
+            )
+            for n in range(count)
+        )
+        rows.session.flush()
+        for n in range(count):
+            receipt = Receipt(
+                pool=ctx.ledger.pool, task=1000 + n, lease=1000 + n, node=wallet.address,
+                contributor=office.chain.address("contributor"), policy_version=0, work_key=make_hash(f"work {n}"),
+                groups=1, units=1, deadline=deadline,
+            )  # fmt: skip
+            receipt_hash = messages.compute_struct_hash(receipt)
+            promise = Countersignature(receipt_hash=receipt_hash, block_number=1, latest_epoch=0)
+            rows.session.add(
+                Submission(
+                    receipt_hash=receipt_hash, task=receipt.task, lease=receipt.lease, node=receipt.node,
+                    contributor=receipt.contributor, policy_version=0, work_key=receipt.work_key, groups=1, units=1,
+                    receipt_units=1, deadline=deadline, signature=messages.sign(receipt, ctx.receipt_domain, wallet),
+                    block_number=1, latest_epoch=0, state=SubmissionState.ACCEPTED, decided_at=office.clock(),
+                    countersignature=messages.sign(promise, ctx.ledger_domain, operator),
+                )
+            )  # fmt: skip
+
+
+async def test_challenges__dozens_of_included_receipts__are_all_answered_in_two_transactions(office: Office):
+    """One contributor challenges all its work at once; the window of a test pool is ten seconds."""
+    count, ledger, client = SLICE + 10, office.chain.contracts.ledger, office.chain.client
+    record_work(office, count)
+    office.run_job("settle_epoch")
+    await office.follow()
+    await office.follow()
+    with office.ctx.database.read() as rows:
+        settled = rows.list_submissions(SubmissionState.SETTLED)
+    assert len(settled) == count
+    office.chain.advance(30)
+    receipts = [await challenge(office, row) for row in settled]
+    sent, opened_at = client.count_transactions(office.ctx.operator.address), office.chain.now()
+    await office.follow()
+    assert {ledger.get_challenge(receipt).state for receipt in receipts} == {ChallengeState.ANSWERED}
+    assert client.count_transactions(office.ctx.operator.address) - sent == 2
+    assert office.chain.now() - opened_at < 10
+    assert client.get_balance(ledger.address) == 0
+    with office.ctx.database.read() as rows:
+        (largest, _) = [intent for intent in rows.list_intents(IntentState.MINED) if intent.key.startswith("answer/")]
+        mined = client.find_mined(Hash(largest.transaction_hash or ""))
+    assert mined is not None
+    assert mined.gas_used < 5_000_000
+    assert len(largest.data) / 2 < 100_000, "nodes take 128 KiB"

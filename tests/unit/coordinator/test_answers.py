@@ -1,0 +1,193 @@
+"""Open challenges become intents: few trees, few and short transactions, and no challenge that is forgotten."""
+
+import time
+from collections.abc import Sequence
+from types import SimpleNamespace
+
+import pytest
+
+from coordinator import answers
+from coordinator.answers import MOST_TRIES, SLICE
+from coordinator.db import Database
+from coordinator.models import Challenge, Epoch, Node, Step, Submission, Task
+from coordinator.outbox import DatabaseOutbox
+from covey.chain.client import Call
+from covey.chain.outbox import IntentState, Place
+from covey.chain.structs import EpochRecord, Inclusion
+from covey.protocol import merkle
+from covey.protocol.ids import PoolId
+from covey.protocol.receipts import EpochHeader
+from covey.protocol.status import SubmissionState, TaskState
+from tests.fakes.pool import POOL, make_address, make_hash
+
+pytestmark = pytest.mark.unit
+
+
+class FakeLedger:
+    """Keeps what `answerOmissions` was called with."""
+
+    def __init__(self) -> None:
+        self.called: list[tuple[EpochRecord, EpochHeader, list[Inclusion]]] = []
+
+    def answer_omissions(self, record: EpochRecord, header: EpochHeader, inclusions: Sequence[Inclusion]) -> Call:
+        self.called.append((record, header, list(inclusions)))
+        return Call(to=make_address("ledger"), data=str(len(self.called)).encode(), label="EpochLedger.answerOmissions")
+
+
+@pytest.fixture
+def ctx(database: Database) -> SimpleNamespace:
+    ledger = SimpleNamespace(pool=PoolId(POOL))
+    return SimpleNamespace(database=database, contracts=SimpleNamespace(ledger=FakeLedger()), ledger=ledger)
+
+
+def settle(database: Database, leaves: int, *, epoch: int = 0, posted: bool = True) -> list[str]:
+    """An epoch of that many submissions; their receipts."""
+    numbers = range(epoch * 10_000 + 1, epoch * 10_000 + 1 + leaves)
+    with database.write() as rows:
+        rows.session.merge(Node(address=make_address("node"), contributor=make_address("owner")))
+        rows.session.merge(Step(number=0))
+        posting = {"header_hash": make_hash("header"), "final_at": 99, "reward": "1", "cumulative": "1"}
+        rows.add(
+            Epoch(
+                number=epoch, work_root=make_hash("w"), reward_root=make_hash("r"), data_hash=make_hash("d"),
+                leaf_count=leaves, units=leaves, previous_hash=make_hash("p"), closed_at=0.0, disabled=False,
+                posted_block=10 if posted else None, **(posting if posted else {}),
+            )
+        )  # fmt: skip
+        rows.session.add_all(
+            Task(id=n, policy_version=0, groups=1, state=TaskState.SUBMITTED, node=make_address("node"), lease=n)
+            for n in numbers
+        )
+        rows.session.flush()
+        made = [
+            Submission(
+                receipt_hash=make_hash(f"receipt {n}"), task=n, lease=n, node=make_address("node"),
+                contributor=make_address("owner"), policy_version=0, work_key=make_hash(f"work {n}"), groups=1,
+                units=1, receipt_units=1, deadline=1, signature="0x", block_number=1, latest_epoch=epoch,
+                countersignature="0x", state=SubmissionState.SETTLED, epoch=epoch,
+            )
+            for n in numbers
+        ]  # fmt: skip
+        rows.session.add_all(made)
+        return [row.receipt_hash for row in made]
+
+
+def challenge(database: Database, receipts: Sequence[str], *, block: int = 20) -> None:
+    with database.write() as rows:
+        for receipt in receipts:
+            answers.record_challenge(rows, receipt, block=block)
+
+
+def list_keys(database: Database) -> list[str]:
+    return [entry.intent.key for entry in DatabaseOutbox(database).list_pending()]
+
+
+def find_challenge(database: Database, receipt: str) -> Challenge | None:
+    with database.read() as rows:
+        return rows.get_challenge(receipt)
+
+
+def test_answer_challenges__a_flood__takes_one_tree_and_short_transactions(
+    ctx: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+):
+    trees, transactions, write = [], [], ctx.database.write
+
+    class CountedTree(merkle.MerkleTree):
+        def __init__(self, leaves: Sequence[bytes]) -> None:
+            trees.append(len(leaves))
+            super().__init__(leaves)
+
+    def count_write():
+        transactions.append(time.monotonic())
+        return write()
+
+    receipts = settle(ctx.database, 1000)
+    challenge(ctx.database, receipts[::3][:300])
+    monkeypatch.setattr(merkle, "MerkleTree", CountedTree)
+    monkeypatch.setattr(ctx.database, "write", count_write)
+    started = time.monotonic()
+    answers.answer_challenges(ctx)
+    assert time.monotonic() - started < 5
+    assert trees == [1000]
+    assert len(transactions) == len(list_keys(ctx.database)) == 300 / SLICE
+    monkeypatch.undo()
+    answers.answer_challenges(ctx)
+    assert trees == [1000], "what has an answer is left alone"
+
+    shown = [inclusion for _, _, inclusions in ctx.contracts.ledger.called for inclusion in inclusions]
+    assert sorted(each.leaf.receipt_hash for each in shown) == sorted(receipts[::3][:300])
+    with ctx.database.read() as rows:
+        root = merkle.MerkleTree([answers.build_work_leaf(row).compute_hash() for row in rows.list_settled(0)]).root
+    assert all(merkle.is_in_tree(root, each.leaf.compute_hash(), each.proof) for each in shown)
+
+
+def test_answer_challenges__several_epochs__each_has_its_transaction_and_an_unposted_one_waits(ctx: SimpleNamespace):
+    receipts = [settle(ctx.database, 3, epoch=epoch, posted=epoch < 2) for epoch in range(3)]
+    challenge(ctx.database, [receipt for some in receipts for receipt in some])
+    answers.answer_challenges(ctx)
+    called = ctx.contracts.ledger.called
+    assert [(header.epoch, len(inclusions)) for _, header, inclusions in called] == [(0, 3), (1, 3)]
+    with ctx.database.write() as rows:
+        rows.get_epoch(2).posted_block = 30
+    answers.answer_challenges(ctx)
+    assert [(header.epoch, len(inclusions)) for _, header, inclusions in called[2:]] == [(2, 3)]
+
+
+def test_answer_challenges__refused__is_built_again_a_few_times(ctx: SimpleNamespace):
+    """With what the chain says then: an epoch that was posted again has another record."""
+    receipts, store = settle(ctx.database, 2), DatabaseOutbox(ctx.database)
+    challenge(ctx.database, receipts[:1])
+    for tries in range(MOST_TRIES + 3):
+        with ctx.database.write() as rows:
+            rows.get_epoch(0).final_at = 100 + tries
+        answers.answer_challenges(ctx)
+        for key in list_keys(ctx.database):
+            store.record_reverted(key, "UnknownEpoch(1, 0)", None)
+    assert [record.final_at for record, _, _ in ctx.contracts.ledger.called] == [100 + n for n in range(MOST_TRIES)]
+    assert find_challenge(ctx.database, receipts[0]).tries == MOST_TRIES
+
+
+def test_answer_challenges__decided__is_left_alone(ctx: SimpleNamespace):
+    (receipt,) = settle(ctx.database, 1)
+    challenge(ctx.database, [receipt])
+    with ctx.database.write() as rows:
+        answers.record_decision(rows, receipt, block=21)
+    answers.answer_challenges(ctx)
+    assert list_keys(ctx.database) == []
+
+
+def test_reorganisation__challenge_comes_again__is_answered_again(ctx: SimpleNamespace):
+    """Its first answer is refused, or skipped, where the challenge came later than it."""
+    (receipt,) = settle(ctx.database, 1)
+    store = DatabaseOutbox(ctx.database)
+    challenge(ctx.database, [receipt], block=20)
+    answers.answer_challenges(ctx)
+    (first,) = list_keys(ctx.database)
+    place = Place(block_number=21, block_hash=make_hash("21"), transaction_hash=make_hash("t"))
+    store.record_mined(first, place)
+    with ctx.database.write() as rows:
+        rows.forget_blocks_above(19)
+    assert find_challenge(ctx.database, receipt) is None
+    challenge(ctx.database, [receipt], block=22)
+    answers.answer_challenges(ctx)
+    assert len(list_keys(ctx.database)) == 1
+    assert list_keys(ctx.database) != [first]
+    assert store.find(first).state is IntentState.MINED
+
+
+def test_reorganisation__block_that_decided_it__opens_it_again(ctx: SimpleNamespace):
+    """Somebody else had answered, so no intent of ours is sent again."""
+    (receipt,) = settle(ctx.database, 1)
+    challenge(ctx.database, [receipt], block=20)
+    with ctx.database.write() as rows:
+        answers.record_decision(rows, receipt, block=25)
+    with ctx.database.write() as rows:
+        rows.forget_blocks_above(24)
+    assert find_challenge(ctx.database, receipt).decided_block is None
+    answers.answer_challenges(ctx)
+    assert len(list_keys(ctx.database)) == 1
+
+
+def test_record_challenge__receipt_of_nobody_here__is_no_row(ctx: SimpleNamespace):
+    challenge(ctx.database, [make_hash("another's")])
+    assert find_challenge(ctx.database, make_hash("another's")) is None
