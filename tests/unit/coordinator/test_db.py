@@ -14,7 +14,10 @@ from sqlalchemy.exc import IntegrityError
 
 import coordinator
 from coordinator.db import Database
-from coordinator.models import Base, Case, Epoch, Judgement
+from coordinator.models import Base, Case, Challenge, Epoch, Judgement
+from coordinator.outbox import DatabaseOutbox
+from covey.chain.client import Call
+from covey.chain.outbox import Intent, IntentState, Place
 from covey.errors import TransientError
 from covey.protocol.status import CaseState, SubmissionState
 from covey.protocol.verdict import Decision, Reason
@@ -238,6 +241,31 @@ def test_migrate__strikes_and_removed_nodes_of_before__are_kept_there_and_back(d
         assert [suspended[make_address(name)] for name in ("a", "b", "c")] == ["", "removed", "case"]
     finally:
         database.migrate()
+
+
+def test_migrate__challenge_and_intents_of_before__are_kept_there_and_back(database: Database):
+    """What is mined is final, for its block is not known; what was challenged is an open challenge."""
+    pool, store = FakePool(database), DatabaseOutbox(database)
+    pool.register("a")
+    pool.publish(0)
+    challenged, other = pool.work("a"), pool.work("a")
+    place = Place(block_number=9, block_hash=make_hash("9"), transaction_hash=make_hash("t"))
+    with database.write() as rows:
+        rows.add(Challenge(receipt_hash=challenged, block_number=20, tries=0))
+        rows.add(Challenge(receipt_hash=other, block_number=20, decided_block=21, tries=0))
+    for key in ("mined", "waiting"):
+        store.put(Intent(key=key, call=Call(to=make_address("c"), data=b"", label="Thing.do")))
+    store.record_mined("mined", place)
+    try:
+        alembic.command.downgrade(build_config(database), "0004")
+        assert "challenges" not in inspect(database._engine).get_table_names()
+    finally:
+        database.migrate()
+    with database.read() as rows:
+        assert [c.block_number for c in (rows.get_challenge(challenged), rows.get_challenge(other)) if c] == [0]
+    assert store.find("mined").state is IntentState.MINED
+    assert store.list_provisional() == []
+    assert [entry.intent.key for entry in store.list_pending()] == ["waiting"]
 
 
 STARTING = 3
