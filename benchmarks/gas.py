@@ -7,6 +7,7 @@
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from covey.protocol.ids import PoolId, Step, hash_from_bytes
 
 BASELINE = Path("contracts/gas.json")
 TOLERANCE = 1.05
+ANSWERS = 64
 ORIGINAL = "234,995 in the original's contracts, one transaction a submission"
 
 
@@ -101,16 +103,23 @@ def measure_court(world: World) -> None:
 
 def measure_omissions(world: World) -> None:
     ledger = world.contracts.ledger
+    world.answer = answer_together(world, range(100, 100 + ANSWERS)) / ANSWERS
     for task in (10, 11):
-        receipt = world.receipt(task)
-        posted, inclusion = world.post_with_leaf(receipt)
-        world.send("contributor", world.challenge(receipt, posted.epoch))
-        world.send("operator", ledger.answer_omissions(posted.record, posted.header, [inclusion]))
+        answer_together(world, [task])
     for task in (12, 13):
         receipt = world.receipt(task)
         world.send("contributor", world.challenge(receipt, ledger.epochs_of(world.pool) - 1))
         world.advance(10)
         world.send("deployer", ledger.resolve_omission(receipt))
+
+
+def answer_together(world: World, tasks: Sequence[int]) -> int:
+    """Gas of one transaction that answers the challenges of these tasks' receipts."""
+    receipts = [world.receipt(task) for task in tasks]
+    posted, inclusions = world.post_with_leaves(receipts)
+    for receipt in receipts:
+        world.send("contributor", world.challenge(receipt, posted.epoch))
+    return world.send("operator", world.contracts.ledger.answer_omissions(posted.record, posted.header, inclusions))
 
 
 def measure_end(world: World) -> None:
@@ -146,6 +155,7 @@ def build_claims(world: World) -> list[Claim]:
             unit="gas",
             n=CONTRIBUTORS,
         ),
+        Claim(name="answer_gas_per_receipt", value=world.answer, unit="gas", n=ANSWERS),
         Claim(name="first_claim_gas", value=world.first["EpochLedger.claim"], unit="gas", n=1),
         Claim(name="first_post_epoch_gas", value=world.first["EpochLedger.post"], unit="gas", n=1),
         Claim(name="filling_post_epoch_gas", value=world.filling_post, unit="gas", n=1),

@@ -3,7 +3,7 @@
 Accounts are impersonated, so only messages are signed; each transaction is mined at once and its gas kept.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from eth_utils.crypto import keccak
@@ -60,6 +60,8 @@ class World:
         self.first: dict[str, int] = {}
         self.filling_post = 0
         """While the ring of epochs is not full."""
+        self.answer = 0.0
+        """For one of ANSWERS receipts that are answered together."""
         self.run_post = 0
         self.claims: list[int] = []
         """Of one epoch: its post, and the claims of all its contributors."""
@@ -189,9 +191,20 @@ class World:
         )
         return accused, list(zip(verdicts, signatures, strict=True))
 
-    def post_with_leaf(self, receipt: Receipt) -> tuple[EpochPosted, Inclusion]:
-        """An epoch whose tree holds the receipt's leaf among SUBMISSIONS."""
-        leaf = WorkLeaf(
+    def post_with_leaves(self, receipts: Sequence[Receipt]) -> tuple[EpochPosted, list[Inclusion]]:
+        """An epoch whose tree holds the receipts' leaves among SUBMISSIONS."""
+        leaves = [self._make_leaf(receipt) for receipt in receipts]
+        hashes = [leaf.compute_hash() for leaf in leaves]
+        others = [hash_to_bytes(make_hash(f"leaf {i}")) for i in range(SUBMISSIONS - len(leaves))]
+        tree = MerkleTree([*hashes, *others])
+        shown = [
+            Inclusion(receipt=receipt, leaf=leaf, proof=tuple(tree.get_proof(leaf_hash)))
+            for receipt, leaf, leaf_hash in zip(receipts, leaves, hashes, strict=True)
+        ]
+        return self.post(units=1, work_root=tree.root), shown
+
+    def _make_leaf(self, receipt: Receipt) -> WorkLeaf:
+        return WorkLeaf(
             receipt_hash=compute_struct_hash(receipt),
             work_key=receipt.work_key,
             node=receipt.node,
@@ -204,10 +217,6 @@ class World:
             units=receipt.units,
             evidence_hash=make_hash("evidence"),
         )
-        others = [hash_to_bytes(make_hash(f"leaf {i}")) for i in range(SUBMISSIONS - 1)]
-        tree = MerkleTree([leaf.compute_hash(), *others])
-        inclusion = Inclusion(receipt=receipt, leaf=leaf, proof=tuple(tree.get_proof(leaf.compute_hash())))
-        return self.post(units=1, work_root=tree.root), inclusion
 
     def challenge(self, receipt: Receipt, latest_epoch: int) -> Call:
         promise = Countersignature(

@@ -30,9 +30,7 @@ contract EpochLedger is Omissions {
     function post(EpochHeader calldata header) external {
         uint256 pool = header.pool;
         PostingTerms memory terms = POOLS.getPostingTerms(pool);
-        if (msg.sender != terms.operator) revert NotOperator(pool, msg.sender);
-        if (terms.state < PoolState.Active) revert PoolNotStarted(pool);
-        if (block.timestamp >= terms.closesAt) revert PoolClosed(terms.closesAt);
+        _requirePosting(pool, terms);
         if (header.units > terms.epochUnits) revert TooManyUnits(header.units, terms.epochUnits);
         Settlement memory settlement = _settlements[pool];
         if (header.epoch != settlement.epochs) revert WrongEpoch(settlement.epochs, header.epoch);
@@ -85,6 +83,12 @@ contract EpochLedger is Omissions {
         if (!MerkleProof.verifyCalldata(proof, record.rewardRoot, leaf)) revert InvalidProof();
 
         _payUpTo(pool, record.epoch, record.cumulative, contributor, cumulative);
+    }
+
+    function _requirePosting(uint256 pool, PostingTerms memory terms) private view {
+        if (msg.sender != terms.operator) revert NotOperator(pool, msg.sender);
+        if (terms.state < PoolState.Active) revert PoolNotStarted(pool);
+        if (block.timestamp >= terms.closesAt) revert PoolClosed(terms.closesAt);
     }
 }
 // slither-disable-end timestamp

@@ -10,8 +10,8 @@ import {Escrow} from "./Escrow.sol";
 import {EpochHeader, Receipt, WorkLeaf} from "./interfaces/ICoveyTypes.sol";
 import {Challenge, ChallengeState, EpochRecord, Inclusion, InclusionPromise, Settlement} from
     "./interfaces/IEpochLedger.sol";
-import {PostingTerms} from "./interfaces/IPoolRegistry.sol";
 import {INodeRegistry} from "./interfaces/INodeRegistry.sol";
+import {PostingTerms} from "./interfaces/IPoolRegistry.sol";
 import {ISlashingCourt} from "./interfaces/ISlashingCourt.sol";
 import {IStakeManager} from "./interfaces/IStakeManager.sol";
 import {StakeManager} from "./StakeManager.sol";

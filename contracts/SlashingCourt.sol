@@ -8,7 +8,7 @@ import {Receipt, Verdict} from "./interfaces/ICoveyTypes.sol";
 import {INodeRegistry} from "./interfaces/INodeRegistry.sol";
 import {IPoolRegistry, SlashingTerms} from "./interfaces/IPoolRegistry.sol";
 import {Accusation, Case, CaseState, Finding, ISlashingCourt} from "./interfaces/ISlashingCourt.sol";
-import {BondKind, IStakeManager} from "./interfaces/IStakeManager.sol";
+import {BondKind, Hold, IStakeManager} from "./interfaces/IStakeManager.sol";
 import {StakeManager} from "./StakeManager.sol";
 
 // A window lasts seconds to days, by a pool's choice; who builds a block can shift its time by seconds at most.
@@ -51,11 +51,11 @@ contract SlashingCourt is ISlashingCourt, EIP712 {
         uint256 vetoUntil = block.timestamp + terms.vetoWindow;
         // The lock comes first, for it says what it holds.  StakeManager is ours and calls nobody back.
         // slither-disable-next-line reentrancy-no-eth,reentrancy-events
-        (uint96 amount, uint32 span) = STAKES.lock(receipt.pool, receipt.contributor, false);
-        _cases[key] = Case(amount, uint64(vetoUntil), CaseState.Locked, reason, span);
+        Hold memory held = STAKES.lock(receipt.pool, receipt.contributor, false);
+        _cases[key] = Case(held.amount, uint64(vetoUntil), CaseState.Locked, reason, held.span);
 
         emit CaseOpened(
-            receiptHash, receipt.pool, receipt.node, receipt.contributor, reason, amount, vetoUntil
+            receiptHash, receipt.pool, receipt.node, receipt.contributor, reason, held.amount, vetoUntil
         );
     }
 
@@ -68,7 +68,7 @@ contract SlashingCourt is ISlashingCourt, EIP712 {
 
         emit CaseVetoed(accusation.receiptHash, accusation.pool, accusation.node);
 
-        STAKES.release(accusation.pool, accusation.contributor, open.amount, open.span);
+        STAKES.release(accusation.pool, accusation.contributor, Hold(open.amount, open.span));
     }
 
     function execute(Accusation calldata accusation) external {
@@ -94,7 +94,7 @@ contract SlashingCourt is ISlashingCourt, EIP712 {
 
         emit CaseLapsed(accusation.receiptHash, accusation.pool, accusation.node);
 
-        STAKES.release(accusation.pool, accusation.contributor, open.amount, open.span);
+        STAKES.release(accusation.pool, accusation.contributor, Hold(open.amount, open.span));
     }
 
     function slashSigner(Accusation calldata accusation, bytes32 workKey, Finding calldata finding) external {
@@ -132,7 +132,7 @@ contract SlashingCourt is ISlashingCourt, EIP712 {
         _equivocations[slot] = true;
         // The amount is known only then.  StakeManager is ours, and the mark is set.
         // slither-disable-next-line reentrancy-events
-        (uint96 amount,) = STAKES.lock(a.pool, a.contributor, true);
+        uint96 amount = STAKES.lock(a.pool, a.contributor, true).amount;
 
         emit EquivocationSlashed(a.pool, a.node, a.contributor, a.task, a.lease, amount);
 

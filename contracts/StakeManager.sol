@@ -7,7 +7,7 @@ import {Math} from "@openzeppelin/contracts/utils/math/Math.sol";
 import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
 import {ReentrancyGuardTransient} from "@openzeppelin/contracts/utils/ReentrancyGuardTransient.sol";
 import {IPoolRegistry, SlashingTerms} from "./interfaces/IPoolRegistry.sol";
-import {Balance, BondKind, Exposure, IStakeManager, Unbonding} from "./interfaces/IStakeManager.sol";
+import {Balance, BondKind, Exposure, Hold, IStakeManager, Unbonding} from "./interfaces/IStakeManager.sol";
 
 // A window lasts seconds to days, by a pool's choice; who builds a block can shift its time by seconds at most.
 // slither-disable-start timestamp
@@ -84,14 +84,10 @@ contract StakeManager is IStakeManager, ReentrancyGuardTransient {
         IERC20(POOLS.tokenOf(pool)).safeTransfer(msg.sender, amount);
     }
 
-    function lock(uint256 pool, address contributor, bool isHeavy)
-        external
-        onlyCourt
-        returns (uint96 amount, uint32 span)
-    {
+    function lock(uint256 pool, address contributor, bool isHeavy) external onlyCourt returns (Hold memory held) {
         SlashingTerms memory terms = POOLS.getSlashingTerms(pool);
         Exposure memory exposure = _exposures[pool][contributor];
-        span = uint32(block.timestamp / terms.unbondWindow);
+        uint32 span = uint32(block.timestamp / terms.unbondWindow);
         // Spans are counted, so a case falls into exactly one.
         // slither-disable-next-line incorrect-equality
         uint256 taken = exposure.takenIn == span ? exposure.taken : 0;
@@ -101,11 +97,12 @@ contract StakeManager is IStakeManager, ReentrancyGuardTransient {
         if (!isHeavy && exposure.strikes < terms.strikes) due = due * terms.lightSlashBps / 10_000;
         uint256 free = _totalOf(pool, BondKind.CONTRIBUTOR, contributor) - exposure.locked;
         // No more than `slashAmount`, so it fits.
-        amount = uint96(Math.min(Math.min(due, cap - taken), free));
+        uint96 amount = uint96(Math.min(Math.min(due, cap - taken), free));
         if (amount == 0 && due > 0) revert NoFreeStake();
 
         _exposures[pool][contributor] =
             Exposure(exposure.locked + amount, (taken + amount).toUint96(), span, exposure.strikes + 1);
+        return Hold(amount, span);
     }
 
     function slash(uint256 pool, address contributor, uint96 amount) external nonReentrant onlyCourt {
@@ -113,13 +110,11 @@ contract StakeManager is IStakeManager, ReentrancyGuardTransient {
         _burn(pool, BondKind.CONTRIBUTOR, contributor, amount);
     }
 
-    function release(uint256 pool, address contributor, uint96 amount, uint32 span) external onlyCourt {
+    function release(uint256 pool, address contributor, Hold calldata held) external onlyCourt {
         Exposure storage exposure = _exposures[pool][contributor];
-        exposure.locked -= amount;
+        exposure.locked -= held.amount;
         --exposure.strikes;
-        // Spans are counted, so a case falls into exactly one.
-        // slither-disable-next-line incorrect-equality
-        if (exposure.takenIn == span) exposure.taken -= amount;
+        if (exposure.takenIn == held.span) exposure.taken -= held.amount;
     }
 
     function slashSigner(uint256 pool, address validator) external nonReentrant onlyCourt returns (uint256 amount) {

@@ -35,6 +35,13 @@ struct Exposure {
     uint32 strikes;
 }
 
+/// What one case locks.
+struct Hold {
+    uint96 amount;
+    /// The span whose cap it counts against: block time divided by `unbondWindow`.
+    uint32 span;
+}
+
 /// Bonds, for each pool on its own: no case of one pool can reach the stake of another.
 ///
 /// Slashed stake is burned: it goes to the address 0x...dEaD, to which nobody has a key, and never to an account of
@@ -86,18 +93,17 @@ interface IStakeManager {
 
     /// Locks a contributor's stake, unbonding included, for a case, and counts a strike.  Court only.
     /// @param isHeavy Take `slashAmount` whatever the number of strikes.
-    /// @return amount What is locked: at most `slashAmount`, the part of it that light cases take, what is left of
-    /// `maxSlashes` times it in this span, and the stake that no other case holds.
-    /// @return span The span that it counts in: block time divided by `unbondWindow`.
-    function lock(uint256 pool, address account, bool isHeavy) external returns (uint96 amount, uint32 span);
+    /// @return held At most `slashAmount`, the part of it that light cases take, what is left of `maxSlashes` times it
+    /// in this span, and the stake that no other case holds.
+    function lock(uint256 pool, address account, bool isHeavy) external returns (Hold memory held);
 
     /// Burns what a case locked.  Court only.
     function slash(uint256 pool, address account, uint96 amount) external;
 
     /// Frees what a case locked, takes its strike back, and gives its amount back to the cap of its span: cases that
     /// take nothing do not shield a contributor from others.  Court only.
-    /// @param span What `lock` returned.
-    function release(uint256 pool, address account, uint96 amount, uint32 span) external;
+    /// @param held What `lock` returned.
+    function release(uint256 pool, address account, Hold calldata held) external;
 
     /// Burns up to `signerPenalty` of a validator's bond, for signing a case that was overturned.  Court only.
     function slashSigner(uint256 pool, address validator) external returns (uint256 amount);

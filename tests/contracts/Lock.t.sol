@@ -2,21 +2,21 @@
 pragma solidity 0.8.30;
 
 import {PoolTerms} from "../../contracts/interfaces/IPoolRegistry.sol";
-import {BondKind, IStakeManager} from "../../contracts/interfaces/IStakeManager.sol";
+import {BondKind, Hold, IStakeManager} from "../../contracts/interfaces/IStakeManager.sol";
 import {World} from "./World.sol";
 
 /// StakeManager.lock and release, called as the court.
 contract LockTest is World {
     uint32 internal constant SPAN = uint32(START / 20);
 
-    function lock(uint256 to, bool isHeavy) internal returns (uint256 amount) {
+    function lock(uint256 to, bool isHeavy) internal returns (uint256) {
         vm.prank(address(court));
-        (amount,) = stakes.lock(to, contributor, isHeavy);
+        return stakes.lock(to, contributor, isHeavy).amount;
     }
 
     function release(uint96 amount, uint32 span) internal {
         vm.prank(address(court));
-        stakes.release(pool, contributor, amount, span);
+        stakes.release(pool, contributor, Hold(amount, span));
     }
 
     function makeStrictPool(uint16 lightSlashBps, uint8 strikes, uint8 maxSlashes) internal returns (uint256) {
@@ -104,10 +104,10 @@ contract LockTest is World {
     function test_WhenLocked_ItCountsInTheSpanOfItsTime() public {
         vm.warp(START + 19);
         vm.prank(address(court));
-        (, uint32 first) = stakes.lock(pool, contributor, true);
+        uint32 first = stakes.lock(pool, contributor, true).span;
         vm.warp(START + 20);
         vm.prank(address(court));
-        (, uint32 second) = stakes.lock(pool, contributor, true);
+        uint32 second = stakes.lock(pool, contributor, true).span;
         assertEq(first, SPAN);
         assertEq(second, SPAN + 1);
         assertEq(stakes.getExposure(pool, contributor).takenIn, SPAN + 1);
@@ -128,7 +128,7 @@ contract LockTest is World {
         lock(strict, false);
         lock(strict, false);
         vm.prank(address(court));
-        stakes.release(strict, contributor, 60, SPAN);
+        stakes.release(strict, contributor, Hold(60, SPAN));
         assertEq(lock(strict, false), 60);
         vm.expectRevert(abi.encodeWithSelector(IStakeManager.SlashCapReached.selector, START + 20));
         vm.prank(address(court));
@@ -157,7 +157,7 @@ contract LockTest is World {
             stakes.lock(pool, contributor, true);
             vm.expectRevert(reason);
             vm.prank(callers[i]);
-            stakes.release(pool, contributor, 0, SPAN);
+            stakes.release(pool, contributor, Hold(0, SPAN));
             vm.expectRevert(reason);
             vm.prank(callers[i]);
             stakes.slash(pool, contributor, 0);

@@ -8,9 +8,9 @@ import {World} from "./World.sol";
 contract SlashTest is World {
     address internal constant BURN = 0x000000000000000000000000000000000000dEaD;
 
-    function lock() internal returns (uint96 amount) {
+    function lock() internal returns (uint96) {
         vm.prank(address(court));
-        (amount,) = stakes.lock(pool, contributor, true);
+        return stakes.lock(pool, contributor, true).amount;
     }
 
     function slash(uint96 amount) internal {
