@@ -63,7 +63,7 @@ def settle(database: Database, leaves: int, *, epoch: int = 0, posted: bool = Tr
             Submission(
                 receipt_hash=make_hash(f"receipt {n}"), task=n, lease=n, node=make_address("node"),
                 contributor=make_address("owner"), policy_version=0, work_key=make_hash(f"work {n}"), groups=1,
-                units=1, receipt_units=1, deadline=1, signature="0x", block_number=1, latest_epoch=epoch,
+                units=1, receipt_units=1, deadline=1, signature="0x", signed_at=1, latest_epoch=epoch,
                 countersignature="0x", state=SubmissionState.SETTLED, epoch=epoch,
             )
             for n in numbers

@@ -243,7 +243,7 @@ def join(params: PoolParams) -> SimpleNamespace:
         pool=1,
         params=params,
         wallet=SimpleNamespace(address="0x1"),
-        terms=SimpleNamespace(validator_bond=0),
+        terms=SimpleNamespace(validator_bond=0, unbond_window=60),
         contracts=SimpleNamespace(
             nodes=SimpleNamespace(contributor_of=lambda pool, node: "0x2"),
             pools=SimpleNamespace(is_validator=lambda pool, who: True),
