@@ -21,6 +21,7 @@ from covey.log import get_logger
 from covey.protocol import wire
 from covey.protocol.ids import Address
 from covey.protocol.status import SubmissionState
+from covey.protocol.views import PoolView, RewardView, StatusView, SubmissionDetail, SubmissionView
 
 MAX_BODY_BYTES = 256 << 10
 IMMUTABLE = {"cache-control": "public, max-age=31536000, immutable"}
@@ -82,13 +83,13 @@ Trainer = Annotated[Address, Depends(require_trainer)]
 
 
 @public.get("/pool")
-def get_pool(ctx: Ctx) -> wire.PoolView:
+def get_pool(ctx: Ctx) -> PoolView:
     """Parameters and contracts; the chain holds the parameters' hash."""
     return views.get_pool(ctx)
 
 
 @public.get("/status")
-def get_status(ctx: Ctx) -> wire.StatusView:
+def get_status(ctx: Ctx) -> StatusView:
     """The network at a glance."""
     return views.get_status(ctx)
 
@@ -100,23 +101,19 @@ def list_submissions(
     contributor: wire.AddressText | None = None,
     node: wire.AddressText | None = None,
     state: SubmissionState | None = None,
-) -> list[wire.SubmissionView]:
+) -> list[SubmissionView]:
     """The newest submissions, without their content; of one contributor, one node or in one state where named."""
     return views.list_submissions(ctx, limit, contributor=contributor, node=node, state=state)
 
 
 @public.get("/submissions/{receipt_hash}")
-def get_submission(
-    ctx: Ctx, receipt_hash: Annotated[str, PathValue(pattern="^0x[0-9a-f]{8,64}$")]
-) -> wire.SubmissionDetail:
+def get_submission(ctx: Ctx, receipt_hash: Annotated[str, PathValue(pattern="^0x[0-9a-f]{8,64}$")]) -> SubmissionDetail:
     """One submission by its receipt's hash or at least 8 digits of it; with receipt and verdicts once decided."""
     return views.get_submission(ctx, receipt_hash)
 
 
 @public.get("/rewards/{contributor}")
-def get_reward(
-    ctx: Ctx, contributor: wire.AddressText, epoch: Annotated[int, Query(ge=0, lt=1 << 63)]
-) -> wire.RewardView:
+def get_reward(ctx: Ctx, contributor: wire.AddressText, epoch: Annotated[int, Query(ge=0, lt=1 << 63)]) -> RewardView:
     """What a contributor had earned by the end of an epoch, with the proof."""
     return views.get_reward(ctx, contributor, epoch)
 

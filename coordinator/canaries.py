@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from coordinator.config import CoordinatorConfig
 from coordinator.db import Repository
 from coordinator.models import Submission
-from covey.protocol import wire
 from covey.protocol.canaries import CanaryKind, compute_canary_commitment, compute_salt
 from covey.protocol.ids import Hash
 from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Decision
+from covey.protocol.views import ValidatorView
 
 
 def get_kind(config: CoordinatorConfig, node: str) -> CanaryKind:
@@ -30,7 +30,7 @@ def compute_public(secret: bytes, row: Submission) -> tuple[Hash, Hash | None, C
     return (commitment, None, None) if row.state is SubmissionState.SUBMITTED else (commitment, salt, kind)
 
 
-def count_scores(repository: Repository) -> Mapping[str, wire.ValidatorView]:
+def count_scores(repository: Repository) -> Mapping[str, ValidatorView]:
     """How each validator has judged: what it has revealed on decided submissions, and where it failed.
 
     A canary counts when it was replayed and the validator's word was accept or reject: unknown is neither.
@@ -48,7 +48,7 @@ def count_scores(repository: Repository) -> Mapping[str, wire.ValidatorView]:
         missed[judgement.validator] = missed.get(judgement.validator, 0) + is_missed
     judged = repository.count_verdicts()
     return {
-        validator: wire.ValidatorView(
+        validator: ValidatorView(
             judged=judged.get(validator, 0),
             canaries=seen.get(validator, 0),
             missed=missed.get(validator, 0),

@@ -15,16 +15,27 @@ from covey.protocol import wire
 from covey.protocol.ids import Address, Hash, Step, TaskId
 from covey.protocol.status import StepState, SubmissionState
 from covey.protocol.verdict import Decision, Reason
+from covey.protocol.views import (
+    EpochView,
+    NodeView,
+    PoolView,
+    Requirements,
+    RewardView,
+    StatusView,
+    StepView,
+    SubmissionDetail,
+    SubmissionView,
+)
 
 
-def get_pool(ctx: Context) -> wire.PoolView:
+def get_pool(ctx: Context) -> PoolView:
     deployment, params = ctx.contracts.deployment, ctx.params
-    return wire.PoolView(
+    return PoolView(
         pool=ctx.ledger.pool,
         params=params.to_text(),
         params_hash=params.compute_hash(),
         terms=asdict(ctx.terms),
-        requirements=wire.Requirements(
+        requirements=Requirements(
             engine=params.verification.worker_engine,
             compute_dtype=params.model.compute_dtype,
             hardware=params.verification.hardware,
@@ -40,11 +51,11 @@ def get_pool(ctx: Context) -> wire.PoolView:
     )
 
 
-def get_status(ctx: Context) -> wire.StatusView:
+def get_status(ctx: Context) -> StatusView:
     with ctx.database.read() as repository:
         steps, latest = repository.list_steps(), repository.get_latest_step()
         blocks = repository.list_blocks()
-        return wire.StatusView(
+        return StatusView(
             pool=ctx.ledger.pool,
             time=int(ctx.clock()),
             block=blocks[-1][0] if blocks else 0,
@@ -56,7 +67,7 @@ def get_status(ctx: Context) -> wire.StatusView:
             submissions=repository.count_by_state(Submission),
             reasons={Reason(reason).name.lower(): n for reason, n in repository.count_by_reason().items()},
             nodes={
-                Address(n.address): wire.NodeView(
+                Address(n.address): NodeView(
                     contributor=Address(n.contributor), suspended=n.barred, accepted=n.accepted
                 )
                 for n in repository.list_nodes()
@@ -66,7 +77,7 @@ def get_status(ctx: Context) -> wire.StatusView:
         )
 
 
-def _describe_steps(ctx: Context, repository: Repository, steps: Sequence[StepRow]) -> Iterator[wire.StepView]:
+def _describe_steps(ctx: Context, repository: Repository, steps: Sequence[StepRow]) -> Iterator[StepView]:
     accepted, held = _count_accepted_groups(repository), repository.sum_batches()
     for row in steps:
         groups = Groups(*held.get(row.number, (0, 0)))
@@ -74,7 +85,7 @@ def _describe_steps(ctx: Context, repository: Repository, steps: Sequence[StepRo
         if is_open:
             oldest = batches.get_oldest_version(repository, ctx.params)
             groups = batches.sum_groups(repository.list_unpacked(oldest_version=oldest))
-        yield wire.StepView(
+        yield StepView(
             step=Step(row.number),
             state=row.state,
             manifest_hash=Hash(row.manifest_hash) if row.manifest_hash else None,
@@ -85,8 +96,8 @@ def _describe_steps(ctx: Context, repository: Repository, steps: Sequence[StepRo
         )
 
 
-def _describe_epoch(row: Epoch) -> wire.EpochView:
-    return wire.EpochView(
+def _describe_epoch(row: Epoch) -> EpochView:
+    return EpochView(
         epoch=row.number,
         work_root=Hash(row.work_root),
         reward_root=Hash(row.reward_root),
@@ -124,13 +135,13 @@ def list_submissions(
     contributor: Address | None = None,
     node: Address | None = None,
     state: SubmissionState | None = None,
-) -> list[wire.SubmissionView]:
+) -> list[SubmissionView]:
     with ctx.database.read() as repository:
         rows = repository.list_recent_submissions(limit, contributor=contributor, node=node, state=state)
         return [_describe_submission(ctx, row) for row in rows]
 
 
-def get_submission(ctx: Context, prefix: str) -> wire.SubmissionDetail:
+def get_submission(ctx: Context, prefix: str) -> SubmissionDetail:
     """Raise ProtocolError "unknown_submission", or "ambiguous_hash" where the prefix fits several receipt hashes."""
     with ctx.database.read() as repository:
         rows = repository.list_submissions_like(prefix)
@@ -140,7 +151,7 @@ def get_submission(ctx: Context, prefix: str) -> wire.SubmissionDetail:
             raise ProtocolError("ambiguous_hash", f"several receipt hashes begin with {prefix}", status=409)
         (row,) = rows
         judgements = _list_public(row)
-        return wire.SubmissionDetail(
+        return SubmissionDetail(
             **_describe_submission(ctx, row).model_dump(),
             receipt=wire.ReceiptBody.of(service.to_receipt(row, ctx.config.pool)) if _is_decided(row) else None,
             verdicts=tuple(wire.VerdictBody.model_validate(j.verdict) for j in judgements),
@@ -148,9 +159,9 @@ def get_submission(ctx: Context, prefix: str) -> wire.SubmissionDetail:
         )
 
 
-def _describe_submission(ctx: Context, row: Submission) -> wire.SubmissionView:
+def _describe_submission(ctx: Context, row: Submission) -> SubmissionView:
     commitment, salt, kind = canaries.compute_public(ctx.canary_secret, row)
-    return wire.SubmissionView(
+    return SubmissionView(
         receipt_hash=Hash(row.receipt_hash),
         task=TaskId(row.task),
         node=Address(row.node),
@@ -176,7 +187,7 @@ def _list_public(row: Submission) -> list[Judgement]:
     return [j for j in row.judgements if j.verdict is not None and j.signature] if _is_decided(row) else []
 
 
-def get_reward(ctx: Context, contributor: Address, epoch: int) -> wire.RewardView:
+def get_reward(ctx: Context, contributor: Address, epoch: int) -> RewardView:
     with ctx.database.read() as repository:
         row = repository.get_epoch(epoch)
         if row is None or row.posted_block is None:
@@ -184,7 +195,7 @@ def get_reward(ctx: Context, contributor: Address, epoch: int) -> wire.RewardVie
         if row.disabled:
             raise ProtocolError("epoch_disabled", f"epoch {epoch} was disabled; claim against a later one", status=409)
         cumulative, proof = settlement.get_reward(repository, ctx.ledger, contributor=contributor, epoch=epoch)
-    return wire.RewardView(epoch=epoch, contributor=contributor, cumulative=cumulative, proof=tuple(proof))
+    return RewardView(epoch=epoch, contributor=contributor, cumulative=cumulative, proof=tuple(proof))
 
 
 def list_hard_cases(ctx: Context) -> wire.HardCases:

@@ -19,6 +19,7 @@ from covey.protocol import signing, wire
 from covey.protocol.ids import Address, Hash, LeaseId, Step, TaskId
 from covey.protocol.messages import Receipt, Signer
 from covey.protocol.status import SubmissionState
+from covey.protocol.views import PoolView, RewardView, StatusView, SubmissionDetail, SubmissionView
 from covey.urls import hide_secrets
 
 BodyType = TypeVar("BodyType", bound=wire.Body)
@@ -69,11 +70,11 @@ class CoordinatorClient:
 
     # -- everybody
 
-    async def get_pool(self) -> wire.PoolView:
-        return _parse(wire.PoolView, await self._get("/v1/pool"))
+    async def get_pool(self) -> PoolView:
+        return _parse(PoolView, await self._get("/v1/pool"))
 
-    async def get_status(self) -> wire.StatusView:
-        return _parse(wire.StatusView, await self._get("/v1/status"))
+    async def get_status(self) -> StatusView:
+        return _parse(StatusView, await self._get("/v1/status"))
 
     async def list_submissions(
         self,
@@ -82,22 +83,22 @@ class CoordinatorClient:
         contributor: Address | None = None,
         node: Address | None = None,
         state: SubmissionState | None = None,
-    ) -> list[wire.SubmissionView]:
+    ) -> list[SubmissionView]:
         """The newest submissions, newest first; None stands for any."""
         wanted = {"contributor": contributor, "node": node, "state": state}
         query = "".join(f"&{name}={value}" for name, value in wanted.items() if value is not None)
         data = await self._get(f"/v1/submissions?limit={limit}{query}")
         try:
-            return TypeAdapter(list[wire.SubmissionView]).validate_json(data)
+            return TypeAdapter(list[SubmissionView]).validate_json(data)
         except ValidationError as error:
             raise ProtocolError("bad_answer", "the coordinator's answer is no list of submissions") from error
 
-    async def get_submission(self, receipt_hash: str) -> wire.SubmissionDetail:
+    async def get_submission(self, receipt_hash: str) -> SubmissionDetail:
         """One submission by its receipt's hash, or by at least "0x" and 8 digits of it."""
-        return _parse(wire.SubmissionDetail, await self._get(f"/v1/submissions/{receipt_hash}"))
+        return _parse(SubmissionDetail, await self._get(f"/v1/submissions/{receipt_hash}"))
 
-    async def get_reward(self, contributor: Address, epoch: int) -> wire.RewardView:
-        return _parse(wire.RewardView, await self._get(f"/v1/rewards/{contributor}?epoch={epoch}"))
+    async def get_reward(self, contributor: Address, epoch: int) -> RewardView:
+        return _parse(RewardView, await self._get(f"/v1/rewards/{contributor}?epoch={epoch}"))
 
     async def get_public(self, key: str, *, max_bytes: int) -> bytes:
         """An object that everybody may read; raise ProtocolError "not_public" or "oversized"."""

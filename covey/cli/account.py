@@ -27,7 +27,7 @@ from covey.protocol.ids import Address, PoolId
 from covey.protocol.merkle import compute_reward_leaf, is_in_tree
 from covey.protocol.messages import Domain, NodeRegistration, sign
 from covey.protocol.params import PoolParams
-from covey.protocol.wire import RewardView, SubmissionView
+from covey.protocol.views import RewardView, SubmissionView
 from covey.validation import explain_unknown
 
 

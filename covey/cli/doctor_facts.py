@@ -16,7 +16,7 @@ from covey.errors import CoveyError, OperatorError
 from covey.protocol.ids import Address, Hash
 from covey.protocol.manifest import Manifest
 from covey.protocol.params import PoolParams
-from covey.protocol.wire import NodeView
+from covey.protocol.views import NodeView
 from covey.settings import RoleSettings
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from covey.chain.deployment import Deployment
     from covey.cli.doctor_facts import Check
     from covey.local.joining import CheckedPool
-    from covey.protocol.wire import PoolView
+    from covey.protocol.views import PoolView
 
 LATER = ("registration", "stake")
 """Checks of `covey doctor` that a worker passes once it is enrolled."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from covey.chain.events import EpochPosted
     from covey.cli.account import Account
     from covey.protocol.ids import Address
-    from covey.protocol.wire import RewardView, SubmissionView
+    from covey.protocol.views import RewardView, SubmissionView
 
 rewards = typer.Typer(help="Show and claim earned rewards.", no_args_is_help=True)
 LOOK_SECONDS, LONGEST_SECONDS = 5.0, 60.0

@@ -1,7 +1,7 @@
 """`covey submissions`: what a coordinator shows of submissions, and what the chain says of one.
 
-All texts come from the coordinator: `covey.protocol.wire` bounds them, and receipt and verdicts are checked by hash and
-signature before they are shown.
+All texts come from the coordinator: `covey.protocol.views` bounds them, and receipt and verdicts are checked by hash
+and signature before they are shown.
 """
 
 import re
@@ -18,7 +18,7 @@ from covey.urls import is_plain_url
 if TYPE_CHECKING:
     from covey.cli.account import Account
     from covey.protocol.ids import Hash
-    from covey.protocol.wire import SubmissionDetail, SubmissionView
+    from covey.protocol.views import SubmissionDetail, SubmissionView
 
 submissions = typer.Typer(help="List and show submissions.", no_args_is_help=True)
 NO_RELAY = "RELAY_URL"

@@ -11,7 +11,7 @@ from covey.chain.contracts import Contracts
 from covey.demo.cast import Cast, Player
 from covey.demo.stage import POOL
 from covey.protocol.ids import Step
-from covey.protocol.wire import StatusView, SubmissionView
+from covey.protocol.views import StatusView, SubmissionView
 
 GAIN = 0.25
 """By so much the mean reward of the last three steps must be over that of step 0..."""

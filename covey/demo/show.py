@@ -8,7 +8,7 @@ from rich.console import Console
 
 from covey.chain.amounts import Unit, format_amount
 from covey.protocol.status import StepState, SubmissionState, TaskState
-from covey.protocol.wire import StatusView
+from covey.protocol.views import StatusView
 
 SLOW_SECONDS = 8.0
 

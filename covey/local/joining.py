@@ -24,7 +24,7 @@ from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.local.folder import PROCESSES_FILE, new_folder, to_toml, write_processes
 from covey.protocol.ids import Address, PoolId, is_address
 from covey.protocol.params import PoolParams
-from covey.protocol.wire import PoolView
+from covey.protocol.views import PoolView
 from covey.urls import hide_secrets, is_public_url
 
 

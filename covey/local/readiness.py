@@ -20,7 +20,7 @@ from covey.local.folder import PROCESSES_FILE, get_environment
 from covey.local.joining import build_deployment
 from covey.local.keeper import Kept
 from covey.local.logs import has_said
-from covey.protocol.wire import PoolView
+from covey.protocol.views import PoolView
 from covey.runtime import listen
 
 MAX_PORT = 65_535

@@ -18,7 +18,7 @@ from covey.errors import CoveyError
 from covey.local.keeper import Kept
 from covey.local.logs import read_last
 from covey.protocol.status import SubmissionState
-from covey.protocol.wire import StatusView
+from covey.protocol.views import StatusView
 
 STATUS_SECONDS = 2.0
 LAST_LINE = 70

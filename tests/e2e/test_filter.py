@@ -11,7 +11,7 @@ from coordinator import views
 from covey.demo.cast import Cast, DemoOptions
 from covey.demo.stage import POOL
 from covey.protocol.status import StepState
-from covey.protocol.wire import StepView
+from covey.protocol.views import StepView
 from tests.e2e.handing import hand_in, judge_all, list_submissions
 from tests.e2e.walking import Walk, open_walk
 from trainer.batch import Work

@@ -9,6 +9,7 @@ from covey.chain.structs import BondKind
 from covey.protocol import wire
 from covey.protocol.canaries import CanaryKind, compute_canary_commitment
 from covey.protocol.verdict import Reason
+from covey.protocol.views import StatusView, SubmissionView
 from tests.fakes.network import Office, create_pool, open_office
 from tests.fakes.pool import make_params
 from tests.integration.chain.conftest import Chain
@@ -55,7 +56,7 @@ async def judge(office: Office, *, is_bad: bool) -> list[str]:
     return asked
 
 
-async def see(office: Office) -> tuple[wire.StatusView, list[wire.SubmissionView]]:
+async def see(office: Office) -> tuple[StatusView, list[SubmissionView]]:
     async with office.client("stranger") as anybody:
         return await anybody.get_status(), await anybody.list_submissions(limit=10)
 

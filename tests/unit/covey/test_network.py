@@ -8,8 +8,8 @@ from covey import network
 from covey.chain.wallet import save_key
 from covey.environments.registry import DEMO, compute_fingerprint, load
 from covey.errors import OperatorError, ProtocolError, TransientError
-from covey.protocol import wire
 from covey.protocol.params import EnvironmentParams, PoolParams
+from covey.protocol.views import PoolView
 from covey.settings import RoleSettings
 
 pytestmark = pytest.mark.unit
@@ -45,7 +45,7 @@ class Outside:
             "contracts": {},
             "relays": ("http://relay:1",),
         }
-        self.view = wire.PoolView(**(values | changes))
+        self.view = PoolView(**(values | changes))
         self.error = None
         self.closed = 0
         self.terms = SimpleNamespace(params_hash=PARAMS.compute_hash())

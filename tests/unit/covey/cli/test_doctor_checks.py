@@ -20,7 +20,7 @@ from covey.cli.doctor_facts import (
     Trouble,
 )
 from covey.protocol.manifest import File, Manifest, Shard
-from covey.protocol.wire import NodeView
+from covey.protocol.views import NodeView
 from tests.fakes.pool import make_address, make_deployment, make_hash, make_params
 from trainer.config import TrainerConfig
 from validator.config import ValidatorConfig

@@ -21,8 +21,8 @@ from covey.chain.deployment import CONTRACTS, Deployment
 from covey.chain.wallet import save_key
 from covey.cli import join
 from covey.devnet import derive_key, derive_wallet
-from covey.protocol import wire
 from covey.protocol.ids import Hash
+from covey.protocol.views import PoolView, Requirements
 from tests.fakes.contracts import ASKS_VERSION, encode_domain
 from tests.unit.covey.cli.conftest import Command
 
@@ -67,8 +67,8 @@ JOIN = "join http://127.0.0.1:{node} {folder}/new --gpus 0"
 
 def describe_pool(chain_id: int) -> str:
     """What a coordinator answers for its pool."""
-    needs = wire.Requirements(engine="any", compute_dtype="float32", hardware="any", build="any", max_tokens=9)
-    return wire.PoolView(
+    needs = Requirements(engine="any", compute_dtype="float32", hardware="any", build="any", max_tokens=9)
+    return PoolView(
         pool=1, params="{}", params_hash=Hash("0x" + "ab" * 32), terms={}, requirements=needs, operator=OPERATOR,
         chain_id=chain_id, contracts=dict.fromkeys(CONTRACTS, A), token=A, start_block=0, relays=(),
     ).model_dump_json()  # fmt: skip

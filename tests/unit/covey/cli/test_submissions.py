@@ -10,6 +10,7 @@ from covey.chain.wallet import wallet_from_key
 from covey.client import CoordinatorClient
 from covey.protocol import messages, wire
 from covey.protocol.messages import Domain, Receipt, Verdict
+from covey.protocol.views import SubmissionDetail, SubmissionView
 from covey.urls import is_plain_url
 from tests.fakes.account import ALICE, BOB, HASH, invoke, runner
 
@@ -65,7 +66,7 @@ def build_detail(**changes):
         "verdicts": (wire.VerdictBody.of(VERDICT),),
         "signatures": (SIGNATURE,),
     }
-    return wire.SubmissionDetail(**(values | changes))
+    return SubmissionDetail(**(values | changes))
 
 
 class Coordinator:
@@ -90,7 +91,7 @@ class Coordinator:
     async def list_submissions(self, **wanted):
         self.asked.append(wanted)
         view = self.detail.model_dump(exclude={"receipt", "verdicts", "signatures"})
-        return [wire.SubmissionView(**view)]
+        return [SubmissionView(**view)]
 
 
 def show(opened, detail, *options, relays=()):

@@ -7,7 +7,7 @@ from covey.chain.amounts import Unit
 from covey.demo.cast import Cast, DemoOptions
 from covey.demo.report import Record, build_summary, describe_player, is_accepted, list_failures
 from covey.demo.show import Screen, find_stage
-from covey.protocol.wire import StatusView, StepView, SubmissionView
+from covey.protocol.views import StatusView, StepView, SubmissionView
 
 pytestmark = pytest.mark.unit
 

@@ -14,7 +14,7 @@ from covey.local.folder import read_processes
 from covey.local.joining import CheckedPool, build_deployment, check_pool, create_worker_folder, require_same_contracts
 from covey.protocol.messages import DOMAIN_VERSION
 from covey.protocol.params import EnvironmentParams, PoolParams
-from covey.protocol.wire import PoolView
+from covey.protocol.views import PoolView
 from tests.fakes.contracts import encode_domain
 from tests.fakes.pool import make_address
 from worker.config import WorkerConfig

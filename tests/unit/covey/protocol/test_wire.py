@@ -5,6 +5,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from covey.protocol import messages, wire
+from covey.protocol.views import NodeView, StatusView
 from tests.fakes.pool import INSTANCE
 
 pytestmark = pytest.mark.unit
@@ -133,8 +134,8 @@ STATUS = {
 
 
 def test_status__of_a_coordinator__is_taken():
-    status = wire.StatusView.model_validate_json(json.dumps(STATUS))
-    assert status.nodes == {ALICE: wire.NodeView(contributor=ALICE, suspended="", accepted=2)}
+    status = StatusView.model_validate_json(json.dumps(STATUS))
+    assert status.nodes == {ALICE: NodeView(contributor=ALICE, suspended="", accepted=2)}
 
 
 @pytest.mark.parametrize(
@@ -152,4 +153,4 @@ def test_status__of_a_coordinator__is_taken():
 )
 def test_status__value_that_commands_cannot_use__is_refused(change):
     with pytest.raises(ValidationError):
-        wire.StatusView.model_validate_json(json.dumps(STATUS | change))
+        StatusView.model_validate_json(json.dumps(STATUS | change))
