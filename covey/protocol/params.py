@@ -82,7 +82,7 @@ class VerificationParams(_Part):
     proof_top_k: int = Field(default=128, ge=1, le=1024)
     """Number of largest values of the last hidden states that one proof commits to."""
     audit_rate: float = Field(default=0.1, ge=0, le=1)
-    """Part of the submissions that validators replay. It grows with a node's strikes."""
+    """Part of the submissions that validators replay. It grows with the strikes of the contributor."""
     newcomer_submissions: int = Field(default=8, ge=0)
     """Accepted submissions until which every submission of a node is replayed."""
     confirm_rate: float = Field(default=0.1, ge=0, le=1)
@@ -139,7 +139,7 @@ class PoolParams(_Part):
     epoch_leaves: Count = 4096
     """Largest number of submissions that wait for an epoch; at this number it is closed before `epoch_seconds`."""
     strikes_to_suspend: Count = 8
-    """Strikes for rejected work after which a node is suspended."""
+    """Strikes, of all nodes of a contributor together, after which its nodes are suspended."""
     max_steps: int | None = Field(default=None, ge=1, le=1 << 31)
     """Steps that the pool trains. No task is planned that such a run cannot train on. None: no limit."""
     online_filter: bool = False

@@ -33,6 +33,8 @@ from tests.fakes.databases import empty
 from tests.fakes.pool import INSTANCE, make_hash
 
 PRICE, MIN_STAKE = 3, 100
+SAFE_BLOCKS = 64
+"""Anvil calls a block safe when at most this many follow it."""
 
 
 class Clock:
@@ -71,9 +73,12 @@ class Office:
         with self.ctx.database.read() as repository:
             undrawn = [r.signed_at for r in repository.list_submissions(SubmissionState.SUBMITTED) if r.draw is None]
         time = max(undrawn, default=0) + self.ctx.params.verification.draw_seconds
-        if undrawn and self.ctx.client.get_block("latest").timestamp < time:
-            self.ctx.client.request("evm_setNextBlockTimestamp", hex(time))
-            self.ctx.client.request("evm_mine")
+        client, finality = self.ctx.client, self.ctx.config.finality
+        if undrawn and client.get_block("latest").timestamp < time:
+            client.request("evm_setNextBlockTimestamp", hex(time))
+            client.request("evm_mine")
+        if undrawn and client.get_block(finality).timestamp < time:
+            client.request("anvil_mine", hex(SAFE_BLOCKS))
 
     async def follow(self) -> None:
         """Read the chain to its end and send what the outbox holds."""

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from covey.chain.outbox import SqliteOutbox
+from covey.chain.sqlite_outbox import SqliteOutbox
 from covey.chain.sender import Sender
 from covey.chain.structs import Accusation, BondKind, CaseState
 from covey.protocol import wire

@@ -208,13 +208,13 @@ def record_work(office: Office, count: int) -> None:
                 groups=1, units=1, deadline=deadline,
             )  # fmt: skip
             receipt_hash = messages.compute_struct_hash(receipt)
-            promise = Countersignature(receipt_hash=receipt_hash, block_number=1, latest_epoch=0)
+            promise = Countersignature(receipt_hash=receipt_hash, signed_at=1, latest_epoch=0)
             rows.session.add(
                 Submission(
                     receipt_hash=receipt_hash, task=receipt.task, lease=receipt.lease, node=receipt.node,
                     contributor=receipt.contributor, policy_version=0, work_key=receipt.work_key, groups=1, units=1,
                     receipt_units=1, deadline=deadline, signature=messages.sign(receipt, ctx.receipt_domain, wallet),
-                    block_number=1, latest_epoch=0, state=SubmissionState.ACCEPTED, decided_at=office.clock(),
+                    signed_at=1, latest_epoch=0, state=SubmissionState.ACCEPTED, decided_at=office.clock(),
                     countersignature=messages.sign(promise, ctx.ledger_domain, operator),
                 )
             )  # fmt: skip
