@@ -13,7 +13,7 @@ from coordinator.models import Submission
 from coordinator.standing import count_strikes
 from covey.cheats import QuantizedWeights
 from covey.demo.cast import DemoOptions
-from covey.demo.stage import POOL
+from covey.demo.stage import POOL, Stage
 from covey.protocol.canaries import CanaryKind, compute_canary_commitment
 from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Decision, Judgement, Reason
@@ -59,6 +59,18 @@ def get_verdict(walk: Walk, receipt_hash: str) -> tuple[str, int, int]:
     return verdict["validator"], verdict["outcome"], verdict["reason"]
 
 
+@pytest.fixture
+def weak_terms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quorum of one is refused without --force."""
+    command = Stage.command
+
+    def insist(stage: Stage, *arguments: str, **how: Any) -> Any:
+        return command(stage, *arguments, *(("--force",) if arguments[:2] == ("pool", "create") else ()), **how)
+
+    monkeypatch.setattr(Stage, "command", insist)
+
+
+@pytest.mark.usefixtures("weak_terms")
 async def test_walk__canaries__tell_the_lazy_validator_and_cost_nobody_stake(tmp_path):
     options = DemoOptions(steps=1, workers=3, cheats=0, max_staleness=0)
     async with open_walk(tmp_path / "net", options, cast=WatchedCast) as walk:
@@ -74,7 +86,7 @@ async def test_walk__canaries__tell_the_lazy_validator_and_cost_nobody_stake(tmp
         assert get_verdict(walk, seen.receipt_hash) == (honest, Decision.REJECT, Reason.PROOF)
         assert (seen.state, seen.reason, seen.units) == (SubmissionState.VOID, Reason.CANARY, 0)
         status = views.get_status(walk.coordinator)
-        assert {who: (v.canaries, v.missed) for who, v in status.validators.items()} == {honest: (1, 0)}
+        assert {who: (v.canaries, v.missed) for who, v in status.validators.items() if v.judged} == {honest: (1, 0)}
 
         nodes.append(await hand_in(walk, "worker-2"))
         with pytest.MonkeyPatch.context() as patch:
@@ -88,7 +100,7 @@ async def test_walk__canaries__tell_the_lazy_validator_and_cost_nobody_stake(tmp
         assert (paid.state, paid.units) == (SubmissionState.ACCEPTED, paid.receipt_units)
 
         status = views.get_status(walk.coordinator)
-        scores = {who: (v.judged, v.canaries, v.missed) for who, v in status.validators.items()}
+        scores = {who: (v.judged, v.canaries, v.missed) for who, v in status.validators.items() if v.judged}
         assert scores == {honest: (1, 1, 0), lazy: (1, 1, 1), other: (1, 0, 0)}
         shown = {view.node: view for view in views.list_submissions(walk.coordinator, 10)}
         assert [shown[node].kind for node in nodes] == [CanaryKind.REJECT, CanaryKind.REJECT, CanaryKind.ORDINARY]

@@ -37,7 +37,7 @@ async def test_walk__replay_fails__is_judged_elsewhere_or_void(tmp_path):
         await walk.publish()
         await walk.follow()
 
-        break_replay(walk, 0)  # it takes its turn first: its unknown is one of the two words that are asked for
+        break_replay(walk, 0)  # it asks first, while the others are away: its unknown is one of two words
         first = await hand_in(walk, "worker-1")
         row = (await judge_all(walk))[first]
         paid = row.receipt_units
@@ -51,7 +51,9 @@ async def test_walk__replay_fails__is_judged_elsewhere_or_void(tmp_path):
         second = await hand_in(walk, "worker-2")
         row = (await judge_all(walk))[second]
         assert (row.state, row.reason, row.units) == (SubmissionState.VOID, Reason.UNDECIDED, 0)
-        assert list_outcomes(walk, row.receipt_hash) == sorted((each, unknown, 0) for each in addresses)
+        outcomes = list_outcomes(walk, row.receipt_hash)
+        assert len(outcomes) == 2, "after two of three a quorum is out of reach"
+        assert set(outcomes) < {(each, unknown, 0) for each in addresses}
 
         for each in walk.validators:
             await validator.enforcement.cycle(each)

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from covey.chain.sqlite_outbox import SqliteOutbox
 from covey.chain.sender import Sender
+from covey.chain.sqlite_outbox import SqliteOutbox
 from covey.chain.structs import Accusation, BondKind, CaseState
 from covey.protocol import wire
 from covey.protocol.ids import ZERO_HASH
