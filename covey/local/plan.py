@@ -27,6 +27,7 @@ PUBLIC_WINDOWS = {
     "unbond_window": 604_800,
     "epoch_length": 1800,
     "epoch_seconds": 3600,
+    "draw_seconds": 120,
 }
 """Shortest windows in seconds of a public pool: people need time to see what is wrong, and each epoch costs gas."""
 PUBLIC_FINALITY = {"finality": "safe"}
@@ -140,9 +141,8 @@ def build_pool(name: str, plan: PoolPlan, addresses: Mapping[str, Address]) -> s
 
 def find_short_windows(terms: PoolTerms, params: PoolParams) -> list[str]:
     """Windows that are shorter than a public pool's.  Example: "veto_window is 15, a public pool takes 86400"."""
-    values = {"epoch_seconds": params.epoch_seconds} | {
-        name: getattr(terms, name) for name in PUBLIC_WINDOWS if name != "epoch_seconds"
-    }
+    values = {"epoch_seconds": params.epoch_seconds, "draw_seconds": params.verification.draw_seconds}
+    values |= {name: getattr(terms, name) for name in PUBLIC_WINDOWS if name not in values}
     return [
         f"{name} is {values[name]:g}, a public pool takes {least}"
         for name, least in PUBLIC_WINDOWS.items()

@@ -73,8 +73,9 @@ def test_pool__windows__pay_after_minutes_and_what_the_comments_name_is_lawful_a
     terms, _, params = read_pool_file(shipped, "0x" + "00" * 20)
     assert params.epoch_seconds + terms.challenge_window + terms.veto_window == 40
     text, count = re.subn(r"(?m)^(\w+) = \d+( *# public: (\d+))", r"\1 = \3\2", shipped.read_text())
-    assert count == 5
+    assert count == 6
     (tmp_path / "public.toml").write_text(text)
     public, _, public_params = read_pool_file(tmp_path / "public.toml", "0x" + "00" * 20)
     assert (public.challenge_window, public.veto_window, public.unbond_window) == (3600, 86400, 604800)
     assert (public.epoch_length, public_params.epoch_seconds) == (1800, 3600)
+    assert public_params.verification.draw_seconds == 120
