@@ -194,7 +194,7 @@ def claim_validation(ctx: Context, office: Office, body: wire.TurnRequest) -> wi
                 url=intake.sign_download(ctx, row),
                 manifest_hash=Hash(step.manifest_hash),
                 full=judgement.full,
-                deadline=judgement.deadline,
+                seconds_left=max(0.0, judgement.deadline - ctx.clock()),
             )
         )
 

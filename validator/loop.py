@@ -38,9 +38,9 @@ async def judge_next(ctx: Context) -> Outcome:
     if order is None:
         return Outcome.IDLE
     try:
-        if order.deadline <= ctx.clock():
+        if ctx.turns.is_late(order):
             get_logger().warning("too late to judge", task=order.receipt.task, judgement=order.judgement)
-            return Outcome.DONE
+            return Outcome.RETRY
         await commit(ctx, order, await judge(ctx, order))
     finally:
         ctx.turns.close(order)

@@ -1,6 +1,8 @@
 """The turns that a validator has taken and not committed to, in the order in which they are judged."""
 
 import asyncio
+import time
+from collections.abc import Callable
 
 from covey.protocol.wire import JudgeOrder
 
@@ -8,9 +10,11 @@ from covey.protocol.wire import JudgeOrder
 class Turns:
     """Filled by the poll, emptied by judging; both in one event loop."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = most
+        self._clock = clock
         self._orders: dict[int, JudgeOrder] = {}
+        self._deadlines: dict[int, float] = {}
         self._waiting: asyncio.Queue[int] = asyncio.Queue()
         self.has_room = asyncio.Event()
         """Set while one more may be taken."""
@@ -30,6 +34,7 @@ class Turns:
         """Take a turn; one that is held already is not taken twice."""
         if order.judgement not in self._orders:
             self._orders[order.judgement] = order
+            self._deadlines[order.judgement] = self._clock() + order.seconds_left
             self._waiting.put_nowait(order.judgement)
         if not self.free:
             self.has_room.clear()
@@ -38,7 +43,12 @@ class Turns:
         """The oldest turn that nobody judges yet; waits for one."""
         return self._orders[await self._waiting.get()]
 
+    def is_late(self, order: JudgeOrder) -> bool:
+        """Whether a commitment would not count any more."""
+        return self._clock() >= self._deadlines[order.judgement]
+
     def close(self, order: JudgeOrder) -> None:
         """Done with a turn, by a commitment or a failure: if it is open still, the coordinator offers it again."""
         self._orders.pop(order.judgement, None)
+        self._deadlines.pop(order.judgement, None)
         self.has_room.set()

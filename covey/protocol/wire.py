@@ -155,8 +155,8 @@ class JudgeOrder(Body):
     manifest_hash: HashText
     full: bool
     """Replay included; otherwise the cheap checks alone."""
-    deadline: float = Field(allow_inf_nan=False)
-    """Unix seconds until which the commitment counts."""
+    seconds_left: float = Field(ge=0, allow_inf_nan=False)
+    """Time for the commitment: no clock of another machine says when it is too late."""
 
 
 class RevealOrder(Body):

@@ -54,7 +54,7 @@ def make_order(work: Work, worker: Worker, *, full: bool = True) -> wire.JudgeOr
         url="http://coordinator/file",
         manifest_hash=MANIFEST,
         full=full,
-        deadline=1030.0,
+        seconds_left=30.0,
     )
 
 

@@ -88,7 +88,7 @@ def order(worker: Worker, honest: Work, judging: FakeJudging) -> wire.JudgeOrder
         url=URL,
         manifest_hash=MANIFEST,
         full=True,
-        deadline=1030.0,
+        seconds_left=30.0,
     )
 
 
@@ -185,9 +185,12 @@ async def test_poll__full__ends_as_soon_as_there_is_room(start, judging, order):
 
 
 async def test_judge_next__turn_whose_time_is_over__is_left_to_others(start, judging, order):
-    ctx = start(clock=lambda: 1030.0)
+    now = 1000.0
+    ctx = start(turns=Turns(2, clock=lambda: now))
     judging.orders.append(order)
-    await take_turn(ctx)
+    await loop.poll(ctx)
+    now = 1030.0
+    assert await loop.judge_next(ctx) is Outcome.RETRY
     assert (judging.commitments, ctx.turns.held) == ({}, ())
 
 
