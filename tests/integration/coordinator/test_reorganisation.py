@@ -47,7 +47,9 @@ async def settle_until(office: Office, epochs: int) -> None:
     raise AssertionError(f"{office.chain.contracts.ledger.epochs_of(pool)} epochs on chain, {known} known")
 
 
-@pytest.mark.parametrize("depth", [1, 4, 64])
+@pytest.mark.parametrize(
+    "depth", [pytest.param(1, marks=pytest.mark.full), pytest.param(4, marks=pytest.mark.full), 64]
+)
 async def test_settlement__posted_epoch_is_reorganised_away__is_posted_again_once(fresh: Office, depth: int):
     office, ledger, pool = fresh, fresh.chain.contracts.ledger, PoolId(fresh.ctx.config.pool)
     client, operator = office.chain.client, office.ctx.operator.address
