@@ -80,8 +80,7 @@ def record_submission(ctx: Context, node: Address, body: wire.SubmissionRequest)
     # A chain may be ahead of this clock: then its time counts, or the drawing block might exist already.
     signed_at = max(int(ctx.clock()), ctx.client.get_block("latest").timestamp)
     with ctx.database.write() as repository:
-        epochs = repository.list_epochs()
-        latest_epoch = (epochs[-1].number + 1 if epochs else 0) + settlement.PROMISED_EPOCHS
+        latest_epoch = settlement.get_next_number(repository) + settlement.PROMISED_EPOCHS
 
         def countersign(receipt_hash: Hash) -> service.Countersigned:
             promise = messages.Countersignature(

@@ -6,7 +6,7 @@ the verdicts decide; what follows from a ruling for node, tasks and step is appl
 
 from collections.abc import Sequence
 
-from coordinator import batches, draws, ruling, standing, turns
+from coordinator import batches, draws, ruling, settlement, standing, turns
 from coordinator.db import Repository
 from coordinator.models import Judgement, Submission
 from coordinator.ruling import Ruling
@@ -34,11 +34,13 @@ def dispatch(
     now: float,
 ) -> None:
     """Draw, let overdue turns lapse, open those that are missing, decide what can be decided.  Called by jobs only."""
+    next_epoch = settlement.get_next_number(repository)
     for row in repository.list_submissions(SubmissionState.SUBMITTED):
         if draws.draw(repository, params, row, find_hash=find_hash, secret=secret):
             turns.lapse_overdue(repository, params, row, validators=validators, now=now)
             turns.open_missing(repository, params, row, validators=validators, now=now)
-            tally(repository, params, row, validators=validators, now=now)
+            is_due = settlement.is_promise_due(params, row, next_epoch=next_epoch, now=now)
+            tally(repository, params, row, validators=validators, is_due=is_due, now=now)
 
 
 def claim_turn(
@@ -155,15 +157,21 @@ def _require_submission(repository: Repository, judgement: Judgement) -> Submiss
 
 
 def tally(
-    repository: Repository, params: PoolParams, row: Submission, *, validators: Sequence[Address], now: float
+    repository: Repository,
+    params: PoolParams,
+    row: Submission,
+    *,
+    validators: Sequence[Address],
+    now: float,
+    is_due: bool = False,
 ) -> Ruling | None:
-    """Decide a submission if its verdicts allow it, with all that follows for node, tasks and step."""
+    """Decide a submission if its verdicts allow it, or if it `is_due`; do all that follows for node, tasks and step."""
     if row.state is not SubmissionState.SUBMITTED or row.draw is None:
         return None
     if ruling.has_cheap_reject(row):
         turns.order_replay(row)
         return None
-    found = ruling.compute_ruling(params, row, is_over=turns.is_over(params, row, validators))
+    found = ruling.compute_ruling(params, row, is_over=is_due or turns.is_over(params, row, validators))
     if found is not None:
         for validator in ruling.list_contradicted(row, found):
             standing = repository.require_validator(validator)

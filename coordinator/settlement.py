@@ -21,6 +21,8 @@ from covey.protocol.verdict import Decision, Reason
 
 PROMISED_EPOCHS = 64
 """A countersignature promises inclusion at most so many epochs later."""
+SPARE_EPOCHS = 8
+"""Epochs before the promised one from which a submission is decided with the verdicts at hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +51,10 @@ class ClosedEpoch:
 
 
 def is_due(repository: Repository, params: PoolParams, ledger: Ledger, *, now: float, chain_time: float) -> bool:
-    """Whether an epoch should close: by the clock or when it is full, and at the pool's end; one at a time, and
-    none that the ledger would refuse at `chain_time`, the time of the block that it would be in."""
+    """Whether an epoch should close: by the clock, when it is full, or at the pool's end once all is decided.
+
+    One at a time, and none that the ledger would refuse at `chain_time`, the time of the block that it would be in.
+    """
     epochs = repository.list_epochs()
     waiting = repository.list_unsettled()
     chosen = choose_rows(waiting, ledger)
@@ -58,11 +62,23 @@ def is_due(repository: Repository, params: PoolParams, ledger: Ledger, *, now: f
         return False
     if epochs and chain_time < (epochs[-1].final_at or 0) - ledger.windows + ledger.epoch_length:
         return False
-    if repository.get_fact("ended"):
-        return not repository.list_submissions(SubmissionState.SUBMITTED)
+    if repository.get_fact("ended") and not repository.list_submissions(SubmissionState.SUBMITTED):
+        return True
     since = epochs[-1].closed_at if epochs else min(s.decided_at or now for s in waiting)
     is_full = len(waiting) >= params.epoch_leaves or len(chosen) < len(waiting)
     return is_full or now - since >= params.epoch_seconds
+
+
+def get_next_number(repository: Repository) -> int:
+    """Number of the epoch that closes next."""
+    epochs = repository.list_epochs()
+    return epochs[-1].number + 1 if epochs else 0
+
+
+def is_promise_due(params: PoolParams, row: Submission, *, next_epoch: int, now: float) -> bool:
+    """Whether a submission can wait for validators no longer: an undecided one is in no epoch, which breaks the
+    operator's promise and costs its bond."""
+    return next_epoch + SPARE_EPOCHS >= row.latest_epoch or now >= row.signed_at + params.receipt_seconds
 
 
 def is_closed(repository: Repository, *, chain_time: float) -> bool:
@@ -72,8 +88,7 @@ def is_closed(repository: Repository, *, chain_time: float) -> bool:
 
 def close_epoch(repository: Repository, ledger: Ledger, *, now: float) -> ClosedEpoch:
     """Put decided, unsettled submissions into the next epoch and compute its roots.  All epochs before are posted."""
-    epochs = repository.list_epochs()
-    number = epochs[-1].number + 1 if epochs else 0
+    epochs, number = repository.list_epochs(), get_next_number(repository)
     previous_hash = build_header(epochs[-1], ledger.pool).compute_hash() if epochs else ZERO_HASH
     rows = choose_rows(repository.list_unsettled(), ledger)
     cumulative = _accumulate(repository, rows, ledger.price)

@@ -97,3 +97,14 @@ def test_is_due__nothing_that_fits_into_an_epoch__never(earning: FakePool):
         for cap, due in ((20, True), (19, False)):
             ledger = replace(LEDGER, epoch_units=cap)
             assert settlement.is_due(rows, earning.params, ledger, now=earning.now, chain_time=0) is due
+
+
+def test_is_due__pool_has_ended_and_one_submission_is_stuck__others_are_paid_by_the_clock(earning: FakePool):
+    """Otherwise a submission that validators leave undecided costs everybody the last epoch."""
+    earning.decide(earning.work("a"))
+    earning.work("b")
+    with earning.database.write() as rows:
+        rows.set_fact("ended", 9)
+    assert not is_due(earning)
+    earning.now += earning.params.epoch_seconds
+    assert is_due(earning)

@@ -6,6 +6,7 @@ from itertools import permutations
 import pytest
 
 from coordinator import turns
+from coordinator.models import Epoch
 from covey.protocol.seeding import compute_turn_order
 from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Decision, Reason
@@ -296,3 +297,42 @@ def test_dispatch__nobody_asks_for_work__turns_wait_and_nothing_is_void(submitte
     row = pool.submission(receipt_hash)
     assert row.state is SubmissionState.SUBMITTED
     assert [j.lapsed for j in row.judgements] == [False, False]
+
+
+def accept_and_do_not_know(pool: FakePool, receipt_hash: str) -> None:
+    """Of three validators, and a quorum of two, one accepts, one cannot tell, and the third never takes its turn."""
+    pool.validators = pool.validators[:3]
+    pool.dispatch()
+    pool.now += 2 * pool.params.turn_seconds
+    pool.judge(receipt_hash, [(0, ACCEPT, {}), (1, UNKNOWN, {})])
+    assert pool.submission(receipt_hash).state is SubmissionState.SUBMITTED
+
+
+def test_dispatch__validator_that_never_takes_its_turn__decides_within_the_promise(pool: FakePool):
+    """The submission waited for it for ever: the promised epoch passed, and the operator's bond paid for that."""
+    pool.register("a")
+    pool.publish(0)
+    receipt_hash = pool.work("a")
+    accept_and_do_not_know(pool, receipt_hash)
+    for epoch, state in ((54, SubmissionState.SUBMITTED), (55, SubmissionState.VOID)):
+        with pool.database.write() as rows:
+            hashes = {name: make_hash(name) for name in ("work_root", "reward_root", "data_hash", "previous_hash")}
+            rows.add(Epoch(number=epoch, leaf_count=0, units=0, closed_at=pool.now, **hashes))
+        pool.dispatch()
+        assert pool.submission(receipt_hash).state is state, f"64 is promised, {epoch + 1} is next"
+    assert (pool.submission(receipt_hash).reason, pool.strikes("a")) == (Reason.UNDECIDED, 0)
+
+
+def test_dispatch__nothing_else_to_settle__decides_before_the_pool_is_overdue(pool: FakePool):
+    """Without other work no epoch passes, and a promise is broken by time."""
+    pool.register("a")
+    pool.publish(0)
+    receipt_hash = pool.work("a")
+    accept_and_do_not_know(pool, receipt_hash)
+    signed_at = pool.submission(receipt_hash).signed_at
+    pool.now = signed_at + pool.params.receipt_seconds - 0.1
+    pool.dispatch()
+    assert pool.submission(receipt_hash).state is SubmissionState.SUBMITTED
+    pool.now += 0.1
+    pool.dispatch()
+    assert pool.submission(receipt_hash).state is SubmissionState.VOID
