@@ -39,10 +39,13 @@ def list_current(row: Submission) -> list[Judgement]:
 
 
 def get_quorum(params: PoolParams, row: Submission) -> int:
-    """Validators that must agree: the pool's quorum on a replay, one on cheap checks, two where these are confirmed."""
+    """Validators that must agree: the pool's quorum on a replay, one on cheap checks, two where these are confirmed.
+
+    Never more than the pool's quorum: a pool may have no second validator.
+    """
     if row.audited:
         return params.quorum
-    return CONFIRMING if row.confirmed else 1
+    return min(CONFIRMING, params.quorum) if row.confirmed else 1
 
 
 def count_best(row: Submission) -> int:

@@ -336,3 +336,15 @@ def test_dispatch__nothing_else_to_settle__decides_before_the_pool_is_overdue(po
     pool.now += 0.1
     pool.dispatch()
     assert pool.submission(receipt_hash).state is SubmissionState.VOID
+
+
+def test_dispatch__confirmed_in_a_pool_of_one_validator__one_verdict_decides(pool: FakePool):
+    """Two are out of reach there, and honest work was void."""
+    rules = {"audit_rate": 0.0, "newcomer_submissions": 0, "confirm_rate": 1.0}
+    pool.params, pool.validators = make_params(quorum=1, verification=rules), pool.validators[:1]
+    pool.register("a")
+    pool.publish(0)
+    receipt_hash = pool.work("a")
+    pool.dispatch()
+    pool.judge(receipt_hash, [(0, ACCEPT, {})])
+    assert pool.submission(receipt_hash).state is SubmissionState.ACCEPTED
