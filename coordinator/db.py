@@ -191,6 +191,11 @@ class Repository(ChainRows):
         query = select(func.coalesce(func.sum(Submission.units), 0)).where(*_is_unreplayed(contributor))
         return int(self.session.scalar(query) or 0)
 
+    def list_rejected_contributors(self) -> Sequence[str]:
+        """Contributors that a quorum rejected a submission of for a hard reason."""
+        query = select(Submission.contributor).where(Submission.reason.between(1, 31)).distinct()
+        return self.session.scalars(query.order_by(Submission.contributor)).all()
+
     def list_recent_submissions(self, limit: int, **wanted: str | None) -> Sequence[Submission]:
         """The newest tasks' first, with these values of their columns; None stands for any."""
         named = {name: value for name, value in wanted.items() if value is not None}
@@ -316,7 +321,11 @@ class Repository(ChainRows):
         self.session.execute(update(Submission).where(Submission.epoch == epoch).values(state=SubmissionState.SETTLED))
 
     def release_from_epoch(self, epoch: int) -> None:
-        self.session.execute(update(Submission).where(Submission.epoch == epoch).values(epoch=None))
+        """Take all submissions out of an epoch; what was accepted is accepted again, and not settled."""
+        held = update(Submission).where(Submission.epoch == epoch)
+        is_settled = Submission.state == SubmissionState.SETTLED
+        self.session.execute(held.where(is_settled, Submission.reason == 0).values(state=SubmissionState.ACCEPTED))
+        self.session.execute(held.values(epoch=None))
 
     def get_case(self, receipt_hash: str) -> Case | None:
         return self.session.get(Case, receipt_hash)

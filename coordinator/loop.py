@@ -91,6 +91,7 @@ def on_epoch_posted(_: Context, repository: Repository, event: events.EpochPoste
 
 def on_epoch_disabled(_: Context, repository: Repository, event: events.EpochDisabled) -> None:
     settlement.record_disabled(repository, number=event.epoch)
+    standing.judge_released(repository)
 
 
 def on_omission_challenged(_: Context, repository: Repository, event: events.OmissionChallenged) -> None:

@@ -181,6 +181,17 @@ def condemn(repository: Repository, *, node: Node, contributor: str, why: str) -
     suspend(repository, node, why)
     for each in {node, *repository.list_nodes_of(contributor)}:
         each.accepted = 0
+    _judge_again(repository, contributor)
+
+
+def judge_released(repository: Repository) -> None:
+    """An epoch was disabled: judge again what it held of contributors that were caught, as `condemn` does."""
+    caught = {node.contributor for node in repository.list_nodes() if node.suspended == EQUIVOCATION}
+    for contributor in sorted(caught.union(repository.list_rejected_contributors())):
+        _judge_again(repository, contributor)
+
+
+def _judge_again(repository: Repository, contributor: str) -> None:
     for row in repository.list_unreplayed(contributor):
         _reopen(row)
 

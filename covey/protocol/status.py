@@ -57,7 +57,7 @@ SUBMISSION_MOVES = _table(
         SubmissionState.ACCEPTED: {SubmissionState.SETTLED, SubmissionState.SUBMITTED},
         SubmissionState.REJECTED: {SubmissionState.SETTLED},
         SubmissionState.VOID: {SubmissionState.SETTLED},
-        SubmissionState.SETTLED: set(),
+        SubmissionState.SETTLED: {SubmissionState.ACCEPTED},  # the arbiter disabled its epoch
     }
 )
 STEP_MOVES = _table(

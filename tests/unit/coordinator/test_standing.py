@@ -260,7 +260,7 @@ def test_hard_rejection__work_in_an_epoch_or_replayed__stands(owner: FakePool):
     owner.decide(replayed)
     settle(owner, settled)
     catch(owner, owner.work("a"))
-    assert [owner.submission(each).state for each in (settled, replayed)] == [ACCEPTED, ACCEPTED]
+    assert [owner.submission(each).state for each in (settled, replayed)] == [SubmissionState.SETTLED, ACCEPTED]
 
 
 def test_hard_rejection__work_in_a_batch__keeps_its_step_and_is_counted_once(pool: FakePool):
@@ -297,6 +297,43 @@ def test_equivocation_slashed__work_that_nobody_replayed__is_judged_again(owner:
     assert (owner.node("a").suspended, owner.submission(accepted).state) == ("equivocation", SUBMITTED)
 
 
+@pytest.mark.parametrize("is_caught_first", [True, False])
+def test_epoch_disabled__contributor_caught__what_it_held_is_judged_again(owner: FakePool, is_caught_first: bool):
+    """It would be paid by the next epoch, unseen."""
+    held, foreign = owner.work("b"), owner.work("other")
+    owner.decide(held)
+    owner.decide(foreign)
+    settle(owner, held, foreign)
+    caught = owner.work("a")
+    if is_caught_first:
+        catch(owner, caught)
+    disable(owner, 0)
+    if not is_caught_first:
+        catch(owner, caught)
+    assert [owner.submission(each).state for each in (held, foreign)] == [SUBMITTED, ACCEPTED]
+    with owner.database.read() as rows:
+        assert [row.receipt_hash for row in rows.list_unsettled()] == [foreign, caught]
+    replay(owner, held, Decision.REJECT)
+    assert owner.submission(held).state is SubmissionState.REJECTED
+
+
+def test_epoch_disabled__equivocation_slashed_before__what_it_held_is_judged_again(owner: FakePool):
+    held = owner.work("a")
+    owner.decide(held)
+    settle(owner, held)
+    event = SimpleNamespace(node=make_address("a"), contributor=make_address("owner"))
+    with owner.database.write() as rows:
+        loop.on_equivocation_slashed(None, rows, event)  # type: ignore[arg-type]
+    assert owner.submission(held).state is SubmissionState.SETTLED
+    disable(owner, 0)
+    assert owner.submission(held).state is SUBMITTED
+
+
+def disable(pool: FakePool, epoch: int) -> None:
+    with pool.database.write() as rows:
+        loop.on_epoch_disabled(None, rows, SimpleNamespace(epoch=epoch))  # type: ignore[arg-type]
+
+
 def test_draw_audit__suspended_node__is_always_replayed(owner: FakePool):
     receipt = owner.work("a")
     change(owner, "a", suspended="case", accepted=99)
@@ -316,12 +353,14 @@ def replay(pool: FakePool, receipt_hash: str, decision: Decision, **changes: Any
     pool.decide(receipt_hash, decision, **changes)
 
 
-def settle(pool: FakePool, receipt_hash: str) -> None:
-    """An epoch that is not posted yet holds a submission."""
+def settle(pool: FakePool, *receipts: str, epoch: int = 0) -> None:
+    """An epoch that was posted holds these submissions."""
     with pool.database.write() as rows:
         hashes = {name: make_hash(name) for name in ("work_root", "reward_root", "data_hash", "previous_hash")}
-        rows.add(Epoch(number=0, leaf_count=1, units=20, closed_at=pool.now, **hashes))
-        rows.get_submission(receipt_hash).epoch = 0
+        rows.add(Epoch(number=epoch, leaf_count=1, units=20, closed_at=pool.now, **hashes))
+        for receipt_hash in receipts:
+            rows.get_submission(receipt_hash).epoch = epoch
+        rows.mark_settled(epoch)
 
 
 # -- undrawn pay in flight
