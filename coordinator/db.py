@@ -7,7 +7,7 @@ row locks.  `Repository` never commits: whoever opened the transaction does.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from sqlalchemy import ColumnElement, delete, func, select, update
+from sqlalchemy import ColumnElement, delete, func, or_, select, update
 from sqlalchemy.orm import Session, selectinload
 
 from coordinator import connection
@@ -186,9 +186,21 @@ class Repository(ChainRows):
         return self.session.scalars(query.options(selectinload(Submission.judgements))).all()
 
     def sum_unreplayed_units(self, contributor: str) -> int:
-        """Units of a contributor's submissions that no replay was asked for and no epoch holds: claimed ones of those
-        that are undecided."""
-        query = select(func.coalesce(func.sum(Submission.units), 0)).where(*_is_unreplayed(contributor))
+        """Units of a contributor's submissions that no replay was asked for: claimed ones of those that are undecided.
+
+        Those in an epoch count while an earlier submission is being replayed: what that replay finds comes too late for
+        them.
+        """
+        replaying = select(func.min(Submission.signed_at)).where(
+            Submission.contributor == contributor,
+            Submission.state == SubmissionState.SUBMITTED,
+            Submission.audited.is_(True),
+        )
+        query = select(func.coalesce(func.sum(Submission.units), 0)).where(
+            Submission.contributor == contributor,
+            Submission.audited.is_not(True),
+            or_(Submission.epoch.is_(None), Submission.signed_at >= replaying.scalar_subquery()),
+        )
         return int(self.session.scalar(query) or 0)
 
     def list_rejected_contributors(self) -> Sequence[str]:

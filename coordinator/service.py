@@ -200,9 +200,9 @@ def record_submission(
 ) -> Countersigned:
     """Record a signed receipt whose file lies in the store; the same receipt again gets the same answer.
 
-    It is replayed for certain if it and the contributor's other work that no replay was asked for and no epoch holds
-    would earn more than `undrawn_limit`, see `covey.chain.deterrence`.  `price` is that of a unit; both are in the
-    token's smallest unit.
+    It is replayed for certain if it and the contributor's other work that no replay was asked for would earn more than
+    `undrawn_limit`, see `Repository.sum_unreplayed_units`.  `price` is that of a unit; both are in the token's smallest
+    unit.
 
     Raises ProtocolError: those of `require_lease`, "stale", "duplicate_submission", "equivocation", "bad_receipt".
     The caller has verified the signature and the file's hash.

@@ -4,7 +4,8 @@ The cheat is a proven node with the least stake that is served.  It has several 
 for each, and stops when the first one is drawn for replay.  What was not drawn stays paid.  Every drawn task is a case
 that takes stake, as far as stake and `max_slashes` reach.  The pay at risk at any time is bounded: of one contributor,
 work that is neither replayed nor in an epoch pays at most `compute_undrawn_limit`, and work beyond that is replayed.
-That bounds the number of tasks in hand, which a count of leases does not.
+While a submission is being replayed, later work counts although an epoch holds it.  That bounds the number of tasks in
+hand, which a count of leases does not.
 
 Called by `covey pool create` and `covey pool open`, which refuse terms below LEAST_FACTOR.
 """

@@ -383,5 +383,26 @@ def test_record_submission__earlier_work_replayed_or_in_an_epoch__leaves_room_ag
     settle(owner, settled)
     with owner.database.write() as rows:
         rows.get_submission(replayed).audited = True
+    owner.decide(replayed)
     receipts = [owner.work("a") for _ in range(3)]
     assert [owner.submission(each).audited for each in receipts] == [None, None, True]
+
+
+def test_record_submission__earlier_work_is_being_replayed__epochs_leave_no_room(owner: FakePool):
+    """A cheat that is drawn had until the verdict to settle as much undrawn work as epochs came."""
+    owner.price, owner.undrawn_limit = 3, 120
+    before = owner.work("b")
+    owner.decide(before)
+    owner.now += 1
+    drawn = owner.record(owner.build_receipt(owner.lease("a")), signed_at=51).message.receipt_hash
+    with owner.database.write() as rows:
+        rows.get_submission(drawn).audited = True
+    for name in ("a", "b"):
+        later = owner.record(owner.build_receipt(owner.lease(name)), signed_at=52).message.receipt_hash
+        owner.decide(later)
+        settle(owner, *([before, later] if name == "a" else [later]), epoch="ab".index(name))
+    beyond = owner.work("a")
+    assert owner.submission(beyond).audited is True, "two of 60 since the first was drawn"
+    owner.decide(drawn)
+    owner.decide(beyond)
+    assert owner.submission(owner.work("b")).audited is None
