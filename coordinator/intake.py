@@ -73,6 +73,8 @@ def record_submission(ctx: Context, node: Address, body: wire.SubmissionRequest)
     with ctx.database.read() as repository:
         is_known = repository.find_submission(task=receipt.task, lease=receipt.lease) is not None
         contributor = Address(standing.require_node(repository, node).contributor)
+        if not is_known:  # before its file is kept, or what is refused would fill the store
+            service.require_new(repository, ctx.params, receipt=receipt, now=ctx.clock())
     undrawn_limit = 0
     if not is_known:  # what was countersigned once is answered again, whatever became of the stake
         undrawn_limit = compute_undrawn_limit(ctx.terms, backing.require_stake(ctx, node, contributor))

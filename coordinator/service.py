@@ -211,14 +211,7 @@ def record_submission(
     known = repository.find_submission(task=receipt.task, lease=receipt.lease)
     if known is not None:
         return _answer_again(known, receipt, receipt_hash)
-    node = standing.require_node(repository, receipt.node)
-    task = require_lease(repository, node=receipt.node, task=receipt.task, lease=receipt.lease, now=now)
-    _require_receipt(params, receipt, task, node, now)
-    latest = repository.get_latest_step()
-    if latest is not None and latest.number - task.policy_version > params.max_staleness:
-        raise ProtocolError("stale", f"policy {task.policy_version} is too old at step {latest.number}", status=409)
-    if repository.is_work_key_used(receipt.work_key):
-        raise ProtocolError("duplicate_submission", "another receipt names the same file", status=409)
+    task = require_new(repository, params, receipt=receipt, now=now)
     promise = countersign(receipt_hash)
     row = _to_row(receipt, receipt_hash, signature, promise)
     row.canary = canary
@@ -227,6 +220,19 @@ def record_submission(
     repository.add(row)
     task.state = require_move(TASK_MOVES, task.state, TaskState.SUBMITTED)
     return promise
+
+
+def require_new(repository: Repository, params: PoolParams, *, receipt: messages.Receipt, now: float) -> Task:
+    """The task of a receipt that nothing is recorded of yet; raises as `record_submission`."""
+    node = standing.require_node(repository, receipt.node)
+    task = require_lease(repository, node=receipt.node, task=receipt.task, lease=receipt.lease, now=now)
+    _require_receipt(params, receipt, task, node, now)
+    latest = repository.get_latest_step()
+    if latest is not None and latest.number - task.policy_version > params.max_staleness:
+        raise ProtocolError("stale", f"policy {task.policy_version} is too old at step {latest.number}", status=409)
+    if repository.is_work_key_used(receipt.work_key):
+        raise ProtocolError("duplicate_submission", "another receipt names the same file", status=409)
+    return task
 
 
 def _answer_again(known: Submission, receipt: messages.Receipt, receipt_hash: Hash) -> Countersigned:

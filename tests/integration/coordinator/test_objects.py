@@ -1,6 +1,7 @@
 """Files go in and out by signed links: immutable, of the promised size and hash, by no path of a stranger."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
@@ -128,3 +129,14 @@ async def test_submit__file_in_the_local_store__moves_to_where_no_link_leads(off
     assert await put(link.replace("uploads/", "submissions/"), FILE) == (403, "bad_link")
     assert (await upload(client, task, FILE)).url is None
     assert await client.submit(receipt, sign(office, receipt), FILE) == answer
+
+
+async def test_submit__receipts_that_are_refused__leave_no_file_behind(office: Office, granted: Any):
+    """One lease could fill the store with copies that nothing is recorded of."""
+    client, task, _ = granted
+    root = Path(urlsplit(office.ctx.config.store).path) / "submissions"
+    before = set(root.rglob("*.parquet"))
+    for name in (b"1", b"2"):
+        receipt = build_receipt(office, task, FILE + name, units=10**6)
+        assert await refuse(client.submit(receipt, sign(office, receipt), FILE + name)) == ("bad_receipt", 400)
+    assert set(root.rglob("*.parquet")) == before
