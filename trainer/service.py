@@ -123,7 +123,7 @@ def read_work(
         raise ProtocolError("digest_mismatch", f"the file of task {item.task} is not the accepted one")
     try:
         rows = rollout.unpack_answer(decode(rollout.pack_call(file, build_budget(params))))
-        _require_whole(rows, params, vocabulary)
+        _require_rows(rows, params, vocabulary)
     except (ProtocolError, SandboxError) as error:
         get_logger().warning("submission left out", task=item.task, code=error.code, message=error.message)
         return None
@@ -143,10 +143,10 @@ def build_budget(params: PoolParams) -> Budget:
     )
 
 
-def _require_whole(rows: Sequence[Rollout], params: PoolParams, vocabulary: int) -> None:
-    slots = [divmod(i, params.group_size) for i in range(len(rows))]
-    if not rows or sorted((r.group, r.sibling) for r in rows) != slots or len(rows) % params.group_size:
-        raise ProtocolError("bad_batch", "its groups are not whole")
+def _require_rows(rows: Sequence[Rollout], params: PoolParams, vocabulary: int) -> None:
+    slots = [divmod(i, params.group_size) for i in range(params.rollouts_per_task)]
+    if sorted((r.group, r.sibling) for r in rows) != slots:
+        raise ProtocolError("bad_batch", "its rows are not those of a task")
     # An index beyond the embedding is an exception on a CPU and the end of the process on a GPU.
     if max(token for row in rows for token in (*row.prompt, *row.tokens)) >= vocabulary:
         raise ProtocolError("bad_batch", f"a token is outside the vocabulary of {vocabulary}")

@@ -143,6 +143,7 @@ def test_read_work__file_swapped__is_refused() -> None:
     "rows",
     [
         build_rows(3),  # more than a task has
+        build_rows(1),  # the groups that the worker liked
         build_rows()[:3],
         build_rows()[1:],
         [],
