@@ -76,8 +76,7 @@ def claim_turn(
         return None
     standing = repository.list_validators()
     for row, turn in free:
-        if turns.may_take(params, row, turn, validator=validator, validators=validators, standing=standing, now=now):
-            turn.validator, turn.deadline = validator, now + params.judgement_seconds
+        if turns.take(params, row, turn, validator=validator, validators=validators, standing=standing, now=now):
             return "judge", turn
     return None
 

@@ -122,7 +122,7 @@ def start_reveals(params: PoolParams, row: Submission, now: float) -> None:
                 turn.deadline = now + params.judgement_seconds
 
 
-def may_take(
+def take(
     params: PoolParams,
     row: Submission,
     turn: Judgement,
@@ -132,12 +132,21 @@ def may_take(
     standing: Standing,
     now: float,
 ) -> bool:
-    """Whether a free turn is `validator`'s by the drawn order, or has waited long enough to be."""
+    """Give a free turn to `validator` if it is its own by the drawn order, or has waited long enough; return whether.
+
+    Work that goes to another validator than the drawn one is confirmed.  Otherwise who is fast, or does not check at
+    all, would decide alone about everything that the others are too busy for.
+    """
     candidates = _sort_candidates(params, row, validators=validators, standing=standing, now=now)
     if validator not in candidates:
         return False
+    place = candidates.index(validator)
     free = sum(1 for each in ruling.list_current(row) if each.validator is None and not each.lapsed)
-    return candidates.index(validator) < free + int((now - turn.opened_at) / params.turn_seconds)
+    if place >= free + int((now - turn.opened_at) / params.turn_seconds):
+        return False
+    row.confirmed = row.confirmed or (place >= free and not row.audited)
+    turn.validator, turn.deadline = validator, now + params.judgement_seconds
+    return True
 
 
 def _sort_candidates(

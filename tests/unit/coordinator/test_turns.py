@@ -348,3 +348,33 @@ def test_dispatch__confirmed_in_a_pool_of_one_validator__one_verdict_decides(poo
     pool.dispatch()
     pool.judge(receipt_hash, [(0, ACCEPT, {})])
     assert pool.submission(receipt_hash).state is SubmissionState.ACCEPTED
+
+
+def test_claim_turn__drawn_validator_is_busy__another_one_does_not_decide_alone(undrawn: FakePool):
+    """Under load all turns wait: one that took them at once, without a check, would decide about nearly all work."""
+    receipt_hash = undrawn.work("a")
+    undrawn.dispatch()
+    undrawn.ask(0, 1, 2)
+    first, second, third = get_order(undrawn, receipt_hash)
+    undrawn.now += undrawn.params.turn_seconds
+    _, taken = undrawn.claim(second)
+    undrawn.commit(second, taken, undrawn.build_verdict(second, receipt_hash, ACCEPT))
+    assert code_of(undrawn.reveal, taken) == "not_yet"
+    undrawn.dispatch()
+    assert undrawn.claim(third) is None, "the second seat is the drawn one's"
+    _, confirming = undrawn.claim(first)
+    undrawn.commit(first, confirming, undrawn.build_verdict(first, receipt_hash, REJECT))
+    for judgement in (taken, confirming):
+        undrawn.reveal(judgement)
+    undrawn.dispatch()
+    row = undrawn.submission(receipt_hash)
+    assert (row.state, row.audited) == (SubmissionState.SUBMITTED, True)
+
+
+def test_claim_turn__drawn_validator_is_away__the_next_one_decides_alone(undrawn: FakePool):
+    receipt_hash = undrawn.work("a")
+    undrawn.dispatch()
+    _, second, third = get_order(undrawn, receipt_hash)
+    undrawn.ask(second, third)
+    undrawn.judge(receipt_hash, [(second, ACCEPT, {})])
+    assert undrawn.submission(receipt_hash).state is SubmissionState.ACCEPTED
