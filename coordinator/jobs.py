@@ -10,7 +10,7 @@ from coordinator.app import Context
 from coordinator.db import Repository
 from coordinator.models import Epoch
 from coordinator.outbox import add_intent
-from covey.chain.draws import find_first_block
+from covey.chain.draws import find_first_blocks
 from covey.chain.outbox import IntentState
 from covey.log import get_logger
 from covey.protocol.ids import Hash, PoolId
@@ -74,12 +74,9 @@ def dispatch_validation(ctx: Context) -> None:
 
 def find_drawing_hashes(ctx: Context, signed: Iterable[int]) -> dict[int, Hash]:
     """Hashes of the blocks that draw, by the times of the countersignatures; without those that are not final yet."""
-    head, hashes = ctx.client.get_block(ctx.config.finality), dict[int, Hash]()
-    for signed_at in signed:
-        block = find_first_block(ctx.client, signed_at + ctx.params.verification.draw_seconds, head=head)
-        if block is not None:
-            hashes[signed_at] = block.hash
-    return hashes
+    seconds, head = ctx.params.verification.draw_seconds, ctx.client.get_block(ctx.config.finality)
+    blocks = find_first_blocks(ctx.client, (signed_at + seconds for signed_at in signed), head=head)
+    return {time - seconds: block.hash for time, block in blocks.items()}
 
 
 def settle_epoch(ctx: Context) -> None:
