@@ -75,13 +75,17 @@ def is_rejected(params: PoolParams, row: Submission) -> bool:
 def list_contradicted(row: Submission, ruling: Ruling) -> Iterator[str]:
     """Validators that said accept or reject where the ruling is the opposite.
 
-    One that accepted on cheap checks what only a replay could find is not contradicted.
+    One that accepted on cheap checks what only a replay could find is not contradicted.  One that committed and never
+    revealed is taken to have accepted what a quorum rejects: it may have seen that others judge as well.
     """
     opposite = {Decision.ACCEPT: Decision.REJECT, Decision.REJECT: Decision.ACCEPT}.get(ruling.decision)
     for judgement in row.judgements:
-        if judgement.validator is None or judgement.verdict is None or judgement.verdict["outcome"] != opposite:
+        if judgement.validator is None or judgement.commitment is None:
             continue
-        if judgement.full or ruling.decision is Decision.ACCEPT or ruling.reason not in BY_REPLAY:
+        said = Decision.ACCEPT if judgement.verdict is None else judgement.verdict["outcome"]
+        if said == opposite and (
+            judgement.full or ruling.decision is Decision.ACCEPT or ruling.reason not in BY_REPLAY
+        ):
             yield judgement.validator
 
 

@@ -1,4 +1,4 @@
-"""The turns that a validator has taken and not committed to, in the order in which they are judged."""
+"""The turns that a validator has taken and not committed to.  Cheap checks do not wait for replays."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ class Turns:
         self._clock = clock
         self._orders: dict[int, JudgeOrder] = {}
         self._deadlines: dict[int, float] = {}
-        self._waiting: asyncio.Queue[int] = asyncio.Queue()
+        self._waiting: asyncio.PriorityQueue[tuple[bool, int]] = asyncio.PriorityQueue()
         self.has_room = asyncio.Event()
         """Set while one more may be taken."""
         self.has_room.set()
@@ -35,13 +35,14 @@ class Turns:
         if order.judgement not in self._orders:
             self._orders[order.judgement] = order
             self._deadlines[order.judgement] = self._clock() + order.seconds_left
-            self._waiting.put_nowait(order.judgement)
+            self._waiting.put_nowait((order.full, order.judgement))
         if not self.free:
             self.has_room.clear()
 
     async def get_next(self) -> JudgeOrder:
-        """The oldest turn that nobody judges yet; waits for one."""
-        return self._orders[await self._waiting.get()]
+        """The oldest turn that is not judged yet, cheap checks before replays; waits for one."""
+        _, judgement = await self._waiting.get()
+        return self._orders[judgement]
 
     def is_late(self, order: JudgeOrder) -> bool:
         """Whether a commitment would not count any more."""

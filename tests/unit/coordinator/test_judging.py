@@ -66,6 +66,21 @@ def test_tally__junk_that_one_accepts__a_second_one_finds_it_and_the_first_is_fo
     assert get_contradicted(pool) == [1, 0, 0]
 
 
+def test_tally__lone_liar_that_sees_a_second_validator__pays_for_not_revealing(pool: FakePool):
+    receipt_hash = hand_in_proven(pool, confirm_rate=1.0)
+    _, hidden = pool.claim(0)
+    pool.commit(0, hidden, pool.build_verdict(0, receipt_hash, ACCEPT))
+    _, second = pool.claim(1)
+    pool.commit(1, second, pool.build_verdict(1, receipt_hash, REJECT, reason=Reason.MALFORMED))
+    pool.reveal(second)
+    pool.dispatch()
+    pool.now += pool.params.judgement_seconds
+    pool.dispatch()
+    pool.judge(receipt_hash, [(i, REJECT, {"reason": Reason.MALFORMED}) for i in (1, 2)])
+    assert pool.submission(receipt_hash).state is SubmissionState.VOID
+    assert get_contradicted(pool) == [1, 0, 0]
+
+
 def test_tally__cheap_accept_of_what_only_a_replay_finds__is_no_contradiction(pool: FakePool):
     receipt_hash = hand_in_proven(pool)
     with pool.database.write() as rows:

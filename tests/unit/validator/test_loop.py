@@ -171,6 +171,15 @@ async def test_poll__while_another_turn_is_judged__takes_the_next_one_and_reveal
     assert judging.polls[-3:] == [((), 2), ((4,), 1), ((4, 5), 0)], "what it holds, and how many more it would take"
 
 
+async def test_judge_next__cheap_checks__come_before_replays_that_wait(start, judging, order):
+    ctx = start()
+    judging.orders.extend([order, order.model_copy(update={"judgement": 4, "full": False})])
+    await loop.poll(ctx)
+    await loop.poll(ctx)
+    await loop.judge_next(ctx)
+    assert list(judging.commitments) == [4]
+
+
 async def test_poll__full__ends_as_soon_as_there_is_room(start, judging, order):
     ctx = start()
     judging.orders.extend(order.model_copy(update={"judgement": n}) for n in (4, 5))
