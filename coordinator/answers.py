@@ -32,18 +32,24 @@ MOST_TRIES = 8
 class Answer:
     """One transaction that answers the challenges of some receipts."""
 
-    key: str
-    """Of the intent."""
     receipt_hashes: tuple[Hash, ...]
     call: Call
 
 
 def record_challenge(repository: Repository, receipt_hash: Hash, *, block: int) -> None:
-    """Somebody says in this block that a receipt is in no epoch."""
+    """Somebody says in this block that a receipt is in no epoch.
+
+    A receipt is challenged again when the epoch that answered for it is disabled.
+    """
+    challenge = repository.get_challenge(receipt_hash)
     if repository.get_submission(receipt_hash) is None:
         get_logger().error("a receipt that is not in this database is challenged", receipt_hash=receipt_hash)
-    elif repository.get_challenge(receipt_hash) is None:
+    elif challenge is None:
         repository.add(Challenge(receipt_hash=receipt_hash, block_number=block, tries=0))
+    elif challenge.decided_block is not None:
+        challenge.block_number, challenge.decided_block = block, None
+        challenge.answer, challenge.tries = None, 0
+        repository.session.flush()
 
 
 def record_decision(repository: Repository, receipt_hash: Hash, *, block: int) -> None:
@@ -92,10 +98,9 @@ def _answer_epoch(
 
     answers = []
     for start in range(0, len(found), SLICE):
-        first, rows = found[start][0], [row for _, row in found[start : start + SLICE]]
+        rows = [row for _, row in found[start : start + SLICE]]
         answers.append(
             Answer(
-                key=f"answer/{first.receipt_hash}/{first.block_number}/{first.tries}",
                 receipt_hashes=tuple(Hash(row.receipt_hash) for row in rows),
                 call=ledger.answer_omissions(record, header, [build_inclusion(row) for row in rows]),
             )
@@ -116,7 +121,8 @@ def build_record(epoch: Epoch) -> EpochRecord:
 
 
 def _record_answer(repository: Repository, answer: Answer) -> None:
-    add_intent(repository, key=answer.key, call=answer.call)
+    key = _find_free_key(repository, answer.receipt_hashes[0])
+    add_intent(repository, key=key, call=answer.call)
     for receipt_hash in answer.receipt_hashes:
         challenge = repository.get_challenge(receipt_hash)
         if challenge is None:
@@ -125,4 +131,16 @@ def _record_answer(repository: Repository, answer: Answer) -> None:
             get_logger().error(
                 "the ledger refused an answer", receipt_hash=receipt_hash, reason=refused.reason, tries=challenge.tries
             )
-        challenge.answer, challenge.tries = answer.key, challenge.tries + 1
+        challenge.answer, challenge.tries = key, challenge.tries + 1
+
+
+def _find_free_key(repository: Repository, first: Hash) -> str:
+    """Name of a new intent, whose first answer is for this receipt.
+
+    An earlier intent with the same first answer may be another call: a reorganisation changes who is challenged, and
+    the record of an epoch.
+    """
+    number = 0
+    while repository.get_intent(key := f"answer/{first}/{number}") is not None:
+        number += 1
+    return key

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from coordinator import answers
+from coordinator import answers, settlement
 from coordinator.answers import MOST_TRIES, SLICE
 from coordinator.db import Database
 from coordinator.models import Challenge, Epoch, Node, Step, Submission, Task
@@ -31,7 +31,8 @@ class FakeLedger:
 
     def answer_omissions(self, record: EpochRecord, header: EpochHeader, inclusions: Sequence[Inclusion]) -> Call:
         self.called.append((record, header, list(inclusions)))
-        return Call(to=make_address("ledger"), data=str(len(self.called)).encode(), label="EpochLedger.answerOmissions")
+        data = repr((record, header, inclusions)).encode()
+        return Call(to=make_address("ledger"), data=data, label="EpochLedger.answerOmissions")
 
 
 @pytest.fixture
@@ -173,6 +174,50 @@ def test_reorganisation__challenge_comes_again__is_answered_again(ctx: SimpleNam
     assert len(list_keys(ctx.database)) == 1
     assert list_keys(ctx.database) != [first]
     assert store.find(first).state is IntentState.MINED
+
+
+def test_reorganisation__fewer_come_again_in_the_same_block__they_are_answered(ctx: SimpleNamespace):
+    """The answer differs from the one before, although its first challenge has the same receipt and block."""
+    receipts = sorted(settle(ctx.database, 2))
+    challenge(ctx.database, receipts, block=20)
+    answers.answer_challenges(ctx)
+    with ctx.database.write() as rows:
+        rows.forget_blocks_above(19)
+    challenge(ctx.database, receipts[:1], block=20)
+    answers.answer_challenges(ctx)
+    assert [len(inclusions) for _, _, inclusions in ctx.contracts.ledger.called] == [2, 1]
+    assert len(list_keys(ctx.database)) == 2
+
+
+def test_reorganisation__epoch_has_another_record__its_challenges_are_answered(ctx: SimpleNamespace):
+    (receipt,) = settle(ctx.database, 1)
+    challenge(ctx.database, [receipt], block=20)
+    answers.answer_challenges(ctx)
+    with ctx.database.write() as rows:
+        rows.forget_blocks_above(19)
+        rows.get_epoch(0).final_at = 111
+    challenge(ctx.database, [receipt], block=20)
+    answers.answer_challenges(ctx)
+    assert [record.final_at for record, _, _ in ctx.contracts.ledger.called] == [99, 111]
+    assert len(list_keys(ctx.database)) == 2
+
+
+def test_record_challenge__again_after_its_epoch_was_disabled__is_answered_by_the_next_epoch(ctx: SimpleNamespace):
+    (receipt,) = settle(ctx.database, 1)
+    challenge(ctx.database, [receipt], block=20)
+    answers.answer_challenges(ctx)
+    with ctx.database.write() as rows:
+        answers.record_decision(rows, receipt, block=21)
+        settlement.record_disabled(rows, number=0)
+    settle(ctx.database, 1, epoch=1)
+    with ctx.database.write() as rows:
+        rows.get_submission(receipt).epoch = 1
+        rows.mark_settled(1)
+    challenge(ctx.database, [receipt], block=40)
+    answers.answer_challenges(ctx)
+    assert [header.epoch for _, header, _ in ctx.contracts.ledger.called] == [0, 1]
+    assert find_challenge(ctx.database, receipt).decided_block is None
+    assert len(list_keys(ctx.database)) == 2
 
 
 def test_reorganisation__block_that_decided_it__opens_it_again(ctx: SimpleNamespace):
