@@ -1,8 +1,8 @@
 """What a stranger's connection may cost a server: a deadline for whatever the peer owes, and a cap on their number.
 
 `GuardedProtocol` is uvicorn's protocol on httptools with `Limits`.  A peer that is late with headers, body or reading
-is cut off.  Time that the application takes, as in a long poll, counts for nobody.  At the cap, the connection that has
-waited longest without a request makes room for a new one.  `Gate` knows the connections of one server.
+is cut off.  Time that the application takes, as in a long poll, counts for nobody.  At the cap, the connection on which
+the server has waited longest for its peer makes room for a new one.  `Gate` knows the connections of one server.
 """
 
 import asyncio
@@ -68,11 +68,11 @@ class Gate:
         self._logged_at = float("-inf")
 
     def admit(self, connection: "GuardedProtocol") -> None:
-        """Take a connection in; over the cap, abort the one that has waited longest for a request, or else this."""
+        """Take a connection in; over the cap, abort the one that waited longest for its peer, or else this one."""
         self._connections.add(connection)
         if len(self._connections) <= self._cap:
             return
-        waiting = (other for other in self._connections if other.is_waiting)
+        waiting = (other for other in self._connections if other is not connection and other.is_waiting)
         min(waiting, key=lambda other: other.owes_since, default=connection).transport.abort()
         now = connection.loop.time()
         if now - self._logged_at >= _LOG_EVERY_S:
@@ -112,9 +112,9 @@ class GuardedProtocol(HttpToolsProtocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it is open without a request under way: all that was asked for has been answered and taken."""
+        """Whether it is the peer's turn: to send a request or the rest of one, or to take what has been answered."""
         is_answered = self.cycle is None or self.cycle.response_complete
-        return is_answered and not self.transport.is_closing() and not self.transport.get_write_buffer_size()
+        return not self.transport.is_closing() and (is_answered or self._find_debt() is not None)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -164,11 +164,17 @@ class GuardedProtocol(HttpToolsProtocol):
         super().resume_writing()
         self._moved += self._limits.progress_bytes  # a full buffer has gone
 
+    def _find_debt(self) -> Debt | None:
+        """What the peer owes now."""
+        if self.transport.get_write_buffer_size():
+            return Debt.READING
+        return None if self.flow.read_paused else self._missing
+
     def _look(self) -> None:
         """Abort the connection if what the peer owes is overdue; look again later."""
         now, unsent = self.loop.time(), self.transport.get_write_buffer_size()
         self._moved, self._unsent = self._moved + max(0, self._unsent - unsent), unsent
-        debt = Debt.READING if unsent else None if self.flow.read_paused else self._missing
+        debt = self._find_debt()
         has_paid = debt is not Debt.HEADERS and self._moved - self._moved_before >= self._limits.progress_bytes
         if debt is not self._debt or has_paid:
             self._debt, self.owes_since, self._moved_before = debt, now, self._moved

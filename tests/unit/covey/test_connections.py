@@ -252,6 +252,22 @@ async def test_cap__all_wait__the_oldest_makes_room(meet):
         second.recv(1)  # the place of the client before was free again
 
 
+@pytest.mark.parametrize("sent", [HALF_BODY, b"GET /big HTTP/1.1\r\nhost: x\r\n\r\n"], ids=["bodies", "readers"])
+async def test_cap__all_owe_something__the_slowest_makes_room_and_one_that_moves_stays(meet, sent):
+    """Each lives as long as its deadline and is replaced at once: without room, nobody else would ever be served."""
+    port, peers = await meet(Limits(connections=8, progress_s=5, progress_bytes=1000))
+    loop = asyncio.get_running_loop()
+    (upload,) = await peers.open(1, b"POST /body HTTP/1.1\r\nhost: x\r\ncontent-length: 400000\r\n\r\n")
+    await peers.open(6, sent)
+    for _ in range(4):
+        await peers.open(1, sent)
+        for _ in range(4):
+            await loop.sock_sendall(upload, bytes(25_000))
+            await asyncio.sleep(0.25)
+        assert await ask(port) == 200
+    assert (await loop.sock_recv(upload, 1 << 10)).startswith(b"HTTP/1.1 200")
+
+
 async def test_cap__all_work__a_new_one_is_closed_at_once_and_nobody_else(meet):
     port, peers = await meet(Limits(connections=10))
     working = await peers.open(10, b"GET /poll HTTP/1.0\r\n\r\n")
