@@ -1,8 +1,8 @@
 """A folder of manifests and shards: what origin and relays serve.
 
 Shards and manifests are named by their hash, so nothing in it can be confused with anything else.  A manifest is
-written last, so that whoever sees it can have all of it.  What a disk has changed is never handed out: manifests are
-hashed at each look, shards at a process's first look and again when the size or time of their file differs.
+written last, so that whoever sees it can have all of it.  A copy that is found damaged is never handed out: manifests
+are hashed at each look, shards at a process's first look, at an offer, and when the size or time of their file differs.
 """
 
 import hashlib
@@ -91,7 +91,8 @@ class ShardStore:
         return path
 
     def add_shard(self, sha256: Hash, data: bytes) -> None:
-        """Write a shard, unless it is here with its hash."""
+        """Write a shard, unless it is here with its hash, whatever was seen of it before."""
+        self._whole.pop(sha256, None)
         try:
             is_here = self.find_shard(sha256) is not None
         except TransientError as error:

@@ -125,6 +125,19 @@ async def test_origin__bit_flipped_on_its_disk__serves_it_to_nobody_until_it_is_
     assert read(await world.fetch(world.connect(origin), manifest)) == FILES
 
 
+def test_add_policy__bit_flipped_in_a_shard_that_was_seen_whole__writes_it_again(tmp_path):
+    """A disk that changes a bit changes neither size nor time."""
+    store, folder = ShardStore(tmp_path / "store"), tmp_path / "policy"
+    folder.mkdir()
+    for name, data in FILES.items():
+        (folder / name).write_bytes(data)
+    add_policy(store, folder, pool=1, step=3, shard_bytes=1000)
+    before = [store.find_shard(path.name).read_bytes() for path in list_shards(store)]
+    flip(list_shards(store)[0])
+    add_policy(store, folder, pool=1, step=3, shard_bytes=1000)
+    assert [path.read_bytes() for path in list_shards(store)] == before
+
+
 async def test_origin__bit_flipped_in_a_manifest__pruning_keeps_all_shards(world):
     """Which shards it named is not known any more, and relays that have it may still need them."""
     world.publish(3, FILES)
