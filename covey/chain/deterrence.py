@@ -1,7 +1,8 @@
 """Whether a pool's terms deter: the stake that a cheat is expected to lose, over the pay that it is expected to gain.
 
-The cheat is a proven node with the least stake that is served.  It has several tasks in hand, claims the cap of units
-for each, and stops when the first one is drawn for replay.  What was not drawn stays paid.  Every drawn task is a case
+The cheat is a proven node, with the least stake that is served or with all that cases can take: the smaller factor
+counts.  It has several tasks in hand, claims the cap of units for each, and stops when the first one is drawn for
+replay.  What was not drawn stays paid.  Every drawn task is a case
 that takes stake, as far as stake and `max_slashes` reach.  The pay at risk at any time is bounded: of one contributor,
 work that is neither replayed nor in an epoch pays at most `compute_undrawn_limit`, and work beyond that is replayed.
 While a submission is being replayed, later work counts although an epoch holds it.  That bounds the number of tasks in
@@ -42,7 +43,7 @@ class Deterrence:
     slash: int
     """Stake that one case takes."""
     cases: int
-    """Number of cases that the least stake covers."""
+    """Number of cases that the stake covers."""
     tasks: int
     """Number of tasks in hand, at least 1."""
 
@@ -86,11 +87,20 @@ def compute_undrawn_limit(terms: PoolTerms, free_stake: int) -> int:
 
 
 def compute_deterrence(terms: PoolTerms, params: PoolParams) -> Deterrence:
-    """What a cheat in a pool risks, if its contributor has staked `min_stake` and no more."""
+    """What a cheat in a pool risks, with the stake that suits it better: `min_stake`, or all that cases can take.
+
+    More stake gives room for larger submissions and more of them, and is at risk in more cases.
+    """
+    most = min(terms.max_slashes, MAX_CASES) * _compute_slash(terms)
+    stakes = {terms.min_stake, max(terms.min_stake, most)}
+    return min((_compute_with_stake(terms, params, stake) for stake in stakes), key=lambda found: found.factor)
+
+
+def _compute_with_stake(terms: PoolTerms, params: PoolParams, stake: int) -> Deterrence:
     rate, slash = params.verification.audit_rate, _compute_slash(terms)
-    limit = compute_undrawn_limit(terms, terms.min_stake)
+    limit = compute_undrawn_limit(terms, stake)
     pay = min(params.max_task_units * terms.reward_per_unit, limit if slash else MAX_AMOUNT)
-    cases = min(terms.max_slashes, terms.min_stake // slash, MAX_CASES) if slash else 0
+    cases = min(terms.max_slashes, stake // slash, MAX_CASES) if slash else 0
     tasks = int(limit / pay / (1 - rate)) if pay and rate < 1 else 1  # of which 1 - rate are not drawn
     return Deterrence(audit_rate=rate, pay=pay, slash=slash, cases=cases, tasks=max(1, tasks))
 

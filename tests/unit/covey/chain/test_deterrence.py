@@ -63,11 +63,24 @@ def test_compute_deterrence__demo__replays_everything(tmp_path: Path):
 
 def test_compute_deterrence__large_pool_with_a_stake_of_two_submissions__pays_for_cheating():
     """16 completions of 30,720 tokens at 10^12 pay 0.49 tokens; one draw in ten takes one token."""
-    terms, params = read_large(min_stake=COINS, slash_amount=COINS)
+    terms, params = read_large(min_stake=COINS, slash_amount=COINS, max_slashes=1)
     rules = params.verification.model_copy(update={"audit_rate": 0.1})
     found = compute_deterrence(terms, params.model_copy(update={"verification": rules}))
     assert (found.pay, found.slash, found.cases, found.tasks) == (COINS // 4, COINS, 1, 1)
     assert found.factor == pytest.approx(0.1 * 1 / (0.9 * 0.25))
+
+
+def test_compute_deterrence__cheat_stakes_more_than_the_least__has_room_for_submissions_that_pay_more():
+    """A quarter of 50 slashes lets one submission pay 0.49 tokens, and 0.1 are slashed in seven of ten.
+
+    By hand: with the least stake, at most 0.025 are paid undrawn, and the factor is over 3.
+    """
+    terms, params = read_large(min_stake=COINS // 10, slash_amount=COINS // 10, max_slashes=50)
+    rules = params.verification.model_copy(update={"audit_rate": 0.7})
+    found = compute_deterrence(terms, params.model_copy(update={"verification": rules}))
+    assert (found.cases, found.tasks) == (50, 8)  # 1.25 / 0.49152 / 0.3
+    paid = 0.3 * 0.49152 * (1 / 0.7 + 7)
+    assert found.factor == pytest.approx(0.1 * (1 + 7 * 0.7) / paid, rel=1e-6)
 
 
 def test_large_pool__stake__covers_as_many_cases_as_a_span_may_take():
