@@ -38,6 +38,9 @@ class AlarmSettings(BaseModel):
     an alarm."""
     outside_clip_least: float = Field(default=0.05, ge=0)
     """Share of tokens outside the clip range below which no alarm is raised, however steeply it climbed."""
+    outside_clip_most: float = Field(default=0.5, gt=0, le=1)
+    """Share of tokens outside the clip range from which on an alarm is raised, however little it climbed: twice a share
+    above one half would never come."""
     mismatch_kl_climb: float = Field(default=2.0, gt=1)
     """Ratio of the newest median of the mismatch KL to its lowest earlier one that raises an alarm."""
     mismatch_kl_least: float = Field(default=0.01, ge=0)
@@ -73,11 +76,12 @@ def find_new_alarms(series: Series, settings: AlarmSettings) -> list[Alarm]:
 def find_alarms(series: Series, settings: AlarmSettings) -> list[Alarm]:
     """Signs that stand at the newest step."""
     medians = {name: compute_medians(values, settings.window) for name, values in series.items()}
+    outside_clip = compute_climb_limit(
+        medians[OUTSIDE_CLIP], climb=settings.outside_clip_climb, least=settings.outside_clip_least
+    )
     limits = {
         GRADIENT_NORM: compute_climb_limit(medians[GRADIENT_NORM], climb=settings.gradient_norm_climb, least=0.0),
-        OUTSIDE_CLIP: compute_climb_limit(
-            medians[OUTSIDE_CLIP], climb=settings.outside_clip_climb, least=settings.outside_clip_least
-        ),
+        OUTSIDE_CLIP: None if outside_clip is None else min(outside_clip, settings.outside_clip_most),
         MISMATCH_KL: compute_climb_limit(
             medians[MISMATCH_KL], climb=settings.mismatch_kl_climb, least=settings.mismatch_kl_least
         ),

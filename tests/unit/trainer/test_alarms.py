@@ -74,6 +74,17 @@ def test_compute_rise_limit__after_a_fall_only(medians: list[float], limit: floa
     assert found is None if limit is None else found == pytest.approx(limit)
 
 
+@pytest.mark.parametrize(
+    ("outside", "limit"),
+    [([0.3] * 3 + [0.49] * 3, None), ([0.3] * 3 + [0.5] * 3, 0.5), ([0.69] * 6, 0.5), ([0.02] * 3 + [0.6] * 3, 0.05)],
+)
+def test_find_alarms__half_of_the_tokens_are_outside__is_found_however_little_it_climbed(
+    outside: list[float], limit: float | None
+) -> None:
+    found = find_alarms(build_series(outside=outside), RULES)
+    assert found == ([] if limit is None else [Alarm(sign=OUTSIDE_CLIP, value=outside[-1], limit=limit)])
+
+
 def test_find_alarms__gradient_norm_doubles_slowly__is_found_when_its_median_has() -> None:
     norm = [1.0, 1.0, 1.0, 1.2, 1.3, 1.4, 1.9, 2.0, 2.1]
     assert find_alarms(build_series(norm=norm[:-1]), RULES) == []
