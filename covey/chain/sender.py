@@ -121,9 +121,10 @@ class Sender:
         if free >= nonce:
             return
         get_logger().warning("a transaction of this key vanished, its nonce is filled", nonce=free)
-        intent = Intent(
-            key=f"fill/{free}/{head.hash}", call=Call(to=self._wallet.address, data=b"", label="a transfer of nothing")
-        )
+        key = f"fill/{free}/{head.hash}"
+        # The key as data: two transfers of one nonce and fee would be the same transaction, which one intent may have.
+        call = Call(to=self._wallet.address, data=key.encode(), label="a transfer of nothing")
+        intent = Intent(key=key, call=call)
         self._store.put(intent)
         filler = self._require_entry(intent.key)
         gas = self._estimate_again(filler)

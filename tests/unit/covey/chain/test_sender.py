@@ -86,3 +86,36 @@ def test_pump__any_reorganisations_losses_and_lags__each_effect_happens_once(scr
         assert entry.state is IntentState.MINED
         assert entry.place.block_hash == life.chain.get_block(entry.place.block_number).hash
     life.store.close()
+
+
+def test_pump__nonce_vanishes_again_at_the_same_fees__is_filled_by_another_transaction():
+    """The first filler lost its nonce to a transaction of the owner, which a second reorganisation drops, too."""
+    life = Life()
+    life.chain.send_by_owner()
+    life.chain.mine()
+    life.work()
+    for _ in range(2):
+        lose_all(life)
+        live_on(life, 10)
+        assert len(effects := life.chain.list_effects()) > 1 and "owner" not in effects
+        lose_all(life)
+        life.chain.send_by_owner()
+        live_on(life, 10)
+        assert life.chain.list_effects()[0] == "owner"
+    life.come_to_rest()
+    assert Counter(life.chain.list_effects())["intent-0"] == 1
+    life.store.close()
+
+
+def lose_all(life: Life) -> None:
+    """All blocks are replaced by as many empty ones and six more, and no node has a transaction any more."""
+    length = len(life.chain.blocks) + 6
+    life.chain.reorganise(length, length=length, returned=False)
+    life.chain.pool.clear()
+
+
+def live_on(life: Life, blocks: int) -> None:
+    for _ in range(blocks):
+        life.pump(1)
+        life.chain.mine()
+    life.pump(1)
