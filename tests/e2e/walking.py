@@ -33,6 +33,7 @@ from covey.runtime import Outcome, serve_http
 from covey.sandbox import Sandbox
 from covey.shardcast.server import Mirror, build_server
 from covey.shardcast.store import ShardStore
+from tests.fakes.network import mine_draw
 from trainer.config import TrainerConfig
 from validator.config import ValidatorConfig
 from worker.config import WorkerConfig
@@ -98,8 +99,8 @@ class Walk:
         await loop.cycle(self.coordinator)
 
     def run_jobs(self) -> None:
-        """A block, for what is drawn by it, and every Celery job once, in the jobs process's own functions."""
-        self.mine()
+        """The blocks that draw, and every Celery job once, in the jobs process's own functions."""
+        mine_draw(self.coordinator)
         for job in jobs.build_jobs(self.coordinator).values():
             job()
 

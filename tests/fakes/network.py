@@ -47,6 +47,21 @@ class Clock:
         return time.time() + self.offset
 
 
+def mine_draw(ctx: Context) -> None:
+    """Blocks that draw all that is countersigned by now."""
+    client, finality = ctx.client, ctx.config.finality
+    with ctx.database.read() as repository:
+        undrawn = [r.signed_at for r in repository.list_submissions(SubmissionState.SUBMITTED) if r.draw is None]
+    if not undrawn:
+        return
+    time = max(undrawn) + ctx.params.verification.draw_seconds
+    if client.get_block("latest").timestamp < time:
+        client.request("evm_setNextBlockTimestamp", hex(time))
+        client.request("evm_mine")
+    if client.get_block(finality).timestamp < time:
+        client.request("anvil_mine", hex(SAFE_BLOCKS))
+
+
 class Office:
     """Example: `await office.follow()`, `office.run_job("assign_tasks")`, `async with office.client("node") as c`."""
 
@@ -65,20 +80,8 @@ class Office:
 
     def run_job(self, name: str) -> None:
         if name == "dispatch_validation":
-            self.mine_draw()
+            mine_draw(self.ctx)
         build_jobs(self.ctx)[name]()
-
-    def mine_draw(self) -> None:
-        """A block that draws all that is countersigned by now."""
-        with self.ctx.database.read() as repository:
-            undrawn = [r.signed_at for r in repository.list_submissions(SubmissionState.SUBMITTED) if r.draw is None]
-        time = max(undrawn, default=0) + self.ctx.params.verification.draw_seconds
-        client, finality = self.ctx.client, self.ctx.config.finality
-        if undrawn and client.get_block("latest").timestamp < time:
-            client.request("evm_setNextBlockTimestamp", hex(time))
-            client.request("evm_mine")
-        if undrawn and client.get_block(finality).timestamp < time:
-            client.request("anvil_mine", hex(SAFE_BLOCKS))
 
     async def follow(self) -> None:
         """Read the chain to its end and send what the outbox holds."""

@@ -15,7 +15,7 @@ from tests.integration.coordinator.handing import FILE, decide, hand_in
 pytestmark = pytest.mark.integration
 
 
-@pytest.fixture(params=["latest", "safe"])
+@pytest.fixture(params=[pytest.param("latest", marks=pytest.mark.full), "safe"])
 def fresh(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Office]:
     """A coordinator on a chain of its own: Anvil forgets old states, which a deep reorganisation needs."""
     with open_chain() as chain:

@@ -49,6 +49,7 @@ unbond_window = 20
 name = "p"
 quorum = 2
 environment = {{ kind = "reasoning_gym", options = {{ name = "spell_backward" }} }}
+verification = {{ audit_rate = 1.0 }}
 """
 TYPO = A[:-1] + ("0" if A[-1] != "0" else "1")
 CHAIN = "--deployment {folder}/away.json"
