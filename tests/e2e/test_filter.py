@@ -91,6 +91,7 @@ async def test_walk__some_groups_are_dead__the_batch_has_as_many_live_ones_as_a_
         assert walk.stage.contracts.policies.steps_of(POOL) == 2
 
 
+@pytest.mark.full
 async def test_walk__all_groups_are_dead__the_cap_ends_the_step_and_the_next_policy_comes(tmp_path: Path):
     async with open_walk(tmp_path / "net", OPTIONS, cast=DeadCast) as walk:
         assert await fill(walk) == 4, "eight groups in tasks of two"

@@ -102,7 +102,7 @@ def test_settle_epoch__refused_by_the_ledger__is_tried_again_ever_more_rarely(ct
 def test_settle_epoch__refused_for_hours__is_tried_again_every_five_minutes(ctx: SimpleNamespace, pool: FakePool):
     close_first_epoch(ctx, pool)
     store, closed_at, tried = DatabaseOutbox(pool.database), pool.now, [0.0]
-    while pool.now < closed_at + 7200:
+    while pool.now < closed_at + 1500:
         for entry in store.list_pending():
             store.record_reverted(entry.intent.key, "Insolvent", None)
         pool.now += 10
