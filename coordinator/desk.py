@@ -28,7 +28,7 @@ Answer = TypeVar("Answer")
 
 
 class Polls:
-    """The newest long poll of each validator, in this process: an older one ends, so that many are worth one."""
+    """The newest long poll of each validator in this process.  Opening another one ends it."""
 
     def __init__(self) -> None:
         self._newest: dict[Address, object] = {}

@@ -168,7 +168,7 @@ class Judgement(Base):
     """Whether it is a replay; otherwise the cheap checks alone."""
     opened_at: Mapped[float]
     deadline: Mapped[float] = mapped_column(default=0.0)
-    """Of the commitment, once a validator has taken the turn; of revealing, once all have committed."""
+    """Unix seconds by which the validator that has taken the turn must commit and, once all have committed, reveal."""
     commitment: Mapped[str | None] = mapped_column(String(66))
     verdict: Mapped[dict[str, str | int] | None] = mapped_column(JSON)
     signature: Mapped[str | None] = mapped_column(String(132))

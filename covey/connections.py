@@ -27,7 +27,7 @@ _LOG_EVERY_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Of each connection and of their number.  Example: Limits(headers_s=5, connections=500)."""
+    """Deadlines of a connection, and the largest number of them.  Example: Limits(headers_s=5, connections=500)."""
 
     headers_s: float = 10.0
     """Seconds from the start of a connection, or the first byte of a later request, to the end of its headers."""
@@ -44,7 +44,7 @@ class Limits:
 
 
 def compute_cap(limits: Limits, descriptors: int) -> int:
-    """Connections that fit into a process with so many descriptors, at two each: a socket and a file it is sent."""
+    """Connections that a process with that many descriptors can serve: each takes a socket and a file to send."""
     return max(1, min(limits.connections, (descriptors - _OWN_DESCRIPTORS) // 2))
 
 

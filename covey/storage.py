@@ -89,7 +89,7 @@ class ObjectStore:
         raise ProtocolError("oversized", f"{key} has {size} bytes, over {max_bytes}", status=413)
 
     def delete(self, key: str) -> None:
-        """Remove an object; one that is not there is no error."""
+        """Remove an object.  A missing object is not an error."""
         _require_key(key)
         try:
             obstore.delete(self._store, key)

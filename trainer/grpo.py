@@ -40,17 +40,17 @@ class TokenSums:
     loss: float
     tokens: float
     clipped: float
-    """Whose gradient clipping or cap cut."""
+    """Tokens whose gradient was cut by the clipping or the cap."""
     ratio: float
-    """Of probability ratios to the policy that sampled."""
+    """Sum of the probability ratios to the policy that sampled."""
     entropy: float
     kl: float
     outside_clip: float
     """Tokens whose ratio to the policy that sampled is outside 1 - epsilon to 1 + epsilon, clipped or not."""
     mismatch_kl: float
-    """Of k3 of KL(policy that sampled || policy), in nats."""
+    """Sum of the k3 estimates of KL(policy that sampled || policy), in nats."""
     mismatch_kl_max: float
-    """The largest of these of one token; not a sum."""
+    """Largest k3 estimate of one token, in nats; a maximum, not a sum."""
 
 
 def compute_advantages(rewards: Tensor, kind: Literal["grpo", "dr_grpo"]) -> Tensor:

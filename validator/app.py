@@ -195,11 +195,11 @@ async def _run_loops(ctx: Context, stop: asyncio.Event) -> None:
     polling = asyncio.create_task(run_forever(loop.poll, ctx, stop=stop))
     polling.add_done_callback(lambda _: stop.set())
     reporting = asyncio.create_task(report_forever("validator", metrics, stop=stop))
-    beside = (enforcing, polling, reporting)
+    others = (enforcing, polling, reporting)
     try:
         await run_forever(loop.judge_next, ctx, stop=stop, metrics=metrics)
     finally:
         stop.set()
-        await asyncio.wait(beside)
-    for task in beside:
+        await asyncio.wait(others)
+    for task in others:
         await task

@@ -63,7 +63,7 @@ class EpochView(Body):
     leaf_count: int
     units: int
     data_hash: HashText
-    """Of the file with leaves and rewards."""
+    """SHA-256 of the epoch's file, which holds its leaves and rewards."""
     previous_hash: HashText
     posted: bool
     disabled: bool
@@ -101,13 +101,14 @@ class SubmissionView(Body):
     units: UInt64
     epoch: UInt64 | None
     commitment: HashText
-    """Of receipt hash, salt and kind (`covey.protocol.canaries`), from the first moment on."""
+    """Hash of receipt hash, salt and kind (`covey.protocol.canaries`), shown from the countersignature on."""
     salt: HashText | None
     """This and the next: None until the submission is decided."""
     kind: int | None
     """A `CanaryKind`: 0 ordinary, 1 a canary to be rejected, 2 one to be accepted."""
     evidence_hashes: tuple[HashText, ...] = Field(max_length=256)
-    """Of all verdicts; none until the submission is decided.  `covey validator audit` judges each again."""
+    """Evidence hashes of all verdicts; empty until the submission is decided.  `covey validator audit` judges each
+    again."""
 
 
 class SubmissionDetail(SubmissionView):

@@ -140,7 +140,7 @@ class TurnRequest(WaitRequest):
     holding: tuple[UInt64, ...] = Field(default=(), max_length=64)
     """Turns that the validator works on; any other one that it has taken is handed out again."""
     free_turns: int = Field(default=1, ge=0, le=64)
-    """Turns that it would take beside those.  With 0 it waits for orders to reveal only."""
+    """Turns that the validator would take in addition.  With 0 it waits for orders to reveal only."""
 
 
 class JudgeOrder(Body):

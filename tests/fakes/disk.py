@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def limit_files(size: int) -> Iterator[None]:
-    """Writing a file beyond so many bytes fails, as on a full disk."""
+    """Have writes fail beyond that many bytes of a file, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:

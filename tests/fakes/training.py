@@ -43,7 +43,7 @@ from trainer.publish import Publisher
 POOL = PoolId(1)
 WALLET = Address("0x" + "11" * 20)
 NODE = Address("0x" + "44" * 20)
-"""Of the worker."""
+"""Address of the worker's node."""
 
 
 class Killed(BaseException):
@@ -97,7 +97,7 @@ class Chain:
 
 
 def build_domain(manifest_hash: Hash, version: Step, task: TaskId) -> SlotDomain:
-    """Of the slots of a task that the worker was leased."""
+    """Slots of a task that the worker was leased."""
     return SlotDomain(beacon=manifest_hash, pool=POOL, policy_version=version, node=NODE, task=task)
 
 

@@ -162,3 +162,10 @@ def chain(running: Chain) -> Iterator[Chain]:
     running.client.request("evm_revert", snapshot)
     # Anvil does not restore the base fee with the snapshot.
     running.client.request("anvil_setNextBlockBaseFeePerGas", hex(10**9))
+
+
+@pytest.fixture
+def store() -> Iterator[SqliteOutbox]:
+    outbox = SqliteOutbox(":memory:")
+    yield outbox
+    outbox.close()

@@ -1,20 +1,19 @@
-"""The sender on a real chain: crashes at every call, stuck and foreign transactions, reorganisations."""
+"""The sender on a real chain: crashes at every call, stuck and foreign transactions, refusals."""
 
 import contextlib
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
-from threading import Event
 
 import pytest
 
-from covey.chain.client import Call, ChainClient
-from covey.chain.finality import KEPT_BLOCKS, REFUSED_BLOCKS
-from covey.chain.outbox import Intent, IntentState
+from covey.chain.client import ChainClient
+from covey.chain.finality import REFUSED_BLOCKS
+from covey.chain.outbox import IntentState
 from covey.chain.sender import Sender
 from covey.chain.sqlite_outbox import SqliteOutbox
 from covey.errors import CoveyError, OperatorError, ProtocolError, TransientError
 from tests.fakes.lagging import LaggingClient
+from tests.integration.chain.sending import balance, drain, make_sender, mine, mint, put, stop_mining
 
 pytestmark = pytest.mark.integration
 
@@ -55,49 +54,6 @@ class Wrapped:
     def __getattr__(self, name: str):
         method = getattr(self._target, name)
         return lambda *args, **options: self._fuse.call(method, *args, **options)
-
-
-@pytest.fixture
-def store() -> Iterator[SqliteOutbox]:
-    outbox = SqliteOutbox(":memory:")
-    yield outbox
-    outbox.close()
-
-
-def mint(chain, amount: int) -> Call:
-    return chain.contracts.token.mint(chain.address("arbiter"), amount)
-
-
-def balance(chain) -> int:
-    return chain.contracts.token.balance_of(chain.address("arbiter"))
-
-
-def make_sender(chain, store, *, client=None, **options) -> Sender:
-    options = {"chain_id": chain.deployment.chain_id, "watch_seconds": 0.0} | options
-    return Sender(client or chain.client, chain.wallets["deployer"], store, **options)
-
-
-def put(store, key: str, call: Call) -> None:
-    store.put(Intent(key=key, call=call))
-
-
-def drain(sender: Sender) -> None:
-    """Pump to the end.  Even a node that mines at once answers a moment before it has mined."""
-    pause = Event()
-    for _ in range(1000):
-        if sender.pump() == 0:
-            return
-        pause.wait(0.01)
-    raise AssertionError("something is still pending after ten seconds")
-
-
-def stop_mining(chain) -> None:
-    chain.client.request("evm_setAutomine", False)
-
-
-def mine(chain, blocks: int = 1) -> None:
-    for _ in range(blocks):
-        chain.client.request("evm_mine")
 
 
 def run_with_fuse(chain, file: Path, fuse: Fuse) -> None:
@@ -360,90 +316,6 @@ def test_pump__no_ether__stops_with_advice(chain, store):
     assert f"covey devnet fund {address}" in caught.value.fix
     chain.client.request("anvil_setBalance", chain.address("deployer"), hex(10**20))
     drain(make_sender(chain, store))
-
-
-@pytest.mark.parametrize("depth", [1, 5])
-def test_pump__blocks_reorganised_away__all_are_sent_again_with_their_nonces_and_happen_once(chain, store, depth):
-    before = balance(chain)
-    mine(chain, 3)
-    sender = make_sender(chain, store)
-    for key, amount in (("a", 5), ("b", 2), ("c", 1)):
-        put(store, key, mint(chain, amount))
-        drain(sender)
-    nonces = [store.find(key).nonce for key in "abc"]
-    chain.client.request("anvil_reorg", depth, [])
-    put(store, "d", mint(chain, 10))
-    assert balance(chain) == before + (7 if depth == 1 else 0)
-    drain(sender)
-    assert balance(chain) == before + 18
-    assert [store.find(key).nonce for key in "abcd"] == [*nonces, nonces[-1] + 1]
-    assert [len(store.find(key).attempts) for key in "abc"] == [1, 1, 1], "sent again unchanged"
-    assert [store.find(key).state for key in "abcd"] == [IntentState.MINED] * 4
-
-
-def test_pump__transaction_is_in_another_block_after_a_reorganisation__is_recorded_there(chain, store):
-    before = balance(chain)
-    put(store, "a", mint(chain, 5))
-    sender = make_sender(chain, store)
-    drain(sender)
-    first = store.find("a")
-    raw = "0x" + first.attempts[0].raw.hex()
-    mine(chain)
-    chain.client.request("anvil_reorg", 2, [[raw, 1]])
-    sender.pump()
-    entry = store.find("a")
-    assert (entry.state, entry.nonce, entry.attempts) == (IntentState.MINED, first.nonce, first.attempts)
-    assert entry.place.block_number == first.place.block_number + 1
-    assert entry.place.block_hash == chain.client.get_block(entry.place.block_number).hash
-    assert balance(chain) == before + 5
-
-
-def test_pump__owners_own_transaction_vanished_below__its_nonce_is_filled(chain, store):
-    """Its nonce is lower than that of the intent, which no block can hold before the gap is closed."""
-    before = balance(chain)
-    mine(chain)
-    chain.send("deployer", mint(chain, 7))
-    put(store, "a", mint(chain, 5))
-    sender = make_sender(chain, store)
-    drain(sender)
-    nonce = store.find("a").nonce
-    chain.client.request("anvil_reorg", 2, [])
-    assert balance(chain) == before
-    for _ in range(8):
-        sender.pump()
-        mine(chain)
-    drain(sender)
-    assert balance(chain) == before + 5
-    assert store.find("a").nonce == nonce
-    assert chain.client.count_transactions(chain.address("deployer")) == nonce + 1
-
-
-def test_pump__deep_below_the_head__is_final(chain, store):
-    put(store, "a", mint(chain, 5))
-    sender = make_sender(chain, store)
-    drain(sender)
-    chain.client.request("anvil_mine", hex(KEPT_BLOCKS - 1))
-    sender.pump()
-    assert [entry.intent.key for entry in store.list_provisional()] == ["a"]
-    mine(chain)
-    sender.pump()
-    assert store.list_provisional() == []
-
-
-def test_pump__final_by_the_node__is_waited_for(chain, store):
-    class Unfinalized(ChainClient):
-        def find_block(self, tag):
-            return super().find_block(0 if tag == "finalized" else tag)
-
-    put(store, "a", mint(chain, 5))
-    client = Unfinalized(chain.client.rpc_url)
-    sender = make_sender(chain, store, client=client, finality="finalized")
-    drain(sender)
-    chain.client.request("anvil_mine", hex(KEPT_BLOCKS))
-    sender.pump()
-    assert [entry.intent.key for entry in store.list_provisional()] == ["a"]
-    make_sender(chain, store, finality="finalized").pump()
-    assert store.list_provisional() == []
 
 
 def test_send_and_wait__mined__gives_the_entry(chain, store):

@@ -136,7 +136,7 @@ class OutboxMachine(RuleBasedStateMachine):
         self.states: dict[str, IntentState] = {}
         self.nonces: dict[str, int] = {}
         self.places: dict[str, Place] = {}
-        """Of what is in a block that is not final."""
+        """Place of a transaction in a block that is not final."""
         self.signed = 0
         self.block = 0
 

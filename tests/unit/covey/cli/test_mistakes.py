@@ -10,20 +10,19 @@ import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import asdict, replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import HTTPServer
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
-from covey.chain import codec
 from covey.chain.deployment import CONTRACTS, Deployment
 from covey.chain.wallet import save_key
 from covey.cli import join
 from covey.devnet import derive_key, derive_wallet
 from covey.protocol.ids import Hash
 from covey.protocol.views import PoolView, Requirements
-from tests.fakes.contracts import ASKS_VERSION, encode_domain
+from tests.fakes.refusing_node import RefusingNode
 from tests.unit.covey.cli.conftest import Command
 
 pytestmark = pytest.mark.unit
@@ -285,48 +284,10 @@ ROWS = [
 ]
 
 
-class Node(BaseHTTPRequestHandler):
-    """A devnet on which every transaction is refused with `refusal`."""
-
-    refusal, page = "", ""
-
-    def do_GET(self) -> None:
-        self.send(Node.page.encode())
-
-    def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        answer = {"jsonrpc": "2.0", "id": asked["id"]} | self.answer(asked["method"], asked["params"])
-        self.send(json.dumps(answer).encode())
-
-    def send(self, body: bytes) -> None:
-        self.send_response(200)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def answer(self, method: str, params: list[Any]) -> dict[str, object]:
-        digest = f"0x{1:064x}"
-        results: dict[str, object] = {"eth_chainId": hex(31337), "eth_getBalance": "0x5", "eth_getCode": "0x"}
-        results["eth_getTransactionCount"] = "0x0"
-        results["eth_getBlockByNumber"] = {"number": "0x1", "hash": digest, "parentHash": digest, "timestamp": "0x1"}
-        if method in results:
-            return {"result": results[method]}
-        if method == "eth_call" and params[0]["data"] == "0x" + ASKS_VERSION.hex():
-            return {"result": "0x" + (encode_domain("1") if Node.refusal == "old" else encode_domain()).hex()}
-        if Node.refusal == "poor":
-            return {"error": {"code": -32003, "message": "Insufficient funds for gas * price + value"}}
-        name, bracket, rest = Node.refusal.partition(")")
-        data = codec.keccak(text=name + bracket)[:4].hex() + rest
-        return {"error": {"code": 3, "message": "execution reverted", "data": f"0x{data}"}}
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @pytest.fixture(scope="module")
 def ports() -> Iterator[dict[str, int]]:
     """One that a node answers on, one that nobody answers on though it is taken."""
-    with socket.socket() as busy, HTTPServer(("127.0.0.1", 0), Node) as node:
+    with socket.socket() as busy, HTTPServer(("127.0.0.1", 0), RefusingNode) as node:
         busy.bind(("127.0.0.1", 0))
         threading.Thread(target=node.serve_forever, args=(0.01,), daemon=True).start()
         yield {"node": node.server_port, "busy": busy.getsockname()[1]}
@@ -377,8 +338,8 @@ def test_mistake__is_refused_with_what_helps(
     old, new = row.change
     assert old in POOL
     (folder / "pool.toml").write_text(POOL.replace(old, new, 1) if old else POOL)
-    monkeypatch.setattr(Node, "refusal", row.refusal)
-    monkeypatch.setattr(Node, "page", row.page)
+    monkeypatch.setattr(RefusingNode, "refusal", row.refusal)
+    monkeypatch.setattr(RefusingNode, "page", row.page)
     monkeypatch.setattr(join, "ANSWER_SECONDS", 0.0)
 
     def fill(text: str) -> str:

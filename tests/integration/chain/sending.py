@@ -1,0 +1,43 @@
+"""How tests of the sender on a real chain send: an outbox, calls that mint, and blocks on demand."""
+
+from threading import Event
+
+from covey.chain.client import Call
+from covey.chain.outbox import Intent
+from covey.chain.sender import Sender
+
+
+def mint(chain, amount: int) -> Call:
+    return chain.contracts.token.mint(chain.address("arbiter"), amount)
+
+
+def balance(chain) -> int:
+    return chain.contracts.token.balance_of(chain.address("arbiter"))
+
+
+def make_sender(chain, store, *, client=None, **options) -> Sender:
+    options = {"chain_id": chain.deployment.chain_id, "watch_seconds": 0.0} | options
+    return Sender(client or chain.client, chain.wallets["deployer"], store, **options)
+
+
+def put(store, key: str, call: Call) -> None:
+    store.put(Intent(key=key, call=call))
+
+
+def drain(sender: Sender) -> None:
+    """Pump to the end.  Even a node that mines at once answers a moment before it has mined."""
+    pause = Event()
+    for _ in range(1000):
+        if sender.pump() == 0:
+            return
+        pause.wait(0.01)
+    raise AssertionError("something is still pending after ten seconds")
+
+
+def stop_mining(chain) -> None:
+    chain.client.request("evm_setAutomine", False)
+
+
+def mine(chain, blocks: int = 1) -> None:
+    for _ in range(blocks):
+        chain.client.request("evm_mine")
