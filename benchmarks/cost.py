@@ -81,14 +81,14 @@ def _measure(folder: Path, decoder: Sandbox, grader: Sandbox) -> dict[str, float
     worker.load_policy(folder, 0)
     validator.load_policy(folder, 0)
     wallet, domain = devnet.derive_wallet("cost", "node"), Domain(chain_id=31337, contract=COURT)
+    environment = registry.load(DEMO)
     tools = Tools(
         params=PARAMS,
         domain=domain,
         engine=validator,
-        environment=registry.load(DEMO),
-        spec=DEMO,
+        environment=environment,
         decode=decoder.call,
-        grade=build_grader(grader),
+        grade=build_grader(DEMO, environment, grader),
     )
     order = TaskOrder(
         task=TaskId(1), lease=LeaseId(1), policy_version=Step(0), manifest_hash=MANIFEST, groups=8, deadline=2e9
@@ -97,7 +97,7 @@ def _measure(folder: Path, decoder: Sandbox, grader: Sandbox) -> dict[str, float
         order, PARAMS, pool=PoolId(1), node=wallet.address, environment=tools.environment, engine=worker
     )
     drafts = working.roll_out(slots, PARAMS, worker, version=order.policy_version)
-    rows = working.build_rollouts(drafts, DEMO, tools.grade)
+    rows = working.build_rollouts(drafts, tools.grade)
     file = rollout.encode(rows)
     receipt = working.build_receipt(
         order,

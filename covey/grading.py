@@ -1,21 +1,33 @@
-"""Grading in a process that may die, the same for worker and validator."""
+"""Grading in a process that may die, the same for worker, validator and trainer."""
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 
+from covey.environments.base import Attempt, Environment, EnvironmentSpec, Grade, Grader
+from covey.environments.grading import pack_order, unpack_grade
 from covey.log import get_logger
 from covey.sandbox import ATTEMPTS, Sandbox, SandboxError
 
 
-def build_grader(sandbox: Sandbox) -> Callable[[bytes], Sequence[float]]:
-    """A function from the payload of `build_grading` to rewards; what ends every attempt at it earns nothing."""
+def build_grader(spec: EnvironmentSpec, environment: Environment, sandbox: Sandbox) -> Grader:
+    """A grader of a pool's attempts.  `environment`: that of `spec`, in this process.
 
-    def grade(payload: bytes) -> Sequence[float]:
+    An attempt whose grade ends by a limit, or by the death of its process, has the grade of a wrong answer.
+    """
+
+    def grade_one(attempt: Attempt, order: bytes) -> Grade:
         try:
-            rewards: list[float] = json.loads(sandbox.call(payload, attempts=ATTEMPTS))["rewards"]
+            return unpack_grade(sandbox.call(order, attempts=ATTEMPTS))
         except SandboxError as error:
-            get_logger().warning("grader died", code=error.code)
-            return [0.0] * len(json.loads(payload)["items"])
-        return rewards
+            get_logger().warning("a grade was ended", code=error.code)
+            return replace(environment.grade_wrong(attempt), limit=error.code)
+
+    def grade(attempts: Sequence[Attempt]) -> Sequence[Grade]:
+        found: dict[bytes, Grade] = {}
+        orders = [pack_order(spec, attempt) for attempt in attempts]
+        for attempt, order in zip(attempts, orders, strict=True):
+            if order not in found:  # siblings often answer alike
+                found[order] = grade_one(attempt, order)
+        return [found[order] for order in orders]
 
     return grade

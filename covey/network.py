@@ -119,8 +119,8 @@ def load_environment(params: PoolParams) -> Environment:
     from covey.environments import registry
 
     environment = registry.load(get_spec(params))
-    if params.environment.fingerprint is not None:
-        registry.require_fingerprint(environment, params.environment.fingerprint)
+    named = params.environment
+    registry.require_same(environment, versions=named.versions, fingerprint=named.fingerprint)
     return environment
 
 

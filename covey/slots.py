@@ -4,38 +4,34 @@ All of it follows from the task's slots, the environment and the tokenizer.  A v
 the trainer checks again what nobody replayed.  Rows are of the groups of their task: the caller has checked that.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from covey.environments.base import Environment, EnvironmentSpec
-from covey.environments.registry import build_grading
+from covey.environments.base import Environment, Grade, Grader, Prompt
 from covey.model.text import Tokenizer, decode_completion, encode_prompt
 from covey.protocol.ids import GroupId
 from covey.protocol.rollout import Rollout
 from covey.protocol.seeding import SlotDomain, compute_prompt_draw, compute_sampling_seed
 from covey.protocol.verdict import Judgement, Reason
 
-Grade = Callable[[bytes], Sequence[float]]
-"""Grades the payload of `build_grading` in a process that may die."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnPrompt:
-    """The prompt of a group.  Example: DrawnPrompt(draw=2**62 + 5, tokens=(2, 71, 13))."""
+    """The prompt of a group.  Example: DrawnPrompt(prompt=environment.prompt(draw), tokens=(2, 71, 13))."""
 
-    draw: int
-    """The integer that the environment draws the prompt from."""
+    prompt: Prompt
     tokens: tuple[int, ...]
+    """The prompt as the model reads it."""
 
 
 def draw_prompts(
     domain: SlotDomain, groups: int, *, environment: Environment, tokenizer: Tokenizer
 ) -> dict[GroupId, DrawnPrompt]:
     """The prompt of each group of a task."""
-    draws = {group: compute_prompt_draw(domain, group) for group in map(GroupId, range(groups))}
+    prompts = {group: environment.prompt(compute_prompt_draw(domain, group)) for group in map(GroupId, range(groups))}
     return {
-        group: DrawnPrompt(draw=draw, tokens=tuple(encode_prompt(tokenizer, environment.prompt(draw).text)))
-        for group, draw in draws.items()
+        group: DrawnPrompt(prompt=prompt, tokens=tuple(encode_prompt(tokenizer, prompt.text)))
+        for group, prompt in prompts.items()
     }
 
 
@@ -64,17 +60,15 @@ def find_false_end(rollouts: Sequence[Rollout], *, end: int, limit: int, vocabul
     return None
 
 
-def compute_rewards(
-    rollouts: Sequence[Rollout],
-    prompts: Mapping[GroupId, DrawnPrompt],
-    *,
-    spec: EnvironmentSpec,
-    tokenizer: Tokenizer,
-    grade: Grade,
-) -> Sequence[float]:
-    """The reward of each row, from its text."""
-    items = [
-        (prompts[row.group].draw, decode_completion(tokenizer, row.tokens), row.finished, len(row.tokens))
-        for row in rollouts
-    ]
-    return grade(build_grading(spec, items))
+def grade_rollouts(
+    rollouts: Sequence[Rollout], prompts: Mapping[GroupId, DrawnPrompt], *, tokenizer: Tokenizer, grade: Grader
+) -> Sequence[Grade]:
+    """The grade of each row, from its text."""
+    return grade(
+        [
+            prompts[row.group].prompt.build_attempt(
+                decode_completion(tokenizer, row.tokens), finished=row.finished, tokens=len(row.tokens)
+            )
+            for row in rollouts
+        ]
+    )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from covey.chain.sender import Sender
 from covey.chain.sqlite_outbox import SqliteOutbox
 from covey.engines.memory import keep_memory
-from covey.environments.base import Environment
+from covey.environments.base import Environment, Grader
 from covey.errors import OperatorError
 from covey.grading import build_grader
 from covey.log import configure, get_logger
@@ -72,7 +72,7 @@ def build(
     network: Network,
     *,
     decode: Callable[[bytes], bytes],
-    grade: Callable[[bytes], Sequence[float]],
+    grade: Grader,
     publisher: "Publisher",
     chain_thread: ThreadPoolExecutor,
     stop: asyncio.Event,
@@ -125,7 +125,7 @@ def build(
     if state is None:
         checkpoints.save(learner, step, {})
     metrics = Metrics(config.home / "metrics.jsonl", alarms=config.alarms, sinks=sinks)
-    evaluator = build_evaluator(config, network)
+    evaluator = build_evaluator(config, network, grade=grade)
     if config.evaluation_every:
         with explain_evaluation():
             evaluator.engine.load_policy(exports.get_path(step), step)  # building a model changes torch's default dtype
@@ -240,7 +240,7 @@ async def _train(config: TrainerConfig, sinks: "Sequence[Sink]", ranks: "Ranks",
                 config,
                 network,
                 decode=partial(decoder.call, attempts=ATTEMPTS),
-                grade=build_grader(grader),
+                grade=build_grader(network.environment, network.load_environment(), grader),
                 publisher=build_publisher(config, network, outbox),
                 chain_thread=chain_thread,
                 stop=stop,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from covey.engines.base import Engine, Request
 from covey.engines.memory import explain_memory
-from covey.environments.base import Environment
+from covey.environments.base import Environment, Grader
 from covey.errors import OperatorError, ProtocolError
 from covey.log import get_logger
 from covey.model.text import decode_completion, encode_prompt
@@ -25,6 +25,7 @@ class Evaluator:
 
     engine: Engine
     environment: Environment
+    grade: Grader
     prompts: int
     samples: int
     seed: int
@@ -55,16 +56,15 @@ class Evaluator:
             for i, j in orders
         ]
         completions = self.engine.generate(requests, temperature=self.temperature)
-        rewards = [
-            self.environment.reward(
-                prompts[i],
+        attempts = [
+            prompts[i].build_attempt(
                 decode_completion(self.engine.tokenizer, completion.tokens),
                 finished=completion.finished,
-                completion_tokens=len(completion.tokens),
+                tokens=len(completion.tokens),
             )
             for (i, _), completion in zip(orders, completions, strict=True)
         ]
-        return sum(rewards) / len(rewards)
+        return sum(grade.reward for grade in self.grade(attempts)) / len(attempts)
 
 
 @contextmanager

@@ -11,13 +11,13 @@ from transformers import PreTrainedModel
 
 from covey.engines.build import describe_hardware
 from covey.engines.hf import HuggingFaceEngine, prepare_process
+from covey.environments.base import Grader
 from covey.errors import OperatorError
 from covey.model.files import load_model, load_tokenizer
 from covey.model.tiny import tiny_folder
 from covey.network import Network
 from covey.protocol.params import PoolParams
 from covey.settings import RoleSettings
-from covey.slots import Grade
 from trainer.adapters import add_adapters
 from trainer.config import TrainerConfig
 from trainer.evaluation import Evaluator
@@ -114,13 +114,12 @@ def decode_plan(text: str, config: TrainerConfig) -> tuple[TrainerConfig, PoolPa
     return TrainerConfig.model_validate(settings), PoolParams.model_validate(plan["params"])
 
 
-def build_regrader(config: TrainerConfig, network: Network, *, vocabulary: int, grade: Grade) -> Regrader:
+def build_regrader(config: TrainerConfig, network: Network, *, vocabulary: int, grade: Grader) -> Regrader:
     """What grades again the work that no quorum replayed.  Environment and tokenizer are its own, as it runs in threads
     alongside the evaluation."""
     tokenizer = load_tokenizer(get_source(config))
     return Regrader(
         pool=network.pool,
-        spec=network.environment,
         environment=network.load_environment(),
         tokenizer=tokenizer,
         end=tokenizer.eos_token_id,
@@ -130,7 +129,7 @@ def build_regrader(config: TrainerConfig, network: Network, *, vocabulary: int, 
     )
 
 
-def build_evaluator(config: TrainerConfig, network: Network) -> Evaluator:
+def build_evaluator(config: TrainerConfig, network: Network, *, grade: Grader) -> Evaluator:
     """The evaluation with an engine of its own."""
     rules = network.params.model
     engine = HuggingFaceEngine(
@@ -139,6 +138,7 @@ def build_evaluator(config: TrainerConfig, network: Network) -> Evaluator:
     return Evaluator(
         engine=engine,
         environment=network.load_environment(),
+        grade=grade,
         prompts=config.evaluation_prompts,
         samples=config.evaluation_samples,
         seed=config.seed,

@@ -8,7 +8,7 @@ import threading
 from dataclasses import dataclass, field, replace
 
 from covey import slots
-from covey.environments.base import Environment, EnvironmentSpec
+from covey.environments.base import Environment, Grader
 from covey.log import get_logger
 from covey.model.text import Tokenizer
 from covey.protocol.ids import PoolId
@@ -22,7 +22,6 @@ class Regrader:
     """What prompts and rewards of a pool follow from."""
 
     pool: PoolId
-    spec: EnvironmentSpec
     environment: Environment
     tokenizer: Tokenizer
     end: int
@@ -30,7 +29,7 @@ class Regrader:
     limit: int
     """The pool's longest completion in tokens."""
     vocabulary: int
-    grade: slots.Grade
+    grade: Grader
     _turn: threading.Lock = field(default_factory=threading.Lock)
     """Files are read in several threads, for which environment and tokenizer are not made."""
 
@@ -57,7 +56,8 @@ class Regrader:
                 code, details = rejection.reason.name.lower(), dict(rejection.details)
                 get_logger().error("submission left out", task=item.task, node=item.node, code=code, **details)
                 return None
-            rewards = slots.compute_rewards(rows, prompts, spec=self.spec, tokenizer=self.tokenizer, grade=self.grade)
+            grades = slots.grade_rollouts(rows, prompts, tokenizer=self.tokenizer, grade=self.grade)
+        rewards = [grade.reward for grade in grades]
         wrong = sum(row.reward != reward for row, reward in zip(rows, rewards, strict=True))
         if wrong:
             get_logger().error("rewards differ from the recomputed", task=item.task, node=item.node, rollouts=wrong)

@@ -10,9 +10,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from covey.engines.base import Request
 from covey.engines.hf import HuggingFaceEngine
-from covey.environments.base import Environment, Prompt
-from covey.environments.reasoning_gym import ReasoningGymEnvironment
-from covey.environments.registry import DEMO
+from covey.environments.base import Environment, Prompt, refuse_data_sets
+from covey.environments.kinds.reasoning_gym import ReasoningGymSource
+from covey.environments.registry import DEMO, load
 from covey.model.files import save_policy
 from covey.model.text import decode_completion, encode_prompt
 from covey.model.tiny import warm_start
@@ -25,14 +25,14 @@ GATE_PROMPTS = 128
 def warm_start_tiny(seed: int, folder: Path, on_progress: Callable[[int, float], None]) -> float:
     """Make the tiny model in bfloat16 in `folder`.  Returns its mean reward at temperature 1 on 256 held-out prompts,
     two samples each, as an engine loads it."""
-    environment = ReasoningGymEnvironment(DEMO.options)
+    environment, source = load(DEMO), ReasoningGymSource(DEMO.options, refuse_data_sets)
 
     def measure(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> float:
         engine = HuggingFaceEngine.from_model(model, tokenizer, max_batch=GATE_PROMPTS)
         prompts = [environment.prompt(2**64 + i) for i in range(GATE_PROMPTS)]
         return measure_reward(engine, environment, prompts, samples=1)
 
-    model, tokenizer = warm_start(seed, _build_examples(environment, seed), measure, on_progress)
+    model, tokenizer = warm_start(seed, _build_examples(source, seed), measure, on_progress)
     save_policy(model, tokenizer, folder, "bfloat16")
     engine = HuggingFaceEngine()
     engine.load_policy(folder, 0)
@@ -56,20 +56,21 @@ def measure_reward(
     ]
     completions = engine.generate(requests, temperature=temperature)
     rewards = [
-        environment.reward(
-            prompt,
-            decode_completion(engine.tokenizer, completion.tokens),
-            finished=completion.finished,
-            completion_tokens=len(completion.tokens),
-        )
+        environment.grade(
+            prompt.build_attempt(
+                decode_completion(engine.tokenizer, completion.tokens),
+                finished=completion.finished,
+                tokens=len(completion.tokens),
+            )
+        ).reward
         for prompt, completion in zip(orders, completions, strict=True)
     ]
     return sum(rewards) / len(rewards)
 
 
-def _build_examples(environment: ReasoningGymEnvironment, seed: int) -> Iterator[tuple[str, str]]:
+def _build_examples(source: ReasoningGymSource, seed: int) -> Iterator[tuple[str, str]]:
     draw = seed << 32
     while True:
-        prompt = environment.prompt(draw)
-        yield prompt.text, environment.example(prompt)
+        task = source.draw(draw)
+        yield task.question, source.find_answer(task)
         draw += 1

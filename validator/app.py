@@ -85,6 +85,7 @@ def build(config: ValidatorConfig, network: Network, decoder: Sandbox, grader: S
     require_engine(name, params.verification, role="validator", device=config.device, interpreter=interpreter)
     outbox = SqliteOutbox(config.home / "outbox.sqlite3")
     dtype = params.model.compute_dtype
+    environment = network.load_environment()
     return Context(
         config=config,
         network=network,
@@ -99,10 +100,9 @@ def build(config: ValidatorConfig, network: Network, decoder: Sandbox, grader: S
                 threads=config.threads,
                 vllm=config.vllm.fit(params.model.longest),
             ),
-            environment=network.load_environment(),
-            spec=network.environment,
+            environment=environment,
             decode=partial(decoder.call, attempts=ATTEMPTS),
-            grade=build_grader(grader),
+            grade=build_grader(network.environment, environment, grader),
         ),
         venue=Venue(
             chain_id=network.receipt_domain.chain_id,

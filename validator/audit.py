@@ -235,14 +235,14 @@ def judge(config: AuditConfig, bundle: Bundle, params: PoolParams, *, file: byte
     decoder, grader = build_sandboxes(config)
     with closing(engine), closing(decoder), closing(grader):
         engine.load_policy(policy, bundle.receipt.policy_version)
+        environment = load_environment(params)
         tools = Tools(
             params=params,
             domain=Domain(chain_id=bundle.chain_id, contract=bundle.court),
             engine=engine,
-            environment=load_environment(params),
-            spec=get_spec(params),
+            environment=environment,
             decode=partial(decoder.call, attempts=ATTEMPTS),
-            grade=build_grader(grader),
+            grade=build_grader(get_spec(params), environment, grader),
         )
         claim = Claim(
             receipt=bundle.receipt.to_message(),

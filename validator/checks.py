@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from covey import slots
 from covey.engines.base import Engine
-from covey.environments.base import Environment, EnvironmentSpec
+from covey.environments.base import Environment, Grader
 from covey.errors import ProtocolError
 from covey.protocol import messages, rollout
 from covey.protocol.canonical import sha256
@@ -20,7 +20,7 @@ from covey.protocol.rollout import Budget, Rollout
 from covey.protocol.seeding import SlotDomain
 from covey.protocol.verdict import Judgement, Reason
 from covey.sandbox import SandboxError
-from covey.slots import DrawnPrompt, Grade
+from covey.slots import DrawnPrompt
 from covey.toploc import proofs
 from validator.limits import find_breach
 from validator.replay import RolloutDistances, measure
@@ -36,10 +36,9 @@ class Tools:
     engine: Engine
     """Holds the policy of the submission when `replay` or a tokenizer is needed."""
     environment: Environment
-    spec: EnvironmentSpec
     decode: Callable[[bytes], bytes]
     """`columns.decode_json` in a process that may die."""
-    grade: Grade
+    grade: Grader
 
 
 @dataclass(slots=True, kw_only=True)
@@ -175,9 +174,8 @@ def check_proof_form(claim: Claim, tools: Tools) -> Judgement | None:
 def check_reward(claim: Claim, tools: Tools) -> Judgement | None:
     """Rewards are recomputed from the text, and a worker's number must be that to the bit: specks in a group of equal
     rewards would be scaled up to advantages of the worker's choice."""
-    rewards = slots.compute_rewards(
-        claim.rollouts, claim.prompts, spec=tools.spec, tokenizer=tools.engine.tokenizer, grade=tools.grade
-    )
+    grades = slots.grade_rollouts(claim.rollouts, claim.prompts, tokenizer=tools.engine.tokenizer, grade=tools.grade)
+    rewards = [grade.reward for grade in grades]
     for row, reward in zip(claim.rollouts, rewards, strict=True):
         if row.reward != reward:
             where = {"group": row.group, "sibling": row.sibling}

@@ -2,14 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from covey.engines.base import Engine
 from covey.engines.build import build_engine, choose_engine, require_engine
 from covey.engines.memory import keep_memory
-from covey.environments.base import Environment
+from covey.environments.base import Environment, Grader
 from covey.errors import OperatorError
 from covey.grading import build_grader
 from covey.log import configure, get_logger
@@ -40,7 +40,7 @@ class Context:
     """Name of this worker in its heartbeats and claims; see `worker.instance`."""
     engine: Engine
     environment: Environment
-    grade: Callable[[bytes], Sequence[float]]
+    grade: Grader
     engine_threads: ThreadPoolExecutor
     """One for each task that the engine may work on."""
     pipeline: Pipeline
@@ -81,14 +81,15 @@ def build(
     # One task more than fills the batch: what ends first makes room for it, inside the engine.
     fitting = -(-config.batch // params.rollouts_per_task) + 1 if name == "vllm" else 1
     together = config.tasks_together or fitting
+    environment = network.load_environment()
     return Context(
         config=config,
         network=network,
         contributor=contributor,
         instance=load_instance(config.home),
         engine=wrap(engine),
-        environment=network.load_environment(),
-        grade=build_grader(sandbox),
+        environment=environment,
+        grade=build_grader(network.environment, environment, sandbox),
         engine_threads=ThreadPoolExecutor(together, "engine"),
         pipeline=Pipeline(
             together=together,

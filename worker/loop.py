@@ -232,7 +232,7 @@ def sign(ctx: Context, made: Made) -> None:
     require_manifest(ctx, made.order)
     first_time = network.chain.get_block("latest").timestamp
     first_epochs = network.contracts.ledger.epochs_of(network.pool)
-    rollouts = service.build_rollouts(made.drafts, network.environment, ctx.grade)
+    rollouts = service.build_rollouts(made.drafts, ctx.grade)
     file = rollout.encode(rollouts)
     receipt = service.build_receipt(
         made.order,

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from covey.engines.base import Completion, Engine, Request
-from covey.environments.base import Environment, EnvironmentSpec
-from covey.environments.registry import build_grading
+from covey.environments.base import Environment, Grader, Prompt
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.model.text import decode_completion
 from covey.protocol import messages, rollout
@@ -20,7 +19,7 @@ from covey.protocol.params import PoolParams
 from covey.protocol.rollout import Rollout
 from covey.protocol.seeding import SlotDomain, compute_sampling_seed
 from covey.protocol.wire import SubmissionAnswer, TaskOrder
-from covey.slots import Grade, draw_prompts
+from covey.slots import draw_prompts
 from covey.toploc.proofs import build_many
 from covey.toploc.tops import build_capture
 
@@ -31,8 +30,8 @@ class Slot:
 
     group: GroupId
     sibling: int
-    draw: int
-    """The integer that the group's prompt was drawn with."""
+    prompt: Prompt
+    """What the group is asked."""
     request: Request
 
 
@@ -67,7 +66,7 @@ def build_slots(
         for sibling in range(params.group_size):
             seed = compute_sampling_seed(domain, group, sibling)
             request = Request(prompt=prompt.tokens, seed=seed, max_tokens=params.model.max_completion_tokens)
-            slots.append(Slot(group=group, sibling=sibling, draw=prompt.draw, request=request))
+            slots.append(Slot(group=group, sibling=sibling, prompt=prompt.prompt, request=request))
     return slots
 
 
@@ -86,10 +85,15 @@ def roll_out(slots: Sequence[Slot], params: PoolParams, engine: Engine, *, versi
     ]
 
 
-def build_rollouts(drafts: Sequence[Draft], spec: EnvironmentSpec, grade: Grade) -> list[Rollout]:
+def build_rollouts(drafts: Sequence[Draft], grade: Grader) -> list[Rollout]:
     """Prove and grade; one row a draft."""
     proven = build_many([draft.completion.tops for draft in drafts])
-    items = [(d.slot.draw, d.text, d.completion.finished, len(d.completion.tokens)) for d in drafts]
+    attempts = [
+        draft.slot.prompt.build_attempt(
+            draft.text, finished=draft.completion.finished, tokens=len(draft.completion.tokens)
+        )
+        for draft in drafts
+    ]
     return [
         Rollout(
             group=draft.slot.group,
@@ -100,9 +104,9 @@ def build_rollouts(drafts: Sequence[Draft], spec: EnvironmentSpec, grade: Grade)
             logprobs=draft.completion.logprobs,
             proofs=tuple(proofs),
             finished=draft.completion.finished,
-            reward=reward,
+            reward=graded.reward,
         )
-        for draft, proofs, reward in zip(drafts, proven, grade(build_grading(spec, items)), strict=True)
+        for draft, proofs, graded in zip(drafts, proven, grade(attempts), strict=True)
     ]
 
 

@@ -235,7 +235,8 @@ def make_key(path: Path) -> Wallet:
 def read_pool_file(file: Path, token: Address) -> tuple[PoolTerms, list[Address], PoolParams]:
     """[terms] and [params] of a pool's TOML file; raise OperatorError for a wrong one.
 
-    Where the file names no fingerprint of the environment, this machine's is filled in; another one is refused.
+    Where the file names no fingerprint and versions of the environment, this machine's are filled in; others are
+    refused.
     """
     document = read_document(file)
     unknown = [explain_unknown(name, TABLES) for name in document if name not in TABLES]
@@ -252,8 +253,8 @@ def _with_fingerprint(params: PoolParams) -> PoolParams:
 
     named = params.environment
     environment = registry.load(EnvironmentSpec(kind=named.kind, options=named.options))
-    if named.fingerprint is not None:
-        registry.require_fingerprint(environment, named.fingerprint)
-        return params
-    filled = named.model_copy(update={"fingerprint": registry.compute_fingerprint(environment)})
+    registry.require_same(environment, versions=named.versions, fingerprint=named.fingerprint)
+    filled = named.model_copy(
+        update={"fingerprint": registry.compute_fingerprint(environment), "versions": dict(environment.versions)}
+    )
     return params.model_copy(update={"environment": filled})

@@ -5,13 +5,14 @@ so a filter that was stopped goes on where it was.
 """
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from pydantic import JsonValue
+
 from covey.engines.base import Engine, Request
-from covey.environments import registry
-from covey.environments.base import Environment, EnvironmentSpec
+from covey.environments.base import Environment, EnvironmentSpec, Grader
 from covey.errors import OperatorError
 from covey.files import append, read_lines
 from covey.model.text import decode_completion, encode_prompt
@@ -26,7 +27,7 @@ class Trial:
     """What results hold for.  Example: Trial(kind="reasoning_gym", options={...}, model="...", pass_k=8, ...)."""
 
     kind: str
-    options: Mapping[str, object]
+    options: Mapping[str, JsonValue]
     model: str
     engine: str
     dtype: str
@@ -87,14 +88,11 @@ def count_passes(
     *,
     engine: Engine,
     environment: Environment,
-    grade: Callable[[bytes], Sequence[float]],
+    grade: Grader,
 ) -> dict[int, int | None]:
-    """Ask each question `pass_k` times in one batch; an answer passes if it is right, whatever its length cost.
-
-    `grade` takes the payload of `build_grading`, for one question at a time: what kills it costs that question alone.
-    """
-    texts = {number: environment.prompt(number).text for number in numbers}
-    prompts = {number: tuple(encode_prompt(engine.tokenizer, text)) for number, text in texts.items()}
+    """Ask each question `pass_k` times in one batch; an answer passes if it is right, whatever its length cost."""
+    questions = {number: environment.prompt(number) for number in numbers}
+    prompts = {number: tuple(encode_prompt(engine.tokenizer, each.text)) for number, each in questions.items()}
     asked = [number for number in numbers if len(prompts[number]) <= trial.max_prompt_tokens]
     requests = [
         Request(
@@ -109,10 +107,13 @@ def count_passes(
     found: dict[int, int | None] = dict.fromkeys(numbers)
     for place, number in enumerate(asked):
         answers = completions[place * trial.pass_k : (place + 1) * trial.pass_k]
-        items = [(number, decode_completion(engine.tokenizer, a.tokens), a.finished, len(a.tokens)) for a in answers]
-        rewards = grade(registry.build_grading(trial.spec, items))
-        costs = [environment.compute_length_cost(texts[number], completion_tokens=len(a.tokens)) for a in answers]
-        found[number] = sum(reward + cost > 0.5 for reward, cost in zip(rewards, costs, strict=True))
+        attempts = [
+            questions[number].build_attempt(
+                decode_completion(engine.tokenizer, answer.tokens), finished=answer.finished, tokens=len(answer.tokens)
+            )
+            for answer in answers
+        ]
+        found[number] = sum(graded.parts["task"] > 0.5 for graded in grade(attempts))
     return found
 
 

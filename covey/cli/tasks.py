@@ -127,7 +127,7 @@ def _ask(
         stack.callback(engine.close)
         engine.load_policy(save_model(trial.model, folder), 0)
         sandbox = Sandbox("covey.environments.grading:grade_json", seconds=GRADING_SECONDS, memory_bytes=GRADING_BYTES)
-        grade = build_grader(stack.enter_context(sandbox))
+        grade = build_grader(trial.spec, environment, stack.enter_context(sandbox))
         columns = (*Progress.get_default_columns(), MofNCompleteColumn())
         progress = Progress(*columns, console=console, transient=True, disable=is_quiet or not console.is_terminal)
         stack.enter_context(progress)

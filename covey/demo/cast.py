@@ -8,7 +8,7 @@ from typing import Any
 from covey.chain.wallet import save_key
 from covey.cheats import CHEATS
 from covey.devnet import derive_key
-from covey.environments.registry import DEMO, compute_fingerprint, load
+from covey.environments.registry import DEMO
 from covey.local.folder import to_toml
 from covey.protocol.ids import Address
 
@@ -114,11 +114,7 @@ class Cast:
             "cooldown_seconds": 2,
             "turn_seconds": 1,
             "epoch_seconds": EPOCH_SECONDS,
-            "environment": {
-                "kind": DEMO.kind,
-                "options": dict(DEMO.options),
-                "fingerprint": compute_fingerprint(load(DEMO)),
-            },
+            "environment": {"kind": DEMO.kind, "options": dict(DEMO.options)},
             "model": {"max_prompt_tokens": 64, "max_completion_tokens": 8, "temperature": 1.0},
             "verification": {"audit_rate": 1.0, "draw_seconds": 1},
         }

@@ -1,11 +1,24 @@
 """What an environment owes worker, validator and trainer: prompts and rewards that follow from integers alone.
 
-A spec stands in the pool's parameters, so every party builds the same environment from it.
+A kind of environment is a `TaskSource`: it draws tasks and grades answers.  `environment.TaskEnvironment` adds what all
+kinds share (system prompt, length targets, extraction of the answer) and makes an `Environment` of it.  Prompts are
+drawn in the role's own process; attempts are graded in a process that may die, which is given `Attempt.verification`
+and has neither data sets nor a network.  A spec stands in the pool's parameters, so every party builds the same
+environment from it.
 """
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Literal, Protocol
+
+from pydantic import JsonValue
+
+from covey.errors import OperatorError
+from covey.protocol.ids import Hash
+
+JsonObject = Mapping[str, JsonValue]
+Split = Literal["train", "held_out"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -16,40 +29,180 @@ class EnvironmentSpec:
     """
 
     kind: str
-    """A key of `registry`."""
-    options: Mapping[str, object] = field(default_factory=dict)
-    """JSON values; which ones, the environment of that kind says.  Unknown ones are refused.  "kept" is one of every
-    kind: the questions that a filter left (`kept.pack_kept`)."""
+    """Name of the kind, a key of `registry.KINDS` or an entry point."""
+    options: JsonObject = field(default_factory=dict)
+    """Options that every kind has (`environment.SharedOptions`) and those of the kind.  Unknown ones are refused."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """One task of a kind.  Example: Task(question="What is 2 + 3?", verification={"ground_truth": ["5"]})."""
+
+    question: str
+    """Text of the question, without a request for a length or a form of the answer."""
+    verification: JsonObject
+    """What `TaskSource.grade` needs to grade an answer.  The model never sees it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attempt:
+    """One completion that is to be graded."""
+
+    verification: JsonObject
+    """Those of its prompt."""
+    target: int | None
+    """Length that its prompt asks for, in tokens."""
+    text: str
+    """The completion without its end token."""
+    finished: bool
+    """Whether it ended by itself.  Otherwise the limit of tokens cut it."""
+    tokens: int
+    """Length of the completion in tokens, the end token included."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prompt:
-    """One question.  Example: Prompt(text="Spell this word backward ...: ohmic", item=0, target=None)."""
+    """One question as a model is asked it.
+
+    Example: Prompt(text="Spell this word backward ...: ohmic", verification={"item": 216680}).
+    """
 
     text: str
-    """What the model reads, the request for a length included."""
-    item: int
-    """Index of the item in the environment; enough to grade a completion."""
+    """The user's message, the request for a length included."""
+    system: str = ""
+    """The system's message.  Empty: there is none."""
     target: int | None = None
-    """Wanted length of the completion in tokens, if the environment asks for one."""
+    """Length that the text asks for, in tokens.  None: it asks for none."""
+    verification: JsonObject
+    """What the grading process needs to grade a completion."""
+
+    def build_attempt(self, text: str, *, finished: bool, tokens: int) -> Attempt:
+        """Pair a completion with this prompt."""
+        return Attempt(verification=self.verification, target=self.target, text=text, finished=finished, tokens=tokens)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grade:
+    """Reward of one attempt.  Example: Grade(reward=0.94, parts={"task": 1.0, "length": -0.06})."""
+
+    reward: float
+    """Sum of the parts."""
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """"task": what the answer earns; "length": what the distance from the target costs, at most 0."""
+    limit: str = ""
+    """Code of the limit that ended the grade (`sandbox_cpu`, ...), which then has the reward of a wrong answer.  Empty:
+    the grade came to its end."""
+    cpu_seconds: float = 0.0
+    """CPU time that the grade took."""
+
+
+Grader = Callable[[Sequence[Attempt]], Sequence[Grade]]
+"""Grades attempts, each in a process that may die.  The results have the order of the attempts."""
+
+
+class Row(Protocol):
+    """One task of a data set."""
+
+    @property
+    def prompt(self) -> str:
+        """Text of the question."""
+
+    @property
+    def verification_info(self) -> JsonObject:
+        """What the kind named by the row's task type needs to grade an answer, as that kind has checked it."""
+
+
+class Rows(Protocol):
+    """An open data set (`covey.tasks`)."""
+
+    def count(self, split: Split, task_type: str) -> int:
+        """Number of rows of a task type in a split."""
+
+    def read(self, split: Split, task_type: str, index: int) -> Row:
+        """Row `index` of a task type in a split; it may have to be fetched.
+
+        Raises TransientError where it cannot be had now.
+        """
+
+
+DataSets = Callable[[Hash], Rows]
+"""Opens the data set of a digest.  Raises OperatorError("no_dataset")."""
+
+
+def refuse_data_sets(digest: Hash) -> Rows:
+    """The `DataSets` of a process that has none: a grading process."""
+    raise OperatorError(
+        "no_dataset",
+        f"the environment draws its tasks from the data set {digest}, which is not here",
+        fix="Make it with covey tasks import, and name its folder",
+    )
+
+
+class TaskSource(ABC):
+    """One kind of environment: tasks of two splits that share no question, and an exact grade.
+
+    The constructor takes the options of the kind and what opens data sets.  It must be quick and must open no data set:
+    a grading process builds the source, too, and has none.  Raises OperatorError("bad_environment") for bad options.
+    """
+
+    extraction: ClassVar[str] = "whole"
+    """Name of the extraction (`answers.EXTRACTIONS`) that the kind uses where the options name none."""
+
+    @abstractmethod
+    def __init__(self, options: JsonObject, data_sets: DataSets) -> None:
+        """Check and keep the options."""
+
+    @abstractmethod
+    def draw(self, number: int) -> Task:
+        """The training task that a drawn integer (0 or more, any size) stands for."""
+
+    @abstractmethod
+    def held_out(self, n: int) -> list[Task]:
+        """The first `n` different tasks of the held-out split, always the same ones.
+
+        Raises OperatorError("bad_environment") where there are fewer.
+        """
+
+    @abstractmethod
+    def grade(self, verification: JsonObject, answer: str) -> float:
+        """What an extracted answer earns: 1 if it is right, else 0.
+
+        Runs in a grading process under limits of time and memory.  It never raises on account of `answer`.
+        """
+
+    def identify(self, number: int) -> str:
+        """What tells the task of a draw from all others; the pool's fingerprint covers it.
+
+        By default the question itself.  A source whose tasks must be fetched names the task without fetching it.
+        """
+        return self.draw(number).question
+
+    def list_versions(self) -> Mapping[str, str]:
+        """Versions of the packages that questions and grades depend on, by package."""
+        return {}
 
 
 class Environment(Protocol):
     """Prompts of two splits that share no question, and an exact grade."""
 
-    def prompt(self, slot_hash: int) -> Prompt:
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """Versions of everything that prompts and rewards depend on, by name."""
+
+    def prompt(self, draw: int) -> Prompt:
         """The training prompt that a drawn integer (`protocol.seeding`, 0 or more, any size) stands for."""
+
+    def identify(self, draw: int) -> JsonObject:
+        """What tells the prompt of a draw from all others, for the fingerprint."""
 
     def held_out(self, n: int) -> list[Prompt]:
         """The first `n` different questions of the held-out split, always the same ones."""
 
-    def reward(self, prompt: Prompt, completion_text: str, *, finished: bool, completion_tokens: int) -> float:
-        """Reward of one completion.
+    def grade(self, attempt: Attempt) -> Grade:
+        """Grade a completion.  It never raises on account of `attempt.text`: what cannot be graded is wrong."""
 
-        `finished`: it ended by itself.  `completion_tokens`: its length, the end-of-sequence token included.
-        Never raises on account of `completion_text`: what cannot be graded earns as much as a wrong answer.
-        """
+    def grade_wrong(self, attempt: Attempt) -> Grade:
+        """The grade of a completion that answers nothing, without a look at its text."""
 
     def compute_length_cost(self, text: str, *, completion_tokens: int) -> float:
-        """The part of `reward` that the length took off, at least 0, from what the model read: `Prompt.text`, with
-        whitespace after it."""
+        """The part of the reward that the length took off, at least 0, from the text that the model read."""

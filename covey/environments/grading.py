@@ -1,24 +1,20 @@
-"""Grading for a process that may die: `covey.sandbox` runs `grade_json`, bytes in and bytes out, for the validator.
-
-Nobody else imports this module: it loads the generators at once, so that the sandbox's clock and memory limit, which
-start when the import is done, measure the grading alone.  A death counts against the input.
-"""
+"""The grading process: `covey.sandbox` runs `grade_json`, bytes in and bytes out.  A death counts against the input."""
 
 import functools
 import json
 
-import reasoning_gym  # noqa: F401
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
+from pydantic import BaseModel, ConfigDict, JsonValue, NonNegativeInt, ValidationError
 
-from covey.environments.base import Environment, EnvironmentSpec
+from covey.environments.base import Attempt, Environment, EnvironmentSpec, Grade
 from covey.environments.registry import load
 from covey.errors import ProtocolError
 
 
-class _Item(BaseModel):
+class _Attempt(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    draw: NonNegativeInt
+    verification: dict[str, JsonValue]
+    target: NonNegativeInt | None
     text: str
     finished: bool
     tokens: NonNegativeInt
@@ -28,38 +24,44 @@ class _Spec(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     kind: str
-    options: dict[str, object]
+    options: dict[str, JsonValue]
 
 
-class _Grading(BaseModel):
+class _Order(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     spec: _Spec
-    items: list[_Item]
+    attempt: _Attempt
+
+
+def pack_order(spec: EnvironmentSpec, attempt: Attempt) -> bytes:
+    """The payload of `grade_json`."""
+    values = {name: getattr(attempt, name) for name in _Attempt.model_fields}
+    return json.dumps({"spec": {"kind": spec.kind, "options": dict(spec.options)}, "attempt": values}).encode()
+
+
+def unpack_grade(answer: bytes) -> Grade:
+    """The grade that `grade_json` answered with."""
+    return Grade(**json.loads(answer))
 
 
 def grade_json(payload: bytes) -> bytes:
-    """Rewards of many completions of training prompts.
+    """Grade one attempt, from `pack_order` to `unpack_grade`.
 
-    In: {"spec": {"kind", "options"}, "items": [{"draw", "text", "finished", "tokens"}, ...]}, where `draw` is the
-    drawn integer of the prompt and `tokens` the completion's length.  Out: {"rewards": [...]}, in the same order.
-    Raises ProtocolError("malformed_grading") for anything else, OperatorError("bad_environment") for the spec.
+    Raises ProtocolError("malformed_grading") for another payload, OperatorError("bad_environment") for the spec.
     """
     try:
-        # Not model_validate_json: it cuts integers beyond 64 bits out of strict mode, and draws may be 256 bits.
-        grading = _Grading.model_validate(json.loads(payload))
+        # Not model_validate_json: it cuts integers beyond 64 bits out of strict mode, and items may hold them.
+        order = _Order.model_validate(json.loads(payload))
     except (ValidationError, ValueError, RecursionError) as error:
         raise ProtocolError("malformed_grading", "the grading order does not parse") from error
-    environment = _load_once(grading.spec.kind, json.dumps(grading.spec.options, sort_keys=True))
-    prompts = {draw: environment.prompt(draw) for draw in {item.draw for item in grading.items}}
-    rewards = [
-        environment.reward(prompts[item.draw], item.text, finished=item.finished, completion_tokens=item.tokens)
-        for item in grading.items
-    ]
-    return json.dumps({"rewards": rewards}).encode()
+    environment = _load_once(order.spec.kind, json.dumps(order.spec.options, sort_keys=True))
+    attempt = Attempt(**{name: getattr(order.attempt, name) for name in _Attempt.model_fields})
+    grade = environment.grade(attempt)
+    return json.dumps({"reward": grade.reward, "parts": dict(grade.parts)}).encode()
 
 
 @functools.lru_cache(maxsize=4)
 def _load_once(kind: str, options: str) -> Environment:
-    # A grading process serves one pool for hours, and building an environment costs more than grading a group.
+    # A grading process serves one pool for hours, and building an environment costs more than grading an answer.
     return load(EnvironmentSpec(kind=kind, options=json.loads(options)))

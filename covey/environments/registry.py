@@ -1,19 +1,32 @@
-"""Environments by kind: `load` builds one from the spec in a pool's parameters, `require_fingerprint` compares its
-prompts with those that the pool was made with.
+"""Environments by kind: `load` builds one from the spec in a pool's parameters, `require_same` compares it with the one
+that the pool was made with.
 
-`build_grading` is the order for `grading.grade_json`, which grades in a process that may die (validator).
+Kinds of other packages are found by the entry point group `covey.environments`; docs/guides/write-an-environment.md
+shows one.
 """
 
-import json
-from collections.abc import Callable, Mapping
+import importlib
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points
 
-from covey.environments.base import Environment, EnvironmentSpec
-from covey.environments.reasoning_gym import ReasoningGymEnvironment
+from covey.environments import mixture
+from covey.environments.base import (
+    DataSets,
+    Environment,
+    EnvironmentSpec,
+    TaskSource,
+    refuse_data_sets,
+)
+from covey.environments.environment import TaskEnvironment, split_options
 from covey.errors import OperatorError
 from covey.protocol import canonical
 from covey.protocol.ids import Hash
 
-KINDS: Mapping[str, Callable[[Mapping[str, object]], Environment]] = {"reasoning_gym": ReasoningGymEnvironment}
+GROUP = "covey.environments"
+KINDS: Mapping[str, str] = {
+    "reasoning_gym": "covey.environments.kinds.reasoning_gym:ReasoningGymSource",
+}
+"""Where the `TaskSource` of each kind is; its module is imported when it is needed."""
 
 DEMO = EnvironmentSpec(
     kind="reasoning_gym",
@@ -24,38 +37,80 @@ FINGERPRINT_DRAWS = 32
 """Prompts that a fingerprint covers; a library that changed changes nearly all of them."""
 
 
-def load(spec: EnvironmentSpec) -> Environment:
-    """The environment of a spec.  Raises OperatorError("bad_environment") if there is none such."""
-    if spec.kind not in KINDS:
+def load(spec: EnvironmentSpec, data_sets: DataSets = refuse_data_sets) -> Environment:
+    """The environment of a spec; `data_sets` opens those that it names.
+
+    Raises OperatorError("bad_environment") for an unknown kind or options that do not fit.
+    """
+    if spec.kind == mixture.KIND:
+        return mixture.MixtureEnvironment(spec.options, lambda part: load(part, data_sets))
+    shared, options = split_options(spec.options)
+    return TaskEnvironment(find_source(spec.kind)(options, data_sets), shared)
+
+
+def find_source(kind: str) -> type[TaskSource]:
+    """The class of a kind, of this package or of another one's entry point; raise OperatorError("bad_environment")."""
+    if kind in KINDS:
+        module, _, name = KINDS[kind].partition(":")
+        source: type[TaskSource] = getattr(importlib.import_module(module), name)
+        return source
+    entry = _find_entry(kind)
+    try:
+        found = entry.load()
+    except (ImportError, AttributeError) as error:
         raise OperatorError(
             "bad_environment",
-            f"there is no environment of kind {spec.kind!r}",
-            fix=f"Name one of {sorted(KINDS)} in the pool's parameters, or install the release that has it.",
+            f"the entry point {entry.value} of the environment {kind!r} does not load: {error}",
+            fix="Install the package again, with all that it needs",
+        ) from error
+    if not (isinstance(found, type) and issubclass(found, TaskSource)):
+        raise OperatorError(
+            "bad_environment",
+            f"the entry point {entry.value} of the environment {kind!r} is not a covey.environments.base.TaskSource",
+            fix="Name the class of the kind in the package's entry point",
         )
-    return KINDS[spec.kind](spec.options)
+    return found
 
 
 def compute_fingerprint(environment: Environment) -> Hash:
-    """SHA-256 over the canonical JSON {"prompts": [{"target", "text"}, ...]} of draws 0 .. 31."""
-    prompts = [environment.prompt(draw) for draw in range(FINGERPRINT_DRAWS)]
-    rows = [{"text": prompt.text, "target": prompt.target} for prompt in prompts]
-    return canonical.sha256(canonical.to_bytes({"prompts": rows}))
+    """SHA-256 over the canonical JSON {"prompts": [...], "versions": {...}}: what identifies the prompts of draws 0 ..
+    31, and the versions of all that decides about prompts and rewards."""
+    prompts = [dict(environment.identify(draw)) for draw in range(FINGERPRINT_DRAWS)]
+    return canonical.sha256(canonical.to_bytes({"prompts": prompts, "versions": dict(environment.versions)}))
 
 
-def require_fingerprint(environment: Environment, expected: Hash) -> None:
-    """Raise OperatorError("environment_differs") unless this machine's prompts are the pool's: a wrong prompt costs the
-    stake, so a worker with another version must not start, and a validator with one must not judge."""
+def require_same(environment: Environment, *, versions: Mapping[str, str], fingerprint: Hash | None) -> None:
+    """Return if prompts and rewards of this machine are the pool's: a wrong prompt costs the stake, so a worker with
+    another version must not start, and a validator with one must not judge.
+
+    Raises OperatorError("environment_differs"), which names the package or what was compared.
+    """
+    here = environment.versions
+    for name in sorted(versions):
+        if here.get(name) != versions[name]:
+            raise OperatorError(
+                "environment_differs",
+                f"{name} is {here.get(name, 'not installed')} on this machine, the pool was made with {versions[name]}",
+                fix=f"Run covey with Python {versions[name]}"
+                if name == "python"
+                else f"Install {name}=={versions[name]}",
+            )
     found = compute_fingerprint(environment)
-    if found != expected:
+    if fingerprint is not None and found != fingerprint:
         raise OperatorError(
             "environment_differs",
-            f"this machine's prompts have the fingerprint {found}, the pool's have {expected}",
-            fix="Install the version of the environment's library (reasoning-gym) that the pool was made with",
+            f"this machine's prompts have the fingerprint {found}, the pool's have {fingerprint}",
+            fix="Install the release of Covey, and of the environment's packages, that the pool was made with",
         )
 
 
-def build_grading(spec: EnvironmentSpec, items: list[tuple[int, str, bool, int]]) -> bytes:
-    """The payload of `grading.grade_json` for (draw, text, finished, tokens) of each completion."""
-    names = ("draw", "text", "finished", "tokens")
-    rows = [dict(zip(names, item, strict=True)) for item in items]
-    return json.dumps({"spec": {"kind": spec.kind, "options": dict(spec.options)}, "items": rows}).encode()
+def _find_entry(kind: str) -> EntryPoint:
+    found = [entry for entry in entry_points(group=GROUP) if entry.name == kind]
+    if not found:
+        known = sorted({*KINDS, mixture.KIND, *(entry.name for entry in entry_points(group=GROUP))})
+        raise OperatorError(
+            "bad_environment",
+            f"there is no environment of kind {kind!r}",
+            fix=f"Name one of {known} in the pool's parameters, or install the package that has it",
+        )
+    return found[0]

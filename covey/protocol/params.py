@@ -19,7 +19,7 @@ Seconds = Annotated[float, Field(gt=0, le=1e9)]
 EngineName = Literal["any", "hf", "vllm"]
 Hardware = Annotated[str, Field(pattern=r"^[ -~]+$", max_length=64)]
 Build = Annotated[str, Field(pattern=r"^[ -~]+$", max_length=128)]
-PARAMS_VERSION = 2
+PARAMS_VERSION = 3
 MAX_PARAMS_BYTES = 16_384
 MAX_ANSWER_BYTES = 256 << 20
 """What a process that decodes files may answer; rows as text take less than twice an honest file's bytes."""
@@ -37,8 +37,13 @@ class EnvironmentParams(_Part):
     options: dict[str, JsonValue] = Field(default_factory=dict, max_length=32)
     """Options of the environment, as its adapter defines them."""
     fingerprint: HashText | None = None
-    """Hash of prompts that the pool's creator drew, by which every party checks that its own environment is the
-    same. None: it is not checked; `covey pool create` fills it in."""
+    """Hash of prompts that the pool's creator drew, and of the versions below, by which every party checks that its
+    own environment is the same. None: it is not checked; `covey pool create` fills it in."""
+    versions: dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=64)]] = Field(
+        default_factory=dict, max_length=64
+    )
+    """Versions of the interpreter and of the packages that prompts and rewards depend on, by name. Every party must
+    have the same. `covey pool create` fills them in."""
 
 
 class ModelParams(_Part):
@@ -52,11 +57,36 @@ class ModelParams(_Part):
     """Largest number of tokens of a completion."""
     temperature: float = Field(default=1.0, ge=0.01, le=10, allow_inf_nan=False)
     """Sampling temperature of rollouts."""
+    prompt_format: Literal["raw", "chat"] = "raw"
+    """How a prompt is put to the model. raw: its text and a newline; chat: by the chat template of the tokenizer."""
+    chat_template_hash: HashText | None = None
+    """SHA-256 of the chat template, which every policy must have. `covey pool create --model` fills it in."""
+    chat_template_kwargs: dict[Annotated[str, Field(max_length=64)], JsonValue] = Field(
+        default_factory=dict, max_length=16
+    )
+    """Arguments of the chat template, for example {"enable_thinking": false}."""
+    end_tokens: tuple[Annotated[int, Field(ge=0)], ...] = Field(default=(), max_length=16)
+    """Ids of the tokens that end a completion, ascending; those of every policy must be the same. Empty: each policy
+    has its own. `covey pool create --model` fills them in."""
 
     @property
     def longest(self) -> int:
         """Tokens of a prompt and its completion at most."""
         return self.max_prompt_tokens + self.max_completion_tokens
+
+
+class GradingParams(_Part):
+    """Limits of one grade.  A grade that they end is that of a wrong answer."""
+
+    cpu_seconds: float = Field(default=10.0, ge=0.1, le=3600)
+    """CPU time of one grade on a worker, in seconds. A validator allows four times as much, so that a slower machine
+    costs nobody a verdict."""
+    memory_bytes: int = Field(default=512 << 20, ge=64 << 20, le=64 << 30)
+    """Memory of each process of a grade, in bytes."""
+    processes: int = Field(default=16, ge=1, le=1024)
+    """Largest number of processes and threads of a grade."""
+    output_bytes: int = Field(default=4 << 20, ge=1024, le=64 << 20)
+    """Largest output of a graded program, in bytes."""
 
 
 class VerificationParams(_Part):
@@ -103,7 +133,7 @@ class VerificationParams(_Part):
 class PoolParams(_Part):
     """All of a pool's parameters.  Example: `PoolParams(environment=..., model=...)`."""
 
-    version: Literal[2] = 2
+    version: Literal[3] = 3
     """Version of this format."""
     name: str = Field(min_length=1, max_length=64)
     """Name of the pool for people."""
@@ -111,6 +141,8 @@ class PoolParams(_Part):
     """Environment that prompts and rewards come from."""
     model: ModelParams = ModelParams()
     """Limits and number format of the model."""
+    grading: GradingParams = GradingParams()
+    """Limits of one grade."""
     verification: VerificationParams = VerificationParams()
     """How work is replayed and compared."""
     group_size: int = Field(default=8, ge=2, le=1024)

@@ -1,0 +1,23 @@
+"""Integers out of a drawn integer, and the split of questions into training and held out."""
+
+import hashlib
+import zlib
+
+HELD_OUT_PART = 8
+"""One question in this many is held out."""
+
+
+def draw_below(purpose: str, draw: int, size: int, *, attempt: int = 0) -> int:
+    """An index below `size`; the bias of the remainder is below 2**-190 for sizes up to 2**64.
+
+    Example: draw_below("target", 2**62 + 5, 4) -> 0, 1, 2 or 3.  Raises ValueError for a negative draw.
+    """
+    if draw < 0:
+        raise ValueError(f"the draw {draw} is negative")
+    digest = hashlib.sha256(f"covey.environment/{purpose}/{draw:x}/{attempt}".encode()).digest()
+    return int.from_bytes(digest, "big") % size
+
+
+def is_held_out(question: str) -> bool:
+    """Whether a question belongs to the held-out split, by a hash of its text."""
+    return zlib.crc32(question.encode()) % HELD_OUT_PART == 0

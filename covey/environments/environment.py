@@ -1,0 +1,157 @@
+"""What all kinds of environment share: system prompt, length targets, kept questions, extraction and the reward.
+
+The reward is what the answer earns (0 or 1 for all kinds of this package) less alpha x abs(target - length) where the
+prompt asks for a length (INTELLECT-2, section 3.1.2).  A completion that the limit of tokens cut earns nothing.
+"""
+
+import platform
+import re
+from collections.abc import Mapping
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+
+from covey.environments import answers
+from covey.environments.base import Attempt, Grade, JsonObject, Prompt, Task, TaskSource
+from covey.environments.draws import draw_below
+from covey.environments.kept import unpack_kept
+from covey.errors import OperatorError
+
+LENGTH_REQUEST = "Think for {target} tokens before you answer."
+"""Last line of a prompt that has a target (INTELLECT-2, section 4.1.2)."""
+_REQUESTED = re.compile(re.escape(LENGTH_REQUEST).replace(r"\{target\}", "([0-9]{1,9})"))
+
+
+class SharedOptions(BaseModel):
+    """Options that every kind of environment has."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    system_prompt: str = Field(default="", max_length=4096)
+    """System message of every prompt. Empty: there is none."""
+    instruction: str = Field(default="", max_length=4096)
+    """Text that follows every question on a line of its own, for example how the answer is to be marked."""
+    extraction: str = ""
+    """How the answer is taken from a completion: last_boxed, answer_tag, last_line, final_number, last_code_block or
+    whole. Empty: as the kind does by default."""
+    thinking_tags: tuple[str, str] = ("<think>", "</think>")
+    """Tags around the part of a completion in which the model thinks, which is never graded."""
+    thinking_required: bool = False
+    """Whether a completion without the closing tag is wrong, because the template of the prompt opens the tag."""
+    targets: list[PositiveInt] = []
+    """Lengths in tokens, of which each prompt asks for one. Empty: no length is asked for."""
+    alpha: float = Field(default=0.0003, ge=0, allow_inf_nan=False)
+    """Reward that one token off the target costs (INTELLECT-2, section 3.1.2)."""
+    kept: str = ""
+    """Training questions of which each prompt draws one, as `kept.pack_kept` writes them. Question n is that of draw n
+    without this option. Empty: all questions. The held-out split stays as it is."""
+
+
+class TaskEnvironment:
+    """One kind's tasks as an `Environment`."""
+
+    def __init__(self, source: TaskSource, options: SharedOptions) -> None:
+        """Raises OperatorError("bad_environment") for an unknown extraction or a broken list of kept questions."""
+        self._source, self._options = source, options
+        self._extraction = options.extraction or source.extraction
+        if self._extraction not in answers.EXTRACTIONS:
+            known = ", ".join(sorted(answers.EXTRACTIONS))
+            raise build_refusal(f"there is no extraction {self._extraction!r}; known are {known}")
+        if not all(options.thinking_tags):
+            raise build_refusal("a thinking tag is empty")
+        try:
+            self._kept = unpack_kept(options.kept)
+        except ValueError as error:
+            raise build_refusal(f"the kept questions do not parse: {error}") from error
+
+    @property
+    def source(self) -> TaskSource:
+        """The kind's own part."""
+        return self._source
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """Versions of interpreter, extraction and the kind's packages."""
+        python = ".".join(platform.python_version_tuple()[:2])
+        return {"python": python, "answers": answers.ANSWERS_VERSION} | dict(self._source.list_versions())
+
+    def prompt(self, draw: int) -> Prompt:
+        """The training prompt of a drawn integer."""
+        targets = self._options.targets
+        target = targets[draw_below("target", draw, len(targets))] if targets else None
+        return self._build_prompt(self._source.draw(self._find_number(draw)), target)
+
+    def identify(self, draw: int) -> JsonObject:
+        """The task's own mark, and what surrounds the question."""
+        targets = self._options.targets
+        return {
+            "task": self._source.identify(self._find_number(draw)),
+            "target": targets[draw_below("target", draw, len(targets))] if targets else None,
+            "instruction": self._options.instruction,
+            "system": self._options.system_prompt,
+        }
+
+    def held_out(self, n: int) -> list[Prompt]:
+        """The first `n` held-out prompts; targets go round in order."""
+        targets = self._options.targets
+        return [
+            self._build_prompt(task, targets[i % len(targets)] if targets else None)
+            for i, task in enumerate(self._source.held_out(n))
+        ]
+
+    def grade(self, attempt: Attempt) -> Grade:
+        """What the extracted answer earns, if the completion ended by itself, less what its length costs."""
+        return self._build_grade(attempt, self._grade_task(attempt) if attempt.finished else 0.0)
+
+    def grade_wrong(self, attempt: Attempt) -> Grade:
+        """Nothing less what the length costs."""
+        return self._build_grade(attempt, 0.0)
+
+    def compute_length_cost(self, text: str, *, completion_tokens: int) -> float:
+        """alpha x abs(target - completion_tokens), with the target that `text` asks for last, if it is one of ours."""
+        asked = [int(match) for match in _REQUESTED.findall(text)]
+        target = asked[-1] if asked and asked[-1] in self._options.targets else None
+        return self._compute_cost(target, completion_tokens)
+
+    def _grade_task(self, attempt: Attempt) -> float:
+        options = self._options
+        spoken = answers.strip_thinking(attempt.text, tags=options.thinking_tags, required=options.thinking_required)
+        answer = None if spoken is None else answers.EXTRACTIONS[self._extraction](spoken)
+        return 0.0 if answer is None else self._source.grade(attempt.verification, answer)
+
+    def _build_grade(self, attempt: Attempt, earned: float) -> Grade:
+        cost = self._compute_cost(attempt.target, attempt.tokens)
+        return Grade(reward=earned - cost, parts={"task": earned, "length": -cost})
+
+    def _find_number(self, draw: int) -> int:
+        kept = self._kept
+        return kept[draw_below("kept", draw, len(kept))] if kept else draw
+
+    def _build_prompt(self, task: Task, target: int | None) -> Prompt:
+        request = "" if target is None else LENGTH_REQUEST.format(target=target)
+        lines = (task.question, self._options.instruction, request)
+        return Prompt(
+            text="\n".join(line for line in lines if line),
+            system=self._options.system_prompt,
+            target=target,
+            verification=task.verification,
+        )
+
+    def _compute_cost(self, target: int | None, tokens: int) -> float:
+        return 0.0 if target is None else self._options.alpha * abs(target - tokens)
+
+
+def split_options(options: JsonObject) -> tuple[SharedOptions, JsonObject]:
+    """The options that every kind has, checked, and those of the kind.  Raises OperatorError("bad_environment")."""
+    shared = {name: value for name, value in options.items() if name in SharedOptions.model_fields}
+    try:
+        if "thinking_tags" in shared:  # JSON has no tuples
+            shared["thinking_tags"] = tuple(shared["thinking_tags"])  # type: ignore[arg-type,assignment]
+        checked = SharedOptions.model_validate(shared)
+    except (ValidationError, TypeError) as error:
+        raise build_refusal(f"the options do not fit: {error}") from error
+    return checked, {name: value for name, value in options.items() if name not in SharedOptions.model_fields}
+
+
+def build_refusal(message: str) -> OperatorError:
+    """The error of an environment that cannot be built."""
+    return OperatorError("bad_environment", message, fix="Correct the environment in the pool's parameters")

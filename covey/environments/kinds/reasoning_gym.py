@@ -1,0 +1,133 @@
+"""Generators of the package reasoning-gym, one or a weighted composite of several.
+
+Item i of a generator uses `Random(seed + i)`, so neighbouring seeds share items and an index cannot split them: the
+split is by a hash of the question.  Partial credit is found and exploited in training, so none is given.
+"""
+
+from collections.abc import Iterator, Mapping
+from importlib.metadata import version
+from typing import TYPE_CHECKING, ClassVar
+
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+
+from covey.environments.base import DataSets, JsonObject, Task, TaskSource
+from covey.environments.draws import draw_below, is_held_out
+from covey.environments.environment import build_refusal
+
+if TYPE_CHECKING:
+    from reasoning_gym.dataset import ProceduralDataset
+
+ITEMS = 9_000_000
+"""Items of one generator.  More than any pool draws, and small enough for every generator's arithmetic."""
+FEW_ITEMS: Mapping[str, int] = {"acre": 10_000, "word_ladder": 20_000}
+"""Items of generators that make all of them when they are created, or refuse more."""
+MAX_DRAWS = 200
+"""Draws before a generator counts as having no training question; chance of a false alarm 8**-200."""
+MAX_SCAN = 100
+"""Items looked at per held-out question asked for, before the generator counts as too small."""
+COMPOSITE = "composite"
+
+# Graders parse free text; these are what parsing raises.  Anything else is a defect and should be seen.
+UNGRADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, SyntaxError, TypeError, ValueError)
+
+
+class ReasoningGymOptions(BaseModel):
+    """Options of kind "reasoning_gym".  Example: {"name": "spell_backward", "seed": 0}."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    name: str
+    """The generator. "composite" mixes several: its config is {"datasets": [{"name", "weight", "config"}, ...]}."""
+    config: dict[str, JsonValue] = {}
+    """Settings of the generator; the rest have the generator's own defaults."""
+    seed: int = 0
+    """Seed of the generator's items."""
+
+
+class ReasoningGymSource(TaskSource):
+    """Tasks of one generator or of a composite."""
+
+    extraction: ClassVar[str] = "whole"
+
+    def __init__(self, options: JsonObject, data_sets: DataSets) -> None:
+        """Raises OperatorError("bad_environment") for a generator or a config that the package refuses."""
+        try:
+            self._options = ReasoningGymOptions.model_validate(dict(options))
+        except ValidationError as error:
+            raise build_refusal(f"the options of reasoning_gym do not fit: {error}") from error
+        names = {self._options.name, *_list_texts(self._options.config)}
+        self._items = min((FEW_ITEMS[name] for name in names if name in FEW_ITEMS), default=ITEMS)
+        self._dataset = _create_dataset(self._options, self._items)
+
+    def draw(self, number: int) -> Task:
+        """The training task of a drawn integer: redrawn from the same integer while the question is held out."""
+        for attempt in range(MAX_DRAWS):
+            task = self._build_task(draw_below("item", number, self._items, attempt=attempt))
+            if not is_held_out(task.question):
+                return task
+        raise build_refusal(f"{self._options.name} has no training question")
+
+    def held_out(self, n: int) -> list[Task]:
+        """The first `n` different held-out questions by index."""
+        found: dict[str, Task] = {}
+        for item in range(min(self._items, n * MAX_SCAN)):
+            if len(found) == n:
+                break
+            task = self._build_task(item)
+            if is_held_out(task.question):
+                found.setdefault(task.question, task)
+        if len(found) < n:
+            raise build_refusal(f"{self._options.name} has {len(found)} held-out questions, {n} were asked for")
+        return list(found.values())
+
+    def grade(self, verification: JsonObject, answer: str) -> float:
+        """1 if the generator's own score is exactly 1, else 0."""
+        entry = self._dataset[verification["item"]]
+        try:
+            return float(self._dataset.score_answer(answer, entry) == 1.0)
+        except UNGRADABLE:
+            return 0.0
+
+    def list_versions(self) -> Mapping[str, str]:
+        """The package, and sympy, which some generators grade with."""
+        return {name: version(name) for name in ("reasoning-gym", "sympy")}
+
+    def find_answer(self, task: Task) -> str:
+        """The generator's answer to a task, for supervised examples."""
+        return str(self._dataset[task.verification["item"]]["answer"])
+
+    def _build_task(self, item: int) -> Task:
+        return Task(question=str(self._dataset[item]["question"]), verification={"item": item})
+
+
+def _create_dataset(options: ReasoningGymOptions, items: int) -> "ProceduralDataset":
+    from reasoning_gym.composite import DatasetSpec
+    from reasoning_gym.factory import DATASETS, create_dataset
+
+    if options.name not in DATASETS:
+        raise build_refusal(f"reasoning-gym has no generator {options.name!r}")
+    # A pool's parameters are a stranger's: no generator shall open files of its choice on this machine.
+    if any("/" in text or "\\" in text for text in _list_texts(options.config)):
+        raise build_refusal(f"the config of {options.name!r} names a path")
+    config: dict[str, object] = dict(options.config)
+    try:
+        if options.name == COMPOSITE:
+            parts = config.pop("datasets", None)
+            if not isinstance(parts, list) or any(part["name"] == COMPOSITE for part in parts):
+                raise build_refusal("a composite lists its generators as datasets, and no composite among them")
+            config["datasets"] = [DatasetSpec(**({"config": {}} | part)) for part in parts]
+        return create_dataset(options.name, seed=options.seed, size=items, **config)
+    except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise build_refusal(f"reasoning-gym refuses the config of {options.name!r}: {error}") from error
+
+
+def _list_texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            yield str(key)
+            yield from _list_texts(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _list_texts(each)

@@ -1,0 +1,113 @@
+"""Several environments in one pool, each with its own weight, prompts and rewards."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+
+from covey.environments.base import Attempt, Environment, EnvironmentSpec, Grade, JsonObject, Prompt
+from covey.environments.draws import draw_below
+from covey.environments.environment import build_refusal
+from covey.errors import ProtocolError
+
+KIND = "mixture"
+
+
+class MixturePart(BaseModel):
+    """One environment of a mixture.  Example: {"weight": 3, "kind": "math", "options": {"dataset": "0x..."}}."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    weight: int = Field(gt=0, le=1 << 20)
+    """Share of the prompts, in proportion to the other parts' weights."""
+    kind: str
+    """Kind of the environment. A mixture has no mixtures as its parts."""
+    options: dict[str, JsonValue] = {}
+    """Options of the environment."""
+
+
+class MixtureOptions(BaseModel):
+    """Options of a spec of kind "mixture".  Example: {"parts": [{"weight": 1, "kind": "math", ...}, ...]}."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    parts: list[MixturePart] = Field(min_length=1, max_length=64)
+    """Environments of which each prompt draws one."""
+
+
+class MixtureEnvironment:
+    """Draws a part by weight, then that part's prompt of the same draw."""
+
+    def __init__(self, options: JsonObject, load: Callable[[EnvironmentSpec], Environment]) -> None:
+        """`load` builds the parts.  Raises OperatorError("bad_environment")."""
+        try:
+            self._options = MixtureOptions.model_validate(dict(options))
+        except ValidationError as error:
+            raise build_refusal(f"the options of a mixture do not fit: {error}") from error
+        if any(part.kind == KIND for part in self._options.parts):
+            raise build_refusal("a part of a mixture is a mixture")
+        self._parts = [load(EnvironmentSpec(kind=part.kind, options=part.options)) for part in self._options.parts]
+        self._total = sum(part.weight for part in self._options.parts)
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """Versions of all parts."""
+        return {name: version for part in self._parts for name, version in part.versions.items()}
+
+    @property
+    def parts(self) -> Sequence[Environment]:
+        """Environments in the order of the options."""
+        return self._parts
+
+    def prompt(self, draw: int) -> Prompt:
+        """The training prompt of a drawn integer, of the part that it draws."""
+        number = self._draw_part(draw)
+        return self._mark(number, self._parts[number].prompt(draw))
+
+    def identify(self, draw: int) -> JsonObject:
+        """The part and what tells its prompt from all others."""
+        number = self._draw_part(draw)
+        return {"part": number, "prompt": dict(self._parts[number].identify(draw))}
+
+    def held_out(self, n: int) -> list[Prompt]:
+        """The first `n` held-out prompts: of each part as many as its weight says, part after part."""
+        ends = [n * sum(p.weight for p in self._options.parts[: i + 1]) // self._total for i in range(len(self._parts))]
+        starts = [0, *ends]
+        return [
+            self._mark(number, prompt)
+            for number, part in enumerate(self._parts)
+            for prompt in part.held_out(ends[number] - starts[number])
+        ]
+
+    def grade(self, attempt: Attempt) -> Grade:
+        """As the prompt's part grades."""
+        part, inner = self._find_part(attempt)
+        return part.grade(inner)
+
+    def grade_wrong(self, attempt: Attempt) -> Grade:
+        """As the prompt's part grades what answers nothing."""
+        part, inner = self._find_part(attempt)
+        return part.grade_wrong(inner)
+
+    def compute_length_cost(self, text: str, *, completion_tokens: int) -> float:
+        """The cost in the first part that asks for the length that `text` asks for."""
+        costs = (part.compute_length_cost(text, completion_tokens=completion_tokens) for part in self._parts)
+        return next(filter(None, costs), 0.0)
+
+    def _find_part(self, attempt: Attempt) -> tuple[Environment, Attempt]:
+        """The part of an attempt's prompt, and the attempt as that part knows it."""
+        number, verification = attempt.verification["part"], attempt.verification["of_part"]
+        if not isinstance(number, int) or not isinstance(verification, dict):
+            raise ProtocolError("malformed_grading", "an attempt at a mixture names no part")
+        return self._parts[number], replace(attempt, verification=verification)
+
+    def _draw_part(self, draw: int) -> int:
+        rest = draw_below("part", draw, self._total)
+        for number, part in enumerate(self._options.parts):
+            rest -= part.weight
+            if rest < 0:
+                return number
+        raise AssertionError("the weights do not add up")
+
+    def _mark(self, number: int, prompt: Prompt) -> Prompt:
+        return replace(prompt, verification={"part": number, "of_part": dict(prompt.verification)})
