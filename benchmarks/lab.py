@@ -118,7 +118,7 @@ class Lab:
         claim = Submitted(receipt=None, signature="", manifest_hash=None, file=b"", rollouts=list(rollouts))  # type: ignore[arg-type]
         tools = Tools(
             params=self.world.params, engine=self.validator,
-            domain=None, environment=None, spec=None, decode=None, grade=None,  # type: ignore[arg-type]
+            domain=None, environment=None, decode=None, grade=None,  # type: ignore[arg-type]
         )  # fmt: skip
         return check_termination(claim, tools) is None
 

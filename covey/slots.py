@@ -66,7 +66,7 @@ def grade_rollouts(
     """The grade of each row, from its text."""
     return grade(
         [
-            prompts[row.group].prompt.build_attempt(
+            prompts[row.group].prompt.build_reply(
                 decode_completion(tokenizer, row.tokens), finished=row.finished, tokens=len(row.tokens)
             )
             for row in rollouts

@@ -56,15 +56,15 @@ class Evaluator:
             for i, j in orders
         ]
         completions = self.engine.generate(requests, temperature=self.temperature)
-        attempts = [
-            prompts[i].build_attempt(
+        replies = [
+            prompts[i].build_reply(
                 decode_completion(self.engine.tokenizer, completion.tokens),
                 finished=completion.finished,
                 tokens=len(completion.tokens),
             )
             for (i, _), completion in zip(orders, completions, strict=True)
         ]
-        return sum(grade.reward for grade in self.grade(attempts)) / len(attempts)
+        return sum(grade.reward for grade in self.grade(replies)) / len(replies)
 
 
 @contextmanager

@@ -57,7 +57,7 @@ def measure_reward(
     completions = engine.generate(requests, temperature=temperature)
     rewards = [
         environment.grade(
-            prompt.build_attempt(
+            prompt.build_reply(
                 decode_completion(engine.tokenizer, completion.tokens),
                 finished=completion.finished,
                 tokens=len(completion.tokens),

@@ -88,8 +88,8 @@ def roll_out(slots: Sequence[Slot], params: PoolParams, engine: Engine, *, versi
 def build_rollouts(drafts: Sequence[Draft], grade: Grader) -> list[Rollout]:
     """Prove and grade; one row a draft."""
     proven = build_many([draft.completion.tops for draft in drafts])
-    attempts = [
-        draft.slot.prompt.build_attempt(
+    replies = [
+        draft.slot.prompt.build_reply(
             draft.text, finished=draft.completion.finished, tokens=len(draft.completion.tokens)
         )
         for draft in drafts
@@ -106,7 +106,7 @@ def build_rollouts(drafts: Sequence[Draft], grade: Grader) -> list[Rollout]:
             finished=draft.completion.finished,
             reward=graded.reward,
         )
-        for draft, proofs, graded in zip(drafts, proven, grade(attempts), strict=True)
+        for draft, proofs, graded in zip(drafts, proven, grade(replies), strict=True)
     ]
 
 

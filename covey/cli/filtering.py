@@ -107,13 +107,13 @@ def count_passes(
     found: dict[int, int | None] = dict.fromkeys(numbers)
     for place, number in enumerate(asked):
         answers = completions[place * trial.pass_k : (place + 1) * trial.pass_k]
-        attempts = [
-            questions[number].build_attempt(
+        replies = [
+            questions[number].build_reply(
                 decode_completion(engine.tokenizer, answer.tokens), finished=answer.finished, tokens=len(answer.tokens)
             )
             for answer in answers
         ]
-        found[number] = sum(graded.parts["task"] > 0.5 for graded in grade(attempts))
+        found[number] = sum(graded.parts["task"] > 0.5 for graded in grade(replies))
     return found
 
 

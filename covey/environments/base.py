@@ -2,7 +2,7 @@
 
 A kind of environment is a `TaskSource`: it draws tasks and grades answers.  `environment.TaskEnvironment` adds what all
 kinds share (system prompt, length targets, extraction of the answer) and makes an `Environment` of it.  Prompts are
-drawn in the role's own process; attempts are graded in a process that may die, which is given `Attempt.verification`
+drawn in the role's own process; replies are graded in a process that may die, which is given `Reply.verification`
 and has neither data sets nor a network.  A spec stands in the pool's parameters, so every party builds the same
 environment from it.
 """
@@ -45,7 +45,7 @@ class Task:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Attempt:
+class Reply:
     """One completion that is to be graded."""
 
     verification: JsonObject
@@ -76,14 +76,14 @@ class Prompt:
     verification: JsonObject
     """What the grading process needs to grade a completion."""
 
-    def build_attempt(self, text: str, *, finished: bool, tokens: int) -> Attempt:
+    def build_reply(self, text: str, *, finished: bool, tokens: int) -> Reply:
         """Pair a completion with this prompt."""
-        return Attempt(verification=self.verification, target=self.target, text=text, finished=finished, tokens=tokens)
+        return Reply(verification=self.verification, target=self.target, text=text, finished=finished, tokens=tokens)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Grade:
-    """Reward of one attempt.  Example: Grade(reward=0.94, parts={"task": 1.0, "length": -0.06})."""
+    """Reward of one reply.  Example: Grade(reward=0.94, parts={"task": 1.0, "length": -0.06})."""
 
     reward: float
     """Sum of the parts."""
@@ -96,8 +96,8 @@ class Grade:
     """CPU time that the grade took."""
 
 
-Grader = Callable[[Sequence[Attempt]], Sequence[Grade]]
-"""Grades attempts, each in a process that may die.  The results have the order of the attempts."""
+Grader = Callable[[Sequence[Reply]], Sequence[Grade]]
+"""Grades replies, each in a process that may die.  The results have the order of the replies."""
 
 
 class Row(Protocol):
@@ -198,10 +198,10 @@ class Environment(Protocol):
     def held_out(self, n: int) -> list[Prompt]:
         """The first `n` different questions of the held-out split, always the same ones."""
 
-    def grade(self, attempt: Attempt) -> Grade:
-        """Grade a completion.  It never raises on account of `attempt.text`: what cannot be graded is wrong."""
+    def grade(self, reply: Reply) -> Grade:
+        """Grade a completion.  It never raises on account of `reply.text`: what cannot be graded is wrong."""
 
-    def grade_wrong(self, attempt: Attempt) -> Grade:
+    def grade_wrong(self, reply: Reply) -> Grade:
         """The grade of a completion that answers nothing, without a look at its text."""
 
     def compute_length_cost(self, text: str, *, completion_tokens: int) -> float:

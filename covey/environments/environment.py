@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
 from covey.environments import answers
-from covey.environments.base import Attempt, Grade, JsonObject, Prompt, Task, TaskSource
+from covey.environments.base import Grade, JsonObject, Prompt, Reply, Task, TaskSource
 from covey.environments.draws import draw_below
 from covey.environments.kept import unpack_kept
 from covey.errors import OperatorError
@@ -98,13 +98,13 @@ class TaskEnvironment:
             for i, task in enumerate(self._source.held_out(n))
         ]
 
-    def grade(self, attempt: Attempt) -> Grade:
+    def grade(self, reply: Reply) -> Grade:
         """What the extracted answer earns, if the completion ended by itself, less what its length costs."""
-        return self._build_grade(attempt, self._grade_task(attempt) if attempt.finished else 0.0)
+        return self._build_grade(reply, self._grade_task(reply) if reply.finished else 0.0)
 
-    def grade_wrong(self, attempt: Attempt) -> Grade:
+    def grade_wrong(self, reply: Reply) -> Grade:
         """Nothing less what the length costs."""
-        return self._build_grade(attempt, 0.0)
+        return self._build_grade(reply, 0.0)
 
     def compute_length_cost(self, text: str, *, completion_tokens: int) -> float:
         """alpha x abs(target - completion_tokens), with the target that `text` asks for last, if it is one of ours."""
@@ -112,14 +112,14 @@ class TaskEnvironment:
         target = asked[-1] if asked and asked[-1] in self._options.targets else None
         return self._compute_cost(target, completion_tokens)
 
-    def _grade_task(self, attempt: Attempt) -> float:
+    def _grade_task(self, reply: Reply) -> float:
         options = self._options
-        spoken = answers.strip_thinking(attempt.text, tags=options.thinking_tags, required=options.thinking_required)
+        spoken = answers.strip_thinking(reply.text, tags=options.thinking_tags, required=options.thinking_required)
         answer = None if spoken is None else answers.EXTRACTIONS[self._extraction](spoken)
-        return 0.0 if answer is None else self._source.grade(attempt.verification, answer)
+        return 0.0 if answer is None else self._source.grade(reply.verification, answer)
 
-    def _build_grade(self, attempt: Attempt, earned: float) -> Grade:
-        cost = self._compute_cost(attempt.target, attempt.tokens)
+    def _build_grade(self, reply: Reply, earned: float) -> Grade:
+        cost = self._compute_cost(reply.target, reply.tokens)
         return Grade(reward=earned - cost, parts={"task": earned, "length": -cost})
 
     def _find_number(self, draw: int) -> int:

@@ -5,12 +5,12 @@ import json
 
 from pydantic import BaseModel, ConfigDict, JsonValue, NonNegativeInt, ValidationError
 
-from covey.environments.base import Attempt, Environment, EnvironmentSpec, Grade
+from covey.environments.base import Environment, EnvironmentSpec, Grade, Reply
 from covey.environments.registry import load
 from covey.errors import ProtocolError
 
 
-class _Attempt(BaseModel):
+class _Reply(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     verification: dict[str, JsonValue]
@@ -31,13 +31,13 @@ class _Order(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     spec: _Spec
-    attempt: _Attempt
+    reply: _Reply
 
 
-def pack_order(spec: EnvironmentSpec, attempt: Attempt) -> bytes:
+def pack_order(spec: EnvironmentSpec, reply: Reply) -> bytes:
     """The payload of `grade_json`."""
-    values = {name: getattr(attempt, name) for name in _Attempt.model_fields}
-    return json.dumps({"spec": {"kind": spec.kind, "options": dict(spec.options)}, "attempt": values}).encode()
+    values = {name: getattr(reply, name) for name in _Reply.model_fields}
+    return json.dumps({"spec": {"kind": spec.kind, "options": dict(spec.options)}, "reply": values}).encode()
 
 
 def unpack_grade(answer: bytes) -> Grade:
@@ -46,7 +46,7 @@ def unpack_grade(answer: bytes) -> Grade:
 
 
 def grade_json(payload: bytes) -> bytes:
-    """Grade one attempt, from `pack_order` to `unpack_grade`.
+    """Grade one reply, from `pack_order` to `unpack_grade`.
 
     Raises ProtocolError("malformed_grading") for another payload, OperatorError("bad_environment") for the spec.
     """
@@ -56,8 +56,8 @@ def grade_json(payload: bytes) -> bytes:
     except (ValidationError, ValueError, RecursionError) as error:
         raise ProtocolError("malformed_grading", "the grading order does not parse") from error
     environment = _load_once(order.spec.kind, json.dumps(order.spec.options, sort_keys=True))
-    attempt = Attempt(**{name: getattr(order.attempt, name) for name in _Attempt.model_fields})
-    grade = environment.grade(attempt)
+    reply = Reply(**{name: getattr(order.reply, name) for name in _Reply.model_fields})
+    grade = environment.grade(reply)
     return json.dumps({"reward": grade.reward, "parts": dict(grade.parts)}).encode()
 
 

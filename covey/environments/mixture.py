@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
-from covey.environments.base import Attempt, Environment, EnvironmentSpec, Grade, JsonObject, Prompt
+from covey.environments.base import Environment, EnvironmentSpec, Grade, JsonObject, Prompt, Reply
 from covey.environments.draws import draw_below
 from covey.environments.environment import build_refusal
 from covey.errors import ProtocolError
@@ -79,14 +79,14 @@ class MixtureEnvironment:
             for prompt in part.held_out(ends[number] - starts[number])
         ]
 
-    def grade(self, attempt: Attempt) -> Grade:
+    def grade(self, reply: Reply) -> Grade:
         """As the prompt's part grades."""
-        part, inner = self._find_part(attempt)
+        part, inner = self._find_part(reply)
         return part.grade(inner)
 
-    def grade_wrong(self, attempt: Attempt) -> Grade:
+    def grade_wrong(self, reply: Reply) -> Grade:
         """As the prompt's part grades what answers nothing."""
-        part, inner = self._find_part(attempt)
+        part, inner = self._find_part(reply)
         return part.grade_wrong(inner)
 
     def compute_length_cost(self, text: str, *, completion_tokens: int) -> float:
@@ -94,12 +94,12 @@ class MixtureEnvironment:
         costs = (part.compute_length_cost(text, completion_tokens=completion_tokens) for part in self._parts)
         return next(filter(None, costs), 0.0)
 
-    def _find_part(self, attempt: Attempt) -> tuple[Environment, Attempt]:
-        """The part of an attempt's prompt, and the attempt as that part knows it."""
-        number, verification = attempt.verification["part"], attempt.verification["of_part"]
+    def _find_part(self, reply: Reply) -> tuple[Environment, Reply]:
+        """The part of a reply's prompt, and the reply as that part knows it."""
+        number, verification = reply.verification["part"], reply.verification["of_part"]
         if not isinstance(number, int) or not isinstance(verification, dict):
-            raise ProtocolError("malformed_grading", "an attempt at a mixture names no part")
-        return self._parts[number], replace(attempt, verification=verification)
+            raise ProtocolError("malformed_grading", "a reply at a mixture names no part")
+        return self._parts[number], replace(reply, verification=verification)
 
     def _draw_part(self, draw: int) -> int:
         rest = draw_below("part", draw, self._total)

@@ -8,14 +8,15 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from covey.engines.base import ReplayRequest
-from covey.environments.registry import DEMO, build_grading
+from covey.environments.registry import DEMO, load
 from covey.model.text import decode_completion
 from covey.protocol.rollout import Rollout
 from covey.protocol.seeding import SlotDomain, compute_prompt_draw
 from covey.protocol.verdict import Reason
 from covey.toploc.proofs import build_many
 from covey.toploc.tops import build_capture
-from tests.fakes.tools import Work, Worker, grade_here
+from tests.fakes.grading import grade_with
+from tests.fakes.tools import Work, Worker
 
 END = 1
 """The tiny model's end token."""
@@ -95,15 +96,13 @@ def with_right_rewards(worker: Worker, work: Work) -> Work:
         node=receipt.node,
         task=receipt.task,
     )
-    items = [
-        (
-            compute_prompt_draw(domain, row.group),
-            decode_completion(tokenizer, row.tokens),
-            row.finished,
-            len(row.tokens),
+    environment = load(DEMO)
+    replies = [
+        environment.prompt(compute_prompt_draw(domain, row.group)).build_reply(
+            decode_completion(tokenizer, row.tokens), finished=row.finished, tokens=len(row.tokens)
         )
         for row in work.rollouts
     ]
-    rewards = grade_here(build_grading(DEMO, items))
-    rows = [dataclasses.replace(row, reward=reward) for row, reward in zip(work.rollouts, rewards, strict=True)]
+    grades = grade_with(environment)(replies)
+    rows = [dataclasses.replace(row, reward=grade.reward) for row, grade in zip(work.rollouts, grades, strict=True)]
     return work.with_rollouts(rows)

@@ -195,7 +195,7 @@ async def open_walk(
             config,
             networks[-1],
             decode=decoder.call,
-            grade=build_grader(grader),
+            grade=build_grader(networks[-1].environment, networks[-1].load_environment(), grader),
             publisher=publisher,
             chain_thread=executor,
             stop=stop,

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import json
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ import torch.nn.functional as F
 
 from covey.engines.base import Engine
 from covey.environments import registry
-from covey.environments.grading import grade_json
 from covey.environments.registry import DEMO
 from covey.grading import build_grader
 from covey.protocol import messages, rollout
@@ -25,6 +23,7 @@ from covey.protocol.params import PoolParams
 from covey.protocol.rollout import Rollout
 from covey.protocol.wire import TaskOrder
 from covey.sandbox import Sandbox
+from tests.fakes.grading import grade_here, grade_with
 from tests.fakes.pool import make_address, make_hash, make_params
 from validator.checks import Claim, Tools
 from worker import service
@@ -71,12 +70,6 @@ def make_task(**changes: Any) -> TaskOrder:
         "deadline": 2000.0,
     }
     return TaskOrder(**(values | changes))
-
-
-def grade_here(payload: bytes) -> Sequence[float]:
-    """The grader without a process around it."""
-    rewards: list[float] = json.loads(grade_json(payload))["rewards"]
-    return rewards
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +172,7 @@ class Worker:
         )
         version = self.engine.policy_version or Step(0)
         drafts = service.roll_out(slots, params, self.engine, version=Step(version))
-        return self.hand_in(service.build_rollouts(drafts, DEMO, grade_here), task)
+        return self.hand_in(service.build_rollouts(drafts, grade_here), task)
 
     def hand_in(self, rows: Sequence[Rollout], task: TaskOrder | None = None) -> Work:
         """These rows with the receipt that fits them."""
@@ -201,14 +194,14 @@ class Worker:
 
 
 def build_tools(params: PoolParams, engine: Engine, decoder: Sandbox, grader: Sandbox | None = None) -> Tools:
+    environment = registry.load(DEMO)
     return Tools(
         params=params,
         domain=DOMAIN,
         engine=engine,
-        environment=registry.load(DEMO),
-        spec=DEMO,
+        environment=environment,
         decode=decoder.call,
-        grade=build_grader(grader) if grader else grade_here,
+        grade=build_grader(DEMO, environment, grader) if grader else grade_with(environment),
     )
 
 

@@ -6,7 +6,7 @@ published policies.
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,6 @@ from covey.chain.sqlite_outbox import SqliteOutbox
 from covey.engines.base import Request
 from covey.engines.hf import HuggingFaceEngine
 from covey.environments import registry
-from covey.environments.grading import grade_json
 from covey.environments.registry import DEMO
 from covey.model.text import decode_completion
 from covey.network import Network, get_spec, load_environment
@@ -34,6 +33,7 @@ from covey.protocol.wire import BatchItem, BatchOrder
 from covey.runtime import Pace
 from covey.shardcast.store import Retention, ShardStore
 from covey.slots import draw_prompts
+from tests.fakes.grading import grade_here
 from trainer.app import Context, build
 from trainer.config import TrainerConfig
 from trainer.loop import run_cycles
@@ -101,12 +101,6 @@ def build_domain(manifest_hash: Hash, version: Step, task: TaskId) -> SlotDomain
     return SlotDomain(beacon=manifest_hash, pool=POOL, policy_version=version, node=NODE, task=task)
 
 
-def grade_here(payload: bytes) -> Sequence[float]:
-    """The grader without a process around it."""
-    rewards: list[float] = json.loads(grade_json(payload))["rewards"]
-    return rewards
-
-
 @dataclass
 class Coordinator:
     """Batches of a step: `tasks` submissions on the policy that is `staleness` steps old, made by honest workers once
@@ -159,16 +153,18 @@ class Coordinator:
             group, sibling = GroupId(i // self.params.group_size), i % self.params.group_size
             seed = compute_sampling_seed(domain, group, sibling)
             request = Request(prompt=drawn[group].tokens, seed=seed, max_tokens=8)
-            rows.append((group, sibling, environment.prompt(drawn[group].draw), request))
+            rows.append((group, sibling, drawn[group].prompt, request))
         completions = engine.generate([row[3] for row in rows], temperature=1.0)
         return [
             Rollout(
                 group=group, sibling=sibling, seed=request.seed, prompt=request.prompt, tokens=done.tokens,
                 logprobs=done.logprobs, proofs=(), finished=done.finished,
-                reward=environment.reward(
-                    prompt, decode_completion(engine.tokenizer, done.tokens),
-                    finished=done.finished, completion_tokens=len(done.tokens),
-                ),
+                reward=environment.grade(
+                    prompt.build_reply(
+                        decode_completion(engine.tokenizer, done.tokens),
+                        finished=done.finished, tokens=len(done.tokens),
+                    )
+                ).reward,
             )
             for (group, sibling, prompt, request), done in zip(rows, completions, strict=True)
         ]  # fmt: skip

@@ -14,8 +14,9 @@ from covey.environments.registry import DEMO
 from covey.model.tiny import tiny_folder
 from covey.protocol.messages import Domain
 from tests.fakes.coordinator import FakeCoordinator
+from tests.fakes.grading import grade_here
 from tests.fakes.pool import make_address
-from tests.fakes.tools import DOMAIN, MANIFEST, grade_here, make_model_params
+from tests.fakes.tools import DOMAIN, MANIFEST, make_model_params
 from worker.app import Context
 from worker.instance import load_instance
 from worker.outgoing import Outgoing

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from covey.cli.account import read_pool_file
-from covey.environments.base import Prompt
-from covey.environments.reasoning_gym import ReasoningGymEnvironment
+from covey.environments.base import EnvironmentSpec, Prompt
+from covey.environments.registry import load
 from trainer.config import TrainerConfig
 
 pytestmark = pytest.mark.unit
@@ -56,13 +56,13 @@ def test_intellect2__a_task_of_the_pool__fits_what_it_may_hand_in() -> None:
 def test_intellect2__thinking_models__earn_nothing_as_the_first_lines_say(options: dict[str, object]) -> None:
     head = (CONFIGS / "intellect2-pool.toml").read_text().partition("[terms]")[0]
     assert "Thinking models earn nothing here" in head
-    environment = ReasoningGymEnvironment(options)
+    environment = load(EnvironmentSpec(kind="reasoning_gym", options=options))
     for draw in range(3):
         prompt = environment.prompt(draw)
-        answer, length = environment.example(prompt), prompt.target or 9
+        answer, length = str(environment.source._dataset[prompt.verification["item"]]["answer"]), prompt.target or 9
 
         def grade(text: str, prompt: Prompt = prompt, length: int = length) -> float:
-            return environment.reward(prompt, text, finished=True, completion_tokens=length)
+            return environment.grade(prompt.build_reply(text, finished=True, tokens=length)).reward
 
         assert grade(answer) == 1.0
         assert grade(f"<think>Let me see.</think><answer>{answer}</answer>") == 0.0

@@ -17,7 +17,7 @@ from covey.errors import OperatorError
 from covey.network import Network
 from covey.protocol import columns
 from covey.protocol.params import EnvironmentParams, ModelParams, PoolParams
-from tests.fakes.training import grade_here
+from tests.fakes.grading import grade_here
 from trainer.app import build, build_publisher, open_outbox
 from trainer.config import TrainerConfig
 from trainer.models import build_learner, get_source

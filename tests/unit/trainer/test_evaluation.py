@@ -19,6 +19,7 @@ from covey.model.tiny import tiny_folder
 from covey.network import Network
 from covey.protocol.ids import Step
 from covey.protocol.seeding import compute_trial_seed
+from tests.fakes.grading import grade_with
 from tests.fakes.tools import make_model_params
 from trainer.config import TrainerConfig
 from trainer.evaluation import Background, Evaluator
@@ -31,6 +32,7 @@ def test_evaluate__shipped_model__is_the_mean_of_single_completions(environment:
     evaluator = Evaluator(
         engine=HuggingFaceEngine(max_batch=7),
         environment=environment,
+        grade=grade_with(environment),
         prompts=6,
         samples=3,
         seed=4,
@@ -141,7 +143,14 @@ async def test_background__policy_is_refused__is_told_once_and_the_next_one_eval
 def test_evaluate__no_memory__names_the_settings_that_help(environment: Environment) -> None:
     engine = HuggingFaceEngine()
     evaluator = Evaluator(
-        engine=engine, environment=environment, prompts=1, samples=1, seed=0, max_tokens=8, temperature=1.0
+        engine=engine,
+        environment=environment,
+        grade=grade_with(environment),
+        prompts=1,
+        samples=1,
+        seed=0,
+        max_tokens=8,
+        temperature=1.0,
     )
     engine.load_policy(tiny_folder(), 0)
     assert engine._model is not None
@@ -162,6 +171,7 @@ def test_evaluate__folder_that_does_not_fit__is_refused(environment: Environment
     evaluator = Evaluator(
         engine=HuggingFaceEngine(base=tiny_folder()),
         environment=environment,
+        grade=grade_with(environment),
         prompts=1,
         samples=1,
         seed=0,
@@ -176,5 +186,5 @@ def test_build_evaluator__pool_of_another_temperature__samples_at_it(environment
     places = {"home": tmp_path, "pool": 1, "deployment": tmp_path, "key_file": tmp_path, "origin_root": tmp_path}
     params = make_model_params(model={"temperature": 0.6, "max_completion_tokens": 5})
     network = cast(Network, SimpleNamespace(params=params, load_environment=lambda: environment))
-    evaluator = build_evaluator(TrainerConfig.model_validate(places), network)
+    evaluator = build_evaluator(TrainerConfig.model_validate(places), network, grade=grade_with(environment))
     assert (evaluator.temperature, evaluator.max_tokens, evaluator.size) == (0.6, 5, 512)

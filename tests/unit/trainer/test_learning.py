@@ -13,6 +13,7 @@ from covey.model.text import decode_completion, encode_prompt
 from covey.model.tiny import tiny_folder
 from covey.protocol.ids import GroupId, Step, TaskId
 from covey.protocol.rollout import Rollout
+from tests.fakes.grading import grade_with
 from trainer.batch import Work, build_batch, build_samples
 from trainer.evaluation import Evaluator
 from trainer.forward import Shape
@@ -38,10 +39,9 @@ def roll_out(engine: HuggingFaceEngine, environment: Environment, step: int, *, 
     rows = []
     for k, done in enumerate(engine.generate(requests, temperature=1.0)):
         group, sibling = divmod(k, SIBLINGS)
-        reward = environment.reward(
-            prompts[group], decode_completion(engine.tokenizer, done.tokens),
-            finished=done.finished, completion_tokens=len(done.tokens),
-        )  # fmt: skip
+        text = decode_completion(engine.tokenizer, done.tokens)
+        reply = prompts[group].build_reply(text, finished=done.finished, tokens=len(done.tokens))
+        reward = environment.grade(reply).reward
         rows.append(
             Rollout(
                 group=GroupId(group), sibling=sibling, seed=requests[k].seed, prompt=requests[k].prompt,
@@ -64,6 +64,7 @@ def train(environment: Environment, folder: Path, *, is_graded: bool) -> float:
     evaluator = Evaluator(
         engine=HuggingFaceEngine(max_batch=256),
         environment=environment,
+        grade=grade_with(environment),
         prompts=128,
         samples=1,
         seed=0,

@@ -1,7 +1,6 @@
 """Work that one validator alone accepted: invented rewards, prompts and ends move nothing."""
 
 import asyncio
-import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -10,6 +9,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from covey.environments.base import Grade, Reply
+from covey.environments.registry import DEMO, load
 from covey.grading import build_grader
 from covey.protocol.rollout import Rollout, decode
 from covey.sandbox import Sandbox
@@ -107,11 +108,11 @@ def test_regrade__sandboxed_grader__is_asked_once_for_a_task(build_world: Build)
         Sandbox("covey.environments.grading:grade_json", seconds=20) as sandbox,
         ThreadPoolExecutor(max_workers=1) as thread,
     ):
-        grade, regrader = build_grader(sandbox), world.build(thread, asyncio.Event()).regrader
+        grade, regrader = build_grader(DEMO, load(DEMO), sandbox), world.build(thread, asyncio.Event()).regrader
 
-        def count(payload: bytes) -> Sequence[float]:
-            asked.append(len(json.loads(payload)["items"]))
-            return grade(payload)
+        def count(replies: Sequence[Reply]) -> Sequence[Grade]:
+            asked.append(len(replies))
+            return grade(replies)
 
         found = replace(regrader, grade=count).regrade(item, work)
     assert found is not None
@@ -121,9 +122,9 @@ def test_regrade__sandboxed_grader__is_asked_once_for_a_task(build_world: Build)
 
 
 def test_regrade__grader_that_dies_on_the_answers__they_earn_nothing(build_world: Build) -> None:
-    """As for the validator: what ends every attempt to grade it is to blame itself."""
+    """As for the validator: what ends every reply to grade it is to blame itself."""
     world = build_world(steps=1)
     with Sandbox("tests.fakes.dying:die", seconds=5) as dying:
-        world.grade = build_grader(dying)
+        world.grade = build_grader(DEMO, load(DEMO), dying)
         _, (update,) = train(world)
     assert (update["reward/mean"], update["batch/live_share"], update["batch/samples"]) == (0, 0, 32)

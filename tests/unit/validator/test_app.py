@@ -8,6 +8,8 @@ import pytest
 
 from covey import devnet
 from covey.chain.structs import BondKind
+from covey.environments.base import Grade
+from covey.environments.registry import DEMO, load
 from covey.errors import OperatorError
 from covey.runtime import Outcome
 from tests.fakes.tools import DOMAIN, make_model_params
@@ -30,7 +32,7 @@ class Recording:
         return self.answer
 
 
-def build(tmp_path, *, named: bool = True, bond: int = 50, window: int = 20, load_environment=lambda: "environment"):
+def build(tmp_path, *, named: bool = True, bond: int = 50, window: int = 20, load_environment=lambda: load(DEMO)):
     params = make_model_params()
     network = SimpleNamespace(
         pool=1,
@@ -43,19 +45,21 @@ def build(tmp_path, *, named: bool = True, bond: int = 50, window: int = 20, loa
             stakes=SimpleNamespace(stake_of=lambda pool, kind, who: bond if kind is BondKind.VALIDATOR else 0),
         ),
         terms=SimpleNamespace(validator_bond=50, unbond_window=window, params_hash=params.compute_hash()),
-        environment="spec",
+        environment=DEMO,
         load_environment=load_environment,
     )
     config = ValidatorConfig(home=tmp_path, pool=1, deployment=tmp_path / "d", key_file=tmp_path / "k", threads=1)
-    decoder, grader = Recording(b"[]"), Recording(b'{"rewards": [1.0]}')
+    decoder, grader = Recording(b"[]"), Recording(b'{"reward": 1.0}')
     return app.build(config, network, decoder, grader, asyncio.Event()), decoder, grader
 
 
 def test_build__tools__are_the_pools_and_blame_no_input_for_one_slow_child(tmp_path):
     ctx, decoder, grader = build(tmp_path)
-    assert (ctx.tools.environment, ctx.tools.spec, ctx.tools.domain) == ("environment", "spec", DOMAIN)
+    assert ctx.tools.environment.prompt(5) == load(DEMO).prompt(5)
+    assert ctx.tools.domain == DOMAIN
     assert ctx.tools.decode(b"file") == b"[]"
-    assert ctx.tools.grade(b"order") == [1.0]
+    reply = ctx.tools.environment.prompt(5).build_reply("x", finished=True, tokens=2)
+    assert ctx.tools.grade([reply]) == [Grade(reward=1.0)]
     assert (decoder.attempts, grader.attempts) == ([2], [2])
     assert (ctx.venue.chain_id, ctx.venue.court, ctx.venue.pool) == (DOMAIN.chain_id, DOMAIN.contract, 1)
     assert (ctx.venue.params_hash, ctx.venue.engine.batch) == (make_model_params().compute_hash(), 32)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from covey import devnet
 from covey.engines.hf import HuggingFaceEngine
+from covey.environments.registry import DEMO
 from covey.grading import build_grader
 from covey.protocol import canonical
 from covey.protocol.verdict import Decision, Judgement, Reason, Severity
@@ -218,7 +219,7 @@ def test_judge__decoder_dies_on_the_input__is_the_inputs_fault(worker: Worker, t
 
 def test_judge__grader_dies_on_a_completion__earns_nothing(worker: Worker, tools: Tools, honest: Work):
     with Sandbox("tests.fakes.dying:die", seconds=5) as dying:
-        grade = build_grader(dying)
+        grade = build_grader(DEMO, tools.environment, dying)
         judged = dataclasses.replace(tools, grade=grade)
         work, _ = find(worker, lambda row: row.reward > 0)
         assert judge(work.with_each(lambda row: {"reward": 0.0}), worker, judged).decision is Decision.ACCEPT

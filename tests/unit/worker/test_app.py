@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from covey.engines.vllm.engine import VllmEngine
+from covey.environments.registry import DEMO
 from covey.errors import TransientError
 from covey.model.tiny import tiny_folder
 from covey.runtime import Outcome
@@ -49,6 +50,7 @@ def build_engine(folder: Path, *, lease_seconds: float, call_seconds: float) -> 
         params=make_model_params(lease_seconds=lease_seconds),
         wallet=SimpleNamespace(address="0x1"),
         contracts=SimpleNamespace(nodes=SimpleNamespace(contributor_of=lambda pool, node: "0x2")),
+        environment=DEMO,
         load_environment=lambda: None,
     )
     config = WorkerConfig(**files, pool=1, engine="vllm", vllm=vllm)

@@ -3,18 +3,20 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from covey.environments.base import Reply
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.protocol import messages
 from covey.runtime import Outcome
 from tests.fakes.coordinator import FakeCoordinator
 from tests.fakes.cycles import Counting, fail_at
+from tests.fakes.grading import grade_here
 from tests.fakes.pool import make_hash
-from tests.fakes.tools import grade_here, make_task
+from tests.fakes.tools import make_task
 from tests.fakes.turn import take_turn
 from worker import loop
 from worker.app import Context
@@ -275,10 +277,10 @@ async def test_seal__grader_that_refuses__lease_goes_back_and_the_next_is_signed
 ):
     refusals = [ProtocolError("malformed_grading", "no")]
 
-    def grade(payload: bytes):
+    def grade(replies: Sequence[Reply]):
         if refusals:
             raise refusals.pop()
-        return grade_here(payload)
+        return grade_here(replies)
 
     ctx = start(grade=grade)
     coordinator.orders.extend([make_task(task=n, lease=n) for n in (1, 2)])

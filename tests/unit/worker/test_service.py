@@ -47,10 +47,12 @@ def test_build_slots__task__means_these_seeds_and_prompts_in_this_order(worker: 
     assert [(slot.group, slot.sibling) for slot in slots] == [(g, s) for g in range(2) for s in range(4)]
     shared = (MANIFEST, 1, 3, worker.wallet.address, 7)
     assert [slot.request.seed for slot in slots] == [seed_by_hand(*shared, g, s) for g in range(2) for s in range(4)]
-    assert [slot.draw for slot in slots] == [seed_by_hand(*shared, g) for g in range(2) for _ in range(4)]
+    environment = registry.load(DEMO)
+    prompts = [environment.prompt(seed_by_hand(*shared, g)) for g in range(2) for _ in range(4)]
+    assert [slot.prompt for slot in slots] == prompts
     for slot in slots:
-        text = registry.load(DEMO).prompt(slot.draw).text
-        assert slot.request.prompt == (2, *engine.tokenizer.encode(text + "\n", add_special_tokens=False))
+        tokens = engine.tokenizer.encode(slot.prompt.text + "\n", add_special_tokens=False)
+        assert slot.request.prompt == (2, *tokens)
         assert slot.request.max_tokens == 5
 
 

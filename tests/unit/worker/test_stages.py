@@ -2,17 +2,19 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from covey.environments.base import Reply
 from covey.errors import OperatorError, TransientError
 from covey.runtime import Outcome
 from tests.fakes.coordinator import FakeCoordinator
 from tests.fakes.cycles import Counting, fail_at, wait_until
-from tests.fakes.tools import grade_here, make_task
+from tests.fakes.grading import grade_here
+from tests.fakes.tools import make_task
 from worker import loop
 from worker.app import Context, run_stages
 from worker.pipeline import Pipeline
@@ -71,10 +73,10 @@ async def test_run_stages__engine_lost_while_a_lease_is_signed__returns_only_the
     signing, ending = threading.Event(), threading.Event()
     ctx, running = start(), asyncio.get_running_loop()
 
-    def grade(payload: bytes):
+    def grade(replies: Sequence[Reply]):
         signing.set()
         assert ending.wait(20)
-        return grade_here(payload)
+        return grade_here(replies)
 
     def lose(*_: object, **__: object) -> None:
         assert signing.wait(20)

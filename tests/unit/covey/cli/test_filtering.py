@@ -1,6 +1,5 @@
 """Counting right answers, results that survive a crash, and which questions stay."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 
 from covey.cli.filtering import Results, Trial, choose_kept, count_passes, list_turns
 from covey.engines.base import Completion, Engine, Request
-from covey.environments.base import Environment, Prompt
+from covey.environments.base import Environment, Grade, Prompt, Reply
 from covey.errors import OperatorError
 from covey.protocol.seeding import compute_trial_seed
 
@@ -23,13 +22,10 @@ TRIAL = Trial(
 
 
 class Toy:
-    """Question n reads "q" n times; an answer of more than one token costs 0.6 for each of its tokens."""
+    """Question n reads "q" n times."""
 
-    def prompt(self, slot_hash: int) -> Prompt:
-        return Prompt(text="q" * slot_hash, item=slot_hash)
-
-    def compute_length_cost(self, text: str, *, completion_tokens: int) -> float:
-        return 0.6 * completion_tokens if completion_tokens > 1 else 0.0
+    def prompt(self, draw: int) -> Prompt:
+        return Prompt(text="q" * draw, verification={"n": draw})
 
 
 class Letters:
@@ -68,13 +64,14 @@ def count(numbers: Sequence[int], engine: Scripted, grade: Any) -> dict[int, int
     return count_passes(numbers, TRIAL, engine=cast(Engine, engine), environment=cast(Environment, Toy()), grade=grade)
 
 
-def grade_text(payload: bytes) -> list[float]:
-    """1 for "y" less the length's cost, for one question of four answers."""
-    order = json.loads(payload)
-    assert order["spec"] == {"kind": "toy", "options": {"a": [1, 2]}}
-    assert len({item["draw"] for item in order["items"]}) == 1
-    costs = [Toy().compute_length_cost("", completion_tokens=item["tokens"]) for item in order["items"]]
-    return [(item["text"] == "y") - cost for item, cost in zip(order["items"], costs, strict=True)]
+def grade_text(replies: Sequence[Reply]) -> list[Grade]:
+    """1 for "y" less 0.6 for each token after the first, for one question of four answers."""
+    assert len({reply.verification["n"] for reply in replies}) == 1
+    return [build_grade(float(reply.text == "y"), 0.6 * (reply.tokens - 1)) for reply in replies]
+
+
+def build_grade(task: float, cost: float) -> Grade:
+    return Grade(reward=task - cost, parts={"task": task, "length": -cost})
 
 
 def test_count_passes__scripted_answers__by_their_seeds() -> None:
@@ -90,7 +87,7 @@ def test_count_passes__scripted_answers__by_their_seeds() -> None:
 
 
 def test_count_passes__right_but_of_the_wrong_length__passes() -> None:
-    """A reward of 1 - 0.6 x 2 is below 0 and still that of a right answer."""
+    """A reward of 1 - 1.2 is below 0 and still that of a right answer."""
     engine = Scripted()
     engine._answer = lambda request: Completion(
         policy_version=0,
@@ -99,7 +96,7 @@ def test_count_passes__right_but_of_the_wrong_length__passes() -> None:
         tops=(),
         finished=True,
     )
-    assert count([3], engine, lambda _: [-0.2, -1.2, -0.2, -0.2]) == {3: 3}
+    assert count([3], engine, lambda _: [build_grade(right, 1.2) for right in (1.0, 0.0, 1.0, 1.0)]) == {3: 3}
 
 
 def test_count_passes__prompt_that_is_too_long__is_not_asked() -> None:

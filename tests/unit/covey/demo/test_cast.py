@@ -66,8 +66,7 @@ def test_write_pool__read_by_the_command(tmp_path):
     assert terms.epoch_length <= params.epoch_seconds
     assert terms.unbond_window >= terms.challenge_window + terms.veto_window
     assert params.groups_per_step % params.groups_per_task == 0
-    written = tomllib.loads(cast.write_pool().read_text())["params"]["environment"]
-    assert written["fingerprint"] == params.environment.fingerprint == compute_fingerprint(load(DEMO))
+    assert params.environment.fingerprint == compute_fingerprint(load(DEMO))
 
 
 def test_write_role__shared_settings_beside_its_own(tmp_path):

@@ -138,9 +138,9 @@ def test_generate__greedy__answers_most_words(qwen: HuggingFaceEngine) -> None:
         Request(prompt=tuple(encode_prompt(qwen.tokenizer, prompt.text)), seed=0, max_tokens=8) for prompt in prompts
     ]
     rewards = [
-        environment.reward(
-            prompt, decode_completion(qwen.tokenizer, c.tokens), finished=c.finished, completion_tokens=len(c.tokens)
-        )
+        environment.grade(
+            prompt.build_reply(decode_completion(qwen.tokenizer, c.tokens), finished=c.finished, tokens=len(c.tokens))
+        ).reward
         for prompt, c in zip(prompts, qwen.generate(requests, temperature=0.0), strict=True)
     ]
     assert sum(rewards) / 64 > 0.8
@@ -156,9 +156,9 @@ def test_generate__temperature_one__starts_at_about_a_third(
         for i, p in enumerate(prompts)
     ]
     rewards = [
-        environment.reward(
-            prompt, decode_completion(qwen.tokenizer, c.tokens), finished=c.finished, completion_tokens=len(c.tokens)
-        )
+        environment.grade(
+            prompt.build_reply(decode_completion(qwen.tokenizer, c.tokens), finished=c.finished, tokens=len(c.tokens))
+        ).reward
         for prompt, c in zip(prompts, qwen.generate(requests, temperature=1.0), strict=True)
     ]
     assert 0.26 < sum(rewards) / 400 < 0.40

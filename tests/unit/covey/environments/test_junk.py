@@ -2,7 +2,8 @@
 
 import pytest
 
-from covey.environments.base import EnvironmentSpec
+from covey.environments.base import EnvironmentSpec, Prompt
+from covey.environments.environment import TaskEnvironment
 from covey.environments.registry import DEMO, load
 
 pytestmark = pytest.mark.unit
@@ -28,6 +29,10 @@ def load_generator(name: str):
     return load(DEMO if name == "spell_backward" else EnvironmentSpec(kind="reasoning_gym", options={"name": name}))
 
 
+def grade(environment: TaskEnvironment, prompt: Prompt, text: str) -> float:
+    return environment.grade(prompt.build_reply(text, finished=True, tokens=9)).reward
+
+
 @pytest.mark.parametrize("name", GENERATORS)
 def test_reward__junk__is_zero(name: str):
     environment = load_generator(name)
@@ -35,7 +40,7 @@ def test_reward__junk__is_zero(name: str):
         (prompt.text, text)
         for prompt in map(environment.prompt, DRAWS)
         for text in list_junk(prompt.text)
-        if environment.reward(prompt, text, finished=True, completion_tokens=len(text)) != 0
+        if grade(environment, prompt, text) != 0
     ]
     assert paid == []
 
@@ -45,7 +50,7 @@ def test_reward__answer_among_stuffing__is_zero_and_alone_is_one(name: str):
     """The junk suite is able to fail: the graders do pay for what is right, and for nothing beside it."""
     environment = load_generator(name)
     for prompt in map(environment.prompt, DRAWS):
-        answer = environment.example(prompt)
-        assert environment.reward(prompt, answer, finished=True, completion_tokens=3) == 1.0
+        answer = str(environment.source._dataset[prompt.verification["item"]]["answer"])
+        assert grade(environment, prompt, answer) == 1.0
         for text in (f"{answer} or {answer}0", f"x{answer}x", f"0 {answer} 1 2 3", answer * 2):
-            assert environment.reward(prompt, text, finished=True, completion_tokens=9) == 0, text
+            assert grade(environment, prompt, text) == 0, text

@@ -1,14 +1,16 @@
-"""Environments by kind, and the order for the grader."""
+"""Environments by kind, of this package and of others, and the fingerprint of a pool's prompts."""
 
 import hashlib
-import json
+import platform
 import subprocess
 import sys
+from importlib.metadata import EntryPoint
 
 import pytest
 
-from covey.environments.base import EnvironmentSpec, Prompt
-from covey.environments.registry import DEMO, build_grading, compute_fingerprint, load, require_fingerprint
+from covey.environments import registry
+from covey.environments.base import EnvironmentSpec
+from covey.environments.registry import DEMO, compute_fingerprint, load, require_same
 from covey.errors import OperatorError
 
 pytestmark = pytest.mark.unit
@@ -20,56 +22,84 @@ def test_load__the_demo__asks_for_words_of_three_to_five_letters() -> None:
     assert {len(word) for word in words} == {3, 4, 5}
 
 
-def test_load__unknown_kind__is_refused() -> None:
-    with pytest.raises(OperatorError, match="no environment of kind 'chess'"):
+def test_load__unknown_kind__is_refused_with_those_there_are() -> None:
+    with pytest.raises(OperatorError, match=r"no environment of kind 'chess'.*'mixture', 'reasoning_gym'"):
         load(EnvironmentSpec(kind="chess"))
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("covey.environments.registry:load", "is not a covey.environments.base.TaskSource"),
+        ("covey.environments.nowhere:Source", "does not load"),
+        ("covey.environments.registry:Nothing", "does not load"),
+    ],
+)
+def test_load__entry_point_that_has_no_kind__is_refused(monkeypatch, value: str, message: str) -> None:
+    entry = EntryPoint(name="chess", value=value, group="covey.environments")
+    monkeypatch.setattr(registry, "entry_points", lambda group: [entry])
+    with pytest.raises(OperatorError, match=message):
+        load(EnvironmentSpec(kind="chess"))
+
+
+def test_load__entry_point_of_another_package__is_a_kind(monkeypatch) -> None:
+    value = "covey.environments.kinds.reasoning_gym:ReasoningGymSource"
+    entry = EntryPoint(name="gym", value=value, group="covey.environments")
+    monkeypatch.setattr(registry, "entry_points", lambda group: [entry])
+    spec = EnvironmentSpec(kind="gym", options=DEMO.options)
+    assert load(spec).prompt(5) == load(DEMO).prompt(5)
 
 
 class Worded:
     """An environment whose library words the question of one draw in its own way."""
 
-    def __init__(self, odd: int | None = None, target: int | None = None) -> None:
-        self.odd, self.target = odd, target
+    def __init__(self, odd: int | None = None, target: int | None = None, **versions: str) -> None:
+        self.odd, self.target, self.versions = odd, target, versions
 
-    def prompt(self, slot_hash: int) -> Prompt:
-        text = f"Frage {slot_hash}é" + ("?" if slot_hash == self.odd else "")
-        return Prompt(text=text, item=slot_hash, target=self.target)
-
-
-def test_compute_fingerprint__prompts__by_hand() -> None:
-    rows = ",".join(f'{{"target":null,"text":"Frage {draw}é"}}' for draw in range(32))
-    assert compute_fingerprint(Worded()) == "0x" + hashlib.sha256(f'{{"prompts":[{rows}]}}'.encode()).hexdigest()
+    def identify(self, draw: int):
+        return {"task": f"Frage {draw}é" + ("?" if draw == self.odd else ""), "target": self.target}
 
 
-def test_compute_fingerprint__another_text_target_or_generator__differs() -> None:
-    prints = [compute_fingerprint(each) for each in (Worded(), Worded(0), Worded(31), Worded(target=5), load(DEMO))]
-    assert len(set(prints)) == 5
+def test_compute_fingerprint__prompts_and_versions__by_hand() -> None:
+    rows = ",".join(f'{{"target":null,"task":"Frage {draw}é"}}' for draw in range(32))
+    text = f'{{"prompts":[{rows}],"versions":{{"sympy":"1.14.0"}}}}'
+    assert compute_fingerprint(Worded(sympy="1.14.0")) == "0x" + hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_compute_fingerprint__another_text_target_version_or_generator__differs() -> None:
+    others = (Worded(), Worded(0), Worded(31), Worded(target=5), Worded(sympy="1"), load(DEMO))
+    prints = [compute_fingerprint(each) for each in others]
+    assert len(set(prints)) == 6
     assert compute_fingerprint(Worded(32)) == prints[0]  # beyond the draws that are looked at
-    assert compute_fingerprint(load(DEMO)) == prints[4]
+    assert compute_fingerprint(load(DEMO)) == prints[5]
 
 
-def test_require_fingerprint__same_prompts__passes() -> None:
-    require_fingerprint(Worded(), compute_fingerprint(Worded()))
+def test_require_same__same_prompts__passes() -> None:
+    require_same(Worded(a="1"), versions={"a": "1"}, fingerprint=compute_fingerprint(Worded(a="1")))
+    require_same(Worded(a="1"), versions={}, fingerprint=None)
 
 
-def test_require_fingerprint__other_prompts__stops_and_says_what_to_install() -> None:
-    with pytest.raises(OperatorError, match=r"environment_differs: .*Install the version .*reasoning-gym") as caught:
-        require_fingerprint(Worded(7), compute_fingerprint(Worded()))
-    assert caught.value.code == "environment_differs"
+def test_require_same__other_prompts__stops() -> None:
+    with pytest.raises(OperatorError, match=r"environment_differs: .*fingerprint .*Install the release"):
+        require_same(Worded(7), versions={}, fingerprint=compute_fingerprint(Worded()))
 
 
-def test_build_grading__completions__are_the_json_of_the_grader() -> None:
-    assert json.loads(build_grading(DEMO, [(2**62, "é", False, 3)])) == {
-        "spec": {
-            "kind": "reasoning_gym",
-            "options": {"name": "spell_backward", "config": {"min_word_len": 3, "max_word_len": 5}},
-        },
-        "items": [{"draw": 2**62, "text": "é", "finished": False, "tokens": 3}],
-    }
+def test_require_same__package_of_another_version__names_it_and_what_to_install() -> None:
+    with pytest.raises(OperatorError, match=r"sympy is 1.13 on this machine, .* with 1.14. Install sympy==1.14"):
+        require_same(Worded(sympy="1.13"), versions={"sympy": "1.14"}, fingerprint=None)
+    with pytest.raises(OperatorError, match=r"sympy is not installed on this machine"):
+        require_same(Worded(), versions={"sympy": "1.14"}, fingerprint=None)
+
+
+def test_require_same__another_interpreter__names_it() -> None:
+    here = ".".join(platform.python_version_tuple()[:2])
+    assert load(DEMO).versions["python"] == here
+    with pytest.raises(OperatorError, match=rf"python is {here} on this machine, .* Run covey with Python 2.7"):
+        require_same(load(DEMO), versions={"python": "2.7"}, fingerprint=None)
 
 
 def test_import__registry_and_engine_base__are_light() -> None:
-    heavy = "{'torch', 'transformers', 'numba', 'reasoning_gym'}"
+    heavy = "{'torch', 'transformers', 'numba', 'reasoning_gym', 'sympy'}"
     code = f"import sys, covey.environments.registry, covey.engines.base; print(sorted({heavy} & set(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert found.stdout == "[]\n"

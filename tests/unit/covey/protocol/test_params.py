@@ -150,7 +150,7 @@ def test_from_text__another_hash__refused():
         PoolParams.from_text(text + " ", keccak_of(text))
 
 
-@pytest.mark.parametrize("text", ["", "null", "[]", "{", '{"name":"x"}', "[" * 16_000, '{"version":2}', "1" * 5000])
+@pytest.mark.parametrize("text", ["", "null", "[]", "{", '{"name":"x"}', "[" * 16_000, '{"version":3}', "1" * 5000])
 def test_from_text__does_not_parse__refused(text):
     with pytest.raises(ProtocolError, match="bad_params"):
         PoolParams.from_text(text, keccak_of(text))
@@ -238,7 +238,12 @@ def test_params__hardware_and_build__stand_in_the_text():
 def test_fingerprint__given__stands_in_the_text():
     fingerprint = "0x" + "ab" * 32
     value = build(environment={"kind": "k", "fingerprint": fingerprint})
-    assert json.loads(value.to_text())["environment"] == {"kind": "k", "options": {}, "fingerprint": fingerprint}
+    assert json.loads(value.to_text())["environment"] == {
+        "kind": "k",
+        "options": {},
+        "fingerprint": fingerprint,
+        "versions": {},
+    }
     assert json.loads(build().to_text())["environment"]["fingerprint"] is None
     assert build().compute_hash() != build(environment={"kind": "k", "fingerprint": fingerprint}).compute_hash()
 
