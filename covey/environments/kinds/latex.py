@@ -1,0 +1,178 @@
+r"""Normal form of a mathematical answer as a string: bounds first, then one spelling of what LaTeX spells in many ways.
+
+Main names: `normalise`, `find_closing`.  The result has neither layout commands nor dollar signs, and braces around
+every argument.  `reading` finds its structure.  Time is linear in the answer's length.
+"""
+
+import re
+
+MAX_CHARACTERS = 2_000
+"""Longest answer that is read; longer ones are wrong unless they equal a truth as strings."""
+MAX_DIGITS = 1_000
+"""Most digits of one number in an answer."""
+MAX_DEPTH = 16
+"""Deepest nesting of brackets of all kinds."""
+MAX_ROUND_DEPTH = 6
+"""Deepest nesting of round brackets, whose parsing time grows steeply."""
+
+ROW_END = "\ue000"
+"""What the two backslashes at the end of a matrix row become: a character that no answer may contain."""
+
+_UNICODE = {
+    "\u2212": "-", "\u2013": "-", "\u00d7": r"\times ", "\u00b7": r"\cdot ", "\u22c5": r"\cdot ", "\u2217": "*",
+    "\u00f7": "/", "\u2215": "/", "\u2044": "/", "\u03c0": r"\pi ", "\u221e": r"\infty ", "\u2264": r"\le ",
+    "\u2265": r"\ge ", "\u2260": r"\ne ", "\u00b0": r"^\circ ", "\u222a": r"\cup ", "\u2229": r"\cap ",
+    "\u2208": r"\in ", "\u00b1": r"\pm ", "\u2213": r"\mp ", "\u211d": r"\mathbb{R}", "\u2124": r"\mathbb{Z}",
+    "\u2205": r"\emptyset ", "\u2216": r"\setminus ", "\u2248": r"\approx ", "\u00a0": " ", "\u2009": " ",
+    "\u202f": " ", "\u27e8": r"\langle ", "\u27e9": r"\rangle ", "\u03b8": r"\theta ", "\u03b1": r"\alpha ",
+    "\u03b2": r"\beta ", "\u03b3": r"\gamma ", "\u03bb": r"\lambda ", "\u03c6": r"\phi ", "\u03c9": r"\omega ",
+    "\u00bd": r"\frac{1}{2}", "\u00bc": r"\frac{1}{4}", "\u00be": r"\frac{3}{4}", "\u2153": r"\frac{1}{3}",
+    "\u2154": r"\frac{2}{3}", "\u20ac": r"\$", "\u00a3": r"\$", "\uff0c": ",",
+}  # fmt: skip
+_TRANSLATION = str.maketrans(_UNICODE)
+_SUPERSCRIPTS = "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079"
+_SUPERSCRIPT = re.compile(f"\u207b?[{_SUPERSCRIPTS}]+")
+_ROOT = re.compile(r"(?:\u221a|\\sqrt(?![a-zA-Z])|(?<![\\a-zA-Z])sqrt(?![a-zA-Z]))\s*")
+_LAYOUT = re.compile(
+    r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|textstyle|limits|nolimits|scriptstyle|rm|bf)(?![a-zA-Z])\s?\.?"
+    r"|\\!\s*|\\[,;:>]|~|\\\$|\$"
+)
+_SPACE = re.compile(r"\\ |\\quad(?![a-zA-Z])|\\qquad(?![a-zA-Z])|\s+|\\(?:hspace|vspace)\*?\{[^{}]*\}")
+_SYNONYMS = {
+    "dfrac": "frac", "tfrac": "frac", "cfrac": "frac", "leq": "<=", "geq": ">=", "leqslant": "<=", "geqslant": ">=",
+    "neq": "ne", "lt": "<", "gt": ">", "le": "<=", "ge": ">=", "textbf": "text", "textit": "text", "textrm": "text",
+    "mathrm": "text", "mathbf": "text", "mathit": "text", "mbox": "text", "textnormal": "text", "mathsf": "text",
+    "operatorname": "text", "varnothing": "emptyset", "degree": "circ", "lbrace": "{", "rbrace": "}", "lbrack": "[",
+    "rbrack": "]", "lvert": "|", "rvert": "|", "vert": "|", "mid": "|", "ast": "*", "colon": ":", "imath": "i",
+    "langle": "(", "rangle": ")", "backslash": "setminus", "smallsetminus": "setminus",
+    "dbinom": "binom", "tbinom": "binom",
+}  # fmt: skip
+_COMMAND = re.compile(r"\\([a-zA-Z]+)\s*")
+_WRAPPERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"), ("`", "`"))
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
+_LONG_NUMBER = re.compile(rf"[0-9]{{{MAX_DIGITS + 1}}}")
+_BRACKETS = re.compile(r"[({\[\])}]")
+
+
+def normalise(text: str, *, limit: int = MAX_CHARACTERS) -> str | None:
+    """Return the normal form of an answer, or None if it is empty or exceeds a bound.
+
+    `limit`: most characters that are read, before and after Unicode symbols became commands.
+    """
+    if len(text) > limit or _LONG_NUMBER.search(text):
+        return None
+    if ROW_END in text or any(mark < " " and mark not in "\t\n\r" for mark in text):
+        return None
+    text = _strip_wrappers(text)
+    # Two backslashes end a row in a matrix; elsewhere they are one that was escaped twice.
+    text = text.replace(r"\\", ROW_END if r"\begin" in text else "\\")
+    text = _SUPERSCRIPT.sub(_spell_superscript, text).translate(_TRANSLATION)
+    text = _COMMAND.sub(_replace_synonym, text)
+    text = _LAYOUT.sub("", text).replace("{,}", ",")
+    text = _SPACE.sub(" ", text).strip()
+    text = _ROOT.sub(r"\\sqrt ", text).replace("**", "^").replace("!=", r"\ne ")
+    text = _strip_stop(text)
+    if not text or len(text) > 2 * limit or not _is_shallow(text):
+        return None
+    return _brace_arguments(text)
+
+
+def find_closing(text: str, start: int) -> int | None:
+    """Position of the brace that closes the one at `start`, or None if there is none."""
+    depth = 0
+    position = start
+    while position < len(text):
+        if text[position] == "\\":
+            position += 1
+        elif text[position] == "{":
+            depth += 1
+        elif text[position] == "}":
+            depth -= 1
+            if depth == 0:
+                return position
+        position += 1
+    return None
+
+
+def _strip_wrappers(text: str) -> str:
+    """Without what encloses the whole answer: dollars, display brackets, emphasis, a box."""
+    for _ in range(4):
+        text = _strip_stop(text.strip())
+        for opening, closing in _WRAPPERS:
+            inner = text[len(opening) : -len(closing)]
+            if len(text) > len(opening + closing) and text.startswith(opening) and text.endswith(closing):
+                text = inner.strip() if opening not in inner and closing not in inner else text
+        box = _BOX.match(text)
+        if box and find_closing(text, box.end() - 1) == len(text) - 1:
+            text = text[box.end() : -1]
+    return text
+
+
+def _strip_stop(text: str) -> str:
+    return text[:-1].rstrip() if text.endswith((".", ",", ";")) and not text.endswith(("\\,", "\\;", "..")) else text
+
+
+def _spell_superscript(match: re.Match[str]) -> str:
+    digits = "".join("-" if mark == "\u207b" else str(_SUPERSCRIPTS.index(mark)) for mark in match.group())
+    return f"^{{{digits}}}"
+
+
+def _replace_synonym(match: re.Match[str]) -> str:
+    name = match.group(1)
+    new = _SYNONYMS.get(name)
+    if new is None:
+        return match.group()
+    if new in "{}":
+        return "\\" + new
+    return f"\\{new} " if new.isalpha() else new
+
+
+def _is_shallow(text: str) -> bool:
+    depth = deepest = round_depth = round_deepest = 0
+    for match in _BRACKETS.finditer(text):
+        step = 1 if match.group() in "({[" else -1
+        depth += step
+        deepest = max(deepest, depth)
+        if match.group() in "()":
+            round_depth += step
+            round_deepest = max(round_deepest, round_depth)
+    return deepest <= MAX_DEPTH and round_deepest <= MAX_ROUND_DEPTH
+
+
+def _brace_arguments(text: str) -> str:
+    r"""Put braces around arguments that stand without: \frac12, \sqrt 3, and \sqrt(3) of plain text."""
+    pieces: list[str] = []
+    position = 0
+    for match in re.finditer(r"\\(frac|binom|sqrt)(?![a-zA-Z])\s*", text):
+        if match.start() < position:
+            continue
+        pieces.append(text[position : match.start()] + f"\\{match.group(1)}")
+        position = match.end()
+        if match.group(1) == "sqrt" and text[position : position + 1] == "[":
+            end = text.find("]", position)
+            if end < 0:
+                continue
+            pieces.append(text[position : end + 1])
+            position = end + 1
+        for _ in range(1 if match.group(1) == "sqrt" else 2):
+            position = _skip_space(text, position)
+            token = _read_token(text, position, is_root=match.group(1) == "sqrt")
+            if token is None:
+                break
+            pieces.append(f"{{{token}}}")
+            position += len(token)
+    return "".join([*pieces, text[position:]])
+
+
+def _skip_space(text: str, position: int) -> int:
+    return position + 1 if text[position : position + 1] == " " else position
+
+
+def _read_token(text: str, position: int, *, is_root: bool) -> str | None:
+    """An argument without braces, or None if it has them or is none."""
+    rest = text[position:]
+    if is_root:
+        match = re.match(r"[0-9]+|\([^()]*\)|[a-zA-Z]|\\[a-zA-Z]+", rest)
+    else:
+        match = re.match(r"[0-9a-zA-Z]|\\pi(?![a-zA-Z])", rest)
+    return match.group() if match else None

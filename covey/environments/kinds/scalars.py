@@ -1,0 +1,249 @@
+"""Mathematical expressions without relation or list: parsed by math-verify, compared exactly where that is possible.
+
+Main names: `parse_expression`, `are_equal`, `find_ratio`.  What would take long is refused before it is evaluated:
+`_evaluate` rebuilds the unevaluated tree from its leaves and stops at the first number or power that is too large.
+math-verify's own timeouts, which use a signal, are off: the process that grades has a limit of its own.
+"""
+
+import functools
+import logging
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+
+import sympy
+from latex2sympy2_extended.math_normalization import NormalizationConfig
+from math_verify import LatexExtractionConfig, parse, verify
+from sympy.core.function import AppliedUndef
+
+MAX_LEAF = 400
+"""Most characters of an expression that is parsed."""
+MAX_NODES = 400
+"""Most nodes of a parsed expression."""
+MAX_POWER = 16
+"""Largest exponent of a sum; 1,000 for symbols.  Numbers may grow to 1,000 digits."""
+MAX_DIGITS = 1_000
+MAX_FACTORIAL = 200
+POINTS = 5
+"""Points at which two expressions with variables are compared before symbolic work is spent on them."""
+PRECISION = 60
+"""Digits to which constants are evaluated; those that agree to `AGREEMENT` digits are equal."""
+AGREEMENT = 50
+
+logging.getLogger("math_verify").addHandler(logging.NullHandler())
+logging.getLogger("math_verify").propagate = False
+
+# What sympy raises on expressions that it cannot handle.  MemoryError passes: the sandbox reports it as a limit.
+UNREADABLE = (ArithmeticError, AttributeError, LookupError, NotImplementedError, RecursionError, TypeError, ValueError)
+
+_EXTRACTION = [
+    LatexExtractionConfig(
+        boxed_match_priority=-1,
+        normalization_config=NormalizationConfig(
+            basic_latex=False, units=False, malformed_operators=False, nits=False, boxed="none", equations=False
+        ),
+    )
+]
+_FUNCTIONS = frozenset(
+    {"sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "arccot", "sinh", "cosh", "tanh", "log",
+     "ln", "exp", "pi", "infty", "theta", "alpha", "beta", "gamma", "lambda", "phi", "omega"}
+)  # fmt: skip
+_COMMANDS = _FUNCTIONS | {
+    "frac", "sqrt", "binom", "cdot", "times", "div", "varphi", "mu", "sigma", "delta", "rho", "tau", "epsilon",
+    "varepsilon", "lfloor", "rfloor", "lceil", "rceil", "zeta", "eta", "kappa", "nu", "xi", "psi", "chi", "Delta",
+    "Omega",
+}  # fmt: skip
+_ALLOWED = re.compile(r"[0-9A-Za-z+\-*/^_(){}.!|\\\[\] ]+")
+_COMMAND = re.compile(r"\\([a-zA-Z]+)")
+_WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}")
+_FUNCTION = re.compile("|".join(sorted(_FUNCTIONS, key=len, reverse=True)))
+_POWER = re.compile(r"\^\s*(-?[0-9]+(?:\.[0-9]+)?|\([^()]*\)|-[a-z])")
+_BINOMIAL = re.compile(r"\\binom\{[0-9]{1,3}\}\{[0-9]{1,3}\}")
+_LETTER = re.compile(r"\\text\s*\{\s*([a-zA-Z])\s*\}")
+_BASE = re.compile(r"_\{?[0-9]+\}? ")
+_UNCLEAR = re.compile(
+    r"[0-9}] +[0-9]|!\s*!|\)\s*!|(?:[+\-]\s*){4}"
+    r"|\^\s*(?:[0-9a-zA-Z]+|\{[^{}]*\}|\\[a-zA-Z]+)\s*\^"
+)
+"""What LaTeX gives no meaning, or what the parser misreads or reads slowly: "1 2", "5!!", "x^y^z"."""
+_NODES = (
+    sympy.Add, sympy.Mul, sympy.Pow, sympy.exp, sympy.log, sympy.sin, sympy.cos, sympy.tan, sympy.cot, sympy.sec,
+    sympy.csc, sympy.asin, sympy.acos, sympy.atan, sympy.acot, sympy.sinh, sympy.cosh, sympy.tanh, sympy.Abs,
+    sympy.factorial, sympy.floor, sympy.ceiling, AppliedUndef,
+)  # fmt: skip
+_ATOMS = (sympy.Symbol, sympy.Number, sympy.NumberSymbol, sympy.core.numbers.ImaginaryUnit)
+
+
+@functools.lru_cache(maxsize=256)
+def parse_expression(latex: str) -> sympy.Expr | None:
+    """Return the evaluated expression of a string in normal form, or None if it is not one or too large.
+
+    Variables are real, and the letter i is the imaginary unit.  Decimals become exact fractions.
+    """
+    latex = _spell(latex)
+    if (
+        not 0 < len(latex) <= MAX_LEAF
+        or not _ALLOWED.fullmatch(latex)
+        or not _COMMANDS.issuperset(_COMMAND.findall(latex))
+        or len(_BINOMIAL.findall(latex)) != latex.count(r"\binom")
+        or _UNCLEAR.search(_BASE.sub("", latex))
+    ):
+        return None
+    found = parse(f"${latex}$", _EXTRACTION, fallback_mode="no_fallback", parsing_timeout=None)
+    if len(found) != 1 or not isinstance(found[0], sympy.Expr):
+        return None
+    try:
+        expression = _evaluate(found[0], [MAX_NODES])
+        return None if expression is None or expression.has(sympy.nan, sympy.zoo) else expression
+    except UNREADABLE:
+        return None
+
+
+def are_equal(truth: sympy.Expr, answer: sympy.Expr) -> bool:
+    """Whether two expressions are the same for all values of their variables, as far as sympy can show it."""
+    try:
+        if truth == answer:
+            return True
+        if not truth.free_symbols and not answer.free_symbols:
+            return _are_equal_constants(truth, answer)
+        if truth.has(AppliedUndef) or answer.has(AppliedUndef) or not _agree_at_points(truth, answer):
+            return False
+        if sympy.expand(truth - answer) == 0:
+            return True
+        return bool(verify(truth, answer, timeout_seconds=None))
+    except UNREADABLE:
+        return False
+
+
+def find_ratio(truth: sympy.Expr, answer: sympy.Expr) -> sympy.Expr | None:
+    """The constant c other than 0 with truth = c * answer, or None; both must have the same variables."""
+    try:
+        if truth.has(AppliedUndef) or not truth.free_symbols or truth.free_symbols != answer.free_symbols:
+            return None
+        point = _choose_point(truth.free_symbols, 0)
+        ratio = truth.xreplace(point) / answer.xreplace(point)
+        value = sympy.N(ratio, 15)
+        is_constant = value.is_number and value.is_finite and abs(value) > 1e-9
+        return ratio if is_constant and are_equal(truth, ratio * answer) else None
+    except UNREADABLE:
+        return None
+
+
+def evaluate_real(expression: sympy.Expr) -> Fraction | None:
+    """A fraction that agrees with a constant to about `PRECISION` digits, or None if it is not real and finite."""
+    try:
+        value = sympy.N(expression, PRECISION)
+        return Fraction(str(value)) if value.is_Float or value.is_Rational else None
+    except UNREADABLE:
+        return None
+
+
+def _spell(latex: str) -> str:
+    """Plain text as LaTeX: sin(x) -> \\sin(x), x^10 -> x^{10}, abc -> a b c."""
+    latex = _LETTER.sub(r" \1 ", latex)
+    latex = _WORD.sub(lambda match: _spell_word(match.group()), latex)
+    return _POWER.sub(r"^{\1}", latex)
+
+
+def _spell_word(word: str) -> str:
+    if word in _FUNCTIONS:
+        return f"\\{word} "
+    match = _FUNCTION.match(word)
+    if match and len(word) - match.end() <= 1:
+        return f"\\{match.group()} {word[match.end() :]}"
+    # Without spaces the parser reads words such as "zeros" as commands.
+    return " ".join(word)
+
+
+def _evaluate(node: sympy.Basic, budget: list[int]) -> sympy.Expr | None:
+    budget[0] -= 1
+    if budget[0] < 0:
+        return None
+    if isinstance(node, sympy.Symbol):
+        return sympy.I if node.name == "i" else sympy.Symbol(node.name, real=True)
+    if isinstance(node, sympy.Float):
+        return sympy.Rational(str(node))
+    if isinstance(node, _ATOMS) or node in (sympy.oo, -sympy.oo):
+        return node if _count_digits(node) <= MAX_DIGITS else None
+    if not isinstance(node, _NODES):
+        return None
+    arguments: list[sympy.Expr] = []
+    for argument in node.args:
+        arguments.append(_evaluate(argument, budget))
+        if arguments[-1] is None:
+            return None
+    if isinstance(node, sympy.Pow | sympy.exp) and not _is_small_power(*_split_power(node, arguments)):
+        return None
+    if isinstance(node, sympy.factorial) and not _is_small_factorial(arguments[0]):
+        return None
+    if isinstance(node, sympy.sinh | sympy.cosh | sympy.tanh) and not _is_moderate(arguments[0]):
+        return None
+    value = node.func(*arguments)
+    return value if all(_count_digits(atom) <= 2 * MAX_DIGITS for atom in value.atoms(sympy.Rational)) else None
+
+
+def _split_power(node: sympy.Basic, arguments: list[sympy.Expr]) -> tuple[sympy.Expr, sympy.Expr]:
+    return (arguments[0], arguments[1]) if isinstance(node, sympy.Pow) else (sympy.E, arguments[0])
+
+
+def _is_small_power(base: sympy.Expr, exponent: sympy.Expr) -> bool:
+    if not _is_moderate(exponent):
+        return False
+    if not exponent.is_Rational:
+        return True
+    if exponent.q > MAX_DIGITS:
+        return False
+    if base.is_Rational:
+        return bool(_count_digits(base) * abs(exponent) <= MAX_DIGITS)
+    return bool(base.is_Symbol or base.is_NumberSymbol or abs(exponent) <= MAX_POWER)
+
+
+def _is_moderate(exponent: sympy.Expr) -> bool:
+    """Whether an exponent is at most 1,000 in absolute value, or has variables."""
+    if exponent.free_symbols:
+        return True
+    size = sympy.N(sympy.Abs(exponent), 15)
+    return bool(size.is_number and size.is_finite and size <= MAX_DIGITS)
+
+
+def _is_small_factorial(argument: sympy.Expr) -> bool:
+    return bool(argument.free_symbols or (argument.is_Integer and 0 <= argument <= MAX_FACTORIAL))
+
+
+def _count_digits(atom: sympy.Basic) -> int:
+    """About how many decimal digits a rational number has; 1 for every other atom."""
+    if not isinstance(atom, sympy.Rational) or not atom.is_finite:
+        return 1
+    return max(1, abs(int(atom.p)).bit_length() * 3 // 10, int(atom.q).bit_length() * 3 // 10)
+
+
+def _are_equal_constants(truth: sympy.Expr, answer: sympy.Expr) -> bool:
+    if truth.is_Rational and answer.is_Rational:
+        return bool(truth == answer)
+    values = [sympy.N(each, PRECISION) for each in (truth, answer)]
+    if not all(value.is_number and value.is_finite for value in values):
+        return False
+    scale = max(abs(values[0]), abs(values[1]))
+    return bool(abs(values[0] - values[1]) <= scale * sympy.Float(10) ** -AGREEMENT)
+
+
+def _agree_at_points(truth: sympy.Expr, answer: sympy.Expr) -> bool:
+    symbols = truth.free_symbols | answer.free_symbols
+    for number in range(POINTS):
+        point = _choose_point(symbols, number)
+        values = [sympy.N(each.xreplace(point), 30) for each in (truth, answer)]
+        if not all(value.is_number and value.is_finite for value in values):
+            continue
+        scale = max(abs(values[0]), abs(values[1]))
+        if abs(values[0] - values[1]) > scale * sympy.Float(10) ** -20:
+            return False
+    return True
+
+
+def _choose_point(symbols: set[sympy.Basic], number: int) -> Mapping[sympy.Basic, sympy.Rational]:
+    """A value per variable, different for each, of both signs, the same in every process."""
+    ordered = sorted(symbols, key=str)
+    return {
+        symbol: sympy.Rational((-1) ** (number * (place + 1)) * (17 + 23 * number + 7 * place), 13 + 4 * place + number)
+        for place, symbol in enumerate(ordered)
+    }
