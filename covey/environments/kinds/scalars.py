@@ -59,6 +59,7 @@ _WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}")
 _FUNCTION = re.compile("|".join(sorted(_FUNCTIONS, key=len, reverse=True)))
 _POWER = re.compile(r"\^\s*(-?[0-9]+(?:\.[0-9]+)?|\([^()]*\)|-[a-z])")
 _BINOMIAL = re.compile(r"\\binom\{[0-9]{1,3}\}\{[0-9]{1,3}\}")
+_DEGREES = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*\^\s*\{?\s*\\circ\s*\}?")
 _LETTER = re.compile(r"\\text\s*\{\s*([a-zA-Z])\s*\}")
 _BASE = re.compile(r"_\{?[0-9]+\}? ")
 _UNCLEAR = re.compile(
@@ -139,7 +140,8 @@ def evaluate_real(expression: sympy.Expr) -> Fraction | None:
 
 
 def _spell(latex: str) -> str:
-    """Plain text as LaTeX: sin(x) -> \\sin(x), x^10 -> x^{10}, abc -> a b c."""
+    """Plain text as LaTeX: sin(x) -> \\sin(x), x^10 -> x^{10}, abc -> a b c, degrees -> radians."""
+    latex = _DEGREES.sub(r"(\1\\pi/180)", latex)
     latex = _LETTER.sub(r" \1 ", latex)
     latex = _WORD.sub(lambda match: _spell_word(match.group()), latex)
     return _POWER.sub(r"^{\1}", latex)

@@ -13,6 +13,8 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
+from covey.environments.kinds.latex import find_closing
+
 LENGTH_FACTOR = 4
 LENGTH_MARGIN = 100
 """An answer longer than `LENGTH_FACTOR` times the longest truth plus this many characters is wrong unread."""
@@ -26,8 +28,8 @@ _ENCLOSING = (
     ("***", "***"), ("**", "**"), ("__", "__"), ("*", "*"), ("_", "_"), ("`", "`"), ('"', '"'), ("'", "'"),
     ("\u201c", "\u201d"), ("\u201e", "\u201c"), ("\u00ab", "\u00bb"), ("$$", "$$"), ("$", "$"),
     (r"\(", r"\)"), (r"\[", r"\]"),
-    (r"\text{", "}"), (r"\textbf{", "}"), (r"\mathrm{", "}"), (r"\mathbf{", "}"), (r"\boxed{", "}"),
 )  # fmt: skip
+_COMMAND = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|boxed)\s*\{")
 _GROUPED = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])")
 
 
@@ -75,6 +77,9 @@ def _strip_enclosing(text: str) -> str:
             if is_enclosed and opening not in inner and closing not in inner:
                 text = inner.strip()
                 break
+        command = _COMMAND.match(text)
+        if command and find_closing(text, command.end() - 1) == len(text) - 1:
+            text = text[command.end() : -1].strip()
         if text == before:
             break
     return text

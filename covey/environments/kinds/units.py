@@ -36,6 +36,7 @@ _STOP_WORDS = frozenset(
 )  # fmt: skip
 _PERCENT = re.compile(r"\s*(?:\\?%|\\text\s*\{\s*(?:\\?%|percent|pct)\s*\}|(?<![a-zA-Z])(?:percent|percentage|pct))$")
 _DEGREES = re.compile(r"\s*\^?\s*\{?\s*\\circ\s*\}?$")
+_FUNCTION = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)")
 _IN_TEXT = re.compile(r"\s*\\text\s*\{\s*([^{}\\]{1,40}?)\s*\}\s*(?:\^\s*\{?([23])\}?)?$")
 _PLAIN = re.compile(r"(?<=[0-9} )])\s*((?:(?:square|cubic|sq\.?|cu) )?[a-zA-Z]+(?:/[a-z]+)?)(?:\^\{?([23])\}?)?$")
 
@@ -64,7 +65,7 @@ def split_unit(latex: str) -> tuple[str, Unit | None]:
     known units count, and those of one letter only after a space.
     """
     match = _DEGREES.search(latex)
-    if match and match.start():
+    if match and match.start() and not _FUNCTION.search(latex):
         return latex[: match.start()], Unit(dimension="angle", power=1, factor=Fraction(1))
     match = _IN_TEXT.search(latex)
     if match and match.start():
