@@ -37,6 +37,9 @@ ADDRESSES = {
     "httpx": ["covey/client.py", "covey/shardcast/*"],
     "obstore": ["covey/storage.py"],
     "numba": ["covey/toploc/*", "covey/sampling/*"],
+    "sympy": ["covey/environments/kinds/*"],
+    "math_verify": ["covey/environments/kinds/scalars.py"],
+    "latex2sympy2_extended": ["covey/environments/kinds/scalars.py"],
     "torch": [
         "covey/toploc/*",
         "covey/sampling/*",

@@ -157,10 +157,16 @@ def _brace_arguments(text: str) -> str:
         for _ in range(1 if match.group(1) == "sqrt" else 2):
             position = _skip_space(text, position)
             token = _read_token(text, position, is_root=match.group(1) == "sqrt")
-            if token is None:
+            closing = find_closing(text, position) if text[position : position + 1] == "{" else None
+            if closing is not None:
+                # Nesting is bounded, so the recursion is too.
+                pieces.append(f"{{{_brace_arguments(text[position + 1 : closing])}}}")
+                position = closing + 1
+            elif token is not None:
+                pieces.append(f"{{{token}}}")
+                position += len(token)
+            else:
                 break
-            pieces.append(f"{{{token}}}")
-            position += len(token)
     return "".join([*pieces, text[position:]])
 
 

@@ -13,8 +13,7 @@ from covey.environments.answers import ANSWERS_VERSION, EXTRACTIONS, extract_ans
 pytestmark = pytest.mark.unit
 
 CASES = [
-    json.loads(line)
-    for line in (Path(__file__).parents[3] / "data/grading/extraction.jsonl").read_text().splitlines()
+    json.loads(line) for line in (Path(__file__).parents[3] / "data/grading/extraction.jsonl").read_text().splitlines()
 ]
 PLAIN = st.text(alphabet="abc XYZ019.,+-\n")
 """Texts without a tag, a fence, a brace or a backslash."""
