@@ -45,6 +45,8 @@ class Sample:
     """log p(token) under the policy that the step starts from, where updates have moved away from it."""
     reference: tuple[float, ...] | None = None
     """log p(token) under the reference, where a divergence is wanted."""
+    finished: bool = True
+    """Whether the completion ended by itself.  Otherwise the limit of tokens cut it."""
 
     @property
     def fed(self) -> int:
@@ -84,6 +86,7 @@ def build_samples(works: Sequence[Work], *, group_size: int, advantage: Literal[
                 policy_version=work.policy_version,
                 prompt=row.prompt,
                 tokens=row.tokens,
+                finished=row.finished,
                 reward=row.reward,
                 advantage=value,
                 old=row.logprobs if work.replayed else None,
@@ -113,8 +116,17 @@ def build_batch(
     normaliser: Literal["tokens", "sequence", "constant"],
     constant: int,
     keep_all: bool,
+    mask_truncated: bool = False,
 ) -> Batch:
-    """Weights of one update's samples; those of zero advantage are left out unless `keep_all`."""
+    """Weights of one update's samples; those of zero advantage are left out unless `keep_all`.
+
+    With `mask_truncated` no token of a completion that the limit cut bears loss or counts in the weights; its reward
+    still counts in the advantages of its group (DAPO, arXiv 2503.14476, overlong filtering).
+    """
+    if mask_truncated:
+        samples = [sample for sample in samples if sample.finished]
+    if not samples:
+        return Batch(samples=(), weights=(), tokens=0)
     lengths = torch.tensor([len(sample.tokens) for sample in samples])
     weights = compute_weights(lengths, normaliser, constant=constant).tolist()
     kept = [(s, w) for s, w in zip(samples, weights, strict=True) if keep_all or s.advantage != 0]

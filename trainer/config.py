@@ -46,6 +46,9 @@ class TrainerConfig(RoleSettings):
     normaliser: Literal["tokens", "sequence", "constant"] = "tokens"
     """Weight of a token in the loss. tokens: one over the tokens of the update; sequence: one over the samples and
     the completion's own length; constant: one over the samples and the pool's longest completion."""
+    mask_truncated: bool = False
+    """Whether completions that the limit of tokens cut bear no loss, so that a long thought is not taught to be wrong.
+    Their rewards still count in the advantages of their group (DAPO, overlong filtering)."""
     clip_epsilon: float = Field(default=0.2, gt=0, lt=1)
     """Half width of the interval around 1 that probability ratios are clipped to."""
     clip_delta: float = Field(default=4.0, gt=1)

@@ -27,6 +27,7 @@ def learn(ctx: Context, works: list[Work | None], waited: float) -> None:
             normaliser=config.normaliser,
             constant=params.model.max_completion_tokens,
             keep_all=config.kl_coefficient > 0 or config.entropy_coefficient > 0,
+            mask_truncated=config.mask_truncated,
         )
         for part in parts
     ]

@@ -180,6 +180,7 @@ def build_report(
         "staleness_max": max(staleness, default=0),
         "batch/tokens": sum(u.tokens for u in updates),
         "batch/samples": len(samples),
+        "batch/truncated_share": sum(not s.finished for s in samples) / count,
         "batch/live_share": sum(s.advantage != 0 for s in samples) / count,
         "batch/completion_tokens": sum(len(s.tokens) for s in samples) / count,
         "batch/left_out": left_out,

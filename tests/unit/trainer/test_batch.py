@@ -100,6 +100,25 @@ def test_build_batch__dead_samples__leave_but_their_tokens_count() -> None:
     )
 
 
+def test_build_batch__truncated_completions__bear_no_loss_where_they_are_masked() -> None:
+    cut = build_sample([2], [5] * 8, finished=False)
+    samples = [build_sample([2], [5, 6, 1]), cut, build_sample([2], [1], advantage=0.0)]
+    masked = build_batch(samples, normaliser="tokens", constant=8, keep_all=False, mask_truncated=True)
+    assert masked == Batch(samples=(samples[0],), weights=(1 / 4,), tokens=4)
+    assert build_batch(samples, normaliser="tokens", constant=8, keep_all=False).tokens == 12
+    for normaliser in ("tokens", "sequence", "constant"):
+        none = build_batch([cut], normaliser=normaliser, constant=8, keep_all=True, mask_truncated=True)
+        assert none == Batch(samples=(), weights=(), tokens=0)
+
+
+def test_build_samples__truncated_completion__counts_in_the_advantages_of_its_group() -> None:
+    work = build_work(1, [[0, 1]])
+    work = replace(work, rollouts=(work.rollouts[0], replace(work.rollouts[1], finished=False)))
+    first, second = build_samples([work], group_size=2, advantage="grpo")
+    assert (first.finished, second.finished) == (False, True)
+    assert (first.advantage, second.advantage) == pytest.approx((-1, 1), rel=1e-5)
+
+
 def test_fill_old__two_versions__each_asked_once_and_claims_kept() -> None:
     samples = [
         build_sample([2], [1], old=None, policy_version=Step(4)),
