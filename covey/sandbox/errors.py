@@ -1,0 +1,14 @@
+"""What a call in the sandbox can end with besides its answer."""
+
+from covey.errors import CoveyError
+
+class SandboxError(CoveyError):
+    """The input ended its process or reached a limit.
+
+    `code` is "sandbox_cpu", "sandbox_timeout" (the wall clock), "sandbox_memory", "sandbox_output" or "sandbox_died".
+    """
+
+    @property
+    def is_limit(self) -> bool:
+        """Whether a limit ended the call.  False if the process died by itself."""
+        return self.code != "sandbox_died"

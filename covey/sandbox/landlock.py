@@ -1,0 +1,87 @@
+"""Landlock: takes rights to files, TCP ports and signals from a process for good.  Needs no privileges.
+
+`build_ruleset` runs in the zygote, `restrict` in the child of each call.  What the kernel's ABI does not know is left
+out; `find_abi` says which one it is.
+"""
+
+import ctypes
+import os
+import stat
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+from covey.sandbox import kernel
+
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_VERSION, _PATH_BENEATH = 1, 1
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
+_TRUNCATE, _IOCTL_DEV = 1 << 14, 1 << 15
+_OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
+_READING = _EXECUTE | _READ_FILE | _READ_DIR
+_KNOWN_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}
+"""Number of rights to files by ABI; later ones know 16."""
+_BIND_AND_CONNECT = 0b11
+_ABSTRACT_SOCKETS_AND_SIGNALS = 0b11
+SCOPES_ABI = 6
+"""First ABI that keeps a process from signalling processes outside."""
+TCP_ABI = 4
+
+
+class _Ruleset(ctypes.Structure):
+    _fields_ = (("files", ctypes.c_uint64), ("tcp", ctypes.c_uint64), ("scopes", ctypes.c_uint64))
+
+
+class _PathBeneath(ctypes.Structure):
+    _pack_ = 1
+    _layout_ = "ms"
+    _fields_ = (("allowed", ctypes.c_uint64), ("folder", ctypes.c_int32))
+
+
+@cache
+def find_abi() -> int:
+    """Version of the kernel's Landlock; 0 if it has none."""
+    try:
+        return kernel.call(_CREATE_RULESET, None, 0, _VERSION)
+    except OSError:
+        return 0
+
+
+def build_ruleset(*, readable: Iterable[Path], writable: Iterable[Path]) -> int:
+    """Descriptor of rules that forbid all but reading and executing `readable` and changing `writable`.
+
+    A path that does not exist is left out.  TCP is forbidden from ABI 4, signals to others from ABI 6.  Raises OSError.
+    """
+    abi = find_abi()
+    every = (1 << _KNOWN_RIGHTS.get(abi, 16)) - 1
+    tcp = _BIND_AND_CONNECT if abi >= TCP_ABI else 0
+    scopes = _ABSTRACT_SOCKETS_AND_SIGNALS if abi >= SCOPES_ABI else 0
+    attributes = _Ruleset(every, tcp, scopes)
+    size = 8 if abi < TCP_ABI else 16 if abi < SCOPES_ABI else 24
+    ruleset = kernel.call(_CREATE_RULESET, attributes, size, 0)
+    try:
+        for path in readable:
+            _allow(ruleset, path, _READING)
+        for path in writable:
+            _allow(ruleset, path, every & ~_IOCTL_DEV)
+    except OSError:
+        os.close(ruleset)
+        raise
+    return ruleset
+
+
+def restrict(ruleset: int) -> None:
+    """Bind this process and its future children to the rules; `no_new_privs` must be set.  Raises OSError."""
+    kernel.call(_RESTRICT_SELF, ruleset, 0)
+
+
+def _allow(ruleset: int, path: Path, rights: int) -> None:
+    try:
+        opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        is_folder = stat.S_ISDIR(os.fstat(opened).st_mode)
+        kernel.call(_ADD_RULE, ruleset, _PATH_BENEATH, _PathBeneath(rights if is_folder else rights & _OF_FILES, opened), 0)
+    finally:
+        os.close(opened)

@@ -1,0 +1,159 @@
+"""The side inside: a process with the function loaded, which forks a child for each call.
+
+The zygote never reads a payload: the child does, after it has given up its rights.  So no call sees an earlier one, and
+nothing hostile runs here.  After each call the zygote ends what the call has started and empties the scratch folder.
+Usage: `python -m covey.sandbox.zygote CONTROL GUARD`, descriptors of the control socket and of the parent's process.
+"""
+
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from covey.errors import OperatorError, TransientError
+from covey.sandbox import kernel, landlock
+from covey.sandbox.child import Shield, bind_zygote, run_child
+from covey.sandbox.launcher import drop_capabilities
+from covey.sandbox.orders import CALL, MAX_MESSAGE_BYTES, STOP, Cause, Ending, Order, Started
+from covey.sandbox.processes import count_tasks, read_children_seconds, sweep, watch
+from covey.sandbox.scratch import empty
+
+Function = Callable[[bytes], bytes]
+_FLAGS = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
+
+
+def build_echo(setup: bytes) -> Function:
+    """A factory that tries a rung: its function answers `setup` and the payload."""
+    return lambda payload: setup + payload
+
+
+class Zygote:
+    """Serves calls until the parent closes its end or ends."""
+
+    def __init__(self, control: socket.socket, guard: int) -> None:
+        self._control, self._guard = control, guard
+
+    def serve(self) -> None:
+        kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+        kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # process 1 gets no signal that it does not handle
+        data, descriptors = self._receive()
+        order, setup = Order.from_json(data), descriptors[0]
+        self._prepare(order)
+        function = self._load(order, setup)
+        ruleset = None
+        if order.readable:
+            ruleset = landlock.build_ruleset(readable=map(Path, order.readable), writable=map(Path, order.writable))
+        bind_zygote(order.limits, has_filter=order.has_filter)
+        gc.collect()
+        gc.freeze()  # a collection in a child would copy every page that holds an object
+        self._control.send(Started(kind="ready").to_json())
+        while True:
+            message, descriptors = self._receive()
+            if message != CALL:
+                continue  # to stop a call that has just ended
+            ending = self._run(function, order, ruleset, *descriptors)
+            self._control.send(ending.to_json())
+            if not ending.is_clean:
+                return
+
+    def _prepare(self, order: Order) -> None:
+        scratch = Path(order.scratch)
+        if order.mounts_scratch:
+            kernel.mount_tmpfs(scratch, order.limits.scratch_bytes)
+            kernel.prctl(kernel.PR_CAP_AMBIENT, kernel.PR_CAP_AMBIENT_CLEAR_ALL)
+            drop_capabilities()
+        os.chdir(scratch)
+
+    def _load(self, order: Order, setup: int) -> Function:
+        """Call the factory; if it fails, say why and end."""
+        started = None
+        try:
+            module, _, attribute = order.function.partition(":")
+            with os.fdopen(setup, "rb") as file:
+                function: Function = getattr(importlib.import_module(module), attribute)(file.read())
+            return function
+        except OperatorError as error:
+            message = error.message.removesuffix(f". {error.fix}")
+            started = Started(kind="operator", code=error.code, message=message, fix=error.fix)
+        except TransientError as error:
+            started = Started(kind="transient", code=error.code, message=error.message)
+        finally:
+            kind, error, _ = sys.exc_info()
+            if started is None and kind is not None:
+                started = Started(kind="other", message=f"{kind.__name__}: {error}"[:2000])
+            if started is not None:
+                self._control.send(started.to_json())
+        sys.exit(1)
+
+    def _receive(self) -> tuple[bytes, list[int]]:
+        """The parent's next message.  Ends the process when there is no parent any more."""
+        waiting = select.poll()
+        for descriptor in (self._control.fileno(), self._guard):
+            if descriptor >= 0:
+                waiting.register(descriptor, select.POLLIN)
+        ready = {descriptor for descriptor, _ in waiting.poll()}
+        if self._guard in ready:
+            self._end()
+        message, descriptors, _, _ = socket.recv_fds(self._control, MAX_MESSAGE_BYTES, 2, _FLAGS)
+        if not message:
+            self._end()
+        return message, descriptors
+
+    def _end(self) -> None:
+        sweep()
+        os._exit(0)
+
+    def _run(self, function: Function, order: Order, ruleset: int | None, payload: int, answer: int) -> Ending:
+        before = read_children_seconds()
+        tasks = count_tasks() if order.shares_user else None
+        shield = Shield(limits=order.limits, ruleset=ruleset, other_tasks=tasks)
+        child = os.fork()
+        if child == 0:
+            self._control.close()
+            if self._guard >= 0:
+                os.close(self._guard)
+            run_child(function, shield, payload=payload, answer=answer)
+        os.close(payload)
+        os.close(answer)
+        stopped = watch(child, order.limits, is_stopped=self._is_stopped, spent=before)
+        _, status = os.waitpid(child, 0)
+        is_swept = sweep()
+        seconds = read_children_seconds() - before
+        cause: Cause
+        if os.WIFSIGNALED(status):
+            cause, code = stopped or "signal", os.WTERMSIG(status)
+        else:
+            cause, code = "exit", os.WEXITSTATUS(status)
+        if code in {signal.SIGPROF, signal.SIGXCPU} and cause == "signal":
+            cause = "cpu"
+        # A hard limit kills with SIGKILL, and processes of the call may have used what it has not used itself.
+        if cause in {"exit", "signal"} and seconds > order.limits.cpu_seconds:
+            cause = "cpu"
+        return Ending(cause=cause, status=code, cpu_seconds=seconds, is_clean=is_swept and empty(Path(order.scratch)))
+
+    def _is_stopped(self, timeout_seconds: float, child: int) -> bool | None:
+        """Wait for the child: True if the parent stops it, False if it has ended, None if neither happens in time."""
+        waiting = select.poll()
+        for descriptor in (child, self._control.fileno(), self._guard):
+            if descriptor >= 0:
+                waiting.register(descriptor, select.POLLIN)
+        ready = {descriptor for descriptor, _ in waiting.poll(timeout_seconds * 1000)}
+        if self._guard in ready:
+            self._end()
+        if self._control.fileno() in ready:
+            message, _, _, _ = socket.recv_fds(self._control, MAX_MESSAGE_BYTES, 2, _FLAGS)
+            if not message:
+                self._end()
+            return message == STOP
+        return False if ready else None
+
+
+if __name__ == "__main__":
+    Zygote(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])).serve()
