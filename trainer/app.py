@@ -23,7 +23,7 @@ from covey.network import Network, join
 from covey.protocol.ids import Step
 from covey.protocol.params import MAX_ANSWER_BYTES
 from covey.runtime import keep_trying, stop_signals
-from covey.sandbox import ATTEMPTS, Sandbox
+from covey.sandbox import ATTEMPTS, Limits, Sandbox
 from trainer.config import TrainerConfig
 from trainer.disk import ExplainFullDisk
 from trainer.progress import Progress
@@ -218,15 +218,17 @@ async def _run(config: TrainerConfig, sinks: "Sequence[Sink]", ranks: "Ranks") -
 
 async def _train(config: TrainerConfig, sinks: "Sequence[Sink]", ranks: "Ranks", stop: asyncio.Event) -> None:
     decoder = Sandbox(
-        "covey.protocol.columns:decode_json",
-        seconds=config.decoding_seconds,
-        memory_bytes=config.decoding_memory_bytes,
-        output_bytes=MAX_ANSWER_BYTES,
+        "covey.protocol.columns:build_decoder",
+        limits=Limits.for_cpu(
+            config.decoding_seconds, memory_bytes=config.decoding_memory_bytes, output_bytes=MAX_ANSWER_BYTES
+        ),
+        isolation=config.isolation,
     )
     grader = Sandbox(
-        "covey.environments.grading:grade_json",
-        seconds=config.grading_seconds,
-        memory_bytes=config.grading_memory_bytes,
+        "covey.environments.grading:build",
+        processes=config.count_grading_processes(),
+        limits=Limits.for_cpu(config.grading_seconds, memory_bytes=config.grading_memory_bytes),
+        isolation=config.isolation,
     )
     chain_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="chain")
     with decoder, grader, chain_thread:

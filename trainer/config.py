@@ -113,13 +113,14 @@ class TrainerConfig(RoleSettings):
     """Floating-point operations per second that one device can do in the model's number format. None: no
     utilisation is reported."""
     decoding_seconds: float = Field(default=10.0, gt=0)
-    """Timeout in seconds of the process that decodes one rollout file."""
+    """CPU seconds that decoding one rollout file may take. The wall clock allows six times as many."""
     decoding_memory_bytes: int = Field(default=1 << 30, ge=1 << 26)
-    """Memory limit in bytes of the process that decodes rollout files."""
+    """Memory in bytes that decoding one rollout file may take."""
     grading_seconds: float = Field(default=10.0, gt=0)
-    """Timeout in seconds of the grader's process for the answers to one task that no quorum replayed."""
+    """CPU seconds that grading the answers to one task that no quorum replayed may take. The wall clock allows six
+    times as many."""
     grading_memory_bytes: int = Field(default=1 << 30, ge=1 << 26)
-    """Memory limit in bytes of the grader's process."""
+    """Memory in bytes that one call of the grader may take."""
 
     @model_validator(mode="after")
     def _require_two_sides(self) -> Self:

@@ -20,7 +20,7 @@ from covey.log import configure, get_logger
 from covey.network import Network, join
 from covey.protocol.params import MAX_ANSWER_BYTES
 from covey.runtime import Metrics, Pace, keep_trying, report_forever, run_forever, stop_signals
-from covey.sandbox import ATTEMPTS, Sandbox
+from covey.sandbox import ATTEMPTS, Limits, Sandbox
 from validator.checks import Tools
 from validator.config import CheckingSettings, ValidatorConfig
 from validator.evidence import Venue, describe_engine
@@ -63,15 +63,17 @@ class Context:
 def build_sandboxes(config: CheckingSettings) -> tuple[Sandbox, Sandbox]:
     """Where files are decoded, and where completions are graded; the caller closes both."""
     decoder = Sandbox(
-        "covey.protocol.columns:decode_json",
-        seconds=config.decoding_seconds,
-        memory_bytes=config.decoding_memory_bytes,
-        output_bytes=MAX_ANSWER_BYTES,
+        "covey.protocol.columns:build_decoder",
+        limits=Limits.for_cpu(
+            config.decoding_seconds, memory_bytes=config.decoding_memory_bytes, output_bytes=MAX_ANSWER_BYTES
+        ),
+        isolation=config.isolation,
     )
     grader = Sandbox(
-        "covey.environments.grading:grade_json",
-        seconds=config.grading_seconds,
-        memory_bytes=config.grading_memory_bytes,
+        "covey.environments.grading:build",
+        processes=config.count_grading_processes(),
+        limits=Limits.for_cpu(config.grading_seconds, memory_bytes=config.grading_memory_bytes),
+        isolation=config.isolation,
     )
     return decoder, grader
 

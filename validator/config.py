@@ -7,10 +7,10 @@ from pydantic import Field
 
 from covey.chain.finality import Finality
 from covey.engines.vllm.options import VllmOptions
-from covey.settings import RoleSettings, Settings
+from covey.settings import RoleSettings, SandboxSettings
 
 
-class CheckingSettings(Settings):
+class CheckingSettings(SandboxSettings):
     """How a submission is checked."""
 
     device: str = "cpu"
@@ -20,13 +20,14 @@ class CheckingSettings(Settings):
     vllm: VllmOptions = VllmOptions()
     """Options of the vLLM engine, which hf ignores."""
     decoding_seconds: float = Field(default=10.0, gt=0)
-    """Timeout in seconds of the process that decodes one rollout file."""
+    """CPU seconds that decoding one rollout file may take. The wall clock allows six times as many."""
     decoding_memory_bytes: int = Field(default=1 << 30, ge=1 << 26)
-    """Memory limit in bytes of the process that decodes rollout files."""
+    """Memory in bytes that decoding one rollout file may take."""
     grading_seconds: float = Field(default=10.0, gt=0)
-    """Timeout in seconds of the grader's process for the answers to one task."""
+    """CPU seconds that grading the answers to one task may take. The wall clock allows six
+    times as many."""
     grading_memory_bytes: int = Field(default=1 << 30, ge=1 << 26)
-    """Memory limit in bytes of the grader's process."""
+    """Memory in bytes that one call of the grader may take."""
 
 
 class ValidatorConfig(RoleSettings, CheckingSettings):

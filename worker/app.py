@@ -16,7 +16,7 @@ from covey.log import configure, get_logger
 from covey.network import Network, join
 from covey.protocol.ids import Address
 from covey.runtime import Metrics, Pace, keep_trying, report_forever, run_forever, stop_signals
-from covey.sandbox import Sandbox
+from covey.sandbox import Limits, Sandbox
 from worker.config import WorkerConfig
 from worker.instance import load_instance
 from worker.outgoing import Outgoing
@@ -110,11 +110,13 @@ def run(config: WorkerConfig, *, wrap: Callable[[Engine], Engine] = lambda e: e)
 
 async def _run(config: WorkerConfig, wrap: Callable[[Engine], Engine]) -> None:
     stop = asyncio.Event()
-    grader = "covey.environments.grading:grade_json"
-    with (
-        stop_signals(stop),
-        Sandbox(grader, seconds=config.grading_seconds, memory_bytes=config.grading_memory_bytes) as sandbox,
-    ):
+    grader = Sandbox(
+        "covey.environments.grading:build",
+        processes=config.count_grading_processes(),
+        limits=Limits.for_cpu(config.grading_seconds, memory_bytes=config.grading_memory_bytes),
+        isolation=config.isolation,
+    )
+    with stop_signals(stop), grader as sandbox:
         network = await keep_trying(lambda: join(config), stop)
         if network is None:
             return

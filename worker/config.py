@@ -22,9 +22,10 @@ class WorkerConfig(RoleSettings):
     vllm: VllmOptions = VllmOptions()
     """Options of the vLLM engine, which hf ignores."""
     grading_seconds: float = Field(default=10.0, gt=0)
-    """Timeout in seconds of the grader's process for the answers to one task."""
+    """CPU seconds that grading the answers to one task may take. The wall clock allows six
+    times as many."""
     grading_memory_bytes: int = Field(default=1 << 30, ge=1 << 26)
-    """Memory limit in bytes of the grader's process."""
+    """Memory in bytes that one call of the grader may take."""
     heartbeat_seconds: float = Field(default=10.0, gt=0)
     """Seconds between two heartbeats, by which the coordinator knows that this node is alive and what it has
     free."""

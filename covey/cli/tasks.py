@@ -113,7 +113,7 @@ def _ask(
     from covey.engines.vllm.options import VllmOptions
     from covey.environments import registry
     from covey.grading import build_grader
-    from covey.sandbox import Sandbox
+    from covey.sandbox import Limits, Sandbox
 
     turns = list(list_turns(items, results.passes, max(1, batch // trial.pass_k)))
     if not turns:
@@ -126,7 +126,8 @@ def _ask(
         engine = build_engine(trial.engine, dtype=trial.dtype, batch=batch, device=device, threads=threads, vllm=vllm)
         stack.callback(engine.close)
         engine.load_policy(save_model(trial.model, folder), 0)
-        sandbox = Sandbox("covey.environments.grading:grade_json", seconds=GRADING_SECONDS, memory_bytes=GRADING_BYTES)
+        limits = Limits.for_cpu(GRADING_SECONDS, memory_bytes=GRADING_BYTES)
+        sandbox = Sandbox("covey.environments.grading:build", limits=limits)
         grade = build_grader(trial.spec, environment, stack.enter_context(sandbox))
         columns = (*Progress.get_default_columns(), MofNCompleteColumn())
         progress = Progress(*columns, console=console, transient=True, disable=is_quiet or not console.is_terminal)

@@ -33,7 +33,7 @@ class Shield:
 
 
 def bind_zygote(limits: Limits, *, has_filter: bool) -> None:
-    """Set what calls inherit, once the function is loaded: limits and, with `has_filter`, the filter of system calls."""
+    """Set what calls inherit, once the function is loaded: limits and, if `has_filter`, the filter of system calls."""
     os.dup2(1, 2)  # nothing
     _limit(resource.RLIMIT_AS, _measure_address_space() + limits.memory_bytes)
     _limit(resource.RLIMIT_FSIZE, limits.scratch_bytes)

@@ -2,6 +2,7 @@
 
 from covey.errors import CoveyError
 
+
 class SandboxError(CoveyError):
     """The input ended its process or reached a limit.
 

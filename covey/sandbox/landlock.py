@@ -81,7 +81,7 @@ def _allow(ruleset: int, path: Path, rights: int) -> None:
     except FileNotFoundError:
         return
     try:
-        is_folder = stat.S_ISDIR(os.fstat(opened).st_mode)
-        kernel.call(_ADD_RULE, ruleset, _PATH_BENEATH, _PathBeneath(rights if is_folder else rights & _OF_FILES, opened), 0)
+        allowed = rights if stat.S_ISDIR(os.fstat(opened).st_mode) else rights & _OF_FILES
+        kernel.call(_ADD_RULE, ruleset, _PATH_BENEATH, _PathBeneath(allowed, opened), 0)
     finally:
         os.close(opened)

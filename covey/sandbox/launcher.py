@@ -37,7 +37,9 @@ def launch(command: Sequence[str], *, needed: Sequence[str], owned: Sequence[str
             _cover(covers, [path for path in needed if any(path.startswith(f"{cover}/") for cover in covers)])
     except PermissionError as error:
         if not may_stay_root:
-            raise PermissionError(error.errno, f"{covers[0]} is closed to other users, and root may not mount") from error
+            raise PermissionError(
+                error.errno, f"{covers[0]} is closed to other users, and root may not mount"
+            ) from error
         drop_capabilities()
     else:
         for folder in owned:
@@ -45,7 +47,7 @@ def launch(command: Sequence[str], *, needed: Sequence[str], owned: Sequence[str
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
-    os.execv(command[0], list(command))
+    os.execv(command[0], list(command))  # noqa: S606
 
 
 def find_covers(paths: Sequence[str]) -> list[str]:

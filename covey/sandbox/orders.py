@@ -70,6 +70,8 @@ class Ending:
     """Exit status or number of the signal."""
     cpu_seconds: float
     """CPU seconds of the call and of all processes that it started."""
+    peak_bytes: int
+    """Largest memory in bytes that the call's first process held, libraries included."""
     is_clean: bool
     """Whether nothing is left of the call: no process and no file."""
 

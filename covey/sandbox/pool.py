@@ -67,6 +67,7 @@ class Sandbox:
         for slot in reversed(self._slots):
             self._free.put(slot)
         self._counts: Counter[str] = Counter()
+        self._seconds = 0.0
         self._counting = threading.Lock()
 
     @property
@@ -84,6 +85,12 @@ class Sandbox:
         """Calls so far: all under "calls", those without an answer under the code of their SandboxError."""
         with self._counting:
             return dict(self._counts)
+
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU seconds of all calls so far."""
+        with self._counting:
+            return self._seconds
 
     @property
     def process_ids(self) -> tuple[int, ...]:
@@ -148,6 +155,7 @@ class Sandbox:
             self._free.put(slot)
         with self._counting:
             self._counts["calls"] += 1
+            self._seconds += outcome.cpu_seconds
             if isinstance(outcome.error, SandboxError):
                 self._counts[outcome.error.code] += 1
         return outcome

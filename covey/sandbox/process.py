@@ -3,7 +3,6 @@
 import fcntl
 import os
 import select
-import shutil
 import signal
 import socket
 import struct
@@ -31,6 +30,7 @@ from covey.sandbox.orders import (
     Order,
     Started,
 )
+from covey.sandbox.scratch import empty
 from covey.sandbox.seccomp import is_known
 
 START_SECONDS = 60.0
@@ -38,6 +38,8 @@ GRACE_SECONDS = 15.0
 """What a zygote has, after the wall clock of a call, to end the call and what it started."""
 _CREDENTIALS = struct.Struct("3i")
 _CHUNK = 1 << 20
+_MAX_LEFT = 1_000_000
+"""Files and folders that are removed when a scratch folder of this machine is closed; more of them stay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,8 @@ class Outcome:
     error: SandboxError | ProtocolError | None = None
     cpu_seconds: float = 0.0
     """CPU seconds of the call and of all that it started. 0 if the zygote itself ended meanwhile."""
+    peak_bytes: int = 0
+    """Largest memory in bytes that the call's first process held, libraries included."""
 
     def unwrap(self) -> bytes:
         """Return the answer; raise the SandboxError or ProtocolError that is in its place."""
@@ -75,7 +79,7 @@ class Process:
         self._control: socket.socket | None = None
         self._launched: subprocess.Popen[bytes] | None = None
         self._zygote: int | None = None
-        self._said = open(os.memfd_create("sandbox-stderr", os.MFD_CLOEXEC), "w+b", buffering=0)
+        self._said: int | None = os.memfd_create("sandbox-stderr", os.MFD_CLOEXEC)
         self._folder = None if isolation.has_own_root else tempfile.mkdtemp(prefix="covey-scratch-")
         try:
             self._launch(isolation, packages)
@@ -132,9 +136,13 @@ class Process:
         if self._zygote is not None:
             os.close(self._zygote)
             self._zygote = None
-        self._said.close()
+        if self._said is not None:
+            os.close(self._said)
+            self._said = None
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            folder = Path(self._folder)
+            if folder.exists() and empty(folder, max_entries=_MAX_LEFT):
+                folder.rmdir()
 
     def _launch(self, isolation: Isolation, packages: tuple[str, ...]) -> None:
         surroundings = survey(packages)
@@ -281,14 +289,13 @@ class Process:
 
     def _read_stderr(self) -> str:
         """The last line that the zygote, or what wraps it, has said."""
-        self._said.seek(0)
-        lines = self._said.read(1 << 16).decode("utf-8", "replace").strip().splitlines()
+        assert self._said is not None
+        lines = os.pread(self._said, 1 << 16, 0).decode("utf-8", "replace").strip().splitlines()
         return lines[-1][:500] if lines else ""
 
 
 def _put(data: bytes) -> int:
     """Descriptor of a file in memory that holds the data and cannot be changed."""
-
 
     descriptor = os.memfd_create("sandbox", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     view = memoryview(data)
@@ -328,4 +335,4 @@ def _judge(written: bytes, ending: Ending, limits: Limits, *, is_over: bool) -> 
         error = ProtocolError(code, message)
     else:
         answer = said
-    return Outcome(answer=answer, error=error, cpu_seconds=ending.cpu_seconds)
+    return Outcome(answer=answer, error=error, cpu_seconds=ending.cpu_seconds, peak_bytes=ending.peak_bytes)

@@ -8,6 +8,7 @@ import resource
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from covey.sandbox.limits import Limits
@@ -26,9 +27,7 @@ def read_children_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def watch(
-    child: int, limits: Limits, *, is_stopped: Callable[[float, int], bool | None], spent: float
-) -> Cause | None:
+def watch(child: int, limits: Limits, *, is_stopped: Callable[[float, int], bool | None], spent: float) -> Cause | None:
     """Wait until the child ends; kill it at a limit and say which.  None: it ended by itself.
 
     `is_stopped`: waits that many seconds for a process, given by its descriptor.  `spent`: what `read_children_seconds`
@@ -121,22 +120,18 @@ def sweep() -> bool:
 
 
 def _send(process: int, number: signal.Signals) -> None:
-    try:
+    with suppress(ProcessLookupError):
         os.kill(process, number)
-    except ProcessLookupError:
-        pass
 
 
 def count_tasks() -> int:
     """Processes and threads of this process's user on this machine, which its limit counts too."""
     user, tasks = str(os.getuid()), 0
-    for name in os.listdir("/proc"):
-        if name.isdecimal():
-            try:
-                fields = dict(
-                    line.split(":\t", 1) for line in Path(f"/proc/{name}/status").read_text().splitlines() if ":\t" in line
-                )
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            tasks += int(fields["Threads"]) if fields["Uid"].split()[0] == user else 0
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            lines = Path(f"/proc/{name}/status").read_text().splitlines()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        fields = {key: value.split() for key, _, value in (line.partition(":") for line in lines)}
+        tasks += int(fields["Threads"][0]) if fields["Uid"][0] == user else 0
     return tasks

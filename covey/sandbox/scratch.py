@@ -8,7 +8,7 @@ MAX_ENTRIES = 1000
 """Files and folders that are removed one by one; a zygote with more is replaced, folder and all."""
 
 
-def empty(folder: Path) -> bool:
+def empty(folder: Path, *, max_entries: int = MAX_ENTRIES) -> bool:
     """Remove all that a call has left; whether nothing is left.  Nesting, modes and names may be hostile."""
     removed = 0
     try:
@@ -16,7 +16,7 @@ def empty(folder: Path) -> bool:
         while names := os.listdir(folder):
             for name in names:
                 removed += _remove(folder / name, folder)
-                if removed > MAX_ENTRIES:
+                if removed > max_entries:
                     return False
     except OSError:
         return False

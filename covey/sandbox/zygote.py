@@ -13,7 +13,9 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 from covey.errors import OperatorError, TransientError
 from covey.sandbox import kernel, landlock
@@ -85,9 +87,9 @@ class Zygote:
         except TransientError as error:
             started = Started(kind="transient", code=error.code, message=error.message)
         finally:
-            kind, error, _ = sys.exc_info()
+            kind, raised, _ = sys.exc_info()
             if started is None and kind is not None:
-                started = Started(kind="other", message=f"{kind.__name__}: {error}"[:2000])
+                started = Started(kind="other", message=f"{kind.__name__}: {raised}"[:2000])
             if started is not None:
                 self._control.send(started.to_json())
         sys.exit(1)
@@ -106,8 +108,13 @@ class Zygote:
             self._end()
         return message, descriptors
 
-    def _end(self) -> None:
+    def _end(self) -> NoReturn:
+        """End with all that a call has started; a parent that was killed leaves its scratch folder to this."""
         sweep()
+        folder = Path.cwd()
+        with suppress(OSError):
+            empty(folder)
+            folder.rmdir()
         os._exit(0)
 
     def _run(self, function: Function, order: Order, ruleset: int | None, payload: int, answer: int) -> Ending:
@@ -123,7 +130,7 @@ class Zygote:
         os.close(payload)
         os.close(answer)
         stopped = watch(child, order.limits, is_stopped=self._is_stopped, spent=before)
-        _, status = os.waitpid(child, 0)
+        _, status, used = os.wait4(child, 0)
         is_swept = sweep()
         seconds = read_children_seconds() - before
         cause: Cause
@@ -136,7 +143,9 @@ class Zygote:
         # A hard limit kills with SIGKILL, and processes of the call may have used what it has not used itself.
         if cause in {"exit", "signal"} and seconds > order.limits.cpu_seconds:
             cause = "cpu"
-        return Ending(cause=cause, status=code, cpu_seconds=seconds, is_clean=is_swept and empty(Path(order.scratch)))
+        is_clean = is_swept and empty(Path(order.scratch))
+        peak = used.ru_maxrss << 10
+        return Ending(cause=cause, status=code, cpu_seconds=seconds, peak_bytes=peak, is_clean=is_clean)
 
     def _is_stopped(self, timeout_seconds: float, child: int) -> bool | None:
         """Wait for the child: True if the parent stops it, False if it has ended, None if neither happens in time."""

@@ -160,7 +160,7 @@ async def open_walk(
         stop = asyncio.Event()
 
         def sandbox(function: str) -> Sandbox:
-            return stack.enter_context(Sandbox(function, seconds=30))
+            return stack.enter_context(Sandbox(function))
 
         async def enter(config):
             for _ in range(200):
@@ -172,8 +172,8 @@ async def open_walk(
                     return network
             raise AssertionError("the coordinator does not answer")
 
-        grader = sandbox("covey.environments.grading:grade_json")
-        decoder = sandbox("covey.protocol.columns:decode_json")
+        grader = sandbox("covey.environments.grading:build")
+        decoder = sandbox("covey.protocol.columns:build_decoder")
         networks, workers, validators = [], {}, []
         for player in stage.cast.players:
             config = WorkerConfig.load(folder / f"{player.name}.toml", {"wait_seconds": 3.0}, {})

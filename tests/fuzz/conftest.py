@@ -11,7 +11,7 @@ from covey.cheats import Wrapped
 from covey.engines.base import Replay, ReplayRequest
 from covey.engines.hf import HuggingFaceEngine
 from covey.model.tiny import tiny_folder
-from covey.sandbox import Sandbox
+from covey.sandbox import Limits, Sandbox
 from covey.toploc.tops import Capture
 from tests.fakes.tools import Work, Worker, build_tools, make_model_params
 from validator.checks import Tools
@@ -57,7 +57,7 @@ def honest(worker: Worker) -> list[Work]:
 
 @pytest.fixture(scope="session")
 def decoder() -> Iterator[Sandbox]:
-    with Sandbox("covey.protocol.columns:decode_json", seconds=10, memory_bytes=1 << 29) as sandbox:
+    with Sandbox("covey.protocol.columns:build_decoder", limits=Limits(memory_bytes=1 << 29)) as sandbox:
         yield sandbox
 
 

@@ -3,7 +3,6 @@
 import resource
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from covey.errors import ProtocolError
 from covey.protocol import rollout
 from covey.protocol.rollout import Budget, Rollout
 from covey.protocol.verdict import Decision, Reason
-from covey.sandbox import Sandbox
+from covey.sandbox import Limits, Sandbox
 from tests.fakes.tools import Work, Worker, build_claim, build_tools
 from tests.fuzz.bombs import MOST, add_note, build_bomb
 from tests.fuzz.thrift import I32, I64, STRUCT
@@ -34,16 +33,9 @@ BOMBS = {
 }
 
 
-def measure_peak(sandbox: Sandbox) -> int:
-    """Bytes of memory that the child has had at most, libraries included."""
-    assert sandbox._child is not None
-    status = Path(f"/proc/{sandbox._child.pid}/status").read_text()
-    return int(status.partition("VmHWM:")[2].split()[0]) << 10
-
-
 @pytest.fixture
 def decoder() -> Iterator[Sandbox]:
-    with Sandbox("covey.protocol.columns:decode_json", seconds=10, memory_bytes=512 * MEGABYTE) as sandbox:
+    with Sandbox("covey.protocol.columns:build_decoder", limits=Limits(memory_bytes=512 * MEGABYTE)) as sandbox:
         sandbox.call(rollout.pack_call(rollout.encode([ROW]), BUDGET))  # it is up
         yield sandbox
 
@@ -70,16 +62,14 @@ def test_decode__bomb_of_a_hundred_gigabytes__is_refused_in_a_second_within_512_
     assert 2600 < len(bomb) <= 2700
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     started = time.perf_counter()
-    with pytest.raises(ProtocolError) as caught:
-        decoder.call(rollout.pack_call(bomb, BUDGET))
+    outcome = decoder.run(rollout.pack_call(bomb, BUDGET))
     took = time.perf_counter() - started
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
-    print(
-        f"{name}, {'lying' if lies else 'honest'}: {len(bomb)} bytes, {took:.3f} s, {measure_peak(decoder) >> 20} MiB"
-    )
-    assert caught.value.code == ("malformed" if lies else "oversized")
+    print(f"{name}, {'lying' if lies else 'honest'}: {len(bomb)} bytes, {took:.3f} s, {outcome.peak_bytes >> 20} MiB")
+    assert isinstance(outcome.error, ProtocolError)
+    assert outcome.error.code == ("malformed" if lies else "oversized")
     assert took < 1.0
-    assert measure_peak(decoder) < 512 * MEGABYTE
+    assert outcome.peak_bytes < 512 * MEGABYTE
     assert grown < 16 * MEGABYTE
     assert rollout.unpack_answer(decoder.call(rollout.pack_call(rollout.encode([ROW]), BUDGET))) == [ROW]
 
@@ -97,20 +87,20 @@ def test_decode__bomb_of_a_hundred_gigabytes__is_refused_in_a_second_within_512_
 def test_decode__bomb_in_disguise__is_refused_before_it_is_decoded(decoder: Sandbox, disguise: list[Any]):
     """Headers that say two things, for readers of which one looks and the other decodes."""
     bomb = build_bomb(ROW, "proofs", value=KILOBYTE_PROOF, count=10**8, claimed=1, disguise=disguise)
-    with pytest.raises(ProtocolError) as caught:
-        decoder.call(rollout.pack_call(bomb, BUDGET))
-    assert caught.value.code == "malformed"
-    assert measure_peak(decoder) < 128 * MEGABYTE
+    outcome = decoder.run(rollout.pack_call(bomb, BUDGET))
+    assert isinstance(outcome.error, ProtocolError)
+    assert outcome.error.code == "malformed"
+    assert outcome.peak_bytes < 128 * MEGABYTE
 
 
 def test_decode__dictionary_within_the_counts__is_refused_by_its_size(decoder: Sandbox):
     """As many values as are lawful, each a hundred kilobytes: 51 MB, where eight rows may have 16 kB."""
     value = (100_000).to_bytes(4, "little") + b"A" * 100_000
     bomb = build_bomb(ROW, "proofs", value=value, count=BUDGET.column_values, claimed=BUDGET.column_values)
-    with pytest.raises(ProtocolError) as caught:
-        decoder.call(rollout.pack_call(bomb, BUDGET))
-    assert caught.value.code == "oversized"
-    assert measure_peak(decoder) < 128 * MEGABYTE
+    outcome = decoder.run(rollout.pack_call(bomb, BUDGET))
+    assert isinstance(outcome.error, ProtocolError)
+    assert outcome.error.code == "oversized"
+    assert outcome.peak_bytes < 128 * MEGABYTE
 
 
 def test_judge__bomb__is_soft_and_the_next_submission_is_judged(decoder: Sandbox, worker: Worker, honest: list[Work]):

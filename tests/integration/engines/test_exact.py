@@ -30,7 +30,7 @@ from covey.errors import OperatorError
 from covey.model.files import WEIGHTS_FILE
 from covey.protocol.params import PoolParams
 from covey.protocol.verdict import Decision, Judgement, Reason, Severity
-from covey.sandbox import Sandbox
+from covey.sandbox import Limits, Sandbox
 from covey.toploc.tops import Capture
 from tests.fakes.pool import make_address
 from tests.fakes.tools import Worker, build_claim, build_tools, make_task
@@ -177,7 +177,7 @@ def judge(sides: Sides, params: PoolParams, change: Change) -> Judgement:
     worker = Worker(devnet.derive_wallet("test", "node"), params, Changed(sides.worker, change), task=task)
     work = worker.work()
     assert len(work.rollouts) == params.rollouts_per_task
-    with Sandbox("covey.protocol.columns:decode_json", seconds=10, memory_bytes=1 << 29) as decoder:
+    with Sandbox("covey.protocol.columns:build_decoder", limits=Limits(memory_bytes=1 << 29)) as decoder:
         tools = build_tools(params, sides.validator, decoder)
         return service.judge(build_claim(work, worker.sign(work)), tools, full=True)
 

@@ -105,7 +105,7 @@ def test_regrade__sandboxed_grader__is_asked_once_for_a_task(build_world: Build)
     claimed = [invent_reward(row) for row in rows]
     work = Work(task=item.task, policy_version=item.policy_version, replayed=False, rollouts=tuple(claimed))
     with (
-        Sandbox("covey.environments.grading:grade_json", seconds=20) as sandbox,
+        Sandbox("covey.environments.grading:build") as sandbox,
         ThreadPoolExecutor(max_workers=1) as thread,
     ):
         grade, regrader = build_grader(DEMO, load(DEMO), sandbox), world.build(thread, asyncio.Event()).regrader
@@ -122,9 +122,9 @@ def test_regrade__sandboxed_grader__is_asked_once_for_a_task(build_world: Build)
 
 
 def test_regrade__grader_that_dies_on_the_answers__they_earn_nothing(build_world: Build) -> None:
-    """As for the validator: what ends every reply to grade it is to blame itself."""
+    """As for the validator: what ends every attempt to grade it is to blame itself."""
     world = build_world(steps=1)
-    with Sandbox("tests.fakes.dying:die", seconds=5) as dying:
+    with Sandbox("tests.fakes.dying:build") as dying:
         world.grade = build_grader(DEMO, load(DEMO), dying)
         _, (update,) = train(world)
     assert (update["reward/mean"], update["batch/live_share"], update["batch/samples"]) == (0, 0, 32)

@@ -128,7 +128,7 @@ def test_read_work__pool_that_samples_at_another_temperature__claims_are_not_the
 
 def test_read_work__through_the_sandbox__is_the_same() -> None:
     rows = build_rows()
-    with Sandbox("covey.protocol.columns:decode_json", seconds=10) as sandbox:
+    with Sandbox("covey.protocol.columns:build_decoder") as sandbox:
         work = read(rollout.encode(rows), decode=sandbox.call)
         assert work.rollouts == tuple(rows)
         assert read(b"PAR1 no file", decode=sandbox.call) is None

@@ -8,7 +8,7 @@ import torch
 from covey import devnet
 from covey.engines.hf import HuggingFaceEngine
 from covey.model.tiny import tiny_folder
-from covey.sandbox import Sandbox
+from covey.sandbox import Limits, Sandbox
 from tests.fakes.tools import Work, Worker, build_tools, make_model_params
 from validator.checks import Tools
 
@@ -33,7 +33,7 @@ def honest(worker: Worker) -> Work:
 
 @pytest.fixture(scope="session")
 def decoder() -> Iterator[Sandbox]:
-    with Sandbox("covey.protocol.columns:decode_json", seconds=10, memory_bytes=1 << 29) as sandbox:
+    with Sandbox("covey.protocol.columns:build_decoder", limits=Limits(memory_bytes=1 << 29)) as sandbox:
         yield sandbox
 
 

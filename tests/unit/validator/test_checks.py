@@ -211,14 +211,14 @@ def test_judge__engine_answers_what_is_no_number__is_rejected_not_accepted(worke
 
 
 def test_judge__decoder_dies_on_the_input__is_the_inputs_fault(worker: Worker, tools: Tools, honest: Work):
-    with Sandbox("tests.fakes.dying:die", seconds=5) as dying:
+    with Sandbox("tests.fakes.dying:build") as dying:
         judgement = judge(honest, worker, dataclasses.replace(tools, decode=dying.call))
     assert (judgement.decision, judgement.reason) == (Decision.REJECT, Reason.MALFORMED)
     assert judgement.details == {"what": "sandbox_died"}
 
 
 def test_judge__grader_dies_on_a_completion__earns_nothing(worker: Worker, tools: Tools, honest: Work):
-    with Sandbox("tests.fakes.dying:die", seconds=5) as dying:
+    with Sandbox("tests.fakes.dying:build") as dying:
         grade = build_grader(DEMO, tools.environment, dying)
         judged = dataclasses.replace(tools, grade=grade)
         work, _ = find(worker, lambda row: row.reward > 0)

@@ -1,0 +1,85 @@
+"""A sandbox of the hostile function on each rung that holds here, and what looks at processes from outside."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from covey.sandbox import RUNGS, Isolation, Limits, Rung, Sandbox, SandboxError, find_isolation, try_rung
+
+HOSTILE = "tests.fakes.hostile:build"
+LIMITS = Limits(
+    cpu_seconds=2.0,
+    wall_seconds=20.0,
+    memory_bytes=256 << 20,
+    output_bytes=1 << 20,
+    processes=16,
+    scratch_bytes=8 << 20,
+)
+Build = Callable[..., Sandbox]
+
+
+def require(rung: Rung) -> Isolation:
+    """The rung, or a skipped test with the reason."""
+    trial = try_rung(rung)
+    if trial.isolation is None:
+        pytest.skip(f"{rung} does not hold here: {trial.reason}")
+    return trial.isolation
+
+
+@pytest.fixture(params=RUNGS)
+def isolation(request: pytest.FixtureRequest) -> Isolation:
+    return require(request.param)
+
+
+@pytest.fixture
+def build() -> Iterator[Build]:
+    """Makes sandboxes, best rung unless `isolation` says another, and closes them."""
+    made: list[Sandbox] = []
+
+    def make(function: str = HOSTILE, *, limits: Limits = LIMITS, **options: object) -> Sandbox:
+        made.append(Sandbox(function, limits=limits, **options))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for sandbox in made:
+        sandbox.close()
+
+
+@pytest.fixture
+def sandbox(build: Build, isolation: Isolation) -> Sandbox:
+    return build(isolation=isolation.rung)
+
+
+@pytest.fixture
+def best(build: Build) -> Sandbox:
+    find_isolation()
+    return build()
+
+
+def die(sandbox: Sandbox, payload: bytes) -> str:
+    """The code with which the call ends."""
+    error = sandbox.run(payload).error
+    assert isinstance(error, SandboxError), error
+    return error.code
+
+
+def is_alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def list_tree(process: int) -> list[int]:
+    """All descendants of a process of this machine, zombies included."""
+    found: list[int] = []
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            parent = int(Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1])
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if parent == process:
+            found += [int(name), *list_tree(int(name))]
+    return found

@@ -1,0 +1,77 @@
+"""The decoder of submissions, in its sandbox: threats.md, row 18."""
+
+import io
+import time
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from covey.errors import ProtocolError
+from covey.protocol import columns, rollout
+from covey.sandbox import Limits, Sandbox, SandboxError
+
+pytestmark = pytest.mark.integration
+
+BUDGET = rollout.Budget(file_bytes=4 << 20, rows=16, prompt_tokens=64, completion_tokens=32)
+
+
+def make_row(**changes):
+    """One row that reads as a rollout file's; `changes` replace plain ones."""
+    plain = {
+        "group": pa.array([0], pa.int32()),
+        "sibling": pa.array([0], pa.int32()),
+        "seed": pa.array([1], pa.int64()),
+        "prompt": pa.array([[1]], columns.SCHEMA.field("prompt").type),
+        "tokens": pa.array([[1]], columns.SCHEMA.field("tokens").type),
+        "logprobs": pa.array([[0.0]], columns.SCHEMA.field("logprobs").type),
+        "proofs": pa.array([[b"x"]], columns.SCHEMA.field("proofs").type),
+        "finished": pa.array([True]),
+        "reward": pa.array([1.0]),
+    } | changes
+    schema = pa.schema([pa.field(name, column.type, nullable=False) for name, column in plain.items()])
+    sink = io.BytesIO()
+    table = pa.Table.from_arrays(list(plain.values()), schema=schema)
+    pq.write_table(table, sink, compression="zstd", store_schema=False)
+    return sink.getvalue()
+
+
+def make_dictionary_bomb():
+    """10,000 times the same megabyte, which the file holds once: 10 GB of proofs from a few kB."""
+    words = pa.DictionaryArray.from_arrays(pa.array(np.zeros(10_000, np.int32)), pa.array([bytes(1 << 20)]))
+    kind = pa.list_(pa.field("element", words.type, nullable=False))
+    return make_row(proofs=pa.ListArray.from_arrays(pa.array([0, 10_000], pa.int32()), words, type=kind))
+
+
+def make_zero_bomb():
+    """One prompt of 20 million tokens."""
+    kind = columns.SCHEMA.field("prompt").type
+    zeros = pa.array(np.zeros(20_000_000, np.int32))
+    return make_row(prompt=pa.ListArray.from_arrays(pa.array([0, len(zeros)], pa.int32()), zeros, type=kind))
+
+
+@pytest.fixture(scope="module")
+def decoder():
+    with Sandbox("covey.protocol.columns:build_decoder", limits=Limits(cpu_seconds=5, memory_bytes=512 << 20)) as made:
+        made.call(rollout.pack_call(make_row(), BUDGET))
+        yield made
+
+
+def test_decoder__honest_row__comes_back(decoder):
+    (row,) = rollout.unpack_answer(decoder.call(rollout.pack_call(make_row(), BUDGET)))
+    assert (row.tokens, row.proofs, row.reward) == ((1,), (b"x",), 1.0)
+
+
+@pytest.mark.parametrize("make", [make_dictionary_bomb, make_zero_bomb])
+def test_decoder__bomb__refused_within_a_second_in_bounded_memory(decoder, make):
+    bomb = make()
+    assert len(bomb) < 200_000
+    started = time.monotonic()
+    outcome = decoder.run(rollout.pack_call(bomb, BUDGET))
+    assert time.monotonic() - started < 1
+    assert isinstance(outcome.error, ProtocolError | SandboxError)
+    assert outcome.error.code in ("oversized", "malformed", "sandbox_memory")
+    assert outcome.peak_bytes < 700 << 20  # the limit and the libraries
+    (row,) = rollout.unpack_answer(decoder.call(rollout.pack_call(make_row(), BUDGET)))
+    assert row.tokens == (1,)
