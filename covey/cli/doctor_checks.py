@@ -22,6 +22,7 @@ from covey.cli.doctor_facts import (
     tell,
     warn,
 )
+from covey.cli.doctor_isolation import check_isolation
 from covey.cli.doctor_machine import (
     check_clock,
     check_device,
@@ -226,11 +227,11 @@ def check_relays(seen: Snapshot) -> Check:
 
 _FIRST = (check_key, check_chain, check_pool)
 _LAST = (check_coordinator, check_relays, check_clock, check_disk)
-_MODEL = (check_device, check_engine, check_memory)
+_MODEL = (check_isolation, check_device, check_engine, check_memory)
 CHECKS: dict[Role, tuple[Callable[[Snapshot], Check], ...]] = {
     "worker": (*_FIRST, check_registration, check_stake, check_balance, *_LAST, *_MODEL),
     "validator": (*_FIRST, check_office, check_bond, check_balance, *_LAST, *_MODEL),
-    "trainer": (*_FIRST, check_office, check_balance, *_LAST, check_device, check_memory),
+    "trainer": (*_FIRST, check_office, check_balance, *_LAST, check_isolation, check_device, check_memory),
     "coordinator": (
         *(*_FIRST, check_office, check_bond, check_balance, check_port),
         *(check_relays, check_clock, check_disk),

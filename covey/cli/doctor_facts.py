@@ -17,6 +17,7 @@ from covey.protocol.ids import Address, Hash
 from covey.protocol.manifest import Manifest
 from covey.protocol.params import PoolParams
 from covey.protocol.views import NodeView
+from covey.sandbox import Isolation, Trial
 from covey.settings import RoleSettings
 
 if TYPE_CHECKING:
@@ -59,6 +60,25 @@ class EngineFacts:
     name: str
     build: str
     """Installed libraries of the engine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IsolationFacts:
+    """The rung that holds, and the better ones that do not.  Example: "landlock", after a missing bubblewrap."""
+
+    isolation: Isolation
+    failed: tuple[Trial, ...] = ()
+    """Trials of the better rungs, best first."""
+
+    @property
+    def detail(self) -> str:
+        """Example: "landlock (Landlock ABI 4, seccomp); does not shield processes; bwrap: not installed"."""
+        parts = [f"{self.isolation.rung} ({self.isolation.version})"]
+        if self.isolation.open_doors:
+            parts.append(f"does not shield {', '.join(self.isolation.open_doors)}")
+        if not self.isolation.has_own_root:
+            parts += [f"{trial.rung}: {trial.reason}" for trial in self.failed]
+        return "; ".join(parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +166,7 @@ class Snapshot:
     folders: Mapping[Path, FolderFacts | Trouble]
     device: DeviceFacts | Trouble | None = None
     engine: EngineFacts | Trouble | None = None
+    isolation: IsolationFacts | Trouble | None = None
     port: Trouble | None = None
     """Why the coordinator's port is not free; None where it is, or for another role."""
     chain: ChainFacts | Trouble | None = None

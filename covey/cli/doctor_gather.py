@@ -27,6 +27,7 @@ from covey.cli.doctor_facts import (
     Snapshot,
     Trouble,
 )
+from covey.cli.doctor_isolation import ISOLATION_SECONDS, look_at_isolation
 from covey.cli.doctor_machine_facts import (
     DEVICE_SECONDS,
     find_port_trouble,
@@ -65,6 +66,9 @@ def gather(
     """Look at everything that the role needs.  `raw`: amounts are in the token's smallest unit."""
     began = time.monotonic()
     device = None if role == "coordinator" else start(DEVICE_SECONDS, "the device", lambda: look_at_device(settings))
+    isolation = None
+    if isinstance(settings, RoleSettings):
+        isolation = start(ISOLATION_SECONDS, "the sandbox", partial(look_at_isolation, settings.isolation))
     folders = {
         root: start(HTTP_SECONDS, f"the folder {root}", partial(look_at_folder, root))
         for root in (settings.home, getattr(settings, "origin_root", settings.home))
@@ -113,6 +117,7 @@ def gather(
         folders={root: wait() for root, wait in folders.items()},
         device=device and device(),
         engine=engine and engine(),
+        isolation=isolation and isolation(),
         port=port,
         chain=chain,
         pool=pool,

@@ -15,12 +15,15 @@ from covey.cli.doctor_facts import (
     DeviceFacts,
     EngineFacts,
     FolderFacts,
+    IsolationFacts,
     PoolFacts,
     Snapshot,
     Trouble,
 )
 from covey.protocol.manifest import File, Manifest, Shard
 from covey.protocol.views import NodeView
+from covey.sandbox import Isolation, Trial
+from covey.sandbox.isolation import describe
 from tests.fakes.pool import make_address, make_deployment, make_hash, make_params
 from trainer.config import TrainerConfig
 from validator.config import ValidatorConfig
@@ -66,6 +69,11 @@ POOL = PoolFacts(
     steps=4,
     newest_hash=make_hash("policy 3"),
 )
+BUBBLEWRAP = describe("bwrap", version="bubblewrap 0.11.0")
+BARE = IsolationFacts(
+    isolation=Isolation(rung="limits", version="Linux 6.1"),
+    failed=(Trial(rung="bwrap", reason="bubblewrap is not installed"), Trial(rung="unshare", reason="not permitted")),
+)
 CHAIN = ChainFacts(url="http://node", chain_id=7, head_time=1000, gas_price=10**9, codeless=(), balance=10**18)
 COORDINATOR = CoordinatorFacts(pool=1, params=make_params(max_staleness=1), offset=0.2, nodes={}, relays=("http://r",))
 
@@ -88,6 +96,7 @@ def see(role="worker", **changes):
         "folders": {HOME: folder, ORIGIN: folder} if role == "trainer" else {HOME: folder},
         "device": None if role == "coordinator" else DeviceFacts(name="H100", memory=100 * GIB),
         "engine": EngineFacts(name="hf", build="torch 2") if role in ("worker", "validator") else None,
+        "isolation": None if role == "coordinator" else IsolationFacts(isolation=BUBBLEWRAP),
         "chain": CHAIN,
         "pool": POOL,
         "coordinator": None if role == "coordinator" else COORDINATOR,
@@ -130,7 +139,7 @@ def test_judge__no_chain__what_needs_it_is_skipped_and_the_rest_is_judged(role):
 @pytest.mark.parametrize("role", ROLES)
 def test_judge__nothing_could_be_seen__every_row_is_there(role):
     lost = Trouble(detail="not seen")
-    changes = dict.fromkeys(("address", "deployment", "coordinator", "engine"), lost)
+    changes = dict.fromkeys(("address", "deployment", "coordinator", "engine", "isolation"), lost)
     device = None if role == "coordinator" else lost
     rows = judge(see(role, chain=None, pool=None, relays=None, folders={HOME: lost}, device=device, **changes))
     assert {row.status for row in rows} <= {"fail", "skip", "ok"}
@@ -167,6 +176,10 @@ def test_judge__nothing_could_be_seen__every_row_is_there(role):
         ("relays", "worker", {"relays": {}}, "fail", "name a relay"),
         ("relays", "worker", {"pool": replace(POOL, steps=0, newest_hash=None), "relays": None}, "skip", "no policy"),
         ("memory", "worker", {"pool": replace(POOL, steps=0, newest_hash=None), "relays": None}, "skip", "no policy"),
+        ("isolation", "worker", {"isolation": BARE}, "warn", "does not shield network, files, processes, environment"),
+        ("isolation", "trainer", {"isolation": BARE}, "warn", "bwrap: bubblewrap is not installed; unshare: not perm"),
+        ("isolation", "validator", {"isolation": Trouble(detail="bwrap does not hold", fix="x")}, "fail", "not hold"),
+        ("isolation", "validator", {}, "ok", "bwrap (bubblewrap 0.11.0"),
     ],
 )  # fmt: skip
 def test_row__one_thing_wrong__says_what_was_seen_and_what_to_do(name, role, changes, status, told):

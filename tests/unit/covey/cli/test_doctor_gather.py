@@ -11,6 +11,7 @@ from covey.cli.doctor import guess_role
 from covey.cli.doctor_facts import Trouble
 from covey.cli.doctor_gather import find_coordinator_url, gather, start
 from covey.errors import OperatorError, TransientError
+from covey.sandbox import RUNGS
 from worker.config import WorkerConfig
 
 pytestmark = pytest.mark.unit
@@ -58,6 +59,7 @@ def test_gather__nothing_is_there__everything_is_trouble_or_left_out(tmp_path, m
     assert "http://127.0.0.1:9" in seen.coordinator.detail
     assert (seen.chain, seen.pool, seen.relays, seen.manifest, seen.params) == (None, None, None, None, None)
     assert seen.device.has_idle_gpu
+    assert seen.isolation.isolation.rung in RUNGS
     assert seen.device.memory > 1 << 28
     folder = seen.folders[settings.home]
     assert (folder.is_writable, folder.held) == (True, 0)

@@ -1,0 +1,63 @@
+import sys
+from pathlib import Path
+
+import pytest
+
+from covey.sandbox import Isolation, launcher
+from covey.sandbox.isolation import SCRATCH, describe, list_readable, survey, wrap
+
+pytestmark = pytest.mark.unit
+ROOT = Path(__file__).resolve().parents[4]
+
+
+def test_survey__source_package__is_seen_without_its_neighbours():
+    found = survey(["covey"])
+    assert ROOT / "covey" in found.readable
+    assert ROOT not in found.readable
+    assert Path(sys.prefix) in found.readable
+    assert str(ROOT) in found.variables["PYTHONPATH"].split(":")
+    assert "HOME" not in found.variables
+
+
+def test_describe__limits__shields_nothing():
+    assert describe("limits").open_doors == ("network", "files", "processes", "environment")
+    assert describe("bwrap", version="bubblewrap 0.11.0").open_doors == ()
+
+
+def test_wrap__bubblewrap__has_every_namespace_and_no_way_to_write_but_scratch(monkeypatch):
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    isolation = Isolation(rung="bwrap", version="x", binary="/usr/bin/bwrap")
+    line = wrap(isolation, ["run"], surroundings=survey(["covey"]), scratch=SCRATCH, scratch_bytes=77)
+    assert line[0] == "/usr/bin/bwrap"
+    assert {"--unshare-user", "--unshare-all", "--disable-userns", "--as-pid-1", "--new-session"} <= set(line)
+    assert "--share-net" not in line
+    assert not [part for part in line if part in {"--bind", "--dev-bind"}]
+    assert line[line.index("--tmpfs") - 3 :][:5] == ["77", "--perms", "0700", "--tmpfs", "/scratch"]
+    assert line[-2:] == ["--", "run"]
+
+
+def test_wrap__root__becomes_another_user_first(monkeypatch):
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    isolation = Isolation(rung="limits", version="x")
+    line = wrap(isolation, ["run"], surroundings=survey([]), scratch=Path("/tmp/s"), scratch_bytes=1)
+    assert line[:4] == [sys.executable, "-I", "-S", launcher.__file__]
+    assert line[-1] == "run"
+
+
+def test_list_readable__without_namespaces__has_no_proc():
+    surroundings = survey(["covey"])
+    assert Path("/proc") not in list_readable(Isolation(rung="landlock", version="x"), surroundings)
+    assert Path("/proc") in list_readable(Isolation(rung="unshare", version="x"), surroundings)
+    assert list_readable(Isolation(rung="bwrap", version="x"), surroundings) == [Path("/")]
+
+
+def test_find_covers__closed_folder__is_the_topmost_one(tmp_path: Path):
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    closed = tmp_path / "a" / "b"
+    (closed / "c").mkdir(parents=True)
+    (closed / "c").chmod(0o700)
+    closed.chmod(0o750)
+    assert launcher.find_covers([str(closed / "c" / "d"), str(tmp_path / "a" / "x")]) == [str(closed)]
+    closed.chmod(0o751)
+    assert launcher.find_covers([str(closed / "c" / "d")]) == [str(closed / "c")]
