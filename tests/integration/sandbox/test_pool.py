@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from covey.errors import OperatorError, ProtocolError, TransientError
-from covey.sandbox import Limits, Sandbox, SandboxError, find_isolation, process
+from covey.sandbox import Limits, Sandbox, SandboxError, Trial, find_isolation, process
 from tests.integration.sandbox.conftest import HOSTILE, LIMITS, Build, die, is_alive, list_tree
 
 pytestmark = pytest.mark.integration
@@ -149,6 +149,12 @@ def test_start__factory_fails__is_not_the_inputs_fault(build: Build, setup: byte
 def test_start__function_that_does_not_exist__is_the_operators_fault(build: Build, function: str):
     with pytest.raises(OperatorError, match="sandbox_start"):
         build(function).call(b"honest work")
+
+
+def test_sandbox__required_rung_does_not_hold__is_refused_before_any_call(monkeypatch):
+    monkeypatch.setattr("covey.sandbox.ladder.try_rung", lambda rung: Trial(rung=rung, reason="it is not there"))
+    with pytest.raises(OperatorError, match="isolation bwrap does not hold on this machine: it is not there"):
+        Sandbox(HOSTILE, isolation="bwrap")
 
 
 def test_start__no_process_can_be_started__is_tried_again(build: Build, monkeypatch):
