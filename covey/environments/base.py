@@ -19,6 +19,16 @@ from covey.protocol.ids import Hash
 
 JsonObject = Mapping[str, JsonValue]
 Split = Literal["train", "held_out"]
+LimitCode = Literal["sandbox_cpu", "sandbox_memory", "sandbox_timeout", "sandbox_output", "sandbox_died"]
+"""What can end a grade: the codes of `covey.sandbox.SandboxError`."""
+
+
+class GradeLimit(Exception):  # noqa: N818
+    """An answer that is run reached a limit, or ended the process that runs it; the grade is that of a wrong answer."""
+
+    def __init__(self, code: LimitCode) -> None:
+        super().__init__(code)
+        self.code: LimitCode = code
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,6 +157,8 @@ class TaskSource(ABC):
 
     extraction: ClassVar[str] = "whole"
     """Name of the extraction (`answers.EXTRACTIONS`) that the kind uses where the options name none."""
+    requires_isolation: ClassVar[bool] = False
+    """Whether grading runs what a model wrote, which resource limits alone do not contain."""
 
     @abstractmethod
     def __init__(self, options: JsonObject, data_sets: DataSets) -> None:
@@ -167,7 +179,8 @@ class TaskSource(ABC):
     def grade(self, verification: JsonObject, answer: str) -> float:
         """What an extracted answer earns: 1 if it is right, else 0.
 
-        Runs in a grading process under limits of time and memory.  It never raises on account of `answer`.
+        Runs in a grading process under limits of time and memory.  Raises GradeLimit if an answer that is run reaches a
+        limit of its own, and nothing else on account of `answer`.
         """
 
     def identify(self, number: int) -> str:
@@ -189,6 +202,10 @@ class Environment(Protocol):
     def versions(self) -> Mapping[str, str]:
         """Versions of everything that prompts and rewards depend on, by name."""
 
+    @property
+    def requires_isolation(self) -> bool:
+        """Whether grading runs what a model wrote, which resource limits alone do not contain."""
+
     def prompt(self, draw: int) -> Prompt:
         """The training prompt that a drawn integer (`protocol.seeding`, 0 or more, any size) stands for."""
 
@@ -199,7 +216,10 @@ class Environment(Protocol):
         """The first `n` different questions of the held-out split, always the same ones."""
 
     def grade(self, reply: Reply) -> Grade:
-        """Grade a completion.  It never raises on account of `reply.text`: what cannot be graded is wrong."""
+        """Grade a completion.  What cannot be graded is wrong.
+
+        Raises GradeLimit, and nothing else on account of `reply.text`.
+        """
 
     def grade_wrong(self, reply: Reply) -> Grade:
         """The grade of a completion that answers nothing, without a look at its text."""

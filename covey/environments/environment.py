@@ -74,6 +74,11 @@ class TaskEnvironment:
         python = ".".join(platform.python_version_tuple()[:2])
         return {"python": python, "answers": answers.ANSWERS_VERSION} | dict(self._source.list_versions())
 
+    @property
+    def requires_isolation(self) -> bool:
+        """Whether the kind runs what a model wrote."""
+        return self._source.requires_isolation
+
     def prompt(self, draw: int) -> Prompt:
         """The training prompt of a drawn integer."""
         targets = self._options.targets

@@ -3,10 +3,11 @@
 import functools
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 from pydantic import BaseModel, ConfigDict, JsonValue, NonNegativeInt, ValidationError
 
-from covey.environments.base import Environment, EnvironmentSpec, Grade, Reply
+from covey.environments.base import Environment, EnvironmentSpec, Grade, GradeLimit, Reply
 from covey.environments.registry import load
 from covey.errors import ProtocolError
 
@@ -63,8 +64,11 @@ def grade_json(payload: bytes) -> bytes:
         raise ProtocolError("malformed_grading", "the grading order does not parse") from error
     environment = _load_once(order.spec.kind, json.dumps(order.spec.options, sort_keys=True))
     reply = Reply(**{name: getattr(order.reply, name) for name in _Reply.model_fields})
-    grade = environment.grade(reply)
-    return json.dumps({"reward": grade.reward, "parts": dict(grade.parts)}).encode()
+    try:
+        grade = environment.grade(reply)
+    except GradeLimit as limit:
+        grade = replace(environment.grade_wrong(reply), limit=limit.code)
+    return json.dumps({"reward": grade.reward, "parts": dict(grade.parts), "limit": grade.limit}).encode()
 
 
 @functools.lru_cache(maxsize=4)

@@ -55,6 +55,11 @@ class MixtureEnvironment:
         return {name: version for part in self._parts for name, version in part.versions.items()}
 
     @property
+    def requires_isolation(self) -> bool:
+        """Whether any part runs what a model wrote."""
+        return any(part.requires_isolation for part in self._parts)
+
+    @property
     def parts(self) -> Sequence[Environment]:
         """Environments in the order of the options."""
         return self._parts
