@@ -14,8 +14,9 @@ from benchmarks.policies import build_large, build_policies
 from covey import devnet
 from covey.engines.hf import HuggingFaceEngine, prepare_process
 from covey.environments import registry
+from covey.environments.base import Environment
 from covey.environments.registry import DEMO
-from covey.grading import build_grader
+from covey.grading import GradingPool
 from covey.protocol import messages, rollout
 from covey.protocol.ids import Address, Hash, LeaseId, PoolId, Step, TaskId
 from covey.protocol.messages import Domain
@@ -23,6 +24,7 @@ from covey.protocol.params import EnvironmentParams, ModelParams, PoolParams
 from covey.protocol.verdict import Decision
 from covey.protocol.wire import TaskOrder
 from covey.sandbox import Sandbox
+from covey.settings import SandboxSettings
 from covey.toploc.tops import build_capture
 from validator import service as judging
 from validator.checks import Claim as Submitted
@@ -71,24 +73,24 @@ def measure(folder: str) -> dict[str, float]:
     """Least CPU seconds of generating, of judging fully, and of the cheap checks, in this process."""
     prepare_process(threads=1)
     decoder = Sandbox("covey.protocol.columns:build_decoder")
-    grader = Sandbox("covey.environments.grading:build")
+    environment = registry.load(DEMO)
+    grader = GradingPool(DEMO, environment, PARAMS.grading, SandboxSettings(grading_processes=1))
     with decoder, grader:
-        return _measure(Path(folder), decoder, grader)
+        return _measure(Path(folder), environment, decoder, grader)
 
 
-def _measure(folder: Path, decoder: Sandbox, grader: Sandbox) -> dict[str, float]:
+def _measure(folder: Path, environment: Environment, decoder: Sandbox, grader: GradingPool) -> dict[str, float]:
     worker, validator = (HuggingFaceEngine(max_batch=64) for _ in range(2))
     worker.load_policy(folder, 0)
     validator.load_policy(folder, 0)
     wallet, domain = devnet.derive_wallet("cost", "node"), Domain(chain_id=31337, contract=COURT)
-    environment = registry.load(DEMO)
     tools = Tools(
         params=PARAMS,
         domain=domain,
         engine=validator,
         environment=environment,
         decode=decoder.call,
-        grade=build_grader(DEMO, environment, grader),
+        grade=grader,
     )
     order = TaskOrder(
         task=TaskId(1), lease=LeaseId(1), policy_version=Step(0), manifest_hash=MANIFEST, groups=8, deadline=2e9
@@ -126,7 +128,7 @@ def _measure(folder: Path, decoder: Sandbox, grader: Sandbox) -> dict[str, float
     }
 
 
-def _time(call: Callable[[], object], children: tuple[Sandbox, ...]) -> float:
+def _time(call: Callable[[], object], children: tuple[Sandbox | GradingPool, ...]) -> float:
     """Least CPU seconds of this process and of its sandboxes' calls over some runs."""
     taken = []
     for _ in range(RUNS):

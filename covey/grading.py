@@ -1,33 +1,115 @@
-"""Grading in a process that may die, the same for worker, validator and trainer."""
+"""Grading in processes that may die, the same for worker, validator and trainer.
+
+Limits count CPU seconds, and a pool's parameters set them.  Who checks a grade allows `CHECKING_PATIENCE` times as
+much, so that no reward depends on how fast a machine is.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Self
 
-from covey.environments.base import Environment, EnvironmentSpec, Grade, Grader, Reply
-from covey.environments.grading import pack_order, unpack_grade
+from covey.environments.base import Environment, EnvironmentSpec, Grade, Reply
+from covey.environments.grading import FACTORY, pack_reply, pack_spec, unpack_grade
+from covey.errors import OperatorError, ProtocolError
 from covey.log import get_logger
-from covey.sandbox import ATTEMPTS, Sandbox, SandboxError
+from covey.protocol.params import GradingParams
+from covey.sandbox import ATTEMPTS, Limits, Outcome, Sandbox
+from covey.settings import SandboxSettings
+
+CHECKING_PATIENCE = 4
+"""Limits of those who check a grade, in multiples of a worker's."""
 
 
-def build_grader(spec: EnvironmentSpec, environment: Environment, sandbox: Sandbox) -> Grader:
-    """A grader of a pool's replies.  `environment`: that of `spec`, in this process.
+class GradingPool:
+    """Warm processes that grade the replies to one pool's prompts.  A `Grader`; safe to call from several threads.
 
-    A reply whose grade ends by a limit, or by the death of its process, has the grade of a wrong answer.
+    Example: `with GradingPool(spec, environment, params.grading, settings) as grade: grades = grade(replies)`.
     """
 
-    def grade_one(reply: Reply, order: bytes) -> Grade:
-        try:
-            return unpack_grade(sandbox.call(order, attempts=ATTEMPTS))
-        except SandboxError as error:
-            get_logger().warning("a grade was ended", code=error.code)
-            return replace(environment.grade_wrong(reply), limit=error.code)
+    def __init__(
+        self,
+        spec: EnvironmentSpec,
+        environment: Environment,
+        limits: GradingParams,
+        settings: SandboxSettings,
+        *,
+        patience: int = 1,
+    ) -> None:
+        """`environment`: that of `spec`, in this process.  `patience`: multiple of the limits on time.
 
-    def grade(replies: Sequence[Reply]) -> Sequence[Grade]:
-        found: dict[bytes, Grade] = {}
-        orders = [pack_order(spec, reply) for reply in replies]
-        for reply, order in zip(replies, orders, strict=True):
-            if order not in found:  # siblings often answer alike
-                found[order] = grade_one(reply, order)
-        return [found[order] for order in orders]
+        Raises OperatorError("unisolated_programs") where grading runs programs and only resource limits hold here.
+        """
+        self._environment = environment
+        seconds = patience * limits.cpu_seconds
+        whole = Limits.for_cpu(seconds, memory_bytes=limits.memory_bytes, output_bytes=limits.output_bytes)
+        self._sandbox = Sandbox(
+            FACTORY,
+            setup=pack_spec(spec),
+            processes=settings.count_grading_processes(),
+            limits=replace(whole, processes=limits.processes),
+            isolation=settings.isolation,
+        )
+        if environment.requires_isolation and not settings.allow_unisolated_programs:
+            self._require_isolation()
 
-    return grade
+    def __call__(self, replies: Sequence[Reply]) -> list[Grade]:
+        """Grade each reply.
+
+        A reply whose grade ends by a limit, or by the death of its process, has the grade of a wrong answer with
+        `Grade.limit` set.  Raises TransientError or OperatorError where no process starts.
+        """
+        payloads = [pack_reply(reply) for reply in replies]
+        distinct = dict(zip(payloads, replies, strict=True))  # siblings often answer alike
+        outcomes = self._sandbox.run_many(distinct, attempts=ATTEMPTS)
+        found = {
+            payload: self._read(outcome, reply)
+            for (payload, reply), outcome in zip(distinct.items(), outcomes, strict=True)
+        }
+        return [found[payload] for payload in payloads]
+
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU seconds of all grades so far."""
+        return self._sandbox.cpu_seconds
+
+    def close(self) -> None:
+        """End the processes."""
+        self._sandbox.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _read(self, outcome: Outcome, reply: Reply) -> Grade:
+        error = outcome.error
+        if isinstance(error, ProtocolError):
+            raise error
+        if error is None:
+            grade = unpack_grade(outcome.unwrap())
+        else:
+            grade = replace(self._environment.grade_wrong(reply), limit=error.code)
+        if grade.limit:
+            get_logger().warning("a grade was ended", code=grade.limit, cpu_seconds=round(outcome.cpu_seconds, 3))
+        return replace(grade, cpu_seconds=outcome.cpu_seconds)
+
+    def _require_isolation(self) -> None:
+        isolation = self._sandbox.isolation
+        if isolation.rung == "limits":
+            raise OperatorError(
+                "unisolated_programs",
+                "the pool's tasks run programs that a model wrote, and this machine only limits their resources",
+                fix="Install covey[isolation] and see covey doctor, or accept it with allow_unisolated_programs = true",
+            )
+
+
+def is_explained_by_limit(claimed: float, found: Grade, wrong: Grade, limits: GradingParams) -> bool:
+    """Whether a claimed reward may differ from the one found because a limit ended one of the two grades.
+
+    It may if the limit of who checks was reached, or if the claim is that of a wrong answer and the grade took so much
+    time that a worker's machine, up to `CHECKING_PATIENCE` times slower, may have reached its own limit.  The death of
+    a grading process is not a limit: an answer that kills it does so everywhere, and is wrong.
+    """
+    is_slow = found.cpu_seconds >= limits.cpu_seconds / CHECKING_PATIENCE
+    return found.limit not in {"", "sandbox_died"} or (is_slow and claimed == wrong.reward)

@@ -92,6 +92,10 @@ class SandboxSettings(Settings):
     grading_processes: int = Field(default=0, ge=0, le=1024)
     """Largest number of graders that run at once. 0: one for each CPU core."""
 
+    allow_unisolated_programs: bool = False
+    """Whether programs that a model wrote may run where only resource limits hold: they can read the files of this
+    user, and use the network."""
+
     def count_grading_processes(self) -> int:
         """`grading_processes`, or the number of cores that this process may use."""
         return self.grading_processes or len(os.sched_getaffinity(0))

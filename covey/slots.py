@@ -7,7 +7,7 @@ the trainer checks again what nobody replayed.  Rows are of the groups of their 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from covey.environments.base import Environment, Grade, Grader, Prompt
+from covey.environments.base import Environment, Prompt, Reply
 from covey.model.text import Tokenizer, decode_completion, encode_prompt
 from covey.protocol.ids import GroupId
 from covey.protocol.rollout import Rollout
@@ -60,15 +60,13 @@ def find_false_end(rollouts: Sequence[Rollout], *, end: int, limit: int, vocabul
     return None
 
 
-def grade_rollouts(
-    rollouts: Sequence[Rollout], prompts: Mapping[GroupId, DrawnPrompt], *, tokenizer: Tokenizer, grade: Grader
-) -> Sequence[Grade]:
-    """The grade of each row, from its text."""
-    return grade(
-        [
-            prompts[row.group].prompt.build_reply(
-                decode_completion(tokenizer, row.tokens), finished=row.finished, tokens=len(row.tokens)
-            )
-            for row in rollouts
-        ]
-    )
+def build_replies(
+    rollouts: Sequence[Rollout], prompts: Mapping[GroupId, DrawnPrompt], *, tokenizer: Tokenizer
+) -> list[Reply]:
+    """What is graded of each row: its text, and what its prompt asks for."""
+    return [
+        prompts[row.group].prompt.build_reply(
+            decode_completion(tokenizer, row.tokens), finished=row.finished, tokens=len(row.tokens)
+        )
+        for row in rollouts
+    ]

@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,7 @@ from covey.chain.sqlite_outbox import SqliteOutbox
 from covey.engines.memory import keep_memory
 from covey.environments.base import Environment, Grader
 from covey.errors import OperatorError
-from covey.grading import build_grader
+from covey.grading import CHECKING_PATIENCE, GradingPool
 from covey.log import configure, get_logger
 from covey.network import Network, join
 from covey.protocol.ids import Step
@@ -224,25 +225,27 @@ async def _train(config: TrainerConfig, sinks: "Sequence[Sink]", ranks: "Ranks",
         ),
         isolation=config.isolation,
     )
-    grader = Sandbox(
-        "covey.environments.grading:build",
-        processes=config.count_grading_processes(),
-        limits=Limits.for_cpu(config.grading_seconds, memory_bytes=config.grading_memory_bytes),
-        isolation=config.isolation,
-    )
     chain_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="chain")
-    with decoder, grader, chain_thread:
+    with ExitStack() as stack:
+        stack.enter_context(decoder)
+        stack.enter_context(chain_thread)
         network = await keep_trying(lambda: join(config), stop)
         if network is None:
             return
         outbox = open_outbox(config)
         try:
+            environment = await asyncio.to_thread(network.load_environment)
+            grade = stack.enter_context(
+                GradingPool(
+                    network.environment, environment, network.params.grading, config, patience=CHECKING_PATIENCE
+                )
+            )
             ctx = await asyncio.to_thread(
                 build,
                 config,
                 network,
                 decode=partial(decoder.call, attempts=ATTEMPTS),
-                grade=build_grader(network.environment, network.load_environment(), grader),
+                grade=grade,
                 publisher=build_publisher(config, network, outbox),
                 chain_thread=chain_thread,
                 stop=stop,

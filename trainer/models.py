@@ -126,6 +126,7 @@ def build_regrader(config: TrainerConfig, network: Network, *, vocabulary: int, 
         limit=network.params.model.max_completion_tokens,
         vocabulary=vocabulary,
         grade=grade,
+        limits=network.params.grading,
     )
 
 

@@ -9,9 +9,11 @@ from dataclasses import dataclass, field, replace
 
 from covey import slots
 from covey.environments.base import Environment, Grader
+from covey.grading import is_explained_by_limit
 from covey.log import get_logger
 from covey.model.text import Tokenizer
 from covey.protocol.ids import PoolId
+from covey.protocol.params import GradingParams
 from covey.protocol.seeding import SlotDomain
 from covey.protocol.wire import BatchItem
 from trainer.batch import Work
@@ -30,13 +32,16 @@ class Regrader:
     """The pool's longest completion in tokens."""
     vocabulary: int
     grade: Grader
+    limits: GradingParams
+    """Limits of one grade on a worker."""
     _turn: threading.Lock = field(default_factory=threading.Lock)
     """Files are read in several threads, for which environment and tokenizer are not made."""
 
     def regrade(self, item: BatchItem, work: Work) -> Work | None:
         """`work` with the rewards that its rollouts earn, and how many of them were claimed otherwise.
 
-        None, with a line in the log, where a row has another prompt or seed than its slot, or no lawful end.
+        None, with a line in the log, where a row has another prompt or seed than its slot, or no lawful end, and
+        where a limit may explain a reward that differs.
         """
         domain = SlotDomain(
             beacon=item.manifest_hash,
@@ -56,7 +61,13 @@ class Regrader:
                 code, details = rejection.reason.name.lower(), dict(rejection.details)
                 get_logger().error("submission left out", task=item.task, node=item.node, code=code, **details)
                 return None
-            grades = slots.grade_rollouts(rows, prompts, tokenizer=self.tokenizer, grade=self.grade)
+            replies = slots.build_replies(rows, prompts, tokenizer=self.tokenizer)
+            grades = self.grade(replies)
+            wrong_answers = [self.environment.grade_wrong(reply) for reply in replies]
+        for row, grade, answer in zip(rows, grades, wrong_answers, strict=True):
+            if row.reward != grade.reward and is_explained_by_limit(row.reward, grade, answer, self.limits):
+                get_logger().warning("submission left out: a limit ended a grade", task=item.task, node=item.node)
+                return None
         rewards = [grade.reward for grade in grades]
         wrong = sum(row.reward != reward for row, reward in zip(rows, rewards, strict=True))
         if wrong:

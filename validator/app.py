@@ -14,11 +14,12 @@ from covey.chain.sqlite_outbox import SqliteOutbox
 from covey.chain.structs import BondKind
 from covey.engines.build import build_engine, choose_engine, require_engine
 from covey.engines.memory import keep_memory
+from covey.environments.base import Environment, Grader
 from covey.errors import OperatorError
-from covey.grading import build_grader
+from covey.grading import CHECKING_PATIENCE, GradingPool
 from covey.log import configure, get_logger
-from covey.network import Network, join
-from covey.protocol.params import MAX_ANSWER_BYTES
+from covey.network import Network, get_spec, join
+from covey.protocol.params import MAX_ANSWER_BYTES, PoolParams
 from covey.runtime import Metrics, Pace, keep_trying, report_forever, run_forever, stop_signals
 from covey.sandbox import ATTEMPTS, Limits, Sandbox
 from validator.checks import Tools
@@ -60,25 +61,31 @@ class Context:
             self.outbox.put(Intent(key=key, call=call))
 
 
-def build_sandboxes(config: CheckingSettings) -> tuple[Sandbox, Sandbox]:
-    """Where files are decoded, and where completions are graded; the caller closes both."""
-    decoder = Sandbox(
+def build_decoder(config: CheckingSettings) -> Sandbox:
+    """Where files are decoded; the caller closes it."""
+    return Sandbox(
         "covey.protocol.columns:build_decoder",
         limits=Limits.for_cpu(
             config.decoding_seconds, memory_bytes=config.decoding_memory_bytes, output_bytes=MAX_ANSWER_BYTES
         ),
         isolation=config.isolation,
     )
-    grader = Sandbox(
-        "covey.environments.grading:build",
-        processes=config.count_grading_processes(),
-        limits=Limits.for_cpu(config.grading_seconds, memory_bytes=config.grading_memory_bytes),
-        isolation=config.isolation,
-    )
-    return decoder, grader
 
 
-def build(config: ValidatorConfig, network: Network, decoder: Sandbox, grader: Sandbox, stop: asyncio.Event) -> Context:
+def build_grader(config: CheckingSettings, params: PoolParams, environment: Environment) -> GradingPool:
+    """Where completions are graded; the caller closes it."""
+    return GradingPool(get_spec(params), environment, params.grading, config, patience=CHECKING_PATIENCE)
+
+
+def build(
+    config: ValidatorConfig,
+    network: Network,
+    *,
+    environment: Environment,
+    decoder: Sandbox,
+    grade: Grader,
+    stop: asyncio.Event,
+) -> Context:
     """Compose the validator; raise OperatorError when its verdicts would have no power, or not for long enough."""
     _require_power(network)
     _require_lasting_verdicts(config, network)
@@ -87,7 +94,6 @@ def build(config: ValidatorConfig, network: Network, decoder: Sandbox, grader: S
     require_engine(name, params.verification, role="validator", device=config.device, interpreter=interpreter)
     outbox = SqliteOutbox(config.home / "outbox.sqlite3")
     dtype = params.model.compute_dtype
-    environment = network.load_environment()
     return Context(
         config=config,
         network=network,
@@ -104,7 +110,7 @@ def build(config: ValidatorConfig, network: Network, decoder: Sandbox, grader: S
             ),
             environment=environment,
             decode=partial(decoder.call, attempts=ATTEMPTS),
-            grade=build_grader(network.environment, environment, grader),
+            grade=grade,
         ),
         venue=Venue(
             chain_id=network.receipt_domain.chain_id,
@@ -170,18 +176,21 @@ def run(config: ValidatorConfig) -> None:
 
 async def _run(config: ValidatorConfig) -> None:
     stop = asyncio.Event()
-    decoder, grader = build_sandboxes(config)
-    with stop_signals(stop), decoder, grader:
+    with stop_signals(stop), build_decoder(config) as decoder:
         network = await keep_trying(lambda: join(config), stop)
         if network is None:
             return
         try:
-            ctx = await asyncio.to_thread(build, config, network, decoder, grader, stop)
-            try:
-                await _run_loops(ctx, stop)
-            finally:
-                ctx.tools.engine.close()
-                ctx.outbox.close()
+            environment = await asyncio.to_thread(network.load_environment)
+            with build_grader(config, network.params, environment) as grade:
+                ctx = await asyncio.to_thread(
+                    build, config, network, environment=environment, decoder=decoder, grade=grade, stop=stop
+                )
+                try:
+                    await _run_loops(ctx, stop)
+                finally:
+                    ctx.tools.engine.close()
+                    ctx.outbox.close()
         finally:
             await network.close()
 

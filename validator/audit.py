@@ -22,8 +22,7 @@ from covey.chain.history import History
 from covey.client import CoordinatorClient
 from covey.engines.build import build_engine
 from covey.errors import OperatorError, ProtocolError, TransientError
-from covey.grading import build_grader
-from covey.network import get_spec, load_environment
+from covey.network import load_environment
 from covey.protocol import canonical, messages
 from covey.protocol.evidence import LIVE_GROUPS, Bundle, EngineFacts, get_key
 from covey.protocol.ids import Hash, PoolId, is_hash
@@ -36,7 +35,7 @@ from covey.sandbox import ATTEMPTS
 from covey.shardcast.client import ShardClient, get_policy_folder
 from covey.storage import LinkSigner, ObjectStore
 from validator import service
-from validator.app import build_sandboxes
+from validator.app import build_decoder, build_grader
 from validator.checks import Claim, Tools
 from validator.config import AuditConfig
 from validator.draw import Draw, find_draw
@@ -232,17 +231,16 @@ def judge(config: AuditConfig, bundle: Bundle, params: PoolParams, *, file: byte
         threads=config.threads,
         vllm=config.vllm.fit(params.model.longest),
     )
-    decoder, grader = build_sandboxes(config)
-    with closing(engine), closing(decoder), closing(grader):
+    environment = load_environment(params)
+    with closing(engine), build_decoder(config) as decoder, build_grader(config, params, environment) as grade:
         engine.load_policy(policy, bundle.receipt.policy_version)
-        environment = load_environment(params)
         tools = Tools(
             params=params,
             domain=Domain(chain_id=bundle.chain_id, contract=bundle.court),
             engine=engine,
             environment=environment,
             decode=partial(decoder.call, attempts=ATTEMPTS),
-            grade=build_grader(get_spec(params), environment, grader),
+            grade=grade,
         )
         claim = Claim(
             receipt=bundle.receipt.to_message(),

@@ -11,6 +11,7 @@ from covey import slots
 from covey.engines.base import Engine
 from covey.environments.base import Environment, Grader
 from covey.errors import ProtocolError
+from covey.grading import is_explained_by_limit
 from covey.protocol import messages, rollout
 from covey.protocol.canonical import sha256
 from covey.protocol.ids import GroupId, Hash
@@ -173,15 +174,23 @@ def check_proof_form(claim: Claim, tools: Tools) -> Judgement | None:
 
 def check_reward(claim: Claim, tools: Tools) -> Judgement | None:
     """Rewards are recomputed from the text, and a worker's number must be that to the bit: specks in a group of equal
-    rewards would be scaled up to advantages of the worker's choice."""
-    grades = slots.grade_rollouts(claim.rollouts, claim.prompts, tokenizer=tools.engine.tokenizer, grade=tools.grade)
-    rewards = [grade.reward for grade in grades]
-    for row, reward in zip(claim.rollouts, rewards, strict=True):
-        if row.reward != reward:
-            where = {"group": row.group, "sibling": row.sibling}
-            return Judgement.reject(Reason.REWARD, claimed=row.reward, recomputed=reward, **where)
-    claim.live_groups = count_live_groups([row.group for row in claim.rollouts], rewards)
-    return None
+    rewards would be scaled up to advantages of the worker's choice.
+
+    Where a limit may explain the difference the submission cannot be checked, which costs nobody a strike.
+    """
+    replies = slots.build_replies(claim.rollouts, claim.prompts, tokenizer=tools.engine.tokenizer)
+    unclear: Judgement | None = None
+    grades = tools.grade(replies)
+    for row, reply, grade in zip(claim.rollouts, replies, grades, strict=True):
+        if row.reward == grade.reward:
+            continue
+        where = {"group": row.group, "sibling": row.sibling}
+        wrong = tools.environment.grade_wrong(reply)
+        if not is_explained_by_limit(row.reward, grade, wrong, tools.params.grading):
+            return Judgement.reject(Reason.REWARD, claimed=row.reward, recomputed=grade.reward, **where)
+        unclear = Judgement.unknown(what="limit", claimed=row.reward, recomputed=grade.reward, **where)
+    claim.live_groups = count_live_groups([row.group for row in claim.rollouts], [grade.reward for grade in grades])
+    return unclear
 
 
 def count_live_groups(groups: Sequence[int], rewards: Sequence[float]) -> int:

@@ -23,11 +23,6 @@ class CheckingSettings(SandboxSettings):
     """CPU seconds that decoding one rollout file may take. The wall clock allows six times as many."""
     decoding_memory_bytes: int = Field(default=1 << 30, ge=1 << 26)
     """Memory in bytes that decoding one rollout file may take."""
-    grading_seconds: float = Field(default=10.0, gt=0)
-    """CPU seconds that grading the answers to one task may take. The wall clock allows six
-    times as many."""
-    grading_memory_bytes: int = Field(default=1 << 30, ge=1 << 26)
-    """Memory in bytes that one call of the grader may take."""
 
 
 class ValidatorConfig(RoleSettings, CheckingSettings):

@@ -11,12 +11,11 @@ from covey.engines.build import build_engine, choose_engine, require_engine
 from covey.engines.memory import keep_memory
 from covey.environments.base import Environment, Grader
 from covey.errors import OperatorError
-from covey.grading import build_grader
+from covey.grading import GradingPool
 from covey.log import configure, get_logger
 from covey.network import Network, join
 from covey.protocol.ids import Address
 from covey.runtime import Metrics, Pace, keep_trying, report_forever, run_forever, stop_signals
-from covey.sandbox import Limits, Sandbox
 from worker.config import WorkerConfig
 from worker.instance import load_instance
 from worker.outgoing import Outgoing
@@ -52,9 +51,10 @@ class Context:
 def build(
     config: WorkerConfig,
     network: Network,
-    sandbox: Sandbox,
-    stop: asyncio.Event,
     *,
+    environment: Environment,
+    grade: Grader,
+    stop: asyncio.Event,
     wrap: Callable[[Engine], Engine] = lambda e: e,
 ) -> Context:
     """Compose the worker; `wrap` puts another engine around the one that the settings name.  Raises OperatorError."""
@@ -81,7 +81,6 @@ def build(
     # One task more than fills the batch: what ends first makes room for it, inside the engine.
     fitting = -(-config.batch // params.rollouts_per_task) + 1 if name == "vllm" else 1
     together = config.tasks_together or fitting
-    environment = network.load_environment()
     return Context(
         config=config,
         network=network,
@@ -89,7 +88,7 @@ def build(
         instance=load_instance(config.home),
         engine=wrap(engine),
         environment=environment,
-        grade=build_grader(network.environment, environment, sandbox),
+        grade=grade,
         engine_threads=ThreadPoolExecutor(together, "engine"),
         pipeline=Pipeline(
             together=together,
@@ -110,26 +109,24 @@ def run(config: WorkerConfig, *, wrap: Callable[[Engine], Engine] = lambda e: e)
 
 async def _run(config: WorkerConfig, wrap: Callable[[Engine], Engine]) -> None:
     stop = asyncio.Event()
-    grader = Sandbox(
-        "covey.environments.grading:build",
-        processes=config.count_grading_processes(),
-        limits=Limits.for_cpu(config.grading_seconds, memory_bytes=config.grading_memory_bytes),
-        isolation=config.isolation,
-    )
-    with stop_signals(stop), grader as sandbox:
+    with stop_signals(stop):
         network = await keep_trying(lambda: join(config), stop)
         if network is None:
             return
-        ctx = await asyncio.to_thread(build, config, network, sandbox, stop, wrap=wrap)
-        if await keep_trying(network.coordinator.register, stop) is None:
-            return
-        get_logger().info("worker runs", node=network.wallet.address, contributor=ctx.contributor)
-        try:
-            await run_stages(ctx)
-        finally:
-            await asyncio.to_thread(ctx.engine.close)
-            ctx.engine_threads.shutdown()
-            await network.close()
+        environment = await asyncio.to_thread(network.load_environment)
+        with GradingPool(network.environment, environment, network.params.grading, config) as grade:
+            ctx = await asyncio.to_thread(
+                build, config, network, environment=environment, grade=grade, stop=stop, wrap=wrap
+            )
+            if await keep_trying(network.coordinator.register, stop) is None:
+                return
+            get_logger().info("worker runs", node=network.wallet.address, contributor=ctx.contributor)
+            try:
+                await run_stages(ctx)
+            finally:
+                await asyncio.to_thread(ctx.engine.close)
+                ctx.engine_threads.shutdown()
+                await network.close()
 
 
 async def run_stages(ctx: Context) -> None:

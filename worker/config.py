@@ -21,11 +21,6 @@ class WorkerConfig(RoleSettings):
     """Further tasks that are claimed while the engine is busy. None: as many as `tasks_together`."""
     vllm: VllmOptions = VllmOptions()
     """Options of the vLLM engine, which hf ignores."""
-    grading_seconds: float = Field(default=10.0, gt=0)
-    """CPU seconds that grading the answers to one task may take. The wall clock allows six
-    times as many."""
-    grading_memory_bytes: int = Field(default=1 << 30, ge=1 << 26)
-    """Memory in bytes that one call of the grader may take."""
     heartbeat_seconds: float = Field(default=10.0, gt=0)
     """Seconds between two heartbeats, by which the coordinator knows that this node is alive and what it has
     free."""

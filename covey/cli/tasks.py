@@ -15,14 +15,12 @@ from covey.errors import OperatorError
 
 if TYPE_CHECKING:
     from covey.cli.filtering import Results, Trial
-    from covey.protocol.params import PoolParams
+    from covey.protocol.params import GradingParams, PoolParams
 
 tasks = typer.Typer(help="Choose the questions of a pool.", no_args_is_help=True)
 
 EngineChoice = Literal["auto", "hf", "vllm"]
 Dtype = Literal["float32", "bfloat16"]
-GRADING_SECONDS, GRADING_BYTES = 10.0, 1 << 30
-"""For the answers to one question."""
 
 
 @tasks.command("filter")
@@ -76,7 +74,7 @@ def tasks_filter(
         max_completion_tokens=params.model.max_completion_tokens,
     )
     results = Results(out, trial)
-    _ask(trial, results, items, batch=batch, device=device, threads=threads, is_quiet=as_json)
+    _ask(trial, params.grading, results, items, batch=batch, device=device, threads=threads, is_quiet=as_json)
     kept = choose_kept(results.passes, count=items, pass_k=pass_k, low=low, high=high)
     if not kept:
         raise OperatorError(
@@ -102,7 +100,15 @@ def tasks_filter(
 
 
 def _ask(
-    trial: "Trial", results: "Results", items: int, *, batch: int, device: str, threads: int, is_quiet: bool
+    trial: "Trial",
+    limits: "GradingParams",
+    results: "Results",
+    items: int,
+    *,
+    batch: int,
+    device: str,
+    threads: int,
+    is_quiet: bool,
 ) -> None:
     """Ask what has no result yet."""
     from rich.console import Console
@@ -112,8 +118,8 @@ def _ask(
     from covey.engines.build import build_engine
     from covey.engines.vllm.options import VllmOptions
     from covey.environments import registry
-    from covey.grading import build_grader
-    from covey.sandbox import Limits, Sandbox
+    from covey.grading import GradingPool
+    from covey.settings import SandboxSettings
 
     turns = list(list_turns(items, results.passes, max(1, batch // trial.pass_k)))
     if not turns:
@@ -126,9 +132,7 @@ def _ask(
         engine = build_engine(trial.engine, dtype=trial.dtype, batch=batch, device=device, threads=threads, vllm=vllm)
         stack.callback(engine.close)
         engine.load_policy(save_model(trial.model, folder), 0)
-        limits = Limits.for_cpu(GRADING_SECONDS, memory_bytes=GRADING_BYTES)
-        sandbox = Sandbox("covey.environments.grading:build", limits=limits)
-        grade = build_grader(trial.spec, environment, stack.enter_context(sandbox))
+        grade = stack.enter_context(GradingPool(trial.spec, environment, limits, SandboxSettings()))
         columns = (*Progress.get_default_columns(), MofNCompleteColumn())
         progress = Progress(*columns, console=console, transient=True, disable=is_quiet or not console.is_terminal)
         stack.enter_context(progress)

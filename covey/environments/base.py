@@ -100,8 +100,8 @@ class Grade:
     parts: Mapping[str, float] = field(default_factory=dict)
     """"task": what the answer earns; "length": what the distance from the target costs, at most 0."""
     limit: str = ""
-    """Code of the limit that ended the grade (`sandbox_cpu`, ...), which then has the reward of a wrong answer.  Empty:
-    the grade came to its end."""
+    """Code of the limit that ended the grade, or of the death of its process; the reward is that of a wrong answer then.
+    Empty: the grade came to its end."""
     cpu_seconds: float = 0.0
     """CPU time that the grade took."""
 
@@ -190,6 +190,10 @@ class TaskSource(ABC):
         """
         return self.draw(number).question
 
+    def warm_up(self) -> None:
+        """Load what grading needs; a grading process calls it once, and every grade starts from there."""
+        return
+
     def list_versions(self) -> Mapping[str, str]:
         """Versions of the packages that questions and grades depend on, by package."""
         return {}
@@ -220,6 +224,9 @@ class Environment(Protocol):
 
         Raises GradeLimit, and nothing else on account of `reply.text`.
         """
+
+    def warm_up(self) -> None:
+        """Load what grading needs, before the first grade."""
 
     def grade_wrong(self, reply: Reply) -> Grade:
         """The grade of a completion that answers nothing, without a look at its text."""

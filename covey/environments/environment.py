@@ -107,6 +107,10 @@ class TaskEnvironment:
         """What the extracted answer earns, if the completion ended by itself, less what its length costs."""
         return self._build_grade(reply, self._grade_task(reply) if reply.finished else 0.0)
 
+    def warm_up(self) -> None:
+        """Load what the kind grades with."""
+        self._source.warm_up()
+
     def grade_wrong(self, reply: Reply) -> Grade:
         """Nothing less what the length costs."""
         return self._build_grade(reply, 0.0)

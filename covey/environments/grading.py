@@ -1,15 +1,17 @@
-"""The grading process: `covey.sandbox` runs `grade_json`, bytes in and bytes out.  A death counts against the input."""
+"""The grading process: `covey.sandbox` calls `build` once and its result for every reply, bytes in and bytes out."""
 
-import functools
 import json
 from collections.abc import Callable
 from dataclasses import replace
 
 from pydantic import BaseModel, ConfigDict, JsonValue, NonNegativeInt, ValidationError
 
-from covey.environments.base import Environment, EnvironmentSpec, Grade, GradeLimit, Reply
+from covey.environments.base import EnvironmentSpec, Grade, GradeLimit, Reply
 from covey.environments.registry import load
 from covey.errors import ProtocolError
+
+FACTORY = "covey.environments.grading:build"
+"""Where a sandbox finds `build`."""
 
 
 class _Reply(BaseModel):
@@ -22,56 +24,46 @@ class _Reply(BaseModel):
     tokens: NonNegativeInt
 
 
-class _Spec(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    kind: str
-    options: dict[str, JsonValue]
+def pack_spec(spec: EnvironmentSpec) -> bytes:
+    """What `build` is given."""
+    return json.dumps({"kind": spec.kind, "options": dict(spec.options)}).encode()
 
 
-class _Order(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    spec: _Spec
-    reply: _Reply
-
-
-def pack_order(spec: EnvironmentSpec, reply: Reply) -> bytes:
-    """The payload of `grade_json`."""
-    values = {name: getattr(reply, name) for name in _Reply.model_fields}
-    return json.dumps({"spec": {"kind": spec.kind, "options": dict(spec.options)}, "reply": values}).encode()
+def pack_reply(reply: Reply) -> bytes:
+    """What the function that `build` returns is given."""
+    return json.dumps({name: getattr(reply, name) for name in _Reply.model_fields}).encode()
 
 
 def unpack_grade(answer: bytes) -> Grade:
-    """The grade that `grade_json` answered with."""
+    """The grade that a grading process answered with."""
     return Grade(**json.loads(answer))
 
 
 def build(setup: bytes) -> Callable[[bytes], bytes]:
-    """Factory of `grade_json` for a sandbox; `setup` is ignored."""
-    return grade_json
+    """A function that grades one reply of a pool, from `pack_reply` to `unpack_grade`; `setup` is from `pack_spec`.
 
-
-def grade_json(payload: bytes) -> bytes:
-    """Grade one reply, from `pack_order` to `unpack_grade`.
-
-    Raises ProtocolError("malformed_grading") for another payload, OperatorError("bad_environment") for the spec.
+    The function raises ProtocolError("malformed_grading") for any other payload.
+    Raises OperatorError("bad_environment") for the spec.
     """
+    spec = json.loads(setup)
+    environment = load(EnvironmentSpec(kind=spec["kind"], options=spec["options"]))
+    environment.warm_up()
+
+    def grade(payload: bytes) -> bytes:
+        reply = _read_reply(payload)
+        try:
+            found = environment.grade(reply)
+        except GradeLimit as limit:
+            found = replace(environment.grade_wrong(reply), limit=limit.code)
+        return json.dumps({"reward": found.reward, "parts": dict(found.parts), "limit": found.limit}).encode()
+
+    return grade
+
+
+def _read_reply(payload: bytes) -> Reply:
     try:
-        # Not model_validate_json: it cuts integers beyond 64 bits out of strict mode, and items may hold them.
-        order = _Order.model_validate(json.loads(payload))
+        # Not model_validate_json: it cuts integers beyond 64 bits out of strict mode, and a task may hold them.
+        checked = _Reply.model_validate(json.loads(payload))
     except (ValidationError, ValueError, RecursionError) as error:
-        raise ProtocolError("malformed_grading", "the grading order does not parse") from error
-    environment = _load_once(order.spec.kind, json.dumps(order.spec.options, sort_keys=True))
-    reply = Reply(**{name: getattr(order.reply, name) for name in _Reply.model_fields})
-    try:
-        grade = environment.grade(reply)
-    except GradeLimit as limit:
-        grade = replace(environment.grade_wrong(reply), limit=limit.code)
-    return json.dumps({"reward": grade.reward, "parts": dict(grade.parts), "limit": grade.limit}).encode()
-
-
-@functools.lru_cache(maxsize=4)
-def _load_once(kind: str, options: str) -> Environment:
-    # A grading process serves one pool for hours, and building an environment costs more than grading an answer.
-    return load(EnvironmentSpec(kind=kind, options=json.loads(options)))
+        raise ProtocolError("malformed_grading", "the reply to be graded does not parse") from error
+    return Reply(**{name: getattr(checked, name) for name in _Reply.model_fields})

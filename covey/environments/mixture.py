@@ -89,6 +89,11 @@ class MixtureEnvironment:
         part, inner = self._find_part(reply)
         return part.grade(inner)
 
+    def warm_up(self) -> None:
+        """Load what all parts grade with."""
+        for part in self._parts:
+            part.warm_up()
+
     def grade_wrong(self, reply: Reply) -> Grade:
         """As the prompt's part grades what answers nothing."""
         part, inner = self._find_part(reply)

@@ -27,7 +27,7 @@ from covey.demo.cast import Cast, DemoOptions
 from covey.demo.stage import Stage
 from covey.engines.base import Engine
 from covey.errors import TransientError
-from covey.grading import build_grader
+from covey.grading import GradingPool
 from covey.network import join
 from covey.runtime import Outcome, serve_http
 from covey.sandbox import Sandbox
@@ -159,9 +159,6 @@ async def open_walk(
             stack.callback(server.stop)
         stop = asyncio.Event()
 
-        def sandbox(function: str) -> Sandbox:
-            return stack.enter_context(Sandbox(function))
-
         async def enter(config):
             for _ in range(200):
                 try:
@@ -172,18 +169,28 @@ async def open_walk(
                     return network
             raise AssertionError("the coordinator does not answer")
 
-        grader = sandbox("covey.environments.grading:build")
-        decoder = sandbox("covey.protocol.columns:build_decoder")
+        decoder = stack.enter_context(Sandbox("covey.protocol.columns:build_decoder"))
         networks, workers, validators = [], {}, []
+        environment = grade = None
         for player in stage.cast.players:
             config = WorkerConfig.load(folder / f"{player.name}.toml", {"wait_seconds": 3.0}, {})
             networks.append(await enter(config))
             wrap = cheat if cheat is not None else lambda engine: engine
-            workers[player.name] = worker.app.build(config, networks[-1], grader, stop, wrap=wrap)
+            if grade is None:
+                environment = networks[-1].load_environment()
+                limits = networks[-1].params.grading
+                grade = stack.enter_context(GradingPool(networks[-1].environment, environment, limits, config))
+            workers[player.name] = worker.app.build(
+                config, networks[-1], environment=environment, grade=grade, stop=stop, wrap=wrap
+            )
         for name in stage.cast.validators:
             config = ValidatorConfig.load(folder / f"{name}.toml", {"wait_seconds": 0.2}, {})
             networks.append(await enter(config))
-            validators.append(validator.app.build(config, networks[-1], decoder, grader, stop))
+            validators.append(
+                validator.app.build(
+                    config, networks[-1], environment=environment, decoder=decoder, grade=grade, stop=stop
+                )
+            )
         config = TrainerConfig.load(
             folder / "trainer.toml", {"wait_seconds": 0.2, "evaluation_prompts": 8, "evaluation_samples": 1}, {}
         )
@@ -195,7 +202,7 @@ async def open_walk(
             config,
             networks[-1],
             decode=decoder.call,
-            grade=build_grader(networks[-1].environment, networks[-1].load_environment(), grader),
+            grade=grade,
             publisher=publisher,
             chain_thread=executor,
             stop=stop,

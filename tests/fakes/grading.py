@@ -1,9 +1,15 @@
 """Grading without a process around it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from unittest.mock import patch
 
 from covey.environments.base import Environment, Grade, Grader, Reply
+from covey.environments.grading import FACTORY
 from covey.environments.registry import DEMO, load
+from covey.grading import GradingPool
+from covey.protocol.params import GradingParams
+from covey.settings import SandboxSettings
 
 
 def grade_with(environment: Environment) -> Grader:
@@ -19,3 +25,12 @@ def grade_here(replies: Sequence[Reply]) -> Sequence[Grade]:
 def grade_text(environment: Environment, draw: int, text: str, *, finished: bool = True, tokens: int = 9) -> float:
     """Reward of a text for the prompt of a draw."""
     return environment.grade(environment.prompt(draw).build_reply(text, finished=finished, tokens=tokens)).reward
+
+
+@contextmanager
+def open_grading(environment: Environment, *, factory: str = FACTORY) -> Iterator[GradingPool]:
+    """One real grading process of the demo; `factory` puts another function into it."""
+    with patch("covey.grading.FACTORY", factory):
+        pool = GradingPool(DEMO, environment, GradingParams(), SandboxSettings(grading_processes=1))
+    with pool:
+        yield pool

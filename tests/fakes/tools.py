@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from covey.engines.base import Engine
 from covey.environments import registry
 from covey.environments.registry import DEMO
-from covey.grading import build_grader
 from covey.protocol import messages, rollout
 from covey.protocol.canonical import sha256
 from covey.protocol.ids import Address, Hash, LeaseId, PoolId, Step, TaskId
@@ -193,7 +192,7 @@ class Worker:
         return messages.sign(work.receipt, DOMAIN, self.wallet)
 
 
-def build_tools(params: PoolParams, engine: Engine, decoder: Sandbox, grader: Sandbox | None = None) -> Tools:
+def build_tools(params: PoolParams, engine: Engine, decoder: Sandbox) -> Tools:
     environment = registry.load(DEMO)
     return Tools(
         params=params,
@@ -201,7 +200,7 @@ def build_tools(params: PoolParams, engine: Engine, decoder: Sandbox, grader: Sa
         engine=engine,
         environment=environment,
         decode=decoder.call,
-        grade=build_grader(DEMO, environment, grader) if grader else grade_with(environment),
+        grade=grade_with(environment),
     )
 
 

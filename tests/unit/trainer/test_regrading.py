@@ -11,9 +11,8 @@ from structlog.testing import capture_logs
 
 from covey.environments.base import Grade, Reply
 from covey.environments.registry import DEMO, load
-from covey.grading import build_grader
 from covey.protocol.rollout import Rollout, decode
-from covey.sandbox import Sandbox
+from tests.fakes.grading import open_grading
 from tests.fakes.training import World
 from trainer.batch import Work
 from trainer.service import build_budget
@@ -104,11 +103,8 @@ def test_regrade__sandboxed_grader__is_asked_once_for_a_task(build_world: Build)
     rows = decode(world.coordinator.files[item.work_key], build_budget(world.params))
     claimed = [invent_reward(row) for row in rows]
     work = Work(task=item.task, policy_version=item.policy_version, replayed=False, rollouts=tuple(claimed))
-    with (
-        Sandbox("covey.environments.grading:build") as sandbox,
-        ThreadPoolExecutor(max_workers=1) as thread,
-    ):
-        grade, regrader = build_grader(DEMO, load(DEMO), sandbox), world.build(thread, asyncio.Event()).regrader
+    with open_grading(load(DEMO)) as grade, ThreadPoolExecutor(max_workers=1) as thread:
+        regrader = world.build(thread, asyncio.Event()).regrader
 
         def count(replies: Sequence[Reply]) -> Sequence[Grade]:
             asked.append(len(replies))
@@ -124,7 +120,7 @@ def test_regrade__sandboxed_grader__is_asked_once_for_a_task(build_world: Build)
 def test_regrade__grader_that_dies_on_the_answers__they_earn_nothing(build_world: Build) -> None:
     """As for the validator: what ends every attempt to grade it is to blame itself."""
     world = build_world(steps=1)
-    with Sandbox("tests.fakes.dying:build") as dying:
-        world.grade = build_grader(DEMO, load(DEMO), dying)
+    with open_grading(load(DEMO), factory="tests.fakes.dying:build") as dying:
+        world.grade = dying
         _, (update,) = train(world)
     assert (update["reward/mean"], update["batch/live_share"], update["batch/samples"]) == (0, 0, 32)

@@ -206,7 +206,8 @@ def test_build_report__two_updates__means_and_the_largest_norm() -> None:
         "reward/mean": 0.25, "policy/loss": 1.0, "policy/entropy": 3.0, "policy/kl": 0.0, "policy/clip_ratio": 0.2,
         "policy/ratio": 1.0, "policy/outside_clip": 0.625, "policy/mismatch_kl": 0.375, "policy/mismatch_kl_max": 7.0,
         "optim/grad_norm": 2.0, "optim/learning_rate": 0.2, "staleness_mean": 0.75,
-        "staleness_max": 2, "batch/tokens": 16, "batch/samples": 4, "batch/live_share": 0.5, "batch/truncated_share": 0.0,
+        "staleness_max": 2, "batch/tokens": 16, "batch/samples": 4, "batch/live_share": 0.5,
+        "batch/truncated_share": 0.0,
         "batch/completion_tokens": 4.0, "batch/left_out": 1, "batch/regraded": 3,
     }  # fmt: skip
     assert report == pytest.approx(expected)

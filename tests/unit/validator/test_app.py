@@ -8,10 +8,10 @@ import pytest
 
 from covey import devnet
 from covey.chain.structs import BondKind
-from covey.environments.base import Grade
 from covey.environments.registry import DEMO, load
 from covey.errors import OperatorError
 from covey.runtime import Outcome
+from tests.fakes.grading import grade_here
 from tests.fakes.tools import DOMAIN, make_model_params
 from validator import app, enforcement, loop
 from validator.config import ValidatorConfig
@@ -32,7 +32,7 @@ class Recording:
         return self.answer
 
 
-def build(tmp_path, *, named: bool = True, bond: int = 50, window: int = 20, load_environment=lambda: load(DEMO)):
+def build(tmp_path, *, named: bool = True, bond: int = 50, window: int = 20):
     params = make_model_params()
     network = SimpleNamespace(
         pool=1,
@@ -45,22 +45,20 @@ def build(tmp_path, *, named: bool = True, bond: int = 50, window: int = 20, loa
             stakes=SimpleNamespace(stake_of=lambda pool, kind, who: bond if kind is BondKind.VALIDATOR else 0),
         ),
         terms=SimpleNamespace(validator_bond=50, unbond_window=window, params_hash=params.compute_hash()),
-        environment=DEMO,
-        load_environment=load_environment,
     )
     config = ValidatorConfig(home=tmp_path, pool=1, deployment=tmp_path / "d", key_file=tmp_path / "k", threads=1)
-    decoder, grader = Recording(b"[]"), Recording(b'{"reward": 1.0}')
-    return app.build(config, network, decoder, grader, asyncio.Event()), decoder, grader
+    decoder = Recording(b"[]")
+    tools = {"environment": load(DEMO), "decoder": decoder, "grade": grade_here}
+    return app.build(config, network, **tools, stop=asyncio.Event()), decoder
 
 
 def test_build__tools__are_the_pools_and_blame_no_input_for_one_slow_child(tmp_path):
-    ctx, decoder, grader = build(tmp_path)
+    ctx, decoder = build(tmp_path)
     assert ctx.tools.environment.prompt(5) == load(DEMO).prompt(5)
     assert ctx.tools.domain == DOMAIN
     assert ctx.tools.decode(b"file") == b"[]"
-    reply = ctx.tools.environment.prompt(5).build_reply("x", finished=True, tokens=2)
-    assert ctx.tools.grade([reply]) == [Grade(reward=1.0)]
-    assert (decoder.attempts, grader.attempts) == ([2], [2])
+    assert ctx.tools.grade is grade_here
+    assert decoder.attempts == [2]
     assert (ctx.venue.chain_id, ctx.venue.court, ctx.venue.pool) == (DOMAIN.chain_id, DOMAIN.contract, 1)
     assert (ctx.venue.params_hash, ctx.venue.engine.batch) == (make_model_params().compute_hash(), 32)
     ctx.outbox.close()
@@ -75,7 +73,9 @@ def test_run__something_fails__closes_what_is_open_after_all_loops_have_ended(
     async def close_network() -> None:
         done.append("network")
 
-    network = SimpleNamespace(wallet=WALLET, close=close_network)
+    network = SimpleNamespace(
+        wallet=WALLET, close=close_network, params=make_model_params(), load_environment=lambda: load(DEMO)
+    )
     tools = SimpleNamespace(engine=SimpleNamespace(close=lambda: done.append("engine")))
     config = ValidatorConfig(home=tmp_path, pool=1, deployment=tmp_path / "d", key_file=tmp_path / "k")
     ctx = SimpleNamespace(
@@ -85,7 +85,7 @@ def test_run__something_fails__closes_what_is_open_after_all_loops_have_ended(
     async def join(_: ValidatorConfig) -> SimpleNamespace:
         return network
 
-    def build(*_: object) -> SimpleNamespace:
+    def build(*_: object, **__: object) -> SimpleNamespace:
         if failing == "build":
             raise OperatorError("bond_too_small", "no bond", fix="Bond")
         return ctx
@@ -101,7 +101,8 @@ def test_run__something_fails__closes_what_is_open_after_all_loops_have_ended(
 
         return cycle
 
-    monkeypatch.setattr(app, "build_sandboxes", lambda _: (nullcontext(), nullcontext()))
+    monkeypatch.setattr(app, "build_decoder", lambda _: nullcontext())
+    monkeypatch.setattr(app, "build_grader", lambda *_: nullcontext())
     monkeypatch.setattr(app, "join", join)
     monkeypatch.setattr(app, "build", build)
     monkeypatch.setattr(loop, "poll", build_cycle("polling"))
@@ -113,14 +114,6 @@ def test_run__something_fails__closes_what_is_open_after_all_loops_have_ended(
         assert done == ["network"]
     else:
         assert (set(done[:2]), done[2:]) == (LOOPS - {failing}, ["engine", "outbox", "network"])
-
-
-def test_build__library_of_another_version__does_not_judge(tmp_path):
-    def refuse():
-        raise OperatorError("environment_differs", "x", fix="y")
-
-    with pytest.raises(OperatorError, match="environment_differs"):
-        build(tmp_path, load_environment=refuse)
 
 
 def test_build__key_that_the_chain_does_not_name__is_refused(tmp_path):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -10,8 +11,7 @@ from hypothesis import strategies as st
 
 from covey import devnet
 from covey.engines.hf import HuggingFaceEngine
-from covey.environments.registry import DEMO
-from covey.grading import build_grader
+from covey.environments.base import Grade, Reply
 from covey.protocol import canonical
 from covey.protocol.verdict import Decision, Judgement, Reason, Severity
 from covey.sandbox import Sandbox
@@ -20,6 +20,7 @@ from tests.cheats.bombs import BOMBS
 from tests.cheats.files import FILES
 from tests.cheats.rows import JUDGED
 from tests.fakes.engines import Broken
+from tests.fakes.grading import open_grading
 from tests.fakes.pool import make_hash
 from tests.fakes.tools import Work, Worker, build_claim, build_tools, make_model_params, make_task
 from validator import service
@@ -218,12 +219,46 @@ def test_judge__decoder_dies_on_the_input__is_the_inputs_fault(worker: Worker, t
 
 
 def test_judge__grader_dies_on_a_completion__earns_nothing(worker: Worker, tools: Tools, honest: Work):
-    with Sandbox("tests.fakes.dying:build") as dying:
-        grade = build_grader(DEMO, tools.environment, dying)
-        judged = dataclasses.replace(tools, grade=grade)
+    with open_grading(tools.environment, factory="tests.fakes.dying:build") as dying:
+        judged = dataclasses.replace(tools, grade=dying)
         work, _ = find(worker, lambda row: row.reward > 0)
         assert judge(work.with_each(lambda row: {"reward": 0.0}), worker, judged).decision is Decision.ACCEPT
         assert judge(work, worker, judged).reason is Reason.REWARD
+
+
+@pytest.mark.parametrize(
+    ("claimed", "limit", "cpu_seconds", "decision"),
+    [
+        (0.0, "", 2.4, Decision.REJECT),
+        (0.0, "", 2.5, Decision.UNKNOWN),  # a quarter of the worker's 10 s: its machine may be so much slower
+        (0.5, "", 30.0, Decision.REJECT),  # nobody's grade
+        (0.5, "sandbox_cpu", 40.0, Decision.UNKNOWN),
+    ],
+)
+def test_judge__reward_that_a_limit_explains__is_unknown_and_costs_no_strike(
+    worker: Worker, tools: Tools, honest: Work, claimed: float, limit: str, cpu_seconds: float, decision: Decision
+):
+    def grade(replies: Sequence[Reply]) -> list[Grade]:
+        found = [dataclasses.replace(each, cpu_seconds=cpu_seconds) for each in tools.grade(replies)]
+        place = next(i for i, each in enumerate(found) if each.reward > 0)
+        found[place] = dataclasses.replace(found[place], limit=limit, reward=0.0 if limit else found[place].reward)
+        return found
+
+    row = next(row for row in honest.rollouts if row.reward > 0)
+    rows = [dataclasses.replace(each, reward=claimed) if each is row else each for each in honest.rollouts]
+    judgement = judge(honest.with_rollouts(rows), worker, dataclasses.replace(tools, grade=grade))
+    assert judgement.decision is decision
+    assert judgement.reason is (Reason.REWARD if decision is Decision.REJECT else Reason.NONE)
+
+
+def test_judge__lie_after_a_reward_that_a_limit_explains__is_rejected(worker: Worker, tools: Tools, honest: Work):
+    def grade(replies: Sequence[Reply]) -> list[Grade]:
+        first, *others = tools.grade(replies)
+        return [dataclasses.replace(first, reward=7.0, limit="sandbox_cpu"), *others]
+
+    rows = [*honest.rollouts[:-1], dataclasses.replace(honest.rollouts[-1], reward=0.25)]
+    judgement = judge(honest.with_rollouts(rows), worker, dataclasses.replace(tools, grade=grade))
+    assert (judgement.reason, judgement.details["claimed"]) == (Reason.REWARD, 0.25)
 
 
 def test_judge__short_proof_window__honest_file_is_within_its_budget(engine, decoder: Sandbox, worker: Worker):

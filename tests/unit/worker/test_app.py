@@ -9,11 +9,12 @@ from types import SimpleNamespace
 import pytest
 
 from covey.engines.vllm.engine import VllmEngine
-from covey.environments.registry import DEMO
+from covey.environments.registry import DEMO, load
 from covey.errors import TransientError
 from covey.model.tiny import tiny_folder
 from covey.runtime import Outcome
 from tests.fakes.coordinator import FakeCoordinator
+from tests.fakes.grading import grade_here
 from tests.fakes.tools import make_model_params, make_task
 from worker import app, loop
 from worker.config import WorkerConfig
@@ -50,11 +51,9 @@ def build_engine(folder: Path, *, lease_seconds: float, call_seconds: float) -> 
         params=make_model_params(lease_seconds=lease_seconds),
         wallet=SimpleNamespace(address="0x1"),
         contracts=SimpleNamespace(nodes=SimpleNamespace(contributor_of=lambda pool, node: "0x2")),
-        environment=DEMO,
-        load_environment=lambda: None,
     )
     config = WorkerConfig(**files, pool=1, engine="vllm", vllm=vllm)
-    engine = app.build(config, network, None, asyncio.Event()).engine
+    engine = app.build(config, network, environment=load(DEMO), grade=grade_here, stop=asyncio.Event()).engine
     assert isinstance(engine, VllmEngine)
     return engine
 

@@ -48,7 +48,7 @@ def test_filter__shipped_model__writes_a_pool_of_the_questions_it_half_knows(run
     assert unpack_kept(options.pop("kept")) == wanted
     whole = registry.load(EnvironmentSpec(kind="reasoning_gym", options=options))
     kept = registry.load(EnvironmentSpec(kind="reasoning_gym", options=params.environment.options))
-    assert {kept.prompt(draw) for draw in range(400)} == {whole.prompt(number) for number in wanted}
+    assert {kept.prompt(draw).text for draw in range(400)} == {whole.prompt(number).text for number in wanted}
     assert "# public: 3600" in pool.read_text()
 
 

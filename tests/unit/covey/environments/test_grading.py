@@ -7,23 +7,22 @@ from collections.abc import Iterator
 import pytest
 
 from covey.environments.base import EnvironmentSpec, Grade
-from covey.environments.grading import grade_json, pack_order, unpack_grade
+from covey.environments.grading import build, pack_reply, pack_spec, unpack_grade
 from covey.environments.registry import DEMO, load
 from covey.errors import ProtocolError
 
 pytestmark = pytest.mark.unit
 
 DRAW = 2**255 + 11
-SPEC = {"kind": DEMO.kind, "options": dict(DEMO.options)}
 REPLY = {"verification": {"item": 5}, "target": None, "text": "abc", "finished": True, "tokens": 4}
 
 
 def grade(text: str, *, finished: bool = True, tokens: int = 5, spec: EnvironmentSpec = DEMO) -> Grade:
     reply = load(spec).prompt(DRAW).build_reply(text, finished=finished, tokens=tokens)
-    return unpack_grade(grade_json(pack_order(spec, reply)))
+    return unpack_grade(build(pack_spec(spec))(pack_reply(reply)))
 
 
-def test_grade_json__right_wrong_and_unfinished__earn_one_and_zero() -> None:
+def test_build__right_wrong_and_unfinished__earn_one_and_zero() -> None:
     right = load(DEMO).prompt(DRAW).text.rpartition(" ")[2][::-1]
     found = [grade(right), grade(right + "?"), grade(right, finished=False)]
     assert [each.reward for each in found] == [1.0, 0.0, 0.0]
@@ -31,11 +30,11 @@ def test_grade_json__right_wrong_and_unfinished__earn_one_and_zero() -> None:
 
 
 @pytest.mark.parametrize("text", ["\ud800\x00", "", "\u202e"])
-def test_grade_json__surrogates_and_nulls_in_the_text__are_a_wrong_answer(text: str) -> None:
+def test_build__surrogates_and_nulls_in_the_text__are_a_wrong_answer(text: str) -> None:
     assert grade(text).reward == 0.0
 
 
-def test_grade_json__targets__cost_length() -> None:
+def test_build__targets__cost_length() -> None:
     spec = EnvironmentSpec(kind=DEMO.kind, options={**DEMO.options, "targets": [10], "alpha": 0.01})
     assert grade("", tokens=30, spec=spec).reward == pytest.approx(-0.2)
 
@@ -56,17 +55,16 @@ def plain_recursion() -> Iterator[None]:
         b"\xff",
         b"[]",
         b"[" * 100_000,
-        json.dumps({"spec": SPEC}).encode(),
-        json.dumps({"spec": SPEC, "reply": REPLY, "more": 1}).encode(),
-        json.dumps({"spec": SPEC, "reply": {**REPLY, "verification": 1}}).encode(),
-        json.dumps({"spec": SPEC, "reply": {**REPLY, "target": "1"}}).encode(),
-        json.dumps({"spec": SPEC, "reply": {**REPLY, "finished": 1}}).encode(),
-        json.dumps({"spec": SPEC, "reply": {**REPLY, "tokens": 1.5}}).encode(),
-        json.dumps({"spec": SPEC, "reply": {**REPLY, "text": None}}).encode(),
-        b'{"spec": {"kind": "a", "options": {}}, "reply": {"tokens": ' + b"9" * 5000 + b"}}",
+        json.dumps({**REPLY, "more": 1}).encode(),
+        json.dumps({**REPLY, "verification": 1}).encode(),
+        json.dumps({**REPLY, "target": "1"}).encode(),
+        json.dumps({**REPLY, "finished": 1}).encode(),
+        json.dumps({**REPLY, "tokens": 1.5}).encode(),
+        json.dumps({**REPLY, "text": None}).encode(),
+        b'{"tokens": ' + b"9" * 5000 + b"}",
     ],
 )
-def test_grade_json__anything_else__is_malformed(payload: bytes, plain_recursion: None) -> None:
+def test_build__anything_else__is_malformed(payload: bytes, plain_recursion: None) -> None:
     with pytest.raises(ProtocolError) as caught:
-        grade_json(payload)
+        build(pack_spec(DEMO))(payload)
     assert caught.value.code == "malformed_grading"
