@@ -154,6 +154,9 @@ def relay_run(
     keep_policies: Annotated[
         int, typer.Option(min=1, help="Newest policies that stay here; an older one is fetched when it is asked for.")
     ] = 5,
+    keep_datasets: Annotated[
+        int, typer.Option(min=1, help="Data sets that stay here: those that were fetched last.")
+    ] = 16,
 ) -> None:
     """Mirror an origin: fetch on demand, check every shard, serve.
 
@@ -161,4 +164,4 @@ def relay_run(
     """
     from covey.shardcast import app
 
-    app.run(root=root, host=host, port=port, upstream=upstream, keep=keep_policies)
+    app.run(root=root, host=host, port=port, upstream=upstream, keep=keep_policies, keep_datasets=keep_datasets)

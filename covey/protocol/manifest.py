@@ -1,13 +1,14 @@
-"""The manifest of a policy: its files, cut into shards, every piece with size and hash.  Its own hash is on chain.
+"""The manifest of a policy or a data set: its files, cut into shards, every piece with size and hash.
 
-A full policy is an anchor.  Everything here comes from strangers until the hash of the manifest equals the chain's.
-`PolicyName` says which policy is asked for: origin, relays and clients share the form of its URLs.
+The hash of a policy's manifest is on chain; that of a data set's is its digest, which stands in a pool's parameters.
+Everything here comes from strangers until a manifest has the hash that names it.  A full policy is an anchor.
+`PolicyName` and `DatasetName` say what is asked for: origin, relays and clients share the form of their URLs.
 """
 
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -18,10 +19,30 @@ from covey.protocol.ids import Hash, is_hash
 MAX_MANIFEST_BYTES = 4 << 20
 SHARD_BYTES = 50_000_000
 """Size of every shard but a file's last one (INTELLECT-2, SHARDCAST)."""
+DATA_SHARD_BYTES = 1 << 20
+"""Size of every shard of a data set but a file's last one.  A worker fetches whole shards for single rows."""
 
 HashText = Annotated[Hash, Field(pattern=r"^0x[0-9a-f]{64}$")]
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _NUMBER = re.compile("[0-9]{1,18}")
+
+
+class ManifestName(Protocol):
+    """Names one manifest, and with it the shards that the manifest lists."""
+
+    @property
+    def manifest_hash(self) -> Hash:
+        """SHA-256 of the manifest's bytes."""
+
+    @property
+    def path(self) -> str:
+        """Path of the manifest at an origin or a relay."""
+
+    def get_shard_path(self, sha256: Hash) -> str:
+        """Path of a shard, with this name as its query: a relay without the shard learns which manifest lists it."""
+
+    def read_manifest(self, data: bytes) -> "FileList":
+        """Parse a stranger's bytes; raise ProtocolError("bad_manifest") unless they are the manifest of this name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +65,13 @@ class PolicyName:
         """Path of a shard, with the policy as its query: a relay without the shard learns where it is named."""
         return f"/shards/{sha256}?pool={self.pool}&step={self.step}&manifest={self.manifest_hash}"
 
+    def read_manifest(self, data: bytes) -> "Manifest":
+        """Parse a stranger's bytes; raise ProtocolError("bad_manifest") unless they are this policy's manifest."""
+        manifest = Manifest.from_bytes(data, self.manifest_hash)
+        if (manifest.pool, manifest.step) != (self.pool, self.step):
+            raise ProtocolError("bad_manifest", "the hash is that of another policy's manifest", status=502)
+        return manifest
+
     @classmethod
     def parse(cls, values: Mapping[str, str]) -> Self:
         """Read "pool", "step" and "manifest" of a stranger's URL.
@@ -55,6 +83,39 @@ class PolicyName:
             message = "a policy is named by pool and step, of at most 18 digits, and the hash of its manifest"
             raise ProtocolError("not_found", message, status=404)
         return cls(pool=int(pool), step=int(step), manifest_hash=Hash(manifest))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetName:
+    """Names one data set by its digest.  Example: DatasetName(digest=Hash("0x5f..."))."""
+
+    digest: Hash
+
+    @property
+    def manifest_hash(self) -> Hash:
+        """SHA-256 of the manifest's bytes, which is the digest."""
+        return self.digest
+
+    @property
+    def path(self) -> str:
+        """Path of the manifest at an origin or a relay.  Example: "/datasets/0x5f..."."""
+        return f"/datasets/{self.digest}"
+
+    def get_shard_path(self, sha256: Hash) -> str:
+        """Path of a shard, with the data set as its query."""
+        return f"/shards/{sha256}?dataset={self.digest}"
+
+    def read_manifest(self, data: bytes) -> "DatasetManifest":
+        """Parse a stranger's bytes; raise ProtocolError("bad_manifest") unless they are this data set's manifest."""
+        return DatasetManifest.from_bytes(data, self.digest)
+
+    @classmethod
+    def parse(cls, values: Mapping[str, str]) -> Self:
+        """Read "dataset" of a stranger's URL; raise ProtocolError("not_found") unless it is a hash."""
+        digest = values.get("dataset", "")
+        if not is_hash(digest):
+            raise ProtocolError("not_found", "a data set is named by its digest", status=404)
+        return cls(digest=Hash(digest))
 
 
 class _Part(BaseModel):
@@ -85,13 +146,10 @@ class File(_Part):
         return self
 
 
-class Manifest(_Part):
-    """What a policy consists of."""
+class FileList(_Part):
+    """Files of a folder: what every kind of manifest has."""
 
     version: Literal[1] = 1
-    pool: int = Field(ge=1, lt=1 << 63)
-    step: int = Field(ge=0, lt=1 << 63)
-    kind: Literal["anchor"] = "anchor"
     files: tuple[File, ...] = Field(min_length=1, max_length=4096)
 
     @model_validator(mode="after")
@@ -110,25 +168,57 @@ class Manifest(_Part):
         """Shards of all files, in order."""
         return (shard for file in self.files for shard in file.shards)
 
-    def compute_name(self) -> PolicyName:
-        """Return pool, step and hash, by which origin and relays know this policy."""
-        return PolicyName(pool=self.pool, step=self.step, manifest_hash=self.compute_hash())
-
     def to_bytes(self) -> bytes:
+        """Canonical bytes, which the hash covers."""
         return canonical.to_bytes(self.model_dump(mode="json"))
 
     def compute_hash(self) -> Hash:
-        """SHA-256 of the canonical bytes: what the trainer publishes on chain."""
+        """SHA-256 of the canonical bytes."""
         return canonical.sha256(self.to_bytes())
 
     @classmethod
     def from_bytes(cls, data: bytes, expected_hash: Hash) -> Self:
-        """Parse bytes from a stranger; raise ProtocolError unless they have the chain's hash and are sound."""
+        """Parse bytes from a stranger; raise ProtocolError unless they have the expected hash and are sound."""
         if len(data) > MAX_MANIFEST_BYTES:
             raise ProtocolError("bad_manifest", f"a manifest is at most {MAX_MANIFEST_BYTES} bytes")
         if canonical.sha256(data) != expected_hash:
-            raise ProtocolError("bad_manifest", "the manifest does not have the hash that the chain holds")
+            raise ProtocolError("bad_manifest", f"the manifest does not have the hash {expected_hash} that names it")
         try:
             return cls.model_validate_json(data)
         except ValidationError as error:
             raise ProtocolError("bad_manifest", f"the manifest does not parse: {error}") from error
+
+
+class Manifest(FileList):
+    """What a policy consists of.  Its hash is what the trainer publishes on chain."""
+
+    kind: Literal["anchor"] = "anchor"
+    pool: int = Field(ge=1, lt=1 << 63)
+    step: int = Field(ge=0, lt=1 << 63)
+
+    def compute_name(self) -> PolicyName:
+        """Return pool, step and hash, by which origin and relays know this policy."""
+        return PolicyName(pool=self.pool, step=self.step, manifest_hash=self.compute_hash())
+
+
+class DatasetManifest(FileList):
+    """What a data set consists of.  Its hash is the digest that stands in a pool's parameters."""
+
+    kind: Literal["dataset"] = "dataset"
+
+    @model_validator(mode="after")
+    def _require_even_shards(self) -> Self:
+        for file in self.files:
+            if any(shard.size != DATA_SHARD_BYTES for shard in file.shards[:-1]):
+                raise ValueError(f"a shard of {file.name} before its last one does not have {DATA_SHARD_BYTES} bytes")
+            if file.shards and file.shards[-1].size > DATA_SHARD_BYTES:
+                raise ValueError(f"the last shard of {file.name} has over {DATA_SHARD_BYTES} bytes")
+        return self
+
+    def compute_name(self) -> DatasetName:
+        """Return the name by which origin and relays know this data set."""
+        return DatasetName(digest=self.compute_hash())
+
+    def find_file(self, name: str) -> File | None:
+        """The file of a name, or None if the data set has none."""
+        return next((file for file in self.files if file.name == name), None)

@@ -6,15 +6,23 @@ from pathlib import Path
 from covey.log import configure, get_logger
 from covey.runtime import serve_http, stop_signals
 from covey.shardcast.server import Mirror, build_server
-from covey.shardcast.store import KEPT_POLICIES, ShardStore
+from covey.shardcast.store import KEPT_DATASETS, KEPT_POLICIES, ShardStore
 from covey.urls import hide_secrets
 
 
-def run(*, root: Path, host: str, port: int, upstream: str | None = None, keep: int = KEPT_POLICIES) -> None:
-    """Serve the folder `root`; a relay fills it from `upstream` and keeps the newest `keep` policies."""
+def run(
+    *,
+    root: Path,
+    host: str,
+    port: int,
+    upstream: str | None = None,
+    keep: int = KEPT_POLICIES,
+    keep_datasets: int = KEPT_DATASETS,
+) -> None:
+    """Serve the folder `root`; a relay fills it from `upstream` and keeps the newest policies and data sets."""
     configure("relay" if upstream else "origin")
     store = ShardStore(root)
-    mirror = Mirror(store, upstream, keep=keep) if upstream else None
+    mirror = Mirror(store, upstream, keep=keep, keep_datasets=keep_datasets) if upstream else None
     asyncio.run(_run(store, mirror, host, port, upstream))
 
 

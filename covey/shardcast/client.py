@@ -21,7 +21,16 @@ import httpx
 from covey.errors import ProtocolError
 from covey.log import get_logger
 from covey.protocol.ids import Hash
-from covey.protocol.manifest import MAX_MANIFEST_BYTES, File, Manifest, PolicyName, Shard
+from covey.protocol.manifest import (
+    MAX_MANIFEST_BYTES,
+    DatasetManifest,
+    DatasetName,
+    File,
+    Manifest,
+    ManifestName,
+    PolicyName,
+    Shard,
+)
 from covey.shardcast.failures import Failures, LackingError, NotDeliveredError, SilentError
 from covey.shardcast.store import compute_range_hash
 from covey.urls import hide_secrets
@@ -109,6 +118,20 @@ class ShardClient:
             raise ProtocolError("bad_manifest", f"the chain's hash for step {step} is of another policy")
         return manifest
 
+    async def fetch_dataset_manifest(self, digest: Hash) -> DatasetManifest:
+        """The manifest of a data set, which has the digest as its hash; raise TransientError when no relay has it."""
+        name = DatasetName(digest=digest)
+        return await self._ask(name.path, MAX_MANIFEST_BYTES, name.read_manifest, thing=f"the data set {digest}")
+
+    async def fetch_shard(self, shard: Shard, name: ManifestName) -> bytes:
+        """The checked bytes of a shard that the manifest of `name` lists; raise TransientError if no relay has it."""
+        return await self._ask(
+            name.get_shard_path(shard.sha256),
+            shard.size,
+            lambda data: _require_shard(data, shard),
+            thing=f"shard {shard.sha256}",
+        )
+
     async def _fetch_file(self, file: File, path: Path, slots: asyncio.Semaphore, policy: PolicyName) -> None:
         with path.open("ab") as handle:
             handle.truncate(file.size)
@@ -131,13 +154,7 @@ class ShardClient:
         async with slots:
             if await asyncio.to_thread(compute_range_hash, path, offset, shard.size) == shard.sha256:
                 return
-            data = await self._ask(
-                policy.get_shard_path(shard.sha256),
-                shard.size,
-                lambda data: _require_shard(data, shard),
-                thing=f"shard {shard.sha256}",
-            )
-            await asyncio.to_thread(_write_at, path, offset, data)
+            await asyncio.to_thread(_write_at, path, offset, await self.fetch_shard(shard, policy))
 
     async def _ask(self, path: str, limit: int, check: Callable[[bytes], Content], *, thing: str) -> Content:
         """What `check` makes of the first answer that it does not refuse with ProtocolError.

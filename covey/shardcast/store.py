@@ -16,10 +16,19 @@ from covey.files import write_atomically
 from covey.log import get_logger
 from covey.protocol import canonical
 from covey.protocol.ids import Hash
-from covey.protocol.manifest import SHARD_BYTES, File, Manifest, PolicyName, Shard
+from covey.protocol.manifest import (
+    SHARD_BYTES,
+    DatasetManifest,
+    File,
+    Manifest,
+    ManifestName,
+    Shard,
+)
 
 KEPT_POLICIES = 5
 """Newest policies that stay by default."""
+KEPT_DATASETS = 16
+"""Data sets that a relay keeps by default.  A pool has one or a few, and they do not change."""
 _PIECE = 1 << 20
 _REMEMBERED_SHARDS = 1 << 16
 
@@ -38,7 +47,7 @@ class Retention:
 
 
 class ShardStore:
-    """Layout: `shards/<sha256>`, `policies/<pool>/<step>/<manifest hash>.json`."""
+    """Layout: `shards/<sha256>`, `policies/<pool>/<step>/<manifest hash>.json`, `datasets/<digest>.json`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -47,31 +56,30 @@ class ShardStore:
         self._whole: dict[Hash, tuple[int, int]] = {}
         """Size and time of each shard's file when its bytes had its hash."""
         (root / "shards").mkdir(parents=True, exist_ok=True)
-        (root / "policies").mkdir(exist_ok=True)
 
     def get_shard_path(self, sha256: Hash) -> Path:
         return self.root / "shards" / sha256
 
-    def get_manifest_path(self, policy: PolicyName) -> Path:
-        return self._get_step_folder(policy.pool, policy.step) / f"{policy.manifest_hash}.json"
+    def get_manifest_path(self, name: ManifestName) -> Path:
+        return self.root / f"{name.path.removeprefix('/')}.json"
 
     def list_steps(self, pool: int) -> list[int]:
         """Steps of which a manifest is here, ascending."""
         paths = (self.root / "policies" / str(pool)).glob("*/*.json")
         return sorted({int(path.parent.name) for path in paths if path.parent.name.isdecimal()})
 
-    def find_manifest(self, policy: PolicyName) -> bytes | None:
+    def find_manifest(self, name: ManifestName) -> bytes | None:
         """The manifest's bytes, or None if it is not here; raise TransientError("damaged_copy") if it lost its hash."""
-        path = self.get_manifest_path(policy)
+        path = self.get_manifest_path(name)
         try:
             data = path.read_bytes()
         except FileNotFoundError:
             return None
-        if canonical.sha256(data) != policy.manifest_hash:
+        if canonical.sha256(data) != name.manifest_hash:
             raise _build_damaged(path)
         return data
 
-    def add_manifest(self, manifest: Manifest) -> None:
+    def add_manifest(self, manifest: Manifest | DatasetManifest) -> None:
         """Write a manifest whose shards are, or will be, here."""
         path = self.get_manifest_path(manifest.compute_name())
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -120,6 +128,17 @@ class ShardStore:
             unused_since = max(path.stat().st_mtime for path in manifests)
             if not retention.seconds or now - unused_since >= retention.seconds:
                 shutil.rmtree(self._get_step_folder(pool, step))
+        self._remove_unnamed()
+
+    def prune_datasets(self, keep: int) -> None:
+        """Forget all but the `keep` data sets that came last, and the shards that no manifest names any more."""
+        paths = sorted((self.root / "datasets").glob("*.json"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+        for path in paths[keep:]:
+            path.unlink(missing_ok=True)
+        if paths[keep:]:
+            self._remove_unnamed()
+
+    def _remove_unnamed(self) -> None:
         if (named := self._list_named()) is None:
             return
         for path in (self.root / "shards").iterdir():
@@ -133,7 +152,7 @@ class ShardStore:
     def _list_named(self) -> set[Hash] | None:
         """Shards of all manifests, None while one is damaged; each is parsed once, for there may be thousands."""
         named: dict[tuple[Path, int], frozenset[Hash]] = {}
-        for path in (self.root / "policies").glob("*/*/*.json"):
+        for path in (*self.root.glob("policies/*/*/*.json"), *self.root.glob("datasets/*.json")):
             key = (path, path.stat().st_mtime_ns)
             try:
                 named[key] = self._named[key] if key in self._named else _read_shards(path)
@@ -161,7 +180,8 @@ def _build_damaged(path: Path) -> TransientError:
 
 
 def _read_shards(path: Path) -> frozenset[Hash]:
-    return frozenset(shard.sha256 for shard in Manifest.from_bytes(path.read_bytes(), Hash(path.stem)).shards)
+    kind = DatasetManifest if path.parent.name == "datasets" else Manifest
+    return frozenset(shard.sha256 for shard in kind.from_bytes(path.read_bytes(), Hash(path.stem)).shards)
 
 
 def add_policy(store: ShardStore, folder: Path, *, pool: int, step: int, shard_bytes: int = SHARD_BYTES) -> Manifest:
