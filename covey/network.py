@@ -17,13 +17,14 @@ from covey.chain.deployment import Deployment
 from covey.chain.structs import PoolTerms
 from covey.chain.wallet import Wallet, load_key
 from covey.client import CoordinatorClient
-from covey.environments.base import Environment, EnvironmentSpec
+from covey.environments.base import DataSets, Environment, EnvironmentSpec, refuse_data_sets
 from covey.errors import CoveyError, OperatorError, ProtocolError, TransientError
 from covey.protocol.ids import Address, Hash, PoolId, Step
 from covey.protocol.messages import Domain
 from covey.protocol.params import PoolParams
 from covey.settings import RoleSettings
 from covey.shardcast.client import ShardClient, get_policy_folder, prune_policies
+from covey.tasks.opening import DataSetCatalog, list_digests, list_folders
 
 
 class Policies:
@@ -85,6 +86,8 @@ class Network:
     contracts: Contracts
     coordinator: CoordinatorClient
     policies: Policies
+    data_sets: DataSetCatalog
+    """Opens the data sets that the environment draws its tasks from."""
 
     @property
     def receipt_domain(self) -> Domain:
@@ -102,11 +105,17 @@ class Network:
 
     def load_environment(self) -> Environment:
         """The environment with the prompts that the pool was made with; raise OperatorError for any other."""
-        return load_environment(self.params)
+        return load_environment(self.params, self.data_sets)
+
+    async def open_data_sets(self) -> None:
+        """Open all data sets that the environment names; raise TransientError while no relay delivers one."""
+        for digest in list_digests(self.environment):
+            await asyncio.to_thread(self.data_sets, digest)
 
     async def close(self) -> None:
         await self.coordinator.close()
         await self.policies.close()
+        await asyncio.to_thread(self.data_sets.close)
 
 
 def get_spec(params: PoolParams) -> EnvironmentSpec:
@@ -114,11 +123,11 @@ def get_spec(params: PoolParams) -> EnvironmentSpec:
     return EnvironmentSpec(kind=params.environment.kind, options=params.environment.options)
 
 
-def load_environment(params: PoolParams) -> Environment:
+def load_environment(params: PoolParams, data_sets: DataSets = refuse_data_sets) -> Environment:
     """The pool's environment; raise OperatorError where this machine's prompts are not the pool's."""
     from covey.environments import registry
 
-    environment = registry.load(get_spec(params))
+    environment = registry.load(get_spec(params), data_sets)
     named = params.environment
     registry.require_same(environment, versions=named.versions, fingerprint=named.fingerprint)
     return environment
@@ -127,6 +136,7 @@ def load_environment(params: PoolParams) -> Environment:
 async def join(settings: RoleSettings, *, clock: Callable[[], float] = time.time) -> Network:
     """Read the pool from the chain and the coordinator; raise OperatorError, TransientError or ProtocolError."""
     settings.home.mkdir(parents=True, exist_ok=True)
+    list_folders(settings.datasets)  # a folder that is not there is reported before anything is waited for
     deployment = Deployment.load(settings.deployment)
     chain = open_node(deployment, settings.rpc_url)
     contracts = Contracts(chain, deployment)
@@ -156,6 +166,7 @@ async def join(settings: RoleSettings, *, clock: Callable[[], float] = time.time
             root=settings.home / "policies",
             keep=params.max_staleness + 2,
         ),
+        data_sets=DataSetCatalog(settings.datasets, relays=relays, cache=settings.home / "datasets"),
     )
 
 

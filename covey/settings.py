@@ -66,6 +66,8 @@ def anchor(cls: type[BaseModel], values: Mapping[str, Any], folder: Path) -> dic
         kinds = () if field is None else (field.annotation, *get_args(field.annotation))
         if Path in kinds and isinstance(value, str):
             anchored[name] = str(folder / value)
+        if Path in kinds and isinstance(value, list):
+            anchored[name] = [str(folder / each) if isinstance(each, str) else each for each in value]
         for kind in kinds:
             if isinstance(kind, type) and issubclass(kind, BaseModel) and isinstance(value, dict):
                 anchored[name] = anchor(kind, value, folder)
@@ -119,6 +121,9 @@ class RoleSettings(SandboxSettings):
     """Base URL of the pool's coordinator."""
     relays: tuple[str, ...] = ()
     """Base URLs of the relays that policies are downloaded from. Empty: those that the coordinator names."""
+    datasets: tuple[Path, ...] = ()
+    """Folders of data sets on this machine, or folders that hold such folders. Data sets that are in none of them are
+    fetched from relays, row by row."""
     device: str = "cpu"
     """Device of the model as torch names it, for example "cpu" or "cuda:0"."""
     threads: int = Field(default=1, ge=1, le=1024)

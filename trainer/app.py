@@ -25,6 +25,7 @@ from covey.protocol.ids import Step
 from covey.protocol.params import MAX_ANSWER_BYTES
 from covey.runtime import keep_trying, stop_signals
 from covey.sandbox import ATTEMPTS, Limits, Sandbox
+from covey.tasks.opening import list_digests, list_folders
 from trainer.config import TrainerConfig
 from trainer.disk import ExplainFullDisk
 from trainer.progress import Progress
@@ -168,6 +169,21 @@ def open_outbox(config: TrainerConfig) -> SqliteOutbox:
         return SqliteOutbox(config.home / "outbox.sqlite3")
 
 
+def serve_data_sets(config: TrainerConfig, network: Network) -> None:
+    """Add the data sets of this machine to the origin, and open all that the pool names.
+
+    Raises OperatorError("wrong_dataset") for a data set that the pool names and that is neither here nor at a relay.
+    """
+    from covey.shardcast.store import ShardStore
+    from covey.tasks.serving import add_data_set, require_data_sets
+
+    store = ShardStore(config.origin_root)
+    with ExplainFullDisk(config.origin_root, "the data sets"):
+        for folder in list_folders(config.datasets):
+            get_logger().info("data set is served", folder=str(folder), digest=add_data_set(store, folder))
+    require_data_sets(list_digests(network.environment), network.data_sets)
+
+
 def build_publisher(config: TrainerConfig, network: Network, outbox: SqliteOutbox) -> "Publisher":
     """The publisher, which is called in one thread only."""
     from covey.shardcast.store import ShardStore
@@ -232,6 +248,7 @@ async def _train(config: TrainerConfig, sinks: "Sequence[Sink]", ranks: "Ranks",
         network = await keep_trying(lambda: join(config), stop)
         if network is None:
             return
+        await asyncio.to_thread(serve_data_sets, config, network)
         outbox = open_outbox(config)
         try:
             environment = await asyncio.to_thread(network.load_environment)

@@ -21,6 +21,7 @@ from covey.chain.deployment import Deployment
 from covey.chain.history import History
 from covey.client import CoordinatorClient
 from covey.engines.build import build_engine
+from covey.environments.base import DataSets
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.network import load_environment
 from covey.protocol import canonical, messages
@@ -34,6 +35,7 @@ from covey.protocol.wire import MAX_EVIDENCE_BYTES
 from covey.sandbox import ATTEMPTS
 from covey.shardcast.client import ShardClient, get_policy_folder
 from covey.storage import LinkSigner, ObjectStore
+from covey.tasks.opening import DataSetCatalog
 from validator import service
 from validator.app import build_decoder, build_grader
 from validator.checks import Claim, Tools
@@ -109,7 +111,10 @@ async def _run(config: AuditConfig, name: str) -> Report:
     )
     with tempfile.TemporaryDirectory(prefix="covey-audit-") as draft:
         folder = await fetch_policy(config, bundle, config.policies or Path(draft))
-        report = await asyncio.to_thread(judge, config, bundle, params, file=file, policy=folder)
+        with DataSetCatalog(config.datasets, relays=config.relays, cache=Path(draft) / "datasets") as data_sets:
+            report = await asyncio.to_thread(
+                judge, config, bundle, params, file=file, policy=folder, data_sets=data_sets
+            )
     return replace(report, draw=draw)
 
 
@@ -218,7 +223,9 @@ async def fetch_policy(config: AuditConfig, bundle: Bundle, root: Path) -> Path:
         await client.close()
 
 
-def judge(config: AuditConfig, bundle: Bundle, params: PoolParams, *, file: bytes, policy: Path) -> Report:
+def judge(
+    config: AuditConfig, bundle: Bundle, params: PoolParams, *, file: bytes, policy: Path, data_sets: DataSets
+) -> Report:
     """The validator's own checks on an engine of this machine, with its batches: their shape moves the last bits."""
     wanted = params.verification.validator_engine
     name, dtype = config.engine or ("hf" if wanted == "any" else wanted), config.dtype or params.model.compute_dtype
@@ -231,7 +238,7 @@ def judge(config: AuditConfig, bundle: Bundle, params: PoolParams, *, file: byte
         threads=config.threads,
         vllm=config.vllm.fit(params.model.longest),
     )
-    environment = load_environment(params)
+    environment = load_environment(params, data_sets)
     with closing(engine), build_decoder(config) as decoder, build_grader(config, params, environment) as grade:
         engine.load_policy(policy, bundle.receipt.policy_version)
         tools = Tools(

@@ -58,6 +58,8 @@ class AuditConfig(CheckingSettings):
     """Number of the pool on chain. It is required for a bundle that is named by its hash."""
     relays: tuple[str, ...] = ()
     """Base URLs of the relays that the policy is downloaded from."""
+    datasets: tuple[Path, ...] = ()
+    """Folders of data sets on this machine. Data sets that are in none of them are fetched from the relays."""
     policies: Path | None = None
     """Folder of policies on this machine, as a role keeps them. None: a temporary one."""
     full: bool = False

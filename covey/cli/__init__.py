@@ -12,6 +12,7 @@ from covey.cli import (
     calibration,
     chain,
     config,
+    datasets,
     doctor,
     join,
     local,
@@ -22,7 +23,6 @@ from covey.cli import (
     roles,
     setup,
     submissions,
-    tasks,
     tools,
 )
 from covey.cli.terminal import quote
@@ -59,7 +59,7 @@ app.add_typer(tools.wallet, name="wallet")
 app.add_typer(tools.model, name="model")
 app.add_typer(chain.pool, name="pool")
 chain.pool.command("open")(opening.pool_open)
-app.add_typer(tasks.tasks, name="tasks")
+app.add_typer(datasets.tasks, name="tasks")
 app.add_typer(chain.stake, name="stake")
 app.add_typer(rewards.rewards, name="rewards")
 app.add_typer(submissions.submissions, name="submissions")

@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from functools import cached_property
 from pathlib import Path
@@ -232,27 +233,32 @@ def make_key(path: Path) -> Wallet:
     return save_key(path, secrets.token_bytes(32))
 
 
-def read_pool_file(file: Path, token: Address) -> tuple[PoolTerms, list[Address], PoolParams]:
+def read_pool_file(
+    file: Path, token: Address, *, datasets: Sequence[Path] = ()
+) -> tuple[PoolTerms, list[Address], PoolParams]:
     """[terms] and [params] of a pool's TOML file; raise OperatorError for a wrong one.
 
     Where the file names no fingerprint and versions of the environment, this machine's are filled in; others are
-    refused.
+    refused.  `datasets`: folders of the data sets that the environment draws its tasks from.
     """
     document = read_document(file)
     unknown = [explain_unknown(name, TABLES) for name in document if name not in TABLES]
     if unknown:
         raise OperatorError("bad_pool_file", f"tables of {file} are wrong: {'; '.join(unknown)}", fix=f"Correct {file}")
-    params = _with_fingerprint(build_params(file, document, {}))
+    params = _with_fingerprint(build_params(file, document, {}), datasets)
     terms, validators = read_terms(file, read_table(file, document, "terms"), token, params)
     return terms, validators, params
 
 
-def _with_fingerprint(params: PoolParams) -> PoolParams:
+def _with_fingerprint(params: PoolParams, datasets: Sequence[Path]) -> PoolParams:
     from covey.environments import registry
     from covey.environments.base import EnvironmentSpec
+    from covey.tasks.opening import list_digests
+    from covey.tasks.serving import require_named
 
     named = params.environment
-    environment = registry.load(EnvironmentSpec(kind=named.kind, options=named.options))
+    spec = EnvironmentSpec(kind=named.kind, options=named.options)
+    environment = registry.load(spec, require_named(list_digests(spec), datasets))
     registry.require_same(environment, versions=named.versions, fingerprint=named.fingerprint)
     filled = named.model_copy(
         update={"fingerprint": registry.compute_fingerprint(environment), "versions": dict(environment.versions)}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from covey.cli.chain import DeploymentFile, Json
+from covey.cli.chain import Datasets, DeploymentFile, Json
 from covey.cli.terminal import quote
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ def validator_audit(
         list[str] | None, typer.Option(help="Base URL of a relay to download the policy from; may be repeated.")
     ] = None,
     policies: Annotated[Path | None, typer.Option(help="Folder of policies that were downloaded before.")] = None,
+    dataset: Datasets = None,
     pool: Annotated[
         int | None,
         typer.Option(envvar="COVEY_POOL", min=1, help="Number of the pool on chain, for a bundle named by hash."),
@@ -67,6 +68,7 @@ def validator_audit(
         "storage": storage,
         "relays": tuple(relay or ()),
         "policies": policies,
+        "datasets": tuple(dataset or ()),
         "pool": pool,
         "rpc_url": rpc,
         "full": full,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from covey.cli.chain import Json
+from covey.cli.chain import Datasets, Json
 from covey.cli.pool_file import build_params, read_document, save_model, write_document
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def validator_calibrate(
     previous: Annotated[
         str | None, typer.Option(help="Name or folder of an earlier policy, whose proofs must not pass.")
     ] = None,
+    dataset: Datasets = None,
     seed: Annotated[int, typer.Option(help="Seed that prompts and sampling follow from.")] = 0,
     threads: Annotated[int, typer.Option(min=1, help="Number of CPU threads of torch.")] = 1,
     device: Annotated[str, typer.Option(help="Device of both engines as torch names it.")] = "cpu",
@@ -63,6 +64,7 @@ def validator_calibrate(
     from covey.engines.vllm.options import VllmOptions
     from covey.environments import registry
     from covey.environments.base import EnvironmentSpec
+    from covey.tasks.opening import DataSetCatalog
     from validator.calibration import calibrate
 
     document = read_document(pool_file)
@@ -75,7 +77,8 @@ def validator_calibrate(
         "build": builds[0] if mode == "exact" else "any",
     }
     params = build_params(pool_file, document, {"model": {"compute_dtype": dtype}, "verification": holds_for})
-    environment = registry.load(EnvironmentSpec(kind=params.environment.kind, options=params.environment.options))
+    spec = EnvironmentSpec(kind=params.environment.kind, options=params.environment.options)
+    environment = registry.load(spec, DataSetCatalog(dataset or ()))
     names = [worker_engine, validator_engine, *([] if previous is None else [worker_engine])]
     whole = VllmOptions().fit(params.model.longest)
     vllm = whole.model_copy(update={"memory_share": whole.memory_share / max(1, names.count("vllm"))})

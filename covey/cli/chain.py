@@ -39,6 +39,10 @@ CoordinatorUrl = Annotated[
 Force = Annotated[
     bool, typer.Option("--force", help="Create the pool although its terms deter cheats or validators too little.")
 ]
+Datasets = Annotated[
+    list[Path] | None,
+    typer.Option("--dataset", help="Folder of a data set that the pool draws its tasks from; may be repeated."),
+]
 Kind = Annotated[str, typer.Option(help="Kind of bond: contributor, validator or operator.")]
 
 
@@ -64,6 +68,7 @@ def pool_create(
     file: Annotated[Path, typer.Argument(help="TOML file with the tables [terms] and [params]; see configs/.")],
     deployment: DeploymentFile,
     key_file: KeyFile,
+    dataset: Datasets = None,
     yes: Annotated[bool, typer.Option("--yes", help="Create it although one account holds several offices.")] = False,
     force: Force = False,
     as_json: Json = False,
@@ -78,7 +83,7 @@ def pool_create(
     from covey.cli.pool_terms import describe_deterrence, list_weaknesses, require_offices, require_strong_terms
 
     account = open_account(deployment, key_file)
-    terms, validators, params = read_pool_file(file, account.deployment.token)
+    terms, validators, params = read_pool_file(file, account.deployment.token, datasets=dataset or ())
     require_offices(file, terms, validators, account.wallet.address)
     if not force:
         require_strong_terms(file, terms, params)

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from covey.cli.chain import Json
+from covey.cli.chain import Datasets, Json
 from covey.cli.pool_file import build_params, read_document, save_model, write_document
 from covey.errors import OperatorError
 
 if TYPE_CHECKING:
     from covey.cli.filtering import Results, Trial
+    from covey.environments.base import Environment
     from covey.protocol.params import GradingParams, PoolParams
 
-tasks = typer.Typer(help="Choose the questions of a pool.", no_args_is_help=True)
+tasks = typer.Typer(help="Import data sets of tasks, and choose the questions of a pool.", no_args_is_help=True)
 
 EngineChoice = Literal["auto", "hf", "vllm"]
 Dtype = Literal["float32", "bfloat16"]
@@ -34,6 +35,7 @@ def tasks_filter(
     pass_k: Annotated[int, typer.Option(min=1, max=1024, help="Number of answers to each question.")] = 8,
     low: Annotated[float, typer.Option(min=0, max=1, help="Least share of right answers that is kept.")] = 0.125,
     high: Annotated[float, typer.Option(min=0, max=1, help="Largest share of right answers that is kept.")] = 0.5,
+    dataset: Datasets = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the answers; the questions follow from the pool.")] = 0,
     engine: Annotated[
         EngineChoice, typer.Option(help="Inference engine; auto is vllm where it is installed, else hf.")
@@ -55,7 +57,9 @@ def tasks_filter(
     from covey.cli.filtering import Results, Trial, choose_kept
     from covey.engines.build import choose_engine
     from covey.environments.kept import pack_kept
+    from covey.environments.registry import load
     from covey.protocol.params import VerificationParams
+    from covey.tasks.opening import DataSetCatalog
 
     if low > high:
         raise OperatorError("bad_bounds", f"low {low} is above high {high}", fix="Swap --low and --high")
@@ -74,7 +78,8 @@ def tasks_filter(
         max_completion_tokens=params.model.max_completion_tokens,
     )
     results = Results(out, trial)
-    _ask(trial, params.grading, results, items, batch=batch, device=device, threads=threads, is_quiet=as_json)
+    asked = load(trial.spec, DataSetCatalog(dataset or ()))
+    _ask(trial, params.grading, results, items, asked, batch=batch, device=device, threads=threads, is_quiet=as_json)
     kept = choose_kept(results.passes, count=items, pass_k=pass_k, low=low, high=high)
     if not kept:
         raise OperatorError(
@@ -104,6 +109,7 @@ def _ask(
     limits: "GradingParams",
     results: "Results",
     items: int,
+    environment: "Environment",
     *,
     batch: int,
     device: str,
@@ -117,14 +123,12 @@ def _ask(
     from covey.cli.filtering import count_passes, list_turns
     from covey.engines.build import build_engine
     from covey.engines.vllm.options import VllmOptions
-    from covey.environments import registry
     from covey.grading import GradingPool
     from covey.settings import SandboxSettings
 
     turns = list(list_turns(items, results.passes, max(1, batch // trial.pass_k)))
     if not turns:
         return
-    environment = registry.load(trial.spec)
     vllm = VllmOptions().fit(trial.max_prompt_tokens + trial.max_completion_tokens)
     console = Console(stderr=True)
     with ExitStack() as stack:

@@ -183,6 +183,14 @@ class TaskSource(ABC):
         limit of its own, and nothing else on account of `answer`.
         """
 
+    @classmethod
+    def read_info(cls, raw: JsonObject) -> JsonObject:
+        """Check the `verification_info` of a data set's row, and return it in the form that `grade` takes.
+
+        Reading what it has returned changes nothing.  Raises ValueError, whose text says what is missing or wrong.
+        """
+        return raw
+
     def identify(self, number: int) -> str:
         """What tells the task of a draw from all others; the pool's fingerprint covers it.
 

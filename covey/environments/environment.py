@@ -83,7 +83,7 @@ class TaskEnvironment:
         """The training prompt of a drawn integer."""
         targets = self._options.targets
         target = targets[draw_below("target", draw, len(targets))] if targets else None
-        return self._build_prompt(self._source.draw(self._find_number(draw)), target)
+        return self.build_prompt(self._source.draw(self._find_number(draw)), target)
 
     def identify(self, draw: int) -> JsonObject:
         """The task's own mark, and what surrounds the question."""
@@ -99,7 +99,7 @@ class TaskEnvironment:
         """The first `n` held-out prompts; targets go round in order."""
         targets = self._options.targets
         return [
-            self._build_prompt(task, targets[i % len(targets)] if targets else None)
+            self.build_prompt(task, targets[i % len(targets)] if targets else None)
             for i, task in enumerate(self._source.held_out(n))
         ]
 
@@ -121,6 +121,17 @@ class TaskEnvironment:
         target = asked[-1] if asked and asked[-1] in self._options.targets else None
         return self._compute_cost(target, completion_tokens)
 
+    def build_prompt(self, task: Task, target: int | None = None) -> Prompt:
+        """A task of the source as a model is asked it; `target` is the length in tokens that it asks for."""
+        request = "" if target is None else LENGTH_REQUEST.format(target=target)
+        lines = (task.question, self._options.instruction, request)
+        return Prompt(
+            text="\n".join(line for line in lines if line),
+            system=self._options.system_prompt,
+            target=target,
+            verification=task.verification,
+        )
+
     def _grade_task(self, reply: Reply) -> float:
         options = self._options
         spoken = answers.strip_thinking(reply.text, tags=options.thinking_tags, required=options.thinking_required)
@@ -134,16 +145,6 @@ class TaskEnvironment:
     def _find_number(self, draw: int) -> int:
         kept = self._kept
         return kept[draw_below("kept", draw, len(kept))] if kept else draw
-
-    def _build_prompt(self, task: Task, target: int | None) -> Prompt:
-        request = "" if target is None else LENGTH_REQUEST.format(target=target)
-        lines = (task.question, self._options.instruction, request)
-        return Prompt(
-            text="\n".join(line for line in lines if line),
-            system=self._options.system_prompt,
-            target=target,
-            verification=task.verification,
-        )
 
     def _compute_cost(self, target: int | None, tokens: int) -> float:
         return 0.0 if target is None else self._options.alpha * abs(target - tokens)

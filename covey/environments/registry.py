@@ -24,7 +24,10 @@ from covey.protocol.ids import Hash
 
 GROUP = "covey.environments"
 KINDS: Mapping[str, str] = {
+    "math": "covey.environments.kinds.row_kinds:MathSource",
+    "multiple_choice": "covey.environments.kinds.row_kinds:MultipleChoiceSource",
     "reasoning_gym": "covey.environments.kinds.reasoning_gym:ReasoningGymSource",
+    "short_answer": "covey.environments.kinds.row_kinds:ShortAnswerSource",
 }
 """Where the `TaskSource` of each kind is; its module is imported when it is needed."""
 

@@ -5,6 +5,7 @@
     coordinator.toml trainer.toml validator-1.toml ...
     processes.toml                  the commands that `covey up` keeps running
     chain/                          a devnet's state and deployment.json; elsewhere only deployment.json
+    datasets/                       data sets of the environment, each a folder that covey tasks import has made
 
 Paths in these files are relative to the folder, where all commands run.
 """
@@ -23,7 +24,7 @@ from typing import Any
 from covey.chain.wallet import save_key
 from covey.errors import OperatorError
 from covey.files import write_atomically
-from covey.local.plan import DEPLOYMENT_FILE, PoolPlan, build_pool, build_settings, list_commands
+from covey.local.plan import DATASETS_FOLDER, DEPLOYMENT_FILE, PoolPlan, build_pool, build_settings, list_commands
 from covey.protocol.ids import Address
 
 PROCESSES_FILE = "processes.toml"
@@ -41,11 +42,18 @@ def create_pool_folder(folder: Path, plan: PoolPlan) -> dict[str, Address]:
         addresses = {name: save_key(draft / "keys" / f"{name}.key", secrets.token_bytes(32)).address for name in names}
         if plan.chain is not None:
             plan.chain.deployment.save(draft / DEPLOYMENT_FILE)
+        (draft / DATASETS_FOLDER).mkdir()
         (draft / "pool.toml").write_text(build_pool(folder.absolute().name, plan, addresses))
         for name, values in build_settings(plan).items():
             (draft / f"{name}.toml").write_text(f"# {DESCRIPTIONS[name.partition('-')[0]]}\n{to_toml(values)}")
         write_processes(draft / PROCESSES_FILE, list_commands(plan))
     return addresses
+
+
+def find_datasets(folder: Path) -> list[Path]:
+    """The folder of a pool's data sets, if there is one."""
+    datasets = folder / DATASETS_FOLDER
+    return [datasets] if datasets.is_dir() else []
 
 
 @contextmanager

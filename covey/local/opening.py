@@ -17,7 +17,7 @@ from covey.cli.account import Account, read_pool_file
 from covey.cli.pool_terms import require_offices
 from covey.devnet import DEVNET_SEED, derive_wallet, fund
 from covey.errors import OperatorError
-from covey.local.folder import get_environment, has_own_chain, set_pool_number
+from covey.local.folder import find_datasets, get_environment, has_own_chain, set_pool_number
 from covey.local.plan import DEPLOYMENT_FILE
 from covey.protocol.ids import Address, PoolId
 from covey.protocol.params import PoolParams
@@ -76,7 +76,9 @@ def plan_opening(folder: Path, *, escrow: str, operator_bond: str) -> Opening:
         )
     operator = _open_account(folder, folder / OPERATOR_KEY)
     contracts = operator.contracts
-    terms, validators, params = read_pool_file(folder / "pool.toml", operator.deployment.token)
+    terms, validators, params = read_pool_file(
+        folder / "pool.toml", operator.deployment.token, datasets=find_datasets(folder)
+    )
     require_offices(folder / "pool.toml", terms, validators, operator.wallet.address)
     files = {load_key(file).address: file for file in sorted((folder / "keys").glob("validator-*.key"))}
     for file in (folder / OPERATOR_KEY, *files.values()):
@@ -163,7 +165,7 @@ def find_open_pool(folder: Path) -> PoolId | None:
     Raises OperatorError("pool_differs") if pool.toml was changed since the pool was created.
     """
     operator = _open_account(folder, folder / OPERATOR_KEY)
-    terms, _, params = read_pool_file(folder / "pool.toml", operator.deployment.token)
+    terms, _, params = read_pool_file(folder / "pool.toml", operator.deployment.token, datasets=find_datasets(folder))
     pool = _find_pool(folder, operator, terms, params)
     has_begun = pool is not None and operator.contracts.pools.state_of(pool) in (PoolState.ACTIVE, PoolState.ENDED)
     return pool if has_begun else None

@@ -18,6 +18,8 @@ from covey.protocol.ids import Address
 from covey.protocol.params import PoolParams
 
 DEPLOYMENT_FILE = Path("chain") / "deployment.json"
+DATASETS_FOLDER = "datasets"
+"""Folder of a pool's data sets, which its trainer and validators read."""
 PORTS = ("coordinator", "origin", "relay", "chain")
 """Processes that listen: the first one on the port of the plan, each other one on the next port."""
 LOOPBACK, ALL_INTERFACES = "127.0.0.1", "0.0.0.0"  # noqa: S104
@@ -163,7 +165,7 @@ def build_settings(plan: PoolPlan) -> dict[str, dict[str, Any]]:
             "public_url": plan.chain.public_url,
             "authority": urlsplit(plan.chain.public_url).netloc,
         }
-    member = shared | {"coordinator_url": plan.coordinator_url} | sending
+    member = shared | {"coordinator_url": plan.coordinator_url, "datasets": [DATASETS_FOLDER]} | sending
     learning = tomllib.loads(find_shipped("trainer.toml").read_text()) if plan.model is None else {}
     model = {} if plan.model is None else {"initial_policy": plan.model}
     return {

@@ -1,0 +1,101 @@
+"""Kinds whose tasks are rows of a data set and whose answers are texts: mathematics, short answers, multiple choice.
+
+Graders are imported when the first answer is graded, since mathematics loads sympy.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar, cast
+
+from covey.environments.base import JsonObject
+from covey.environments.kinds.rows import RowSource, read_texts
+
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+"""Letters of choices, in order.  A row has at most this many choices."""
+
+
+class MathSource(RowSource):
+    """Mathematics: an answer is right if it is mathematically the same as a ground truth."""
+
+    task_type: ClassVar[str] = "math"
+    extraction: ClassVar[str] = "last_boxed"
+
+    @classmethod
+    def read_info(cls, raw: JsonObject) -> JsonObject:
+        """{"ground_truth": "5"} or {"ground_truth": ["5", "five"]} -> {"ground_truth": ["5", ...]}."""
+        return {"ground_truth": [*read_texts(raw, "ground_truth")]}
+
+    def grade(self, verification: JsonObject, answer: str) -> float:
+        """1 if the answer is the same as one of the ground truths, else 0."""
+        from covey.environments.kinds import mathematics
+
+        return float(mathematics.is_right(answer, cast(list[str], verification["ground_truth"])))
+
+    def list_versions(self) -> Mapping[str, str]:
+        """Versions of the packages that compare expressions."""
+        from covey.environments.kinds import mathematics
+
+        return mathematics.versions()
+
+
+class ShortAnswerSource(RowSource):
+    """Short answers: an answer is right if it equals a truth after normalisation."""
+
+    task_type: ClassVar[str] = "short_answer"
+    extraction: ClassVar[str] = "answer_tag"
+
+    @classmethod
+    def read_info(cls, raw: JsonObject) -> JsonObject:
+        """{"answers": ["Paris", ...]}, or the same under "ground_truth" -> {"answers": ["Paris", ...]}."""
+        return {"answers": [*read_texts(raw, "answers", "ground_truth")]}
+
+    def grade(self, verification: JsonObject, answer: str) -> float:
+        """1 if the answer equals one of the truths, else 0."""
+        from covey.environments.kinds import short_answer
+
+        return float(short_answer.is_right(answer, cast(list[str], verification["answers"])))
+
+
+class MultipleChoiceSource(RowSource):
+    """Multiple choice: an answer is right if it names the right choice by letter or by text."""
+
+    task_type: ClassVar[str] = "multiple_choice"
+    extraction: ClassVar[str] = "answer_tag"
+
+    @classmethod
+    def read_info(cls, raw: JsonObject) -> JsonObject:
+        """{"choices": [...], "answer": "B", 1 or the choice's text} -> {"choices": [...], "right": 1}."""
+        choices = read_texts(raw, "choices")
+        if not 2 <= len(choices) <= len(LETTERS):
+            raise ValueError(f"choices has {len(choices)} entries, 2 to {len(LETTERS)} are allowed")
+        name = "answer" if "answer" in raw else "right"
+        if name not in raw:
+            raise ValueError("answer is missing")
+        return {"choices": [*choices], "right": _find_right(name, raw[name], choices)}
+
+    def ask(self, question: str, info: JsonObject) -> str:
+        """The question, and each choice after its letter on a line of its own."""
+        choices = cast(list[str], info["choices"])
+        return "\n".join([question, *(f"{LETTERS[i]}. {choice}" for i, choice in enumerate(choices))])
+
+    def grade(self, verification: JsonObject, answer: str) -> float:
+        """1 if the answer names the right choice and no other, else 0."""
+        from covey.environments.kinds import multiple_choice
+
+        choices, right = cast(list[str], verification["choices"]), cast(int, verification["right"])
+        return float(multiple_choice.is_right(answer, choices=choices, right=right))
+
+
+def _find_right(name: str, value: object, choices: list[str]) -> int:
+    """Index of the right choice; raise ValueError."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        if 0 <= value < len(choices):
+            return value
+        raise ValueError(f"{name} is {value}, there are {len(choices)} choices, counted from 0")
+    if not isinstance(value, str):
+        raise ValueError(f"{name} holds {value!r:.60}, which is neither a letter, an index nor a text")
+    letter = value.strip()
+    found = {i for i, choice in enumerate(choices) if choice == value}
+    found |= {LETTERS.index(letter)} if len(letter) == 1 and letter in LETTERS[: len(choices)] else set()
+    if len(found) != 1:  # choices that are letters themselves may be named by letter and by text
+        raise ValueError(f"{name} is {value!r:.60}, which names {len(found)} of the choices by letter or text")
+    return found.pop()

@@ -1,0 +1,175 @@
+"""Checks a data set as a whole: hashes, indexes, every row; counts what it holds, and compares the two splits."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey.environments.base import Split
+from covey.protocol import canonical
+from covey.protocol.ids import Hash
+from covey.tasks.dataset import DataSet, Folder, build_damaged, open_folder
+from covey.tasks.importing import describe_counts
+from covey.tasks.likeness import LEAST_SHARE, Grams, Sketches, compute_share
+from covey.tasks.rows import TaskRow
+from covey.tasks.writing import ENTRY, ROWS_FILE
+
+SHOWN = 20
+"""Pairs of near-duplicates that a report names."""
+MAX_COMPARED = 20_000
+"""Pairs that are read again and compared exactly."""
+
+Entries = NDArray[np.void]
+_ENTRY = np.dtype([("offset", "<u8"), ("size", "<u4")])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lengths:
+    """Lengths of all rows.  Example: Lengths(median=120, p99=900, largest=4000)."""
+
+    median: int
+    p99: int
+    largest: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NearDuplicate:
+    """A held-out question that is nearly a training question."""
+
+    held_out: str
+    """The held-out row's problem_id."""
+    train: str
+    """The training row's problem_id."""
+    share: float
+    """Share of n-grams of words that both have, from 0 to 1."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckReport:
+    """What a data set holds."""
+
+    digest: Hash
+    rows: dict[str, int]
+    """Number of rows by split and task type."""
+    bytes_of_rows: int
+    """Size of all rows in bytes."""
+    prompt_characters: Lengths
+    """Lengths of the prompts in characters."""
+    row_bytes: Lengths
+    """Sizes of the rows in bytes."""
+    without_solve_rates: int
+    """Rows that carry no solve rate."""
+    solve_rates: dict[str, int]
+    """Rows that carry a solve rate, by the model that gave it."""
+    near_duplicates: int
+    """Held-out questions that share most of their text with a training question."""
+    first_near_duplicates: tuple[NearDuplicate, ...]
+    same_but_numbers: int
+    """Held-out questions with the words of a training question and other numbers, as generated questions have."""
+    are_all_compared: bool
+    """Whether all pairs that may be near-duplicates were compared exactly."""
+
+
+def check_data_set(folder: Path, *, advance: Callable[[int], None] = lambda _: None) -> CheckReport:
+    """Read and hash everything.  `advance` is called with numbers of bytes.
+
+    Raises OperatorError("bad_dataset") for the first thing that is wrong, with its place.
+    """
+    found = open_folder(folder)
+    for file in found.manifest.files:
+        content, offset = Folder(folder), 0
+        for number, shard in enumerate(file.shards):
+            if canonical.sha256(content.read(file, offset, shard.size)) != shard.sha256:
+                raise build_damaged(f"shard {number} of {folder / file.name}, from byte {offset} on, is damaged")
+            offset += shard.size
+            advance(shard.size)
+    return _check_rows(found, advance)
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    split: Split
+    task_type: str
+    entries: Entries
+
+
+def _check_rows(found: DataSet, advance: Callable[[int], None]) -> CheckReport:
+    groups = [_Group(split, kind, _read_index(found, split, kind)) for split, kind in found.groups]
+    entries = np.concatenate([group.entries for group in groups]) if groups else np.empty(0, dtype=_ENTRY)
+    owners = np.repeat(np.arange(len(groups)), [len(group.entries) for group in groups])
+    order = np.argsort(entries["offset"], kind="stable")
+    entries, owners = entries[order], owners[order]
+    _require_cover(found, entries)
+    characters = np.zeros(len(entries), dtype=np.int64)
+    bare, rates, sketches = 0, Counter[str](), Sketches()
+    for number, row in enumerate(_read_rows(found, entries)):
+        group = groups[owners[number]]
+        if (row.split, row.task_type) != (group.split, group.task_type):
+            place = f"{group.split}.{group.task_type}.index"
+            raise build_damaged(f"{place} lists row {number}, which is a {row.split} row of type {row.task_type}")
+        characters[number] = len(row.prompt)
+        bare += not row.solve_rates
+        rates.update(row.solve_rates.keys())
+        sketches.add(number, row.prompt, is_held_out=row.split == "held_out")
+        advance(int(entries["size"][number]))
+    candidates = sketches.find_candidates(most=MAX_COMPARED)
+    pairs = _compare(found, entries, candidates.pairs)
+    return CheckReport(
+        digest=found.digest,
+        rows=describe_counts(found.groups),
+        bytes_of_rows=int(entries["size"].sum()),
+        prompt_characters=_summarise(characters),
+        row_bytes=_summarise(entries["size"].astype(np.int64)),
+        without_solve_rates=bare,
+        solve_rates=dict(sorted(rates.items())),
+        near_duplicates=len(pairs),
+        first_near_duplicates=tuple(pairs[:SHOWN]),
+        same_but_numbers=candidates.same_but_numbers,
+        are_all_compared=len(candidates.pairs) < MAX_COMPARED,
+    )
+
+
+def _read_index(found: DataSet, split: Split, task_type: str) -> Entries:
+    data = found.read_index(split, task_type)
+    if len(data) % ENTRY.size:
+        raise build_damaged(f"{split}.{task_type}.index does not consist of entries of {ENTRY.size} bytes")
+    return np.frombuffer(data, dtype=_ENTRY)
+
+
+def _require_cover(found: DataSet, entries: Entries) -> None:
+    """All rows follow each other, each listed once."""
+    file = found.manifest.find_file(ROWS_FILE)
+    size = 0 if file is None else file.size
+    ends = entries["offset"] + entries["size"] + np.uint64(1)
+    starts = np.concatenate([np.zeros(1, dtype=np.uint64), ends])
+    wrong = np.flatnonzero(starts[:-1] != entries["offset"])
+    if len(wrong) or int(starts[-1]) != size:
+        place = f"row {wrong[0]}" if len(wrong) else f"the end, {int(starts[-1])} of {size} bytes"
+        raise build_damaged(f"the indexes do not list each row of {ROWS_FILE} once: see {place}")
+
+
+def _read_rows(found: DataSet, entries: Entries) -> Iterator[TaskRow]:
+    for number, (offset, size) in enumerate(entries.tolist()):
+        place = f"row {number}"
+        yield found.parse(found.read_line(offset, size, place), place)
+
+
+def _compare(found: DataSet, entries: Entries, pairs: list[tuple[int, int]]) -> list[NearDuplicate]:
+    """The near-duplicates among some pairs: the best training question of each held-out one, in order."""
+    grams, best = Grams(), dict[int, NearDuplicate]()
+    for held, train in sorted(pairs):
+        left, right = _read_rows(found, entries[[held, train]])
+        share = compute_share(grams.compute(left.prompt), grams.compute(right.prompt))
+        if share >= LEAST_SHARE and (held not in best or share > best[held].share):
+            best[held] = NearDuplicate(held_out=left.problem_id, train=right.problem_id, share=round(share, 3))
+    return [best[number] for number in sorted(best)]
+
+
+def _summarise(values: NDArray[np.int64]) -> Lengths:
+    if not len(values):
+        return Lengths(median=0, p99=0, largest=0)
+    median, p99 = np.percentile(values, [50, 99], method="lower")
+    return Lengths(median=int(median), p99=int(p99), largest=int(values.max()))

@@ -1,0 +1,91 @@
+"""Imports rows of sources into a new data set, and says what became of them."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from covey.environments.base import Split
+from covey.errors import OperatorError
+from covey.protocol.ids import Hash
+from covey.tasks.rows import BadRowError, Reading, TaskRow
+from covey.tasks.sources import SourceRow
+from covey.tasks.writing import DataSetWriter
+
+SHOWN = 10
+"""Rows that were left out and are named in a report."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImportReport:
+    """What an import made.  Example: ImportReport(digest=Hash("0x5f..."), rows={"train math": 7}, ...)."""
+
+    digest: Hash
+    """Digest of the data set."""
+    rows: dict[str, int]
+    """Number of rows by split and task type.  Example: {"train math": 1750, "held_out math": 250}."""
+    duplicates: int
+    """Rows that were left out because an earlier row has the same prompt."""
+    skipped: int
+    """Rows that were left out because they cannot be read or graded."""
+    reasons: tuple[str, ...]
+    """Why the first of the skipped rows were left out, each with its file and number."""
+
+
+def import_rows(
+    sources: Iterable[SourceRow],
+    folder: Path,
+    reading: Reading,
+    *,
+    skip_bad: bool = False,
+    limit: int | None = None,
+    advance: Callable[[], None] = lambda: None,
+) -> ImportReport:
+    """Write a data set of the rows of `sources`.
+
+    `skip_bad`: leave out rows that cannot be read, instead of raising OperatorError("bad_row"), ("row_too_long") or
+    ("unknown_task_type").  `limit`: number of rows after which the import ends.  `advance` is called for each row.
+    """
+    reasons: list[str] = []
+    skipped = 0
+    with DataSetWriter(folder) as writer:
+        for source in sources:
+            if limit is not None and writer.counts.total() >= limit:
+                break
+            advance()
+            try:
+                writer.add(_build_row(source, reading))
+            except BadRowError as error:
+                if not skip_bad:
+                    raise _name_row(source, error) from error
+                skipped += 1
+                if len(reasons) < SHOWN:
+                    reasons.append(f"{_describe(source)}: {error.message}")
+        digest = writer.finish()
+        return ImportReport(
+            digest=digest,
+            rows=describe_counts(writer.counts),
+            duplicates=writer.duplicates,
+            skipped=skipped,
+            reasons=tuple(reasons),
+        )
+
+
+def describe_counts(counts: Mapping[tuple[Split, str], int]) -> dict[str, int]:
+    """Numbers of rows by split and task type, as a report names them.  Example: {"train math": 7}."""
+    return {f"{split} {task_type}": count for (split, task_type), count in sorted(counts.items())}
+
+
+def _build_row(source: SourceRow, reading: Reading) -> TaskRow:
+    if isinstance(source.values, BadRowError):
+        raise source.values
+    return reading.build_row(source.values)
+
+
+def _describe(source: SourceRow) -> str:
+    """File, number and name of a row.  Example: "rows.jsonl, row 7 (problem gsm-7)"."""
+    known = None if isinstance(source.values, BadRowError) else source.values.get("problem_id")
+    return source.place if known is None else f"{source.place} (problem {known!s:.80})"
+
+
+def _name_row(source: SourceRow, error: BadRowError) -> OperatorError:
+    return OperatorError(error.code, f"{_describe(source)}: {error.message}", fix=error.fix)

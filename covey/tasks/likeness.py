@@ -1,0 +1,155 @@
+"""Finds held-out questions that are nearly training questions, in bounded memory.
+
+A question is the set of its n-grams of words, as 64-bit hashes.  Digits are words, so arithmetic with other numbers has
+other n-grams.  Only the smallest hashes of each question are kept: two questions that share most n-grams share most of
+these.  Pairs that share enough are read again and compared exactly.
+
+Generated questions differ from each other in numbers alone.  They are counted on their own, by the text with all digits
+masked, and n-grams that many held-out questions have, as those of a template, lead to no pair.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+WORDS = 5
+"""Words of one n-gram.  A shorter question is one n-gram as a whole."""
+SKETCH = 48
+"""Smallest n-gram hashes that are kept per question."""
+MAX_HOLDERS = 8
+"""Held-out questions with one n-gram, beyond which the n-gram says nothing about a pair."""
+LEAST_SHARE = 0.8
+"""Share of n-grams, of the question that has more of them, from which two questions are near-duplicates."""
+CANDIDATE_SHARE = 0.6
+"""Share of a held-out question's telling hashes from which a pair is compared exactly: sketches are samples."""
+_BATCH = 2048
+_MAX_WORDS = 1 << 20
+"""Hashes of words that are remembered at once."""
+
+Hashes = NDArray[np.uint64]
+_WORD = re.compile(r"\w+")
+_DIGITS = re.compile(r"\d+")
+_FACTORS = np.array(
+    [0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0xD6E8FEB86659FD93, 0xA0761D6478BD642F],
+    dtype=np.uint64,
+)
+
+
+class Grams:
+    """Hashes of the n-grams of questions; equal texts have equal hashes in every process."""
+
+    def __init__(self) -> None:
+        self._words: dict[str, int] = {}
+
+    def compute(self, text: str) -> Hashes:
+        """The distinct hashes of a question's n-grams, ascending."""
+        words = _WORD.findall(text.casefold())
+        if len(words) < WORDS:
+            return np.array([_hash(" ".join(words))], dtype=np.uint64)
+        if len(self._words) > _MAX_WORDS:
+            self._words.clear()
+        known = self._words
+        codes = np.array([known.get(word) or self._add(word) for word in words], dtype=np.uint64)
+        windows = np.lib.stride_tricks.sliding_window_view(codes, WORDS)
+        mixed = (windows * _FACTORS).sum(axis=1, dtype=np.uint64)
+        mixed ^= mixed >> np.uint64(29)
+        return np.unique(mixed * _FACTORS[1])
+
+    def _add(self, word: str) -> int:
+        self._words[word] = _hash(word) | 1
+        return self._words[word]
+
+
+def compute_share(left: Hashes, right: Hashes) -> float:
+    """Shared n-grams over those of the question that has more."""
+    return len(np.intersect1d(left, right, assume_unique=True)) / max(len(left), len(right))
+
+
+def mask_numbers(text: str) -> int:
+    """Hash of a question's words with every number masked: equal for questions that differ in numbers alone."""
+    return _hash(" ".join(_WORD.findall(_DIGITS.sub("0", text.casefold()))))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Candidates:
+    """Pairs that may be near-duplicates, and how many held-out questions differ from training ones in numbers alone."""
+
+    pairs: list[tuple[int, int]]
+    """Numbers of a held-out and of a training question."""
+    same_but_numbers: int
+    """Held-out questions for which there is a training question with the same words and other numbers."""
+
+
+class Sketches:
+    """Collects the questions of both splits one after another."""
+
+    def __init__(self) -> None:
+        self._grams = Grams()
+        self._hashes: dict[bool, list[Hashes]] = {False: [], True: []}
+        self._masks: dict[bool, list[int]] = {False: [], True: []}
+        self._numbers: dict[bool, list[int]] = {False: [], True: []}
+
+    def add(self, number: int, text: str, *, is_held_out: bool) -> None:
+        """Add a question; `number` is what pairs name it by."""
+        found = self._grams.compute(text)
+        self._hashes[is_held_out].append(found[:SKETCH])
+        self._masks[is_held_out].append(mask_numbers(text))
+        self._numbers[is_held_out].append(number)
+
+    def find_candidates(self, *, most: int) -> Candidates:
+        """Pairs to compare, at most `most`, without those that differ in numbers alone."""
+        train, held = (np.array(self._masks[split], dtype=np.uint64) for split in (False, True))
+        pairs = []
+        for place, other in self._pair():
+            if held[place] != train[other]:
+                pairs.append((self._numbers[True][place], self._numbers[False][other]))
+                if len(pairs) >= most:
+                    break
+        return Candidates(pairs=pairs, same_but_numbers=int(np.isin(held, train).sum()))
+
+    def _pair(self) -> Iterator[tuple[int, int]]:
+        """Places of held-out and training questions that share enough telling hashes."""
+        hashes, owners = _flatten(self._hashes[True], 0)
+        order = np.argsort(hashes, kind="stable")
+        hashes, owners = hashes[order], owners[order]
+        values, starts, counts = np.unique(hashes, return_index=True, return_counts=True)
+        telling = counts <= MAX_HOLDERS
+        values, starts, counts = values[telling], starts[telling], counts[telling]
+        if not len(values):
+            return
+        weights = np.bincount(owners[_spread(starts, counts)], minlength=len(self._hashes[True]))
+        for begin in range(0, len(self._hashes[False]), _BATCH):
+            asked, askers = _flatten(self._hashes[False][begin : begin + _BATCH], begin)
+            places = np.minimum(np.searchsorted(values, asked), len(values) - 1)
+            hits = values[places] == asked
+            places, askers = places[hits], askers[hits]
+            holders = owners[_spread(starts[places], counts[places])]
+            keys, shared = np.unique(
+                (holders.astype(np.int64) << 32) | np.repeat(askers, counts[places]), return_counts=True
+            )
+            enough = shared >= np.maximum(1, CANDIDATE_SHARE * weights[keys >> 32])
+            for key in keys[enough].tolist():
+                yield key >> 32, key & 0xFFFFFFFF
+
+
+def _flatten(sketches: Sequence[Hashes], begin: int) -> tuple[Hashes, NDArray[np.int64]]:
+    """All hashes of some questions, and the place of the question of each, from `begin` on."""
+    if not sketches:
+        return np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.int64)
+    lengths = [len(sketch) for sketch in sketches]
+    return np.concatenate(sketches), np.repeat(np.arange(begin, begin + len(sketches), dtype=np.int64), lengths)
+
+
+def _spread(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The indexes start, start + 1, ... of each range, one range after another."""
+    ends = np.cumsum(counts)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.arange(total, dtype=np.int64) - np.repeat(ends - counts, counts) + np.repeat(starts, counts)
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")

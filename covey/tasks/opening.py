@@ -1,0 +1,107 @@
+"""Opens the data sets that a pool names: from folders of this machine if they are there, else from relays."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Self
+
+from covey.environments import mixture
+from covey.environments.base import EnvironmentSpec
+from covey.errors import OperatorError
+from covey.protocol.ids import Hash, is_hash
+from covey.tasks.dataset import DataSet, open_folder
+from covey.tasks.remote import ShardFetcher, open_remote
+from covey.tasks.writing import MANIFEST_FILE
+
+
+class DataSetCatalog:
+    """The `DataSets` of a role: called with a digest, it opens that data set, each one once.
+
+    Example: `DataSetCatalog([Path("tasks")])`.
+    """
+
+    def __init__(self, folders: Sequence[Path], *, relays: Sequence[str] = (), cache: Path | None = None) -> None:
+        """`folders`: data sets, or folders of data sets.  `cache`: folder that holds a folder per remote data set.
+
+        Raises OperatorError("no_dataset") or OperatorError("bad_dataset") for a folder that is not a data set.
+        """
+        self._opened = {found.digest: found for found in map(open_folder, list_folders(folders))}
+        self._relays, self._cache = tuple(relays), cache
+        self._fetcher: ShardFetcher | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def digests(self) -> list[Hash]:
+        """Digests of the data sets that are open."""
+        return list(self._opened)
+
+    def __call__(self, digest: Hash) -> DataSet:
+        """The data set of a digest.
+
+        Raises OperatorError("no_dataset") where it is in none of the folders and there are no relays, TransientError
+        while no relay delivers it.
+        """
+        with self._lock:
+            if digest not in self._opened:
+                self._opened[digest] = self._open_remote(digest)
+            return self._opened[digest]
+
+    def close(self) -> None:
+        """End the thread that fetches."""
+        with self._lock:
+            if self._fetcher is not None:
+                self._fetcher.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _open_remote(self, digest: Hash) -> DataSet:
+        if not self._relays or self._cache is None:
+            raise build_absent(digest)
+        if self._fetcher is None:
+            self._fetcher = ShardFetcher(self._relays)
+        return open_remote(digest, fetcher=self._fetcher, folder=self._cache / digest)
+
+
+def build_absent(digest: Hash) -> OperatorError:
+    """The error of a data set that is in no folder, where there is no relay to ask."""
+    return OperatorError(
+        "no_dataset",
+        f"the environment draws its tasks from the data set {digest}, which is in none of the named folders",
+        fix="Name its folder with --dataset, or in the setting datasets",
+    )
+
+
+def list_folders(folders: Sequence[Path]) -> list[Path]:
+    """The folders of data sets among `folders` and directly below them; raise OperatorError("no_dataset")."""
+    found: list[Path] = []
+    for folder in folders:
+        if not folder.is_dir():
+            raise OperatorError(
+                "no_dataset", f"there is no folder {folder}", fix="Correct the setting datasets or --dataset"
+            )
+        if (folder / MANIFEST_FILE).exists():
+            found.append(folder)
+        else:
+            found += sorted(path.parent for path in folder.glob(f"*/{MANIFEST_FILE}") if path.parent.suffix != ".part")
+    return found
+
+
+def list_digests(spec: EnvironmentSpec) -> list[Hash]:
+    """Digests of all data sets that an environment's options name, each once, in order."""
+    return list(dict.fromkeys(_find_digests(spec)))
+
+
+def _find_digests(spec: EnvironmentSpec) -> Iterator[Hash]:
+    digest = spec.options.get("dataset")
+    if isinstance(digest, str) and is_hash(digest):
+        yield Hash(digest)
+    parts = spec.options.get("parts")
+    if spec.kind == mixture.KIND and isinstance(parts, list):
+        for part in parts:  # unchecked: what is wrong with them is said when the environment is loaded
+            options = part.get("options") if isinstance(part, dict) else None
+            if isinstance(options, dict):
+                yield from _find_digests(EnvironmentSpec(kind="", options=options))

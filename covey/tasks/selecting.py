@@ -1,0 +1,50 @@
+"""Makes a data set of the rows of another one whose solve rates lie between two bounds."""
+
+from pathlib import Path
+
+from covey.errors import OperatorError
+from covey.protocol.ids import Hash
+from covey.tasks.dataset import open_folder
+from covey.tasks.rows import TaskRow
+from covey.tasks.writing import MANIFEST_FILE, ROWS_FILE, DataSetWriter
+
+
+def select_rows(folder: Path, out: Path, *, solve_rate: str, low: float, high: float) -> tuple[Hash, dict[str, int]]:
+    """Write the rows of `folder` whose solve rate lies from `low` to `high`; the digest, and counts of rows.
+
+    The counts are those of rows that are "kept", "too_hard", "too_easy" and "without_rate".
+    Raises OperatorError("no_solve_rate") where no row carries the rate, OperatorError("nothing_kept").
+    """
+    found, counts = open_folder(folder), {"kept": 0, "too_hard": 0, "too_easy": 0, "without_rate": 0}
+    names: set[str] = set()
+    size = next(file.size for file in found.manifest.files if file.name == ROWS_FILE)
+    with DataSetWriter(out) as writer, (folder / ROWS_FILE).open("rb") as lines:
+        offset = 0
+        while offset < size:
+            line = lines.readline()
+            offset += max(1, len(line))
+            row = found.parse(line, f"the row that ends at byte {offset}")
+            names.update(row.solve_rates)
+            judged = _judge(row, solve_rate, low, high)
+            counts[judged] += 1
+            if judged == "kept":
+                writer.add(row)
+        if solve_rate not in names:
+            known = ", ".join(sorted(names)) or "none"
+            raise OperatorError(
+                "no_solve_rate",
+                f"no row of {folder} carries the solve rate {solve_rate}; known are: {known}",
+                fix=f"Name one of them with --solve-rate; {folder / MANIFEST_FILE} stays as it is",
+            )
+        if not counts["kept"]:
+            raise OperatorError(
+                "nothing_kept", f"no row's solve rate lies between {low} and {high}", fix="Widen --low and --high"
+            )
+        return writer.finish(), counts
+
+
+def _judge(row: TaskRow, name: str, low: float, high: float) -> str:
+    rate = row.solve_rates.get(name)
+    if rate is None:
+        return "without_rate"
+    return "too_hard" if rate < low else "too_easy" if rate > high else "kept"

@@ -1,0 +1,166 @@
+"""Writes the folder of a data set: rows, indexes and manifest, hashed while they are written.
+
+    rows.jsonl                               one canonical JSON row per line
+    train.TYPE.index, held_out.TYPE.index    12 bytes per row of that split and task type: offset (u64) and length (u32)
+                                             in rows.jsonl, little endian, without the line's end
+    manifest.json                            sizes and hashes of all files and their shards; its SHA-256 is the digest
+
+Equal rows in equal order give an equal digest.  The folder appears by one rename, or not at all.
+"""
+
+import hashlib
+import shutil
+import struct
+from collections import Counter
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+from covey.environments.base import Split
+from covey.errors import OperatorError
+from covey.files import sync, write_atomically
+from covey.protocol.ids import Hash, hash_from_bytes
+from covey.protocol.manifest import DATA_SHARD_BYTES, MAX_MANIFEST_BYTES, DatasetManifest, File, Shard
+from covey.tasks.rows import TaskRow
+
+ROWS_FILE, MANIFEST_FILE = "rows.jsonl", "manifest.json"
+ENTRY = struct.Struct("<QI")
+"""One entry of an index: offset and length of a row in bytes."""
+
+
+def get_index_name(split: Split, task_type: str) -> str:
+    """Name of the index file of a split and task type.  Example: "train.math.index"."""
+    return f"{split}.{task_type}.index"
+
+
+class HashedFile:
+    """A file that is cut into shards while it is written."""
+
+    def __init__(self, path: Path) -> None:
+        self.size = 0
+        self._path = path
+        self._file: BinaryIO = path.open("xb")
+        self._whole, self._part, self._part_size = hashlib.sha256(), hashlib.sha256(), 0
+        self._shards: list[Shard] = []
+
+    def write(self, data: bytes) -> None:
+        self._file.write(data)
+        self._whole.update(data)
+        self.size += len(data)
+        view = memoryview(data)
+        while view:
+            piece = view[: DATA_SHARD_BYTES - self._part_size]
+            self._part.update(piece)
+            self._part_size += len(piece)
+            view = view[len(piece) :]
+            if self._part_size == DATA_SHARD_BYTES:
+                self._cut()
+
+    def finish(self) -> File:
+        """Have the disk hold the file, and describe it."""
+        self.close()
+        sync(self._path)
+        if self._part_size:
+            self._cut()
+        whole = hash_from_bytes(self._whole.digest())
+        return File(name=self._path.name, size=self.size, sha256=whole, shards=tuple(self._shards))
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _cut(self) -> None:
+        self._shards.append(Shard(size=self._part_size, sha256=hash_from_bytes(self._part.digest())))
+        self._part, self._part_size = hashlib.sha256(), 0
+
+
+class DataSetWriter:
+    """Writes one data set; leaving the block without `finish` removes what was written.
+
+    Example: `with DataSetWriter(Path("tasks")) as writer: writer.add(row); digest = writer.finish()`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Raises OperatorError("dataset_exists") where something else than a data set is there."""
+        self._folder = folder.absolute()
+        self._draft = self._folder.with_name(self._folder.name + ".part")
+        if self._folder.exists() and not (self._folder / MANIFEST_FILE).is_file():
+            raise OperatorError("dataset_exists", f"{folder} exists and is not a data set", fix="Name a new folder")
+        self.counts: Counter[tuple[Split, str]] = Counter()
+        """Rows by split and task type."""
+        self.duplicates = 0
+        """Rows that were left out because an earlier row has the same prompt."""
+        self._seen: set[bytes] = set()
+        self._indexes: dict[str, HashedFile] = {}
+
+    def __enter__(self) -> Self:
+        try:
+            shutil.rmtree(self._draft, ignore_errors=True)  # of a process that was killed
+            self._draft.mkdir(parents=True)
+            self._rows = HashedFile(self._draft / ROWS_FILE)
+        except OSError as error:
+            raise _refuse_folder(self._folder, error) from error
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        for file in (self._rows, *self._indexes.values()):
+            try:
+                file.close()
+            except OSError:  # a full disk, which `error` has told of
+                continue
+        shutil.rmtree(self._draft, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise _refuse_folder(self._folder, error) from error
+
+    def add(self, row: TaskRow) -> bool:
+        """Write a row, unless its prompt was there before; whether it was written."""
+        mark = hashlib.blake2b(row.prompt.encode(), digest_size=16).digest()
+        if mark in self._seen:
+            self.duplicates += 1
+            return False
+        self._seen.add(mark)
+        split, data = row.split, row.to_bytes()
+        name = get_index_name(split, row.task_type)
+        if name not in self._indexes:
+            self._indexes[name] = HashedFile(self._draft / name)
+        self._indexes[name].write(ENTRY.pack(self._rows.size, len(data)))
+        self._rows.write(data + b"\n")
+        self.counts[split, row.task_type] += 1
+        return True
+
+    def finish(self) -> Hash:
+        """Put the folder in its place and return its digest.
+
+        Raises OperatorError("empty_dataset") without rows, OperatorError("dataset_exists") where a data set with
+        another digest is there, OperatorError("dataset_too_large").
+        """
+        if not self._indexes:
+            raise OperatorError("empty_dataset", "the sources have no row to import", fix="Name other sources")
+        files = sorted((file.finish() for file in (self._rows, *self._indexes.values())), key=lambda file: file.name)
+        manifest = DatasetManifest(files=tuple(files))
+        data, digest = manifest.to_bytes(), manifest.compute_hash()
+        if len(data) > MAX_MANIFEST_BYTES:
+            raise OperatorError(
+                "dataset_too_large",
+                f"the manifest would have {len(data)} bytes, at most {MAX_MANIFEST_BYTES} are allowed",
+                fix="Split the rows into several data sets, and use them in a mixture",
+            )
+        write_atomically(self._draft / MANIFEST_FILE, data)
+        if self._folder.exists():
+            self._require_same(data)
+        else:
+            self._draft.rename(self._folder)
+            sync(self._folder.parent)
+        return digest
+
+    def _require_same(self, data: bytes) -> None:
+        if (self._folder / MANIFEST_FILE).read_bytes() != data:
+            raise OperatorError(
+                "dataset_exists",
+                f"{self._folder} holds a data set with other rows",
+                fix="Name a new folder with --out, or remove the old one",
+            )
+
+
+def _refuse_folder(folder: Path, error: OSError) -> OperatorError:
+    what = f"{folder} cannot be written: {error.strerror or error}"
+    return OperatorError("no_folder", what, fix="Name a folder with enough room that you may write to")
