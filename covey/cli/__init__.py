@@ -23,6 +23,7 @@ from covey.cli import (
     roles,
     setup,
     submissions,
+    tasks,
     tools,
 )
 from covey.cli.terminal import quote
@@ -59,7 +60,12 @@ app.add_typer(tools.wallet, name="wallet")
 app.add_typer(tools.model, name="model")
 app.add_typer(chain.pool, name="pool")
 chain.pool.command("open")(opening.pool_open)
-app.add_typer(datasets.tasks, name="tasks")
+app.add_typer(tasks.tasks, name="tasks")
+tasks.tasks.command("import")(datasets.tasks_import)
+tasks.tasks.command("check")(datasets.tasks_check)
+tasks.tasks.command("show")(datasets.tasks_show)
+tasks.tasks.command("select")(datasets.tasks_select)
+tasks.tasks.command("example")(datasets.tasks_example)
 app.add_typer(chain.stake, name="stake")
 app.add_typer(rewards.rewards, name="rewards")
 app.add_typer(submissions.submissions, name="submissions")

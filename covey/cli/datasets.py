@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from covey.cli.chain import Json
-from covey.cli.tasks import tasks
 from covey.cli.terminal import quote
 from covey.errors import OperatorError
 
@@ -26,7 +25,6 @@ Folder = Annotated[Path, typer.Argument(help="Folder of a data set.")]
 SplitName = Literal["train", "held_out"]
 
 
-@tasks.command("import")
 def tasks_import(
     sources: Annotated[
         list[str],
@@ -78,7 +76,6 @@ def tasks_import(
         typer.echo(f"  {quote(reason)}")
 
 
-@tasks.command("check")
 def tasks_check(folder: Folder, as_json: Json = False) -> None:
     """Hash a data set again, read every row, and compare the two splits.
 
@@ -102,7 +99,6 @@ def tasks_check(folder: Folder, as_json: Json = False) -> None:
         _show_check(report)
 
 
-@tasks.command("show")
 def tasks_show(
     folder: Folder,
     index: Annotated[int, typer.Argument(min=0, help="Number of the row in its split and task type.")] = 0,
@@ -149,7 +145,6 @@ def tasks_show(
         typer.echo("\n".join(f"  {quote(line)}" for line in text.split("\n")))
 
 
-@tasks.command("select")
 def tasks_select(
     folder: Folder,
     solve_rate: Annotated[str, typer.Option(help="Name of the solve rate, as covey tasks check lists it.")],
@@ -176,7 +171,6 @@ def tasks_select(
     typer.echo(", ".join(f"{name.replace('_', ' ')}: {count}" for name, count in counts.items()))
 
 
-@tasks.command("example")
 def tasks_example(
     out: Annotated[Path, typer.Option(help="File of JSON lines to write, which must not exist.")],
     rows: Annotated[int, typer.Option(min=1, max=100_000, help="Number of rows.")] = 2000,
