@@ -77,9 +77,9 @@ def _shift_letters(rng: Random) -> Program:
         f" {times} times in a row. It prints the result."
     )
     solution = (
-        "word = input().strip()\nfor _ in range(%d):\n    word = ''.join(chr((ord(c) - 97 + %d) %% 26 + 97) for c in word)\n"
-        "print(word)\n"
-    ) % (times, shift)
+        f"word = input().strip()\nfor _ in range({times}):\n"
+        f"    word = ''.join(chr((ord(c) - 97 + {shift}) % 26 + 97) for c in word)\nprint(word)\n"
+    )
     return _build_script(prompt, cases, solution)
 
 
@@ -104,7 +104,10 @@ def _digit_sum(rng: Random) -> Program:
         f"It reads an integer of 0 or more and prints the sum of its digits in base {base},"
         f" each raised to the power {power}."
     )
-    solution = f"n = int(input())\ntotal = 0\nwhile n:\n    n, digit = divmod(n, {base})\n    total += digit ** {power}\nprint(total)\n"
+    solution = (
+        f"n = int(input())\ntotal = 0\nwhile n:\n    n, digit = divmod(n, {base})\n"
+        f"    total += digit ** {power}\nprint(total)\n"
+    )
     return _build_script(prompt, cases, solution)
 
 
@@ -119,9 +122,9 @@ def _window_sums(rng: Random) -> Program:
         " from left to right."
     )
     solution = (
-        "def window_sums(numbers):\n    result = []\n    for end in range(%d, len(numbers) + 1):\n"
-        "        result.append(%d * sum(numbers[end - %d:end]))\n    return result\n"
-    ) % (size, factor, size)
+        f"def window_sums(numbers):\n    result = []\n    for end in range({size}, len(numbers) + 1):\n"
+        f"        result.append({factor} * sum(numbers[end - {size}:end]))\n    return result\n"
+    )
     return _build_function("window_sums", prompt, cases, solution)
 
 
@@ -147,7 +150,10 @@ def _clip(rng: Random) -> Program:
     cases: list[tuple[list[object], object]] = [
         ([each], [min(max(number, low), high) for number in each]) for each in lists
     ]
-    prompt = f"It takes a list of integers and returns it with every number below {low} raised to {low} and every number above {high} lowered to {high}."
+    prompt = (
+        f"It takes a list of integers and returns it with every number below {low} raised to {low} and every number"
+        f" above {high} lowered to {high}."
+    )
     solution = (
         f"def clip(numbers):\n    return [{low} if n < {low} else {high} if n > {high} else n for n in numbers]\n"
     )
@@ -166,13 +172,14 @@ def _most_common(rng: Random) -> Program:
     cases: list[tuple[list[object], object]] = [([each], compute(each)) for each in lists]
     prompt = (
         f"It takes a list of integers and returns the remainder by {modulus} that is number {place} in frequency among"
-        " all remainders, the smaller one first where two are equally frequent. Without such a remainder it returns None."
+        " all remainders, the smaller one first where two are equally frequent. Without such a remainder it returns"
+        " None."
     )
     solution = (
-        "def common_remainder(numbers):\n    rest = [n %% %d for n in numbers]\n"
+        f"def common_remainder(numbers):\n    rest = [n % {modulus} for n in numbers]\n"
         "    ranked = sorted(set(rest), key=lambda r: (-rest.count(r), r))\n"
-        "    return ranked[%d] if len(ranked) > %d else None\n"
-    ) % (modulus, place - 1, place - 1)
+        f"    return ranked[{place - 1}] if len(ranked) > {place - 1} else None\n"
+    )
     return _build_function("common_remainder", prompt, cases, solution)
 
 

@@ -118,7 +118,10 @@ def _committee(rng: Random) -> Example:
 
 def _series(rng: Random) -> Example:
     first, step, count = rng.randint(1, 30), rng.randint(2, 15), rng.randint(5, 60)
-    prompt = f"An arithmetic sequence begins with {first}, {first + step}, {first + 2 * step}. What is the sum of its first {count} terms?"
+    prompt = (
+        f"An arithmetic sequence begins with {first}, {first + step}, {first + 2 * step}."
+        f" What is the sum of its first {count} terms?"
+    )
     return _math(prompt, count * (2 * first + (count - 1) * step) // 2)
 
 
@@ -184,8 +187,9 @@ def _count_letter(rng: Random) -> Example:
 
 
 _WORDS = (
-    "amber", "basil", "candle", "desert", "ember", "forest", "garden", "harbor", "island", "jacket", "kettle", "lantern",
-    "meadow", "needle", "orchard", "pepper", "quarry", "river", "saddle", "timber", "umbrella", "valley", "window", "yarn",
+    "amber", "basil", "candle", "desert", "ember", "forest", "garden", "harbor", "island", "jacket", "kettle",
+    "lantern", "meadow", "needle", "orchard", "pepper", "quarry", "river", "saddle", "timber", "umbrella", "valley",
+    "window", "yarn",
 )  # fmt: skip
 
 
@@ -205,8 +209,8 @@ def _write(template: Callable[[Random], Program]) -> Template:
 
 
 TEMPLATES: Sequence[Template] = (
-    _buy_and_give, _boxes, _travel, _discount, _ages, _linear, _two_unknowns, _quadratic, _fractions, _divisor, _committee,
-    _series, _remainder, _choose_prime, _choose_largest, _choose_multiple, _choose_weekday, _sort_words, _reverse_word,
+    _buy_and_give, _boxes, _travel, _discount, _ages, _linear, _two_unknowns, _quadratic, _fractions, _divisor,
+    _committee, _series, _remainder, _choose_prime, _choose_largest, _choose_multiple, _choose_weekday, _sort_words, _reverse_word,
     _next_letter, _count_letter, *map(_write, PROGRAMS),
 )  # fmt: skip
 
