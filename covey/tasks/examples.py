@@ -210,8 +210,8 @@ def _write(template: Callable[[Random], Program]) -> Template:
 
 TEMPLATES: Sequence[Template] = (
     _buy_and_give, _boxes, _travel, _discount, _ages, _linear, _two_unknowns, _quadratic, _fractions, _divisor,
-    _committee, _series, _remainder, _choose_prime, _choose_largest, _choose_multiple, _choose_weekday, _sort_words, _reverse_word,
-    _next_letter, _count_letter, *map(_write, PROGRAMS),
+    _committee, _series, _remainder, _choose_prime, _choose_largest, _choose_multiple, _choose_weekday, _sort_words,
+    _reverse_word, _next_letter, _count_letter, *map(_write, PROGRAMS),
 )  # fmt: skip
 
 

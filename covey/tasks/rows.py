@@ -5,11 +5,11 @@ Columns of the field are `problem_id, task_type, prompt, verification_info, solv
 """
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pydantic import JsonValue
+from pydantic_core import from_json
 
 from covey.environments.base import JsonObject, Split
 from covey.environments.draws import is_held_out
@@ -158,11 +158,12 @@ def is_task_type(name: str) -> bool:
 
 
 def parse_json(data: bytes | str) -> JsonValue:
-    """Parse JSON; raise ValueError also where it is nested too deeply."""
-    try:
-        value: JsonValue = json.loads(data)
-    except RecursionError as error:
-        raise ValueError("the JSON is nested too deeply") from error
+    """Parse JSON without NaN and infinity; raise ValueError.
+
+    Not `json.loads`, whose only bound on nesting is Python's recursion limit: a library that raises it makes deep
+    nesting end the process.
+    """
+    value: JsonValue = from_json(data, allow_inf_nan=False)
     return value
 
 

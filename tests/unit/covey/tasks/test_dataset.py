@@ -1,0 +1,127 @@
+import json
+import struct
+
+import pytest
+
+from covey.environments.base import EnvironmentSpec
+from covey.environments.draws import draw_below, is_held_out
+from covey.environments.registry import compute_fingerprint, load
+from covey.errors import OperatorError
+from covey.protocol import canonical
+from covey.protocol.manifest import DatasetManifest, File, Shard
+from covey.tasks.dataset import open_folder
+from tests.fakes.tasks import make_data_set, make_row
+
+pytestmark = pytest.mark.unit
+
+TRAIN = [n for n in range(40) if not is_held_out(f"What is {n} + 1?")]
+HELD_OUT = [n for n in range(40) if is_held_out(f"What is {n} + 1?")]
+
+
+@pytest.fixture
+def found(tmp_path):
+    return make_data_set(tmp_path / "tasks", [make_row(n) for n in range(40)])
+
+
+def seal(folder):
+    """Write a manifest that fits the files as they are, as an author of wrong rows would."""
+    files = []
+    for path in sorted(folder.iterdir()):
+        if path.name != "manifest.json":
+            data = path.read_bytes()
+            sha256 = canonical.sha256(data)
+            shards = (Shard(size=len(data), sha256=sha256),)
+            files.append(File(name=path.name, size=len(data), sha256=sha256, shards=shards))
+    (folder / "manifest.json").write_bytes(DatasetManifest(files=tuple(files)).to_bytes())
+    return open_folder(folder)
+
+
+def test_read__every_row_of_both_splits__in_the_order_of_the_source(found):
+    assert [found.read("train", "math", i).problem_id for i in range(len(TRAIN))] == [f"p-{n}" for n in TRAIN]
+    assert [found.read("held_out", "math", i).problem_id for i in range(len(HELD_OUT))] == [f"p-{n}" for n in HELD_OUT]
+    assert found.groups == {("held_out", "math"): len(HELD_OUT), ("train", "math"): len(TRAIN)}
+    assert found.count("train", "code") == 0
+
+
+@pytest.mark.parametrize("index", [-1, len(TRAIN), 1 << 60])
+def test_read__row_that_is_not_there__no_row(found, index):
+    with pytest.raises(OperatorError, match="no_row"):
+        found.read("train", "math", index)
+
+
+@pytest.mark.parametrize("entry", [(1 << 40, 10), (0, 1 << 30), ((1 << 64) - 1, 1), (0, (1 << 32) - 1), (3, 9), (0, 0)])
+def test_read__index_that_points_elsewhere__bad_dataset(tmp_path, found, entry):
+    index = tmp_path / "tasks" / "train.math.index"
+    index.write_bytes(struct.pack("<QI", *entry) + index.read_bytes()[12:])
+    wrong = seal(tmp_path / "tasks")
+    with pytest.raises(OperatorError, match=r"bad_dataset: .*row 0 of train\.math\.index"):
+        wrong.read("train", "math", 0)
+    assert wrong.read("train", "math", 1).problem_id == f"p-{TRAIN[1]}"
+
+
+def test_read__row_of_another_split_or_type__bad_dataset(tmp_path, found):
+    folder = tmp_path / "tasks"
+    train, held = folder / "train.math.index", folder / "held_out.math.index"
+    first = held.read_bytes()
+    train.write_bytes(first)
+    (folder / "train.code.index").write_bytes(first)
+    wrong = seal(folder)
+    with pytest.raises(OperatorError, match="is a held_out row of type math"):
+        wrong.read("train", "math", 0)
+    with pytest.raises(OperatorError, match="is a held_out row of type math"):
+        wrong.read("train", "code", 0)
+
+
+def test_open__folder_that_is_none__no_dataset(tmp_path):
+    with pytest.raises(OperatorError, match="no_dataset"):
+        open_folder(tmp_path)
+
+
+@pytest.mark.parametrize("damage", ["shorter", "gone", "manifest", "no rows"])
+def test_open__damaged__bad_dataset(tmp_path, found, damage):
+    folder = tmp_path / "tasks"
+    if damage == "shorter":
+        (folder / "rows.jsonl").write_bytes((folder / "rows.jsonl").read_bytes()[:-1])
+    elif damage == "gone":
+        (folder / "train.math.index").unlink()
+    elif damage == "manifest":
+        (folder / "manifest.json").write_text("{}")
+    else:
+        (folder / "rows.jsonl").unlink()
+        with pytest.raises(OperatorError, match=r"no file rows\.jsonl"):
+            seal(folder)
+        return
+    with pytest.raises(OperatorError, match="bad_dataset"):
+        open_folder(folder)
+
+
+def test_environment__draws_of_a_pool__are_rows_by_the_draws_hash(found):
+    environment = load(EnvironmentSpec(kind="math", options={"dataset": found.digest}), lambda digest: found)
+    for draw in (0, 5, 1 << 62):
+        number = TRAIN[draw_below("row", draw, len(TRAIN))]
+        prompt = environment.prompt(draw)
+        assert prompt.text == f"What is {number} + 1?"
+        assert prompt.verification == {"ground_truth": [str(number + 1)]}
+    assert environment.identify(5)["task"] == f"{found.digest}/{draw_below('row', 5, len(TRAIN))}"
+    assert [prompt.text for prompt in environment.held_out(2)] == [f"What is {n} + 1?" for n in HELD_OUT[:2]]
+    with pytest.raises(OperatorError, match="bad_environment"):
+        environment.held_out(len(HELD_OUT) + 1)
+
+
+def test_environment__fingerprint__reads_no_row(found, monkeypatch):
+    monkeypatch.setattr(found, "read", lambda *_: pytest.fail("a row is read"))
+    environment = load(EnvironmentSpec(kind="math", options={"dataset": found.digest}), lambda digest: found)
+    assert compute_fingerprint(environment)
+
+
+def test_environment__no_row_of_its_type__bad_environment(found):
+    environment = load(EnvironmentSpec(kind="short_answer", options={"dataset": found.digest}), lambda digest: found)
+    with pytest.raises(OperatorError, match="no training rows of type short_answer"):
+        environment.prompt(1)
+
+
+def test_rows_file__one_canonical_line_each(tmp_path, found):
+    lines = (tmp_path / "tasks" / "rows.jsonl").read_bytes().splitlines()
+    assert len(lines) == 40
+    assert json.loads(lines[3])["prompt"] == "What is 3 + 1?"
+    assert all(canonical.to_bytes(json.loads(line)) == line for line in lines)
