@@ -9,7 +9,16 @@ from pydantic import ValidationError
 
 from covey.errors import ProtocolError
 from covey.protocol import canonical
-from covey.protocol.manifest import MAX_MANIFEST_BYTES, File, Manifest, PolicyName, Shard
+from covey.protocol.manifest import (
+    DATA_SHARD_BYTES,
+    MAX_MANIFEST_BYTES,
+    DatasetManifest,
+    DatasetName,
+    File,
+    Manifest,
+    PolicyName,
+    Shard,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -185,3 +194,39 @@ def test_policy_name__of_a_stranger__refused(wrong):
     assert caught.value.status == 404
     with pytest.raises(ProtocolError, match="not_found"):
         PolicyName.parse({})
+
+
+def test_dataset_name__paths__and_back():
+    name = DatasetName(digest=ZERO)
+    assert name.path == f"/datasets/{ZERO}"
+    assert name.get_shard_path(ZERO) == f"/shards/{ZERO}?dataset={ZERO}"
+    assert DatasetName.parse({"dataset": ZERO}) == name
+
+
+@pytest.mark.parametrize("wrong", [{}, {"dataset": ""}, {"dataset": "0x12"}, {"dataset": "../" + ZERO}])
+def test_dataset_name__anything_else__not_found(wrong):
+    with pytest.raises(ProtocolError, match="not_found"):
+        DatasetName.parse(wrong)
+
+
+def build_dataset(*sizes):
+    shards = tuple(Shard(size=size, sha256=ZERO) for size in sizes)
+    return DatasetManifest(files=(File(name="rows.jsonl", size=sum(sizes), sha256=ZERO, shards=shards),))
+
+
+def test_dataset_manifest__even_shards__reads_back_under_its_digest():
+    manifest = build_dataset(DATA_SHARD_BYTES, 5)
+    name = manifest.compute_name()
+    assert name.read_manifest(manifest.to_bytes()) == manifest
+    assert b'"kind":"dataset"' in manifest.to_bytes()
+    with pytest.raises(ProtocolError, match="bad_manifest"):
+        DatasetName(digest=ZERO).read_manifest(manifest.to_bytes())
+    with pytest.raises(ProtocolError, match="does not parse"):
+        Manifest.from_bytes(manifest.to_bytes(), name.digest)
+
+
+@pytest.mark.parametrize("sizes", [(5, 5), (DATA_SHARD_BYTES + 1,), (DATA_SHARD_BYTES, DATA_SHARD_BYTES - 1, 1)])
+def test_dataset_manifest__uneven_shards__are_refused(sizes):
+    """A row's shard is computed from its offset."""
+    with pytest.raises(ValidationError, match="shard"):
+        build_dataset(*sizes)
