@@ -21,7 +21,8 @@ from tests.e2e.fences import LANGUAGES, Fence, read_fences
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = (ROOT / "README.md", ROOT / "docs/guides/run-a-pool.md", ROOT / "docs/guides/run-a-worker.md")
+GUIDES = ("run-a-pool.md", "run-a-worker.md", "bring-a-data-set.md")
+DOCUMENTS = (ROOT / "README.md", *(ROOT / "docs" / "guides" / name for name in GUIDES))
 SECONDS = 300
 """Timeout of one fence."""
 PORTS = range(8000, 8004)
