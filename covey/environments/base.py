@@ -100,8 +100,8 @@ class Grade:
     parts: Mapping[str, float] = field(default_factory=dict)
     """"task": what the answer earns; "length": what the distance from the target costs, at most 0."""
     limit: str = ""
-    """Code of the limit that ended the grade, or of the death of its process; the reward is that of a wrong answer then.
-    Empty: the grade came to its end."""
+    """Code of the limit, or of the death, that ended the grade; the reward is that of a wrong answer then.  Empty: the
+    grade came to its end."""
     cpu_seconds: float = 0.0
     """CPU time that the grade took."""
 

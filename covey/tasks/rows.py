@@ -14,7 +14,7 @@ from pydantic_core import from_json
 from covey.environments.base import JsonObject, Split
 from covey.environments.draws import is_held_out
 from covey.environments.registry import find_source
-from covey.errors import OperatorError
+from covey.errors import CoveyError, OperatorError
 from covey.protocol import canonical
 
 MAX_ROW_BYTES = 32 << 20
@@ -25,12 +25,12 @@ _RATE = "solve_rate_"
 _COLUMNS = frozenset({"problem_id", "task_type", "prompt", "verification_info", "solve_rates"})
 
 
-class BadRowError(Exception):
+class BadRowError(CoveyError):
     """A row that cannot be imported.  `code` is that of the OperatorError that names file and row."""
 
     def __init__(self, code: str, message: str, *, fix: str) -> None:
-        super().__init__(message)
-        self.code, self.message, self.fix = code, message, fix
+        super().__init__(code, message)
+        self.fix = fix
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,8 +17,10 @@ CLASSES = {
     "SandboxError": "refused",
     "ErrorBody": "refused",
     "OperatorError": "operator",
+    "BadRowError": "operator",
 }
-"""By the class of an error, who acts: see `covey.errors`.  ErrorBody is the answer of the coordinator's API."""
+"""By the class of an error, who acts: see `covey.errors`.  ErrorBody is the answer of the coordinator's API.  An import
+raises BadRowError again as an OperatorError with the place of the row."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

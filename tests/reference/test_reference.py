@@ -19,6 +19,7 @@ PASSING = {
     "covey/engines/vllm/process.py",
     "covey/sandbox/process.py",
     "covey/shardcast/server.py",
+    "covey/tasks/importing.py",
     "trainer/evaluation.py",
     "worker/loop.py",
     "worker/service.py",
