@@ -1,0 +1,79 @@
+"""Whether the output of a program is the expected one.
+
+Texts are compared as LiveCodeBench's testing_util.py does (`grade_stdio`): line by line without surrounding whitespace,
+then token by token as exact decimals.  Two things differ.  A number with a leading zero is a text, since "011" and "11"
+are different bit strings.  Two numbers with a decimal point may differ by rounding, which TACO's testing_util.py allows
+for all numbers (`numpy.allclose`) and therefore also for large integers.
+Values of functions are compared by type; as in TACO's, a list of one expected value stands for that value, too.
+"""
+
+import json
+import math
+import re
+from decimal import Decimal
+from typing import NoReturn
+
+from pydantic import JsonValue
+
+TOLERANCE = 1e-6
+"""Relative difference of two floats that are the same."""
+_NOISE = 1e-12
+"""Difference of two floats that is rounding noise even where one of them is 0."""
+_NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
+
+
+def is_same_text(written: str, expected: str) -> bool:
+    """Whether two outputs have the same lines, up to whitespace around lines and at the end, and forms of numbers."""
+    written_lines, expected_lines = (text.strip().split("\n") for text in (written, expected))
+    return len(written_lines) == len(expected_lines) and all(map(_is_same_line, written_lines, expected_lines))
+
+
+def is_same_value(result: JsonValue, expected: JsonValue) -> bool:
+    """Whether a function's result is the expected value, or the one value in the expected list."""
+    if _is_equal(result, expected):
+        return True
+    return isinstance(expected, list) and len(expected) == 1 and _is_equal(result, expected[0])
+
+
+def parse_value(output: bytes) -> JsonValue:
+    """The value of a function's output.  Raises ValueError or RecursionError for what is not plain JSON."""
+    value: JsonValue = json.loads(output, parse_constant=_refuse)
+    return value
+
+
+def _is_same_line(written: str, expected: str) -> bool:
+    if written.strip() == expected.strip():
+        return True
+    written_tokens, expected_tokens = written.split(), expected.split()
+    return len(written_tokens) == len(expected_tokens) and all(map(_is_same_token, written_tokens, expected_tokens))
+
+
+def _is_same_token(written: str, expected: str) -> bool:
+    if written == expected:
+        return True
+    if not (_NUMBER.fullmatch(written) and _NUMBER.fullmatch(expected)):
+        return False
+    left, right = Decimal(written), Decimal(expected)
+    if left == right:
+        return True
+    if "." not in written or "." not in expected:
+        return False
+    return abs(left - right) <= Decimal(str(TOLERANCE)) * abs(right) + Decimal(str(_NOISE))
+
+
+def _is_equal(result: JsonValue, expected: JsonValue) -> bool:
+    if isinstance(result, bool) or isinstance(expected, bool):
+        return result is expected
+    if isinstance(result, float) and isinstance(expected, float):
+        return math.isclose(result, expected, rel_tol=0, abs_tol=TOLERANCE * abs(expected) + _NOISE)
+    if isinstance(result, int | float) and isinstance(expected, int | float):
+        return result == expected
+    if isinstance(result, list) and isinstance(expected, list):
+        return len(result) == len(expected) and all(map(_is_equal, result, expected))
+    if isinstance(result, dict) and isinstance(expected, dict):
+        return result.keys() == expected.keys() and all(_is_equal(result[key], expected[key]) for key in expected)
+    return type(result) is type(expected) and result == expected
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number of JSON")

@@ -1,0 +1,335 @@
+"""The process that runs a program: a script of its own, which `programs` starts by its path in a fresh interpreter.
+
+It gets the program and one input at a time, never an expected output, so that nothing in its memory helps a program to
+pass a test.  Each test runs in a fork.  Usage: `program_runner.py CPU_SECONDS MEMORY_BYTES OUTPUT_BYTES PROCESSES`,
+with Covey's source folder as PYTHONPATH; the CPU seconds are those of all tests, and 0 processes set no limit.
+
+Standard input carries frames (8-byte length, bytes): the program, the name of the function or nothing, then one frame
+per input.  Standard output carries one reply per input: a status byte, an 8-byte length, the output.
+Each grade pays for what is imported here, so `signal`, `typing` and `subprocess` are not.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import select
+import struct
+import sys
+import time
+
+from covey.environments.kinds.program_code import Program
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+DONE, FAILED, OUT_OF_TIME, OUT_OF_MEMORY, TOO_SLOW, TOO_LONG, BROKEN = b"dfcmwob"
+"""Statuses of a reply: the program ended well, failed, or reached the limit of CPU time, memory, wall clock or output.
+BROKEN: its processes could not be ended, and no further test runs."""
+FRAME = struct.Struct(">Q")
+REPLY = struct.Struct(">BQ")
+WALL_SECONDS, WALL_FACTOR = 2.0, 5.0
+"""Wall clock of a test: a constant, and a multiple of the CPU seconds that are left."""
+
+_MEMORY_EXIT = 86
+"""Exit status of a program that a MemoryError has ended."""
+_RESULT = 3
+"""Descriptor that the result of a function goes to; what it prints goes nowhere."""
+_SIGKILL, _SIGSTOP, _SIGXCPU = 9, 19, 24
+_SWEEP_SECONDS = 5.0
+_CHUNK = 1 << 16
+_PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 4, 36, 38
+_CAPABILITY_VERSION = 0x20080522
+
+
+class Limits:
+    """Limits of all tests together, as the command line gives them."""
+
+    def __init__(self, cpu_seconds: float, memory_bytes: int, output_bytes: int, processes: int) -> None:
+        self.cpu_seconds, self.memory_bytes = cpu_seconds, memory_bytes
+        self.output_bytes, self.processes = output_bytes, processes
+
+    def compute_left(self) -> float:
+        """CPU seconds that no test has used."""
+        return self.cpu_seconds - sum(
+            used.ru_utime + used.ru_stime
+            for used in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+        )
+
+
+def main() -> NoReturn:
+    """Serve tests until the commands end."""
+    limits = Limits(float(sys.argv[1]), *map(int, sys.argv[2:5]))
+    sys.argv[:] = ["solution.py"]
+    os.environ.clear()
+    del sys.path[0]  # the source folder that this module came from
+    commands, replies = _take_channels()
+    _give_up_rights()
+    _bind(limits)
+    source, function = _read_frame(commands), _read_frame(commands)
+    status, program = FAILED, None
+    try:
+        program = Program((source or b"").decode(), (function or b"").decode())
+    except MemoryError:
+        status = OUT_OF_MEMORY
+    except (SyntaxError, ValueError, RecursionError):
+        pass
+    number = 0
+    while (given := _read_frame(commands)) is not None:
+        number += 1
+        output = b""
+        if program is not None:
+            status, output = run_test(program, given, limits, folder=str(number))
+            if not _end_leftovers():
+                status = BROKEN
+        _write_all(replies, REPLY.pack(status, len(output)) + output)
+        if status == BROKEN:
+            break
+    os._exit(0)
+
+
+def run_test(program: Program, given: bytes, limits: Limits, *, folder: str) -> tuple[int, bytes]:
+    """Run one test in a fork, in a folder of its own; its status, and what it wrote or returned."""
+    left = limits.compute_left()
+    if left <= 0:
+        return OUT_OF_TIME, b""
+    os.mkdir(folder)
+    stdin, stdin_end = os.pipe()
+    output_end, output = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _run_child(program, given, left, folder=folder, stdin=stdin, output=output)
+    os.close(stdin)
+    os.close(output)
+    watched = os.pidfd_open(child)
+    transfer = Transfer(b"" if program.function else given, stdin_end, output_end)
+    try:
+        stopped = transfer.carry(watched, limits, deadline=time.monotonic() + WALL_SECONDS + WALL_FACTOR * left)
+        if stopped is not None:
+            os.kill(child, _SIGKILL)
+        _, ending, used = os.wait4(child, 0)
+    finally:
+        transfer.close()
+        os.close(watched)
+    _kill(-child, _SIGKILL)
+    if stopped is not None:
+        return stopped, b""
+    return _judge(ending, used.ru_utime + used.ru_stime, left), bytes(transfer.written)
+
+
+class Transfer:
+    """Carries a test's input to it, and its output back."""
+
+    def __init__(self, given: bytes, stdin: int, output: int) -> None:
+        self._given, self._stdin, self._output = memoryview(given), stdin, output
+        self.written = bytearray()
+        self._open = {stdin, output}
+        for descriptor in self._open:
+            os.set_blocking(descriptor, False)
+
+    def carry(self, watched: int, limits: Limits, *, deadline: float) -> int | None:
+        """Go on until the process ends, which is None, or reaches a limit, whose status is returned."""
+        waiting = select.poll()
+        waiting.register(watched, select.POLLIN)
+        waiting.register(self._output, select.POLLIN)
+        waiting.register(self._stdin, select.POLLOUT)
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return TOO_SLOW
+            ready = [descriptor for descriptor, _ in waiting.poll(1000 * left)]
+            for descriptor in self._open.intersection(ready):
+                if not (self._give() if descriptor == self._stdin else self._take(limits.output_bytes)):
+                    waiting.unregister(descriptor)
+                    self._close(descriptor)
+            if watched in ready and self._output in self._open:
+                # What is written before its end counts, what its leftovers may still write does not.
+                self._take(limits.output_bytes, once=False)
+            if len(self.written) > limits.output_bytes:
+                return TOO_LONG
+            if watched in ready:
+                return None
+
+    def close(self) -> None:
+        for descriptor in list(self._open):
+            self._close(descriptor)
+
+    def _close(self, descriptor: int) -> None:
+        self._open.remove(descriptor)
+        os.close(descriptor)
+
+    def _give(self) -> bool:
+        """Write some of the input; whether there is more, and somebody who reads it."""
+        try:
+            self._given = self._given[os.write(self._stdin, self._given[:_CHUNK]) :]
+        except BlockingIOError:
+            return True
+        except BrokenPipeError:
+            return False
+        return bool(self._given)
+
+    def _take(self, most: int, *, once: bool = True) -> bool:
+        """Read some of the output, or all that is there; whether more can follow."""
+        while len(self.written) <= most:
+            try:
+                piece = os.read(self._output, _CHUNK)
+            except BlockingIOError:
+                return True
+            if not piece:
+                return False
+            self.written += piece
+            if once:
+                return True
+        return True
+
+
+def _run_child(program: Program, given: bytes, cpu_seconds: float, *, folder: str, stdin: int, output: int) -> NoReturn:
+    leave, status = os._exit, 1
+    try:
+        os.chdir(folder)
+        _become_test(cpu_seconds, stdin=stdin, output=output, returns=bool(program.function))
+        if program.function:
+            _write_all(_RESULT, program.call(given))
+            status = 0
+        else:
+            status = program.print()
+    except MemoryError:
+        status = _MEMORY_EXIT
+    finally:
+        # Nothing that is raised, by the program or by what it has left, may run on in this fork.
+        leave(status)
+
+
+def _become_test(cpu_seconds: float, *, stdin: int, output: int, returns: bool) -> None:
+    """Turn this fork into the process of a test: its own session, limits, and no descriptor but what it needs."""
+    os.setsid()
+    if returns:
+        os.dup2(output, _RESULT)  # 0 to 2 are nothing already
+    else:
+        os.dup2(stdin, 0)
+        os.dup2(output, 1)
+    os.closerange(_RESULT + 1 if returns else _RESULT, 1 << 20)
+    seconds = _round_up(cpu_seconds)
+    _limit(resource.RLIMIT_CPU, seconds, seconds + 1)
+
+
+def _judge(ending: int, used_seconds: float, left_seconds: float) -> int:
+    """The status of a test by how its process ended."""
+    if os.WIFEXITED(ending):
+        return {0: DONE, _MEMORY_EXIT: OUT_OF_MEMORY}.get(os.WEXITSTATUS(ending), FAILED)
+    # The soft limit is a signal that a program can ignore, the hard one kills.
+    is_spent = used_seconds >= _round_up(left_seconds) - 0.1
+    return OUT_OF_TIME if is_spent and os.WTERMSIG(ending) in {_SIGXCPU, _SIGKILL} else FAILED
+
+
+def _round_up(seconds: float) -> int:
+    """Whole seconds, at least 1, as the kernel limits CPU time."""
+    return max(1, -int(-seconds // 1))
+
+
+def _take_channels() -> tuple[int, int]:
+    """Move commands and replies to descriptors that no test inherits, and put nothing in their place."""
+    commands, replies = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nothing, descriptor)
+    os.close(nothing)
+    return commands, replies
+
+
+def _give_up_rights() -> None:
+    """Keep tests from tracing this process and its parent, and make orphans of tests this process's children."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for option, value in ((_PR_SET_NO_NEW_PRIVS, 1), (_PR_SET_CHILD_SUBREAPER, 1), (_PR_SET_DUMPABLE, 0)):
+        if libc.prctl(option, *map(ctypes.c_ulong, (value, 0, 0, 0))) != 0:
+            raise OSError(ctypes.get_errno(), f"prctl {option}")
+    header, none = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()
+    if libc.capset(header, none) != 0:
+        raise OSError(ctypes.get_errno(), "capset")
+
+
+def _bind(limits: Limits) -> None:
+    with open("/proc/self/statm", "rb") as statm:
+        taken = int(statm.read().split()[0]) * resource.getpagesize()
+    _limit(resource.RLIMIT_AS, taken + limits.memory_bytes, taken + limits.memory_bytes)
+    _limit(resource.RLIMIT_CORE, 0, 0)
+    if limits.processes:
+        _limit(resource.RLIMIT_NPROC, limits.processes, limits.processes)
+
+
+def _limit(kind: int, soft: int, hard: int) -> None:
+    ceiling = resource.getrlimit(kind)[1]
+    if ceiling != resource.RLIM_INFINITY:
+        soft, hard = min(soft, ceiling), min(hard, ceiling)
+    resource.setrlimit(kind, (soft, hard))
+
+
+def _end_leftovers() -> bool:
+    """Kill and wait for all that a test has left; whether nothing is left."""
+    deadline = time.monotonic() + _SWEEP_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return True
+        # Stopped first, so that none forks while the others are looked for.
+        for number in (_SIGSTOP, _SIGKILL):
+            for process in _list_descendants():
+                _kill(process, number)
+        os.sched_yield()
+    return False
+
+
+def _list_descendants() -> list[int]:
+    """Numbers of all descendants of this process that can be seen."""
+    children: dict[int, list[int]] = {}
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/stat", "rb") as stat:
+                parent = int(stat.read().rpartition(b")")[2].split()[1])
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended meanwhile
+        children.setdefault(parent, []).append(int(name))
+    found, left = [], [os.getpid()]
+    while left:
+        below = children.get(left.pop(), [])
+        found += below
+        left += below
+    return found
+
+
+def _kill(process: int, number: int) -> None:
+    """Send a signal to a process, or to a group where the number is negative, if it still exists."""
+    try:
+        os.kill(process, number)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def _read_frame(descriptor: int) -> bytes | None:
+    """The next frame; None at the end."""
+    header = _read_exactly(descriptor, FRAME.size)
+    return None if header is None else _read_exactly(descriptor, FRAME.unpack(header)[0])
+
+
+def _read_exactly(descriptor: int, size: int) -> bytes | None:
+    pieces = bytearray()
+    while len(pieces) < size:
+        piece = os.read(descriptor, min(size - len(pieces), 1 << 20))
+        if not piece:
+            return None
+        pieces += piece
+    return bytes(pieces)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+if __name__ == "__main__":
+    main()
