@@ -24,6 +24,7 @@ from covey.protocol.ids import Hash
 
 GROUP = "covey.environments"
 KINDS: Mapping[str, str] = {
+    "code": "covey.environments.kinds.code:CodeSource",
     "math": "covey.environments.kinds.row_kinds:MathSource",
     "multiple_choice": "covey.environments.kinds.row_kinds:MultipleChoiceSource",
     "reasoning_gym": "covey.environments.kinds.reasoning_gym:ReasoningGymSource",
