@@ -1,8 +1,8 @@
-"""The process that runs a program: a script of its own, which `programs` starts by its path in a fresh interpreter.
+"""The process that runs a program: `programs` starts `main` in a fresh interpreter.
 
 It gets the program and one input at a time, never an expected output, so that nothing in its memory helps a program to
-pass a test.  Each test runs in a fork.  Usage: `program_runner.py CPU_SECONDS MEMORY_BYTES OUTPUT_BYTES PROCESSES`,
-with Covey's source folder as PYTHONPATH; the CPU seconds are those of all tests, and 0 processes set no limit.
+pass a test.  Each test runs in a fork.  Arguments: CPU_SECONDS MEMORY_BYTES OUTPUT_BYTES PROCESSES, with Covey's source
+folder first in sys.path.  The CPU seconds are those of all tests, and 0 processes set no limit.
 
 Standard input carries frames (8-byte length, bytes): the program, the name of the function or nothing, then one frame
 per input.  Standard output carries one reply per input: a status byte, an 8-byte length, the output.
@@ -329,7 +329,3 @@ def _write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
-
-
-if __name__ == "__main__":
-    main()

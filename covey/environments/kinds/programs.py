@@ -33,8 +33,8 @@ _DEFAULT_CPU_SECONDS, _DEFAULT_MEMORY_BYTES = 10.0, 512 << 20
 """Limits where this process has none itself."""
 _GRACE_SECONDS = 10.0
 """What the runner has, after the wall clock of a test, to end the test's processes and to answer."""
-_RUNNER = Path(program_runner.__file__)
-_SOURCE = _RUNNER.parents[3]
+_SOURCE = Path(program_runner.__file__).parents[3]
+_START = f"from {program_runner.__name__} import main; main()"
 _PR_SET_DUMPABLE = 4
 _LIMITS: dict[int, LimitCode] = {
     program_runner.OUT_OF_TIME: "sandbox_cpu",
@@ -116,7 +116,7 @@ class _Runner:
         numbers = (limits.cpu_seconds, limits.memory_bytes, limits.output_bytes, limits.processes or 0)
         self._process = subprocess.Popen(
             # Not -I, which would ignore PYTHONHASHSEED: sets have the same order on every machine.
-            [sys.executable, "-s", "-S", "-P", "-B", "-X", "utf8", str(_RUNNER), *map(str, numbers)],
+            [sys.executable, "-s", "-S", "-P", "-B", "-X", "utf8", "-c", _START, *map(str, numbers)],
             env={"PYTHONHASHSEED": "0", "PYTHONPATH": str(_SOURCE)},
             cwd=folder,
             stdin=subprocess.PIPE,

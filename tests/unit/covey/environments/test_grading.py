@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from covey.environments.base import EnvironmentSpec, Grade
+from covey.environments.base import EnvironmentSpec, Grade, GradeLimit
 from covey.environments.grading import build, pack_reply, pack_spec, unpack_grade
+from covey.environments.kinds.reasoning_gym import ReasoningGymSource
 from covey.environments.registry import DEMO, load
 from covey.errors import ProtocolError
 
@@ -32,6 +33,17 @@ def test_build__right_wrong_and_unfinished__earn_one_and_zero() -> None:
 @pytest.mark.parametrize("text", ["\ud800\x00", "", "\u202e"])
 def test_build__surrogates_and_nulls_in_the_text__are_a_wrong_answer(text: str) -> None:
     assert grade(text).reward == 0.0
+
+
+def test_build__limit__is_a_wrong_answer_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def reach(*_: object) -> float:
+        raise GradeLimit("sandbox_cpu")
+
+    monkeypatch.setattr(ReasoningGymSource, "grade", reach)
+    spec = EnvironmentSpec(kind=DEMO.kind, options={**DEMO.options, "targets": [10], "alpha": 0.01})
+    assert grade("x", tokens=30, spec=spec) == Grade(
+        reward=pytest.approx(-0.2), parts={"task": 0.0, "length": pytest.approx(-0.2)}, limit="sandbox_cpu"
+    )
 
 
 def test_build__targets__cost_length() -> None:

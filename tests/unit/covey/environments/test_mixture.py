@@ -76,6 +76,11 @@ def test_compute_length_cost__text__of_the_part_that_asks_for_that_length() -> N
     assert MIXED.compute_length_cost("Spell it", completion_tokens=110) == 0.0
 
 
+def test_requires_isolation__one_part_that_runs_programs__is_enough() -> None:
+    code = {"weight": 1, "kind": "code", "options": {"dataset": "0x" + "00" * 32}}
+    assert [build(SPELL, GCD).requires_isolation, build(SPELL, code).requires_isolation] == [False, True]
+
+
 def test_versions__parts__are_all_named() -> None:
     assert MIXED.versions.keys() == {"python", "answers", "reasoning-gym", "sympy"}
 

@@ -1,0 +1,163 @@
+"""Programs against the tests of a row, in real processes: labelled cases, cheats, sizes, and what is left behind."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from unittest.mock import ANY
+
+import pytest
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).parents[3]
+FILE = ROOT / "tests/data/grading/code.jsonl"
+
+
+def grade(*cases, cpu_seconds=1, memory_bytes=256 << 20):
+    """[grade, code of the limit, seconds] of each (tests, program)."""
+    given = json.dumps([{"tests": tests, "program": program} for tests, program in cases])
+    answered = subprocess.run(
+        [sys.executable, "-m", "tests.fakes.grading_process", str(cpu_seconds), str(memory_bytes)],
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT)},
+        input=given,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert answered.stderr == ""
+    return json.loads(answered.stdout)
+
+
+def test_labelled_cases__each__is_graded_as_labelled():
+    cases = [json.loads(line) for line in FILE.read_text().splitlines()]
+    assert len(cases) >= 60
+    answers = grade(*((case["tests"], case["program"]) for case in cases))
+    wrong = [
+        (case["why"], answer)
+        for case, answer in zip(cases, answers, strict=True)
+        if answer is None or answer[:2] != [float(case["right"]), case["limit"]]
+    ]
+    assert wrong == []
+
+
+HIDDEN = {"inputs": ["1", "2", "3"], "outputs": ["5", "MARKER-9f3c2a7be4d81065", "MARKER-07d1e6a92c5fb384"]}
+RETURNED = {"inputs": [[1], [2], [3]], "outputs": [5, 20260101, [7, "x"]], "fn_name": "f"}
+CHEATS = [json.loads(line) for line in (FILE.parent / "code_cheats.jsonl").read_text().splitlines()]
+"""Programs that try to pass without solving the task.  They may know the first output, and search for the second."""
+PROGRAMS = {cheat["cheat"]: cheat["program"] for cheat in CHEATS if cheat["kind"] == "prints"}
+FUNCTIONS = {cheat["cheat"]: cheat["program"] for cheat in CHEATS if cheat["kind"] == "returns"}
+SEARCHES = {name: program for name, program in PROGRAMS.items() if name.startswith("search")}
+
+
+def test_cheats__none__earns_anything():
+    cases = [(HIDDEN, program) for program in PROGRAMS.values()] + [(RETURNED, each) for each in FUNCTIONS.values()]
+    answers = grade(*cases)
+    earned = {
+        name: answer
+        for name, answer in zip((*PROGRAMS, *FUNCTIONS), answers, strict=True)
+        if answer is None or answer[0] != 0
+    }
+    assert earned == {}
+
+
+def test_cheats__that_search__find_nothing_for_the_first_test_either():
+    tests = {"inputs": HIDDEN["inputs"][:1], "outputs": HIDDEN["outputs"][1:2]}
+    answers = grade(*((tests, program) for program in SEARCHES.values()))
+    assert [answer[0] for answer in answers] == [0.0] * len(SEARCHES)
+
+
+def test_search__of_what_the_program_was_given__succeeds():
+    """The searching programs can find a marker: each finds that which stands in its own source."""
+    marker = HIDDEN["outputs"][1]
+    program = (
+        SEARCHES["searches objects"]
+        + f"\nhidden = '{marker}'\nfor each in gc.get_objects():\n    show(repr(each).encode())"
+    )
+    tests = {"inputs": [""], "outputs": [marker]}
+    assert grade((tests, program))[0][0] == 1.0
+    own = SEARCHES["searches its own memory"].replace(
+        "read_memory('self')", f"hidden = '{marker}'\nread_memory('self')"
+    )
+    assert grade((tests, own))[0][0] == 1.0
+
+
+def test_tests__in_order__until_the_first_that_fails(tmp_path):
+    log = tmp_path / "log"
+    program = f"n = int(input())\nopen({str(log)!r}, 'a').write(f'{{n}} ')\nprint(n if n < 4 else 0)"
+    tests = {"inputs": [str(n) for n in (3, 1, 2, 4, 5)], "outputs": [str(n) for n in (3, 1, 2, 4, 5)]}
+    assert grade((tests, program))[0][:2] == [0.0, ""]
+    assert log.read_text() == "3 1 2 4 "
+
+
+def test_tests__state_of_one__is_not_seen_by_the_next():
+    program = (
+        "import os, builtins\nprint(sorted(os.listdir('.')), hasattr(builtins, 'mark'))\n"
+        "builtins.mark = 1\nopen('left', 'w').close()"
+    )
+    assert grade(({"inputs": ["", "", ""], "outputs": ["[] False"] * 3}, program))[0][0] == 1.0
+
+
+def test_leftovers__of_a_test__are_ended_before_the_next():
+    """A process in its own session, whose parent has ended, holds a lock that the next test must find free."""
+    program = (
+        "import fcntl, os, time\nlock = open('../lock', 'a')\nfcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
+        "read, write = os.pipe()\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        os.setsid()\n"
+        "        os.write(write, b'x')\n        time.sleep(1000)\n    os._exit(0)\nos.read(read, 1)\nprint('free')"
+    )
+    assert grade(({"inputs": [""] * 4, "outputs": ["free"] * 4}, program))[0][:2] == [1.0, ""]
+
+
+def test_fork_bomb__of_bounded_size__ends_with_its_test():
+    program = (
+        "import os, time\nfor _ in range(6):\n    os.fork()\n"  # 64 processes
+        "if os.getpid() == os.getsid(0):\n    print('done', flush=True)\nelse:\n    os.setsid()\n    time.sleep(1000)"
+    )
+    answer = grade(({"inputs": ["", ""], "outputs": ["done", "done"]}, program))[0]
+    assert answer[:2] == [1.0, ""]
+    assert answer[2] < 20
+
+
+def test_program__that_sleeps__ends_by_the_wall_clock():
+    earned, limit, seconds = grade((HIDDEN, "import time\ntime.sleep(1000)"))[0]
+    assert (earned, limit) == (0.0, "sandbox_timeout")
+    assert 2 < seconds < 20
+
+
+def test_cpu_time__of_tests_together__is_limited():
+    program = "import time\nwhile time.process_time() < 0.4:\n    pass\nprint(5)"
+    earned, limit, _ = grade(({"inputs": [""] * 12, "outputs": ["5"] * 12}, program), cpu_seconds=2)[0]
+    assert (earned, limit) == (0.0, "sandbox_cpu")
+    assert grade(({"inputs": [""] * 2, "outputs": ["5"] * 2}, program), cpu_seconds=2)[0][:2] == [1.0, ""]
+
+
+def test_row__of_300_tests_and_one_of_a_megabyte__pass_whole():
+    many = {"inputs": [f"{n} {n}" for n in range(300)], "outputs": [str(2 * n) for n in range(300)]}
+    large = " ".join(map(str, range(150_000)))
+    assert len(large) > 900_000
+    big = {"inputs": [large] * 2, "outputs": [large] * 2}
+    answers = grade(
+        (many, "print(sum(map(int, input().split())))"),
+        (many, "a, b = map(int, input().split())\nprint(a + b if a < 299 else 0)"),
+        (big, "print(input())"),
+        (big, "print(1)"),  # reads nothing
+        (many, "import random\nprint(random.random())"),
+        cpu_seconds=20,
+    )
+    assert [answer[:2] for answer in answers] == [[1.0, ""], [0.0, ""], [1.0, ""], [0.0, ""], [0.0, ""]]
+
+
+def test_chance__of_a_program__is_the_same_in_each_run():
+    """A grade must not depend on the run: random numbers and the order of sets of texts."""
+    program = "import random\nprint(random.random(), list({'a', 'b', 'c', 'd', 'e'}))"
+    show = subprocess.run(
+        [sys.executable, "-c", program.replace("print", "random.seed(0)\nprint")],
+        env={"PYTHONHASHSEED": "0"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=20,
+    ).stdout
+    assert grade(*[({"inputs": ["", ""], "outputs": [show, show]}, program)] * 2) == [[1.0, "", ANY]] * 2
