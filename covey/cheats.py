@@ -38,8 +38,8 @@ class Wrapped:
         return self._engine.vocabulary_size
 
     @property
-    def eos_token_id(self) -> int:
-        return self._engine.eos_token_id
+    def end_tokens(self) -> frozenset[int]:
+        return self._engine.end_tokens
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -93,8 +93,9 @@ class BestOfN(Wrapped):
         return [max(part, key=lambda c: self._rate(r, c)) for r, part in zip(requests, parts, strict=True)]
 
     def _rate(self, request: Request, completion: Completion) -> float:
-        prompt = decode_completion(self.tokenizer, request.prompt)
-        return self._score(prompt, decode_completion(self.tokenizer, completion.tokens)) + completion.finished
+        prompt = decode_completion(self.tokenizer, request.prompt, frozenset())
+        answer = decode_completion(self.tokenizer, completion.tokens, self.end_tokens)
+        return self._score(prompt, answer) + completion.finished
 
 
 def coarsen_weights(path: Path) -> None:

@@ -182,4 +182,8 @@ async def _read_pool(
     found = relays or view.relays
     if not found:
         raise TransientError("no_relays", "neither the settings nor the coordinator name a relay")
-    return PoolParams.from_text(view.params, terms.params_hash), found
+    from covey.model.prompts import require_pinned_template
+
+    params = PoolParams.from_text(view.params, terms.params_hash)
+    require_pinned_template(params.model)
+    return params, found

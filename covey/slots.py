@@ -4,11 +4,12 @@ All of it follows from the task's slots, the environment and the tokenizer.  A v
 the trainer checks again what nobody replayed.  Rows are of the groups of their task: the caller has checked that.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from covey.environments.base import Environment, Prompt, Reply
-from covey.model.text import Tokenizer, decode_completion, encode_prompt
+from covey.model.prompts import PromptFormat, encode_prompt
+from covey.model.text import Tokenizer, decode_completion
 from covey.protocol.ids import GroupId
 from covey.protocol.rollout import Rollout
 from covey.protocol.seeding import SlotDomain, compute_prompt_draw, compute_sampling_seed
@@ -25,14 +26,20 @@ class DrawnPrompt:
 
 
 def draw_prompts(
-    domain: SlotDomain, groups: int, *, environment: Environment, tokenizer: Tokenizer
+    domain: SlotDomain,
+    groups: int,
+    *,
+    environment: Environment,
+    tokenizer: Tokenizer,
+    format: PromptFormat,
 ) -> dict[GroupId, DrawnPrompt]:
-    """The prompt of each group of a task."""
-    prompts = {group: environment.prompt(compute_prompt_draw(domain, group)) for group in map(GroupId, range(groups))}
-    return {
-        group: DrawnPrompt(prompt=prompt, tokens=tuple(encode_prompt(tokenizer, prompt.text)))
-        for group, prompt in prompts.items()
-    }
+    """The prompt of each group of a task; raise as `encode_prompt`."""
+    drawn = {}
+    for group in map(GroupId, range(groups)):
+        prompt = environment.prompt(compute_prompt_draw(domain, group))
+        tokens = encode_prompt(tokenizer, prompt.text, system=prompt.system, format=format)
+        drawn[group] = DrawnPrompt(prompt=prompt, tokens=tuple(tokens))
+    return drawn
 
 
 def find_wrong_slot(
@@ -47,26 +54,31 @@ def find_wrong_slot(
     return None
 
 
-def find_false_end(rollouts: Sequence[Rollout], *, end: int, limit: int, vocabulary: int) -> Judgement | None:
+def find_false_end(rollouts: Sequence[Rollout], *, ends: Set[int], limit: int, vocabulary: int) -> Judgement | None:
     """A rejection of the first row with a token outside the vocabulary, or that does not end as a completion does: with
-    the token `end`, which stands nowhere else, or after `limit` tokens."""
+    one of the tokens `ends`, of which none stands before it, or after `limit` tokens."""
     for row in rollouts:
         where = {"group": row.group, "sibling": row.sibling}
         if max(row.tokens) >= vocabulary:
             return Judgement.reject(Reason.MALFORMED, what="token", **where)
-        ended = row.tokens[-1] == end
-        if end in row.tokens[:-1] or row.finished != ended or not (ended or len(row.tokens) == limit):
+        ended = row.tokens[-1] in ends
+        is_early = not ends.isdisjoint(row.tokens[:-1])
+        if is_early or row.finished != ended or not (ended or len(row.tokens) == limit):
             return Judgement.reject(Reason.FALSE_TERMINATION, tokens=len(row.tokens), **where)
     return None
 
 
 def build_replies(
-    rollouts: Sequence[Rollout], prompts: Mapping[GroupId, DrawnPrompt], *, tokenizer: Tokenizer
+    rollouts: Sequence[Rollout],
+    prompts: Mapping[GroupId, DrawnPrompt],
+    *,
+    tokenizer: Tokenizer,
+    ends: Set[int],
 ) -> list[Reply]:
-    """What is graded of each row: its text, and what its prompt asks for."""
+    """What is graded of each row: its text without the one of the tokens `ends` that ends it, and its prompt."""
     return [
         prompts[row.group].prompt.build_reply(
-            decode_completion(tokenizer, row.tokens), finished=row.finished, tokens=len(row.tokens)
+            decode_completion(tokenizer, row.tokens, ends), finished=row.finished, tokens=len(row.tokens)
         )
         for row in rollouts
     ]

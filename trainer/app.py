@@ -87,7 +87,8 @@ def build(
 
     Raises OperatorError when the chain names another trainer, or when checkpoint and chain do not belong together.
     """
-    from covey.model.files import load_tokenizer
+    from covey.model.files import load_end_tokens, load_tokenizer
+    from covey.model.prompts import require_policy_format
     from trainer import service
     from trainer.checkpoint import Checkpoints, StepFolders, export_policy, is_whole
     from trainer.evaluation import Background, explain_evaluation
@@ -105,7 +106,9 @@ def build(
             f" trainer = {network.wallet.address}",
         )
     learner, recomputer = build_learner(config, network.params, ranks or ALONE)
-    tokenizer = load_tokenizer(get_source(config))
+    source = get_source(config)
+    tokenizer = load_tokenizer(source)
+    require_policy_format(tokenizer, load_end_tokens(source, tokenizer), network.params.model)
     checkpoints = Checkpoints(config.home / "checkpoints", keep=config.keep_checkpoints)
     exports = StepFolders(config.home / "exports")
     state = checkpoints.restore(learner)
@@ -113,7 +116,7 @@ def build(
     published = network.contracts.policies.steps_of(network.pool)
     service.require_resumable(step, published, max_staleness=network.params.max_staleness)
     if state is None and step > 0:
-        folder = Path(get_source(config))
+        folder = Path(source)
         require_policy(network.contracts.policies, network.pool, step, folder, scratch=config.home)
     exports.retain(lambda kept: kept <= step)
     if config.kl_coefficient > 0 and step > 0 and 0 not in exports.list_steps():

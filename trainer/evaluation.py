@@ -14,7 +14,8 @@ from covey.engines.memory import explain_memory
 from covey.environments.base import Environment, Grader
 from covey.errors import OperatorError, ProtocolError
 from covey.log import get_logger
-from covey.model.text import decode_completion, encode_prompt
+from covey.model.prompts import PromptFormat, encode_prompt
+from covey.model.text import decode_completion
 from covey.protocol.ids import Step
 from covey.protocol.seeding import compute_trial_seed
 
@@ -31,6 +32,7 @@ class Evaluator:
     seed: int
     max_tokens: int
     temperature: float
+    format: PromptFormat
 
     @property
     def size(self) -> int:
@@ -48,7 +50,10 @@ class Evaluator:
         self.engine.load_policy(folder, step)
         prompts = self.environment.held_out(self.prompts)
         orders = [(i, j) for i in range(self.prompts) for j in range(self.samples)]
-        tokens = [tuple(encode_prompt(self.engine.tokenizer, prompt.text)) for prompt in prompts]
+        tokens = [
+            tuple(encode_prompt(self.engine.tokenizer, prompt.text, system=prompt.system, format=self.format))
+            for prompt in prompts
+        ]
         requests = [
             Request(
                 prompt=tokens[i], seed=compute_trial_seed("evaluation", self.seed, i, j), max_tokens=self.max_tokens
@@ -58,7 +63,7 @@ class Evaluator:
         completions = self.engine.generate(requests, temperature=self.temperature)
         replies = [
             prompts[i].build_reply(
-                decode_completion(self.engine.tokenizer, completion.tokens),
+                decode_completion(self.engine.tokenizer, completion.tokens, self.engine.end_tokens),
                 finished=completion.finished,
                 tokens=len(completion.tokens),
             )

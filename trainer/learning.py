@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from covey.errors import ProtocolError
 from covey.log import get_logger
+from covey.model.prompts import PromptFormat
 from covey.protocol.ids import Step
 from trainer import batch, service
 from trainer.app import Context
@@ -37,7 +38,7 @@ def learn(ctx: Context, works: list[Work | None], waited: float) -> None:
     updated = ctx.timer()
     left_out, regraded = len(works) - len(kept), sum(work.regraded for work in kept)
     report = service.build_report(samples, updates, step=step, left_out=left_out, regraded=regraded)
-    report |= service.split_rewards(samples, ctx.environment, ctx.tokenizer)
+    report |= service.split_rewards(samples, ctx.environment, ctx.tokenizer, format=PromptFormat.of(params.model))
     report |= {
         "time/wait_for_batch": waited,
         "time/update": updated - started,

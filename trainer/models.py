@@ -13,7 +13,8 @@ from covey.engines.build import describe_hardware
 from covey.engines.hf import HuggingFaceEngine, prepare_process
 from covey.environments.base import Grader
 from covey.errors import OperatorError
-from covey.model.files import load_model, load_tokenizer
+from covey.model.files import load_end_tokens, load_model, load_tokenizer
+from covey.model.prompts import PromptFormat
 from covey.model.tiny import tiny_folder
 from covey.network import Network
 from covey.protocol.params import PoolParams
@@ -117,12 +118,14 @@ def decode_plan(text: str, config: TrainerConfig) -> tuple[TrainerConfig, PoolPa
 def build_regrader(config: TrainerConfig, network: Network, *, vocabulary: int, grade: Grader) -> Regrader:
     """What grades again the work that no quorum replayed.  Environment and tokenizer are its own, as it runs in threads
     alongside the evaluation."""
-    tokenizer = load_tokenizer(get_source(config))
+    source = get_source(config)
+    tokenizer = load_tokenizer(source)
     return Regrader(
         pool=network.pool,
         environment=network.load_environment(),
         tokenizer=tokenizer,
-        end=tokenizer.eos_token_id,
+        format=PromptFormat.of(network.params.model),
+        ends=load_end_tokens(source, tokenizer),
         limit=network.params.model.max_completion_tokens,
         vocabulary=vocabulary,
         grade=grade,
@@ -145,4 +148,5 @@ def build_evaluator(config: TrainerConfig, network: Network, *, grade: Grader) -
         seed=config.seed,
         max_tokens=rules.max_completion_tokens,
         temperature=rules.temperature,
+        format=PromptFormat.of(rules),
     )

@@ -5,12 +5,14 @@ to the downloads of the others (docs/decisions/034-rewards-are-recomputed.md).
 """
 
 import threading
+from collections.abc import Set
 from dataclasses import dataclass, field, replace
 
 from covey import slots
 from covey.environments.base import Environment, Grader
 from covey.grading import is_explained_by_limit
 from covey.log import get_logger
+from covey.model.prompts import PromptFormat
 from covey.model.text import Tokenizer
 from covey.protocol.ids import PoolId
 from covey.protocol.params import GradingParams
@@ -26,8 +28,10 @@ class Regrader:
     pool: PoolId
     environment: Environment
     tokenizer: Tokenizer
-    end: int
-    """The token that ends a completion."""
+    format: PromptFormat
+    """How the pool's questions become prompts."""
+    ends: Set[int]
+    """Ids of the tokens that end a completion."""
     limit: int
     """The pool's longest completion in tokens."""
     vocabulary: int
@@ -53,15 +57,17 @@ class Regrader:
         rows = work.rollouts
         groups = len({row.group for row in rows})
         with self._turn:
-            prompts = slots.draw_prompts(domain, groups, environment=self.environment, tokenizer=self.tokenizer)
+            prompts = slots.draw_prompts(
+                domain, groups, environment=self.environment, tokenizer=self.tokenizer, format=self.format
+            )
             rejection = slots.find_wrong_slot(rows, domain, prompts) or slots.find_false_end(
-                rows, end=self.end, limit=self.limit, vocabulary=self.vocabulary
+                rows, ends=self.ends, limit=self.limit, vocabulary=self.vocabulary
             )
             if rejection is not None:
                 code, details = rejection.reason.name.lower(), dict(rejection.details)
                 get_logger().error("submission left out", task=item.task, node=item.node, code=code, **details)
                 return None
-            replies = slots.build_replies(rows, prompts, tokenizer=self.tokenizer)
+            replies = slots.build_replies(rows, prompts, tokenizer=self.tokenizer, ends=self.ends)
             grades = self.grade(replies)
             wrong_answers = [self.environment.grade_wrong(reply) for reply in replies]
         for row, grade, answer in zip(rows, grades, wrong_answers, strict=True):

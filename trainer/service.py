@@ -10,7 +10,8 @@ from covey.chain.structs import PoolTerms
 from covey.environments.base import Environment
 from covey.errors import OperatorError, ProtocolError
 from covey.log import get_logger
-from covey.model.text import Tokenizer, decode_completion
+from covey.model.prompts import PromptFormat, decode_question
+from covey.model.text import Tokenizer
 from covey.protocol import rollout
 from covey.protocol.canonical import sha256
 from covey.protocol.ids import Step
@@ -188,12 +189,14 @@ def build_report(
     }
 
 
-def split_rewards(samples: Sequence[Sample], environment: Environment, tokenizer: Tokenizer) -> dict[str, float]:
+def split_rewards(
+    samples: Sequence[Sample], environment: Environment, tokenizer: Tokenizer, *, format: PromptFormat
+) -> dict[str, float]:
     """The mean reward as the task's part less what the lengths cost (the paper, section 3.1.2).
 
     A rollout holds one reward, so its length's part is computed again from the prompt that the model read.
     """
-    texts = {s.prompt: decode_completion(tokenizer, s.prompt) for s in samples}
+    texts = {s.prompt: decode_question(tokenizer, s.prompt, format=format) for s in samples}
     costs = [environment.compute_length_cost(texts[s.prompt], completion_tokens=len(s.tokens)) for s in samples]
     count = max(1, len(samples))
     return {

@@ -14,7 +14,8 @@ from covey.environments.base import Environment, Prompt, refuse_data_sets
 from covey.environments.kinds.reasoning_gym import ReasoningGymSource
 from covey.environments.registry import DEMO, load
 from covey.model.files import save_policy
-from covey.model.text import decode_completion, encode_prompt
+from covey.model.prompts import RAW, encode_prompt
+from covey.model.text import decode_completion
 from covey.model.tiny import warm_start
 
 MAX_TOKENS = 8
@@ -51,14 +52,14 @@ def measure_reward(
     """Mean reward of `samples` completions of each prompt; sample j of prompt i has seed i * samples + j."""
     orders = [prompt for prompt in prompts for _ in range(samples)]
     requests = [
-        Request(prompt=tuple(encode_prompt(engine.tokenizer, prompt.text)), seed=i, max_tokens=max_tokens)
+        Request(prompt=tuple(encode_prompt(engine.tokenizer, prompt.text, format=RAW)), seed=i, max_tokens=max_tokens)
         for i, prompt in enumerate(orders)
     ]
     completions = engine.generate(requests, temperature=temperature)
     rewards = [
         environment.grade(
             prompt.build_reply(
-                decode_completion(engine.tokenizer, completion.tokens),
+                decode_completion(engine.tokenizer, completion.tokens, engine.end_tokens),
                 finished=completion.finished,
                 tokens=len(completion.tokens),
             )

@@ -21,6 +21,7 @@ from covey.chain.deployment import Deployment
 from covey.chain.history import History
 from covey.client import CoordinatorClient
 from covey.engines.build import build_engine
+from covey.engines.policies import load_pool_policy
 from covey.environments.base import DataSets
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.network import load_environment
@@ -240,7 +241,7 @@ def judge(
     )
     environment = load_environment(params, data_sets)
     with closing(engine), build_decoder(config) as decoder, build_grader(config, params, environment) as grade:
-        engine.load_policy(policy, bundle.receipt.policy_version)
+        load_pool_policy(engine, policy, bundle.receipt.policy_version, params.model)
         tools = Tools(
             params=params,
             domain=Domain(chain_id=bundle.chain_id, contract=bundle.court),

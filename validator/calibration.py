@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from covey.engines.base import Completion, Engine, ReplayRequest, Request
 from covey.environments.base import Environment
 from covey.errors import OperatorError
-from covey.model.text import encode_prompt
+from covey.model.prompts import PromptFormat, encode_prompt
 from covey.protocol.ids import GroupId
 from covey.protocol.params import PoolParams, VerificationParams
 from covey.protocol.rollout import Rollout
@@ -71,10 +71,10 @@ def _roll_out(
     params: PoolParams, environment: Environment, engine: Engine, rng: np.random.Generator
 ) -> tuple[Rollout, ...]:
     """A task's groups with random seeds; rewards are nobody's concern here."""
-    requests = []
+    requests, prompt_format = [], PromptFormat.of(params.model)
     for _ in range(params.groups_per_task):
-        text = environment.prompt(int(rng.integers(1 << 62))).text
-        prompt = tuple(encode_prompt(engine.tokenizer, text))
+        drawn = environment.prompt(int(rng.integers(1 << 62)))
+        prompt = tuple(encode_prompt(engine.tokenizer, drawn.text, system=drawn.system, format=prompt_format))
         for _ in range(params.group_size):
             seed = int(rng.integers(1 << 63, dtype=np.uint64))
             requests.append(Request(prompt=prompt, seed=seed, max_tokens=params.model.max_completion_tokens))

@@ -12,6 +12,7 @@ from covey.engines.base import Engine
 from covey.environments.base import Environment, Grader
 from covey.errors import ProtocolError
 from covey.grading import is_explained_by_limit
+from covey.model.prompts import PromptFormat
 from covey.protocol import messages, rollout
 from covey.protocol.canonical import sha256
 from covey.protocol.ids import GroupId, Hash
@@ -136,16 +137,20 @@ def check_seeding(claim: Claim, tools: Tools) -> Judgement | None:
         task=receipt.task,
     )
     claim.prompts = slots.draw_prompts(
-        domain, receipt.groups, environment=tools.environment, tokenizer=tools.engine.tokenizer
+        domain,
+        receipt.groups,
+        environment=tools.environment,
+        tokenizer=tools.engine.tokenizer,
+        format=PromptFormat.of(tools.params.model),
     )
     return slots.find_wrong_slot(claim.rollouts, domain, claim.prompts)
 
 
 def check_termination(claim: Claim, tools: Tools) -> Judgement | None:
-    """A completion ends with the end token, which stands nowhere else, or at the length limit."""
+    """A completion ends with an end token, of which none stands anywhere else, or at the length limit."""
     return slots.find_false_end(
         claim.rollouts,
-        end=tools.engine.eos_token_id,
+        ends=tools.engine.end_tokens,
         limit=tools.params.model.max_completion_tokens,
         vocabulary=tools.engine.vocabulary_size,
     )
@@ -178,7 +183,10 @@ def check_reward(claim: Claim, tools: Tools) -> Judgement | None:
 
     Where a limit may explain the difference the submission cannot be checked, which costs nobody a strike.
     """
-    replies = slots.build_replies(claim.rollouts, claim.prompts, tokenizer=tools.engine.tokenizer)
+    engine = tools.engine
+    replies = slots.build_replies(
+        claim.rollouts, claim.prompts, tokenizer=engine.tokenizer, ends=engine.end_tokens
+    )
     unclear: Judgement | None = None
     grades = tools.grade(replies)
     for row, reply, grade in zip(claim.rollouts, replies, grades, strict=True):

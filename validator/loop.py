@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 
+from covey.engines.policies import load_pool_policy
 from covey.errors import ProtocolError
 from covey.log import get_logger
 from covey.protocol import messages
@@ -78,7 +79,7 @@ async def load_policy(ctx: Context, order: JudgeOrder) -> None:
     folder = await policies.require(version, order.manifest_hash, to_load=True)
     if (ctx.tools.engine.policy_version, ctx.loaded.folder) != (version, folder):
         ctx.loaded.folder = None  # whatever is in the engine if this fails
-        await asyncio.to_thread(ctx.tools.engine.load_policy, folder, version)
+        await asyncio.to_thread(load_pool_policy, ctx.tools.engine, folder, version, ctx.network.params.model)
         ctx.loaded.folder = folder
 
 

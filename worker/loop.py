@@ -6,6 +6,7 @@ What is in hand lies in `pipeline`, what is signed in `outgoing`: a crash loses 
 import asyncio
 from collections.abc import Sequence
 
+from covey.engines.policies import load_pool_policy
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.log import get_logger
 from covey.protocol import messages, rollout
@@ -154,7 +155,7 @@ async def load_policy(ctx: Context, version: Step, manifest_hash: Hash | None = 
             return
         pipeline.loaded = None  # whatever is in the engine if this fails
         try:
-            await asyncio.to_thread(ctx.engine.load_policy, folder, version)
+            await asyncio.to_thread(load_pool_policy, ctx.engine, folder, version, ctx.network.params.model)
         except ProtocolError:
             pipeline.refused.add(version)
             raise

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from covey.engines.base import Completion, Engine, Request
 from covey.environments.base import Environment, Grader, Prompt
 from covey.errors import OperatorError, ProtocolError, TransientError
+from covey.model.prompts import PromptFormat
 from covey.model.text import decode_completion
 from covey.protocol import messages, rollout
 from covey.protocol.canonical import sha256
@@ -49,7 +50,8 @@ def build_slots(
 ) -> list[Slot]:
     """The task's slots in order of (group, sibling).
 
-    Raises ProtocolError("bad_task") for more groups than a task of the pool has, "prompt_too_long" for a prompt.
+    Raises ProtocolError("bad_task") for more groups than a task of the pool has, "prompt_too_long" for a prompt,
+    and as `encode_prompt`.
     """
     if task.groups > params.groups_per_task:
         raise ProtocolError(
@@ -59,7 +61,13 @@ def build_slots(
         beacon=task.manifest_hash, pool=pool, policy_version=task.policy_version, node=node, task=task.task
     )
     slots = []
-    prompts = draw_prompts(domain, task.groups, environment=environment, tokenizer=engine.tokenizer)
+    prompts = draw_prompts(
+        domain,
+        task.groups,
+        environment=environment,
+        tokenizer=engine.tokenizer,
+        format=PromptFormat.of(params.model),
+    )
     for group, prompt in prompts.items():
         if len(prompt.tokens) > params.model.max_prompt_tokens:
             raise ProtocolError("prompt_too_long", f"a prompt has {len(prompt.tokens)} tokens")
@@ -80,7 +88,11 @@ def roll_out(slots: Sequence[Slot], params: PoolParams, engine: Engine, *, versi
     if any(completion.policy_version != version for completion in completions):
         raise TransientError("wrong_policy", f"the engine did not generate with policy {version}")
     return [
-        Draft(slot=slot, completion=completion, text=decode_completion(engine.tokenizer, completion.tokens))
+        Draft(
+            slot=slot,
+            completion=completion,
+            text=decode_completion(engine.tokenizer, completion.tokens, engine.end_tokens),
+        )
         for slot, completion in zip(slots, completions, strict=True)
     ]
 

@@ -20,10 +20,11 @@ from covey.chain.sender import Sender
 from covey.chain.sqlite_outbox import SqliteOutbox
 from covey.chain.structs import Accusation, BondKind, PoolTerms
 from covey.chain.wallet import Wallet, load_key, save_key
-from covey.cli.pool_file import TABLES, build_params, read_document, read_table
+from covey.cli.pool_file import TABLES, build_params, pin_model, read_document, read_table
 from covey.cli.pool_terms import read_terms
 from covey.client import CoordinatorClient
 from covey.errors import OperatorError, ProtocolError
+from covey.model.prompts import require_pinned_template
 from covey.protocol.ids import Address, PoolId
 from covey.protocol.merkle import compute_reward_leaf, is_in_tree
 from covey.protocol.messages import Domain, NodeRegistration, sign
@@ -234,18 +235,23 @@ def make_key(path: Path) -> Wallet:
 
 
 def read_pool_file(
-    file: Path, token: Address, *, datasets: Sequence[Path] = ()
+    file: Path, token: Address, *, datasets: Sequence[Path] = (), model: str | Path | None = None
 ) -> tuple[PoolTerms, list[Address], PoolParams]:
     """[terms] and [params] of a pool's TOML file; raise OperatorError for a wrong one.
 
     Where the file names no fingerprint and versions of the environment, this machine's are filled in; others are
     refused.  `datasets`: folders of the data sets that the environment draws its tasks from.
+    `model`: name or folder of the pool's first model, whose chat template and end tokens are filled in likewise, as
+    `pool_file.pin_model` does.  A chat pool without it must name the template's hash.
     """
     document = read_document(file)
     unknown = [explain_unknown(name, TABLES) for name in document if name not in TABLES]
     if unknown:
         raise OperatorError("bad_pool_file", f"tables of {file} are wrong: {'; '.join(unknown)}", fix=f"Correct {file}")
     params = _with_fingerprint(build_params(file, document, {}), datasets)
+    if model is not None:
+        params = pin_model(params, model)
+    require_pinned_template(params.model)
     terms, validators = read_terms(file, read_table(file, document, "terms"), token, params)
     return terms, validators, params
 

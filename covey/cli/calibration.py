@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from covey.cli.chain import Datasets, Json
-from covey.cli.pool_file import build_params, read_document, save_model, write_document
+from covey.cli.pool_file import build_params, pin_model, read_document, save_model, write_document
 
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument
@@ -53,7 +53,8 @@ def validator_calibrate(
     """Collect honest distances, propose thresholds, try every built-in forgery on them.
 
     They hold for one model, number format, pair of engines and class of hardware; those of the exact mode for one
-    build, too.  Without --write the file stays as it is.
+    build, too.  A pool with prompt_format = "chat" gets the model's chat template and end tokens pinned as well.
+    Without --write the file stays as it is.
 
     Example: `covey validator calibrate configs/pool.toml --model my-model --dtype bfloat16 --write`
     """
@@ -68,6 +69,7 @@ def validator_calibrate(
     from validator.calibration import calibrate
 
     document = read_document(pool_file)
+    pinned: dict[str, Any] = {}
     builds = [describe_build(name) for name in (worker_engine, validator_engine)]
     holds_for = {
         "mode": mode,
@@ -77,6 +79,9 @@ def validator_calibrate(
         "build": builds[0] if mode == "exact" else "any",
     }
     params = build_params(pool_file, document, {"model": {"compute_dtype": dtype}, "verification": holds_for})
+    if params.model.prompt_format == "chat":
+        params = pin_model(params, model)
+        pinned = params.model.model_dump(mode="json", include={"chat_template_hash", "end_tokens"})
     spec = EnvironmentSpec(kind=params.environment.kind, options=params.environment.options)
     environment = registry.load(spec, DataSetCatalog(dataset or ()))
     names = [worker_engine, validator_engine, *([] if previous is None else [worker_engine])]
@@ -111,7 +116,7 @@ def validator_calibrate(
         )
     chosen = result.verification.model_dump(mode="json", include={*holds_for, "thresholds"}, exclude_none=True)
     if write:
-        _write(pool_file, document, dtype, chosen)
+        _write(pool_file, document, {"compute_dtype": dtype, **pinned}, chosen)
     if as_json:
         summary = {name: getattr(result, name) for name in ("submissions", "windows", "tokens", "is_identical")}
         typer.echo(json.dumps(summary | {"forgeries": dict(result.forgeries), "verification": chosen}, indent=2))
@@ -119,19 +124,19 @@ def validator_calibrate(
     typer.echo(f"{result.submissions} honest submissions, {result.windows} windows, {result.tokens} tokens")
     typer.echo("equal bit for bit: " + ("yes, the exact mode is open" if result.is_identical else "no"))
     typer.echo("no forgery passes: " + ", ".join(f"{name} (n = {n})" for name, n in result.forgeries.items()))
-    typer.echo(f"written to {pool_file}" if write else _to_toml(dtype, chosen))
+    typer.echo(f"written to {pool_file}" if write else _to_toml({"compute_dtype": dtype, **pinned}, chosen))
 
 
-def _write(file: Path, document: "TOMLDocument", dtype: str, chosen: dict[str, Any]) -> None:
+def _write(file: Path, document: "TOMLDocument", model: dict[str, Any], chosen: dict[str, Any]) -> None:
     import tomlkit
 
     params: Any = document["params"]
-    params.setdefault("model", tomlkit.table())["compute_dtype"] = dtype
+    params.setdefault("model", tomlkit.table()).update(model)
     params.setdefault("verification", tomlkit.table()).update(chosen)
     write_document(file, document)
 
 
-def _to_toml(dtype: str, chosen: dict[str, Any]) -> str:
+def _to_toml(model: dict[str, Any], chosen: dict[str, Any]) -> str:
     import tomlkit
 
-    return tomlkit.dumps({"params": {"model": {"compute_dtype": dtype}, "verification": chosen}})
+    return tomlkit.dumps({"params": {"model": model, "verification": chosen}})

@@ -69,21 +69,30 @@ def pool_create(
     deployment: DeploymentFile,
     key_file: KeyFile,
     dataset: Datasets = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Name or folder of the model that the pool starts from: its chat template and its end tokens are "
+            "pinned where the file does not name them."
+        ),
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Create it although one account holds several offices.")] = False,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Open a pool; the signer becomes its operator.
 
-    Prints what a cheat is expected to lose over what it gains, and refuses terms that deter too little.
+    Prints what a cheat is expected to lose over what it gains, and refuses terms that deter too little.  A pool with
+    prompt_format = "chat" requires --model or chat_template_hash; a chat template that depends on the date or on
+    chance is refused.
 
-    Example: `covey pool create configs/pool.toml --deployment net/deployment.json --key-file operator.key`
+    Example: `covey pool create pool.toml --model my-chat-model --deployment deployment.json --key-file operator.key`
     """
     from covey.cli.account import read_pool_file
     from covey.cli.pool_terms import describe_deterrence, list_weaknesses, require_offices, require_strong_terms
 
     account = open_account(deployment, key_file)
-    terms, validators, params = read_pool_file(file, account.deployment.token, datasets=dataset or ())
+    terms, validators, params = read_pool_file(file, account.deployment.token, datasets=dataset or (), model=model)
     require_offices(file, terms, validators, account.wallet.address)
     if not force:
         require_strong_terms(file, terms, params)

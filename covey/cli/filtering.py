@@ -15,7 +15,8 @@ from covey.engines.base import Engine, Request
 from covey.environments.base import Environment, EnvironmentSpec, Grader
 from covey.errors import OperatorError
 from covey.files import append, read_lines
-from covey.model.text import decode_completion, encode_prompt
+from covey.model.prompts import RAW, PromptFormat, encode_prompt
+from covey.model.text import decode_completion
 from covey.protocol.seeding import compute_trial_seed
 
 Passes = Mapping[int, int | None]
@@ -37,6 +38,8 @@ class Trial:
     temperature: float
     max_prompt_tokens: int
     max_completion_tokens: int
+    format: PromptFormat = RAW
+    """How questions become prompts, by the template of `model`."""
 
     @property
     def spec(self) -> EnvironmentSpec:
@@ -92,7 +95,10 @@ def count_passes(
 ) -> dict[int, int | None]:
     """Ask each question `pass_k` times in one batch; an answer passes if it is right, whatever its length cost."""
     questions = {number: environment.prompt(number) for number in numbers}
-    prompts = {number: tuple(encode_prompt(engine.tokenizer, each.text)) for number, each in questions.items()}
+    prompts = {
+        number: tuple(encode_prompt(engine.tokenizer, each.text, system=each.system, format=trial.format))
+        for number, each in questions.items()
+    }
     asked = [number for number in numbers if len(prompts[number]) <= trial.max_prompt_tokens]
     requests = [
         Request(
@@ -109,7 +115,9 @@ def count_passes(
         answers = completions[place * trial.pass_k : (place + 1) * trial.pass_k]
         replies = [
             questions[number].build_reply(
-                decode_completion(engine.tokenizer, answer.tokens), finished=answer.finished, tokens=len(answer.tokens)
+                decode_completion(engine.tokenizer, answer.tokens, engine.end_tokens),
+                finished=answer.finished,
+                tokens=len(answer.tokens),
             )
             for answer in answers
         ]

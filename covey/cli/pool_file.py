@@ -65,6 +65,37 @@ def write_document(file: Path, document: "TOMLDocument") -> None:
     write_atomically(file, tomlkit.dumps(document).encode())
 
 
+def pin_model(params: "PoolParams", source: str | Path) -> "PoolParams":
+    """`params` with what they do not pin of the model that the pool starts from: its end tokens and, in the format
+    "chat", the hash of its chat template.
+
+    `source`: name or folder of the model; only its tokenizer and its generation configuration are read.
+    Raises ProtocolError("policy_mismatch") where they pin something else, and OperatorError as
+    `require_stable_template`.
+    """
+    from covey.environments import registry
+    from covey.environments.base import EnvironmentSpec
+    from covey.model.files import load_end_tokens, load_tokenizer
+    from covey.model.prompts import (
+        PromptFormat,
+        compute_template_hash,
+        require_policy_format,
+        require_stable_template,
+    )
+
+    tokenizer = load_tokenizer(source)
+    end_tokens = load_end_tokens(source, tokenizer)
+    require_policy_format(tokenizer, end_tokens, params.model)
+    pinned: dict[str, object] = {"end_tokens": tuple(sorted(end_tokens))}
+    if params.model.prompt_format == "chat":
+        named = params.environment
+        environment = registry.load(EnvironmentSpec(kind=named.kind, options=named.options))
+        has_system = bool(environment.prompt(0).system)
+        require_stable_template(tokenizer, PromptFormat.of(params.model), has_system=has_system)
+        pinned["chat_template_hash"] = compute_template_hash(tokenizer)
+    return params.model_copy(update={"model": params.model.model_copy(update=pinned)})
+
+
 def save_model(source: str, folder: Path) -> Path:
     """A model as the trainer would publish it: bfloat16 weights, whatever its own file holds."""
     from covey.model.files import load_model, load_tokenizer, save_policy

@@ -58,6 +58,7 @@ def tasks_filter(
     from covey.engines.build import choose_engine
     from covey.environments.kept import pack_kept
     from covey.environments.registry import load
+    from covey.model.prompts import PromptFormat
     from covey.protocol.params import VerificationParams
     from covey.tasks.opening import DataSetCatalog
 
@@ -76,6 +77,7 @@ def tasks_filter(
         temperature=params.model.temperature,
         max_prompt_tokens=params.model.max_prompt_tokens,
         max_completion_tokens=params.model.max_completion_tokens,
+        format=PromptFormat.of(params.model),
     )
     results = Results(out, trial)
     asked = load(trial.spec, DataSetCatalog(dataset or ()))

@@ -25,7 +25,7 @@ class Request:
     seed: int
     """The slot's seed, 0 .. 2**63 - 1 (`protocol.seeding`); it keys the noise of every token."""
     max_tokens: int
-    """Length limit of the completion, the end-of-sequence token included; at least 1."""
+    """Length limit of the completion, the end token included; at least 1."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -35,14 +35,14 @@ class Completion:
     policy_version: int
     """Of the weights that all of its tokens were sampled with."""
     tokens: tuple[int, ...]
-    """1 .. max_tokens tokens; the end-of-sequence token is kept when it came."""
+    """1 .. max_tokens tokens; the end token is kept when one came."""
     logprobs: tuple[float, ...]
     """log p(token) under the unmodified model (temperature 1, no noise): float32 values, one per token."""
     tops: tuple[Top, ...]
     """One a window of `Capture.window` tokens: the top of the bfloat16 last hidden states after the final norm.
     Empty if nothing was to be captured."""
     finished: bool
-    """True: the last token is end-of-sequence.  False: the length limit cut it."""
+    """True: the last token is one of the end tokens.  False: the length limit cut it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,7 +64,7 @@ class Replay:
     """float32[n]: log p(claimed token) under the unmodified model."""
     margins: NDArray[np.float32]
     """float32[n], at least 0: by how much the claimed token lost to the seeded argmax; 0 where it won.  The last one
-    is the test of an end-of-sequence; it is stricter than the paper's p > 0.1 (section 2.3.3)."""
+    is the test of an end token; it is stricter than the paper's p > 0.1 (section 2.3.3)."""
 
 
 class Engine(Protocol):
@@ -87,8 +87,8 @@ class Engine(Protocol):
         """Number of rows of the language-model head; the noise covers exactly these."""
 
     @property
-    def eos_token_id(self) -> int:
-        """The token that ends a completion."""
+    def end_tokens(self) -> frozenset[int]:
+        """Ids of the tokens that end a completion: any of them does."""
 
     @property
     def tokenizer(self) -> Tokenizer:

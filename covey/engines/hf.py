@@ -24,11 +24,13 @@ from covey.model.files import (
     WEIGHTS_FILE,
     describe_policy,
     get_head,
+    load_end_tokens,
     load_model,
     load_tokenizer,
     load_weights,
     require_vocabulary,
 )
+from covey.model.generation import get_end_tokens
 from covey.sampling.sampler import load_kernels, sample, score
 from covey.toploc.tensors import find_tops
 from covey.toploc.tops import Capture
@@ -53,6 +55,7 @@ class HuggingFaceEngine:
         self._device = device
         self._model: PreTrainedModel | None = None
         self._tokenizer: PreTrainedTokenizerBase | None = None
+        self._end_tokens = frozenset[int]()
         self._version: int | None = None
         self._turn = threading.RLock()
         self._described: Mapping[str, str] | None = None
@@ -66,6 +69,7 @@ class HuggingFaceEngine:
         load_kernels(model.device)
         engine = cls(max_batch=max_batch, device=str(model.device))
         engine._model, engine._tokenizer, engine._version = model, tokenizer, version
+        engine._end_tokens = get_end_tokens(model, tokenizer)
         return engine
 
     @property
@@ -91,12 +95,10 @@ class HuggingFaceEngine:
         return self._tokenizer
 
     @property
-    def eos_token_id(self) -> int:
-        """The token that ends a completion."""
-        eos = self.tokenizer.eos_token_id
-        if not isinstance(eos, int):
-            raise OperatorError("bad_tokenizer", "the tokenizer has no end-of-sequence token", fix="Choose another.")
-        return eos
+    def end_tokens(self) -> frozenset[int]:
+        """Ids of the tokens that end a completion."""
+        self._require_model()
+        return self._end_tokens
 
     def load_policy(self, folder: Path, version: int) -> None:
         """Replace the weights in place; the first call also builds the model, from `base` or from `folder`.
@@ -107,7 +109,7 @@ class HuggingFaceEngine:
         described = describe_policy(folder) if self._base is None else None
         with self._turn:
             if self._model is None:
-                self._model, self._tokenizer = self._build(self._base or folder, folder)
+                self._model, self._tokenizer, self._end_tokens = self._build(self._base or folder, folder)
                 self._described = described
             elif self._described is None or self._described == described:
                 held, self._version = self._version, None  # what is half loaded is no policy
@@ -121,16 +123,19 @@ class HuggingFaceEngine:
                     built = self._build(folder, folder)
                 except OperatorError as error:  # another policy loads: it is this one, not the machine, that is wrong
                     raise ProtocolError("policy_mismatch", error.message) from error
-                (self._model, self._tokenizer), self._described = built, described
+                (self._model, self._tokenizer, self._end_tokens), self._described = built, described
             self._version = version
 
-    def _build(self, source: str | Path, folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    def _build(
+        self, source: str | Path, folder: Path
+    ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, frozenset[int]]:
         load_kernels(self._device)
         model, tokenizer = load_model(source, self._dtype), load_tokenizer(source)
-        require_vocabulary(tokenizer, int(get_head(model).weight.shape[0]))
+        end_tokens = load_end_tokens(source, tokenizer)
+        require_vocabulary(tokenizer, end_tokens, int(get_head(model).weight.shape[0]))
         torch.nn.Module.to(model, self._device)
         load_weights(model, folder / WEIGHTS_FILE)
-        return model, tokenizer
+        return model, tokenizer, end_tokens
 
     @torch.inference_mode()
     def generate(
@@ -172,7 +177,8 @@ class HuggingFaceEngine:
         prefix, places = read_prompts(model, [each.prompt for each in requests])
         seeds = np.array([each.seed for each in requests], np.uint64)
         limits = np.array([each.max_tokens for each in requests])
-        live, end = np.arange(len(requests)), self.eos_token_id  # requests of the rows that still run
+        live = np.arange(len(requests))  # requests of the rows that still run
+        ends = np.array(sorted(self._end_tokens))
         chosen = np.empty((len(requests), limits.max()), np.int64)
         logprobs, lengths = np.empty(chosen.shape, np.float32), np.zeros_like(live)
         windows = Windows(len(requests), int(limits.max()), capture)
@@ -181,7 +187,7 @@ class HuggingFaceEngine:
             tokens = chosen[live, t] = found.cpu().numpy()
             logprobs[live, t] = prefix.logits.log_softmax(dim=-1)[places, tokens].cpu().numpy()
             lengths[live] = t + 1
-            stays = (tokens != end) & (limits[live] > t + 1)
+            stays = ~np.isin(tokens, ends) & (limits[live] > t + 1)
             windows.add(prefix.hidden, places, live, stays)
             if not stays.any():
                 break
@@ -194,7 +200,7 @@ class HuggingFaceEngine:
                 tokens=tuple(chosen[request, :length].tolist()),
                 logprobs=tuple(logprobs[request, :length].tolist()),
                 tops=windows.get_tops(request),
-                finished=bool(chosen[request, length - 1] == end),
+                finished=int(chosen[request, length - 1]) in self._end_tokens,
             )
             for request, length in enumerate(lengths.tolist())
         ]

@@ -7,7 +7,7 @@ policy can be repeated.
 import copy
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -29,6 +29,7 @@ from transformers.utils import logging
 
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.model.configs import CONFIG_FILE, require_attention, require_layers, require_one_meaning, require_windows
+from covey.model.generation import read_end_tokens, save_generation
 
 WEIGHTS_FILE = "model.safetensors"
 DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -68,6 +69,7 @@ def save_policy(
 ) -> None:
     """Write what `load_model` and `load_tokenizer` need: config, tokenizer files and weights in `dtype`.
 
+    A generation configuration is written where the model was loaded with one.
     Overwrites the same names in `folder`, which is made if missing.  `weights`: those of `get_weights`, where the model
     itself holds only parts of them.
     """
@@ -78,6 +80,7 @@ def save_policy(
     config.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     _drop_origin(folder / "tokenizer_config.json")
+    save_generation(model, folder)
     _save(get_weights(model) if weights is None else weights, folder / WEIGHTS_FILE, dtype)
 
 
@@ -152,12 +155,20 @@ def load_tokenizer(name_or_folder: str | Path) -> PreTrainedTokenizerBase:
     return cast(PreTrainedTokenizerBase, tokenizer)
 
 
-def require_vocabulary(tokenizer: PreTrainedTokenizerBase, rows: int) -> None:
-    """Return if a model with so many rows of its head knows every token; raise as `load_model`.
+def load_end_tokens(name_or_folder: str | Path, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """Ids of the tokens that end a completion, as `read_end_tokens`; raise as `load_model`."""
+    try:
+        return read_end_tokens(name_or_folder, tokenizer)
+    except _BROKEN as error:
+        raise _unavailable(name_or_folder, str(error)) from error
+
+
+def require_vocabulary(tokenizer: PreTrainedTokenizerBase, end_tokens: Set[int], rows: int) -> None:
+    """Return if a model whose head has `rows` rows knows every token; raise as `load_model`.
 
     An index beyond the embedding is an exception on a CPU and the end of the process on a GPU.
     """
-    last = max(tokenizer.get_vocab().values(), default=0)
+    last = max([*tokenizer.get_vocab().values(), *end_tokens])
     if last >= rows:
         raise _unavailable(tokenizer.name_or_path, f"its tokenizer has a token {last}, its model ends at {rows - 1}")
 

@@ -16,7 +16,7 @@ from torch.nn.utils import clip_grad_norm_
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from covey.model.files import get_head
-from covey.model.text import encode_prompt
+from covey.model.prompts import RAW, encode_prompt
 
 PAD, EOS, BOS = 0, 1, 2
 GATE = 0.85
@@ -122,7 +122,7 @@ def _update(
     rows: list[tuple[str, str]],
 ) -> float:
     """One step of cross-entropy on the answers and their <eos>.  Returns the mean loss per answer token."""
-    prompts = [encode_prompt(tokenizer, prompt) for prompt, _ in rows]
+    prompts = [encode_prompt(tokenizer, prompt, format=RAW) for prompt, _ in rows]
     answers = [[*tokenizer.encode(answer, add_special_tokens=False), EOS] for _, answer in rows]
     length = max(len(p) + len(a) for p, a in zip(prompts, answers, strict=True))
     inputs = torch.full((len(rows), length), PAD)

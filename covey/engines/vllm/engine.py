@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +64,7 @@ class VllmEngine:
         self._described: dict[str, str] = {}
         """Digests of all files but the weights that the process started with."""
         self._tokenizer: PreTrainedTokenizerBase | None = None
+        self._end_tokens = frozenset[int]()
         self._version: int | None = None
         self._sizes: tuple[int, ...] = (0, 0, 0)
         """Of hidden states, vocabulary and longest sequence."""
@@ -100,9 +101,10 @@ class VllmEngine:
         return self._tokenizer
 
     @property
-    def eos_token_id(self) -> int:
-        """The token that ends a completion."""
-        return cast(int, self.tokenizer.eos_token_id)  # `load_tokenizer` takes none without
+    def end_tokens(self) -> frozenset[int]:
+        """Ids of the tokens that end a completion."""
+        self._require_policy()
+        return self._end_tokens
 
     def load_policy(self, folder: Path, version: int) -> None:
         """Replace the weights in place; a folder whose other files changed gets a process of its own.
@@ -122,7 +124,7 @@ class VllmEngine:
     def _load(self, folder: Path, version: int) -> None:
         import torch
 
-        from covey.model.files import describe_policy, load_tokenizer, require_policy
+        from covey.model.files import describe_policy, load_end_tokens, load_tokenizer, require_policy
 
         torch.set_num_threads(self._threads)  # of this process, beside one that computes
         require_policy(folder)  # here and not in the process, which computes nothing while it answers
@@ -132,11 +134,12 @@ class VllmEngine:
                 self._ask(Frame("reload", {"folder": str(folder), "version": version}))
             else:
                 tokenizer = load_tokenizer(folder)
+                end_tokens = load_end_tokens(folder, tokenizer)
                 if self.process_id is not None:
                     self._ask(Frame("wait"))
                 # Of weights alone no model outgrows a machine that held it.
                 start = self._start_again if described == self._described else self._start
-                start(folder, version, tokenizer)
+                start(folder, version, tokenizer, end_tokens)
             self._folder, self._version, self._described = folder, version, described
 
     def generate(
@@ -151,14 +154,14 @@ class VllmEngine:
             self._require_room(len(each.prompt) + each.max_tokens)
         if not requests:
             return []
-        eos, hidden = self.eos_token_id, self._sizes[0]
+        end_tokens, hidden = self.end_tokens, self._sizes[0]
         arrays = {
             **_flatten("prompts", "prompt_lengths", [each.prompt for each in requests]),
             "seeds": np.array([each.seed for each in requests], np.uint64),
             "limits": np.array([each.max_tokens for each in requests], np.int64),
+            "ends": np.array(sorted(end_tokens), np.int64),
         }
-        values = {**_describe(capture, temperature), "eos": eos}
-        answer = self._ask(Frame("generate", values, arrays))
+        answer = self._ask(Frame("generate", _describe(capture, temperature), arrays))
         found, version = answer.arrays, int(answer.values["version"] or 0)
         lengths = found["lengths"].tolist()
         completions = [
@@ -167,7 +170,7 @@ class VllmEngine:
                 tokens=tuple(tokens.tolist()),
                 logprobs=tuple(logprobs.tolist()),
                 tops=tops,
-                finished=bool(tokens[-1] == eos),
+                finished=int(tokens[-1]) in end_tokens,
             )
             for tokens, logprobs, tops in zip(
                 _cut(found["tokens"], lengths),
@@ -235,7 +238,9 @@ class VllmEngine:
         environment = build_environment(self._threads, eager=self._options.eager, device=self._device)
         return Process(str(self._options.interpreter or sys.executable), environment)
 
-    def _start(self, folder: Path, version: int, tokenizer: "PreTrainedTokenizerBase") -> Process:
+    def _start(
+        self, folder: Path, version: int, tokenizer: "PreTrainedTokenizerBase", end_tokens: frozenset[int]
+    ) -> Process:
         from covey.model.files import require_vocabulary
 
         process = self._launch()
@@ -255,7 +260,7 @@ class VllmEngine:
         }
         try:
             answer = process.ask(Frame("start", values), options.start_seconds).values
-            require_vocabulary(tokenizer, int(answer["vocabulary"] or 0))
+            require_vocabulary(tokenizer, end_tokens, int(answer["vocabulary"] or 0))
         except CoveyError as error:
             self._end()
             has_died = error.code == "engine_died" and not self._is_closed
@@ -266,7 +271,7 @@ class VllmEngine:
             if has_died and self._version is None:
                 raise OperatorError("engine_start", error.message, fix="See what it wrote") from error
             raise
-        self._tokenizer = tokenizer
+        self._tokenizer, self._end_tokens = tokenizer, end_tokens
         self._sizes = tuple(int(answer[name] or 0) for name in ("hidden", "vocabulary", "longest"))
         return process
 
@@ -284,12 +289,14 @@ class VllmEngine:
         assert self._folder is not None
         assert self._version is not None
         assert self._tokenizer is not None
-        return self._start_again(self._folder, self._version, self._tokenizer)
+        return self._start_again(self._folder, self._version, self._tokenizer, self._end_tokens)
 
-    def _start_again(self, folder: Path, version: int, tokenizer: "PreTrainedTokenizerBase") -> Process:
+    def _start_again(
+        self, folder: Path, version: int, tokenizer: "PreTrainedTokenizerBase", end_tokens: frozenset[int]
+    ) -> Process:
         """A model that ran before may run again: TransientError where it does not now."""
         try:
-            return self._start(folder, version, tokenizer)
+            return self._start(folder, version, tokenizer, end_tokens)
         except OperatorError as error:
             if error.code not in {"engine_start", "model_too_large"}:
                 raise

@@ -63,8 +63,9 @@ class Serving:
         """
         config, limits = self._engine.model_config, self._engine.vllm_config.scheduler_config
         vocabulary, batch = config.get_vocab_size(), limits.max_num_seqs
-        values: dict[str, Value] = {"temperature": 1.0, "window": WINDOW, "top_k": TOP_K, "eos": 0}
-        self._add(Frame("generate", values, {**_build_prompts(batch, vocabulary), "limits": np.full(batch, 2)}))
+        values: dict[str, Value] = {"temperature": 1.0, "window": WINDOW, "top_k": TOP_K}
+        asked = {"limits": np.full(batch, 2), "ends": np.zeros(1, np.int64)}
+        self._add(Frame("generate", values, {**_build_prompts(batch, vocabulary), **asked}))
         while self._running:
             self.step()
         rows = min(count_rows(current_platform.device_type, vocabulary), limits.max_num_batched_tokens)
@@ -125,7 +126,7 @@ class Serving:
         values, arrays = question.values, question.arrays
         if not self._running:
             self._begin(values)
-        prompts = list(_cut(arrays["prompts"], arrays["prompt_lengths"]))
+        prompts, end_tokens = list(_cut(arrays["prompts"], arrays["prompt_lengths"])), arrays["ends"].tolist()
         call = _Call(question.call, first=self._next_key, count=len(prompts), left=len(prompts))
         self._running.append(call)
         self._next_key += call.count
@@ -134,7 +135,7 @@ class Serving:
             params = SamplingParams(
                 **_COMMON,
                 max_tokens=limit,
-                stop_token_ids=[values["eos"]],
+                stop_token_ids=end_tokens,
                 extra_args={KEY: key, SEED: seed, TEMPERATURE: values["temperature"]},
             )
             self._engine.add_request(str(key), {"prompt_token_ids": prompt}, params)

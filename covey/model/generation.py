@@ -1,0 +1,76 @@
+"""The generation configuration of a model: the one part that Covey reads, which tokens end a completion.
+
+What else it holds, such as a temperature, is carried along in policies and never sampled with.
+"""
+
+import json
+from pathlib import Path
+
+from huggingface_hub import hf_hub_download
+from huggingface_hub.errors import EntryNotFoundError
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+GENERATION_FILE = "generation_config.json"
+MAX_BYTES = 1 << 20
+"""Largest size of that file; those in use have some hundred bytes."""
+MAX_END_TOKENS = 256
+
+
+def read_end_tokens(name_or_folder: str | Path, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """Ids of the tokens that end a completion: `eos_token_id` of generation_config.json, else the tokenizer's.
+
+    Raises ValueError where the file is none, or names anything but 1 to 256 ids; OSError where it cannot be read.
+    """
+    path = _find(name_or_folder)
+    if path is not None:
+        if path.stat().st_size > MAX_BYTES:
+            raise ValueError(f"{GENERATION_FILE} has more than {MAX_BYTES} bytes")
+        values = json.loads(path.read_bytes())
+        if not isinstance(values, dict):
+            raise ValueError(f"{GENERATION_FILE} is not a table of values")
+        if values.get("eos_token_id") is not None:
+            return _require_ids(values["eos_token_id"])
+    return _require_ids(tokenizer.eos_token_id)
+
+
+def get_end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """The same of a model in memory, for a policy that `save_generation` writes."""
+    if has_generation(model) and model.generation_config.eos_token_id is not None:
+        return _require_ids(model.generation_config.eos_token_id)
+    return _require_ids(tokenizer.eos_token_id)
+
+
+def has_generation(model: PreTrainedModel) -> bool:
+    """Whether the model was loaded from a folder with a generation configuration; transformers makes up one for every
+    other model."""
+    config = model.generation_config
+    return config is not None and not getattr(config, "_from_model_config", False)
+
+
+def save_generation(model: PreTrainedModel, folder: Path) -> None:
+    """Write generation_config.json where the model has one, without the version of transformers; remove it where it has
+    none.  Equal configurations give equal bytes."""
+    path = folder / GENERATION_FILE
+    if not has_generation(model):
+        path.unlink(missing_ok=True)
+        return
+    path.write_text(
+        model.generation_config.to_json_string(ignore_metadata=True, keys_to_pop=["compile_config"]), "utf-8"
+    )
+
+
+def _find(name_or_folder: str | Path) -> Path | None:
+    folder = Path(name_or_folder)
+    if folder.is_dir():
+        return folder / GENERATION_FILE if (folder / GENERATION_FILE).is_file() else None
+    try:
+        return Path(hf_hub_download(str(name_or_folder), GENERATION_FILE))
+    except EntryNotFoundError:
+        return None
+
+
+def _require_ids(value: object) -> frozenset[int]:
+    ids = value if isinstance(value, list) else [value]
+    if not 1 <= len(ids) <= MAX_END_TOKENS or not all(type(each) is int and each >= 0 for each in ids):
+        raise ValueError(f"eos_token_id is {str(value)[:100]}, which does not name the tokens that end a completion")
+    return frozenset(ids)

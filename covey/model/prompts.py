@@ -1,0 +1,244 @@
+"""Prompts as the model expects them: raw text, or its chat template around the question; the same for every party.
+
+The pool's parameters say which (`PromptFormat`), and pin the template by its hash.  A question never adds a control
+token to a chat prompt: its characters are encoded as characters, whatever they spell.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import pairwise
+from typing import Literal, Self
+
+from pydantic import JsonValue
+
+from covey.errors import OperatorError, ProtocolError
+from covey.model.templates import render_chat
+from covey.model.text import Tokenizer, decode_completion
+from covey.protocol.canonical import sha256
+from covey.protocol.ids import Hash
+from covey.protocol.params import ModelParams
+from covey.sandbox import ATTEMPTS, Limits, Sandbox, SandboxError
+
+RENDER_SECONDS = 10.0
+"""Deadline of one rendering of a template that nobody has tried yet."""
+RENDER_BYTES = 256 << 20
+"""Memory of its process, beyond what the interpreter takes."""
+_RESERVED = frozenset(
+    {
+        "add_generation_prompt", "chat_template", "continue_final_message", "conversation", "documents", "max_length",
+        "messages", "padding", "return_assistant_tokens_mask", "return_dict", "return_tensors",
+        "sanitize_control_tokens", "tokenize", "tokenizer_kwargs", "tools", "truncation",
+    }
+)  # fmt: skip
+"""Names that the rendering itself gives a meaning to."""
+_PROBE, _PROBE_SYSTEM = "How much is 2 + 3?", "Answer with a number."
+_PRIVATE_USE = range(0xE000, 0xF900)
+"""Characters that no text needs; one of them marks borders."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PromptFormat:
+    """How a question becomes a prompt.  Example: PromptFormat(kind="chat", variables={"enable_thinking": False})."""
+
+    kind: Literal["raw", "chat"] = "raw"
+    """raw: the text and a newline; chat: the chat template of the policy's tokenizer."""
+    variables: Mapping[str, JsonValue] = field(default_factory=dict)
+    """What the template may read besides the messages."""
+
+    @classmethod
+    def of(cls, params: ModelParams) -> Self:
+        """The format of a pool; raise OperatorError("bad_template_kwargs") for variables that it cannot have."""
+        reserved = sorted(_RESERVED & params.chat_template_kwargs.keys())
+        if reserved:
+            raise OperatorError(
+                "bad_template_kwargs",
+                f"chat_template_kwargs sets {', '.join(reserved)}, which the rendering sets itself",
+                fix="Remove that from chat_template_kwargs",
+            )
+        return cls(kind=params.prompt_format, variables=params.chat_template_kwargs)
+
+
+RAW = PromptFormat()
+
+
+def encode_prompt(tokenizer: Tokenizer, question: str, *, system: str = "", format: PromptFormat) -> list[int]:
+    """Tokens of the prompt that asks `question`, after the text `system` where there is one.
+
+    raw: the beginning-of-sequence token (if the tokenizer has one), the texts, each with a newline after it.
+    chat: what the tokenizer's chat template makes of a system and a user message, with the assistant's turn opened.
+
+    Raises ProtocolError("policy_mismatch") where nothing is left of it or there is no template,
+    ProtocolError("unsafe_prompt") where the question would add or remove a control token, and as `render_chat`.
+    """
+    if format.kind == "chat":
+        tokens = _encode_chat(tokenizer, question, system, format.variables)
+    else:
+        tokens = tokenizer.encode(f"{system}\n{question}\n" if system else question + "\n", add_special_tokens=False)
+        if tokenizer.bos_token_id is not None:
+            tokens = [tokenizer.bos_token_id, *tokens]
+    if not tokens:
+        raise ProtocolError("policy_mismatch", "the policy's tokenizer makes nothing of a prompt")
+    return tokens
+
+
+def decode_question(tokenizer: Tokenizer, prompt: Sequence[int], *, format: PromptFormat) -> str:
+    """Text of a prompt up to the end of its question, which what the format put before it precedes."""
+    text = decode_completion(tokenizer, prompt, frozenset())
+    template = _get_template(tokenizer)
+    if format.kind == "raw" or template is None:
+        return text
+    rendered = render_chat(template, _build_messages(_PROBE, ""), _collect_variables(tokenizer, format.variables))
+    return text.removesuffix(rendered.rpartition(_PROBE)[2])
+
+
+def compute_template_hash(tokenizer: Tokenizer) -> Hash | None:
+    """SHA-256 of the chat template's UTF-8 text; None where the tokenizer has none."""
+    template = _get_template(tokenizer)
+    return None if template is None else sha256(template.encode("utf-8", "surrogatepass"))
+
+
+def require_stable_template(
+    tokenizer: Tokenizer, format: PromptFormat, *, has_system: bool = False, seconds: float = RENDER_SECONDS
+) -> None:
+    """Return if the tokenizer's chat template renders, with these variables, to one text everywhere and every day.
+
+    `has_system`: whether the pool's questions come with a system text.  `seconds`: deadline of one rendering, which
+    runs in a process of its own.
+    Raises OperatorError("no_chat_template"), OperatorError("broken_template") where it does not compile, does not
+    render in time or leaves the question out, and OperatorError("unstable_template") where the text depends on the
+    date, on chance or on the version of transformers.
+    """
+    template = _get_template(tokenizer)
+    if template is None:
+        raise OperatorError(
+            "no_chat_template",
+            "the model's tokenizer has no chat template",
+            fix="Choose a chat model, or the format raw",
+        )
+    variables = _collect_variables(tokenizer, format.variables)
+    texts = ("", _PROBE_SYSTEM) if has_system else ("",)
+    limits = Limits.for_cpu(seconds, memory_bytes=RENDER_BYTES)
+    with Sandbox("covey.model.templates:build_renderer", limits=limits) as sandbox:
+        for system in texts:
+            messages = _build_messages(_PROBE, system)
+            order = json.dumps({"template": template, "messages": messages, "variables": variables})
+            try:
+                rendered = sandbox.call(order.encode(), attempts=ATTEMPTS).decode("utf-8", "surrogatepass")
+            except SandboxError as error:
+                why = f"the chat template does not render within {seconds} s and {RENDER_BYTES >> 20} MiB"
+                raise _explain("broken_template", why) from error
+            except ProtocolError as error:
+                raise _explain(error.code, error.message) from error
+            for text in filter(None, (_PROBE, system)):
+                if text not in rendered:
+                    raise _explain("broken_template", f"the chat template leaves out the text {text!r}")
+            theirs = tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True, **format.variables
+            )
+            if theirs != rendered:
+                raise _explain("unstable_template", "the chat template renders otherwise in another process")
+
+
+def require_pinned_template(params: ModelParams) -> None:
+    """Raise OperatorError("no_template_hash") for a chat pool that does not pin the template, and as
+    `PromptFormat.of`."""
+    PromptFormat.of(params)
+    if params.prompt_format == "chat" and params.chat_template_hash is None:
+        raise OperatorError(
+            "no_template_hash",
+            'the pool has prompt_format = "chat" and no chat_template_hash',
+            fix="Create the pool with covey pool create FILE --model MODEL, which fills it in",
+        )
+
+
+def require_policy_format(tokenizer: Tokenizer, end_tokens: Set[int], params: ModelParams) -> None:
+    """Return if a policy has the chat template and the end tokens that its pool pins.
+
+    Raises ProtocolError("policy_mismatch"): prompts or ends of completions would not be those of the pool.
+    """
+    fix = "Publish policies of the pool's first model, or create another pool with covey pool create --model"
+    if params.chat_template_hash is not None and compute_template_hash(tokenizer) != params.chat_template_hash:
+        held = compute_template_hash(tokenizer) or "none"
+        message = f"the hash of the policy's chat template is {held}, the pool's is {params.chat_template_hash}"
+        raise ProtocolError("policy_mismatch", f"{message}. {fix}")
+    if params.end_tokens and end_tokens != set(params.end_tokens):
+        message = f"the policy's end tokens are {sorted(end_tokens)}, the pool's are {sorted(params.end_tokens)}"
+        raise ProtocolError("policy_mismatch", f"{message}. {fix}")
+
+
+def _encode_chat(tokenizer: Tokenizer, question: str, system: str, named: Mapping[str, JsonValue]) -> list[int]:
+    """A border after the first character of each control token in a text keeps the tokenizer from finding it: pieces
+    between borders are encoded one by one.  Texts without control tokens have no border."""
+    template = _get_template(tokenizer)
+    if template is None:
+        raise ProtocolError("policy_mismatch", "the policy's tokenizer has no chat template")
+    variables, controls = _collect_variables(tokenizer, named), _find_controls(tokenizer, template)
+    border = next((chr(each) for each in _PRIVATE_USE if chr(each) not in question + system + template), None)
+    if border is None:
+        raise ProtocolError("unsafe_prompt", "the question holds every private-use character")
+
+    def encode(messages: Sequence[Mapping[str, str]]) -> list[int]:
+        pieces = render_chat(template, messages, variables).split(border)
+        return [token for piece in pieces if piece for token in tokenizer.encode(piece, add_special_tokens=False)]
+
+    pattern = _compile_starts(tuple(sorted(controls)))
+    tokens = encode(_build_messages(*(_divide(text, pattern, border) for text in (question, system))))
+    # The template's own control tokens are those around a letter: the question has neither added nor removed one.
+    ids = set(controls.values())
+    ordinary = encode(_build_messages("a", "a" if system else ""))
+    if [token for token in tokens if token in ids] != [token for token in ordinary if token in ids]:
+        raise ProtocolError("unsafe_prompt", "the question changes the control tokens of its prompt")
+    return tokens
+
+
+def _divide(text: str, pattern: re.Pattern[str], border: str) -> str:
+    cuts = [0, *(found.start() + 1 for found in pattern.finditer(text)), len(text)]
+    return border.join(text[start:end] for start, end in pairwise(cuts))
+
+
+@lru_cache(maxsize=8)
+def _compile_starts(controls: tuple[str, ...]) -> re.Pattern[str]:
+    """Matches, without taking a character, wherever a control token starts, within another one too."""
+    return re.compile(f"(?={'|'.join(map(re.escape, controls))})" if controls else "(?!)")
+
+
+def _find_controls(tokenizer: Tokenizer, template: str) -> dict[str, int]:
+    """Ids of the tokens that a question must not add, by their text: special ones, and added ones that the template
+    writes.  Runs of whitespace are not among them: they are ordinary text."""
+    added = tokenizer.added_tokens_decoder.items()
+    return {
+        each.content: number
+        for number, each in added
+        if each.content and (each.special or (each.content in template and not each.content.isspace()))
+    }
+
+
+def _get_template(tokenizer: Tokenizer) -> str | None:
+    found = tokenizer.chat_template
+    if isinstance(found, Mapping):
+        found = found.get("default")
+    return found if isinstance(found, str) else None
+
+
+def _collect_variables(tokenizer: Tokenizer, named: Mapping[str, JsonValue]) -> dict[str, object]:
+    """Names of special tokens, such as `bos_token`, and the pool's own variables."""
+    return {**{name: str(text) for name, text in tokenizer.special_tokens_map.items()}, **named}
+
+
+def _build_messages(question: str, system: str) -> list[dict[str, str]]:
+    messages = [{"role": "system", "content": system}] if system else []
+    return [*messages, {"role": "user", "content": question}]
+
+
+def _explain(code: str, message: str) -> OperatorError:
+    if code == "unstable_template":
+        return OperatorError(
+            code,
+            message,
+            fix="Set the variable that replaces it in chat_template_kwargs, for example date_string, or choose another"
+            " model",
+        )
+    return OperatorError(code, message, fix="Correct the model's chat template, or choose another model")
