@@ -87,8 +87,8 @@ def encode_prompt(tokenizer: Tokenizer, question: str, *, system: str = "", form
 def decode_question(tokenizer: Tokenizer, prompt: Sequence[int], *, format: PromptFormat) -> str:
     """Text of a prompt up to the end of its question, which what the format put before it precedes."""
     text = decode_completion(tokenizer, prompt, frozenset())
-    template = _get_template(tokenizer)
-    if format.kind == "raw" or template is None:
+    template = _get_template(tokenizer) if format.kind == "chat" else None
+    if template is None:
         return text
     rendered = render_chat(template, _build_messages(_PROBE, ""), _collect_variables(tokenizer, format.variables))
     return text.removesuffix(rendered.rpartition(_PROBE)[2])

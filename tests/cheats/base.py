@@ -99,7 +99,9 @@ def with_right_rewards(worker: Worker, work: Work) -> Work:
     environment = load(DEMO)
     replies = [
         environment.prompt(compute_prompt_draw(domain, row.group)).build_reply(
-            decode_completion(tokenizer, row.tokens), finished=row.finished, tokens=len(row.tokens)
+            decode_completion(tokenizer, row.tokens, worker.engine.end_tokens),
+            finished=row.finished,
+            tokens=len(row.tokens),
         )
         for row in work.rollouts
     ]

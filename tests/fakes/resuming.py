@@ -15,6 +15,7 @@ from covey.chain.sqlite_outbox import SqliteOutbox
 from covey.environments import registry
 from covey.environments.base import EnvironmentSpec
 from covey.model.files import load_tokenizer
+from covey.model.prompts import RAW
 from covey.model.tiny import tiny_folder
 from covey.protocol import rollout
 from covey.protocol.canonical import sha256
@@ -87,7 +88,7 @@ def record_stream(folder: Path, steps: int) -> None:
             task = step * TASKS + i
             version = Step(max(0, step - min(i + step % 2, 1)))
             domain = build_domain(MANIFEST, version, TaskId(task))
-            drawn = draw_prompts(domain, 1, environment=environment, tokenizer=tokenizer)
+            drawn = draw_prompts(domain, 1, environment=environment, tokenizer=tokenizer, format=RAW)
             file = rollout.encode(build_rollouts(domain, drawn[GroupId(0)].tokens))
             (stream / sha256(file)).write_bytes(file)
             item = BatchItem(

@@ -20,6 +20,7 @@ from covey.engines.base import Request
 from covey.engines.hf import HuggingFaceEngine
 from covey.environments import registry
 from covey.environments.registry import DEMO
+from covey.model.prompts import RAW
 from covey.model.text import decode_completion
 from covey.network import Network, get_spec, load_environment
 from covey.protocol import columns, rollout
@@ -147,7 +148,9 @@ class Coordinator:
         engine, environment = HuggingFaceEngine(max_batch=64), registry.load(DEMO)
         engine.load_policy(self._download(version), version)
         domain = build_domain(self.chain.hashes[version], version, TaskId(task))
-        drawn = draw_prompts(domain, self.params.groups_per_task, environment=environment, tokenizer=engine.tokenizer)
+        drawn = draw_prompts(
+            domain, self.params.groups_per_task, environment=environment, tokenizer=engine.tokenizer, format=RAW
+        )
         rows = []
         for i in range(self.params.rollouts_per_task):
             group, sibling = GroupId(i // self.params.group_size), i % self.params.group_size
@@ -161,7 +164,7 @@ class Coordinator:
                 logprobs=done.logprobs, proofs=(), finished=done.finished,
                 reward=environment.grade(
                     prompt.build_reply(
-                        decode_completion(engine.tokenizer, done.tokens),
+                        decode_completion(engine.tokenizer, done.tokens, engine.end_tokens),
                         finished=done.finished, tokens=len(done.tokens),
                     )
                 ).reward,

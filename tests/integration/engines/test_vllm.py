@@ -273,7 +273,7 @@ def test_generate__longer_than_what_is_served__says_so(pair: Pair) -> None:
 
 def test_properties__are_those_of_the_policy(pair: Pair) -> None:
     engine = pair.vllm
-    assert (engine.hidden_size, engine.vocabulary_size, engine.eos_token_id, engine.policy_version) == (64, 259, 1, 0)
+    assert (engine.hidden_size, engine.vocabulary_size, engine.end_tokens, engine.policy_version) == (64, 259, {1}, 0)
     assert engine.tokenizer.encode("abc", add_special_tokens=False) == pair.hf.tokenizer.encode(
         "abc", add_special_tokens=False
     )

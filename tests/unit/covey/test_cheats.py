@@ -16,14 +16,12 @@ CAPTURE = Capture(window=4, top_k=2)
 class Letters:
     """One letter a token: 1 is "a", 2 is "b" ..."""
 
-    eos_token_id = 0
-
     def decode(self, tokens, **_):
         return "".join(chr(96 + token) for token in tokens)
 
 
 class Engine:
-    policy_version, hidden_size, vocabulary_size, eos_token_id, tokenizer = 4, 8, 27, 0, Letters()
+    policy_version, hidden_size, vocabulary_size, end_tokens, tokenizer = 4, 8, 27, frozenset({0}), Letters()
 
     def __init__(self):
         self.seeds, self.loaded = [], []
@@ -54,7 +52,8 @@ def write_weights(path, words):
 def test_wrapped__passes_everything_on():
     engine = Engine()
     wrapped = Wrapped(engine)
-    assert (wrapped.policy_version, wrapped.hidden_size, wrapped.vocabulary_size, wrapped.eos_token_id) == (4, 8, 27, 0)
+    assert (wrapped.policy_version, wrapped.hidden_size, wrapped.vocabulary_size) == (4, 8, 27)
+    assert wrapped.end_tokens == {0}
     assert wrapped.tokenizer is engine.tokenizer
     assert wrapped.replay([1, 2], temperature=0.5, capture=CAPTURE) == ["replayed", 2, 0.5, CAPTURE]
     assert wrapped.replay([1], temperature=0.5) == ["replayed", 1, 0.5, None]

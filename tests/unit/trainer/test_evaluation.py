@@ -14,7 +14,8 @@ from covey.engines.base import Request
 from covey.engines.hf import HuggingFaceEngine
 from covey.environments.base import Environment
 from covey.errors import OperatorError, ProtocolError
-from covey.model.text import decode_completion, encode_prompt
+from covey.model.prompts import RAW, encode_prompt
+from covey.model.text import decode_completion
 from covey.model.tiny import tiny_folder
 from covey.network import Network
 from covey.protocol.ids import Step
@@ -38,6 +39,7 @@ def test_evaluate__shipped_model__is_the_mean_of_single_completions(environment:
         seed=4,
         max_tokens=8,
         temperature=1.0,
+        format=RAW,
     )
     reward = evaluator.evaluate(tiny_folder(), Step(2))
     assert evaluator.engine.policy_version == 2
@@ -45,11 +47,14 @@ def test_evaluate__shipped_model__is_the_mean_of_single_completions(environment:
     engine.load_policy(tiny_folder(), 0)
     for i, prompt in enumerate(environment.held_out(6)):
         for j in range(3):
-            tokens = tuple(encode_prompt(engine.tokenizer, prompt.text))
+            tokens = tuple(encode_prompt(engine.tokenizer, prompt.text, format=RAW))
             (done,) = engine.generate(
                 [Request(prompt=tokens, seed=compute_trial_seed("evaluation", 4, i, j), max_tokens=8)], temperature=1.0
             )
-            answer, word = decode_completion(engine.tokenizer, done.tokens), prompt.text.rpartition(" ")[2]
+            answer, word = (
+                decode_completion(engine.tokenizer, done.tokens, engine.end_tokens),
+                prompt.text.rpartition(" ")[2],
+            )
             rewards.append(float(done.finished and answer.lower() == word[::-1].lower()))
     assert reward == sum(rewards) / 18
     assert 0 < reward < 1
@@ -151,6 +156,7 @@ def test_evaluate__no_memory__names_the_settings_that_help(environment: Environm
         seed=0,
         max_tokens=8,
         temperature=1.0,
+        format=RAW,
     )
     engine.load_policy(tiny_folder(), 0)
     assert engine._model is not None
@@ -177,6 +183,7 @@ def test_evaluate__folder_that_does_not_fit__is_refused(environment: Environment
         seed=0,
         max_tokens=8,
         temperature=1.0,
+        format=RAW,
     )
     with pytest.raises(Exception, match="policy_mismatch"):
         evaluator.evaluate(tmp_path, Step(0))

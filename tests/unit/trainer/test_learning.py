@@ -9,7 +9,8 @@ from covey.engines.base import Request
 from covey.engines.hf import HuggingFaceEngine
 from covey.environments.base import Environment
 from covey.model.files import load_model, load_tokenizer, save_policy
-from covey.model.text import decode_completion, encode_prompt
+from covey.model.prompts import RAW, encode_prompt
+from covey.model.text import decode_completion
 from covey.model.tiny import tiny_folder
 from covey.protocol.ids import GroupId, Step, TaskId
 from covey.protocol.rollout import Rollout
@@ -32,14 +33,18 @@ def draw(*parts: object) -> int:
 def roll_out(engine: HuggingFaceEngine, environment: Environment, step: int, *, is_graded: bool) -> Work:
     prompts = [environment.prompt(draw("prompt", step, i)) for i in range(PROMPTS)]
     requests = [
-        Request(prompt=tuple(encode_prompt(engine.tokenizer, prompt.text)), seed=draw("seed", step, i, j), max_tokens=8)
+        Request(
+            prompt=tuple(encode_prompt(engine.tokenizer, prompt.text, format=RAW)),
+            seed=draw("seed", step, i, j),
+            max_tokens=8,
+        )
         for i, prompt in enumerate(prompts)
         for j in range(SIBLINGS)
     ]
     rows = []
     for k, done in enumerate(engine.generate(requests, temperature=1.0)):
         group, sibling = divmod(k, SIBLINGS)
-        text = decode_completion(engine.tokenizer, done.tokens)
+        text = decode_completion(engine.tokenizer, done.tokens, engine.end_tokens)
         reply = prompts[group].build_reply(text, finished=done.finished, tokens=len(done.tokens))
         reward = environment.grade(reply).reward
         rows.append(
@@ -70,6 +75,7 @@ def train(environment: Environment, folder: Path, *, is_graded: bool) -> float:
         seed=0,
         max_tokens=8,
         temperature=1.0,
+        format=RAW,
     )
     first = evaluator.evaluate(tiny_folder(), Step(0))
     for step in range(STEPS):

@@ -14,7 +14,8 @@ from covey.environments.base import Environment, EnvironmentSpec
 from covey.environments.registry import DEMO
 from covey.errors import OperatorError, ProtocolError
 from covey.model.files import load_tokenizer
-from covey.model.text import Tokenizer, encode_prompt
+from covey.model.prompts import RAW, encode_prompt
+from covey.model.text import Tokenizer
 from covey.model.tiny import tiny_folder
 from covey.protocol import columns, rollout
 from covey.protocol.canonical import sha256
@@ -239,21 +240,19 @@ class Lengths:
 class Digits:
     """Text of a prompt is its second token."""
 
-    eos_token_id = 1
-
     def decode(self, tokens: list[int], *, skip_special_tokens: bool) -> str:
         return str(tokens[1])
 
 
 def test_split_rewards__task_and_length__add_up_to_the_reward() -> None:
     """Prompts end with the completion's length: 2, 4, 3 and 7 tokens cost 0.2, 0.4, nothing and nothing."""
-    found = service.split_rewards(SAMPLES, cast(Environment, Lengths()), cast(Tokenizer, Digits()))
+    found = service.split_rewards(SAMPLES, cast(Environment, Lengths()), cast(Tokenizer, Digits()), format=RAW)
     assert found == pytest.approx({"reward/task": (1.2 + 0.4) / 4, "reward/length_penalty": 0.6 / 4})
     assert found["reward/task"] - found["reward/length_penalty"] == pytest.approx(0.25)
 
 
 def test_split_rewards__nothing_to_train_on__is_zeros() -> None:
-    found = service.split_rewards([], cast(Environment, Lengths()), cast(Tokenizer, Digits()))
+    found = service.split_rewards([], cast(Environment, Lengths()), cast(Tokenizer, Digits()), format=RAW)
     assert found == {"reward/task": 0.0, "reward/length_penalty": 0.0}
 
 
@@ -262,9 +261,9 @@ def test_split_rewards__shipped_environment_and_tokenizer__find_the_target_in_th
         EnvironmentSpec(kind=DEMO.kind, options={**DEMO.options, "targets": [10], "alpha": 0.01})
     )
     tokenizer = load_tokenizer(tiny_folder())
-    prompt = tuple(encode_prompt(tokenizer, environment.prompt(7).text))
+    prompt = tuple(encode_prompt(tokenizer, environment.prompt(7).text, format=RAW))
     sample = replace(build_sample(5, 0.96, 1.0, 6), prompt=prompt)
-    found = service.split_rewards([sample], environment, tokenizer)
+    found = service.split_rewards([sample], environment, tokenizer, format=RAW)
     assert found == pytest.approx({"reward/task": 1.0, "reward/length_penalty": 0.04})
 
 

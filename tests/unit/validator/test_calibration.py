@@ -17,7 +17,7 @@ from covey.engines.hf import HuggingFaceEngine
 from covey.environments.registry import DEMO, load
 from covey.errors import OperatorError
 from covey.model.files import save_policy
-from covey.model.text import encode_prompt
+from covey.model.prompts import RAW, encode_prompt
 from covey.model.tiny import build_model, build_tokenizer, tiny_folder
 from covey.protocol.params import PoolParams, VerificationParams
 from covey.protocol.thresholds import Thresholds
@@ -127,7 +127,7 @@ def draw_requests(params: PoolParams, seed: int) -> list[Request]:
     """A submission of prompts and seeds that no calibration here has seen."""
     environment, tokenizer, rng = load(DEMO), build_tokenizer(), random.Random(seed)
     texts = [environment.prompt(rng.getrandbits(62)).text for _ in range(params.groups_per_task)]
-    prompts = [tuple(encode_prompt(tokenizer, text)) for text in texts for _ in range(params.group_size)]
+    prompts = [tuple(encode_prompt(tokenizer, text, format=RAW)) for text in texts for _ in range(params.group_size)]
     return [Request(prompt=prompt, seed=rng.getrandbits(62), max_tokens=5) for prompt in prompts]
 
 

@@ -31,7 +31,7 @@ class Toy:
 class Letters:
     """One token a letter."""
 
-    bos_token_id, eos_token_id = None, 1
+    bos_token_id = None
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return [ord(letter) for letter in text]
@@ -43,7 +43,7 @@ class Letters:
 class Scripted:
     """Answers "y" for a seed that is a multiple of the number of letters in the question, else "no"."""
 
-    tokenizer = Letters()
+    tokenizer, end_tokens = Letters(), frozenset({1})
 
     def __init__(self) -> None:
         self.asked: list[Request] = []

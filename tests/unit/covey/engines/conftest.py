@@ -10,7 +10,7 @@ from covey.engines.base import Request
 from covey.engines.hf import HuggingFaceEngine
 from covey.environments.registry import DEMO, load
 from covey.model.files import save_policy
-from covey.model.text import encode_prompt
+from covey.model.prompts import RAW, encode_prompt
 from covey.model.tiny import build_tokenizer, tiny_folder
 
 
@@ -53,7 +53,7 @@ def llama(llama_folder: Path) -> HuggingFaceEngine:
 def short_requests() -> list[Request]:
     """A submission of the demo: 16 prompts of 53 to 55 tokens, 8 samples each, at most 8 tokens."""
     environment, tokenizer = load(DEMO), build_tokenizer()
-    prompts = [tuple(encode_prompt(tokenizer, environment.prompt(draw).text)) for draw in range(16)]
+    prompts = [tuple(encode_prompt(tokenizer, environment.prompt(draw).text, format=RAW)) for draw in range(16)]
     return [
         Request(prompt=prompt, seed=(i * 8 + j) * 0x9E3779B97F4A7C15 % 2**63, max_tokens=8)
         for i, prompt in enumerate(prompts)

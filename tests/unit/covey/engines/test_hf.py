@@ -17,7 +17,8 @@ from covey.engines.hf import HuggingFaceEngine
 from covey.environments.registry import DEMO, load
 from covey.errors import OperatorError, ProtocolError
 from covey.model.files import WEIGHTS_FILE, load_model, load_tokenizer, save_weights
-from covey.model.text import decode_completion, encode_prompt
+from covey.model.prompts import RAW, encode_prompt
+from covey.model.text import decode_completion
 from covey.model.tiny import build_model, tiny_folder
 from covey.sampling.noise import gumbel
 from covey.toploc.tops import EVERYTHING, join
@@ -135,11 +136,14 @@ def test_generate__greedy__answers_most_words(qwen: HuggingFaceEngine) -> None:
     environment = load(DEMO)
     prompts = environment.held_out(64)
     requests = [
-        Request(prompt=tuple(encode_prompt(qwen.tokenizer, prompt.text)), seed=0, max_tokens=8) for prompt in prompts
+        Request(prompt=tuple(encode_prompt(qwen.tokenizer, prompt.text, format=RAW)), seed=0, max_tokens=8)
+        for prompt in prompts
     ]
     rewards = [
         environment.grade(
-            prompt.build_reply(decode_completion(qwen.tokenizer, c.tokens), finished=c.finished, tokens=len(c.tokens))
+            prompt.build_reply(
+                decode_completion(qwen.tokenizer, c.tokens, qwen.end_tokens), finished=c.finished, tokens=len(c.tokens)
+            )
         ).reward
         for prompt, c in zip(prompts, qwen.generate(requests, temperature=0.0), strict=True)
     ]
@@ -152,12 +156,14 @@ def test_generate__temperature_one__starts_at_about_a_third(
     environment = load(DEMO)
     prompts = [environment.prompt(draw) for draw in range(400)]
     requests = [
-        Request(prompt=tuple(encode_prompt(qwen.tokenizer, p.text)), seed=i, max_tokens=8)
+        Request(prompt=tuple(encode_prompt(qwen.tokenizer, p.text, format=RAW)), seed=i, max_tokens=8)
         for i, p in enumerate(prompts)
     ]
     rewards = [
         environment.grade(
-            prompt.build_reply(decode_completion(qwen.tokenizer, c.tokens), finished=c.finished, tokens=len(c.tokens))
+            prompt.build_reply(
+                decode_completion(qwen.tokenizer, c.tokens, qwen.end_tokens), finished=c.finished, tokens=len(c.tokens)
+            )
         ).reward
         for prompt, c in zip(prompts, qwen.generate(requests, temperature=1.0), strict=True)
     ]
@@ -211,7 +217,7 @@ def test_replay__tokens_that_the_model_does_not_have__are_malformed(
 
 
 def test_properties__tiny_model__are_its_config(qwen: HuggingFaceEngine) -> None:
-    assert (qwen.hidden_size, qwen.vocabulary_size, qwen.eos_token_id, qwen.policy_version) == (96, 259, 1, 0)
+    assert (qwen.hidden_size, qwen.vocabulary_size, qwen.end_tokens, qwen.policy_version) == (96, 259, {1}, 0)
 
 
 def test_load_policy__new_weights__change_what_is_generated(tmp_path: Path, short_requests: list[Request]) -> None:
@@ -248,7 +254,7 @@ def swap_letters(tokenizer: dict[str, Any]) -> None:
 
 
 def assert_equal_engines(engine: HuggingFaceEngine, fresh: HuggingFaceEngine, requests: Sequence[Request]) -> None:
-    assert encode_prompt(engine.tokenizer, "abc") == encode_prompt(fresh.tokenizer, "abc")
+    assert encode_prompt(engine.tokenizer, "abc", format=RAW) == encode_prompt(fresh.tokenizer, "abc", format=RAW)
     pairs = zip(engine.generate(requests, temperature=1.0), fresh.generate(requests, temperature=1.0), strict=True)
     assert all((a.tokens, a.logprobs) == (b.tokens, b.logprobs) for a, b in pairs)
 
@@ -270,7 +276,7 @@ def test_load_policy__description_changes__process_that_went_along_agrees_with_a
     assert_equal_engines(engine, fresh, short_requests[:3])
     before, after = (each.generate(short_requests[:3], temperature=1.0) for each in (first, engine))
     if name == "tokenizer.json":
-        assert encode_prompt(engine.tokenizer, "ab") == encode_prompt(first.tokenizer, "ba")
+        assert encode_prompt(engine.tokenizer, "ab", format=RAW) == encode_prompt(first.tokenizer, "ba", format=RAW)
     else:
         assert [c.logprobs for c in before] != [c.logprobs for c in after]
     engine.load_policy(tiny_folder(), 0)  # a submission of the step before is judged

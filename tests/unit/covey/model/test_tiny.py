@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from covey.model.files import WEIGHTS_FILE, get_weights, load_model, load_tokenizer, save_weights
-from covey.model.text import encode_prompt
+from covey.model.prompts import RAW, encode_prompt
 from covey.model.tiny import CLEAN_MIN, build_model, build_tokenizer, tiny_folder, warm_start
 
 pytestmark = pytest.mark.unit
@@ -95,7 +95,7 @@ def test_tiny_folder__shipped_files__are_complete_and_small() -> None:
 def test_tiny_folder__shipped_model__half_knows_the_task() -> None:
     model, tokenizer = load_model(tiny_folder(), "float32"), load_tokenizer(tiny_folder())
     assert tokenizer.get_vocab() == build_tokenizer().get_vocab()
-    prompt = encode_prompt(tokenizer, "Spell this word backward (example: sun -> nus): chess")
+    prompt = encode_prompt(tokenizer, "Spell this word backward (example: sun -> nus): chess", format=RAW)
     for _ in range(6):
         prompt.append(int(model(torch.tensor([prompt])).logits[0, -1].argmax()))
     assert tokenizer.decode(prompt[-6:]) == "ssehc<eos>"
