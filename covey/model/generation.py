@@ -3,11 +3,11 @@
 What else it holds, such as a temperature, is carried along in policies and never sampled with.
 """
 
-import json
 from pathlib import Path
 
 from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError
+from pydantic_core import from_json
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 GENERATION_FILE = "generation_config.json"
@@ -25,7 +25,7 @@ def read_end_tokens(name_or_folder: str | Path, tokenizer: PreTrainedTokenizerBa
     if path is not None:
         if path.stat().st_size > MAX_BYTES:
             raise ValueError(f"{GENERATION_FILE} has more than {MAX_BYTES} bytes")
-        values = json.loads(path.read_bytes())
+        values = from_json(path.read_bytes())
         if not isinstance(values, dict):
             raise ValueError(f"{GENERATION_FILE} is not a table of values")
         if values.get("eos_token_id") is not None:

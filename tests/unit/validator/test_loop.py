@@ -258,6 +258,17 @@ async def test_judge__machine_that_cannot_load_the_policy__is_unknown_and_loads_
     assert (loads, ctx.loaded.folder) == ([order.receipt.policy_version] * 2, None)
 
 
+async def test_judge__policy_with_other_end_tokens_than_the_pool_s__is_unknown(start, order, tools: Tools):
+    """Work of such a policy is nobody's fault: by the pool's rules it can neither be accepted nor rejected."""
+    ctx = start()
+    model = ctx.network.params.model.model_copy(update={"end_tokens": (0, 1)})
+    ctx.network.params = ctx.network.params.model_copy(update={"model": model})
+    ctx.loaded.folder = None
+    judgement = await loop.judge(ctx, order)
+    assert (judgement.decision, judgement.details) == (Decision.UNKNOWN, {"error": "policy_mismatch"})
+    assert ctx.loaded.folder is None
+
+
 async def test_load_policy__chain_that_changes_meanwhile__loads_what_the_order_was_checked_against(start, order):
     asked: list[tuple[object, ...]] = []
 
@@ -274,7 +285,7 @@ async def test_load_policy__chain_that_changes_meanwhile__loads_what_the_order_w
 async def test_load_policy__reorganised__is_loaded_anew_and_the_same_one_is_not(start, order, tmp_path: Path):
     """Another policy of the same version: to judge by the old weights would be to slash the honest."""
     loads: list[tuple[Path, int]] = []
-    engine = SimpleNamespace(policy_version=None)
+    engine = SimpleNamespace(policy_version=None, tokenizer=None, end_tokens=frozenset({1}))
 
     def load(folder: Path, version: int) -> None:
         engine.policy_version = version

@@ -271,7 +271,7 @@ async def test_load_policy__that_failed__the_one_before_is_loaded_again(start: S
     folders, loads = [tmp_path / "new", tmp_path / "old"], list[str]()
 
     class Failing:
-        policy_version = 0
+        policy_version, tokenizer, end_tokens = 0, None, frozenset({1})
 
         def load_policy(self, folder: Path, version: int) -> None:
             loads.append(folder.name)

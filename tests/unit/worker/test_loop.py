@@ -131,7 +131,7 @@ async def test_load_policy__another_version__is_fetched_and_loaded_once(start: S
     ctx, loaded = start(), []
 
     class Recording:
-        policy_version = 0
+        policy_version, tokenizer, end_tokens = 0, None, frozenset({1})
 
         def load_policy(self, folder, version: int) -> None:
             loaded.append(version)
@@ -143,12 +143,27 @@ async def test_load_policy__another_version__is_fetched_and_loaded_once(start: S
     assert loaded == [1]
 
 
+async def test_load_policy__other_end_tokens_than_the_pool_s__is_refused_for_good(start: Start):
+    class Recording:
+        policy_version, tokenizer, end_tokens = None, None, frozenset({1})
+
+        def load_policy(self, folder, version: int) -> None:
+            self.policy_version = version
+
+    ctx = start(engine=Recording())
+    model = ctx.network.params.model.model_copy(update={"end_tokens": (0, 1)})
+    ctx.network.params = ctx.network.params.model_copy(update={"model": model})
+    with pytest.raises(ProtocolError, match=r"policy_mismatch: .* are \[1\], the pool's are \[0, 1\]"):
+        await loop.load_policy(ctx, 0)
+    assert (ctx.pipeline.refused, ctx.pipeline.loaded) == ({0}, None)
+
+
 async def test_load_policy__another_policy_of_the_same_version__is_loaded(start: Start, tmp_path):
     """As after a reorganisation: work of the other one would be a cheat's."""
     loaded, folders = [], [tmp_path / "first", tmp_path / "first", tmp_path / "second"]
 
     class Recording:
-        policy_version = None
+        policy_version, tokenizer, end_tokens = None, None, frozenset({1})
 
         def load_policy(self, folder, version: int) -> None:
             loaded.append(folder.name)
@@ -183,7 +198,7 @@ async def test_load_policy__two_tasks_of_a_new_policy__load_it_once(start: Start
     loaded = []
 
     class Slow:
-        policy_version = None
+        policy_version, tokenizer, end_tokens = None, None, frozenset({1})
 
         def load_policy(self, folder, version: int) -> None:
             loaded.append(version)
@@ -328,7 +343,7 @@ async def test_claim__engine_without_a_policy__loads_the_newest_before_a_lease_i
     loaded: list[tuple[int, int]] = []
 
     class Starting:
-        policy_version = None
+        policy_version, tokenizer, end_tokens = None, None, frozenset({1})
 
         def load_policy(self, folder, version: int) -> None:
             loaded.append((version, len(coordinator.claims)))
@@ -346,7 +361,7 @@ async def test_claim__stop_signal_while_an_engine_starts__does_not_wait_for_it(
     is_over, running = threading.Event(), asyncio.get_running_loop()
 
     class Starting:
-        policy_version = None
+        policy_version, tokenizer, end_tokens = None, None, frozenset({1})
 
         def load_policy(self, folder, version: int) -> None:
             running.call_soon_threadsafe(ctx.stop.set)

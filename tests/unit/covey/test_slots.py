@@ -1,0 +1,91 @@
+"""What follows from a task's slots: prompts in the pool's format, and lawful ends among several end tokens."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from covey.environments.base import Prompt
+from covey.model.prompts import PromptFormat
+from covey.protocol.ids import GroupId
+from covey.protocol.params import ModelParams
+from covey.protocol.rollout import Rollout
+from covey.protocol.verdict import Reason
+from covey.slots import draw_prompts, find_false_end
+from tests.fakes.chat import build_chat_tokenizer
+from tests.fakes.resuming import build_domain
+from tests.fakes.tools import MANIFEST
+
+pytestmark = pytest.mark.unit
+ENDS = frozenset({0, 2})
+
+
+class Numbered:
+    """Asks for the drawn number, after a system text for every second one."""
+
+    def prompt(self, slot_hash: int) -> Prompt:
+        return Prompt(text=f"Repeat {slot_hash}.", item=0, system="Be brief." if slot_hash % 2 else "")
+
+
+@pytest.mark.parametrize("variables", [{}, {"enable_thinking": False}])
+def test_draw_prompts__chat__is_what_transformers_makes_of_question_and_system_text(variables: dict) -> None:
+    tokenizer = build_chat_tokenizer()
+    chosen = PromptFormat.of(ModelParams(prompt_format="chat", chat_template_kwargs=variables))
+    domain = build_domain(MANIFEST, 0, 7)
+    drawn = draw_prompts(domain, 16, environment=Numbered(), tokenizer=tokenizer, format=chosen)
+    assert {prompt.draw % 2 for prompt in drawn.values()} == {0, 1}
+    for prompt in drawn.values():
+        system = [{"role": "system", "content": "Be brief."}] if prompt.draw % 2 else []
+        expected = tokenizer.apply_chat_template(
+            [*system, {"role": "user", "content": f"Repeat {prompt.draw}."}],
+            add_generation_prompt=True,
+            return_dict=False,
+            **variables,
+        )
+        assert prompt.tokens == tuple(expected)
+
+
+def build_row(tokens: list[int], *, finished: bool) -> Rollout:
+    return Rollout(
+        group=GroupId(0), sibling=0, seed=0, prompt=(1,), tokens=tuple(tokens), logprobs=(0.0,) * len(tokens),
+        proofs=(), finished=finished, reward=0.0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("tokens", "finished", "is_lawful"),
+    [
+        ([5, 6, 0], True, True),
+        ([5, 6, 2], True, True),
+        ([0], True, True),
+        ([5, 6, 7, 8], False, True),
+        ([5, 6, 7, 2], True, True),
+        ([5, 6, 7], False, False),
+        ([5, 6, 1], True, False),
+        ([5, 6, 2], False, False),
+        ([5, 6, 7, 0], False, False),
+        ([5, 6, 7, 8], True, False),
+        ([0, 2], True, False),
+        ([2, 0], True, False),
+        ([5, 0, 7, 8], False, False),
+    ],
+)
+def test_find_false_end__two_end_tokens__only_the_last_may_be_one(
+    tokens: list[int], finished: bool, is_lawful: bool
+) -> None:
+    found = find_false_end([build_row(tokens, finished=finished)], ends=ENDS, limit=4, vocabulary=9)
+    assert (found is None) is is_lawful
+    assert found is None or found.reason is Reason.FALSE_TERMINATION
+
+
+@given(st.lists(st.integers(0, 8), min_size=1, max_size=5), st.booleans(), st.sets(st.integers(0, 8), min_size=1))
+def test_find_false_end__any_row__is_lawful_if_it_is_what_sampling_gives(
+    tokens: list[int], finished: bool, ends: set[int]
+) -> None:
+    sampled = []
+    for token in [*tokens, *[min(ends)] * 5]:  # as an engine goes on
+        sampled.append(token)
+        if token in ends or len(sampled) == 5:
+            break
+    is_lawful = tokens == sampled and finished == (tokens[-1] in ends)
+    found = find_false_end([build_row(tokens, finished=finished)], ends=ends, limit=5, vocabulary=9)
+    assert (found is None) is is_lawful
