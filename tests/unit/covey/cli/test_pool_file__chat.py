@@ -1,0 +1,91 @@
+"""A pool's file for a chat model: what the model fills in, and what is refused before anything is sent."""
+
+from pathlib import Path
+
+import pytest
+
+from covey.cli import account, pool_file
+from covey.errors import OperatorError, ProtocolError
+from covey.local import opening
+from covey.model.tiny import tiny_folder
+from covey.protocol.canonical import sha256
+from tests.fakes.chat import CHATML, END_OF_TEXT, IM_END, write_chat_model
+from tests.unit.covey.cli.test_pool_file import ALICE, POOL_FILE
+
+pytestmark = pytest.mark.unit
+PINNED = sha256(CHATML.encode())
+CHAT = '[params.model]\nprompt_format = "chat"\n'
+
+
+@pytest.fixture(autouse=True)
+def checked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether questions have a system text, for each template that is checked, here without its process."""
+    found: list[bool] = []
+    monkeypatch.setattr(
+        "covey.model.prompts.require_stable_template", lambda *_, has_system, **__: found.append(has_system)
+    )
+    return found
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_chat_model(tmp_path_factory.mktemp("chat") / "model")
+
+
+def write(folder: Path, more: str) -> Path:
+    file = folder / "pool.toml"
+    file.write_text(POOL_FILE + more)
+    return file
+
+
+def test_read_pool_file__chat_with_a_model__pins_its_template_and_end_tokens(tmp_path, model, checked) -> None:
+    _, _, params = account.read_pool_file(write(tmp_path, CHAT), ALICE, model=model)
+    assert (params.model.chat_template_hash, params.model.end_tokens) == (PINNED, (END_OF_TEXT, IM_END))
+    assert checked == [False]
+    filled = f'{CHAT}chat_template_hash = "{PINNED}"\nend_tokens = [{END_OF_TEXT}, {IM_END}]\n'
+    assert account.read_pool_file(write(tmp_path, filled), ALICE)[2] == params
+
+
+def test_read_pool_file__raw_with_a_model__pins_its_end_tokens_alone(tmp_path, checked) -> None:
+    _, _, params = account.read_pool_file(write(tmp_path, ""), ALICE, model=tiny_folder())
+    assert (params.model.chat_template_hash, params.model.end_tokens, checked) == (None, (1,), [])
+
+
+def test_read_pool_file__chat_without_hash_and_model__is_refused(tmp_path) -> None:
+    with pytest.raises(OperatorError, match=r"no_template_hash: .*--model"):
+        account.read_pool_file(write(tmp_path, CHAT), ALICE)
+
+
+def test_read_pool_file__variable_that_the_rendering_sets__is_refused(tmp_path) -> None:
+    text = f'{CHAT}chat_template_hash = "{PINNED}"\nchat_template_kwargs = {{ tools = [] }}\n'
+    with pytest.raises(OperatorError, match="bad_template_kwargs"):
+        account.read_pool_file(write(tmp_path, text), ALICE)
+
+
+@pytest.mark.parametrize("pinned", [f'chat_template_hash = "{sha256(b"x")}"', "end_tokens = [2]"])
+def test_read_pool_file__model_that_is_not_what_the_file_pins__is_refused(tmp_path, model, pinned: str) -> None:
+    with pytest.raises(ProtocolError, match="policy_mismatch"):
+        account.read_pool_file(write(tmp_path, CHAT + pinned), ALICE, model=model)
+
+
+@pytest.mark.parametrize("is_relative", [True, False])
+def test_find_model__folder_of_a_pool__names_the_trainer_s(
+    tmp_path, model, monkeypatch: pytest.MonkeyPatch, is_relative: bool
+) -> None:
+    write_chat_model(tmp_path / "mine")
+    named = "mine" if is_relative else str(model)
+    settings = {"initial_policy": named}
+    monkeypatch.setattr(
+        opening.TrainerConfig, "load", lambda file, environment: opening.TrainerConfig.model_construct(**settings)
+    )
+    assert opening._find_model(tmp_path) is None
+    (tmp_path / "trainer.toml").write_text("")
+    assert opening._find_model(tmp_path) == (tmp_path / "mine" if is_relative else model)
+
+
+def test_pin_model__no_chat_model__is_refused(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    file = write(tmp_path, CHAT)
+    params = pool_file.build_params(file, pool_file.read_document(file), {})
+    with pytest.raises(OperatorError, match="no_chat_template"):
+        pool_file.pin_model(params, tiny_folder())
