@@ -13,13 +13,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 GENERATION_FILE = "generation_config.json"
 MAX_BYTES = 1 << 20
 """Largest size of that file; those in use have some hundred bytes."""
-MAX_END_TOKENS = 256
+MAX_END_TOKENS = 16
+"""Largest number of end tokens of a policy, as of a pool."""
 
 
 def read_end_tokens(name_or_folder: str | Path, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     """Ids of the tokens that end a completion: `eos_token_id` of generation_config.json, else the tokenizer's.
 
-    Raises ValueError where the file is none, or names anything but 1 to 256 ids; OSError where it cannot be read.
+    Raises ValueError where the file is none, or names anything but 1 to 16 ids; OSError where it cannot be read.
     """
     path = _find(name_or_folder)
     if path is not None:
