@@ -184,9 +184,7 @@ def check_reward(claim: Claim, tools: Tools) -> Judgement | None:
     Where a limit may explain the difference the submission cannot be checked, which costs nobody a strike.
     """
     engine = tools.engine
-    replies = slots.build_replies(
-        claim.rollouts, claim.prompts, tokenizer=engine.tokenizer, ends=engine.end_tokens
-    )
+    replies = slots.build_replies(claim.rollouts, claim.prompts, tokenizer=engine.tokenizer, ends=engine.end_tokens)
     unclear: Judgement | None = None
     grades = tools.grade(replies)
     for row, reply, grade in zip(claim.rollouts, replies, grades, strict=True):

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 from covey.errors import OperatorError
 
 if TYPE_CHECKING:
+    from pydantic import JsonValue
     from tomlkit import TOMLDocument
 
+    from covey.environments.base import Environment
     from covey.protocol.params import PoolParams
 
 TABLES = ("terms", "params")
@@ -90,10 +92,20 @@ def pin_model(params: "PoolParams", source: str | Path) -> "PoolParams":
     if params.model.prompt_format == "chat":
         named = params.environment
         environment = registry.load(EnvironmentSpec(kind=named.kind, options=named.options))
-        has_system = bool(environment.prompt(0).system)
-        require_stable_template(tokenizer, PromptFormat.of(params.model), has_system=has_system)
+        require_stable_template(tokenizer, PromptFormat.of(params.model), has_system=_has_system_text(environment))
         pinned["chat_template_hash"] = compute_template_hash(tokenizer)
     return params.model_copy(update={"model": params.model.model_copy(update=pinned)})
+
+
+def _has_system_text(environment: "Environment") -> bool:
+    """Whether any of the first prompts has a system text; those of data sets are not fetched for it."""
+    for draw in range(64):
+        mark: JsonValue = dict(environment.identify(draw))
+        while isinstance(mark, dict) and isinstance(mark.get("prompt"), dict):  # that of a mixture's part
+            mark = mark["prompt"]
+        if isinstance(mark, dict) and mark.get("system"):
+            return True
+    return False
 
 
 def save_model(source: str, folder: Path) -> Path:

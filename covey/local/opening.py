@@ -172,7 +172,7 @@ def find_open_pool(folder: Path) -> PoolId | None:
 
 
 def _read_pool_file(folder: Path, operator: Account) -> tuple[PoolTerms, list[Address], PoolParams]:
-    """The folder's pool.toml with its data sets; of a chat pool with the template and the end tokens of the trainer's model."""
+    """The folder's pool.toml with its data sets; of a chat pool with what its trainer's model pins."""
     file, model = folder / "pool.toml", None
     if build_params(file, read_document(file), {}).model.prompt_format == "chat":
         model = _find_model(folder)

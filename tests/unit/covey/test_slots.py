@@ -23,7 +23,7 @@ class Numbered:
     """Asks for the drawn number, after a system text for every second one."""
 
     def prompt(self, slot_hash: int) -> Prompt:
-        return Prompt(text=f"Repeat {slot_hash}.", item=0, system="Be brief." if slot_hash % 2 else "")
+        return Prompt(text=f"Repeat {slot_hash}.", system="Be brief." if slot_hash % 2 else "", verification={})
 
 
 @pytest.mark.parametrize("variables", [{}, {"enable_thinking": False}])
@@ -32,11 +32,11 @@ def test_draw_prompts__chat__is_what_transformers_makes_of_question_and_system_t
     chosen = PromptFormat.of(ModelParams(prompt_format="chat", chat_template_kwargs=variables))
     domain = build_domain(MANIFEST, 0, 7)
     drawn = draw_prompts(domain, 16, environment=Numbered(), tokenizer=tokenizer, format=chosen)
-    assert {prompt.draw % 2 for prompt in drawn.values()} == {0, 1}
+    assert {prompt.prompt.system for prompt in drawn.values()} == {"", "Be brief."}
     for prompt in drawn.values():
-        system = [{"role": "system", "content": "Be brief."}] if prompt.draw % 2 else []
+        system = [{"role": "system", "content": "Be brief."}] if prompt.prompt.system else []
         expected = tokenizer.apply_chat_template(
-            [*system, {"role": "user", "content": f"Repeat {prompt.draw}."}],
+            [*system, {"role": "user", "content": prompt.prompt.text}],
             add_generation_prompt=True,
             return_dict=False,
             **variables,

@@ -2,17 +2,19 @@
 
 import dataclasses
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from covey import devnet
 from covey.engines.hf import HuggingFaceEngine
+from covey.environments import registry
+from covey.environments.registry import DEMO
 from covey.model.files import load_tokenizer
 from covey.protocol.params import PoolParams
 from covey.protocol.verdict import Reason
 from tests.fakes.chat import END_OF_TEXT, IM_END, write_chat_model
-from tests.fakes.tools import DOMAIN, MANIFEST, Work, Worker, grade_here, make_model_params
+from tests.fakes.grading import grade_with
+from tests.fakes.tools import DOMAIN, MANIFEST, Work, Worker, make_model_params
 from validator.checks import Claim, Tools, check_reward, check_seeding, check_termination
 
 pytestmark = pytest.mark.unit
@@ -53,17 +55,14 @@ def work(folder: Path, params: PoolParams) -> Work:
 @pytest.fixture(scope="module")
 def tools(folder: Path, params: PoolParams) -> Tools:
     """A validator's, with an engine and an environment of its own."""
-    engine = load(folder)
-    worker = Worker(devnet.derive_wallet("test", "node"), params, engine)
+    environment = registry.load(DEMO)
     return Tools(
-        params=params, domain=DOMAIN, engine=engine, environment=worker.environment,
-        spec=SimpleNamespace(**params.environment.model_dump(include={"kind", "options"})),
-        decode=bytes, grade=grade_here,
+        params=params, domain=DOMAIN, engine=load(folder), environment=environment,
+        decode=bytes, grade=grade_with(environment),
     )  # fmt: skip
 
 
 def build_claim(work: Work) -> Claim:
-
     return Claim(
         receipt=work.receipt, signature="", manifest_hash=MANIFEST, file=work.file, rollouts=list(work.rollouts)
     )
@@ -75,7 +74,7 @@ def test_checks__work_of_a_chat_model__passes_with_either_end_token(work: Work, 
     assert check_termination(claim, tools) is None
     assert check_reward(claim, tools) is None
     for group, prompt in claim.prompts.items():
-        question = tools.environment.prompt(prompt.draw).text
+        question = prompt.prompt.text
         expected = load_tokenizer(folder).apply_chat_template(
             [{"role": "user", "content": question}],
             add_generation_prompt=True,

@@ -89,3 +89,19 @@ def test_pin_model__no_chat_model__is_refused(tmp_path, monkeypatch: pytest.Monk
     params = pool_file.build_params(file, pool_file.read_document(file), {})
     with pytest.raises(OperatorError, match="no_chat_template"):
         pool_file.pin_model(params, tiny_folder())
+
+
+@pytest.mark.parametrize("kind", ["alone", "mixture"])
+def test_read_pool_file__questions_with_a_system_text__have_the_template_tried_with_one(
+    tmp_path, model, checked, kind: str
+) -> None:
+    spelling = '{ name = "spell_backward" }'
+    asked = spelling.replace(" }", ', system_prompt = "Be brief." }')
+    named = f'kind = "reasoning_gym", options = {asked}'
+    if kind == "mixture":
+        parts = [f'{{ kind = "reasoning_gym", weight = 1, options = {each} }}' for each in (spelling, asked)]
+        named = f'kind = "mixture", options = {{ parts = [{", ".join(parts)}] }}'
+    file = write(tmp_path, CHAT)
+    file.write_text(file.read_text().replace(f'kind = "reasoning_gym", options = {spelling}', named))
+    account.read_pool_file(file, ALICE, model=model)
+    assert checked == [True]

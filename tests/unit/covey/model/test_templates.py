@@ -1,13 +1,16 @@
 """Rendering of chat templates: equal to transformers, and refused where the text would not be the same elsewhere."""
 
 import json
+import sys
 import threading
+from collections.abc import Iterator
 
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from covey.errors import ProtocolError
 from covey.model.templates import MAX_STEPS, render_chat, render_json
+from covey.runtime import RECURSION_LIMIT
 from tests.fakes.chat import CHATML, DATED
 
 pytestmark = pytest.mark.unit
@@ -73,13 +76,31 @@ def test_render_chat__date_that_is_only_asked_about__is_fine() -> None:
         ("{{ dict.__globals__.json }}", "line 1 of the chat template: "),
         ("{% set ns = namespace() %}{% set ns.__class__ = 1 %}", "line 1 of the chat template: "),
         ("{{ namespace(_a=1) }}", "line 1 of the chat template: "),
-        ("{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}", "line 1 of the chat template: "),
     ],
 )
 def test_render_chat__template_that_fails__is_broken_and_names_the_line(template: str, message: str) -> None:
     with pytest.raises(ProtocolError, match="broken_template") as raised:
         render_chat(template, MESSAGES, VARIABLES)
     assert message in raised.value.message
+
+
+@pytest.fixture
+def plain_recursion() -> Iterator[None]:
+    """As in every role: web3, which other tests bring in, raises the limit beyond what the stack holds."""
+    raised = sys.getrecursionlimit()
+    sys.setrecursionlimit(RECURSION_LIMIT)
+    yield
+    sys.setrecursionlimit(raised)
+
+
+@pytest.mark.usefixtures("plain_recursion")
+@pytest.mark.parametrize(
+    "template",
+    ["{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}", "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}"],
+)
+def test_render_chat__endless_depth__is_broken(template: str) -> None:
+    with pytest.raises(ProtocolError, match="broken_template"):
+        render_chat(template, MESSAGES, {})
 
 
 @pytest.mark.parametrize(
