@@ -1,24 +1,34 @@
 """The shipped settings of the paper's run hold the paper's numbers, and its two files fit each other."""
 
 import re
-import tomllib
 from pathlib import Path
 
 import pytest
 
 from covey.cli.account import read_pool_file
-from covey.environments.base import EnvironmentSpec, Prompt
 from covey.environments.registry import load
+from covey.errors import OperatorError
+from covey.network import get_spec
+from covey.tasks.dataset import open_folder
+from covey.tasks.examples import build_rows
+from tests.fakes.configs import CONFIGS, TOKEN, read_settings, write_intellect2
+from tests.fakes.tasks import make_data_set
 from trainer.config import TrainerConfig
 
 pytestmark = pytest.mark.unit
-CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 PLACES = {"home": "h", "pool": 1, "deployment": "d.json", "key_file": "k", "origin_root": "o"}
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tasks") / "tasks"
+    make_data_set(folder, build_rows(120))
+    return folder
 
 
 def test_intellect2__trainer_and_pool__are_the_papers() -> None:
     trainer = TrainerConfig.load(CONFIGS / "intellect2.toml", PLACES, {})
-    _, _, pool = read_pool_file(CONFIGS / "intellect2-pool.toml", "0x" + "00" * 20)
+    _, pool = read_settings(CONFIGS / "intellect2-pool.toml")
     rollouts = pool.groups_per_step * pool.group_size
     assert (pool.group_size, pool.groups_per_step, rollouts, rollouts // trainer.updates_per_step) == (
         16,
@@ -34,38 +44,40 @@ def test_intellect2__trainer_and_pool__are_the_papers() -> None:
     assert (trainer.activation_checkpointing, trainer.evaluation_every) == (True, 0)  # or the device is too small
     assert pool.max_staleness == 2
     assert (pool.online_filter, pool.max_groups_per_step) == (True, 1024)
-    assert pool.environment.options["targets"] == [1000, 2000, 3000, 4000]
-    assert pool.environment.options["alpha"] == 0.0003
+    assert (pool.environment.kind, pool.model.prompt_format) == ("mixture", "chat")
+    parts = pool.environment.options["parts"]
+    assert [part["kind"] for part in parts] == ["math", "code"]
+    assert [part["options"]["targets"] for part in parts] == [[1000, 2000, 3000, 4000]] * 2
+    assert [part["options"]["alpha"] for part in parts] == [0.0003] * 2
 
 
 def test_intellect2__a_task_of_the_pool__fits_what_it_may_hand_in() -> None:
-    _, _, pool = read_pool_file(CONFIGS / "intellect2-pool.toml", "0x" + "00" * 20)
+    _, pool = read_settings(CONFIGS / "intellect2-pool.toml")
     assert pool.needed_submission_bytes <= pool.max_submission_bytes
     assert pool.rollouts_per_task == 16
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        tomllib.loads((CONFIGS / "intellect2-pool.toml").read_text())["params"]["environment"]["options"],
-        {"name": "spell_backward"},
-        {"name": "gcd"},
-    ],
-    ids=lambda options: options["name"],
-)
-def test_intellect2__thinking_models__earn_nothing_as_the_first_lines_say(options: dict[str, object]) -> None:
-    head = (CONFIGS / "intellect2-pool.toml").read_text().partition("[terms]")[0]
-    assert "Thinking models earn nothing here" in head
-    environment = load(EnvironmentSpec(kind="reasoning_gym", options=options))
-    for draw in range(3):
-        prompt = environment.prompt(draw)
-        answer, length = str(environment.source._dataset[prompt.verification["item"]]["answer"]), prompt.target or 9
+def test_intellect2__thinking_models__are_paid_for_the_answer_after_the_thought(tmp_path: Path, tasks: Path) -> None:
+    rows = open_folder(tasks)
+    _, _, pool = read_pool_file(write_intellect2(tmp_path, rows.digest), TOKEN, datasets=[tasks])
+    environment = load(get_spec(pool), lambda _: rows)
+    prompt = next(found for found in map(environment.prompt, range(40)) if found.verification["part"] == 0)
+    (truth, *_) = prompt.verification["of_part"]["ground_truth"]
+    assert "\\boxed{}" in prompt.text
+    assert prompt.text.endswith(f"Think for {prompt.target} tokens before you answer.")
 
-        def grade(text: str, prompt: Prompt = prompt, length: int = length) -> float:
-            return environment.grade(prompt.build_reply(text, finished=True, tokens=length)).reward
+    def grade(text: str, *, tokens: int = prompt.target) -> float:
+        return environment.grade(prompt.build_reply(text, finished=True, tokens=tokens)).reward
 
-        assert grade(answer) == 1.0
-        assert grade(f"<think>Let me see.</think><answer>{answer}</answer>") == 0.0
+    assert grade(f"Let me see.</think>It is \\boxed{{{truth}}}.") == 1.0
+    assert grade(f"Let me see.</think>It is \\boxed{{{truth}}}.", tokens=prompt.target + 500) == pytest.approx(0.85)
+    assert grade(f"It is \\boxed{{{truth}}}.") == 0.0
+    assert grade(f"It is \\boxed{{{truth}}}.</think>It is clear.") == 0.0
+
+
+def test_intellect2__without_its_model__is_refused_with_the_command_that_helps() -> None:
+    with pytest.raises(OperatorError, match="no_dataset"):
+        read_pool_file(CONFIGS / "intellect2-pool.toml", TOKEN)
 
 
 def test_pool__windows__pay_after_minutes_and_what_the_comments_name_is_lawful_and_long(tmp_path: Path) -> None:

@@ -16,25 +16,18 @@ from covey.chain.deterrence import (
     compute_undrawn_limit,
     list_remedies,
 )
-from covey.cli.account import read_pool_file
 from covey.demo.cast import Cast, DemoOptions
 from covey.local.plan import PoolPlan, build_pool
+from tests.fakes.configs import CONFIGS, read_settings
 from tests.fakes.pool import make_address
 
 pytestmark = pytest.mark.unit
-CONFIGS = Path(__file__).resolve().parents[4] / "configs"
-TOKEN = "0x" + "00" * 20
 COINS = 10**18
-
-
-def read(file: Path):
-    terms, _, params = read_pool_file(file, TOKEN)
-    return terms, params
 
 
 def read_large(**changes: int):
     """The large pool's parameters with other terms."""
-    terms, params = read(CONFIGS / "intellect2-pool.toml")
+    terms, params = read_settings(CONFIGS / "intellect2-pool.toml")
     return replace(terms, **changes), params
 
 
@@ -46,7 +39,7 @@ def compute_factor(terms, params, audit_rate: float) -> float:
 
 @pytest.mark.parametrize("file", sorted(CONFIGS.glob("*pool.toml")), ids=lambda path: path.name)
 def test_compute_deterrence__shipped_pools__deter(file: Path):
-    assert compute_deterrence(*read(file)).factor >= LEAST_FACTOR
+    assert compute_deterrence(*read_settings(file)).factor >= LEAST_FACTOR
 
 
 @pytest.mark.parametrize("validators", [1, 3])
@@ -54,11 +47,11 @@ def test_compute_deterrence__pool_that_init_writes__deters(tmp_path: Path, valid
     names = ("trainer", "arbiter", *(f"validator-{i + 1}" for i in range(validators)))
     text = build_pool("mine", PoolPlan(validators=validators), {name: make_address(name) for name in names})
     (tmp_path / "pool.toml").write_text(text)
-    assert compute_deterrence(*read(tmp_path / "pool.toml")).factor >= LEAST_FACTOR
+    assert compute_deterrence(*read_settings(tmp_path / "pool.toml")).factor >= LEAST_FACTOR
 
 
 def test_compute_deterrence__demo__replays_everything(tmp_path: Path):
-    assert compute_deterrence(*read(Cast(tmp_path, DemoOptions()).write_pool())).factor == math.inf
+    assert compute_deterrence(*read_settings(Cast(tmp_path, DemoOptions()).write_pool())).factor == math.inf
 
 
 def test_compute_deterrence__large_pool_with_a_stake_of_two_submissions__pays_for_cheating():

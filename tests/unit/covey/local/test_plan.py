@@ -6,7 +6,6 @@ from urllib.parse import urlsplit
 import pytest
 
 from coordinator.config import CoordinatorConfig
-from covey.cli.account import read_pool_file
 from covey.local.plan import (
     PUBLIC_WINDOWS,
     NamedChain,
@@ -16,6 +15,7 @@ from covey.local.plan import (
     find_short_windows,
     list_commands,
 )
+from tests.fakes.configs import read_settings
 from tests.fakes.pool import make_deployment
 from trainer.config import TrainerConfig
 from validator.config import ValidatorConfig
@@ -83,7 +83,7 @@ def test_find_shipped__every_file__is_there():
 
 @pytest.mark.parametrize(("file", "count"), [("pool.toml", 6), ("intellect2-pool.toml", 0)])
 def test_find_short_windows__shipped_pools__test_network_has_six_and_the_papers_run_none(file: str, count: int):
-    terms, _, params = read_pool_file(find_shipped(file), DEPLOYMENT.token)
+    terms, params = read_settings(find_shipped(file))
     assert len(find_short_windows(terms, params)) == count
     for window in PUBLIC_WINDOWS.keys() - {"epoch_seconds", "draw_seconds"}:
         exact = replace(terms, **{window: PUBLIC_WINDOWS[window]})

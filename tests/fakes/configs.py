@@ -1,0 +1,31 @@
+"""The shipped pool files, whose data sets are not shipped."""
+
+from pathlib import Path
+
+from covey.chain.structs import PoolTerms
+from covey.cli.pool_file import build_params, read_document, read_table
+from covey.cli.pool_terms import read_terms
+from covey.protocol.ids import Address, Hash
+from covey.protocol.params import PoolParams
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+TOKEN = Address("0x" + "00" * 20)
+NO_DIGEST = "0x" + "00" * 32
+"""What intellect2-pool.toml has in the place of its data set's digest."""
+
+
+def read_settings(file: Path) -> tuple[PoolTerms, PoolParams]:
+    """Terms and parameters of a pool's file as they stand there, without a look at the tasks."""
+    document = read_document(file)
+    params = build_params(file, document, {})
+    return read_terms(file, read_table(file, document, "terms"), TOKEN, params)[0], params
+
+
+def write_intellect2(folder: Path, digest: Hash) -> Path:
+    """The pool of the paper's run with a data set and the hash of a chat template."""
+    text = (CONFIGS / "intellect2-pool.toml").read_text()
+    assert text.count(NO_DIGEST) == 2
+    pinned = f'prompt_format = "chat"\nchat_template_hash = "0x{"11" * 32}"\n#'
+    file = folder / "pool.toml"
+    file.write_text(text.replace(NO_DIGEST, digest).replace('prompt_format = "chat"', pinned))
+    return file
