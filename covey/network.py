@@ -24,7 +24,7 @@ from covey.protocol.messages import Domain
 from covey.protocol.params import PoolParams
 from covey.settings import RoleSettings
 from covey.shardcast.client import ShardClient, get_policy_folder, prune_policies
-from covey.tasks.opening import DataSetCatalog, list_digests, list_folders
+from covey.tasks.opening import DataSetCatalog, list_digests
 
 
 class Policies:
@@ -107,11 +107,6 @@ class Network:
         """The environment with the prompts that the pool was made with; raise OperatorError for any other."""
         return load_environment(self.params, self.data_sets)
 
-    async def open_data_sets(self) -> None:
-        """Open all data sets that the environment names; raise TransientError while no relay delivers one."""
-        for digest in list_digests(self.environment):
-            await asyncio.to_thread(self.data_sets, digest)
-
     async def close(self) -> None:
         await self.coordinator.close()
         await self.policies.close()
@@ -133,10 +128,15 @@ def load_environment(params: PoolParams, data_sets: DataSets = refuse_data_sets)
     return environment
 
 
-async def join(settings: RoleSettings, *, clock: Callable[[], float] = time.time) -> Network:
-    """Read the pool from the chain and the coordinator; raise OperatorError, TransientError or ProtocolError."""
+async def join(
+    settings: RoleSettings, *, opens_data_sets: bool = True, clock: Callable[[], float] = time.time
+) -> Network:
+    """Read the pool from the chain and the coordinator; raise OperatorError, TransientError or ProtocolError.
+
+    `opens_data_sets`: whether all data sets that the environment names are opened.  Those that are not in a folder of
+    this machine need a relay, which has them once the trainer has put them into its origin.
+    """
     settings.home.mkdir(parents=True, exist_ok=True)
-    list_folders(settings.datasets)  # a folder that is not there is reported before anything is waited for
     deployment = Deployment.load(settings.deployment)
     chain = open_node(deployment, settings.rpc_url)
     contracts = Contracts(chain, deployment)
@@ -144,11 +144,17 @@ async def join(settings: RoleSettings, *, clock: Callable[[], float] = time.time
     pool = PoolId(settings.pool)
     terms = contracts.pools.get_terms(pool)
     coordinator = CoordinatorClient(settings.coordinator_url, wallet, chain_id=deployment.chain_id, clock=clock)
+    data_sets: DataSetCatalog | None = None
     try:
         params, relays = await _read_pool(coordinator, pool, terms, settings.relays)
         operator = contracts.pools.operator_of(pool)
+        data_sets = DataSetCatalog(settings.datasets, relays=relays, cache=settings.home / "datasets")
+        for digest in list_digests(get_spec(params)) if opens_data_sets else ():
+            await asyncio.to_thread(data_sets, digest)
     except CoveyError:
         await coordinator.close()  # joining is tried again, with a client of its own
+        if data_sets is not None:
+            await asyncio.to_thread(data_sets.close)
         raise
     return Network(
         pool=pool,
@@ -166,7 +172,7 @@ async def join(settings: RoleSettings, *, clock: Callable[[], float] = time.time
             root=settings.home / "policies",
             keep=params.max_staleness + 2,
         ),
-        data_sets=DataSetCatalog(settings.datasets, relays=relays, cache=settings.home / "datasets"),
+        data_sets=data_sets,
     )
 
 

@@ -248,7 +248,7 @@ async def _train(config: TrainerConfig, sinks: "Sequence[Sink]", ranks: "Ranks",
     with ExitStack() as stack:
         stack.enter_context(decoder)
         stack.enter_context(chain_thread)
-        network = await keep_trying(lambda: join(config), stop)
+        network = await keep_trying(lambda: join(config, opens_data_sets=False), stop)
         if network is None:
             return
         await asyncio.to_thread(serve_data_sets, config, network)

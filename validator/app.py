@@ -181,9 +181,6 @@ async def _run(config: ValidatorConfig) -> None:
         if network is None:
             return
         try:
-            await keep_trying(network.open_data_sets, stop)
-            if stop.is_set():
-                return
             environment = await asyncio.to_thread(network.load_environment)
             with build_grader(config, network.params, environment) as grade:
                 ctx = await asyncio.to_thread(

@@ -113,10 +113,6 @@ async def _run(config: WorkerConfig, wrap: Callable[[Engine], Engine]) -> None:
         network = await keep_trying(lambda: join(config), stop)
         if network is None:
             return
-        await keep_trying(network.open_data_sets, stop)
-        if stop.is_set():
-            await network.close()
-            return
         environment = await asyncio.to_thread(network.load_environment)
         with GradingPool(network.environment, environment, network.params.grading, config) as grade:
             ctx = await asyncio.to_thread(

@@ -11,6 +11,7 @@ from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.protocol.params import EnvironmentParams, PoolParams
 from covey.protocol.views import PoolView
 from covey.settings import RoleSettings
+from tests.fakes.tasks import make_data_set, make_row
 
 pytestmark = pytest.mark.unit
 
@@ -254,3 +255,32 @@ async def test_policies__unknown_to_the_chain__refused(tmp_path):
     )
     with pytest.raises(ProtocolError, match="unknown_policy: the chain holds no policy 7"):
         await policies.require(7)
+
+
+async def join_data_set(install, settings, digest, **options):
+    params = PoolParams(name="p", environment=EnvironmentParams(kind="math", options={"dataset": digest}))
+    outside = install(params=params.to_text(), relays=("http://127.0.0.1:9",))
+    outside.terms.params_hash = params.compute_hash()
+    return outside, await network.join(settings, **options)
+
+
+async def test_join__data_set_in_a_folder__is_what_the_environment_draws_from(install, settings, tmp_path):
+    made = make_data_set(tmp_path / "tasks", [make_row(n) for n in range(9)])
+    local = settings.model_copy(update={"datasets": (tmp_path / "tasks",)})
+    _, joined = await join_data_set(install, local, made.digest)
+    assert joined.data_sets.digests == [made.digest]
+    assert joined.load_environment().prompt(3).text.startswith("What is ")
+    await joined.close()
+
+
+async def test_join__data_set_that_no_relay_has_yet__is_tried_again_but_for_the_trainer(install, settings):
+    with pytest.raises(TransientError, match="no_relay"):
+        await join_data_set(install, settings, HASH)
+    _, joined = await join_data_set(install, settings, HASH, opens_data_sets=False)
+    await joined.close()
+
+
+async def test_join__data_set_folder_that_is_not_there__stops_the_process(install, settings, tmp_path):
+    wrong = settings.model_copy(update={"datasets": (tmp_path / "gone",)})
+    with pytest.raises(OperatorError, match="no_dataset"):
+        await join_data_set(install, wrong, HASH)

@@ -114,3 +114,10 @@ def test_role_settings__paths_and_bounds():
             RoleSettings.load(None, needed | wrong, {})
     with pytest.raises(OperatorError, match=r"home: missing.*key_file: missing"):
         RoleSettings.load(None, {}, {})
+
+
+def test_role_settings__list_of_paths__relative_to_the_file_and_split_at_commas(tmp_path):
+    file = tmp_path / "role.toml"
+    file.write_text('home = "h"\npool = 1\ndeployment = "d.json"\nkey_file = "k"\ndatasets = ["a", "/b"]\n')
+    assert RoleSettings.load(file, {}, {}).datasets == (tmp_path / "a", Path("/b"))
+    assert RoleSettings.load(file, {}, {"COVEY_DATASETS": "x,y"}).datasets == (Path("x"), Path("y"))
