@@ -56,6 +56,7 @@ class ShardStore:
         self._whole: dict[Hash, tuple[int, int]] = {}
         """Size and time of each shard's file when its bytes had its hash."""
         (root / "shards").mkdir(parents=True, exist_ok=True)
+        (root / "policies").mkdir(exist_ok=True)
 
     def get_shard_path(self, sha256: Hash) -> Path:
         return self.root / "shards" / sha256

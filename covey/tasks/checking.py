@@ -13,7 +13,7 @@ from covey.protocol import canonical
 from covey.protocol.ids import Hash
 from covey.tasks.dataset import DataSet, Folder, build_damaged, open_folder
 from covey.tasks.importing import describe_counts
-from covey.tasks.likeness import LEAST_SHARE, Grams, Sketches, compute_share
+from covey.tasks.likeness import LEAST_SHARE, Signer, Sketches, compute_share
 from covey.tasks.rows import TaskRow
 from covey.tasks.writing import ENTRY, ROWS_FILE
 
@@ -159,10 +159,10 @@ def _read_rows(found: DataSet, entries: Entries) -> Iterator[TaskRow]:
 
 def _compare(found: DataSet, entries: Entries, pairs: list[tuple[int, int]]) -> list[NearDuplicate]:
     """The near-duplicates among some pairs: the best training question of each held-out one, in order."""
-    grams, best = Grams(), dict[int, NearDuplicate]()
+    signer, best = Signer(), dict[int, NearDuplicate]()
     for held, train in sorted(pairs):
         left, right = _read_rows(found, entries[[held, train]])
-        share = compute_share(grams.compute(left.prompt), grams.compute(right.prompt))
+        share = compute_share(signer.sign(left.prompt).grams, signer.sign(right.prompt).grams)
         if share >= LEAST_SHARE and (held not in best or share > best[held].share):
             best[held] = NearDuplicate(held_out=left.problem_id, train=right.problem_id, share=round(share, 3))
     return [best[number] for number in sorted(best)]

@@ -4,8 +4,8 @@ A question is the set of its n-grams of words, as 64-bit hashes.  Digits are wor
 other n-grams.  Only the smallest hashes of each question are kept: two questions that share most n-grams share most of
 these.  Pairs that share enough are read again and compared exactly.
 
-Generated questions differ from each other in numbers alone.  They are counted on their own, by the text with all digits
-masked, and n-grams that many held-out questions have, as those of a template, lead to no pair.
+Generated questions differ from each other in numbers alone.  They are counted on their own, by the words with all
+numbers masked, and n-grams that many held-out questions have, as those of a template, lead to no pair.
 """
 
 import hashlib
@@ -32,46 +32,68 @@ _MAX_WORDS = 1 << 20
 
 Hashes = NDArray[np.uint64]
 _WORD = re.compile(r"\w+")
-_DIGITS = re.compile(r"\d+")
-_FACTORS = np.array(
-    [0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0xD6E8FEB86659FD93, 0xA0761D6478BD642F],
-    dtype=np.uint64,
+_DIGIT = re.compile(r"\d")
+_FACTORS = tuple(
+    map(
+        np.uint64,
+        (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0xD6E8FEB86659FD93, 0xA0761D6478BD642F),
+    )
 )
+"""Odd numbers, by which the words of an n-gram are multiplied, each by its place."""
 
 
-class Grams:
-    """Hashes of the n-grams of questions; equal texts have equal hashes in every process."""
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What of a question is compared."""
+
+    grams: Hashes
+    """Distinct hashes of its n-grams, ascending."""
+    mask: int
+    """Hash of its words with every word that has a digit masked: equal for questions that differ in numbers alone."""
+
+
+class Signer:
+    """Computes signatures; equal texts have equal ones in every process."""
 
     def __init__(self) -> None:
         self._words: dict[str, int] = {}
 
-    def compute(self, text: str) -> Hashes:
-        """The distinct hashes of a question's n-grams, ascending."""
+    def sign(self, text: str) -> Signature:
+        """The signature of a question."""
         words = _WORD.findall(text.casefold())
-        if len(words) < WORDS:
-            return np.array([_hash(" ".join(words))], dtype=np.uint64)
         if len(self._words) > _MAX_WORDS:
             self._words.clear()
-        known = self._words
-        codes = np.array([known.get(word) or self._add(word) for word in words], dtype=np.uint64)
-        windows = np.lib.stride_tricks.sliding_window_view(codes, WORDS)
-        mixed = (windows * _FACTORS).sum(axis=1, dtype=np.uint64)
+        found = [*map(self._words.get, words)]
+        codes = np.array(
+            [self._add(word) if code is None else code for word, code in zip(words, found, strict=True)]
+            if None in found
+            else found,
+            dtype=np.uint64,
+        )
+        mask = _hash(np.where(codes & np.uint64(1), codes, np.uint64(0)).tobytes())
+        count = len(words) - WORDS + 1
+        if count < 1:
+            return Signature(np.array([_hash(codes.tobytes())], dtype=np.uint64), mask)
+        mixed = codes[:count] * _FACTORS[0]
+        for place in range(1, WORDS):
+            mixed += codes[place : place + count] * _FACTORS[place]
         mixed ^= mixed >> np.uint64(29)
-        return np.unique(mixed * _FACTORS[1])
+        mixed *= _FACTORS[1]
+        mixed.sort()
+        is_first = np.ones(count, dtype=bool)
+        np.not_equal(mixed[1:], mixed[:-1], out=is_first[1:])
+        return Signature(mixed[is_first], mask)
 
     def _add(self, word: str) -> int:
-        self._words[word] = _hash(word) | 1
+        """Remember the code of a word.  Its lowest bit is 0 for a word with a digit, else 1."""
+        code = _hash(word.encode("utf-8", "surrogatepass"))
+        self._words[word] = code & ~1 if _DIGIT.search(word) else code | 1
         return self._words[word]
 
 
 def compute_share(left: Hashes, right: Hashes) -> float:
     """Shared n-grams over those of the question that has more."""
     return len(np.intersect1d(left, right, assume_unique=True)) / max(len(left), len(right))
-
-
-def mask_numbers(text: str) -> int:
-    """Hash of a question's words with every number masked: equal for questions that differ in numbers alone."""
-    return _hash(" ".join(_WORD.findall(_DIGITS.sub("0", text.casefold()))))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,16 +110,16 @@ class Sketches:
     """Collects the questions of both splits one after another."""
 
     def __init__(self) -> None:
-        self._grams = Grams()
+        self._signer = Signer()
         self._hashes: dict[bool, list[Hashes]] = {False: [], True: []}
         self._masks: dict[bool, list[int]] = {False: [], True: []}
         self._numbers: dict[bool, list[int]] = {False: [], True: []}
 
     def add(self, number: int, text: str, *, is_held_out: bool) -> None:
         """Add a question; `number` is what pairs name it by."""
-        found = self._grams.compute(text)
-        self._hashes[is_held_out].append(found[:SKETCH])
-        self._masks[is_held_out].append(mask_numbers(text))
+        signature = self._signer.sign(text)
+        self._hashes[is_held_out].append(signature.grams[:SKETCH].copy())  # a view would keep all of them
+        self._masks[is_held_out].append(signature.mask)
         self._numbers[is_held_out].append(number)
 
     def find_candidates(self, *, most: int) -> Candidates:
@@ -151,5 +173,5 @@ def _spread(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.
     return np.arange(total, dtype=np.int64) - np.repeat(ends - counts, counts) + np.repeat(starts, counts)
 
 
-def _hash(text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+def _hash(data: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")

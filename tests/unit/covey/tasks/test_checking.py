@@ -5,7 +5,7 @@ from covey.environments.draws import is_held_out
 from covey.errors import OperatorError
 from covey.tasks import likeness
 from covey.tasks.checking import Lengths, check_data_set
-from covey.tasks.likeness import Grams, compute_share, mask_numbers
+from covey.tasks.likeness import Signer, compute_share
 from tests.fakes.tasks import make_data_set, make_row
 from tests.unit.covey.tasks.test_dataset import seal
 
@@ -26,19 +26,19 @@ def find_prompts(text, split, count=1):
 WORDS = [f"w{chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(400)]
 
 
-def test_grams__five_words_each__worked_by_hand():
-    grams = Grams()
-    six, seven = grams.compute("a b c d e f"), grams.compute("A, b; c d e f - g")
+def test_sign__five_words_each__worked_by_hand():
+    signer = Signer()
+    six, seven = (signer.sign(text).grams for text in ("a b c d e f", "A, b; c d e f - g"))
     assert (len(six), len(seven)) == (2, 3)
     assert compute_share(six, seven) == pytest.approx(2 / 3)
-    assert np.array_equal(Grams().compute("a b c d e f"), six)
-    assert len(grams.compute("What is 2 + 3?")) == 1
-    assert compute_share(grams.compute("What is 2 + 3?"), grams.compute("What is 2 + 4?")) == 0
-
-
-def test_mask_numbers__other_numbers_or_other_words():
-    assert mask_numbers("What is 2 + 13?") == mask_numbers("what is 99 + 4")
-    assert mask_numbers("What is 2 + 3?") != mask_numbers("What was 2 + 3?")
+    assert np.array_equal(Signer().sign("a b c d e f").grams, six)
+    assert len(signer.sign("x x x x x x x x").grams) == 1
+    two, other = signer.sign("What is 2 + 3?"), signer.sign("what is 2 + 41")
+    assert len(two.grams) == 1
+    assert compute_share(two.grams, other.grams) == 0
+    assert two.mask == other.mask
+    assert two.mask != signer.sign("What was 2 + 3?").mask
+    assert len(signer.sign("?!").grams) == 1
 
 
 def test_check__near_duplicate_across_the_split__is_named(tmp_path):
