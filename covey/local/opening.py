@@ -13,16 +13,15 @@ from covey.chain.contracts import Token
 from covey.chain.deployment import Deployment
 from covey.chain.structs import BondKind, PoolState, PoolTerms
 from covey.chain.wallet import load_key
-from covey.cli.account import Account, read_pool_file
-from covey.cli.pool_file import build_params, read_document
+from covey.cli.account import Account
 from covey.cli.pool_terms import require_offices
 from covey.devnet import DEVNET_SEED, derive_wallet, fund
 from covey.errors import OperatorError
-from covey.local.folder import find_datasets, get_environment, has_own_chain, set_pool_number
+from covey.local.folder import get_environment, has_own_chain, set_pool_number
 from covey.local.plan import DEPLOYMENT_FILE
+from covey.local.terms import read_terms
 from covey.protocol.ids import Address, PoolId
 from covey.protocol.params import PoolParams
-from trainer.config import TrainerConfig
 
 OPERATOR_KEY = Path("keys") / "operator.key"
 SPARE = 2
@@ -78,7 +77,7 @@ def plan_opening(folder: Path, *, escrow: str, operator_bond: str) -> Opening:
         )
     operator = _open_account(folder, folder / OPERATOR_KEY)
     contracts = operator.contracts
-    terms, validators, params = _read_pool_file(folder, operator)
+    terms, validators, params = read_terms(folder, operator.deployment.token)
     require_offices(folder / "pool.toml", terms, validators, operator.wallet.address)
     files = {load_key(file).address: file for file in sorted((folder / "keys").glob("validator-*.key"))}
     for file in (folder / OPERATOR_KEY, *files.values()):
@@ -165,28 +164,10 @@ def find_open_pool(folder: Path) -> PoolId | None:
     Raises OperatorError("pool_differs") if pool.toml was changed since the pool was created.
     """
     operator = _open_account(folder, folder / OPERATOR_KEY)
-    terms, _, params = _read_pool_file(folder, operator)
+    terms, _, params = read_terms(folder, operator.deployment.token)
     pool = _find_pool(folder, operator, terms, params)
     has_begun = pool is not None and operator.contracts.pools.state_of(pool) in (PoolState.ACTIVE, PoolState.ENDED)
     return pool if has_begun else None
-
-
-def _read_pool_file(folder: Path, operator: Account) -> tuple[PoolTerms, list[Address], PoolParams]:
-    """The folder's pool.toml with its data sets; of a chat pool with what its trainer's model pins."""
-    file, model = folder / "pool.toml", None
-    if build_params(file, read_document(file), {}).model.prompt_format == "chat":
-        model = _find_model(folder)
-    return read_pool_file(file, operator.deployment.token, datasets=find_datasets(folder), model=model)
-
-
-def _find_model(folder: Path) -> str | Path | None:
-    """The model that the folder's trainer publishes first; None where the trainer is elsewhere, or trains the tiny
-    one, which has no chat template."""
-    file = folder / "trainer.toml"
-    if not file.exists():
-        return None
-    named = TrainerConfig.load(file, environment=get_environment()).initial_policy
-    return folder / named if named is not None and (folder / named).is_dir() else named
 
 
 def _find_pool(folder: Path, operator: Account, terms: PoolTerms, params: PoolParams) -> PoolId | None:

@@ -6,7 +6,6 @@ import pytest
 
 from covey.cli import account, pool_file
 from covey.errors import OperatorError, ProtocolError
-from covey.local import opening
 from covey.model.tiny import tiny_folder
 from covey.protocol.canonical import sha256
 from tests.fakes.chat import CHATML, END_OF_TEXT, IM_END, write_chat_model
@@ -66,21 +65,6 @@ def test_read_pool_file__variable_that_the_rendering_sets__is_refused(tmp_path) 
 def test_read_pool_file__model_that_is_not_what_the_file_pins__is_refused(tmp_path, model, pinned: str) -> None:
     with pytest.raises(ProtocolError, match="policy_mismatch"):
         account.read_pool_file(write(tmp_path, CHAT + pinned), ALICE, model=model)
-
-
-@pytest.mark.parametrize("is_relative", [True, False])
-def test_find_model__folder_of_a_pool__names_the_trainer_s(
-    tmp_path, model, monkeypatch: pytest.MonkeyPatch, is_relative: bool
-) -> None:
-    write_chat_model(tmp_path / "mine")
-    named = "mine" if is_relative else str(model)
-    settings = {"initial_policy": named}
-    monkeypatch.setattr(
-        opening.TrainerConfig, "load", lambda file, environment: opening.TrainerConfig.model_construct(**settings)
-    )
-    assert opening._find_model(tmp_path) is None
-    (tmp_path / "trainer.toml").write_text("")
-    assert opening._find_model(tmp_path) == (tmp_path / "mine" if is_relative else model)
 
 
 def test_pin_model__no_chat_model__is_refused(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,29 @@
+"""Terms and parameters of a pool's folder, with what they pin of the model that its trainer publishes first."""
+
+from pathlib import Path
+
+from covey.chain.structs import PoolTerms
+from covey.cli.account import read_pool_file
+from covey.cli.pool_file import build_params, read_document
+from covey.local.folder import find_datasets, get_environment
+from covey.protocol.ids import Address
+from covey.protocol.params import PoolParams
+from trainer.config import TrainerConfig
+
+
+def read_terms(folder: Path, token: Address) -> tuple[PoolTerms, list[Address], PoolParams]:
+    """The pool.toml of a folder, as `read_pool_file`; a chat pool gets template and end tokens of the trainer's model."""
+    file, model = folder / "pool.toml", None
+    if build_params(file, read_document(file), {}).model.prompt_format == "chat":
+        model = find_model(folder)
+    return read_pool_file(file, token, datasets=find_datasets(folder), model=model)
+
+
+def find_model(folder: Path) -> str | Path | None:
+    """The model that the folder's trainer publishes first; None where the trainer is elsewhere, or trains the tiny
+    one, which has no chat template."""
+    file = folder / "trainer.toml"
+    if not file.exists():
+        return None
+    named = TrainerConfig.load(file, environment=get_environment()).initial_policy
+    return folder / named if named is not None and (folder / named).is_dir() else named
