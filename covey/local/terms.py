@@ -12,7 +12,7 @@ from trainer.config import TrainerConfig
 
 
 def read_terms(folder: Path, token: Address) -> tuple[PoolTerms, list[Address], PoolParams]:
-    """The pool.toml of a folder, as `read_pool_file`; a chat pool gets template and end tokens of the trainer's model."""
+    """The pool.toml of a folder, as `read_pool_file`; of a chat pool with what its trainer's model pins."""
     file, model = folder / "pool.toml", None
     if build_params(file, read_document(file), {}).model.prompt_format == "chat":
         model = find_model(folder)
