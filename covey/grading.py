@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Self
 
 from covey.environments.base import Environment, EnvironmentSpec, Grade, Reply
-from covey.environments.grading import FACTORY, pack_reply, pack_spec, unpack_grade
+from covey.environments.grading import FACTORY, pack_replies, pack_spec, unpack_grades
 from covey.errors import OperatorError, ProtocolError
 from covey.log import get_logger
 from covey.protocol.params import GradingParams
@@ -58,14 +58,16 @@ class GradingPool:
         A reply whose grade ends by a limit, or by the death of its process, has the grade of a wrong answer with
         `Grade.limit` set.  Raises TransientError or OperatorError where no process starts.
         """
-        payloads = [pack_reply(reply) for reply in replies]
+        payloads = [pack_replies([reply]) for reply in replies]
         distinct = dict(zip(payloads, replies, strict=True))  # siblings often answer alike
-        outcomes = self._sandbox.run_many(distinct, attempts=ATTEMPTS)
-        found = {
-            payload: self._read(outcome, reply)
-            for (payload, reply), outcome in zip(distinct.items(), outcomes, strict=True)
-        }
-        return [found[payload] for payload in payloads]
+        plain = [payload for payload, reply in distinct.items() if self._environment.is_plain(reply)]
+        found = self._grade_together([distinct[payload] for payload in plain])
+        grades = dict(zip(plain, found, strict=True)) if found else {}
+        alone = [payload for payload in distinct if payload not in grades]
+        outcomes = self._sandbox.run_many(alone, attempts=ATTEMPTS)
+        for payload, outcome in zip(alone, outcomes, strict=True):
+            grades[payload] = self._read(outcome, distinct[payload])
+        return [grades[payload] for payload in payloads]
 
     @property
     def cpu_seconds(self) -> float:
@@ -82,12 +84,19 @@ class GradingPool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _grade_together(self, replies: Sequence[Reply]) -> list[Grade]:
+        """The grades of replies that are only compared, in one call; none if that does not come to its end."""
+        if len(replies) < 2:
+            return []
+        outcome = self._sandbox.run(pack_replies(replies))
+        return unpack_grades(outcome.unwrap()) if outcome.error is None else []
+
     def _read(self, outcome: Outcome, reply: Reply) -> Grade:
         error = outcome.error
         if isinstance(error, ProtocolError):
             raise error
         if error is None:
-            grade = unpack_grade(outcome.unwrap())
+            (grade,) = unpack_grades(outcome.unwrap())
         else:
             grade = replace(self._environment.grade_wrong(reply), limit=error.code)
         if grade.limit:

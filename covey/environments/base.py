@@ -160,6 +160,14 @@ class TaskSource(ABC):
     requires_isolation: ClassVar[bool] = False
     """Whether grading runs what a model wrote, which resource limits alone do not contain."""
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether `grade` only compares texts, so that nothing in an answer can touch the grade of another one.
+
+        Replies are graded in one call then; otherwise each has a process of its own.
+        """
+        return False
+
     @abstractmethod
     def __init__(self, options: JsonObject, data_sets: DataSets) -> None:
         """Check and keep the options."""
@@ -226,6 +234,9 @@ class Environment(Protocol):
 
     def held_out(self, n: int) -> list[Prompt]:
         """The first `n` different questions of the held-out split, always the same ones."""
+
+    def is_plain(self, reply: Reply) -> bool:
+        """Whether grading a reply only compares texts, so that one call may grade it together with others."""
 
     def grade(self, reply: Reply) -> Grade:
         """Grade a completion.  What cannot be graded is wrong.

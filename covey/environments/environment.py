@@ -103,6 +103,10 @@ class TaskEnvironment:
             for i, task in enumerate(self._source.held_out(n))
         ]
 
+    def is_plain(self, reply: Reply) -> bool:
+        """Whether the kind only compares texts."""
+        return self._source.is_plain
+
     def grade(self, reply: Reply) -> Grade:
         """What the extracted answer earns, if the completion ended by itself, less what its length costs."""
         return self._build_grade(reply, self._grade_task(reply) if reply.finished else 0.0)

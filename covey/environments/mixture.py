@@ -84,6 +84,11 @@ class MixtureEnvironment:
             for prompt in part.held_out(ends[number] - starts[number])
         ]
 
+    def is_plain(self, reply: Reply) -> bool:
+        """Whether the prompt's part only compares texts."""
+        part, inner = self._find_part(reply)
+        return part.is_plain(inner)
+
     def grade(self, reply: Reply) -> Grade:
         """As the prompt's part grades."""
         part, inner = self._find_part(reply)

@@ -26,6 +26,8 @@ MAX_DRAWS = 200
 MAX_SCAN = 100
 """Items looked at per held-out question asked for, before the generator counts as too small."""
 COMPOSITE = "composite"
+PLAIN = frozenset({"spell_backward"})
+"""Generators whose own score only compares texts."""
 
 # Graders parse free text; these are what parsing raises.  Anything else is a defect and should be seen.
 UNGRADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, SyntaxError, TypeError, ValueError)
@@ -58,6 +60,14 @@ class ReasoningGymSource(TaskSource):
         names = {self._options.name, *_list_texts(self._options.config)}
         self._items = min((FEW_ITEMS[name] for name in names if name in FEW_ITEMS), default=ITEMS)
         self._dataset = _create_dataset(self._options, self._items)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the generator only compares texts: many others parse an answer, some evaluate it."""
+        from reasoning_gym.dataset import ProceduralDataset
+
+        has_own_score = type(self._dataset).score_answer is not ProceduralDataset.score_answer
+        return self._options.name in PLAIN or not has_own_score
 
     def draw(self, number: int) -> Task:
         """The training task of a drawn integer: redrawn from the same integer while the question is held out."""

@@ -42,6 +42,7 @@ class ShortAnswerSource(RowSource):
 
     task_type: ClassVar[str] = "short_answer"
     extraction: ClassVar[str] = "answer_tag"
+    is_plain = True
 
     @classmethod
     def read_info(cls, raw: JsonObject) -> JsonObject:
@@ -60,6 +61,7 @@ class MultipleChoiceSource(RowSource):
 
     task_type: ClassVar[str] = "multiple_choice"
     extraction: ClassVar[str] = "answer_tag"
+    is_plain = True
 
     @classmethod
     def read_info(cls, raw: JsonObject) -> JsonObject:

@@ -49,7 +49,7 @@ def build_world(
         worlds.append(world)
         return world
 
-    def load(spec: EnvironmentSpec) -> Environment:
+    def load(spec: EnvironmentSpec, *_: object) -> Environment:
         assert spec == DEMO
         return environment
 
