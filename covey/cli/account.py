@@ -250,7 +250,7 @@ def read_pool_file(
         raise OperatorError("bad_pool_file", f"tables of {file} are wrong: {'; '.join(unknown)}", fix=f"Correct {file}")
     params = _with_fingerprint(build_params(file, document, {}), datasets)
     if model is not None:
-        params = pin_model(params, model)
+        params = pin_model(params, model, datasets=datasets)
     require_pinned_template(params.model)
     terms, validators = read_terms(file, read_table(file, document, "terms"), token, params)
     return terms, validators, params

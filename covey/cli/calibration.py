@@ -80,7 +80,7 @@ def validator_calibrate(
     }
     params = build_params(pool_file, document, {"model": {"compute_dtype": dtype}, "verification": holds_for})
     if params.model.prompt_format == "chat":
-        params = pin_model(params, model)
+        params = pin_model(params, model, datasets=dataset or ())
         pinned = params.model.model_dump(mode="json", include={"chat_template_hash", "end_tokens"})
     spec = EnvironmentSpec(kind=params.environment.kind, options=params.environment.options)
     environment = registry.load(spec, DataSetCatalog(dataset or ()))

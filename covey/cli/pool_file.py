@@ -3,7 +3,7 @@
 `covey pool create` reads it by `account.read_pool_file`, with terms and fingerprint.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,11 +67,12 @@ def write_document(file: Path, document: "TOMLDocument") -> None:
     write_atomically(file, tomlkit.dumps(document).encode())
 
 
-def pin_model(params: "PoolParams", source: str | Path) -> "PoolParams":
+def pin_model(params: "PoolParams", source: str | Path, *, datasets: Sequence[Path] = ()) -> "PoolParams":
     """`params` with what they do not pin of the model that the pool starts from: its end tokens and, in the format
     "chat", the hash of its chat template.
 
     `source`: name or folder of the model; only its tokenizer and its generation configuration are read.
+    `datasets`: folders of the data sets that the environment draws its tasks from.
     Raises ProtocolError("policy_mismatch") where they pin something else, and OperatorError as
     `require_stable_template`.
     """
@@ -84,6 +85,7 @@ def pin_model(params: "PoolParams", source: str | Path) -> "PoolParams":
         require_policy_format,
         require_stable_template,
     )
+    from covey.tasks.opening import DataSetCatalog
 
     tokenizer = load_tokenizer(source)
     end_tokens = load_end_tokens(source, tokenizer)
@@ -91,8 +93,9 @@ def pin_model(params: "PoolParams", source: str | Path) -> "PoolParams":
     pinned: dict[str, object] = {"end_tokens": tuple(sorted(end_tokens))}
     if params.model.prompt_format == "chat":
         named = params.environment
-        environment = registry.load(EnvironmentSpec(kind=named.kind, options=named.options))
-        require_stable_template(tokenizer, PromptFormat.of(params.model), has_system=_has_system_text(environment))
+        spec = EnvironmentSpec(kind=named.kind, options=named.options)
+        has_system = _has_system_text(registry.load(spec, DataSetCatalog(datasets)))
+        require_stable_template(tokenizer, PromptFormat.of(params.model), has_system=has_system)
         pinned["chat_template_hash"] = compute_template_hash(tokenizer)
     return params.model_copy(update={"model": params.model.model_copy(update=pinned)})
 

@@ -9,6 +9,7 @@ from covey.errors import OperatorError, ProtocolError
 from covey.model.tiny import tiny_folder
 from covey.protocol.canonical import sha256
 from tests.fakes.chat import CHATML, END_OF_TEXT, IM_END, write_chat_model
+from tests.fakes.tasks import make_data_set, make_row
 from tests.unit.covey.cli.test_pool_file import ALICE, POOL_FILE
 
 pytestmark = pytest.mark.unit
@@ -89,3 +90,15 @@ def test_read_pool_file__questions_with_a_system_text__have_the_template_tried_w
     file.write_text(file.read_text().replace(f'kind = "reasoning_gym", options = {spelling}', named))
     account.read_pool_file(file, ALICE, model=model)
     assert checked == [True]
+
+
+def test_read_pool_file__chat_pool_of_a_data_set__reads_its_system_text_with_the_data_set(
+    tmp_path, model, checked
+) -> None:
+    rows = make_data_set(tmp_path / "tasks", [make_row(n) for n in range(40)])
+    options = f'{{ dataset = "{rows.digest}", system_prompt = "Be brief." }}'
+    file = write(tmp_path, CHAT)
+    spelling = 'kind = "reasoning_gym", options = { name = "spell_backward" }'
+    file.write_text(file.read_text().replace(spelling, f'kind = "math", options = {options}'))
+    _, _, params = account.read_pool_file(file, ALICE, datasets=[tmp_path / "tasks"], model=model)
+    assert (params.model.chat_template_hash, checked) == (PINNED, [True])
