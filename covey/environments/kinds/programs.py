@@ -33,8 +33,20 @@ _DEFAULT_CPU_SECONDS, _DEFAULT_MEMORY_BYTES = 10.0, 512 << 20
 """Limits where this process has none itself."""
 _GRACE_SECONDS = 10.0
 """What the runner has, after the wall clock of a test, to end the test's processes and to answer."""
-_SOURCE = Path(program_runner.__file__).parents[3]
-_START = f"from {program_runner.__name__} import main; main()"
+_START = f"""
+import sys
+from types import ModuleType
+
+folder, name = {str(Path(program_runner.__file__).parent)!r}, ""
+for part in {program_runner.__name__.split(".")[:-1]}:
+    name += "." * bool(name) + part
+    package = sys.modules[name] = ModuleType(name)
+    package.__path__ = [folder]
+from {program_runner.__name__} import main
+
+main()
+"""
+"""Starts the runner with its own folder alone: the one that Covey lies in may be closed to this process."""
 _PR_SET_DUMPABLE = 4
 _LIMITS: dict[int, LimitCode] = {
     program_runner.OUT_OF_TIME: "sandbox_cpu",
@@ -68,8 +80,7 @@ class ProgramLimits:
             cpu_seconds = max(0.0, most - used.ru_utime - used.ru_stime)
         most = resource.getrlimit(resource.RLIMIT_AS)[0]
         if most != resource.RLIM_INFINITY:
-            pages = int(Path("/proc/self/statm").read_text().split()[0])
-            memory_bytes = max(0, most - pages * resource.getpagesize())
+            memory_bytes = max(0, most - program_runner.measure_address_space())
         return cls(cpu_seconds=cpu_seconds, memory_bytes=memory_bytes)
 
 
@@ -117,7 +128,7 @@ class _Runner:
         self._process = subprocess.Popen(
             # Not -I, which would ignore PYTHONHASHSEED: sets have the same order on every machine.
             [sys.executable, "-s", "-S", "-P", "-B", "-X", "utf8", "-c", _START, *map(str, numbers)],
-            env={"PYTHONHASHSEED": "0", "PYTHONPATH": str(_SOURCE)},
+            env={"PYTHONHASHSEED": "0"},
             cwd=folder,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
