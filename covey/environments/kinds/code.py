@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from importlib import import_module
 from typing import ClassVar, cast
 
 from pydantic import JsonValue
@@ -69,6 +70,10 @@ class CodeSource(RowSource):
             function=cast(str | None, verification["fn_name"]) or "",
         )
         return float(run_tests(answer, tests, ProgramLimits.read()))
+
+    def warm_up(self) -> None:
+        """Load what runs programs."""
+        import_module("covey.environments.kinds.programs")
 
     def list_versions(self) -> Mapping[str, str]:
         """Version of the grader."""

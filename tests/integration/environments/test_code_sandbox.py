@@ -1,0 +1,67 @@
+"""Programs in the sandbox's grading processes, on every rung of isolation that holds here."""
+
+import pytest
+
+from covey.environments.base import EnvironmentSpec, Reply
+from covey.environments.grading import pack_reply, pack_spec, unpack_grade
+from covey.sandbox import RUNGS, Limits, Sandbox, try_rung
+
+pytestmark = pytest.mark.integration
+
+SPEC = EnvironmentSpec(kind="code", options={"dataset": "0x" + "00" * 32})
+TESTS = {"inputs": ["1 2", "3 4"], "outputs": ["3", "MARKER-9f3c2a7be4d81065"], "fn_name": None}
+SEARCH = """
+import os, re
+a, b = map(int, input().split())
+for process in filter(str.isdecimal, os.listdir("/proc")):
+    try:
+        with open(f"/proc/{process}/maps") as maps, open(f"/proc/{process}/mem", "rb", 0) as memory:
+            for line in maps:
+                start, end = (int(each, 16) for each in line.split()[0].split("-"))
+                try:
+                    memory.seek(start)
+                    for found in re.findall(rb"MARKER-[0-9a-f]{16}", memory.read(end - start)):
+                        os.write(1, found)
+                        os._exit(0)
+                except (OSError, OverflowError):
+                    pass
+    except OSError:
+        pass
+print(a + b)
+"""
+CASES = {
+    "print(sum(map(int, input().split())))": (1.0, ""),
+    "print(3)": (0.0, ""),
+    "while True:\n    pass": (0.0, "sandbox_cpu"),
+    "x = bytearray(1 << 40)": (0.0, "sandbox_memory"),
+    "import os\nos.kill(os.getppid(), 9)": (0.0, "sandbox_died"),
+    "import os\nwhile True:\n    os.fork()": (0.0, ""),
+    SEARCH: (0.0, ""),
+}
+"""Reward and limit of a program; the first is tested on sums alone."""
+
+
+def build_reply(program, tests):
+    return Reply(verification=tests, target=None, text=f"```python\n{program}\n```", finished=True, tokens=9)
+
+
+def read(outcome):
+    """Reward and limit; the sandbox may be the first to see that CPU time is spent."""
+    if outcome.error is not None:
+        return 0.0, outcome.error.code
+    grade = unpack_grade(outcome.answer)
+    return grade.reward, grade.limit
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+def test_programs__on_each_rung__are_graded_alike(rung):
+    if try_rung(rung).isolation is None:
+        pytest.skip(f"{rung} does not hold here")
+    limits = Limits(cpu_seconds=2, wall_seconds=30, memory_bytes=512 << 20, processes=16)
+    sums = {**TESTS, "outputs": ["3", "7"]}
+    with Sandbox("covey.environments.grading:build", setup=pack_spec(SPEC), limits=limits, isolation=rung) as sandbox:
+        outcomes = {
+            program: sandbox.run(pack_reply(build_reply(program, sums if i == 0 else TESTS)))
+            for i, program in enumerate(CASES)
+        }
+    assert {program: read(outcome) for program, outcome in outcomes.items()} == CASES
