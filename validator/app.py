@@ -120,6 +120,7 @@ def build(
             engine=describe_engine(
                 name, dtype=dtype, batch=config.batch, device=config.device, interpreter=interpreter
             ),
+            isolation=decoder.isolation.rung,
         ),
         pending=Pending(config.home / "pending"),
         turns=Turns(config.turns),

@@ -19,6 +19,8 @@ class Venue:
     pool: PoolId
     params_hash: Hash
     engine: EngineFacts
+    isolation: str
+    """Rung that the sandboxes of this validator run on."""
 
 
 def describe_engine(name: str, *, dtype: str, batch: int, device: str, interpreter: Path | None = None) -> EngineFacts:
@@ -51,6 +53,7 @@ def build_bundle(judgement: Judgement, order: JudgeOrder, venue: Venue) -> Bundl
         units=judgement.units,
         details={name: _cut(value) for name, value in judgement.details.items()},
         engine=venue.engine,
+        isolation=venue.isolation,
     )
 
 

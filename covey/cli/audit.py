@@ -139,6 +139,7 @@ def show(report: "Report", *, show_all: bool) -> None:
 
     limits = report.limits
     console = Console(highlight=False, markup=False)
+    isolated = {"bundle": f", isolated by {report.bundle.isolation}"}
     for name, source, engine in (
         ("bundle", report.bundle, report.bundle.engine),
         ("found here", report.found, report.engine),
@@ -147,7 +148,10 @@ def show(report: "Report", *, show_all: bool) -> None:
         versions = (f"{key} {value}" for key, value in engine.versions.items())
         facts = ", ".join([engine.name, engine.dtype, f"on {engine.hardware}", *versions])
         verdict = f"{source.decision.name.lower()} {source.reason.name.lower()}, {source.units} units"
-        console.print(f"{name:>10}  {verdict}  {quote(details)}\n{'':>10}  {quote(facts)}", soft_wrap=True)
+        console.print(
+            f"{name:>10}  {verdict}  {quote(details)}\n{'':>10}  {quote(facts + isolated.get(name, ''))}",
+            soft_wrap=True,
+        )
     if report.rows:
         shown = list(report.rows) if show_all else find_worst(report.rows, limits, WORST)
         table = Table("group", "sibling", "tokens", "exponent", "mantissa", "margin", "logprob")

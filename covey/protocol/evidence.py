@@ -40,7 +40,7 @@ class EngineFacts(Body, strict=True):
 class Bundle(Body, strict=True):
     """One validator's judgement of one submission.  Example: `Bundle.from_bytes(data).compute_hash()`."""
 
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     chain_id: UInt64
     court: AddressText
     """Where receipt and verdict are checked."""
@@ -60,6 +60,8 @@ class Bundle(Body, strict=True):
     details: dict[Name, Statistic] = Field(max_length=MAX_DETAILS)
     """Row, window and statistics of the failure; of accepted work LIVE_GROUPS."""
     engine: EngineFacts
+    isolation: Text
+    """Rung of isolation that the file was decoded and the texts were graded on, for example "bwrap"."""
 
     def to_bytes(self) -> bytes:
         """Canonical JSON, at most MAX_EVIDENCE_BYTES."""

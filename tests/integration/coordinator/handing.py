@@ -73,6 +73,7 @@ def build_bundle(office: Office, validator: int, order: wire.JudgeOrder, **detai
         units=20,
         details={"margin": 0.5, "rows": 4} | details,
         engine=EngineFacts(name="hf", dtype="float32", batch=8 + validator, hardware="cpu", versions={"covey": "0"}),
+        isolation="bwrap",
     )
 
 

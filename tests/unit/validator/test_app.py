@@ -11,6 +11,7 @@ from covey.chain.structs import BondKind
 from covey.environments.registry import DEMO, load
 from covey.errors import OperatorError
 from covey.runtime import Outcome
+from covey.sandbox.isolation import describe
 from tests.fakes.grading import grade_here
 from tests.fakes.tools import DOMAIN, make_model_params
 from validator import app, enforcement, loop
@@ -26,6 +27,7 @@ class Recording:
 
     def __init__(self, answer: bytes) -> None:
         self.answer, self.attempts = answer, []
+        self.isolation = describe("bwrap")
 
     def call(self, payload: bytes, *, attempts: int = 1) -> bytes:
         self.attempts.append(attempts)
@@ -58,6 +60,7 @@ def test_build__tools__are_the_pools_and_blame_no_input_for_one_slow_child(tmp_p
     assert ctx.tools.domain == DOMAIN
     assert ctx.tools.decode(b"file") == b"[]"
     assert ctx.tools.grade is grade_here
+    assert ctx.venue.isolation == "bwrap"
     assert decoder.attempts == [2]
     assert (ctx.venue.chain_id, ctx.venue.court, ctx.venue.pool) == (DOMAIN.chain_id, DOMAIN.contract, 1)
     assert (ctx.venue.params_hash, ctx.venue.engine.batch) == (make_model_params().compute_hash(), 32)

@@ -14,6 +14,7 @@ from covey.cheats import Wrapped
 from covey.cli.audit import describe, find_worst, show
 from covey.engines.build import describe_hardware
 from covey.engines.hf import HuggingFaceEngine
+from covey.environments.base import refuse_data_sets
 from covey.errors import CoveyError, OperatorError
 from covey.model.tiny import tiny_folder
 from covey.protocol import wire
@@ -39,6 +40,7 @@ VENUE = Venue(
     pool=PoolId(1),
     params_hash=make_hash("params"),
     engine=describe_engine("hf", dtype="float32", batch=16, device="cpu"),
+    isolation="bwrap",
 )
 HOPPER = "NVIDIA H100 80GB HBM3"
 HERE = describe_hardware("cpu", "exact")
@@ -109,7 +111,7 @@ def test_judge__again_or_without_a_policy__closes_its_engine(
     config = AuditConfig.load(None, {"deployment": tmp_path / "d.json", "storage": f"file://{tmp_path}"}, {})
     judged = Judgement.accept(honest.receipt.units, live_groups=count_live(honest))
     bundle = build_bundle(judged, make_order(honest, worker), VENUE)
-    judge = partial(audit.judge, config, bundle, worker.params, file=honest.file)
+    judge = partial(audit.judge, config, bundle, worker.params, file=honest.file, data_sets=refuse_data_sets)
     if is_policy:
         assert judge(policy=tiny_folder()).agrees
     else:
@@ -130,7 +132,12 @@ def test_judge__cheat_that_was_not_drawn__is_found_with_a_replay(
     bundle = build_bundle(judged, make_order(cheat, worker, full=False), VENUE)
     values = {"deployment": tmp_path / "d.json", "storage": f"file://{tmp_path}", "full": full}
     report = audit.judge(
-        AuditConfig.load(None, values, {}), bundle, worker.params, file=cheat.file, policy=tiny_folder()
+        AuditConfig.load(None, values, {}),
+        bundle,
+        worker.params,
+        file=cheat.file,
+        policy=tiny_folder(),
+        data_sets=refuse_data_sets,
     )
     assert (report.found.decision, report.found.reason) == (decision, reason)
     assert (report.agrees, bool(report.rows)) == (not full, full)

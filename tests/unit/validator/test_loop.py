@@ -37,6 +37,7 @@ VENUE = Venue(
     pool=PoolId(1),
     params_hash=make_hash("params"),
     engine=describe_engine("hf", dtype="float32", batch=32, device="cpu"),
+    isolation="bwrap",
 )
 
 
