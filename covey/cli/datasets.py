@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -16,10 +16,7 @@ from covey.errors import OperatorError
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from covey.environments.base import EnvironmentSpec
     from covey.tasks.checking import CheckReport
-    from covey.tasks.dataset import DataSet
-    from covey.tasks.rows import TaskRow
 
 Folder = Annotated[Path, typer.Argument(help="Folder of a data set.")]
 SplitName = Literal["train", "held_out"]
@@ -118,14 +115,15 @@ def tasks_show(
 
     Example: `covey tasks show tasks 7 --split held_out --type math`
     """
+    from covey.cli.dataset_rows import find_row, find_spec, get_row
     from covey.environments.environment import TaskEnvironment
     from covey.environments.kinds.rows import RowSource
     from covey.environments.registry import load
     from covey.tasks.dataset import open_folder
 
     found = open_folder(folder)
-    row = _find_row(found, problem_id, split, task_type) if problem_id else _get_row(found, index, split, task_type)
-    environment = load(_find_spec(found, row, pool_file), lambda _: found)
+    row = find_row(found, problem_id, split, task_type) if problem_id else get_row(found, index, split, task_type)
+    environment = load(find_spec(found, row, pool_file), lambda _: found)
     asked: str | None = None
     if isinstance(environment, TaskEnvironment) and isinstance(environment.source, RowSource):
         prompt = environment.build_prompt(environment.source.build_task(row))
@@ -238,53 +236,3 @@ def _show_check(report: "CheckReport") -> None:
         typer.echo(f"  {quote(pair.held_out)} shares {pair.share:.0%} with {quote(pair.train)}")
     if not report.are_all_compared:
         typer.echo("not all likely pairs were compared: there may be more")
-
-
-def _choose(found: "DataSet", split: SplitName | None, task_type: str | None) -> tuple[SplitName, str]:
-    """Split and task type of a row, where the only type and the training split need no name."""
-    named = [(part, kind) for part, kind in found.groups if part == (split or "train") and task_type in (None, kind)]
-    if len(named) == 1:
-        return named[0]
-    known = ", ".join(f"{part} {kind}" for part, kind in found.groups)
-    raise OperatorError(
-        "no_row",
-        f"the data set has {len(named)} task types that fit; it holds {known}",
-        fix="Name one of them with --split and --type",
-    )
-
-
-def _get_row(found: "DataSet", index: int, split: SplitName | None, task_type: str | None) -> "TaskRow":
-    return found.read(*_choose(found, split, task_type), index)
-
-
-def _find_row(found: "DataSet", problem_id: str, split: SplitName | None, task_type: str | None) -> "TaskRow":
-    for part, kind in found.groups:
-        if split in (None, part) and task_type in (None, kind):
-            for index in range(found.count(part, kind)):
-                row = found.read(part, kind, index)
-                if row.problem_id == problem_id:
-                    return row
-    raise OperatorError("no_row", f"no row has the problem_id {problem_id}", fix="Correct --id, --split or --type")
-
-
-def _find_spec(found: "DataSet", row: "TaskRow", pool_file: Path | None) -> "EnvironmentSpec":
-    """The environment that asks a row: the pool's, or its part of the row's task type, or the kind with no options."""
-    from covey.environments.base import EnvironmentSpec
-
-    plain = EnvironmentSpec(kind=row.task_type, options={"dataset": found.digest})
-    if pool_file is None:
-        return plain
-    from covey.cli.pool_file import build_params, read_document
-
-    named = build_params(pool_file, read_document(pool_file), {}).environment
-    parts: Any = named.options.get("parts")
-    specs = [(named.kind, named.options)]
-    specs += [(part.get("kind"), part.get("options", {})) for part in parts] if isinstance(parts, list) else []
-    for kind, options in specs:
-        if kind == row.task_type and options.get("dataset") == found.digest:
-            return EnvironmentSpec(kind=kind, options=options)
-    raise OperatorError(
-        "wrong_dataset",
-        f"{pool_file} asks no rows of type {row.task_type} of the data set {found.digest}",
-        fix="Name the file of a pool that does, or leave --pool-file out",
-    )

@@ -9,6 +9,7 @@ from covey.environments.kinds.mathematics import is_right
 from covey.environments.kinds.row_kinds import MultipleChoiceSource, ShortAnswerSource
 from covey.errors import OperatorError
 from covey.tasks import examples
+from covey.tasks.example_questions import Example
 from covey.tasks.examples import TEMPLATES, build_rows
 
 pytestmark = pytest.mark.unit
@@ -61,7 +62,9 @@ def test_build_rows__reference_solutions__pass_all_their_tests(rows, monkeypatch
 
 
 def test_build_rows__more_than_the_templates_have__is_refused(monkeypatch):
-    monkeypatch.setattr(examples, "TEMPLATES", (lambda rng: examples._math(str(rng.randint(1, 3)), 1),))
+    monkeypatch.setattr(
+        examples, "TEMPLATES", (lambda rng: Example(task_type="math", prompt=str(rng.randint(1, 3)), info={}),)
+    )
     assert len(build_rows(3)) == 3
     with pytest.raises(OperatorError, match="too_many_rows"):
         build_rows(4)
