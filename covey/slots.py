@@ -8,12 +8,17 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from covey.environments.base import Environment, Prompt, Reply
+from covey.environments.draws import draw_below
+from covey.errors import ProtocolError
 from covey.model.prompts import PromptFormat, encode_prompt
 from covey.model.text import Tokenizer, decode_completion
 from covey.protocol.ids import GroupId
 from covey.protocol.rollout import Rollout
 from covey.protocol.seeding import SlotDomain, compute_prompt_draw, compute_sampling_seed
 from covey.protocol.verdict import Judgement, Reason
+
+DRAWS = 32
+"""Prompts of one draw that are tried before the pool's tasks count as too long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,14 +37,29 @@ def draw_prompts(
     environment: Environment,
     tokenizer: Tokenizer,
     format: PromptFormat,
+    longest: int,
 ) -> dict[GroupId, DrawnPrompt]:
-    """The prompt of each group of a task; raise as `encode_prompt`."""
-    drawn = {}
-    for group in map(GroupId, range(groups)):
-        prompt = environment.prompt(compute_prompt_draw(domain, group))
+    """The prompt of each group of a task: the first one of at most `longest` tokens of those that its draw stands for.
+
+    Raises ProtocolError("prompt_too_long") where `DRAWS` are all longer, and as `encode_prompt`.
+    """
+    return {
+        group: _draw_prompt(compute_prompt_draw(domain, group), environment, tokenizer, format, longest)
+        for group in map(GroupId, range(groups))
+    }
+
+
+def _draw_prompt(
+    draw: int, environment: Environment, tokenizer: Tokenizer, format: PromptFormat, longest: int
+) -> DrawnPrompt:
+    for attempt in range(DRAWS):
+        number = draw if attempt == 0 else draw_below("prompt", draw, 1 << 63, attempt=attempt)
+        prompt = environment.prompt(number)
         tokens = encode_prompt(tokenizer, prompt.text, system=prompt.system, format=format)
-        drawn[group] = DrawnPrompt(prompt=prompt, tokens=tuple(tokens))
-    return drawn
+        if len(tokens) <= longest:
+            return DrawnPrompt(prompt=prompt, tokens=tuple(tokens))
+    message = f"{DRAWS} prompts of one draw are all longer than {longest} tokens, the last one has {len(tokens)}"
+    raise ProtocolError("prompt_too_long", message)
 
 
 def find_wrong_slot(

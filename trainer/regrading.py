@@ -34,6 +34,8 @@ class Regrader:
     """Ids of the tokens that end a completion."""
     limit: int
     """The pool's longest completion in tokens."""
+    longest_prompt: int
+    """The pool's longest prompt in tokens."""
     vocabulary: int
     grade: Grader
     limits: GradingParams
@@ -58,7 +60,12 @@ class Regrader:
         groups = len({row.group for row in rows})
         with self._turn:
             prompts = slots.draw_prompts(
-                domain, groups, environment=self.environment, tokenizer=self.tokenizer, format=self.format
+                domain,
+                groups,
+                environment=self.environment,
+                tokenizer=self.tokenizer,
+                format=self.format,
+                longest=self.longest_prompt,
             )
             rejection = slots.find_wrong_slot(rows, domain, prompts) or slots.find_false_end(
                 rows, ends=self.ends, limit=self.limit, vocabulary=self.vocabulary

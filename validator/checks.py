@@ -142,6 +142,7 @@ def check_seeding(claim: Claim, tools: Tools) -> Judgement | None:
         environment=tools.environment,
         tokenizer=tools.engine.tokenizer,
         format=PromptFormat.of(tools.params.model),
+        longest=tools.params.model.max_prompt_tokens,
     )
     return slots.find_wrong_slot(claim.rollouts, domain, claim.prompts)
 

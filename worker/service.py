@@ -50,8 +50,7 @@ def build_slots(
 ) -> list[Slot]:
     """The task's slots in order of (group, sibling).
 
-    Raises ProtocolError("bad_task") for more groups than a task of the pool has, "prompt_too_long" for a prompt,
-    and as `encode_prompt`.
+    Raises ProtocolError("bad_task") for more groups than a task of the pool has, and as `draw_prompts`.
     """
     if task.groups > params.groups_per_task:
         raise ProtocolError(
@@ -67,10 +66,9 @@ def build_slots(
         environment=environment,
         tokenizer=engine.tokenizer,
         format=PromptFormat.of(params.model),
+        longest=params.model.max_prompt_tokens,
     )
     for group, prompt in prompts.items():
-        if len(prompt.tokens) > params.model.max_prompt_tokens:
-            raise ProtocolError("prompt_too_long", f"a prompt has {len(prompt.tokens)} tokens")
         for sibling in range(params.group_size):
             seed = compute_sampling_seed(domain, group, sibling)
             request = Request(prompt=prompt.tokens, seed=seed, max_tokens=params.model.max_completion_tokens)

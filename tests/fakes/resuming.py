@@ -88,7 +88,7 @@ def record_stream(folder: Path, steps: int) -> None:
             task = step * TASKS + i
             version = Step(max(0, step - min(i + step % 2, 1)))
             domain = build_domain(MANIFEST, version, TaskId(task))
-            drawn = draw_prompts(domain, 1, environment=environment, tokenizer=tokenizer, format=RAW)
+            drawn = draw_prompts(domain, 1, environment=environment, tokenizer=tokenizer, format=RAW, longest=64)
             file = rollout.encode(build_rollouts(domain, drawn[GroupId(0)].tokens))
             (stream / sha256(file)).write_bytes(file)
             item = BatchItem(

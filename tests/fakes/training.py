@@ -149,7 +149,12 @@ class Coordinator:
         engine.load_policy(self._download(version), version)
         domain = build_domain(self.chain.hashes[version], version, TaskId(task))
         drawn = draw_prompts(
-            domain, self.params.groups_per_task, environment=environment, tokenizer=engine.tokenizer, format=RAW
+            domain,
+            self.params.groups_per_task,
+            environment=environment,
+            tokenizer=engine.tokenizer,
+            format=RAW,
+            longest=self.params.model.max_prompt_tokens,
         )
         rows = []
         for i in range(self.params.rollouts_per_task):

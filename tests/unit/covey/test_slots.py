@@ -5,10 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from covey.environments.base import Prompt
+from covey.errors import ProtocolError
 from covey.model.prompts import PromptFormat
 from covey.protocol.ids import GroupId
 from covey.protocol.params import ModelParams
 from covey.protocol.rollout import Rollout
+from covey.protocol.seeding import compute_prompt_draw
 from covey.protocol.verdict import Reason
 from covey.slots import draw_prompts, find_false_end
 from tests.fakes.chat import build_chat_tokenizer
@@ -31,7 +33,7 @@ def test_draw_prompts__chat__is_what_transformers_makes_of_question_and_system_t
     tokenizer = build_chat_tokenizer()
     chosen = PromptFormat.of(ModelParams(prompt_format="chat", chat_template_kwargs=variables))
     domain = build_domain(MANIFEST, 0, 7)
-    drawn = draw_prompts(domain, 16, environment=Numbered(), tokenizer=tokenizer, format=chosen)
+    drawn = draw_prompts(domain, 16, environment=Numbered(), tokenizer=tokenizer, format=chosen, longest=200)
     assert {prompt.prompt.system for prompt in drawn.values()} == {"", "Be brief."}
     for prompt in drawn.values():
         system = [{"role": "system", "content": "Be brief."}] if prompt.prompt.system else []
@@ -42,6 +44,50 @@ def test_draw_prompts__chat__is_what_transformers_makes_of_question_and_system_t
             **variables,
         )
         assert prompt.tokens == tuple(expected)
+
+
+class Letters:
+    """One token a letter."""
+
+    bos_token_id, eos_token_id = None, 1
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        return [ord(letter) for letter in text]
+
+
+RAW = PromptFormat.of(ModelParams())
+
+
+class Growing:
+    """Asks in as many letters as the drawn number has decimal places of one digit: 1 to 19."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def prompt(self, draw: int) -> Prompt:
+        self.asked.append(draw)
+        return Prompt(text="q" * (1 + draw % 19), verification={})
+
+
+def test_draw_prompts__prompt_that_is_too_long__is_the_next_one_of_its_draw_and_the_same_for_all() -> None:
+    domain, environment = build_domain(MANIFEST, 0, 7), Growing()
+    drawn = draw_prompts(domain, 40, environment=environment, tokenizer=Letters(), format=RAW, longest=10)
+    assert all(len(prompt.tokens) <= 10 for prompt in drawn.values())  # nine letters and a newline at most
+    first = [compute_prompt_draw(domain, GroupId(group)) for group in range(40)]
+    kept = [group for group in range(40) if 1 + first[group] % 19 <= 9]
+    assert 8 < len(kept) < 32
+    assert all(drawn[group].prompt.text == "q" * (1 + first[group] % 19) for group in kept)
+    assert drawn == draw_prompts(domain, 40, environment=Growing(), tokenizer=Letters(), format=RAW, longest=10)
+    assert len(environment.asked) == len(set(environment.asked)) > 40
+
+
+def test_draw_prompts__nothing_but_long_prompts__is_refused_after_32() -> None:
+    environment = Growing()
+    with pytest.raises(ProtocolError, match=r"prompt_too_long: 32 prompts .* longer than 1 tokens"):
+        draw_prompts(
+            build_domain(MANIFEST, 0, 7), 1, environment=environment, tokenizer=Letters(), format=RAW, longest=1
+        )
+    assert len(environment.asked) == 32
 
 
 def build_row(tokens: list[int], *, finished: bool) -> Rollout:
