@@ -11,7 +11,6 @@ Each grade pays for what is imported here, so `signal`, `typing` and `subprocess
 
 from __future__ import annotations
 
-import ctypes
 import os
 import resource
 import select
@@ -20,6 +19,16 @@ import sys
 import time
 
 from covey.environments.kinds.program_code import Program
+from covey.environments.kinds.program_processes import (
+    SIGKILL,
+    Limits,
+    bind,
+    end_leftovers,
+    give_up_rights,
+    kill,
+    limit,
+    round_up,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,26 +46,8 @@ _MEMORY_EXIT = 86
 """Exit status of a program that a MemoryError has ended."""
 _RESULT = 3
 """Descriptor that the result of a function goes to; what it prints goes nowhere."""
-_SIGKILL, _SIGSTOP, _SIGXCPU = 9, 19, 24
-_SWEEP_SECONDS = 5.0
+_SIGXCPU = 24
 _CHUNK = 1 << 16
-_PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 4, 36, 38
-_CAPABILITY_VERSION = 0x20080522
-
-
-class Limits:
-    """Limits of all tests together, as the command line gives them."""
-
-    def __init__(self, cpu_seconds: float, memory_bytes: int, output_bytes: int, processes: int) -> None:
-        self.cpu_seconds, self.memory_bytes = cpu_seconds, memory_bytes
-        self.output_bytes, self.processes = output_bytes, processes
-
-    def compute_left(self) -> float:
-        """CPU seconds that no test has used."""
-        return self.cpu_seconds - sum(
-            used.ru_utime + used.ru_stime
-            for used in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-        )
 
 
 def main() -> NoReturn:
@@ -65,8 +56,8 @@ def main() -> NoReturn:
     sys.argv[:] = ["solution.py"]
     os.environ.clear()
     commands, replies = _take_channels()
-    _give_up_rights()
-    _bind(limits)
+    give_up_rights()
+    bind(limits)
     source, function = _read_frame(commands), _read_frame(commands)
     status, program = FAILED, None
     try:
@@ -81,7 +72,7 @@ def main() -> NoReturn:
         output = b""
         if program is not None:
             status, output = run_test(program, given, limits, folder=str(number))
-            if not _end_leftovers():
+            if not end_leftovers():
                 status = BROKEN
         _write_all(replies, REPLY.pack(status, len(output)) + output)
         if status == BROKEN:
@@ -107,12 +98,12 @@ def run_test(program: Program, given: bytes, limits: Limits, *, folder: str) -> 
     try:
         stopped = transfer.carry(watched, limits, deadline=time.monotonic() + WALL_SECONDS + WALL_FACTOR * left)
         if stopped is not None:
-            os.kill(child, _SIGKILL)
+            os.kill(child, SIGKILL)
         _, ending, used = os.wait4(child, 0)
     finally:
         transfer.close()
         os.close(watched)
-    _kill(-child, _SIGKILL)
+    kill(-child, SIGKILL)
     if stopped is not None:
         return stopped, b""
     return _judge(ending, used.ru_utime + used.ru_stime, left), bytes(transfer.written)
@@ -210,8 +201,8 @@ def _become_test(cpu_seconds: float, *, stdin: int, output: int, returns: bool) 
         os.dup2(stdin, 0)
         os.dup2(output, 1)
     os.closerange(_RESULT + 1 if returns else _RESULT, 1 << 20)
-    seconds = _round_up(cpu_seconds)
-    _limit(resource.RLIMIT_CPU, seconds, seconds + 1)
+    seconds = round_up(cpu_seconds)
+    limit(resource.RLIMIT_CPU, seconds, seconds + 1)
 
 
 def _judge(ending: int, used_seconds: float, left_seconds: float) -> int:
@@ -220,13 +211,8 @@ def _judge(ending: int, used_seconds: float, left_seconds: float) -> int:
         return {0: DONE, _MEMORY_EXIT: OUT_OF_MEMORY}.get(os.WEXITSTATUS(ending), FAILED)
     # The soft limit is a signal that a program can ignore, the hard one kills.  The kernel counts ticks for them, which
     # on a busy machine is far from the time that it reports; a program that kills itself at once has used neither.
-    is_spent = used_seconds >= _round_up(left_seconds) / 2
-    return OUT_OF_TIME if is_spent and os.WTERMSIG(ending) in {_SIGXCPU, _SIGKILL} else FAILED
-
-
-def _round_up(seconds: float) -> int:
-    """Whole seconds, at least 1, as the kernel limits CPU time."""
-    return max(1, -int(-seconds // 1))
+    is_spent = used_seconds >= round_up(left_seconds) / 2
+    return OUT_OF_TIME if is_spent and os.WTERMSIG(ending) in {_SIGXCPU, SIGKILL} else FAILED
 
 
 def _take_channels() -> tuple[int, int]:
@@ -237,88 +223,6 @@ def _take_channels() -> tuple[int, int]:
         os.dup2(nothing, descriptor)
     os.close(nothing)
     return commands, replies
-
-
-def _give_up_rights() -> None:
-    """Keep tests from tracing this process and its parent, and make orphans of tests this process's children."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    for option, value in ((_PR_SET_NO_NEW_PRIVS, 1), (_PR_SET_CHILD_SUBREAPER, 1), (_PR_SET_DUMPABLE, 0)):
-        if libc.prctl(option, *map(ctypes.c_ulong, (value, 0, 0, 0))) != 0:
-            raise OSError(ctypes.get_errno(), f"prctl {option}")
-    header, none = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()
-    if libc.capset(header, none) != 0:
-        raise OSError(ctypes.get_errno(), "capset")
-
-
-def _bind(limits: Limits) -> None:
-    taken = measure_address_space()
-    _limit(resource.RLIMIT_AS, taken + limits.memory_bytes, taken + limits.memory_bytes)
-    _limit(resource.RLIMIT_CORE, 0, 0)
-    if limits.processes:
-        _limit(resource.RLIMIT_NPROC, limits.processes, limits.processes)
-
-
-def measure_address_space() -> int:
-    """Address space of this process in bytes; 0 where Landlock closes /proc, so that limits are a little wider."""
-    try:
-        with open("/proc/self/statm", "rb") as statm:
-            return int(statm.read().split()[0]) * resource.getpagesize()
-    except PermissionError:
-        return 0
-
-
-def _limit(kind: int, soft: int, hard: int) -> None:
-    ceiling = resource.getrlimit(kind)[1]
-    if ceiling != resource.RLIM_INFINITY:
-        soft, hard = min(soft, ceiling), min(hard, ceiling)
-    resource.setrlimit(kind, (soft, hard))
-
-
-def _end_leftovers() -> bool:
-    """Kill and wait for all that a test has left; whether nothing is left."""
-    deadline = time.monotonic() + _SWEEP_SECONDS
-    while time.monotonic() < deadline:
-        try:
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        except ChildProcessError:
-            return True
-        # Stopped first, so that none forks while the others are looked for.
-        for number in (_SIGSTOP, _SIGKILL):
-            for process in _list_descendants():
-                _kill(process, number)
-        os.sched_yield()
-    return False
-
-
-def _list_descendants() -> list[int]:
-    """Numbers of all descendants of this process that can be seen; none where Landlock closes /proc."""
-    children: dict[int, list[int]] = {}
-    try:
-        names = os.listdir("/proc")
-    except PermissionError:
-        return []
-    for name in filter(str.isdecimal, names):
-        try:
-            with open(f"/proc/{name}/stat", "rb") as stat:
-                parent = int(stat.read().rpartition(b")")[2].split()[1])
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it has ended meanwhile
-        children.setdefault(parent, []).append(int(name))
-    found, left = [], [os.getpid()]
-    while left:
-        below = children.get(left.pop(), [])
-        found += below
-        left += below
-    return found
-
-
-def _kill(process: int, number: int) -> None:
-    """Send a signal to a process, or to a group where the number is negative, if it still exists."""
-    try:
-        os.kill(process, number)
-    except (ProcessLookupError, PermissionError):
-        return
 
 
 def _read_frame(descriptor: int) -> bytes | None:

@@ -25,6 +25,7 @@ from pydantic import JsonValue
 from covey.environments.base import GradeLimit, LimitCode
 from covey.environments.kinds import program_runner
 from covey.environments.kinds.program_outputs import is_same_text, is_same_value, parse_value
+from covey.environments.kinds.program_processes import measure_address_space
 from covey.environments.kinds.program_runner import FRAME, REPLY
 
 OUTPUT_BYTES = 4 << 20
@@ -80,7 +81,7 @@ class ProgramLimits:
             cpu_seconds = max(0.0, most - used.ru_utime - used.ru_stime)
         most = resource.getrlimit(resource.RLIMIT_AS)[0]
         if most != resource.RLIM_INFINITY:
-            memory_bytes = max(0, most - program_runner.measure_address_space())
+            memory_bytes = max(0, most - measure_address_space())
         return cls(cpu_seconds=cpu_seconds, memory_bytes=memory_bytes)
 
 
