@@ -236,7 +236,7 @@ def test_judge__grader_dies_on_a_completion__earns_nothing(worker: Worker, tools
     ],
 )
 def test_judge__reward_that_a_limit_explains__is_unknown_and_costs_no_strike(
-    worker: Worker, tools: Tools, honest: Work, claimed: float, limit: str, cpu_seconds: float, decision: Decision
+    worker: Worker, tools: Tools, claimed: float, limit: str, cpu_seconds: float, decision: Decision
 ):
     def grade(replies: Sequence[Reply]) -> list[Grade]:
         found = [dataclasses.replace(each, cpu_seconds=cpu_seconds) for each in tools.grade(replies)]
@@ -244,9 +244,10 @@ def test_judge__reward_that_a_limit_explains__is_unknown_and_costs_no_strike(
         found[place] = dataclasses.replace(found[place], limit=limit, reward=0.0 if limit else found[place].reward)
         return found
 
-    row = next(row for row in honest.rollouts if row.reward > 0)
-    rows = [dataclasses.replace(each, reward=claimed) if each is row else each for each in honest.rollouts]
-    judgement = judge(honest.with_rollouts(rows), worker, dataclasses.replace(tools, grade=grade))
+    work, _ = find(worker, lambda row: row.reward > 0)
+    place = next(i for i, row in enumerate(work.rollouts) if row.reward > 0)
+    rows = [dataclasses.replace(row, reward=claimed) if i == place else row for i, row in enumerate(work.rollouts)]
+    judgement = judge(work.with_rollouts(rows), worker, dataclasses.replace(tools, grade=grade))
     assert judgement.decision is decision
     assert judgement.reason is (Reason.REWARD if decision is Decision.REJECT else Reason.NONE)
 
