@@ -8,10 +8,12 @@ import pytest
 
 from covey.cli import account
 from covey.cli.addresses import is_example
-from covey.cli.pool_terms import list_weak_terms, list_weaknesses, require_offices, require_strong_terms
+from covey.cli.pool_file import build_params, read_document, read_table
+from covey.cli.pool_terms import list_weak_terms, list_weaknesses, read_terms, require_offices, require_strong_terms
 from covey.environments.base import EnvironmentSpec
 from covey.environments.registry import compute_fingerprint, load
 from covey.errors import OperatorError
+from tests.fakes.configs import read_settings
 
 pytestmark = pytest.mark.unit
 
@@ -155,7 +157,9 @@ SHIPPED = sorted((Path(__file__).resolve().parents[4] / "configs").glob("*pool.t
 
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda path: path.name)
 def test_require_offices__shipped_files__hold_examples_only(file):
-    terms, validators, _ = account.read_pool_file(file, ALICE)
+    document = read_document(file)
+    params = build_params(file, document, {})
+    terms, validators = read_terms(file, read_table(file, document, "terms"), ALICE, params)
     with pytest.raises(OperatorError, match=r"example_address: trainer, arbiter, validators\[0\], .*wallet new"):
         require_offices(file, terms, validators, BOB)
     assert all(map(is_example, validators))
@@ -202,7 +206,7 @@ def test_pool_file__missing__operator_error(tmp_path):
     ],
 )
 def test_list_weak_terms__what_deters_nobody__is_named(changes, words):
-    terms, _, params = account.read_pool_file(SHIPPED[0], ALICE)
+    terms, params = read_settings(SHIPPED[0])
     found = list_weak_terms(replace(terms, **changes), params)
     assert len(found) == len(words)
     assert all(message.startswith(word) for message, word in zip(found, words, strict=True))
@@ -210,7 +214,7 @@ def test_list_weak_terms__what_deters_nobody__is_named(changes, words):
 
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda path: path.name)
 def test_require_strong_terms__shipped_files__are_strong(file):
-    terms, _, params = account.read_pool_file(file, ALICE)
+    terms, params = read_settings(file)
     require_strong_terms(file, terms, params)
     with pytest.raises(OperatorError, match=r"weak_terms: .*slash_amount is 0.*--force"):
         require_strong_terms(file, replace(terms, slash_amount=0), params)
