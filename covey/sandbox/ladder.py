@@ -7,7 +7,7 @@ from functools import cache
 
 from covey.errors import OperatorError, TransientError
 from covey.sandbox import landlock, seccomp
-from covey.sandbox.isolation import RUNGS, Isolation, IsolationSetting, Rung, describe, find_binary
+from covey.sandbox.isolation import RUNGS, Isolation, IsolationSetting, Rung, describe, find_binary, survey
 from covey.sandbox.limits import Limits
 from covey.sandbox.process import Process
 
@@ -72,7 +72,7 @@ def try_rung(rung: Rung) -> Trial:
             setup=b"well",
             limits=Limits(),
             isolation=isolation,
-            packages=("covey",),
+            surroundings=survey(["covey"]),
         )
     except (OperatorError, TransientError) as error:
         return Trial(rung=rung, reason=error.message.partition("does not start: ")[2] or error.message)

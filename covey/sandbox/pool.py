@@ -5,11 +5,12 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Self
 
 from covey.errors import TransientError
 from covey.sandbox.errors import SandboxError
-from covey.sandbox.isolation import Isolation, IsolationSetting
+from covey.sandbox.isolation import Isolation, IsolationSetting, survey
 from covey.sandbox.ladder import require_isolation
 from covey.sandbox.limits import Limits
 from covey.sandbox.process import Outcome, Process
@@ -51,18 +52,20 @@ class Sandbox:
         isolation: IsolationSetting | None = None,
         recycle: int = 1000,
         packages: tuple[str, ...] = (),
+        interpreter: Path | None = None,
     ) -> None:
         """Nothing is started before the first call; raise OperatorError("sandbox_isolation") if the rung does not hold.
 
         `function`: "module:attribute" of a factory that takes `setup` and returns the function; called once in each
         process.  `processes`: how many calls run at once.  `isolation`: a rung that must hold; None: the best one.
         `recycle`: calls after which a process is replaced.  `packages`: top-level packages that the function imports
-        from source folders, besides covey and its own.
+        from source folders, besides covey and its own.  `interpreter`: another Python for the processes.
+        It must have what the function imports, but not Covey.
         """
         self._function, self._setup, self._recycle, self._isolation = function, setup, recycle, isolation
         if isolation not in {None, "auto"}:
             require_isolation(isolation)
-        self._limits = limits or Limits()
+        self._limits, self._interpreter = limits or Limits(), interpreter
         self._packages = tuple(dict.fromkeys(("covey", function.partition(":")[0].partition(".")[0], *packages)))
         self._slots = [_Slot() for _ in range(processes)]
         self._free: queue.LifoQueue[_Slot] = queue.LifoQueue()  # the one used last is the warmest
@@ -178,7 +181,7 @@ class Sandbox:
                 setup=self._setup,
                 limits=self._limits,
                 isolation=self.isolation,
-                packages=self._packages,
+                surroundings=survey(self._packages, self._interpreter),
             )
         return slot.process
 

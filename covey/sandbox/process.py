@@ -7,7 +7,6 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.sandbox.errors import SandboxError
-from covey.sandbox.isolation import SCRATCH, Isolation, list_readable, list_writable, survey, wrap
+from covey.sandbox.isolation import SCRATCH, Isolation, Surroundings, list_readable, list_writable, wrap
 from covey.sandbox.landlock import find_abi
 from covey.sandbox.limits import Limits
 from covey.sandbox.orders import (
@@ -33,7 +32,9 @@ from covey.sandbox.orders import (
 from covey.sandbox.scratch import empty
 from covey.sandbox.seccomp import is_known
 
-START_SECONDS = 60.0
+START_SECONDS = 300.0
+"""What a factory has: some import packages for seconds of CPU time, which a busy machine makes minutes of."""
+_REPORT_SECONDS = 60.0
 GRACE_SECONDS = 15.0
 """What a zygote has, after the wall clock of a call, to end the call and what it started."""
 _CREDENTIALS = struct.Struct("3i")
@@ -64,7 +65,7 @@ class Process:
     """A zygote that serves one function.  Not safe to use from two threads at once."""
 
     def __init__(
-        self, function: str, *, setup: bytes, limits: Limits, isolation: Isolation, packages: tuple[str, ...]
+        self, function: str, *, setup: bytes, limits: Limits, isolation: Isolation, surroundings: Surroundings
     ) -> None:
         """Start it, and wait until it is ready.
 
@@ -82,8 +83,8 @@ class Process:
         self._said: int | None = os.memfd_create("sandbox-stderr", os.MFD_CLOEXEC)
         self._folder = None if isolation.has_own_root else tempfile.mkdtemp(prefix="covey-scratch-")
         try:
-            self._launch(isolation, packages)
-            self._order(isolation, setup, packages)
+            self._launch(isolation, surroundings)
+            self._order(isolation, setup, surroundings)
             self._require_ready()
             self._is_usable = True
         finally:
@@ -144,14 +145,13 @@ class Process:
             if folder.exists() and empty(folder, max_entries=_MAX_LEFT):
                 folder.rmdir()
 
-    def _launch(self, isolation: Isolation, packages: tuple[str, ...]) -> None:
-        surroundings = survey(packages)
+    def _launch(self, isolation: Isolation, surroundings: Surroundings) -> None:
         scratch = SCRATCH if self._folder is None else Path(self._folder)
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         guard = os.pidfd_open(os.getpid())
         try:
             self._control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-            command = [sys.executable, "-P", "-s", "-m", "covey.sandbox.zygote", str(theirs.fileno()), str(guard)]
+            command = [*surroundings.command, str(theirs.fileno()), str(guard)]
             self._launched = subprocess.Popen(
                 wrap(
                     isolation,
@@ -175,7 +175,7 @@ class Process:
             theirs.close()
             os.close(guard)
 
-    def _order(self, isolation: Isolation, setup: bytes, packages: tuple[str, ...]) -> None:
+    def _order(self, isolation: Isolation, setup: bytes, surroundings: Surroundings) -> None:
         assert self._control is not None
         scratch = SCRATCH if self._folder is None else Path(self._folder)
         has_landlock = isolation.rung != "limits" and find_abi() > 0
@@ -184,7 +184,7 @@ class Process:
             limits=self._limits,
             scratch=str(scratch),
             mounts_scratch=isolation.rung == "unshare",
-            readable=tuple(map(str, list_readable(isolation, survey(packages)))) if has_landlock else (),
+            readable=tuple(map(str, list_readable(isolation, surroundings))) if has_landlock else (),
             writable=tuple(map(str, list_writable(scratch))),
             has_filter=isolation.rung != "limits" and is_known(),
             shares_user=not isolation.has_namespaces and os.geteuid() != 0,
@@ -226,7 +226,12 @@ class Process:
         assert self._control is not None
         waiting = select.poll()
         waiting.register(self._control, select.POLLIN)
-        if not waiting.poll(max(0.0, deadline - time.monotonic()) * 1000):
+        while not waiting.poll(max(0.0, min(_REPORT_SECONDS, deadline - time.monotonic())) * 1000):
+            if time.monotonic() < deadline:
+                from covey.log import get_logger  # not above: the process inside has no use for it
+
+                get_logger().warning("sandbox still starts", function=self._function)
+                continue
             if self._launched is not None:
                 self._launched.kill()
             raise TransientError("sandbox_start", f"the process of {self._function} takes over {START_SECONDS:.0f} s")

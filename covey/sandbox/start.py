@@ -1,0 +1,28 @@
+"""Starts a zygote under a Python that has no Covey.  A script of its own; until Covey is found it imports nothing else.
+
+Covey's folder alone is added: the packages next to it are those of another Python and must not be imported here.
+Usage: `python -P -s start.py COVEY CONTROL GUARD`: the folder of the package, and the arguments of the zygote.
+"""
+
+import importlib.util
+import runpy
+import sys
+from pathlib import Path
+
+
+def add_package(folder: Path) -> None:
+    """Import the package of a folder under the folder's name; raise ImportError if it is not one."""
+    spec = importlib.util.spec_from_file_location(
+        folder.name, folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{folder} is not a package")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[folder.name] = module
+    spec.loader.exec_module(module)
+
+
+if __name__ == "__main__":
+    add_package(Path(sys.argv[1]))
+    del sys.argv[1]
+    runpy.run_module("covey.sandbox.zygote", run_name="__main__")
