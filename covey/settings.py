@@ -98,6 +98,15 @@ class SandboxSettings(Settings):
     """Whether programs that a model wrote may run where only resource limits hold: they can read the files of this
     user, and use the network."""
 
+    verifiers_interpreter: Path | None = None
+    """Path of a Python that has verifiers 0.4 and the tasksets of pools of kind "verifiers". None: the one in
+    `.venv-verifiers` next to Covey's environment, which `make verifiers` makes, or Covey's own where that has the
+    package."""
+
+    def list_interpreters(self) -> dict[str, Path]:
+        """Python by kind of environment, for kinds whose interpreter is set."""
+        return {} if self.verifiers_interpreter is None else {"verifiers": self.verifiers_interpreter}
+
     def count_grading_processes(self) -> int:
         """`grading_processes`, or the number of cores that this process may use."""
         return self.grading_processes or len(os.sched_getaffinity(0))

@@ -239,7 +239,7 @@ def judge(
         threads=config.threads,
         vllm=config.vllm.fit(params.model.longest),
     )
-    environment = load_environment(params, data_sets)
+    environment = load_environment(params, data_sets, config.list_interpreters())
     with closing(engine), build_decoder(config) as decoder, build_grader(config, params, environment) as grade:
         load_pool_policy(engine, policy, bundle.receipt.policy_version, params.model)
         tools = Tools(

@@ -10,6 +10,7 @@ environment from it.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import ClassVar, Literal, Protocol
 
 from pydantic import JsonValue
@@ -50,6 +51,8 @@ class Task:
 
     question: str
     """Text of the question, without a request for a length or a form of the answer."""
+    system: str = ""
+    """The task's own system message, which that of the pool's options replaces.  Empty: it has none."""
     verification: JsonObject
     """What `TaskSource.grade` needs to grade an answer.  The model never sees it."""
 
@@ -148,6 +151,16 @@ def refuse_data_sets(digest: Hash) -> Rows:
     )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GradingPython:
+    """The Python that grading processes run, and what they import from source folders."""
+
+    interpreter: Path | None = None
+    """Path of another Python than that of this process.  None: the same one."""
+    packages: tuple[str, ...] = ()
+    """Top-level packages that grading imports, besides Covey; those that are not installed there are left out."""
+
+
 class TaskSource(ABC):
     """One kind of environment: tasks of two splits that share no question, and an exact grade.
 
@@ -206,6 +219,19 @@ class TaskSource(ABC):
         """
         return self.draw(number).question
 
+    def find_system(self, number: int) -> str:
+        """The system message of the task of a draw; empty: it has none.  It must fetch no row of a data set."""
+        return ""
+
+    @property
+    def grading_python(self) -> GradingPython:
+        """What grading processes run.  Raises OperatorError where that is not installed."""
+        return GradingPython(packages=(type(self).__module__.partition(".")[0],))
+
+    def use_interpreter(self, interpreter: Path) -> None:
+        """Draw and grade with another Python, which the role's settings name.  A kind without one ignores it."""
+        return
+
     def warm_up(self) -> None:
         """Load what grading needs; a grading process calls it once, and every grade starts from there."""
         return
@@ -225,6 +251,10 @@ class Environment(Protocol):
     @property
     def requires_isolation(self) -> bool:
         """Whether grading runs what a model wrote, which resource limits alone do not contain."""
+
+    @property
+    def grading_python(self) -> GradingPython:
+        """What grading processes run.  Raises OperatorError where that is not installed."""
 
     def prompt(self, draw: int) -> Prompt:
         """The training prompt that a drawn integer (`protocol.seeding`, 0 or more, any size) stands for."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
 from covey.environments import answers
-from covey.environments.base import Grade, JsonObject, Prompt, Reply, Task, TaskSource
+from covey.environments.base import Grade, GradingPython, JsonObject, Prompt, Reply, Task, TaskSource
 from covey.environments.draws import draw_below
 from covey.environments.kept import unpack_kept
 from covey.errors import OperatorError
@@ -27,7 +27,7 @@ class SharedOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     system_prompt: str = Field(default="", max_length=4096)
-    """System message of every prompt. Empty: there is none."""
+    """System message of every prompt. Empty: that of the task, which few kinds have."""
     instruction: str = Field(default="", max_length=4096)
     """Text that follows every question on a line of its own, for example how the answer is to be marked."""
     extraction: str = ""
@@ -79,6 +79,11 @@ class TaskEnvironment:
         """Whether the kind runs what a model wrote."""
         return self._source.requires_isolation
 
+    @property
+    def grading_python(self) -> GradingPython:
+        """What the kind grades with."""
+        return self._source.grading_python
+
     def prompt(self, draw: int) -> Prompt:
         """The training prompt of a drawn integer."""
         targets = self._options.targets
@@ -92,7 +97,7 @@ class TaskEnvironment:
             "task": self._source.identify(self._find_number(draw)),
             "target": targets[draw_below("target", draw, len(targets))] if targets else None,
             "instruction": self._options.instruction,
-            "system": self._options.system_prompt,
+            "system": self._options.system_prompt or self._source.find_system(self._find_number(draw)),
         }
 
     def held_out(self, n: int) -> list[Prompt]:
@@ -131,7 +136,7 @@ class TaskEnvironment:
         lines = (task.question, self._options.instruction, request)
         return Prompt(
             text="\n".join(line for line in lines if line),
-            system=self._options.system_prompt,
+            system=self._options.system_prompt or task.system,
             target=target,
             verification=task.verification,
         )

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
-from covey.environments.base import Environment, EnvironmentSpec, Grade, JsonObject, Prompt, Reply
+from covey.environments.base import Environment, EnvironmentSpec, Grade, GradingPython, JsonObject, Prompt, Reply
 from covey.environments.draws import draw_below
 from covey.environments.environment import build_refusal
-from covey.errors import ProtocolError
+from covey.errors import OperatorError, ProtocolError
 
 KIND = "mixture"
 
@@ -58,6 +58,21 @@ class MixtureEnvironment:
     def requires_isolation(self) -> bool:
         """Whether any part runs what a model wrote."""
         return any(part.requires_isolation for part in self._parts)
+
+    @property
+    def grading_python(self) -> GradingPython:
+        """What all parts grade with.  Raises OperatorError("bad_environment") if that is not one Python."""
+        pythons = [part.grading_python for part in self._parts]
+        interpreters = {python.interpreter for python in pythons}
+        if len(interpreters) > 1:
+            names = " and ".join(sorted(str(path or "Covey's own") for path in interpreters))
+            raise OperatorError(
+                "bad_environment",
+                f"parts of the mixture are graded by different Pythons: {names}",
+                fix="Install what they need into one, for example with pip install covey[verifiers]",
+            )
+        packages = dict.fromkeys(name for python in pythons for name in python.packages)
+        return GradingPython(interpreter=pythons[0].interpreter, packages=tuple(packages))
 
     @property
     def parts(self) -> Sequence[Environment]:

@@ -8,6 +8,7 @@ shows one.
 import importlib
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 
 from covey.environments import mixture
 from covey.environments.base import (
@@ -29,6 +30,7 @@ KINDS: Mapping[str, str] = {
     "multiple_choice": "covey.environments.kinds.row_kinds:MultipleChoiceSource",
     "reasoning_gym": "covey.environments.kinds.reasoning_gym:ReasoningGymSource",
     "short_answer": "covey.environments.kinds.row_kinds:ShortAnswerSource",
+    "verifiers": "covey.environments.kinds.verifiers:VerifiersSource",
 }
 """Where the `TaskSource` of each kind is; its module is imported when it is needed."""
 
@@ -41,15 +43,22 @@ FINGERPRINT_DRAWS = 32
 """Prompts that a fingerprint covers; a library that changed changes nearly all of them."""
 
 
-def load(spec: EnvironmentSpec, data_sets: DataSets = refuse_data_sets) -> Environment:
+def load(
+    spec: EnvironmentSpec, data_sets: DataSets = refuse_data_sets, interpreters: Mapping[str, Path] | None = None
+) -> Environment:
     """The environment of a spec; `data_sets` opens those that it names.
+
+    `interpreters`: Python by kind, for kinds that draw and grade in another one (`TaskSource.use_interpreter`).
 
     Raises OperatorError("bad_environment") for an unknown kind or options that do not fit.
     """
     if spec.kind == mixture.KIND:
-        return mixture.MixtureEnvironment(spec.options, lambda part: load(part, data_sets))
+        return mixture.MixtureEnvironment(spec.options, lambda part: load(part, data_sets, interpreters))
     shared, options = split_options(spec.options)
-    return TaskEnvironment(find_source(spec.kind)(options, data_sets), shared)
+    source = find_source(spec.kind)(options, data_sets)
+    if interpreters and spec.kind in interpreters:
+        source.use_interpreter(interpreters[spec.kind])
+    return TaskEnvironment(source, shared)
 
 
 def find_source(kind: str) -> type[TaskSource]:

@@ -37,6 +37,7 @@ ADDRESSES = {
     "httpx": ["covey/client.py", "covey/shardcast/*"],
     "obstore": ["covey/storage.py"],
     "numba": ["covey/toploc/*", "covey/sampling/*"],
+    "verifiers": ["covey/environments/kinds/verifiers_server.py"],
     "sympy": ["covey/environments/kinds/*"],
     "math_verify": ["covey/environments/kinds/scalars.py"],
     "latex2sympy2_extended": ["covey/environments/kinds/scalars.py"],

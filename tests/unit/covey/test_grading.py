@@ -1,7 +1,7 @@
 import pytest
 
 import covey.grading
-from covey.environments.base import EnvironmentSpec, Grade
+from covey.environments.base import EnvironmentSpec, Grade, GradingPython
 from covey.environments.registry import DEMO, load
 from covey.errors import OperatorError, ProtocolError
 from covey.grading import GradingPool, is_explained_by_limit
@@ -110,6 +110,7 @@ def test_grade__process_that_refuses_the_reply__is_raised(build):
 
 class Running:
     requires_isolation = True
+    grading_python = GradingPython()
 
 
 def test_pool__programs_on_the_last_rung__are_refused_unless_the_operator_accepts_it(build):
