@@ -21,7 +21,7 @@ from tests.e2e.fences import LANGUAGES, Fence, read_fences
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 ROOT = Path(__file__).resolve().parents[2]
-GUIDES = ("run-a-pool.md", "run-a-worker.md", "bring-a-data-set.md")
+GUIDES = ("run-a-pool.md", "run-a-worker.md", "bring-a-data-set.md", "write-an-environment.md")
 DOCUMENTS = (ROOT / "README.md", *(ROOT / "docs" / "guides" / name for name in GUIDES))
 SECONDS = 300
 """Timeout of one fence."""
