@@ -4,18 +4,23 @@ Item i of a generator uses `Random(seed + i)`, so neighbouring seeds share items
 split is by a hash of the question.  Partial credit is found and exploited in training, so none is given.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from importlib.metadata import version
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar, cast
 
-from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+from pydantic import ValidationError
 
 from covey.environments.base import DataSets, JsonObject, Task, TaskSource
 from covey.environments.draws import draw_below, is_held_out
 from covey.environments.environment import build_refusal
-
-if TYPE_CHECKING:
-    from reasoning_gym.dataset import ProceduralDataset
+from covey.environments.kinds.reasoning_items import (
+    HASHED,
+    UNGRADABLE,
+    ReasoningGymOptions,
+    list_generators,
+    open_items,
+)
 
 ITEMS = 9_000_000
 """Items of one generator.  More than any pool draws, and small enough for every generator's arithmetic."""
@@ -25,25 +30,8 @@ MAX_DRAWS = 200
 """Draws before a generator counts as having no training question; chance of a false alarm 8**-200."""
 MAX_SCAN = 100
 """Items looked at per held-out question asked for, before the generator counts as too small."""
-COMPOSITE = "composite"
 PLAIN = frozenset({"spell_backward"})
 """Generators whose own score only compares texts."""
-
-# Graders parse free text; these are what parsing raises.  Anything else is a defect and should be seen.
-UNGRADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, SyntaxError, TypeError, ValueError)
-
-
-class ReasoningGymOptions(BaseModel):
-    """Options of kind "reasoning_gym".  Example: {"name": "spell_backward", "seed": 0}."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    name: str
-    """The generator. "composite" mixes several: its config is {"datasets": [{"name", "weight", "config"}, ...]}."""
-    config: dict[str, JsonValue] = {}
-    """Settings of the generator; the rest have the generator's own defaults."""
-    seed: int = 0
-    """Seed of the generator's items."""
 
 
 class ReasoningGymSource(TaskSource):
@@ -57,9 +45,9 @@ class ReasoningGymSource(TaskSource):
             self._options = ReasoningGymOptions.model_validate(dict(options))
         except ValidationError as error:
             raise build_refusal(f"the options of reasoning_gym do not fit: {error}") from error
-        names = {self._options.name, *_list_texts(self._options.config)}
+        names = list_generators(self._options)
         self._items = min((FEW_ITEMS[name] for name in names if name in FEW_ITEMS), default=ITEMS)
-        self._dataset = _create_dataset(self._options, self._items)
+        self._dataset = open_items(self._options, self._items)
 
     @property
     def is_plain(self) -> bool:
@@ -92,11 +80,20 @@ class ReasoningGymSource(TaskSource):
 
     def grade(self, verification: JsonObject, answer: str) -> float:
         """1 if the generator's own score is exactly 1, else 0."""
-        entry = self._dataset[verification["item"]]
+        entry = self._dataset[cast(int, verification["item"])]
         try:
             return float(self._dataset.score_answer(answer, entry) == 1.0)
         except UNGRADABLE:
             return 0.0
+
+    def warm_up(self) -> None:
+        """Make one item and score one answer, which loads what the generator needs.
+
+        Generators in `HASHED` start every grade as they started the item of the prompt: with nothing made before.
+        """
+        if not HASHED.intersection(list_generators(self._options)):
+            with suppress(*UNGRADABLE):
+                self._dataset.score_answer("0", self._dataset[0])
 
     def list_versions(self) -> Mapping[str, str]:
         """The package, and sympy, which some generators grade with."""
@@ -104,40 +101,7 @@ class ReasoningGymSource(TaskSource):
 
     def find_answer(self, task: Task) -> str:
         """The generator's answer to a task, for supervised examples."""
-        return str(self._dataset[task.verification["item"]]["answer"])
+        return str(self._dataset[cast(int, task.verification["item"])]["answer"])
 
     def _build_task(self, item: int) -> Task:
         return Task(question=str(self._dataset[item]["question"]), verification={"item": item})
-
-
-def _create_dataset(options: ReasoningGymOptions, items: int) -> "ProceduralDataset":
-    from reasoning_gym.composite import DatasetSpec
-    from reasoning_gym.factory import DATASETS, create_dataset
-
-    if options.name not in DATASETS:
-        raise build_refusal(f"reasoning-gym has no generator {options.name!r}")
-    # A pool's parameters are a stranger's: no generator shall open files of its choice on this machine.
-    if any("/" in text or "\\" in text for text in _list_texts(options.config)):
-        raise build_refusal(f"the config of {options.name!r} names a path")
-    config: dict[str, object] = dict(options.config)
-    try:
-        if options.name == COMPOSITE:
-            parts = config.pop("datasets", None)
-            if not isinstance(parts, list) or any(part["name"] == COMPOSITE for part in parts):
-                raise build_refusal("a composite lists its generators as datasets, and no composite among them")
-            config["datasets"] = [DatasetSpec(**({"config": {}} | part)) for part in parts]
-        return create_dataset(options.name, seed=options.seed, size=items, **config)
-    except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise build_refusal(f"reasoning-gym refuses the config of {options.name!r}: {error}") from error
-
-
-def _list_texts(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for key, each in value.items():
-            yield str(key)
-            yield from _list_texts(each)
-    elif isinstance(value, list):
-        for each in value:
-            yield from _list_texts(each)
