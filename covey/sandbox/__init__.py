@@ -6,6 +6,7 @@ what it starts ends with it.  Nothing is unpickled.
 """
 
 from covey.sandbox.errors import SandboxError
+from covey.sandbox.inside import is_inside
 from covey.sandbox.isolation import RUNGS, Isolation, IsolationSetting, Rung
 from covey.sandbox.ladder import Trial, find_isolation, require_isolation, try_rung
 from covey.sandbox.limits import WALL_FACTOR, Limits
@@ -25,6 +26,7 @@ __all__ = [
     "SandboxError",
     "Trial",
     "find_isolation",
+    "is_inside",
     "require_isolation",
     "try_rung",
 ]

@@ -7,6 +7,7 @@ from pathlib import Path
 PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 4, 22, 36, 38, 47
 PR_CAP_AMBIENT_CLEAR_ALL = 4
 _MS_NOSUID, _MS_NODEV = 2, 4
+_MADV_COLLAPSE, _HUGE_PAGE = 25, 2 << 20
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -29,6 +30,20 @@ def mount_tmpfs(folder: Path, size: int) -> None:
     data = f"size={size},mode=700,uid={os.getuid()},gid={os.getgid()}".encode()
     flags = ctypes.c_ulong(_MS_NOSUID | _MS_NODEV)
     _check(_libc.mount(b"tmpfs", bytes(folder), b"tmpfs", flags, data))
+
+
+def collapse_memory() -> None:
+    """Put this process's own memory into huge pages, as far as the kernel can: a fork copies one entry per page.
+
+    Pages that are not whole, or a kernel before 6.1, change nothing.
+    """
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        addresses, rights, _, _, inode = line.split()[:5]
+        first, end = (int(address, 16) for address in addresses.split("-"))
+        if rights != "rw-p" or inode != "0":
+            continue
+        for start in range(-(-first // _HUGE_PAGE) * _HUGE_PAGE, end - _HUGE_PAGE + 1, _HUGE_PAGE):
+            _libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(_HUGE_PAGE), _MADV_COLLAPSE)
 
 
 def _check(result: int) -> int:

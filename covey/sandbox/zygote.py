@@ -55,6 +55,7 @@ class Zygote:
         bind_zygote(order.limits, has_filter=order.has_filter)
         gc.collect()
         gc.freeze()  # a collection in a child would copy every page that holds an object
+        kernel.collapse_memory()
         self._control.send(Started(kind="ready").to_json())
         while True:
             message, descriptors = self._receive()

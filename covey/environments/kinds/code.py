@@ -72,7 +72,7 @@ class CodeSource(RowSource):
         return float(run_tests(answer, tests, ProgramLimits.read()))
 
     def warm_up(self) -> None:
-        """Load what runs programs."""
+        """Load what runs programs and compares outputs; no program runs."""
         import_module("covey.environments.kinds.programs")
 
     def list_versions(self) -> Mapping[str, str]:

@@ -19,6 +19,14 @@ from covey.environments.kinds.reading import read_value
 PACKAGES = ("math-verify", "latex2sympy2_extended", "sympy", "mpmath", "antlr4-python3-runtime")
 """Packages whose code decides about a grade."""
 MAX_TRUTH_CHARACTERS = 20_000
+_TYPICAL = (
+    ("41", "42"), (r"\frac{3}{4}", "0.75"), (r"-\frac{12}{5}", "-2.4"), (r"2\sqrt{3}", r"\sqrt{12}"),
+    ("x^2+2x+1", "(x+1)^2"), (r"\sin(x)\cos(x)", r"\frac{\sin(2x)}{2}"), ("(1, 2)", "(1, 3)"),
+    (r"\{1, 2, 3\}", "3, 2, 1"), ("[0, 1)", r"[0, 1) \cup \{2\}"), (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}",) * 2,
+    ("2x+3y=6", "y=2-2x/3"), ("x>7", "7<x"), ("12.5\\%", r"\frac{1}{8}"), (r"e^{2\pi i}", "1"), (r"\log_2 8", "3"),
+    ("1,000", "1000"), (r"\infty", r"-\infty"), ("n!", r"\binom{n}{2}"), ("5 \\text{ cm}", "5"), ("$0.10", "1/10"),
+)  # fmt: skip
+"""Answers with a truth, of each form that is read in its own way."""
 
 
 def is_right(answer: str, truths: Sequence[str]) -> bool:
@@ -26,6 +34,12 @@ def is_right(answer: str, truths: Sequence[str]) -> bool:
     limit = max([MAX_CHARACTERS, *(min(2 * len(truth), MAX_TRUTH_CHARACTERS) for truth in truths)])
     form = normalise(answer, limit=limit)
     return form is not None and any(_is_same(truth, form) for truth in truths)
+
+
+def warm_up() -> None:
+    """Grade typical answers, so that the parser's tables and the caches of sympy are filled; no grade depends on it."""
+    for answer, truth in _TYPICAL:
+        is_right(answer, [truth])
 
 
 def versions() -> dict[str, str]:

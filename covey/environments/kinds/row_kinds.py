@@ -30,6 +30,12 @@ class MathSource(RowSource):
 
         return float(mathematics.is_right(answer, cast(list[str], verification["ground_truth"])))
 
+    def warm_up(self) -> None:
+        """Load sympy and fill its caches."""
+        from covey.environments.kinds import mathematics
+
+        mathematics.warm_up()
+
     def list_versions(self) -> Mapping[str, str]:
         """Versions of the packages that compare expressions."""
         from covey.environments.kinds import mathematics
@@ -54,6 +60,10 @@ class ShortAnswerSource(RowSource):
         from covey.environments.kinds import short_answer
 
         return float(short_answer.is_right(answer, cast(list[str], verification["answers"])))
+
+    def warm_up(self) -> None:
+        """Load the grader, and grade one answer that no first comparison decides."""
+        self.grade({"answers": ["1,000 caf\u00e9s"]}, "**1000 CAFES**.")
 
 
 class MultipleChoiceSource(RowSource):
@@ -85,6 +95,10 @@ class MultipleChoiceSource(RowSource):
 
         choices, right = cast(list[str], verification["choices"]), cast(int, verification["right"])
         return float(multiple_choice.is_right(answer, choices=choices, right=right))
+
+    def warm_up(self) -> None:
+        """Load the grader, and grade one answer of letter and text."""
+        self.grade({"choices": ["1,000 caf\u00e9s", "none"], "right": 0}, "**B) None**.")
 
 
 def _find_right(name: str, value: object, choices: list[str]) -> int:

@@ -1,4 +1,5 @@
-"""Grades of mathematics in other processes: seeds of hashes, which order sets in sympy, change nothing."""
+"""Grades of mathematics in other processes: seeds of hashes, which order sets in sympy, the order of
+answers and a warm-up change nothing."""
 
 import json
 import os
@@ -13,17 +14,21 @@ pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[3]
 FILE = ROOT / "tests/data/grading/mathematics.jsonl"
 PROGRAM = """
-import json, sys
-from covey.environments.kinds.mathematics import is_right
-cases = [json.loads(line) for line in open(sys.argv[1])]
-print(json.dumps([is_right(case["answer"], case["truths"]) for case in cases]))
+import json, random, sys
+from covey.environments.kinds.mathematics import is_right, warm_up
+cases = list(enumerate(json.loads(line) for line in open(sys.argv[1])))
+random.Random(sys.argv[3]).shuffle(cases)
+if sys.argv[2] == "warm":
+    warm_up()
+grades = {number: is_right(case["answer"], case["truths"]) for number, case in cases}
+print(json.dumps([grades[number] for number in sorted(grades)]))
 """
 
 
-@pytest.mark.parametrize("seed", ["0", "1", "4294967295"])
-def test_grades__seed_of_hashes__changes_none(seed):
+@pytest.mark.parametrize(("seed", "start"), [("0", "cold"), ("1", "warm"), ("4294967295", "warm")])
+def test_grades__seed_of_hashes_order_and_warm_up__change_none(seed: str, start: str):
     answered = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(FILE)],
+        [sys.executable, "-c", PROGRAM, str(FILE), start, seed],
         cwd=ROOT,
         env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
         capture_output=True,

@@ -1,8 +1,11 @@
 """The junk suite: text that answers nothing earns nothing, whatever grader looks at it."""
 
+import json
+from pathlib import Path
+
 import pytest
 
-from covey.environments.base import EnvironmentSpec, Prompt
+from covey.environments.base import EnvironmentSpec, JsonObject, Prompt, Reply
 from covey.environments.environment import TaskEnvironment
 from covey.environments.registry import DEMO, load
 
@@ -12,6 +15,13 @@ GENERATORS = (
     "prime_factorization", "simple_equations", "spell_backward", "word_sorting",
 )  # fmt: skip
 DRAWS = range(12)
+JUNK = [json.loads(line) for line in (Path(__file__).parents[3] / "data/grading/junk.txt").read_text().splitlines()]
+ROWS: dict[str, tuple[JsonObject, str, str]] = {
+    "math": ({"ground_truth": ["x^2+3"]}, r"\boxed{%s}", "x^2+3"),
+    "short_answer": ({"answers": ["Lake Chad"]}, "<answer>%s</answer>", "Lake Chad"),
+    "multiple_choice": ({"choices": ["red pine", "blue fir"], "right": 1}, "<answer>%s</answer>", "blue fir"),
+}
+"""By kind: what grades an answer, how a completion marks one, and the right one."""
 
 
 def list_junk(question: str) -> list[str]:
@@ -54,3 +64,29 @@ def test_reward__answer_among_stuffing__is_zero_and_alone_is_one(name: str):
         assert grade(environment, prompt, answer) == 1.0
         for text in (f"{answer} or {answer}0", f"x{answer}x", f"0 {answer} 1 2 3", answer * 2):
             assert grade(environment, prompt, text) == 0, text
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_reward__500_strings__are_zero_for_a_generator(name: str):
+    environment = load_generator(name)
+    prompt = environment.prompt(3)
+    answer = str(environment.source._dataset[prompt.verification["item"]]["answer"])
+    paid = [text for text in JUNK if text != answer and grade(environment, prompt, text) != 0]
+    assert len(JUNK) >= 500
+    assert paid == []
+
+
+@pytest.mark.parametrize("kind", ROWS)
+def test_reward__500_strings__are_zero_for_a_kind_of_rows_in_a_mixture(kind: str):
+    verification, marked, right = ROWS[kind]
+    options = {"dataset": "0x" + "00" * 32}
+    parts = [{"weight": 1, "kind": each, "options": options} for each in ROWS]
+    mixture = load(EnvironmentSpec(kind="mixture", options={"parts": parts}))
+    part = {"part": list(ROWS).index(kind), "of_part": dict(verification)}
+
+    def pay(text: str) -> float:
+        reply = Reply(verification=part, target=None, text=text, finished=True, tokens=9)
+        return mixture.grade(reply).reward
+
+    assert pay(marked % right) == 1.0
+    assert [text for text in JUNK if pay(text) or pay(marked.replace("%s", text))] == []

@@ -1,0 +1,69 @@
+"""Thousands of honest answers with hostile ones among them: no grade is wrong, and nothing is left or grows."""
+
+import os
+import random
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.graders import count_zombies
+from benchmarks.grading_cases import list_cases
+from tests.fakes.hostile_answers import HostileAnswer
+from tests.integration.environments.conftest import KINDS, mark, measure_memory, open_mixture
+
+pytestmark = pytest.mark.integration
+
+SHARES = {"math": 0.35, "code": 0.1, "short_answer": 0.3, "reasoning_gym": 0.25}
+SLOW = {
+    "hangs", "hangs and ignores signals", "fork bomb", "threads without end", "memory bomb in children",
+    "endless output", "huge number",
+}  # fmt: skip
+"""Attacks that use up a limit; the others end at once, so that a run may hold many of them."""
+GROWTH_BYTES = 24 << 20
+BATCH = 100
+
+
+def check(hostile: dict[tuple[str, str], HostileAnswer], *, honest: int, attacks: int, slow: int) -> None:
+    """Grade all of them in a random order, in batches, and look at every grade."""
+    rng = random.Random(5)
+    work = [
+        (mark(kind, case.reply), float(case.is_right), f"{kind}: {case.reply.text[:60]!r}")
+        for kind in KINDS
+        for case in list_cases(kind, round(honest * SHARES[kind]))
+    ]
+    assert len(work) == honest
+    for count, is_slow in ((slow, True), (attacks - slow, False)):
+        chosen = [each for each in hostile.values() if (each.kind == "code" and each.name in SLOW) == is_slow]
+        for number in range(count):
+            each = chosen[number % len(chosen)]
+            # A text of its own for each, since equal replies of a batch are graded once.
+            text = each.reply.text.replace("```python\n", f"```python\n# {number}\n")
+            reply = mark(each.kind, replace(each.reply, text=text, tokens=number))
+            work.append((reply, 0.0, f"hostile {each.kind}: {each.name}"))
+    rng.shuffle(work)
+    wrong, memory = [], []
+    with open_mixture(cpu_seconds=1.0) as pool:
+        for start in range(0, len(work), BATCH):
+            batch = work[start : start + BATCH]
+            grades = pool([reply for reply, _, _ in batch])
+            wrong += [
+                (name, grade.reward, grade.limit)
+                for (_, expected, name), grade in zip(batch, grades, strict=True)
+                if grade.reward != expected
+            ]
+            memory.append(measure_memory(pool))
+        assert count_zombies(os.getpid()) == 0
+    assert wrong == []
+    assert len(memory) >= 5
+    assert max(memory[1:]) - memory[1] < GROWTH_BYTES
+
+
+@pytest.mark.slow
+def test_grades__500_of_which_50_are_hostile__are_all_right(hostile):
+    check(hostile, honest=450, attacks=50, slow=7)
+
+
+@pytest.mark.full
+@pytest.mark.slow
+def test_grades__10000_of_which_1000_are_hostile__are_all_right(hostile):
+    check(hostile, honest=9000, attacks=1000, slow=150)
