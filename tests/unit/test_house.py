@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from covey.cli.account import read_pool_file
+from tests.fakes.configs import read_settings
 from trainer.config import TrainerConfig
 
 pytestmark = pytest.mark.unit
@@ -289,7 +289,8 @@ PLACES = {"home": "h", "pool": 1, "deployment": "d.json", "key_file": "k", "orig
 def test_config__shipped__loads_into_its_settings_class(file):
     """A file is a pool or the trainer's, whose paths and keys come from `covey init pool` or the command."""
     if file.stem.endswith("pool"):
-        terms, validators, params = read_pool_file(file, "0x" + "00" * 20)
+        terms, params = read_settings(file)
+        validators = tomllib.loads(file.read_text())["terms"]["validators"]
         assert len(set(validators)) == len(validators) >= params.quorum == terms.quorum
         assert terms.unbond_window >= terms.challenge_window + terms.veto_window
         return
