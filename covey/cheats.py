@@ -98,6 +98,17 @@ class BestOfN(Wrapped):
         return self._score(prompt, answer) + completion.finished
 
 
+class LikeliestOfN(BestOfN):
+    """Samples every slot with n seeds and submits the completion that the policy finds likeliest.  It is right more
+    often than one sample, whatever the task.  Earns `token_margin`."""
+
+    def __init__(self, engine: Engine, *, n: int) -> None:
+        super().__init__(engine, n=n, score=lambda *_: 0.0)
+
+    def _rate(self, request: Request, completion: Completion) -> float:
+        return sum(completion.logprobs)
+
+
 def coarsen_weights(path: Path) -> None:
     """Drop the five lowest mantissa bits of every value of a bf16 safetensors file, in place."""
     data = bytearray(path.read_bytes())
@@ -115,6 +126,7 @@ def score_spelling(prompt: str, answer: str) -> float:
 CHEATS: dict[str, Callable[[Engine], Engine]] = {
     "quantized": QuantizedWeights,
     "best-of-n": lambda engine: BestOfN(engine, n=4, score=score_spelling),
+    "likeliest-of-n": lambda engine: LikeliestOfN(engine, n=4),
 }
 
 

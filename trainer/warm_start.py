@@ -1,8 +1,9 @@
-"""Makes the shipped tiny model: the demo's task, the supervised warm start and the reference engine put together.
+"""Makes warm-started tiny models: an environment's prompts, right answers, and the reference engine put together.
 
-Called by the command line; one thread and half a minute.  Equal seeds give equal bytes on one machine.
+Called by the command line and by the demo; one thread.  Equal arguments give equal bytes on one machine.
 """
 
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,41 +11,74 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from covey.engines.base import Request
 from covey.engines.hf import HuggingFaceEngine
-from covey.environments.base import Environment, Prompt, refuse_data_sets
+from covey.environments.base import Environment, Grader, Prompt, refuse_data_sets
 from covey.environments.kinds.reasoning_gym import ReasoningGymSource
 from covey.environments.registry import DEMO, load
 from covey.model.files import save_policy
 from covey.model.prompts import RAW, encode_prompt
+from covey.model.recipe import WarmStart
 from covey.model.text import decode_completion
 from covey.model.tiny import warm_start
 
 MAX_TOKENS = 8
-"""Length limit of an answer: five letters and <eos> fit."""
-GATE_PROMPTS = 128
+"""Length limit of an answer of the shipped model's task: five letters and <eos> fit."""
+HELD_OUT_PROMPTS, HELD_OUT_SAMPLES = 256, 2
+"""Prompts and samples of the reward that a warm start of the shipped model reports."""
 
 
 def warm_start_tiny(seed: int, folder: Path, on_progress: Callable[[int, float], None]) -> float:
-    """Make the tiny model in bfloat16 in `folder`.  Returns its mean reward at temperature 1 on 256 held-out prompts,
-    two samples each, as an engine loads it."""
+    """Make the shipped tiny model in bfloat16 in `folder`.  Returns its mean reward at temperature 1 on 256 held-out
+    prompts, two samples each, as an engine loads it."""
     environment, source = load(DEMO), ReasoningGymSource(DEMO.options, refuse_data_sets)
+    tasks = map(source.draw, itertools.count(seed << 32))
+    return warm_start_policy(
+        folder,
+        seed=seed,
+        environment=environment,
+        examples=((task.question, source.find_answer(task)) for task in tasks),
+        grade=lambda replies: [environment.grade(reply) for reply in replies],
+        max_tokens=MAX_TOKENS,
+        on_progress=on_progress,
+    )
+
+
+def warm_start_policy(
+    folder: Path,
+    *,
+    seed: int,
+    environment: Environment,
+    examples: Iterator[tuple[str, str]],
+    grade: Grader,
+    max_tokens: int,
+    on_progress: Callable[[int, float], None],
+    recipe: WarmStart = WarmStart(),
+    held_out: int = HELD_OUT_PROMPTS,
+) -> float:
+    """Make a tiny model of an environment in bfloat16 in `folder`.
+
+    `examples`: endless (prompt, right completion).  `grade`: grades replies of `environment`; where that runs
+    programs, it is a `GradingPool`.  `on_progress(step, loss)`.  Returns the model's mean reward at temperature 1 on
+    `held_out` held-out prompts, two samples each, as an engine loads it.
+    """
 
     def measure(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> float:
-        engine = HuggingFaceEngine.from_model(model, tokenizer, max_batch=GATE_PROMPTS)
-        prompts = [environment.prompt(2**64 + i) for i in range(GATE_PROMPTS)]
-        return measure_reward(engine, environment, prompts, samples=1)
+        engine = HuggingFaceEngine.from_model(model, tokenizer, max_batch=recipe.gate_prompts)
+        prompts = [environment.prompt(2**64 + i) for i in range(recipe.gate_prompts)]
+        return measure_reward(engine, prompts, grade=grade, samples=1, max_tokens=max_tokens)
 
-    model, tokenizer = warm_start(seed, _build_examples(source, seed), measure, on_progress)
+    model, tokenizer = warm_start(seed, examples, measure, on_progress, recipe=recipe)
     save_policy(model, tokenizer, folder, "bfloat16")
     engine = HuggingFaceEngine()
     engine.load_policy(folder, 0)
-    return measure_reward(engine, environment, environment.held_out(256), samples=2)
+    prompts = environment.held_out(held_out)
+    return measure_reward(engine, prompts, grade=grade, samples=HELD_OUT_SAMPLES, max_tokens=max_tokens)
 
 
 def measure_reward(
     engine: HuggingFaceEngine,
-    environment: Environment,
     prompts: list[Prompt],
     *,
+    grade: Grader,
     samples: int,
     temperature: float = 1.0,
     max_tokens: int = MAX_TOKENS,
@@ -52,26 +86,20 @@ def measure_reward(
     """Mean reward of `samples` completions of each prompt; sample j of prompt i has seed i * samples + j."""
     orders = [prompt for prompt in prompts for _ in range(samples)]
     requests = [
-        Request(prompt=tuple(encode_prompt(engine.tokenizer, prompt.text, format=RAW)), seed=i, max_tokens=max_tokens)
+        Request(
+            prompt=tuple(encode_prompt(engine.tokenizer, prompt.text, system=prompt.system, format=RAW)),
+            seed=i,
+            max_tokens=max_tokens,
+        )
         for i, prompt in enumerate(orders)
     ]
     completions = engine.generate(requests, temperature=temperature)
-    rewards = [
-        environment.grade(
-            prompt.build_reply(
-                decode_completion(engine.tokenizer, completion.tokens, engine.end_tokens),
-                finished=completion.finished,
-                tokens=len(completion.tokens),
-            )
-        ).reward
+    replies = [
+        prompt.build_reply(
+            decode_completion(engine.tokenizer, completion.tokens, engine.end_tokens),
+            finished=completion.finished,
+            tokens=len(completion.tokens),
+        )
         for prompt, completion in zip(orders, completions, strict=True)
     ]
-    return sum(rewards) / len(rewards)
-
-
-def _build_examples(source: ReasoningGymSource, seed: int) -> Iterator[tuple[str, str]]:
-    draw = seed << 32
-    while True:
-        task = source.draw(draw)
-        yield task.question, source.find_answer(task)
-        draw += 1
+    return sum(each.reward for each in grade(replies)) / len(replies)

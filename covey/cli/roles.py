@@ -88,11 +88,14 @@ def worker_run(
 
 @worker.command("cheat", hidden=True)
 def worker_cheat(
-    kind: Annotated[str, typer.Argument(help="Kind of cheat: quantized or best-of-n.")],
+    kind: Annotated[str, typer.Argument(help="Kind of cheat: quantized, best-of-n or likeliest-of-n.")],
     config: ConfigFile = None,
     sets: Sets = None,
 ) -> None:
-    """Run a dishonest worker, to watch it being caught: "quantized" or "best-of-n"."""
+    """Run a dishonest worker, to watch it being caught.
+
+    Example: `covey worker cheat likeliest-of-n --config worker.toml`
+    """
     from covey.cheats import get_cheat
     from worker import app
     from worker.config import WorkerConfig

@@ -132,7 +132,14 @@ def model_tiny(
 
 
 def demo(
-    steps: Annotated[int, typer.Option(min=1, max=1000, help="Number of policies to train.")] = 24,
+    environment: Annotated[
+        str,
+        typer.Option(help="Task that is trained: math, code, reasoning_gym:NAME or mixture, for example math."),
+    ] = "reasoning_gym:spell_backward",
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, max=1000, help="Number of policies to train. Without it, 24, or fewer for slower tasks."),
+    ] = None,
     workers: Annotated[int, typer.Option(min=1, max=16, help="Number of honest workers.")] = 2,
     cheats: Annotated[int, typer.Option(min=0, max=16, help="Number of dishonest workers, of two kinds in turn.")] = 2,
     max_staleness: Annotated[
@@ -154,16 +161,21 @@ def demo(
 
     Exit 0 only if the model learned, every cheat was slashed, no honest worker was, and all work was paid.
 
-    Example: `covey demo --steps 8 --workers 3 --cheats 1`
+    The first run with another task than the default one makes its model, in about a minute, and keeps it in
+    ~/.cache/covey.
+
+    Example: `covey demo --environment math --steps 8 --workers 3 --cheats 1`
     """
     from covey.demo.cast import DemoOptions
+    from covey.demo.environments import find_preset
     from covey.demo.run import run_demo
     from covey.files import write_atomically
 
     if json_file is not None and not json_file.resolve().parent.is_dir():
         raise OperatorError("no_folder", f"{json_file} has no folder", fix="Name a file in a folder that exists")
     options = DemoOptions(
-        steps=steps,
+        environment=environment,
+        steps=steps or find_preset(environment).steps,
         workers=workers,
         cheats=cheats,
         max_staleness=max_staleness,

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from covey.chain.wallet import save_key
-from covey.cheats import CHEATS
+from covey.demo.environments import DEFAULT, find_preset
 from covey.devnet import derive_key
-from covey.environments.registry import DEMO
 from covey.local.folder import to_toml
 from covey.protocol.ids import Address
 
@@ -28,6 +27,8 @@ TOKENS = 10**21
 class DemoOptions:
     """What `covey demo` was asked for."""
 
+    environment: str = DEFAULT
+    """Name of the preset, as `environments.find_preset` takes it."""
     steps: int = 24
     workers: int = 2
     cheats: int = 2
@@ -49,15 +50,20 @@ class Player:
 
 
 class Cast:
-    """The demo's folder: keys and settings."""
+    """The demo's folder: keys, data sets and settings."""
 
-    def __init__(self, folder: Path, options: DemoOptions) -> None:
-        self.folder, self.options = folder, options
+    def __init__(self, folder: Path, options: DemoOptions, *, policy: Path | None = None) -> None:
+        """`policy`: folder of the first policy.  None: it is the shipped tiny model.
+
+        Raises OperatorError("bad_demo_environment").
+        """
+        self.folder, self.options, self.policy = folder, options, policy
+        self.preset = find_preset(options.environment)
         (folder / "keys").mkdir(parents=True)
         self._addresses: dict[str, Address] = {}
         for name in ("operator", "trainer", "arbiter", *self.validators):
             self._make_key(name)
-        kinds = list(CHEATS)
+        kinds = self.preset.cheats
         names = [(f"worker-{i + 1}", "") for i in range(options.workers)]
         names += [(f"cheat-{i + 1}", kinds[i % len(kinds)]) for i in range(options.cheats)]
         self.players = [self._make_player(name, cheat) for name, cheat in names]
@@ -65,6 +71,11 @@ class Cast:
     @property
     def validators(self) -> list[str]:
         return [f"validator-{i + 1}" for i in range(VALIDATORS)]
+
+    @property
+    def datasets(self) -> list[Path]:
+        """Folders of the pool's data sets, which `write_pool` writes."""
+        return [self.folder / "datasets"] if self.preset.has_data_sets else []
 
     @property
     def deployment(self) -> Path:
@@ -86,8 +97,9 @@ class Cast:
         return {self._addresses[name]: TOKENS for name in names}
 
     def write_pool(self) -> Path:
-        """The file of `covey pool create`."""
-        options = self.options
+        """The file of `covey pool create`, and the data sets that it names."""
+        options, preset = self.options, self.preset
+        environment = preset.build_spec(self.folder / "datasets")
         terms = {
             "trainer": self._addresses["trainer"],
             "arbiter": self._addresses["arbiter"],
@@ -105,7 +117,7 @@ class Cast:
         params = {
             "name": "demo",
             "group_size": 8,
-            "groups_per_step": 16,
+            "groups_per_step": preset.groups_per_step,
             "groups_per_task": 4,
             "max_staleness": options.max_staleness,
             **({} if options.keep else {"max_steps": options.steps}),
@@ -114,8 +126,12 @@ class Cast:
             "cooldown_seconds": 2,
             "turn_seconds": 1,
             "epoch_seconds": EPOCH_SECONDS,
-            "environment": {"kind": DEMO.kind, "options": dict(DEMO.options)},
-            "model": {"max_prompt_tokens": 64, "max_completion_tokens": 8, "temperature": 1.0},
+            "environment": {"kind": environment.kind, "options": dict(environment.options)},
+            "model": {
+                "max_prompt_tokens": preset.max_prompt_tokens,
+                "max_completion_tokens": preset.max_completion_tokens,
+                "temperature": 1.0,
+            },
             "verification": {"audit_rate": 1.0, "draw_seconds": 1},
         }
         return self._write("pool", {"terms": terms, "params": params})

@@ -14,6 +14,8 @@ from covey.chain import events
 from covey.chain.amounts import read_unit
 from covey.chain.follower import SeenBlock
 from covey.demo.cast import CHALLENGE_SECONDS, VETO_SECONDS, Cast, DemoOptions
+from covey.demo.environments import find_preset
+from covey.demo.policies import prepare_policy
 from covey.demo.report import Record, build_summary, describe_player, list_failures
 from covey.demo.show import Screen, find_stage
 from covey.demo.stage import ENGINES, POOL, Stage
@@ -42,21 +44,23 @@ def run_demo(options: DemoOptions, *, on_summary: Callable[[Summary], None]) -> 
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="covey-demo-") as name:
         try:
-            return asyncio.run(_run(Path(name) / "demo", options, on_summary))
+            policy = prepare_policy(find_preset(options.environment), Screen(options.steps).say)
+            cast = Cast(Path(name) / "demo", options, policy=policy)
+            return asyncio.run(_run(cast, on_summary))
         except (KeyboardInterrupt, asyncio.CancelledError):
             if options.keep:  # nothing else ends it
                 return []
             raise
 
 
-async def _run(folder: Path, options: DemoOptions, on_summary: Callable[[Summary], None]) -> list[str]:
+async def _run(cast: Cast, on_summary: Callable[[Summary], None]) -> list[str]:
     task = asyncio.current_task()
     if task is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    demo = Demo(Stage(Cast(folder, options)))
+    demo = Demo(Stage(cast))
     try:
         demo.set_up()
-        if options.keep:
+        if cast.options.keep:
             await demo.linger()
         await demo.watch()
         await demo.settle()

@@ -50,7 +50,9 @@ class Stage:
         spectator = derive_wallet(seed, "spectator")
         self.client = CoordinatorClient(self.url, spectator, chain_id=deployment.chain_id)
         fund(deployment, derive_wallet(seed, "deployer"), cast.list_funded())
-        self.command("pool", "create", str(cast.write_pool()), key="operator", pool=False)
+        pool_file = str(cast.write_pool())
+        named = [argument for folder in cast.datasets for argument in ("--dataset", str(folder))]
+        self.command("pool", "create", pool_file, *named, key="operator", pool=False)
         self.command("pool", "fund", str(BUDGET), "--raw", key="operator")
         self.command("pool", "start", key="operator")
         self.command("stake", "add", str(OPERATOR_BOND), "--raw", "--kind", "operator", key="operator")
@@ -76,6 +78,11 @@ class Stage:
         learning: dict[str, object] = {"origin_root": origin_root, "seed": cast.options.seed}
         if not cast.options.keep:
             learning["steps"] = cast.options.steps
+        learning["evaluation_prompts"] = cast.preset.evaluation_prompts
+        if cast.policy is not None:
+            learning["initial_policy"] = str(cast.policy)
+        if cast.datasets:
+            learning["datasets"] = [str(folder) for folder in cast.datasets]
         trainer = str(cast.write_role("trainer", member | learning | LEARNING))
         self._commands = {
             "coordinator": ["coordinator", "serve", "--config", config],

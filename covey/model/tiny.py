@@ -17,18 +17,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen2Config, 
 
 from covey.model.files import get_head
 from covey.model.prompts import RAW, encode_prompt
+from covey.model.recipe import WarmStart
 
 PAD, EOS, BOS = 0, 1, 2
-GATE = 0.85
-"""Reward at temperature 1 that ends the clean part of the warm start."""
-CLEAN_MIN, CLEAN_MAX, CLEAN_EVERY = 150, 700, 30
-"""Clean steps before the first measurement, at most, and between two."""
-NOISY_STEPS = 90
-NOISE = 0.2
-"""Probability that a letter of a noisy example is replaced."""
 LEARNING_RATE = 2e-3
+"""Learning rate of a warm start after its first 50 steps."""
 BATCH = 32
-_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+"""Examples of one step."""
 _IGNORED = -100
 
 
@@ -37,7 +32,7 @@ def tiny_folder() -> Path:
     return Path(str(resources.files("covey.model").joinpath("tiny")))
 
 
-def build_tokenizer() -> PreTrainedTokenizerFast:
+def build_tokenizer(max_positions: int = 256) -> PreTrainedTokenizerFast:
     """Bytes without merges: <pad>, <eos>, <bos>, then the 256 bytes; 259 entries."""
     vocabulary = {"<pad>": PAD, "<eos>": EOS, "<bos>": BOS}
     for symbol in sorted(pre_tokenizers.ByteLevel.alphabet()):
@@ -46,10 +41,10 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     names = {"pad_token": "<pad>", "eos_token": "<eos>", "bos_token": "<bos>"}
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=256, **names)  # type: ignore[no-untyped-call]
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=max_positions, **names)  # type: ignore[no-untyped-call]
 
 
-def build_model(seed: int) -> PreTrainedModel:
+def build_model(seed: int, max_positions: int = 256) -> PreTrainedModel:
     """The architecture with fresh float32 weights; equal seeds give equal weights."""
     config = Qwen2Config(
         vocab_size=259,
@@ -58,7 +53,7 @@ def build_model(seed: int) -> PreTrainedModel:
         intermediate_size=256,
         num_attention_heads=3,
         num_key_value_heads=3,
-        max_position_embeddings=256,
+        max_position_embeddings=max_positions,
         tie_word_embeddings=True,
         initializer_range=0.06,
         attention_dropout=0.0,
@@ -78,41 +73,41 @@ def warm_start(
     measure: Callable[[PreTrainedModel, PreTrainedTokenizerFast], float],
     on_progress: Callable[[int, float], None],
     *,
-    clean_max: int = CLEAN_MAX,
-    noisy_steps: int = NOISY_STEPS,
+    recipe: WarmStart = WarmStart(),
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    """Supervised examples until `measure` reaches 0.85, then 90 steps with wrong letters in the answers.
+    """Supervised examples until `measure` reaches the gate, then some with wrong symbols in the answers.
 
     A clean warm start that is stopped early learns nothing more; the noise makes the model unsure, not wrong.
     `examples`: endless (prompt, answer).  `measure`: mean reward at temperature 1.  `on_progress(step, loss)`.
     Reproducible: equal arguments give equal weights on one machine with one thread.
     """
-    tokenizer, model = build_tokenizer(), build_model(seed).train()
+    tokenizer, model = build_tokenizer(recipe.max_positions), build_model(seed, recipe.max_positions).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.99), weight_decay=0.0)
     rng = random.Random(seed)
 
     def learn(step: int, rate: float, noise: float) -> None:
         batch = [next(examples) for _ in range(BATCH)]
-        rows = [(prompt, _blur(answer, noise, rng)) for prompt, answer in batch]
+        rows = [(prompt, _blur(answer, noise, recipe.symbols, rng)) for prompt, answer in batch]
         optimizer.param_groups[0]["lr"] = LEARNING_RATE * rate
         on_progress(step, _update(model, tokenizer, optimizer, rows))
 
     step = 0
-    while step < clean_max:
+    while step < recipe.clean_max:
         learn(step, min(1.0, (step + 1) / 50), 0.0)
         step += 1
-        if step >= CLEAN_MIN and step % CLEAN_EVERY == 0 and measure(model, tokenizer) >= GATE:
+        is_due = step >= recipe.clean_min and step % recipe.clean_every == 0
+        if is_due and measure(model, tokenizer) >= recipe.gate:
             break
-    for left in range(noisy_steps, 0, -1):
-        learn(step, max(0.05, left / noisy_steps), NOISE)
+    for left in range(recipe.noisy_steps, 0, -1):
+        learn(step, max(0.05, left / recipe.noisy_steps), recipe.noise)
         step += 1
     return model.train(False), tokenizer
 
 
-def _blur(answer: str, noise: float, rng: random.Random) -> str:
+def _blur(answer: str, noise: float, symbols: str, rng: random.Random) -> str:
     if noise == 0:
         return answer
-    return "".join(rng.choice(_LETTERS) if each.isalpha() and rng.random() < noise else each for each in answer)
+    return "".join(rng.choice(symbols) if each.lower() in symbols and rng.random() < noise else each for each in answer)
 
 
 def _update(

@@ -1,5 +1,6 @@
 """The composition of the warm start: what is measured, and that the whole of it makes the model that is shipped."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 from covey.engines.base import Completion, Request
 from covey.engines.hf import HuggingFaceEngine
+from covey.environments.base import Grade, Reply
 from covey.environments.registry import DEMO, load
 from covey.model.files import WEIGHTS_FILE
 from covey.model.prompts import RAW, encode_prompt
@@ -15,13 +17,18 @@ from covey.model.tiny import tiny_folder
 from trainer.warm_start import measure_reward, warm_start_tiny
 
 pytestmark = pytest.mark.unit
+ENVIRONMENT = load(DEMO)
+
+
+def grade(replies: Sequence[Reply]) -> list[Grade]:
+    return [ENVIRONMENT.grade(reply) for reply in replies]
 
 
 def test_measure_reward__shipped_model__is_the_mean_of_seeded_completions() -> None:
     torch.set_num_threads(1)
-    engine, environment = HuggingFaceEngine(), load(DEMO)
+    engine = HuggingFaceEngine()
     engine.load_policy(tiny_folder(), 0)
-    prompts = environment.held_out(12)
+    prompts = ENVIRONMENT.held_out(12)
 
     def earn(i: int) -> float:
         prompt = prompts[i // 3]
@@ -34,13 +41,13 @@ def test_measure_reward__shipped_model__is_the_mean_of_seeded_completions() -> N
 
     expected = sum(earn(i) for i in range(36)) / 36
     assert 0 < expected < 1
-    assert measure_reward(engine, environment, prompts, samples=3) == pytest.approx(expected)
+    assert measure_reward(engine, prompts, grade=grade, samples=3) == pytest.approx(expected)
 
 
 def test_measure_reward__no_room_for_an_answer__is_zero() -> None:
-    engine, environment = HuggingFaceEngine(), load(DEMO)
+    engine = HuggingFaceEngine()
     engine.load_policy(tiny_folder(), 0)
-    assert measure_reward(engine, environment, environment.held_out(8), samples=1, max_tokens=3) == 0.0
+    assert measure_reward(engine, ENVIRONMENT.held_out(8), grade=grade, samples=1, max_tokens=3) == 0.0
 
 
 @pytest.mark.slow

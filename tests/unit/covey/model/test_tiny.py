@@ -3,6 +3,7 @@
 import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,16 +11,23 @@ from safetensors.torch import load_file
 
 from covey.model.files import WEIGHTS_FILE, get_weights, load_model, load_tokenizer, save_weights
 from covey.model.prompts import RAW, encode_prompt
-from covey.model.tiny import CLEAN_MIN, build_model, build_tokenizer, tiny_folder, warm_start
+from covey.model.recipe import WarmStart
+from covey.model.tiny import build_model, build_tokenizer, tiny_folder, warm_start
 
 pytestmark = pytest.mark.unit
 
 PAIRS = [("ab", "ba"), ("cd!", "!dc"), ("xyz", "zyx"), ("q", "q")]
 
 
-def run(seed: int, **limits: int) -> tuple[torch.nn.Module, list[float]]:
+def run(seed: int, **limits: Any) -> tuple[torch.nn.Module, list[float]]:
     losses: list[float] = []
-    model, _ = warm_start(seed, itertools.cycle(PAIRS), lambda *_: 0.0, lambda _, loss: losses.append(loss), **limits)
+    model, _ = warm_start(
+        seed,
+        itertools.cycle(PAIRS),
+        lambda *_: 0.0,
+        lambda _, loss: losses.append(loss),
+        recipe=WarmStart(**limits),
+    )
     return model, losses
 
 
@@ -73,15 +81,37 @@ def test_warm_start__measured_reward__ends_the_clean_part() -> None:
     steps: list[int] = []
     rewards = iter([0.84, 0.85])
     warm_start(
-        0, itertools.cycle(PAIRS[:1]), lambda *_: next(rewards), lambda step, _: steps.append(step), noisy_steps=1
+        0,
+        itertools.cycle(PAIRS[:1]),
+        lambda *_: next(rewards),
+        lambda step, _: steps.append(step),
+        recipe=WarmStart(clean_min=20, clean_every=10, noisy_steps=3),
     )
-    assert steps == list(range(CLEAN_MIN + 30 + 1))
+    assert steps == list(range(20 + 10 + 3))
+
+
+def test_warm_start__recipe_of_the_shipped_model__is_the_default() -> None:
+    recipe = WarmStart()
+    assert (recipe.gate, recipe.clean_min, recipe.clean_max, recipe.clean_every) == (0.85, 150, 700, 30)
+    assert (recipe.noisy_steps, recipe.noise, recipe.gate_prompts) == (90, 0.2, 128)
+    assert (recipe.symbols, recipe.max_positions) == ("abcdefghijklmnopqrstuvwxyz", 256)
 
 
 def test_warm_start__noise__replaces_letters_of_the_answer_only() -> None:
     _, losses = run(0, clean_max=60, noisy_steps=5)
     assert losses[59] < 0.05
     assert min(losses[60:]) > 0.6  # one letter in five cannot be foreseen
+
+
+def test_warm_start__symbols_that_no_answer_has__noise_replaces_nothing() -> None:
+    _, losses = run(0, clean_max=60, noisy_steps=5, symbols="0123456789")
+    assert max(losses[60:]) < 0.05
+
+
+def test_warm_start__max_positions__are_those_of_model_and_tokenizer() -> None:
+    recipe = WarmStart(clean_max=1, noisy_steps=0, max_positions=512)
+    model, tokenizer = warm_start(0, itertools.cycle(PAIRS), lambda *_: 0.0, lambda *_: None, recipe=recipe)
+    assert (model.config.max_position_embeddings, tokenizer.model_max_length) == (512, 512)
 
 
 def test_tiny_folder__shipped_files__are_complete_and_small() -> None:
