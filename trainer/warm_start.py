@@ -16,7 +16,7 @@ from covey.environments.kinds.reasoning_gym import ReasoningGymSource
 from covey.environments.registry import DEMO, load
 from covey.model.files import save_policy
 from covey.model.prompts import RAW, encode_prompt
-from covey.model.recipe import WarmStart
+from covey.model.recipe import SPELLING, WarmStart
 from covey.model.text import decode_completion
 from covey.model.tiny import warm_start
 
@@ -51,7 +51,7 @@ def warm_start_policy(
     grade: Grader,
     max_tokens: int,
     on_progress: Callable[[int, float], None],
-    recipe: WarmStart = WarmStart(),
+    recipe: WarmStart = SPELLING,
     held_out: int = HELD_OUT_PROMPTS,
 ) -> float:
     """Make a tiny model of an environment in bfloat16 in `folder`.

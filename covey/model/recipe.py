@@ -29,3 +29,7 @@ class WarmStart:
     """Characters that noise replaces by one another.  Others are left as they are."""
     max_positions: int = 256
     """Longest sequence of the model, in tokens."""
+
+
+SPELLING = WarmStart()
+"""How the shipped model was made."""

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen2Config, 
 
 from covey.model.files import get_head
 from covey.model.prompts import RAW, encode_prompt
-from covey.model.recipe import WarmStart
+from covey.model.recipe import SPELLING, WarmStart
 
 PAD, EOS, BOS = 0, 1, 2
 LEARNING_RATE = 2e-3
@@ -73,7 +73,7 @@ def warm_start(
     measure: Callable[[PreTrainedModel, PreTrainedTokenizerFast], float],
     on_progress: Callable[[int, float], None],
     *,
-    recipe: WarmStart = WarmStart(),
+    recipe: WarmStart = SPELLING,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     """Supervised examples until `measure` reaches the gate, then some with wrong symbols in the answers.
 
