@@ -76,7 +76,7 @@ def run_demo(folder: Path, *arguments: str, seconds: float = 240) -> tuple[int, 
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
-            process.wait(30)
+            process.communicate(timeout=30)
     return process.returncode, output, json.loads(file.read_text()) if file.exists() else {}
 
 

@@ -61,8 +61,8 @@ def import_alone(source: Path, folder: Path) -> tuple[float, float]:
 @pytest.mark.parametrize(
     ("write", "count", "seconds"),
     [
-        (write_small, 2000, 20),
-        (write_large, 20, 20),
+        (write_small, 2000, 60),
+        (write_large, 20, 60),
         pytest.param(write_small, 285_000, 180, marks=pytest.mark.full),
         pytest.param(write_large, 2000, 600, marks=pytest.mark.full),
     ],

@@ -3,7 +3,16 @@ import struct
 
 import pytest
 
-from covey.cheats import CHEATS, BestOfN, QuantizedWeights, Wrapped, coarsen_weights, get_cheat, score_spelling
+from covey.cheats import (
+    CHEATS,
+    BestOfN,
+    LikeliestOfN,
+    QuantizedWeights,
+    Wrapped,
+    coarsen_weights,
+    get_cheat,
+    score_spelling,
+)
 from covey.engines.base import Completion, Request
 from covey.errors import OperatorError
 from covey.protocol.seeding import SEED_BITS
@@ -103,6 +112,8 @@ def test_score_spelling__by_hand(prompt, answer, score):
 
 def test_get_cheat__names__and_a_wrong_one():
     engine = Engine()
-    assert {type(get_cheat(kind)(engine)) for kind in CHEATS} == {QuantizedWeights, BestOfN}
-    with pytest.raises(OperatorError, match=r"bad_cheat: there is no cheat lazy. Name one of quantized, best-of-n"):
+    assert {type(get_cheat(kind)(engine)) for kind in CHEATS} == {QuantizedWeights, BestOfN, LikeliestOfN}
+    with pytest.raises(
+        OperatorError, match=r"bad_cheat: there is no cheat lazy. Name one of quantized, best-of-n, likeliest-of-n"
+    ):
         get_cheat("lazy")

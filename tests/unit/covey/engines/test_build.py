@@ -8,6 +8,7 @@ from functools import partial
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -279,10 +280,11 @@ def test_roles__pool_calibrated_for_something_else__refuse_to_start(
     network = join(make_model_params(verification=pair | {k.format(role=role): v for k, v in rules.items()}))
     files = {"home": tmp_path, "deployment": tmp_path / "d", "key_file": tmp_path / "k"}
     settings = {**files, "pool": 1, "device": device, "engine": "hf"}
+    tools: dict[str, Any] = {"environment": None, "grade": None, "stop": asyncio.Event()}
     if role == "worker":
-        start = partial(worker_app.build, WorkerConfig(**settings), network, None, asyncio.Event())
+        start = partial(worker_app.build, WorkerConfig(**settings), network, **tools)
     else:
-        start = partial(validator_app.build, ValidatorConfig(**settings), network, None, None, asyncio.Event())
+        start = partial(validator_app.build, ValidatorConfig(**settings), network, **tools, decoder=None)
     with pytest.raises(OperatorError, match=told.format(role=role)):
         start()
     assert list(tmp_path.iterdir()) == []
