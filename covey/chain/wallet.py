@@ -9,11 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from eth_account import Account
-from eth_account.messages import SignableMessage
-from eth_account.signers.local import LocalAccount
-
 from covey.errors import OperatorError
+from covey.protocol.accounts import Account, LocalAccount, SignableMessage
 from covey.protocol.ids import Address, Hash, hash_from_bytes
 
 

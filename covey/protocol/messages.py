@@ -9,14 +9,13 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-from eth_account import Account
-from eth_account.messages import SignableMessage, encode_typed_data
 from eth_keys.exceptions import BadSignature
 from eth_utils.address import is_checksum_address
 from eth_utils.crypto import keccak
 from eth_utils.exceptions import ValidationError
 
 from covey.errors import ProtocolError
+from covey.protocol.accounts import Account, SignableMessage, encode_typed_data
 from covey.protocol.ids import Address, Hash, LeaseId, PoolId, Step, TaskId, hash_from_bytes, hash_to_bytes, is_hash
 
 DOMAIN_VERSION = "2"

@@ -11,12 +11,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from eth_account import Account
-from eth_account.messages import encode_defunct
 from eth_keys.exceptions import BadSignature
 from eth_utils.exceptions import ValidationError
 
 from covey.errors import ProtocolError
+from covey.protocol.accounts import Account, encode_defunct
 from covey.protocol.ids import Address
 from covey.protocol.messages import Signer
 

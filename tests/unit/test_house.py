@@ -23,6 +23,7 @@ NAMES = [str(path.relative_to(ROOT)) for path in SOURCES]
 MIGRATIONS = "coordinator/migrations/*"
 ADDRESSES = {
     "web3": ["covey/chain/*"],
+    "eth_account": ["covey/protocol/accounts.py"],
     "vllm": ["covey/engines/vllm*"],
     "celery": ["coordinator/queue.py", "coordinator/broker.py"],
     "kombu": ["coordinator/queue.py", "coordinator/broker.py"],

@@ -300,3 +300,10 @@ async def test_register__more_nodes_than_the_stake_backs__is_refused(office: Off
         with pytest.raises(ProtocolError) as caught:
             await client.register()
     assert caught.value.code == "stake_too_low"
+
+
+@pytest.mark.parametrize("opening", ["[", '{"a":'])
+async def test_request__body_nested_deeply__is_refused(office: Office, opening: str):
+    body = (opening * 30_000).encode()[: 60 << 10]
+    status, code = await code_of(office, "/v1/heartbeat", body, office.sign("node", body, path="/v1/heartbeat"))
+    assert (status, code) == (422, "bad_body")
