@@ -25,4 +25,4 @@ def add_package(folder: Path) -> None:
 if __name__ == "__main__":
     add_package(Path(sys.argv[1]))
     del sys.argv[1]
-    runpy.run_module("covey.sandbox.zygote", run_name="__main__")
+    runpy.run_module("covey.sandbox.zygote", run_name="__main__", alter_sys=True)

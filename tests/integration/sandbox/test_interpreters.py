@@ -27,9 +27,10 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     python = folder / "venv/bin/python"
     code = "import sysconfig; print(sysconfig.get_path('purelib'))"
     done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    factory = "import importlib.util, json, sys\n\n\ndef build(setup):\n    def say(payload):\n"
+    factory = "import importlib.util, json, sys\nfrom covey.sandbox import is_inside\n\n\n"
+    factory += "def build(setup):\n    def say(payload):\n"
     factory += "        found = importlib.util.find_spec(payload.decode())\n"
-    factory += "        return json.dumps([sys.prefix, found is not None]).encode()\n    return say\n"
+    factory += "        return json.dumps([sys.prefix, is_inside(), found is not None]).encode()\n    return say\n"
     Path(done.stdout.strip(), "onlyhere.py").write_text(factory)
     return python
 
@@ -38,7 +39,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_sandbox__another_python__runs_with_covey_and_its_own_packages(python, rung):
     isolation = require(rung)
     with Sandbox("onlyhere:build", isolation=isolation.rung, interpreter=python) as sandbox:
-        assert sandbox.call(b"covey.sandbox") == f'["{python.parents[1]}", true]'.encode()
+        assert sandbox.call(b"covey.sandbox") == f'["{python.parents[1]}", true, true]'.encode()
         assert sandbox.call(b"onlyhere").endswith(b"true]")
         assert sandbox.call(b"torch").endswith(b"false]")
         assert sandbox.call(b"tests").endswith(b"false]")
