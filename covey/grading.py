@@ -18,6 +18,8 @@ from covey.settings import SandboxSettings
 
 CHECKING_PATIENCE = 4
 """Limits of those who check a grade, in multiples of a worker's."""
+ANSWER_BYTES = 4 << 20
+"""Largest answer of a grading process: the grades of all replies of one call, in bytes."""
 
 
 class GradingPool:
@@ -41,7 +43,7 @@ class GradingPool:
         """
         self._environment = environment
         seconds = patience * limits.cpu_seconds
-        whole = Limits.for_cpu(seconds, memory_bytes=limits.memory_bytes, output_bytes=limits.output_bytes)
+        whole = Limits.for_cpu(seconds, memory_bytes=limits.memory_bytes, output_bytes=ANSWER_BYTES)
         python = environment.grading_python
         self._sandbox = Sandbox(
             FACTORY,

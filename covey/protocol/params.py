@@ -85,9 +85,6 @@ class GradingParams(_Part):
     """Memory of each process of a grade, in bytes."""
     processes: int = Field(default=16, ge=1, le=1024)
     """Largest number of processes and threads of a grade."""
-    output_bytes: int = Field(default=4 << 20, ge=1024, le=64 << 20)
-    """Largest output of a graded program, in bytes."""
-
 
 class VerificationParams(_Part):
     """How claims are compared with their replay, and how much work is audited."""

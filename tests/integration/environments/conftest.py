@@ -37,7 +37,7 @@ def open_mixture(*, cpu_seconds: float) -> Iterator[GradingPool]:
     """Two grading processes of the mixture, with narrow limits."""
     if find_isolation().rung == "limits":
         pytest.skip("programs of strangers run on no machine that only limits their resources")
-    limits = GradingParams(cpu_seconds=cpu_seconds, memory_bytes=256 << 20, processes=16, output_bytes=1 << 20)
+    limits = GradingParams(cpu_seconds=cpu_seconds, memory_bytes=256 << 20, processes=16)
     with GradingPool(MIXTURE, load(MIXTURE), limits, SandboxSettings(grading_processes=2)) as pool:
         yield pool
 

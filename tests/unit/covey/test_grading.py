@@ -4,7 +4,7 @@ import covey.grading
 from covey.environments.base import EnvironmentSpec, Grade, GradingPython
 from covey.environments.registry import DEMO, load
 from covey.errors import OperatorError, ProtocolError
-from covey.grading import GradingPool, is_explained_by_limit
+from covey.grading import ANSWER_BYTES, GradingPool, is_explained_by_limit
 from covey.protocol.params import GradingParams
 from covey.sandbox import Limits, Outcome, SandboxError
 from covey.sandbox.isolation import describe
@@ -15,7 +15,7 @@ LENGTHS = {"targets": [10], "alpha": 0.01}
 ASKING = EnvironmentSpec(kind="reasoning_gym", options={"name": "chain_sum", **LENGTHS})
 PLAIN = load(EnvironmentSpec(kind=DEMO.kind, options={**DEMO.options, **LENGTHS}))
 ENVIRONMENT = load(ASKING)
-LIMITS = GradingParams(cpu_seconds=2.0, memory_bytes=1 << 28, processes=7, output_bytes=4096)
+LIMITS = GradingParams(cpu_seconds=2.0, memory_bytes=1 << 28, processes=7)
 
 
 class Scripted:
@@ -63,7 +63,7 @@ def test_pool__limits__are_the_pools_with_more_time_for_those_who_check(build, p
     assert sandbox.function == "covey.environments.grading:build"
     assert sandbox.settings["processes"] == 3
     assert sandbox.settings["limits"] == Limits(
-        cpu_seconds=2.0 * patience, wall_seconds=12.0 * patience, memory_bytes=1 << 28, processes=7, output_bytes=4096
+        cpu_seconds=2.0 * patience, wall_seconds=12.0 * patience, memory_bytes=1 << 28, processes=7, output_bytes=ANSWER_BYTES
     )
 
 
