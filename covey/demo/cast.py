@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import tomlkit
+
 from covey.chain.wallet import save_key
 from covey.demo.environments import DEFAULT, find_preset
 from covey.devnet import derive_key
-from covey.local.folder import to_toml
 from covey.protocol.ids import Address
 
 CHALLENGE_SECONDS, VETO_SECONDS, UNBOND_SECONDS = 10, 10, 20
@@ -147,7 +148,7 @@ class Cast:
 
     def _write(self, name: str, values: Mapping[str, Any]) -> Path:
         path = self.folder / f"{name}.toml"
-        path.write_text(to_toml(values))
+        path.write_text(tomlkit.dumps(values))
         return path
 
     def _make_player(self, name: str, cheat: str) -> Player:

@@ -79,6 +79,10 @@ class Preset:
     """Held-out prompts of one evaluation, of which each has two samples."""
     cheats: tuple[str, ...] = UNKNOWN_CHEATS
     """Kinds of the dishonest workers, in turn."""
+    gain: float = 0.25
+    """Reward by which the mean of the last three policies must be above that of the first one."""
+    gain_steps: int = 24
+    """Number of policies after which the whole gain is due; after fewer, that part of it."""
 
     @property
     def has_data_sets(self) -> bool:
@@ -119,6 +123,7 @@ PRESETS: Mapping[str, Preset] = {
             parts=(Part(kind=DEMO.kind, options=DEMO.options),),
             recipe=None,
             cheats=("quantized", "best-of-n"),
+            gain_steps=8,
         ),
         Preset(
             name="math",
@@ -138,13 +143,29 @@ PRESETS: Mapping[str, Preset] = {
             groups_per_step=8,
             evaluation_prompts=48,
             steps=12,
+            gain=0.05,
+            gain_steps=12,
+        ),
+        Preset(
+            name="mixture",
+            parts=(_MATH, _CODE),
+            recipe=WarmStart(
+                gate=0.7, clean_max=400, clean_every=50, gate_prompts=64, noisy_steps=50, noise=0.3, symbols=DIGITS
+            ),
+            max_completion_tokens=36,
+            groups_per_step=8,
+            evaluation_prompts=64,
+            steps=12,
+            gain=0.1,
+            gain_steps=12,
         ),
         Preset(
             name=f"{GENERATOR}chain_sum",
             parts=(Part(kind="reasoning_gym", options=_CHAIN_SUM),),
-            recipe=WarmStart(noise=0.3, symbols=DIGITS),
+            recipe=WarmStart(clean_max=400, noise=0.3, symbols=DIGITS),
             max_prompt_tokens=96,
             evaluation_prompts=16,
+            gain=0.1,
         ),
     )
 }  # fmt: skip

@@ -6,12 +6,14 @@ from covey.environments.kinds.reasoning_gym import ReasoningGymSource
 from covey.errors import OperatorError
 from covey.model.recipe import WarmStart
 
-LOOKED_AT = 256
+LOOKED_AT = 64
 """Tasks by which the limits of tokens are chosen."""
 MAX_PROMPT, MAX_ANSWER = 384, 64
 """Longest prompt and answer in bytes that the tiny model is asked for."""
 HELD_OUT = 64
 """Held-out prompts of one evaluation, where the generator has that many."""
+GAIN = 0.02
+"""Reward that must be gained: how fast the tiny model learns a generator that nobody has tried is not known."""
 MARGIN = 1.25
 """Tokens that a prompt may have, in multiples of the longest one that was looked at."""
 
@@ -44,6 +46,7 @@ def build_preset(name: str, generator: str) -> Preset:
         max_prompt_tokens=max_prompt_tokens,
         max_completion_tokens=max_completion_tokens,
         evaluation_prompts=HELD_OUT,
+        gain=GAIN,
     )
 
 

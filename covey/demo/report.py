@@ -13,11 +13,6 @@ from covey.demo.stage import POOL
 from covey.protocol.ids import Step
 from covey.protocol.views import StatusView, SubmissionView
 
-GAIN = 0.25
-"""By so much the mean reward of the last three steps must be over that of step 0..."""
-STEPS = 8
-"""...after so many steps or more; after fewer, by that part of it."""
-
 
 @dataclass(slots=True, kw_only=True)
 class Record:
@@ -55,6 +50,7 @@ def build_summary(
     honest = {p.node for p in cast.players if not p.cheat}
     policies = contracts.policies
     return {
+        "environment": cast.options.environment,
         "steps": max(record.rewards, default=0),
         "seconds": round(seconds, 1),
         "reward": [record.rewards[step] for step in sorted(record.rewards)],
@@ -80,7 +76,7 @@ def list_failures(
     honest = {p.node for p in cast.players if not p.cheat}
     reward, policies = summary["reward"], summary["policies"]
     gain = sum(reward[-3:]) / max(1, len(reward[-3:])) - (reward[0] if reward else 0.0)
-    wanted = GAIN * min(1.0, cast.options.steps / STEPS)
+    wanted = cast.preset.gain * min(1.0, cast.options.steps / cast.preset.gain_steps)
     lost = [s for s in submissions if s.node in honest and not is_accepted(s)]
     unslashed = [p.name for p in cast.players if p.cheat and p.node not in summary["slashed"]]
     on_chain = all(policies.get(str(s.step)) == s.manifest_hash for s in status.steps)

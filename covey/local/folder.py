@@ -19,7 +19,8 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+
+import tomlkit
 
 from covey.chain.wallet import save_key
 from covey.errors import OperatorError
@@ -45,7 +46,7 @@ def create_pool_folder(folder: Path, plan: PoolPlan) -> dict[str, Address]:
         (draft / DATASETS_FOLDER).mkdir()
         (draft / "pool.toml").write_text(build_pool(folder.absolute().name, plan, addresses))
         for name, values in build_settings(plan).items():
-            (draft / f"{name}.toml").write_text(f"# {DESCRIPTIONS[name.partition('-')[0]]}\n{to_toml(values)}")
+            (draft / f"{name}.toml").write_text(f"# {DESCRIPTIONS[name.partition('-')[0]]}\n{tomlkit.dumps(values)}")
         write_processes(draft / PROCESSES_FILE, list_commands(plan))
     return addresses
 
@@ -149,8 +150,6 @@ def read_processes(folder: Path) -> dict[str, str]:
 
 def set_pool_number(folder: Path, pool: int) -> None:
     """Correct the line `pool = N` in the settings of every role of the folder."""
-    import tomlkit
-
     for file in sorted(folder.glob("*.toml")):
         document = tomlkit.parse(file.read_text())
         if "pool" in document and document["pool"] != pool:
@@ -164,16 +163,6 @@ def get_environment() -> dict[str, str]:
     Each role of a folder has its own key: the one that a person's commands sign with must not replace all of them.
     """
     return {name: value for name, value in os.environ.items() if name not in COMMAND_VARIABLES}
-
-
-def to_toml(values: Mapping[str, Any], prefix: str = "") -> str:
-    """Nested tables of numbers, texts and lists as TOML; JSON's spelling of those is TOML's."""
-    plain = {name: value for name, value in values.items() if not isinstance(value, Mapping)}
-    lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in plain.items()]
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            lines += [f"\n[{prefix}{name}]", to_toml(value, f"{prefix}{name}.")]
-    return "\n".join(lines) + "\n"
 
 
 def has_own_chain(folder: Path) -> bool:

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import tomlkit
+
 from covey.anvil import CHAIN_ID
 from covey.chain.client import ChainClient, open_node
 from covey.chain.contracts import Contracts
@@ -21,7 +23,7 @@ from covey.chain.structs import PoolState, PoolTerms
 from covey.chain.wallet import save_key
 from covey.client import CoordinatorClient
 from covey.errors import OperatorError, ProtocolError, TransientError
-from covey.local.folder import PROCESSES_FILE, new_folder, to_toml, write_processes
+from covey.local.folder import PROCESSES_FILE, new_folder, write_processes
 from covey.protocol.ids import Address, PoolId, is_address
 from covey.protocol.params import PoolParams
 from covey.protocol.views import PoolView
@@ -138,7 +140,7 @@ def create_worker_folder(folder: Path, pool: CheckedPool, devices: Sequence[str]
                 values["rpc_url"] = pool.deployment.choose_node()
             table = {"vllm": {"tensor_parallel": tensor_parallel}} if tensor_parallel > 1 else {}
             head = f"# Settings of `covey worker run`; `covey config show worker --config {name}.toml` explains each.\n"
-            (draft / f"{name}.toml").write_text(head + to_toml(values | table))
+            (draft / f"{name}.toml").write_text(head + tomlkit.dumps(values | table))
         write_processes(draft / PROCESSES_FILE, {name: f"worker run --config {name}.toml" for name in names})
     return [folder / f"{name}.toml" for name in names]
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import tomlkit
+
 import covey
 from covey.chain.deployment import Deployment
 from covey.chain.structs import PoolTerms
@@ -117,8 +119,6 @@ def find_shipped(name: str) -> Path:
 
 def build_pool(name: str, plan: PoolPlan, addresses: Mapping[str, Address]) -> str:
     """The shipped pool.toml with this pool's name, accounts and environment; its comments stay."""
-    import tomlkit
-
     text = find_shipped("pool.toml").read_text()
     if plan.chain is not None:  # the windows of a test network leave people no time to see what is wrong
         for window, seconds in PUBLIC_WINDOWS.items():

@@ -86,6 +86,7 @@ class GradingParams(_Part):
     processes: int = Field(default=16, ge=1, le=1024)
     """Largest number of processes and threads of a grade."""
 
+
 class VerificationParams(_Part):
     """How claims are compared with their replay, and how much work is audited."""
 

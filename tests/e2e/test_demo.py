@@ -15,6 +15,7 @@ import pytest
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 ROOT = Path(__file__).resolve().parents[2]
 KEYS = {
+    "environment",
     "steps",
     "seconds",
     "reward",
@@ -36,7 +37,7 @@ def start_demo(folder: Path, *arguments: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env=os.environ | {"TMPDIR": str(folder)},
+        env=os.environ | {"TMPDIR": str(folder), "XDG_CACHE_HOME": str(folder / "cache")},
         start_new_session=True,
         preexec_fn=_hear_interrupts,  # noqa: PLW1509 (no thread of this process is about to fork)
     )
@@ -95,7 +96,7 @@ def test_demo__two_steps_with_cheats__exit_0_and_the_promised_json(folder):
     assert all(len(value) == 66 for value in summary["policies"].values())
     assert summary["processes"] == 12
     assert summary["accepted"] >= 8
-    assert [path.name for path in folder.iterdir()] == ["summary.json"]
+    assert [path.name for path in folder.iterdir()] == ["summary.json"]  # and no model was made
     assert "reward at temperature 1 on held-out prompts" in output
     assert find_processes(str(folder)) == []
 
@@ -106,6 +107,27 @@ def test_demo__eight_steps_with_cheats__learns_as_much_as_is_promised(folder):
     assert code == 0, output
     assert sum(summary["reward"][-3:]) / 3 - summary["reward"][0] >= 0.25
     assert (len(summary["slashed"]), summary["honest_slashed"]) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("environment", "steps"),
+    [
+        ("mixture", 2),
+        *(
+            pytest.param(name, steps, marks=pytest.mark.full)
+            for name, steps in (("math", 24), ("code", 12), ("reasoning_gym:chain_sum", 24), ("mixture", 12))
+        ),
+    ],
+)
+def test_demo__environment__learns_its_tasks_and_catches_cheats_that_know_nothing_of_them(folder, environment, steps):
+    cheats = 2 if steps > 2 else 1
+    arguments = f"--environment {environment} --steps {steps} --workers 1 --cheats {cheats}"
+    code, output, summary = run_demo(folder, *arguments.split(), seconds=500)
+    assert code == 0, output
+    assert summary["environment"] == environment
+    assert sum(summary["reward"][-3:]) / 3 > summary["reward"][0]
+    assert (len(summary["slashed"]), summary["honest_slashed"]) == (cheats, 0)
+    assert summary["claimed"] == summary["cumulative"] > 0
 
 
 @pytest.mark.full

@@ -63,7 +63,11 @@ def test_pool__limits__are_the_pools_with_more_time_for_those_who_check(build, p
     assert sandbox.function == "covey.environments.grading:build"
     assert sandbox.settings["processes"] == 3
     assert sandbox.settings["limits"] == Limits(
-        cpu_seconds=2.0 * patience, wall_seconds=12.0 * patience, memory_bytes=1 << 28, processes=7, output_bytes=ANSWER_BYTES
+        cpu_seconds=2.0 * patience,
+        wall_seconds=12.0 * patience,
+        memory_bytes=1 << 28,
+        processes=7,
+        output_bytes=ANSWER_BYTES,
     )
 
 

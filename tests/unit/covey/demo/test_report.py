@@ -5,6 +5,7 @@ import pytest
 from covey.chain import events
 from covey.chain.amounts import Unit
 from covey.demo.cast import Cast, DemoOptions
+from covey.demo.environments import DEFAULT
 from covey.demo.report import Record, build_summary, describe_player, is_accepted, list_failures
 from covey.demo.show import Screen, find_stage
 from covey.protocol.views import StatusView, StepView, SubmissionView
@@ -138,6 +139,7 @@ def test_build_summary__by_hand(cast):
         processes=9,
     )
     assert found == {
+        "environment": DEFAULT,
         "steps": 1,
         "seconds": 1.3,
         "reward": [0.1, 0.5],

@@ -3,8 +3,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from coordinator.config import CoordinatorConfig
 from covey.chain.deployment import Deployment
@@ -17,7 +15,6 @@ from covey.local.folder import (
     new_folder,
     read_processes,
     set_pool_number,
-    to_toml,
 )
 from covey.local.plan import DEPLOYMENT_FILE, NamedChain, PoolPlan
 from trainer.config import TrainerConfig
@@ -152,22 +149,3 @@ def test_read_processes__no_or_wrong_file__says_so(tmp_path: Path, text: str | N
     with pytest.raises(OperatorError) as caught:
         read_processes(tmp_path)
     assert caught.value.code == code
-
-
-keys = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True)
-values = (
-    st.integers(-(2**63), 2**63 - 1)
-    | st.booleans()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=9)
-    | st.lists(st.integers(0, 9), max_size=3)
-)
-
-
-@given(
-    st.recursive(
-        st.dictionaries(keys, values, max_size=4), lambda inner: st.dictionaries(keys, values | inner, max_size=3)
-    )
-)
-def test_to_toml__any_settings__read_back(made):
-    assert tomllib.loads(to_toml(made)) == made
