@@ -96,7 +96,8 @@ def test_demo__two_steps_with_cheats__exit_0_and_the_promised_json(folder):
     assert all(len(value) == 66 for value in summary["policies"].values())
     assert summary["processes"] == 12
     assert summary["accepted"] >= 8
-    assert [path.name for path in folder.iterdir()] == ["summary.json"]  # and no model was made
+    assert {path.name for path in folder.iterdir()} - {"cache"} == {"summary.json"}
+    assert not (folder / "cache/covey").exists()
     assert "reward at temperature 1 on held-out prompts" in output
     assert find_processes(str(folder)) == []
 
