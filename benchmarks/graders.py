@@ -126,7 +126,9 @@ def build_claims(measured: dict[str, Measured]) -> list[Claim]:
             value = float(np.percentile(taken.latencies, rank)) * 1000
             claims.append(Claim(name=f"{name}_p{rank}_ms", value=value, unit="ms", n=n, peer=peer))
         value = taken.cpu_seconds / n * 1000
-        claims.append(Claim(name=f"{name}_child_cpu_ms", value=value, unit="CPU ms", n=n, peer=peer))
+        if taken.cpu_seconds:
+            value = taken.cpu_seconds / n * 1000
+            claims.append(Claim(name=f"{name}_child_cpu_ms", value=value, unit="CPU ms", n=n, peer=peer))
     total = sum(len(taken.latencies) for taken in measured.values())
     wrong, zombies = (sum(getattr(taken, name) for taken in measured.values()) for name in ("wrong", "zombies"))
     claims.append(Claim(name="wrong_grades", value=wrong, unit="grades", n=total))

@@ -10,12 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from covey.environments.base import EnvironmentSpec, Reply
+from covey.environments.environment import TaskEnvironment
 from covey.environments.kinds.code import CodeSource
-from covey.environments.registry import DEMO, load
+from covey.environments.kinds.reasoning_gym import ReasoningGymSource
+from covey.environments.registry import load
 
 DATA = Path(__file__).parents[1] / "tests/data/grading"
 NO_DATA_SET = "0x" + "00" * 32
 """Digest in the options of kinds that grade here and draw nothing."""
+
+SUMS = EnvironmentSpec(kind="reasoning_gym", options={"name": "chain_sum"})
+"""A generator whose own score reads the answer, so that each grade has a process of its own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,12 +34,12 @@ class Case:
 
 def build_spec(kind: str) -> EnvironmentSpec:
     """The environment that a kind's cases are of."""
-    return DEMO if kind == "reasoning_gym" else EnvironmentSpec(kind=kind, options={"dataset": NO_DATA_SET})
+    return SUMS if kind == "reasoning_gym" else EnvironmentSpec(kind=kind, options={"dataset": NO_DATA_SET})
 
 
 def list_cases(kind: str, count: int, *, seed: int = 0) -> list[Case]:
     """`count` cases of "math", "short_answer", "code" or "reasoning_gym", the labelled ones first."""
-    makers = {"math": _make_math, "short_answer": _make_short, "code": _make_code, "reasoning_gym": _make_spelling}
+    makers = {"math": _make_math, "short_answer": _make_short, "code": _make_code, "reasoning_gym": _make_sums}
     cases: dict[tuple[str, str], Case] = {}
     for case in makers[kind](random.Random(seed)):
         cases.setdefault((json.dumps(dict(case.reply.verification)), case.reply.text), case)
@@ -95,13 +100,15 @@ def _build_short(truths: list[str], answer: str, is_right: bool) -> Case:
     return Case(reply=build_reply({"answers": truths}, f"I say <answer>{answer}</answer>"), is_right=is_right)
 
 
-def _make_spelling(rng: random.Random) -> Iterator[Case]:
-    environment = load(DEMO)
+def _make_sums(rng: random.Random) -> Iterator[Case]:
+    environment = load(SUMS)
+    assert isinstance(environment, TaskEnvironment)
+    source = environment.source
+    assert isinstance(source, ReasoningGymSource)
     while True:
-        prompt = environment.prompt(rng.getrandbits(64))
+        task = source.draw(rng.getrandbits(64))
         wrong = rng.random() < 0.5
-        answer = prompt.text.rpartition(" ")[2][::-1] + "e" * wrong
-        yield Case(reply=prompt.build_reply(answer, finished=True, tokens=9), is_right=not wrong)
+        yield Case(reply=build_reply(task.verification, source.find_answer(task) + "1" * wrong), is_right=not wrong)
 
 
 def _make_code(rng: random.Random) -> Iterator[Case]:

@@ -1,5 +1,6 @@
 """Grading in processes that may die, the same for worker, validator and trainer.
 
+Replies that are only compared are graded without a process: a machine that grades no others starts none.
 Limits count CPU seconds, and a pool's parameters set them.  Who checks a grade allows `CHECKING_PATIENCE` times as
 much, so that no reward depends on how fast a machine is.
 """
@@ -9,7 +10,7 @@ from dataclasses import replace
 from typing import Self
 
 from covey.environments.base import Environment, EnvironmentSpec, Grade, Reply
-from covey.environments.grading import FACTORY, pack_replies, pack_spec, unpack_grades
+from covey.environments.grading import FACTORY, pack_reply, pack_spec, unpack_grade
 from covey.errors import OperatorError, ProtocolError
 from covey.log import get_logger
 from covey.protocol.params import GradingParams
@@ -18,8 +19,8 @@ from covey.settings import SandboxSettings
 
 CHECKING_PATIENCE = 4
 """Limits of those who check a grade, in multiples of a worker's."""
-ANSWER_BYTES = 4 << 20
-"""Largest answer of a grading process: the grades of all replies of one call, in bytes."""
+ANSWER_BYTES = 64 << 10
+"""Largest answer of a grading process, in bytes."""
 
 
 class GradingPool:
@@ -58,19 +59,18 @@ class GradingPool:
             self._require_isolation()
 
     def __call__(self, replies: Sequence[Reply]) -> list[Grade]:
-        """Grade each reply.
+        """Grade each reply: in a process of the sandbox, or here if the reply is only compared (`is_plain`).
 
         A reply whose grade ends by a limit, or by the death of its process, has the grade of a wrong answer with
         `Grade.limit` set.  Raises TransientError or OperatorError where no process starts.
         """
-        payloads = [pack_replies([reply]) for reply in replies]
+        payloads = [pack_reply(reply) for reply in replies]
         distinct = dict(zip(payloads, replies, strict=True))  # siblings often answer alike
-        plain = [payload for payload, reply in distinct.items() if self._environment.is_plain(reply)]
-        found = self._grade_together([distinct[payload] for payload in plain])
-        grades = dict(zip(plain, found, strict=True)) if found else {}
-        alone = [payload for payload in distinct if payload not in grades]
-        outcomes = self._sandbox.run_many(alone, attempts=ATTEMPTS)
-        for payload, outcome in zip(alone, outcomes, strict=True):
+        plain = {payload: reply for payload, reply in distinct.items() if self._environment.is_plain(reply)}
+        grades = {payload: self._environment.grade(reply) for payload, reply in plain.items()}
+        others = [payload for payload in distinct if payload not in plain]
+        outcomes = self._sandbox.run_many(others, attempts=ATTEMPTS)
+        for payload, outcome in zip(others, outcomes, strict=True):
             grades[payload] = self._read(outcome, distinct[payload])
         return [grades[payload] for payload in payloads]
 
@@ -89,19 +89,12 @@ class GradingPool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _grade_together(self, replies: Sequence[Reply]) -> list[Grade]:
-        """The grades of replies that are only compared, in one call; none if that does not come to its end."""
-        if len(replies) < 2:
-            return []
-        outcome = self._sandbox.run(pack_replies(replies))
-        return unpack_grades(outcome.unwrap()) if outcome.error is None else []
-
     def _read(self, outcome: Outcome, reply: Reply) -> Grade:
         error = outcome.error
         if isinstance(error, ProtocolError):
             raise error
         if error is None:
-            (grade,) = unpack_grades(outcome.unwrap())
+            grade = unpack_grade(outcome.unwrap())
         else:
             grade = replace(self._environment.grade_wrong(reply), limit=error.code)
         if grade.limit:

@@ -175,9 +175,9 @@ class TaskSource(ABC):
 
     @property
     def is_plain(self) -> bool:
-        """Whether `grade` only compares texts, so that nothing in an answer can touch the grade of another one.
+        """Whether `grade` only compares texts, in time that grows with their length and no faster.
 
-        Replies are graded in one call then; otherwise each has a process of its own.
+        Such replies are graded without a process around them; of the others each has a process of its own.
         """
         return False
 
@@ -266,7 +266,7 @@ class Environment(Protocol):
         """The first `n` different questions of the held-out split, always the same ones."""
 
     def is_plain(self, reply: Reply) -> bool:
-        """Whether grading a reply only compares texts, so that one call may grade it together with others."""
+        """Whether grading a reply only compares texts, so that nothing in them can do harm."""
 
     def grade(self, reply: Reply) -> Grade:
         """Grade a completion.  What cannot be graded is wrong.

@@ -1,10 +1,10 @@
-"""The grading process: `covey.sandbox` calls `build` once and its result for replies, bytes in and bytes out."""
+"""The grading process: `covey.sandbox` calls `build` once and its result for each reply, bytes in and bytes out."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
-from pydantic import BaseModel, ConfigDict, JsonValue, NonNegativeInt, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, JsonValue, NonNegativeInt, ValidationError
 
 from covey.environments.base import EnvironmentSpec, Grade, GradeLimit, Reply
 from covey.environments.registry import load
@@ -24,26 +24,23 @@ class _Reply(BaseModel):
     tokens: NonNegativeInt
 
 
-_REPLIES = TypeAdapter(list[_Reply])
-
-
 def pack_spec(spec: EnvironmentSpec) -> bytes:
     """What `build` is given."""
     return json.dumps({"kind": spec.kind, "options": dict(spec.options)}).encode()
 
 
-def pack_replies(replies: Sequence[Reply]) -> bytes:
+def pack_reply(reply: Reply) -> bytes:
     """What the function that `build` returns is given."""
-    return json.dumps([{name: getattr(reply, name) for name in _Reply.model_fields} for reply in replies]).encode()
+    return json.dumps({name: getattr(reply, name) for name in _Reply.model_fields}).encode()
 
 
-def unpack_grades(answer: bytes) -> list[Grade]:
-    """The grades that a grading process answered with, in the order of the replies."""
-    return [Grade(**grade) for grade in json.loads(answer)]
+def unpack_grade(answer: bytes) -> Grade:
+    """The grade that a grading process answered with."""
+    return Grade(**json.loads(answer))
 
 
 def build(setup: bytes) -> Callable[[bytes], bytes]:
-    """A function that grades replies of a pool, from `pack_replies` to `unpack_grades`; `setup` is from `pack_spec`.
+    """A function that grades replies of a pool, from `pack_reply` to `unpack_grade`; `setup` is from `pack_spec`.
 
     The function raises ProtocolError("malformed_grading") for any other payload.
     Raises OperatorError("bad_environment") for the spec.
@@ -52,23 +49,21 @@ def build(setup: bytes) -> Callable[[bytes], bytes]:
     environment = load(EnvironmentSpec(kind=spec["kind"], options=spec["options"]))
     environment.warm_up()
 
-    def grade(reply: Reply) -> Grade:
+    def grade(payload: bytes) -> bytes:
+        reply = _read_reply(payload)
         try:
-            return environment.grade(reply)
+            found = environment.grade(reply)
         except GradeLimit as limit:
-            return replace(environment.grade_wrong(reply), limit=limit.code)
+            found = replace(environment.grade_wrong(reply), limit=limit.code)
+        return json.dumps({"reward": found.reward, "parts": dict(found.parts), "limit": found.limit}).encode()
 
-    def grade_all(payload: bytes) -> bytes:
-        grades = [grade(reply) for reply in _read_replies(payload)]
-        return json.dumps([{"reward": g.reward, "parts": dict(g.parts), "limit": g.limit} for g in grades]).encode()
-
-    return grade_all
+    return grade
 
 
-def _read_replies(payload: bytes) -> list[Reply]:
+def _read_reply(payload: bytes) -> Reply:
     try:
         # Not validate_json: it cuts integers beyond 64 bits out of strict mode, and a task may hold them.
-        checked = _REPLIES.validate_python(json.loads(payload))
+        checked = _Reply.model_validate(json.loads(payload))
     except (ValidationError, ValueError, RecursionError) as error:
-        raise ProtocolError("malformed_grading", "the replies to be graded do not parse") from error
-    return [Reply(**{name: getattr(each, name) for name in _Reply.model_fields}) for each in checked]
+        raise ProtocolError("malformed_grading", "the reply to be graded does not parse") from error
+    return Reply(**{name: getattr(checked, name) for name in _Reply.model_fields})

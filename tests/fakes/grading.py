@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 from covey.environments.base import Environment, Grade, Grader, Reply
+from covey.environments.environment import TaskEnvironment
 from covey.environments.grading import FACTORY
 from covey.environments.registry import DEMO, load
 from covey.grading import GradingPool
@@ -29,8 +30,11 @@ def grade_text(environment: Environment, draw: int, text: str, *, finished: bool
 
 @contextmanager
 def open_grading(environment: Environment, *, factory: str = FACTORY) -> Iterator[GradingPool]:
-    """One real grading process of the demo; `factory` puts another function into it."""
-    with patch("covey.grading.FACTORY", factory):
-        pool = GradingPool(DEMO, environment, GradingParams(), SandboxSettings(grading_processes=1))
-    with pool:
+    """One real grading process of the demo, for texts that are only compared too; `factory` puts another function into
+    it."""
+    with (
+        patch("covey.grading.FACTORY", factory),
+        patch.object(TaskEnvironment, "is_plain", lambda *_: False),
+        GradingPool(DEMO, environment, GradingParams(), SandboxSettings(grading_processes=1)) as pool,
+    ):
         yield pool

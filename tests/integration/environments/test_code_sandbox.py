@@ -3,7 +3,7 @@
 import pytest
 
 from covey.environments.base import EnvironmentSpec, Reply
-from covey.environments.grading import pack_replies, pack_spec, unpack_grades
+from covey.environments.grading import pack_reply, pack_spec, unpack_grade
 from covey.sandbox import RUNGS, Limits, Sandbox, try_rung
 
 pytestmark = pytest.mark.integration
@@ -49,7 +49,7 @@ def read(outcome):
     """Reward and limit; the sandbox may be the first to see that CPU time is spent."""
     if outcome.error is not None:
         return 0.0, outcome.error.code
-    (grade,) = unpack_grades(outcome.answer)
+    grade = unpack_grade(outcome.answer)
     return grade.reward, grade.limit
 
 
@@ -61,7 +61,7 @@ def test_programs__on_each_rung__are_graded_alike(rung):
     sums = {**TESTS, "outputs": ["3", "7"]}
     with Sandbox("covey.environments.grading:build", setup=pack_spec(SPEC), limits=limits, isolation=rung) as sandbox:
         outcomes = {
-            program: sandbox.run(pack_replies([build_reply(program, sums if i == 0 else TESTS)]))
+            program: sandbox.run(pack_reply(build_reply(program, sums if i == 0 else TESTS)))
             for i, program in enumerate(CASES)
         }
     assert {program: read(outcome) for program, outcome in outcomes.items()} == CASES

@@ -22,17 +22,13 @@ class Scripted:
     """A sandbox that answers as it was told."""
 
     def __init__(self, function, **settings):
-        self.function, self.settings, self.payloads, self.together = function, settings, [], []
+        self.function, self.settings, self.payloads = function, settings, []
         self.isolation = describe("limits")
 
     def run_many(self, payloads, *, attempts):
         assert attempts == 2  # one death or one slow process may be the machine's fault
         self.payloads += payloads
         return [self.outcomes.pop(0) for _ in payloads]
-
-    def run(self, payload):
-        self.together.append(payload)
-        return self.outcomes.pop(0)
 
 
 @pytest.fixture
@@ -72,37 +68,29 @@ def test_pool__limits__are_the_pools_with_more_time_for_those_who_check(build, p
 
 
 def test_grade__answers__as_grades_in_order(build):
-    found = build(b'[{"reward": 0.5}]', b'[{"reward": 1.0}]')(build_replies("a", "b"))
+    found = build(b'{"reward": 0.5}', b'{"reward": 1.0}')(build_replies("a", "b"))
     assert found == [Grade(reward=0.5, cpu_seconds=0.5), Grade(reward=1.0, cpu_seconds=0.5)]
 
 
 def test_grade__siblings_that_answer_alike__are_graded_once(build):
-    pool = build(b'[{"reward": 0.5}]', b'[{"reward": 1.0}]')
+    pool = build(b'{"reward": 0.5}', b'{"reward": 1.0}')
     assert [grade.reward for grade in pool(build_replies("a", "b", "a", "a"))] == [0.5, 1.0, 0.5, 0.5]
     assert len(pool._sandbox.payloads) == 2
 
 
-def test_grade__replies_that_are_only_compared__are_one_call(build):
-    pool = build(b'[{"reward": 0.5}, {"reward": 1.0}]', environment=PLAIN)
-    replies = [PLAIN.prompt(3).build_reply(text, finished=True, tokens=14) for text in "aba"]
-    assert [grade.reward for grade in pool(replies)] == [0.5, 1.0, 0.5]
-    assert (len(pool._sandbox.together), pool._sandbox.payloads) == (1, [])
-
-
-def test_grade__call_for_all_that_ends_early__is_followed_by_one_for_each(build):
-    death = SandboxError("sandbox_died", "x")
-    pool = build(death, death, b'[{"reward": 1.0}]', environment=PLAIN)
-    replies = [PLAIN.prompt(3).build_reply(text, finished=True, tokens=14) for text in "ab"]
-    assert [(grade.reward, grade.limit) for grade in pool(replies)] == [
-        (pytest.approx(-0.04), "sandbox_died"),
-        (1.0, ""),
-    ]
+def test_grade__replies_that_are_only_compared__need_no_process(build):
+    pool = build(environment=PLAIN)
+    prompt = PLAIN.prompt(3)
+    answer = prompt.text.splitlines()[0].split()[-1][::-1]
+    replies = [prompt.build_reply(text, finished=True, tokens=14) for text in (answer, "b", answer)]
+    assert [grade.reward for grade in pool(replies)] == pytest.approx([0.96, -0.04, 0.96])
+    assert pool._sandbox.payloads == []
 
 
 @pytest.mark.parametrize("code", ["sandbox_died", "sandbox_timeout", "sandbox_output"])
 def test_grade__grader_dies_on_one_reply__is_a_wrong_answer_with_its_length_and_costs_no_other(build, code):
     """Four tokens too many cost 0.04: an end by a limit must not be worth more than a wrong answer."""
-    dead, alive = build(SandboxError(code, "x"), b'[{"reward": 0.96}]')(build_replies("a", "b"))
+    dead, alive = build(SandboxError(code, "x"), b'{"reward": 0.96}')(build_replies("a", "b"))
     assert (dead.reward, dead.limit) == (pytest.approx(-0.04), code)
     assert (alive.reward, alive.limit) == (0.96, "")
 

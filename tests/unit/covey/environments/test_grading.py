@@ -1,13 +1,11 @@
 """Grading with bytes in and bytes out."""
 
 import json
-import sys
-from collections.abc import Iterator
 
 import pytest
 
 from covey.environments.base import EnvironmentSpec, Grade, GradeLimit
-from covey.environments.grading import build, pack_replies, pack_spec, unpack_grades
+from covey.environments.grading import build, pack_reply, pack_spec, unpack_grade
 from covey.environments.kinds.reasoning_gym import ReasoningGymSource
 from covey.environments.registry import DEMO, load
 from covey.errors import ProtocolError
@@ -20,8 +18,7 @@ REPLY = {"verification": {"item": 5}, "target": None, "text": "abc", "finished":
 
 def grade(text: str, *, finished: bool = True, tokens: int = 5, spec: EnvironmentSpec = DEMO) -> Grade:
     reply = load(spec).prompt(DRAW).build_reply(text, finished=finished, tokens=tokens)
-    (found,) = unpack_grades(build(pack_spec(spec))(pack_replies([reply])))
-    return found
+    return unpack_grade(build(pack_spec(spec))(pack_reply(reply)))
 
 
 def test_build__right_wrong_and_unfinished__earn_one_and_zero() -> None:
@@ -52,15 +49,6 @@ def test_build__targets__cost_length() -> None:
     assert grade("", tokens=30, spec=spec).reward == pytest.approx(-0.2)
 
 
-@pytest.fixture
-def plain_recursion() -> Iterator[None]:
-    """As in the grading process: web3, which other tests bring in, raises the limit beyond what the stack holds."""
-    raised = sys.getrecursionlimit()
-    sys.setrecursionlimit(1000)
-    yield
-    sys.setrecursionlimit(raised)
-
-
 @pytest.mark.parametrize(
     "payload",
     [
@@ -68,17 +56,17 @@ def plain_recursion() -> Iterator[None]:
         b"\xff",
         b"{}",
         b"[" * 100_000,
-        json.dumps(REPLY).encode(),
-        json.dumps([{**REPLY, "more": 1}]).encode(),
-        json.dumps([{**REPLY, "verification": 1}]).encode(),
-        json.dumps([{**REPLY, "target": "1"}]).encode(),
-        json.dumps([{**REPLY, "finished": 1}]).encode(),
-        json.dumps([{**REPLY, "tokens": 1.5}]).encode(),
-        json.dumps([{**REPLY, "text": None}]).encode(),
-        b'[{"tokens": ' + b"9" * 5000 + b"}]",
+        json.dumps([REPLY]).encode(),
+        json.dumps({**REPLY, "more": 1}).encode(),
+        json.dumps({**REPLY, "verification": 1}).encode(),
+        json.dumps({**REPLY, "target": "1"}).encode(),
+        json.dumps({**REPLY, "finished": 1}).encode(),
+        json.dumps({**REPLY, "tokens": 1.5}).encode(),
+        json.dumps({**REPLY, "text": None}).encode(),
+        b'{"tokens": ' + b"9" * 5000 + b"}",
     ],
 )
-def test_build__anything_else__is_malformed(payload: bytes, plain_recursion: None) -> None:
+def test_build__anything_else__is_malformed(payload: bytes) -> None:
     with pytest.raises(ProtocolError) as caught:
         build(pack_spec(DEMO))(payload)
     assert caught.value.code == "malformed_grading"
