@@ -22,14 +22,8 @@ ROOT = Path(__file__).parents[3]
 DRAWS = 12
 COUNT = 105
 """Generators of the package besides the composite."""
-SLICE = (
-    "word_ladder",
-    "list_functions",
-    "isomorphic_strings",
-    "chain_sum",
-    "propositional_logic",
-    "family_relationships",
-)
+SLICE = ("word_ladder", "propositional_logic")
+"""Of one the items depend on the seed of hashes, the other has no reference answer."""
 WITHOUT_ANSWER = frozenset({"boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour"})
 """Generators whose items have no reference answer: their scores look at what an answer does."""
 SLOW = frozenset({"futoshiki", "knight_swap", "puzzle24", "zebra_puzzles"})
@@ -96,7 +90,7 @@ def grade(options: dict[str, object], tasks: list[tuple[str, int, str]]) -> list
 
 
 def test_generators__seeds_of_hashes_and_earlier_draws__change_nothing():
-    composite = {"datasets": [{"name": name, "weight": 1} for name in ("gcd", "ransom_note")]}
+    composite = {"datasets": [{"name": name, "weight": 1} for name in ("chain_sum", "ransom_note")]}
     check(*({"name": name} for name in SLICE), {"name": COMPOSITE, "config": composite}, before=10)
 
 
