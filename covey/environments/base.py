@@ -170,6 +170,8 @@ class TaskSource(ABC):
 
     extraction: ClassVar[str] = "whole"
     """Name of the extraction (`answers.EXTRACTIONS`) that the kind uses where the options name none."""
+    version: ClassVar[str] = "1"
+    """Version of how the kind asks and grades. Every change of a question or a grade raises it."""
     requires_isolation: ClassVar[bool] = False
     """Whether grading runs what a model wrote, which resource limits alone do not contain."""
 

@@ -49,9 +49,12 @@ class SharedOptions(BaseModel):
 class TaskEnvironment:
     """One kind's tasks as an `Environment`."""
 
-    def __init__(self, source: TaskSource, options: SharedOptions) -> None:
-        """Raises OperatorError("bad_environment") for an unknown extraction or a broken list of kept questions."""
-        self._source, self._options = source, options
+    def __init__(self, source: TaskSource, options: SharedOptions, versions: Mapping[str, str] | None = None) -> None:
+        """`versions`: those of the kind itself.
+
+        Raises OperatorError("bad_environment") for an unknown extraction or a broken list of kept questions.
+        """
+        self._source, self._options, self._versions = source, options, dict(versions or {})
         self._extraction = options.extraction or source.extraction
         if self._extraction not in answers.EXTRACTIONS:
             known = ", ".join(sorted(answers.EXTRACTIONS))
@@ -70,9 +73,10 @@ class TaskEnvironment:
 
     @property
     def versions(self) -> Mapping[str, str]:
-        """Versions of interpreter, extraction and the kind's packages."""
+        """Versions of interpreter, extraction, kind and the kind's packages."""
         python = ".".join(platform.python_version_tuple()[:2])
-        return {"python": python, "answers": answers.ANSWERS_VERSION} | dict(self._source.list_versions())
+        own = {"python": python, "covey.answers": answers.ANSWERS_VERSION}
+        return own | self._versions | dict(self._source.list_versions())
 
     @property
     def requires_isolation(self) -> bool:

@@ -39,6 +39,8 @@ DEMO = EnvironmentSpec(
     options={"name": "spell_backward", "config": {"min_word_len": 3, "max_word_len": 5}},
 )
 """The task that the shipped tiny model half knows."""
+_OWN = "covey."
+"""What precedes the name of a part of this package in the versions of an environment."""
 FINGERPRINT_DRAWS = 32
 """Prompts that a fingerprint covers; a library that changed changes nearly all of them."""
 
@@ -58,7 +60,7 @@ def load(
     source = find_source(spec.kind)(options, data_sets)
     if interpreters and spec.kind in interpreters:
         source.use_interpreter(interpreters[spec.kind])
-    return TaskEnvironment(source, shared)
+    return TaskEnvironment(source, shared, _name_version(spec.kind, source))
 
 
 def find_source(kind: str) -> type[TaskSource]:
@@ -104,9 +106,7 @@ def require_same(environment: Environment, *, versions: Mapping[str, str], finge
             raise OperatorError(
                 "environment_differs",
                 f"{name} is {here.get(name, 'not installed')} on this machine, the pool was made with {versions[name]}",
-                fix=f"Run covey with Python {versions[name]}"
-                if name == "python"
-                else f"Install {name}=={versions[name]}",
+                fix=_advise(name, versions[name]),
             )
     found = compute_fingerprint(environment)
     if fingerprint is not None and found != fingerprint:
@@ -115,6 +115,22 @@ def require_same(environment: Environment, *, versions: Mapping[str, str], finge
             f"this machine's prompts have the fingerprint {found}, the pool's have {fingerprint}",
             fix="Install the release of Covey, and of the environment's packages, that the pool was made with",
         )
+
+
+def _name_version(kind: str, source: TaskSource) -> Mapping[str, str]:
+    """What a kind's version is called, and the version: its own in this package, else its package's."""
+    if kind in KINDS:
+        return {f"{_OWN}{kind}": source.version}
+    package = _find_entry(kind).dist
+    return {package.name: package.version} if package is not None else {}
+
+
+def _advise(name: str, version: str) -> str:
+    if name == "python":
+        return f"Run covey with Python {version}"
+    if name.startswith(_OWN):
+        return "Install the release of Covey that the pool was made with"
+    return f"Install {name}=={version}"
 
 
 def _find_entry(kind: str) -> EntryPoint:

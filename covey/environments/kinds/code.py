@@ -1,7 +1,6 @@
 """Programming tasks: the program of a completion must pass every test of the row."""
 
 import json
-from collections.abc import Mapping
 from importlib import import_module
 from typing import ClassVar, cast
 
@@ -10,8 +9,6 @@ from pydantic import JsonValue
 from covey.environments.base import JsonObject
 from covey.environments.kinds.rows import RowSource
 
-CODE_VERSION = "1"
-"""Version of how programs run and how outputs compare.  Pools pin it, so any change of behaviour raises it."""
 _LANGUAGES = {"python", "python3", "py"}
 
 
@@ -74,10 +71,6 @@ class CodeSource(RowSource):
     def warm_up(self) -> None:
         """Load what runs programs and compares outputs; no program runs."""
         import_module("covey.environments.kinds.programs")
-
-    def list_versions(self) -> Mapping[str, str]:
-        """Version of the grader."""
-        return {"code": CODE_VERSION}
 
 
 def _join_cases(cases: list[JsonValue]) -> dict[str, JsonValue]:

@@ -14,7 +14,9 @@ from pydantic import ValidationError
 from covey.environments.base import DataSets, JsonObject, Task, TaskSource
 from covey.environments.draws import draw_below, is_held_out
 from covey.environments.environment import build_refusal
+from covey.environments.kinds.reasoning_answers import is_harmless
 from covey.environments.kinds.reasoning_items import (
+    COMPOSITE,
     HASHED,
     UNGRADABLE,
     ReasoningGymOptions,
@@ -79,8 +81,11 @@ class ReasoningGymSource(TaskSource):
         return list(found.values())
 
     def grade(self, verification: JsonObject, answer: str) -> float:
-        """1 if the generator's own score is exactly 1, else 0."""
+        """1 if the generator's own score is exactly 1, else 0; an answer that it must not evaluate earns 0."""
         entry = self._dataset[cast(int, verification["item"])]
+        name = self._options.name
+        if not is_harmless(entry["metadata"]["source_dataset"] if name == COMPOSITE else name, answer):
+            return 0.0
         try:
             return float(self._dataset.score_answer(answer, entry) == 1.0)
         except UNGRADABLE:

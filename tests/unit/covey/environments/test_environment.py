@@ -155,7 +155,7 @@ def test_identify__draw__names_all_that_the_model_reads() -> None:
 
 
 def test_versions__interpreter_extraction_and_kind__are_named() -> None:
-    assert build().versions.keys() == {"python", "answers", "doubling"}
+    assert build().versions.keys() == {"python", "covey.answers", "doubling"}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from covey.environments.base import EnvironmentSpec
-from covey.environments.registry import GROUP, load
+from covey.environments.registry import GROUP, load, require_same
 from covey.errors import OperatorError
 from tests.e2e.fences import read_fences
 
@@ -88,3 +88,12 @@ def test_page__environment__is_graded_with_its_own_package(environment):
 def test_page__environment__refuses_unknown_options(environment):
     with pytest.raises(OperatorError, match=r"bad_environment: unknown options \['bases'\]"):
         load(EnvironmentSpec(kind="roman", options={"bases": 3}))
+
+
+def test_page__package_of_another_version__stops_and_says_what_to_install(environment):
+    project = read_page()[1]["project"]
+    name, version = project["name"], project["version"]
+    assert environment.versions[name] == version
+    require_same(environment, versions={name: version}, fingerprint=None)
+    with pytest.raises(OperatorError, match=rf"{name} is {version} on this machine.*Install {name}==99"):
+        require_same(environment, versions={name: "99"}, fingerprint=None)

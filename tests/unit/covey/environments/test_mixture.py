@@ -82,7 +82,7 @@ def test_requires_isolation__one_part_that_runs_programs__is_enough() -> None:
 
 
 def test_versions__parts__are_all_named() -> None:
-    assert MIXED.versions.keys() == {"python", "answers", "reasoning-gym", "sympy"}
+    assert MIXED.versions.keys() == {"python", "covey.answers", "covey.reasoning_gym", "reasoning-gym", "sympy"}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,43 @@
+"""Which answers the scores of reasoning-gym may see.
+
+The scores of some generators evaluate an answer as Python: by `eval`, or by sympy's `parse_expr`, which calls it.  An
+answer could so replace the grader that it is graded by.  Theirs are scored only if no character of them can call a
+function that is not listed here, or name an attribute.
+"""
+
+import re
+
+_LITERALS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_- \n")
+"""Characters of words and numbers.  Without brackets, points and quotes an expression of them does nothing."""
+_ARITHMETIC = frozenset("0123456789+-*/(). \n")
+_ALGEBRA = _ARITHMETIC | frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz,")
+CHARACTERS = {
+    "binary_matrix": _LITERALS,
+    "n_queens": _LITERALS,
+    "spiral_matrix": _LITERALS,
+    "string_insertion": _LITERALS,
+    "countdown": _ARITHMETIC,
+    "puzzle24": _ARITHMETIC,
+    "intermediate_integration": _ALGEBRA,
+    "polynomial_multiplication": _ALGEBRA,
+    "simple_integration": _ALGEBRA,
+}
+"""Generators that evaluate an answer -> characters that it may have."""
+FUNCTIONS = frozenset({
+    "Abs", "acos", "asin", "atan", "cos", "cosh", "cot", "csc", "exp", "ln", "log", "pi", "sec", "sin", "sinh", "sqrt",
+    "tan", "tanh",
+})  # fmt: skip
+"""Words of more than one letter that an expression of algebra may have; a single letter is a variable."""
+_WORD = re.compile("[A-Za-z]{2,}")
+_ATTRIBUTE = re.compile(r"\.\s*[A-Za-z]")
+
+
+def is_harmless(generator: str, answer: str) -> bool:
+    """Whether the score of a generator may see this answer; linear time."""
+    characters = CHARACTERS.get(generator)
+    if characters is None:
+        return True
+    if not characters.issuperset(answer):
+        return False
+    is_algebra = characters is _ALGEBRA
+    return not is_algebra or (FUNCTIONS.issuperset(_WORD.findall(answer)) and not _ATTRIBUTE.search(answer))
