@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.environments.base import Split
-from covey.protocol import canonical
 from covey.protocol.ids import Hash
 from covey.tasks.dataset import DataSet, Folder, build_damaged, open_folder
 from covey.tasks.importing import describe_counts
@@ -79,13 +78,10 @@ def check_data_set(folder: Path, *, advance: Callable[[int], None] = lambda _: N
     Raises OperatorError("bad_dataset") for the first thing that is wrong, with its place.
     """
     found = open_folder(folder)
+    content = Folder(folder)
     for file in found.manifest.files:
-        content, offset = Folder(folder), 0
-        for number, shard in enumerate(file.shards):
-            if canonical.sha256(content.read(file, offset, shard.size)) != shard.sha256:
-                raise build_damaged(f"shard {number} of {folder / file.name}, from byte {offset} on, is damaged")
-            offset += shard.size
-            advance(shard.size)
+        for number in range(len(file.shards)):
+            advance(len(content.read_shard(file, number)))
     return _check_rows(found, advance)
 
 

@@ -12,7 +12,7 @@ from covey.environments.base import Split
 from covey.errors import OperatorError, ProtocolError
 from covey.protocol import canonical
 from covey.protocol.ids import Hash
-from covey.protocol.manifest import MAX_MANIFEST_BYTES, DatasetManifest, File
+from covey.protocol.manifest import DATA_SHARD_BYTES, MAX_MANIFEST_BYTES, DatasetManifest, File
 from covey.tasks.rows import MAX_ROW_BYTES, TaskRow
 from covey.tasks.writing import ENTRY, MANIFEST_FILE, ROWS_FILE, get_index_name
 
@@ -101,13 +101,32 @@ class DataSet:
 
 
 class Folder:
-    """Serves the files of a data set's folder.  Any thread may read."""
+    """Serves the files of a data set's folder.  Any thread may read.
+
+    A shard is hashed when it is read for the first time: a prompt from a damaged copy would cost a worker its stake.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._hashed: set[Hash] = set()
 
     def read(self, file: File, offset: int, size: int) -> bytes:
-        """Part of a file; raise OperatorError("bad_dataset") where the file is shorter than the manifest says."""
+        """Part of a file; raise OperatorError("bad_dataset") where the bytes are not those of the manifest."""
+        for number in range(offset // DATA_SHARD_BYTES, -(-(offset + size) // DATA_SHARD_BYTES)):
+            if file.shards[number].sha256 not in self._hashed:
+                self.read_shard(file, number)
+        return self._read(file, offset, size)
+
+    def read_shard(self, file: File, number: int) -> bytes:
+        """All bytes of a shard, hashed again; raise OperatorError("bad_dataset")."""
+        shard, start = file.shards[number], number * DATA_SHARD_BYTES
+        data = self._read(file, start, shard.size)
+        if canonical.sha256(data) != shard.sha256:
+            raise build_damaged(f"shard {number} of {self.folder / file.name}, from byte {start} on, is damaged")
+        self._hashed.add(shard.sha256)
+        return data
+
+    def _read(self, file: File, offset: int, size: int) -> bytes:
         path = self.folder / file.name
         try:
             with path.open("rb", buffering=0) as opened:
@@ -120,7 +139,7 @@ class Folder:
 
 
 def open_folder(folder: Path) -> DataSet:
-    """The data set of a folder.  Its bytes are not hashed: `checking.check_data_set` does that.
+    """The data set of a folder, whose bytes are hashed when they are read.
 
     Raises OperatorError("no_dataset") where there is none, OperatorError("bad_dataset").
     """

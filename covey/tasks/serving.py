@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from covey.errors import OperatorError, TransientError
-from covey.protocol import canonical
 from covey.protocol.ids import Hash
 from covey.shardcast.store import ShardStore
-from covey.tasks.dataset import Folder, build_damaged, open_folder
+from covey.tasks.dataset import Folder, open_folder
 from covey.tasks.opening import DataSetCatalog, list_folders
 
 
@@ -20,13 +19,8 @@ def add_data_set(store: ShardStore, folder: Path) -> Hash:
     found = open_folder(folder)
     content = Folder(folder)
     for file in found.manifest.files:
-        offset = 0
         for number, shard in enumerate(file.shards):
-            data = content.read(file, offset, shard.size)
-            if canonical.sha256(data) != shard.sha256:
-                raise build_damaged(f"shard {number} of {folder / file.name} does not have its hash")
-            store.add_shard(shard.sha256, data)
-            offset += shard.size
+            store.add_shard(shard.sha256, content.read_shard(file, number))
     store.add_manifest(found.manifest)
     return found.digest
 

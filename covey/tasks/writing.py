@@ -147,9 +147,13 @@ class DataSetWriter:
         write_atomically(self._draft / MANIFEST_FILE, data)
         if self._folder.exists():
             self._require_same(data)
+            old = self._draft.with_name(f"{self._draft.name}.old")
+            self._folder.rename(old)  # its rows may be damaged
+            self._draft.rename(self._folder)
+            shutil.rmtree(old)
         else:
             self._draft.rename(self._folder)
-            sync(self._folder.parent)
+        sync(self._folder.parent)
         return digest
 
     def _require_same(self, data: bytes) -> None:

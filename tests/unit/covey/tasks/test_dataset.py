@@ -125,3 +125,15 @@ def test_rows_file__one_canonical_line_each(tmp_path, found):
     assert len(lines) == 40
     assert json.loads(lines[3])["prompt"] == "What is 3 + 1?"
     assert all(canonical.to_bytes(json.loads(line)) == line for line in lines)
+
+
+def test_read__bytes_that_changed_in_the_folder__bad_dataset_and_an_import_repairs_them(tmp_path, found):
+    rows = tmp_path / "tasks" / "rows.jsonl"
+    rows.write_bytes(rows.read_bytes().replace(b"What", b"That"))
+    damaged = open_folder(tmp_path / "tasks")
+    for _ in range(2):
+        with pytest.raises(OperatorError, match=r"bad_dataset: shard 0 of .*rows\.jsonl"):
+            damaged.read("train", "math", 0)
+    assert make_data_set(tmp_path / "tasks", [make_row(n) for n in range(40)]).digest == found.digest
+    assert open_folder(tmp_path / "tasks").read("train", "math", 0).prompt.startswith("What")
+    assert [path.name for path in tmp_path.iterdir()] == ["tasks"]
