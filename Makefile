@@ -30,8 +30,10 @@ python:
 
 setup: $(VENV)/.python $(VENV)/.node ## Install everything into .venv and node_modules
 
-$(VENV)/.python: pyproject.toml constraints.txt | python
-	$(call stage,setup python,$(PYTHON) -m venv $(VENV) && $(BIN)/pip install -q -c constraints.txt -e ".[dev]" && touch $@)
+ISOLATION = { [ $$(uname -s) != Linux ] || $(BIN)/pip install -q --require-hashes -r requirements-isolation.txt; }
+
+$(VENV)/.python: pyproject.toml constraints.txt requirements-isolation.txt | python
+	$(call stage,setup python,$(PYTHON) -m venv $(VENV) && $(ISOLATION) && $(BIN)/pip install -q -c constraints.txt -e ".[dev]" && touch $@)
 
 $(VENV)/.node: package.json package-lock.json $(VENV)/.python
 	$(call stage,setup node,$(NPM) ci --ignore-scripts --no-audit --no-fund --silent && touch $@)

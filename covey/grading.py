@@ -5,6 +5,7 @@ Limits count CPU seconds, and a pool's parameters set them.  Who checks a grade 
 much, so that no reward depends on how fast a machine is.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Self
@@ -43,6 +44,7 @@ class GradingPool:
         Raises OperatorError("unisolated_programs") where grading runs programs and only resource limits hold here.
         """
         self._environment = environment
+        self._ended = Counter[str]()
         seconds = patience * limits.cpu_seconds
         whole = Limits.for_cpu(seconds, memory_bytes=limits.memory_bytes, output_bytes=ANSWER_BYTES)
         python = environment.grading_python
@@ -98,7 +100,9 @@ class GradingPool:
         else:
             grade = replace(self._environment.grade_wrong(reply), limit=error.code)
         if grade.limit:
-            get_logger().warning("a grade was ended", code=grade.limit, cpu_seconds=round(outcome.cpu_seconds, 3))
+            self._ended[grade.limit] += 1
+            seconds = round(outcome.cpu_seconds, 3)
+            get_logger().warning("a grade was ended", code=grade.limit, cpu_seconds=seconds, ended=dict(self._ended))
         return replace(grade, cpu_seconds=outcome.cpu_seconds)
 
     def _require_isolation(self) -> None:

@@ -44,14 +44,21 @@ def draw_prompts(
     Raises ProtocolError("prompt_too_long") where `DRAWS` are all longer, and as `encode_prompt`.
     """
     return {
-        group: _draw_prompt(compute_prompt_draw(domain, group), environment, tokenizer, format, longest)
+        group: draw_prompt(
+            compute_prompt_draw(domain, group),
+            environment=environment,
+            tokenizer=tokenizer,
+            format=format,
+            longest=longest,
+        )
         for group in map(GroupId, range(groups))
     }
 
 
-def _draw_prompt(
-    draw: int, environment: Environment, tokenizer: Tokenizer, format: PromptFormat, longest: int
+def draw_prompt(
+    draw: int, *, environment: Environment, tokenizer: Tokenizer, format: PromptFormat, longest: int
 ) -> DrawnPrompt:
+    """The first prompt of at most `longest` tokens of those that a draw stands for; raise as `draw_prompts`."""
     for attempt in range(DRAWS):
         number = draw if attempt == 0 else draw_below("prompt", draw, 1 << 63, attempt=attempt)
         prompt = environment.prompt(number)

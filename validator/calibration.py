@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from covey.engines.base import Completion, Engine, ReplayRequest, Request
 from covey.environments.base import Environment
 from covey.errors import OperatorError
-from covey.model.prompts import PromptFormat, encode_prompt
+from covey.model.prompts import PromptFormat
 from covey.protocol.ids import GroupId
 from covey.protocol.params import PoolParams, VerificationParams
 from covey.protocol.rollout import Rollout
 from covey.protocol.thresholds import Pooled, Thresholds
+from covey.slots import draw_prompt
 from covey.toploc.proofs import Distances, build_many, compare, is_lawful_modulus
 from covey.toploc.thresholds import is_within
 from covey.toploc.tops import EVERYTHING, build_capture, join
@@ -73,11 +74,16 @@ def _roll_out(
     """A task's groups with random seeds; rewards are nobody's concern here."""
     requests, prompt_format = [], PromptFormat.of(params.model)
     for _ in range(params.groups_per_task):
-        drawn = environment.prompt(int(rng.integers(1 << 62)))
-        prompt = tuple(encode_prompt(engine.tokenizer, drawn.text, system=drawn.system, format=prompt_format))
+        drawn = draw_prompt(
+            int(rng.integers(1 << 62)),
+            environment=environment,
+            tokenizer=engine.tokenizer,
+            format=prompt_format,
+            longest=params.model.max_prompt_tokens,
+        )
         for _ in range(params.group_size):
             seed = int(rng.integers(1 << 63, dtype=np.uint64))
-            requests.append(Request(prompt=prompt, seed=seed, max_tokens=params.model.max_completion_tokens))
+            requests.append(Request(prompt=drawn.tokens, seed=seed, max_tokens=params.model.max_completion_tokens))
     return build_rollouts(requests, _generate(engine, requests, params), params)
 
 

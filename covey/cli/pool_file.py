@@ -94,8 +94,13 @@ def pin_model(params: "PoolParams", source: str | Path, *, datasets: Sequence[Pa
     if params.model.prompt_format == "chat":
         named = params.environment
         spec = EnvironmentSpec(kind=named.kind, options=named.options)
-        has_system = _has_system_text(registry.load(spec, DataSetCatalog(datasets)))
-        require_stable_template(tokenizer, PromptFormat.of(params.model), has_system=has_system)
+        environment = registry.load(spec, DataSetCatalog(datasets))
+        require_stable_template(
+            tokenizer,
+            PromptFormat.of(params.model),
+            has_system=_has_system_text(environment),
+            unopened=environment.unopened_tags,
+        )
         pinned["chat_template_hash"] = compute_template_hash(tokenizer)
     return params.model_copy(update={"model": params.model.model_copy(update=pinned)})
 

@@ -66,6 +66,12 @@ def tasks_filter(
         raise OperatorError("bad_bounds", f"low {low} is above high {high}", fix="Swap --low and --high")
     document = read_document(pool_file)
     params = build_params(pool_file, document, {})
+    if params.environment.kind == "mixture":
+        raise OperatorError(
+            "bad_environment",
+            f"the environment of {pool_file} is a mixture, and questions are kept by each of its parts",
+            fix="Filter each part in a pool file of its own, and copy the option kept into the mixture",
+        )
     trial = Trial(
         kind=params.environment.kind,
         options={name: value for name, value in params.environment.options.items() if name != "kept"},

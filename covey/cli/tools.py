@@ -134,7 +134,7 @@ def model_tiny(
 def demo(
     environment: Annotated[
         str,
-        typer.Option(help="Task that is trained: math, code, reasoning_gym:NAME or mixture, for example math."),
+        typer.Option(help="Task that is trained: math, code, mixture or reasoning_gym:chain_sum, for example math."),
     ] = "reasoning_gym:spell_backward",
     steps: Annotated[
         int | None,

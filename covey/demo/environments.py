@@ -17,11 +17,8 @@ from covey.environments.registry import DEMO
 from covey.errors import OperatorError
 from covey.model.recipe import WarmStart
 
-GENERATOR = "reasoning_gym:"
-"""What precedes the name of a generator in the name of a preset."""
-DEFAULT = f"{GENERATOR}{DEMO.options['name']}"
+DEFAULT = f"reasoning_gym:{DEMO.options['name']}"
 """The preset whose model is shipped."""
-NAMES = ("math", "code", f"{GENERATOR}NAME", "mixture")
 DIGITS = "0123456789"
 UNKNOWN_CHEATS = ("quantized", "likeliest-of-n")
 """Kinds of cheats that know nothing of the task."""
@@ -160,7 +157,7 @@ PRESETS: Mapping[str, Preset] = {
             gain_steps=12,
         ),
         Preset(
-            name=f"{GENERATOR}chain_sum",
+            name="reasoning_gym:chain_sum",
             parts=(Part(kind="reasoning_gym", options=_CHAIN_SUM),),
             recipe=WarmStart(clean_max=400, noise=0.3, symbols=DIGITS),
             max_prompt_tokens=96,
@@ -175,12 +172,8 @@ def find_preset(name: str) -> Preset:
     """The preset of a value of `--environment`; raise OperatorError("bad_demo_environment")."""
     if name in PRESETS:
         return PRESETS[name]
-    if name.startswith(GENERATOR) and name != GENERATOR:
-        from covey.demo.generators import build_preset
-
-        return build_preset(name, name.removeprefix(GENERATOR))
     raise OperatorError(
         "bad_demo_environment",
         f"the demo has no environment {name!r}",
-        fix=f"Name one of {', '.join(NAMES)}, for example --environment math",
+        fix=f"Name one of {', '.join(PRESETS)}, for example --environment math",
     )

@@ -30,7 +30,7 @@ _GROUPED = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?")
 _PLAIN = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:[eE][+\-]?[0-9]+)?")
 _SIGNS = "+-\u2212"
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})[ \t]*([^\n]*)")
-_PYTHON = frozenset({"", "python", "py", "python3"})
+_PYTHON = re.compile(r"(?:(?:python|py)[0-9.]*)?")
 
 
 def strip_thinking(text: str, *, tags: tuple[str, str] = THINK_TAGS, required: bool = False) -> str | None:
@@ -53,17 +53,15 @@ def strip_thinking(text: str, *, tags: tuple[str, str] = THINK_TAGS, required: b
 
 
 def extract_answer(
-    text: str, extraction: str, *, tags: tuple[str, str] = THINK_TAGS, required: bool = False, strip: bool = True
+    text: str, extraction: str, *, tags: tuple[str, str] = THINK_TAGS, required: bool = False
 ) -> str | None:
     """Return the answer of a completion, or None if it has none.
 
     `extraction`: a key of `EXTRACTIONS`.  `tags`, `required`: see `strip_thinking`.
-    `strip`: whether the thinking part is cut off first; False for models that do not think in tags.
     Raises KeyError if there is no such extraction.
     """
-    find = EXTRACTIONS[extraction]
-    answer = strip_thinking(text, tags=tags, required=required) if strip else text
-    return None if answer is None else find(answer)
+    answer = strip_thinking(text, tags=tags, required=required)
+    return None if answer is None else EXTRACTIONS[extraction](answer)
 
 
 def find_last_boxed(text: str) -> str | None:
@@ -145,13 +143,13 @@ def find_final_number(text: str) -> str | None:
 
 
 def find_last_code_block(text: str) -> str | None:
-    """Return the content of the last fenced block if its language is Python or not named, else None.
+    """Return the content of the last fenced block of Python, or None; one that names no language is taken as Python.
 
     Fences are ``` or ~~~, three or more, as in CommonMark: the closing fence has the same character and at least the
     same length, so a block fenced with four backticks may contain three.  An unclosed fence gives None.
     """
     block: list[str] = []
-    fence, language, last = "", "", None
+    fence, language, found = "", "", None
     for line in text.splitlines(keepends=True):
         match = _FENCE.match(line)
         marks, rest = (match.group(1), match.group(2).strip()) if match else ("", "")
@@ -160,12 +158,12 @@ def find_last_code_block(text: str) -> str | None:
             if marks and not (marks[0] == "`" and "`" in rest):
                 fence, language, block = marks, rest.partition(" ")[0].lower(), []
         elif marks and marks[0] == fence[0] and len(marks) >= len(fence) and not rest:
-            last, fence = (language, "".join(block)), ""
+            fence = ""
+            if _PYTHON.fullmatch(language):
+                found = "".join(block)
         else:
             block.append(line)
-    if fence or last is None or last[0] not in _PYTHON:
-        return None
-    return last[1] if last[1].strip() else None
+    return None if fence or found is None or not found.strip() else found
 
 
 def find_whole(text: str) -> str | None:

@@ -255,6 +255,10 @@ class Environment(Protocol):
         """Whether grading runs what a model wrote, which resource limits alone do not contain."""
 
     @property
+    def unopened_tags(self) -> frozenset[str]:
+        """Thinking tags that the model's chat template must not open in the prompt."""
+
+    @property
     def grading_python(self) -> GradingPython:
         """What grading processes run.  Raises OperatorError where that is not installed."""
 

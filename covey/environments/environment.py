@@ -84,6 +84,11 @@ class TaskEnvironment:
         return self._source.requires_isolation
 
     @property
+    def unopened_tags(self) -> frozenset[str]:
+        """The opening thinking tag, if completions without the closing one are graded."""
+        return frozenset() if self._options.thinking_required else frozenset(self._options.thinking_tags[:1])
+
+    @property
     def grading_python(self) -> GradingPython:
         """What the kind grades with."""
         return self._source.grading_python
@@ -147,8 +152,9 @@ class TaskEnvironment:
 
     def _grade_task(self, reply: Reply) -> float:
         options = self._options
-        spoken = answers.strip_thinking(reply.text, tags=options.thinking_tags, required=options.thinking_required)
-        answer = None if spoken is None else answers.EXTRACTIONS[self._extraction](spoken)
+        answer = answers.extract_answer(
+            reply.text, self._extraction, tags=options.thinking_tags, required=options.thinking_required
+        )
         return 0.0 if answer is None else self._source.grade(reply.verification, answer)
 
     def _build_grade(self, reply: Reply, earned: float) -> Grade:

@@ -60,6 +60,11 @@ class MixtureEnvironment:
         return any(part.requires_isolation for part in self._parts)
 
     @property
+    def unopened_tags(self) -> frozenset[str]:
+        """Those of all parts."""
+        return frozenset[str]().union(*(part.unopened_tags for part in self._parts))
+
+    @property
     def grading_python(self) -> GradingPython:
         """What all parts grade with.  Raises OperatorError("bad_environment") if that is not one Python."""
         pythons = [part.grading_python for part in self._parts]

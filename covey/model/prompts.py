@@ -6,7 +6,7 @@ token to a chat prompt: its characters are encoded as characters, whatever they 
 
 import json
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
@@ -101,15 +101,21 @@ def compute_template_hash(tokenizer: Tokenizer) -> Hash | None:
 
 
 def require_stable_template(
-    tokenizer: Tokenizer, format: PromptFormat, *, has_system: bool = False, seconds: float = RENDER_SECONDS
+    tokenizer: Tokenizer,
+    format: PromptFormat,
+    *,
+    has_system: bool = False,
+    unopened: Collection[str] = (),
+    seconds: float = RENDER_SECONDS,
 ) -> None:
     """Return if the tokenizer's chat template renders, with these variables, to one text everywhere and every day.
 
-    `has_system`: whether the pool's questions come with a system text.  `seconds`: deadline of one rendering, which
-    runs in a process of its own.
+    `has_system`: whether the pool's questions come with a system text.  `unopened`: thinking tags that no prompt may
+    end with, because completions without the closing tag are graded.  `seconds`: deadline of one rendering, which runs
+    in a process of its own.
     Raises OperatorError("no_chat_template"), OperatorError("broken_template") where it does not compile, does not
-    render in time or leaves the question out, and OperatorError("unstable_template") where the text depends on the
-    date, on chance or on the version of transformers.
+    render in time or leaves the question out, OperatorError("unstable_template") where the text depends on the date,
+    on chance or on the version of transformers, and OperatorError("thought_opened").
     """
     template = _get_template(tokenizer)
     if template is None:
@@ -135,6 +141,9 @@ def require_stable_template(
             for text in filter(None, (_PROBE, system)):
                 if text not in rendered:
                     raise _explain("broken_template", f"the chat template leaves out the text {text!r}")
+            for tag in unopened:
+                if rendered.rstrip().endswith(tag):
+                    raise _explain("thought_opened", f"the chat template opens {tag} at the end of every prompt")
             theirs = tokenizer.apply_chat_template(
                 messages, tokenize=False, add_generation_prompt=True, **format.variables
             )
@@ -241,4 +250,7 @@ def _explain(code: str, message: str) -> OperatorError:
             fix="Set the variable that replaces it in chat_template_kwargs, for example date_string, or choose another"
             " model",
         )
+    if code == "thought_opened":
+        fix = "Set thinking_required = true in the environment's options, so that an unclosed thought earns nothing"
+        return OperatorError(code, message, fix=fix)
     return OperatorError(code, message, fix="Correct the model's chat template, or choose another model")

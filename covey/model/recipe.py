@@ -27,8 +27,6 @@ class WarmStart:
     """Probability that a symbol of a noisy answer is replaced."""
     symbols: str = ascii_lowercase
     """Characters that noise replaces by one another.  Others are left as they are."""
-    max_positions: int = 256
-    """Longest sequence of the model, in tokens."""
 
 
 SPELLING = WarmStart()

@@ -22,6 +22,8 @@ from covey.model.recipe import SPELLING, WarmStart
 PAD, EOS, BOS = 0, 1, 2
 LEARNING_RATE = 2e-3
 """Learning rate of a warm start after its first 50 steps."""
+MAX_POSITIONS = 256
+"""Longest sequence of the model, in tokens."""
 BATCH = 32
 """Examples of one step."""
 _IGNORED = -100
@@ -32,7 +34,7 @@ def tiny_folder() -> Path:
     return Path(str(resources.files("covey.model").joinpath("tiny")))
 
 
-def build_tokenizer(max_positions: int = 256) -> PreTrainedTokenizerFast:
+def build_tokenizer() -> PreTrainedTokenizerFast:
     """Bytes without merges: <pad>, <eos>, <bos>, then the 256 bytes; 259 entries."""
     vocabulary = {"<pad>": PAD, "<eos>": EOS, "<bos>": BOS}
     for symbol in sorted(pre_tokenizers.ByteLevel.alphabet()):
@@ -41,10 +43,10 @@ def build_tokenizer(max_positions: int = 256) -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     names = {"pad_token": "<pad>", "eos_token": "<eos>", "bos_token": "<bos>"}
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=max_positions, **names)  # type: ignore[no-untyped-call]
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=MAX_POSITIONS, **names)  # type: ignore[no-untyped-call]
 
 
-def build_model(seed: int, max_positions: int = 256) -> PreTrainedModel:
+def build_model(seed: int) -> PreTrainedModel:
     """The architecture with fresh float32 weights; equal seeds give equal weights."""
     config = Qwen2Config(
         vocab_size=259,
@@ -53,7 +55,7 @@ def build_model(seed: int, max_positions: int = 256) -> PreTrainedModel:
         intermediate_size=256,
         num_attention_heads=3,
         num_key_value_heads=3,
-        max_position_embeddings=max_positions,
+        max_position_embeddings=MAX_POSITIONS,
         tie_word_embeddings=True,
         initializer_range=0.06,
         attention_dropout=0.0,
@@ -81,7 +83,7 @@ def warm_start(
     `examples`: endless (prompt, answer).  `measure`: mean reward at temperature 1.  `on_progress(step, loss)`.
     Reproducible: equal arguments give equal weights on one machine with one thread.
     """
-    tokenizer, model = build_tokenizer(recipe.max_positions), build_model(seed, recipe.max_positions).train()
+    tokenizer, model = build_tokenizer(), build_model(seed).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.99), weight_decay=0.0)
     rng = random.Random(seed)
 

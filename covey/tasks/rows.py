@@ -7,6 +7,7 @@ Columns of the field are `problem_id, task_type, prompt, verification_info, solv
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from pydantic import JsonValue
 from pydantic_core import from_json
@@ -146,6 +147,7 @@ def is_column(name: str) -> bool:
     return name in _COLUMNS or name.startswith(_RATE)
 
 
+@lru_cache(1024)
 def is_task_type(name: str) -> bool:
     """Whether rows of this task type can be graded here, and the name can stand in the name of a file."""
     if not (name.isascii() and name.replace("_", "a").isalnum() and len(name) <= 64):

@@ -19,6 +19,7 @@ from typing import BinaryIO, Self
 from covey.environments.base import Split
 from covey.errors import OperatorError
 from covey.files import sync, write_atomically
+from covey.protocol import canonical
 from covey.protocol.ids import Hash, hash_from_bytes
 from covey.protocol.manifest import DATA_SHARD_BYTES, MAX_MANIFEST_BYTES, DatasetManifest, File, Shard
 from covey.tasks.rows import TaskRow
@@ -112,8 +113,9 @@ class DataSetWriter:
             raise _refuse_folder(self._folder, error) from error
 
     def add(self, row: TaskRow) -> bool:
-        """Write a row, unless its prompt was there before; whether it was written."""
-        mark = hashlib.blake2b(row.prompt.encode(), digest_size=16).digest()
+        """Write a row, unless its prompt, with the same choices, was there before; whether it was written."""
+        asked = {"prompt": row.prompt, "choices": row.verification_info.get("choices")}
+        mark = hashlib.blake2b(canonical.to_bytes(asked), digest_size=16).digest()
         if mark in self._seen:
             self.duplicates += 1
             return False

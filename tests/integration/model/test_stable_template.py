@@ -66,3 +66,11 @@ def test_require_stable_template__slow_without_steps__ends_at_the_deadline() -> 
     with pytest.raises(OperatorError, match=r"broken_template: .*does not render within 0\.5 s"):
         require_stable_template(tokenizer, CHAT, seconds=0.5)
     assert time.monotonic() - started < 20
+
+
+@pytest.mark.parametrize("ending", ["<think>", "<think>\n"])
+def test_require_stable_template__thought_that_the_prompt_opens__must_be_required_to_end(ending: str) -> None:
+    tokenizer = build_chat_tokenizer(QUESTION + ending)
+    require_stable_template(tokenizer, CHAT, unopened=["<reason>"])
+    with pytest.raises(OperatorError, match=r"thought_opened: .*thinking_required = true"):
+        require_stable_template(tokenizer, CHAT, unopened=["<think>"])

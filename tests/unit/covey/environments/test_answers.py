@@ -65,11 +65,6 @@ def test_strip_thinking__other_tags__are_compared_exactly():
     assert strip_thinking("<THINK>a</THINK>5") == "<THINK>a</THINK>5"
 
 
-def test_extract_answer__strip_off__reads_the_whole_text():
-    assert extract_answer(r"<think>\boxed{5}", "last_boxed", strip=False) == "5"
-    assert extract_answer(r"<think>\boxed{5}", "last_boxed") is None
-
-
 def test_extract_answer__unknown_name__raises():
     with pytest.raises(KeyError):
         extract_answer("5", "best_guess")

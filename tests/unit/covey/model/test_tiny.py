@@ -94,7 +94,7 @@ def test_warm_start__recipe_of_the_shipped_model__is_the_default() -> None:
     recipe = WarmStart()
     assert (recipe.gate, recipe.clean_min, recipe.clean_max, recipe.clean_every) == (0.85, 150, 700, 30)
     assert (recipe.noisy_steps, recipe.noise, recipe.gate_prompts) == (90, 0.2, 128)
-    assert (recipe.symbols, recipe.max_positions) == ("abcdefghijklmnopqrstuvwxyz", 256)
+    assert recipe.symbols == "abcdefghijklmnopqrstuvwxyz"
 
 
 def test_warm_start__noise__replaces_letters_of_the_answer_only() -> None:
@@ -106,12 +106,6 @@ def test_warm_start__noise__replaces_letters_of_the_answer_only() -> None:
 def test_warm_start__symbols_that_no_answer_has__noise_replaces_nothing() -> None:
     _, losses = run(0, clean_max=60, noisy_steps=5, symbols="0123456789")
     assert max(losses[60:]) < 0.05
-
-
-def test_warm_start__max_positions__are_those_of_model_and_tokenizer() -> None:
-    recipe = WarmStart(clean_max=1, noisy_steps=0, max_positions=512)
-    model, tokenizer = warm_start(0, itertools.cycle(PAIRS), lambda *_: 0.0, lambda *_: None, recipe=recipe)
-    assert (model.config.max_position_embeddings, tokenizer.model_max_length) == (512, 512)
 
 
 def test_tiny_folder__shipped_files__are_complete_and_small() -> None:

@@ -116,3 +116,13 @@ def test_import__skip_bad__the_rest_is_imported_and_the_first_ten_are_named(tmp_
     assert len(report.reasons) == 10
     assert report.reasons[0] == "rows.jsonl, row 1: it is not JSON"
     assert report.reasons[1].startswith("rows.jsonl, row 2 (problem p-100): its task_type is 'poetry'")
+
+
+def test_import__same_question_with_other_choices__is_another_row(tmp_path):
+    infos = [{"choices": ["a", choice], "answer": answer} for choice, answer in (("b", "A"), ("c", "A"), ("b", "B"))]
+    rows = [
+        SourceRow(place=f"row {i}", values={"prompt": "Which is right?", "verification_info": info})
+        for i, info in enumerate(infos)
+    ]
+    report = import_rows(rows, tmp_path / "tasks", Reading(task_type="multiple_choice"))
+    assert (sum(report.rows.values()), report.duplicates) == (2, 1)
