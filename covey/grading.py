@@ -15,7 +15,7 @@ from covey.environments.grading import FACTORY, pack_reply, pack_spec, unpack_gr
 from covey.errors import OperatorError, ProtocolError
 from covey.log import get_logger
 from covey.protocol.params import GradingParams
-from covey.sandbox import ATTEMPTS, Limits, Outcome, Sandbox
+from covey.sandbox import ATTEMPTS, Limits, Outcome, Sandbox, SandboxError
 from covey.settings import SandboxSettings
 
 CHECKING_PATIENCE = 4
@@ -92,13 +92,13 @@ class GradingPool:
         self.close()
 
     def _read(self, outcome: Outcome, reply: Reply) -> Grade:
-        error = outcome.error
-        if isinstance(error, ProtocolError):
-            raise error
-        if error is None:
+        try:
             grade = unpack_grade(outcome.unwrap())
-        else:
+        except SandboxError as error:
             grade = replace(self._environment.grade_wrong(reply), limit=error.code)
+        except ProtocolError as error:  # by a process that an answer has taken over, or that does not fit
+            get_logger().error("a grading process gave no grade", error=str(error))
+            grade = replace(self._environment.grade_wrong(reply), limit="sandbox_died")
         if grade.limit:
             self._ended[grade.limit] += 1
             seconds = round(outcome.cpu_seconds, 3)

@@ -4,6 +4,7 @@ Cheap checks need no policy; `replay` comes last and only when the submission wa
 for size and form before any arithmetic, and decoded and graded in processes that may die.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -26,6 +27,9 @@ from covey.slots import DrawnPrompt
 from covey.toploc import proofs
 from validator.limits import find_breach
 from validator.replay import RolloutDistances, measure
+
+GRADED_TOGETHER = 8
+"""Replies that are graded before anybody looks at the clock again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,21 +186,28 @@ def check_reward(claim: Claim, tools: Tools) -> Judgement | None:
     """Rewards are recomputed from the text, and a worker's number must be that to the bit: specks in a group of equal
     rewards would be scaled up to advantages of the worker's choice.
 
-    Where a limit may explain the difference the submission cannot be checked, which costs nobody a strike.
+    Where a limit may explain the difference, or all grades take half of the time for a judgement, the submission cannot
+    be checked, which costs nobody a strike.
     """
     engine = tools.engine
     replies = slots.build_replies(claim.rollouts, claim.prompts, tokenizer=engine.tokenizer, ends=engine.end_tokens)
+    deadline = time.monotonic() + tools.params.judgement_seconds / 2
     unclear: Judgement | None = None
-    grades = tools.grade(replies)
-    for row, reply, grade in zip(claim.rollouts, replies, grades, strict=True):
-        if row.reward == grade.reward:
-            continue
-        where = {"group": row.group, "sibling": row.sibling}
-        wrong = tools.environment.grade_wrong(reply)
-        if not is_explained_by_limit(row.reward, grade, wrong, tools.params.grading):
-            return Judgement.reject(Reason.REWARD, claimed=row.reward, recomputed=grade.reward, **where)
-        unclear = Judgement.unknown(what="limit", claimed=row.reward, recomputed=grade.reward, **where)
-    claim.live_groups = count_live_groups([row.group for row in claim.rollouts], [grade.reward for grade in grades])
+    rewards: list[float] = []
+    for start in range(0, len(replies), GRADED_TOGETHER):
+        if start and time.monotonic() > deadline:
+            return Judgement.unknown(what="slow grades", graded=start)
+        some = slice(start, start + GRADED_TOGETHER)
+        for row, reply, grade in zip(claim.rollouts[some], replies[some], tools.grade(replies[some]), strict=True):
+            rewards.append(grade.reward)
+            if row.reward == grade.reward:
+                continue
+            where = {"group": row.group, "sibling": row.sibling}
+            wrong = tools.environment.grade_wrong(reply)
+            if not is_explained_by_limit(row.reward, grade, wrong, tools.params.grading):
+                return Judgement.reject(Reason.REWARD, claimed=row.reward, recomputed=grade.reward, **where)
+            unclear = Judgement.unknown(what="limit", claimed=row.reward, recomputed=grade.reward, **where)
+    claim.live_groups = count_live_groups([row.group for row in claim.rollouts], rewards)
     return unclear
 
 

@@ -20,17 +20,24 @@ FAILURES = (TransientError, ProtocolError, *MACHINE_FAILURES, ArithmeticError, L
 def judge(claim: Claim, tools: Tools, *, full: bool) -> Judgement:
     """Run the checks in order; the first failure names the reason.
 
+    What could not be checked is only the judgement where no later check fails: else an answer that a limit ends would
+    keep faked work from being replayed.
     A failure of this machine (out of memory, a device that is gone, a store that does not answer) is unknown, and so
     is input that the engine's arithmetic cannot take: it must not end the process.
     """
+    unclear: Judgement | None = None
     try:
         for check in CHECKS if full else CHEAP_CHECKS:
-            rejection = check(claim, tools)
-            if rejection is not None:
-                return rejection
+            found = check(claim, tools)
+            if found is not None and found.decision is Decision.UNKNOWN:
+                unclear = unclear or found
+            elif found is not None:
+                return found
     except FAILURES as error:
         get_logger().error("could not check", task=claim.receipt.task, error=f"{type(error).__name__}: {error}")
         return Judgement.unknown(error=type(error).__name__)
+    if unclear is not None:
+        return unclear
     units = min(count_units(claim.rollouts), tools.params.max_task_units)
     return Judgement.accept(units, **{LIVE_GROUPS: claim.live_groups})
 

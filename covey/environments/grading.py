@@ -3,15 +3,20 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, JsonValue, NonNegativeInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, NonNegativeInt, ValidationError
 
-from covey.environments.base import EnvironmentSpec, Grade, GradeLimit, Reply
+from covey.environments.base import EnvironmentSpec, Grade, GradeLimit, LimitCode, Reply
 from covey.environments.registry import load
 from covey.errors import ProtocolError
 
 FACTORY = "covey.environments.grading:build"
 """Where a sandbox finds `build`."""
+
+
+MOST_REWARD = 1e6
+"""Largest reward and cost that a grade may have."""
 
 
 class _Reply(BaseModel):
@@ -22,6 +27,14 @@ class _Reply(BaseModel):
     text: str
     finished: bool
     tokens: NonNegativeInt
+
+
+class _Grade(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    reward: float = Field(ge=-MOST_REWARD, le=MOST_REWARD)
+    parts: dict[str, float] = {}
+    limit: LimitCode | Literal[""] = ""
 
 
 def pack_spec(spec: EnvironmentSpec) -> bytes:
@@ -35,8 +48,15 @@ def pack_reply(reply: Reply) -> bytes:
 
 
 def unpack_grade(answer: bytes) -> Grade:
-    """The grade that a grading process answered with."""
-    return Grade(**json.loads(answer))
+    """The grade that a grading process answered with; raise ProtocolError("malformed_grade").
+
+    A grader that an answer has taken over may answer with anything.
+    """
+    try:
+        found = _Grade.model_validate_json(answer)
+    except ValidationError as error:
+        raise ProtocolError("malformed_grade", "the answer of a grading process is not a grade") from error
+    return Grade(reward=found.reward, parts=found.parts, limit=found.limit)
 
 
 def build(setup: bytes) -> Callable[[bytes], bytes]:

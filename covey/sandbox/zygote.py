@@ -139,7 +139,8 @@ class Zygote:
             cause, code = stopped or "signal", os.WTERMSIG(status)
         else:
             cause, code = "exit", os.WEXITSTATUS(status)
-        if code in {signal.SIGPROF, signal.SIGXCPU} and cause == "signal":
+        # Only with the time to show for it: the call can send itself these signals.
+        if code in {signal.SIGPROF, signal.SIGXCPU} and cause == "signal" and seconds > 0.9 * order.limits.cpu_seconds:
             cause = "cpu"
         # A hard limit kills with SIGKILL, and processes of the call may have used what it has not used itself.
         if cause in {"exit", "signal"} and seconds > order.limits.cpu_seconds:

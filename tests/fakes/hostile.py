@@ -60,6 +60,12 @@ def _raise(_: bytes) -> bytes:
     raise ValueError("a bug")
 
 
+def _signal(rest: bytes) -> bytes:
+    os.kill(os.getpid(), int(rest))
+    time.sleep(60)
+    return b""
+
+
 def _sleep(rest: bytes) -> bytes:
     time.sleep(float(rest))
     return b"slept"

@@ -6,6 +6,8 @@ function that is not listed here, or name an attribute.
 """
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 _LITERALS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_- \n")
 """Characters of words and numbers.  Without brackets, points and quotes an expression of them does nothing."""
@@ -29,7 +31,13 @@ FUNCTIONS = frozenset({
 })  # fmt: skip
 """Words of more than one letter that an expression of algebra may have; a single letter is a variable."""
 _WORD = re.compile("[A-Za-z]{2,}")
+_NUMBER = re.compile("[0-9]{1,9}")
 _ATTRIBUTE = re.compile(r"\.\s*[A-Za-z]")
+
+
+def uses_given_numbers(generator: str, answer: str, metadata: Mapping[str, Any]) -> bool:
+    """Whether an answer has the numbers of its item, which the score of puzzle24 does not look at."""
+    return generator != "puzzle24" or sorted(map(int, _NUMBER.findall(answer))) == sorted(metadata["numbers"])
 
 
 def is_harmless(generator: str, answer: str) -> bool:

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from covey.environments.base import DataSets, JsonObject, Task, TaskSource
 from covey.environments.draws import draw_below, is_held_out
 from covey.environments.environment import build_refusal
-from covey.environments.kinds.reasoning_answers import is_harmless
+from covey.environments.kinds.reasoning_answers import is_harmless, uses_given_numbers
 from covey.environments.kinds.reasoning_items import (
     COMPOSITE,
     HASHED,
@@ -53,9 +53,14 @@ class ReasoningGymSource(TaskSource):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the generator only compares texts: many others parse an answer, some evaluate it."""
+        """Whether the generator only compares texts: many others parse an answer, some evaluate it.
+
+        The items of generators in `HASHED` are made in a process of their own, so their answers are graded in one, too.
+        """
         from reasoning_gym.dataset import ProceduralDataset
 
+        if HASHED.intersection(list_generators(self._options)):
+            return False
         has_own_score = type(self._dataset).score_answer is not ProceduralDataset.score_answer
         return self._options.name in PLAIN or not has_own_score
 
@@ -83,8 +88,10 @@ class ReasoningGymSource(TaskSource):
     def grade(self, verification: JsonObject, answer: str) -> float:
         """1 if the generator's own score is exactly 1, else 0; an answer that it must not evaluate earns 0."""
         entry = self._dataset[cast(int, verification["item"])]
-        name = self._options.name
-        if not is_harmless(entry["metadata"]["source_dataset"] if name == COMPOSITE else name, answer):
+        name, metadata = self._options.name, entry.get("metadata", {})
+        if name == COMPOSITE:
+            name = metadata.get("source_dataset", name)
+        if not is_harmless(name, answer) or not uses_given_numbers(name, answer, metadata):
             return 0.0
         try:
             return float(self._dataset.score_answer(answer, entry) == 1.0)

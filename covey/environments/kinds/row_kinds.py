@@ -9,6 +9,8 @@ from typing import ClassVar, cast
 from covey.environments.base import JsonObject
 from covey.environments.kinds.rows import RowSource, read_texts
 
+MOST_CHARACTERS = 2048
+"""Longest answer or choice that texts are compared with."""
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 """Letters of choices, in order.  A row has at most this many choices."""
 
@@ -53,7 +55,7 @@ class ShortAnswerSource(RowSource):
     @classmethod
     def read_info(cls, raw: JsonObject) -> JsonObject:
         """{"answers": ["Paris", ...]}, or the same under "ground_truth" -> {"answers": ["Paris", ...]}."""
-        return {"answers": [*read_texts(raw, "answers", "ground_truth")]}
+        return {"answers": [*_require_short(read_texts(raw, "answers", "ground_truth"))]}
 
     def grade(self, verification: JsonObject, answer: str) -> float:
         """1 if the answer equals one of the truths, else 0."""
@@ -76,7 +78,7 @@ class MultipleChoiceSource(RowSource):
     @classmethod
     def read_info(cls, raw: JsonObject) -> JsonObject:
         """{"choices": [...], "answer": "B", 1 or the choice's text} -> {"choices": [...], "right": 1}."""
-        choices = read_texts(raw, "choices")
+        choices = _require_short(read_texts(raw, "choices"))
         if not 2 <= len(choices) <= len(LETTERS):
             raise ValueError(f"choices has {len(choices)} entries, 2 to {len(LETTERS)} are allowed")
         name = "answer" if "answer" in raw else "right"
@@ -99,6 +101,14 @@ class MultipleChoiceSource(RowSource):
     def warm_up(self) -> None:
         """Load the grader, and grade one answer of letter and text."""
         self.grade({"choices": ["1,000 caf\u00e9s", "none"], "right": 0}, "**B) None**.")
+
+
+def _require_short(texts: list[str]) -> list[str]:
+    """The texts; raise ValueError for one that takes long to normalise, where no limit of time holds."""
+    longest = max(map(len, texts))
+    if longest > MOST_CHARACTERS:
+        raise ValueError(f"a text has {longest} characters, at most {MOST_CHARACTERS} are allowed")
+    return texts
 
 
 def _find_right(name: str, value: object, choices: list[str]) -> int:

@@ -62,8 +62,16 @@ class RowSource(TaskSource):
         return [self.build_task(rows.read("held_out", self.task_type, index)) for index in range(n)]
 
     def build_task(self, row: Row) -> Task:
-        """The task of a row."""
-        return Task(question=self.ask(row.prompt, row.verification_info), verification=row.verification_info)
+        """The task of a row; raise OperatorError("bad_environment") for one that graders of plain texts cannot take.
+
+        Other kinds meet such a row in a grading process, which it may end.
+        """
+        info = row.verification_info
+        try:
+            checked = self.read_info(info) if self.is_plain else info
+            return Task(question=self.ask(row.prompt, checked), verification=checked)
+        except (ValueError, TypeError, LookupError) as error:
+            raise build_refusal(f"a row of the data set {self._digest} cannot be graded: {error}") from error
 
     def ask(self, question: str, info: JsonObject) -> str:
         """The question as the model reads it; a kind may add what it needs from the row's `verification_info`."""

@@ -1,5 +1,6 @@
 """Limits of a call, on every rung that holds here."""
 
+import signal
 import time
 
 import pytest
@@ -30,6 +31,12 @@ def test_cpu__endless_loop__ends_at_its_cpu_seconds(build: Build, isolation, wor
     assert outcome.error.is_limit
     assert 0.4 < outcome.cpu_seconds < 3.1  # three loops run on for up to a tick; a hard limit is in whole seconds
     require_quiet(sandbox)
+
+
+@pytest.mark.parametrize("number", [signal.SIGPROF, signal.SIGXCPU])
+def test_cpu__signal_that_the_call_sends_itself__is_no_limit(build: Build, isolation, number: int):
+    outcome = build(isolation=isolation.rung, limits=narrow(cpu_seconds=5)).run(b"signal %d" % number)
+    assert getattr(outcome.error, "code", None) == "sandbox_died"
 
 
 def test_cpu__honest_call__is_measured(sandbox: Sandbox):

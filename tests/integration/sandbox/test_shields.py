@@ -52,7 +52,7 @@ def test_files__every_folder_of_bubblewraps_root__is_read_only(sandbox: Sandbox,
     if not isolation.has_own_root:
         pytest.skip("the rung has no root folder of its own")
     assert sandbox.call(b"write_somewhere") in (b"/scratch", b"/scratch\n/tmp")
-    assert b"work" not in sandbox.call(b"list /").split() or not str(ROOT).startswith("/work")
+    assert not {b"docs", b"README.md"} & {*sandbox.call(b"list " + bytes(ROOT)).split()}
 
 
 def test_environment__of_process_1_and_of_the_parent__holds_no_secret(build: Build, isolation, monkeypatch):

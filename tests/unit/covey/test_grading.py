@@ -95,9 +95,24 @@ def test_grade__grader_dies_on_one_reply__is_a_wrong_answer_with_its_length_and_
     assert (alive.reward, alive.limit) == (0.96, "")
 
 
-def test_grade__process_that_refuses_the_reply__is_raised(build):
-    with pytest.raises(ProtocolError, match="malformed_grading"):
-        build(ProtocolError("malformed_grading", "no"))(build_replies("a"))
+@pytest.mark.parametrize(
+    "answer",
+    [
+        ProtocolError("malformed_grading", "no"),
+        b"",
+        b"garbage",
+        b"[]",
+        b'{"reward": NaN}',
+        b'{"reward": 1e400}',
+        b'{"reward": 1e308}',
+        b'{"reward": "1"}',
+        b'{"reward": 1.0, "limit": "none"}',
+        b'{"reward": 1.0, "more": 1}',
+    ],
+)
+def test_grade__process_that_an_answer_has_taken_over__is_a_wrong_answer(build, answer):
+    (grade,) = build(answer)(build_replies("a"))
+    assert (grade.reward, grade.limit) == (pytest.approx(-0.04), "sandbox_died")
 
 
 class Running:

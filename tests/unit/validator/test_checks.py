@@ -3,6 +3,7 @@
 import dataclasses
 import time
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from tests.fakes.engines import Broken
 from tests.fakes.grading import open_grading
 from tests.fakes.pool import make_hash
 from tests.fakes.tools import Work, Worker, build_claim, build_tools, make_model_params, make_task
-from validator import service
+from validator import checks, service
 from validator.checks import CHEAP_CHECKS, CHECKS, Tools, count_live_groups
 
 pytestmark = pytest.mark.unit
@@ -250,6 +251,38 @@ def test_judge__reward_that_a_limit_explains__is_unknown_and_costs_no_strike(
     judgement = judge(work.with_rollouts(rows), worker, dataclasses.replace(tools, grade=grade))
     assert judgement.decision is decision
     assert judgement.reason is (Reason.REWARD if decision is Decision.REJECT else Reason.NONE)
+
+
+def test_judge__faked_work_under_a_reward_that_a_limit_explains__are_rejected(
+    worker: Worker, tools: Tools, honest: Work
+):
+    """An answer that ends its own grade must not keep the work from being replayed."""
+
+    def grade(replies: Sequence[Reply]) -> list[Grade]:
+        return [dataclasses.replace(each, reward=7.0, limit="sandbox_cpu") for each in tools.grade(replies)]
+
+    limited = dataclasses.replace(tools, grade=grade)
+    faked = honest.with_each(lambda row: {"logprobs": tuple(value - 1.0 for value in row.logprobs)})
+    assert judge(honest, worker, limited).decision is Decision.UNKNOWN
+    assert judge(faked, worker, limited).reason is Reason.LOGPROB
+    assert judge(faked, worker, limited, full=False).decision is Decision.UNKNOWN
+
+
+def test_judge__grades_that_take_half_of_the_time_for_a_judgement__are_unknown(
+    worker: Worker, tools: Tools, honest: Work, monkeypatch: pytest.MonkeyPatch
+):
+    clock, asked = [0.0], []
+
+    def grade(replies: Sequence[Reply]) -> list[Grade]:
+        clock[0] += tools.params.judgement_seconds
+        asked.append(len(replies))
+        return list(tools.grade(replies))
+
+    monkeypatch.setattr(checks, "GRADED_TOGETHER", 3)
+    monkeypatch.setattr(checks, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    judgement = judge(honest, worker, dataclasses.replace(tools, grade=grade))
+    assert (judgement.decision, judgement.details["what"]) == (Decision.UNKNOWN, "slow grades")
+    assert asked == [3]
 
 
 def test_judge__lie_after_a_reward_that_a_limit_explains__is_rejected(worker: Worker, tools: Tools, honest: Work):

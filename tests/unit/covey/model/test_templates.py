@@ -133,3 +133,11 @@ def test_render_chat__limit_of_steps__counts_one_rendering_alone() -> None:
 def test_render_json__is_the_text_in_utf8() -> None:
     order = {"template": "{{ messages[0].content }}é", "messages": MESSAGES, "variables": {}}
     assert render_json(json.dumps(order).encode()) == "Be brief.é".encode()
+
+
+@pytest.mark.parametrize("text", ["{{ 9 ** (9 ** (9 ** 9)) }}", "{{ 'a' * 2000000000 }}", "{{ [1] * 2000000000 }}"])
+def test_render_chat__operation_without_a_bound__is_broken(text: str) -> None:
+    with pytest.raises(ProtocolError, match="is only allowed between numbers") as caught:
+        render_chat(text, [], {})
+    assert caught.value.code == "broken_template"
+    assert render_chat("{{ 3 * 4 }}", [], {}) == "12"

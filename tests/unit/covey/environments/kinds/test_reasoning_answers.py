@@ -70,3 +70,10 @@ def test_characters__every_generator_that_evaluates_an_answer__is_listed() -> No
             found.add(path.stem)
     evaluates_its_own = {"number_sorting", "propositional_logic", "bitwise_arithmetic", "intermediate_integration"}
     assert found - evaluates_its_own == set(CHARACTERS) - evaluates_its_own
+
+
+def test_grade__puzzle24_with_other_numbers__earns_nothing() -> None:
+    source = ReasoningGymSource({"name": "puzzle24"}, refuse_data_sets)
+    tasks = [source.draw(number) for number in range(6)]
+    assert {source.grade(task.verification, source.find_answer(task)) for task in tasks} == {1.0}
+    assert [source.grade(task.verification, "6*4*1*1") for task in tasks].count(1.0) == 0
