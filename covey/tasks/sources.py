@@ -22,8 +22,9 @@ from covey.tasks.rows import MAX_ROW_BYTES, BadRowError, build_too_long, is_colu
 BATCH_BYTES = 16 << 20
 """Bytes of rows that are decoded together, by the average of their row group."""
 BATCH_ROWS = 256
-MAX_GROUP_BYTES = 16 << 30
-"""Largest row group of a Parquet file, uncompressed.  Its pages are decoded one after another."""
+MAX_GROUP_BYTES = 8 << 30
+"""Largest row group of a Parquet file, uncompressed.  Its pages are decoded one after another, but a page may be as
+large as the group."""
 COMPRESSIONS: Mapping[str, str] = {".gz": "gzip", ".zst": "zstd"}
 LINES = frozenset({".jsonl", ".json", ".ndjson"})
 SAVED = ("dataset_info.json", "dataset_dict.json")
