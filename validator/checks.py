@@ -4,6 +4,7 @@ Cheap checks need no policy; `replay` comes last and only when the submission wa
 for size and form before any arithmetic, and decoded and graded in processes that may die.
 """
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -191,11 +192,12 @@ def check_reward(claim: Claim, tools: Tools) -> Judgement | None:
     """
     engine = tools.engine
     replies = slots.build_replies(claim.rollouts, claim.prompts, tokenizer=engine.tokenizer, ends=engine.end_tokens)
-    deadline = time.monotonic() + tools.params.judgement_seconds / 2
-    unclear: Judgement | None = None
+    unclear, deadline = None, math.inf
     rewards: list[float] = []
     for start in range(0, len(replies), GRADED_TOGETHER):
-        if start and time.monotonic() > deadline:
+        if start == GRADED_TOGETHER:  # the first ones may have waited for a grading process to start
+            deadline = time.monotonic() + tools.params.judgement_seconds / 2
+        elif time.monotonic() > deadline:
             return Judgement.unknown(what="slow grades", graded=start)
         some = slice(start, start + GRADED_TOGETHER)
         for row, reply, grade in zip(claim.rollouts[some], replies[some], tools.grade(replies[some]), strict=True):

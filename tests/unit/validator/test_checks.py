@@ -282,7 +282,7 @@ def test_judge__grades_that_take_half_of_the_time_for_a_judgement__are_unknown(
     monkeypatch.setattr(checks, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     judgement = judge(honest, worker, dataclasses.replace(tools, grade=grade))
     assert (judgement.decision, judgement.details["what"]) == (Decision.UNKNOWN, "slow grades")
-    assert asked == [3]
+    assert asked == [3, 3]
 
 
 def test_judge__lie_after_a_reward_that_a_limit_explains__is_rejected(worker: Worker, tools: Tools, honest: Work):
