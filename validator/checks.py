@@ -29,8 +29,8 @@ from covey.toploc import proofs
 from validator.limits import find_breach
 from validator.replay import RolloutDistances, measure
 
-GRADED_TOGETHER = 8
-"""Replies that are graded before anybody looks at the clock again."""
+GRADED_TOGETHER = 16
+"""Replies that are graded before the clock is looked at again; enough for as many grading processes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
