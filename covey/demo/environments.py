@@ -159,7 +159,7 @@ PRESETS: Mapping[str, Preset] = {
         Preset(
             name="reasoning_gym:chain_sum",
             parts=(Part(kind="reasoning_gym", options=_CHAIN_SUM),),
-            recipe=WarmStart(clean_max=400, noise=0.3, symbols=DIGITS),
+            recipe=WarmStart(noise=0.3, symbols=DIGITS),
             max_prompt_tokens=96,
             evaluation_prompts=16,
             gain=0.1,
