@@ -177,9 +177,9 @@ class TaskSource(ABC):
 
     @property
     def is_plain(self) -> bool:
-        """Whether `grade` only compares texts, in time that grows with their length and no faster.
+        """Whether `grade` only compares texts, in linear time.
 
-        Such replies are graded without a process around them; of the others each has a process of its own.
+        Such replies are graded without a process around them. Every other reply has a process of its own.
         """
         return False
 

@@ -36,7 +36,7 @@ class _Unstable(jinja2.TemplateRuntimeError):
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """Multiplies numbers only: a power, or a text a billion times, would take all time or memory of a role."""
+    """Multiplies numbers only: a power, or a text repeated a billion times, would exhaust a role's time or memory."""
 
     intercepted_binops = frozenset({"*", "**"})
 

@@ -150,6 +150,7 @@ class DataSetWriter:
         if self._folder.exists():
             self._require_same(data)
             old = self._draft.with_name(f"{self._draft.name}.old")
+            shutil.rmtree(old, ignore_errors=True)  # of a process that was killed
             self._folder.rename(old)  # its rows may be damaged
             self._draft.rename(self._folder)
             shutil.rmtree(old)

@@ -1,8 +1,8 @@
 """Which answers the scores of reasoning-gym may see.
 
 The scores of some generators evaluate an answer as Python: by `eval`, or by sympy's `parse_expr`, which calls it.  An
-answer could so replace the grader that it is graded by.  Theirs are scored only if no character of them can call a
-function that is not listed here, or name an attribute.
+answer could so replace its own grader.  An answer to such a generator is scored only if it can neither call a function
+that is not listed here nor name an attribute.
 """
 
 import re

@@ -126,3 +126,12 @@ def test_import__same_question_with_other_choices__is_another_row(tmp_path):
     ]
     report = import_rows(rows, tmp_path / "tasks", Reading(task_type="multiple_choice"))
     assert (sum(report.rows.values()), report.duplicates) == (2, 1)
+
+
+def test_import__again_after_one_that_was_killed_between_two_renames__replaces_the_folder(tmp_path):
+    (tmp_path / "tasks.part.old").mkdir()
+    (tmp_path / "tasks.part.old" / "rows.jsonl").write_text("left behind")
+    rows = [SourceRow(place="row 1", values=make_row(1))]
+    first, again = (import_rows(rows, tmp_path / "tasks", Reading()).digest for _ in range(2))
+    assert first == again
+    assert [path.name for path in tmp_path.iterdir()] == ["tasks"]
