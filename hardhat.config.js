@@ -14,7 +14,11 @@ export default defineConfig({
       {
         version: "0.8.30",
         path: path.join(solc, "soljson.js"),
-        settings: { evmVersion: "cancun", optimizer: { enabled: isOptimized, runs: 100_000 } },
+        settings: {
+          evmVersion: "cancun",
+          optimizer: { enabled: isOptimized, runs: 100_000 },
+          metadata: { bytecodeHash: "none" },
+        },
       },
     ],
   },
