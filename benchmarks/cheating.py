@@ -16,14 +16,14 @@ import numpy as np
 import torch
 
 from benchmarks.policies import get_paragraphs
-from covey.engines import hf
-from covey.engines.base import Completion, Engine, ReplayRequest, Request
+from covey.engines.base import Completion, Engine, GenerationRequest, ReplayRequest
+from covey.engines.hf import engine as hf
 from covey.model.tiny import BOS, build_tokenizer
 from covey.protocol.params import EnvironmentParams, ModelParams, PoolParams, VerificationParams
-from covey.protocol.rollout import Rollout
+from covey.protocol.submission_file.rows import Rollout
 from covey.sampling.sampler import sample
 from covey.toploc.proofs import Bits, find_tops
-from covey.toploc.tops import EVERYTHING, Capture, build_capture, join
+from covey.toploc.topk import EVERYTHING, Capture, build_capture, join
 from validator.calibration import build_rollouts
 
 GROUPS, GROUP_SIZE, MAX_TOKENS = 4, 4, 128
@@ -52,11 +52,13 @@ class World:
         engine.load_policy(self.folder / policy, 0)
         return engine
 
-    def generate(self, policy: str, requests: Sequence[Request], temperature: float = 1.0) -> list[Completion]:
+    def generate(
+        self, policy: str, requests: Sequence[GenerationRequest], temperature: float = 1.0
+    ) -> list[Completion]:
         """What a worker with this policy makes of the requests."""
         return self.load(policy).generate(requests, temperature=temperature, capture=self.capture)
 
-    def read_states(self, requests: Sequence[Request]) -> list[Bits]:
+    def read_states(self, requests: Sequence[GenerationRequest]) -> list[Bits]:
         """uint16[tokens, hidden] of each honest completion: all states of the worker, batches being the same."""
         engine = self.load("true")
         return [
@@ -65,7 +67,7 @@ class World:
             for each in engine.generate(requests[start : start + WORKER_BATCH], temperature=1.0, capture=EVERYTHING)
         ]
 
-    def draw_requests(self, submissions: int, seed: int) -> list[Request]:
+    def draw_requests(self, submissions: int, seed: int) -> list[GenerationRequest]:
         """Requests of so many submissions: prompts of 16 to 40 bytes, four siblings each."""
         rng, tokenizer, paragraphs = random.Random(seed), build_tokenizer(), get_paragraphs()
         requests = []
@@ -73,11 +75,11 @@ class World:
             text = rng.choice(paragraphs)[: rng.randrange(16, 40)]
             prompt = (BOS, *tokenizer.encode(text, add_special_tokens=False))
             for _ in range(GROUP_SIZE):
-                requests.append(Request(prompt=prompt, seed=rng.getrandbits(63), max_tokens=MAX_TOKENS))
+                requests.append(GenerationRequest(prompt=prompt, seed=rng.getrandbits(63), max_tokens=MAX_TOKENS))
         return requests
 
     def build_submissions(
-        self, requests: Sequence[Request], completions: Sequence[Completion]
+        self, requests: Sequence[GenerationRequest], completions: Sequence[Completion]
     ) -> list[tuple[Rollout, ...]]:
         """Rows of each submission, proven with the tops of the completions."""
         return [
@@ -103,7 +105,7 @@ class Job:
     """What a cheat is given: the orders, and the honest work that it knows the answers of."""
 
     world: World
-    requests: list[Request]
+    requests: list[GenerationRequest]
     honest: list[Completion]
     states: list[Bits]
     """Of the honest work, uint16[tokens, hidden] each: who cuts it proves other windows."""

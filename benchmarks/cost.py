@@ -11,21 +11,22 @@ from statistics import median
 from benchmarks import child
 from benchmarks.harness import Claim
 from benchmarks.policies import build_large, build_policies
-from covey import devnet
-from covey.engines.hf import HuggingFaceEngine, prepare_process
+from covey.devnet import deploy
+from covey.engines.hf.engine import HuggingFaceEngine, prepare_process
 from covey.environments import registry
 from covey.environments.base import Environment
+from covey.environments.grader import GradingPool
 from covey.environments.registry import DEMO
-from covey.grading import GradingPool
-from covey.protocol import messages, rollout
+from covey.protocol import eip712
+from covey.protocol.api.worker import TaskOrder
+from covey.protocol.eip712 import Domain
 from covey.protocol.ids import Address, Hash, LeaseId, PoolId, Step, TaskId
-from covey.protocol.messages import Domain
 from covey.protocol.params import EnvironmentParams, ModelParams, PoolParams
+from covey.protocol.submission_file.codec import encode
 from covey.protocol.verdict import Decision
-from covey.protocol.wire import TaskOrder
+from covey.runtime.settings import SandboxSettings
 from covey.sandbox import Sandbox
-from covey.settings import SandboxSettings
-from covey.toploc.tops import build_capture
+from covey.toploc.topk import build_capture
 from validator import service as judging
 from validator.checks import Claim as Submitted
 from validator.checks import Tools
@@ -72,7 +73,7 @@ def measure_cost() -> list[Claim]:
 def measure(folder: str) -> dict[str, float]:
     """Least CPU seconds of generating, of judging fully, and of the cheap checks, in this process."""
     prepare_process(threads=1)
-    decoder = Sandbox("covey.protocol.columns:build_decoder")
+    decoder = Sandbox("covey.protocol.submission_file.codec:build_decoder")
     environment = registry.load(DEMO)
     grader = GradingPool(DEMO, environment, PARAMS.grading, SandboxSettings(grading_processes=1))
     with decoder, grader:
@@ -83,7 +84,7 @@ def _measure(folder: Path, environment: Environment, decoder: Sandbox, grader: G
     worker, validator = (HuggingFaceEngine(max_batch=64) for _ in range(2))
     worker.load_policy(folder, 0)
     validator.load_policy(folder, 0)
-    wallet, domain = devnet.derive_wallet("cost", "node"), Domain(chain_id=31337, contract=COURT)
+    wallet, domain = deploy.derive_wallet("cost", "node"), Domain(chain_id=31337, contract=COURT)
     tools = Tools(
         params=PARAMS,
         domain=domain,
@@ -100,7 +101,7 @@ def _measure(folder: Path, environment: Environment, decoder: Sandbox, grader: G
     )
     drafts = working.roll_out(slots, PARAMS, worker, version=order.policy_version)
     rows = working.build_rollouts(drafts, tools.grade)
-    file = rollout.encode(rows)
+    file = encode(rows)
     receipt = working.build_receipt(
         order,
         PARAMS,
@@ -111,7 +112,7 @@ def _measure(folder: Path, environment: Environment, decoder: Sandbox, grader: G
         file=file,
         now=1.0,
     )
-    signature = messages.sign(receipt, domain, wallet)
+    signature = eip712.sign(receipt, domain, wallet)
 
     def judge(full: bool) -> None:
         claim = Submitted(receipt=receipt, signature=signature, manifest_hash=MANIFEST, file=file)

@@ -17,12 +17,12 @@ from statistics import median
 from benchmarks.engine_peer import MODES, Peer
 from benchmarks.harness import Claim, find_misses, finish
 from benchmarks.policies import build_policies, build_wide
-from covey.engines.base import Completion, Engine, Request
-from covey.engines.hf import HuggingFaceEngine, prepare_process
+from covey.engines.base import Completion, Engine, GenerationRequest
+from covey.engines.hf.engine import HuggingFaceEngine, prepare_process
 from covey.engines.vllm.engine import VllmEngine
 from covey.errors import OperatorError
 from covey.toploc import proofs
-from covey.toploc.tops import Capture
+from covey.toploc.topk import Capture
 
 GROUPS, SIBLINGS, PROMPT = 8, 8, 40
 BATCH = GROUPS * SIBLINGS
@@ -81,21 +81,21 @@ class Timing:
 Timings = dict[str, Timing]
 
 
-def build_requests(case: Case, round_: int) -> list[Request]:
+def build_requests(case: Case, round_: int) -> list[GenerationRequest]:
     """Groups of siblings, as a task has them; each round has prompts of its own."""
     prompts = [
         (2, *(3 + (round_ * 101 + group * 37 + i * (11 + group)) % 256 for i in range(PROMPT - 1)))
         for group in range(GROUPS)
     ]
     return [
-        Request(
+        GenerationRequest(
             prompt=prompts[i // SIBLINGS], seed=(round_ * BATCH + i) * 0x9E3779B97F4A7C15 % 2**63, max_tokens=tokens
         )
         for i, tokens in enumerate([case.tokens] * BATCH)
     ]
 
 
-def generate(engine: Engine, requests: Sequence[Request], *, with_proofs: bool) -> list[Completion]:
+def generate(engine: Engine, requests: Sequence[GenerationRequest], *, with_proofs: bool) -> list[Completion]:
     """What a worker does for its submission: completions and the bytes of their proofs."""
     completions = engine.generate(requests, temperature=1.0, capture=CAPTURE if with_proofs else None)
     if with_proofs:
@@ -111,7 +111,9 @@ def measure(case: Case, dtype: str, rounds: int | None) -> Timings:
         folder = build_policies("qwen2") / "true" if case.vocabulary == 259 else build_wide(case.vocabulary)
         ours.load_policy(folder, 0)
 
-        def run_ours(requests: Sequence[Request], *, with_proofs: bool) -> tuple[list[Completion], dict[str, float]]:
+        def run_ours(
+            requests: Sequence[GenerationRequest], *, with_proofs: bool
+        ) -> tuple[list[Completion], dict[str, float]]:
             ours.load_policy(folder, 0)  # empties the cache of prompts
             assert ours.process_id is not None
             return _time(partial(generate, ours, requests, with_proofs=with_proofs), ours.process_id)

@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, TextIO
 
+from covey.engines.vllm.engine_process import build_environment
 from covey.engines.vllm.options import VllmOptions
-from covey.engines.vllm.process import build_environment
 from covey.errors import OperatorError
 
 LOG = Path("build/bench/engine-peer.log")

@@ -23,9 +23,9 @@ from benchmarks.cheating import (
 )
 from benchmarks.lab import SHORT, Bars, Counts, Lab, build_parser, conclude, run_all, run_one, scale_count
 from benchmarks.policies import build_policies
-from covey.engines.base import Completion, Engine, Request
-from covey.engines.build import describe_build, describe_hardware
-from covey.engines.hf import HuggingFaceEngine
+from covey.engines.base import Completion, Engine, GenerationRequest
+from covey.engines.factory import describe_build, describe_hardware
+from covey.engines.hf.engine import HuggingFaceEngine
 from covey.engines.vllm.engine import VllmEngine
 from covey.engines.vllm.options import VllmOptions
 from covey.protocol.params import PoolParams
@@ -151,13 +151,13 @@ def run_bfloat16(exact: Lab, mixed: Lab, scale: float) -> None:
         mixed.submissions(f"observed.mixed.bf16.submission.{name}", job.requests, made)
 
 
-def work(world: World, scale: float) -> tuple[list[Request], list[Completion]]:
+def work(world: World, scale: float) -> tuple[list[GenerationRequest], list[Completion]]:
     """Orders, and what an honest worker makes of them."""
     requests = world.draw_requests(scale_count(SUBMISSIONS, scale), seed=1)
     return requests, world.generate("true", requests)
 
 
-def build_job(world: World, requests: list[Request], honest: list[Completion], scale: float) -> Job:
+def build_job(world: World, requests: list[GenerationRequest], honest: list[Completion], scale: float) -> Job:
     """The first of the orders, for cheats."""
     few = scale_count(CHEATED, scale) * SUBMISSION
     states = world.read_states(requests[:few])

@@ -8,16 +8,18 @@ from contextlib import contextmanager
 
 from eth_utils.crypto import keccak
 
-from covey import devnet
-from covey.anvil import start_anvil
-from covey.chain.client import Call, ChainClient
 from covey.chain.contracts import Contracts
 from covey.chain.deploying import deploy
 from covey.chain.deployment import Deployment
 from covey.chain.events import EpochPosted
 from covey.chain.history import History
+from covey.chain.json_rpc import Call, ChainClient
 from covey.chain.structs import Accusation, BondKind, Inclusion, PoolTerms
+from covey.devnet import deploy as devnet
+from covey.devnet.anvil import start_anvil
 from covey.errors import ProtocolError, TransientError
+from covey.protocol.eip712 import Domain, Message, compute_struct_hash, sign
+from covey.protocol.epochs import EpochHeader, WorkLeaf
 from covey.protocol.ids import (
     Address,
     Hash,
@@ -29,17 +31,7 @@ from covey.protocol.ids import (
     hash_to_bytes,
 )
 from covey.protocol.merkle import MerkleTree, compute_reward_leaf
-from covey.protocol.messages import (
-    Countersignature,
-    Domain,
-    Message,
-    NodeRegistration,
-    Receipt,
-    Verdict,
-    compute_struct_hash,
-    sign,
-)
-from covey.protocol.receipts import EpochHeader, WorkLeaf
+from covey.protocol.messages import Countersignature, NodeRegistration, Receipt, Verdict
 
 SUBMISSIONS = 4096
 CONTRIBUTORS = 300

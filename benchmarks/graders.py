@@ -18,10 +18,10 @@ import numpy as np
 from benchmarks.grading_cases import Case, build_spec, list_cases
 from benchmarks.harness import Claim, find_misses, finish
 from covey.environments.base import Reply
+from covey.environments.grader import GradingPool
 from covey.environments.registry import load
-from covey.grading import GradingPool
 from covey.protocol.params import GradingParams
-from covey.settings import SandboxSettings
+from covey.runtime.settings import SandboxSettings
 
 LEAST = {"trivial_grades_per_s": 200.0, "math_grades_per_s": 60.0}
 MOST = {"wrong_grades": 0.0, "zombies": 0.0}

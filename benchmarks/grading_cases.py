@@ -11,8 +11,8 @@ from typing import Any
 
 from covey.environments.base import EnvironmentSpec, Reply
 from covey.environments.environment import TaskEnvironment
-from covey.environments.kinds.code import CodeSource
-from covey.environments.kinds.reasoning_gym import ReasoningGymSource
+from covey.environments.kinds.code.code import CodeSource
+from covey.environments.kinds.reasoning_gym.reasoning_gym import ReasoningGymSource
 from covey.environments.registry import load
 
 DATA = Path(__file__).parents[1] / "tests/data/grading"

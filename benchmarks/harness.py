@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from covey.files import write_atomically
+from covey.runtime.files import write_atomically
 
 WIDTH = 140
 """Columns of a table that goes into a file."""

@@ -16,10 +16,10 @@ from pathlib import Path
 from benchmarks.cheating import World
 from benchmarks.harness import Claim, finish
 from benchmarks.policies import ARCHITECTURES
-from covey.engines.base import Completion, Engine, Request
-from covey.engines.hf import prepare_process
+from covey.engines.base import Completion, Engine, GenerationRequest
+from covey.engines.hf.engine import prepare_process
 from covey.protocol.params import VerificationParams
-from covey.protocol.rollout import Rollout
+from covey.protocol.submission_file.rows import Rollout
 from covey.protocol.verdict import Severity
 from covey.toploc.proofs import WINDOW
 from validator.calibration import propose
@@ -48,20 +48,25 @@ class Lab:
         self.counts: Counts = defaultdict(lambda: [0, 0])
         self.reasons: dict[str, Counter[str]] = defaultdict(Counter)
 
-    def calibrate(self, requests: Sequence[Request], completions: Sequence[Completion]) -> None:
+    def calibrate(self, requests: Sequence[GenerationRequest], completions: Sequence[Completion]) -> None:
         """Thresholds from honest work that is used for nothing else."""
         found = list(self.measure(requests, completions))
         self.rules = self.rules.model_copy(update={"thresholds": propose(found, false_reject_rate=1e-6)})
 
     def measure(
-        self, requests: Sequence[Request], completions: Sequence[Completion]
+        self, requests: Sequence[GenerationRequest], completions: Sequence[Completion]
     ) -> Iterator[list[RolloutDistances]]:
         """Distances of each submission."""
         for rollouts in self.world.build_submissions(requests, completions):
             yield measure(rollouts, self.validator, self.world.params)
 
     def honest(
-        self, requests: Sequence[Request], completions: Sequence[Completion], *, prefix: str = "", match: str = ""
+        self,
+        requests: Sequence[GenerationRequest],
+        completions: Sequence[Completion],
+        *,
+        prefix: str = "",
+        match: str = "",
     ) -> None:
         """Honest work, a window at a time and a submission at a time.
 
@@ -83,7 +88,7 @@ class Lab:
         self._say(f"{prefix}false_rejects", started)
 
     def windows(
-        self, claim: str, requests: Sequence[Request], completions: Sequence[Completion], *, short: str
+        self, claim: str, requests: Sequence[GenerationRequest], completions: Sequence[Completion], *, short: str
     ) -> None:
         """Whether each window of 32 tokens, as a submission of its own, is rejected; shorter ones count as `short`."""
         started = time.monotonic()
@@ -94,7 +99,11 @@ class Lab:
         self._say(claim, started)
 
     def submissions(
-        self, claim: str, requests: Sequence[Request], completions: Sequence[Completion], look: Look | None = None
+        self,
+        claim: str,
+        requests: Sequence[GenerationRequest],
+        completions: Sequence[Completion],
+        look: Look | None = None,
     ) -> None:
         """Whether each submission is rejected, by its replay or by how it ends; `look` sees the replayed ones."""
         started = time.monotonic()

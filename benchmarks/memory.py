@@ -18,7 +18,7 @@ from torch import Tensor
 from benchmarks import child
 from benchmarks.child import read_peak
 from benchmarks.harness import Claim, find_misses, finish
-from covey.model.files import DTYPES
+from covey.model.policy_files import DTYPES
 from trainer.head import compute_head
 
 DENSE, TILED = "dense", "tiled"

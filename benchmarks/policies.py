@@ -24,7 +24,7 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from covey.model.files import get_weights, save_policy
+from covey.model.policy_files import get_weights, save_policy
 from covey.model.tiny import BOS, EOS, PAD, build_tokenizer
 
 ROOT = Path("build/bench/policies")

@@ -24,7 +24,7 @@ from benchmarks import copying
 from benchmarks.copying import SMALL, Case
 from benchmarks.harness import Claim, finish
 from benchmarks.trainer import build_learner, prepare, roll_out
-from covey.engines.hf import HuggingFaceEngine, prepare_process
+from covey.engines.hf.engine import HuggingFaceEngine, prepare_process
 from trainer.grpo import Objective
 
 Kind = Literal["two_sided", "decoupled"]

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from benchmarks import toploc_peer
 from benchmarks.harness import Claim, find_misses, finish
 from covey.toploc import proofs
-from covey.toploc.arithmetic import choose
-from covey.toploc.tops import Capture
+from covey.toploc.backend import choose
+from covey.toploc.topk import Capture
 
 HIDDEN, WINDOW, TOP_K = 5120, proofs.WINDOW, proofs.TOP_K
 PAPER = Capture(window=WINDOW, top_k=TOP_K)

@@ -18,10 +18,10 @@ from typing import Any
 from benchmarks import child, copying
 from benchmarks.copying import LARGE, LENGTH, SMALL, Case, Prompt, Recorder, Run
 from benchmarks.harness import Claim, find_misses, finish
-from covey.engines.base import Engine, Request
-from covey.engines.hf import HuggingFaceEngine, prepare_process
+from covey.engines.base import Engine, GenerationRequest
+from covey.engines.hf.engine import HuggingFaceEngine, prepare_process
 from covey.protocol.ids import GroupId, Step, TaskId
-from covey.protocol.rollout import Rollout
+from covey.protocol.submission_file.rows import Rollout
 from trainer.batch import Batch, Work, build_batch, build_samples, split_updates
 from trainer.forward import Shape
 from trainer.grpo import Objective
@@ -65,7 +65,7 @@ def build_learner(case: Case, seed: int, objective: Objective) -> Learner:
 def roll_out(engine: Engine, prompts: Sequence[Prompt], siblings: int, rng: random.Random) -> list[Rollout]:
     """Completions of a step with their rewards; sampling seeds come from `rng`."""
     requests = [
-        Request(prompt=prompt, seed=rng.getrandbits(63), max_tokens=LENGTH)
+        GenerationRequest(prompt=prompt, seed=rng.getrandbits(63), max_tokens=LENGTH)
         for prompt in prompts
         for _ in range(siblings)
     ]

@@ -18,7 +18,7 @@ import torch
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from benchmarks.harness import Claim, find_misses, finish
-from covey.engines.hf import prepare_process
+from covey.engines.hf.engine import prepare_process
 from covey.errors import OperatorError
 from covey.protocol.ids import GroupId, RolloutId, Step, TaskId
 from trainer.batch import Batch, Sample, build_batch

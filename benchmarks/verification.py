@@ -36,10 +36,10 @@ from benchmarks.lab import (
     split,
 )
 from benchmarks.policies import build_policies
-from covey.engines.base import Request
-from covey.engines.hf import HuggingFaceEngine, prepare_process
+from covey.engines.base import GenerationRequest
+from covey.engines.hf.engine import HuggingFaceEngine, prepare_process
+from covey.toploc.closeness import is_within
 from covey.toploc.proofs import Bits, build_many, compare
-from covey.toploc.thresholds import is_within
 from validator.calibration import count_passes
 from validator.limits import find_breach
 from validator.replay import RolloutDistances
@@ -136,7 +136,7 @@ def count_curve(lab: Lab, name: str, distances: Sequence[RolloutDistances]) -> N
             lab.count(f"curve.bf16.{tokens}.{name}", hit, 1)
 
 
-def try_forgeries(lab: Lab, requests: Sequence[Request], states: Sequence[Bits]) -> None:
+def try_forgeries(lab: Lab, requests: Sequence[GenerationRequest], states: Sequence[Bits]) -> None:
     """Proofs without a forward pass of this policy, on honest windows."""
     limits, step = lab.rules.thresholds, lab.rules.proof_window
     windows = [each[start : start + step] for each in states for start in range(0, len(each), step)]

@@ -15,12 +15,12 @@ from coordinator.models import Challenge, Epoch, Submission
 from coordinator.outbox import add_intent
 from coordinator.service import to_receipt
 from coordinator.settlement import build_header, build_work_leaf
-from covey.chain.client import Call
 from covey.chain.contracts import EpochLedger
+from covey.chain.json_rpc import Call
 from covey.chain.structs import EpochRecord, Inclusion
-from covey.log import get_logger
 from covey.protocol import merkle
 from covey.protocol.ids import Hash, PoolId
+from covey.runtime.log import get_logger
 
 SLICE = 50
 """Answers of one transaction. 50 cost 1.2 million gas and are 47 of the 128 KiB that nodes take."""

@@ -1,6 +1,6 @@
 """The coordinator's HTTP API: a thin door.  Each route names who may call it and hands values to a desk.
 
-Bodies are those of `covey.protocol.wire`; every error is an ErrorBody with a stable code.  OpenAPI at /docs.
+Bodies are those of `covey.protocol.api.common`; every error is an ErrorBody with a stable code.  OpenAPI at /docs.
 """
 
 from collections.abc import Awaitable, Callable
@@ -17,11 +17,24 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from coordinator import auth, desk, disclosure, intake, views
 from coordinator.app import Context
 from covey.errors import CoveyError, ProtocolError, TransientError
-from covey.log import get_logger
-from covey.protocol import wire
+from covey.protocol.api.common import AddressText, ErrorBody
+from covey.protocol.api.public import PoolView, RewardView, StatusView, SubmissionDetail, SubmissionView
+from covey.protocol.api.trainer import BatchOrder, BatchRequest
+from covey.protocol.api.validator import CommitRequest, HardCases, RevealRequest, TurnRequest, ValidationOrder
+from covey.protocol.api.worker import (
+    ClaimRequest,
+    Heartbeat,
+    RegistrationAnswer,
+    ReturnRequest,
+    SubmissionAnswer,
+    SubmissionRequest,
+    TaskOrder,
+    UploadGrant,
+    UploadRequest,
+)
 from covey.protocol.ids import Address
 from covey.protocol.status import SubmissionState
-from covey.protocol.views import PoolView, RewardView, StatusView, SubmissionDetail, SubmissionView
+from covey.runtime.log import get_logger
 
 MAX_BODY_BYTES = 256 << 10
 IMMUTABLE = {"cache-control": "public, max-age=31536000, immutable"}
@@ -98,8 +111,8 @@ def get_status(ctx: Ctx) -> StatusView:
 def list_submissions(
     ctx: Ctx,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
-    contributor: wire.AddressText | None = None,
-    node: wire.AddressText | None = None,
+    contributor: AddressText | None = None,
+    node: AddressText | None = None,
     state: SubmissionState | None = None,
 ) -> list[SubmissionView]:
     """The newest submissions, without their content; of one contributor, one node or in one state where named."""
@@ -113,7 +126,7 @@ def get_submission(ctx: Ctx, receipt_hash: Annotated[str, PathValue(pattern="^0x
 
 
 @public.get("/rewards/{contributor}")
-def get_reward(ctx: Ctx, contributor: wire.AddressText, epoch: Annotated[int, Query(ge=0, lt=1 << 63)]) -> RewardView:
+def get_reward(ctx: Ctx, contributor: AddressText, epoch: Annotated[int, Query(ge=0, lt=1 << 63)]) -> RewardView:
     """What a contributor had earned by the end of an epoch, with the proof."""
     return views.get_reward(ctx, contributor, epoch)
 
@@ -138,46 +151,44 @@ async def put_object(ctx: Ctx, key: str, request: Request) -> None:
 
 
 @workers.post("/nodes")
-def register(ctx: Ctx, node: Node) -> wire.RegistrationAnswer:
+def register(ctx: Ctx, node: Node) -> RegistrationAnswer:
     """Register a node that the chain knows and whose contributor has staked enough."""
     return desk.register_node(ctx, node)
 
 
 @workers.post("/heartbeat", status_code=204)
-def heartbeat(ctx: Ctx, node: Node, body: wire.Heartbeat) -> None:
+def heartbeat(ctx: Ctx, node: Node, body: Heartbeat) -> None:
     """A sign of life."""
     desk.record_heartbeat(ctx, node, body)
 
 
 @workers.post("/tasks/claim")
-async def claim_task(ctx: Ctx, node: Node, body: wire.ClaimRequest) -> wire.TaskOrder | None:
+async def claim_task(ctx: Ctx, node: Node, body: ClaimRequest) -> TaskOrder | None:
     """Long-poll for a lease; null when there is none yet."""
     await run_in_threadpool(desk.ask_for_task, ctx, node, body)
     return await desk.wait_for(ctx, body.wait_seconds, lambda: desk.collect_task(ctx, node, body))
 
 
 @workers.post("/tasks/return", status_code=204)
-def return_task(ctx: Ctx, node: Node, body: wire.ReturnRequest) -> None:
+def return_task(ctx: Ctx, node: Node, body: ReturnRequest) -> None:
     """Give a lease back before its end."""
     desk.return_task(ctx, node, body)
 
 
 @workers.post("/uploads")
-def open_upload(ctx: Ctx, node: Node, body: wire.UploadRequest) -> wire.UploadGrant:
+def open_upload(ctx: Ctx, node: Node, body: UploadRequest) -> UploadGrant:
     """A link to put the file of a leased task."""
     return intake.open_upload(ctx, node, body)
 
 
 @workers.post("/submissions")
-def submit(ctx: Ctx, node: Node, body: wire.SubmissionRequest) -> wire.SubmissionAnswer:
+def submit(ctx: Ctx, node: Node, body: SubmissionRequest) -> SubmissionAnswer:
     """Hand in a signed receipt; the answer is the operator's countersignature."""
     return intake.record_submission(ctx, node, body)
 
 
 @validators.post("/validations/claim")
-async def claim_validation(
-    ctx: Ctx, polls: Polls, office: Office, body: wire.TurnRequest
-) -> wire.ValidationOrder | None:
+async def claim_validation(ctx: Ctx, polls: Polls, office: Office, body: TurnRequest) -> ValidationOrder | None:
     """Long-poll for a submission to judge, or for the word to reveal; a newer poll of the validator ends this one."""
     poll = polls.open(office.holder)
     await run_in_threadpool(desk.note_validator, ctx, office.holder)
@@ -187,32 +198,32 @@ async def claim_validation(
 
 
 @validators.post("/validations/commit", status_code=204)
-def commit(ctx: Ctx, who: Validator, body: wire.CommitRequest) -> None:
+def commit(ctx: Ctx, who: Validator, body: CommitRequest) -> None:
     """Commit to a verdict."""
     desk.record_commit(ctx, who, body)
 
 
 @validators.post("/validations/reveal", status_code=204)
-def reveal(ctx: Ctx, who: Validator, body: wire.RevealRequest) -> None:
+def reveal(ctx: Ctx, who: Validator, body: RevealRequest) -> None:
     """Reveal the verdict that was committed."""
     desk.record_reveal(ctx, who, body)
 
 
 @validators.post("/cases")
-def list_hard_cases(ctx: Ctx, _: Validator) -> wire.HardCases:
+def list_hard_cases(ctx: Ctx, _: Validator) -> HardCases:
     """Hard rejections with the signatures that open a case on chain."""
     return views.list_hard_cases(ctx)
 
 
 @trainers.post("/batches/claim")
-async def claim_batch(ctx: Ctx, _: Trainer, body: wire.BatchRequest) -> wire.BatchOrder | None:
+async def claim_batch(ctx: Ctx, _: Trainer, body: BatchRequest) -> BatchOrder | None:
     """Long-poll for the batch of a step."""
     return await desk.wait_for(ctx, body.wait_seconds, lambda: desk.find_batch(ctx, body.step))
 
 
 def _add_errors(api: FastAPI, ctx: Context) -> None:
     def answer(status: int, code: str, message: str) -> JSONResponse:
-        body = wire.ErrorBody(code=code, message=message, time=int(ctx.clock()))
+        body = ErrorBody(code=code, message=message, time=int(ctx.clock()))
         return JSONResponse(body.model_dump(), status_code=status)
 
     @api.exception_handler(ProtocolError)

@@ -12,21 +12,22 @@ from coordinator.config import CoordinatorConfig
 from coordinator.db import Database
 from coordinator.queue import Kicker, build_celery, run_jobs
 from coordinator.settlement import Ledger
-from covey.chain.client import ChainClient, open_chain, require_version
 from covey.chain.contracts import Contracts
 from covey.chain.deployment import Deployment
 from covey.chain.follower import Follower
 from covey.chain.history import History
+from covey.chain.json_rpc import ChainClient, open_chain, require_version
 from covey.chain.sender import Sender
 from covey.chain.structs import PoolTerms
 from covey.chain.wallet import Wallet, load_key
 from covey.errors import OperatorError, TransientError
-from covey.log import configure, get_logger
+from covey.object_store import LinkSigner, ObjectStore
+from covey.protocol.eip712 import Domain
 from covey.protocol.ids import PoolId
-from covey.protocol.messages import Domain
 from covey.protocol.params import PoolParams
-from covey.runtime import Pace, run_forever, serve_http, stop_signals
-from covey.storage import LinkSigner, ObjectStore
+from covey.runtime.cycle import Pace, run_forever, stop_signals
+from covey.runtime.http import serve_http
+from covey.runtime.log import configure, get_logger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

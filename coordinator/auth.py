@@ -10,13 +10,13 @@ from starlette.concurrency import run_in_threadpool
 
 from coordinator.app import Context
 from covey.errors import ProtocolError
-from covey.protocol import signing
+from covey.protocol import http_signatures
 from covey.protocol.ids import Address, PoolId
 
 
 async def require_signer(ctx: Context, request: Request) -> Address:
     """The address that signed the request; raise ProtocolError "unsigned", "bad_signature", "replayed_nonce" ..."""
-    signed = signing.Request(
+    signed = http_signatures.RequestParts(
         method=request.method,
         authority=ctx.config.signed_authority,
         path=request.url.path,
@@ -24,13 +24,13 @@ async def require_signer(ctx: Context, request: Request) -> Address:
         body=await request.body(),
     )
     now = ctx.clock()
-    signature = signing.verify_request(signed, request.headers, chain_id=ctx.ledger.chain_id, now=int(now))
+    signature = http_signatures.verify_request(signed, request.headers, chain_id=ctx.ledger.chain_id, now=int(now))
     await run_in_threadpool(_use_nonce, ctx, signature, now)  # it waits for the one writer: others are served meanwhile
     return signature.signer
 
 
-def _use_nonce(ctx: Context, signature: signing.Signature, now: float) -> None:
-    expires = signature.expires + signing.SKEW_SECONDS
+def _use_nonce(ctx: Context, signature: http_signatures.RequestSignature, now: float) -> None:
+    expires = signature.expires + http_signatures.SKEW_SECONDS
     with ctx.database.write() as repository:
         if not repository.is_nonce_new(signature.signer, signature.nonce, expires=expires, now=now):
             raise ProtocolError("replayed_nonce", "the nonce was used before", status=401)

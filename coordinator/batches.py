@@ -10,9 +10,9 @@ from coordinator import scheduling
 from coordinator.db import Repository
 from coordinator.models import Step, Submission, Task
 from coordinator.scheduling import Groups
-from covey.log import get_logger
 from covey.protocol.params import PoolParams
 from covey.protocol.status import STEP_MOVES, StepState, TaskState, require_move
+from covey.runtime.log import get_logger
 
 
 def plan_tasks(repository: Repository, params: PoolParams) -> int:

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from coordinator.config import CoordinatorConfig
 from coordinator.db import Repository
 from coordinator.models import Submission
+from covey.protocol.api.public import ValidatorView
 from covey.protocol.canaries import CanaryKind, compute_canary_commitment, compute_salt
 from covey.protocol.ids import Hash
 from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Decision
-from covey.protocol.views import ValidatorView
 
 
 def get_kind(config: CoordinatorConfig, node: str) -> CanaryKind:

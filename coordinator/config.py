@@ -7,7 +7,7 @@ from pydantic import Field, field_validator
 
 from covey.chain.finality import Finality
 from covey.protocol.ids import is_address
-from covey.settings import Settings
+from covey.runtime.settings import Settings
 
 
 class CoordinatorConfig(Settings):

@@ -15,7 +15,18 @@ from coordinator.auth import Office
 from coordinator.db import Repository
 from coordinator.models import Node
 from covey.errors import ProtocolError
-from covey.protocol import canonical, messages, wire
+from covey.protocol import canonical, eip712, messages
+from covey.protocol.api.common import MAX_EVIDENCE_BYTES, ReceiptBody
+from covey.protocol.api.trainer import BatchItem, BatchOrder
+from covey.protocol.api.validator import (
+    CommitRequest,
+    JudgeOrder,
+    RevealOrder,
+    RevealRequest,
+    TurnRequest,
+    ValidationOrder,
+)
+from covey.protocol.api.worker import ClaimRequest, Heartbeat, RegistrationAnswer, ReturnRequest, TaskOrder
 from covey.protocol.evidence import get_key, get_live_groups, require_object
 from covey.protocol.ids import Address, Hash, LeaseId, PoolId, Step, TaskId
 from covey.protocol.status import StepState
@@ -69,7 +80,7 @@ async def wait_for(
 # -- workers
 
 
-def register_node(ctx: Context, node: Address) -> wire.RegistrationAnswer:
+def register_node(ctx: Context, node: Address) -> RegistrationAnswer:
     """Check a node against the chain and record it; raise ProtocolError "unknown_node" or "stake_too_low"."""
     contributor = ctx.contracts.nodes.contributor_of(PoolId(ctx.config.pool), node)
     if contributor is None:
@@ -77,17 +88,17 @@ def register_node(ctx: Context, node: Address) -> wire.RegistrationAnswer:
     backing.require_stake(ctx, node, contributor)
     with ctx.database.write() as repository:
         standing.register_node(repository, ctx.params, node=node, contributor=contributor)
-    return wire.RegistrationAnswer(node=node, contributor=contributor)
+    return RegistrationAnswer(node=node, contributor=contributor)
 
 
-def record_heartbeat(ctx: Context, node: Address, body: wire.Heartbeat) -> None:
+def record_heartbeat(ctx: Context, node: Address, body: Heartbeat) -> None:
     """Note a sign of life; raises as `standing.record_heartbeat`."""
     with ctx.database.write() as repository:
         _record_heartbeat(ctx, repository, node, body)
 
 
 def _record_heartbeat(
-    ctx: Context, repository: Repository, node: Address, body: wire.Heartbeat, *, wait: float = 0.0
+    ctx: Context, repository: Repository, node: Address, body: Heartbeat, *, wait: float = 0.0
 ) -> Node:
     return standing.record_heartbeat(
         repository,
@@ -101,7 +112,7 @@ def _record_heartbeat(
     )
 
 
-def ask_for_task(ctx: Context, node: Address, body: wire.ClaimRequest) -> None:
+def ask_for_task(ctx: Context, node: Address, body: ClaimRequest) -> None:
     """Note that a node waits; raise ProtocolError "suspended", "stake_too_low" or "another_instance" when it is not
     served.
 
@@ -117,7 +128,7 @@ def ask_for_task(ctx: Context, node: Address, body: wire.ClaimRequest) -> None:
     ctx.kicker.kick("assign_tasks")
 
 
-def collect_task(ctx: Context, node: Address, body: wire.ClaimRequest) -> wire.TaskOrder | None:
+def collect_task(ctx: Context, node: Address, body: ClaimRequest) -> TaskOrder | None:
     """The lease that `assign_tasks` has made for a waiting node, if any; raises as `service.collect_task`."""
     with ctx.database.read() as repository:
         if repository.get_assigned_task(node, body.holding) is None:
@@ -129,7 +140,7 @@ def collect_task(ctx: Context, node: Address, body: wire.ClaimRequest) -> wire.T
         step = repository.get_step(task.policy_version) if task else None
         if task is None or step is None or task.lease is None:
             return None
-        return wire.TaskOrder(
+        return TaskOrder(
             task=TaskId(task.id),
             lease=LeaseId(task.lease),
             policy_version=Step(task.policy_version),
@@ -139,7 +150,7 @@ def collect_task(ctx: Context, node: Address, body: wire.ClaimRequest) -> wire.T
         )
 
 
-def return_task(ctx: Context, node: Address, body: wire.ReturnRequest) -> None:
+def return_task(ctx: Context, node: Address, body: ReturnRequest) -> None:
     """End a lease that `node` cannot serve; raises as `service.require_lease`."""
     with ctx.database.write() as repository:
         service.return_task(
@@ -162,7 +173,7 @@ def note_validator(ctx: Context, validator: Address) -> None:
         repository.require_validator(validator).seen_at = now
 
 
-def claim_validation(ctx: Context, office: Office, body: wire.TurnRequest) -> wire.ValidationOrder | None:
+def claim_validation(ctx: Context, office: Office, body: TurnRequest) -> ValidationOrder | None:
     """The next turn or reveal for a validator."""
     with ctx.database.read() as repository:
         if not repository.list_open_judgements():
@@ -181,15 +192,15 @@ def claim_validation(ctx: Context, office: Office, body: wire.TurnRequest) -> wi
             return None
         kind, judgement = found
         if kind == "reveal":
-            return wire.ValidationOrder(order=wire.RevealOrder(judgement=judgement.id))
+            return ValidationOrder(order=RevealOrder(judgement=judgement.id))
         row = repository.get_submission(judgement.receipt_hash)
         step = repository.get_step(row.policy_version) if row else None
         if row is None or step is None:
             return None
-        return wire.ValidationOrder(
-            order=wire.JudgeOrder(
+        return ValidationOrder(
+            order=JudgeOrder(
                 judgement=judgement.id,
-                receipt=wire.ReceiptBody.of(service.to_receipt(row, ctx.config.pool)),
+                receipt=ReceiptBody.of(service.to_receipt(row, ctx.config.pool)),
                 signature=row.signature,
                 url=intake.sign_download(ctx, row),
                 manifest_hash=Hash(step.manifest_hash),
@@ -199,7 +210,7 @@ def claim_validation(ctx: Context, office: Office, body: wire.TurnRequest) -> wi
         )
 
 
-def record_commit(ctx: Context, validator: Address, body: wire.CommitRequest) -> None:
+def record_commit(ctx: Context, validator: Address, body: CommitRequest) -> None:
     with ctx.database.write() as repository:
         judging.record_commit(
             repository,
@@ -211,13 +222,13 @@ def record_commit(ctx: Context, validator: Address, body: wire.CommitRequest) ->
         )
 
 
-def record_reveal(ctx: Context, validator: Address, body: wire.RevealRequest) -> None:
+def record_reveal(ctx: Context, validator: Address, body: RevealRequest) -> None:
     """Verify a revealed verdict and its signature, keep its evidence, record it."""
     verdict = body.verdict.to_message()
     if verdict.validator != validator or verdict.pool != ctx.config.pool:
         raise ProtocolError("bad_verdict", "the verdict names another validator or pool")
-    messages.require_signer(verdict, ctx.receipt_domain, body.signature, validator)
-    digest = messages.compute_digest(verdict, ctx.receipt_domain)
+    eip712.require_signer(verdict, ctx.receipt_domain, body.signature, validator)
+    digest = eip712.compute_digest(verdict, ctx.receipt_domain)
     evidence, live_groups = _require_evidence(ctx, verdict, body)
     with ctx.database.write() as repository:
         judging.record_reveal(
@@ -235,17 +246,17 @@ def record_reveal(ctx: Context, validator: Address, body: wire.RevealRequest) ->
     ctx.kicker.kick("tally")
 
 
-def _require_evidence(ctx: Context, verdict: messages.Verdict, body: wire.RevealRequest) -> tuple[bytes, int | None]:
+def _require_evidence(ctx: Context, verdict: messages.Verdict, body: RevealRequest) -> tuple[bytes, int | None]:
     """The bytes to keep, and the one thing in them that is acted upon.  All that they say is the validator's word."""
     evidence = body.evidence.encode()
-    if len(evidence) > wire.MAX_EVIDENCE_BYTES:
-        raise ProtocolError("bad_verdict", f"evidence has at most {wire.MAX_EVIDENCE_BYTES} bytes")
+    if len(evidence) > MAX_EVIDENCE_BYTES:
+        raise ProtocolError("bad_verdict", f"evidence has at most {MAX_EVIDENCE_BYTES} bytes")
     if canonical.sha256(evidence) != verdict.evidence_hash:
         raise ProtocolError("bad_verdict", "the evidence does not have the hash that the verdict names")
     return evidence, get_live_groups(require_object(evidence), groups=ctx.params.groups_per_task)
 
 
-def find_batch(ctx: Context, step: int) -> wire.BatchOrder | None:
+def find_batch(ctx: Context, step: int) -> BatchOrder | None:
     """The batch of a step, once it is ready."""
     with ctx.database.read() as repository:
         is_next = service.is_next(repository, step)
@@ -258,7 +269,7 @@ def find_batch(ctx: Context, step: int) -> wire.BatchOrder | None:
             return None
         manifests = {s.number: Hash(s.manifest_hash) for s in repository.list_steps() if s.manifest_hash}
         items = tuple(
-            wire.BatchItem(
+            BatchItem(
                 receipt_hash=Hash(s.receipt_hash),
                 task=TaskId(s.task),
                 node=Address(s.node),
@@ -270,4 +281,4 @@ def find_batch(ctx: Context, step: int) -> wire.BatchOrder | None:
             )
             for s in repository.list_batch(step)
         )
-    return wire.BatchOrder(step=Step(step), items=items)
+    return BatchOrder(step=Step(step), items=items)

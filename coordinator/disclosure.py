@@ -8,10 +8,10 @@ import re
 from coordinator.app import Context
 from coordinator.db import Repository
 from covey.errors import ProtocolError
-from covey.protocol import messages
+from covey.protocol import eip712
+from covey.protocol.api.common import MAX_EPOCH_BYTES, MAX_EVIDENCE_BYTES
 from covey.protocol.evidence import Bundle
 from covey.protocol.status import SubmissionState
-from covey.protocol.wire import MAX_EPOCH_BYTES, MAX_EVIDENCE_BYTES
 
 _HASH = "0x[0-9a-f]{64}"
 _KEYS = {
@@ -44,7 +44,7 @@ def _get_evidence(ctx: Context, key: str, evidence_hash: str) -> bytes:
     """The bundle says which submission it is about; whether a verdict on that one names it, the rows say."""
     data = _read(ctx, key, MAX_EVIDENCE_BYTES)
     try:
-        receipt_hash = messages.compute_struct_hash(Bundle.from_bytes(data).receipt.to_message())
+        receipt_hash = eip712.compute_struct_hash(Bundle.from_bytes(data).receipt.to_message())
     except ProtocolError as error:
         raise _refuse(key) from error
     with ctx.database.read() as repository:

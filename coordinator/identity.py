@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from eth_utils.crypto import keccak
 
 from coordinator.db import Database
-from covey.chain.client import ChainClient
 from covey.chain.deployment import Deployment
+from covey.chain.json_rpc import ChainClient
 from covey.errors import OperatorError, TransientError
-from covey.log import get_logger
 from covey.protocol.ids import Hash, PoolId, hash_from_bytes
+from covey.runtime.log import get_logger
 
 
 def read_identity(client: ChainClient, deployment: Deployment, pool: PoolId) -> dict[str, str]:

@@ -10,14 +10,15 @@ from coordinator.app import Context
 from coordinator.models import Submission
 from covey.chain.deterrence import compute_undrawn_limit
 from covey.errors import ProtocolError, TransientError
-from covey.log import get_logger
-from covey.protocol import canonical, messages, wire
+from covey.protocol import canonical, eip712, messages
+from covey.protocol.api.worker import SubmissionAnswer, SubmissionRequest, UploadGrant, UploadRequest
 from covey.protocol.ids import Address, Hash, LeaseId, TaskId
+from covey.runtime.log import get_logger
 
 LINK_SECONDS = 300
 
 
-def open_upload(ctx: Context, node: Address, body: wire.UploadRequest) -> wire.UploadGrant:
+def open_upload(ctx: Context, node: Address, body: UploadRequest) -> UploadGrant:
     """A link for the file of a lease that `node` holds, under a key of our choice; none once its receipt is recorded.
 
     Raises ProtocolError "oversized", and those of `service.require_lease`.
@@ -28,11 +29,11 @@ def open_upload(ctx: Context, node: Address, body: wire.UploadRequest) -> wire.U
     with ctx.database.read() as repository:
         known = repository.find_submission(task=body.task, lease=body.lease)
         if known is not None and known.node == node:
-            return wire.UploadGrant(url=None)
+            return UploadGrant(url=None)
         service.require_lease(repository, node=node, task=TaskId(body.task), lease=LeaseId(body.lease), now=ctx.clock())
     key = _build_key(ctx, "uploads", body.task, body.lease, body.work_key)
     link = ctx.store.sign_link("PUT", key, now=ctx.clock(), seconds=LINK_SECONDS, size=body.size)
-    return wire.UploadGrant(url=link)
+    return UploadGrant(url=link)
 
 
 def _build_key(ctx: Context, folder: str, task: int, lease: int, work_key: Hash) -> str:
@@ -60,7 +61,7 @@ def put_object(ctx: Context, key: str, size: int, body: bytes) -> None:
     ctx.store.put_named_by_content(key, body)
 
 
-def record_submission(ctx: Context, node: Address, body: wire.SubmissionRequest) -> wire.SubmissionAnswer:
+def record_submission(ctx: Context, node: Address, body: SubmissionRequest) -> SubmissionAnswer:
     """Verify a receipt and its file, record it, countersign it; a recorded one is answered alike, without a file.
 
     Raises ProtocolError "missing", "oversized" or "digest_mismatch" for the file, and those of `backing.require_stake`
@@ -69,7 +70,7 @@ def record_submission(ctx: Context, node: Address, body: wire.SubmissionRequest)
     receipt = body.receipt.to_message()
     if receipt.node != node or receipt.pool != ctx.config.pool:
         raise ProtocolError("not_your_task", "the receipt names another node or pool", status=403)
-    messages.require_signer(receipt, ctx.receipt_domain, body.signature, node)
+    eip712.require_signer(receipt, ctx.receipt_domain, body.signature, node)
     with ctx.database.read() as repository:
         is_known = repository.find_submission(task=receipt.task, lease=receipt.lease) is not None
         contributor = Address(standing.require_node(repository, node).contributor)
@@ -89,7 +90,7 @@ def record_submission(ctx: Context, node: Address, body: wire.SubmissionRequest)
                 receipt_hash=receipt_hash, signed_at=signed_at, latest_epoch=latest_epoch
             )
             return service.Countersigned(
-                message=promise, signature=messages.sign(promise, ctx.ledger_domain, ctx.operator)
+                message=promise, signature=eip712.sign(promise, ctx.ledger_domain, ctx.operator)
             )
 
         given = service.record_submission(
@@ -106,7 +107,7 @@ def record_submission(ctx: Context, node: Address, body: wire.SubmissionRequest)
     _delete_upload(ctx, receipt)
     ctx.kicker.kick("dispatch_validation")
     promise = given.message
-    return wire.SubmissionAnswer(
+    return SubmissionAnswer(
         receipt_hash=promise.receipt_hash,
         signed_at=promise.signed_at,
         latest_epoch=promise.latest_epoch,

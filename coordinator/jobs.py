@@ -10,11 +10,11 @@ from coordinator.app import Context
 from coordinator.db import Repository
 from coordinator.models import Epoch
 from coordinator.outbox import add_intent
-from covey.chain.draws import find_first_blocks
+from covey.chain.drawing_blocks import find_first_blocks
 from covey.chain.outbox import IntentState
-from covey.log import get_logger
 from covey.protocol.ids import Hash, PoolId
 from covey.protocol.status import SubmissionState
+from covey.runtime.log import get_logger
 
 RETRY_SECONDS, MOST_RETRY_SECONDS = 10.0, 300.0
 """Seconds between two tries to post an epoch that the ledger refuses: from the first value they double to the other."""

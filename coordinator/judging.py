@@ -11,7 +11,7 @@ from coordinator.db import Repository
 from coordinator.models import Judgement, Submission
 from coordinator.ruling import Ruling
 from covey.errors import ProtocolError
-from covey.protocol import messages
+from covey.protocol import eip712, messages
 from covey.protocol.canaries import CanaryKind
 from covey.protocol.ids import Address, Hash
 from covey.protocol.params import PoolParams
@@ -118,7 +118,7 @@ def record_reveal(
     if not turns.is_revealing(params, submission):
         raise ProtocolError("not_yet", "not all validators have committed", status=409)
     _require_verdict(submission, verdict, now)
-    row.verdict, row.signature, row.live_groups = messages.to_dict(verdict), signature, live_groups
+    row.verdict, row.signature, row.live_groups = eip712.to_dict(verdict), signature, live_groups
     return submission
 
 

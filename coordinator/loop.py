@@ -12,26 +12,26 @@ from coordinator.app import Context
 from coordinator.db import Repository
 from coordinator.models import Case
 from covey.chain import events
-from covey.chain.follower import Progress, SeenBlock
-from covey.log import get_logger
+from covey.chain.follower import ChainProgress, SeenBlock
 from covey.protocol.ids import Hash
 from covey.protocol.status import CASE_MOVES, CaseState, require_move
-from covey.runtime import Outcome
+from covey.runtime.cycle import CycleResult
+from covey.runtime.log import get_logger
 
 ClosingEvent = events.CaseVetoed | events.CaseExecuted | events.CaseLapsed
 
 
-async def cycle(ctx: Context) -> Outcome:
+async def cycle(ctx: Context) -> CycleResult:
     """Read what is new on chain, apply it, answer challenges, send what waits."""
     progress = await asyncio.to_thread(read_chain, ctx)
     if progress is not None:
         await asyncio.to_thread(apply_progress, ctx, progress)
     await asyncio.to_thread(answers.answer_challenges, ctx)
     await asyncio.to_thread(ctx.sender.pump)
-    return Outcome.DONE if progress is not None and not progress.is_caught_up else Outcome.IDLE
+    return CycleResult.DONE if progress is not None and not progress.is_caught_up else CycleResult.IDLE
 
 
-def read_chain(ctx: Context) -> Progress | None:
+def read_chain(ctx: Context) -> ChainProgress | None:
     """What the chain brought since the stored cursor; None when nothing."""
     with ctx.database.read() as repository:
         cursor = tuple(SeenBlock(number=number, hash=Hash(digest)) for number, digest in repository.list_blocks())
@@ -39,7 +39,7 @@ def read_chain(ctx: Context) -> Progress | None:
     return None if progress.cursor == cursor and progress.rolled_back_to is None else progress
 
 
-def apply_progress(ctx: Context, progress: Progress) -> None:
+def apply_progress(ctx: Context, progress: ChainProgress) -> None:
     """Roll back, apply the pool's events, store the cursor: all or nothing; then kick what may follow."""
     with ctx.database.write() as repository:
         if progress.rolled_back_to is not None:

@@ -5,7 +5,7 @@
 
 from coordinator.db import Database, Repository
 from coordinator.models import IntentRow
-from covey.chain.client import Call
+from covey.chain.json_rpc import Call
 from covey.chain.outbox import Attempt, Entry, Intent, IntentState, Place, Refusal, build_place, build_refusal
 from covey.errors import ProtocolError
 from covey.protocol.ids import Address, Hash

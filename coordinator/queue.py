@@ -15,7 +15,7 @@ from kombu.exceptions import OperationalError
 
 from coordinator import broker
 from covey.errors import OperatorError, TransientError
-from covey.log import get_logger
+from covey.runtime.log import get_logger
 
 QUEUE = "covey"
 BEAT_SECONDS = {

@@ -12,7 +12,7 @@ from coordinator.batches import close_step, get_oldest_version, plan_tasks
 from coordinator.db import Repository
 from coordinator.models import Node, Step, Submission, Task
 from covey.errors import ProtocolError
-from covey.protocol import messages
+from covey.protocol import eip712, messages
 from covey.protocol.canaries import CanaryKind
 from covey.protocol.ids import Hash, LeaseId, TaskId
 from covey.protocol.params import PoolParams
@@ -207,7 +207,7 @@ def record_submission(
     Raises ProtocolError: those of `require_lease`, "stale", "duplicate_submission", "equivocation", "bad_receipt".
     The caller has verified the signature and the file's hash.
     """
-    receipt_hash = messages.compute_struct_hash(receipt)
+    receipt_hash = eip712.compute_struct_hash(receipt)
     known = repository.find_submission(task=receipt.task, lease=receipt.lease)
     if known is not None:
         return _answer_again(known, receipt, receipt_hash)

@@ -13,9 +13,9 @@ from coordinator.models import Epoch, Reward, Submission
 from covey.chain.structs import EpochRecord
 from covey.errors import ProtocolError
 from covey.protocol import canonical, merkle
+from covey.protocol.epochs import EpochHeader, WorkLeaf
 from covey.protocol.ids import ZERO_HASH, Address, Hash, PoolId, Step, TaskId
 from covey.protocol.params import PoolParams
-from covey.protocol.receipts import EpochHeader, WorkLeaf
 from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Decision, Reason
 

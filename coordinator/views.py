@@ -11,11 +11,8 @@ from coordinator.models import Epoch, Judgement, Submission, Task
 from coordinator.models import Step as StepRow
 from coordinator.scheduling import Groups
 from covey.errors import ProtocolError
-from covey.protocol import wire
-from covey.protocol.ids import Address, Hash, Step, TaskId
-from covey.protocol.status import StepState, SubmissionState
-from covey.protocol.verdict import Decision, Reason
-from covey.protocol.views import (
+from covey.protocol.api.common import ReceiptBody, VerdictBody
+from covey.protocol.api.public import (
     EpochView,
     NodeView,
     PoolView,
@@ -26,6 +23,10 @@ from covey.protocol.views import (
     SubmissionDetail,
     SubmissionView,
 )
+from covey.protocol.api.validator import HardCase, HardCases
+from covey.protocol.ids import Address, Hash, Step, TaskId
+from covey.protocol.status import StepState, SubmissionState
+from covey.protocol.verdict import Decision, Reason
 
 
 def get_pool(ctx: Context) -> PoolView:
@@ -153,8 +154,8 @@ def get_submission(ctx: Context, prefix: str) -> SubmissionDetail:
         judgements = _list_public(row)
         return SubmissionDetail(
             **_describe_submission(ctx, row).model_dump(),
-            receipt=wire.ReceiptBody.of(service.to_receipt(row, ctx.config.pool)) if _is_decided(row) else None,
-            verdicts=tuple(wire.VerdictBody.model_validate(j.verdict) for j in judgements),
+            receipt=ReceiptBody.of(service.to_receipt(row, ctx.config.pool)) if _is_decided(row) else None,
+            verdicts=tuple(VerdictBody.model_validate(j.verdict) for j in judgements),
             signatures=tuple(j.signature or "" for j in judgements),
         )
 
@@ -198,13 +199,13 @@ def get_reward(ctx: Context, contributor: Address, epoch: int) -> RewardView:
     return RewardView(epoch=epoch, contributor=contributor, cumulative=cumulative, proof=tuple(proof))
 
 
-def list_hard_cases(ctx: Context) -> wire.HardCases:
+def list_hard_cases(ctx: Context) -> HardCases:
     with ctx.database.read() as repository:
         rows = repository.list_hard_rejections()
-        return wire.HardCases(cases=tuple(_build_case(ctx, row) for row in rows))
+        return HardCases(cases=tuple(_build_case(ctx, row) for row in rows))
 
 
-def _build_case(ctx: Context, row: Submission) -> wire.HardCase:
+def _build_case(ctx: Context, row: Submission) -> HardCase:
     agreeing = [
         j
         for j in row.judgements
@@ -212,9 +213,9 @@ def _build_case(ctx: Context, row: Submission) -> wire.HardCase:
         and (j.verdict["outcome"], j.verdict["reason"]) == (Decision.REJECT, row.reason)
         and j.signature
     ]
-    return wire.HardCase(
-        receipt=wire.ReceiptBody.of(service.to_receipt(row, ctx.config.pool)),
+    return HardCase(
+        receipt=ReceiptBody.of(service.to_receipt(row, ctx.config.pool)),
         signature=row.signature,
-        verdicts=tuple(wire.VerdictBody.model_validate(j.verdict) for j in agreeing),
+        verdicts=tuple(VerdictBody.model_validate(j.verdict) for j in agreeing),
         signatures=tuple(j.signature or "" for j in agreeing),
     )

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from covey.environments.base import Environment, Prompt, Reply
-from covey.environments.draws import draw_below
+from covey.environments.task_draws import draw_below
 from covey.errors import ProtocolError
 from covey.model.prompts import PromptFormat, encode_prompt
 from covey.model.text import Tokenizer, decode_completion
 from covey.protocol.ids import GroupId
-from covey.protocol.rollout import Rollout
 from covey.protocol.seeding import SlotDomain, compute_prompt_draw, compute_sampling_seed
+from covey.protocol.submission_file.rows import Rollout
 from covey.protocol.verdict import Judgement, Reason
 
 DRAWS = 32

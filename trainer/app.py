@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING
 
 from covey.chain.sender import Sender
 from covey.chain.sqlite_outbox import SqliteOutbox
-from covey.engines.memory import keep_memory
+from covey.engines.process_memory import keep_memory
 from covey.environments.base import Environment, Grader
+from covey.environments.grader import CHECKING_PATIENCE, GradingPool
 from covey.errors import OperatorError
-from covey.grading import CHECKING_PATIENCE, GradingPool
-from covey.log import configure, get_logger
-from covey.network import Network, join
+from covey.network.entry import Network, join
 from covey.protocol.ids import Step
 from covey.protocol.params import MAX_ANSWER_BYTES
-from covey.runtime import keep_trying, stop_signals
-from covey.sandbox import ATTEMPTS, Limits, Sandbox
-from covey.tasks.opening import list_digests, list_folders
+from covey.runtime.cycle import keep_trying, stop_signals
+from covey.runtime.log import configure, get_logger
+from covey.sandbox import ATTEMPTS, CallLimits, Sandbox
+from covey.tasks.catalog import list_digests, list_folders
 from trainer.config import TrainerConfig
 from trainer.disk import ExplainFullDisk
 from trainer.progress import Progress
@@ -87,7 +87,7 @@ def build(
 
     Raises OperatorError when the chain names another trainer, or when checkpoint and chain do not belong together.
     """
-    from covey.model.files import load_end_tokens, load_tokenizer
+    from covey.model.policy_files import load_end_tokens, load_tokenizer
     from covey.model.prompts import require_policy_format
     from trainer import service
     from trainer.checkpoint import Checkpoints, StepFolders, export_policy, is_whole
@@ -178,7 +178,7 @@ def serve_data_sets(config: TrainerConfig, network: Network) -> None:
     Raises OperatorError("wrong_dataset") for a data set that the pool names and that is neither here nor at a relay.
     """
     from covey.shardcast.store import ShardStore
-    from covey.tasks.serving import add_data_set, require_data_sets
+    from covey.tasks.publishing import add_data_set, require_data_sets
 
     store = ShardStore(config.origin_root)
     with ExplainFullDisk(config.origin_root, "the data sets"):
@@ -238,8 +238,8 @@ async def _run(config: TrainerConfig, sinks: "Sequence[Sink]", ranks: "Ranks") -
 
 async def _train(config: TrainerConfig, sinks: "Sequence[Sink]", ranks: "Ranks", stop: asyncio.Event) -> None:
     decoder = Sandbox(
-        "covey.protocol.columns:build_decoder",
-        limits=Limits.for_cpu(
+        "covey.protocol.submission_file.codec:build_decoder",
+        limits=CallLimits.for_cpu(
             config.decoding_seconds, memory_bytes=config.decoding_memory_bytes, output_bytes=MAX_ANSWER_BYTES
         ),
         isolation=config.isolation,

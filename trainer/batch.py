@@ -12,7 +12,7 @@ import torch
 
 from covey.errors import ProtocolError
 from covey.protocol.ids import RolloutId, Step, TaskId
-from covey.protocol.rollout import Rollout
+from covey.protocol.submission_file.rows import Rollout
 from trainer.grpo import compute_advantages, compute_weights
 
 

@@ -15,9 +15,9 @@ from safetensors import SafetensorError
 from transformers import PreTrainedTokenizerBase
 
 from covey.errors import OperatorError, ProtocolError
-from covey.files import sync
-from covey.model.files import DTYPES, require_policy, save_policy
+from covey.model.policy_files import DTYPES, require_policy, save_policy
 from covey.protocol.ids import Step
+from covey.runtime.files import sync
 from trainer.adapters import merge_adapters
 from trainer.disk import ExplainFullDisk
 from trainer.learner import Learner

@@ -6,7 +6,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from covey.chain.finality import Finality
-from covey.settings import RoleSettings
+from covey.runtime.settings import RoleSettings
 from trainer.alarms import AlarmSettings
 
 

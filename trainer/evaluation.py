@@ -9,15 +9,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from covey.engines.base import Engine, Request
-from covey.engines.memory import explain_memory
+from covey.engines.base import Engine, GenerationRequest
+from covey.engines.process_memory import explain_memory
 from covey.environments.base import Environment, Grader
 from covey.errors import OperatorError, ProtocolError
-from covey.log import get_logger
 from covey.model.prompts import PromptFormat, encode_prompt
 from covey.model.text import decode_completion
 from covey.protocol.ids import Step
 from covey.protocol.seeding import compute_trial_seed
+from covey.runtime.log import get_logger
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +55,7 @@ class Evaluator:
             for prompt in prompts
         ]
         requests = [
-            Request(
+            GenerationRequest(
                 prompt=tokens[i], seed=compute_trial_seed("evaluation", self.seed, i, j), max_tokens=self.max_tokens
             )
             for i, j in orders

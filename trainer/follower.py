@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from covey.log import get_logger
+from covey.runtime.log import get_logger
 from trainer.checkpoint import load_state, save_state
 from trainer.config import TrainerConfig
 from trainer.learner import Learner

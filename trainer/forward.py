@@ -19,11 +19,11 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils.import_utils import is_flash_attn_2_available
 
-from covey.engines.memory import explain_memory
+from covey.engines.process_memory import explain_memory
 from covey.errors import OperatorError
-from covey.log import get_logger
-from covey.model.files import DTYPES, get_head
+from covey.model.policy_files import DTYPES, get_head
 from covey.protocol.ids import GroupId, RolloutId, Step, TaskId
+from covey.runtime.log import get_logger
 from trainer.attention import build_families
 from trainer.batch import Sample
 from trainer.head import compute_head

@@ -13,7 +13,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from transformers import PreTrainedModel
 
 from covey.errors import OperatorError
-from covey.model.files import get_head, get_weights
+from covey.model.policy_files import get_head, get_weights
 from trainer.adapters import compute_base_hash
 from trainer.batch import Batch
 from trainer.forward import (

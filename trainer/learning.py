@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from covey.errors import ProtocolError
-from covey.log import get_logger
 from covey.model.prompts import PromptFormat
 from covey.protocol.ids import Step
+from covey.runtime.log import get_logger
 from trainer import batch, service
 from trainer.app import Context
 from trainer.batch import Sample, Work

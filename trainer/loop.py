@@ -3,10 +3,10 @@
 import asyncio
 
 from covey.errors import ProtocolError
-from covey.log import get_logger
+from covey.protocol.api.trainer import BatchItem, BatchOrder
 from covey.protocol.ids import Step
-from covey.protocol.wire import BatchItem, BatchOrder
-from covey.runtime import Outcome, Pace, or_stop, run_forever, wait_or_stop
+from covey.runtime.cycle import CycleResult, Pace, or_stop, run_forever, wait_or_stop
+from covey.runtime.log import get_logger
 from trainer import service
 from trainer.app import Context
 from trainer.batch import Work
@@ -45,43 +45,43 @@ async def run_cycles(ctx: Context, *, pace: Pace | None = None) -> None:
         raise failures[0]
 
 
-async def cycle(ctx: Context) -> Outcome:
+async def cycle(ctx: Context) -> CycleResult:
     """Take one step; the policies that it makes are published beside it."""
     progress = ctx.progress
     evaluate(ctx)
     if service.is_finished(progress.step, ctx.config.steps):
         return await finish(ctx)
     if service.is_ahead(progress.step, progress.unpublished, max_staleness=ctx.network.params.max_staleness):
-        return Outcome.IDLE
+        return CycleResult.IDLE
     order = await or_stop(ctx.stop, claim(ctx))
     if order is None:
-        return Outcome.IDLE
+        return CycleResult.IDLE
     works = await fetch(ctx, order)
     waited = ctx.timer() - progress.waiting_since
     await asyncio.to_thread(learn, ctx, works, waited)
-    return Outcome.DONE
+    return CycleResult.DONE
 
 
-async def publish(ctx: Context) -> Outcome:
+async def publish(ctx: Context) -> CycleResult:
     """Have the oldest policy that is not published in the origin and on chain; if all are, see that they stay there."""
     progress, loop = ctx.progress, asyncio.get_running_loop()
     step = progress.unpublished
     if step > progress.step:
         with ExplainFullDisk(ctx.config.home, "the outbox"):
             await loop.run_in_executor(ctx.chain_thread, ctx.publisher.watch, step)
-        return Outcome.IDLE
+        return CycleResult.IDLE
     if progress.offered is None:
         progress.offered = await loop.run_in_executor(ctx.chain_thread, offer, ctx, step)
     offered = progress.offered
     with ExplainFullDisk(ctx.config.home, "the outbox"):
         while not await loop.run_in_executor(ctx.chain_thread, ctx.publisher.advance, step, offered.manifest_hash):
             if await wait_or_stop(ctx.stop, PUMP_SECONDS):
-                return Outcome.IDLE
+                return CycleResult.IDLE
     times = {"time/publish": offered.seconds, "time/wait_for_chain": ctx.timer() - offered.at}
     ctx.metrics.record("policy", step, {"manifest_hash": offered.manifest_hash, "time": ctx.clock(), **times})
     progress.unpublished, progress.offered = Step(step + 1), None
     get_logger().info("published", step=step, manifest_hash=offered.manifest_hash)
-    return Outcome.DONE
+    return CycleResult.DONE
 
 
 def offer(ctx: Context, step: Step) -> Offered:
@@ -102,14 +102,14 @@ def evaluate(ctx: Context) -> None:
             ctx.background.add(step)
 
 
-async def finish(ctx: Context) -> Outcome:
+async def finish(ctx: Context) -> CycleResult:
     """The last policy is made: once it is out, wait for the evaluations and end the process."""
     if ctx.progress.unpublished <= ctx.progress.step:
-        return Outcome.IDLE
+        return CycleResult.IDLE
     await ctx.background.finish()
     get_logger().info("training is done", step=ctx.progress.step)
     ctx.stop.set()
-    return Outcome.DONE
+    return CycleResult.DONE
 
 
 async def claim(ctx: Context) -> BatchOrder | None:

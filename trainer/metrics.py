@@ -11,8 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from covey.errors import OperatorError
-from covey.files import append, read_lines
-from covey.log import get_logger
+from covey.runtime.files import append, read_lines
+from covey.runtime.log import get_logger
 from trainer.alarms import GRADIENT_NORM, SIGNS, AlarmSettings, find_new_alarms
 from trainer.disk import ExplainFullDisk
 

@@ -9,16 +9,16 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
-from covey.engines.build import describe_hardware
-from covey.engines.hf import HuggingFaceEngine, prepare_process
+from covey.engines.factory import describe_hardware
+from covey.engines.hf.engine import HuggingFaceEngine, prepare_process
 from covey.environments.base import Grader
 from covey.errors import OperatorError
-from covey.model.files import load_end_tokens, load_model, load_tokenizer
+from covey.model.policy_files import load_end_tokens, load_model, load_tokenizer
 from covey.model.prompts import PromptFormat
 from covey.model.tiny import tiny_folder
-from covey.network import Network
+from covey.network.entry import Network
 from covey.protocol.params import PoolParams
-from covey.settings import RoleSettings
+from covey.runtime.settings import RoleSettings
 from trainer.adapters import add_adapters
 from trainer.config import TrainerConfig
 from trainer.evaluation import Evaluator

@@ -12,7 +12,7 @@ from typing import cast
 import torch
 from transformers import PreTrainedModel
 
-from covey.model.files import get_head
+from covey.model.policy_files import get_head
 from trainer.config import TrainerConfig
 from trainer.packing import Family
 

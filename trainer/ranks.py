@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from covey.errors import OperatorError
-from covey.runtime import wait_or_stop
+from covey.runtime.cycle import wait_or_stop
 from trainer.orders import Order, Verb, decode_order, encode_order
 
 BEAT_SECONDS = 10.0

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from transformers import PreTrainedModel
 
-from covey.model.files import WEIGHTS_FILE, load_weights, read_weights
+from covey.model.policy_files import WEIGHTS_FILE, load_weights, read_weights
 from trainer.batch import Batch, Sample
 from trainer.forward import Predictor, Shape, choose_attention, compute_logprobs, explain_trainer_memory
 from trainer.orders import Order, Verb

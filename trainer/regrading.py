@@ -10,14 +10,14 @@ from dataclasses import dataclass, field, replace
 
 from covey import slots
 from covey.environments.base import Environment, Grader
-from covey.grading import is_explained_by_limit
-from covey.log import get_logger
+from covey.environments.grader import is_explained_by_limit
 from covey.model.prompts import PromptFormat
 from covey.model.text import Tokenizer
+from covey.protocol.api.trainer import BatchItem
 from covey.protocol.ids import PoolId
 from covey.protocol.params import GradingParams
 from covey.protocol.seeding import SlotDomain
-from covey.protocol.wire import BatchItem
+from covey.runtime.log import get_logger
 from trainer.batch import Work
 
 

@@ -9,15 +9,15 @@ from pathlib import Path
 from covey.chain.structs import PoolTerms
 from covey.environments.base import Environment
 from covey.errors import OperatorError, ProtocolError
-from covey.log import get_logger
 from covey.model.prompts import PromptFormat, decode_question
 from covey.model.text import Tokenizer
-from covey.protocol import rollout
+from covey.protocol.api.trainer import BatchItem, BatchOrder
 from covey.protocol.canonical import sha256
 from covey.protocol.ids import Step
 from covey.protocol.params import PoolParams
-from covey.protocol.rollout import Budget, Rollout
-from covey.protocol.wire import BatchItem, BatchOrder
+from covey.protocol.submission_file.rows import Budget, Rollout
+from covey.protocol.submission_file.sandbox_frames import pack_call, unpack_answer
+from covey.runtime.log import get_logger
 from covey.sandbox import SandboxError
 from covey.shardcast.store import Retention
 from trainer.batch import Sample, Work
@@ -117,13 +117,13 @@ def read_work(
 ) -> Work | None:
     """The rollouts of an accepted submission; None for content that cannot be trained on.
 
-    `decode` is `columns.decode_json` in a process that may die.  Raises ProtocolError("digest_mismatch") when the file
+    `decode` is `codec.decode_framed` in a process that may die.  Raises ProtocolError("digest_mismatch") when the file
     is not the accepted one.  What was accepted unreplayed may still be hostile: it is left out, and learning goes on.
     """
     if sha256(file) != item.work_key:
         raise ProtocolError("digest_mismatch", f"the file of task {item.task} is not the accepted one")
     try:
-        rows = rollout.unpack_answer(decode(rollout.pack_call(file, build_budget(params))))
+        rows = unpack_answer(decode(pack_call(file, build_budget(params))))
         _require_rows(rows, params, vocabulary)
     except (ProtocolError, SandboxError) as error:
         get_logger().warning("submission left out", task=item.task, code=error.code, message=error.message)

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from covey.errors import OperatorError
-from covey.model.files import get_weights
+from covey.model.policy_files import get_weights
 from trainer.ranks import Ranks
 
 

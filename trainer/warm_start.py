@@ -9,12 +9,12 @@ from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from covey.engines.base import Request
-from covey.engines.hf import HuggingFaceEngine
+from covey.engines.base import GenerationRequest
+from covey.engines.hf.engine import HuggingFaceEngine
 from covey.environments.base import Environment, Grader, Prompt, refuse_data_sets
-from covey.environments.kinds.reasoning_gym import ReasoningGymSource
+from covey.environments.kinds.reasoning_gym.reasoning_gym import ReasoningGymSource
 from covey.environments.registry import DEMO, load
-from covey.model.files import save_policy
+from covey.model.policy_files import save_policy
 from covey.model.prompts import RAW, encode_prompt
 from covey.model.recipe import SPELLING, WarmStart
 from covey.model.text import decode_completion
@@ -86,7 +86,7 @@ def measure_reward(
     """Mean reward of `samples` completions of each prompt; sample j of prompt i has seed i * samples + j."""
     orders = [prompt for prompt in prompts for _ in range(samples)]
     requests = [
-        Request(
+        GenerationRequest(
             prompt=tuple(encode_prompt(engine.tokenizer, prompt.text, system=prompt.system, format=RAW)),
             seed=i,
             max_tokens=max_tokens,

@@ -7,21 +7,21 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from covey.chain.client import Call
+from covey.chain.json_rpc import Call
 from covey.chain.outbox import Intent
 from covey.chain.sender import Sender
 from covey.chain.sqlite_outbox import SqliteOutbox
 from covey.chain.structs import BondKind
-from covey.engines.build import build_engine, choose_engine, require_engine
-from covey.engines.memory import keep_memory
+from covey.engines.factory import build_engine, choose_engine, require_engine
+from covey.engines.process_memory import keep_memory
 from covey.environments.base import Environment, Grader
+from covey.environments.grader import CHECKING_PATIENCE, GradingPool
 from covey.errors import OperatorError
-from covey.grading import CHECKING_PATIENCE, GradingPool
-from covey.log import configure, get_logger
-from covey.network import Network, get_spec, join
+from covey.network.entry import Network, get_spec, join
 from covey.protocol.params import MAX_ANSWER_BYTES, PoolParams
-from covey.runtime import Metrics, Pace, keep_trying, report_forever, run_forever, stop_signals
-from covey.sandbox import ATTEMPTS, Limits, Sandbox
+from covey.runtime.cycle import CycleMetrics, Pace, keep_trying, report_forever, run_forever, stop_signals
+from covey.runtime.log import configure, get_logger
+from covey.sandbox import ATTEMPTS, CallLimits, Sandbox
 from validator.checks import Tools
 from validator.config import CheckingSettings, ValidatorConfig
 from validator.evidence import Venue, describe_engine
@@ -64,8 +64,8 @@ class Context:
 def build_decoder(config: CheckingSettings) -> Sandbox:
     """Where files are decoded; the caller closes it."""
     return Sandbox(
-        "covey.protocol.columns:build_decoder",
-        limits=Limits.for_cpu(
+        "covey.protocol.submission_file.codec:build_decoder",
+        limits=CallLimits.for_cpu(
             config.decoding_seconds, memory_bytes=config.decoding_memory_bytes, output_bytes=MAX_ANSWER_BYTES
         ),
         isolation=config.isolation,
@@ -201,7 +201,7 @@ async def _run_loops(ctx: Context, stop: asyncio.Event) -> None:
     from validator import enforcement, loop
 
     get_logger().info("validator runs", validator=ctx.network.wallet.address)
-    pace, metrics = Pace(idle_wait_s=ctx.config.enforcement_seconds), Metrics()
+    pace, metrics = Pace(idle_wait_s=ctx.config.enforcement_seconds), CycleMetrics()
     enforcing = asyncio.create_task(run_forever(enforcement.cycle, ctx, stop=stop, pace=pace))
     enforcing.add_done_callback(lambda _: stop.set())
     polling = asyncio.create_task(run_forever(loop.poll, ctx, stop=stop))

@@ -15,28 +15,28 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from covey.chain.client import open_node
 from covey.chain.contracts import Contracts
 from covey.chain.deployment import Deployment
 from covey.chain.history import History
-from covey.client import CoordinatorClient
-from covey.engines.build import build_engine
-from covey.engines.policies import load_pool_policy
+from covey.chain.json_rpc import open_node
+from covey.engines.factory import build_engine
+from covey.engines.pool_policies import load_pool_policy
 from covey.environments.base import DataSets
 from covey.errors import OperatorError, ProtocolError, TransientError
-from covey.network import load_environment
-from covey.protocol import canonical, messages
+from covey.network.coordinator_client import CoordinatorClient
+from covey.network.entry import load_environment
+from covey.object_store import LinkSigner, ObjectStore
+from covey.protocol import canonical, eip712
+from covey.protocol.api.common import MAX_EVIDENCE_BYTES
+from covey.protocol.eip712 import Domain
 from covey.protocol.evidence import LIVE_GROUPS, Bundle, EngineFacts, get_key
 from covey.protocol.ids import Hash, PoolId, is_hash
-from covey.protocol.messages import Domain
 from covey.protocol.params import PoolParams
 from covey.protocol.thresholds import Thresholds
 from covey.protocol.verdict import Judgement, Reason
-from covey.protocol.wire import MAX_EVIDENCE_BYTES
 from covey.sandbox import ATTEMPTS
 from covey.shardcast.client import ShardClient, get_policy_folder
-from covey.storage import LinkSigner, ObjectStore
-from covey.tasks.opening import DataSetCatalog
+from covey.tasks.catalog import DataSetCatalog
 from validator import service
 from validator.app import build_decoder, build_grader
 from validator.checks import Claim, Tools
@@ -173,7 +173,7 @@ def require_true(bundle: Bundle, contracts: Contracts, params: PoolParams) -> No
             raise ProtocolError("bad_evidence", f"{what}: the bundle says {claimed}, it is {true}")
     domain = Domain(chain_id=deployment.chain_id, contract=deployment.slashing_court)
     if bundle.reason is not Reason.MALFORMED:  # a receipt without its node's signature is judged malformed
-        messages.require_signer(receipt, domain, bundle.signature, receipt.node)
+        eip712.require_signer(receipt, domain, bundle.signature, receipt.node)
 
 
 async def read_file(config: AuditConfig, bundle: Bundle, params: PoolParams) -> bytes:

@@ -12,18 +12,18 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.engines.base import Completion, Engine, ReplayRequest, Request
+from covey.engines.base import Completion, Engine, GenerationRequest, ReplayRequest
 from covey.environments.base import Environment
 from covey.errors import OperatorError
 from covey.model.prompts import PromptFormat
 from covey.protocol.ids import GroupId
 from covey.protocol.params import PoolParams, VerificationParams
-from covey.protocol.rollout import Rollout
+from covey.protocol.submission_file.rows import Rollout
 from covey.protocol.thresholds import Pooled, Thresholds
 from covey.slots import draw_prompt
+from covey.toploc.closeness import is_within
 from covey.toploc.proofs import Distances, build_many, compare, is_lawful_modulus
-from covey.toploc.thresholds import is_within
-from covey.toploc.tops import EVERYTHING, build_capture, join
+from covey.toploc.topk import EVERYTHING, build_capture, join
 from validator.forgeries import FORGERS, Bits
 from validator.limits import collect_items, find_breach
 from validator.replay import RolloutDistances, measure
@@ -83,18 +83,20 @@ def _roll_out(
         )
         for _ in range(params.group_size):
             seed = int(rng.integers(1 << 63, dtype=np.uint64))
-            requests.append(Request(prompt=drawn.tokens, seed=seed, max_tokens=params.model.max_completion_tokens))
+            requests.append(
+                GenerationRequest(prompt=drawn.tokens, seed=seed, max_tokens=params.model.max_completion_tokens)
+            )
     return build_rollouts(requests, _generate(engine, requests, params), params)
 
 
-def _generate(engine: Engine, requests: Sequence[Request], params: PoolParams) -> list[Completion]:
+def _generate(engine: Engine, requests: Sequence[GenerationRequest], params: PoolParams) -> list[Completion]:
     """As a worker does."""
     capture = build_capture(params.verification)
     return engine.generate(requests, temperature=params.model.temperature, capture=capture)
 
 
 def build_rollouts(
-    requests: Sequence[Request], completions: Sequence[Completion], params: PoolParams
+    requests: Sequence[GenerationRequest], completions: Sequence[Completion], params: PoolParams
 ) -> tuple[Rollout, ...]:
     """Rows with proofs, in the order of the requests, without rewards."""
     size, proven = params.group_size, build_many([each.tops for each in completions])
@@ -273,7 +275,7 @@ def _passes(proof: bytes, window: Bits, thresholds: Thresholds) -> bool:
 def _prove_with(engine: Engine, sample: Sample, states: Sequence[Bits], params: PoolParams) -> Iterator[Distances]:
     """Distances of what another policy proves for the same prompts and seeds from the states of honest work."""
     requests = [
-        Request(prompt=row.prompt, seed=row.seed, max_tokens=params.model.max_completion_tokens)
+        GenerationRequest(prompt=row.prompt, seed=row.seed, max_tokens=params.model.max_completion_tokens)
         for row in sample.rollouts
     ]
     top_k = params.verification.proof_top_k

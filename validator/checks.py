@@ -12,16 +12,18 @@ from dataclasses import dataclass, field
 from covey import slots
 from covey.engines.base import Engine
 from covey.environments.base import Environment, Grader
+from covey.environments.grader import is_explained_by_limit
 from covey.errors import ProtocolError
-from covey.grading import is_explained_by_limit
 from covey.model.prompts import PromptFormat
-from covey.protocol import messages, rollout
+from covey.protocol import eip712
 from covey.protocol.canonical import sha256
+from covey.protocol.eip712 import Domain
 from covey.protocol.ids import GroupId, Hash
-from covey.protocol.messages import Domain, Receipt
+from covey.protocol.messages import Receipt
 from covey.protocol.params import PoolParams
-from covey.protocol.rollout import Budget, Rollout
 from covey.protocol.seeding import SlotDomain
+from covey.protocol.submission_file.rows import Budget, Rollout, count_units
+from covey.protocol.submission_file.sandbox_frames import pack_call, unpack_answer
 from covey.protocol.verdict import Judgement, Reason
 from covey.sandbox import SandboxError
 from covey.slots import DrawnPrompt
@@ -44,7 +46,7 @@ class Tools:
     """Holds the policy of the submission when `replay` or a tokenizer is needed."""
     environment: Environment
     decode: Callable[[bytes], bytes]
-    """`columns.decode_json` in a process that may die."""
+    """`columns.decode_framed` in a process that may die."""
     grade: Grader
 
 
@@ -81,7 +83,7 @@ def check_envelope(claim: Claim, tools: Tools) -> Judgement | None:
 def check_signature(claim: Claim, tools: Tools) -> Judgement | None:
     """The receipt is signed by its node."""
     try:
-        messages.require_signer(claim.receipt, tools.domain, claim.signature, claim.receipt.node)
+        eip712.require_signer(claim.receipt, tools.domain, claim.signature, claim.receipt.node)
     except ProtocolError:
         return Judgement.reject(Reason.MALFORMED, what="signature")
     return None
@@ -109,7 +111,7 @@ def check_schema(claim: Claim, tools: Tools) -> Judgement | None:
         proof_window=params.verification.proof_window,
     )
     try:
-        claim.rollouts = rollout.unpack_answer(tools.decode(rollout.pack_call(claim.file, budget)))
+        claim.rollouts = unpack_answer(tools.decode(pack_call(claim.file, budget)))
     except SandboxError as error:
         return Judgement.reject(Reason.MALFORMED, what=error.code)
     except ProtocolError as error:
@@ -126,7 +128,7 @@ def check_slots(claim: Claim, tools: Tools) -> Judgement | None:
         return Judgement.reject(Reason.DUPLICATE)
     if sorted(found) != wanted:
         return Judgement.reject(Reason.MISSING, rows=len(found))
-    if rollout.count_units(claim.rollouts) != claim.receipt.units:
+    if count_units(claim.rollouts) != claim.receipt.units:
         return Judgement.reject(Reason.MALFORMED, what="units")
     return None
 

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from covey.chain.finality import Finality
 from covey.engines.vllm.options import VllmOptions
-from covey.settings import RoleSettings, SandboxSettings
+from covey.runtime.settings import RoleSettings, SandboxSettings
 
 
 class CheckingSettings(SandboxSettings):

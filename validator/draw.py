@@ -10,17 +10,17 @@ from dataclasses import dataclass, fields
 from eth_abi.exceptions import EncodingError
 from pydantic_core import from_json
 
-from covey.chain.draws import find_first_block
+from covey.chain.drawing_blocks import find_first_block
 from covey.chain.history import History
 from covey.errors import ProtocolError
-from covey.protocol import canonical, messages
+from covey.protocol import canonical, eip712
+from covey.protocol.api.common import MAX_EPOCH_BYTES
+from covey.protocol.epochs import EpochHeader, WorkLeaf
 from covey.protocol.ids import Hash, PoolId, Step
 from covey.protocol.merkle import MerkleTree
 from covey.protocol.messages import Receipt
 from covey.protocol.params import VerificationParams
-from covey.protocol.receipts import EpochHeader, WorkLeaf
 from covey.protocol.seeding import is_audited
-from covey.protocol.wire import MAX_EPOCH_BYTES
 
 MAX_EPOCHS = 128
 """Epochs that are searched for a submission, from the publication of its policy on."""
@@ -46,7 +46,7 @@ async def find_draw(history: History, receipt: Receipt, *, rules: VerificationPa
 
     Raises ProtocolError("digest_mismatch") or ProtocolError("bad_epoch") for a file that is not the chain's.
     """
-    receipt_hash = messages.compute_struct_hash(receipt)
+    receipt_hash = eip712.compute_struct_hash(receipt)
     signed_at = await _find_time(history, receipt, receipt_hash, read)
     if signed_at is None:
         return None

@@ -6,42 +6,42 @@ Every validator does this for every case; whoever comes second finds it done.  T
 import asyncio
 
 from covey.chain.contracts import CASE_GRACE
-from covey.chain.structs import Accusation, BondKind, CaseState
+from covey.chain.structs import Accusation, BondKind, OnChainCaseState
 from covey.errors import ProtocolError
-from covey.log import get_logger
-from covey.protocol import messages
+from covey.protocol import eip712
+from covey.protocol.api.validator import HardCase
 from covey.protocol.ids import Address
 from covey.protocol.messages import Verdict
-from covey.protocol.wire import HardCase
-from covey.runtime import Outcome
+from covey.runtime.cycle import CycleResult
+from covey.runtime.log import get_logger
 from validator.app import Context
 
 
-async def cycle(ctx: Context) -> Outcome:
+async def cycle(ctx: Context) -> CycleResult:
     """Look at every hard rejection whose case is not closed, and move it on."""
     cases = await ctx.network.coordinator.list_hard_cases()
     for case in cases:
         await asyncio.to_thread(enforce, ctx, case)
     await asyncio.to_thread(ctx.sender.pump)
-    return Outcome.IDLE
+    return CycleResult.IDLE
 
 
 def enforce(ctx: Context, case: HardCase) -> None:
     """Propose a case that the court does not know, execute one whose veto window is over, close one that has lapsed."""
     court, receipt = ctx.network.contracts.court, case.receipt.to_message()
     accusation = Accusation(
-        receipt_hash=messages.compute_struct_hash(receipt),
+        receipt_hash=eip712.compute_struct_hash(receipt),
         pool=receipt.pool,
         node=receipt.node,
         contributor=receipt.contributor,
     )
     found = court.get_case(accusation)
     now = ctx.network.chain.get_block("latest").timestamp
-    if found.state is CaseState.NONE:
+    if found.state is OnChainCaseState.NONE:
         _propose(ctx, case, now)
-    elif found.state is CaseState.LOCKED and now >= found.veto_until + CASE_GRACE:
+    elif found.state is OnChainCaseState.LOCKED and now >= found.veto_until + CASE_GRACE:
         ctx.send(f"lapse/{accusation.receipt_hash}", court.lapse(accusation))
-    elif found.state is CaseState.LOCKED and now >= found.veto_until:
+    elif found.state is OnChainCaseState.LOCKED and now >= found.veto_until:
         ctx.send(f"execute/{accusation.receipt_hash}", court.execute(accusation))
 
 
@@ -59,17 +59,17 @@ def _propose(ctx: Context, case: HardCase, now: int) -> None:
     verdicts = [verdict for verdict, _ in signed.values()]
     call = ctx.network.contracts.court.propose(receipt, case.signature, verdicts, [s for _, s in signed.values()])
     span = now // ctx.network.terms.unbond_window
-    ctx.send(f"propose/{messages.compute_struct_hash(receipt)}/{span}", call)
+    ctx.send(f"propose/{eip712.compute_struct_hash(receipt)}/{span}", call)
 
 
 def _is_signed(ctx: Context, case: HardCase) -> bool:
     """Whether receipt and verdicts, as the coordinator showed them, are signed by those whom they name."""
     domain, receipt = ctx.network.receipt_domain, case.receipt.to_message()
     try:
-        messages.require_signer(receipt, domain, case.signature, receipt.node)
+        eip712.require_signer(receipt, domain, case.signature, receipt.node)
         for verdict, signature in zip(case.verdicts, case.signatures, strict=True):
             message = verdict.to_message()
-            messages.require_signer(message, domain, signature, message.validator)
+            eip712.require_signer(message, domain, signature, message.validator)
     except (ProtocolError, ValueError) as error:
         get_logger().warning("a case does not hold", task=receipt.task, error=str(error))
         return False

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from covey.engines.build import describe_hardware, list_versions
+from covey.engines.factory import describe_hardware, list_versions
+from covey.protocol.api.validator import JudgeOrder
 from covey.protocol.evidence import MAX_TEXT, Bundle, EngineFacts
 from covey.protocol.ids import Address, Hash, PoolId
 from covey.protocol.verdict import Judgement
-from covey.protocol.wire import JudgeOrder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

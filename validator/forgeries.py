@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.toploc import field
+from covey.toploc import finite_field
 from covey.toploc.proofs import build, compute_k, compute_top
 
 Bits = NDArray[np.uint16]
@@ -22,7 +22,7 @@ def forge_constant(earlier: Bits, rng: np.random.Generator) -> bytes:
     values = earlier.reshape(-1)
     top = values[compute_top(values, compute_k(*earlier.shape))]
     middle = int(np.sort(top & 0x7FFF)[len(top) // 2])
-    return _encode(field.PRIME, [middle] + [0] * (len(top) - 1))
+    return _encode(finite_field.PRIME, [middle] + [0] * (len(top) - 1))
 
 
 def forge_profile(earlier: Bits, rng: np.random.Generator) -> bytes:
@@ -46,7 +46,9 @@ def forge_channels(earlier: Bits, rng: np.random.Generator) -> bytes:
     middle = np.argsort(earlier & 0x7FFF, axis=0)[len(earlier) // 2]
     usual = earlier[middle, np.arange(hidden)]
     top = compute_top(usual, compute_k(*earlier.shape))
-    coefficients = field.interpolate(top[None].astype(np.int64), usual[top][None].astype(np.int64) % field.PRIME)[0]
+    coefficients = finite_field.interpolate(
+        top[None].astype(np.int64), usual[top][None].astype(np.int64) % finite_field.PRIME
+    )[0]
     return _encode(hidden, coefficients.tolist())
 
 

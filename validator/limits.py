@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from covey.protocol.params import VerificationParams
 from covey.protocol.thresholds import Pooled, Thresholds
 from covey.protocol.verdict import Reason
-from covey.toploc.thresholds import is_within
+from covey.toploc.closeness import is_within
 from validator.replay import RolloutDistances
 
 

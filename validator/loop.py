@@ -3,21 +3,22 @@
 import asyncio
 import secrets
 
-from covey.engines.policies import load_pool_policy
+from covey.engines.pool_policies import load_pool_policy
 from covey.errors import ProtocolError
-from covey.log import get_logger
-from covey.protocol import messages
+from covey.protocol import eip712, messages
+from covey.protocol.api.common import VerdictBody
+from covey.protocol.api.validator import JudgeOrder, RevealRequest
 from covey.protocol.ids import Hash, hash_from_bytes
 from covey.protocol.verdict import Judgement
-from covey.protocol.wire import JudgeOrder, RevealRequest, VerdictBody
-from covey.runtime import Outcome, or_stop
+from covey.runtime.cycle import CycleResult, or_stop
+from covey.runtime.log import get_logger
 from validator import service
 from validator.app import Context
 from validator.checks import Claim
 from validator.evidence import build_bundle
 
 
-async def poll(ctx: Context) -> Outcome:
+async def poll(ctx: Context) -> CycleResult:
     """Take a turn if there is room for one, or reveal; it goes on while another turn is judged."""
     claim = ctx.network.coordinator.claim_validation(
         wait_seconds=ctx.config.wait_seconds, holding=ctx.turns.held, free_turns=ctx.turns.free
@@ -26,26 +27,26 @@ async def poll(ctx: Context) -> Outcome:
         claim = or_stop(ctx.turns.has_room, claim)  # it asks for nothing to judge, so it is over when there is room
     order = await or_stop(ctx.stop, claim)
     if order is None:
-        return Outcome.IDLE
+        return CycleResult.IDLE
     if isinstance(order, JudgeOrder):
         ctx.turns.add(order)
-        return Outcome.DONE
+        return CycleResult.DONE
     return await reveal(ctx, order.judgement)
 
 
-async def judge_next(ctx: Context) -> Outcome:
+async def judge_next(ctx: Context) -> CycleResult:
     """Judge the oldest turn and commit to the verdict; a turn whose time is over is left to others."""
     order = await or_stop(ctx.stop, ctx.turns.get_next())
     if order is None:
-        return Outcome.IDLE
+        return CycleResult.IDLE
     try:
         if ctx.turns.is_late(order):
             get_logger().warning("too late to judge", task=order.receipt.task, judgement=order.judgement)
-            return Outcome.RETRY
+            return CycleResult.RETRY
         await commit(ctx, order, await judge(ctx, order))
     finally:
         ctx.turns.close(order)
-    return Outcome.DONE
+    return CycleResult.DONE
 
 
 async def judge(ctx: Context, order: JudgeOrder) -> Judgement:
@@ -99,12 +100,12 @@ async def commit(ctx: Context, order: JudgeOrder, judgement: Judgement) -> None:
     request = RevealRequest(
         judgement=order.judgement,
         verdict=VerdictBody.of(verdict),
-        signature=messages.sign(verdict, network.receipt_domain, network.wallet),
+        signature=eip712.sign(verdict, network.receipt_domain, network.wallet),
         salt=salt,
         evidence=bundle.to_bytes().decode(),
     )
     ctx.pending.add(request)
-    digest = messages.compute_digest(verdict, network.receipt_domain)
+    digest = eip712.compute_digest(verdict, network.receipt_domain)
     await network.coordinator.commit_verdict(order.judgement, messages.compute_commitment(digest, salt))
     get_logger().info(
         "judged",
@@ -115,12 +116,12 @@ async def commit(ctx: Context, order: JudgeOrder, judgement: Judgement) -> None:
     )
 
 
-async def reveal(ctx: Context, judgement: int) -> Outcome:
+async def reveal(ctx: Context, judgement: int) -> CycleResult:
     """Show the verdict that was committed; a lost one lapses and is judged elsewhere."""
     request = ctx.pending.find(judgement)
     if request is None:
         get_logger().warning("nothing to reveal", judgement=judgement)
-        return Outcome.RETRY  # it is ordered until it lapses: not again at once
+        return CycleResult.RETRY  # it is ordered until it lapses: not again at once
     await ctx.network.coordinator.reveal_verdict(request)
     ctx.pending.remove(judgement)
-    return Outcome.DONE
+    return CycleResult.DONE

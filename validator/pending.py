@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from covey.files import write_atomically
-from covey.protocol.wire import RevealRequest
+from covey.protocol.api.validator import RevealRequest
+from covey.runtime.files import write_atomically
 
 
 class Pending:

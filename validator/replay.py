@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from covey.engines.base import Engine, ReplayRequest
 from covey.protocol.params import PoolParams
-from covey.protocol.rollout import Rollout
+from covey.protocol.submission_file.rows import Rollout
 from covey.toploc.proofs import Distances, compare_many
-from covey.toploc.tops import build_capture
+from covey.toploc.topk import build_capture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

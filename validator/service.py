@@ -4,13 +4,13 @@ Called by `loop`.  What could not be checked is unknown: it neither pays nor sla
 """
 
 from covey.errors import ProtocolError, TransientError
-from covey.log import get_logger
-from covey.protocol import messages
+from covey.protocol import eip712
 from covey.protocol.evidence import LIVE_GROUPS
 from covey.protocol.ids import Address, Hash
 from covey.protocol.messages import Receipt, Verdict
-from covey.protocol.rollout import count_units
+from covey.protocol.submission_file.rows import count_units
 from covey.protocol.verdict import Decision, Judgement
+from covey.runtime.log import get_logger
 from validator.checks import CHEAP_CHECKS, CHECKS, Claim, Tools
 
 MACHINE_FAILURES = (RuntimeError, MemoryError, OSError)
@@ -48,7 +48,7 @@ def build_verdict(
     """The message to sign; `deadline` is `now + seconds`."""
     return Verdict(
         pool=receipt.pool,
-        receipt_hash=messages.compute_struct_hash(receipt),
+        receipt_hash=eip712.compute_struct_hash(receipt),
         work_key=receipt.work_key,
         validator=validator,
         outcome=int(judgement.decision),

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from covey.protocol.wire import JudgeOrder
+from covey.protocol.api.validator import JudgeOrder
 
 
 class Turns:

@@ -7,15 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from covey.engines.base import Engine
-from covey.engines.build import build_engine, choose_engine, require_engine
-from covey.engines.memory import keep_memory
+from covey.engines.factory import build_engine, choose_engine, require_engine
+from covey.engines.process_memory import keep_memory
 from covey.environments.base import Environment, Grader
+from covey.environments.grader import GradingPool
 from covey.errors import OperatorError
-from covey.grading import GradingPool
-from covey.log import configure, get_logger
-from covey.network import Network, join
+from covey.network.entry import Network, join
 from covey.protocol.ids import Address
-from covey.runtime import Metrics, Pace, keep_trying, report_forever, run_forever, stop_signals
+from covey.runtime.cycle import CycleMetrics, Pace, keep_trying, report_forever, run_forever, stop_signals
+from covey.runtime.log import configure, get_logger
 from worker.config import WorkerConfig
 from worker.instance import load_instance
 from worker.outgoing import Outgoing
@@ -133,7 +133,7 @@ async def run_stages(ctx: Context) -> None:
     """All cycles beside each other; after the stop signal each ends when nothing comes any more."""
     from worker import loop
 
-    pipeline, metrics = ctx.pipeline, Metrics()
+    pipeline, metrics = ctx.pipeline, CycleMetrics()
     beat = Pace(idle_wait_s=ctx.config.heartbeat_seconds)
 
     async def claim() -> None:

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from covey.engines.vllm.options import VllmOptions
-from covey.settings import RoleSettings
+from covey.runtime.settings import RoleSettings
 
 
 class WorkerConfig(RoleSettings):

@@ -5,7 +5,7 @@ import secrets
 from pathlib import Path
 
 from covey.errors import OperatorError
-from covey.files import write_atomically
+from covey.runtime.files import write_atomically
 
 
 def load_instance(home: Path) -> str:

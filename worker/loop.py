@@ -6,13 +6,14 @@ What is in hand lies in `pipeline`, what is signed in `outgoing`: a crash loses 
 import asyncio
 from collections.abc import Sequence
 
-from covey.engines.policies import load_pool_policy
+from covey.engines.pool_policies import load_pool_policy
 from covey.errors import OperatorError, ProtocolError, TransientError
-from covey.log import get_logger
-from covey.protocol import messages, rollout
+from covey.protocol import eip712
+from covey.protocol.api.worker import TaskOrder
 from covey.protocol.ids import Hash, Step
-from covey.protocol.wire import TaskOrder
-from covey.runtime import Outcome, or_stop
+from covey.protocol.submission_file.codec import encode
+from covey.runtime.cycle import CycleResult, or_stop
+from covey.runtime.log import get_logger
 from worker import service
 from worker.app import Context
 from worker.outgoing import Parcel
@@ -23,14 +24,14 @@ FAILURES = 3
 """Deaths of the engine over one lease, or calls in a row at which it hung, until the worker gives up."""
 
 
-async def fetch(ctx: Context) -> Outcome:
+async def fetch(ctx: Context) -> CycleResult:
     """Have the newest policy on the disk as soon as the chain names it, whatever is in hand."""
     pipeline, policies = ctx.pipeline, ctx.network.policies
     steps = await asyncio.to_thread(ctx.network.contracts.policies.steps_of, ctx.network.pool)
     recent = [Step(each) for each in range(max(0, steps - 1 - ctx.network.params.max_staleness), steps)]
     pipeline.fetched &= set(range(steps))  # a reorganisation undoes a policy
     if not recent or recent[-1] in pipeline.fetched | pipeline.refused:
-        return Outcome.IDLE
+        return CycleResult.IDLE
     if not pipeline.fetched:  # after a restart there is something to go on with
         pipeline.fetched.update(await asyncio.to_thread(policies.list_versions, recent))
     try:
@@ -42,10 +43,10 @@ async def fetch(ctx: Context) -> Outcome:
     if folder is not None:
         pipeline.fetched.add(recent[-1])
         await send_heartbeat(ctx)  # a claim that waits may be given its work from now on
-    return Outcome.IDLE
+    return CycleResult.IDLE
 
 
-async def claim(ctx: Context) -> Outcome:
+async def claim(ctx: Context) -> CycleResult:
     """Collect a lease where there is room for one and a policy to serve it with, before its clock runs.
 
     Raises OperatorError("another_instance") where another worker has this node's key, as `send_heartbeat` does.
@@ -53,12 +54,12 @@ async def claim(ctx: Context) -> Outcome:
     pipeline = ctx.pipeline
     version = pipeline.cached_version
     if version is None or not pipeline.has_room(len(ctx.outgoing.list_unsent())):
-        return Outcome.IDLE
+        return CycleResult.IDLE
     if ctx.engine.policy_version is None and not pipeline.working:
         await or_stop(ctx.stop, load_policy(ctx, version))  # starting an engine takes minutes
         version = max(version, pipeline.cached_version or version)  # a newer one may have come meanwhile
     if ctx.stop.is_set():
-        return Outcome.IDLE
+        return CycleResult.IDLE
     unsent = ctx.outgoing.list_unsent()  # only now: what was signed meanwhile is still in hand
     # Not cut off by a stop signal: what is assigned meanwhile would be nobody's.
     with service.explain_other_instance():
@@ -70,15 +71,15 @@ async def claim(ctx: Context) -> Outcome:
             holding=[*pipeline.leases, *unsent, *ctx.outgoing.list_refused(), *pipeline.gone],
         )
     if task is None:
-        return Outcome.IDLE
+        return CycleResult.IDLE
     if task.lease in pipeline.leases or ctx.outgoing.has_signed(task.task, task.lease):
         get_logger().error("a lease was given twice, signing again would be equivocation", lease=task.lease)
-        return Outcome.RETRY
+        return CycleResult.RETRY
     pipeline.hold(task, seconds=task.deadline - ctx.network.coordinator.now())
-    return Outcome.DONE
+    return CycleResult.DONE
 
 
-async def work(ctx: Context) -> Outcome:
+async def work(ctx: Context) -> CycleResult:
     """Generate what was claimed; an engine that fails for now tries the same lease again until it runs out.
 
     Raises OperatorError("engine_died") where it only dies of it, and OperatorError("engine_timeout") where it hangs
@@ -88,7 +89,7 @@ async def work(ctx: Context) -> Outcome:
     drop_overdue(ctx)
     task = pipeline.take()
     if task is None:
-        return Outcome.IDLE
+        return CycleResult.IDLE
     try:
         await require_servable(ctx, task)
         await load_policy(ctx, task.policy_version, task.manifest_hash)
@@ -105,7 +106,7 @@ async def work(ctx: Context) -> Outcome:
         await give_back(ctx, [task])
         raise
     pipeline.finish(task, drafts)
-    return Outcome.DONE
+    return CycleResult.DONE
 
 
 async def drain(ctx: Context) -> None:
@@ -183,19 +184,19 @@ async def give_back(ctx: Context, tasks: Sequence[TaskOrder]) -> None:
             get_logger().warning("a lease was not returned", task=task.task, code=error.code, message=error.message)
 
 
-async def seal(ctx: Context) -> Outcome:
+async def seal(ctx: Context) -> CycleResult:
     """Prove, grade, sign and store the oldest of what was generated, whatever becomes of what is being sent."""
     pipeline = ctx.pipeline
     drop_overdue(ctx)
     if not pipeline.made:
         if pipeline.work_over.is_set():
             pipeline.sealing_over.set()
-        return Outcome.IDLE
+        return CycleResult.IDLE
     made = pipeline.made[0]
     if ctx.outgoing.has_signed(made.order.task, made.order.lease):  # given again while the first one was being signed
         get_logger().error("a lease was given twice, signing again would be equivocation", lease=made.order.lease)
         pipeline.let_go([made.order])
-        return Outcome.DONE
+        return CycleResult.DONE
     signing = asyncio.ensure_future(asyncio.to_thread(sign, ctx, made))
     try:
         await asyncio.shield(signing)
@@ -206,10 +207,10 @@ async def seal(ctx: Context) -> Outcome:
         await give_back(ctx, [made.order])
         raise
     pipeline.let_go([made.order])
-    return Outcome.DONE
+    return CycleResult.DONE
 
 
-async def hand_in(ctx: Context) -> Outcome:
+async def hand_in(ctx: Context) -> CycleResult:
     """Send all that nobody has countersigned yet."""
     if ctx.pipeline.sealing_over.is_set():
         ctx.pipeline.all_over.set()  # what cannot be sent now is sent after the next start
@@ -221,7 +222,7 @@ async def hand_in(ctx: Context) -> Outcome:
             failures.append(error)
     if failures:
         raise failures[0]
-    return Outcome.DONE if parcels else Outcome.IDLE
+    return CycleResult.DONE if parcels else CycleResult.IDLE
 
 
 def sign(ctx: Context, made: Made) -> None:
@@ -234,7 +235,7 @@ def sign(ctx: Context, made: Made) -> None:
     first_time = network.chain.get_block("latest").timestamp
     first_epochs = network.contracts.ledger.epochs_of(network.pool)
     rollouts = service.build_rollouts(made.drafts, ctx.grade)
-    file = rollout.encode(rollouts)
+    file = encode(rollouts)
     receipt = service.build_receipt(
         made.order,
         params,
@@ -247,7 +248,7 @@ def sign(ctx: Context, made: Made) -> None:
     )
     parcel = Parcel(
         receipt=receipt,
-        signature=messages.sign(receipt, network.receipt_domain, network.wallet),
+        signature=eip712.sign(receipt, network.receipt_domain, network.wallet),
         file=file,
         first_time=first_time,
         first_epochs=first_epochs,
@@ -279,7 +280,7 @@ async def submit(ctx: Context, parcel: Parcel) -> None:
     log.info("submitted", task=receipt.task, policy=receipt.policy_version, units=receipt.units)
 
 
-async def send_heartbeat(ctx: Context) -> Outcome:
+async def send_heartbeat(ctx: Context) -> CycleResult:
     """A sign of life while a long generation runs."""
     unsent = ctx.outgoing.list_unsent()
     slots = len(ctx.pipeline.leases) + len(unsent) + ctx.pipeline.has_room(len(unsent))
@@ -287,4 +288,4 @@ async def send_heartbeat(ctx: Context) -> Outcome:
         await ctx.network.coordinator.send_heartbeat(
             instance=ctx.instance, free_slots=slots, cached_version=ctx.pipeline.cached_version
         )
-    return Outcome.IDLE
+    return CycleResult.IDLE

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from covey.errors import TransientError
-from covey.files import write_atomically
-from covey.protocol import messages
+from covey.protocol import eip712
+from covey.protocol.api.common import ReceiptBody
+from covey.protocol.api.worker import SubmissionAnswer
 from covey.protocol.messages import Receipt
-from covey.protocol.wire import ReceiptBody, SubmissionAnswer
+from covey.runtime.files import write_atomically
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +74,7 @@ class Outgoing:
         name = f"{parcel.receipt.task}-{parcel.receipt.lease}"
         write_atomically(self._root / f"{name}.parquet", parcel.file)
         values = {
-            "receipt": messages.to_dict(parcel.receipt),
+            "receipt": eip712.to_dict(parcel.receipt),
             "signature": parcel.signature,
             "first_time": parcel.first_time,
             "first_epochs": parcel.first_epochs,
@@ -95,7 +96,7 @@ class Outgoing:
         path = self._root / f"{parcel.receipt.task}-{parcel.receipt.lease}.json"
         if answer is not None:
             values = {
-                "receipt": messages.to_dict(parcel.receipt),
+                "receipt": eip712.to_dict(parcel.receipt),
                 "signature": parcel.signature,
                 "countersignature": answer.model_dump(),
             }

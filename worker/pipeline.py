@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from covey.protocol.api.worker import TaskOrder
 from covey.protocol.ids import Hash, LeaseId, Step
-from covey.protocol.wire import TaskOrder
 from worker.service import Draft
 
 KEPT_GONE = 256

@@ -7,22 +7,23 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from covey.engines.base import Completion, Engine, Request
+from covey.engines.base import Completion, Engine, GenerationRequest
 from covey.environments.base import Environment, Grader, Prompt
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.model.prompts import PromptFormat
 from covey.model.text import decode_completion
-from covey.protocol import messages, rollout
+from covey.protocol import eip712
+from covey.protocol.api.worker import SubmissionAnswer, TaskOrder
 from covey.protocol.canonical import sha256
+from covey.protocol.eip712 import Domain
 from covey.protocol.ids import Address, GroupId, PoolId, Step
-from covey.protocol.messages import Countersignature, Domain, Receipt
+from covey.protocol.messages import Countersignature, Receipt
 from covey.protocol.params import PoolParams
-from covey.protocol.rollout import Rollout
 from covey.protocol.seeding import SlotDomain, compute_sampling_seed
-from covey.protocol.wire import SubmissionAnswer, TaskOrder
+from covey.protocol.submission_file.rows import Rollout, count_units
 from covey.slots import draw_prompts
 from covey.toploc.proofs import build_many
-from covey.toploc.tops import build_capture
+from covey.toploc.topk import build_capture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +34,7 @@ class Slot:
     sibling: int
     prompt: Prompt
     """What the group is asked."""
-    request: Request
+    request: GenerationRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +72,7 @@ def build_slots(
     for group, prompt in prompts.items():
         for sibling in range(params.group_size):
             seed = compute_sampling_seed(domain, group, sibling)
-            request = Request(prompt=prompt.tokens, seed=seed, max_tokens=params.model.max_completion_tokens)
+            request = GenerationRequest(prompt=prompt.tokens, seed=seed, max_tokens=params.model.max_completion_tokens)
             slots.append(Slot(group=group, sibling=sibling, prompt=prompt.prompt, request=request))
     return slots
 
@@ -141,7 +142,7 @@ def build_receipt(
         policy_version=task.policy_version,
         work_key=sha256(file),
         groups=task.groups,
-        units=rollout.count_units(rollouts),
+        units=count_units(rollouts),
         deadline=int(now + params.receipt_seconds),
     )
 
@@ -208,9 +209,9 @@ def require_promise(
     promise = Countersignature(
         receipt_hash=answer.receipt_hash, signed_at=answer.signed_at, latest_epoch=answer.latest_epoch
     )
-    if promise.receipt_hash != messages.compute_struct_hash(receipt):
+    if promise.receipt_hash != eip712.compute_struct_hash(receipt):
         raise ProtocolError("bad_countersignature", "it is for another receipt")
-    if messages.recover_signer(promise, domain, answer.signature) != operator:
+    if eip712.recover_signer(promise, domain, answer.signature) != operator:
         raise ProtocolError("bad_countersignature", "it is not signed by the pool's operator")
     if not earliest < promise.signed_at <= latest:
         message = f"it is dated {promise.signed_at}, which is not after {earliest} and up to {latest}"

@@ -23,7 +23,7 @@ _SLIP = 10**6
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class TokenUnit:
     """Unit in which amounts are read and shown.  Example: Unit(18, "CVT")."""
 
     decimals: int
@@ -32,7 +32,7 @@ class Unit:
     """Name after an amount; empty for the smallest unit."""
 
 
-SMALLEST = Unit(0, "")
+SMALLEST = TokenUnit(0, "")
 """The token's smallest unit, which contracts count in."""
 
 
@@ -41,13 +41,13 @@ class Amount:
     """A number of smallest units that is printed in `unit`.  Example: str(Amount(15, Unit(1, "CVT"))) is "1.5 CVT"."""
 
     value: int
-    unit: Unit
+    unit: TokenUnit
 
     def __str__(self) -> str:
         return format_amount(self.value, self.unit)
 
 
-def read_unit(token: Token) -> Unit:
+def read_unit(token: Token) -> TokenUnit:
     """The unit that a token names.  Raises OperatorError("odd_token") if its decimals are unknown or over 36."""
     try:
         decimals = token.decimals()
@@ -63,7 +63,7 @@ def read_unit(token: Token) -> Unit:
         if error.code not in ("reverted", "no_contract"):
             raise
         symbol = NO_SYMBOL
-    return Unit(decimals, symbol)
+    return TokenUnit(decimals, symbol)
 
 
 def clean_symbol(text: str) -> str:
@@ -72,7 +72,7 @@ def clean_symbol(text: str) -> str:
     return kept if kept and not (kept[0].isdigit() or kept[0] in ".,") else NO_SYMBOL
 
 
-def parse_amount(text: str, unit: Unit, *, least: int = 1) -> int:
+def parse_amount(text: str, unit: TokenUnit, *, least: int = 1) -> int:
     """The number of smallest units that `text` says in `unit`, exactly.  Example: parse_amount("1.5 CVT", unit).
 
     Raises OperatorError("bad_amount") if it is not a number, has another symbol or more digits than the unit has, or
@@ -95,7 +95,7 @@ def parse_amount(text: str, unit: Unit, *, least: int = 1) -> int:
     return value
 
 
-def format_amount(value: int, unit: Unit) -> str:
+def format_amount(value: int, unit: TokenUnit) -> str:
     """All digits of a number of smallest units, in `unit`.  Example: "1.5 CVT"; "1500000000000000000" in `SMALLEST`."""
     number = Decimal(value).scaleb(-unit.decimals, _EXACT)
     text = f"{number:f}"
@@ -103,7 +103,7 @@ def format_amount(value: int, unit: Unit) -> str:
     return f"{text} {unit.symbol}".rstrip()
 
 
-def require_plausible(value: int, unit: Unit, *, balance: int) -> None:
+def require_plausible(value: int, unit: TokenUnit, *, balance: int) -> None:
     """Raise OperatorError("smallest_unit") if an amount is so far over the balance that it must have been meant in the
     smallest unit."""
     if unit == SMALLEST or value <= _SLIP * max(balance, 10**unit.decimals):
@@ -115,7 +115,7 @@ def require_plausible(value: int, unit: Unit, *, balance: int) -> None:
     )
 
 
-def _refuse(message: str, unit: Unit) -> OperatorError:
+def _refuse(message: str, unit: TokenUnit) -> OperatorError:
     example = f"1.5 {unit.symbol}" if unit.decimals else "1500000000000000000"
     return OperatorError("bad_amount", message, fix=f"Write it like {example}")
 

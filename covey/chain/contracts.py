@@ -8,28 +8,28 @@ from dataclasses import astuple, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from covey.chain import codec
-from covey.chain.client import BlockTag, Call, ChainClient
 from covey.chain.deployment import Deployment
+from covey.chain.json_rpc import BlockTag, Call, ChainClient
 from covey.chain.structs import (
     Accusation,
     Balance,
     BondKind,
     Case,
-    CaseState,
     Challenge,
     ChallengeState,
     EpochRecord,
     Exposure,
     Inclusion,
+    OnChainCaseState,
     PoolState,
     PoolTerms,
     Settlement,
     Unbonding,
 )
 from covey.errors import OperatorError, TransientError
+from covey.protocol.epochs import EpochHeader
 from covey.protocol.ids import Address, Hash, PoolId, Step
 from covey.protocol.messages import Countersignature, Receipt, Verdict
-from covey.protocol.receipts import EpochHeader
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -332,7 +332,7 @@ class SlashingCourt(Contract):
     def get_case(self, accusation: Accusation) -> Case:
         """State NONE where there is none."""
         found = Case(**_fields(Case, self._read("getCase", astuple(accusation))))
-        return replace(found, state=CaseState(found.state))
+        return replace(found, state=OnChainCaseState(found.state))
 
     def hash_receipt(self, receipt: Receipt) -> Hash:
         return Hash(self._read("hashReceipt", astuple(receipt)))

@@ -11,8 +11,8 @@ from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
 
 from covey.chain import codec
-from covey.chain.client import ChainClient, MinedTransaction
 from covey.chain.deployment import Deployment
+from covey.chain.json_rpc import ChainClient, MinedTransaction
 from covey.chain.wallet import Wallet
 from covey.errors import ProtocolError, TransientError
 from covey.protocol.ids import Address

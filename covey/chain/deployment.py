@@ -11,9 +11,9 @@ from typing import Self
 from eth_utils.address import is_checksum_address
 
 from covey.errors import OperatorError
-from covey.files import write_atomically
 from covey.protocol.ids import Address
-from covey.urls import has_only_host, is_plain_url
+from covey.runtime.files import write_atomically
+from covey.runtime.urls import has_only_host, is_plain_url
 
 CONTRACTS = {
     "PoolRegistry": "pool_registry",

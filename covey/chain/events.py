@@ -8,10 +8,10 @@ from functools import cache
 from typing import Any, get_args
 
 from covey.chain import codec
-from covey.chain.client import Log
+from covey.chain.json_rpc import Log
 from covey.chain.structs import EpochRecord
+from covey.protocol.epochs import EpochHeader
 from covey.protocol.ids import Address, Hash, PoolId, Step, TaskId, hash_to_bytes
-from covey.protocol.receipts import EpochHeader
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

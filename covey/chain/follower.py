@@ -10,9 +10,9 @@ newest blocks are asked for by each block's hash, which such a node refuses.
 from dataclasses import dataclass
 
 from covey.chain import events
-from covey.chain.client import Block, ChainClient, Log
 from covey.chain.deployment import Deployment
 from covey.chain.finality import KEPT_BLOCKS, Finality
+from covey.chain.json_rpc import Block, ChainClient, Log
 from covey.errors import TransientError
 from covey.protocol.ids import Hash
 
@@ -29,7 +29,7 @@ class SeenBlock:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Progress:
+class ChainProgress:
     """What one poll found.  Apply it in this order: roll back, apply the events, store the cursor."""
 
     rolled_back_to: int | None
@@ -58,27 +58,27 @@ class Follower:
         self._finality: Finality = finality
         self._max_range = max_range
 
-    def poll(self, cursor: tuple[SeenBlock, ...]) -> Progress:
+    def poll(self, cursor: tuple[SeenBlock, ...]) -> ChainProgress:
         """Read at most `max_range` blocks after the cursor; `()` starts at the deployment's first block."""
         head = self._client.get_block(self._finality)
         if cursor and (cursor[-1].number, cursor[-1].hash) == (head.number, head.hash):
-            return Progress(rolled_back_to=None, events=(), cursor=cursor, is_caught_up=True)
+            return ChainProgress(rolled_back_to=None, events=(), cursor=cursor, is_caught_up=True)
         known, has_moved = self._find_known(cursor)
         rolled_back_to = None
         if has_moved:
             rolled_back_to = known[-1].number if known else self._deployment.start_block - 1
         elif len(known) < len(cursor):
             # The node has no other block there, it merely has none yet: wait for it.
-            return Progress(rolled_back_to=None, events=(), cursor=cursor, is_caught_up=True)
+            return ChainProgress(rolled_back_to=None, events=(), cursor=cursor, is_caught_up=True)
         first = known[-1].number + 1 if known else self._deployment.start_block
         if first > head.number:
-            return Progress(rolled_back_to=rolled_back_to, events=(), cursor=known, is_caught_up=True)
+            return ChainProgress(rolled_back_to=rolled_back_to, events=(), cursor=known, is_caught_up=True)
         last = head
         if head.number - first >= self._max_range:
             last = self._client.get_block(first + self._max_range - 1)
         found = self._read_events(first, last, near=max(first, head.number - NEAR_BLOCKS + 1))
         seen = (*known, SeenBlock(number=last.number, hash=last.hash))
-        return Progress(
+        return ChainProgress(
             rolled_back_to=rolled_back_to,
             events=found,
             cursor=seen[-KEPT_BLOCKS:],

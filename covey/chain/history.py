@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from eth_utils.crypto import keccak
 
 from covey.chain import events
-from covey.chain.client import ChainClient
 from covey.chain.contracts import Contracts
+from covey.chain.json_rpc import ChainClient
 from covey.chain.structs import Accusation
 from covey.errors import TransientError
 from covey.protocol.ids import Address, Hash, PoolId, hash_from_bytes

@@ -5,12 +5,12 @@ A reorganisation moves a transaction to another block, which is recorded, or dro
 
 import time
 
-from covey.chain.client import Block, ChainClient, MinedTransaction
 from covey.chain.finality import KEPT_BLOCKS, Finality
+from covey.chain.json_rpc import Block, ChainClient, MinedTransaction
 from covey.chain.outbox import Entry, OutboxStore, Place
 from covey.chain.wallet import Wallet
 from covey.errors import ProtocolError, TransientError
-from covey.log import get_logger
+from covey.runtime.log import get_logger
 
 
 class MinedWatch:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol, Self
 
-from covey.chain.client import Call
 from covey.chain.finality import REFUSED_BLOCKS, REFUSED_HEADS
+from covey.chain.json_rpc import Call
 from covey.protocol.ids import Hash
 
 

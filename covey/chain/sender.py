@@ -10,13 +10,13 @@ from collections.abc import Callable
 from threading import Event as Flag
 
 from covey.chain.advice import add_advice
-from covey.chain.client import Block, Call, ChainClient, MinedTransaction
 from covey.chain.finality import Finality
+from covey.chain.json_rpc import Block, Call, ChainClient, MinedTransaction
 from covey.chain.mined import MinedWatch
 from covey.chain.outbox import Attempt, Entry, Intent, IntentState, OutboxStore, Refusal
 from covey.chain.wallet import Wallet
 from covey.errors import OperatorError, ProtocolError, TransientError
-from covey.log import get_logger
+from covey.runtime.log import get_logger
 
 GAS_MARGIN = 1.25
 FEE_STEP = 1.25

@@ -4,7 +4,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from covey.chain.client import Call
+from covey.chain.json_rpc import Call
 from covey.chain.outbox import (
     Attempt,
     Entry,

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from enum import IntEnum
 
+from covey.protocol.epochs import WorkLeaf
 from covey.protocol.ids import Address, Hash, PoolId
 from covey.protocol.messages import Receipt
-from covey.protocol.receipts import WorkLeaf
 
 
 class PoolState(IntEnum):
@@ -25,7 +25,7 @@ class BondKind(IntEnum):
     OPERATOR = 2
 
 
-class CaseState(IntEnum):
+class OnChainCaseState(IntEnum):
     """Where a slashing case stands."""
 
     NONE = 0
@@ -36,7 +36,7 @@ class CaseState(IntEnum):
 
     @property
     def is_terminal(self) -> bool:
-        return self in (CaseState.VETOED, CaseState.SLASHED, CaseState.LAPSED)
+        return self in (OnChainCaseState.VETOED, OnChainCaseState.SLASHED, OnChainCaseState.LAPSED)
 
 
 class ChallengeState(IntEnum):
@@ -170,7 +170,7 @@ class Case:
 
     amount: int
     veto_until: int
-    state: CaseState
+    state: OnChainCaseState
     reason: int
     span: int
     """The span of the unbonding window whose cap `amount` counts against."""

@@ -24,7 +24,7 @@ class SignedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class Wallet:
-    """One key.  It satisfies `covey.protocol.messages.Signer`."""
+    """One key.  It satisfies `covey.protocol.eip712.Signer`."""
 
     account: LocalAccount = field(repr=False)
 

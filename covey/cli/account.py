@@ -8,13 +8,13 @@ from contextlib import closing
 from functools import cached_property
 from pathlib import Path
 
-from covey.chain.amounts import SMALLEST, Unit, parse_amount, read_unit, require_plausible
-from covey.chain.client import BlockTag, Call, ChainClient, open_node
+from covey.chain.amounts import SMALLEST, TokenUnit, parse_amount, read_unit, require_plausible
 from covey.chain.contracts import Contracts, Token
 from covey.chain.deployment import Deployment
 from covey.chain.events import CaseOpened, EpochPosted
 from covey.chain.follower import Follower, SeenBlock
 from covey.chain.history import History
+from covey.chain.json_rpc import BlockTag, Call, ChainClient, open_node
 from covey.chain.outbox import Entry
 from covey.chain.sender import Sender
 from covey.chain.sqlite_outbox import SqliteOutbox
@@ -22,15 +22,16 @@ from covey.chain.structs import Accusation, BondKind, PoolTerms
 from covey.chain.wallet import Wallet, load_key, save_key
 from covey.cli.pool_file import TABLES, build_params, pin_model, read_document, read_table
 from covey.cli.pool_terms import read_terms
-from covey.client import CoordinatorClient
 from covey.errors import OperatorError, ProtocolError
 from covey.model.prompts import require_pinned_template
+from covey.network.coordinator_client import CoordinatorClient
+from covey.protocol.api.public import RewardView, SubmissionView
+from covey.protocol.eip712 import Domain, sign
 from covey.protocol.ids import Address, PoolId
 from covey.protocol.merkle import compute_reward_leaf, is_in_tree
-from covey.protocol.messages import Domain, NodeRegistration, sign
+from covey.protocol.messages import NodeRegistration
 from covey.protocol.params import PoolParams
-from covey.protocol.views import RewardView, SubmissionView
-from covey.validation import explain_unknown
+from covey.runtime.validation import explain_unknown
 
 
 class Account:
@@ -83,14 +84,14 @@ class Account:
         return self.contracts.get_token(self.pool)
 
     @cached_property
-    def _unit(self) -> Unit:
+    def _unit(self) -> TokenUnit:
         return read_unit(self.token)
 
-    def get_unit(self, *, raw: bool) -> Unit:
+    def get_unit(self, *, raw: bool) -> TokenUnit:
         """Unit of the command's amounts: the token's, or its smallest one."""
         return SMALLEST if raw else self._unit
 
-    def read_amount(self, text: str, unit: Unit, *, balance: int) -> int:
+    def read_amount(self, text: str, unit: TokenUnit, *, balance: int) -> int:
         """What somebody typed, in the smallest unit; `balance` is what it is taken from.
 
         Raises OperatorError("bad_amount"), or OperatorError("smallest_unit") if it can hardly have been meant so.
@@ -259,8 +260,8 @@ def read_pool_file(
 def _with_fingerprint(params: PoolParams, datasets: Sequence[Path]) -> PoolParams:
     from covey.environments import registry
     from covey.environments.base import EnvironmentSpec
-    from covey.tasks.opening import list_digests
-    from covey.tasks.serving import require_named
+    from covey.tasks.catalog import list_digests
+    from covey.tasks.publishing import require_named
 
     named = params.environment
     spec = EnvironmentSpec(kind=named.kind, options=named.options)

@@ -58,7 +58,7 @@ def validator_audit(
 
     Example: `covey validator audit bundle.json --storage file:///srv/store --deployment net/deployment.json`
     """
-    from covey.log import configure
+    from covey.runtime.log import configure
     from validator import audit
     from validator.config import AuditConfig
 

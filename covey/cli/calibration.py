@@ -61,11 +61,11 @@ def validator_calibrate(
     from rich.console import Console
     from rich.progress import Progress
 
-    from covey.engines.build import build_engine, describe_build, describe_hardware
+    from covey.engines.factory import build_engine, describe_build, describe_hardware
     from covey.engines.vllm.options import VllmOptions
     from covey.environments import registry
     from covey.environments.base import EnvironmentSpec
-    from covey.tasks.opening import DataSetCatalog
+    from covey.tasks.catalog import DataSetCatalog
     from validator.calibration import calibrate
 
     document = read_document(pool_file)

@@ -12,7 +12,7 @@ from covey.cli.roles import worker
 from covey.errors import OperatorError
 
 if TYPE_CHECKING:
-    from covey.chain.amounts import Unit
+    from covey.chain.amounts import TokenUnit
     from covey.cli.account import Account
 
 pool = typer.Typer(help="Create, fund, start and end pools.", no_args_is_help=True)
@@ -216,7 +216,7 @@ def stake_add(
     _show_stake(account, kind, unit, entry.transaction_hash, as_json)
 
 
-def _show_stake(account: "Account", kind: str, unit: "Unit", transaction: str | None, as_json: bool) -> None:
+def _show_stake(account: "Account", kind: str, unit: "TokenUnit", transaction: str | None, as_json: bool) -> None:
     from covey.chain.amounts import Amount
 
     show({"stake": Amount(account.get_stake(kind), unit), "transaction": transaction}, as_json)

@@ -16,7 +16,7 @@ from covey.cli.roles import ConfigFile, Sets, load_settings
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from covey.settings import Settings
+    from covey.runtime.settings import Settings
 
 config = typer.Typer(help="Settings of the roles.", no_args_is_help=True)
 

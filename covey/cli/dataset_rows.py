@@ -7,7 +7,7 @@ from covey.cli.pool_file import build_params, read_document
 from covey.environments.base import EnvironmentSpec, Split
 from covey.errors import OperatorError
 from covey.tasks.dataset import DataSet
-from covey.tasks.rows import TaskRow
+from covey.tasks.dataset_row import TaskRow
 
 
 def _choose(found: DataSet, split: Split | None, task_type: str | None) -> tuple[Split, str]:

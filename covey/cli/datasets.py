@@ -49,8 +49,8 @@ def tasks_import(
 
     Example: `covey tasks import rows.jsonl --out tasks`
     """
+    from covey.tasks.dataset_row import Reading
     from covey.tasks.importing import import_rows
-    from covey.tasks.rows import Reading
     from covey.tasks.sources import read_sources
 
     reading = Reading(task_type=task_type, renames=dict(map(_split_rename, rename or [])))
@@ -117,7 +117,7 @@ def tasks_show(
     """
     from covey.cli.dataset_rows import find_row, find_spec, get_row
     from covey.environments.environment import TaskEnvironment
-    from covey.environments.kinds.rows import RowSource
+    from covey.environments.kinds.dataset_rows import RowSource
     from covey.environments.registry import load
     from covey.tasks.dataset import open_folder
 
@@ -179,7 +179,7 @@ def tasks_example(
 
     Example: `covey tasks example --rows 2000 --out rows.jsonl`
     """
-    from covey.files import write_atomically
+    from covey.runtime.files import write_atomically
     from covey.tasks.examples import build_rows
 
     if out.exists():

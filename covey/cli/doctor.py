@@ -24,7 +24,7 @@ from covey.errors import OperatorError
 
 if TYPE_CHECKING:
     from coordinator.config import CoordinatorConfig
-    from covey.settings import RoleSettings
+    from covey.runtime.settings import RoleSettings
 
 IMPORT_SECONDS = 180
 _DESCRIBE = """
@@ -147,7 +147,7 @@ def _look_at_library(name: str) -> Finding:
 
 
 def _look_at_devices() -> Finding:
-    from covey.engines.build import list_accelerators
+    from covey.engines.factory import list_accelerators
 
     names = list_accelerators() if importlib.util.find_spec("torch") else []
     return Finding(name="accelerator", is_well=bool(names), detail=", ".join(names) or "none", is_needed=False)
@@ -188,7 +188,7 @@ def _look_at_isolation() -> Finding:
 
 
 def _look_at_anvil() -> Finding:
-    from covey.anvil import find_anvil
+    from covey.devnet.anvil import find_anvil
 
     try:
         return Finding(name="anvil", is_well=True, detail=str(find_anvil()), is_needed=False)

@@ -36,7 +36,7 @@ from covey.protocol.manifest import Manifest
 
 if TYPE_CHECKING:
     from coordinator.config import CoordinatorConfig
-    from covey.settings import RoleSettings
+    from covey.runtime.settings import RoleSettings
 
 TRANSACTION_GAS = 500_000
 """Gas of one transaction of a role, rounded up."""

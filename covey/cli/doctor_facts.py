@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
-from covey.chain.amounts import SMALLEST, Unit, format_amount
+from covey.chain.amounts import SMALLEST, TokenUnit, format_amount
 from covey.chain.deployment import Deployment
 from covey.chain.structs import PoolState, PoolTerms
 from covey.cli.config import Role
 from covey.errors import CoveyError, OperatorError
+from covey.protocol.api.public import NodeView
 from covey.protocol.ids import Address, Hash
 from covey.protocol.manifest import Manifest
 from covey.protocol.params import PoolParams
-from covey.protocol.views import NodeView
-from covey.sandbox import Isolation, Trial
-from covey.settings import RoleSettings
+from covey.runtime.settings import RoleSettings
+from covey.sandbox import Isolation, RungTrial
 
 if TYPE_CHECKING:
     from coordinator.config import CoordinatorConfig
@@ -67,7 +67,7 @@ class IsolationFacts:
     """The rung that holds, and the better ones that do not.  Example: "landlock", after a missing bubblewrap."""
 
     isolation: Isolation
-    failed: tuple[Trial, ...] = ()
+    failed: tuple[RungTrial, ...] = ()
     """Trials of the better rungs, best first."""
 
     @property
@@ -120,7 +120,7 @@ class PoolFacts:
     """Contributor that vouches for the role's key as a node. None: nobody does."""
     nodes: tuple[Address, ...]
     """Nodes that work for that contributor, on any machine; empty without one."""
-    unit: Unit
+    unit: TokenUnit
     """Unit in which rows show amounts of the pool's token."""
     stake: int
     """A worker: free stake of its contributor; a validator or coordinator: the bond of its key."""
@@ -135,7 +135,7 @@ class PoolFacts:
 
     def format_argument(self, amount: int) -> str:
         """As `covey stake add` takes an amount.  Example: "1.5"; "1500000000000000000 --raw" in the smallest unit."""
-        number = format_amount(amount, Unit(self.unit.decimals, ""))
+        number = format_amount(amount, TokenUnit(self.unit.decimals, ""))
         return f"{number} --raw" if self.unit == SMALLEST else number
 
 

@@ -12,11 +12,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from covey.chain.amounts import SMALLEST, Unit, read_unit
-from covey.chain.client import ChainClient, require_version
+from covey.chain.amounts import SMALLEST, TokenUnit, read_unit
 from covey.chain.contracts import Contracts, Token
 from covey.chain.deployment import Deployment
 from covey.chain.history import History
+from covey.chain.json_rpc import ChainClient, require_version
 from covey.chain.structs import BondKind
 from covey.chain.wallet import load_key
 from covey.cli.config import Role
@@ -35,14 +35,14 @@ from covey.cli.doctor_machine_facts import (
     look_at_engine,
     look_at_folder,
 )
-from covey.client import CoordinatorClient
 from covey.errors import CoveyError, OperatorError, ProtocolError
+from covey.network.coordinator_client import CoordinatorClient
 from covey.protocol.ids import Address, Hash, PoolId, Step
 from covey.protocol.manifest import Manifest
 from covey.protocol.params import PoolParams
-from covey.settings import RoleSettings
+from covey.runtime.settings import RoleSettings
+from covey.runtime.urls import hide_secrets, show_host
 from covey.shardcast.client import ShardClient
-from covey.urls import hide_secrets, show_host
 
 if TYPE_CHECKING:
     from coordinator.config import CoordinatorConfig
@@ -212,7 +212,7 @@ def _look_at_pool(history: History, number: int, role: Role, key: Address | None
     )
 
 
-def _choose_unit(token: Token) -> Unit:
+def _choose_unit(token: Token) -> TokenUnit:
     """The token's unit; the smallest one where the token's own word cannot be used."""
     try:
         return read_unit(token)

@@ -17,7 +17,7 @@ from covey.cli.doctor_facts import (
     tell,
     warn,
 )
-from covey.protocol.signing import SKEW_SECONDS, WINDOW_SECONDS
+from covey.protocol.http_signatures import SKEW_SECONDS, WINDOW_SECONDS
 
 MASTER_BYTES = 16
 """Bytes per weight of a trainer: float32 weights, gradients and AdamW's two moments."""

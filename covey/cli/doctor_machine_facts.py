@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from covey.cli.doctor_facts import DeviceFacts, EngineFacts, FolderFacts, Trouble
-from covey.engines.build import choose_engine, describe_build, measure_memory, require_engine
+from covey.engines.factory import choose_engine, describe_build, measure_memory, require_engine
 from covey.engines.vllm.options import VllmOptions
 from covey.errors import OperatorError
 from covey.protocol.params import PoolParams
-from covey.runtime import listen
-from covey.settings import RoleSettings
+from covey.runtime.http import listen
+from covey.runtime.settings import RoleSettings
 
 if TYPE_CHECKING:
     from coordinator.config import CoordinatorConfig
@@ -33,7 +33,7 @@ def look_at_device(settings: "RoleSettings | CoordinatorConfig") -> DeviceFacts:
     if device == "cpu":
         return DeviceFacts(name="cpu", memory=measure_memory("cpu"), has_idle_gpu=_GPUS.is_dir())
     vllm = getattr(settings, "vllm", None)
-    command = [str((vllm and vllm.interpreter) or sys.executable), "-m", "covey.engines.build", "memory", device]
+    command = [str((vllm and vllm.interpreter) or sys.executable), "-m", "covey.engines.factory", "memory", device]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=DEVICE_SECONDS, check=False)
     if ended.returncode:
         reason = ended.stderr.strip().rpartition("\n")[2].partition("bad_device: ")

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from covey.engines.base import Engine, Request
+from covey.engines.base import Engine, GenerationRequest
 from covey.environments.base import Environment, EnvironmentSpec, Grader
 from covey.errors import OperatorError
-from covey.files import append, read_lines
 from covey.model.prompts import RAW, PromptFormat, encode_prompt
 from covey.model.text import decode_completion
 from covey.protocol.seeding import compute_trial_seed
+from covey.runtime.files import append, read_lines
 
 Passes = Mapping[int, int | None]
 """By question: how many answers were right; None for a prompt that is too long for the pool."""
@@ -101,7 +101,7 @@ def count_passes(
     }
     asked = [number for number in numbers if len(prompts[number]) <= trial.max_prompt_tokens]
     requests = [
-        Request(
+        GenerationRequest(
             prompt=prompts[number],
             seed=compute_trial_seed("filter", trial.seed, number, i),
             max_tokens=trial.max_completion_tokens,

@@ -16,11 +16,11 @@ from covey.cli.terminal import quote
 from covey.errors import OperatorError, ProtocolError, TransientError
 
 if TYPE_CHECKING:
-    from covey.chain.amounts import Unit
+    from covey.chain.amounts import TokenUnit
     from covey.chain.deployment import Deployment
     from covey.cli.doctor_facts import Check
     from covey.local.joining import CheckedPool
-    from covey.protocol.views import PoolView
+    from covey.protocol.api.public import PoolView
 
 LATER = ("registration", "stake")
 """Checks of `covey doctor` that a worker passes once it is enrolled."""
@@ -67,8 +67,8 @@ def join(
     from dataclasses import asdict
 
     from covey.chain.amounts import read_unit
-    from covey.chain.client import ChainClient
     from covey.chain.contracts import Contracts
+    from covey.chain.json_rpc import ChainClient
     from covey.local import joining
     from covey.local.folder import require_new
 
@@ -173,7 +173,7 @@ def _choose_deployment(
 
 def _choose_devices(gpus: int | None, *, is_together: bool) -> tuple[list[str], int]:
     """A device for each worker, and how many GPUs each of them uses."""
-    from covey.engines.build import list_accelerators
+    from covey.engines.factory import list_accelerators
 
     there = len(list_accelerators()) if gpus != 0 else 0
     count = there if gpus is None else gpus
@@ -186,7 +186,7 @@ def _choose_devices(gpus: int | None, *, is_together: bool) -> tuple[list[str], 
     return ([f"cuda:{i}" for i in range(count)] if count > 1 else ["cuda"]), 1
 
 
-def _give_test_money(pool: "CheckedPool", key_file: Path, workers: int, unit: "Unit") -> None:
+def _give_test_money(pool: "CheckedPool", key_file: Path, workers: int, unit: "TokenUnit") -> None:
     """On a devnet give ether and, if the pool's token is the devnet's own, the stake; say so, also where it fails."""
     from covey.chain.amounts import format_amount
     from covey.chain.wallet import load_key
@@ -206,7 +206,7 @@ def _give_test_money(pool: "CheckedPool", key_file: Path, workers: int, unit: "U
     typer.echo(f"test chain: {address} was given {given}", err=True)
 
 
-def _describe(pool: "CheckedPool", folder: Path, devices: list[str], tensor_parallel: int, unit: "Unit") -> None:
+def _describe(pool: "CheckedPool", folder: Path, devices: list[str], tensor_parallel: int, unit: "TokenUnit") -> None:
     from covey.chain.amounts import format_amount
 
     params = pool.params

@@ -53,7 +53,7 @@ def up(
 
 def keep_up(folder: Path, console: "Console") -> None:
     """Keep the processes of a folder running until Ctrl-C, and show them on `console`."""
-    from covey.devnet import find_deployment
+    from covey.devnet.deploy import find_deployment
     from covey.local.folder import read_processes
     from covey.local.keeper import Keeper, locked
     from covey.local.screen import Screen
@@ -131,8 +131,8 @@ def _prepare_pool(folder: Path, screen: "Screen") -> None:
 
 def _await_chain(folder: Path, keeper: "Keeper") -> None:
     """Until the folder's own chain answers; raise OperatorError("chain_failed")."""
-    from covey.chain.client import ChainClient
     from covey.chain.deployment import Deployment
+    from covey.chain.json_rpc import ChainClient
     from covey.local.logs import has_said, read_last
     from covey.local.plan import DEPLOYMENT_FILE
 

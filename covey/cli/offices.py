@@ -10,7 +10,7 @@ from covey.cli.roles import worker
 from covey.errors import OperatorError, ProtocolError
 
 if TYPE_CHECKING:
-    from covey.chain.amounts import Unit
+    from covey.chain.amounts import TokenUnit
     from covey.chain.structs import Accusation
     from covey.cli.account import Account
     from covey.protocol.ids import Address, Hash
@@ -129,7 +129,7 @@ def case_show(deployment: DeploymentFile, pool: Pool, raw: Raw = False, as_json:
         typer.echo()
 
 
-def _describe_case(account: "Account", accusation: "Accusation", unit: "Unit") -> dict[str, Any]:
+def _describe_case(account: "Account", accusation: "Accusation", unit: "TokenUnit") -> dict[str, Any]:
     from covey.chain.amounts import Amount
     from covey.protocol.verdict import Reason
 

@@ -8,7 +8,7 @@ from covey.cli import chain
 from covey.cli.chain import DeploymentFile, Json, Pool
 from covey.cli.terminal import describe_time
 from covey.errors import CoveyError, OperatorError
-from covey.urls import is_plain_url
+from covey.runtime.urls import is_plain_url
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -45,7 +45,7 @@ def build_params(file: Path, document: "TOMLDocument", changes: Mapping[str, Map
     from pydantic import ValidationError
 
     from covey.protocol.params import PoolParams
-    from covey.validation import explain
+    from covey.runtime.validation import explain
 
     values = read_table(file, document, "params")
     for table, change in changes.items():
@@ -62,7 +62,7 @@ def write_document(file: Path, document: "TOMLDocument") -> None:
     """Replace the file: comments and whatever was not changed stay."""
     import tomlkit
 
-    from covey.files import write_atomically
+    from covey.runtime.files import write_atomically
 
     write_atomically(file, tomlkit.dumps(document).encode())
 
@@ -78,14 +78,14 @@ def pin_model(params: "PoolParams", source: str | Path, *, datasets: Sequence[Pa
     """
     from covey.environments import registry
     from covey.environments.base import EnvironmentSpec
-    from covey.model.files import load_end_tokens, load_tokenizer
+    from covey.model.policy_files import load_end_tokens, load_tokenizer
     from covey.model.prompts import (
         PromptFormat,
         compute_template_hash,
         require_policy_format,
         require_stable_template,
     )
-    from covey.tasks.opening import DataSetCatalog
+    from covey.tasks.catalog import DataSetCatalog
 
     tokenizer = load_tokenizer(source)
     end_tokens = load_end_tokens(source, tokenizer)
@@ -118,7 +118,7 @@ def _has_system_text(environment: "Environment") -> bool:
 
 def save_model(source: str, folder: Path) -> Path:
     """A model as the trainer would publish it: bfloat16 weights, whatever its own file holds."""
-    from covey.model.files import load_model, load_tokenizer, save_policy
+    from covey.model.policy_files import load_model, load_tokenizer, save_policy
 
     save_policy(load_model(source, "float32"), load_tokenizer(source), folder, "bfloat16")
     return folder

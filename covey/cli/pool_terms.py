@@ -12,7 +12,7 @@ from covey.cli.addresses import is_example, read_address
 from covey.errors import OperatorError
 from covey.protocol.ids import Address
 from covey.protocol.params import PoolParams
-from covey.validation import explain_unknown
+from covey.runtime.validation import explain_unknown
 
 MAX_VALIDATORS = 32
 """PoolRegistry's."""

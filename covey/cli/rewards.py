@@ -20,8 +20,8 @@ from covey.errors import OperatorError, ProtocolError, TransientError
 if TYPE_CHECKING:
     from covey.chain.events import EpochPosted
     from covey.cli.account import Account
+    from covey.protocol.api.public import RewardView, SubmissionView
     from covey.protocol.ids import Address
-    from covey.protocol.views import RewardView, SubmissionView
 
 rewards = typer.Typer(help="Show and claim earned rewards.", no_args_is_help=True)
 LOOK_SECONDS, LONGEST_SECONDS = 5.0, 60.0

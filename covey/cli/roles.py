@@ -9,7 +9,7 @@ import typer
 from covey.errors import OperatorError
 
 if TYPE_CHECKING:
-    from covey.settings import Settings
+    from covey.runtime.settings import Settings
 
 SettingsType = TypeVar("SettingsType", bound="Settings")
 
@@ -96,7 +96,7 @@ def worker_cheat(
 
     Example: `covey worker cheat likeliest-of-n --config worker.toml`
     """
-    from covey.cheats import get_cheat
+    from covey.demo.cheats import get_cheat
     from worker import app
     from worker.config import WorkerConfig
 

@@ -11,7 +11,7 @@ import typer
 
 from covey.cli.chain import Json, show
 from covey.errors import OperatorError
-from covey.urls import hide_secrets, is_plain_url, is_public_url, show_host
+from covey.runtime.urls import hide_secrets, is_plain_url, is_public_url, show_host
 
 if TYPE_CHECKING:
     from covey.local.plan import NamedChain, PoolPlan
@@ -40,7 +40,7 @@ def deploy(
     from dataclasses import asdict
 
     from covey.chain import deploying
-    from covey.chain.client import ChainClient
+    from covey.chain.json_rpc import ChainClient
     from covey.chain.wallet import load_key
     from covey.cli.addresses import read_address
 
@@ -129,7 +129,7 @@ def init_pool(
 
     Example: `covey init pool mypool --validators 3`
     """
-    from covey.engines.build import describe_hardware
+    from covey.engines.factory import describe_hardware
     from covey.environments.registry import KINDS
     from covey.local.folder import create_pool_folder
     from covey.local.plan import PoolPlan

@@ -1,7 +1,7 @@
 """`covey submissions`: what a coordinator shows of submissions, and what the chain says of one.
 
-All texts come from the coordinator: `covey.protocol.views` bounds them, and receipt and verdicts are checked by hash
-and signature before they are shown.
+All texts come from the coordinator: `covey.protocol.api.public` bounds them, and receipt and verdicts are checked by
+hash and signature before they are shown.
 """
 
 import re
@@ -13,12 +13,12 @@ import typer
 from covey.cli import chain
 from covey.cli.chain import CoordinatorUrl, DeploymentFile, Json, Pool
 from covey.errors import OperatorError, ProtocolError
-from covey.urls import is_plain_url
+from covey.runtime.urls import is_plain_url
 
 if TYPE_CHECKING:
     from covey.cli.account import Account
+    from covey.protocol.api.public import SubmissionDetail, SubmissionView
     from covey.protocol.ids import Hash
-    from covey.protocol.views import SubmissionDetail, SubmissionView
 
 submissions = typer.Typer(help="List and show submissions.", no_args_is_help=True)
 NO_RELAY = "RELAY_URL"
@@ -46,7 +46,7 @@ def submissions_list(
     import asyncio
 
     from covey.cli.addresses import read_address
-    from covey.client import CoordinatorClient
+    from covey.network.coordinator_client import CoordinatorClient
     from covey.protocol.status import SubmissionState
 
     try:
@@ -135,7 +135,7 @@ async def _ask(account: "Account", url: str, prefix: str) -> "tuple[SubmissionDe
 
 def require_true(account: "Account", detail: "SubmissionDetail", prefix: str) -> None:
     """Raise ProtocolError("bad_answer") or ProtocolError("bad_signature") for what hash and signatures refute."""
-    from covey.protocol.messages import Domain, compute_struct_hash, require_signer
+    from covey.protocol.eip712 import Domain, compute_struct_hash, require_signer
 
     contracts = account.contracts
     domain = Domain(chain_id=contracts.deployment.chain_id, contract=contracts.court.address)

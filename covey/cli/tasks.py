@@ -55,12 +55,12 @@ def tasks_filter(
     Example: `covey tasks filter configs/pool.toml --model my-small-model --out tasks.jsonl --write`
     """
     from covey.cli.filtering import Results, Trial, choose_kept
-    from covey.engines.build import choose_engine
-    from covey.environments.kept import pack_kept
+    from covey.engines.factory import choose_engine
+    from covey.environments.question_mask import pack_kept
     from covey.environments.registry import load
     from covey.model.prompts import PromptFormat
     from covey.protocol.params import VerificationParams
-    from covey.tasks.opening import DataSetCatalog
+    from covey.tasks.catalog import DataSetCatalog
 
     if low > high:
         raise OperatorError("bad_bounds", f"low {low} is above high {high}", fix="Swap --low and --high")
@@ -129,10 +129,10 @@ def _ask(
     from rich.progress import MofNCompleteColumn, Progress
 
     from covey.cli.filtering import count_passes, list_turns
-    from covey.engines.build import build_engine
+    from covey.engines.factory import build_engine
     from covey.engines.vllm.options import VllmOptions
-    from covey.grading import GradingPool
-    from covey.settings import SandboxSettings
+    from covey.environments.grader import GradingPool
+    from covey.runtime.settings import SandboxSettings
 
     turns = list(list_turns(items, results.passes, max(1, batch // trial.pass_k)))
     if not turns:

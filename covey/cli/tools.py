@@ -36,7 +36,7 @@ def devnet_up(
     """
     import signal
 
-    from covey.devnet import up
+    from covey.devnet.deploy import up
 
     anvil, deployment = up(folder, port=port, block_time=block_time or None, seed=seed, is_fresh=fresh)
     signals = {signal.SIGINT, signal.SIGTERM, signal.SIGCHLD}
@@ -71,11 +71,11 @@ def devnet_fund(
     Example: `covey devnet fund ADDRESS --folder net --tokens 1000`
     """
     from covey.chain.amounts import SMALLEST, Amount, parse_amount, read_unit
-    from covey.chain.client import ChainClient
     from covey.chain.contracts import Contracts
     from covey.chain.deployment import Deployment
+    from covey.chain.json_rpc import ChainClient
     from covey.cli.addresses import read_address
-    from covey.devnet import derive_wallet, fund
+    from covey.devnet.deploy import derive_wallet, fund
 
     receiver = read_address(address)
     deployment = Deployment.load(folder / "deployment.json")
@@ -123,7 +123,7 @@ def model_tiny(
 
     Example: `covey model tiny my-model --seed 2`
     """
-    from covey.engines.hf import prepare_process
+    from covey.engines.hf.engine import prepare_process
     from trainer.warm_start import warm_start_tiny
 
     prepare_process(threads=1)
@@ -169,7 +169,7 @@ def demo(
     from covey.demo.cast import DemoOptions
     from covey.demo.environments import find_preset
     from covey.demo.run import run_demo
-    from covey.files import write_atomically
+    from covey.runtime.files import write_atomically
 
     if json_file is not None and not json_file.resolve().parent.is_dir():
         raise OperatorError("no_folder", f"{json_file} has no folder", fix="Name a file in a folder that exists")

@@ -9,7 +9,7 @@ import tomlkit
 
 from covey.chain.wallet import save_key
 from covey.demo.environments import DEFAULT, find_preset
-from covey.devnet import derive_key
+from covey.devnet.deploy import derive_key
 from covey.protocol.ids import Address
 
 CHALLENGE_SECONDS, VETO_SECONDS, UNBOND_SECONDS = 10, 10, 20

@@ -44,8 +44,8 @@ class Part:
         return EnvironmentSpec(kind=self.kind, options={**self.options, "dataset": self._write(folder / self.kind)})
 
     def _write(self, folder: Path) -> str:
+        from covey.tasks.dataset_row import Reading
         from covey.tasks.importing import import_rows
-        from covey.tasks.rows import Reading
         from covey.tasks.sources import SourceRow
 
         assert self.questions is not None

@@ -92,12 +92,12 @@ def compute_name(preset: Preset, recipe: WarmStart) -> str:
 
 def make_policy(preset: Preset, recipe: WarmStart, folder: Path, say: Say) -> float:
     """Make the tiny model of a preset in `folder`, which does not exist; return its reward on held-out prompts."""
-    from covey.engines.hf import prepare_process
+    from covey.engines.hf.engine import prepare_process
     from covey.environments import registry
-    from covey.grading import GradingPool
+    from covey.environments.grader import GradingPool
     from covey.protocol.params import GradingParams
-    from covey.settings import SandboxSettings
-    from covey.tasks.opening import DataSetCatalog
+    from covey.runtime.settings import SandboxSettings
+    from covey.tasks.catalog import DataSetCatalog
     from trainer.warm_start import warm_start_policy
 
     prepare_process(threads=1)
@@ -143,7 +143,7 @@ class _Solver:
         return _write(prompt), self._find_answer(self._environment.source, self._environment.source.draw(draw))
 
     def _find_answer(self, source: TaskSource, task: Task) -> str:
-        from covey.environments.kinds.reasoning_gym import ReasoningGymSource
+        from covey.environments.kinds.reasoning_gym.reasoning_gym import ReasoningGymSource
 
         if self._answers is not None:
             return self._answers[task.question]

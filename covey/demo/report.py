@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from covey.chain import events
-from covey.chain.amounts import Unit, format_amount
+from covey.chain.amounts import TokenUnit, format_amount
 from covey.chain.contracts import Contracts
 from covey.demo.cast import Cast, Player
 from covey.demo.stage import POOL
+from covey.protocol.api.public import StatusView, SubmissionView
 from covey.protocol.ids import Step
-from covey.protocol.views import StatusView, SubmissionView
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,7 +94,7 @@ def list_failures(
 
 
 def describe_player(
-    player: Player, cast: Cast, record: Record, submissions: Sequence[SubmissionView], unit: Unit
+    player: Player, cast: Cast, record: Record, submissions: Sequence[SubmissionView], unit: TokenUnit
 ) -> str:
     """One line: what was accepted and rejected and why, what was earned, what was lost."""
     mine = [s for s in submissions if s.node == player.node]

@@ -20,7 +20,7 @@ from covey.demo.report import Record, build_summary, describe_player, list_failu
 from covey.demo.show import Screen, find_stage
 from covey.demo.stage import ENGINES, POOL, Stage
 from covey.errors import OperatorError, ProtocolError, TransientError
-from covey.protocol.views import StatusView
+from covey.protocol.api.public import StatusView
 
 SETTLE_SECONDS = 60.0
 LOOK_SECONDS = 0.5

@@ -6,9 +6,9 @@ from typing import Any
 
 from rich.console import Console
 
-from covey.chain.amounts import Unit, format_amount
+from covey.chain.amounts import TokenUnit, format_amount
+from covey.protocol.api.public import StatusView
 from covey.protocol.status import StepState, SubmissionState, TaskState
-from covey.protocol.views import StatusView
 
 SLOW_SECONDS = 8.0
 
@@ -79,7 +79,7 @@ class Screen:
             self.say(f"[yellow]step {step} is slow: {stage}[/yellow]")
 
     def show_summary(
-        self, summary: Mapping[str, Any], players: Sequence[str], failures: Sequence[str], unit: Unit
+        self, summary: Mapping[str, Any], players: Sequence[str], failures: Sequence[str], unit: TokenUnit
     ) -> None:
         """Rewards, players and policies, then the verdict."""
         console = self._console

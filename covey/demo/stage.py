@@ -8,16 +8,16 @@ import io
 import json
 from typing import Any
 
-from covey.anvil import Anvil
-from covey.chain.client import ChainClient
 from covey.chain.contracts import Contracts
 from covey.chain.follower import Follower
-from covey.client import CoordinatorClient
+from covey.chain.json_rpc import ChainClient
 from covey.demo.cast import BUDGET, MIN_STAKE, OPERATOR_BOND, VALIDATOR_BOND, Cast
-from covey.devnet import derive_wallet, fund, up
+from covey.devnet.anvil import Anvil
+from covey.devnet.deploy import derive_wallet, fund, up
 from covey.local.processes import Processes, Running, build_environment
+from covey.network.coordinator_client import CoordinatorClient
 from covey.protocol.ids import PoolId
-from covey.runtime import find_free_ports
+from covey.runtime.http import find_free_ports
 
 POOL = PoolId(1)
 LEARNING = {"learning_rate": 5e-4, "weight_decay": 0.0, "warm_up_updates": 0, "gradient_clip": 1.0}

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.model.text import Tokenizer
-from covey.toploc.tops import Capture, Top
+from covey.toploc.topk import Capture, Top
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Request:
+class GenerationRequest:
     """One completion to generate.  Example: Request(prompt=(2, 71, 13), seed=2**62 + 5, max_tokens=8)."""
 
     prompt: tuple[int, ...]
@@ -101,7 +101,7 @@ class Engine(Protocol):
         """
 
     def generate(
-        self, requests: Sequence[Request], *, temperature: float, capture: Capture | None = None
+        self, requests: Sequence[GenerationRequest], *, temperature: float, capture: Capture | None = None
     ) -> list[Completion]:
         """Sample each request with its seeded noise; results in the order of the requests."""
 

@@ -113,7 +113,7 @@ Grader = Callable[[Sequence[Reply]], Sequence[Grade]]
 """Grades replies, each in a process that may die.  The results have the order of the replies."""
 
 
-class Row(Protocol):
+class DatasetRow(Protocol):
     """One task of a data set."""
 
     @property
@@ -125,24 +125,24 @@ class Row(Protocol):
         """What the kind named by the row's task type needs to grade an answer, as that kind has checked it."""
 
 
-class Rows(Protocol):
+class DatasetRows(Protocol):
     """An open data set (`covey.tasks`)."""
 
     def count(self, split: Split, task_type: str) -> int:
         """Number of rows of a task type in a split."""
 
-    def read(self, split: Split, task_type: str, index: int) -> Row:
+    def read(self, split: Split, task_type: str, index: int) -> DatasetRow:
         """Row `index` of a task type in a split; it may have to be fetched.
 
         Raises TransientError where it cannot be had now.
         """
 
 
-DataSets = Callable[[Hash], Rows]
+DataSets = Callable[[Hash], DatasetRows]
 """Opens the data set of a digest.  Raises OperatorError("no_dataset")."""
 
 
-def refuse_data_sets(digest: Hash) -> Rows:
+def refuse_data_sets(digest: Hash) -> DatasetRows:
     """The `DataSets` of a process that has none: a grading process."""
     raise OperatorError(
         "no_dataset",

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
-from covey.environments import answers
+from covey.environments import answer_extraction
 from covey.environments.base import Grade, GradingPython, JsonObject, Prompt, Reply, Task, TaskSource
-from covey.environments.draws import draw_below
-from covey.environments.kept import unpack_kept
+from covey.environments.question_mask import unpack_kept
+from covey.environments.task_draws import draw_below
 from covey.errors import OperatorError
 
 LENGTH_REQUEST = "Think for {target} tokens before you answer."
@@ -56,8 +56,8 @@ class TaskEnvironment:
         """
         self._source, self._options, self._versions = source, options, dict(versions or {})
         self._extraction = options.extraction or source.extraction
-        if self._extraction not in answers.EXTRACTIONS:
-            known = ", ".join(sorted(answers.EXTRACTIONS))
+        if self._extraction not in answer_extraction.EXTRACTIONS:
+            known = ", ".join(sorted(answer_extraction.EXTRACTIONS))
             raise build_refusal(f"there is no extraction {self._extraction!r}; known are {known}")
         if not all(options.thinking_tags):
             raise build_refusal("a thinking tag is empty")
@@ -75,7 +75,7 @@ class TaskEnvironment:
     def versions(self) -> Mapping[str, str]:
         """Versions of interpreter, extraction, kind and the kind's packages."""
         python = ".".join(platform.python_version_tuple()[:2])
-        own = {"python": python, "covey.answers": answers.ANSWERS_VERSION}
+        own = {"python": python, "covey.answers": answer_extraction.ANSWERS_VERSION}
         return own | self._versions | dict(self._source.list_versions())
 
     @property
@@ -152,7 +152,7 @@ class TaskEnvironment:
 
     def _grade_task(self, reply: Reply) -> float:
         options = self._options
-        answer = answers.extract_answer(
+        answer = answer_extraction.extract_answer(
             reply.text, self._extraction, tags=options.thinking_tags, required=options.thinking_required
         )
         return 0.0 if answer is None else self._source.grade(reply.verification, answer)

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from covey.environments.base import Environment, EnvironmentSpec, Grade, GradingPython, JsonObject, Prompt, Reply
-from covey.environments.draws import draw_below
 from covey.environments.environment import build_refusal
+from covey.environments.task_draws import draw_below
 from covey.errors import OperatorError, ProtocolError
 
 KIND = "mixture"

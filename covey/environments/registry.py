@@ -25,12 +25,12 @@ from covey.protocol.ids import Hash
 
 GROUP = "covey.environments"
 KINDS: Mapping[str, str] = {
-    "code": "covey.environments.kinds.code:CodeSource",
+    "code": "covey.environments.kinds.code.code:CodeSource",
     "math": "covey.environments.kinds.row_kinds:MathSource",
     "multiple_choice": "covey.environments.kinds.row_kinds:MultipleChoiceSource",
-    "reasoning_gym": "covey.environments.kinds.reasoning_gym:ReasoningGymSource",
+    "reasoning_gym": "covey.environments.kinds.reasoning_gym.reasoning_gym:ReasoningGymSource",
     "short_answer": "covey.environments.kinds.row_kinds:ShortAnswerSource",
-    "verifiers": "covey.environments.kinds.verifiers:VerifiersSource",
+    "verifiers": "covey.environments.kinds.verifiers.verifiers:VerifiersSource",
 }
 """Where the `TaskSource` of each kind is; its module is imported when it is needed."""
 

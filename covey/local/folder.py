@@ -24,9 +24,9 @@ import tomlkit
 
 from covey.chain.wallet import save_key
 from covey.errors import OperatorError
-from covey.files import write_atomically
 from covey.local.plan import DATASETS_FOLDER, DEPLOYMENT_FILE, PoolPlan, build_pool, build_settings, list_commands
 from covey.protocol.ids import Address
+from covey.runtime.files import write_atomically
 
 PROCESSES_FILE = "processes.toml"
 COMMAND_VARIABLES = {f"COVEY_{name}" for name in ("KEY_FILE", "POOL", "DEPLOYMENT", "RPC_URL", "COORDINATOR_URL")}

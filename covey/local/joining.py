@@ -15,19 +15,19 @@ from pathlib import Path
 
 import tomlkit
 
-from covey.anvil import CHAIN_ID
-from covey.chain.client import ChainClient, open_node
 from covey.chain.contracts import Contracts
 from covey.chain.deployment import CONTRACTS, Deployment
+from covey.chain.json_rpc import ChainClient, open_node
 from covey.chain.structs import PoolState, PoolTerms
 from covey.chain.wallet import save_key
-from covey.client import CoordinatorClient
+from covey.devnet.anvil import CHAIN_ID
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.local.folder import PROCESSES_FILE, new_folder, write_processes
+from covey.network.coordinator_client import CoordinatorClient
+from covey.protocol.api.public import PoolView
 from covey.protocol.ids import Address, PoolId, is_address
 from covey.protocol.params import PoolParams
-from covey.protocol.views import PoolView
-from covey.urls import hide_secrets, is_public_url
+from covey.runtime.urls import hide_secrets, is_public_url
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

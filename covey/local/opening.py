@@ -15,7 +15,7 @@ from covey.chain.structs import BondKind, PoolState, PoolTerms
 from covey.chain.wallet import load_key
 from covey.cli.account import Account
 from covey.cli.pool_terms import require_offices
-from covey.devnet import DEVNET_SEED, derive_wallet, fund
+from covey.devnet.deploy import DEVNET_SEED, derive_wallet, fund
 from covey.errors import OperatorError
 from covey.local.folder import get_environment, has_own_chain, set_pool_number
 from covey.local.plan import DEPLOYMENT_FILE

@@ -18,8 +18,8 @@ MODULES = (
     "trainer.loop",
     "trainer.models",
     "covey.shardcast.app",
-    "covey.engines.hf",
-    "covey.environments.grading",
+    "covey.engines.hf.engine",
+    "covey.environments.grading_process",
     "transformers.models.qwen2.modeling_qwen2",
     "covey.cli",
 )

@@ -14,14 +14,14 @@ from time import monotonic
 from coordinator.config import CoordinatorConfig
 from covey.chain.deployment import Deployment
 from covey.chain.wallet import load_key
-from covey.client import CoordinatorClient
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.local.folder import PROCESSES_FILE, get_environment
 from covey.local.joining import build_deployment
 from covey.local.keeper import Kept
 from covey.local.logs import has_said
-from covey.protocol.views import PoolView
-from covey.runtime import listen
+from covey.network.coordinator_client import CoordinatorClient
+from covey.protocol.api.public import PoolView
+from covey.runtime.http import listen
 
 MAX_PORT = 65_535
 ASK_SECONDS = 1.0

@@ -13,12 +13,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from covey.cli.terminal import quote
-from covey.client import CoordinatorClient
 from covey.errors import CoveyError
 from covey.local.keeper import Kept
 from covey.local.logs import read_last
+from covey.network.coordinator_client import CoordinatorClient
+from covey.protocol.api.public import StatusView
 from covey.protocol.status import SubmissionState
-from covey.protocol.views import StatusView
 
 STATUS_SECONDS = 2.0
 LAST_LINE = 70

@@ -20,7 +20,7 @@ from covey.model.text import Tokenizer, decode_completion
 from covey.protocol.canonical import sha256
 from covey.protocol.ids import Hash
 from covey.protocol.params import ModelParams
-from covey.sandbox import ATTEMPTS, Limits, Sandbox, SandboxError
+from covey.sandbox import ATTEMPTS, CallLimits, Sandbox, SandboxError
 
 RENDER_SECONDS = 10.0
 """Deadline of one rendering of a template that nobody has tried yet."""
@@ -126,7 +126,7 @@ def require_stable_template(
         )
     variables = _collect_variables(tokenizer, format.variables)
     texts = ("", _PROBE_SYSTEM) if has_system else ("",)
-    limits = Limits.for_cpu(seconds, memory_bytes=RENDER_BYTES)
+    limits = CallLimits.for_cpu(seconds, memory_bytes=RENDER_BYTES)
     with Sandbox("covey.model.templates:build_renderer", limits=limits) as sandbox:
         for system in texts:
             messages = _build_messages(_PROBE, system)

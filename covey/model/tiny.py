@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch.nn.utils import clip_grad_norm_
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from covey.model.files import get_head
+from covey.model.policy_files import get_head
 from covey.model.prompts import RAW, encode_prompt
 from covey.model.recipe import SPELLING, WarmStart
 

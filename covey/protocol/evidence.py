@@ -12,9 +12,17 @@ from pydantic_core import from_json
 
 from covey.errors import ProtocolError
 from covey.protocol import canonical
+from covey.protocol.api.common import (
+    MAX_EVIDENCE_BYTES,
+    AddressText,
+    Body,
+    HashText,
+    ReceiptBody,
+    SignatureText,
+    UInt64,
+)
 from covey.protocol.ids import Hash, PoolId
 from covey.protocol.verdict import Decision, Reason
-from covey.protocol.wire import MAX_EVIDENCE_BYTES, AddressText, Body, HashText, ReceiptBody, SignatureText, UInt64
 
 MAX_DETAILS, MAX_TEXT = 32, 200
 LIVE_GROUPS = "live_groups"

@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, m
 
 from covey.errors import ProtocolError
 from covey.protocol import canonical
+from covey.protocol.api.common import HashText
 from covey.protocol.ids import Hash, hash_from_bytes
 from covey.protocol.thresholds import Thresholds
-from covey.protocol.wire import HashText
 
 Count = Annotated[int, Field(gt=0, le=1 << 31)]
 Seconds = Annotated[float, Field(gt=0, le=1e9)]

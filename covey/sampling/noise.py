@@ -8,7 +8,7 @@ a few units for one word of all, that nearest to 2**32 / e, where the noise is 1
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.sampling.kernels import compile_all
+from covey.sampling.noise_kernels import compile_all
 from covey.sampling.philox import LOW, MULTIPLIER_0, MULTIPLIER_1, ROUNDS, WEYL_0, WEYL_1
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from covey.sampling.kernels import compile_all
-from covey.sampling.tensors import gumbel_tensor
+from covey.sampling.noise_kernels import compile_all
+from covey.sampling.torch_sampler import gumbel_tensor
 
 MIN_TEMPERATURE = 0.01
 """Below it logits / T leaves float32, and every margin would be no number."""

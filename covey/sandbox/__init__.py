@@ -5,26 +5,26 @@ rung of isolation that holds on this machine (`find_isolation`).  A call can cha
 what it starts ends with it.  Nothing is unpickled.
 """
 
-from covey.sandbox.errors import SandboxError
+from covey.sandbox.call_limits import WALL_FACTOR, CallLimits
 from covey.sandbox.inside import is_inside
 from covey.sandbox.isolation import RUNGS, Isolation, IsolationSetting, Rung
-from covey.sandbox.ladder import Trial, find_isolation, require_isolation, try_rung
-from covey.sandbox.limits import WALL_FACTOR, Limits
+from covey.sandbox.ladder import RungTrial, find_isolation, require_isolation, try_rung
 from covey.sandbox.pool import ATTEMPTS, Sandbox
-from covey.sandbox.process import Outcome
+from covey.sandbox.sandbox_errors import SandboxError
+from covey.sandbox.zygote_process import CallOutcome
 
 __all__ = [
     "ATTEMPTS",
     "RUNGS",
     "WALL_FACTOR",
+    "CallLimits",
+    "CallOutcome",
     "Isolation",
     "IsolationSetting",
-    "Limits",
-    "Outcome",
     "Rung",
+    "RungTrial",
     "Sandbox",
     "SandboxError",
-    "Trial",
     "find_isolation",
     "is_inside",
     "require_isolation",

@@ -7,9 +7,9 @@ from functools import cache
 
 from covey.errors import OperatorError, TransientError
 from covey.sandbox import landlock, seccomp
+from covey.sandbox.call_limits import CallLimits
 from covey.sandbox.isolation import RUNGS, Isolation, IsolationSetting, Rung, describe, find_binary, survey
-from covey.sandbox.limits import Limits
-from covey.sandbox.process import Process
+from covey.sandbox.zygote_process import ZygoteProcess
 
 LEAST_BUBBLEWRAP = (0, 8)
 """First version that limits the size of the scratch folder and forbids further user namespaces."""
@@ -21,7 +21,7 @@ _MISSING = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class RungTrial:
     """One rung, tried.  Example: `Trial(rung="bwrap", reason="bubblewrap is not installed")`."""
 
     rung: Rung
@@ -55,34 +55,34 @@ def require_isolation(setting: IsolationSetting | None) -> Isolation:
 
 
 @cache
-def try_rung(rung: Rung) -> Trial:
+def try_rung(rung: Rung) -> RungTrial:
     """Run one call on the rung; once in a process's life, about 0.1 s."""
     binary = find_binary(rung)
     if rung in _MISSING and not binary:
-        return Trial(rung=rung, reason=_MISSING[rung])
+        return RungTrial(rung=rung, reason=_MISSING[rung])
     if rung == "landlock" and not (landlock.find_abi() and seccomp.is_known()):
-        return Trial(rung=rung, reason="the kernel has no Landlock, or the processor is neither x86-64 nor ARM64")
+        return RungTrial(rung=rung, reason="the kernel has no Landlock, or the processor is neither x86-64 nor ARM64")
     version = _read_version(binary) if binary else ""
     if rung.startswith("b") and _parse(version) < LEAST_BUBBLEWRAP:
-        return Trial(rung=rung, reason=f"{version or binary} is older than 0.8")
+        return RungTrial(rung=rung, reason=f"{version or binary} is older than 0.8")
     isolation = describe(rung, version=version, binary=binary)
     try:
-        process = Process(
+        process = ZygoteProcess(
             "covey.sandbox.zygote:build_echo",
             setup=b"well",
-            limits=Limits(),
+            limits=CallLimits(),
             isolation=isolation,
             surroundings=survey(["covey"]),
         )
     except (OperatorError, TransientError) as error:
-        return Trial(rung=rung, reason=error.message.partition("does not start: ")[2] or error.message)
+        return RungTrial(rung=rung, reason=error.message.partition("does not start: ")[2] or error.message)
     try:
         outcome = process.run(b" done")
     finally:
         process.close()
     if outcome.answer != b"well done":
-        return Trial(rung=rung, reason=outcome.error.message if outcome.error else "a call has a wrong answer")
-    return Trial(rung=rung, isolation=isolation)
+        return RungTrial(rung=rung, reason=outcome.error.message if outcome.error else "a call has a wrong answer")
+    return RungTrial(rung=rung, isolation=isolation)
 
 
 def _read_version(binary: str) -> str:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Self
 
 from covey.errors import TransientError
-from covey.sandbox.errors import SandboxError
+from covey.sandbox.call_limits import CallLimits
 from covey.sandbox.isolation import Isolation, IsolationSetting, survey
 from covey.sandbox.ladder import require_isolation
-from covey.sandbox.limits import Limits
-from covey.sandbox.process import Outcome, Process
+from covey.sandbox.sandbox_errors import SandboxError
+from covey.sandbox.zygote_process import CallOutcome, ZygoteProcess
 
 ATTEMPTS = 2
 """How often a peer's input is tried before it is blamed: a busy machine may cost it one process, hardly two."""
@@ -28,7 +28,7 @@ class _Slot:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.process: Process | None = None
+        self.process: ZygoteProcess | None = None
 
     def clear(self) -> None:
         if self.process is not None:
@@ -39,7 +39,7 @@ class _Slot:
 class Sandbox:
     """Runs a bytes -> bytes function on hostile input.  Safe to use from several threads.
 
-    Example: `with Sandbox("covey.protocol.columns:build_decoder") as decoder: decoder.call(payload)`.
+    Example: `with Sandbox("covey.protocol.submission_file.codec:build_decoder") as decoder: decoder.call(payload)`.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Sandbox:
         *,
         setup: bytes = b"",
         processes: int = 1,
-        limits: Limits | None = None,
+        limits: CallLimits | None = None,
         isolation: IsolationSetting | None = None,
         recycle: int = 1000,
         packages: tuple[str, ...] = (),
@@ -65,7 +65,7 @@ class Sandbox:
         self._function, self._setup, self._recycle, self._isolation = function, setup, recycle, isolation
         if isolation not in {None, "auto"}:
             require_isolation(isolation)
-        self._limits, self._interpreter = limits or Limits(), interpreter
+        self._limits, self._interpreter = limits or CallLimits(), interpreter
         self._packages = tuple(dict.fromkeys(("covey", function.partition(":")[0].partition(".")[0], *packages)))
         self._slots = [_Slot() for _ in range(processes)]
         self._free: queue.LifoQueue[_Slot] = queue.LifoQueue()  # the one used last is the warmest
@@ -81,7 +81,7 @@ class Sandbox:
         return require_isolation(self._isolation)
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> CallLimits:
         """Limits of one call."""
         return self._limits
 
@@ -112,7 +112,7 @@ class Sandbox:
         """
         return self.run(payload, attempts=attempts).unwrap()
 
-    def run(self, payload: bytes, *, attempts: int = 1) -> Outcome:
+    def run(self, payload: bytes, *, attempts: int = 1) -> CallOutcome:
         """As `call`, with the CPU time; raise TransientError or OperatorError alone."""
         for _ in range(attempts - 1):
             outcome = self._run_once(payload)
@@ -121,7 +121,7 @@ class Sandbox:
                 return outcome
         return self._run_once(payload)
 
-    def run_many(self, payloads: Iterable[bytes], *, attempts: int = 1) -> list[Outcome]:
+    def run_many(self, payloads: Iterable[bytes], *, attempts: int = 1) -> list[CallOutcome]:
         """Outcomes in the order of the payloads, which are spread over the processes.
 
         Raises TransientError or OperatorError if no process starts.
@@ -151,7 +151,7 @@ class Sandbox:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _run_once(self, payload: bytes) -> Outcome:
+    def _run_once(self, payload: bytes) -> CallOutcome:
         slot = self._take()
         try:
             with slot.lock:
@@ -165,7 +165,7 @@ class Sandbox:
                 self._counts[outcome.error.code] += 1
         return outcome
 
-    def _run_in(self, slot: _Slot, payload: bytes) -> Outcome:
+    def _run_in(self, slot: _Slot, payload: bytes) -> CallOutcome:
         process = self._start(slot)
         try:
             return process.run(payload)
@@ -173,10 +173,10 @@ class Sandbox:
             if not process.is_usable or process.calls >= self._recycle:
                 slot.clear()
 
-    def _start(self, slot: _Slot) -> Process:
+    def _start(self, slot: _Slot) -> ZygoteProcess:
         if slot.process is None or not slot.process.is_usable:
             slot.clear()
-            slot.process = Process(
+            slot.process = ZygoteProcess(
                 self._function,
                 setup=self._setup,
                 limits=self._limits,
@@ -186,7 +186,7 @@ class Sandbox:
         return slot.process
 
     def _take(self) -> _Slot:
-        from covey.log import get_logger  # not above: the process inside has no use for it
+        from covey.runtime.log import get_logger  # not above: the process inside has no use for it
 
         for _ in range(BUSY_TIMES):
             try:

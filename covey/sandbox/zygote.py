@@ -19,11 +19,11 @@ from typing import NoReturn
 
 from covey.errors import OperatorError, TransientError
 from covey.sandbox import kernel, landlock
-from covey.sandbox.child import Shield, bind_zygote, run_child
+from covey.sandbox.call_child import Shield, bind_zygote, run_child
+from covey.sandbox.call_processes import count_tasks, read_children_seconds, sweep, watch
 from covey.sandbox.launcher import drop_capabilities
-from covey.sandbox.orders import CALL, MAX_MESSAGE_BYTES, STOP, Cause, Ending, Order, Started
-from covey.sandbox.processes import count_tasks, read_children_seconds, sweep, watch
 from covey.sandbox.scratch import empty
+from covey.sandbox.zygote_messages import CALL, MAX_MESSAGE_BYTES, STOP, Cause, Ending, Started, ZygoteOrder
 
 Function = Callable[[bytes], bytes]
 _FLAGS = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
@@ -46,7 +46,7 @@ class Zygote:
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # process 1 gets no signal that it does not handle
         data, descriptors = self._receive()
-        order, setup = Order.from_json(data), descriptors[0]
+        order, setup = ZygoteOrder.from_json(data), descriptors[0]
         self._prepare(order)
         function = self._load(order, setup)
         ruleset = None
@@ -66,7 +66,7 @@ class Zygote:
             if not ending.is_clean:
                 return
 
-    def _prepare(self, order: Order) -> None:
+    def _prepare(self, order: ZygoteOrder) -> None:
         scratch = Path(order.scratch)
         if order.mounts_scratch:
             kernel.mount_tmpfs(scratch, order.limits.scratch_bytes)
@@ -74,7 +74,7 @@ class Zygote:
             drop_capabilities()
         os.chdir(scratch)
 
-    def _load(self, order: Order, setup: int) -> Function:
+    def _load(self, order: ZygoteOrder, setup: int) -> Function:
         """Call the factory; if it fails, say why and end."""
         started = None
         try:
@@ -118,7 +118,7 @@ class Zygote:
             folder.rmdir()
         os._exit(0)
 
-    def _run(self, function: Function, order: Order, ruleset: int | None, payload: int, answer: int) -> Ending:
+    def _run(self, function: Function, order: ZygoteOrder, ruleset: int | None, payload: int, answer: int) -> Ending:
         before = read_children_seconds()
         tasks = count_tasks() if order.shares_user else None
         shield = Shield(limits=order.limits, ruleset=ruleset, other_tasks=tasks)

@@ -3,11 +3,12 @@
 import asyncio
 from pathlib import Path
 
-from covey.log import configure, get_logger
-from covey.runtime import serve_http, stop_signals
+from covey.runtime.cycle import stop_signals
+from covey.runtime.http import serve_http
+from covey.runtime.log import configure, get_logger
+from covey.runtime.urls import hide_secrets
 from covey.shardcast.server import Mirror, build_server
 from covey.shardcast.store import KEPT_DATASETS, KEPT_POLICIES, ShardStore
-from covey.urls import hide_secrets
 
 
 def run(

@@ -19,7 +19,6 @@ from typing import TypeVar
 import httpx
 
 from covey.errors import ProtocolError
-from covey.log import get_logger
 from covey.protocol.ids import Hash
 from covey.protocol.manifest import (
     MAX_MANIFEST_BYTES,
@@ -31,9 +30,10 @@ from covey.protocol.manifest import (
     PolicyName,
     Shard,
 )
+from covey.runtime.log import get_logger
+from covey.runtime.urls import hide_secrets
 from covey.shardcast.failures import Failures, LackingError, NotDeliveredError, SilentError
 from covey.shardcast.store import compute_range_hash
-from covey.urls import hide_secrets
 
 CONCURRENT_SHARDS = 4
 ATTEMPTS = 4

@@ -1,7 +1,7 @@
 """Why no relay delivered: each relay's failure, and the error that they make together."""
 
 from covey.errors import TransientError
-from covey.urls import hide_secrets
+from covey.runtime.urls import hide_secrets
 
 
 class NotDeliveredError(Exception):

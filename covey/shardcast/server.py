@@ -20,7 +20,6 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from covey.errors import ProtocolError, TransientError
-from covey.log import get_logger
 from covey.protocol.ids import Hash, is_hash
 from covey.protocol.manifest import (
     MAX_MANIFEST_BYTES,
@@ -32,8 +31,9 @@ from covey.protocol.manifest import (
     PolicyName,
     Shard,
 )
+from covey.runtime.log import get_logger
+from covey.runtime.urls import hide_secrets
 from covey.shardcast.store import KEPT_DATASETS, KEPT_POLICIES, Retention, ShardStore
-from covey.urls import hide_secrets
 
 Copy = TypeVar("Copy")
 

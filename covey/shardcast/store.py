@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from covey.errors import ProtocolError, TransientError
-from covey.files import write_atomically
-from covey.log import get_logger
 from covey.protocol import canonical
 from covey.protocol.ids import Hash
 from covey.protocol.manifest import (
@@ -24,6 +22,8 @@ from covey.protocol.manifest import (
     ManifestName,
     Shard,
 )
+from covey.runtime.files import write_atomically
+from covey.runtime.log import get_logger
 
 KEPT_POLICIES = 5
 """Newest policies that stay by default."""

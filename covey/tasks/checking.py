@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from covey.environments.base import Split
 from covey.protocol.ids import Hash
 from covey.tasks.dataset import DataSet, Folder, build_damaged, open_folder
+from covey.tasks.dataset_row import TaskRow
 from covey.tasks.importing import describe_counts
-from covey.tasks.likeness import LEAST_SHARE, Signer, Sketches, compute_share
-from covey.tasks.rows import TaskRow
+from covey.tasks.likeness import LEAST_SHARE, MinHasher, Sketches, compute_share
 from covey.tasks.writing import ENTRY, ROWS_FILE
 
 SHOWN = 20
@@ -155,7 +155,7 @@ def _read_rows(found: DataSet, entries: Entries) -> Iterator[TaskRow]:
 
 def _compare(found: DataSet, entries: Entries, pairs: list[tuple[int, int]]) -> list[NearDuplicate]:
     """The near-duplicates among some pairs: the best training question of each held-out one, in order."""
-    signer, best = Signer(), dict[int, NearDuplicate]()
+    signer, best = MinHasher(), dict[int, NearDuplicate]()
     for held, train in sorted(pairs):
         left, right = _read_rows(found, entries[[held, train]])
         share = compute_share(signer.sign(left.prompt).grams, signer.sign(right.prompt).grams)

@@ -13,7 +13,7 @@ from covey.errors import OperatorError, ProtocolError
 from covey.protocol import canonical
 from covey.protocol.ids import Hash
 from covey.protocol.manifest import DATA_SHARD_BYTES, MAX_MANIFEST_BYTES, DatasetManifest, File
-from covey.tasks.rows import MAX_ROW_BYTES, TaskRow
+from covey.tasks.dataset_row import MAX_ROW_BYTES, TaskRow
 from covey.tasks.writing import ENTRY, MANIFEST_FILE, ROWS_FILE, get_index_name
 
 

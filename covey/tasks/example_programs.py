@@ -14,7 +14,7 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Program:
+class ExampleProgram:
     """One task."""
 
     prompt: str
@@ -28,16 +28,18 @@ class Program:
     """Program that passes all tests."""
 
 
-def _build_script(prompt: str, cases: Sequence[tuple[str, object]], solution: str) -> Program:
+def _build_script(prompt: str, cases: Sequence[tuple[str, object]], solution: str) -> ExampleProgram:
     text = f"Write a Python program. {prompt}"
     inputs, outputs = [f"{given}\n" for given, _ in cases], [f"{result}\n" for _, result in cases]
-    return Program(prompt=text, inputs=[*inputs], outputs=[*outputs], solution=solution)
+    return ExampleProgram(prompt=text, inputs=[*inputs], outputs=[*outputs], solution=solution)
 
 
-def _build_function(name: str, prompt: str, cases: Sequence[tuple[list[object], object]], solution: str) -> Program:
+def _build_function(
+    name: str, prompt: str, cases: Sequence[tuple[list[object], object]], solution: str
+) -> ExampleProgram:
     text = f"Write a Python function {name}. {prompt}"
     inputs, outputs = [given for given, _ in cases], [result for _, result in cases]
-    return Program(prompt=text, inputs=[*inputs], outputs=outputs, fn_name=name, solution=solution)
+    return ExampleProgram(prompt=text, inputs=[*inputs], outputs=outputs, fn_name=name, solution=solution)
 
 
 def _draw_numbers(rng: Random) -> list[int]:
@@ -52,7 +54,7 @@ def _join(values: Sequence[object]) -> str:
     return " ".join(map(str, values))
 
 
-def _sum_of_multiples(rng: Random) -> Program:
+def _sum_of_multiples(rng: Random) -> ExampleProgram:
     factor, start = rng.randint(2, 40), rng.choice((0, 1, 10, 100, 1000))
     lists = [_draw_numbers(rng) for _ in range(CASES)]
     cases = [(_join(each), start + sum(number for number in each if number % factor == 0)) for each in lists]
@@ -67,7 +69,7 @@ def _sum_of_multiples(rng: Random) -> Program:
     return _build_script(prompt, cases, solution)
 
 
-def _shift_letters(rng: Random) -> Program:
+def _shift_letters(rng: Random) -> ExampleProgram:
     shift, times = rng.randint(1, 25), rng.randint(1, 6)
     total = shift * times
     texts = [_draw_text(rng) for _ in range(CASES)]
@@ -83,7 +85,7 @@ def _shift_letters(rng: Random) -> Program:
     return _build_script(prompt, cases, solution)
 
 
-def _count_above(rng: Random) -> Program:
+def _count_above(rng: Random) -> ExampleProgram:
     low, high = sorted(rng.sample(range(-60, 60), 2))
     lists = [_draw_numbers(rng) for _ in range(CASES)]
     cases = [(_join(each), sum(low < number < high for number in each)) for each in lists]
@@ -92,7 +94,7 @@ def _count_above(rng: Random) -> Program:
     return _build_script(prompt, cases, solution)
 
 
-def _digit_sum(rng: Random) -> Program:
+def _digit_sum(rng: Random) -> ExampleProgram:
     base, power = rng.randint(2, 30), rng.randint(1, 4)
     numbers = [rng.randint(0, 10**6) for _ in range(CASES)]
 
@@ -111,7 +113,7 @@ def _digit_sum(rng: Random) -> Program:
     return _build_script(prompt, cases, solution)
 
 
-def _window_sums(rng: Random) -> Program:
+def _window_sums(rng: Random) -> ExampleProgram:
     size, factor = rng.randint(2, 9), rng.randint(1, 9)
     lists = [_draw_numbers(rng) for _ in range(CASES)]
     cases: list[tuple[list[object], object]] = [
@@ -128,7 +130,7 @@ def _window_sums(rng: Random) -> Program:
     return _build_function("window_sums", prompt, cases, solution)
 
 
-def _keep_words(rng: Random) -> Program:
+def _keep_words(rng: Random) -> ExampleProgram:
     least, letter = rng.randint(2, 8), rng.choice(_LETTERS)
     texts = [[_draw_text(rng) for _ in range(rng.randint(1, 8))] for _ in range(CASES)]
     cases: list[tuple[list[object], object]] = [
@@ -144,7 +146,7 @@ def _keep_words(rng: Random) -> Program:
     return _build_function("keep_words", prompt, cases, solution)
 
 
-def _clip(rng: Random) -> Program:
+def _clip(rng: Random) -> ExampleProgram:
     low, high = sorted(rng.sample(range(-80, 80), 2))
     lists = [_draw_numbers(rng) for _ in range(CASES)]
     cases: list[tuple[list[object], object]] = [
@@ -160,7 +162,7 @@ def _clip(rng: Random) -> Program:
     return _build_function("clip", prompt, cases, solution)
 
 
-def _most_common(rng: Random) -> Program:
+def _most_common(rng: Random) -> ExampleProgram:
     place, modulus = rng.randint(1, 3), rng.randint(3, 30)
     lists = [_draw_numbers(rng) for _ in range(CASES)]
 
@@ -183,7 +185,7 @@ def _most_common(rng: Random) -> Program:
     return _build_function("common_remainder", prompt, cases, solution)
 
 
-PROGRAMS: Sequence[Callable[[Random], Program]] = (
+PROGRAMS: Sequence[Callable[[Random], ExampleProgram]] = (
     _sum_of_multiples,
     _shift_letters,
     _count_above,

@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from covey.errors import OperatorError
-from covey.tasks.example_programs import PROGRAMS, Program
+from covey.tasks.example_programs import PROGRAMS, ExampleProgram
 from covey.tasks.example_questions import QUESTIONS, Example, Template
 
 REPEATS = 200
 """Draws of a template in a row that give a known prompt before the template counts as used up."""
 
 
-def _write(template: Callable[[Random], Program]) -> Template:
+def _write(template: Callable[[Random], ExampleProgram]) -> Template:
     def build(rng: Random) -> Example:
         program = template(rng)
         cases: dict[str, object] = {"inputs": program.inputs, "outputs": program.outputs}

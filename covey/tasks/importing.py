@@ -7,7 +7,7 @@ from pathlib import Path
 from covey.environments.base import Split
 from covey.errors import OperatorError
 from covey.protocol.ids import Hash
-from covey.tasks.rows import BadRowError, Reading, TaskRow
+from covey.tasks.dataset_row import BadRowError, Reading, TaskRow
 from covey.tasks.sources import SourceRow
 from covey.tasks.writing import DataSetWriter
 

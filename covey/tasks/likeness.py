@@ -43,7 +43,7 @@ _FACTORS = tuple(
 
 
 @dataclass(frozen=True, slots=True)
-class Signature:
+class MinHashSignature:
     """What of a question is compared."""
 
     grams: Hashes
@@ -52,13 +52,13 @@ class Signature:
     """Hash of its words with every word that has a digit masked: equal for questions that differ in numbers alone."""
 
 
-class Signer:
+class MinHasher:
     """Computes signatures; equal texts have equal ones in every process."""
 
     def __init__(self) -> None:
         self._words: dict[str, int] = {}
 
-    def sign(self, text: str) -> Signature:
+    def sign(self, text: str) -> MinHashSignature:
         """The signature of a question."""
         words = _WORD.findall(text.casefold())
         if len(self._words) > _MAX_WORDS:
@@ -73,7 +73,7 @@ class Signer:
         mask = _hash(np.where(codes & np.uint64(1), codes, np.uint64(0)).tobytes())
         count = len(words) - WORDS + 1
         if count < 1:
-            return Signature(np.array([_hash(codes.tobytes())], dtype=np.uint64), mask)
+            return MinHashSignature(np.array([_hash(codes.tobytes())], dtype=np.uint64), mask)
         mixed = codes[:count] * _FACTORS[0]
         for place in range(1, WORDS):
             mixed += codes[place : place + count] * _FACTORS[place]
@@ -82,7 +82,7 @@ class Signer:
         mixed.sort()
         is_first = np.ones(count, dtype=bool)
         np.not_equal(mixed[1:], mixed[:-1], out=is_first[1:])
-        return Signature(mixed[is_first], mask)
+        return MinHashSignature(mixed[is_first], mask)
 
     def _add(self, word: str) -> int:
         """Remember the code of a word.  Its lowest bit is 0 for a word with a digit, else 1."""
@@ -110,7 +110,7 @@ class Sketches:
     """Collects the questions of both splits one after another."""
 
     def __init__(self) -> None:
-        self._signer = Signer()
+        self._signer = MinHasher()
         self._hashes: dict[bool, list[Hashes]] = {False: [], True: []}
         self._masks: dict[bool, list[int]] = {False: [], True: []}
         self._numbers: dict[bool, list[int]] = {False: [], True: []}

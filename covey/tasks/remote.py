@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from covey.errors import TransientError
-from covey.log import get_logger
 from covey.protocol.ids import Hash
 from covey.protocol.manifest import DATA_SHARD_BYTES, DatasetManifest, DatasetName, File, Shard
+from covey.runtime.log import get_logger
 from covey.shardcast.client import ShardClient
 from covey.shardcast.store import ShardStore
 from covey.tasks.dataset import DataSet

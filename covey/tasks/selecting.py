@@ -5,7 +5,7 @@ from pathlib import Path
 from covey.errors import OperatorError
 from covey.protocol.ids import Hash
 from covey.tasks.dataset import open_folder
-from covey.tasks.rows import TaskRow
+from covey.tasks.dataset_row import TaskRow
 from covey.tasks.writing import MANIFEST_FILE, ROWS_FILE, DataSetWriter
 
 

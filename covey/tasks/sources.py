@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from covey.errors import OperatorError
-from covey.tasks.rows import MAX_ROW_BYTES, BadRowError, build_too_long, is_column, parse_json
+from covey.tasks.dataset_row import MAX_ROW_BYTES, BadRowError, build_too_long, is_column, parse_json
 
 BATCH_BYTES = 16 << 20
 """Bytes of rows that are decoded together, by the average of their row group."""

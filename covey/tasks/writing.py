@@ -18,11 +18,11 @@ from typing import BinaryIO, Self
 
 from covey.environments.base import Split
 from covey.errors import OperatorError
-from covey.files import sync, write_atomically
 from covey.protocol import canonical
 from covey.protocol.ids import Hash, hash_from_bytes
 from covey.protocol.manifest import DATA_SHARD_BYTES, MAX_MANIFEST_BYTES, DatasetManifest, File, Shard
-from covey.tasks.rows import TaskRow
+from covey.runtime.files import sync, write_atomically
+from covey.tasks.dataset_row import TaskRow
 
 ROWS_FILE, MANIFEST_FILE = "rows.jsonl", "manifest.json"
 ENTRY = struct.Struct("<QI")

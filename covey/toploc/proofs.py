@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.errors import ProtocolError
-from covey.toploc.arithmetic import choose
-from covey.toploc.field import PRIME
-from covey.toploc.tops import Capture, Top
+from covey.toploc.backend import choose
+from covey.toploc.finite_field import PRIME
+from covey.toploc.topk import Capture, Top
 
 WINDOW = 32
 """Tokens per proof; the last window of a completion may be short."""

@@ -10,11 +10,11 @@ from typing import ClassVar
 from covey.engines.base import ReplayRequest
 from covey.environments.registry import DEMO, load
 from covey.model.text import decode_completion
-from covey.protocol.rollout import Rollout
 from covey.protocol.seeding import SlotDomain, compute_prompt_draw
+from covey.protocol.submission_file.rows import Rollout
 from covey.protocol.verdict import Reason
 from covey.toploc.proofs import build_many
-from covey.toploc.tops import build_capture
+from covey.toploc.topk import build_capture
 from tests.fakes.grading import grade_with
 from tests.fakes.tools import Work, Worker
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from covey.protocol.columns import SCHEMA
+from covey.protocol.submission_file.parquet import SCHEMA
 from covey.protocol.verdict import Reason
 from tests.cheats.base import Cheat
 from tests.cheats.files import write

@@ -1,6 +1,6 @@
 """Rows 7, 13 and 14: completions that are shorter, longer or other than what the seeded choice wrote."""
 
-from covey.protocol.rollout import Rollout
+from covey.protocol.submission_file.rows import Rollout
 from covey.protocol.verdict import Reason
 from tests.cheats.base import END, FIRST_TEXT, Cheat, choose_other, find, pick, rewrite, with_right_rewards
 from tests.fakes.tools import Work, Worker

@@ -6,10 +6,10 @@ from collections.abc import Callable
 import torch
 from transformers import AutoModelForCausalLM
 
-from covey.cheats import BestOfN, QuantizedWeights, score_spelling
+from covey.demo.cheats import BestOfN, QuantizedWeights, score_spelling
 from covey.engines.base import Engine
-from covey.engines.hf import HuggingFaceEngine
-from covey.model.files import load_model, load_tokenizer
+from covey.engines.hf.engine import HuggingFaceEngine
+from covey.model.policy_files import load_model, load_tokenizer
 from covey.model.tiny import tiny_folder
 from covey.protocol.verdict import Reason
 from tests.cheats.base import Cheat, is_slip, prove, with_right_rewards

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from covey.protocol.columns import SCHEMA
+from covey.protocol.submission_file.parquet import SCHEMA
 from covey.protocol.verdict import Reason
 from tests.cheats.base import Cheat
 from tests.fakes.tools import Work, Worker

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from covey.protocol.rollout import Rollout
+from covey.protocol.submission_file.rows import Rollout
 from covey.protocol.verdict import Reason
 from tests.cheats.base import Cheat, is_slip, pick, with_right_rewards
 from tests.fakes.pool import make_address

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from covey.anvil import find_anvil
+from covey.devnet.anvil import find_anvil
 from covey.errors import OperatorError
 
 

@@ -11,10 +11,10 @@ import worker.app
 import worker.loop
 from coordinator.models import Submission
 from covey.demo.cast import Cast
-from covey.protocol import messages
+from covey.protocol import eip712
+from covey.protocol.api.worker import TaskOrder
 from covey.protocol.ids import Address
 from covey.protocol.status import SubmissionState
-from covey.protocol.wire import TaskOrder
 from tests.cheats.base import Cheat
 from tests.e2e.walking import Walk, take_judgement
 from tests.fakes.tools import Work, Worker
@@ -55,7 +55,7 @@ def cheating(cheat: Cheat) -> Iterator[None]:
         network, work = ctx.network, made.pop(given.order.lease)
         parcel = Parcel(
             receipt=work.receipt,
-            signature=messages.sign(work.receipt, network.receipt_domain, network.wallet),
+            signature=eip712.sign(work.receipt, network.receipt_domain, network.wallet),
             file=work.file,
             first_time=network.chain.get_block("latest").timestamp,
             first_epochs=network.contracts.ledger.epochs_of(network.pool),

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import structlog
 
-from covey import cheats
 from covey.cli import app
+from covey.demo import cheats
 from covey.demo.cast import DemoOptions
 from covey.errors import CoveyError
 from covey.protocol import canonical

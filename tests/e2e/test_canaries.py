@@ -11,8 +11,8 @@ import validator.loop
 from coordinator import views
 from coordinator.models import Submission
 from coordinator.standing import count_strikes
-from covey.cheats import QuantizedWeights
 from covey.demo.cast import DemoOptions
+from covey.demo.cheats import QuantizedWeights
 from covey.demo.stage import POOL, Stage
 from covey.protocol.canaries import CanaryKind, compute_canary_commitment
 from covey.protocol.status import SubmissionState

@@ -16,9 +16,9 @@ from covey.demo.report import is_accepted
 from covey.demo.stage import POOL, Stage
 from covey.errors import ProtocolError, TransientError
 from covey.local.processes import Running
+from covey.protocol.api.public import StatusView, SubmissionView
 from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Reason, Severity
-from covey.protocol.views import StatusView, SubmissionView
 from tests.cheats.content import FalseEndProven, InsertedAnswer
 from tests.cheats.numbers import DuplicateRow, InventedReward
 from tests.cheats.slots import CopiedFromAnotherNode, PermutedSiblings

@@ -20,8 +20,8 @@ from starlette.routing import Route
 from covey.demo.cast import Cast, DemoOptions
 from covey.demo.run import Demo
 from covey.demo.stage import Stage
-from covey.protocol.views import StatusView
-from covey.runtime import find_free_ports
+from covey.protocol.api.public import StatusView
+from covey.runtime.http import find_free_ports
 from tests.e2e.test_demo import run_demo
 from tests.e2e.walking import Server
 

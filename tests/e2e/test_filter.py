@@ -10,8 +10,8 @@ import trainer.loop
 from coordinator import views
 from covey.demo.cast import Cast, DemoOptions
 from covey.demo.stage import POOL
+from covey.protocol.api.public import StepView
 from covey.protocol.status import StepState
-from covey.protocol.views import StepView
 from tests.e2e.handing import hand_in, judge_all, list_submissions
 from tests.e2e.walking import Walk, open_walk
 from trainer.batch import Work

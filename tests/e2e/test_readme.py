@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from covey.chain.client import ChainClient
+from covey.chain.json_rpc import ChainClient
 from covey.local.keeper import stop_keeper
 from tests.e2e.fences import LANGUAGES, Fence, read_fences
 

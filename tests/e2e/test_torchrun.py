@@ -13,7 +13,7 @@ from covey.demo.cast import Cast, DemoOptions
 from covey.demo.run import Demo
 from covey.demo.stage import Stage
 from covey.local.processes import Running, build_environment
-from covey.runtime import find_free_ports
+from covey.runtime.http import find_free_ports
 from tests.e2e.test_crashes import watch
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]

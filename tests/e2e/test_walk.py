@@ -7,13 +7,13 @@ import pytest
 import trainer.loop
 import validator.enforcement
 import validator.loop
-from covey import cheats
 from covey.chain.history import History
 from covey.chain.structs import Accusation, BondKind
-from covey.chain.structs import CaseState as ChainCase
+from covey.chain.structs import OnChainCaseState as ChainCase
+from covey.demo import cheats
 from covey.demo.cast import CHALLENGE_SECONDS, MIN_STAKE, PRICE, VETO_SECONDS, DemoOptions
 from covey.demo.stage import POOL
-from covey.protocol import messages
+from covey.protocol import eip712, messages
 from covey.protocol.manifest import Manifest
 from covey.protocol.status import CaseState, StepState, SubmissionState, TaskState
 from covey.protocol.verdict import Reason
@@ -177,7 +177,7 @@ async def test_walk__cheat__is_slashed_and_unpaid(tmp_path, name):
         assert walk.stage.contracts.ledger.get_settlement(POOL).posted == 0
         (row,) = list_submissions(walk)
         assert (
-            messages.compute_struct_hash(
+            eip712.compute_struct_hash(
                 messages.Receipt(
                     pool=POOL,
                     task=row.task,

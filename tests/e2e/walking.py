@@ -22,14 +22,15 @@ import worker.app
 from coordinator import jobs, loop
 from coordinator.api import build_api
 from coordinator.config import CoordinatorConfig
-from covey.chain.client import ChainClient
+from covey.chain.json_rpc import ChainClient
 from covey.demo.cast import Cast, DemoOptions
 from covey.demo.stage import Stage
 from covey.engines.base import Engine
+from covey.environments.grader import GradingPool
 from covey.errors import TransientError
-from covey.grading import GradingPool
-from covey.network import join
-from covey.runtime import Outcome, serve_http
+from covey.network.entry import join
+from covey.runtime.cycle import CycleResult
+from covey.runtime.http import serve_http
 from covey.sandbox import Sandbox
 from covey.shardcast.server import Mirror, build_server
 from covey.shardcast.store import ShardStore
@@ -85,7 +86,7 @@ class Walk:
 
     async def publish(self) -> None:
         """Have the trainer's newest policy on chain."""
-        assert await trainer.loop.publish(self.trainer) is Outcome.DONE
+        assert await trainer.loop.publish(self.trainer) is CycleResult.DONE
 
     def read_update(self, step: int) -> dict[str, Any]:
         """What the trainer told of a step of updates."""
@@ -169,7 +170,7 @@ async def open_walk(
                     return network
             raise AssertionError("the coordinator does not answer")
 
-        decoder = stack.enter_context(Sandbox("covey.protocol.columns:build_decoder"))
+        decoder = stack.enter_context(Sandbox("covey.protocol.submission_file.codec:build_decoder"))
         networks, workers, validators = [], {}, []
         environment = grade = None
         for player in stage.cast.players:

@@ -7,7 +7,7 @@ from eth_account import Account
 from typer.testing import CliRunner
 
 from covey import cli
-from covey.chain.structs import Accusation, Case, CaseState, EpochRecord, PoolState
+from covey.chain.structs import Accusation, Case, EpochRecord, OnChainCaseState, PoolState
 from covey.cli import account
 from covey.errors import TransientError
 from covey.protocol.merkle import MerkleTree, compute_reward_leaf
@@ -99,7 +99,7 @@ class FakeAccount(account.Account):
             ledger=Contract(BOB, epochs_of=2, claimed_of=30, escrow_of=100, owed_of=15),
             court=Contract(
                 ALICE,
-                get_case=Case(amount=60, veto_until=120, state=CaseState.LOCKED, reason=5, span=7),
+                get_case=Case(amount=60, veto_until=120, state=OnChainCaseState.LOCKED, reason=5, span=7),
             ),
             stakes=Contract(ALICE, stake_of=50, locked_of=1, unbondings_of=[SimpleNamespace(amount=2)] * 2),
             nodes=Contract(ALICE, nonce_of=0),

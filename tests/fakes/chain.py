@@ -9,7 +9,7 @@ from typing import Any
 
 from eth_utils.crypto import keccak
 
-from covey.chain.client import Block, Call, MinedTransaction
+from covey.chain.json_rpc import Block, Call, MinedTransaction
 from covey.chain.wallet import SignedTransaction
 from covey.errors import ProtocolError
 from covey.protocol.ids import Address, Hash, hash_from_bytes

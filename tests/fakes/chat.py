@@ -7,7 +7,7 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from covey.model.files import save_policy
+from covey.model.policy_files import save_policy
 
 END_OF_TEXT, IM_START, IM_END, THINK, END_THINK = 0, 1, 2, 3, 4
 _SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")

@@ -1,7 +1,7 @@
 """What a node answers in the name of contracts that no test has deployed."""
 
 from covey.chain import codec
-from covey.protocol.messages import DOMAIN_VERSION
+from covey.protocol.eip712 import DOMAIN_VERSION
 
 ASKS_VERSION = codec.encode_call("EpochLedger", "eip712Domain", ())
 ADDRESS = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"

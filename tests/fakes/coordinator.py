@@ -6,9 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from covey.errors import ProtocolError
-from covey.protocol import canonical, messages, wire
+from covey.protocol import canonical, eip712
+from covey.protocol.api.validator import JudgeOrder, RevealOrder, RevealRequest
+from covey.protocol.api.worker import SubmissionAnswer, TaskOrder
+from covey.protocol.eip712 import Domain, Signer
 from covey.protocol.ids import Hash
-from covey.protocol.messages import Countersignature, Domain, Receipt, Signer
+from covey.protocol.messages import Countersignature, Receipt
 
 
 @dataclass(kw_only=True)
@@ -19,14 +22,14 @@ class FakeCoordinator:
     operator: Signer
     receipt_domain: Domain
     ledger_domain: Domain
-    orders: list[wire.TaskOrder] = field(default_factory=list)
+    orders: list[TaskOrder] = field(default_factory=list)
     signed_at: int = 1000
     time: float = 1000.0
     instance: str = ""
     """Worker that was heard first."""
     fail: Callable[[str], None] = lambda _: None
-    leased: dict[tuple[int, int], wire.TaskOrder] = field(default_factory=dict)
-    answers: dict[tuple[int, int], tuple[Receipt, wire.SubmissionAnswer]] = field(default_factory=dict)
+    leased: dict[tuple[int, int], TaskOrder] = field(default_factory=dict)
+    answers: dict[tuple[int, int], tuple[Receipt, SubmissionAnswer]] = field(default_factory=dict)
     sent: list[tuple[Receipt, str, bytes]] = field(default_factory=list)
     heartbeats: list[dict[str, Any]] = field(default_factory=list)
     claims: list[dict[str, Any]] = field(default_factory=list)
@@ -43,7 +46,7 @@ class FakeCoordinator:
         cached_version: int | None,
         wait_seconds: float,
         holding: Sequence[int] = (),
-    ) -> wire.TaskOrder | None:
+    ) -> TaskOrder | None:
         await asyncio.sleep(0)
         self._hear(instance)
         self.claims.append({"free_slots": free_slots, "cached_version": cached_version, "holding": list(holding)})
@@ -70,7 +73,7 @@ class FakeCoordinator:
         self._hear(instance)
         self.heartbeats.append({"free_slots": free_slots, "cached_version": cached_version})
 
-    async def submit(self, receipt: Receipt, signature: str, file: bytes) -> wire.SubmissionAnswer:
+    async def submit(self, receipt: Receipt, signature: str, file: bytes) -> SubmissionAnswer:
         self.sent.append((receipt, signature, file))
         self.fail("before")
         place = (receipt.task, receipt.lease)
@@ -78,7 +81,7 @@ class FakeCoordinator:
             raise ProtocolError("unknown_task" if receipt.task > 999 else "lease_expired", "no such lease", status=409)
         if canonical.sha256(file) != receipt.work_key:
             raise ProtocolError("digest_mismatch", "the file does not have the hash that it was announced with")
-        messages.require_signer(receipt, self.receipt_domain, signature, receipt.node)
+        eip712.require_signer(receipt, self.receipt_domain, signature, receipt.node)
         if receipt.node != self.node:
             raise ProtocolError("not_your_task", "the receipt names another node", status=403)
         if place not in self.answers:
@@ -90,12 +93,12 @@ class FakeCoordinator:
         self.fail("after")
         return answer
 
-    def _promise(self, receipt: Receipt) -> wire.SubmissionAnswer:
+    def _promise(self, receipt: Receipt) -> SubmissionAnswer:
         promise = Countersignature(
-            receipt_hash=messages.compute_struct_hash(receipt), signed_at=self.signed_at, latest_epoch=64
+            receipt_hash=eip712.compute_struct_hash(receipt), signed_at=self.signed_at, latest_epoch=64
         )
-        return wire.SubmissionAnswer(
-            **messages.to_dict(promise), signature=messages.sign(promise, self.ledger_domain, self.operator)
+        return SubmissionAnswer(
+            **eip712.to_dict(promise), signature=eip712.sign(promise, self.ledger_domain, self.operator)
         )
 
 
@@ -103,10 +106,10 @@ class FakeCoordinator:
 class FakeJudging:
     """What one validator sees: orders, files behind links, commitments and reveals."""
 
-    orders: list[wire.JudgeOrder | wire.RevealOrder] = field(default_factory=list)
+    orders: list[JudgeOrder | RevealOrder] = field(default_factory=list)
     files: dict[str, bytes] = field(default_factory=dict)
     commitments: dict[int, Hash] = field(default_factory=dict)
-    reveals: list[wire.RevealRequest] = field(default_factory=list)
+    reveals: list[RevealRequest] = field(default_factory=list)
     polls: list[tuple[tuple[int, ...], int]] = field(default_factory=list)
     """(holding, free_turns) of each."""
     pause: asyncio.Event | None = None
@@ -116,7 +119,7 @@ class FakeJudging:
 
     async def claim_validation(
         self, *, wait_seconds: float, holding: Sequence[int] = (), free_turns: int = 1
-    ) -> wire.JudgeOrder | wire.RevealOrder | None:
+    ) -> JudgeOrder | RevealOrder | None:
         self.polls.append((tuple(holding), free_turns))
         if self.pause is not None:
             self.pause_begun.set()
@@ -134,6 +137,6 @@ class FakeJudging:
         self.fail("commit")
         self.commitments[judgement] = commitment
 
-    async def reveal_verdict(self, request: wire.RevealRequest) -> None:
+    async def reveal_verdict(self, request: RevealRequest) -> None:
         self.fail("reveal")
         self.reveals.append(request)

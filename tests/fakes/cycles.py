@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
-from covey.cheats import Wrapped
+from covey.demo.cheats import Wrapped
 from covey.engines.base import Engine
 
 

@@ -6,11 +6,11 @@ from unittest.mock import patch
 
 from covey.environments.base import Environment, Grade, Grader, Reply
 from covey.environments.environment import TaskEnvironment
-from covey.environments.grading import FACTORY
+from covey.environments.grader import GradingPool
+from covey.environments.grading_process import FACTORY
 from covey.environments.registry import DEMO, load
-from covey.grading import GradingPool
 from covey.protocol.params import GradingParams
-from covey.settings import SandboxSettings
+from covey.runtime.settings import SandboxSettings
 
 
 def grade_with(environment: Environment) -> Grader:
@@ -33,7 +33,7 @@ def open_grading(environment: Environment, *, factory: str = FACTORY) -> Iterato
     """One real grading process of the demo, for texts that are only compared too; `factory` puts another function into
     it."""
     with (
-        patch("covey.grading.FACTORY", factory),
+        patch("covey.environments.grader.FACTORY", factory),
         patch.object(TaskEnvironment, "is_plain", lambda *_: False),
         GradingPool(DEMO, environment, GradingParams(), SandboxSettings(grading_processes=1)) as pool,
     ):

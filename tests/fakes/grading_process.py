@@ -11,8 +11,8 @@ import sys
 import time
 
 from covey.environments.base import GradeLimit, refuse_data_sets
-from covey.environments.kinds import programs  # noqa: F401 - loaded before the forks, as in a sandbox
-from covey.environments.kinds.code import CodeSource
+from covey.environments.kinds.code import programs  # noqa: F401 - loaded before the forks, as in a sandbox
+from covey.environments.kinds.code.code import CodeSource
 
 
 def grade(source, case, cpu_seconds, memory_bytes):

@@ -7,7 +7,7 @@ list, and logs of a hash that it does not know are an error.
 from collections.abc import Callable
 from typing import Any
 
-from covey.chain.client import ChainClient
+from covey.chain.json_rpc import ChainClient
 from covey.errors import TransientError
 
 _PLACE_OF_TAG = {

@@ -19,16 +19,18 @@ from coordinator.api import build_api
 from coordinator.app import Context
 from coordinator.config import CoordinatorConfig
 from coordinator.jobs import build_jobs
-from covey import devnet
 from covey.chain.structs import BondKind, PoolTerms
 from covey.chain.wallet import Wallet, save_key
-from covey.client import CoordinatorClient
-from covey.protocol import signing
+from covey.devnet import deploy
+from covey.network.coordinator_client import CoordinatorClient
+from covey.protocol import http_signatures
+from covey.protocol.eip712 import sign
 from covey.protocol.ids import PoolId, Step
-from covey.protocol.messages import NodeRegistration, sign
+from covey.protocol.messages import NodeRegistration
 from covey.protocol.params import PoolParams
 from covey.protocol.status import SubmissionState
-from covey.runtime import Outcome, find_free_ports, serve_http
+from covey.runtime.cycle import CycleResult
+from covey.runtime.http import find_free_ports, serve_http
 from tests.fakes.databases import empty
 from tests.fakes.pool import INSTANCE, make_hash
 
@@ -71,7 +73,7 @@ class Office:
 
     def wallet(self, name: str) -> Wallet:
         known: Wallet | None = self.chain.wallets.get(name)
-        return known or devnet.derive_wallet("test", name)
+        return known or deploy.derive_wallet("test", name)
 
     def client(self, name: str, *, clock: Any = None) -> CoordinatorClient:
         return CoordinatorClient(
@@ -86,7 +88,7 @@ class Office:
     async def follow(self) -> None:
         """Read the chain to its end and send what the outbox holds."""
         for _ in range(20):
-            if await loop.cycle(self.ctx) is Outcome.IDLE and not self.ctx.sender._store.list_pending():
+            if await loop.cycle(self.ctx) is CycleResult.IDLE and not self.ctx.sender._store.list_pending():
                 return
 
     async def claim(self, client: CoordinatorClient, *, instance: str = INSTANCE) -> Any:
@@ -104,9 +106,9 @@ class Office:
         about: dict[str, Any] = {"chain_id": self.ctx.ledger.chain_id, "now": int(self.clock()), "nonce": "n" * 16}
         for key, value in changes.items():
             (about if key in about else asked)[key] = value
-        request = signing.Request(**({"query": "", "body": body} | asked))
+        request = http_signatures.Request(**({"query": "", "body": body} | asked))
         return {
-            **signing.sign_request(request, self.wallet(name), **about),
+            **http_signatures.sign_request(request, self.wallet(name), **about),
             "content-type": "application/json",
         }
 
@@ -148,7 +150,7 @@ def create_pool(chain: Any, params: PoolParams) -> PoolId:
 
 
 def register(chain: Any, pool: PoolId, node: str) -> None:
-    contributor, wallet = chain.wallets["contributor"], chain.wallets.get(node) or devnet.derive_wallet("test", node)
+    contributor, wallet = chain.wallets["contributor"], chain.wallets.get(node) or deploy.derive_wallet("test", node)
     message = NodeRegistration(
         pool=pool,
         contributor=contributor.address,
@@ -173,7 +175,7 @@ def open_office(chain: Any, pool: PoolId, home: Path, **settings: Any) -> Iterat
     """The coordinator of a pool, its API served in a thread."""
     (home / "deployment.json").parent.mkdir(parents=True, exist_ok=True)
     chain.deployment.save(home / "deployment.json")
-    save_key(home / "operator.key", devnet.derive_key("test", "operator"))
+    save_key(home / "operator.key", deploy.derive_key("test", "operator"))
     (port,) = find_free_ports(1)
     config = CoordinatorConfig(
         home=home / "coordinator",

@@ -18,7 +18,7 @@ from coordinator.ruling import Ruling
 from coordinator.service import Countersigned
 from covey.chain.deployment import CONTRACTS, Deployment
 from covey.errors import ProtocolError
-from covey.protocol import messages
+from covey.protocol import eip712, messages
 from covey.protocol.canaries import CanaryKind
 from covey.protocol.ids import Address, Hash
 from covey.protocol.messages import Countersignature, Receipt, Verdict
@@ -323,7 +323,7 @@ class FakePool:
             for validator, judgement in enumerate(j for j in ruling.list_current(row) if not j.lapsed):
                 verdict = self.build_verdict(validator, receipt_hash, decision, **changes)
                 judgement.validator, judgement.commitment = self.validators[validator], make_hash("commitment")
-                judgement.verdict, judgement.signature = messages.to_dict(verdict), SIGNATURE
+                judgement.verdict, judgement.signature = eip712.to_dict(verdict), SIGNATURE
                 judgement.live_groups = self.told.get(validator)
         self.dispatch()
 

@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from covey.errors import OperatorError
-from covey.model.files import load_model, load_tokenizer, save_policy
+from covey.model.policy_files import load_model, load_tokenizer, save_policy
 from covey.model.tiny import tiny_folder
 from covey.protocol.ids import Step
 from tests.fakes.samples import DECOUPLED, OPTIMISER, SHAPE, build_batch, build_samples, forget_old

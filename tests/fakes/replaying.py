@@ -14,9 +14,9 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from covey.engines.base import ReplayRequest
-from covey.engines.hf import HuggingFaceEngine
+from covey.engines.hf.engine import HuggingFaceEngine
 from covey.model.tiny import build_tokenizer
-from covey.toploc.tops import Capture
+from covey.toploc.topk import Capture
 
 CAPTURE = Capture(window=32, top_k=128)
 

@@ -14,16 +14,16 @@ import torch
 from covey.chain.sqlite_outbox import SqliteOutbox
 from covey.environments import registry
 from covey.environments.base import EnvironmentSpec
-from covey.model.files import load_tokenizer
+from covey.model.policy_files import load_tokenizer
 from covey.model.prompts import RAW
 from covey.model.tiny import tiny_folder
-from covey.protocol import rollout
+from covey.protocol.api.trainer import BatchItem, BatchOrder
 from covey.protocol.canonical import sha256
 from covey.protocol.ids import GroupId, Hash, Step, TaskId
 from covey.protocol.params import EnvironmentParams, ModelParams, PoolParams
-from covey.protocol.rollout import Rollout
 from covey.protocol.seeding import SlotDomain, compute_sampling_seed
-from covey.protocol.wire import BatchItem, BatchOrder
+from covey.protocol.submission_file.codec import encode
+from covey.protocol.submission_file.rows import Rollout
 from covey.slots import draw_prompts
 from tests.fakes.samples import build_samples
 from tests.fakes.training import NODE, Chain, World, build_domain
@@ -89,7 +89,7 @@ def record_stream(folder: Path, steps: int) -> None:
             version = Step(max(0, step - min(i + step % 2, 1)))
             domain = build_domain(MANIFEST, version, TaskId(task))
             drawn = draw_prompts(domain, 1, environment=environment, tokenizer=tokenizer, format=RAW, longest=64)
-            file = rollout.encode(build_rollouts(domain, drawn[GroupId(0)].tokens))
+            file = encode(build_rollouts(domain, drawn[GroupId(0)].tokens))
             (stream / sha256(file)).write_bytes(file)
             item = BatchItem(
                 receipt_hash=Hash("0x" + "22" * 32), task=TaskId(task), node=NODE, policy_version=version,

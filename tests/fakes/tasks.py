@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from covey.tasks.dataset import DataSet, open_folder
+from covey.tasks.dataset_row import Reading
 from covey.tasks.importing import import_rows
-from covey.tasks.rows import Reading
 from covey.tasks.sources import SourceRow
 
 

@@ -14,13 +14,15 @@ import torch.nn.functional as F
 from covey.engines.base import Engine
 from covey.environments import registry
 from covey.environments.registry import DEMO
-from covey.protocol import messages, rollout
+from covey.protocol import eip712
+from covey.protocol.api.worker import TaskOrder
 from covey.protocol.canonical import sha256
+from covey.protocol.eip712 import Domain
 from covey.protocol.ids import Address, Hash, LeaseId, PoolId, Step, TaskId
-from covey.protocol.messages import Domain, Receipt
+from covey.protocol.messages import Receipt
 from covey.protocol.params import PoolParams
-from covey.protocol.rollout import Rollout
-from covey.protocol.wire import TaskOrder
+from covey.protocol.submission_file.codec import encode
+from covey.protocol.submission_file.rows import Rollout, count_units
 from covey.sandbox import Sandbox
 from tests.fakes.grading import grade_here, grade_with
 from tests.fakes.pool import make_address, make_hash, make_params
@@ -81,7 +83,7 @@ class Work:
 
     def with_rollouts(self, rollouts: Sequence[Rollout]) -> "Work":
         """Another content, with the receipt that fits it."""
-        return self.with_file(rollout.encode(rollouts), rollouts=list(rollouts), units=rollout.count_units(rollouts))
+        return self.with_file(encode(rollouts), rollouts=list(rollouts), units=count_units(rollouts))
 
     def with_file(self, file: bytes, *, rollouts: list[Rollout] | None = None, units: int | None = None) -> "Work":
         changes: dict[str, Any] = {"work_key": sha256(file)} | ({} if units is None else {"units": units})
@@ -175,7 +177,7 @@ class Worker:
 
     def hand_in(self, rows: Sequence[Rollout], task: TaskOrder | None = None) -> Work:
         """These rows with the receipt that fits them."""
-        file = rollout.encode(rows)
+        file = encode(rows)
         receipt = service.build_receipt(
             task or self.task,
             self.params,
@@ -189,7 +191,7 @@ class Worker:
         return Work(receipt=receipt, rollouts=list(rows), file=file)
 
     def sign(self, work: Work) -> str:
-        return messages.sign(work.receipt, DOMAIN, self.wallet)
+        return eip712.sign(work.receipt, DOMAIN, self.wallet)
 
 
 def build_tools(params: PoolParams, engine: Engine, decoder: Sandbox) -> Tools:

@@ -13,25 +13,26 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from covey.chain.client import Call
+from covey.chain.json_rpc import Call
 from covey.chain.outbox import Attempt, Place
 from covey.chain.sqlite_outbox import SqliteOutbox
-from covey.engines.base import Request
-from covey.engines.hf import HuggingFaceEngine
+from covey.engines.base import GenerationRequest
+from covey.engines.hf.engine import HuggingFaceEngine
 from covey.environments import registry
 from covey.environments.registry import DEMO
 from covey.model.prompts import RAW
 from covey.model.text import decode_completion
-from covey.network import Network, get_spec, load_environment
-from covey.protocol import columns, rollout
+from covey.network.entry import Network, get_spec, load_environment
+from covey.protocol.api.trainer import BatchItem, BatchOrder
 from covey.protocol.canonical import sha256
 from covey.protocol.ids import Address, GroupId, Hash, PoolId, Step, TaskId
 from covey.protocol.manifest import Manifest, PolicyName
 from covey.protocol.params import EnvironmentParams, ModelParams, PoolParams
-from covey.protocol.rollout import Rollout
 from covey.protocol.seeding import SlotDomain, compute_sampling_seed
-from covey.protocol.wire import BatchItem, BatchOrder
-from covey.runtime import Pace
+from covey.protocol.submission_file import sandboxed
+from covey.protocol.submission_file.codec import encode
+from covey.protocol.submission_file.rows import Rollout
+from covey.runtime.cycle import Pace
 from covey.shardcast.store import Retention, ShardStore
 from covey.slots import draw_prompts
 from tests.fakes.grading import grade_here
@@ -130,7 +131,7 @@ class Coordinator:
             key = self.chain.hashes[version], task
             if key not in self.made:
                 self.made[key] = self._roll_out(version, task)
-            file = rollout.encode(map(self.forge, self.made[key]))
+            file = encode(map(self.forge, self.made[key]))
             self.files[sha256(file)] = file
             items.append(
                 BatchItem(
@@ -160,7 +161,7 @@ class Coordinator:
         for i in range(self.params.rollouts_per_task):
             group, sibling = GroupId(i // self.params.group_size), i % self.params.group_size
             seed = compute_sampling_seed(domain, group, sibling)
-            request = Request(prompt=drawn[group].tokens, seed=seed, max_tokens=8)
+            request = GenerationRequest(prompt=drawn[group].tokens, seed=seed, max_tokens=8)
             rows.append((group, sibling, drawn[group].prompt, request))
         completions = engine.generate([row[3] for row in rows], temperature=1.0)
         return [
@@ -230,7 +231,7 @@ class World:
             store=ShardStore(self.config.origin_root), retention=Retention(),
         )  # fmt: skip
         return build(
-            self.config, cast(Network, network), decode=columns.decode_json, grade=self.grade,
+            self.config, cast(Network, network), decode=sandboxed.decode_framed, grade=self.grade,
             publisher=publisher, chain_thread=chain_thread, stop=stop, sinks=self.sinks,
         )  # fmt: skip
 

@@ -1,17 +1,17 @@
 """The worker's cycles one after the other, so that a test knows what has happened."""
 
-from covey.runtime import Outcome
+from covey.runtime.cycle import CycleResult
 from worker import loop
 from worker.app import Context
 
 
-async def take_turn(ctx: Context) -> Outcome:
+async def take_turn(ctx: Context) -> CycleResult:
     """Send what is unsent, then one task from claim to countersignature; what the claim said."""
     await loop.hand_in(ctx)
     await loop.fetch(ctx)
     outcome = await loop.claim(ctx)
-    if outcome is Outcome.DONE:
-        assert await loop.work(ctx) is Outcome.DONE
-        assert await loop.seal(ctx) is Outcome.DONE
-        assert await loop.hand_in(ctx) is Outcome.DONE
+    if outcome is CycleResult.DONE:
+        assert await loop.work(ctx) is CycleResult.DONE
+        assert await loop.seal(ctx) is CycleResult.DONE
+        assert await loop.hand_in(ctx) is CycleResult.DONE
     return outcome

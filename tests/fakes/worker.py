@@ -7,12 +7,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from covey import devnet
+from covey.devnet import deploy
 from covey.engines.base import Engine
 from covey.environments import registry
 from covey.environments.registry import DEMO
 from covey.model.tiny import tiny_folder
-from covey.protocol.messages import Domain
+from covey.protocol.eip712 import Domain
 from tests.fakes.coordinator import FakeCoordinator
 from tests.fakes.grading import grade_here
 from tests.fakes.pool import make_address
@@ -28,8 +28,8 @@ LEDGER = Domain(chain_id=31337, contract=make_address("ledger"))
 def build_coordinator() -> FakeCoordinator:
     """Of the same node and operator as `build_context`."""
     return FakeCoordinator(
-        node=devnet.derive_wallet("test", "node").address,
-        operator=devnet.derive_wallet("test", "operator"),
+        node=deploy.derive_wallet("test", "node").address,
+        operator=deploy.derive_wallet("test", "operator"),
         receipt_domain=DOMAIN,
         ledger_domain=LEDGER,
     )
@@ -47,8 +47,8 @@ def build_context(engine: Engine, coordinator: FakeCoordinator, folder: Path, **
     network = SimpleNamespace(
         pool=1,
         params=make_model_params(),
-        operator=devnet.derive_wallet("test", "operator").address,
-        wallet=devnet.derive_wallet("test", "node"),
+        operator=deploy.derive_wallet("test", "operator").address,
+        wallet=deploy.derive_wallet("test", "node"),
         coordinator=coordinator,
         chain=SimpleNamespace(get_block=lambda tag: SimpleNamespace(timestamp=1000)),
         contracts=SimpleNamespace(

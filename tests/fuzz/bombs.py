@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from covey.protocol.columns import SCHEMA
-from covey.protocol.rollout import Rollout
+from covey.protocol.submission_file.parquet import SCHEMA
+from covey.protocol.submission_file.rows import Rollout
 from tests.fuzz.thrift import BINARY, I32, I64, LIST, STRUCT, Struct, get, join_footer, put, split_footer, varint
 from tests.fuzz.thrift import write_struct as to_bytes
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 import pytest
 import torch
 
-from covey import devnet
-from covey.cheats import Wrapped
+from covey.demo.cheats import Wrapped
+from covey.devnet import deploy
 from covey.engines.base import Replay, ReplayRequest
-from covey.engines.hf import HuggingFaceEngine
+from covey.engines.hf.engine import HuggingFaceEngine
 from covey.model.tiny import tiny_folder
-from covey.sandbox import Limits, Sandbox
-from covey.toploc.tops import Capture
+from covey.sandbox import CallLimits, Sandbox
+from covey.toploc.topk import Capture
 from tests.fakes.tools import Work, Worker, build_tools, make_model_params
 from validator.checks import Tools
 
@@ -46,7 +46,7 @@ def worker() -> Worker:
     torch.set_num_threads(1)
     engine = HuggingFaceEngine()
     engine.load_policy(tiny_folder(), 0)
-    return Worker(devnet.derive_wallet("test", "node"), make_model_params(), engine)
+    return Worker(deploy.derive_wallet("test", "node"), make_model_params(), engine)
 
 
 @pytest.fixture(scope="session")
@@ -57,7 +57,9 @@ def honest(worker: Worker) -> list[Work]:
 
 @pytest.fixture(scope="session")
 def decoder() -> Iterator[Sandbox]:
-    with Sandbox("covey.protocol.columns:build_decoder", limits=Limits(memory_bytes=1 << 29)) as sandbox:
+    with Sandbox(
+        "covey.protocol.submission_file.codec:build_decoder", limits=CallLimits(memory_bytes=1 << 29)
+    ) as sandbox:
         yield sandbox
 
 

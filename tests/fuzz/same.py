@@ -1,6 +1,6 @@
 """Whether what a validator accepted says what the honest work says."""
 
-from covey.protocol.rollout import Rollout
+from covey.protocol.submission_file.rows import Rollout
 from tests.fakes.tools import Work
 from validator.checks import Claim, Tools
 

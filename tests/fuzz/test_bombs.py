@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from covey.errors import ProtocolError
-from covey.protocol import rollout
-from covey.protocol.rollout import Budget, Rollout
+from covey.protocol.submission_file.codec import decode, encode
+from covey.protocol.submission_file.rows import Budget, Rollout
+from covey.protocol.submission_file.sandbox_frames import pack_call, unpack_answer
 from covey.protocol.verdict import Decision, Reason
-from covey.sandbox import Limits, Sandbox
+from covey.sandbox import CallLimits, Sandbox
 from tests.fakes.tools import Work, Worker, build_claim, build_tools
 from tests.fuzz.bombs import MOST, add_note, build_bomb
 from tests.fuzz.thrift import I32, I64, STRUCT
@@ -35,17 +36,19 @@ BOMBS = {
 
 @pytest.fixture
 def decoder() -> Iterator[Sandbox]:
-    with Sandbox("covey.protocol.columns:build_decoder", limits=Limits(memory_bytes=512 * MEGABYTE)) as sandbox:
-        sandbox.call(rollout.pack_call(rollout.encode([ROW]), BUDGET))  # it is up
+    with Sandbox(
+        "covey.protocol.submission_file.codec:build_decoder", limits=CallLimits(memory_bytes=512 * MEGABYTE)
+    ) as sandbox:
+        sandbox.call(pack_call(encode([ROW]), BUDGET))  # it is up
         yield sandbox
 
 
 def test_build_bomb__small__decodes_to_what_it_says():
     """The bombs are well formed: with small numbers they are files like any other."""
     proofs = build_bomb(ROW, "proofs", value=(4).to_bytes(4, "little") + b"abcd", count=3, claimed=3)
-    assert rollout.decode(proofs, BUDGET)[0].proofs == (b"abcd",) * 3
+    assert decode(proofs, BUDGET)[0].proofs == (b"abcd",) * 3
     prompt = build_bomb(ROW, "prompt", value=SEVEN, count=2, claimed=6, pages=3)
-    assert rollout.decode(prompt, BUDGET)[0].prompt == (7,) * 6
+    assert decode(prompt, BUDGET)[0].prompt == (7,) * 6
 
 
 @pytest.mark.parametrize("lies", [False, True], ids=["honest footer", "lying footer"])
@@ -62,7 +65,7 @@ def test_decode__bomb_of_a_hundred_gigabytes__is_refused_in_a_second_within_512_
     assert 2600 < len(bomb) <= 2700
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     started = time.perf_counter()
-    outcome = decoder.run(rollout.pack_call(bomb, BUDGET))
+    outcome = decoder.run(pack_call(bomb, BUDGET))
     took = time.perf_counter() - started
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
     print(f"{name}, {'lying' if lies else 'honest'}: {len(bomb)} bytes, {took:.3f} s, {outcome.peak_bytes >> 20} MiB")
@@ -71,7 +74,7 @@ def test_decode__bomb_of_a_hundred_gigabytes__is_refused_in_a_second_within_512_
     assert took < 1.0
     assert outcome.peak_bytes < 512 * MEGABYTE
     assert grown < 16 * MEGABYTE
-    assert rollout.unpack_answer(decoder.call(rollout.pack_call(rollout.encode([ROW]), BUDGET))) == [ROW]
+    assert unpack_answer(decoder.call(pack_call(encode([ROW]), BUDGET))) == [ROW]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +90,7 @@ def test_decode__bomb_of_a_hundred_gigabytes__is_refused_in_a_second_within_512_
 def test_decode__bomb_in_disguise__is_refused_before_it_is_decoded(decoder: Sandbox, disguise: list[Any]):
     """Headers that say two things, for readers of which one looks and the other decodes."""
     bomb = build_bomb(ROW, "proofs", value=KILOBYTE_PROOF, count=10**8, claimed=1, disguise=disguise)
-    outcome = decoder.run(rollout.pack_call(bomb, BUDGET))
+    outcome = decoder.run(pack_call(bomb, BUDGET))
     assert isinstance(outcome.error, ProtocolError)
     assert outcome.error.code == "malformed"
     assert outcome.peak_bytes < 128 * MEGABYTE
@@ -97,7 +100,7 @@ def test_decode__dictionary_within_the_counts__is_refused_by_its_size(decoder: S
     """As many values as are lawful, each a hundred kilobytes: 51 MB, where eight rows may have 16 kB."""
     value = (100_000).to_bytes(4, "little") + b"A" * 100_000
     bomb = build_bomb(ROW, "proofs", value=value, count=BUDGET.column_values, claimed=BUDGET.column_values)
-    outcome = decoder.run(rollout.pack_call(bomb, BUDGET))
+    outcome = decoder.run(pack_call(bomb, BUDGET))
     assert isinstance(outcome.error, ProtocolError)
     assert outcome.error.code == "oversized"
     assert outcome.peak_bytes < 128 * MEGABYTE

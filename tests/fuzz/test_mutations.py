@@ -12,12 +12,13 @@ import pytest
 from pydantic import ValidationError
 
 from covey.errors import ProtocolError
-from covey.protocol import messages
+from covey.protocol import eip712
+from covey.protocol.api.common import ReceiptBody
+from covey.protocol.api.worker import SubmissionRequest
 from covey.protocol.messages import Receipt
 from covey.protocol.verdict import Decision
-from covey.protocol.wire import ReceiptBody, SubmissionRequest
 from covey.sandbox import Sandbox
-from covey.toploc.field import PRIME
+from covey.toploc.finite_field import PRIME
 from tests.fakes.tools import DOMAIN, Work, Worker, build_claim
 from tests.fuzz.mutations import EDGES, mutate, mutate_parquet
 from tests.fuzz.same import require_same
@@ -113,7 +114,7 @@ def mutate_field(receipt: Receipt, rng: random.Random) -> Receipt:
 def is_taken(receipt: Receipt, signature: str) -> bool:
     """As the coordinator's intake and the validator look at it."""
     try:
-        messages.require_signer(receipt, DOMAIN, signature, receipt.node)
+        eip712.require_signer(receipt, DOMAIN, signature, receipt.node)
     except ProtocolError:
         return False
     return True

@@ -6,18 +6,20 @@ import numpy as np
 import pytest
 import torch
 
-from covey.engines.base import ReplayRequest, Request
-from covey.engines.hf import HuggingFaceEngine
+from covey.engines.base import GenerationRequest, ReplayRequest
+from covey.engines.hf.engine import HuggingFaceEngine
 from covey.model.tiny import tiny_folder
 from covey.protocol.thresholds import Thresholds
-from covey.toploc import proofs, tensors
-from covey.toploc.thresholds import is_within
-from covey.toploc.tops import EVERYTHING, Capture, Top, join
+from covey.toploc import proofs, topk_torch
+from covey.toploc.closeness import is_within
+from covey.toploc.topk import EVERYTHING, Capture, Top, join
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
 CAPTURE = Capture(window=4, top_k=32)
-REQUESTS = [Request(prompt=(2, *range(40 + i, 60 + i)), seed=i * 977, max_tokens=5 + i % 7) for i in range(24)]
+REQUESTS = [
+    GenerationRequest(prompt=(2, *range(40 + i, 60 + i)), seed=i * 977, max_tokens=5 + i % 7) for i in range(24)
+]
 
 
 def load(device: str) -> HuggingFaceEngine:
@@ -49,7 +51,7 @@ def test_generate_and_replay__on_cuda__tops_are_found_there_and_are_those_of_the
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine, searched = load("cuda"), list[torch.Size]()
-    compute = tensors.compute_top_tensor
+    compute = topk_torch.compute_top_tensor
 
     def record(windows: torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
         assert windows.device.type == "cuda"
@@ -61,7 +63,7 @@ def test_generate_and_replay__on_cuda__tops_are_found_there_and_are_those_of_the
     def fail(*_: object) -> None:
         raise AssertionError("states of an accelerator were searched on the CPU")
 
-    monkeypatch.setattr(tensors, "compute_top_tensor", record)
+    monkeypatch.setattr(topk_torch, "compute_top_tensor", record)
     with monkeypatch.context() as patched:
         patched.setattr(proofs, "find_tops", fail)
         made = engine.generate(REQUESTS, temperature=1.0, capture=CAPTURE)

@@ -6,7 +6,7 @@ import torch
 
 from covey.sampling.noise import gumbel, philox_words
 from covey.sampling.sampler import sample, score
-from covey.sampling.tensors import gumbel_tensor, philox_words_tensor
+from covey.sampling.torch_sampler import gumbel_tensor, philox_words_tensor
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from covey.toploc import oracle, proofs
-from covey.toploc.tensors import compute_top_tensor, find_tops
-from covey.toploc.tops import EVERYTHING, Capture, join
+from covey.toploc import proofs, reference
+from covey.toploc.topk import EVERYTHING, Capture, join
+from covey.toploc.topk_torch import compute_top_tensor, find_tops
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
@@ -20,7 +20,7 @@ def test_compute_top_tensor__on_cuda__equals_numpy(size: int) -> None:
     bits[5] = rng.choice(np.array([0x3F80, 0xBF80, 0x3F81], np.uint16), size)
     windows = torch.from_numpy(bits.view(np.int16)).view(torch.bfloat16).cuda()
     indices, values = compute_top_tensor(windows, 128)
-    expected_indices, expected_values = oracle.find_top(bits, 128)
+    expected_indices, expected_values = reference.find_top(bits, 128)
     assert np.array_equal(indices, expected_indices)
     assert np.array_equal(values, expected_values)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.utils.import_utils import is_flash_attn_2_available
 
-from covey.model.files import DTYPES, load_model
+from covey.model.policy_files import DTYPES, load_model
 from covey.model.tiny import tiny_folder
 from tests.fakes.samples import DECOUPLED, OPTIMISER, SHAPE, build_batch, build_learner, build_samples, give_proximal
 from trainer.forward import FLASH, predict, recompute_activations

@@ -14,10 +14,10 @@ TESTS = Path(__file__).resolve().parents[1]
 PASSING = {
     "covey/chain/sender.py",
     "covey/cli/local.py",
-    "covey/client.py",
+    "covey/network/coordinator_client.py",
     "covey/engines/vllm/engine.py",
-    "covey/engines/vllm/process.py",
-    "covey/sandbox/process.py",
+    "covey/engines/vllm/engine_process.py",
+    "covey/sandbox/zygote_process.py",
     "covey/shardcast/server.py",
     "covey/tasks/importing.py",
     "trainer/evaluation.py",

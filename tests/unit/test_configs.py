@@ -8,7 +8,7 @@ import pytest
 from covey.cli.account import read_pool_file
 from covey.environments.registry import load
 from covey.errors import OperatorError
-from covey.network import get_spec
+from covey.network.entry import get_spec
 from covey.tasks.dataset import open_folder
 from covey.tasks.examples import build_rows
 from tests.fakes.configs import CONFIGS, TOKEN, read_settings, write_intellect2

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from covey.model.files import WEIGHTS_FILE, load_model, load_tokenizer
+from covey.model.policy_files import WEIGHTS_FILE, load_model, load_tokenizer
 from covey.model.tiny import tiny_folder
 from tests.fakes.samples import build_samples
 

@@ -10,12 +10,13 @@ from dataclasses import astuple, fields
 from pathlib import Path
 from typing import Any
 
-from covey.protocol import canonical, merkle, messages, seeding
+from covey.protocol import canonical, eip712, merkle, seeding
+from covey.protocol.eip712 import Domain
+from covey.protocol.epochs import EpochHeader, WorkLeaf
 from covey.protocol.ids import Address, Hash, hash_from_bytes
 from covey.protocol.manifest import File, Manifest, Shard
-from covey.protocol.messages import Countersignature, Domain, NodeRegistration, Receipt, Verdict
+from covey.protocol.messages import Countersignature, NodeRegistration, Receipt, Verdict
 from covey.protocol.params import EnvironmentParams, PoolParams
-from covey.protocol.receipts import EpochHeader, WorkLeaf
 
 HERE = Path(__file__).resolve().parent
 SOLIDITY = HERE.parent / "contracts" / "VectorData.sol"
@@ -71,8 +72,8 @@ def build_messages() -> dict[str, Any]:
         kind.__name__: [
             {
                 "fields": _to_json(message),
-                "struct_hash": messages.compute_struct_hash(message),
-                "digest": messages.compute_digest(message, DOMAIN),
+                "struct_hash": eip712.compute_struct_hash(message),
+                "digest": eip712.compute_digest(message, DOMAIN),
             }
             for message in _list_values(kind)
         ]
@@ -187,7 +188,7 @@ def _build_solidity(rewards: dict[str, Any], policies: dict[str, Any]) -> str:
     ]
     for kind in MESSAGES:
         rows = [
-            (_to_solidity(m), messages.compute_struct_hash(m), messages.compute_digest(m, DOMAIN))
+            (_to_solidity(m), eip712.compute_struct_hash(m), eip712.compute_digest(m, DOMAIN))
             for m in _list_values(kind)
         ]
         lines += _build_function(kind.__name__, f"{kind.__name__} memory, bytes32, bytes32", rows)

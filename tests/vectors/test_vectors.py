@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from covey.protocol import messages
+from covey.protocol import eip712, messages
 from covey.protocol.ids import hash_to_bytes
 from covey.protocol.manifest import Manifest
 from covey.protocol.merkle import REWARD_LEAF_TYPES, is_in_tree
@@ -26,14 +26,14 @@ def test_vectors__committed_files__are_what_the_script_makes():
 
 def test_messages__read_from_the_file__have_the_hashes_that_stand_there():
     file = json.loads((HERE / "messages.json").read_text())
-    domain = messages.Domain(chain_id=int(file["domain"]["chain_id"]), contract=file["domain"]["contract"])
+    domain = eip712.Domain(chain_id=int(file["domain"]["chain_id"]), contract=file["domain"]["contract"])
     for name, rows in file["messages"].items():
         kind = getattr(messages, name)
         assert len(rows) == 3
         for row in rows:
             values = {k: int(v) if kind.TYPES[k].startswith("uint") else v for k, v in row["fields"].items()}
-            assert messages.compute_struct_hash(kind(**values)) == row["struct_hash"]
-            assert messages.compute_digest(kind(**values), domain) == row["digest"]
+            assert eip712.compute_struct_hash(kind(**values)) == row["struct_hash"]
+            assert eip712.compute_digest(kind(**values), domain) == row["digest"]
 
 
 def test_messages__receipt_of_zeros__by_another_implementation():

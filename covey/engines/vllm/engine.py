@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.engines.base import Completion, Replay, ReplayRequest, Request
+from covey.engines.base import Completion, GenerationRequest, Replay, ReplayRequest
+from covey.engines.vllm.engine_process import EngineProcess, build_environment, build_too_large
 from covey.engines.vllm.frames import Arrays, Frame, Value
 from covey.engines.vllm.options import VllmOptions
-from covey.engines.vllm.process import Process, build_environment, build_too_large
 from covey.errors import CoveyError, OperatorError, ProtocolError, TransientError
 from covey.model.text import Tokenizer
 from covey.toploc.proofs import compute_k
-from covey.toploc.tops import Capture, Top
+from covey.toploc.topk import Capture, Top
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -58,7 +58,7 @@ class VllmEngine:
         self._threads, self._options = threads, options
         self._turn, self._swap = threading.RLock(), threading.Lock()
         """Held while a policy is loaded or a process started; generations run beside each other."""
-        self._process: Process | None = None
+        self._process: EngineProcess | None = None
         self._is_closed = False
         self._folder: Path | None = None
         self._described: dict[str, str] = {}
@@ -124,7 +124,7 @@ class VllmEngine:
     def _load(self, folder: Path, version: int) -> None:
         import torch
 
-        from covey.model.files import describe_policy, load_end_tokens, load_tokenizer, require_policy
+        from covey.model.policy_files import describe_policy, load_end_tokens, load_tokenizer, require_policy
 
         torch.set_num_threads(self._threads)  # of this process, beside one that computes
         require_policy(folder)  # here and not in the process, which computes nothing while it answers
@@ -143,7 +143,7 @@ class VllmEngine:
             self._folder, self._version, self._described = folder, version, described
 
     def generate(
-        self, requests: Sequence[Request], *, temperature: float, capture: Capture | None = None
+        self, requests: Sequence[GenerationRequest], *, temperature: float, capture: Capture | None = None
     ) -> list[Completion]:
         """Sample each request; see `Engine`.  Raises ValueError for a prompt or a limit that no caller should make."""
         for each in requests:
@@ -233,15 +233,15 @@ class VllmEngine:
         if process is not None:
             process.close()
 
-    def _launch(self) -> Process:
+    def _launch(self) -> EngineProcess:
         self._end()
         environment = build_environment(self._threads, eager=self._options.eager, device=self._device)
-        return Process(str(self._options.interpreter or sys.executable), environment)
+        return EngineProcess(str(self._options.interpreter or sys.executable), environment)
 
     def _start(
         self, folder: Path, version: int, tokenizer: "PreTrainedTokenizerBase", end_tokens: frozenset[int]
-    ) -> Process:
-        from covey.model.files import require_vocabulary
+    ) -> EngineProcess:
+        from covey.model.policy_files import require_vocabulary
 
         process = self._launch()
         with self._swap:
@@ -285,7 +285,7 @@ class VllmEngine:
         self.preemptions += int(answer.arrays["preempted"][0]) if "preempted" in answer.arrays else 0
         return answer
 
-    def _restart(self) -> Process:
+    def _restart(self) -> EngineProcess:
         assert self._folder is not None
         assert self._version is not None
         assert self._tokenizer is not None
@@ -293,7 +293,7 @@ class VllmEngine:
 
     def _start_again(
         self, folder: Path, version: int, tokenizer: "PreTrainedTokenizerBase", end_tokens: frozenset[int]
-    ) -> Process:
+    ) -> EngineProcess:
         """A model that ran before may run again: TransientError where it does not now."""
         try:
             return self._start(folder, version, tokenizer, end_tokens)

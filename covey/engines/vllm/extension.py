@@ -15,9 +15,9 @@ from vllm.distributed import get_tensor_model_parallel_rank
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 from vllm.platforms import current_platform
 
-from covey.engines.vllm.recorder import Claim, Recorder
-from covey.model.files import WEIGHTS_FILE
-from covey.toploc.tops import Capture
+from covey.engines.vllm.recorder import Recorder, ReplayClaim
+from covey.model.policy_files import WEIGHTS_FILE
+from covey.toploc.topk import Capture
 
 if current_platform.is_cpu():
     # With the tiles of AMX a row of bfloat16 depends on the rows beside it, and no replay is bit for bit its original.
@@ -42,7 +42,7 @@ class CoveyWorker:
     ) -> None:
         """Before requests, while nothing runs; `window` 0 captures nothing.  `claims`: as `Claim`, of a replay."""
         capture = Capture(window=window, top_k=top_k) if window else None
-        self.covey_recorder.begin(capture, temperature, [Claim(*each) for each in claims])
+        self.covey_recorder.begin(capture, temperature, [ReplayClaim(*each) for each in claims])
 
     def covey_take(self, first: int, count: int) -> bytes:
         """After some of them, the arrays of `Recorder.take` in safetensors; of the first worker, nothing of others."""

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 
 from covey.engines.vllm.frames import Arrays
-from covey.engines.vllm.states import States
+from covey.engines.vllm.hidden_states import States
 from covey.sampling.sampler import score
-from covey.toploc.tops import Capture
+from covey.toploc.topk import Capture
 
 KEY = "covey_key"
 """In `SamplingParams.extra_args`: the number of a request, of a replay its place among the claims."""
@@ -33,7 +33,7 @@ def count_rows(device: str, vocabulary: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class ReplayClaim:
     """What a replay shall score.  Example: Claim(first=52, tokens=[71, 13, 1], seed=2**62 + 5)."""
 
     first: int
@@ -70,7 +70,7 @@ class Recorder:
         runner.sample_tokens = self.sample_tokens
         self.begin(None, 0.0)
 
-    def begin(self, capture: Capture | None, temperature: float, claims: Sequence[Claim] = ()) -> None:
+    def begin(self, capture: Capture | None, temperature: float, claims: Sequence[ReplayClaim] = ()) -> None:
         """Forget what was recorded.  The requests that follow are replays of `claims`, by their keys, if there are."""
         self._temperature, self._claims = temperature, claims
         self._keys: dict[str, int] = {}

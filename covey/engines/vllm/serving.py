@@ -15,11 +15,11 @@ from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 from vllm.usage.usage_lib import UsageContext
 
-from covey.engines.vllm.cache import BLOCK, compute_cache_bytes
+from covey.engines.vllm.cache_size import BLOCK, compute_cache_bytes
+from covey.engines.vllm.engine_process import build_too_large
 from covey.engines.vllm.frames import Arrays, Frame, Value
-from covey.engines.vllm.process import build_too_large
+from covey.engines.vllm.logits_processor import SEED, TEMPERATURE, SeededSampler
 from covey.engines.vllm.recorder import KEY, count_rows
-from covey.engines.vllm.sampler import SEED, TEMPERATURE, SeededSampler
 from covey.errors import OperatorError
 from covey.toploc.proofs import TOP_K, WINDOW
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import ClassVar, cast
 
 from covey.environments.base import JsonObject
-from covey.environments.kinds.rows import RowSource, read_texts
+from covey.environments.kinds.dataset_rows import RowSource, read_texts
 
 MOST_CHARACTERS = 2048
 """Longest answer or choice that texts are compared with."""
@@ -28,19 +28,19 @@ class MathSource(RowSource):
 
     def grade(self, verification: JsonObject, answer: str) -> float:
         """1 if the answer is the same as one of the ground truths, else 0."""
-        from covey.environments.kinds import mathematics
+        from covey.environments.kinds.mathematics import mathematics
 
         return float(mathematics.is_right(answer, cast(list[str], verification["ground_truth"])))
 
     def warm_up(self) -> None:
         """Load sympy and fill its caches."""
-        from covey.environments.kinds import mathematics
+        from covey.environments.kinds.mathematics import mathematics
 
         mathematics.warm_up()
 
     def list_versions(self) -> Mapping[str, str]:
         """Versions of the packages that compare expressions."""
-        from covey.environments.kinds import mathematics
+        from covey.environments.kinds.mathematics import mathematics
 
         return mathematics.versions()
 

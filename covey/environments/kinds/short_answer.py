@@ -13,7 +13,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
-from covey.environments.kinds.latex import find_closing
+from covey.environments.kinds.mathematics.latex import find_closing
 
 LENGTH_FACTOR = 4
 LENGTH_MARGIN = 100

@@ -7,20 +7,21 @@ from dataclasses import dataclass, replace
 import pytest
 from eth_utils.crypto import keccak
 
-from covey import devnet
-from covey.anvil import find_anvil, start_anvil
-from covey.chain.client import Call, ChainClient
 from covey.chain.contracts import Contracts
 from covey.chain.deploying import deploy
 from covey.chain.deployment import Deployment
+from covey.chain.json_rpc import Call, ChainClient
 from covey.chain.outbox import Entry
 from covey.chain.sender import Sender
 from covey.chain.sqlite_outbox import SqliteOutbox
 from covey.chain.structs import BondKind, PoolTerms
 from covey.chain.wallet import Wallet
+from covey.devnet import deploy as devnet
+from covey.devnet.anvil import find_anvil, start_anvil
 from covey.errors import OperatorError
+from covey.protocol.eip712 import Domain, sign
 from covey.protocol.ids import hash_from_bytes
-from covey.protocol.messages import Domain, NodeRegistration, sign
+from covey.protocol.messages import NodeRegistration
 
 NAMES = (
     "deployer",

@@ -8,10 +8,11 @@ from covey.chain.history import History
 from covey.chain.structs import (
     Accusation,
 )
+from covey.protocol.eip712 import compute_struct_hash, sign
+from covey.protocol.epochs import EpochHeader, WorkLeaf
 from covey.protocol.ids import ZERO_HASH
 from covey.protocol.merkle import compute_leaf
-from covey.protocol.messages import Receipt, Verdict, compute_struct_hash, sign
-from covey.protocol.receipts import EpochHeader, WorkLeaf
+from covey.protocol.messages import Receipt, Verdict
 
 LEAF_TYPES = (
     *["bytes32"] * 2,

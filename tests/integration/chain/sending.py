@@ -2,7 +2,7 @@
 
 from threading import Event
 
-from covey.chain.client import Call
+from covey.chain.json_rpc import Call
 from covey.chain.outbox import Intent
 from covey.chain.sender import Sender
 

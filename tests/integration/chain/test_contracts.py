@@ -2,16 +2,17 @@
 
 import pytest
 
-from covey.chain import client, events
-from covey.chain.client import ChainClient
+from covey.chain import events, json_rpc
 from covey.chain.contracts import Contracts
+from covey.chain.json_rpc import ChainClient
 from covey.chain.structs import (
     BondKind,
     PoolState,
     Settlement,
 )
 from covey.errors import OperatorError, ProtocolError, TransientError
-from covey.protocol.messages import NodeRegistration, sign
+from covey.protocol.eip712 import sign
+from covey.protocol.messages import NodeRegistration
 from tests.integration.chain.making import (
     read_events,
     without_place,
@@ -149,10 +150,10 @@ def test_pause__by_the_admin__stops_new_work_only(chain):
 
 
 def test_open_node__contracts_of_this_release__are_old_to_the_next(chain, monkeypatch):
-    assert client.open_node(chain.deployment).rpc_url == chain.client.rpc_url
-    monkeypatch.setattr(client, "DOMAIN_VERSION", "3")
+    assert json_rpc.open_node(chain.deployment).rpc_url == chain.client.rpc_url
+    monkeypatch.setattr(json_rpc, "DOMAIN_VERSION", "3")
     with pytest.raises(OperatorError, match="the contracts are of version '2', this release speaks '3'") as caught:
-        client.open_node(chain.deployment)
+        json_rpc.open_node(chain.deployment)
     assert caught.value.code == "old_deployment"
 
 

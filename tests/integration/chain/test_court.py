@@ -4,13 +4,9 @@ import pytest
 
 from covey.chain import events
 from covey.chain.history import History
-from covey.chain.structs import (
-    Balance,
-    BondKind,
-    CaseState,
-)
+from covey.chain.structs import Balance, BondKind, OnChainCaseState
 from covey.errors import ProtocolError
-from covey.protocol.messages import compute_struct_hash, sign
+from covey.protocol.eip712 import compute_struct_hash, sign
 from tests.integration.chain.making import (
     make_receipt,
     make_verdict,
@@ -31,7 +27,7 @@ def test_case__proposed_by_a_quorum_in_any_order__slashes_after_the_window(chain
     assert court.hash_receipt(receipt) == compute_struct_hash(receipt)
     accusation = propose(chain, pool, receipt)
     case = court.get_case(accusation)
-    assert (case.state, case.amount, case.reason) == (CaseState.LOCKED, 60, 7)
+    assert (case.state, case.amount, case.reason) == (OnChainCaseState.LOCKED, 60, 7)
     assert chain.contracts.stakes.locked_of(pool, chain.address("contributor")) == 60
     assert chain.contracts.stakes.get_exposure(pool, chain.address("contributor")).strikes == 1
     assert case.veto_until == chain.now() + 10
@@ -42,7 +38,7 @@ def test_case__proposed_by_a_quorum_in_any_order__slashes_after_the_window(chain
         chain.send("deployer", court.execute(accusation))
     chain.advance(10)
     chain.send("deployer", court.execute(accusation))
-    assert court.get_case(accusation).state is CaseState.SLASHED
+    assert court.get_case(accusation).state is OnChainCaseState.SLASHED
     assert chain.contracts.stakes.stake_of(pool, BondKind.CONTRIBUTOR, chain.address("contributor")) == 40
     executed = next(event for event in read_events(chain) if isinstance(event, events.CaseExecuted))
     assert (executed.receipt_hash, executed.amount) == (accusation.receipt_hash, 60)
@@ -58,8 +54,8 @@ def test_case__vetoed_or_lapsed__frees_the_stake(chain):
     lapsed = propose(chain, pool, make_receipt(chain, pool, task=2))
     chain.advance(24 * 3600 + 10)
     chain.send("deployer", court.lapse(lapsed))
-    assert court.get_case(vetoed).state is CaseState.VETOED
-    assert court.get_case(lapsed).state is CaseState.LAPSED
+    assert court.get_case(vetoed).state is OnChainCaseState.VETOED
+    assert court.get_case(lapsed).state is OnChainCaseState.LAPSED
     assert chain.contracts.stakes.locked_of(pool, chain.address("contributor")) == 0
 
 

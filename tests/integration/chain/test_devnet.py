@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from covey import devnet
-from covey.anvil import find_anvil, start_anvil
-from covey.chain.client import ChainClient
 from covey.chain.contracts import Contracts
 from covey.chain.deployment import Deployment
+from covey.chain.json_rpc import ChainClient
+from covey.devnet import deploy
+from covey.devnet.anvil import find_anvil, start_anvil
 from covey.errors import OperatorError, TransientError
 
 pytestmark = pytest.mark.integration
@@ -25,16 +25,16 @@ def anvil_binary() -> Path:
 
 @pytest.mark.usefixtures("anvil_binary")
 def test_up__with_a_block_time__deploys_at_once_and_then_mines_by_itself(tmp_path: Path):
-    anvil, deployment = devnet.up(tmp_path / "net", block_time=1.0)
+    anvil, deployment = deploy.up(tmp_path / "net", block_time=1.0)
     try:
         assert Deployment.load(tmp_path / "net" / "deployment.json") == deployment
         client = ChainClient(anvil.url)
         assert Contracts(client, deployment).pools.count_pools() == 0
         assert abs(client.get_block("latest").timestamp - client.get_block(1).timestamp) <= 30
         before = client.block_number()
-        deployer = devnet.derive_wallet("devnet", "deployer")
+        deployer = deploy.derive_wallet("devnet", "deployer")
         # With interval mining the funding waits for a block of its own.
-        devnet.fund(deployment, deployer, {deployer.address: 7}, ether=devnet.ETHER)
+        deploy.fund(deployment, deployer, {deployer.address: 7}, ether=deploy.ETHER)
         assert client.block_number() > before
         assert Contracts(client, deployment).token.balance_of(deployer.address) == 7
     finally:
@@ -56,14 +56,14 @@ def test_start_anvil__port_in_use__stops_with_advice():
 
 @pytest.mark.usefixtures("anvil_binary")
 def test_up__port_or_folder_of_a_running_devnet__is_refused_and_its_deployment_stays(tmp_path: Path):
-    anvil, deployment = devnet.up(tmp_path / "net", block_time=None)
+    anvil, deployment = deploy.up(tmp_path / "net", block_time=None)
     try:
         port = int(anvil.url.rpartition(":")[2])
         with pytest.raises(OperatorError, match=f"devnet_runs: a devnet already runs on 127.0.0.1:{port}"):
-            devnet.up(tmp_path / "other", port=port, is_fresh=True)
+            deploy.up(tmp_path / "other", port=port, is_fresh=True)
         for is_fresh in (False, True):
             with pytest.raises(OperatorError, match=f"devnet_runs: .*net already runs.* kill {anvil.pid}"):
-                devnet.up(tmp_path / "net", is_fresh=is_fresh)
+                deploy.up(tmp_path / "net", is_fresh=is_fresh)
         assert Deployment.load(tmp_path / "net" / "deployment.json") == deployment
         assert not (tmp_path / "other" / "deployment.json").exists()
     finally:
@@ -73,7 +73,7 @@ def test_up__port_or_folder_of_a_running_devnet__is_refused_and_its_deployment_s
 def describe(deployment: Deployment, transaction: str) -> list[object]:
     """What a role sees of a chain: contracts, balances, blocks, logs, transactions."""
     client = ChainClient(deployment.rpc_url)
-    holder = devnet.derive_wallet("devnet", "holder").address
+    holder = deploy.derive_wallet("devnet", "holder").address
     mined = client.find_mined(transaction)
     return [
         deployment.get_contracts(),
@@ -86,23 +86,23 @@ def describe(deployment: Deployment, transaction: str) -> list[object]:
 
 @pytest.mark.usefixtures("anvil_binary")
 def test_up__after_a_stop_and_after_a_kill__goes_on_with_the_same_chain(tmp_path: Path):
-    anvil, deployment = devnet.up(tmp_path, block_time=None)
+    anvil, deployment = deploy.up(tmp_path, block_time=None)
     try:
         client = ChainClient(anvil.url)
-        holder = devnet.derive_wallet("devnet", "holder").address
-        devnet.fund(deployment, devnet.derive_wallet("devnet", "deployer"), {holder: 7})
+        holder = deploy.derive_wallet("devnet", "holder").address
+        deploy.fund(deployment, deploy.derive_wallet("devnet", "deployer"), {holder: 7})
         block = client.request("eth_getBlockByNumber", "latest", False)
         expected = describe(deployment, block["transactions"][0])
         assert (expected[1], len(expected[3])) == (7, 1)
         anvil.stop()
-        anvil, deployment = devnet.up(tmp_path, block_time=None)
+        anvil, deployment = deploy.up(tmp_path, block_time=None)
         assert describe(deployment, block["transactions"][0]) == expected
         client = ChainClient(anvil.url)
         client.request("evm_mine")
         assert abs(client.get_block("latest").timestamp - time.time()) < 60, "no time passes while it is stopped"
         anvil.process.kill()
         anvil.process.wait()
-        anvil, deployment = devnet.up(tmp_path, block_time=None)
+        anvil, deployment = deploy.up(tmp_path, block_time=None)
         assert describe(deployment, block["transactions"][0]) == expected
     finally:
         anvil.stop()
@@ -110,10 +110,10 @@ def test_up__after_a_stop_and_after_a_kill__goes_on_with_the_same_chain(tmp_path
 
 @pytest.mark.usefixtures("anvil_binary")
 def test_up__killed_before_anvil_has_written_its_state__goes_on_with_the_same_contracts(tmp_path: Path):
-    anvil, first = devnet.up(tmp_path)
+    anvil, first = deploy.up(tmp_path)
     anvil.process.kill()
     anvil.process.wait()
-    anvil, second = devnet.up(tmp_path)
+    anvil, second = deploy.up(tmp_path)
     try:
         assert second.get_contracts() == first.get_contracts()
         assert Contracts(ChainClient(anvil.url), second).token.decimals() == 18
@@ -123,9 +123,9 @@ def test_up__killed_before_anvil_has_written_its_state__goes_on_with_the_same_co
 
 @pytest.mark.usefixtures("anvil_binary")
 def test_up__fresh__begins_another_chain_and_keeps_the_files_of_the_first(tmp_path: Path):
-    first = devnet.up(tmp_path, block_time=None)
+    first = deploy.up(tmp_path, block_time=None)
     first[0].stop()
-    second = devnet.up(tmp_path, block_time=None, seed="another", is_fresh=True)
+    second = deploy.up(tmp_path, block_time=None, seed="another", is_fresh=True)
     try:
         assert second[1].get_contracts() != first[1].get_contracts()
         assert Deployment.load(tmp_path / "deployment.json") == second[1]
@@ -135,13 +135,13 @@ def test_up__fresh__begins_another_chain_and_keeps_the_files_of_the_first(tmp_pa
         second[0].stop()
     first[1].save(tmp_path / "deployment.json")
     with pytest.raises(OperatorError, match=r"devnet_differs: .*names contracts that the chain .* does not hold"):
-        devnet.up(tmp_path, block_time=None)
+        deploy.up(tmp_path, block_time=None)
 
 
 @pytest.mark.usefixtures("anvil_binary")
 def test_start_anvil__state_file__survives_a_restart(tmp_path: Path):
     state = tmp_path / "state.json"
-    wallet = devnet.derive_wallet("state", "a")
+    wallet = deploy.derive_wallet("state", "a")
     for expected in (0, 5):
         anvil = start_anvil(block_time=None, state=state)
         try:
@@ -164,6 +164,6 @@ def test_find_anvil__configured_but_missing__stops_with_advice(tmp_path: Path):
 
 
 def test_derive_key__same_seed_and_name__is_the_same_and_else_another():
-    keys = {devnet.derive_key(seed, name) for seed in ("a", "b") for name in ("x", "y")}
+    keys = {deploy.derive_key(seed, name) for seed in ("a", "b") for name in ("x", "y")}
     assert len(keys) == 4
-    assert devnet.derive_key("a", "x") in keys
+    assert deploy.derive_key("a", "x") in keys

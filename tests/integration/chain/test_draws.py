@@ -2,7 +2,7 @@
 
 import pytest
 
-from covey.chain.draws import find_first_block
+from covey.chain.drawing_blocks import find_first_block
 from tests.integration.chain.conftest import Chain
 
 pytestmark = pytest.mark.integration

@@ -7,10 +7,12 @@ import pytest
 
 from covey.chain.sender import Sender
 from covey.chain.sqlite_outbox import SqliteOutbox
-from covey.chain.structs import Accusation, BondKind, CaseState
-from covey.protocol import wire
+from covey.chain.structs import Accusation, BondKind, OnChainCaseState
+from covey.protocol.api.common import ReceiptBody, VerdictBody
+from covey.protocol.api.validator import HardCase
+from covey.protocol.eip712 import compute_struct_hash, sign
 from covey.protocol.ids import ZERO_HASH
-from covey.protocol.messages import Receipt, compute_struct_hash, sign
+from covey.protocol.messages import Receipt
 from covey.protocol.verdict import Judgement, Reason
 from tests.integration.chain.making import make_receipt
 from validator import enforcement
@@ -41,7 +43,7 @@ class Enforcer:
     def send(self, key, call) -> None:
         Context.send(self, key, call)
 
-    def build_case(self, receipt: Receipt) -> wire.HardCase:
+    def build_case(self, receipt: Receipt) -> HardCase:
         """What the coordinator lists once two validators have rejected the work for its proofs."""
         seconds = ValidatorConfig.model_fields["verdict_seconds"].default
         wallets = [self.chain.wallets[f"validator-{i}"] for i in range(2)]
@@ -52,14 +54,14 @@ class Enforcer:
             )
             for wallet in wallets
         ]  # fmt: skip
-        return wire.HardCase(
-            receipt=wire.ReceiptBody.of(receipt),
+        return HardCase(
+            receipt=ReceiptBody.of(receipt),
             signature=sign(receipt, self.domain, self.chain.wallets["node"]),
-            verdicts=tuple(wire.VerdictBody.of(verdict) for verdict in verdicts),
+            verdicts=tuple(VerdictBody.of(verdict) for verdict in verdicts),
             signatures=tuple(sign(v, self.domain, w) for v, w in zip(verdicts, wallets, strict=True)),
         )
 
-    def enforce(self, case: wire.HardCase) -> CaseState:
+    def enforce(self, case: HardCase) -> OnChainCaseState:
         """One look at a case, and all that follows on chain, which mines at once."""
         enforcement.enforce(self, case)
         self.sender.pump()
@@ -85,14 +87,14 @@ def test_enforce__case_that_the_cap_refuses__is_proposed_in_the_next_span_and_ex
     pool = enforcer.network.pool
     chain.advance(SPAN - chain.now() % SPAN + 10)  # early in a span, so that the next one is almost a span away
     first, second = (enforcer.build_case(make_receipt(chain, pool, task=task)) for task in (1, 2))
-    assert enforcer.enforce(first) is CaseState.LOCKED
-    assert enforcer.enforce(second) is CaseState.NONE  # SlashCapReached
+    assert enforcer.enforce(first) is OnChainCaseState.LOCKED
+    assert enforcer.enforce(second) is OnChainCaseState.NONE  # SlashCapReached
     chain.advance(10)
-    assert enforcer.enforce(first) is CaseState.SLASHED
+    assert enforcer.enforce(first) is OnChainCaseState.SLASHED
     chain.advance(DAY)
-    assert enforcer.enforce(second) is CaseState.NONE
+    assert enforcer.enforce(second) is OnChainCaseState.NONE
     chain.advance(SPAN - chain.now() % SPAN)
-    assert enforcer.enforce(second) is CaseState.LOCKED
+    assert enforcer.enforce(second) is OnChainCaseState.LOCKED
     chain.advance(10)
-    assert enforcer.enforce(second) is CaseState.SLASHED
+    assert enforcer.enforce(second) is OnChainCaseState.SLASHED
     assert chain.contracts.stakes.stake_of(pool, BondKind.CONTRIBUTOR, chain.address("contributor")) == 0

@@ -5,9 +5,9 @@ from dataclasses import astuple
 import pytest
 
 from covey.chain import events
-from covey.chain.client import Call
 from covey.chain.contracts import OMISSION_BOND
 from covey.chain.history import History
+from covey.chain.json_rpc import Call
 from covey.chain.structs import (
     BondKind,
     ChallengeState,
@@ -15,9 +15,10 @@ from covey.chain.structs import (
     Inclusion,
 )
 from covey.errors import ProtocolError
+from covey.protocol.eip712 import compute_struct_hash, sign
 from covey.protocol.ids import hash_from_bytes
 from covey.protocol.merkle import MerkleTree, compute_reward_leaf
-from covey.protocol.messages import Countersignature, Receipt, compute_struct_hash, sign
+from covey.protocol.messages import Countersignature, Receipt
 from tests.integration.chain.making import (
     hash_leaf,
     make_header,

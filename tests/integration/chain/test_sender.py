@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from covey.chain.client import ChainClient
 from covey.chain.finality import REFUSED_BLOCKS
+from covey.chain.json_rpc import ChainClient
 from covey.chain.outbox import IntentState
 from covey.chain.sender import Sender
 from covey.chain.sqlite_outbox import SqliteOutbox

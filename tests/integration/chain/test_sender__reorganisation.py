@@ -2,8 +2,8 @@
 
 import pytest
 
-from covey.chain.client import ChainClient
 from covey.chain.finality import KEPT_BLOCKS
+from covey.chain.json_rpc import ChainClient
 from covey.chain.outbox import IntentState
 from tests.integration.chain.sending import balance, drain, make_sender, mine, mint, put
 

@@ -6,7 +6,7 @@ import pytest
 
 from covey.chain.structs import BondKind
 from covey.protocol.ids import Step
-from covey.runtime import find_free_ports
+from covey.runtime.http import find_free_ports
 from covey.shardcast.server import build_server
 from covey.shardcast.store import ShardStore, add_policy
 from tests.e2e.walking import Server

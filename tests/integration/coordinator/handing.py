@@ -4,9 +4,12 @@ from typing import Any
 
 import pytest
 
-from covey.client import CoordinatorClient
 from covey.errors import ProtocolError
-from covey.protocol import canonical, messages, wire
+from covey.network.coordinator_client import CoordinatorClient
+from covey.protocol import canonical, eip712, messages
+from covey.protocol.api.common import VerdictBody
+from covey.protocol.api.validator import JudgeOrder, RevealOrder, RevealRequest
+from covey.protocol.api.worker import TaskOrder, UploadGrant, UploadRequest
 from covey.protocol.evidence import Bundle, EngineFacts
 from covey.protocol.messages import Receipt, Verdict
 from covey.protocol.verdict import Decision, Reason
@@ -16,7 +19,7 @@ from tests.fakes.pool import make_hash
 FILE = b"rows " * 100
 
 
-def build_receipt(office: Office, task: wire.TaskOrder, file: bytes, *, node: str = "node", **changes: Any) -> Receipt:
+def build_receipt(office: Office, task: TaskOrder, file: bytes, *, node: str = "node", **changes: Any) -> Receipt:
     values: dict[str, Any] = {
         "pool": office.ctx.ledger.pool,
         "task": task.task,
@@ -33,7 +36,7 @@ def build_receipt(office: Office, task: wire.TaskOrder, file: bytes, *, node: st
 
 
 def sign(office: Office, receipt: Receipt, node: str = "node") -> str:
-    return messages.sign(receipt, office.ctx.receipt_domain, office.wallet(node))
+    return eip712.sign(receipt, office.ctx.receipt_domain, office.wallet(node))
 
 
 async def refuse(waiting: Any) -> tuple[str, int]:
@@ -51,13 +54,13 @@ async def hand_in(office: Office, client: CoordinatorClient, file: bytes = FILE,
     return receipt
 
 
-async def upload(client: CoordinatorClient, task: wire.TaskOrder, file: bytes, **changes: Any) -> wire.UploadGrant:
+async def upload(client: CoordinatorClient, task: TaskOrder, file: bytes, **changes: Any) -> UploadGrant:
     values = {"task": task.task, "lease": task.lease, "work_key": canonical.sha256(file), "size": len(file)}
-    body = wire.UploadRequest(**(values | changes)).model_dump_json().encode()
-    return wire.UploadGrant.model_validate_json(await client._post("/v1/uploads", body))
+    body = UploadRequest(**(values | changes)).model_dump_json().encode()
+    return UploadGrant.model_validate_json(await client._post("/v1/uploads", body))
 
 
-def build_bundle(office: Office, validator: int, order: wire.JudgeOrder, **details: Any) -> Bundle:
+def build_bundle(office: Office, validator: int, order: JudgeOrder, **details: Any) -> Bundle:
     """Every validator's has another content; `details` are added to those that it has."""
     return Bundle(
         chain_id=office.ctx.receipt_domain.chain_id,
@@ -77,11 +80,11 @@ def build_bundle(office: Office, validator: int, order: wire.JudgeOrder, **detai
     )
 
 
-def build_verdict(office: Office, validator: int, order: wire.JudgeOrder, **changes: Any) -> Verdict:
+def build_verdict(office: Office, validator: int, order: JudgeOrder, **changes: Any) -> Verdict:
     receipt = order.receipt.to_message()
     values: dict[str, Any] = {
         "pool": receipt.pool,
-        "receipt_hash": messages.compute_struct_hash(receipt),
+        "receipt_hash": eip712.compute_struct_hash(receipt),
         "work_key": receipt.work_key,
         "validator": office.chain.address(f"validator-{validator}"),
         "outcome": int(Decision.ACCEPT),
@@ -94,19 +97,19 @@ def build_verdict(office: Office, validator: int, order: wire.JudgeOrder, **chan
     return Verdict(**(values | changes))
 
 
-def build_reveal(office: Office, validator: int, order: wire.JudgeOrder, **changes: Any) -> wire.RevealRequest:
+def build_reveal(office: Office, validator: int, order: JudgeOrder, **changes: Any) -> RevealRequest:
     verdict = build_verdict(office, validator, order, **changes)
-    return wire.RevealRequest(
+    return RevealRequest(
         judgement=order.judgement,
-        verdict=wire.VerdictBody.of(verdict),
-        signature=messages.sign(verdict, office.ctx.receipt_domain, office.wallet(f"validator-{validator}")),
+        verdict=VerdictBody.of(verdict),
+        signature=eip712.sign(verdict, office.ctx.receipt_domain, office.wallet(f"validator-{validator}")),
         salt=make_hash(f"salt {validator}"),
         evidence=build_bundle(office, validator, order).to_bytes().decode(),
     )
 
 
-async def commit(office: Office, client: CoordinatorClient, request: wire.RevealRequest) -> None:
-    digest = messages.compute_digest(request.verdict.to_message(), office.ctx.receipt_domain)
+async def commit(office: Office, client: CoordinatorClient, request: RevealRequest) -> None:
+    digest = eip712.compute_digest(request.verdict.to_message(), office.ctx.receipt_domain)
     await client.commit_verdict(request.judgement, messages.compute_commitment(digest, request.salt))
 
 
@@ -117,12 +120,12 @@ async def decide(office: Office, **changes: Any) -> None:
     for i in (0, 1):
         async with office.client(f"validator-{i}") as client:
             order = await client.claim_validation(wait_seconds=0)
-            assert isinstance(order, wire.JudgeOrder)
+            assert isinstance(order, JudgeOrder)
             request = build_reveal(office, i, order, **changes)
             await commit(office, client, request)
             requests.append(request)
     for i, request in enumerate(requests):
         async with office.client(f"validator-{i}") as client:
-            assert await client.claim_validation(wait_seconds=0) == wire.RevealOrder(judgement=request.judgement)
+            assert await client.claim_validation(wait_seconds=0) == RevealOrder(judgement=request.judgement)
             await client.reveal_verdict(request)
     office.run_job("tally")

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from covey.chain.client import ChainClient
+from covey.chain.json_rpc import ChainClient
 from covey.errors import TransientError
-from covey.protocol import canonical, messages, wire
+from covey.protocol import canonical, eip712, messages
+from covey.protocol.api.common import ReceiptBody
+from covey.protocol.api.worker import SubmissionRequest
 from covey.protocol.ids import PoolId
 from covey.protocol.verdict import Reason
 from tests.fakes.network import Office
@@ -51,8 +53,8 @@ async def test_submit__lease_of_the_node__is_countersigned_by_the_operator(offic
     promise = messages.Countersignature(
         receipt_hash=answer.receipt_hash, signed_at=answer.signed_at, latest_epoch=answer.latest_epoch
     )
-    assert answer.receipt_hash == messages.compute_struct_hash(receipt)
-    signer = messages.recover_signer(promise, office.ctx.ledger_domain, answer.signature)
+    assert answer.receipt_hash == eip712.compute_struct_hash(receipt)
+    signer = eip712.recover_signer(promise, office.ctx.ledger_domain, answer.signature)
     assert signer == office.chain.address("operator")
     assert before <= answer.signed_at <= before + 60
     assert answer.latest_epoch == 64
@@ -85,7 +87,7 @@ async def test_submit__task_of_another__is_refused(office: Office):
         receipt = build_receipt(office, task, FILE, node="node-2")
         assert await refuse(other.submit(receipt, sign(office, receipt, "node-2"), FILE)) == ("not_your_task", 403)
         theirs = build_receipt(office, task, FILE)
-        body = wire.SubmissionRequest(receipt=wire.ReceiptBody.of(theirs), signature=sign(office, theirs))
+        body = SubmissionRequest(receipt=ReceiptBody.of(theirs), signature=sign(office, theirs))
         waiting = other._post("/v1/submissions", body.model_dump_json().encode())
         assert await refuse(waiting) == ("not_your_task", 403), "a receipt of another cannot be handed in"
 
@@ -110,7 +112,7 @@ async def test_submit__receipt_that_is_wrong__is_refused(
         grant = await upload(client, task, FILE)
         await client.put_object(grant.url, FILE)
         receipt = dataclasses.replace(good, **changes)
-        body = wire.SubmissionRequest(receipt=wire.ReceiptBody.of(receipt), signature=sign(office, receipt, signer))
+        body = SubmissionRequest(receipt=ReceiptBody.of(receipt), signature=sign(office, receipt, signer))
         assert (await refuse(client._post("/v1/submissions", body.model_dump_json().encode())))[0] == code
 
 
@@ -165,7 +167,7 @@ async def test_validation__order__names_everything_and_its_link_serves_the_file(
         order = await client.claim_validation(wait_seconds=0)
         assert order.receipt.to_message() == receipt
         assert (order.full, order.manifest_hash) == (True, make_hash("policy 0"))
-        messages.require_signer(receipt, office.ctx.receipt_domain, order.signature, office.wallet("node").address)
+        eip712.require_signer(receipt, office.ctx.receipt_domain, order.signature, office.wallet("node").address)
         assert await client.get_object(order.url, max_bytes=4096) == FILE
         assert await refuse(client.get_object(order.url, max_bytes=10)) == ("oversized", 400)
         office.clock.offset += 302
@@ -212,7 +214,7 @@ async def test_hard_rejection__case__holds_all_that_the_court_needs(office: Offi
     assert case.receipt.to_message() == receipt
     with office.ctx.database.read() as rows:
         (row,) = rows.list_cases()
-        assert (row.receipt_hash, row.node) == (messages.compute_struct_hash(receipt), office.wallet("node").address)
+        assert (row.receipt_hash, row.node) == (eip712.compute_struct_hash(receipt), office.wallet("node").address)
         assert rows.get_node(row.node).suspended == "case"
 
 
@@ -227,7 +229,7 @@ async def test_public_views__anybody__sees_hashes_and_states_only(office: Office
     assert (status.step, status.steps[0].state, status.ended, status.settled) == (0, "OPEN", False, False)
     assert status.tasks == {"PENDING": 3, "SUBMITTED": 1}
     assert status.submissions == {"SUBMITTED": 1}
-    assert (row.receipt_hash, row.state, row.reason) == (messages.compute_struct_hash(receipt), "SUBMITTED", "none")
+    assert (row.receipt_hash, row.state, row.reason) == (eip712.compute_struct_hash(receipt), "SUBMITTED", "none")
     assert not {"url", "tokens", "prompt", "signature"} & set(row.model_dump())
 
 

@@ -11,7 +11,7 @@ from coordinator import standing
 from covey.chain import codec
 from covey.chain.structs import BondKind
 from covey.errors import ProtocolError
-from covey.protocol import signing
+from covey.protocol import http_signatures
 from tests.fakes.network import MIN_STAKE, Office
 from tests.fakes.pool import INSTANCE, make_address
 
@@ -60,7 +60,7 @@ async def test_request__altered_body__is_refused_with_and_without_its_digest(off
     headers = office.sign("node", HEARTBEAT, path="/v1/heartbeat")
     altered = b'{"free_slots":9}'
     assert await code_of(office, "/v1/heartbeat", altered, headers) == (401, "digest_mismatch")
-    headers["content-digest"] = signing.compute_content_digest(altered)
+    headers["content-digest"] = http_signatures.compute_content_digest(altered)
     assert await code_of(office, "/v1/heartbeat", altered, headers) == (401, "bad_signature")
 
 
@@ -120,10 +120,10 @@ async def test_request__longer_window_than_allowed__is_refused(office: Office):
     now = int(office.clock())
     headers = office.sign("node", now=now)
     parameters = headers["signature-input"].removeprefix("eth=").replace(f"expires={now + 60}", f"expires={now + 61}")
-    asked = signing.Request(
+    asked = http_signatures.Request(
         method="POST", authority=office.ctx.config.signed_authority, path="/v1/nodes", query="", body=b""
     )
-    signed = office.wallet("node").sign_message(encode_defunct(signing.build_signature_base(asked, parameters)))
+    signed = office.wallet("node").sign_message(encode_defunct(http_signatures.build_signature_base(asked, parameters)))
     headers |= {
         "signature-input": f"eth={parameters}",
         "signature": f"eth=:{base64.b64encode(bytes(signed.signature)).decode()}:",

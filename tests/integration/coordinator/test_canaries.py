@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from covey import devnet
 from covey.chain.structs import BondKind
-from covey.protocol import wire
+from covey.devnet import deploy
+from covey.protocol.api.public import StatusView, SubmissionView
+from covey.protocol.api.validator import JudgeOrder, RevealOrder, RevealRequest
 from covey.protocol.canaries import CanaryKind, compute_canary_commitment
 from covey.protocol.verdict import Reason
-from covey.protocol.views import StatusView, SubmissionView
 from tests.fakes.network import Office, create_pool, open_office
 from tests.fakes.pool import make_params
 from tests.integration.chain.conftest import Chain
@@ -24,7 +24,7 @@ LAZY = "validator-1"
 def standing(running: Chain, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
     """Node "node" hands in known-bad work, "node-2" is ordinary."""
     pool = create_pool(running, make_params(groups_per_step=8, epoch_leaves=4, max_submission_bytes=24_576))
-    canaries = {devnet.derive_wallet("test", "node").address: "reject"}
+    canaries = {deploy.derive_wallet("test", "node").address: "reject"}
     with open_office(running, pool, tmp_path_factory.mktemp("office"), canaries=canaries) as office:
         yield office
 
@@ -35,21 +35,21 @@ async def judge(office: Office, *, is_bad: bool) -> list[str]:
     office.run_job("dispatch_validation")
     office.clock.offset += 4 * office.ctx.params.turn_seconds  # the lazy one is asked last, once it was contradicted
     for _ in range(2):
-        requests: dict[str, wire.RevealRequest] = {}
+        requests: dict[str, RevealRequest] = {}
         for i in range(3):
             name = f"validator-{i}"
             async with office.client(name) as client:
                 order = await client.claim_validation(wait_seconds=0)
                 if order is None:
                     continue
-                assert isinstance(order, wire.JudgeOrder)
+                assert isinstance(order, JudgeOrder)
                 assert order.full
                 changes = REJECT if is_bad and name != LAZY else {}
                 requests[name] = build_reveal(office, i, order, **changes)
                 await commit(office, client, requests[name])
         for name, request in requests.items():
             async with office.client(name) as client:
-                assert await client.claim_validation(wait_seconds=0) == wire.RevealOrder(judgement=request.judgement)
+                assert await client.claim_validation(wait_seconds=0) == RevealOrder(judgement=request.judgement)
                 await client.reveal_verdict(request)
         asked += requests
         office.run_job("tally")

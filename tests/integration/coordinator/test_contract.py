@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import pytest
 
 from covey.errors import ProtocolError
-from covey.protocol import canonical, messages, wire
-from covey.protocol.messages import Domain, Receipt
+from covey.protocol import canonical, eip712
+from covey.protocol.api.worker import SubmissionAnswer, TaskOrder
+from covey.protocol.eip712 import Domain
+from covey.protocol.messages import Receipt
 from tests.fakes.coordinator import FakeCoordinator
 from tests.fakes.network import Office
 from tests.fakes.pool import INSTANCE
@@ -24,12 +26,12 @@ class Party:
     """Either of them, and what belongs to it."""
 
     client: object
-    claim: Callable[[], Awaitable[wire.TaskOrder | None]]
+    claim: Callable[[], Awaitable[TaskOrder | None]]
     office: Office
     ledger_domain: Domain
     receipt_domain: Domain
 
-    def receipt(self, order: wire.TaskOrder, file: bytes, **changes: object) -> Receipt:
+    def receipt(self, order: TaskOrder, file: bytes, **changes: object) -> Receipt:
         values = {
             "pool": self.office.ctx.ledger.pool,
             "task": order.task,
@@ -44,8 +46,8 @@ class Party:
         }
         return Receipt(**(values | changes))
 
-    async def submit(self, receipt: Receipt, file: bytes, signer: str = "node") -> wire.SubmissionAnswer:
-        signature = messages.sign(receipt, self.receipt_domain, self.office.wallet(signer))
+    async def submit(self, receipt: Receipt, file: bytes, signer: str = "node") -> SubmissionAnswer:
+        signature = eip712.sign(receipt, self.receipt_domain, self.office.wallet(signer))
         return await self.client.submit(receipt, signature, file)
 
 

@@ -5,9 +5,10 @@ import time
 
 import pytest
 
-from covey import cli, devnet
+from covey import cli
 from covey.chain.wallet import save_key
-from covey.runtime import find_free_ports
+from covey.devnet import deploy
+from covey.runtime.http import find_free_ports
 from tests.fakes.network import MIN_STAKE, Office
 
 pytestmark = pytest.mark.integration
@@ -20,7 +21,7 @@ def write(office: Office, tmp_path):
     def write(role, name, **changes):
         key = tmp_path / f"{name}.key"
         if not key.exists():
-            save_key(key, devnet.derive_key("test", name))
+            save_key(key, deploy.derive_key("test", name))
         values = {
             "home": str(tmp_path / role),
             "pool": office.ctx.ledger.pool,

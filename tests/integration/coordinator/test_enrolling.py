@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from covey import cli, devnet
+from covey import cli
 from covey.chain.structs import BondKind
 from covey.chain.wallet import load_key, save_key
+from covey.devnet import deploy
 from covey.errors import OperatorError
 from covey.local.joining import CheckedPool, create_worker_folder
 from covey.protocol.ids import PoolId
@@ -37,7 +38,7 @@ def make_folder(office: Office, folder: Path, *, workers: int, pool: PoolId | No
 def key_of(folder: Path, name: str) -> Path:
     file = folder / f"{name}.key"
     if not file.exists():
-        save_key(file, devnet.derive_key("test", name))
+        save_key(file, deploy.derive_key("test", name))
     return file
 
 

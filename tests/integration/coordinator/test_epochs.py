@@ -10,10 +10,10 @@ from coordinator.service import to_receipt
 from covey.chain.history import History
 from covey.chain.outbox import IntentState
 from covey.chain.structs import ChallengeState, EpochRecord
-from covey.protocol import messages
+from covey.protocol import eip712
+from covey.protocol.epochs import EpochHeader
 from covey.protocol.ids import Hash, PoolId
 from covey.protocol.messages import Countersignature, Receipt
-from covey.protocol.receipts import EpochHeader
 from covey.protocol.status import SubmissionState, TaskState
 from tests.fakes.network import PRICE, Office
 from tests.fakes.pool import make_address, make_hash
@@ -207,15 +207,15 @@ def record_work(office: Office, count: int) -> None:
                 contributor=office.chain.address("contributor"), policy_version=0, work_key=make_hash(f"work {n}"),
                 groups=1, units=1, deadline=deadline,
             )  # fmt: skip
-            receipt_hash = messages.compute_struct_hash(receipt)
+            receipt_hash = eip712.compute_struct_hash(receipt)
             promise = Countersignature(receipt_hash=receipt_hash, signed_at=1, latest_epoch=0)
             rows.session.add(
                 Submission(
                     receipt_hash=receipt_hash, task=receipt.task, lease=receipt.lease, node=receipt.node,
                     contributor=receipt.contributor, policy_version=0, work_key=receipt.work_key, groups=1, units=1,
-                    receipt_units=1, deadline=deadline, signature=messages.sign(receipt, ctx.receipt_domain, wallet),
+                    receipt_units=1, deadline=deadline, signature=eip712.sign(receipt, ctx.receipt_domain, wallet),
                     signed_at=1, latest_epoch=0, state=SubmissionState.ACCEPTED, decided_at=office.clock(),
-                    countersignature=messages.sign(promise, ctx.ledger_domain, operator),
+                    countersignature=eip712.sign(promise, ctx.ledger_domain, operator),
                 )
             )  # fmt: skip
 

@@ -6,9 +6,10 @@ from typing import Any
 import httpx
 import pytest
 
-from covey.client import CoordinatorClient
 from covey.errors import OperatorError
-from covey.protocol import canonical, wire
+from covey.network.coordinator_client import CoordinatorClient
+from covey.protocol import canonical
+from covey.protocol.api.validator import RevealRequest
 from covey.protocol.evidence import Bundle, get_key
 from covey.protocol.messages import Receipt
 from covey.protocol.verdict import Decision
@@ -40,7 +41,7 @@ def open_public(office: Office) -> CoordinatorClient:
     return CoordinatorClient(office.url, None, chain_id=0)
 
 
-async def commit_all(office: Office, count: int = 2, **changes: Any) -> list[wire.RevealRequest]:
+async def commit_all(office: Office, count: int = 2, **changes: Any) -> list[RevealRequest]:
     office.run_job("dispatch_validation")
     requests = []
     for i in range(count):

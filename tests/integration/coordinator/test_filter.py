@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from covey.protocol import canonical, wire
+from covey.protocol import canonical
+from covey.protocol.api.validator import JudgeOrder, RevealRequest
 from tests.fakes.network import Office, create_pool, open_office
 from tests.fakes.pool import make_params
 from tests.integration.chain.conftest import Chain
@@ -40,7 +41,7 @@ async def work(office: Office, number: int, told: tuple[Any, Any]) -> None:
     for i, word in enumerate(told):
         async with office.client(f"validator-{i}") as client:
             order = await client.claim_validation(wait_seconds=0)
-            assert isinstance(order, wire.JudgeOrder)
+            assert isinstance(order, JudgeOrder)
             requests.append(build_request(office, i, order, word))
             await commit(office, client, requests[-1])
     for i, request in enumerate(requests):
@@ -50,7 +51,7 @@ async def work(office: Office, number: int, told: tuple[Any, Any]) -> None:
     office.run_job("tally")
 
 
-def build_request(office: Office, validator: int, order: wire.JudgeOrder, word: Any) -> wire.RevealRequest:
+def build_request(office: Office, validator: int, order: JudgeOrder, word: Any) -> RevealRequest:
     bundle = json.loads(build_bundle(office, validator, order).to_bytes())
     if word is not SILENT:
         bundle["details"]["live_groups"] = word

@@ -8,8 +8,8 @@ import pytest
 
 from coordinator import app
 from coordinator.config import CoordinatorConfig
-from covey.anvil import start_anvil
-from covey.chain.client import ChainClient
+from covey.chain.json_rpc import ChainClient
+from covey.devnet.anvil import start_anvil
 from covey.errors import OperatorError
 from tests.fakes.network import Office, create_pool
 

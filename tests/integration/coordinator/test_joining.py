@@ -10,10 +10,11 @@ from typer.testing import CliRunner, Result
 
 from coordinator import views
 from coordinator.views import get_pool
-from covey import cli, devnet
+from covey import cli
 from covey.chain.history import History
 from covey.chain.wallet import load_key, save_key
 from covey.cli import join as module
+from covey.devnet import deploy
 from covey.errors import OperatorError, ProtocolError, TransientError
 from tests.fakes.network import MIN_STAKE, Office
 
@@ -28,7 +29,7 @@ def join(office: Office, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "is_terminal", lambda: True)
     office.chain.deployment.save(tmp_path / "deployment.json")
     key = tmp_path / "contributor.key"
-    save_key(key, devnet.derive_key("test", "contributor"))
+    save_key(key, deploy.derive_key("test", "contributor"))
 
     def run(*options: str, stakes: bool = False, typed: str | None = None) -> Result:
         signing = ["--key-file", str(key)] if stakes else []

@@ -9,11 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 from coordinator import views
-from covey import cli, devnet
+from covey import cli
 from covey.chain.structs import BondKind, PoolState
 from covey.chain.wallet import save_key
+from covey.devnet import deploy
 from covey.errors import OperatorError, ProtocolError
-from covey.protocol import messages
+from covey.protocol import eip712
 from covey.protocol.ids import Step
 from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Reason
@@ -35,7 +36,7 @@ class Terminal:
         if key:
             file = self._folder / f"{key}.key"
             if not file.exists():
-                save_key(file, devnet.derive_key("test", key))
+                save_key(file, deploy.derive_key("test", key))
             options += ["--key-file", str(file)]
         result = CliRunner().invoke(cli.app, [*arguments, *options, "--json"])
         if result.exception is not None:
@@ -95,7 +96,7 @@ async def test_submissions__hidden_until_decided__then_shown_with_what_the_chain
         return await asyncio.to_thread(covey, "submissions", "show", receipt_hash, *url)
 
     async with office.client("node") as node:
-        receipt_hash = messages.compute_struct_hash(await hand_in(office, node))
+        receipt_hash = eip712.compute_struct_hash(await hand_in(office, node))
     shown = await show(receipt_hash[:10])
     assert (shown["receipt_hash"], shown["state"], shown["work_key"]) == (receipt_hash, "SUBMITTED", None)
     assert (shown["verdicts"], shown["epoch_transaction"]) == ([], None)
@@ -173,7 +174,7 @@ async def test_case_veto__by_the_arbiter__frees_the_stake(office: Office, covey:
     court, stakes = office.chain.contracts.court, office.chain.contracts.stakes
     office.chain.send("validator-2", court.propose(receipt, hard.signature, verdicts, hard.signatures))
     (shown,) = covey("case", "show")["cases"]
-    receipt_hash = messages.compute_struct_hash(receipt)
+    receipt_hash = eip712.compute_struct_hash(receipt)
     assert (shown["receipt_hash"], shown["state"], shown["reason"], shown["amount"]) == (
         receipt_hash,
         "locked",

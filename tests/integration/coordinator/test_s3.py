@@ -6,8 +6,10 @@ from typing import Any
 import httpx
 import pytest
 
-from covey.client import CoordinatorClient
-from covey.protocol import canonical, wire
+from covey.network.coordinator_client import CoordinatorClient
+from covey.protocol import canonical
+from covey.protocol.api.common import ReceiptBody
+from covey.protocol.api.worker import SubmissionAnswer, SubmissionRequest, TaskOrder
 from covey.protocol.messages import Receipt
 from tests.fakes.network import Office, create_pool, open_office, reset
 from tests.fakes.pool import make_params
@@ -53,18 +55,18 @@ async def call(url: str, data: bytes | None = None, method: str = "PUT") -> tupl
     return response.status_code, response.content
 
 
-async def lease(office: Office, client: CoordinatorClient) -> tuple[wire.TaskOrder, str]:
+async def lease(office: Office, client: CoordinatorClient) -> tuple[TaskOrder, str]:
     """A task, and the link for the file that the node announces for it."""
     await client.register()
     task = await office.claim(client)
     return task, (await upload(client, task, FILE)).url
 
 
-async def hand_in(office: Office, client: CoordinatorClient, receipt: Receipt) -> wire.SubmissionAnswer:
+async def hand_in(office: Office, client: CoordinatorClient, receipt: Receipt) -> SubmissionAnswer:
     """The receipt alone, without another upload."""
-    body = wire.SubmissionRequest(receipt=wire.ReceiptBody.of(receipt), signature=sign(office, receipt))
+    body = SubmissionRequest(receipt=ReceiptBody.of(receipt), signature=sign(office, receipt))
     answer = await client._post("/v1/submissions", body.model_dump_json().encode())
-    return wire.SubmissionAnswer.model_validate_json(answer)
+    return SubmissionAnswer.model_validate_json(answer)
 
 
 async def read_order(office: Office) -> bytes:

@@ -3,7 +3,7 @@
 import pytest
 
 from covey.chain.deterrence import UNDRAWN_PART
-from covey.protocol import messages
+from covey.protocol import eip712
 from tests.fakes.network import PRICE, Office
 from tests.integration.coordinator.handing import hand_in
 
@@ -18,7 +18,7 @@ async def test_submit__second_submission_of_a_contributor__is_beyond_a_quarter_o
         async with office.client(name) as client:
             receipt = await hand_in(office, client, name.encode(), node=name)
         with office.ctx.database.read() as rows:
-            row = rows.get_submission(messages.compute_struct_hash(receipt))
+            row = rows.get_submission(eip712.compute_struct_hash(receipt))
             assert row is not None
             audited.append(row.audited)
     assert audited == [None, True]

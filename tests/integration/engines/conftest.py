@@ -9,11 +9,11 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-from covey.engines.base import Request
-from covey.engines.hf import HuggingFaceEngine
+from covey.engines.base import GenerationRequest
+from covey.engines.hf.engine import HuggingFaceEngine
 from covey.engines.vllm.engine import VllmEngine
 from covey.engines.vllm.options import VllmOptions
-from covey.model.files import save_policy
+from covey.model.policy_files import save_policy
 from covey.model.tiny import build_tokenizer
 
 KINDS = ("qwen", "llama")
@@ -87,9 +87,10 @@ def pair(request: pytest.FixtureRequest, policies: dict[tuple[str, int], Path]) 
 
 
 @pytest.fixture(scope="session")
-def ragged() -> list[Request]:
+def ragged() -> list[GenerationRequest]:
     """64 requests, no two prompts of one length: 4 to 67 tokens; at most 20 to 67 tokens each."""
     prompts = [(2, *(3 + (i * 37 + j * 11) % 256 for j in range(3 + i * 27 % 64))) for i in range(64)]
     return [
-        Request(prompt=prompts[i], seed=i * 0x9E3779B97F4A7C15 % 2**63, max_tokens=20 + i * 13 % 48) for i in range(64)
+        GenerationRequest(prompt=prompts[i], seed=i * 0x9E3779B97F4A7C15 % 2**63, max_tokens=20 + i * 13 % 48)
+        for i in range(64)
     ]

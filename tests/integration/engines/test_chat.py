@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from covey.engines.base import ReplayRequest, Request
-from covey.engines.hf import HuggingFaceEngine
-from covey.engines.policies import load_pool_policy
+from covey.engines.base import GenerationRequest, ReplayRequest
+from covey.engines.hf.engine import HuggingFaceEngine
+from covey.engines.pool_policies import load_pool_policy
 from covey.engines.vllm.engine import VllmEngine
 from covey.engines.vllm.options import VllmOptions
 from covey.errors import ProtocolError
@@ -49,14 +49,14 @@ def hf(folder: Path) -> HuggingFaceEngine:
 
 
 @pytest.fixture(scope="module")
-def requests(hf: HuggingFaceEngine) -> list[Request]:
+def requests(hf: HuggingFaceEngine) -> list[GenerationRequest]:
     chosen = PromptFormat(kind="chat", variables={"enable_thinking": False})
     prompts = [encode_prompt(hf.tokenizer, f"How much is {i} + 3?", system="Add.", format=chosen) for i in range(8)]
-    return [Request(prompt=tuple(prompts[seed % 8]), seed=seed, max_tokens=32) for seed in range(64)]
+    return [GenerationRequest(prompt=tuple(prompts[seed % 8]), seed=seed, max_tokens=32) for seed in range(64)]
 
 
 def test_generate__several_end_tokens__both_engines_end_at_the_same_ones(
-    vllm: VllmEngine, hf: HuggingFaceEngine, requests: list[Request]
+    vllm: VllmEngine, hf: HuggingFaceEngine, requests: list[GenerationRequest]
 ) -> None:
     assert vllm.end_tokens == hf.end_tokens == set(ENDS)
     theirs, ours = vllm.generate(requests, temperature=1.0), hf.generate(requests, temperature=1.0)
@@ -70,18 +70,20 @@ def test_generate__several_end_tokens__both_engines_end_at_the_same_ones(
 
 
 def test_generate__end_token_of_the_config_that_is_none_of_the_policy__ends_nothing(
-    vllm: VllmEngine, requests: list[Request]
+    vllm: VllmEngine, requests: list[GenerationRequest]
 ) -> None:
     """vLLM is told what ends a completion, and takes nothing from the model's files."""
     asked = [
-        Request(prompt=each.prompt, seed=each.seed + 1000 * i, max_tokens=32) for each in requests for i in range(8)
+        GenerationRequest(prompt=each.prompt, seed=each.seed + 1000 * i, max_tokens=32)
+        for each in requests
+        for i in range(8)
     ]
     made = vllm.generate(asked, temperature=1.0)
     assert any(IM_END in each.tokens[:-1] for each in made)
 
 
 def test_generate__temperature_of_the_generation_configuration__is_not_sampled_with(
-    vllm: VllmEngine, hf: HuggingFaceEngine, requests: list[Request]
+    vllm: VllmEngine, hf: HuggingFaceEngine, requests: list[GenerationRequest]
 ) -> None:
     """A replay at the pool's temperature finds no token that lost by more than rounding."""
     made = vllm.generate(requests, temperature=1.3)

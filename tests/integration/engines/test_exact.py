@@ -20,18 +20,19 @@ from safetensors.torch import load_file, save_file
 
 from benchmarks import exact
 from benchmarks.cheating import World
-from covey import cli, devnet
-from covey.cheats import Wrapped
+from covey import cli
 from covey.cli.account import read_pool_file
-from covey.engines.base import Completion, Engine, Request
-from covey.engines.build import describe_build, describe_hardware, require_engine
+from covey.demo.cheats import Wrapped
+from covey.devnet import deploy
+from covey.engines.base import Completion, Engine, GenerationRequest
+from covey.engines.factory import describe_build, describe_hardware, require_engine
 from covey.engines.vllm.engine import VllmEngine
 from covey.errors import OperatorError
-from covey.model.files import WEIGHTS_FILE
+from covey.model.policy_files import WEIGHTS_FILE
 from covey.protocol.params import PoolParams
 from covey.protocol.verdict import Decision, Judgement, Reason, Severity
-from covey.sandbox import Limits, Sandbox
-from covey.toploc.tops import Capture
+from covey.sandbox import CallLimits, Sandbox
+from covey.toploc.topk import Capture
 from tests.fakes.pool import make_address
 from tests.fakes.tools import Worker, build_claim, build_tools, make_task
 from tests.integration.engines.conftest import make_policy
@@ -110,7 +111,7 @@ def list_children() -> set[str]:
     found = subprocess.run(
         ["ps", "-o", "pid=,args=", "--ppid", str(os.getpid())], capture_output=True, text=True, check=True, timeout=20
     )
-    return {line.split()[0] for line in found.stdout.splitlines() if "covey.engines.vllm.child" in line}
+    return {line.split()[0] for line in found.stdout.splitlines() if "covey.engines.vllm.engine_child" in line}
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +153,7 @@ class Changed(Wrapped):
         self.change = change
 
     def generate(
-        self, requests: Sequence[Request], *, temperature: float, capture: Capture | None = None
+        self, requests: Sequence[GenerationRequest], *, temperature: float, capture: Capture | None = None
     ) -> list[Completion]:
         first, *others = super().generate(requests, temperature=temperature, capture=capture)
         return [self.change(first), *others]
@@ -174,10 +175,12 @@ def move_logprob(completion: Completion) -> Completion:
 def judge(sides: Sides, params: PoolParams, change: Change) -> Judgement:
     """A submission of the worker, whose first completion is another, judged by the validator from its file."""
     task = make_task(groups=params.groups_per_task)
-    worker = Worker(devnet.derive_wallet("test", "node"), params, Changed(sides.worker, change), task=task)
+    worker = Worker(deploy.derive_wallet("test", "node"), params, Changed(sides.worker, change), task=task)
     work = worker.work()
     assert len(work.rollouts) == params.rollouts_per_task
-    with Sandbox("covey.protocol.columns:build_decoder", limits=Limits(memory_bytes=1 << 29)) as decoder:
+    with Sandbox(
+        "covey.protocol.submission_file.codec:build_decoder", limits=CallLimits(memory_bytes=1 << 29)
+    ) as decoder:
         tools = build_tools(params, sides.validator, decoder)
         return service.judge(build_claim(work, worker.sign(work)), tools, full=True)
 

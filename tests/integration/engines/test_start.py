@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from covey.engines.base import ReplayRequest, Request
-from covey.engines.hf import HuggingFaceEngine
+from covey.engines.base import GenerationRequest, ReplayRequest
+from covey.engines.hf.engine import HuggingFaceEngine
 from covey.engines.vllm.engine import VllmEngine
 from covey.engines.vllm.options import VllmOptions
 from covey.errors import OperatorError
 from covey.protocol.thresholds import Thresholds
+from covey.toploc.closeness import is_within
 from covey.toploc.proofs import TOP_K, WINDOW, build_many, compare_many
-from covey.toploc.thresholds import is_within
-from covey.toploc.tops import Capture
+from covey.toploc.topk import Capture
 
 pytestmark = [
     pytest.mark.integration,
@@ -41,7 +41,7 @@ def compute(logits, *rest):
 
 sampler.{name} = compute
 if __name__ == "__main__":  # vLLM's own processes import this again
-    from covey.engines.vllm.child import serve
+    from covey.engines.vllm.engine_child import serve
 
     serve(int(sys.argv[3]))
 """
@@ -51,7 +51,7 @@ if __name__ == "__main__":  # vLLM's own processes import this again
 @pytest.mark.full
 @pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="there is no C++ compiler")
 def test_engine__compiled__writes_what_the_eager_one_does_and_is_replayed_by_the_reference(
-    policies: dict[tuple[str, int], Path], ragged: list[Request]
+    policies: dict[tuple[str, int], Path], ragged: list[GenerationRequest]
 ) -> None:
     """With a head that is tied to the embedding, also after a reload."""
     made = {}

@@ -20,16 +20,16 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from covey.engines.base import Completion, Replay, ReplayRequest, Request
+from covey.engines.base import Completion, GenerationRequest, Replay, ReplayRequest
 from covey.engines.vllm.engine import VllmEngine
 from covey.engines.vllm.options import VllmOptions
 from covey.errors import OperatorError, ProtocolError, TransientError
-from covey.model.files import WEIGHTS_FILE
+from covey.model.policy_files import WEIGHTS_FILE
 from covey.protocol.params import VerificationParams
-from covey.protocol.rollout import Rollout
+from covey.protocol.submission_file.rows import Rollout
 from covey.protocol.verdict import Reason
 from covey.toploc.proofs import TOP_K, WINDOW
-from covey.toploc.tops import EVERYTHING, Capture, Top, join
+from covey.toploc.topk import EVERYTHING, Capture, Top, join
 from tests.fakes.tools import has_even_products, make_model_params
 from tests.integration.engines.conftest import LONGEST, Pair, make_policy
 from validator.calibration import build_rollouts, propose
@@ -47,7 +47,7 @@ PARAMS = make_model_params()
 Policies = dict[tuple[str, int], Path]
 
 
-def claims_of(requests: Sequence[Request], completions: Sequence[Completion]) -> list[ReplayRequest]:
+def claims_of(requests: Sequence[GenerationRequest], completions: Sequence[Completion]) -> list[ReplayRequest]:
     return [
         ReplayRequest(prompt=request.prompt, tokens=completion.tokens, seed=request.seed)
         for request, completion in zip(requests, completions, strict=True)
@@ -73,13 +73,13 @@ def get_margins(replays: Sequence[Replay]) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def work(pair: Pair, ragged: list[Request]) -> list[Completion]:
+def work(pair: Pair, ragged: list[GenerationRequest]) -> list[Completion]:
     """64 requests at once."""
     return pair.vllm.generate(ragged, temperature=1.0, capture=CAPTURE)
 
 
 def test_generate__64_ragged_requests__end_with_eos_or_at_their_limit(
-    pair: Pair, work: list[Completion], ragged: list[Request]
+    pair: Pair, work: list[Completion], ragged: list[GenerationRequest]
 ) -> None:
     for request, completion in zip(ragged, work, strict=True):
         n = len(completion.tokens)
@@ -92,14 +92,16 @@ def test_generate__64_ragged_requests__end_with_eos_or_at_their_limit(
     assert pair.vllm.preemptions > 10
 
 
-def cut_submissions(requests: Sequence[Request], completions: Sequence[Completion]) -> list[tuple[Rollout, ...]]:
+def cut_submissions(
+    requests: Sequence[GenerationRequest], completions: Sequence[Completion]
+) -> list[tuple[Rollout, ...]]:
     """Of eight rollouts each, as workers hand them in."""
     parts = [slice(start, start + 8) for start in range(0, len(requests), 8)]
     return [build_rollouts(requests[part], completions[part], PARAMS) for part in parts]
 
 
 @pytest.fixture(scope="module")
-def others(pair: Pair, ragged: list[Request]) -> list[list[RolloutDistances]]:
+def others(pair: Pair, ragged: list[GenerationRequest]) -> list[list[RolloutDistances]]:
     """Submissions of other seeds, measured by the reference engine."""
     requests = [replace(each, seed=each.seed ^ 1) for each in ragged]
     made = pair.vllm.generate(requests, temperature=1.0, capture=CAPTURE)
@@ -117,7 +119,7 @@ def rules(pair: Pair, others: list[list[RolloutDistances]]) -> VerificationParam
 def test_generate__judged_by_the_reference_engine__is_accepted_and_what_was_changed_is_not(
     pair: Pair,
     work: list[Completion],
-    ragged: list[Request],
+    ragged: list[GenerationRequest],
     others: list[list[RolloutDistances]],
     rules: VerificationParams,
 ) -> None:
@@ -139,7 +141,9 @@ def test_generate__judged_by_the_reference_engine__is_accepted_and_what_was_chan
         assert (breach.reason, breach.row) == (reason, 0)
 
 
-def test_replay__of_its_own_work__is_bit_identical(pair: Pair, work: list[Completion], ragged: list[Request]) -> None:
+def test_replay__of_its_own_work__is_bit_identical(
+    pair: Pair, work: list[Completion], ragged: list[GenerationRequest]
+) -> None:
     replays = pair.vllm.replay(claims_of(ragged, work), temperature=1.0, capture=CAPTURE)
     assert (get_margins(replays) == 0).all()
     for completion, replay in zip(work, replays, strict=True):
@@ -147,7 +151,7 @@ def test_replay__of_its_own_work__is_bit_identical(pair: Pair, work: list[Comple
         assert is_equal(completion.tops, replay.tops)
 
 
-def test_replay__siblings_that_begin_alike__lose_no_row(pair: Pair, ragged: list[Request]) -> None:
+def test_replay__siblings_that_begin_alike__lose_no_row(pair: Pair, ragged: list[GenerationRequest]) -> None:
     """The second finds blocks in the cache that reach beyond its prompt."""
     tokens = tuple(3 + i * 7 % 250 for i in range(70))
     claims = [ReplayRequest(prompt=ragged[20].prompt, tokens=tokens[:n], seed=5) for n in (70, 70, 41, 1)]
@@ -172,14 +176,16 @@ def require_even_products(pair: Pair) -> None:
         pytest.skip("this processor multiplies one row of bfloat16 otherwise than it does among others")
 
 
-def test_generate__one_by_one__equals_all_together(pair: Pair, work: list[Completion], ragged: list[Request]) -> None:
+def test_generate__one_by_one__equals_all_together(
+    pair: Pair, work: list[Completion], ragged: list[GenerationRequest]
+) -> None:
     require_even_products(pair)
     for i in (0, 21, 63):
         assert_equal(pair.vllm.generate([ragged[i]], temperature=1.0, capture=CAPTURE), [work[i]])
 
 
 def test_generate__calls_of_several_threads__run_together_and_a_new_policy_waits_for_them(
-    pair: Pair, work: list[Completion], ragged: list[Request], policies: Policies
+    pair: Pair, work: list[Completion], ragged: list[GenerationRequest], policies: Policies
 ) -> None:
     """Sixteen calls of four requests each, a policy that is loaded in the middle, and a replay."""
     require_even_products(pair)
@@ -212,7 +218,7 @@ def wait_until(is_done: Callable[[], bool]) -> None:
     raise AssertionError("the condition did not come")
 
 
-def test_generate__every_state_captured__is_the_reference_s(pair: Pair, ragged: list[Request]) -> None:
+def test_generate__every_state_captured__is_the_reference_s(pair: Pair, ragged: list[GenerationRequest]) -> None:
     (completion,) = pair.vllm.generate(ragged[30:31], temperature=1.0, capture=EVERYTHING)
     (replay,) = pair.hf.replay(claims_of(ragged[30:31], [completion]), temperature=1.0, capture=EVERYTHING)
     mine, other = join(completion.tops), join(replay.tops)
@@ -222,14 +228,14 @@ def test_generate__every_state_captured__is_the_reference_s(pair: Pair, ragged: 
 
 
 def test_generate__temperature_of_zero_or_nothing_captured__is_greedy_and_has_no_tops(
-    pair: Pair, ragged: list[Request]
+    pair: Pair, ragged: list[GenerationRequest]
 ) -> None:
     (completion,) = pair.vllm.generate(ragged[8:9], temperature=0.0)
     assert completion.tops == ()
     (replay,) = pair.vllm.replay(claims_of(ragged[8:9], [completion]), temperature=0.0)
     assert (replay.margins == 0).all()
     (other,) = pair.vllm.generate(
-        [Request(prompt=ragged[8].prompt, seed=99, max_tokens=ragged[8].max_tokens)], temperature=0.0
+        [GenerationRequest(prompt=ragged[8].prompt, seed=99, max_tokens=ragged[8].max_tokens)], temperature=0.0
     )
     assert other.tokens == completion.tokens
 
@@ -240,7 +246,7 @@ def test_generate__nothing__is_nothing(pair: Pair) -> None:
 
 
 def test_generate__stop_signal_of_the_whole_service__is_finished_first(
-    pair: Pair, work: list[Completion], ragged: list[Request]
+    pair: Pair, work: list[Completion], ragged: list[GenerationRequest]
 ) -> None:
     assert pair.vllm.process_id is not None
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -251,7 +257,7 @@ def test_generate__stop_signal_of_the_whole_service__is_finished_first(
 @pytest.mark.parametrize(("prompt", "limit"), [((), 2), ((2,), 0), ((2, 259), 2), ((-1,), 2)])
 def test_generate__request_that_no_caller_makes__is_refused(pair: Pair, prompt: tuple[int, ...], limit: int) -> None:
     with pytest.raises(ValueError, match="prompt"):
-        pair.vllm.generate([Request(prompt=prompt, seed=0, max_tokens=limit)], temperature=1.0)
+        pair.vllm.generate([GenerationRequest(prompt=prompt, seed=0, max_tokens=limit)], temperature=1.0)
 
 
 @pytest.mark.parametrize(
@@ -267,7 +273,7 @@ def test_replay__tokens_that_the_model_does_not_have__are_malformed(
 
 def test_generate__longer_than_what_is_served__says_so(pair: Pair) -> None:
     with pytest.raises(OperatorError, match=f"more than the {LONGEST} that vLLM serves") as caught:
-        pair.vllm.generate([Request(prompt=(2,) * 100, seed=0, max_tokens=LONGEST - 99)], temperature=1.0)
+        pair.vllm.generate([GenerationRequest(prompt=(2,) * 100, seed=0, max_tokens=LONGEST - 99)], temperature=1.0)
     assert caught.value.code == "sequence_too_long"
 
 
@@ -308,7 +314,7 @@ def spoil(folder: Path, source: Path, how: str, policies: Policies) -> Path:
     "how", ["other architecture", "other class", "other vocabulary", "torn", "no number", "no model"]
 )
 def test_load_policy__that_does_not_fit__keeps_the_old_one(
-    pair: Pair, work: list[Completion], ragged: list[Request], policies: Policies, tmp_path: Path, how: str
+    pair: Pair, work: list[Completion], ragged: list[GenerationRequest], policies: Policies, tmp_path: Path, how: str
 ) -> None:
     process = pair.vllm.process_id
     with pytest.raises(ProtocolError) as caught:
@@ -319,7 +325,7 @@ def test_load_policy__that_does_not_fit__keeps_the_old_one(
 
 @pytest.mark.full
 def test_load_policy__one_that_does_not_fit_while_others_generate__is_refused_before_they_end(
-    pair: Pair, work: list[Completion], ragged: list[Request], policies: Policies, tmp_path: Path
+    pair: Pair, work: list[Completion], ragged: list[GenerationRequest], policies: Policies, tmp_path: Path
 ) -> None:
     spoilt = spoil(tmp_path / "spoilt", policies[pair.kind, 11], "no number", policies)
     with ThreadPoolExecutor(1) as threads:
@@ -338,7 +344,7 @@ def find_group(process: int) -> set[int]:
 
 
 def test_load_policy__new_weights_in_place__equal_a_fresh_engine_s_and_survive_its_death(
-    pair: Pair, work: list[Completion], ragged: list[Request], policies: Policies, rules: VerificationParams
+    pair: Pair, work: list[Completion], ragged: list[GenerationRequest], policies: Policies, rules: VerificationParams
 ) -> None:
     """Last of its engine: it is killed in the middle of a call, which says so, and the next call starts it anew."""
     engine, process = pair.vllm, pair.vllm.process_id
@@ -367,7 +373,7 @@ def test_process__its_parent_is_gone__ends() -> None:
     with Path(os.devnull).open() as nothing:
         ours, theirs = socket.socketpair()
         child = subprocess.Popen(
-            [sys.executable, "-m", "covey.engines.vllm.child", str(theirs.fileno())],
+            [sys.executable, "-m", "covey.engines.vllm.engine_child", str(theirs.fileno())],
             stdin=nothing, stderr=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
         )  # fmt: skip
         theirs.close()

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from covey.cheats import Wrapped
+from covey.demo.cheats import Wrapped
 from covey.engines.base import ReplayRequest
-from covey.engines.hf import HuggingFaceEngine
+from covey.engines.hf.engine import HuggingFaceEngine
 from covey.engines.vllm.engine import VllmEngine
 from covey.engines.vllm.options import VllmOptions
 from covey.model.tiny import tiny_folder
-from covey.protocol import rollout
+from covey.protocol.submission_file.codec import decode
 from covey.protocol.thresholds import Thresholds
+from covey.toploc.closeness import is_within
 from covey.toploc.proofs import compare_many
-from covey.toploc.thresholds import is_within
-from covey.toploc.tops import build_capture
+from covey.toploc.topk import build_capture
 from tests.fakes.tools import make_model_params, make_task
 from tests.fakes.worker import build_context, build_coordinator
 from trainer.service import build_budget
@@ -69,7 +69,7 @@ async def test_run_stages__vllm_is_killed__all_leases_are_served_and_their_work_
     validator = HuggingFaceEngine()
     validator.load_policy(tiny_folder(), 0)
     for _, _, file in coordinator.sent:
-        rows = rollout.decode(file, build_budget(params))
+        rows = decode(file, build_budget(params))
         claims = [ReplayRequest(prompt=row.prompt, tokens=row.tokens, seed=row.seed) for row in rows]
         replays = validator.replay(
             claims, temperature=params.model.temperature, capture=build_capture(params.verification)

@@ -11,11 +11,11 @@ import pytest
 
 from benchmarks.grading_cases import build_spec
 from covey.environments.base import EnvironmentSpec, Reply
+from covey.environments.grader import GradingPool
 from covey.environments.registry import load
-from covey.grading import GradingPool
 from covey.protocol.params import GradingParams
+from covey.runtime.settings import SandboxSettings
 from covey.sandbox import find_isolation
-from covey.settings import SandboxSettings
 from tests.fakes.hostile_answers import SECRET, SECRET_NAME, HostileAnswer, list_hostile
 
 KINDS = ("math", "code", "short_answer", "reasoning_gym")

@@ -3,8 +3,8 @@
 import pytest
 
 from covey.environments.base import EnvironmentSpec, Reply
-from covey.environments.grading import pack_reply, pack_spec, unpack_grade
-from covey.sandbox import RUNGS, Limits, Sandbox, try_rung
+from covey.environments.grading_process import pack_reply, pack_spec, unpack_grade
+from covey.sandbox import RUNGS, CallLimits, Sandbox, try_rung
 
 pytestmark = pytest.mark.integration
 
@@ -57,9 +57,11 @@ def read(outcome):
 def test_programs__on_each_rung__are_graded_alike(rung):
     if try_rung(rung).isolation is None:
         pytest.skip(f"{rung} does not hold here")
-    limits = Limits(cpu_seconds=2, wall_seconds=30, memory_bytes=512 << 20, processes=16)
+    limits = CallLimits(cpu_seconds=2, wall_seconds=30, memory_bytes=512 << 20, processes=16)
     sums = {**TESTS, "outputs": ["3", "7"]}
-    with Sandbox("covey.environments.grading:build", setup=pack_spec(SPEC), limits=limits, isolation=rung) as sandbox:
+    with Sandbox(
+        "covey.environments.grading_process:build", setup=pack_spec(SPEC), limits=limits, isolation=rung
+    ) as sandbox:
         outcomes = {
             program: sandbox.run(pack_reply(build_reply(program, sums if i == 0 else TESTS)))
             for i, program in enumerate(CASES)

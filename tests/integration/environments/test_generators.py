@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from covey.environments.base import EnvironmentSpec, Grade, Reply
-from covey.environments.kinds.reasoning_items import COMPOSITE, HASHED, REFUSED
+from covey.environments.grader import GradingPool
+from covey.environments.kinds.reasoning_gym.reasoning_items import COMPOSITE, HASHED, REFUSED
 from covey.environments.registry import load
 from covey.errors import OperatorError
-from covey.grading import GradingPool
 from covey.protocol.params import GradingParams
-from covey.settings import SandboxSettings
+from covey.runtime.settings import SandboxSettings
 
 pytestmark = pytest.mark.integration
 

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[3]
 FILE = ROOT / "tests/data/grading/mathematics.jsonl"
 PROGRAM = """
 import json, random, sys
-from covey.environments.kinds.mathematics import is_right, warm_up
+from covey.environments.kinds.mathematics.mathematics import is_right, warm_up
 cases = list(enumerate(json.loads(line) for line in open(sys.argv[1])))
 random.Random(sys.argv[3]).shuffle(cases)
 if sys.argv[2] == "warm":

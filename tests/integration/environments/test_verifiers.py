@@ -7,12 +7,12 @@ import pytest
 
 from covey.environments import registry
 from covey.environments.base import Environment
-from covey.environments.kinds.verifiers_process import TasksetRequest, ask_tasks, ask_versions
+from covey.environments.grader import GradingPool
+from covey.environments.kinds.verifiers.verifiers_process import TasksetRequest, ask_tasks, ask_versions
 from covey.errors import OperatorError
-from covey.grading import GradingPool
 from covey.protocol.params import GradingParams
+from covey.runtime.settings import SandboxSettings
 from covey.sandbox import find_isolation
-from covey.settings import SandboxSettings
 from tests.integration.environments.verifiers_taskset import DATA_HASH, FOLDER, build_spec, require_interpreter
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from covey.environments.kinds import verifiers_process
-from covey.environments.kinds.verifiers_process import TasksetRequest, ask_tasks, ask_versions
+from covey.environments.kinds.verifiers import verifiers_process
+from covey.environments.kinds.verifiers.verifiers_process import TasksetRequest, ask_tasks, ask_versions
 from covey.errors import OperatorError
 
 pytestmark = pytest.mark.integration

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from covey.environments.base import EnvironmentSpec
-from covey.environments.kinds.verifiers_process import find_interpreter
+from covey.environments.kinds.verifiers.verifiers_process import find_interpreter
 from covey.errors import OperatorError
 
 FOLDER = Path(__file__).parents[2] / "data/verifiers_taskset"

@@ -13,13 +13,11 @@ import typer
 from rich.console import Console
 
 from coordinator.config import CoordinatorConfig
-from covey import devnet
-from covey.anvil import Anvil, find_anvil
 from covey.chain import codec
-from covey.chain.client import ChainClient
 from covey.chain.contracts import Contracts, Token
 from covey.chain.deploying import send_and_wait
 from covey.chain.deployment import Deployment
+from covey.chain.json_rpc import ChainClient
 from covey.chain.sender import Sender
 from covey.chain.structs import BondKind, PoolState
 from covey.chain.wallet import load_key, save_key
@@ -28,6 +26,8 @@ from covey.cli import opening as cli_opening
 from covey.cli.account import Account
 from covey.cli.opening import pool_open
 from covey.cli.setup import deploy
+from covey.devnet import deploy as devnet
+from covey.devnet.anvil import Anvil, find_anvil
 from covey.environments import registry
 from covey.errors import OperatorError, TransientError
 from covey.local.folder import create_pool_folder, read_processes, write_processes

@@ -18,7 +18,7 @@ from covey.errors import OperatorError
 from covey.local.folder import create_pool_folder, write_processes
 from covey.local.keeper import LOCK_FILE, stop_keeper
 from covey.local.plan import PoolPlan
-from covey.runtime import find_free_ports, listen
+from covey.runtime.http import find_free_ports, listen
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).resolve().parents[3]

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from covey.sandbox import RUNGS, Isolation, Limits, Rung, Sandbox, SandboxError, find_isolation, try_rung
+from covey.sandbox import RUNGS, CallLimits, Isolation, Rung, Sandbox, SandboxError, find_isolation, try_rung
 
 HOSTILE = "tests.fakes.hostile:build"
-LIMITS = Limits(
+LIMITS = CallLimits(
     cpu_seconds=2.0,
     wall_seconds=20.0,
     memory_bytes=256 << 20,
@@ -38,7 +38,7 @@ def build() -> Iterator[Build]:
     """Makes sandboxes, best rung unless `isolation` says another, and closes them."""
     made: list[Sandbox] = []
 
-    def make(function: str = HOSTILE, *, limits: Limits = LIMITS, **options: object) -> Sandbox:
+    def make(function: str = HOSTILE, *, limits: CallLimits = LIMITS, **options: object) -> Sandbox:
         made.append(Sandbox(function, limits=limits, **options))  # type: ignore[arg-type]
         return made[-1]
 

@@ -9,12 +9,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from covey.errors import ProtocolError
-from covey.protocol import columns, rollout
-from covey.sandbox import Limits, Sandbox, SandboxError
+from covey.protocol.submission_file import parquet
+from covey.protocol.submission_file.rows import Budget
+from covey.protocol.submission_file.sandbox_frames import pack_call, unpack_answer
+from covey.sandbox import CallLimits, Sandbox, SandboxError
 
 pytestmark = pytest.mark.integration
 
-BUDGET = rollout.Budget(file_bytes=4 << 20, rows=16, prompt_tokens=64, completion_tokens=32)
+BUDGET = Budget(file_bytes=4 << 20, rows=16, prompt_tokens=64, completion_tokens=32)
 
 
 def make_row(**changes):
@@ -23,10 +25,10 @@ def make_row(**changes):
         "group": pa.array([0], pa.int32()),
         "sibling": pa.array([0], pa.int32()),
         "seed": pa.array([1], pa.int64()),
-        "prompt": pa.array([[1]], columns.SCHEMA.field("prompt").type),
-        "tokens": pa.array([[1]], columns.SCHEMA.field("tokens").type),
-        "logprobs": pa.array([[0.0]], columns.SCHEMA.field("logprobs").type),
-        "proofs": pa.array([[b"x"]], columns.SCHEMA.field("proofs").type),
+        "prompt": pa.array([[1]], parquet.SCHEMA.field("prompt").type),
+        "tokens": pa.array([[1]], parquet.SCHEMA.field("tokens").type),
+        "logprobs": pa.array([[0.0]], parquet.SCHEMA.field("logprobs").type),
+        "proofs": pa.array([[b"x"]], parquet.SCHEMA.field("proofs").type),
         "finished": pa.array([True]),
         "reward": pa.array([1.0]),
     } | changes
@@ -46,20 +48,22 @@ def make_dictionary_bomb():
 
 def make_zero_bomb():
     """One prompt of 20 million tokens."""
-    kind = columns.SCHEMA.field("prompt").type
+    kind = parquet.SCHEMA.field("prompt").type
     zeros = pa.array(np.zeros(20_000_000, np.int32))
     return make_row(prompt=pa.ListArray.from_arrays(pa.array([0, len(zeros)], pa.int32()), zeros, type=kind))
 
 
 @pytest.fixture(scope="module")
 def decoder():
-    with Sandbox("covey.protocol.columns:build_decoder", limits=Limits(cpu_seconds=5, memory_bytes=512 << 20)) as made:
-        made.call(rollout.pack_call(make_row(), BUDGET))
+    with Sandbox(
+        "covey.protocol.submission_file.codec:build_decoder", limits=CallLimits(cpu_seconds=5, memory_bytes=512 << 20)
+    ) as made:
+        made.call(pack_call(make_row(), BUDGET))
         yield made
 
 
 def test_decoder__honest_row__comes_back(decoder):
-    (row,) = rollout.unpack_answer(decoder.call(rollout.pack_call(make_row(), BUDGET)))
+    (row,) = unpack_answer(decoder.call(pack_call(make_row(), BUDGET)))
     assert (row.tokens, row.proofs, row.reward) == ((1,), (b"x",), 1.0)
 
 
@@ -68,10 +72,10 @@ def test_decoder__bomb__refused_within_a_second_in_bounded_memory(decoder, make)
     bomb = make()
     assert len(bomb) < 200_000
     started = time.monotonic()
-    outcome = decoder.run(rollout.pack_call(bomb, BUDGET))
+    outcome = decoder.run(pack_call(bomb, BUDGET))
     assert time.monotonic() - started < 1
     assert isinstance(outcome.error, ProtocolError | SandboxError)
     assert outcome.error.code in ("oversized", "malformed", "sandbox_memory")
     assert outcome.peak_bytes < 700 << 20  # the limit and the libraries
-    (row,) = rollout.unpack_answer(decoder.call(rollout.pack_call(make_row(), BUDGET)))
+    (row,) = unpack_answer(decoder.call(pack_call(make_row(), BUDGET)))
     assert row.tokens == (1,)

@@ -5,15 +5,15 @@ import time
 
 import pytest
 
-from covey.sandbox import Limits, Sandbox
+from covey.sandbox import CallLimits, Sandbox
 from tests.integration.sandbox.conftest import LIMITS, Build, die, list_tree
 
 pytestmark = pytest.mark.integration
 
 
-def narrow(**changes: float) -> Limits:
-    values = {name: getattr(LIMITS, name) for name in Limits.__dataclass_fields__}
-    return Limits(**(values | changes))  # type: ignore[arg-type]
+def narrow(**changes: float) -> CallLimits:
+    values = {name: getattr(LIMITS, name) for name in CallLimits.__dataclass_fields__}
+    return CallLimits(**(values | changes))  # type: ignore[arg-type]
 
 
 def require_quiet(sandbox: Sandbox) -> None:

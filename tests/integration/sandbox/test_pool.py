@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from covey.errors import OperatorError, ProtocolError, TransientError
-from covey.sandbox import Limits, Sandbox, SandboxError, Trial, find_isolation, process
+from covey.sandbox import CallLimits, RungTrial, Sandbox, SandboxError, find_isolation, zygote_process
 from tests.integration.sandbox.conftest import HOSTILE, LIMITS, Build, die, is_alive, list_tree
 
 pytestmark = pytest.mark.integration
@@ -97,14 +97,14 @@ def test_call__interrupted__half_an_answer_is_never_the_next_calls(best: Sandbox
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(process.Process, "_await", interrupt)
+        patched.setattr(zygote_process.Process, "_await", interrupt)
         with pytest.raises(KeyboardInterrupt):
             best.call(b"echo stale")
     assert best.call(b"echo fresh") == b"fresh"
 
 
 def test_run_many__bad_payloads_between__cost_no_other_its_answer(build: Build):
-    sandbox = build(processes=2, limits=Limits(cpu_seconds=0.5, wall_seconds=20, memory_bytes=256 << 20))
+    sandbox = build(processes=2, limits=CallLimits(cpu_seconds=0.5, wall_seconds=20, memory_bytes=256 << 20))
     payloads = [b"echo 0", b"spin", b"echo 2", b"refuse", b"exit 3", b"echo 5", b"eat 1000000000", b"echo 7"]
     outcomes = sandbox.run_many(payloads)
     assert [outcome.answer for outcome in outcomes] == [b"0", None, b"2", None, None, b"5", None, b"7"]
@@ -145,14 +145,14 @@ def test_start__factory_fails__is_not_the_inputs_fault(build: Build, setup: byte
         assert caught.value.message == "the options are odd. Correct them"  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("function", ["covey.protocol.rollout:nothing", "covey.nothing:at_all"])
+@pytest.mark.parametrize("function", ["covey.protocol.submission_file.rows:nothing", "covey.nothing:at_all"])
 def test_start__function_that_does_not_exist__is_the_operators_fault(build: Build, function: str):
     with pytest.raises(OperatorError, match="sandbox_start"):
         build(function).call(b"honest work")
 
 
 def test_sandbox__required_rung_does_not_hold__is_refused_before_any_call(monkeypatch):
-    monkeypatch.setattr("covey.sandbox.ladder.try_rung", lambda rung: Trial(rung=rung, reason="it is not there"))
+    monkeypatch.setattr("covey.sandbox.ladder.try_rung", lambda rung: RungTrial(rung=rung, reason="it is not there"))
     with pytest.raises(OperatorError, match="isolation bwrap does not hold on this machine: it is not there"):
         Sandbox(HOSTILE, isolation="bwrap")
 
@@ -173,7 +173,7 @@ def test_start__no_process_can_be_started__is_tried_again(build: Build, monkeypa
 
 def test_start__takes_too_long__is_tried_again(build: Build, monkeypatch):
     find_isolation()
-    monkeypatch.setattr(process, "START_SECONDS", 0.001)
+    monkeypatch.setattr(zygote_process, "START_SECONDS", 0.001)
     with pytest.raises(TransientError, match="sandbox_start"):
         build().call(b"honest work")
 

@@ -13,9 +13,9 @@ from covey.environments.base import EnvironmentSpec
 from covey.environments.registry import compute_fingerprint, load
 from covey.errors import OperatorError, TransientError
 from covey.shardcast.store import ShardStore
-from covey.tasks.opening import DataSetCatalog
+from covey.tasks.catalog import DataSetCatalog
+from covey.tasks.publishing import add_data_set, require_data_sets
 from covey.tasks.remote import ShardFetcher
-from covey.tasks.serving import add_data_set, require_data_sets
 from tests.fakes.tasks import make_data_set, make_row
 from tests.unit.covey.shardcast.conftest import World, build_liar
 

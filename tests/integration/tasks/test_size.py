@@ -21,7 +21,7 @@ _CHILD = r"""
 import re, sys, time
 from pathlib import Path
 from covey.tasks.importing import import_rows
-from covey.tasks.rows import Reading
+from covey.tasks.dataset_row import Reading
 from covey.tasks.sources import read_sources
 started = time.monotonic()
 import_rows(read_sources([sys.argv[1]]), Path(sys.argv[2]), Reading())

@@ -23,9 +23,9 @@ from benchmarks.trainer import (
     prepare,
     roll_out,
 )
-from covey.engines.hf import HuggingFaceEngine
+from covey.engines.hf.engine import HuggingFaceEngine
 from covey.protocol.ids import GroupId
-from covey.protocol.rollout import Rollout
+from covey.protocol.submission_file.rows import Rollout
 from trainer.grpo import Objective
 
 pytestmark = pytest.mark.unit

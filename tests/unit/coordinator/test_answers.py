@@ -11,12 +11,12 @@ from coordinator.answers import MOST_TRIES, SLICE
 from coordinator.db import Database
 from coordinator.models import Challenge, Epoch, Node, Step, Submission, Task
 from coordinator.outbox import DatabaseOutbox
-from covey.chain.client import Call
+from covey.chain.json_rpc import Call
 from covey.chain.outbox import IntentState, Place
 from covey.chain.structs import EpochRecord, Inclusion
 from covey.protocol import merkle
+from covey.protocol.epochs import EpochHeader
 from covey.protocol.ids import PoolId
-from covey.protocol.receipts import EpochHeader
 from covey.protocol.status import SubmissionState, TaskState
 from tests.fakes.pool import POOL, make_address, make_hash
 

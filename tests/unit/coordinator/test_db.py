@@ -16,7 +16,7 @@ import coordinator
 from coordinator.db import Database
 from coordinator.models import Base, Case, Challenge, Epoch, Judgement
 from coordinator.outbox import DatabaseOutbox
-from covey.chain.client import Call
+from covey.chain.json_rpc import Call
 from covey.chain.outbox import Intent, IntentState, Place
 from covey.errors import TransientError
 from covey.protocol.status import CaseState, SubmissionState

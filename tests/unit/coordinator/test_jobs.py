@@ -12,11 +12,11 @@ from structlog.testing import capture_logs
 from coordinator import jobs
 from coordinator.outbox import DatabaseOutbox
 from coordinator.settlement import Ledger
-from covey.chain.client import Call
+from covey.chain.json_rpc import Call
 from covey.chain.outbox import IntentState, Place
+from covey.object_store import LinkSigner, ObjectStore
+from covey.protocol.epochs import EpochHeader
 from covey.protocol.ids import PoolId
-from covey.protocol.receipts import EpochHeader
-from covey.storage import LinkSigner, ObjectStore
 from tests.fakes.pool import POOL, FakePool, make_address, make_hash
 
 pytestmark = pytest.mark.unit

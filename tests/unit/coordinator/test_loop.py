@@ -6,7 +6,7 @@ import pytest
 
 from coordinator import loop
 from covey.chain import events
-from covey.chain.follower import Progress, SeenBlock
+from covey.chain.follower import ChainProgress, SeenBlock
 from covey.protocol.status import CaseState, StepState, TaskState
 from tests.fakes.pool import POOL, FakePool, make_address, make_hash
 
@@ -35,7 +35,7 @@ def make(kind: type, **values: object):
 
 
 def tell(ctx: SimpleNamespace, *told: object, block: int = 20, rolled_back_to: int | None = None) -> None:
-    progress = Progress(
+    progress = ChainProgress(
         rolled_back_to=rolled_back_to,
         events=told,
         cursor=(SeenBlock(number=block, hash=make_hash(f"{block}")),),

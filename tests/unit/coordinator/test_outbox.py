@@ -6,7 +6,7 @@ import pytest
 
 from coordinator.db import Database
 from coordinator.outbox import DatabaseOutbox, add_intent
-from covey.chain.client import Call
+from covey.chain.json_rpc import Call
 from covey.chain.outbox import Attempt, Intent, IntentState, OutboxStore, Place, Refusal
 from covey.chain.sqlite_outbox import SqliteOutbox
 from covey.errors import ProtocolError

@@ -6,7 +6,7 @@ import pytest
 
 from coordinator import service
 from covey.errors import ProtocolError
-from covey.protocol import messages
+from covey.protocol import eip712, messages
 from covey.protocol.ids import LeaseId, TaskId
 from covey.protocol.status import StepState, SubmissionState, TaskState
 from covey.protocol.verdict import Reason
@@ -59,7 +59,7 @@ def test_record_submission__lawful__keeps_receipt_and_promise(working: FakePool)
     task = working.lease("a")
     receipt = working.build_receipt(task)
     given = working.record(receipt, signed_at=50, latest_epoch=64)
-    row = working.submission(messages.compute_struct_hash(receipt))
+    row = working.submission(eip712.compute_struct_hash(receipt))
     assert given.message.receipt_hash == row.receipt_hash
     assert (row.signed_at, row.latest_epoch, row.countersignature, row.signature) == (50, 64, SIGNATURE, SIGNATURE)
     assert (row.state, row.units, row.audited, row.step) == (SubmissionState.SUBMITTED, 20, None, None)

@@ -9,8 +9,8 @@ from covey.errors import ProtocolError
 from covey.model.prompts import PromptFormat
 from covey.protocol.ids import GroupId
 from covey.protocol.params import ModelParams
-from covey.protocol.rollout import Rollout
 from covey.protocol.seeding import compute_prompt_draw
+from covey.protocol.submission_file.rows import Rollout
 from covey.protocol.verdict import Reason
 from covey.slots import draw_prompts, find_false_end
 from tests.fakes.chat import build_chat_tokenizer

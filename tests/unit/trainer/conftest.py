@@ -13,7 +13,7 @@ from covey.environments import registry
 from covey.environments.base import Environment, EnvironmentSpec
 from covey.environments.registry import DEMO
 from covey.protocol.ids import Hash
-from covey.protocol.rollout import Rollout
+from covey.protocol.submission_file.rows import Rollout
 from tests.fakes.training import Killed, World
 
 

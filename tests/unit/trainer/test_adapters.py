@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from covey.errors import OperatorError
-from covey.model.files import load_model, load_tokenizer, load_weights
+from covey.model.policy_files import load_model, load_tokenizer, load_weights
 from covey.model.tiny import tiny_folder
 from covey.protocol.ids import Step
 from tests.fakes.samples import build_batch, build_learner, build_samples

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from covey.errors import OperatorError
-from covey.network import Network
-from covey.protocol import columns
+from covey.network.entry import Network
 from covey.protocol.params import EnvironmentParams, ModelParams, PoolParams
+from covey.protocol.submission_file import sandboxed
 from tests.fakes.grading import grade_here
 from trainer.app import build, build_publisher, open_outbox
 from trainer.config import TrainerConfig
@@ -40,7 +40,7 @@ def test_build__key_that_is_not_the_trainers__is_refused(build_world: Build) -> 
     )
     with ThreadPoolExecutor(max_workers=1) as thread, pytest.raises(OperatorError, match="not_the_trainer") as no:
         build(
-            config, cast(Network, network), decode=columns.decode_json, grade=grade_here,
+            config, cast(Network, network), decode=sandboxed.decode_framed, grade=grade_here,
             publisher=cast(Any, None), chain_thread=thread, stop=asyncio.Event(),
         )  # fmt: skip
     assert f"pool 1 names {'0x' + 'aa' * 20} as its trainer, not {'0x' + 'bb' * 20}" in no.value.message

@@ -7,7 +7,7 @@ import pytest
 
 from covey.errors import ProtocolError
 from covey.protocol.ids import GroupId, RolloutId, Step, TaskId
-from covey.protocol.rollout import Rollout
+from covey.protocol.submission_file.rows import Rollout
 from trainer.batch import (
     Batch,
     Sample,

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from covey.errors import OperatorError
-from covey.model.files import load_model, load_tokenizer
+from covey.model.policy_files import load_model, load_tokenizer
 from covey.model.tiny import tiny_folder
 from covey.protocol.ids import GroupId, RolloutId, Step, TaskId
 from trainer.batch import Batch, Sample

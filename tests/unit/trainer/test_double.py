@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from covey.model import files
-from covey.model.files import load_model
+from covey.model import policy_files
+from covey.model.policy_files import load_model
 from covey.model.tiny import tiny_folder
 from tests.fakes.samples import DECOUPLED, REGULARISED, SHAPE, TWO_SIDED, build_batch, build_learner, build_samples
 from trainer.batch import Sample
@@ -21,7 +21,7 @@ DOUBLE = replace(SHAPE, compute_dtype="float64")
 
 @pytest.fixture
 def base(monkeypatch: pytest.MonkeyPatch) -> PreTrainedModel:
-    monkeypatch.setitem(files.DTYPES, "float64", torch.float64)  # type: ignore[arg-type]
+    monkeypatch.setitem(policy_files.DTYPES, "float64", torch.float64)  # type: ignore[arg-type]
     return load_model(tiny_folder(), "float32").double()
 
 

@@ -10,14 +10,14 @@ import pytest
 import torch
 from structlog.testing import capture_logs
 
-from covey.engines.base import Request
-from covey.engines.hf import HuggingFaceEngine
+from covey.engines.base import GenerationRequest
+from covey.engines.hf.engine import HuggingFaceEngine
 from covey.environments.base import Environment
 from covey.errors import OperatorError, ProtocolError
 from covey.model.prompts import RAW, encode_prompt
 from covey.model.text import decode_completion
 from covey.model.tiny import tiny_folder
-from covey.network import Network
+from covey.network.entry import Network
 from covey.protocol.ids import Step
 from covey.protocol.seeding import compute_trial_seed
 from tests.fakes.grading import grade_with
@@ -49,7 +49,8 @@ def test_evaluate__shipped_model__is_the_mean_of_single_completions(environment:
         for j in range(3):
             tokens = tuple(encode_prompt(engine.tokenizer, prompt.text, format=RAW))
             (done,) = engine.generate(
-                [Request(prompt=tokens, seed=compute_trial_seed("evaluation", 4, i, j), max_tokens=8)], temperature=1.0
+                [GenerationRequest(prompt=tokens, seed=compute_trial_seed("evaluation", 4, i, j), max_tokens=8)],
+                temperature=1.0,
             )
             answer, word = (
                 decode_completion(engine.tokenizer, done.tokens, engine.end_tokens),

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from covey.errors import OperatorError, ProtocolError, TransientError
+from covey.protocol.api.trainer import BatchOrder
 from covey.protocol.ids import Step
-from covey.protocol.wire import BatchOrder
 
 pytestmark = pytest.mark.unit
 Build = Callable[..., Any]

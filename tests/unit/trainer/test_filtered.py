@@ -6,7 +6,7 @@ import pytest
 
 from covey.protocol.ids import GroupId, Step, TaskId
 from covey.protocol.params import EnvironmentParams, PoolParams
-from covey.protocol.rollout import Rollout
+from covey.protocol.submission_file.rows import Rollout
 from trainer.batch import Work, build_batch, build_samples, keep_live, split_updates
 
 pytestmark = pytest.mark.unit

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from covey.errors import OperatorError
-from covey.model.files import get_head, load_model
+from covey.model.policy_files import get_head, load_model
 from covey.model.tiny import tiny_folder
 from tests.fakes.samples import SHAPE, build_samples
 from trainer import forward

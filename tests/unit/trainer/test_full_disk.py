@@ -13,10 +13,10 @@ import torch
 from covey.chain.outbox import Intent
 from covey.chain.sqlite_outbox import SqliteOutbox
 from covey.errors import OperatorError
-from covey.files import append
-from covey.model.files import load_model, load_tokenizer
+from covey.model.policy_files import load_model, load_tokenizer
 from covey.model.tiny import tiny_folder
 from covey.protocol.ids import Hash, Step
+from covey.runtime.files import append
 from tests.fakes.disk import limit_files
 from tests.fakes.samples import build_batch, build_learner, build_samples
 from trainer import loop

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from covey.model.files import load_model
+from covey.model.policy_files import load_model
 from covey.model.tiny import tiny_folder
 from trainer import head
 from trainer.head import compute_head

@@ -10,9 +10,9 @@ import torch
 from transformers import PreTrainedModel
 
 from covey.engines.base import ReplayRequest
-from covey.engines.hf import HuggingFaceEngine
+from covey.engines.hf.engine import HuggingFaceEngine
 from covey.errors import OperatorError
-from covey.model.files import load_model
+from covey.model.policy_files import load_model
 from covey.model.tiny import tiny_folder
 from tests.fakes.samples import (
     DECOUPLED,

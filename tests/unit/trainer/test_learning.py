@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from covey.engines.base import Request
-from covey.engines.hf import HuggingFaceEngine
+from covey.engines.base import GenerationRequest
+from covey.engines.hf.engine import HuggingFaceEngine
 from covey.environments.base import Environment
-from covey.model.files import load_model, load_tokenizer, save_policy
+from covey.model.policy_files import load_model, load_tokenizer, save_policy
 from covey.model.prompts import RAW, encode_prompt
 from covey.model.text import decode_completion
 from covey.model.tiny import tiny_folder
 from covey.protocol.ids import GroupId, Step, TaskId
-from covey.protocol.rollout import Rollout
+from covey.protocol.submission_file.rows import Rollout
 from tests.fakes.grading import grade_with
 from trainer.batch import Work, build_batch, build_samples
 from trainer.evaluation import Evaluator
@@ -33,7 +33,7 @@ def draw(*parts: object) -> int:
 def roll_out(engine: HuggingFaceEngine, environment: Environment, step: int, *, is_graded: bool) -> Work:
     prompts = [environment.prompt(draw("prompt", step, i)) for i in range(PROMPTS)]
     requests = [
-        Request(
+        GenerationRequest(
             prompt=tuple(encode_prompt(engine.tokenizer, prompt.text, format=RAW)),
             seed=draw("seed", step, i, j),
             max_tokens=8,

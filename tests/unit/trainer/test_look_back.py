@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from covey.model.files import load_model
+from covey.model.policy_files import load_model
 from covey.model.tiny import tiny_folder
 from tests.fakes.samples import (
     DECOUPLED,

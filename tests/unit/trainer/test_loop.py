@@ -16,10 +16,11 @@ from safetensors.torch import load_file
 
 from covey.chain.sqlite_outbox import SqliteOutbox
 from covey.errors import OperatorError, TransientError
-from covey.model.files import WEIGHTS_FILE
+from covey.model.policy_files import WEIGHTS_FILE
 from covey.protocol.ids import Hash, Step
-from covey.protocol.rollout import Rollout, decode
-from covey.runtime import Outcome
+from covey.protocol.submission_file.codec import decode
+from covey.protocol.submission_file.rows import Rollout
+from covey.runtime.cycle import CycleResult
 from trainer import loop
 from trainer.evaluation import Evaluator
 from trainer.service import build_budget
@@ -322,8 +323,8 @@ def test_publish__chain_that_is_away__is_time_of_the_chain_and_the_origin_is_fil
             for _ in range(2):
                 with pytest.raises(TransientError):
                     await loop.publish(ctx)
-            assert await loop.publish(ctx) is Outcome.DONE
-            assert await loop.publish(ctx) is Outcome.IDLE
+            assert await loop.publish(ctx) is CycleResult.DONE
+            assert await loop.publish(ctx) is CycleResult.IDLE
         (policy,) = world.read_metrics()
         return dict(policy)
 
@@ -335,14 +336,14 @@ def test_publish__not_mined_and_a_stop_signal__leaves_at_once(build_world: Build
     world = build_world()
     world.chain.mine = lambda _: 1
 
-    async def try_it() -> tuple[Outcome, int]:
+    async def try_it() -> tuple[CycleResult, int]:
         stop = asyncio.Event()
         with ThreadPoolExecutor(max_workers=1) as chain_thread:
             ctx = world.build(chain_thread, stop)
             asyncio.get_running_loop().call_later(0.12, stop.set)
             return await loop.publish(ctx), ctx.progress.unpublished
 
-    assert asyncio.run(try_it()) == (Outcome.IDLE, 0)
+    assert asyncio.run(try_it()) == (CycleResult.IDLE, 0)
 
 
 def test_cycle__recomputed_old_policy__is_the_one_that_learns_whatever_was_claimed(build_world: Build) -> None:

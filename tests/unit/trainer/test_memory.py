@@ -12,7 +12,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from covey.errors import OperatorError
-from covey.model.files import load_model
+from covey.model.policy_files import load_model
 from covey.model.tiny import tiny_folder
 from tests.fakes.samples import DECOUPLED, SHAPE, build_batch, build_learner, build_samples
 from trainer.forward import recompute_activations

@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from covey.errors import OperatorError
-from covey.files import append
+from covey.runtime.files import append
 from trainer.alarms import AlarmSettings
 from trainer.metrics import Metrics, log_line, open_tensorboard
 

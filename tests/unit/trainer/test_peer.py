@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from transformers import PreTrainedModel
 
-from covey.model.files import load_model
+from covey.model.policy_files import load_model
 from covey.model.tiny import tiny_folder
 from covey.protocol.ids import GroupId, RolloutId, Step, TaskId
 from tests.fakes.samples import TWO_SIDED, build_learner

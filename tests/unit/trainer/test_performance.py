@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from covey.model.files import load_model
+from covey.model.policy_files import load_model
 from covey.model.tiny import tiny_folder
 from covey.protocol.ids import GroupId, RolloutId, Step, TaskId
 from trainer.adapters import add_adapters

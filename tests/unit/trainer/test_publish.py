@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from covey.chain.client import Call
+from covey.chain.json_rpc import Call
 from covey.chain.outbox import Attempt, IntentState, Place, Refusal
 from covey.chain.sqlite_outbox import SqliteOutbox
 from covey.errors import OperatorError, TransientError

@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 
 from covey.chain.sqlite_outbox import SqliteOutbox
 from covey.errors import OperatorError
+from covey.protocol.api.trainer import BatchOrder
 from covey.protocol.ids import Hash, Step
-from covey.protocol.wire import BatchOrder
 from trainer import loop
 from trainer.app import Context
 from trainer.batch import Work

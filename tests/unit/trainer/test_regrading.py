@@ -11,7 +11,8 @@ from structlog.testing import capture_logs
 
 from covey.environments.base import Grade, Reply
 from covey.environments.registry import DEMO, load
-from covey.protocol.rollout import Rollout, decode
+from covey.protocol.submission_file.codec import decode
+from covey.protocol.submission_file.rows import Rollout
 from tests.fakes.grading import open_grading
 from tests.fakes.training import World
 from trainer.batch import Work

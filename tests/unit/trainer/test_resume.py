@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from covey.errors import OperatorError
-from covey.model.files import WEIGHTS_FILE
+from covey.model.policy_files import WEIGHTS_FILE
 
 pytestmark = pytest.mark.unit
 Build = Callable[..., Any]

@@ -13,16 +13,17 @@ from covey.environments import registry
 from covey.environments.base import Environment, EnvironmentSpec
 from covey.environments.registry import DEMO
 from covey.errors import OperatorError, ProtocolError
-from covey.model.files import load_tokenizer
+from covey.model.policy_files import load_tokenizer
 from covey.model.prompts import RAW, encode_prompt
 from covey.model.text import Tokenizer
 from covey.model.tiny import tiny_folder
-from covey.protocol import columns, rollout
+from covey.protocol.api.trainer import BatchItem, BatchOrder
 from covey.protocol.canonical import sha256
 from covey.protocol.ids import Address, GroupId, Hash, RolloutId, Step, TaskId
 from covey.protocol.params import EnvironmentParams, ModelParams, PoolParams
-from covey.protocol.rollout import Rollout
-from covey.protocol.wire import BatchItem, BatchOrder
+from covey.protocol.submission_file import sandboxed
+from covey.protocol.submission_file.codec import encode
+from covey.protocol.submission_file.rows import Budget, Rollout
 from covey.sandbox import Sandbox, SandboxError
 from covey.shardcast.store import Retention
 from trainer import service
@@ -54,7 +55,7 @@ def build_item(file: bytes, **changes: Any) -> BatchItem:
 
 
 def read(file: bytes, item: BatchItem | None = None, **changes: Any) -> Any:
-    given = {"vocabulary": 259, "decode": columns.decode_json} | changes
+    given = {"vocabulary": 259, "decode": sandboxed.decode_framed} | changes
     return service.read_work(item or build_item(file), file, PARAMS, **given)
 
 
@@ -113,31 +114,31 @@ def test_require_order__another_step__ends_the_trainer() -> None:
 
 def test_read_work__honest_file__is_its_rows_with_the_orders_facts() -> None:
     rows = build_rows()
-    work = read(rollout.encode(rows))
+    work = read(encode(rows))
     assert work.rollouts == tuple(rows)
     assert (work.task, work.policy_version, work.replayed) == (4, 3, True)
-    assert read(rollout.encode(rows), build_item(rollout.encode(rows), replayed=False)).replayed is False
+    assert read(encode(rows), build_item(encode(rows), replayed=False)).replayed is False
 
 
 def test_read_work__pool_that_samples_at_another_temperature__claims_are_not_the_policys() -> None:
-    file = rollout.encode(build_rows())
+    file = encode(build_rows())
     params = PARAMS.model_copy(update={"model": PARAMS.model.model_copy(update={"temperature": 0.6})})
-    work = service.read_work(build_item(file), file, params, vocabulary=259, decode=columns.decode_json)
+    work = service.read_work(build_item(file), file, params, vocabulary=259, decode=sandboxed.decode_framed)
     assert work is not None
     assert work.replayed is False
 
 
 def test_read_work__through_the_sandbox__is_the_same() -> None:
     rows = build_rows()
-    with Sandbox("covey.protocol.columns:build_decoder") as sandbox:
-        work = read(rollout.encode(rows), decode=sandbox.call)
+    with Sandbox("covey.protocol.submission_file.codec:build_decoder") as sandbox:
+        work = read(encode(rows), decode=sandbox.call)
         assert work.rollouts == tuple(rows)
         assert read(b"PAR1 no file", decode=sandbox.call) is None
 
 
 def test_read_work__file_swapped__is_refused() -> None:
     with pytest.raises(ProtocolError, match="digest_mismatch"):
-        read(rollout.encode(build_rows(1)), build_item(rollout.encode(build_rows(2))))
+        read(encode(build_rows(1)), build_item(encode(build_rows(2))))
 
 
 @pytest.mark.parametrize(
@@ -155,13 +156,13 @@ def test_read_work__file_swapped__is_refused() -> None:
     ],
 )
 def test_read_work__content_that_cannot_be_trained_on__is_left_out(rows: list[Rollout]) -> None:
-    assert read(rollout.encode(rows)) is None
+    assert read(encode(rows)) is None
 
 
 def test_build_budget__pool__by_hand() -> None:
     rules = {"proof_window": 4, "proof_top_k": 10}
     params = PoolParams.model_validate(PARAMS.model_dump() | {"verification": rules})
-    assert service.build_budget(params) == rollout.Budget(
+    assert service.build_budget(params) == Budget(
         file_bytes=4 << 20, rows=4, prompt_tokens=16, completion_tokens=8, proof_bytes=22, proof_window=4
     )
 
@@ -170,7 +171,7 @@ def test_read_work__decoder_dies__is_left_out() -> None:
     def die(_: bytes) -> bytes:
         raise SandboxError("sandbox_died", "out of memory")
 
-    assert read(rollout.encode(build_rows()), decode=die) is None
+    assert read(encode(build_rows()), decode=die) is None
 
 
 @given(st.binary(max_size=200))

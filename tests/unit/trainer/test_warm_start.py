@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from covey.engines.base import Completion, Request
-from covey.engines.hf import HuggingFaceEngine
+from covey.engines.base import Completion, GenerationRequest
+from covey.engines.hf.engine import HuggingFaceEngine
 from covey.environments.base import Grade, Reply
 from covey.environments.registry import DEMO, load
-from covey.model.files import WEIGHTS_FILE
+from covey.model.policy_files import WEIGHTS_FILE
 from covey.model.prompts import RAW, encode_prompt
 from covey.model.text import decode_completion
 from covey.model.tiny import tiny_folder
@@ -34,7 +34,7 @@ def test_measure_reward__shipped_model__is_the_mean_of_seeded_completions() -> N
         prompt = prompts[i // 3]
         tokens = tuple(encode_prompt(engine.tokenizer, prompt.text, format=RAW))
         done: Completion
-        (done,) = engine.generate([Request(prompt=tokens, seed=i, max_tokens=8)], temperature=1.0)
+        (done,) = engine.generate([GenerationRequest(prompt=tokens, seed=i, max_tokens=8)], temperature=1.0)
         answer = decode_completion(engine.tokenizer, done.tokens, engine.end_tokens)
         word = prompt.text.rpartition(" ")[2]
         return float(done.finished and answer.lower() == word[::-1].lower())

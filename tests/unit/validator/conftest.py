@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from covey import devnet
-from covey.engines.hf import HuggingFaceEngine
+from covey.devnet import deploy
+from covey.engines.hf.engine import HuggingFaceEngine
 from covey.model.tiny import tiny_folder
-from covey.sandbox import Limits, Sandbox
+from covey.sandbox import CallLimits, Sandbox
 from tests.fakes.tools import Work, Worker, build_tools, make_model_params
 from validator.checks import Tools
 
@@ -23,7 +23,7 @@ def engine() -> HuggingFaceEngine:
 
 @pytest.fixture(scope="session")
 def worker(engine: HuggingFaceEngine) -> Worker:
-    return Worker(devnet.derive_wallet("test", "node"), make_model_params(), engine)
+    return Worker(deploy.derive_wallet("test", "node"), make_model_params(), engine)
 
 
 @pytest.fixture(scope="session")
@@ -33,7 +33,9 @@ def honest(worker: Worker) -> Work:
 
 @pytest.fixture(scope="session")
 def decoder() -> Iterator[Sandbox]:
-    with Sandbox("covey.protocol.columns:build_decoder", limits=Limits(memory_bytes=1 << 29)) as sandbox:
+    with Sandbox(
+        "covey.protocol.submission_file.codec:build_decoder", limits=CallLimits(memory_bytes=1 << 29)
+    ) as sandbox:
         yield sandbox
 
 

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from covey import devnet
 from covey.chain.structs import BondKind
+from covey.devnet import deploy
 from covey.environments.registry import DEMO, load
 from covey.errors import OperatorError
-from covey.runtime import Outcome
+from covey.runtime.cycle import CycleResult
 from covey.sandbox.isolation import describe
 from tests.fakes.grading import grade_here
 from tests.fakes.tools import DOMAIN, make_model_params
@@ -19,7 +19,7 @@ from validator.config import ValidatorConfig
 
 pytestmark = pytest.mark.unit
 LOOPS = {"polling", "judging", "enforcing"}
-WALLET = devnet.derive_wallet("test", "validator-0")
+WALLET = deploy.derive_wallet("test", "validator-0")
 
 
 class Recording:
@@ -94,13 +94,13 @@ def test_run__something_fails__closes_what_is_open_after_all_loops_have_ended(
         return ctx
 
     def build_cycle(name: str):
-        async def cycle(_: SimpleNamespace) -> Outcome:
+        async def cycle(_: SimpleNamespace) -> CycleResult:
             await asyncio.sleep(0.01)
             if failing == name:
                 raise OperatorError("bad_config", f"{name} fails", fix="Mend it")
             await asyncio.sleep(0.05)
             done.append(name)
-            return Outcome.IDLE
+            return CycleResult.IDLE
 
         return cycle
 

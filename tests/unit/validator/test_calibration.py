@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 import torch
 
-from covey.cheats import QuantizedWeights, Wrapped
-from covey.engines.base import Completion, Engine, ReplayRequest, Request
-from covey.engines.hf import HuggingFaceEngine
+from covey.demo.cheats import QuantizedWeights, Wrapped
+from covey.engines.base import Completion, Engine, GenerationRequest, ReplayRequest
+from covey.engines.hf.engine import HuggingFaceEngine
 from covey.environments.registry import DEMO, load
 from covey.errors import OperatorError
-from covey.model.files import save_policy
+from covey.model.policy_files import save_policy
 from covey.model.prompts import RAW, encode_prompt
 from covey.model.tiny import build_model, build_tokenizer, tiny_folder
 from covey.protocol.params import PoolParams, VerificationParams
 from covey.protocol.thresholds import Thresholds
 from covey.protocol.verdict import Reason
 from covey.toploc.proofs import Bits, Distances, compute_top, find_tops
-from covey.toploc.tops import EVERYTHING, Capture, build_capture, join
+from covey.toploc.topk import EVERYTHING, Capture, build_capture, join
 from tests.fakes.tools import NEEDS_BFLOAT16, make_model_params
 from validator import calibration
 from validator.calibration import Sample, build_rollouts, calibrate, collect, propose, try_forgeries
@@ -123,12 +123,12 @@ class Calibrated:
         )
 
 
-def draw_requests(params: PoolParams, seed: int) -> list[Request]:
+def draw_requests(params: PoolParams, seed: int) -> list[GenerationRequest]:
     """A submission of prompts and seeds that no calibration here has seen."""
     environment, tokenizer, rng = load(DEMO), build_tokenizer(), random.Random(seed)
     texts = [environment.prompt(rng.getrandbits(62)).text for _ in range(params.groups_per_task)]
     prompts = [tuple(encode_prompt(tokenizer, text, format=RAW)) for text in texts for _ in range(params.group_size)]
-    return [Request(prompt=prompt, seed=rng.getrandbits(62), max_tokens=5) for prompt in prompts]
+    return [GenerationRequest(prompt=prompt, seed=rng.getrandbits(62), max_tokens=5) for prompt in prompts]
 
 
 @pytest.fixture(scope="module")
@@ -203,7 +203,7 @@ class Replaying(Wrapped):
         self.change = change
 
     def generate(
-        self, requests: Sequence[Request], *, temperature: float, capture: Capture | None = None
+        self, requests: Sequence[GenerationRequest], *, temperature: float, capture: Capture | None = None
     ) -> list[Completion]:
         made = super().generate(requests, temperature=temperature)
         claims = [

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from covey import devnet
-from covey.engines.hf import HuggingFaceEngine
+from covey.devnet import deploy
+from covey.engines.hf.engine import HuggingFaceEngine
 from covey.environments.base import Grade, Reply
 from covey.protocol import canonical
 from covey.protocol.verdict import Decision, Judgement, Reason, Severity
@@ -149,7 +149,7 @@ def test_judge__bomb__is_refused_within_a_second_and_the_next_is_judged(
 
 
 def test_judge__signature_of_another__is_malformed(worker: Worker, tools: Tools, honest: Work):
-    stranger = Worker(devnet.derive_wallet("test", "stranger"), worker.params, worker.engine)
+    stranger = Worker(deploy.derive_wallet("test", "stranger"), worker.params, worker.engine)
     for signature in (stranger.sign(honest), "0x", "0x" + "zz" * 65, "0x" + "00" * 65):
         judgement = service.judge(build_claim(honest, signature), tools, full=True)
         assert (judgement.reason, judgement.details["what"]) == (Reason.MALFORMED, "signature")

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from covey import devnet
-from covey.engines.hf import HuggingFaceEngine
+from covey.devnet import deploy
+from covey.engines.hf.engine import HuggingFaceEngine
 from covey.environments import registry
 from covey.environments.registry import DEMO
-from covey.model.files import load_tokenizer
+from covey.model.policy_files import load_tokenizer
 from covey.protocol.params import PoolParams
 from covey.protocol.verdict import Reason
 from tests.fakes.chat import END_OF_TEXT, IM_END, write_chat_model
@@ -40,7 +40,7 @@ def load(folder: Path) -> HuggingFaceEngine:
 @pytest.fixture(scope="module")
 def work(folder: Path, params: PoolParams) -> Work:
     """What a worker hands in, whose completions are replaced by two tokens of which the second ends them."""
-    made = Worker(devnet.derive_wallet("test", "node"), params, load(folder)).work()
+    made = Worker(deploy.derive_wallet("test", "node"), params, load(folder)).work()
     ends = [END_OF_TEXT, IM_END]
     return made.with_each(
         lambda row: {

@@ -9,11 +9,12 @@ import pytest
 
 from covey.errors import ProtocolError
 from covey.protocol import canonical
+from covey.protocol.eip712 import compute_struct_hash
+from covey.protocol.epochs import EpochHeader, WorkLeaf
 from covey.protocol.ids import ZERO_HASH, Hash
 from covey.protocol.merkle import MerkleTree
-from covey.protocol.messages import Receipt, compute_struct_hash
+from covey.protocol.messages import Receipt
 from covey.protocol.params import VerificationParams
-from covey.protocol.receipts import EpochHeader, WorkLeaf
 from covey.protocol.seeding import is_audited
 from tests.fakes.pool import make_address, make_hash
 from validator.draw import MAX_EPOCHS, Draw, find_draw, read_time

@@ -4,9 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from covey import devnet
-from covey.chain.structs import Accusation, BondKind, CaseState
-from covey.protocol import messages, wire
+from covey.chain.structs import Accusation, BondKind, OnChainCaseState
+from covey.devnet import deploy
+from covey.protocol import eip712
+from covey.protocol.api.common import ReceiptBody, VerdictBody
+from covey.protocol.api.validator import HardCase
 from covey.protocol.messages import Receipt, Verdict
 from covey.protocol.verdict import Decision, Reason, Severity
 from tests.fakes.pool import make_address, make_hash
@@ -15,16 +17,16 @@ from validator import enforcement
 
 pytestmark = pytest.mark.unit
 DAY = 86_400
-NODE = devnet.derive_wallet("test", "node")
-VALIDATORS = [devnet.derive_wallet("test", f"validator-{i}") for i in range(3)]
+NODE = deploy.derive_wallet("test", "node")
+VALIDATORS = [deploy.derive_wallet("test", f"validator-{i}") for i in range(3)]
 RECEIPT = Receipt(
     pool=1, task=7, lease=9, node=NODE.address, contributor=make_address("c"), policy_version=0,
     work_key=make_hash("w"), groups=2, units=9, deadline=2**62,
 )  # fmt: skip
-RECEIPT_HASH = messages.compute_struct_hash(RECEIPT)
+RECEIPT_HASH = eip712.compute_struct_hash(RECEIPT)
 
 
-def build_case(signers=VALIDATORS[:2], *, node=NODE, deadline=2**62) -> wire.HardCase:
+def build_case(signers=VALIDATORS[:2], *, node=NODE, deadline=2**62) -> HardCase:
     verdicts = [
         Verdict(
             pool=1, receipt_hash=RECEIPT_HASH, work_key=RECEIPT.work_key, validator=wallet.address,
@@ -33,18 +35,18 @@ def build_case(signers=VALIDATORS[:2], *, node=NODE, deadline=2**62) -> wire.Har
         )
         for wallet in signers
     ]  # fmt: skip
-    return wire.HardCase(
-        receipt=wire.ReceiptBody.of(RECEIPT),
-        signature=messages.sign(RECEIPT, DOMAIN, node),
-        verdicts=tuple(wire.VerdictBody.of(verdict) for verdict in verdicts),
-        signatures=tuple(messages.sign(v, DOMAIN, wallet) for v, wallet in zip(verdicts, signers, strict=True)),
+    return HardCase(
+        receipt=ReceiptBody.of(RECEIPT),
+        signature=eip712.sign(RECEIPT, DOMAIN, node),
+        verdicts=tuple(VerdictBody.of(verdict) for verdict in verdicts),
+        signatures=tuple(eip712.sign(v, DOMAIN, wallet) for v, wallet in zip(verdicts, signers, strict=True)),
     )
 
 
 def enforce(
-    case: wire.HardCase,
+    case: HardCase,
     *,
-    state: CaseState = CaseState.NONE,
+    state: OnChainCaseState = OnChainCaseState.NONE,
     now: int = 100,
     bonds: tuple[int, ...] = (50, 50, 50),
     named: int = 3,
@@ -55,7 +57,9 @@ def enforce(
         receipt_hash=RECEIPT_HASH, pool=1, node=NODE.address, contributor=make_address("c")
     )  # fmt: skip
     court = SimpleNamespace(
-        get_case=lambda asked: SimpleNamespace(state=state if asked == accusation else CaseState.NONE, veto_until=100),
+        get_case=lambda asked: SimpleNamespace(
+            state=state if asked == accusation else OnChainCaseState.NONE, veto_until=100
+        ),
         propose=lambda _, __, verdicts, signatures: ([v.validator for v in verdicts], len(signatures)),
         execute=lambda asked: asked,
         lapse=lambda asked: asked,
@@ -95,7 +99,7 @@ def test_enforce__quorum_of_signatures__proposes_once_a_span_under_a_key_that_na
     ],
     ids=["one", "one twice", "no validator", "receipt of another", "signature missing", "exchanged", "none", "expired"],
 )
-def test_enforce__what_the_court_would_refuse__proposes_nothing(case: wire.HardCase):
+def test_enforce__what_the_court_would_refuse__proposes_nothing(case: HardCase):
     assert enforce(case) == []
 
 
@@ -113,10 +117,10 @@ def test_enforce__verdict_without_power__is_left_out(bonds: tuple[int, ...], nam
     [(99, []), (100, ["execute"]), (99 + DAY, ["execute"]), (100 + DAY, ["lapse"]), (101 + DAY, ["lapse"])],
 )
 def test_enforce__case_that_is_locked__is_executed_after_the_veto_window_and_lapses_a_day_later(now: int, sent: list):
-    found = enforce(build_case(), state=CaseState.LOCKED, now=now)
+    found = enforce(build_case(), state=OnChainCaseState.LOCKED, now=now)
     assert [key for key, _ in found] == [f"{verb}/{RECEIPT_HASH}" for verb in sent]
 
 
-@pytest.mark.parametrize("state", [CaseState.VETOED, CaseState.SLASHED, CaseState.LAPSED])
-def test_enforce__case_that_is_over__sends_nothing(state: CaseState):
+@pytest.mark.parametrize("state", [OnChainCaseState.VETOED, OnChainCaseState.SLASHED, OnChainCaseState.LAPSED])
+def test_enforce__case_that_is_over__sends_nothing(state: OnChainCaseState):
     assert enforce(build_case(), state=state, now=10**6) == []

@@ -10,14 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from covey.cheats import Wrapped
 from covey.cli.audit import describe, find_worst, show
-from covey.engines.build import describe_hardware
-from covey.engines.hf import HuggingFaceEngine
+from covey.demo.cheats import Wrapped
+from covey.engines.factory import describe_hardware
+from covey.engines.hf.engine import HuggingFaceEngine
 from covey.environments.base import refuse_data_sets
 from covey.errors import CoveyError, OperatorError
 from covey.model.tiny import tiny_folder
-from covey.protocol import wire
+from covey.protocol.api.common import ReceiptBody
+from covey.protocol.api.validator import JudgeOrder
 from covey.protocol.evidence import Bundle
 from covey.protocol.ids import PoolId
 from covey.protocol.thresholds import Thresholds
@@ -48,10 +49,10 @@ LIMITS = Thresholds(exponent_max=4, mantissa_mean_max=0.02, margin_max=1e-4, log
 QUIET = Row(group=0, sibling=0, tokens=5, exponent=0, mantissa_rest=0.0, margin=0.0, logprob=0.0)
 
 
-def make_order(work: Work, worker: Worker, *, full: bool = True) -> wire.JudgeOrder:
-    return wire.JudgeOrder(
+def make_order(work: Work, worker: Worker, *, full: bool = True) -> JudgeOrder:
+    return JudgeOrder(
         judgement=3,
-        receipt=wire.ReceiptBody.of(work.receipt),
+        receipt=ReceiptBody.of(work.receipt),
         signature=worker.sign(work),
         url="http://coordinator/file",
         manifest_hash=MANIFEST,

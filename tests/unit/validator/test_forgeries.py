@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from covey.engines.hf import HuggingFaceEngine
+from covey.engines.hf.engine import HuggingFaceEngine
 from covey.environments.registry import DEMO, load
 from covey.model.tiny import tiny_folder
 from covey.protocol.thresholds import Thresholds
+from covey.toploc.closeness import is_within
 from covey.toploc.proofs import Bits, compare, compute_k, parse
-from covey.toploc.thresholds import is_within
 from tests.fakes.tools import NEEDS_BFLOAT16, make_model_params
 from validator.calibration import collect, count_passes, cut_windows, propose, read_states
 from validator.forgeries import FORGERS, forge_channels, forge_constant, forge_profile, forge_shuffled

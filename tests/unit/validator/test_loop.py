@@ -10,13 +10,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from covey import devnet
+from covey.devnet import deploy
 from covey.errors import ProtocolError, TransientError
 from covey.model.tiny import tiny_folder
-from covey.protocol import messages, wire
+from covey.protocol import eip712, messages
+from covey.protocol.api.common import ReceiptBody, VerdictBody
+from covey.protocol.api.validator import JudgeOrder, RevealOrder, RevealRequest
 from covey.protocol.ids import PoolId
 from covey.protocol.verdict import Decision, Reason
-from covey.runtime import Outcome
+from covey.runtime.cycle import CycleResult
 from tests.fakes.coordinator import FakeJudging
 from tests.fakes.pool import make_hash
 from tests.fakes.tools import DOMAIN, MANIFEST, Work, Worker, make_model_params
@@ -30,7 +32,7 @@ from validator.turns import Turns
 
 pytestmark = pytest.mark.unit
 URL = "http://coordinator/file"
-VALIDATOR = devnet.derive_wallet("test", "validator-0")
+VALIDATOR = deploy.derive_wallet("test", "validator-0")
 VENUE = Venue(
     chain_id=DOMAIN.chain_id,
     court=DOMAIN.contract,
@@ -80,11 +82,11 @@ def start(judging: FakeJudging, tools: Tools, tmp_path: Path) -> Callable[..., C
 
 
 @pytest.fixture
-def order(worker: Worker, honest: Work, judging: FakeJudging) -> wire.JudgeOrder:
+def order(worker: Worker, honest: Work, judging: FakeJudging) -> JudgeOrder:
     judging.files[URL] = honest.file
-    return wire.JudgeOrder(
+    return JudgeOrder(
         judgement=3,
-        receipt=wire.ReceiptBody.of(honest.receipt),
+        receipt=ReceiptBody.of(honest.receipt),
         signature=worker.sign(honest),
         url=URL,
         manifest_hash=MANIFEST,
@@ -93,7 +95,7 @@ def order(worker: Worker, honest: Work, judging: FakeJudging) -> wire.JudgeOrder
     )
 
 
-async def take_turn(ctx: Context) -> Outcome:
+async def take_turn(ctx: Context) -> CycleResult:
     """One order, from the poll on."""
     outcome = await loop.poll(ctx)
     return await loop.judge_next(ctx) if ctx.turns.held else outcome
@@ -108,18 +110,18 @@ def fail(moment: str, error: Exception) -> Callable[[str], None]:
 
 
 async def test_take_turn__nothing_to_judge__is_idle(start):
-    assert await take_turn(start()) is Outcome.IDLE
+    assert await take_turn(start()) is CycleResult.IDLE
 
 
 async def test_take_turn__order__commits_to_a_signed_verdict_and_shows_nothing(start, judging, order, honest: Work):
     ctx = start()
     judging.orders.append(order)
-    assert await take_turn(ctx) is Outcome.DONE
+    assert await take_turn(ctx) is CycleResult.DONE
     request = ctx.pending.find(3)
     verdict = request.verdict.to_message()
     assert (verdict.outcome, verdict.units, verdict.deadline) == (Decision.ACCEPT, honest.receipt.units, 1060)
-    messages.require_signer(verdict, DOMAIN, request.signature, VALIDATOR.address)
-    digest = messages.compute_digest(verdict, DOMAIN)
+    eip712.require_signer(verdict, DOMAIN, request.signature, VALIDATOR.address)
+    digest = eip712.compute_digest(verdict, DOMAIN)
     assert judging.commitments == {3: messages.compute_commitment(digest, request.salt)}
     assert judging.reveals == []
 
@@ -127,11 +129,11 @@ async def test_take_turn__order__commits_to_a_signed_verdict_and_shows_nothing(s
 async def test_take_turn__reveal_after_a_crash__shows_what_was_committed(start, judging, order):
     judging.orders.append(order)
     await take_turn(start())
-    judging.orders.append(wire.RevealOrder(judgement=3))
+    judging.orders.append(RevealOrder(judgement=3))
     again = start()
-    assert await take_turn(again) is Outcome.DONE
+    assert await take_turn(again) is CycleResult.DONE
     (shown,) = judging.reveals
-    digest = messages.compute_digest(shown.verdict.to_message(), DOMAIN)
+    digest = eip712.compute_digest(shown.verdict.to_message(), DOMAIN)
     assert messages.compute_commitment(digest, shown.salt) == judging.commitments[3]
     assert again.pending.find(3) is None
 
@@ -146,7 +148,7 @@ async def test_take_turn__salts__differ_and_verdicts_of_one_submission_cannot_be
 
 async def test_take_turn__reveal_lost_on_the_way__is_shown_again(start, judging, order):
     ctx = start()
-    judging.orders.extend([order, wire.RevealOrder(judgement=3)])
+    judging.orders.extend([order, RevealOrder(judgement=3)])
     await take_turn(ctx)
     judging.fail = fail("reveal", TransientError("coordinator_unreachable", "gone"))
     with pytest.raises(TransientError):
@@ -155,8 +157,8 @@ async def test_take_turn__reveal_lost_on_the_way__is_shown_again(start, judging,
 
 
 async def test_take_turn__reveal_of_what_is_lost__waits_before_it_asks_again(start, judging):
-    judging.orders.append(wire.RevealOrder(judgement=99))
-    assert await take_turn(start()) is Outcome.RETRY
+    judging.orders.append(RevealOrder(judgement=99))
+    assert await take_turn(start()) is CycleResult.RETRY
     assert judging.reveals == []
 
 
@@ -164,9 +166,9 @@ async def test_poll__while_another_turn_is_judged__takes_the_next_one_and_reveal
     ctx = start()
     judging.orders.append(order)
     await take_turn(ctx)
-    judging.orders.extend([order.model_copy(update={"judgement": n}) for n in (4, 5)] + [wire.RevealOrder(judgement=3)])
+    judging.orders.extend([order.model_copy(update={"judgement": n}) for n in (4, 5)] + [RevealOrder(judgement=3)])
     for _ in range(3):
-        assert await loop.poll(ctx) is Outcome.DONE
+        assert await loop.poll(ctx) is CycleResult.DONE
     assert [each.judgement for each in judging.reveals] == [3]
     assert (ctx.turns.held, ctx.turns.free) == ((4, 5), 0)
     assert judging.polls[-3:] == [((), 2), ((4,), 1), ((4, 5), 0)], "what it holds, and how many more it would take"
@@ -190,7 +192,7 @@ async def test_poll__full__ends_as_soon_as_there_is_room(start, judging, order):
     polling = asyncio.create_task(loop.poll(ctx))
     await judging.pause_begun.wait()
     await loop.judge_next(ctx)
-    assert await asyncio.wait_for(polling, 5) is Outcome.IDLE
+    assert await asyncio.wait_for(polling, 5) is CycleResult.IDLE
     assert ctx.turns.free == 1
 
 
@@ -200,7 +202,7 @@ async def test_judge_next__turn_whose_time_is_over__is_left_to_others(start, jud
     judging.orders.append(order)
     await loop.poll(ctx)
     now = 1030.0
-    assert await loop.judge_next(ctx) is Outcome.RETRY
+    assert await loop.judge_next(ctx) is CycleResult.RETRY
     assert (judging.commitments, ctx.turns.held) == ({}, ())
 
 
@@ -316,7 +318,7 @@ async def test_judge__coordinator_that_is_gone__is_tried_again_and_commits_to_no
 async def test_take_turn__cheat__is_committed_with_its_reason_and_evidence(start, judging, order, worker, honest: Work):
     cheat = honest.with_each(lambda row: {"logprobs": tuple(p + 1 for p in row.logprobs)})
     judging.files[URL] = cheat.file
-    body = {"receipt": wire.ReceiptBody.of(cheat.receipt), "signature": worker.sign(cheat)}
+    body = {"receipt": ReceiptBody.of(cheat.receipt), "signature": worker.sign(cheat)}
     judging.orders.append(order.model_copy(update=body))
     ctx = start()
     await take_turn(ctx)
@@ -332,14 +334,12 @@ async def test_take_turn__cheat__is_committed_with_its_reason_and_evidence(start
 def test_pending__several__are_kept_apart(tmp_path: Path):
     pending = Pending(tmp_path)
     assert pending.find(1) is None
-    verdict = wire.VerdictBody(
+    verdict = VerdictBody(
         pool=1, receipt_hash=make_hash("r"), work_key=make_hash("w"), validator=VALIDATOR.address, outcome=1, reason=0,
         severity=0, units=5, evidence_hash=make_hash("e"), deadline=2**62,
     )  # fmt: skip
     made = [
-        wire.RevealRequest(
-            judgement=i, verdict=verdict, signature="0x" + "1b" * 65, salt=make_hash(f"{i}"), evidence=f"{i}"
-        )
+        RevealRequest(judgement=i, verdict=verdict, signature="0x" + "1b" * 65, salt=make_hash(f"{i}"), evidence=f"{i}")
         for i in (1, 12)
     ]
     for request in made:

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from covey import devnet
+from covey.devnet import deploy
 from tests.cheats.base import Cheat
 from tests.cheats.rows import ROWS
 from tests.fakes.tools import Worker, build_claim
@@ -42,7 +42,7 @@ def test_judge__row_in_many_tries__every_one_earns_its_reason(row: int, worker: 
 
 def test_judge__copier_and_victim__only_the_copier_is_flagged(worker: Worker, tools: Tools):
     """Whoever is judged first: the victim's own seeds are right, and the copier's are not."""
-    copier = Worker(devnet.derive_wallet("test", "copier"), worker.params, worker.engine)
+    copier = Worker(deploy.derive_wallet("test", "copier"), worker.params, worker.engine)
     for number in range(FIRST_TASK, FIRST_TASK + count_tries()):
         owner, thief = worker.at(number), copier.at(number)
         work = owner.work()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from covey.engines.hf import HuggingFaceEngine
+from covey.engines.hf.engine import HuggingFaceEngine
 from covey.model.tiny import tiny_folder
 from tests.fakes.coordinator import FakeCoordinator
 from tests.fakes.worker import build_context, build_coordinator

@@ -12,7 +12,7 @@ from covey.engines.vllm.engine import VllmEngine
 from covey.environments.registry import DEMO, load
 from covey.errors import TransientError
 from covey.model.tiny import tiny_folder
-from covey.runtime import Outcome
+from covey.runtime.cycle import CycleResult
 from tests.fakes.coordinator import FakeCoordinator
 from tests.fakes.grading import grade_here
 from tests.fakes.tools import make_model_params, make_task
@@ -25,8 +25,8 @@ pytestmark = pytest.mark.unit
 HANGING = """#!{python}
 import os, socket, sys
 from covey.engines.vllm.frames import Frame, receive, send
-if sys.argv[2] == "covey.engines.build":
-    os.execv({python!r}, [{python!r}, "-m", "covey.engines.build", "hf"])
+if sys.argv[2] == "covey.engines.factory":
+    os.execv({python!r}, [{python!r}, "-m", "covey.engines.factory", "hf"])
 connection = socket.socket(fileno=int(sys.argv[3]))
 while True:
     try:
@@ -72,7 +72,7 @@ async def test_build__engine_that_hangs__is_given_up_after_two_leases_and_there_
             engine=engine, pipeline=Pipeline(together=1, ahead=0, lease_seconds=lease_seconds, clock=lambda: now[0])
         )
         coordinator.orders.extend([make_task(task=n, lease=n) for n in (1, 2)])
-        assert await loop.claim(ctx) is Outcome.DONE
+        assert await loop.claim(ctx) is CycleResult.DONE
         working = asyncio.create_task(loop.work(ctx))
         await asyncio.sleep(0)
         assert not ctx.pipeline.has_room(0)
@@ -82,5 +82,5 @@ async def test_build__engine_that_hangs__is_given_up_after_two_leases_and_there_
             await working
         assert (caught.value.code, engine.process_id) == ("engine_timeout", None)
         assert (ctx.pipeline.working, ctx.pipeline.claimed) == ([], [])
-        assert await loop.claim(ctx) is Outcome.DONE
+        assert await loop.claim(ctx) is CycleResult.DONE
         assert ctx.pipeline.leases == [2]

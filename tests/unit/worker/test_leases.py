@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from covey.errors import ProtocolError, TransientError
-from covey.runtime import Outcome
+from covey.runtime.cycle import CycleResult
 from tests.fakes.coordinator import FakeCoordinator
 from tests.fakes.cycles import Counting, wait_until
 from tests.fakes.tools import make_task
@@ -36,13 +36,13 @@ async def test_claim__policy_that_the_engine_refused__asks_for_no_lease_of_it(
 
     await name_newest(1)
     coordinator.orders.extend([make_task(policy_version=1), make_task(task=8, lease=10, policy_version=1)])
-    assert await loop.claim(ctx) is Outcome.DONE
+    assert await loop.claim(ctx) is CycleResult.DONE
     with pytest.raises(ProtocolError):
         await loop.work(ctx)
     assert coordinator.returned == [(7, 9)]
-    assert await loop.claim(ctx) is Outcome.IDLE
+    assert await loop.claim(ctx) is CycleResult.IDLE
     await name_newest(2)  # a newer one may be better
-    assert await loop.claim(ctx) is Outcome.DONE
+    assert await loop.claim(ctx) is CycleResult.DONE
     assert [claim["cached_version"] for claim in coordinator.claims] == [1, 0, 2]
 
 
@@ -64,7 +64,7 @@ async def test_work__older_policy_that_the_engine_refused__is_given_back_unread(
     ctx.pipeline.fetched.add(1)
     coordinator.orders.extend([make_task(task=n, lease=n) for n in (1, 2)])
     for _ in range(2):
-        assert await loop.claim(ctx) is Outcome.DONE
+        assert await loop.claim(ctx) is CycleResult.DONE
         with pytest.raises(ProtocolError, match="policy_mismatch"):
             await loop.work(ctx)
     assert (coordinator.returned, tried) == ([(1, 1), (2, 2)], [0])
@@ -79,7 +79,7 @@ async def test_work__policy_that_is_too_old_to_be_handed_in__lease_goes_back(
     coordinator.orders.append(make_task())
     await loop.require_servable(ctx, make_task())
     ctx.network.contracts.policies.steps_of = lambda pool: 3
-    assert await loop.claim(ctx) is Outcome.DONE
+    assert await loop.claim(ctx) is CycleResult.DONE
     with pytest.raises(ProtocolError, match="stale"):
         await loop.work(ctx)
     assert (coordinator.returned, ctx.pipeline.leases) == ([(7, 9)], [])
@@ -92,7 +92,7 @@ async def test_work__lease_that_comes_again_after_its_deadline__is_dropped(
     ctx = start(engine=(counting := Counting(engine)))
     coordinator.orders.append(make_task(deadline=2000.0))
     coordinator.time = now
-    assert await loop.claim(ctx) is Outcome.DONE
+    assert await loop.claim(ctx) is CycleResult.DONE
     await loop.work(ctx)
     assert counting.batches == batches
 
@@ -108,7 +108,7 @@ async def test_work__engine_does_not_come_up__lease_runs_out_and_is_forgotten(
     with pytest.raises(TransientError):
         await loop.work(ctx)
     now[0] = 30.5
-    assert await loop.work(ctx) is Outcome.IDLE
+    assert await loop.work(ctx) is CycleResult.IDLE
     assert (pipeline.leases, coordinator.sent) == ([], [])
 
 
@@ -138,8 +138,8 @@ async def test_claim__chain_without_a_policy__asks_for_nothing(start: Start, coo
     ctx = start()
     ctx.pipeline.fetched.clear()
     ctx.network.contracts.policies.steps_of = lambda pool: 0
-    assert await loop.fetch(ctx) is Outcome.IDLE
-    assert await loop.claim(ctx) is Outcome.IDLE
+    assert await loop.fetch(ctx) is CycleResult.IDLE
+    assert await loop.claim(ctx) is CycleResult.IDLE
     assert coordinator.claims == []
 
 
@@ -149,10 +149,10 @@ async def test_claim__lease_that_was_given_up__is_named_and_does_not_come_again(
     now = [0.0]
     ctx = start(pipeline=Pipeline(together=1, ahead=1, lease_seconds=30.0, clock=lambda: now[0]))
     coordinator.orders.append(make_task())
-    assert await loop.claim(ctx) is Outcome.DONE
+    assert await loop.claim(ctx) is CycleResult.DONE
     now[0] = 30.5
     loop.drop_overdue(ctx)
-    assert await loop.claim(ctx) is Outcome.IDLE, "the coordinator still has it"
+    assert await loop.claim(ctx) is CycleResult.IDLE, "the coordinator still has it"
     assert [claim["holding"] for claim in coordinator.claims] == [[], [9]]
 
 
@@ -171,9 +171,9 @@ async def test_fetch__restart_while_the_newest_is_slow__goes_on_with_what_is_on_
     coordinator.orders.append(make_task())
     fetching = asyncio.create_task(loop.fetch(ctx))
     await wait_until(lambda: ctx.pipeline.fetched == {0})
-    assert await loop.claim(ctx) is Outcome.DONE
+    assert await loop.claim(ctx) is CycleResult.DONE
     ctx.stop.set()
-    assert await asyncio.wait_for(fetching, 10) is Outcome.IDLE
+    assert await asyncio.wait_for(fetching, 10) is CycleResult.IDLE
 
 
 async def test_fetch__policy_with_a_false_manifest__is_not_asked_for_again(start: Start):
@@ -187,7 +187,7 @@ async def test_fetch__policy_with_a_false_manifest__is_not_asked_for_again(start
     ctx.network.policies.require = require
     with pytest.raises(ProtocolError):
         await loop.fetch(ctx)
-    assert await loop.fetch(ctx) is Outcome.IDLE
+    assert await loop.fetch(ctx) is CycleResult.IDLE
     assert (asked, ctx.pipeline.cached_version) == ([1], 0)
 
 
@@ -211,11 +211,11 @@ async def test_give_back__coordinator_that_is_away__the_lease_comes_again_and_is
     coordinator.orders.append(make_task(groups=ctx.network.params.groups_per_task + 1))
     for answer in (fail, return_task):
         coordinator.return_task = answer
-        assert await loop.claim(ctx) is Outcome.DONE
+        assert await loop.claim(ctx) is CycleResult.DONE
         with pytest.raises(ProtocolError, match="bad_task"):
             await loop.work(ctx)
     assert coordinator.returned == [(7, 9)]
-    assert await loop.claim(ctx) is Outcome.IDLE
+    assert await loop.claim(ctx) is CycleResult.IDLE
 
 
 async def test_give_back__more_leases_than_are_remembered__returns_them_all(start: Start, coordinator: FakeCoordinator):
@@ -246,7 +246,7 @@ async def test_claim__engine_that_loads_an_older_policy__is_not_given_the_newest
     ctx.pipeline.hold(make_task(task=1, lease=1), seconds=30.0)
     ctx.pipeline.take()
     coordinator.orders.append(make_task())
-    assert await loop.claim(ctx) is Outcome.DONE
+    assert await loop.claim(ctx) is CycleResult.DONE
 
 
 async def test_work__chain_that_changes_meanwhile__loads_what_the_lease_was_checked_against(
@@ -261,8 +261,8 @@ async def test_work__chain_that_changes_meanwhile__loads_what_the_lease_was_chec
 
     ctx.network.policies.require = watch
     coordinator.orders.append(order := make_task())
-    assert await loop.claim(ctx) is Outcome.DONE
-    assert await loop.work(ctx) is Outcome.DONE
+    assert await loop.claim(ctx) is CycleResult.DONE
+    assert await loop.work(ctx) is CycleResult.DONE
     assert asked == [(order.policy_version, order.manifest_hash)]
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from covey.environments.base import Reply
 from covey.errors import OperatorError, ProtocolError, TransientError
-from covey.protocol import messages
-from covey.runtime import Outcome
+from covey.protocol import eip712
+from covey.runtime.cycle import CycleResult
 from tests.fakes.coordinator import FakeCoordinator
 from tests.fakes.cycles import Counting, fail_at
 from tests.fakes.grading import grade_here
@@ -27,22 +27,22 @@ Start = Callable[..., Context]
 
 
 async def test_turn__no_task__is_idle(start: Start, coordinator: FakeCoordinator):
-    assert await take_turn(start()) is Outcome.IDLE
+    assert await take_turn(start()) is CycleResult.IDLE
     assert coordinator.sent == []
 
 
 async def test_turn__stop_signal_while_it_waits__is_idle_at_once(start: Start):
     ctx = start()
     ctx.stop.set()
-    assert await take_turn(ctx) is Outcome.IDLE
+    assert await take_turn(ctx) is CycleResult.IDLE
 
 
 async def test_turn__task__is_rolled_out_signed_submitted_and_closed(start: Start, coordinator: FakeCoordinator):
     ctx = start()
     coordinator.orders.append(make_task())
-    assert await take_turn(ctx) is Outcome.DONE
+    assert await take_turn(ctx) is CycleResult.DONE
     ((receipt, signature, file),) = coordinator.sent
-    messages.require_signer(receipt, ctx.network.receipt_domain, signature, ctx.network.wallet.address)
+    eip712.require_signer(receipt, ctx.network.receipt_domain, signature, ctx.network.wallet.address)
     assert (receipt.task, receipt.lease, receipt.contributor) == (7, 9, ctx.contributor)
     assert len(file) > 100
     assert list(ctx.outgoing.list()) == []
@@ -57,7 +57,7 @@ async def test_turn__crash_between_signing_and_sending__sends_the_same_bytes(
         await take_turn(start())
     coordinator.signed_at += 30  # a long night
     later = start(clock=lambda: 90_000.0)
-    assert await take_turn(later) is Outcome.IDLE
+    assert await take_turn(later) is CycleResult.IDLE
     first, second = coordinator.sent
     assert first == second, "receipt, signature and file: unchanged, so it is no equivocation"
     assert list(later.outgoing.list()) == []
@@ -72,7 +72,7 @@ async def test_turn__answer_lost__is_asked_for_again_and_gets_the_old_promise(
         with pytest.raises(TransientError):
             await take_turn(start())
     coordinator.signed_at += 30
-    assert await take_turn(start()) is Outcome.IDLE
+    assert await take_turn(start()) is CycleResult.IDLE
     assert len(set(coordinator.sent)) == 1
     assert len(coordinator.sent) == 4
     assert len(coordinator.answers) == 1
@@ -81,8 +81,8 @@ async def test_turn__answer_lost__is_asked_for_again_and_gets_the_old_promise(
 async def test_turn__lease_given_twice__signs_nothing_more(start: Start, coordinator: FakeCoordinator):
     """A second receipt for a slot with another file would be equivocation, whoever's fault it was."""
     coordinator.orders.extend([make_task(), make_task()])
-    assert await take_turn(start()) is Outcome.DONE
-    assert await take_turn(start()) is Outcome.RETRY
+    assert await take_turn(start()) is CycleResult.DONE
+    assert await take_turn(start()) is CycleResult.RETRY
     assert len(coordinator.sent) == 1
 
 
@@ -91,7 +91,7 @@ async def test_turn__unsent_parcel__goes_before_a_new_task_is_claimed(start: Sta
     coordinator.fail = fail_at("before", TransientError("coordinator_unreachable", "gone"))
     with pytest.raises(TransientError):
         await take_turn(start())
-    assert await take_turn(start()) is Outcome.DONE
+    assert await take_turn(start()) is CycleResult.DONE
     assert [receipt.lease for receipt, _, _ in coordinator.sent] == [9, 9, 10]
 
 
@@ -99,9 +99,9 @@ async def test_turn__refused_for_good__is_dropped_and_work_goes_on(start: Start,
     ctx = start()
     coordinator.orders.extend([make_task(), make_task(task=8, lease=10)])
     coordinator.fail = fail_at("before", ProtocolError("lease_expired", "late", status=409))
-    assert await take_turn(ctx) is Outcome.DONE
+    assert await take_turn(ctx) is CycleResult.DONE
     assert list(ctx.outgoing.list()) == []
-    assert await take_turn(ctx) is Outcome.DONE
+    assert await take_turn(ctx) is CycleResult.DONE
     assert list(coordinator.answers) == [(8, 10)]
 
 
@@ -189,7 +189,7 @@ async def test_claim__engine_busy__holds_one_lease_ahead_and_asks_for_no_third(
     ctx = start()
     coordinator.orders.extend([make_task(task=n, lease=n) for n in (1, 2, 3)])
     outcomes = [await loop.claim(ctx) for _ in range(3)]
-    assert outcomes == [Outcome.DONE, Outcome.DONE, Outcome.IDLE]
+    assert outcomes == [CycleResult.DONE, CycleResult.DONE, CycleResult.IDLE]
     assert [request["free_slots"] for request in coordinator.claims] == [1, 2]
     assert [request["holding"] for request in coordinator.claims] == [[], [1]]
 
@@ -224,9 +224,9 @@ async def test_work__engine_dies__the_same_lease_is_tried_again(start: Start, co
     with pytest.raises(TransientError):
         await loop.work(ctx)
     assert coordinator.returned == []
-    assert await loop.work(ctx) is Outcome.DONE
-    assert await loop.seal(ctx) is Outcome.DONE
-    assert await loop.hand_in(ctx) is Outcome.DONE
+    assert await loop.work(ctx) is CycleResult.DONE
+    assert await loop.seal(ctx) is CycleResult.DONE
+    assert await loop.hand_in(ctx) is CycleResult.DONE
     assert [receipt.lease for receipt, _, _ in coordinator.sent] == [9]
 
 
@@ -270,11 +270,11 @@ async def test_work__engine_hangs_at_three_tasks_in_a_row__is_the_operators(
             await loop.seal(ctx)
         except TransientError as error:
             outcomes.append(error.code)
-            assert await loop.work(ctx) is Outcome.IDLE  # its lease was forgotten
+            assert await loop.work(ctx) is CycleResult.IDLE  # its lease was forgotten
         except OperatorError as error:
             outcomes.append(error.message.partition(".")[0])
     hung = "engine_timeout"
-    assert outcomes == [hung, hung, Outcome.DONE, hung, hung, "3 times, at last over task 5: no answer"]
+    assert outcomes == [hung, hung, CycleResult.DONE, hung, hung, "3 times, at last over task 5: no answer"]
 
 
 async def test_seal__lease_that_was_signed_meanwhile__is_never_signed_again(start: Start, coordinator: FakeCoordinator):
@@ -282,8 +282,8 @@ async def test_seal__lease_that_was_signed_meanwhile__is_never_signed_again(star
     coordinator.orders.append(make_task())
     await take_turn(ctx)
     ctx.pipeline.hold(make_task(), seconds=30.0)  # as if given again while the first was being signed
-    assert await loop.work(ctx) is Outcome.DONE
-    assert await loop.seal(ctx) is Outcome.DONE
+    assert await loop.work(ctx) is CycleResult.DONE
+    assert await loop.seal(ctx) is CycleResult.DONE
     assert (list(ctx.outgoing.list()), ctx.pipeline.leases, len(coordinator.sent)) == ([], [], 1)
 
 
@@ -305,8 +305,8 @@ async def test_seal__grader_that_refuses__lease_goes_back_and_the_next_is_signed
     with pytest.raises(ProtocolError):
         await loop.seal(ctx)
     assert coordinator.returned == [(1, 1)]
-    assert await loop.seal(ctx) is Outcome.DONE
-    assert await loop.hand_in(ctx) is Outcome.DONE
+    assert await loop.seal(ctx) is CycleResult.DONE
+    assert await loop.hand_in(ctx) is CycleResult.DONE
     assert [receipt.task for receipt, _, _ in coordinator.sent] == [2]
 
 
@@ -317,7 +317,7 @@ async def test_send_heartbeat__leases_in_hand__counts_them_and_room_for_one_more
     coordinator.orders.extend([make_task(task=n, lease=n) for n in (1, 2)])
     await loop.send_heartbeat(ctx)
     for _ in range(2):
-        assert await loop.claim(ctx) is Outcome.DONE
+        assert await loop.claim(ctx) is CycleResult.DONE
         await loop.send_heartbeat(ctx)
     assert coordinator.heartbeats == [{"free_slots": slots, "cached_version": 0} for slots in (1, 2, 2)]
 
@@ -327,7 +327,7 @@ async def test_another_worker_with_the_key__is_heard__ends_this_one_with_advice(
 ):
     """A restart in the same home is the same worker; a home on another machine is not."""
     coordinator.orders.append(make_task())
-    assert await loop.claim(start()) is Outcome.DONE
+    assert await loop.claim(start()) is CycleResult.DONE
     await loop.send_heartbeat(start())
     (tmp_path / "elsewhere").mkdir()
     other = start(folder=tmp_path / "elsewhere")
@@ -351,7 +351,7 @@ async def test_claim__engine_without_a_policy__loads_the_newest_before_a_lease_i
 
     ctx = start(engine=Starting())
     for _ in range(2):
-        assert await loop.claim(ctx) is Outcome.IDLE
+        assert await loop.claim(ctx) is CycleResult.IDLE
     assert loaded == [(0, 0)]
 
 
@@ -370,7 +370,7 @@ async def test_claim__stop_signal_while_an_engine_starts__does_not_wait_for_it(
     ctx = start(engine=Starting())
     coordinator.orders.append(make_task())
     try:
-        assert await asyncio.wait_for(loop.claim(ctx), 10) is Outcome.IDLE
+        assert await asyncio.wait_for(loop.claim(ctx), 10) is CycleResult.IDLE
         assert coordinator.claims == []
     finally:
         is_over.set()

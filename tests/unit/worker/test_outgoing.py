@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from covey.protocol.messages import Receipt, to_dict
-from covey.protocol.wire import SubmissionAnswer
+from covey.protocol.api.worker import SubmissionAnswer
+from covey.protocol.eip712 import to_dict
+from covey.protocol.messages import Receipt
 from tests.fakes.pool import SIGNATURE, make_address, make_hash
 from worker.outgoing import Outgoing, Parcel
 

@@ -6,27 +6,29 @@ import hashlib
 import pytest
 from eth_utils.crypto import keccak
 
-from covey import devnet
-from covey.engines.hf import HuggingFaceEngine
+from covey.devnet import deploy
+from covey.engines.hf.engine import HuggingFaceEngine
 from covey.environments import registry
 from covey.environments.registry import DEMO
 from covey.errors import ProtocolError, TransientError
-from covey.protocol import messages, rollout
+from covey.protocol import eip712, messages
+from covey.protocol.api.worker import SubmissionAnswer
+from covey.protocol.eip712 import Domain
 from covey.protocol.ids import PoolId, Step
-from covey.protocol.messages import Countersignature, Domain
-from covey.protocol.wire import SubmissionAnswer
+from covey.protocol.messages import Countersignature
+from covey.protocol.submission_file.rows import count_units
 from tests.fakes.pool import make_address, make_hash
 from tests.fakes.tools import MANIFEST, Worker, make_model_params, make_task
 from worker import service
 
 pytestmark = pytest.mark.unit
 LEDGER = Domain(chain_id=31337, contract=make_address("ledger"))
-OPERATOR = devnet.derive_wallet("test", "operator")
+OPERATOR = deploy.derive_wallet("test", "operator")
 
 
 @pytest.fixture(scope="module")
 def worker(engine: HuggingFaceEngine) -> Worker:
-    return Worker(devnet.derive_wallet("test", "node"), make_model_params(), engine)
+    return Worker(deploy.derive_wallet("test", "node"), make_model_params(), engine)
 
 
 def seed_by_hand(*values: int | str) -> int:
@@ -97,7 +99,7 @@ def test_build_receipt__file__is_named_by_its_hash_and_counted(worker: Worker):
     work = worker.work()
     receipt = work.receipt
     assert receipt.work_key == "0x" + hashlib.sha256(work.file).hexdigest()
-    assert receipt.units == sum(len(row.tokens) for row in work.rollouts) == rollout.count_units(work.rollouts)
+    assert receipt.units == sum(len(row.tokens) for row in work.rollouts) == count_units(work.rollouts)
     assert (receipt.task, receipt.lease, receipt.groups, receipt.policy_version) == (7, 9, 2, 0)
     assert receipt.deadline == 1000 + 86_400
 
@@ -106,9 +108,9 @@ def test_build_receipt__file__is_named_by_its_hash_and_counted(worker: Worker):
 
 
 def answer_to(receipt: messages.Receipt, *, signer=OPERATOR, **changes: object) -> SubmissionAnswer:
-    values = {"receipt_hash": messages.compute_struct_hash(receipt), "signed_at": 1000, "latest_epoch": 64}
+    values = {"receipt_hash": eip712.compute_struct_hash(receipt), "signed_at": 1000, "latest_epoch": 64}
     promise = Countersignature(**(values | changes))
-    return SubmissionAnswer(**messages.to_dict(promise), signature=messages.sign(promise, LEDGER, signer))
+    return SubmissionAnswer(**eip712.to_dict(promise), signature=eip712.sign(promise, LEDGER, signer))
 
 
 def require(
@@ -134,7 +136,7 @@ def receipt(worker: Worker) -> messages.Receipt:
 def test_require_promise__lawful__is_returned(receipt: messages.Receipt):
     promise = require(answer_to(receipt), receipt, earliest=999, latest=1000)
     assert (promise.signed_at, promise.latest_epoch) == (1000, 64)
-    assert promise.receipt_hash == messages.compute_struct_hash(receipt)
+    assert promise.receipt_hash == eip712.compute_struct_hash(receipt)
 
 
 def code_of(answer: SubmissionAnswer, receipt: messages.Receipt, **times: int) -> str:
@@ -169,7 +171,7 @@ def test_require_promise__epoch_long_past_or_far_away__is_refused(
 
 
 def test_require_promise__not_the_operators__is_refused(receipt: messages.Receipt):
-    stranger = devnet.derive_wallet("test", "stranger")
+    stranger = deploy.derive_wallet("test", "stranger")
     assert code_of(answer_to(receipt, signer=stranger), receipt) == "bad_countersignature"
     altered = answer_to(receipt).model_copy(update={"latest_epoch": 99})
     assert code_of(altered, receipt) == "bad_countersignature"

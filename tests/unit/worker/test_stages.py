@@ -10,7 +10,7 @@ import pytest
 
 from covey.environments.base import Reply
 from covey.errors import OperatorError, TransientError
-from covey.runtime import Outcome
+from covey.runtime.cycle import CycleResult
 from tests.fakes.coordinator import FakeCoordinator
 from tests.fakes.cycles import Counting, fail_at, wait_until
 from tests.fakes.grading import grade_here
@@ -48,7 +48,7 @@ async def test_run_stages__engine_without_memory__returns_all_leases_and_says_wh
     ctx = start(engine=Counting(engine, fails=[lost] * 2))
     coordinator.orders.extend([make_task(task=n, lease=n) for n in (1, 2)])
     for _ in range(2):
-        assert await loop.claim(ctx) is Outcome.DONE
+        assert await loop.claim(ctx) is CycleResult.DONE
     with pytest.raises(OperatorError) as caught:
         await asyncio.wait_for(run_stages(ctx), 20)
     assert caught.value.code == "engine_out_of_memory"
@@ -85,8 +85,8 @@ async def test_run_stages__engine_lost_while_a_lease_is_signed__returns_only_the
 
     coordinator.orders.extend([make_task(task=n, lease=n) for n in (1, 2)])
     for _ in range(2):
-        assert await loop.claim(ctx) is Outcome.DONE
-    assert await loop.work(ctx) is Outcome.DONE
+        assert await loop.claim(ctx) is CycleResult.DONE
+    assert await loop.work(ctx) is CycleResult.DONE
     lost = Counting(engine)
     lost.on_batch = lose
     with pytest.raises(OperatorError):
@@ -123,7 +123,7 @@ async def test_run_stages__stop_signal_with_work_in_hand__hands_all_of_it_in(
     counting.on_batch = ctx.stop.set  # while the first is generated, the second waits
     coordinator.orders.extend([make_task(task=n, lease=n) for n in (1, 2)])
     for _ in range(2):
-        assert await loop.claim(ctx) is Outcome.DONE
+        assert await loop.claim(ctx) is CycleResult.DONE
     await asyncio.wait_for(run_stages(ctx), 20)
     assert sorted(receipt.task for receipt, _, _ in coordinator.sent) == [1, 2]
     assert list(ctx.outgoing.list()) == []
@@ -135,7 +135,7 @@ async def test_run_stages__stop_while_the_coordinator_is_away__ends_and_keeps_th
     ctx = start()
     coordinator.fail = fail_at("before", TransientError("coordinator_unreachable", "gone"), times=100)
     coordinator.orders.append(make_task())
-    assert await loop.claim(ctx) is Outcome.DONE
+    assert await loop.claim(ctx) is CycleResult.DONE
     ctx.stop.set()
     await asyncio.wait_for(run_stages(ctx), 20)
     assert [parcel.receipt.lease for parcel in ctx.outgoing.list()] == [9]
@@ -156,7 +156,7 @@ async def test_run_stages__stop_while_the_engine_hangs__ends_when_the_lease_is_o
     hanging.on_batch = lambda: closed.wait(20)
     ctx = start(engine=hanging, pipeline=Pipeline(together=together, ahead=0, lease_seconds=1.0))
     coordinator.orders.append(make_task())
-    assert await loop.claim(ctx) is Outcome.DONE
+    assert await loop.claim(ctx) is CycleResult.DONE
     ctx.stop.set()
     await asyncio.wait_for(run_stages(ctx), 15)
     assert (coordinator.sent, ctx.pipeline.leases, ctx.pipeline.working) == ([], [], [])
@@ -172,7 +172,7 @@ async def test_run_stages__stop_while_the_chain_is_away__ends_with_the_lease(
 
     ctx.network.chain.get_block = fail
     coordinator.orders.append(make_task())
-    assert await loop.claim(ctx) is Outcome.DONE
+    assert await loop.claim(ctx) is CycleResult.DONE
     ctx.stop.set()
     await asyncio.wait_for(run_stages(ctx), 20)
     assert (coordinator.sent, ctx.pipeline.leases) == ([], [])
@@ -208,7 +208,7 @@ async def test_run_stages__engine_full__a_new_policy_is_fetched_meanwhile(
     ctx = start(engine=(counting := Counting(engine)), pipeline=Pipeline(together=1, ahead=0, lease_seconds=30.0))
     counting.on_batch = lambda: fetched.wait(15) or pytest.fail("nothing was fetched")
     coordinator.orders.append(make_task())
-    assert await loop.claim(ctx) is Outcome.DONE
+    assert await loop.claim(ctx) is CycleResult.DONE
     publish_another(ctx)
     require = ctx.network.policies.require
 
@@ -270,7 +270,7 @@ async def test_run_stages__stop_while_a_leased_policy_is_downloaded__ends_with_t
 
     ctx.network.policies.require = hang
     coordinator.orders.append(make_task())
-    assert await loop.claim(ctx) is Outcome.DONE
+    assert await loop.claim(ctx) is CycleResult.DONE
     stages = asyncio.create_task(run_stages(ctx))
     await wait_until(lambda: ctx.pipeline.working != [])
     ctx.stop.set()

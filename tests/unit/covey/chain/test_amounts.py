@@ -8,7 +8,7 @@ from covey.chain.amounts import (
     MAX_AMOUNT,
     SMALLEST,
     Amount,
-    Unit,
+    TokenUnit,
     clean_symbol,
     format_amount,
     parse_amount,
@@ -19,12 +19,12 @@ from covey.errors import OperatorError, ProtocolError, TransientError
 
 pytestmark = pytest.mark.unit
 
-CVT = Unit(18, "CVT")
+CVT = TokenUnit(18, "CVT")
 
 
 @given(st.integers(0, MAX_AMOUNT), st.integers(0, 36), st.sampled_from(["", "CVT", "USD₮0", "tokens"]))
 def test_format_then_parse__any_amount_in_any_unit__is_the_same(value: int, decimals: int, symbol: str):
-    unit = Unit(decimals, symbol)
+    unit = TokenUnit(decimals, symbol)
     text = format_amount(value, unit)
     assert parse_amount(text, unit, least=0) == value
     assert parse_amount(text.partition(" ")[0], unit, least=0) == value, "the symbol may be left out"
@@ -35,7 +35,7 @@ def test_format_then_parse__any_amount_in_any_unit__is_the_same(value: int, deci
 
 @given(st.decimals(0, 10**12, places=6))
 def test_parse_amount__decimal_of_six_places__is_a_million_times_it(number: Decimal):
-    assert parse_amount(f"{number:f}", Unit(6, "USD"), least=0) == int(number * 10**6)
+    assert parse_amount(f"{number:f}", TokenUnit(6, "USD"), least=0) == int(number * 10**6)
 
 
 @pytest.mark.parametrize(
@@ -46,12 +46,12 @@ def test_parse_amount__decimal_of_six_places__is_a_million_times_it(number: Deci
         ("1.5CVT", CVT, 1_500_000_000_000_000_000),
         ("100", CVT, 10**20),
         ("0.000000000000000001", CVT, 1),
-        ("1.500", Unit(1, "X"), 15),
+        ("1.500", TokenUnit(1, "X"), 15),
         ("1500000000000000000", SMALLEST, 1_500_000_000_000_000_000),
         (str(MAX_AMOUNT), SMALLEST, MAX_AMOUNT),
     ],
 )
-def test_parse_amount__by_hand(text: str, unit: Unit, value: int):
+def test_parse_amount__by_hand(text: str, unit: TokenUnit, value: int):
     assert parse_amount(text, unit) == value
 
 
@@ -75,7 +75,7 @@ def test_parse_amount__by_hand(text: str, unit: Unit, value: int):
         (str(MAX_AMOUNT), CVT, "is too large"),
     ],
 )
-def test_parse_amount__wrong__is_refused_with_what_to_write(text: str, unit: Unit, message: str):
+def test_parse_amount__wrong__is_refused_with_what_to_write(text: str, unit: TokenUnit, message: str):
     with pytest.raises(OperatorError) as caught:
         parse_amount(text, unit)
     assert caught.value.code == "bad_amount"
@@ -131,15 +131,15 @@ REVERTED, EMPTY = ProtocolError("reverted", "no reason"), TransientError("no_con
     ("decimals", "symbol", "unit"),
     [
         (18, "CVT", CVT),
-        (0, "P", Unit(0, "P")),
-        (36, "\x1b[31mCVT\u202e \n", Unit(36, "[31mCVT")),
-        (6, "U" * 10**6, Unit(6, "U" * 16)),
-        (6, " \x00 ", Unit(6, "tokens")),
-        (6, "000", Unit(6, "tokens")),
-        (6, ".5", Unit(6, "tokens")),
-        (6, ",5", Unit(6, "tokens")),
-        (6, REVERTED, Unit(6, "tokens")),
-        (6, EMPTY, Unit(6, "tokens")),
+        (0, "P", TokenUnit(0, "P")),
+        (36, "\x1b[31mCVT\u202e \n", TokenUnit(36, "[31mCVT")),
+        (6, "U" * 10**6, TokenUnit(6, "U" * 16)),
+        (6, " \x00 ", TokenUnit(6, "tokens")),
+        (6, "000", TokenUnit(6, "tokens")),
+        (6, ".5", TokenUnit(6, "tokens")),
+        (6, ",5", TokenUnit(6, "tokens")),
+        (6, REVERTED, TokenUnit(6, "tokens")),
+        (6, EMPTY, TokenUnit(6, "tokens")),
     ],
 )
 def test_read_unit__what_a_token_says__is_bounded_and_clean(decimals, symbol, unit):
@@ -164,9 +164,11 @@ def test_clean_symbol__any_text__parses_after_a_number(text: str):
     symbol = clean_symbol(text)
     assert symbol.isprintable()
     assert 0 < len(symbol) <= 16
-    assert parse_amount(f"1.5 {symbol}", Unit(1, symbol)) == parse_amount(f"1.5{symbol}", Unit(1, symbol)) == 15
+    assert (
+        parse_amount(f"1.5 {symbol}", TokenUnit(1, symbol)) == parse_amount(f"1.5{symbol}", TokenUnit(1, symbol)) == 15
+    )
 
 
 def test_amount__is_printed_in_its_unit():
-    assert str(Amount(15, Unit(1, "CVT"))) == "1.5 CVT"
+    assert str(Amount(15, TokenUnit(1, "CVT"))) == "1.5 CVT"
     assert str(Amount(15, SMALLEST)) == "15"

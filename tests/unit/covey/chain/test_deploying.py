@@ -3,7 +3,7 @@ import rlp
 from eth_utils.crypto import keccak
 
 from covey.chain.deploying import predict_address
-from covey.devnet import derive_wallet
+from covey.devnet.deploy import derive_wallet
 
 pytestmark = pytest.mark.unit
 

@@ -6,9 +6,9 @@ from eth_abi.abi import encode
 from eth_utils.crypto import keccak
 
 from covey.chain import codec, events
-from covey.chain.client import Log
+from covey.chain.json_rpc import Log
 from covey.chain.structs import EpochRecord
-from covey.protocol.receipts import EpochHeader
+from covey.protocol.epochs import EpochHeader
 
 pytestmark = pytest.mark.unit
 

@@ -5,10 +5,10 @@ from eth_utils.crypto import keccak
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from covey.chain.client import Block, Log
 from covey.chain.deployment import Deployment
 from covey.chain.events import PolicyPublished
-from covey.chain.follower import KEPT_BLOCKS, NEAR_BLOCKS, Follower, Progress
+from covey.chain.follower import KEPT_BLOCKS, NEAR_BLOCKS, ChainProgress, Follower
+from covey.chain.json_rpc import Block, Log
 from covey.errors import TransientError
 
 pytestmark = pytest.mark.unit
@@ -94,7 +94,7 @@ class Ledger:
         self.cursor = ()
         self.rows: dict[int, str] = {}
 
-    def apply(self, progress: Progress) -> None:
+    def apply(self, progress: ChainProgress) -> None:
         if progress.rolled_back_to is not None:
             self.rows = {number: row for number, row in self.rows.items() if number <= progress.rolled_back_to}
         for event in progress.events:
@@ -136,7 +136,7 @@ def test_poll__from_nothing__reads_in_bounded_ranges():
 def test_poll__nothing_new__gives_nothing_and_the_same_cursor():
     follower = make_follower(MemoryChain(5))
     cursor = follower.poll(()).cursor
-    assert follower.poll(cursor) == Progress(rolled_back_to=None, events=(), cursor=cursor, is_caught_up=True)
+    assert follower.poll(cursor) == ChainProgress(rolled_back_to=None, events=(), cursor=cursor, is_caught_up=True)
 
 
 def test_poll__same_cursor_twice__gives_the_same():
@@ -173,7 +173,7 @@ def test_poll__node_is_behind__waits_without_rolling_back():
     chain = MemoryChain(10)
     cursor = make_follower(chain).poll(()).cursor
     chain.salts = chain.salts[:6]
-    assert make_follower(chain).poll(cursor) == Progress(
+    assert make_follower(chain).poll(cursor) == ChainProgress(
         rolled_back_to=None, events=(), cursor=cursor, is_caught_up=True
     )
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from covey.chain.client import Log
 from covey.chain.history import History
+from covey.chain.json_rpc import Log
 from covey.errors import TransientError
 from tests.unit.covey.chain.test_follower import ALICE, DEPLOYMENT, TOPIC
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from covey.chain.client import Call
+from covey.chain.json_rpc import Call
 from covey.chain.outbox import Intent, IntentState
 from covey.chain.sender import Sender
 from covey.chain.sqlite_outbox import SqliteOutbox

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from covey.chain.client import Call
+from covey.chain.json_rpc import Call
 from covey.chain.outbox import Attempt, Intent, IntentState, Place
 from covey.chain.sqlite_outbox import SCHEMA_VERSION, SqliteOutbox
 from covey.errors import OperatorError, ProtocolError

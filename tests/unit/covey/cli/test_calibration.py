@@ -11,12 +11,12 @@ import pytest
 import tomlkit
 
 from covey.cli.account import read_pool_file
-from covey.engines import build
+from covey.engines import factory
 from covey.engines.base import Engine
-from covey.engines.build import describe_hardware
-from covey.engines.hf import HuggingFaceEngine
+from covey.engines.factory import describe_hardware
+from covey.engines.hf.engine import HuggingFaceEngine
 from covey.engines.vllm.options import VllmOptions
-from covey.model.files import save_policy
+from covey.model.policy_files import save_policy
 from covey.model.tiny import build_model, build_tokenizer, tiny_folder
 from covey.protocol.params import PoolParams
 from tests.unit.covey.cli.conftest import POOL, TOKEN, Answer, Command
@@ -147,8 +147,11 @@ def test_calibrate__exact__writes_the_build_and_calibrated_again_takes_it_out(
         )
 
     monkeypatch.setattr(calibration, "calibrate", grant)
-    build = ", ".join(f"{name} {metadata.version(name)}" for name in ("covey", "torch", "transformers"))
-    for mode, hardware, expected in (("exact", describe_hardware("cpu", "exact"), build), ("calibrated", "cpu", "any")):
+    factory = ", ".join(f"{name} {metadata.version(name)}" for name in ("covey", "torch", "transformers"))
+    for mode, hardware, expected in (
+        ("exact", describe_hardware("cpu", "exact"), factory),
+        ("calibrated", "cpu", "any"),
+    ):
         assert calibrate(pool, "--write", "--dtype", "float32", "--mode", mode).code == 0
         rules = read_pool_file(pool, TOKEN)[2].verification
         assert (rules.mode, rules.hardware, rules.build) == (mode, hardware, expected)
@@ -168,8 +171,8 @@ def test_calibrate__two_vllms_and_an_earlier_policy__share_a_device_and_are_clos
         asked.append((name, vllm.max_length, vllm.memory_share))
         return Closable(dtype=dtype)
 
-    monkeypatch.setattr(build, "build_engine", build_engine)
-    monkeypatch.setattr(build, "describe_build", lambda name: f"build of {name}")
+    monkeypatch.setattr(factory, "build_engine", build_engine)
+    monkeypatch.setattr(factory, "describe_build", lambda name: f"build of {name}")
     save_policy(build_model(9), build_tokenizer(), tmp_path / "earlier", "bfloat16")
     options = ("--worker-engine", "vllm", "--validator-engine", "vllm", "--previous", str(tmp_path / "earlier"))
     assert calibrate(pool, "--dtype", "float32", *options).code == 0

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from covey import cli
 from covey.cli import roles
 from covey.errors import OperatorError, TransientError
-from covey.settings import Settings
+from covey.runtime.settings import Settings
 
 pytestmark = pytest.mark.unit
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from covey.anvil import find_anvil
+from covey.devnet.anvil import find_anvil
 from covey.errors import OperatorError
 
 pytestmark = pytest.mark.integration

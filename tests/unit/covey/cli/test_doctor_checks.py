@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.config import CoordinatorConfig
-from covey.chain.amounts import SMALLEST, Unit
+from covey.chain.amounts import SMALLEST, TokenUnit
 from covey.chain.structs import PoolState, PoolTerms
 from covey.cli.doctor_checks import CHECKS, judge
 from covey.cli.doctor_facts import (
@@ -20,9 +20,9 @@ from covey.cli.doctor_facts import (
     Snapshot,
     Trouble,
 )
+from covey.protocol.api.public import NodeView
 from covey.protocol.manifest import File, Manifest, Shard
-from covey.protocol.views import NodeView
-from covey.sandbox import Isolation, Trial
+from covey.sandbox import Isolation, RungTrial
 from covey.sandbox.isolation import describe
 from tests.fakes.pool import make_address, make_deployment, make_hash, make_params
 from trainer.config import TrainerConfig
@@ -72,7 +72,10 @@ POOL = PoolFacts(
 BUBBLEWRAP = describe("bwrap", version="bubblewrap 0.11.0")
 BARE = IsolationFacts(
     isolation=Isolation(rung="limits", version="Linux 6.1"),
-    failed=(Trial(rung="bwrap", reason="bubblewrap is not installed"), Trial(rung="unshare", reason="not permitted")),
+    failed=(
+        RungTrial(rung="bwrap", reason="bubblewrap is not installed"),
+        RungTrial(rung="unshare", reason="not permitted"),
+    ),
 )
 CHAIN = ChainFacts(url="http://node", chain_id=7, head_time=1000, gas_price=10**9, codeless=(), balance=10**18)
 COORDINATOR = CoordinatorFacts(pool=1, params=make_params(max_staleness=1), offset=0.2, nodes={}, relays=("http://r",))
@@ -230,7 +233,7 @@ def test_stake__more_is_locked_than_bonded__is_added_too():
     ],
 )
 def test_row__amounts__are_in_tokens(name, role, stake, detail, fix):
-    row = find(name, role, pool=replace(POOL, unit=Unit(2, "CVT"), stake=stake))
+    row = find(name, role, pool=replace(POOL, unit=TokenUnit(2, "CVT"), stake=stake))
     assert detail in row.detail
     assert fix in row.fix
     assert "--raw" not in row.fix

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from covey.cli.filtering import Results, Trial, choose_kept, count_passes, list_turns
-from covey.engines.base import Completion, Engine, Request
+from covey.engines.base import Completion, Engine, GenerationRequest
 from covey.environments.base import Environment, Grade, Prompt, Reply
 from covey.errors import OperatorError
 from covey.protocol.seeding import compute_trial_seed
@@ -46,15 +46,15 @@ class Scripted:
     tokenizer, end_tokens = Letters(), frozenset({1})
 
     def __init__(self) -> None:
-        self.asked: list[Request] = []
+        self.asked: list[GenerationRequest] = []
         self.temperatures: list[float] = []
 
-    def generate(self, requests: Sequence[Request], *, temperature: float) -> list[Completion]:
+    def generate(self, requests: Sequence[GenerationRequest], *, temperature: float) -> list[Completion]:
         self.asked += requests
         self.temperatures.append(temperature)
         return [self._answer(request) for request in requests]
 
-    def _answer(self, request: Request) -> Completion:
+    def _answer(self, request: GenerationRequest) -> Completion:
         is_right = request.seed % len(request.prompt) == 0
         tokens = (ord("y"),) if is_right else (ord("n"), ord("o"))
         return Completion(policy_version=0, tokens=tokens, logprobs=(0.0,) * len(tokens), tops=(), finished=is_right)

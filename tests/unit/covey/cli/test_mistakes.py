@@ -19,9 +19,9 @@ import pytest
 from covey.chain.deployment import CONTRACTS, Deployment
 from covey.chain.wallet import save_key
 from covey.cli import join
-from covey.devnet import derive_key, derive_wallet
+from covey.devnet.deploy import derive_key, derive_wallet
+from covey.protocol.api.public import PoolView, Requirements
 from covey.protocol.ids import Hash
-from covey.protocol.views import PoolView, Requirements
 from tests.fakes.refusing_node import RefusingNode
 from tests.unit.covey.cli.conftest import Command
 

@@ -7,11 +7,13 @@ import pytest
 from covey import cli
 from covey.chain import events
 from covey.chain.wallet import wallet_from_key
-from covey.client import CoordinatorClient
-from covey.protocol import messages, wire
-from covey.protocol.messages import Domain, Receipt, Verdict
-from covey.protocol.views import SubmissionDetail, SubmissionView
-from covey.urls import is_plain_url
+from covey.network.coordinator_client import CoordinatorClient
+from covey.protocol import eip712
+from covey.protocol.api.common import ReceiptBody, VerdictBody
+from covey.protocol.api.public import SubmissionDetail, SubmissionView
+from covey.protocol.eip712 import Domain
+from covey.protocol.messages import Receipt, Verdict
+from covey.runtime.urls import is_plain_url
 from tests.fakes.account import ALICE, BOB, HASH, invoke, runner
 
 pytestmark = pytest.mark.unit
@@ -30,7 +32,7 @@ RECEIPT = Receipt(
     units=90,
     deadline=1000,
 )
-RECEIPT_HASH = messages.compute_struct_hash(RECEIPT)
+RECEIPT_HASH = eip712.compute_struct_hash(RECEIPT)
 VERDICT = Verdict(
     pool=1,
     receipt_hash=RECEIPT_HASH,
@@ -44,7 +46,7 @@ VERDICT = Verdict(
     deadline=1000,
 )
 COURT = Domain(chain_id=31337, contract=ALICE)
-SIGNATURE = messages.sign(VERDICT, COURT, VALIDATOR)
+SIGNATURE = eip712.sign(VERDICT, COURT, VALIDATOR)
 
 
 def build_detail(**changes):
@@ -62,8 +64,8 @@ def build_detail(**changes):
         "salt": HASH,
         "kind": 0,
         "evidence_hashes": (EVIDENCE,),
-        "receipt": wire.ReceiptBody.of(RECEIPT),
-        "verdicts": (wire.VerdictBody.of(VERDICT),),
+        "receipt": ReceiptBody.of(RECEIPT),
+        "verdicts": (VerdictBody.of(VERDICT),),
         "signatures": (SIGNATURE,),
     }
     return SubmissionDetail(**(values | changes))
@@ -165,8 +167,8 @@ def test_show__not_decided__has_neither_receipt_nor_verdict(opened):
     assert (found["state"], found["work_key"], found["verdicts"], found["case"]) == ("SUBMITTED", None, [], [])
 
 
-OTHER = wire.ReceiptBody.of(RECEIPT).model_copy(update={"units": 91})
-ALIEN = wire.VerdictBody.of(VERDICT).model_copy(update={"receipt_hash": HASH})
+OTHER = ReceiptBody.of(RECEIPT).model_copy(update={"units": 91})
+ALIEN = VerdictBody.of(VERDICT).model_copy(update={"receipt_hash": HASH})
 
 
 @pytest.mark.parametrize(
@@ -178,7 +180,7 @@ ALIEN = wire.VerdictBody.of(VERDICT).model_copy(update={"receipt_hash": HASH})
         ({"verdicts": (ALIEN,)}, "bad_answer"),
         ({"signatures": ()}, "bad_answer"),
         ({"signatures": ("0x" + "00" * 65,)}, "bad_signature"),
-        ({"signatures": (messages.sign(VERDICT, COURT, wallet_from_key(b"\x33" * 32)),)}, "bad_signature"),
+        ({"signatures": (eip712.sign(VERDICT, COURT, wallet_from_key(b"\x33" * 32)),)}, "bad_signature"),
     ],
 )
 def test_show__what_hash_or_signature_refutes__is_refused(opened, changes, code):
@@ -202,7 +204,9 @@ def test_show__no_hash__is_refused_before_anybody_is_asked(opened, text):
 
 def test_list__names_what_is_wanted_and_prints_a_line_for_each(monkeypatch):
     coordinator = Coordinator(build_detail(state="REJECTED", reason="token_margin", epoch=None))
-    monkeypatch.setattr("covey.client.CoordinatorClient", lambda url, signer, *, chain_id: coordinator)
+    monkeypatch.setattr(
+        "covey.network.coordinator_client.CoordinatorClient", lambda url, signer, *, chain_id: coordinator
+    )
     plain = ["submissions", "list", "--node", BOB, "--contributor", ALICE, "--state", "rejected", "--limit", "3"]
     header, line = runner.invoke(cli.app, plain).stdout.splitlines()
     assert coordinator.asked == [{"limit": 3, "node": BOB, "contributor": ALICE, "state": "REJECTED"}]
@@ -213,7 +217,9 @@ def test_list__names_what_is_wanted_and_prints_a_line_for_each(monkeypatch):
 
 def test_list__nothing_there__is_said_and_json_is_an_empty_list(monkeypatch):
     nobody = SimpleNamespace(list_submissions=lambda **_: nothing())
-    monkeypatch.setattr("covey.client.CoordinatorClient", lambda url, signer, *, chain_id: nullcontext(nobody))
+    monkeypatch.setattr(
+        "covey.network.coordinator_client.CoordinatorClient", lambda url, signer, *, chain_id: nullcontext(nobody)
+    )
     result = runner.invoke(cli.app, ["submissions", "list"])
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no submissions\n")
     assert runner.invoke(cli.app, ["submissions", "list", "--json"]).stdout == '{"submissions": []}\n'

@@ -11,7 +11,7 @@ from covey.cli import filtering
 from covey.cli.account import read_pool_file
 from covey.environments import registry
 from covey.environments.base import EnvironmentSpec
-from covey.environments.kept import unpack_kept
+from covey.environments.question_mask import unpack_kept
 from covey.model.tiny import tiny_folder
 from tests.unit.covey.cli.conftest import TOKEN, Answer, Command
 

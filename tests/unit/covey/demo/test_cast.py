@@ -6,7 +6,7 @@ import pytest
 from covey.chain.wallet import load_key
 from covey.cli.account import read_pool_file
 from covey.demo.cast import BUDGET, MIN_STAKE, OPERATOR_BOND, TOKENS, VALIDATOR_BOND, Cast, DemoOptions
-from covey.devnet import derive_key
+from covey.devnet.deploy import derive_key
 from covey.environments.registry import DEMO, compute_fingerprint, load
 
 pytestmark = pytest.mark.unit

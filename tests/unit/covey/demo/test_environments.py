@@ -4,7 +4,7 @@ from covey.demo.environments import DEFAULT, PRESETS, find_preset
 from covey.environments import registry
 from covey.environments.mixture import MixtureEnvironment
 from covey.errors import OperatorError
-from covey.tasks.opening import DataSetCatalog
+from covey.tasks.catalog import DataSetCatalog
 
 pytestmark = pytest.mark.unit
 

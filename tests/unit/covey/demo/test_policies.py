@@ -9,7 +9,7 @@ from covey.demo.policies import compute_name, find_cache, list_examples, prepare
 from covey.environments import registry
 from covey.environments.base import Reply
 from covey.errors import OperatorError
-from covey.tasks.opening import DataSetCatalog
+from covey.tasks.catalog import DataSetCatalog
 
 pytestmark = pytest.mark.unit
 

@@ -3,17 +3,17 @@ from types import SimpleNamespace
 import pytest
 
 from covey.chain import events
-from covey.chain.amounts import Unit
+from covey.chain.amounts import TokenUnit
 from covey.demo.cast import Cast, DemoOptions
 from covey.demo.environments import DEFAULT
 from covey.demo.report import Record, build_summary, describe_player, is_accepted, list_failures
 from covey.demo.show import Screen, find_stage
-from covey.protocol.views import StatusView, StepView, SubmissionView
+from covey.protocol.api.public import StatusView, StepView, SubmissionView
 
 pytestmark = pytest.mark.unit
 
 HASH = "0x" + "ab" * 32
-CVT = Unit(1, "CVT")
+CVT = TokenUnit(1, "CVT")
 FILTERED = {"groups_sampled": 0, "groups_live": 0, "is_capped": False}
 
 

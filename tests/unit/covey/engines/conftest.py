@@ -6,10 +6,10 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from covey.engines.base import Request
-from covey.engines.hf import HuggingFaceEngine
+from covey.engines.base import GenerationRequest
+from covey.engines.hf.engine import HuggingFaceEngine
 from covey.environments.registry import DEMO, load
-from covey.model.files import save_policy
+from covey.model.policy_files import save_policy
 from covey.model.prompts import RAW, encode_prompt
 from covey.model.tiny import build_tokenizer, tiny_folder
 
@@ -50,21 +50,23 @@ def llama(llama_folder: Path) -> HuggingFaceEngine:
 
 
 @pytest.fixture(scope="session")
-def short_requests() -> list[Request]:
+def short_requests() -> list[GenerationRequest]:
     """A submission of the demo: 16 prompts of 53 to 55 tokens, 8 samples each, at most 8 tokens."""
     environment, tokenizer = load(DEMO), build_tokenizer()
     prompts = [tuple(encode_prompt(tokenizer, environment.prompt(draw).text, format=RAW)) for draw in range(16)]
     return [
-        Request(prompt=prompt, seed=(i * 8 + j) * 0x9E3779B97F4A7C15 % 2**63, max_tokens=8)
+        GenerationRequest(prompt=prompt, seed=(i * 8 + j) * 0x9E3779B97F4A7C15 % 2**63, max_tokens=8)
         for i, prompt in enumerate(prompts)
         for j in range(8)
     ]
 
 
 @pytest.fixture(scope="session")
-def long_requests() -> list[Request]:
+def long_requests() -> list[GenerationRequest]:
     """Twelve ragged prompts, completions of up to 40 to 73 tokens: full windows and short last ones."""
     return [
-        Request(prompt=(2, *range(3 + i, 10 + 4 * i)), seed=i * 0x9E3779B97F4A7C15 % 2**63, max_tokens=40 + 3 * i)
+        GenerationRequest(
+            prompt=(2, *range(3 + i, 10 + 4 * i)), seed=i * 0x9E3779B97F4A7C15 % 2**63, max_tokens=40 + 3 * i
+        )
         for i in range(12)
     ]

@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import MixtralConfig, MixtralForCausalLM, PreTrainedModel
 
-from covey.engines import packing
-from tests.unit.covey.engines.test_packing import RAGGED, SIZES, build, read_alone, read_packed
+from covey.engines.hf import packed_replay
+from tests.unit.covey.engines.hf.test_packed_replay import RAGGED, SIZES, build, read_alone, read_packed
 
 pytestmark = pytest.mark.unit
 TOKENS = 67 - len(RAGGED)
@@ -16,7 +16,7 @@ TOKENS = 67 - len(RAGGED)
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "BLOCK", 25)
+    monkeypatch.setattr(packed_replay, "BLOCK", 25)
 
 
 @pytest.fixture

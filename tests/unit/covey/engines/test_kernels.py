@@ -4,17 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from covey.engines.base import ReplayRequest, Request
-from covey.engines.hf import HuggingFaceEngine
-from covey.model.files import load_model, load_tokenizer
-from covey.sampling.kernels import compile_all
+from covey.engines.base import GenerationRequest, ReplayRequest
+from covey.engines.hf.engine import HuggingFaceEngine
+from covey.model.policy_files import load_model, load_tokenizer
+from covey.sampling.noise_kernels import compile_all
 
 pytestmark = pytest.mark.unit
 
 
 @pytest.mark.parametrize("from_model", [True, False])
 def test_engine__has_a_policy__requests_wait_for_no_kernels(
-    llama_folder: Path, long_requests: list[Request], from_model: bool
+    llama_folder: Path, long_requests: list[GenerationRequest], from_model: bool
 ) -> None:
     compile_all.cache_clear()
     engine = HuggingFaceEngine(device="cpu:0")

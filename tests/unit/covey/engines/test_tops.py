@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from covey.engines import hf, windows
-from covey.engines.base import Completion, Replay, ReplayRequest, Request
-from covey.engines.hf import HuggingFaceEngine
-from covey.engines.windows import Windows
+from covey.engines.base import Completion, GenerationRequest, Replay, ReplayRequest
+from covey.engines.hf import engine as hf
+from covey.engines.hf import proof_windows
+from covey.engines.hf.engine import HuggingFaceEngine
+from covey.engines.hf.proof_windows import Windows
 from covey.model.tiny import tiny_folder
 from covey.toploc.proofs import compute_top
-from covey.toploc.tensors import compute_tops_tensor
-from covey.toploc.tops import EVERYTHING, Capture, Top, join
+from covey.toploc.topk import EVERYTHING, Capture, Top, join
+from covey.toploc.topk_torch import compute_tops_tensor
 
 pytestmark = pytest.mark.unit
 
@@ -31,7 +32,7 @@ def load(dtype: str, batch: int) -> HuggingFaceEngine:
     return engine
 
 
-def claim(requests: Sequence[Request], completions: Sequence[Completion]) -> list[ReplayRequest]:
+def claim(requests: Sequence[GenerationRequest], completions: Sequence[Completion]) -> list[ReplayRequest]:
     return [
         ReplayRequest(prompt=request.prompt, tokens=completion.tokens, seed=request.seed)
         for request, completion in zip(requests, completions, strict=True)
@@ -54,7 +55,11 @@ def assert_tops_of_states(found: Sequence[Completion | Replay], everything: Sequ
 @pytest.mark.parametrize("capture", CAPTURES, ids=lambda c: f"{c.window}x{c.top_k}")
 @pytest.mark.parametrize(("dtype", "batch"), [("float32", 64), ("float32", 5), ("bfloat16", 7), ("bfloat16", 1)])
 def test_tops__ragged_completions__are_those_of_the_whole_states(
-    long_requests: list[Request], short_requests: list[Request], dtype: str, batch: int, capture: Capture
+    long_requests: list[GenerationRequest],
+    short_requests: list[GenerationRequest],
+    dtype: str,
+    batch: int,
+    capture: Capture,
 ) -> None:
     engine, requests = load(dtype, batch), long_requests + short_requests[::9]
     made = engine.generate(requests, temperature=1.0, capture=capture)
@@ -69,7 +74,7 @@ def test_tops__ragged_completions__are_those_of_the_whole_states(
 
 
 def test_tops__found_by_torch_alone__are_equal(
-    llama: HuggingFaceEngine, long_requests: list[Request], monkeypatch: pytest.MonkeyPatch
+    llama: HuggingFaceEngine, long_requests: list[GenerationRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What an accelerator does with its states, here on a CPU."""
 
@@ -85,19 +90,19 @@ def test_tops__found_by_torch_alone__are_equal(
         calls.append(len(lengths))
         return compute_tops_tensor(states, lengths, capture)
 
-    monkeypatch.setattr(windows, "find_tops", search)
+    monkeypatch.setattr(proof_windows, "find_tops", search)
     monkeypatch.setattr(hf, "find_tops", search)
     assert run() == compiled
     assert sum(calls) > 2 * len(long_requests)
 
 
 def test_tops__nothing_to_capture__are_none_and_the_rest_is_the_same(
-    llama: HuggingFaceEngine, long_requests: list[Request], monkeypatch: pytest.MonkeyPatch
+    llama: HuggingFaceEngine, long_requests: list[GenerationRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     captured = llama.generate(long_requests, temperature=1.0, capture=CAPTURES[0])
     claims = claim(long_requests, captured)
     replayed = llama.replay(claims, temperature=1.0, capture=CAPTURES[0])
-    for module in (hf, windows):
+    for module in (hf, proof_windows):
         monkeypatch.setattr(module, "find_tops", None)
     for one, other in zip(captured, llama.generate(long_requests, temperature=1.0), strict=True):
         assert other.tops == ()

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from covey.engines.hf import HuggingFaceEngine
+from covey.engines.hf.engine import HuggingFaceEngine
 from covey.errors import TransientError
-from covey.model import files
+from covey.model import policy_files
 from covey.model.tiny import build_model, build_tokenizer, tiny_folder
 
 pytestmark = pytest.mark.unit
@@ -20,10 +20,10 @@ pytestmark = pytest.mark.unit
 def test_load_policy__disk_that_fails_half_way__leaves_no_policy_until_one_is_loaded(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    files.save_policy(build_model(9), build_tokenizer(), tmp_path, "bfloat16")
+    policy_files.save_policy(build_model(9), build_tokenizer(), tmp_path, "bfloat16")
     engine = HuggingFaceEngine(base=tiny_folder())
     engine.load_policy(tiny_folder(), 3)
-    whole = files.safe_open
+    whole = policy_files.safe_open
 
     @contextmanager
     def open_torn(path: Path, **how: Any) -> Iterator[SimpleNamespace]:
@@ -40,7 +40,7 @@ def test_load_policy__disk_that_fails_half_way__leaves_no_policy_until_one_is_lo
             yield SimpleNamespace(keys=file.keys, get_slice=file.get_slice, get_tensor=get_tensor)
 
     with monkeypatch.context() as torn:
-        torn.setattr(files, "safe_open", open_torn)
+        torn.setattr(policy_files, "safe_open", open_torn)
         with pytest.raises(TransientError) as caught:
             engine.load_policy(tmp_path, 4)
     assert (caught.value.code, engine.policy_version) == ("disk_failed", None)

@@ -7,21 +7,21 @@ import numpy as np
 import pytest
 import torch
 
-from covey.engines.base import Completion, Replay, ReplayRequest, Request
-from covey.engines.hf import HuggingFaceEngine
-from covey.model.files import load_model, load_tokenizer
+from covey.engines.base import Completion, GenerationRequest, Replay, ReplayRequest
+from covey.engines.hf.engine import HuggingFaceEngine
+from covey.model.policy_files import load_model, load_tokenizer
 from covey.model.tiny import tiny_folder
 from covey.protocol.thresholds import Thresholds
+from covey.toploc.closeness import is_within
 from covey.toploc.proofs import TOP_K, WINDOW, build_many, compare_many, find_tops
-from covey.toploc.thresholds import is_within
-from covey.toploc.tops import EVERYTHING, Capture, Top, join
+from covey.toploc.topk import EVERYTHING, Capture, Top, join
 
 pytestmark = pytest.mark.unit
 
 LIMITS = Thresholds()
 CAPTURE = Capture(window=WINDOW, top_k=TOP_K)
 
-Engines = tuple[HuggingFaceEngine, list[Request]]
+Engines = tuple[HuggingFaceEngine, list[GenerationRequest]]
 
 
 @pytest.fixture(params=["qwen", "llama"])
@@ -29,14 +29,17 @@ def honest(
     request: pytest.FixtureRequest,
     qwen: HuggingFaceEngine,
     llama: HuggingFaceEngine,
-    short_requests: list[Request],
-    long_requests: list[Request],
+    short_requests: list[GenerationRequest],
+    long_requests: list[GenerationRequest],
 ) -> Engines:
     return (qwen, short_requests) if request.param == "qwen" else (llama, long_requests)
 
 
 def judge(
-    engine: HuggingFaceEngine, requests: Sequence[Request], completions: Sequence[Completion], temperature: float = 1.0
+    engine: HuggingFaceEngine,
+    requests: Sequence[GenerationRequest],
+    completions: Sequence[Completion],
+    temperature: float = 1.0,
 ) -> set[str]:
     """One submission as a validator judges it."""
     replays = engine.replay(
@@ -107,16 +110,16 @@ def test_replay__honest_order_changed__is_accepted(honest: Engines) -> None:
 
 def test_replay__other_seed__is_found_by_the_margin(honest: Engines) -> None:
     engine, requests = honest
-    other = [Request(prompt=r.prompt, seed=r.seed + 1, max_tokens=r.max_tokens) for r in requests]
+    other = [GenerationRequest(prompt=r.prompt, seed=r.seed + 1, max_tokens=r.max_tokens) for r in requests]
     assert "margin" in judge(engine, requests, engine.generate(other, temperature=1.0, capture=CAPTURE))
 
 
 def test_replay__other_seed_in_one_completion__is_found_by_the_margin(
-    llama: HuggingFaceEngine, long_requests: list[Request]
+    llama: HuggingFaceEngine, long_requests: list[GenerationRequest]
 ) -> None:
     completions = llama.generate(long_requests, temperature=1.0, capture=CAPTURE)
     first = long_requests[0]
-    other = Request(prompt=first.prompt, seed=first.seed + 1, max_tokens=first.max_tokens)
+    other = GenerationRequest(prompt=first.prompt, seed=first.seed + 1, max_tokens=first.max_tokens)
     completions[0] = llama.generate([other], temperature=1.0, capture=CAPTURE)[0]
     assert "margin" in judge(llama, long_requests, completions)
 
@@ -152,7 +155,7 @@ def test_replay__one_percent_off__is_found_without_the_margin(honest: Engines, l
 
 
 def test_replay__other_model_writes_and_the_true_one_proves__is_found_by_the_margin(
-    llama: HuggingFaceEngine, llama_folder: Path, long_requests: list[Request]
+    llama: HuggingFaceEngine, llama_folder: Path, long_requests: list[GenerationRequest]
 ) -> None:
     written = perturbed(llama_folder, 1.0, seed=4).generate(long_requests, temperature=1.0, capture=CAPTURE)
     claims = [
@@ -179,7 +182,9 @@ def test_replay__one_swapped_token__is_found_by_the_margin(honest: Engines, plac
     assert "margin" in judge(engine, requests, completions)
 
 
-def test_replay__early_end__is_found_by_the_margin(llama: HuggingFaceEngine, long_requests: list[Request]) -> None:
+def test_replay__early_end__is_found_by_the_margin(
+    llama: HuggingFaceEngine, long_requests: list[GenerationRequest]
+) -> None:
     completions = llama.generate(long_requests, temperature=1.0, capture=CAPTURE)
     (whole,) = llama.generate([long_requests[2]], temperature=1.0, capture=EVERYTHING)
     (tops,) = find_tops([join(whole.tops)[:10]], CAPTURE)
@@ -188,7 +193,7 @@ def test_replay__early_end__is_found_by_the_margin(llama: HuggingFaceEngine, lon
 
 
 def test_replay__claimed_logprobs_moved__are_found_by_themselves(
-    llama: HuggingFaceEngine, long_requests: list[Request]
+    llama: HuggingFaceEngine, long_requests: list[GenerationRequest]
 ) -> None:
     completions = llama.generate(long_requests, temperature=1.0, capture=CAPTURE)
     moved = [
@@ -205,9 +210,9 @@ def test_replay__claimed_logprobs_moved__are_found_by_themselves(
 
 
 def test_replay__proofs_of_another_completion__are_found_by_the_proof(
-    llama: HuggingFaceEngine, long_requests: list[Request]
+    llama: HuggingFaceEngine, long_requests: list[GenerationRequest]
 ) -> None:
-    requests = [Request(prompt=r.prompt, seed=r.seed, max_tokens=20) for r in long_requests]
+    requests = [GenerationRequest(prompt=r.prompt, seed=r.seed, max_tokens=20) for r in long_requests]
     completions = llama.generate(requests, temperature=1.0, capture=CAPTURE)
     kept = [i for i, c in enumerate(completions) if len(c.tokens) == 20]
     chosen, rest = [requests[i] for i in kept], [completions[i] for i in kept]

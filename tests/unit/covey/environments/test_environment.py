@@ -6,7 +6,7 @@ import pytest
 
 from covey.environments.base import DataSets, JsonObject, Task, TaskSource, refuse_data_sets
 from covey.environments.environment import TaskEnvironment, split_options
-from covey.environments.kept import pack_kept
+from covey.environments.question_mask import pack_kept
 from covey.environments.registry import DEMO, load
 from covey.errors import OperatorError
 from tests.fakes.grading import grade_text

@@ -43,7 +43,7 @@ def test_load__entry_point_that_has_no_kind__is_refused(monkeypatch, value: str,
 
 
 def test_load__entry_point_of_another_package__is_a_kind(monkeypatch) -> None:
-    value = "covey.environments.kinds.reasoning_gym:ReasoningGymSource"
+    value = "covey.environments.kinds.reasoning_gym.reasoning_gym:ReasoningGymSource"
     entry = EntryPoint(name="gym", value=value, group="covey.environments")
     monkeypatch.setattr(registry, "entry_points", lambda group: [entry])
     spec = EnvironmentSpec(kind="gym", options=DEMO.options)

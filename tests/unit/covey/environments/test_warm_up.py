@@ -4,8 +4,8 @@ import pytest
 
 from benchmarks.grading_cases import build_spec, list_cases
 from covey.environments.base import EnvironmentSpec, Reply
-from covey.environments.kinds import mathematics
-from covey.environments.kinds.reasoning_items import HASHED
+from covey.environments.kinds.mathematics import mathematics
+from covey.environments.kinds.reasoning_gym.reasoning_items import HASHED
 from covey.environments.registry import load
 
 pytestmark = pytest.mark.unit

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from covey.chain import client
+from covey.chain import json_rpc
 from covey.chain.deployment import CONTRACTS, Deployment
 from covey.chain.structs import PoolState, PoolTerms
 from covey.chain.wallet import load_key
@@ -12,9 +12,9 @@ from covey.errors import OperatorError, ProtocolError
 from covey.local import joining
 from covey.local.folder import read_processes
 from covey.local.joining import CheckedPool, build_deployment, check_pool, create_worker_folder, require_same_contracts
-from covey.protocol.messages import DOMAIN_VERSION
+from covey.protocol.api.public import PoolView
+from covey.protocol.eip712 import DOMAIN_VERSION
 from covey.protocol.params import EnvironmentParams, PoolParams
-from covey.protocol.views import PoolView
 from tests.fakes.contracts import encode_domain
 from tests.fakes.pool import make_address
 from worker.config import WorkerConfig
@@ -71,7 +71,7 @@ def chain(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         state_of=lambda _: held.state, get_terms=lambda _: held.terms, operator_of=lambda _: make_address("operator")
     )
     monkeypatch.setattr(
-        client,
+        json_rpc,
         "ChainClient",
         lambda url: SimpleNamespace(chain_id=lambda: held.id, rpc_url=url, call=lambda *_: encode_domain(held.version)),
     )

@@ -18,7 +18,7 @@ from covey.local.folder import create_pool_folder
 from covey.local.keeper import Kept
 from covey.local.plan import NamedChain, PoolPlan
 from covey.local.readiness import ASK_SECONDS, Readiness, find_settings, find_url
-from covey.runtime import find_free_ports, listen
+from covey.runtime.http import find_free_ports, listen
 from tests.fakes.pool import make_deployment
 
 pytestmark = pytest.mark.unit

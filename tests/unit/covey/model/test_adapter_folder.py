@@ -8,7 +8,7 @@ from peft import LoraConfig
 from safetensors.torch import load_file, save_file
 
 from covey.errors import OperatorError
-from covey.model.files import load_model
+from covey.model.policy_files import load_model
 from covey.model.tiny import tiny_folder
 
 pytestmark = pytest.mark.unit

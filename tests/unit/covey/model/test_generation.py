@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from covey.errors import OperatorError
-from covey.model.files import describe_policy, load_end_tokens, load_model, load_tokenizer, save_policy
 from covey.model.generation import GENERATION_FILE, MAX_BYTES, MAX_END_TOKENS, get_end_tokens, read_end_tokens
+from covey.model.policy_files import describe_policy, load_end_tokens, load_model, load_tokenizer, save_policy
 from covey.model.tiny import tiny_folder
 from tests.fakes.chat import END_OF_TEXT, IM_END, build_chat_tokenizer, write_chat_model
 

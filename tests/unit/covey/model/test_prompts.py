@@ -5,7 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from covey.errors import OperatorError, ProtocolError
-from covey.model.files import load_tokenizer
+from covey.model.policy_files import load_tokenizer
 from covey.model.prompts import (
     RAW,
     PromptFormat,

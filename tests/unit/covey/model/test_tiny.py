@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from covey.model.files import WEIGHTS_FILE, get_weights, load_model, load_tokenizer, save_weights
+from covey.model.policy_files import WEIGHTS_FILE, get_weights, load_model, load_tokenizer, save_weights
 from covey.model.prompts import RAW, encode_prompt
 from covey.model.recipe import WarmStart
 from covey.model.tiny import build_model, build_tokenizer, tiny_folder, warm_start

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from covey.chain import client  # noqa: F401 (which imports web3)
+from covey.chain import json_rpc  # noqa: F401 (which imports web3)
 from covey.protocol import accounts
 
 pytestmark = pytest.mark.unit

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covey.errors import ProtocolError
+from covey.protocol.api.common import MAX_EVIDENCE_BYTES, ReceiptBody
 from covey.protocol.evidence import Bundle, EngineFacts, get_key, get_live_groups, require_object
 from covey.protocol.verdict import Decision, Reason
-from covey.protocol.wire import MAX_EVIDENCE_BYTES, ReceiptBody
 from tests.fakes.pool import make_address, make_hash
 
 pytestmark = pytest.mark.unit

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covey.errors import ProtocolError
-from covey.protocol import messages
-from covey.protocol.messages import Countersignature, Domain, NodeRegistration, Receipt, Verdict
+from covey.protocol import eip712, messages
+from covey.protocol.eip712 import Domain
+from covey.protocol.messages import Countersignature, NodeRegistration, Receipt, Verdict
 
 pytestmark = pytest.mark.unit
 
@@ -125,51 +126,51 @@ def test_keccak_of_this_file__known_answers(data, digest):
 def test_digest__any_message__equals_the_second_implementation(message, chain_id):
     domain = Domain(chain_id=chain_id, contract=CONTRACT)
     struct = hash_struct(message)
-    assert messages.compute_struct_hash(message) == "0x" + struct.hex()
+    assert eip712.compute_struct_hash(message) == "0x" + struct.hex()
     expected = keccak(b"\x19\x01" + hash_domain(domain) + struct)
-    assert messages.compute_digest(message, domain) == "0x" + expected.hex()
+    assert eip712.compute_digest(message, domain) == "0x" + expected.hex()
 
 
 @settings(max_examples=25)
 @given(any_message)
 def test_sign__any_message__recovers_its_signer_only_under_its_domain(message):
-    signature = messages.sign(message, DOMAIN, NODE)
-    assert messages.recover_signer(message, DOMAIN, signature) == NODE.address
-    messages.require_signer(message, DOMAIN, signature, NODE.address)
+    signature = eip712.sign(message, DOMAIN, NODE)
+    assert eip712.recover_signer(message, DOMAIN, signature) == NODE.address
+    eip712.require_signer(message, DOMAIN, signature, NODE.address)
     for other in (replace(DOMAIN, chain_id=1), replace(DOMAIN, contract=ALICE)):
         with pytest.raises(ProtocolError, match="bad_signature"):
-            messages.require_signer(message, other, signature, NODE.address)
+            eip712.require_signer(message, other, signature, NODE.address)
 
 
 @pytest.mark.parametrize("field", Receipt.TYPES)
 def test_require_signer__one_field_altered__refused(field):
-    signature = messages.sign(RECEIPT, DOMAIN, NODE)
+    signature = eip712.sign(RECEIPT, DOMAIN, NODE)
     value = getattr(RECEIPT, field)
     other = value + 1 if isinstance(value, int) else ("0x" + "ac" * 32 if len(value) == 66 else CONTRACT)
     with pytest.raises(ProtocolError, match="bad_signature: not signed by") as caught:
-        messages.require_signer(replace(RECEIPT, **{field: other}), DOMAIN, signature, NODE.address)
+        eip712.require_signer(replace(RECEIPT, **{field: other}), DOMAIN, signature, NODE.address)
     assert caught.value.status == 401
 
 
 def test_sign__same_message__same_signature():
     """RFC 6979: a restart never makes a second receipt for one slot."""
-    assert messages.sign(RECEIPT, DOMAIN, NODE) == messages.sign(RECEIPT, DOMAIN, NODE)
+    assert eip712.sign(RECEIPT, DOMAIN, NODE) == eip712.sign(RECEIPT, DOMAIN, NODE)
 
 
 def test_recover_signer__high_s__refused_because_the_contracts_refuse_it():
-    raw = bytes.fromhex(messages.sign(RECEIPT, DOMAIN, NODE)[2:])
+    raw = bytes.fromhex(eip712.sign(RECEIPT, DOMAIN, NODE)[2:])
     flipped = raw[:32] + (ORDER - int.from_bytes(raw[32:64], "big")).to_bytes(32, "big") + bytes([55 - raw[64]])
-    digest = bytes.fromhex(messages.compute_digest(RECEIPT, DOMAIN)[2:])
+    digest = bytes.fromhex(eip712.compute_digest(RECEIPT, DOMAIN)[2:])
     assert Account._recover_hash(digest, signature=flipped) == NODE.address  # valid to eth-account all the same
     with pytest.raises(ProtocolError, match="s is high"):
-        messages.recover_signer(RECEIPT, DOMAIN, "0x" + flipped.hex())
+        eip712.recover_signer(RECEIPT, DOMAIN, "0x" + flipped.hex())
 
 
 @pytest.mark.parametrize("v", [0, 1, 26, 29, 35, 36, 37, 38, 255])
 def test_recover_signer__v_not_27_or_28__refused(v):
-    signature = messages.sign(RECEIPT, DOMAIN, NODE)[:130] + f"{v:02x}"
+    signature = eip712.sign(RECEIPT, DOMAIN, NODE)[:130] + f"{v:02x}"
     with pytest.raises(ProtocolError, match="bad_signature"):
-        messages.recover_signer(RECEIPT, DOMAIN, signature)
+        eip712.recover_signer(RECEIPT, DOMAIN, signature)
 
 
 @pytest.mark.parametrize(
@@ -177,11 +178,11 @@ def test_recover_signer__v_not_27_or_28__refused(v):
 )
 def test_recover_signer__not_a_signature__refused(signature):
     with pytest.raises(ProtocolError, match="bad_signature"):
-        messages.recover_signer(RECEIPT, DOMAIN, signature)
+        eip712.recover_signer(RECEIPT, DOMAIN, signature)
 
 
 def test_recover_signer__1000_mutations__refused_or_another_signer():
-    rng, signature = random.Random(5), messages.sign(RECEIPT, DOMAIN, NODE)
+    rng, signature = random.Random(5), eip712.sign(RECEIPT, DOMAIN, NODE)
     codes = set()
     for _ in range(1000):
         place = rng.randrange(2, len(signature))
@@ -189,7 +190,7 @@ def test_recover_signer__1000_mutations__refused_or_another_signer():
         if altered == signature:
             continue
         try:
-            assert messages.recover_signer(RECEIPT, DOMAIN, altered) != NODE.address
+            assert eip712.recover_signer(RECEIPT, DOMAIN, altered) != NODE.address
         except ProtocolError as error:
             codes.add(error.code)
     assert codes == {"bad_signature"}
@@ -216,7 +217,7 @@ def test_recover_signer__1000_mutations__refused_or_another_signer():
 )
 def test_encode__value_that_does_not_fit__refused_by_name(field, value):
     with pytest.raises(ProtocolError, match=f"bad_message: Receipt.{field} is not a"):
-        messages.sign(replace(RECEIPT, **{field: value}), DOMAIN, NODE)
+        eip712.sign(replace(RECEIPT, **{field: value}), DOMAIN, NODE)
 
 
 def test_encode__enumeration__is_its_number():
@@ -235,7 +236,7 @@ def test_encode__enumeration__is_its_number():
         evidence_hash="0x" + "03" * 32,
         deadline=5,
     )
-    assert messages.compute_struct_hash(replace(plain, outcome=Outcome.REJECT)) == messages.compute_struct_hash(plain)
+    assert eip712.compute_struct_hash(replace(plain, outcome=Outcome.REJECT)) == eip712.compute_struct_hash(plain)
 
 
 def test_commitment__by_hand__keccak_of_digest_and_salt():
@@ -249,4 +250,4 @@ def test_to_dict__names_in_order_of_the_type():
     names = TYPES[Receipt].partition("(")[2].rstrip(")").split(",")
     spelled = [name.split(" ")[1] for name in names]
     snake = ["".join("_" + c.lower() if c.isupper() else c for c in name) for name in spelled]
-    assert list(messages.to_dict(RECEIPT)) == snake
+    assert list(eip712.to_dict(RECEIPT)) == snake

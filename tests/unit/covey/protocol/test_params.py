@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from covey.errors import ProtocolError
-from covey.protocol import rollout
 from covey.protocol.params import MAX_PARAMS_BYTES, EnvironmentParams, ModelParams, PoolParams, VerificationParams
+from covey.protocol.submission_file.codec import decode, encode
+from covey.protocol.submission_file.rows import Budget, Rollout
 from covey.protocol.thresholds import Pooled, Thresholds
 
 pytestmark = pytest.mark.unit
@@ -193,7 +194,7 @@ def test_needed_submission_bytes__largest_honest_file_of_noise__fits_and_decodes
     )
     rng = random.Random(3)
     rows = [
-        rollout.Rollout(
+        Rollout(
             group=group,
             sibling=sibling,
             seed=rng.getrandbits(63),
@@ -207,10 +208,10 @@ def test_needed_submission_bytes__largest_honest_file_of_noise__fits_and_decodes
         for group in range(groups)
         for sibling in range(2)
     ]
-    file = rollout.encode(rows)
+    file = encode(rows)
     assert len(file) <= value.needed_submission_bytes
     assert value.needed_submission_bytes < 2 * len(file) + 10_000  # a bound that is too wide would refuse good pools
-    budget = rollout.Budget(
+    budget = Budget(
         file_bytes=value.needed_submission_bytes,
         rows=value.rollouts_per_task,
         prompt_tokens=prompt,
@@ -218,7 +219,7 @@ def test_needed_submission_bytes__largest_honest_file_of_noise__fits_and_decodes
         proof_bytes=value.proof_bytes,
         proof_window=window,
     )
-    assert len(rollout.decode(file, budget)) == 2 * groups
+    assert len(decode(file, budget)) == 2 * groups
 
 
 def test_params__bfloat16_with_engines_and_hardware__is_calibrated():

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covey.sampling.noise import gumbel, philox_words, philox_words_compiled
-from covey.sampling.tensors import gumbel_tensor, philox_words_tensor
+from covey.sampling.torch_sampler import gumbel_tensor, philox_words_tensor
 
 pytestmark = pytest.mark.unit
 

@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from covey.sampling import kernels, sampler
+from covey.sampling import noise_kernels, sampler
 from covey.sampling.noise import gumbel
 from covey.sampling.sampler import sample, score
 
@@ -159,4 +159,4 @@ def test_compute_scores__of_tensors__has_the_winner_of_the_race() -> None:
 
 def test_most_noise__largest_word__lies_below() -> None:
     # u = 1 - 2**-33, so the noise is 33 log 2 = 22.87; the smallest word gives -log(33 log 2) = -3.13.
-    assert 33 * np.log(2) < kernels._MOST_NOISE
+    assert 33 * np.log(2) < noise_kernels._MOST_NOISE

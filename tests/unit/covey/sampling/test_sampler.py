@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from covey.sampling.kernels import compile_all
 from covey.sampling.noise import gumbel
+from covey.sampling.noise_kernels import compile_all
 from covey.sampling.sampler import load_kernels, sample, score
 
 pytestmark = pytest.mark.unit

@@ -9,7 +9,7 @@ from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import Route
 
-from covey.runtime import find_free_ports, serve_http
+from covey.runtime.http import find_free_ports, serve_http
 from covey.shardcast.client import ShardClient
 from covey.shardcast.server import Mirror, build_server
 from covey.shardcast.store import Retention, ShardStore, add_policy

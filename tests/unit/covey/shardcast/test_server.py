@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from covey.errors import ProtocolError
 from covey.protocol import canonical
-from covey.runtime import find_free_ports
+from covey.runtime.http import find_free_ports
 from covey.shardcast.server import Mirror, build_server
 from covey.shardcast.store import ShardStore
 from tests.fakes.disk import limit_files

@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
-from covey.environments.draws import is_held_out
+from covey.environments.task_draws import is_held_out
 from covey.errors import OperatorError
 from covey.tasks import likeness
 from covey.tasks.checking import Lengths, check_data_set
-from covey.tasks.likeness import Signer, compute_share
+from covey.tasks.likeness import MinHasher, compute_share
 from tests.fakes.tasks import make_data_set, make_row
 from tests.unit.covey.tasks.test_dataset import seal
 
@@ -27,11 +27,11 @@ WORDS = [f"w{chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(400)]
 
 
 def test_sign__five_words_each__worked_by_hand():
-    signer = Signer()
+    signer = MinHasher()
     six, seven = (signer.sign(text).grams for text in ("a b c d e f", "A, b; c d e f - g"))
     assert (len(six), len(seven)) == (2, 3)
     assert compute_share(six, seven) == pytest.approx(2 / 3)
-    assert np.array_equal(Signer().sign("a b c d e f").grams, six)
+    assert np.array_equal(MinHasher().sign("a b c d e f").grams, six)
     assert len(signer.sign("x x x x x x x x").grams) == 1
     two, other = signer.sign("What is 2 + 3?"), signer.sign("what is 2 + 41")
     assert len(two.grams) == 1

@@ -4,8 +4,8 @@ import struct
 import pytest
 
 from covey.environments.base import EnvironmentSpec
-from covey.environments.draws import draw_below, is_held_out
 from covey.environments.registry import compute_fingerprint, load
+from covey.environments.task_draws import draw_below, is_held_out
 from covey.errors import OperatorError
 from covey.protocol import canonical
 from covey.protocol.manifest import DatasetManifest, File, Shard

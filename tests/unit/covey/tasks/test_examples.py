@@ -5,7 +5,7 @@ from contextlib import redirect_stdout
 
 import pytest
 
-from covey.environments.kinds.mathematics import is_right
+from covey.environments.kinds.mathematics.mathematics import is_right
 from covey.environments.kinds.row_kinds import MultipleChoiceSource, ShortAnswerSource
 from covey.errors import OperatorError
 from covey.tasks import examples

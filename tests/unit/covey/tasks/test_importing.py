@@ -1,11 +1,11 @@
 import pytest
 
-from covey.environments.draws import is_held_out
+from covey.environments.task_draws import is_held_out
 from covey.errors import OperatorError
 from covey.protocol import canonical
 from covey.tasks.dataset import open_folder
+from covey.tasks.dataset_row import BadRowError, Reading
 from covey.tasks.importing import import_rows
-from covey.tasks.rows import BadRowError, Reading
 from covey.tasks.sources import SourceRow
 from tests.fakes.tasks import make_row
 

@@ -7,7 +7,7 @@ import pytest
 
 from covey.errors import OperatorError
 from covey.tasks import sources
-from covey.tasks.rows import BadRowError
+from covey.tasks.dataset_row import BadRowError
 from covey.tasks.sources import read_sources
 from tests.fakes.tasks import make_row
 

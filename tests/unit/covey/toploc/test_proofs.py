@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from covey.errors import ProtocolError
 from covey.toploc import proofs
-from covey.toploc.tops import Capture
+from covey.toploc.topk import Capture
 
 pytestmark = pytest.mark.unit
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from covey.engines.base import ReplayRequest, Request
+from covey.engines.base import GenerationRequest, ReplayRequest
 from covey.engines.vllm.engine import VllmEngine
 from covey.engines.vllm.options import VllmOptions
 from covey.errors import OperatorError, ProtocolError, TransientError
@@ -68,7 +68,7 @@ RANK = (
     + "Exception: WorkerProc initialization failed. See stack trace for root cause.\n"
 )
 """What vLLM writes where a process of several ends: the reason is far from the end."""
-ASK = [Request(prompt=(2, 7), seed=1, max_tokens=4)]
+ASK = [GenerationRequest(prompt=(2, 7), seed=1, max_tokens=4)]
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from covey.engines.vllm.recorder import KEY, Claim, Recorder
+from covey.engines.vllm.recorder import KEY, Recorder, ReplayClaim
 from covey.sampling.noise import gumbel
-from covey.toploc.tops import EVERYTHING
+from covey.toploc.topk import EVERYTHING
 
 pytestmark = pytest.mark.unit
 
@@ -138,10 +138,12 @@ def test_decode__token_out_of_turn__ends_the_process() -> None:
         runner.sample_tokens([4])
 
 
-CLAIMS = [Claim(first=4, tokens=[7, 8, 9], seed=5), Claim(first=0, tokens=[1, 2, 3, 4, 10], seed=2**63 - 1)]
+CLAIMS = [ReplayClaim(first=4, tokens=[7, 8, 9], seed=5), ReplayClaim(first=0, tokens=[1, 2, 3, 4, 10], seed=2**63 - 1)]
 
 
-def expect_replay(runner: Runner, claims: Sequence[tuple[str, Claim]], temperature: float) -> tuple[list, list, list]:
+def expect_replay(
+    runner: Runner, claims: Sequence[tuple[str, ReplayClaim]], temperature: float
+) -> tuple[list, list, list]:
     logprobs, margins, states = [], [], []
     for name, claim in claims:
         for t, token in enumerate(claim.tokens):
@@ -212,7 +214,7 @@ def count_rows(runner: Runner, sizes: list[int]) -> None:
 
 @pytest.mark.parametrize("claims", [(), CLAIMS])
 def test_record__worker_that_does_not_answer__computes_the_same_logits_and_keeps_nothing(
-    claims: Sequence[Claim],
+    claims: Sequence[ReplayClaim],
 ) -> None:
     """Logits are a joint effort of all workers: as many products of the same sizes in each."""
     sizes: dict[bool, list[int]] = {True: [], False: []}

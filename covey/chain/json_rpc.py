@@ -1,0 +1,285 @@
+"""JSON-RPC to one node of the chain, as typed values; called by contracts, events, outbox and devnet.
+
+A node that does not answer is a TransientError, a contract that says no a ProtocolError("reverted").
+It never retries: the caller's loop does.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from eth_utils.address import to_checksum_address
+from web3 import HTTPProvider
+from web3.exceptions import Web3Exception
+from web3.types import RPCEndpoint
+
+from covey.chain import codec
+from covey.chain.deployment import Deployment
+from covey.errors import CoveyError, OperatorError, ProtocolError, TransientError
+from covey.protocol.eip712 import DOMAIN_VERSION
+from covey.protocol.ids import Address, Hash
+from covey.runtime.urls import show_host
+
+BlockTag = int | Literal["latest", "safe", "finalized", "pending", "earliest"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Block:
+    """Head of a block.  `timestamp` is in Unix seconds, `base_fee` in wei per gas."""
+
+    number: int
+    hash: Hash
+    parent_hash: Hash
+    timestamp: int
+    base_fee: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Log:
+    """One log entry, undecoded."""
+
+    address: Address
+    topics: tuple[Hash, ...]
+    data: bytes
+    block_number: int
+    block_hash: Hash
+    transaction_hash: Hash
+    log_index: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MinedTransaction:
+    """A transaction's receipt, named otherwise because a receipt here is a node's."""
+
+    hash: Hash
+    block_number: int
+    block_hash: Hash
+    is_success: bool
+    gas_used: int
+    contract: Address | None
+    """What it deployed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Call:
+    """A state-changing call, unsent.  Example: label "PolicyRegistry.publish"."""
+
+    to: Address
+    data: bytes
+    label: str
+    value: int = 0
+    """In wei."""
+
+
+class ChainClient:
+    """One node.  Example: `ChainClient("http://127.0.0.1:8545").get_block("latest").number`."""
+
+    def __init__(self, rpc_url: str, *, timeout_s: float = 10.0) -> None:
+        self.rpc_url = rpc_url
+        self._provider = HTTPProvider(
+            rpc_url, request_kwargs={"timeout": timeout_s}, exception_retry_configuration=None
+        )
+
+    def request(self, method: str, *params: Any) -> Any:
+        """One raw request; raise TransientError, ProtocolError or OperatorError by what the node answers."""
+        try:
+            answer = self._provider.make_request(RPCEndpoint(method), list(params))
+        # requests' errors are OSErrors; ValueError is an answer that is not JSON.
+        except (OSError, ValueError, Web3Exception) as error:
+            raise TransientError(
+                "chain_unreachable",
+                f"{show_host(self.rpc_url)} did not answer {method}: {type(error).__name__}. "
+                "Start that node, or correct rpc_url in the deployment file or the settings, or COVEY_RPC_URL",
+            ) from error
+        if "error" in answer:
+            raise _to_error(method, dict(answer["error"]))
+        return answer.get("result")
+
+    def chain_id(self) -> int:
+        return int(self.request("eth_chainId"), 16)
+
+    def block_number(self) -> int:
+        return int(self.request("eth_blockNumber"), 16)
+
+    def get_block(self, tag: BlockTag) -> Block:
+        """Raise TransientError when the node has no such block."""
+        block = self.find_block(tag)
+        if block is None:
+            raise TransientError("no_block", f"the node has no block {tag}")
+        return block
+
+    def find_block(self, tag: BlockTag) -> Block | None:
+        """None when the node has no such block."""
+        found = self.request("eth_getBlockByNumber", _to_tag(tag), False)
+        if found is None:
+            return None
+        return Block(
+            number=int(found["number"], 16),
+            hash=Hash(found["hash"]),
+            parent_hash=Hash(found["parentHash"]),
+            timestamp=int(found["timestamp"], 16),
+            base_fee=int(found.get("baseFeePerGas", "0x0"), 16),
+        )
+
+    def call(
+        self, to: Address, data: bytes, *, block: BlockTag = "latest", sender: Address | None = None, value: int = 0
+    ) -> bytes:
+        """The result of a call that changes nothing; `value` in wei."""
+        transaction = {"to": to, "data": _to_hex(data)} | ({"value": hex(value)} if value else {})
+        if sender is not None:
+            transaction["from"] = sender
+        return _from_hex(self.request("eth_call", transaction, _to_tag(block)))
+
+    def get_logs(
+        self, addresses: list[Address], *, first: int, last: int, topics: Sequence[Hash | None] = ()
+    ) -> list[Log]:
+        """Logs of blocks first..last in the order of the chain; None among `topics` stands for any."""
+        query: dict[str, Any] = {"address": addresses, "fromBlock": hex(first), "toBlock": hex(last)}
+        if topics:
+            query["topics"] = list(topics)
+        return self._list_logs(query)
+
+    def get_block_logs(self, addresses: list[Address], block: Hash) -> list[Log]:
+        """Logs of one block in their order; raise TransientError when the node does not have the block."""
+        return self._list_logs({"address": addresses, "blockHash": block})
+
+    def _list_logs(self, query: dict[str, Any]) -> list[Log]:
+        logs = [_to_log(entry) for entry in self.request("eth_getLogs", query)]
+        return sorted(logs, key=lambda log: (log.block_number, log.log_index))
+
+    def get_balance(self, address: Address) -> int:
+        """In wei."""
+        return int(self.request("eth_getBalance", address, "latest"), 16)
+
+    def has_code(self, address: Address) -> bool:
+        """Whether a contract is at an address."""
+        return bool(self.get_code(address))
+
+    def get_code(self, address: Address) -> bytes:
+        """Code of the contract at an address; empty where there is none."""
+        return _from_hex(self.request("eth_getCode", address, "latest") or "0x")
+
+    def count_transactions(self, address: Address, block: BlockTag = "latest") -> int:
+        """The next nonce, as far as the newest block knows; "pending": as far as the node knows."""
+        return int(self.request("eth_getTransactionCount", address, _to_tag(block)), 16)
+
+    def estimate_gas(self, sender: Address, call: Call) -> int:
+        """Raise ProtocolError("reverted") when the call would fail now."""
+        transaction = {"from": sender, "to": call.to, "data": _to_hex(call.data), "value": hex(call.value)}
+        return int(self.request("eth_estimateGas", transaction), 16)
+
+    def get_priority_fee(self) -> int:
+        """Wei per gas on top of the base fee."""
+        return int(self.request("eth_maxPriorityFeePerGas"), 16)
+
+    def send_raw(self, raw: bytes) -> None:
+        """Broadcast; a transaction that the node already knows is no error."""
+        try:
+            self.request("eth_sendRawTransaction", _to_hex(raw))
+        except ProtocolError as error:
+            if error.code != "already_known":
+                raise
+
+    def find_mined(self, transaction: Hash) -> MinedTransaction | None:
+        """None while it is not in a block."""
+        found = self.request("eth_getTransactionReceipt", transaction)
+        if found is None or found.get("blockNumber") is None:
+            return None
+        contract = found.get("contractAddress")
+        return MinedTransaction(
+            hash=transaction,
+            block_number=int(found["blockNumber"], 16),
+            block_hash=Hash(found["blockHash"]),
+            is_success=int(found["status"], 16) == 1,
+            gas_used=int(found["gasUsed"], 16),
+            contract=Address(to_checksum_address(contract)) if contract else None,
+        )
+
+
+def open_node(deployment: Deployment, rpc_url: str | None = None) -> ChainClient:
+    """The node of `open_chain`, with contracts of this release's version on its chain.
+
+    Raises OperatorError("no_rpc"), OperatorError("wrong_chain") or OperatorError("old_deployment").
+    Raises TransientError if the node does not answer, or does not show the contracts yet.
+    """
+    client = open_chain(deployment, rpc_url)
+    require_version(client, deployment)
+    return client
+
+
+def open_chain(deployment: Deployment, rpc_url: str | None = None) -> ChainClient:
+    """The node at `rpc_url`, or the one that the deployment names; its chain has the deployment's id.
+
+    Raises OperatorError("no_rpc") or OperatorError("wrong_chain").  Raises TransientError if the node does not answer.
+    """
+    client = ChainClient(deployment.choose_node(rpc_url))
+    found = client.chain_id()
+    if found != deployment.chain_id:
+        raise OperatorError(
+            "wrong_chain",
+            f"{show_host(client.rpc_url)} is on chain {found}, the contracts are on chain {deployment.chain_id}",
+            fix="Name a node of the contracts' chain with --rpc, COVEY_RPC_URL or the setting rpc_url",
+        )
+    return client
+
+
+def require_version(client: ChainClient, deployment: Deployment) -> None:
+    """Return when the ledger's EIP-712 domain is of DOMAIN_VERSION; whoever signs for another is refused by everybody.
+
+    Raises OperatorError("old_deployment").  Raises TransientError("no_contract") if nothing answers at the address.
+    """
+    address = deployment.epoch_ledger
+    data = client.call(address, codec.encode_call("EpochLedger", "eip712Domain", ()))
+    try:
+        _, _, version, *_ = codec.decode_result("EpochLedger", "eip712Domain", data)
+    except ValueError as error:
+        raise TransientError("no_contract", f"EpochLedger does not answer at {address}") from error
+    if version != DOMAIN_VERSION:
+        raise OperatorError(
+            "old_deployment",
+            f"the contracts are of version {version[:16]!r}, this release speaks {DOMAIN_VERSION!r}",
+            fix="Name a deployment of this version, or run the release that the contracts were deployed with",
+        )
+
+
+def _to_error(method: str, error: dict[str, Any]) -> CoveyError:
+    message = str(error.get("message", ""))
+    text = message.lower()
+    data = error.get("data")
+    # Hexadecimal data is what a contract returned; some nodes send a longer text or nothing.
+    if error.get("code") == 3 or "revert" in text:
+        reason = codec.describe_revert(_from_hex(data)) if isinstance(data, str) and data.startswith("0x") else message
+        return ProtocolError("reverted", reason)
+    if "already known" in text or "already imported" in text:
+        return ProtocolError("already_known", message)
+    if "nonce too low" in text:
+        return ProtocolError("nonce_too_low", message)
+    if "underpriced" in text or "less than block base fee" in text:
+        return ProtocolError("underpriced", message)
+    if "insufficient funds" in text:
+        return OperatorError("insufficient_funds", message, fix="Send ether to the account that pays for gas")
+    return TransientError("chain_refused", f"{method}: {message}")
+
+
+def _to_log(entry: dict[str, Any]) -> Log:
+    return Log(
+        address=Address(to_checksum_address(entry["address"])),
+        topics=tuple(Hash(topic) for topic in entry["topics"]),
+        data=_from_hex(entry["data"]),
+        block_number=int(entry["blockNumber"], 16),
+        block_hash=Hash(entry["blockHash"]),
+        transaction_hash=Hash(entry["transactionHash"]),
+        log_index=int(entry["logIndex"], 16),
+    )
+
+
+def _to_tag(tag: BlockTag) -> str:
+    return hex(tag) if isinstance(tag, int) else tag
+
+
+def _to_hex(data: bytes) -> str:
+    return "0x" + data.hex()
+
+
+def _from_hex(text: str) -> bytes:
+    return bytes.fromhex(text.removeprefix("0x"))

@@ -1,0 +1,137 @@
+"""Dishonest engines, to watch them being caught: `covey demo` runs them in real workers, tests build on them.
+
+Each wraps an honest engine and claims its output as its own.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from covey.engines.base import Completion, Engine, GenerationRequest, Replay, ReplayRequest
+from covey.errors import OperatorError
+from covey.model.text import Tokenizer, decode_completion
+from covey.protocol.seeding import SEED_BITS
+from covey.toploc.topk import Capture
+
+WEIGHTS_FILE = "model.safetensors"
+
+
+class Wrapped:
+    """An engine that passes everything on; cheats change one method."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @property
+    def policy_version(self) -> int | None:
+        return self._engine.policy_version
+
+    @property
+    def hidden_size(self) -> int:
+        return self._engine.hidden_size
+
+    @property
+    def vocabulary_size(self) -> int:
+        return self._engine.vocabulary_size
+
+    @property
+    def end_tokens(self) -> frozenset[int]:
+        return self._engine.end_tokens
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._engine.tokenizer
+
+    def load_policy(self, folder: Path, version: int) -> None:
+        self._engine.load_policy(folder, version)
+
+    def generate(
+        self, requests: Sequence[GenerationRequest], *, temperature: float, capture: Capture | None = None
+    ) -> list[Completion]:
+        return self._engine.generate(requests, temperature=temperature, capture=capture)
+
+    def replay(
+        self, sequences: Sequence[ReplayRequest], *, temperature: float, capture: Capture | None = None
+    ) -> list[Replay]:
+        return self._engine.replay(sequences, temperature=temperature, capture=capture)
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+class QuantizedWeights(Wrapped):
+    """Runs cheaper weights than it claims: bf16 with two bits of mantissa instead of seven.  Earns `proof`."""
+
+    def load_policy(self, folder: Path, version: int) -> None:
+        with tempfile.TemporaryDirectory(prefix="covey-cheat-") as name:
+            cheap = Path(name) / "policy"
+            shutil.copytree(folder, cheap)
+            coarsen_weights(cheap / WEIGHTS_FILE)
+            self._engine.load_policy(cheap, version)
+
+
+class BestOfN(Wrapped):
+    """Samples every slot with n seeds and submits what it likes best.  Earns `token_margin`."""
+
+    def __init__(self, engine: Engine, *, n: int, score: Callable[[str, str], float]) -> None:
+        super().__init__(engine)
+        self._n, self._score = n, score
+
+    def generate(
+        self, requests: Sequence[GenerationRequest], *, temperature: float, capture: Capture | None = None
+    ) -> list[Completion]:
+        tries = [
+            GenerationRequest(prompt=r.prompt, seed=(r.seed + i) % (1 << SEED_BITS), max_tokens=r.max_tokens)
+            for r in requests
+            for i in range(self._n)
+        ]
+        made = self._engine.generate(tries, temperature=temperature, capture=capture)
+        parts = [made[i : i + self._n] for i in range(0, len(made), self._n)]
+        return [max(part, key=lambda c: self._rate(r, c)) for r, part in zip(requests, parts, strict=True)]
+
+    def _rate(self, request: GenerationRequest, completion: Completion) -> float:
+        prompt = decode_completion(self.tokenizer, request.prompt, frozenset())
+        answer = decode_completion(self.tokenizer, completion.tokens, self.end_tokens)
+        return self._score(prompt, answer) + completion.finished
+
+
+class LikeliestOfN(BestOfN):
+    """Samples every slot with n seeds and submits the completion that the policy finds likeliest.  It is right more
+    often than one sample, whatever the task.  Earns `token_margin`."""
+
+    def __init__(self, engine: Engine, *, n: int) -> None:
+        super().__init__(engine, n=n, score=lambda *_: 0.0)
+
+    def _rate(self, request: GenerationRequest, completion: Completion) -> float:
+        return sum(completion.logprobs)
+
+
+def coarsen_weights(path: Path) -> None:
+    """Drop the five lowest mantissa bits of every value of a bf16 safetensors file, in place."""
+    data = bytearray(path.read_bytes())
+    start = 8 + int.from_bytes(data[:8], "little")
+    values = np.frombuffer(data, dtype="<u2", offset=start)
+    values &= 0xFFE0
+    path.write_bytes(data)
+
+
+def score_spelling(prompt: str, answer: str) -> float:
+    """What a cheat knows of the demo's task: the answer is the prompt's last word, backward."""
+    return float(answer == prompt.strip().rsplit(" ", 1)[-1][::-1])
+
+
+CHEATS: dict[str, Callable[[Engine], Engine]] = {
+    "quantized": QuantizedWeights,
+    "best-of-n": lambda engine: BestOfN(engine, n=4, score=score_spelling),
+    "likeliest-of-n": lambda engine: LikeliestOfN(engine, n=4),
+}
+
+
+def get_cheat(kind: str) -> Callable[[Engine], Engine]:
+    """How a cheat of this kind wraps an engine."""
+    if kind not in CHEATS:
+        raise OperatorError("bad_cheat", f"there is no cheat {kind}", fix=f"Name one of {', '.join(CHEATS)}")
+    return CHEATS[kind]

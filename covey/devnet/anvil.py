@@ -1,0 +1,142 @@
+"""Anvil, the node of a chain on this machine: found, started on a port of its own, stopped.
+
+Called by `covey.devnet.deploy`, and by tests and benchmarks that deploy by themselves.
+"""
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event as Flag
+from typing import IO
+
+from covey.chain.json_rpc import ChainClient
+from covey.errors import OperatorError, TransientError
+from covey.runtime.http import find_free_ports, listen
+
+HOST = "127.0.0.1"
+CHAIN_ID = 31337
+START_TIMEOUT_S = 20.0
+STATE_INTERVAL_S = 10
+"""What a killed node loses at most of its chain."""
+_PACKAGES = ("linux-amd64", "linux-arm64", "darwin-arm64", "darwin-amd64")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Anvil:
+    """A running node.  Example: url "http://127.0.0.1:8545"."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def stop(self) -> None:
+        """End the process; with a state file it has written it by then.  Calling it twice is fine."""
+        self.process.terminate()
+        try:
+            self.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def find_anvil(*, configured: Path | None = None, roots: Sequence[Path] = ()) -> Path:
+    """The Anvil binary: `configured` (setting COVEY_ANVIL), a platform package below one of `roots` or here, PATH."""
+    if configured is not None:
+        if os.access(configured, os.X_OK):
+            return configured
+        raise OperatorError("no_anvil", f"{configured} is no program", fix="Correct the setting COVEY_ANVIL")
+    for root in (*roots, Path.cwd(), Path(__file__).resolve().parent.parent):
+        for package in _PACKAGES:
+            # The native binary: the npm wrapper would leave it running when it is stopped itself.
+            binary = root / "node_modules" / "@foundry-rs" / f"anvil-{package}" / "bin" / "anvil"
+            if os.access(binary, os.X_OK):
+                return binary
+    found = shutil.which("anvil")
+    if found is None:
+        raise OperatorError("no_anvil", "Anvil is not installed", fix='Run "make setup"')
+    return Path(found)
+
+
+def start_anvil(
+    port: int = 0,
+    *,
+    block_time: float | None = 1.0,
+    state: Path | None = None,
+    log: IO[bytes] | None = None,
+    binary: Path | None = None,
+) -> Anvil:
+    """Start Anvil on 127.0.0.1 and wait until it answers.
+
+    Port 0 takes a free one.  `block_time` is in seconds; None mines each transaction at once.  `state` is a file that
+    is read at the start and written every STATE_INTERVAL_S and at the end.
+
+    Raises OperatorError("devnet_runs") or OperatorError("address_in_use") if the port is taken.
+    Raises OperatorError("anvil_ended") or OperatorError("anvil_silent") if the node does not come up.
+    """
+    chosen = find_free_ports(1)[0] if port == 0 else port
+    require_free_port(chosen)
+    command = [str(binary or find_anvil()), "--host", HOST, "--port", str(chosen)]
+    command += ["--chain-id", str(CHAIN_ID), "--accounts", "0", "--quiet"]
+    if block_time is not None:
+        command += ["--block-time", str(block_time)]
+    if state is not None:
+        command += ["--state", str(state), "--state-interval", str(STATE_INTERVAL_S)]
+    # A session of its own: whoever started it ends it, Ctrl-C on the terminal does not.
+    output = subprocess.DEVNULL if log is None else log
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
+    anvil = Anvil(url=f"http://{HOST}:{chosen}", process=process)
+    with ExitStack() as undo:
+        undo.callback(anvil.stop)
+        _await_answer(anvil)
+        undo.pop_all()
+    return anvil
+
+
+def require_free_port(port: int) -> None:
+    """Return when nobody listens on the port; raise OperatorError "devnet_runs" or "address_in_use".
+
+    Without this look the other program's answers would pass for those of the node that is about to be started.
+    """
+    try:
+        listen(HOST, port).close()
+    except OperatorError:
+        try:
+            is_devnet = ChainClient(f"http://{HOST}:{port}", timeout_s=2.0).chain_id() == CHAIN_ID
+        except TransientError:
+            is_devnet = False
+        if not is_devnet:
+            raise
+        raise OperatorError(
+            "devnet_runs",
+            f"a devnet already runs on {HOST}:{port}",
+            fix="Use that one, stop it first, or name another --port and --folder",
+        ) from None
+
+
+def _await_answer(anvil: Anvil) -> None:
+    client = ChainClient(anvil.url, timeout_s=2.0)
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while True:
+        # The process first: another program may answer on the port that this one could not have.
+        if anvil.process.poll() is not None:
+            raise OperatorError("anvil_ended", "Anvil ended at once", fix="Choose a free port; see its log")
+        try:
+            chain = client.chain_id()
+        except TransientError:
+            if time.monotonic() >= deadline:
+                raise OperatorError(
+                    "anvil_silent", f"Anvil does not answer after {START_TIMEOUT_S} s", fix="See its log"
+                ) from None
+            Flag().wait(0.05)
+        else:
+            if chain != CHAIN_ID:
+                raise OperatorError("wrong_chain", f"port of {anvil.url} is another chain's", fix="Choose a free port")
+            return

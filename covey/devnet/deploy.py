@@ -1,0 +1,159 @@
+"""A chain on this machine: Anvil up, contracts deployed and wired, accounts funded; called by `covey.cli` and demo.
+
+Keys follow from a seed string, so they are worth nothing elsewhere.
+"""
+
+import fcntl
+import gzip
+import json
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import IO
+
+from eth_utils.crypto import keccak
+
+from covey.chain.contracts import Contracts
+from covey.chain.deploying import deploy, send_and_wait
+from covey.chain.deployment import Deployment
+from covey.chain.json_rpc import ChainClient
+from covey.chain.wallet import Wallet, wallet_from_key
+from covey.devnet.anvil import Anvil, require_free_port, start_anvil
+from covey.errors import OperatorError
+from covey.protocol.ids import Address
+from covey.runtime.files import write_atomically
+
+ETHER = 10**18
+DEVNET_SEED = "devnet"
+"""Seed of the keys of a devnet that names no other: its deployer mints the test token."""
+
+
+def derive_key(seed: str, name: str) -> bytes:
+    """The private key of one role of a devnet.  Example: derive_key("demo", "operator")."""
+    return keccak(text=f"covey-devnet/{seed}/{name}")
+
+
+def derive_wallet(seed: str, name: str) -> Wallet:
+    return wallet_from_key(derive_key(seed, name))
+
+
+def fund(deployment: Deployment, payer: Wallet, tokens: Mapping[Address, int], *, ether: int = 100 * ETHER) -> None:
+    """Give every address `ether` wei and its number of the test token's smallest units.  Anvil only."""
+    client = ChainClient(deployment.choose_node())
+    token = Contracts(client, deployment).token
+    client.request("anvil_setBalance", payer.address, hex(ether))
+    for address, amount in tokens.items():
+        client.request("anvil_setBalance", address, hex(ether))
+        if amount:
+            call = token.mint(address, amount)
+            send_and_wait(client, payer, to=call.to, data=call.data, chain_id=deployment.chain_id)
+
+
+def up(
+    folder: Path, *, port: int = 0, block_time: float | None = 1.0, seed: str = DEVNET_SEED, is_fresh: bool = False
+) -> tuple[Anvil, Deployment]:
+    """Start the folder's chain, which goes on from `state.json`; with none there, deploy and write `deployment.json`.
+
+    The deployer is `seed`'s "deployer".  `is_fresh` sets both files aside (`.old`) and begins a new chain.
+
+    Raises OperatorError("devnet_runs") if the folder's chain runs already.
+    Raises OperatorError("bad_state") or OperatorError("devnet_differs") if the two files cannot be gone on with.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    state, file = folder / "state.json", folder / "deployment.json"
+    with ExitStack() as undo:  # whatever ends this early, Ctrl-C too, must not leave Anvil behind
+        log = undo.enter_context((folder / "anvil.log").open("ab"))
+        _lock(log, folder)
+        if port:
+            require_free_port(port)  # before anything is set aside
+        if is_fresh:
+            for path in (state, file):
+                if path.exists():
+                    path.replace(path.with_name(path.name + ".old"))
+        renewal = f"begin a new chain with covey devnet up --folder {folder.absolute()} --fresh"
+        known = find_deployment(folder, renewal=renewal)
+        if known is None:
+            undo.callback(state.unlink, missing_ok=True)  # after Anvil, which writes it at its end
+        anvil = start_anvil(port, block_time=block_time, state=state, log=log)
+        undo.callback(anvil.stop)
+        (folder / "anvil.pid").write_text(f"{anvil.pid}\n")
+        client = ChainClient(anvil.url)
+        if known is None:
+            deployer = derive_wallet(seed, "deployer")
+            client.request("anvil_setBalance", deployer.address, hex(1000 * ETHER))
+            deployment = _deploy_at_once(client, deployer, block_time)
+            _save_state(client, state)
+        else:
+            deployment = replace(known, rpc_url=anvil.url)
+            _require_contracts(client, deployment, file, renewal)
+        deployment.save(file)
+        undo.pop_all()
+    log.close()  # Anvil has it open: the lock is its own now
+    return anvil, deployment
+
+
+def _save_state(client: ChainClient, file: Path) -> None:
+    """Write the chain's state as Anvil does, before anybody reads the deployment: Anvil's first write is later."""
+    packed = bytes.fromhex(client.request("anvil_dumpState").removeprefix("0x"))
+    write_atomically(file, gzip.decompress(packed))
+
+
+def _lock(log: IO[bytes], folder: Path) -> None:
+    """Hold the folder for as long as this file is open: Anvil writes to it, so as long as Anvil lives."""
+    try:
+        fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        pid = folder / "anvil.pid"
+        stop = f"stop it with kill {pid.read_text().strip()}" if pid.exists() else "stop it first"
+        raise OperatorError("devnet_runs", f"the devnet of {folder} already runs", fix=f"Use it, or {stop}") from None
+
+
+def find_deployment(folder: Path, *, renewal: str) -> Deployment | None:
+    """What the folder's chain holds; None where there is no chain yet.
+
+    `renewal` is what the caller's command can do instead, for the advice.  Example: "begin a new chain with --fresh".
+    Raises OperatorError("bad_state") or OperatorError("devnet_differs") if the chain cannot be gone on with.
+    """
+    state, file = folder / "state.json", folder / "deployment.json"
+    if state.exists():
+        try:
+            json.loads(state.read_bytes())
+        except ValueError as error:
+            raise OperatorError(
+                "bad_state",
+                f"{state} is not a whole state: the node was killed while it wrote it",
+                fix=f"Put back a copy of it, or {renewal}",
+            ) from error
+    if state.exists() == file.exists():
+        return Deployment.load(file) if file.exists() else None
+    there, gone = (state, file) if state.exists() else (file, state)
+    raise OperatorError(
+        "devnet_differs",
+        f"{there} is of a chain whose {gone.name} is gone",
+        fix=f"Put that file back, or {renewal}",
+    )
+
+
+def _require_contracts(client: ChainClient, deployment: Deployment, file: Path, renewal: str) -> None:
+    addresses = [*deployment.get_contracts().values(), deployment.token]
+    absent = [address for address in addresses if not client.has_code(address)]
+    if absent:
+        raise OperatorError(
+            "devnet_differs",
+            f"{file} names contracts that the chain of state.json does not hold, {absent[0]} for one",
+            fix=f"Put back the two files that belong together, or {renewal}",
+        )
+
+
+def _deploy_at_once(client: ChainClient, deployer: Wallet, block_time: float | None) -> Deployment:
+    """Mine each transaction at once while deploying: fifteen blocks of a second each are a long wait."""
+    if block_time is None or block_time != int(block_time):
+        return deploy(client.rpc_url, deployer)
+    # In this order: an interval of 0 alone would stop mining altogether.
+    client.request("evm_setIntervalMining", 0)
+    client.request("evm_setAutomine", True)
+    deployment = deploy(client.rpc_url, deployer)
+    client.request("evm_setAutomine", False)
+    client.request("evm_setIntervalMining", int(block_time))
+    return deployment

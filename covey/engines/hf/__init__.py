@@ -1,0 +1,1 @@
+"""The reference engine, on Hugging Face transformers."""

@@ -1,0 +1,288 @@
+"""The reference engine: Hugging Face transformers, batched decoding with a key-value cache, replay by prefill.
+
+Its float32 results agree with themselves within the default limits of a pool whatever the batch; the caller sets the
+thread count.
+"""
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from covey.engines.base import Completion, GenerationRequest, Replay, ReplayRequest
+from covey.engines.hf.decode import append, compute_logprobs, read_prompts
+from covey.engines.hf.packed_replay import packed, read_completions
+from covey.engines.hf.proof_windows import Windows
+from covey.engines.process_memory import explain_memory, keep_memory
+from covey.errors import OperatorError, ProtocolError
+from covey.model.generation import get_end_tokens
+from covey.model.policy_files import (
+    WEIGHTS_FILE,
+    describe_policy,
+    get_head,
+    load_end_tokens,
+    load_model,
+    load_tokenizer,
+    load_weights,
+    require_vocabulary,
+)
+from covey.sampling.sampler import load_kernels, sample, score
+from covey.toploc.topk import Capture
+from covey.toploc.topk_torch import find_tops
+
+MAX_LOGITS = 1 << 26
+"""Logits that a replay computes at a time: 256 MiB in float32.  A pass of several completions has no more."""
+CPU_TOKENS = 8192
+"""Tokens of one replay pass on a CPU: at a hidden size of 4096 a layer's states of so many are 128 MiB."""
+
+
+class HuggingFaceEngine:
+    """An `Engine`.  `base` names the model whose weights policies replace; None: every policy's folder is complete."""
+
+    def __init__(
+        self, *, dtype: str = "float32", max_batch: int = 64, base: str | Path | None = None, device: str = "cpu"
+    ) -> None:
+        if max_batch < 1:
+            raise OperatorError("bad_batch", f"max_batch is {max_batch}", fix="Set it to at least 1.")
+        self._dtype = dtype
+        self._max_batch = max_batch
+        self._base = base
+        self._device = device
+        self._model: PreTrainedModel | None = None
+        self._tokenizer: PreTrainedTokenizerBase | None = None
+        self._end_tokens = frozenset[int]()
+        self._version: int | None = None
+        self._turn = threading.RLock()
+        self._described: Mapping[str, str] | None = None
+        """Digests of all files but the weights that model and tokenizer were built from; None: not from a policy."""
+
+    @classmethod
+    def from_model(
+        cls, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, version: int = 0, max_batch: int = 64
+    ) -> Self:
+        """An engine around a model that is already in memory, shared with the caller (who may keep training it)."""
+        load_kernels(model.device)
+        engine = cls(max_batch=max_batch, device=str(model.device))
+        engine._model, engine._tokenizer, engine._version = model, tokenizer, version
+        engine._end_tokens = get_end_tokens(model, tokenizer)
+        return engine
+
+    @property
+    def policy_version(self) -> int | None:
+        """Version of the loaded policy; None before the first."""
+        return self._version
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of the last hidden state."""
+        return int(get_head(self._require_model()).weight.shape[1])
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Rows of the language-model head."""
+        return int(get_head(self._require_model()).weight.shape[0])
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The policy's tokenizer."""
+        if self._tokenizer is None:
+            raise _no_policy()
+        return self._tokenizer
+
+    @property
+    def end_tokens(self) -> frozenset[int]:
+        """Ids of the tokens that end a completion."""
+        self._require_model()
+        return self._end_tokens
+
+    def load_policy(self, folder: Path, version: int) -> None:
+        """Replace the weights in place; the first call also builds the model, from `base` or from `folder`.
+
+        Without a base, model and tokenizer are built anew from a folder whose other files are not those of the last
+        one: what a policy means must not depend on which one this process saw first.
+        """
+        described = describe_policy(folder) if self._base is None else None
+        with self._turn:
+            if self._model is None:
+                self._model, self._tokenizer, self._end_tokens = self._build(self._base or folder, folder)
+                self._described = described
+            elif self._described is None or self._described == described:
+                held, self._version = self._version, None  # what is half loaded is no policy
+                try:
+                    load_weights(self._model, folder / WEIGHTS_FILE)
+                except ProtocolError:  # before anything was changed
+                    self._version = held
+                    raise
+            else:
+                try:
+                    built = self._build(folder, folder)
+                except OperatorError as error:  # another policy loads: it is this one, not the machine, that is wrong
+                    raise ProtocolError("policy_mismatch", error.message) from error
+                (self._model, self._tokenizer, self._end_tokens), self._described = built, described
+            self._version = version
+
+    def _build(
+        self, source: str | Path, folder: Path
+    ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, frozenset[int]]:
+        load_kernels(self._device)
+        model, tokenizer = load_model(source, self._dtype), load_tokenizer(source)
+        end_tokens = load_end_tokens(source, tokenizer)
+        require_vocabulary(tokenizer, end_tokens, int(get_head(model).weight.shape[0]))
+        torch.nn.Module.to(model, self._device)
+        load_weights(model, folder / WEIGHTS_FILE)
+        return model, tokenizer, end_tokens
+
+    @torch.inference_mode()
+    def generate(
+        self, requests: Sequence[GenerationRequest], *, temperature: float, capture: Capture | None = None
+    ) -> list[Completion]:
+        """Sample each request; see `Engine`.  Raises ValueError for a prompt or a limit that no caller should make."""
+        if any(not each.prompt or each.max_tokens < 1 for each in requests):
+            raise ValueError("a request needs a prompt and a limit of at least one token")
+        with self._evaluating() as model:
+            try:
+                return [
+                    each
+                    for part in self._parts(requests)
+                    for each in self._generate_batch(model, part, temperature, capture)
+                ]
+            except (MemoryError, RuntimeError) as error:
+                lost = explain_memory(error, "the engine")
+                if lost is None:
+                    raise
+                raise lost from error
+
+    @torch.inference_mode()
+    def replay(
+        self, sequences: Sequence[ReplayRequest], *, temperature: float, capture: Capture | None = None
+    ) -> list[Replay]:
+        """Score each claimed completion by prefill, prompts once; see `Engine`."""
+        _require_tokens(sequences, self.vocabulary_size)
+        with self._evaluating() as model, packed(model):
+            return [
+                each for part in self._pack(sequences) for each in self._replay_batch(model, part, temperature, capture)
+            ]
+
+    def close(self) -> None:
+        """Nothing: the model lives in this process."""
+
+    def _generate_batch(
+        self, model: PreTrainedModel, requests: Sequence[GenerationRequest], temperature: float, capture: Capture | None
+    ) -> list[Completion]:
+        prefix, places = read_prompts(model, [each.prompt for each in requests])
+        seeds = np.array([each.seed for each in requests], np.uint64)
+        limits = np.array([each.max_tokens for each in requests])
+        live = np.arange(len(requests))  # requests of the rows that still run
+        ends = np.array(sorted(self._end_tokens))
+        chosen = np.empty((len(requests), limits.max()), np.int64)
+        logprobs, lengths = np.empty(chosen.shape, np.float32), np.zeros_like(live)
+        windows = Windows(len(requests), int(limits.max()), capture)
+        for t in range(int(limits.max())):
+            found = sample(prefix.logits[places], seeds[live], np.full(len(live), t, np.uint32), temperature)
+            tokens = chosen[live, t] = found.cpu().numpy()
+            logprobs[live, t] = prefix.logits.log_softmax(dim=-1)[places, tokens].cpu().numpy()
+            lengths[live] = t + 1
+            stays = ~np.isin(tokens, ends) & (limits[live] > t + 1)
+            windows.add(prefix.hidden, places, live, stays)
+            if not stays.any():
+                break
+            live = live[stays]
+            places = append(model, prefix, places[stays], tokens[stays])
+        assert self._version is not None
+        return [
+            Completion(
+                policy_version=self._version,
+                tokens=tuple(chosen[request, :length].tolist()),
+                logprobs=tuple(logprobs[request, :length].tolist()),
+                tops=windows.get_tops(request),
+                finished=int(chosen[request, length - 1]) in self._end_tokens,
+            )
+            for request, length in enumerate(lengths.tolist())
+        ]
+
+    def _replay_batch(
+        self, model: PreTrainedModel, sequences: Sequence[ReplayRequest], temperature: float, capture: Capture | None
+    ) -> list[Replay]:
+        lengths = np.array([len(each.tokens) for each in sequences])
+        tokens = torch.from_numpy(np.concatenate([np.array(each.tokens) for each in sequences])).to(model.device)
+        seeds = np.repeat(np.array([each.seed for each in sequences], np.uint64), lengths)
+        positions = np.concatenate([np.arange(length, dtype=np.uint32) for length in lengths])
+        margins, logprobs = np.empty(len(tokens), np.float32), np.empty(len(tokens), np.float32)
+        states = torch.empty(len(tokens), self.hidden_size, dtype=torch.bfloat16, device=model.device)
+        rows, end = max(1, MAX_LOGITS // self.vocabulary_size), 0
+        parts = read_completions(
+            model, [each.prompt for each in sequences], [each.tokens for each in sequences], rows=rows
+        )
+        for hidden, logits in parts:
+            part = slice(end, end := end + len(logits))
+            margins[part] = score(logits, tokens[part], seeds[part], positions[part], temperature).cpu().numpy()
+            logprobs[part] = compute_logprobs(logits, tokens[part]).cpu().numpy()
+            states[part] = hidden  # as a proof holds them
+        tops = find_tops(states, lengths.tolist(), capture) if capture is not None else [()] * len(sequences)
+        return [
+            Replay(tops=each, logprobs=logprobs[end - n : end], margins=margins[end - n : end])
+            for each, n, end in zip(tops, lengths, np.cumsum(lengths), strict=True)
+        ]
+
+    def _pack(self, sequences: Sequence[ReplayRequest]) -> Iterator[list[ReplayRequest]]:
+        """What is replayed in one pass: so many completions at most, of so many tokens."""
+        room = MAX_LOGITS // self.vocabulary_size
+        if torch.device(self._device).type == "cpu":
+            room = min(room, CPU_TOKENS)
+        part, tokens, prompts = list[ReplayRequest](), 0, set[tuple[int, ...]]()
+        for each in sequences:
+            tokens += len(each.tokens) + (0 if each.prompt in prompts else len(each.prompt))
+            if part and (len(part) == self._max_batch or tokens > room):
+                yield part
+                part, tokens, prompts = [], len(each.tokens) + len(each.prompt), set()
+            part.append(each)
+            prompts.add(each.prompt)
+        if part:
+            yield part
+
+    def _parts(self, requests: Sequence[GenerationRequest]) -> Iterator[Sequence[GenerationRequest]]:
+        return (requests[start : start + self._max_batch] for start in range(0, len(requests), self._max_batch))
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[PreTrainedModel]:
+        """The model in evaluation mode; a model shared with a trainer gets its mode back."""
+        with self._turn:
+            model = self._require_model()
+            if not model.training:  # its layers keep modes of their own
+                yield model
+                return
+            model.train(False)
+            try:
+                yield model
+            finally:
+                model.train()
+
+    def _require_model(self) -> PreTrainedModel:
+        if self._model is None:
+            raise _no_policy()
+        return self._model
+
+
+def _require_tokens(sequences: Sequence[ReplayRequest], vocabulary: int) -> None:
+    # An index beyond the embedding is an exception on a CPU and the end of the process on a GPU.
+    for each in sequences:
+        if not each.prompt or not each.tokens:
+            raise ProtocolError("malformed_tokens", "a sequence needs a prompt and at least one completion token")
+        if min(*each.prompt, *each.tokens) < 0 or max(*each.prompt, *each.tokens) >= vocabulary:
+            raise ProtocolError("malformed_tokens", f"a token is outside the vocabulary of {vocabulary}")
+
+
+def _no_policy() -> OperatorError:
+    return OperatorError("no_policy", "no policy is loaded", fix="Call load_policy first.")
+
+
+def prepare_process(*, threads: int) -> None:
+    """Settings of a process that computes: its threads of torch, of which more than one slow all others where several
+    processes share a machine, and its memory."""
+    torch.set_num_threads(threads)
+    keep_memory()

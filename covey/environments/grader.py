@@ -1,0 +1,126 @@
+"""Grading in processes that may die, the same for worker, validator and trainer.
+
+Replies that are only compared are graded without a process: a machine that grades no others starts none.
+Limits count CPU seconds, and a pool's parameters set them.  Who checks a grade allows `CHECKING_PATIENCE` times as
+much, so that no reward depends on how fast a machine is.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Self
+
+from covey.environments.base import Environment, EnvironmentSpec, Grade, Reply
+from covey.environments.grading_process import FACTORY, pack_reply, pack_spec, unpack_grade
+from covey.errors import OperatorError, ProtocolError
+from covey.protocol.params import GradingParams
+from covey.runtime.log import get_logger
+from covey.runtime.settings import SandboxSettings
+from covey.sandbox import ATTEMPTS, CallLimits, CallOutcome, Sandbox, SandboxError
+
+CHECKING_PATIENCE = 4
+"""Limits of those who check a grade, in multiples of a worker's."""
+ANSWER_BYTES = 64 << 10
+"""Largest answer of a grading process, in bytes."""
+
+
+class GradingPool:
+    """Warm processes that grade the replies to one pool's prompts.  A `Grader`; safe to call from several threads.
+
+    Example: `with GradingPool(spec, environment, params.grading, settings) as grade: grades = grade(replies)`.
+    """
+
+    def __init__(
+        self,
+        spec: EnvironmentSpec,
+        environment: Environment,
+        limits: GradingParams,
+        settings: SandboxSettings,
+        *,
+        patience: int = 1,
+    ) -> None:
+        """`environment`: that of `spec`, in this process.  `patience`: multiple of the limits on time.
+
+        Raises OperatorError("unisolated_programs") where grading runs programs and only resource limits hold here.
+        """
+        self._environment = environment
+        self._ended = Counter[str]()
+        seconds = patience * limits.cpu_seconds
+        whole = CallLimits.for_cpu(seconds, memory_bytes=limits.memory_bytes, output_bytes=ANSWER_BYTES)
+        python = environment.grading_python
+        self._sandbox = Sandbox(
+            FACTORY,
+            setup=pack_spec(spec),
+            processes=settings.count_grading_processes(),
+            limits=replace(whole, processes=limits.processes),
+            isolation=settings.isolation,
+            packages=python.packages,
+            interpreter=python.interpreter,
+        )
+        if environment.requires_isolation and not settings.allow_unisolated_programs:
+            self._require_isolation()
+
+    def __call__(self, replies: Sequence[Reply]) -> list[Grade]:
+        """Grade each reply: in a process of the sandbox, or here if the reply is only compared (`is_plain`).
+
+        A reply whose grade ends by a limit, or by the death of its process, has the grade of a wrong answer with
+        `Grade.limit` set.  Raises TransientError or OperatorError where no process starts.
+        """
+        payloads = [pack_reply(reply) for reply in replies]
+        distinct = dict(zip(payloads, replies, strict=True))  # siblings often answer alike
+        plain = {payload: reply for payload, reply in distinct.items() if self._environment.is_plain(reply)}
+        grades = {payload: self._environment.grade(reply) for payload, reply in plain.items()}
+        others = [payload for payload in distinct if payload not in plain]
+        outcomes = self._sandbox.run_many(others, attempts=ATTEMPTS)
+        for payload, outcome in zip(others, outcomes, strict=True):
+            grades[payload] = self._read(outcome, distinct[payload])
+        return [grades[payload] for payload in payloads]
+
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU seconds of all grades so far."""
+        return self._sandbox.cpu_seconds
+
+    def close(self) -> None:
+        """End the processes."""
+        self._sandbox.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _read(self, outcome: CallOutcome, reply: Reply) -> Grade:
+        try:
+            grade = unpack_grade(outcome.unwrap())
+        except SandboxError as error:
+            grade = replace(self._environment.grade_wrong(reply), limit=error.code)
+        except ProtocolError as error:  # by a process that an answer has taken over, or that does not fit
+            get_logger().error("a grading process gave no grade", error=str(error))
+            grade = replace(self._environment.grade_wrong(reply), limit="sandbox_died")
+        if grade.limit:
+            self._ended[grade.limit] += 1
+            seconds = round(outcome.cpu_seconds, 3)
+            get_logger().warning("a grade was ended", code=grade.limit, cpu_seconds=seconds, ended=dict(self._ended))
+        return replace(grade, cpu_seconds=outcome.cpu_seconds)
+
+    def _require_isolation(self) -> None:
+        isolation = self._sandbox.isolation
+        if isolation.rung == "limits":
+            raise OperatorError(
+                "unisolated_programs",
+                "the pool's tasks run programs that a model wrote, and this machine only limits their resources",
+                fix="Install covey[isolation] and see covey doctor, or accept it with allow_unisolated_programs = true",
+            )
+
+
+def is_explained_by_limit(claimed: float, found: Grade, wrong: Grade, limits: GradingParams) -> bool:
+    """Whether a claimed reward may differ from the one found because a limit ended one of the two grades.
+
+    It may if the limit of who checks was reached, or if the claim is that of a wrong answer and the grade took so much
+    time that a worker's machine, up to `CHECKING_PATIENCE` times slower, may have reached its own limit.  The death of
+    a grading process is not a limit: an answer that kills it does so everywhere, and is wrong.
+    """
+    is_slow = found.cpu_seconds >= limits.cpu_seconds / CHECKING_PATIENCE
+    return found.limit not in {"", "sandbox_died"} or (is_slow and claimed == wrong.reward)

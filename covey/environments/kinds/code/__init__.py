@@ -1,0 +1,1 @@
+"""Environments of kind `code`: answers are programs, which run against hidden tests."""

@@ -1,0 +1,118 @@
+"""Programming tasks: the program of a completion must pass every test of the row."""
+
+import json
+from importlib import import_module
+from typing import ClassVar, cast
+
+from pydantic import JsonValue
+
+from covey.environments.base import JsonObject
+from covey.environments.kinds.dataset_rows import RowSource
+
+_LANGUAGES = {"python", "python3", "py"}
+
+
+class CodeSource(RowSource):
+    """Python programs, run against tests; there is no partial credit."""
+
+    task_type: ClassVar[str] = "code"
+    extraction: ClassVar[str] = "last_code_block"
+    requires_isolation: ClassVar[bool] = True
+
+    @classmethod
+    def read_info(cls, raw: JsonObject) -> JsonObject:
+        """The tests of a row as {"inputs": [...], "outputs": [...], "fn_name": str or None}.
+
+        `raw`: these three themselves or under "test_cases", there also as a JSON text or as a list of {"input",
+        "output", "fn_name"}.  A standard input or output may be a list of lines.  The arguments of a function are a
+        list, or a text with one JSON value per line, whose output is then JSON, too.  Raises ValueError.
+        """
+        language = raw.get("language", "python")
+        if not isinstance(language, str) or language.lower() not in _LANGUAGES:
+            raise ValueError(f"language is {language!r:.60}, only python is graded")
+        cases = raw.get("test_cases", dict(raw))
+        if isinstance(cases, str):
+            cases = _parse("test_cases", cases)
+        if isinstance(cases, list):
+            cases = _join_cases(cases)
+        if not isinstance(cases, dict):
+            raise ValueError("test_cases is neither an object nor a list of tests")
+        inputs, outputs, name = cases.get("inputs"), cases.get("outputs"), cases.get("fn_name")
+        if not isinstance(inputs, list) or not isinstance(outputs, list):
+            raise ValueError("test_cases has no lists of inputs and outputs")
+        if not inputs or len(inputs) != len(outputs):
+            raise ValueError(f"test_cases has {len(inputs)} inputs and {len(outputs)} outputs")
+        if name is None or name == "":
+            texts = [
+                [_read_text("an input", each) for each in inputs],
+                [_read_text("an output", each) for each in outputs],
+            ]
+            return {"inputs": [*texts[0]], "outputs": [*texts[1]], "fn_name": None}
+        if not isinstance(name, str) or not name.isidentifier():
+            raise ValueError(f"fn_name is {name!r:.60}, which is not the name of a function")
+        calls = [_read_call(given, expected) for given, expected in zip(inputs, outputs, strict=True)]
+        return {
+            "inputs": [given for given, _ in calls],
+            "outputs": [expected for _, expected in calls],
+            "fn_name": name,
+        }
+
+    def grade(self, verification: JsonObject, answer: str) -> float:
+        """1 if the program passes all tests, else 0.  Raises GradeLimit."""
+        from covey.environments.kinds.code.programs import ProgramLimits, ProgramTests, run_tests
+
+        tests = ProgramTests(
+            inputs=cast(list[JsonValue], verification["inputs"]),
+            outputs=cast(list[JsonValue], verification["outputs"]),
+            function=cast(str | None, verification["fn_name"]) or "",
+        )
+        return float(run_tests(answer, tests, ProgramLimits.read()))
+
+    def warm_up(self) -> None:
+        """Load what runs programs and compares outputs; no program runs."""
+        import_module("covey.environments.kinds.code.programs")
+
+
+def _join_cases(cases: list[JsonValue]) -> dict[str, JsonValue]:
+    """One object of a list of tests; raise ValueError."""
+    tests = [case for case in cases if isinstance(case, dict) and {"input", "output"} <= case.keys()]
+    names = {json.dumps(test.get("fn_name") or None) for test in tests}
+    if len(tests) != len(cases) or len(names) > 1:
+        raise ValueError("a test has no input or output, or the tests name different functions")
+    return {
+        "inputs": [test["input"] for test in tests],
+        "outputs": [test["output"] for test in tests],
+        "fn_name": json.loads(names.pop()) if names else None,
+    }
+
+
+def _read_text(name: str, value: JsonValue) -> str:
+    """A standard input or output, which is a text or a list of lines; raise ValueError."""
+    lines = value if isinstance(value, list) else [value]
+    texts = [line for line in lines if isinstance(line, str)]
+    if len(texts) != len(lines):
+        raise ValueError(f"{name} is neither a text nor a list of lines")
+    text = "\n".join(texts)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{name} is not a text: {error.reason}") from error
+    return text
+
+
+def _read_call(given: JsonValue, expected: JsonValue) -> tuple[JsonValue, JsonValue]:
+    """The arguments of a call and its result; raise ValueError."""
+    if isinstance(given, list):
+        return given, expected
+    if not isinstance(given, str):
+        raise ValueError("the input of a function is neither a list of arguments nor a text")
+    arguments: list[JsonValue] = [_parse("an argument", line) for line in given.split("\n") if line.strip()]
+    return arguments, _parse("an output", expected) if isinstance(expected, str) else expected
+
+
+def _parse(name: str, text: str) -> JsonValue:
+    try:
+        value: JsonValue = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{name} is not JSON: {text!r:.60}") from error
+    return value

@@ -1,0 +1,247 @@
+"""The process that runs a program: `programs` starts `main` in a fresh interpreter.
+
+It gets the program and one input at a time, never an expected output, so that nothing in its memory helps a program to
+pass a test.  Each test runs in a fork.  Arguments: CPU_SECONDS MEMORY_BYTES OUTPUT_BYTES PROCESSES.  The CPU seconds
+are those of all tests together, and 0 processes set no limit.
+
+Standard input carries frames (8-byte length, bytes): the program, the name of the function or nothing, then one frame
+per input.  Standard output carries one reply per input: a status byte, an 8-byte length, the output.
+Each grade pays for what is imported here, so `signal`, `typing` and `subprocess` are not.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import select
+import struct
+import sys
+import time
+
+from covey.environments.kinds.code.program_code import Program
+from covey.environments.kinds.code.program_processes import (
+    SIGKILL,
+    ProgramLimits,
+    bind,
+    end_leftovers,
+    give_up_rights,
+    kill,
+    limit,
+    round_up,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+DONE, FAILED, OUT_OF_TIME, OUT_OF_MEMORY, TOO_SLOW, TOO_LONG, BROKEN = b"dfcmwob"
+"""Statuses of a reply: the program ended well, failed, or reached the limit of CPU time, memory, wall clock or output.
+BROKEN: its processes could not be ended, and no further test runs."""
+FRAME = struct.Struct(">Q")
+REPLY = struct.Struct(">BQ")
+WALL_SECONDS, WALL_FACTOR = 2.0, 5.0
+"""Wall clock of a test: a constant, and a multiple of the CPU seconds that are left."""
+
+_MEMORY_EXIT = 86
+"""Exit status of a program that a MemoryError has ended."""
+_RESULT = 3
+"""Descriptor that the result of a function goes to; what it prints goes nowhere."""
+_SIGXCPU = 24
+_CHUNK = 1 << 16
+
+
+def main() -> NoReturn:
+    """Serve tests until the commands end."""
+    limits = ProgramLimits(float(sys.argv[1]), *map(int, sys.argv[2:5]))
+    sys.argv[:] = ["solution.py"]
+    os.environ.clear()
+    commands, replies = _take_channels()
+    give_up_rights()
+    bind(limits)
+    source, function = _read_frame(commands), _read_frame(commands)
+    status, program = FAILED, None
+    try:
+        program = Program((source or b"").decode(), (function or b"").decode())
+    except MemoryError:
+        status = OUT_OF_MEMORY
+    except (SyntaxError, ValueError, RecursionError):
+        pass
+    number = 0
+    while (given := _read_frame(commands)) is not None:
+        number += 1
+        output = b""
+        if program is not None:
+            status, output = run_test(program, given, limits, folder=str(number))
+            if not end_leftovers():
+                status = BROKEN
+        _write_all(replies, REPLY.pack(status, len(output)) + output)
+        if status == BROKEN:
+            break
+    os._exit(0)
+
+
+def run_test(program: Program, given: bytes, limits: ProgramLimits, *, folder: str) -> tuple[int, bytes]:
+    """Run one test in a fork, in a folder of its own; its status, and what it wrote or returned."""
+    left = limits.compute_left()
+    if left <= 0:
+        return OUT_OF_TIME, b""
+    os.mkdir(folder)
+    stdin, stdin_end = os.pipe()
+    output_end, output = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _run_child(program, given, left, folder=folder, stdin=stdin, output=output)
+    os.close(stdin)
+    os.close(output)
+    watched = os.pidfd_open(child)
+    transfer = Transfer(b"" if program.function else given, stdin_end, output_end)
+    try:
+        stopped = transfer.carry(watched, limits, deadline=time.monotonic() + WALL_SECONDS + WALL_FACTOR * left)
+        if stopped is not None:
+            os.kill(child, SIGKILL)
+        _, ending, used = os.wait4(child, 0)
+    finally:
+        transfer.close()
+        os.close(watched)
+    kill(-child, SIGKILL)
+    if stopped is not None:
+        return stopped, b""
+    return _judge(ending, used.ru_utime + used.ru_stime, left), bytes(transfer.written)
+
+
+class Transfer:
+    """Carries a test's input to it, and its output back."""
+
+    def __init__(self, given: bytes, stdin: int, output: int) -> None:
+        self._given, self._stdin, self._output = memoryview(given), stdin, output
+        self.written = bytearray()
+        self._open = {stdin, output}
+        for descriptor in self._open:
+            os.set_blocking(descriptor, False)
+
+    def carry(self, watched: int, limits: ProgramLimits, *, deadline: float) -> int | None:
+        """Go on until the process ends, which is None, or reaches a limit, whose status is returned."""
+        waiting = select.poll()
+        waiting.register(watched, select.POLLIN)
+        waiting.register(self._output, select.POLLIN)
+        waiting.register(self._stdin, select.POLLOUT)
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return TOO_SLOW
+            ready = [descriptor for descriptor, _ in waiting.poll(1000 * left)]
+            for descriptor in self._open.intersection(ready):
+                if not (self._give() if descriptor == self._stdin else self._take(limits.output_bytes)):
+                    waiting.unregister(descriptor)
+                    self._close(descriptor)
+            if watched in ready and self._output in self._open:
+                # What is written before its end counts, what its leftovers may still write does not.
+                self._take(limits.output_bytes, once=False)
+            if len(self.written) > limits.output_bytes:
+                return TOO_LONG
+            if watched in ready:
+                return None
+
+    def close(self) -> None:
+        for descriptor in list(self._open):
+            self._close(descriptor)
+
+    def _close(self, descriptor: int) -> None:
+        self._open.remove(descriptor)
+        os.close(descriptor)
+
+    def _give(self) -> bool:
+        """Write some of the input; whether there is more, and somebody who reads it."""
+        try:
+            self._given = self._given[os.write(self._stdin, self._given[:_CHUNK]) :]
+        except BlockingIOError:
+            return True
+        except BrokenPipeError:
+            return False
+        return bool(self._given)
+
+    def _take(self, most: int, *, once: bool = True) -> bool:
+        """Read some of the output, or all that is there; whether more can follow."""
+        while len(self.written) <= most:
+            try:
+                piece = os.read(self._output, _CHUNK)
+            except BlockingIOError:
+                return True
+            if not piece:
+                return False
+            self.written += piece
+            if once:
+                return True
+        return True
+
+
+def _run_child(program: Program, given: bytes, cpu_seconds: float, *, folder: str, stdin: int, output: int) -> NoReturn:
+    leave, status = os._exit, 1
+    try:
+        os.chdir(folder)
+        _become_test(cpu_seconds, stdin=stdin, output=output, returns=bool(program.function))
+        if program.function:
+            _write_all(_RESULT, program.call(given))
+            status = 0
+        else:
+            status = program.print()
+    except MemoryError:
+        status = _MEMORY_EXIT
+    finally:
+        # Nothing that is raised, by the program or by what it has left, may run on in this fork.
+        leave(status)
+
+
+def _become_test(cpu_seconds: float, *, stdin: int, output: int, returns: bool) -> None:
+    """Turn this fork into the process of a test: its own session, limits, and no descriptor but what it needs."""
+    os.setsid()
+    if returns:
+        os.dup2(output, _RESULT)  # 0 to 2 are nothing already
+    else:
+        os.dup2(stdin, 0)
+        os.dup2(output, 1)
+    os.closerange(_RESULT + 1 if returns else _RESULT, 1 << 20)
+    seconds = round_up(cpu_seconds)
+    limit(resource.RLIMIT_CPU, seconds, seconds + 1)
+
+
+def _judge(ending: int, used_seconds: float, left_seconds: float) -> int:
+    """The status of a test by how its process ended."""
+    if os.WIFEXITED(ending):
+        return {0: DONE, _MEMORY_EXIT: OUT_OF_MEMORY}.get(os.WEXITSTATUS(ending), FAILED)
+    # The soft limit is a signal that a program can ignore, the hard one kills.  The kernel counts ticks for them, which
+    # on a busy machine is far from the time that it reports; a program that kills itself at once has used neither.
+    is_spent = used_seconds >= round_up(left_seconds) / 2
+    return OUT_OF_TIME if is_spent and os.WTERMSIG(ending) in {_SIGXCPU, SIGKILL} else FAILED
+
+
+def _take_channels() -> tuple[int, int]:
+    """Move commands and replies to descriptors that no test inherits, and put nothing in their place."""
+    commands, replies = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nothing, descriptor)
+    os.close(nothing)
+    return commands, replies
+
+
+def _read_frame(descriptor: int) -> bytes | None:
+    """The next frame; None at the end."""
+    header = _read_exactly(descriptor, FRAME.size)
+    return None if header is None else _read_exactly(descriptor, FRAME.unpack(header)[0])
+
+
+def _read_exactly(descriptor: int, size: int) -> bytes | None:
+    pieces = bytearray()
+    while len(pieces) < size:
+        piece = os.read(descriptor, min(size - len(pieces), 1 << 20))
+        if not piece:
+            return None
+        pieces += piece
+    return bytes(pieces)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]

@@ -1,0 +1,219 @@
+"""Runs a program against the tests of a row: `run_tests`, called in a grading process.
+
+The program is a second level of trust below that process, which holds the expected outputs: it runs in a fresh
+interpreter (`program_runner`), never in this process or a fork of it, and gets one input at a time.  What comes back is
+data, which is compared here.  So a program can forge no more than what it could print.
+"""
+
+import ctypes
+import json
+import os
+import resource
+import select
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from pydantic import JsonValue
+
+from covey.environments.base import GradeLimit, LimitCode
+from covey.environments.kinds.code import program_runner
+from covey.environments.kinds.code.program_outputs import is_same_text, is_same_value, parse_value
+from covey.environments.kinds.code.program_processes import measure_address_space
+from covey.environments.kinds.code.program_runner import FRAME, REPLY
+
+OUTPUT_BYTES = 4 << 20
+"""Largest output of one test, in bytes."""
+_DEFAULT_CPU_SECONDS, _DEFAULT_MEMORY_BYTES = 10.0, 512 << 20
+"""Limits where this process has none itself."""
+_GRACE_SECONDS = 10.0
+"""What the runner has, after the wall clock of a test, to end the test's processes and to answer."""
+_START = f"""
+import sys
+from types import ModuleType
+
+folder, name = {str(Path(program_runner.__file__).parent)!r}, ""
+for part in {program_runner.__name__.split(".")[:-1]}:
+    name += "." * bool(name) + part
+    package = sys.modules[name] = ModuleType(name)
+    package.__path__ = [folder]
+from {program_runner.__name__} import main
+
+main()
+"""
+"""Starts the runner with its own folder alone: the one that Covey lies in may be closed to this process."""
+_PR_SET_DUMPABLE = 4
+_LIMITS: dict[int, LimitCode] = {
+    program_runner.OUT_OF_TIME: "sandbox_cpu",
+    program_runner.OUT_OF_MEMORY: "sandbox_memory",
+    program_runner.TOO_SLOW: "sandbox_timeout",
+    program_runner.TOO_LONG: "sandbox_output",
+    program_runner.BROKEN: "sandbox_died",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProgramLimits:
+    """What a program may use.  Example: ProgramLimits(cpu_seconds=10, memory_bytes=512 << 20)."""
+
+    cpu_seconds: float
+    """CPU seconds of all tests together, the start of the interpreter included."""
+    memory_bytes: int
+    """Bytes that a process of the program may allocate, beyond what a bare interpreter has."""
+    output_bytes: int = OUTPUT_BYTES
+    """Largest output of one test, in bytes."""
+    processes: int | None = None
+    """Largest number of processes and threads of this user.  None: as many as this process may have."""
+
+    @classmethod
+    def read(cls) -> Self:
+        """What is left of the limits that a sandbox has set for this process (setrlimit)."""
+        cpu_seconds, memory_bytes = _DEFAULT_CPU_SECONDS, _DEFAULT_MEMORY_BYTES
+        most = resource.getrlimit(resource.RLIMIT_CPU)[0]
+        if most != resource.RLIM_INFINITY:
+            used = resource.getrusage(resource.RUSAGE_SELF)
+            cpu_seconds = max(0.0, most - used.ru_utime - used.ru_stime)
+        most = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if most != resource.RLIM_INFINITY:
+            memory_bytes = max(0, most - measure_address_space())
+        return cls(cpu_seconds=cpu_seconds, memory_bytes=memory_bytes)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProgramTests:
+    """Tests of one row.  Example: ProgramTests(inputs=["2 3"], outputs=["5"], function="")."""
+
+    inputs: Sequence[JsonValue]
+    """One standard input (a text) per test, or one list of arguments if there is a function."""
+    outputs: Sequence[JsonValue]
+    """One standard output (a text) per test, or what the function is to return."""
+    function: str
+    """Name of the function that is called.  Empty: the program reads standard input and prints."""
+
+
+def run_tests(program: str, tests: ProgramTests, limits: ProgramLimits) -> bool:
+    """Whether the program passes all tests; none follows the first that it fails.
+
+    Raises GradeLimit if a limit ends a test, or if the program ends the process that runs it.
+    """
+    try:
+        source = program.encode()
+    except UnicodeEncodeError:
+        return False  # not a text: Python refuses such a file, too
+    _hide_memory()
+    folder = tempfile.mkdtemp(prefix="program-")
+    try:
+        with _Runner(folder, limits) as runner:
+            runner.send(source)
+            runner.send(tests.function.encode())
+            return all(
+                runner.passes(given, expected, returns=bool(tests.function))
+                for given, expected in zip(tests.inputs, tests.outputs, strict=True)
+            )
+    finally:
+        _remove(folder)
+
+
+class _Runner:
+    """The process of `program_runner`, and a conversation with it in which no wait is without a deadline."""
+
+    def __init__(self, folder: str, limits: ProgramLimits) -> None:
+        self._limits = limits
+        numbers = (limits.cpu_seconds, limits.memory_bytes, limits.output_bytes, limits.processes or 0)
+        self._process = subprocess.Popen(
+            # Not -I, which would ignore PYTHONHASHSEED: sets have the same order on every machine.
+            [sys.executable, "-s", "-S", "-P", "-B", "-X", "utf8", "-c", _START, *map(str, numbers)],
+            env={"PYTHONHASHSEED": "0"},
+            cwd=folder,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+            start_new_session=True,
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._commands, self._replies = self._process.stdin.fileno(), self._process.stdout.fileno()
+        wall = program_runner.WALL_SECONDS + program_runner.WALL_FACTOR * limits.cpu_seconds
+        self._seconds = wall + _GRACE_SECONDS
+        for descriptor in (self._commands, self._replies):
+            os.set_blocking(descriptor, False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        with self._process:  # closes the pipes, and waits
+            pass
+
+    def passes(self, given: JsonValue, expected: JsonValue, *, returns: bool) -> bool:
+        """Run one test; whether what comes back is what is expected.  Raises GradeLimit."""
+        if self._has_reply():
+            return False  # nobody has asked yet
+        self.send(json.dumps(given).encode() if returns else str(given).encode())
+        status, size = REPLY.unpack(self._read(REPLY.size))
+        if status in _LIMITS:
+            raise GradeLimit(_LIMITS[status])
+        if status != program_runner.DONE or size > self._limits.output_bytes:
+            return False
+        output = self._read(size)
+        try:
+            if returns:
+                return is_same_value(parse_value(output), expected)
+            return is_same_text(output.decode(), str(expected))
+        except (ValueError, RecursionError):
+            return False
+
+    def send(self, data: bytes) -> None:
+        """Write one frame."""
+        left, deadline = memoryview(FRAME.pack(len(data)) + data), time.monotonic() + self._seconds
+        while left:
+            self._wait(self._commands, select.POLLOUT, deadline)
+            try:
+                left = left[os.write(self._commands, left) :]
+            except BlockingIOError:
+                continue
+            except BrokenPipeError as error:
+                raise GradeLimit("sandbox_died") from error
+
+    def _has_reply(self) -> bool:
+        waiting = select.poll()
+        waiting.register(self._replies, select.POLLIN)
+        return bool(waiting.poll(0))
+
+    def _read(self, size: int) -> bytes:
+        data, deadline = bytearray(), time.monotonic() + self._seconds
+        while len(data) < size:
+            self._wait(self._replies, select.POLLIN, deadline)
+            piece = os.read(self._replies, size - len(data))
+            if not piece:
+                raise GradeLimit("sandbox_died")
+            data += piece
+        return bytes(data)
+
+    def _wait(self, descriptor: int, event: int, deadline: float) -> None:
+        waiting = select.poll()
+        waiting.register(descriptor, event)
+        if not waiting.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            raise GradeLimit("sandbox_timeout")
+
+
+def _hide_memory() -> None:
+    """Keep other processes of this user from reading this one, if the sandbox has not done so."""
+    if ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, *map(ctypes.c_ulong, (0, 0, 0, 0))) != 0:
+        raise OSError("this process cannot hide its memory")
+
+
+def _remove(folder: str) -> None:
+    """Remove what the tests have left, as far as it goes: the sandbox empties its scratch folder after the grade."""
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+    except RecursionError:
+        return

@@ -1,0 +1,116 @@
+"""What all kinds share whose tasks are rows of a data set: `RowSource`.
+
+A draw is a row of the training split by the draw's hash.  Worker and validator read the same row, since the digest of
+the data set stands in the pool's parameters.  The data set is opened at the first draw, never in the constructor.
+"""
+
+from abc import abstractmethod
+from typing import ClassVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from covey.environments.base import DatasetRow, DatasetRows, DataSets, JsonObject, Task, TaskSource
+from covey.environments.environment import build_refusal
+from covey.environments.task_draws import draw_below
+from covey.protocol.api.common import HashText
+from covey.protocol.ids import Hash
+
+
+class RowOptions(BaseModel):
+    """Options of a kind whose tasks are rows.  Example: {"dataset": "0x5f..."}."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    dataset: HashText
+    """Digest of the data set, as `covey tasks import` prints it."""
+
+
+class RowSource(TaskSource):
+    """Tasks that are the rows of one task type of a data set."""
+
+    task_type: ClassVar[str]
+    """Task type of the rows, which is the kind's name."""
+
+    def __init__(self, options: JsonObject, data_sets: DataSets) -> None:
+        """Raises OperatorError("bad_environment") for options that do not fit."""
+        try:
+            self._digest: Hash = RowOptions.model_validate(dict(options)).dataset
+        except ValidationError as error:
+            raise build_refusal(f"the options of {self.task_type} do not fit: {error}") from error
+        self._data_sets = data_sets
+        self._rows: DatasetRows | None = None
+
+    def draw(self, number: int) -> Task:
+        """The row that a drawn integer stands for.
+
+        Raises TransientError where the row cannot be fetched now, OperatorError("no_dataset") where nobody has it.
+        """
+        return self.build_task(self._open().read("train", self.task_type, self._find_index(number)))
+
+    def identify(self, number: int) -> str:
+        """Digest and index of the row, which is not read for this."""
+        return f"{self._digest}/{self._find_index(number)}"
+
+    def held_out(self, n: int) -> list[Task]:
+        """The first `n` rows of the held-out split."""
+        rows = self._open()
+        count = rows.count("held_out", self.task_type)
+        if count < n:
+            raise build_refusal(
+                f"the data set {self._digest} has {count} held-out rows of type {self.task_type}, {n} were asked for"
+            )
+        return [self.build_task(rows.read("held_out", self.task_type, index)) for index in range(n)]
+
+    def build_task(self, row: DatasetRow) -> Task:
+        """The task of a row; raise OperatorError("bad_environment") for one that graders of plain texts cannot take.
+
+        Other kinds meet such a row in a grading process, which it may end.
+        """
+        info = row.verification_info
+        try:
+            checked = self.read_info(info) if self.is_plain else info
+            return Task(question=self.ask(row.prompt, checked), verification=checked)
+        except (ValueError, TypeError, LookupError) as error:
+            raise build_refusal(f"a row of the data set {self._digest} cannot be graded: {error}") from error
+
+    def ask(self, question: str, info: JsonObject) -> str:
+        """The question as the model reads it; a kind may add what it needs from the row's `verification_info`."""
+        return question
+
+    @classmethod
+    @abstractmethod
+    def read_info(cls, raw: JsonObject) -> JsonObject:
+        """Check the `verification_info` of a row; raise ValueError that says what is missing or wrong."""
+
+    def _open(self) -> DatasetRows:
+        if self._rows is None:
+            self._rows = self._data_sets(self._digest)
+        return self._rows
+
+    def _find_index(self, number: int) -> int:
+        count = self._open().count("train", self.task_type)
+        if count == 0:
+            raise build_refusal(f"the data set {self._digest} has no training rows of type {self.task_type}")
+        return draw_below("row", number, count)
+
+
+def read_texts(raw: JsonObject, *names: str) -> list[str]:
+    """The texts under the first of some names that a row's `verification_info` has; one text stands for a list of one.
+
+    Numbers become texts.  Raises ValueError unless there is at least one text and none is blank.
+    """
+    name = next((name for name in names if name in raw), None)
+    if name is None:
+        raise ValueError(f"{' or '.join(names)} is missing")
+    value = raw[name]
+    texts = [_read_text(name, each) for each in (value if isinstance(value, list) else [value])]
+    if not texts:
+        raise ValueError(f"{name} is empty")
+    return texts
+
+
+def _read_text(name: str, value: object) -> str:
+    text = str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError(f"{name} holds {value!r:.60}, which is not a text")
+    return text

@@ -1,0 +1,1 @@
+"""Environments of kind `math`: answers are compared as mathematical values."""

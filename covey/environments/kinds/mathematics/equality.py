@@ -1,0 +1,258 @@
+"""Whether an answer's value is a truth's: structure by structure, with exact numbers wherever there are any.
+
+Main name: `are_same`.  The first argument is always the truth: an answer may spell out what the truth leaves open, such
+as a name ("x = 5" for 5) or a unit, but never the other way round where that would let a guess count.
+"""
+
+import re
+from fractions import Fraction
+
+import sympy
+
+from covey.environments.kinds.mathematics import scalars
+from covey.environments.kinds.mathematics.reading import read_value
+from covey.environments.kinds.mathematics.sets import read_set
+from covey.environments.kinds.mathematics.values import (
+    Assignment,
+    Chain,
+    Combination,
+    Group,
+    Matrix,
+    Scalar,
+    Value,
+    Word,
+)
+
+SIGNIFICANT_DIGITS = 6
+"""Digits that an approximation needs before it may stand for a number that is not a decimal."""
+
+_COMMAND = re.compile(r"\\[a-zA-Z]+")
+_FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
+
+
+def are_same(truth: Value, answer: Value) -> bool:
+    """Whether two values are mathematically the same in the form that was asked for."""
+    if isinstance(answer, Assignment) and not all(_is_same_side(answer.latex[1], step) for step in answer.steps):
+        # "x = 2 = 3" would be two answers.
+        return False
+    if isinstance(truth, Assignment) and isinstance(answer, Assignment):
+        if truth.name == answer.name:
+            return are_same(truth.value, answer.value)
+        return _are_same_relations(_equate(truth), _equate(answer))
+    if isinstance(answer, Assignment) and not isinstance(truth, Chain):
+        return are_same(truth, answer.value)
+    if isinstance(truth, Assignment) and not isinstance(answer, Chain):
+        return are_same(truth.value, answer)
+    truth, answer = _unwrap(truth), _unwrap(answer)
+    if isinstance(truth, Scalar) and isinstance(answer, Scalar):
+        return are_same_scalars(truth, answer)
+    if isinstance(truth, Word) and isinstance(answer, Word):
+        return truth.text == answer.text or _are_same_sets(truth, answer)
+    if isinstance(truth, Matrix) and isinstance(answer, Matrix):
+        return len(truth.rows) == len(answer.rows) and all(
+            _are_same_in_order(row, other) for row, other in zip(truth.rows, answer.rows, strict=True)
+        )
+    if isinstance(truth, Matrix) or isinstance(answer, Matrix):
+        return _is_same_vector(truth, answer)
+    if isinstance(truth, Group) and isinstance(answer, Group) and _are_same_groups(truth, answer):
+        return True
+    left, right = _as_chain(truth), _as_chain(answer)
+    if left is not None and right is not None and _are_same_relations(left, right):
+        return True
+    return _are_same_sets(truth, answer)
+
+
+def _unwrap(value: Value) -> Value:
+    """The element of a set that has only one: the solution set {5} is the solution 5."""
+    is_single = isinstance(value, Group) and value.brackets == "{}" and len(value.items) == 1
+    return value.items[0] if isinstance(value, Group) and is_single else value
+
+
+def are_same_scalars(truth: Scalar, answer: Scalar) -> bool:
+    """Compare numbers or expressions, with percent signs and units.
+
+    A unit on one side only is ignored, a percent sign on one side only may mean either number: 50% is 50 and 0.5.
+    """
+    if (
+        truth.unit
+        and answer.unit
+        and (truth.unit.dimension, truth.unit.power) != (answer.unit.dimension, answer.unit.power)
+    ):
+        return (
+            "thing" in (truth.unit.dimension, answer.unit.dimension) and truth.unit.dimension == answer.unit.dimension
+        )
+    factor = answer.unit.factor / truth.unit.factor if truth.unit and answer.unit else Fraction(1)
+    factors = [factor]
+    if truth.is_percent != answer.is_percent:
+        factors.append(Fraction(1, 100) if answer.is_percent else Fraction(100))
+    if _is_angle(truth) and not answer.unit and r"\pi" in answer.latex:
+        return _is_same_angle(truth, answer)
+    if _is_angle(answer) and not truth.unit and r"\pi" in truth.latex:
+        return _is_same_angle(answer, truth)
+    return any(_are_same_times(truth, answer, each) for each in factors)
+
+
+def _are_same_times(truth: Scalar, answer: Scalar, factor: Fraction) -> bool:
+    """Whether the truth is `factor` times the answer."""
+    if factor == 1 and truth.latex == answer.latex:
+        return True
+    if truth.exact is not None and answer.exact is not None:
+        if truth.exact == answer.exact * factor:
+            return True
+        if factor != 1:
+            return False
+        return _is_rounded(truth.exact, answer) or _is_rounded(answer.exact, truth)
+    if not _have_same_case(truth.latex, answer.latex):
+        return False
+    left, right = (scalars.parse_expression(each.latex) for each in (truth, answer))
+    if left is None or right is None:
+        return False
+    right *= sympy.Rational(factor.numerator, factor.denominator)
+    if scalars.are_equal(left, right):
+        return True
+    if factor != 1 or left.free_symbols or right.free_symbols:
+        return False
+    number, other = (answer, left) if answer.places is not None else (truth, right)
+    value = scalars.evaluate_real(other)
+    return value is not None and _is_rounded(value, number)
+
+
+def _is_rounded(value: Fraction, decimal: Scalar) -> bool:
+    """Whether a decimal of at least `SIGNIFICANT_DIGITS` digits is a value that is not a decimal itself, rounded."""
+    if decimal.places is None or decimal.places <= 0 or decimal.exact is None:
+        return False
+    step = Fraction(1, 10**decimal.places)
+    digits = len(str(abs(int(decimal.exact / step))))
+    if digits < SIGNIFICANT_DIGITS or _has_few_digits(value):
+        return False
+    return abs(decimal.exact - value) <= step / 2
+
+
+def _has_few_digits(value: Fraction) -> bool:
+    """Whether a value is a decimal that a person would write out."""
+    return value.denominator.bit_length() < 64 and 10**20 % value.denominator == 0
+
+
+def _is_angle(scalar: Scalar) -> bool:
+    return scalar.unit is not None and scalar.unit.dimension == "angle"
+
+
+def _is_same_angle(degrees: Scalar, radians: Scalar) -> bool:
+    left, right = (scalars.parse_expression(each.latex) for each in (degrees, radians))
+    return left is not None and right is not None and scalars.are_equal(left * sympy.pi, right * 180)
+
+
+def _have_same_case(left: str, right: str) -> bool:
+    """Whether no letter stands for two variables that differ in case only, which the parser would take for one."""
+    first, second = ({mark for mark in _COMMAND.sub("", latex) if mark.isalpha()} for latex in (left, right))
+    return not any(letter.swapcase() in second - first for letter in first - second)
+
+
+def _are_same_in_order(truths: tuple[Value, ...], answers: tuple[Value, ...]) -> bool:
+    return len(truths) == len(answers) and all(are_same(*pair) for pair in zip(truths, answers, strict=True))
+
+
+def _are_same_in_any_order(truths: tuple[Value, ...], answers: tuple[Value, ...]) -> bool:
+    if len(truths) != len(answers):
+        return False
+    rest = list(answers)
+    for truth in truths:
+        place = next((place for place, answer in enumerate(rest) if are_same(truth, answer)), None)
+        if place is None:
+            return False
+        rest.pop(place)
+    return True
+
+
+def _are_same_groups(truth: Group, answer: Group) -> bool:
+    kinds = {truth.brackets, answer.brackets}
+    if kinds == {"{}"}:
+        return _are_same_in_any_order(_drop_repeated(truth.items), _drop_repeated(answer.items))
+    if kinds <= {"", "{}"}:
+        return _are_same_in_any_order(truth.items, answer.items)
+    if len(kinds) == 1 or kinds == {"", "()"}:
+        return _are_same_in_order(truth.items, answer.items)
+    return False
+
+
+def _drop_repeated(items: tuple[Value, ...]) -> tuple[Value, ...]:
+    """The elements of a set without repetition."""
+    kept: list[Value] = []
+    for item in items:
+        if not any(are_same(each, item) for each in kept):
+            kept.append(item)
+    return tuple(kept)
+
+
+def _is_same_vector(truth: Value, answer: Value) -> bool:
+    """A matrix of one row or column is the tuple of its entries."""
+    lists = []
+    for value in (truth, answer):
+        if isinstance(value, Matrix) and (len(value.rows) == 1 or len(value.rows[0]) == 1):
+            lists.append(tuple(item for row in value.rows for item in row))
+        elif isinstance(value, Group) and value.brackets == "()":
+            lists.append(value.items)
+        else:
+            return False
+    return _are_same_in_order(*lists)
+
+
+def _as_chain(value: Value) -> Chain | None:
+    if isinstance(value, Assignment):
+        return _equate(value)
+    return value if isinstance(value, Chain) else None
+
+
+def _equate(value: Assignment) -> Chain:
+    return Chain(operators=("=",), sides=value.latex)
+
+
+def _are_same_relations(truth: Chain, answer: Chain) -> bool:
+    """Whether two relations hold for the same values: sides differ by a constant factor, positive for inequalities."""
+    if len(truth.operators) != len(answer.operators):
+        return False
+    if len(truth.operators) > 1:
+        return any(
+            truth.operators == operators and all(map(_is_same_side, truth.sides, sides))
+            for operators, sides in ((answer.operators, answer.sides), _flip(answer))
+        )
+    differences = [_subtract(*chain.sides) for chain in (truth, answer)]
+    if (
+        differences[0] is None
+        or differences[1] is None
+        or not _have_same_case("".join(truth.sides), "".join(answer.sides))
+    ):
+        return False
+    ratio = scalars.find_ratio(differences[0], differences[1])
+    if ratio is None:
+        return False
+    operator = answer.operators[0]
+    if operator in ("=", "!="):
+        return truth.operators[0] == operator
+    return truth.operators[0] == (operator if ratio > 0 else _FLIPPED[operator])
+
+
+def _flip(chain: Chain) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    return tuple(_FLIPPED.get(each, each) for each in reversed(chain.operators)), tuple(reversed(chain.sides))
+
+
+def _is_same_side(truth: str, answer: str) -> bool:
+    left, right = read_value(truth), read_value(answer)
+    return left is not None and right is not None and are_same(left, right)
+
+
+def _subtract(left: str, right: str) -> sympy.Expr | None:
+    first, second = scalars.parse_expression(left), scalars.parse_expression(right)
+    return None if first is None or second is None else first - second
+
+
+def _are_same_sets(truth: Value, answer: Value) -> bool:
+    """Whether both are equal sets of real numbers, at least one of them written as more than a list or one bracket."""
+    if not any(isinstance(value, Combination | Chain | Word) or _is_list_of_chains(value) for value in (truth, answer)):
+        return False
+    left, right = read_set(truth), read_set(answer)
+    return left is not None and right is not None and left.is_same(right)
+
+
+def _is_list_of_chains(value: Value) -> bool:
+    return isinstance(value, Group) and value.brackets == "" and all(isinstance(item, Chain) for item in value.items)

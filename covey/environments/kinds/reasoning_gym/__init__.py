@@ -1,0 +1,1 @@
+"""Environments of kind `reasoning_gym`: generators of the package reasoning-gym."""

@@ -1,0 +1,1 @@
+"""Environments of kind `verifiers`: tasksets of the package verifiers."""

@@ -1,0 +1,185 @@
+"""Tasksets of the package verifiers 0.4, of one turn: its v1 interface `Taskset`, `Task` and `Trace`.
+
+The tasks are listed once, by a process of the Python that has the package; their hash is in the pool's options.  A task
+carries its data as verification, so that a grading process builds it again without a data set.  Grading processes run
+the same Python, import the package before the first reply and score in the fork of each grade
+(docs/decisions/043-tasksets-of-verifiers.md).
+"""
+
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+
+from covey.environments.base import DataSets, GradingPython, JsonObject, Task, TaskSource
+from covey.environments.environment import build_refusal
+from covey.environments.kinds.verifiers.verifiers_process import (
+    TasksetRequest,
+    TasksetRow,
+    ask_tasks,
+    ask_versions,
+    find_interpreter,
+    translate,
+)
+from covey.environments.kinds.verifiers.verifiers_server import Scorer, TasksetRefusal, find_module
+from covey.environments.task_draws import draw_below, is_held_out
+from covey.errors import OperatorError
+
+PLUGGED = frozenset({"fn", "judges", "metrics", "rewards", "stops", "system_prompt"})
+"""Names in a config that make verifiers import code, ask a model or read a file."""
+_PATH = re.compile(r"^[/~]|\\|://|(^|/)\.\.(/|$)|\.py(:|$)")
+
+
+class VerifiersOptions(BaseModel):
+    """Options of kind "verifiers".  Example: {"taskset": "gsm8k", "config": {}, "data_hash": "0x..."}."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    taskset: str = Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", max_length=128)
+    """Id of the taskset: the name of an installed package that exports it."""
+    config: dict[str, JsonValue] = {}
+    """Settings of the taskset; the rest have its own defaults. Paths, URLs and plugged functions are refused."""
+    data_hash: str
+    """SHA-256, with 0x, over the hashes of all tasks. The error about a wrong one names the right one."""
+    tasks: int | None = Field(default=None, ge=1)
+    """How many of the first tasks are used. None: all, of at most 100,000; an infinite taskset needs a number."""
+    held_out: list[int] | None = None
+    """Places of the held-out tasks, from 0. None: those of which a hash of the question says so, one in eight."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Splits:
+    train: Sequence[TasksetRow]
+    held_out: Sequence[TasksetRow]
+
+
+class VerifiersSource(TaskSource):
+    """Tasks of one taskset; the grade is verifiers' own weighted sum of rewards."""
+
+    extraction: ClassVar[str] = "whole"
+    requires_isolation: ClassVar[bool] = True  # nothing keeps a taskset from running what a model wrote
+
+    def __init__(self, options: JsonObject, data_sets: DataSets) -> None:
+        """Raises OperatorError("bad_environment") for options that do not fit."""
+        try:
+            self._options = VerifiersOptions.model_validate(dict(options))
+        except ValidationError as error:
+            raise build_refusal(f"the options of verifiers do not fit: {error}") from error
+        # A pool's parameters are a stranger's: no taskset shall open files or addresses of its choice on this machine.
+        for name, text in _list_texts(self._options.config):
+            if name in PLUGGED:
+                raise build_refusal(f"the config of {self._options.taskset!r} sets {name}, which a pool may not")
+            if _PATH.search(text):
+                raise build_refusal(f"the config of {self._options.taskset!r} names a path or a URL: {text!r}")
+        self._named: Path | None = None
+
+    def use_interpreter(self, interpreter: Path) -> None:
+        """Draw and grade with the Python of a role's setting."""
+        self._named = interpreter
+
+    @property
+    def grading_python(self) -> GradingPython:
+        """The Python that has verifiers.  Raises OperatorError("no_verifiers")."""
+        found = find_interpreter(self._named)
+        is_own = found == Path(sys.executable)
+        packages = (find_module(self._options.taskset),)
+        return GradingPython(interpreter=None if is_own else found, packages=packages)
+
+    def draw(self, number: int) -> Task:
+        """The training task of a drawn integer."""
+        return _build_task(self._pick(number))
+
+    def held_out(self, n: int) -> list[Task]:
+        """The first `n` different held-out questions in the order of the taskset."""
+        rows = list({row.question: row for row in reversed(self._splits.held_out)}.values())[::-1]
+        if len(rows) < n:
+            raise build_refusal(f"{self._options.taskset} has {len(rows)} held-out questions, {n} were asked for")
+        return [_build_task(row) for row in rows[:n]]
+
+    def find_system(self, number: int) -> str:
+        """The system message of the task of a draw."""
+        return self._pick(number).system
+
+    def grade(self, verification: JsonObject, answer: str) -> float:
+        """The sum of the taskset's rewards, each times its weight; 0 if one of them fails."""
+        data = verification["task"]
+        if not isinstance(data, dict):
+            raise build_refusal("the verification of a task has no data")
+        return self._scorer.score(data, answer).reward
+
+    def warm_up(self) -> None:
+        """Import verifiers and the taskset, which takes 6 to 8 CPU seconds."""
+        self._scorer.warm_up()
+
+    def list_versions(self) -> Mapping[str, str]:
+        """The package verifiers, and that of the taskset."""
+        return self._versions
+
+    @cached_property
+    def _versions(self) -> Mapping[str, str]:
+        return ask_versions(find_interpreter(self._named), self._request)
+
+    @cached_property
+    def _scorer(self) -> Scorer:
+        try:
+            return Scorer(self._options.taskset, self._options.config)
+        except TasksetRefusal as refusal:
+            raise translate(refusal.code, str(refusal)) from refusal
+
+    @cached_property
+    def _splits(self) -> _Splits:
+        """The tasks, loaded once.  Raises OperatorError("wrong_dataset") if they are not those of the pool."""
+        loaded = ask_tasks(find_interpreter(self._named), self._request)
+        if loaded.data_hash != self._options.data_hash:
+            raise OperatorError(
+                "wrong_dataset",
+                f"the taskset {self._options.taskset!r} has the data hash {loaded.data_hash} on this machine, "
+                f"and the pool names {self._options.data_hash or 'none'}",
+                fix="Install the version of the taskset and of its data that the pool was made with",
+            )
+        return _split(loaded.rows, self._options.held_out)
+
+    @property
+    def _request(self) -> TasksetRequest:
+        return TasksetRequest(taskset=self._options.taskset, config=self._options.config, tasks=self._options.tasks)
+
+    def _pick(self, number: int) -> TasksetRow:
+        rows = self._splits.train
+        return rows[draw_below("task", number, len(rows))]
+
+
+def _split(rows: Sequence[TasksetRow], places: Sequence[int] | None) -> _Splits:
+    """Training and held-out tasks, which share no question.  Raises OperatorError("bad_environment")."""
+    if places is None:
+        held_out = [row for row in rows if is_held_out(row.question)]
+    elif all(0 <= place < len(rows) for place in places):
+        held_out = [rows[place] for place in sorted(set(places))]
+    else:
+        raise build_refusal(f"held_out names tasks beyond the {len(rows)} that there are")
+    questions = {row.question for row in held_out}
+    train = [row for row in rows if row.question not in questions]
+    if not train:
+        raise build_refusal(f"of {len(rows)} tasks none is left for training")
+    return _Splits(train=train, held_out=held_out)
+
+
+def _build_task(row: TasksetRow) -> Task:
+    return Task(question=row.question, system=row.system, verification={"task": row.data})
+
+
+def _list_texts(value: JsonValue, name: str = "") -> Iterator[tuple[str, str]]:
+    """Every text of a config with the name of its setting; a name without a text comes with an empty one."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield key, ""
+            yield from _list_texts(inner, key)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _list_texts(inner, name)
+    elif isinstance(value, str):
+        yield name, value

@@ -1,0 +1,210 @@
+"""Asks the Python that has verifiers: which packages it has, and which tasks a taskset has.
+
+Main names: `find_interpreter`, `ask_versions`, `ask_tasks`.  The answering script is `verifiers_server`.
+"""
+
+import importlib.util
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationError
+
+from covey.environments.base import JsonObject
+from covey.environments.kinds.verifiers.verifiers_server import RefusalCode
+from covey.errors import OperatorError
+
+FOLDER = ".venv-verifiers"
+"""Environment that `make verifiers` makes, next to that of Covey."""
+VERSIONS_SECONDS = 60.0
+TASKS_SECONDS = 1800.0
+"""Timeout in seconds of a taskset's loading, which may download a data set."""
+LOG_SECONDS = 60.0
+"""How often loading that goes on is logged."""
+_SCRIPT = Path(__file__).with_name("verifiers_server.py")
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class TasksetRow(_Model):
+    """One task, as `verifiers_server.list_tasks` describes it."""
+
+    data: dict[str, JsonValue]
+    """The task's data on the wire, from which it can be built again."""
+    question: str
+    system: str
+
+
+class _Head(_Model):
+    python: str
+    versions: dict[str, str]
+
+
+class _Tail(_Model):
+    data_hash: str
+    count: int
+
+
+class _Refused(_Model):
+    refusal: RefusalCode
+    message: str
+
+
+_LINE: TypeAdapter[_Refused | _Head | TasksetRow | _Tail] = TypeAdapter(_Refused | _Head | TasksetRow | _Tail)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadedTaskset:
+    """All tasks of a taskset that a pool uses."""
+
+    rows: Sequence[TasksetRow]
+    data_hash: str
+    """SHA-256 over the tasks' hashes, with 0x."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TasksetRequest:
+    """Which tasks of which taskset.  Example: TasksetRequest(taskset="gsm8k", config={}, tasks=None)."""
+
+    taskset: str
+    config: JsonObject
+    tasks: int | None
+    """How many of the first tasks.  None: all."""
+
+
+def find_interpreter(named: Path | None) -> Path:
+    """The Python that has verifiers: the named one, or the one that `make verifiers` made, or that of this process.
+
+    Raises OperatorError("no_verifiers").
+    """
+    made = Path(sys.prefix).parent / FOLDER / "bin" / "python"
+    if named is not None and not named.exists():
+        raise _build_missing(f"the setting verifiers_interpreter names {named}, which does not exist")
+    if named is not None or made.exists():
+        return named or made
+    if importlib.util.find_spec("verifiers") is None:
+        raise _build_missing(f"neither {made} exists nor does {sys.executable} have the package verifiers")
+    return Path(sys.executable)
+
+
+def ask_versions(interpreter: Path, request: TasksetRequest) -> Mapping[str, str]:
+    """Versions of verifiers and of the taskset's package, by name.
+
+    Raises OperatorError("no_verifiers"), OperatorError("no_taskset"), or OperatorError("bad_interpreter").
+    """
+    return _read_head(interpreter, _ask(interpreter, "versions", request, timeout=VERSIONS_SECONDS)).versions
+
+
+def ask_tasks(interpreter: Path, request: TasksetRequest) -> LoadedTaskset:
+    """All tasks; takes the time that the taskset needs to load its data.
+
+    Raises OperatorError("no_verifiers"), OperatorError("no_taskset"), OperatorError("bad_taskset") or
+    OperatorError("bad_interpreter").
+    """
+    lines = _ask(interpreter, "tasks", request, timeout=TASKS_SECONDS)
+    _read_head(interpreter, lines)
+    rows = [line for line in lines[1:] if isinstance(line, TasksetRow)]
+    tail = lines[-1]
+    if not isinstance(tail, _Tail) or tail.count != len(rows):
+        raise _distrust(interpreter, "its list of tasks is not complete")
+    return LoadedTaskset(rows=rows, data_hash=tail.data_hash)
+
+
+def translate(refusal: RefusalCode, message: str) -> OperatorError:
+    """The error of a refusal by `verifiers_server`."""
+    if refusal == "no_verifiers":
+        return _build_missing(message)
+    if refusal == "bad_taskset":
+        return _build_unfit(message)
+    return OperatorError("no_taskset", message, fix="Install the taskset's package into that Python")
+
+
+def _build_missing(message: str) -> OperatorError:
+    fix = "Run make verifiers, or set verifiers_interpreter to a Python that has verifiers 0.4"
+    return OperatorError("no_verifiers", message, fix=fix)
+
+
+def _build_unfit(message: str) -> OperatorError:
+    fix = "Name a taskset of verifiers 0.4 whose rewards need a text alone"
+    return OperatorError("bad_taskset", message, fix=fix)
+
+
+def _read_head(interpreter: Path, lines: Sequence[BaseModel]) -> _Head:
+    head = lines[0] if lines else None
+    if not isinstance(head, _Head):
+        raise _distrust(interpreter, "it answers nothing")
+    own = ".".join(platform.python_version_tuple()[:2])
+    if head.python != own:
+        raise _distrust(interpreter, f"it is Python {head.python}, and Covey runs on {own}, on which grades may depend")
+    return head
+
+
+def _ask(interpreter: Path, order: str, request: TasksetRequest, *, timeout: float) -> list[BaseModel]:
+    """The lines that the script answers with; a refusal is raised."""
+    question = {"taskset": request.taskset, "config": dict(request.config), "tasks": request.tasks}
+    # Sets are ordered alike everywhere, and settings of Covey are none of a taskset's business.
+    own = {name: value for name, value in os.environ.items() if not name.startswith("COVEY_")}
+    with tempfile.TemporaryDirectory(prefix="covey-taskset-") as folder, tempfile.TemporaryFile() as answers:
+        try:
+            process = subprocess.Popen(
+                [str(interpreter), "-P", "-s", str(_SCRIPT), order],
+                stdin=subprocess.PIPE,
+                stdout=answers,
+                stderr=subprocess.PIPE,
+                env=own | {"PYTHONHASHSEED": "0"},
+                cwd=folder,
+            )
+        except OSError as error:
+            raise _distrust(interpreter, str(error)) from error
+        with process:
+            said = _await(process, json.dumps(question).encode() + b"\n", request, timeout=timeout)
+        answers.seek(0)
+        lines: list[BaseModel] = []
+        try:
+            lines = [_LINE.validate_json(line) for line in answers]
+        except ValidationError as error:
+            raise _distrust(interpreter, f"it answers with something else than tasks: {error}") from error
+    last = lines[-1] if lines else None
+    if isinstance(last, _Refused):
+        raise translate(last.refusal, last.message)
+    if process.returncode != 0:
+        raise _build_unfit(f"the taskset {request.taskset!r} does not load in {interpreter}: {said}")
+    return lines
+
+
+def _await(process: "subprocess.Popen[bytes]", question: bytes, request: TasksetRequest, *, timeout: float) -> str:
+    """The last line that the process has said on its standard error; it is killed at the deadline."""
+    from covey.runtime.log import get_logger  # not above: a grading process has no use for it
+
+    deadline = time.monotonic() + timeout
+    given: bytes | None = question
+    while True:
+        left = deadline - time.monotonic()
+        try:
+            _, said = process.communicate(given, timeout=max(0.0, min(LOG_SECONDS, left)))
+        except subprocess.TimeoutExpired as error:
+            given = None  # communicate goes on where it was
+            if left > LOG_SECONDS:
+                get_logger().warning("taskset still loads", taskset=request.taskset, seconds_left=round(left))
+                continue
+            process.kill()
+            raise _build_unfit(f"the taskset {request.taskset!r} takes over {timeout:.0f} s to load") from error
+        lines = said.decode("utf-8", "replace").strip().splitlines()
+        return lines[-1][:500] if lines else f"exit code {process.returncode}"
+
+
+def _distrust(interpreter: Path, message: str) -> OperatorError:
+    return OperatorError(
+        "bad_interpreter",
+        f"the Python {interpreter} cannot be used: {message}",
+        fix="Name one of the version that Covey runs on, with verifiers 0.4, as verifiers_interpreter",
+    )

@@ -1,0 +1,284 @@
+"""The part of the kind "verifiers" that imports the package: it loads a taskset and scores replies.
+
+Runs under a Python that has verifiers 0.4, which need not have Covey: besides verifiers it imports the standard library
+alone.  As a script it answers one request, a line of JSON on standard input, by lines of JSON on standard output.
+`python -P verifiers_server.py versions` names the packages, `python -P verifiers_server.py tasks` lists the tasks.
+A grading process imports the module and uses `Scorer`.
+"""
+
+import asyncio
+import hashlib
+import importlib.metadata
+import inspect
+import json
+import math
+import os
+import platform
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import verifiers.v1 as vf
+
+MAX_TASKS = 100_000
+"""Most tasks of one taskset.  A larger one is cut by the option `tasks`."""
+RefusalCode = Literal["no_verifiers", "no_taskset", "bad_taskset"]
+
+
+class TasksetRefusal(Exception):  # noqa: N818
+    """A taskset that cannot be used.  `code` is that of the OperatorError that it becomes."""
+
+    def __init__(self, code: RefusalCode, message: str) -> None:
+        super().__init__(message)
+        self.code: RefusalCode = code
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """Reward of one reply.  Example: Score(reward=0.75, parts={"right": 0.75, "form": 0.0})."""
+
+    reward: float
+    """Sum of the parts; 0 if scoring failed or the sum is NaN or Inf."""
+    parts: Mapping[str, float]
+    """Score times weight of each reward, by its name."""
+
+
+class Scorer:
+    """Scores single replies to the tasks of a taskset, without its data.
+
+    Example: Scorer("arithmetic-tasks", {}).score({"prompt": "What is 2 + 3?", "truth": 5}, "<answer>5</answer>").
+    """
+
+    def __init__(self, taskset: str, config: Mapping[str, object]) -> None:
+        """Import the taskset's package.  Raises Refusal."""
+        self._config = _read_config(taskset, config).task
+        self._task_type = _find_class(taskset).task_type()
+        self._data_type = self._task_type.data_type()
+
+    def warm_up(self) -> None:
+        """Score a reply to a task without rewards, so that what is built once is there before the first grade."""
+        import verifiers.v1 as vf
+
+        task: vf.Task[vf.TaskData] = vf.Task(vf.TaskData(prompt="Is this the first task?"))
+        asyncio.run(task.score(_build_trace(task, "It is.")))
+
+    def score(self, data: Mapping[str, object], text: str) -> Score:
+        """Score a reply to the task of `data`, which is what `list_tasks` gave; raise ValueError for other data."""
+        import verifiers.v1 as vf
+
+        task = self._task_type(self._data_type.model_validate(dict(data)), self._config)
+        trace = _build_trace(task, text)
+        try:
+            asyncio.run(task.score(trace))
+        except vf.RolloutError as error:
+            # verifiers wraps what a reward raises; lack of memory is a limit of the grade, all else a wrong answer.
+            if isinstance(error.__cause__, MemoryError):
+                raise MemoryError from error
+            return Score(reward=0.0, parts={})
+        parts = {name: reward.value for name, reward in trace.rewards.items() if reward is not None}
+        reward = math.fsum(parts.values())
+        return Score(reward=reward if math.isfinite(reward) else 0.0, parts=parts)
+
+
+def find_module(taskset: str) -> str:
+    """Name of the module that a taskset's package has, as verifiers derives it from the id."""
+    return taskset.replace("-", "_").lower()
+
+
+def list_versions(taskset: str) -> dict[str, str]:
+    """Versions of verifiers and of the taskset's package.  Raises Refusal if one is not installed."""
+    module = find_module(taskset)
+    try:
+        versions = {"verifiers": importlib.metadata.version("verifiers")}
+    except importlib.metadata.PackageNotFoundError as error:
+        raise TasksetRefusal("no_verifiers", f"{sys.executable} does not have the package verifiers") from error
+    packages = importlib.metadata.packages_distributions().get(module, [])
+    if not packages or module in sys.stdlib_module_names:
+        raise TasksetRefusal("no_taskset", f"{sys.executable} has no package with the taskset {taskset!r}")
+    return versions | {name: importlib.metadata.version(name) for name in sorted(set(packages))}
+
+
+def list_tasks(taskset: str, config: Mapping[str, object], count: int | None) -> Iterator[dict[str, object]]:
+    """The first `count` tasks, or all: {"data", "question", "system"} of each; last {"data_hash", "count"}.
+
+    `data_hash` is the SHA-256 of the tasks' own hashes, each with a newline.  Raises Refusal.
+    """
+    tasks = _open_taskset(taskset, config)
+    if count is not None:
+        tasks = tasks.take(count)
+    if not tasks.bounded:
+        raise TasksetRefusal(
+            "bad_taskset", f"the taskset {taskset!r} is infinite, and the option tasks names no number"
+        )
+    total, digest = 0, hashlib.sha256()
+    for task in tasks:
+        if total == 0:
+            _require_single_turn(task)
+        if total == MAX_TASKS:
+            raise TasksetRefusal(
+                "bad_taskset", f"the taskset {taskset!r} has more than {MAX_TASKS} tasks: set the option tasks"
+            )
+        yield _describe(task, tasks)
+        digest.update(f"{task.hash}\n".encode())
+        total += 1
+    yield {"data_hash": f"0x{digest.hexdigest()}", "count": total}
+
+
+def _find_class(taskset: str) -> "type[vf.Taskset]":
+    try:
+        from verifiers.v1.utils.loaders import taskset_class
+    except ImportError as error:
+        raise TasksetRefusal("no_verifiers", f"verifiers 0.4 does not load: {error}") from error
+    try:
+        found: type[vf.Taskset] = taskset_class(taskset)
+        return found
+    except ModuleNotFoundError as error:
+        raise TasksetRefusal("no_taskset", f"the taskset {taskset!r} does not load: {error}") from error
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise TasksetRefusal("bad_taskset", f"the taskset {taskset!r} does not load: {error}") from error
+
+
+def _read_config(taskset: str, config: Mapping[str, object]) -> "vf.TasksetConfig":
+    _find_class(taskset)
+    from verifiers.v1.utils.loaders import taskset_config_type
+
+    try:
+        return taskset_config_type(taskset).model_validate({**config, "id": taskset})
+    except ValueError as error:
+        raise TasksetRefusal("bad_taskset", f"the taskset {taskset!r} refuses its config: {error}") from error
+
+
+def _open_taskset(taskset: str, config: Mapping[str, object]) -> "vf.Taskset":
+    import verifiers.v1 as vf
+
+    found = _find_class(taskset)
+    if vf.environment_class(taskset) is not vf.SingleAgentEnv:
+        raise TasksetRefusal(
+            "bad_taskset", f"the taskset {taskset!r} has an environment of its own, with several turns"
+        )
+    if _is_overridden(found, vf.Taskset, "toolsets"):
+        raise TasksetRefusal("bad_taskset", f"the taskset {taskset!r} has tools, which take several turns")
+    return found(_read_config(taskset, config))
+
+
+def _require_single_turn(task: "vf.Task") -> None:
+    """Return if a text alone decides about the reward; raise Refusal."""
+    import verifiers.v1 as vf
+    from verifiers.v1.utils.decorators import discover_decorated
+
+    kind, reason = type(task), ""
+    hooks = [name for name in ("setup", "finalize", "stage_verifier") if _is_overridden(kind, vf.Task, name)]
+    rewards = [reward.__name__ for reward in task.hooks("reward") if _requires_runtime(reward)]
+    if rewards:
+        reason = f"the rewards {', '.join(rewards)} need a runtime"
+    elif hooks or kind.NEEDS_CONTAINER:
+        reason = f"its tasks need a runtime, for {', '.join(hooks) or 'a container'}"
+    elif task.config.judges:
+        reason = "a model judges its answers"
+    elif _is_overridden(kind, vf.Task, "toolsets"):
+        reason = "its tasks have tools, which take several turns"
+    elif discover_decorated(task, "intercept"):
+        reason = "its tasks rewrite messages"
+    elif not task.hooks("reward"):
+        reason = "its tasks have no reward"
+    if reason:
+        raise TasksetRefusal("bad_taskset", f"the taskset of {kind.__name__} cannot be used: {reason}")
+
+
+def _requires_runtime(reward: object) -> bool:
+    parameter = inspect.signature(reward).parameters.get("runtime") if callable(reward) else None
+    return parameter is not None and parameter.default is inspect.Parameter.empty
+
+
+def _is_overridden(kind: type, base: type, name: str) -> bool:
+    return inspect.getattr_static(kind, name) is not inspect.getattr_static(base, name)
+
+
+def _describe(task: "vf.Task", tasks: "vf.Taskset") -> dict[str, object]:
+    """One task on the wire; raise Refusal if it cannot be built again from that alone."""
+    kind, index = type(tasks).task_type(), task.data.idx
+    if type(task) is not kind or task.config != tasks.config.task:
+        raise TasksetRefusal("bad_taskset", f"task {index} is not a {kind.__name__} with the config of its taskset")
+    if task.data.image is not None or task.data.skills or task.data.artifacts:
+        raise TasksetRefusal("bad_taskset", f"task {index} needs an image, skills or artifacts, which take a runtime")
+    system, question = _read_prompt(task.data)
+    data = task.data.model_dump(mode="json", exclude_none=True)
+    if kind(kind.data_type().model_validate(data), task.config).hash != task.hash:
+        raise TasksetRefusal("bad_taskset", f"the data of task {index} changes on its way through JSON")
+    return {"data": data, "question": question, "system": system}
+
+
+def _read_prompt(data: "vf.TaskData") -> tuple[str, str]:
+    """System text and question of a task; raise Refusal for a prompt of several turns or with images."""
+    import verifiers.v1 as vf
+
+    if isinstance(data.prompt, str):
+        messages: list[vf.Message] = [vf.UserMessage(content=data.prompt)]
+    else:
+        messages = list(data.prompt or [])
+    texts = [message.content for message in messages]
+    roles = [message.role for message in messages]
+    if roles not in (["user"], ["system", "user"]) or not all(isinstance(text, str) and text for text in texts):
+        raise TasksetRefusal("bad_taskset", f"the prompt of task {data.idx} is not the text of one user's message")
+    systems = [text for text in (data.system_prompt, *texts[:-1]) if text]
+    return "\n\n".join(map(str, systems)), str(texts[-1])
+
+
+@cache
+def _read_version() -> str:
+    return importlib.metadata.version("verifiers")
+
+
+def _build_trace(task: "vf.Task", text: str) -> "vf.Trace":
+    """A trace of one turn: the task's prompt, and the reply as the only sampled message."""
+    import verifiers.v1 as vf
+    from verifiers.v1.state import state_cls
+
+    system, question = _read_prompt(task.data)
+    messages: list[vf.Message] = [vf.SystemMessage(content=system)] if system else []
+    messages += [vf.UserMessage(content=question), vf.AssistantMessage(content=text)]
+    last = len(messages) - 1
+    nodes = [
+        vf.MessageNode(parent=place - 1 if place else None, message=message, sampled=place == last)
+        for place, message in enumerate(messages)
+    ]
+    trace = vf.Trace(
+        # The default asks git for a commit, in a process.
+        verifiers=vf.VersionInfo(version=_read_version()),
+        task=vf.TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash),
+        state=state_cls(type(task))(),
+        agent=vf.AgentInfo(config=vf.AgentConfig()),
+        nodes=nodes,
+        calls=[vf.ModelCall(node=last, finish_reason="stop")],
+    )
+    trace.stop("agent_completed")
+    return trace
+
+
+def _answer(order: str, request: Mapping[str, object]) -> Iterable[dict[str, object]]:
+    taskset, config, count = request["taskset"], request["config"], request["tasks"]
+    if not isinstance(taskset, str) or not isinstance(config, dict) or not isinstance(count, int | None):
+        raise ValueError("the request has wrong types")
+    python = ".".join(platform.python_version_tuple()[:2])
+    yield {"python": python, "versions": list_versions(taskset)}
+    if order == "tasks":
+        yield from list_tasks(taskset, config, count)
+
+
+def main() -> None:
+    """Answer the request; a line {"refusal": code, "message": text} ends an answer that cannot be given."""
+    # What a taskset prints must not be read as an answer.
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
+        os.dup2(2, 1)
+        try:
+            for answer in _answer(sys.argv[1], json.loads(sys.stdin.readline())):
+                answers.write(json.dumps(answer) + "\n")
+        except TasksetRefusal as refusal:
+            answers.write(json.dumps({"refusal": refusal.code, "message": str(refusal)}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,313 @@
+"""The signed client of the coordinator's API, used by worker, validator, trainer and commands.
+
+Failures keep their meaning: no answer or a 5xx is a TransientError, a refusal a ProtocolError with the coordinator's
+code.  A client whose clock is off corrects itself by the coordinator's, once a request.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from typing import Self, TypeVar
+from urllib.parse import urlsplit
+
+import httpx
+from pydantic import TypeAdapter, ValidationError
+
+from covey.errors import OperatorError, ProtocolError, TransientError
+from covey.protocol import http_signatures
+from covey.protocol.api.common import Body, ErrorBody, ReceiptBody
+from covey.protocol.api.public import PoolView, RewardView, StatusView, SubmissionDetail, SubmissionView
+from covey.protocol.api.trainer import BatchOrder, BatchRequest
+from covey.protocol.api.validator import (
+    CommitRequest,
+    HardCase,
+    HardCases,
+    JudgeOrder,
+    RevealOrder,
+    RevealRequest,
+    TurnRequest,
+    ValidationOrder,
+)
+from covey.protocol.api.worker import (
+    ClaimRequest,
+    Heartbeat,
+    RegistrationAnswer,
+    ReturnRequest,
+    SubmissionAnswer,
+    SubmissionRequest,
+    TaskOrder,
+    UploadGrant,
+    UploadRequest,
+)
+from covey.protocol.eip712 import Signer
+from covey.protocol.ids import Address, Hash, LeaseId, Step, TaskId
+from covey.protocol.messages import Receipt
+from covey.protocol.status import SubmissionState
+from covey.runtime.urls import hide_secrets
+
+BodyType = TypeVar("BodyType", bound=Body)
+MAX_ANSWER_BYTES = 32 << 20
+_LEAST_BANDWIDTH = 100_000
+"""Bytes/s, below which who drips is given up."""
+_TRANSIENT = (408, 425, 429)
+"""Refusals, a proxy's for instance, that only ask to come later."""
+_HEADERS = {"accept-encoding": "identity"}
+"""A compressed answer could be far larger than what was counted."""
+
+
+class CoordinatorClient:
+    """One coordinator, one key; None for what is public.
+
+    Example: `CoordinatorClient("http://127.0.0.1:8000", wallet, chain_id=31337)`.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        signer: Signer | None,
+        *,
+        chain_id: int,
+        timeout_seconds: float = 10.0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._base_url, self._signer, self._chain_id, self._clock = base_url.rstrip("/"), signer, chain_id, clock
+        self._authority = urlsplit(self._base_url).netloc
+        self._offset = 0.0
+        self._timeout = timeout_seconds
+        self._http = httpx.AsyncClient(
+            timeout=timeout_seconds, headers=_HEADERS, trust_env=False, follow_redirects=False
+        )
+
+    def now(self) -> float:
+        """The coordinator's Unix time, by our clock; at most `signing.SKEW_SECONDS` ahead of it."""
+        return self._clock() + self._offset
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # -- everybody
+
+    async def get_pool(self) -> PoolView:
+        return _parse(PoolView, await self._get("/v1/pool"))
+
+    async def get_status(self) -> StatusView:
+        return _parse(StatusView, await self._get("/v1/status"))
+
+    async def list_submissions(
+        self,
+        *,
+        limit: int,
+        contributor: Address | None = None,
+        node: Address | None = None,
+        state: SubmissionState | None = None,
+    ) -> list[SubmissionView]:
+        """The newest submissions, newest first; None stands for any."""
+        wanted = {"contributor": contributor, "node": node, "state": state}
+        query = "".join(f"&{name}={value}" for name, value in wanted.items() if value is not None)
+        data = await self._get(f"/v1/submissions?limit={limit}{query}")
+        try:
+            return TypeAdapter(list[SubmissionView]).validate_json(data)
+        except ValidationError as error:
+            raise ProtocolError("bad_answer", "the coordinator's answer is no list of submissions") from error
+
+    async def get_submission(self, receipt_hash: str) -> SubmissionDetail:
+        """One submission by its receipt's hash, or by at least "0x" and 8 digits of it."""
+        return _parse(SubmissionDetail, await self._get(f"/v1/submissions/{receipt_hash}"))
+
+    async def get_reward(self, contributor: Address, epoch: int) -> RewardView:
+        return _parse(RewardView, await self._get(f"/v1/rewards/{contributor}?epoch={epoch}"))
+
+    async def get_public(self, key: str, *, max_bytes: int) -> bytes:
+        """An object that everybody may read; raise ProtocolError "not_public" or "oversized"."""
+        return await self._send(self._http.build_request("GET", f"{self._base_url}/v1/public/{key}"), max_bytes)
+
+    # -- workers
+
+    async def register(self) -> RegistrationAnswer:
+        return _parse(RegistrationAnswer, await self._post("/v1/nodes", b""))
+
+    async def send_heartbeat(self, *, instance: str, free_slots: int, cached_version: int | None) -> None:
+        """Raise ProtocolError("another_instance") while another worker with this key was heard a short time ago."""
+        body = Heartbeat(instance=instance, free_slots=free_slots, cached_version=cached_version)
+        await self._post("/v1/heartbeat", _dump(body))
+
+    async def claim_task(
+        self,
+        *,
+        instance: str,
+        free_slots: int,
+        cached_version: int | None,
+        wait_seconds: float,
+        holding: Sequence[int] = (),
+    ) -> TaskOrder | None:
+        """Wait at most `wait_seconds` for a lease; one that a crash or a lost answer took, not in `holding`, comes
+        again.  Raises as `send_heartbeat`."""
+        body = ClaimRequest(
+            instance=instance,
+            free_slots=free_slots,
+            cached_version=cached_version,
+            wait_seconds=wait_seconds,
+            holding=tuple(holding),
+        )
+        return _parse_optional(TaskOrder, await self._post("/v1/tasks/claim", _dump(body), wait=wait_seconds))
+
+    async def return_task(self, task: TaskId, lease: LeaseId) -> None:
+        """Give a lease back before its end: it counts as dropped, and the task goes to another node at once."""
+        await self._post("/v1/tasks/return", _dump(ReturnRequest(task=task, lease=lease)))
+
+    async def submit(self, receipt: Receipt, signature: str, file: bytes) -> SubmissionAnswer:
+        """Put the file where the coordinator says, then hand in the receipt; may be repeated unchanged."""
+        request = UploadRequest(task=receipt.task, lease=receipt.lease, work_key=receipt.work_key, size=len(file))
+        grant = _parse(UploadGrant, await self._post("/v1/uploads", _dump(request)))
+        if grant.url is not None:
+            await self.put_object(grant.url, file)
+        body = SubmissionRequest(receipt=ReceiptBody.of(receipt), signature=signature)
+        return _parse(SubmissionAnswer, await self._post("/v1/submissions", _dump(body)))
+
+    # -- validators
+
+    async def claim_validation(
+        self, *, wait_seconds: float, holding: Sequence[int] = (), free_turns: int = 1
+    ) -> JudgeOrder | RevealOrder | None:
+        """Long-poll for a turn to judge, where there is room for one, or for an order to reveal."""
+        body = _dump(TurnRequest(wait_seconds=wait_seconds, holding=tuple(holding), free_turns=free_turns))
+        found = _parse_optional(ValidationOrder, await self._post("/v1/validations/claim", body, wait=wait_seconds))
+        return found.order if found else None
+
+    async def commit_verdict(self, judgement: int, commitment: Hash) -> None:
+        body = CommitRequest(judgement=judgement, commitment=commitment)
+        await self._post("/v1/validations/commit", _dump(body))
+
+    async def reveal_verdict(self, request: RevealRequest) -> None:
+        await self._post("/v1/validations/reveal", _dump(request))
+
+    async def list_hard_cases(self) -> tuple[HardCase, ...]:
+        return _parse(HardCases, await self._post("/v1/cases", b"")).cases
+
+    # -- the trainer
+
+    async def claim_batch(self, step: Step, *, wait_seconds: float) -> BatchOrder | None:
+        body = _dump(BatchRequest(step=step, wait_seconds=wait_seconds))
+        return _parse_optional(BatchOrder, await self._post("/v1/batches/claim", body, wait=wait_seconds))
+
+    # -- objects behind links
+
+    async def get_object(self, url: str, *, max_bytes: int) -> bytes:
+        """Download at most `max_bytes`; raise ProtocolError("oversized") for more."""
+        return await self._send(self._build_plain("GET", url), max_bytes)
+
+    async def put_object(self, url: str, data: bytes) -> None:
+        await self._send(self._build_plain("PUT", url, data), MAX_ANSWER_BYTES)
+
+    # -- requests
+
+    async def _get(self, path: str) -> bytes:
+        return await self._send(self._http.build_request("GET", self._base_url + path), MAX_ANSWER_BYTES)
+
+    async def _post(self, path: str, body: bytes, *, wait: float = 0.0) -> bytes:
+        try:
+            return await self._send(self._build(path, body, wait), MAX_ANSWER_BYTES)
+        except _ClockError as error:
+            self._offset = error.time - self._clock()
+            return await self._send(self._build(path, body, wait), MAX_ANSWER_BYTES)
+
+    def _build_plain(self, method: str, url: str, data: bytes | None = None) -> httpx.Request:
+        try:
+            request = self._http.build_request(method, url, content=data)
+        except httpx.InvalidURL as error:
+            raise ProtocolError("bad_answer", "the coordinator's link is no address") from error
+        # httpx does not look at the port, and fails with no error of its own; another scheme would be tried for ever
+        if request.url.scheme not in ("http", "https") or not request.url.host or (request.url.port or 0) > 65535:
+            raise ProtocolError("bad_answer", "the coordinator's link is no address")
+        return request
+
+    def _build(self, path: str, body: bytes, wait: float) -> httpx.Request:
+        if self._signer is None:
+            raise OperatorError("no_key", f"{path} is for who signs", fix="Name a key file")
+        signed = http_signatures.RequestParts(method="POST", authority=self._authority, path=path, query="", body=body)
+        now, nonce = int(self.now()), secrets.token_urlsafe(18)
+        headers = http_signatures.sign_request(signed, self._signer, chain_id=self._chain_id, now=now, nonce=nonce)
+        headers["content-type"] = "application/json"
+        timeout = httpx.Timeout(self._timeout + wait)
+        return self._http.build_request("POST", self._base_url + path, content=body, headers=headers, timeout=timeout)
+
+    async def _send(self, request: httpx.Request, max_bytes: int) -> bytes:
+        patience = float(request.extensions["timeout"]["read"])  # httpx's own begins anew with every byte
+        try:
+            async with asyncio.timeout(patience + len(request.content) / _LEAST_BANDWIDTH):
+                response = await self._http.send(request, stream=True)
+            try:
+                body = await _read(response, max_bytes, patience)
+            finally:
+                await response.aclose()
+        except _DripError as error:
+            raise self._to_unreachable(request, str(error)) from error
+        except (httpx.HTTPError, OSError) as error:
+            raise self._to_unreachable(request, type(error).__name__) from error
+        if response.is_success:
+            return body
+        raise _to_error(response.status_code, body)
+
+    def _to_unreachable(self, request: httpx.Request, why: str) -> TransientError:
+        is_own = str(request.url).startswith(f"{self._base_url}/")
+        fix = "Start the coordinator, or correct coordinator_url" if is_own else "See that the object store runs"
+        message = f"{hide_secrets(str(request.url))} did not answer: {why}. {fix}"
+        return TransientError("coordinator_unreachable", message)
+
+
+class _DripError(Exception):
+    """An answer comes slower than anybody waits for."""
+
+
+class _ClockError(ProtocolError):
+    """The coordinator found the request's time wrong; `time` is its own clock."""
+
+    def __init__(self, message: str, its_time: int) -> None:
+        super().__init__("expired_request", message, status=401)
+        self.time = its_time
+
+
+async def _read(response: httpx.Response, max_bytes: int, patience: float) -> bytes:
+    pieces, size, started = [], 0, time.monotonic()
+    async for piece in response.aiter_raw():
+        size += len(piece)
+        if time.monotonic() - started > patience + size / _LEAST_BANDWIDTH:
+            raise _DripError(f"the answer drips, {size} bytes in {patience:.0f} s")
+        if size > max_bytes:
+            raise ProtocolError("oversized", f"the answer is over {max_bytes} bytes")
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _to_error(status: int, body: bytes) -> ProtocolError | TransientError:
+    try:
+        error = ErrorBody.model_validate_json(body)
+    except ValidationError:
+        error = ErrorBody(code="bad_answer", message=f"status {status} without an error body", time=0)
+    if status >= 500 or status in _TRANSIENT:
+        return TransientError(error.code, error.message)
+    if error.code == "expired_request":
+        return _ClockError(error.message, error.time)
+    return ProtocolError(error.code, error.message, status=status)
+
+
+def _dump(body: Body) -> bytes:
+    return body.model_dump_json().encode()
+
+
+def _parse(kind: type[BodyType], data: bytes) -> BodyType:
+    try:
+        return kind.model_validate_json(data)
+    except ValidationError as error:
+        raise ProtocolError("bad_answer", f"the coordinator's answer is no {kind.__name__}") from error
+
+
+def _parse_optional(kind: type[BodyType], data: bytes) -> BodyType | None:
+    return None if data == b"null" else _parse(kind, data)

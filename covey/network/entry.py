@@ -1,0 +1,154 @@
+"""A role's way into the network: chain, the pool's parameters as the chain holds them, coordinator, policies.
+
+Called by the composition roots of worker, validator and trainer.  The coordinator is believed in nothing that the
+chain can say.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from covey.chain.contracts import Contracts
+from covey.chain.deployment import Deployment
+from covey.chain.json_rpc import ChainClient, open_node
+from covey.chain.structs import PoolTerms
+from covey.chain.wallet import Wallet, load_key
+from covey.environments.base import DataSets, Environment, EnvironmentSpec, refuse_data_sets
+from covey.errors import CoveyError, OperatorError, TransientError
+from covey.network.coordinator_client import CoordinatorClient
+from covey.network.policies import Policies
+from covey.protocol.eip712 import Domain
+from covey.protocol.ids import Address, PoolId
+from covey.protocol.params import PoolParams
+from covey.runtime.settings import RoleSettings
+from covey.shardcast.client import ShardClient
+from covey.tasks.catalog import DataSetCatalog, list_digests
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """Everything outside a role's own process."""
+
+    pool: PoolId
+    params: PoolParams
+    terms: PoolTerms
+    operator: Address
+    wallet: Wallet
+    chain: ChainClient
+    contracts: Contracts
+    coordinator: CoordinatorClient
+    policies: Policies
+    data_sets: DataSetCatalog
+    """Opens the data sets that the environment draws its tasks from."""
+    interpreters: Mapping[str, Path]
+    """Python by kind of environment, for kinds that use another one than that of this process."""
+
+    @property
+    def receipt_domain(self) -> Domain:
+        """Where receipts and verdicts are checked."""
+        return Domain(chain_id=self.contracts.deployment.chain_id, contract=self.contracts.court.address)
+
+    @property
+    def ledger_domain(self) -> Domain:
+        """Where countersignatures are checked."""
+        return Domain(chain_id=self.contracts.deployment.chain_id, contract=self.contracts.ledger.address)
+
+    @property
+    def environment(self) -> EnvironmentSpec:
+        return get_spec(self.params)
+
+    def load_environment(self) -> Environment:
+        """The environment with the prompts that the pool was made with; raise OperatorError for any other."""
+        return load_environment(self.params, self.data_sets, self.interpreters)
+
+    async def close(self) -> None:
+        await self.coordinator.close()
+        await self.policies.close()
+        await asyncio.to_thread(self.data_sets.close)
+
+
+def get_spec(params: PoolParams) -> EnvironmentSpec:
+    """Which environment a pool works on."""
+    return EnvironmentSpec(kind=params.environment.kind, options=params.environment.options)
+
+
+def load_environment(
+    params: PoolParams, data_sets: DataSets = refuse_data_sets, interpreters: Mapping[str, Path] | None = None
+) -> Environment:
+    """The pool's environment; raise OperatorError where this machine's prompts are not the pool's."""
+    from covey.environments import registry
+
+    environment = registry.load(get_spec(params), data_sets, interpreters)
+    named = params.environment
+    registry.require_same(environment, versions=named.versions, fingerprint=named.fingerprint)
+    return environment
+
+
+async def join(
+    settings: RoleSettings, *, opens_data_sets: bool = True, clock: Callable[[], float] = time.time
+) -> Network:
+    """Read the pool from the chain and the coordinator; raise OperatorError, TransientError or ProtocolError.
+
+    `opens_data_sets`: whether all data sets that the environment names are opened.  Those that are not in a folder of
+    this machine need a relay, which has them once the trainer has put them into its origin.
+    """
+    settings.home.mkdir(parents=True, exist_ok=True)
+    deployment = Deployment.load(settings.deployment)
+    chain = open_node(deployment, settings.rpc_url)
+    contracts = Contracts(chain, deployment)
+    wallet = load_key(settings.key_file)
+    pool = PoolId(settings.pool)
+    terms = contracts.pools.get_terms(pool)
+    coordinator = CoordinatorClient(settings.coordinator_url, wallet, chain_id=deployment.chain_id, clock=clock)
+    data_sets: DataSetCatalog | None = None
+    try:
+        params, relays = await _read_pool(coordinator, pool, terms, settings.relays)
+        operator = contracts.pools.operator_of(pool)
+        data_sets = DataSetCatalog(settings.datasets, relays=relays, cache=settings.home / "datasets")
+        for digest in list_digests(get_spec(params)) if opens_data_sets else ():
+            await asyncio.to_thread(data_sets, digest)
+    except CoveyError:
+        await coordinator.close()  # joining is tried again, with a client of its own
+        if data_sets is not None:
+            await asyncio.to_thread(data_sets.close)
+        raise
+    return Network(
+        pool=pool,
+        params=params,
+        terms=terms,
+        operator=operator,
+        wallet=wallet,
+        chain=chain,
+        contracts=contracts,
+        coordinator=coordinator,
+        policies=Policies(
+            contracts,
+            ShardClient(relays),
+            pool=pool,
+            root=settings.home / "policies",
+            keep=params.max_staleness + 2,
+        ),
+        data_sets=data_sets,
+        interpreters=settings.list_interpreters(),
+    )
+
+
+async def _read_pool(
+    coordinator: CoordinatorClient, pool: PoolId, terms: PoolTerms, relays: tuple[str, ...]
+) -> tuple[PoolParams, tuple[str, ...]]:
+    """The parameters, checked against the chain's hash, and the relays to use."""
+    view = await coordinator.get_pool()
+    if view.pool != pool:
+        raise OperatorError(
+            "wrong_pool", f"the coordinator serves pool {view.pool}, not {pool}", fix="Correct pool or coordinator_url"
+        )
+    found = relays or view.relays
+    if not found:
+        raise TransientError("no_relays", "neither the settings nor the coordinator name a relay")
+    from covey.model.prompts import require_pinned_template
+
+    params = PoolParams.from_text(view.params, terms.params_hash)
+    require_pinned_template(params.model)
+    return params, found

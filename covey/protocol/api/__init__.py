@@ -1,0 +1,1 @@
+"""Bodies of the coordinator's HTTP API, one module for each caller."""

@@ -1,0 +1,120 @@
+"""Signatures of typed messages (EIP-712): encoding, digests, signing, and recovering the signer.
+
+`sign` and `recover_signer` work for every message of `covey.protocol.messages`.
+Domain: name "Covey", DOMAIN_VERSION, the chain, and the contract that checks the message.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from eth_keys.exceptions import BadSignature
+from eth_utils.address import is_checksum_address
+from eth_utils.crypto import keccak
+from eth_utils.exceptions import ValidationError
+
+from covey.errors import ProtocolError
+from covey.protocol.accounts import Account, SignableMessage, encode_typed_data
+from covey.protocol.ids import Address, Hash, hash_from_bytes, is_hash
+
+DOMAIN_VERSION = "2"
+"""Version of the contracts and of the messages that they check.  It goes up when a message, a leaf or a contract's verb
+changes; contracts of another version are refused (`covey.chain.json_rpc.require_version`)."""
+_SIGNATURE = re.compile("0x[0-9a-f]{130}")
+_HALF_ORDER = 0x7FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF5D576E7357A4501DDFE92F46681B20A0
+"""Half the order of secp256k1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Domain:
+    """Chain and verifying contract of a signature."""
+
+    chain_id: int
+    contract: Address
+
+
+class Message(Protocol):
+    """What `sign` takes: a dataclass with TYPES, the Solidity type of each field by name."""
+
+    TYPES: ClassVar[dict[str, str]]
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+class Signer(Protocol):
+    """A key that signs.  eth-account's LocalAccount is one."""
+
+    @property
+    def address(self) -> Any: ...
+    def sign_message(self, signable_message: SignableMessage) -> Any: ...
+
+
+def to_dict(message: Message) -> dict[str, Any]:
+    """Fields by name, ready for JSON."""
+    return {name: getattr(message, name) for name in message.TYPES}
+
+
+def encode_message(message: Message, domain: Domain) -> SignableMessage:
+    """The EIP-712 encoding; raise ProtocolError when a value does not fit its type."""
+    name = type(message).__name__
+    _require_fields(message)
+    return encode_typed_data(
+        {"name": "Covey", "version": DOMAIN_VERSION, "chainId": domain.chain_id, "verifyingContract": domain.contract},
+        {name: [{"name": _to_camel(field), "type": kind} for field, kind in message.TYPES.items()]},
+        {_to_camel(field): value for field, value in to_dict(message).items()},
+    )
+
+
+def compute_digest(message: Message, domain: Domain) -> Hash:
+    """keccak256(0x19 0x01 domain struct): what is signed."""
+    signable = encode_message(message, domain)
+    return hash_from_bytes(keccak(b"\x19" + signable.version + signable.header + signable.body))
+
+
+def compute_struct_hash(message: Message) -> Hash:
+    """hashStruct(message), without a domain: `receipt_hash` is this hash of a Receipt."""
+    anywhere = Domain(chain_id=0, contract=Address("0x" + "00" * 20))
+    return hash_from_bytes(encode_message(message, anywhere).body)
+
+
+def sign(message: Message, domain: Domain, signer: Signer) -> str:
+    """65-byte signature as 0x-hexadecimal."""
+    signed = signer.sign_message(encode_message(message, domain))
+    return "0x" + bytes(signed.signature).hex()
+
+
+def recover_signer(message: Message, domain: Domain, signature: str) -> Address:
+    """Who signed; raise ProtocolError("bad_signature") for what is not a signature, or not one that the chain takes."""
+    if not _SIGNATURE.fullmatch(signature):
+        raise ProtocolError("bad_signature", "a signature is 0x and 130 lower-case hexadecimal digits", status=401)
+    # The contracts take one form only (EIP-2): work signed in another could be paid here and never be slashed there.
+    if int(signature[66:130], 16) > _HALF_ORDER or signature[130:] not in ("1b", "1c"):
+        raise ProtocolError("bad_signature", "the contracts refuse this form: s is high or v not 27 or 28", status=401)
+    try:
+        return Address(Account.recover_message(encode_message(message, domain), signature=signature))
+    except (ValueError, BadSignature, ValidationError) as error:
+        raise ProtocolError("bad_signature", "the signature does not recover", status=401) from error
+
+
+def require_signer(message: Message, domain: Domain, signature: str, expected: Address) -> None:
+    """Return when `expected` signed `message`; raise ProtocolError("bad_signature") otherwise."""
+    if recover_signer(message, domain, signature) != expected:
+        raise ProtocolError("bad_signature", f"not signed by {expected}", status=401)
+
+
+def _to_camel(name: str) -> str:
+    """policy_version -> policyVersion: Solidity's spelling."""
+    head, *tail = name.split("_")
+    return head + "".join(part.capitalize() for part in tail)
+
+
+def _require_fields(message: Message) -> None:
+    for name, kind in message.TYPES.items():
+        value = getattr(message, name)
+        if kind.startswith("uint"):
+            fits = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << int(kind[4:])
+        elif kind == "address":
+            fits = isinstance(value, str) and is_checksum_address(value)
+        else:
+            fits = isinstance(value, str) and is_hash(value)
+        if not fits:
+            raise ProtocolError("bad_message", f"{type(message).__name__}.{name} is not a {kind}")

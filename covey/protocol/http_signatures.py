@@ -1,0 +1,128 @@
+"""Signed HTTP requests: RFC 9421 message signatures and RFC 9530 Content-Digest in the profile of ERC-8128.
+
+Method, authority, path, query and body are covered; a window of at most 60 s, a nonce that is used once.  The client
+signs and the coordinator verifies; the authority comes from configuration, never from a header.
+"""
+
+import base64
+import binascii
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from eth_keys.exceptions import BadSignature
+from eth_utils.exceptions import ValidationError
+
+from covey.errors import ProtocolError
+from covey.protocol.accounts import Account, encode_defunct
+from covey.protocol.eip712 import Signer
+from covey.protocol.ids import Address
+
+WINDOW_SECONDS = 60
+SKEW_SECONDS = 5
+"""A request may seem this much younger than now: clocks differ."""
+LABEL = "eth"
+_COMPONENTS = '("@method" "@authority" "@path" "@query" "content-digest")'
+_PARAMETERS = re.compile(
+    re.escape(_COMPONENTS)
+    + r';created=(\d{1,12});expires=(\d{1,12});nonce="([A-Za-z0-9_-]{16,64})"'
+    + r';keyid="eip155:(\d{1,18}):(0x[0-9a-fA-F]{40})"',
+    re.ASCII,
+)
+_SIGNATURE = re.compile(LABEL + r"=:([A-Za-z0-9+/]{87}=):")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestParts:
+    """What is signed.  Example: Request(method="POST", authority="127.0.0.1:8000", path="/v1/claim", query="", ...)."""
+
+    method: str
+    authority: str
+    """Host and port as configured on both sides."""
+    path: str
+    query: str
+    """Without the question mark; empty where there is none."""
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestSignature:
+    """A verified signature."""
+
+    signer: Address
+    nonce: str
+    expires: int
+    """Unix seconds; the nonce must be kept until this plus SKEW_SECONDS."""
+
+
+def compute_content_digest(body: bytes) -> str:
+    """RFC 9530 header value."""
+    return f"sha-256=:{base64.b64encode(hashlib.sha256(body).digest()).decode()}:"
+
+
+def build_signature_base(request: RequestParts, parameters: str) -> bytes:
+    """RFC 9421 section 2.5: one line a covered component, the parameters last."""
+    return "\n".join(
+        (
+            f'"@method": {request.method}',
+            f'"@authority": {request.authority}',
+            f'"@path": {request.path}',
+            f'"@query": ?{request.query}',
+            f'"content-digest": {compute_content_digest(request.body)}',
+            f'"@signature-params": {parameters}',
+        )
+    ).encode()
+
+
+def sign_request(request: RequestParts, signer: Signer, *, chain_id: int, now: int, nonce: str) -> dict[str, str]:
+    """The three headers that carry the signature; `now` in Unix seconds."""
+    parameters = (
+        f'{_COMPONENTS};created={now};expires={now + WINDOW_SECONDS};nonce="{nonce}"'
+        f';keyid="eip155:{chain_id}:{signer.address}"'
+    )
+    signed = signer.sign_message(encode_defunct(build_signature_base(request, parameters)))
+    return {
+        "content-digest": compute_content_digest(request.body),
+        "signature-input": f"{LABEL}={parameters}",
+        "signature": f"{LABEL}=:{base64.b64encode(bytes(signed.signature)).decode()}:",
+    }
+
+
+def verify_request(request: RequestParts, headers: Mapping[str, str], *, chain_id: int, now: int) -> RequestSignature:
+    """Who signed; raise ProtocolError "unsigned", "bad_signature", "digest_mismatch" or "expired_request".
+
+    The caller then requires that the nonce was not seen before.
+    """
+    if "signature-input" not in headers or "signature" not in headers:
+        raise _refuse("unsigned", "the request carries no signature")
+    if headers.get("content-digest") != compute_content_digest(request.body):
+        raise _refuse("digest_mismatch", "content-digest is not that of the body")
+    label, _, parameters = headers["signature-input"].partition("=")
+    match = _PARAMETERS.fullmatch(parameters)
+    if match is None or label != LABEL:
+        raise _refuse("bad_signature", "signature-input is not in the form of the protocol")
+    created, expires, nonce, chain, address = match.groups()
+    if int(chain) != chain_id:
+        raise _refuse("bad_signature", f"signed for chain {chain}, not {chain_id}")
+    if not (int(created) <= now + SKEW_SECONDS and now <= int(expires) <= int(created) + WINDOW_SECONDS):
+        raise _refuse("expired_request", f"signed for {created} to {expires}, the time here is {now}")
+    signer = _recover(build_signature_base(request, parameters), headers["signature"])
+    if signer.lower() != address.lower():
+        raise _refuse("bad_signature", f"not signed by {address}")
+    return RequestSignature(signer=signer, nonce=nonce, expires=int(expires))
+
+
+def _recover(base: bytes, header: str) -> Address:
+    match = _SIGNATURE.fullmatch(header)
+    if match is None:
+        raise _refuse("bad_signature", "the signature is not in the form of the protocol")
+    try:
+        raw = base64.b64decode(match[1], validate=True)
+        return Address(Account.recover_message(encode_defunct(base), signature=raw))
+    except (binascii.Error, ValueError, BadSignature, ValidationError) as error:
+        raise _refuse("bad_signature", "the signature does not recover") from error
+
+
+def _refuse(code: str, message: str) -> ProtocolError:
+    return ProtocolError(code, message, status=401)

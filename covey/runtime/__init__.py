@@ -1,0 +1,1 @@
+"""What every process of Covey runs on: its loop, HTTP server, settings, log and files."""

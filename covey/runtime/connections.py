@@ -1,0 +1,185 @@
+"""What a stranger's connection may cost a server: a deadline for whatever the peer owes, and a cap on their number.
+
+`GuardedProtocol` is uvicorn's protocol on httptools with `Limits`.  A peer that is late with headers, body or reading
+is cut off.  Time that the application takes, as in a long poll, counts for nobody.  At the cap, the connection on which
+the server has waited longest for its peer makes room for a new one.  `Gate` knows the connections of one server.
+"""
+
+import asyncio
+import resource
+import socket
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from covey.runtime.log import get_logger
+
+ACCEPTED_AT_ONCE = 32
+"""Connections that asyncio accepts before it tells anybody of them: several such turns may pass over the cap."""
+_OWN_DESCRIPTORS = 256 + 4 * ACCEPTED_AT_ONCE
+"""Left to databases, chain, downloads and what is accepted over the cap."""
+_UNSENT_BYTES = 1 << 16
+"""Most that the kernel holds unsent for one peer: without it, megabytes hide whether a slow peer still reads."""
+_LOG_EVERY_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """Deadlines of a connection, and the largest number of them.  Example: Limits(headers_s=5, connections=500)."""
+
+    headers_s: float = 10.0
+    """Seconds from the start of a connection, or the first byte of a later request, to the end of its headers."""
+    headers_bytes: int = 1 << 16
+    """Largest head of a request, in bytes. Trailers count, too."""
+    progress_s: float = 20.0
+    """Seconds in which `progress_bytes` of a request's body must come, or of an answer must go."""
+    progress_bytes: int = 20_000
+    """Bytes. With the default of `progress_s`, 1 kB/s: slow links go on, those that send a byte at times do not."""
+    idle_s: int = 75
+    """Seconds for which a connection stays open after an answer."""
+    connections: int = 8192
+    """Most connections at once. There are fewer where the process may not open enough descriptors."""
+
+
+def compute_cap(limits: ConnectionLimits, descriptors: int) -> int:
+    """Connections that a process with that many descriptors can serve: each takes a socket and a file to send."""
+    return max(1, min(limits.connections, (descriptors - _OWN_DESCRIPTORS) // 2))
+
+
+def raise_descriptor_limit(limits: ConnectionLimits) -> int:
+    """Let this process open what `limits` may need, as far as the system allows; return how many it may open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = 2 * limits.connections + _OWN_DESCRIPTORS
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return needed
+    allowed = needed if hard == resource.RLIM_INFINITY else min(hard, needed)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    return allowed
+
+
+class Gate:
+    """Admits connections of one server, at most `cap` at once."""
+
+    def __init__(self, limits: ConnectionLimits, cap: int) -> None:
+        self.limits, self._cap = limits, cap
+        self._connections: set[GuardedProtocol] = set()
+        self._logged_at = float("-inf")
+
+    def admit(self, connection: "GuardedProtocol") -> None:
+        """Take a connection in; over the cap, abort the one that waited longest for its peer, or else this one."""
+        self._connections.add(connection)
+        if len(self._connections) <= self._cap:
+            return
+        waiting = (other for other in self._connections if other is not connection and other.is_waiting)
+        min(waiting, key=lambda other: other.owes_since, default=connection).transport.abort()
+        now = connection.loop.time()
+        if now - self._logged_at >= _LOG_EVERY_S:
+            self._logged_at = now
+            get_logger().warning("too many connections: one is closed for each new one", connections=self._cap)
+
+    def forget(self, connection: "GuardedProtocol") -> None:
+        self._connections.discard(connection)
+
+
+class Debt(Enum):
+    """What a peer owes."""
+
+    HEADERS = auto()
+    BODY = auto()
+    READING = auto()
+    """To take what has been answered."""
+
+
+class GuardedProtocol(HttpToolsProtocol):
+    """One connection."""
+
+    def __init__(self, *args: Any, gate: Gate, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._gate, self._limits = gate, gate.limits
+        self._look_every = min(self._limits.headers_s, self._limits.progress_s) / 10
+        self._looking: asyncio.TimerHandle | None = None
+        self._missing: Debt | None = Debt.HEADERS
+        """Which part of the newest request has not come yet. None once the request is whole."""
+        self._debt: Debt | None = Debt.HEADERS
+        """What the peer owed at the last look."""
+        self.owes_since = self.loop.time()
+        """When the peer came into this debt, or last paid enough of it."""
+        self._moved = self._moved_before = 0
+        """Bytes of bodies that came and of answers that went, by now and at `owes_since`."""
+        self._unsent = self._headers_bytes = 0
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it is the peer's turn: to send a request or the rest of one, or to take what has been answered."""
+        is_answered = self.cycle is None or self.cycle.response_complete
+        return not self.transport.is_closing() and (is_answered or self._find_debt() is not None)
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._looking = self.loop.call_later(self._look_every, self._look)
+        self._gate.admit(self)
+        connected = transport.get_extra_info("socket")
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+        self._gate.forget(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse; refuse a request whose head goes on and on, which the parser would keep in memory."""
+        moved = self._moved
+        super().data_received(data)
+        if self._missing is None and self.cycle.response_complete:
+            # A blank line, or the end of a body that was answered early, has ended uvicorn's wait for a request.
+            self._missing, self._debt, self.owes_since = Debt.HEADERS, Debt.HEADERS, self.loop.time()
+        if self._missing is None or self._moved > moved:
+            self._headers_bytes = 0
+            return
+        self._headers_bytes += len(data)
+        if self._headers_bytes > self._limits.headers_bytes and not self.transport.is_closing():
+            self.send_400_response(f"The headers of a request have at most {self._limits.headers_bytes} bytes.")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._missing = self._debt = Debt.HEADERS
+        self.owes_since = self.loop.time()
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        self._missing = Debt.BODY
+
+    def on_body(self, body: bytes) -> None:
+        super().on_body(body)
+        self._moved += len(body)
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._missing = None
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._moved += self._limits.progress_bytes  # a full buffer has gone
+
+    def _find_debt(self) -> Debt | None:
+        """What the peer owes now."""
+        if self.transport.get_write_buffer_size():
+            return Debt.READING
+        return None if self.flow.read_paused else self._missing
+
+    def _look(self) -> None:
+        """Abort the connection if what the peer owes is overdue; look again later."""
+        now, unsent = self.loop.time(), self.transport.get_write_buffer_size()
+        self._moved, self._unsent = self._moved + max(0, self._unsent - unsent), unsent
+        debt = self._find_debt()
+        has_paid = debt is not Debt.HEADERS and self._moved - self._moved_before >= self._limits.progress_bytes
+        if debt is not self._debt or has_paid:
+            self._debt, self.owes_since, self._moved_before = debt, now, self._moved
+        patience = self._limits.headers_s if debt is Debt.HEADERS else self._limits.progress_s
+        if debt is not None and now - self.owes_since >= patience:
+            self.transport.abort()  # close() would wait until the peer has read everything
+            return
+        self._looking = self.loop.call_later(self._look_every, self._look)

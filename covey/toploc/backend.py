@@ -1,0 +1,33 @@
+"""The one place that chooses who computes proofs: the compiled kernels, or numpy where numba is not installed."""
+
+import functools
+import importlib.util
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey.toploc import proof_kernels, reference
+
+Bits = NDArray[np.uint16]
+Longs = NDArray[np.int64]
+Doubles = NDArray[np.float64]
+
+
+class Arithmetic(NamedTuple):
+    """Three functions over n windows of one size; `oracle` says what each does."""
+
+    find_top: Callable[[Bits, int], tuple[Longs, Bits]]
+    solve: Callable[[Longs, Bits], Bits]
+    measure: Callable[[Bits, Longs, Bits], tuple[Longs, Doubles, Doubles, Doubles]]
+
+
+NUMPY = Arithmetic(reference.find_top, reference.solve, reference.measure)
+COMPILED = Arithmetic(proof_kernels.find_top, proof_kernels.solve, proof_kernels.measure)
+
+
+@functools.cache
+def choose() -> Arithmetic:
+    """`COMPILED`, or `NUMPY` where numba cannot be found."""
+    return NUMPY if importlib.util.find_spec("numba") is None else COMPILED

@@ -1,0 +1,233 @@
+"""The arithmetic of `oracle` compiled for one core: the same functions, the same results to the bit.
+
+`arithmetic` chooses it where numba is installed.  Every kernel takes many windows in one call and releases the GIL.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey.toploc import reference, topk_kernel
+from covey.toploc.finite_field import PRIME
+
+Bits = NDArray[np.uint16]
+Words = NDArray[np.uint32]
+Longs = NDArray[np.int64]
+Doubles = NDArray[np.float64]
+
+_MOST = 1024
+"""Values of a proof whose sums stay in 32 bits."""
+
+
+def find_top(windows: Bits, k: int) -> tuple[Longs, Bits]:
+    """As `oracle.find_top`."""
+    n = len(windows)
+    indices, values = np.empty((n, k), np.int64), np.empty((n, k), np.uint16)
+    _compile().find_top(windows, indices, values)
+    return indices, values
+
+
+def solve(indices: Longs, values: Bits) -> Bits:
+    """As `oracle.solve`."""
+    n, k = indices.shape
+    if k > _MOST:
+        return reference.solve(indices, values)
+    words = np.empty((n, k + 1), np.uint16)
+    if _compile().solve(indices, values, words) < n:
+        raise ValueError("no modulus keeps the indices of a window distinct")
+    return words
+
+
+def measure(words: Bits, indices: Longs, values: Bits) -> tuple[Longs, Doubles, Doubles, Doubles]:
+    """As `oracle.measure`."""
+    n = len(words)
+    mismatches, means, medians, rests = np.empty(n, np.int64), np.empty(n), np.empty(n), np.empty(n)
+    _compile().measure(words, indices, values, mismatches, means, medians, rests)
+    return mismatches, means, medians, rests
+
+
+class _Compiled(NamedTuple):
+    find_top: Callable[[Bits, Longs, Bits], None]
+    solve: Callable[[Longs, Bits, Bits], int]
+    measure: Callable[[Bits, Longs, Bits, Longs, Doubles, Doubles, Doubles], None]
+
+
+@functools.cache
+def _compile() -> _Compiled:
+    # numba crashes vLLM's start when imported earlier, so it is imported at the first proof.
+    from numba import njit
+    from numba.extending import register_jitable
+
+    parts = (
+        *topk_kernel.PARTS,
+        _reduce,
+        _multiply,
+        _multiply_add,
+        _find_points,
+        _multiply_out,
+        _invert,
+        _add_up,
+        _median,
+    )
+    for part in parts:
+        register_jitable(error_model="numpy")(part)
+    compiler: Callable[[Callable[..., Any]], Any] = njit(cache=True, nogil=True, error_model="numpy")
+    return _Compiled(compiler(topk_kernel.find_top), compiler(_solve), compiler(_measure))
+
+
+# Below: compiled only.  Every operand is brought to 32 bits by hand, because numba widens mixed ones.
+
+
+def _reduce(x: np.uint32) -> np.uint32:
+    """The element that x is.  2**16 is 39 in the field: two folds leave less than two primes, of which the smaller of
+    x and x - PRIME (wrapping) is the remainder."""
+    fold, mask, half = np.uint32(39), np.uint32(0xFFFF), np.uint32(16)
+    x = np.uint32((x >> half) * fold + (x & mask))
+    x = np.uint32((x >> half) * fold + (x & mask))
+    return min(x, np.uint32(x - np.uint32(PRIME)))
+
+
+def _multiply(into: Words, factors: Words) -> None:
+    for i in range(len(into)):
+        into[i] = _reduce(np.uint32(into[i] * factors[i]))
+
+
+def _multiply_add(into: Words, factors: Words, term: np.uint32) -> None:
+    """A step of Horner's at all points.  A product and an element together stay below 2**32."""
+    for i in range(len(into)):
+        into[i] = _reduce(np.uint32(into[i] * factors[i] + term))
+
+
+def _find_points(indices: Longs, points: Words, seen: NDArray[np.uint64]) -> int:
+    """`points`: indices modulo the largest modulus that keeps them apart, which is returned; 0 if there is none.
+
+    `seen`: a bit for each element, all 0 before and after.
+    """
+    k = len(indices)
+    for modulus in range(PRIME, k - 1, -1):
+        distinct = 0
+        for i in range(k):
+            point = np.uint32(np.uint32(indices[i]) % np.uint32(modulus))
+            bit = np.uint64(1) << np.uint64(point & np.uint32(63))
+            if seen[point >> np.uint32(6)] & bit:
+                break
+            seen[point >> np.uint32(6)] |= bit
+            points[i] = point
+            distinct += 1
+        for i in range(distinct):
+            seen[points[i] >> np.uint32(6)] = np.uint64(0)
+        if distinct == k:
+            return modulus
+    return 0
+
+
+def _multiply_out(points: Words, master: Words, spare: Words) -> None:
+    """`master`: ascending coefficients of the product of all (x - x_i), k + 1 of them; `spare` is as long."""
+    k = len(points)
+    master[:] = 0
+    spare[:] = 0
+    source, target = (master, spare) if k % 2 == 0 else (spare, master)
+    source[0] = 1
+    for i in range(k):
+        root = np.uint32(np.uint32(PRIME) - points[i])
+        target[0] = _reduce(np.uint32(source[0] * root))
+        lower, here, to = source[: i + 1], source[1 : i + 2], target[1 : i + 2]
+        for j in range(i + 1):
+            to[j] = _reduce(np.uint32(here[j] * root + lower[j]))
+        source, target = target, source
+
+
+def _invert(elements: Words, inverses: Words) -> None:
+    """Fermat's little theorem: x ** (PRIME - 2)."""
+    inverses[:] = elements
+    for bit in range(14, -1, -1):
+        _multiply(inverses, inverses)
+        if ((PRIME - 2) >> bit) & 1:
+            _multiply(inverses, elements)
+
+
+def _add_up(weights: Words, points: Words, sums: Words) -> None:
+    """`sums`[p] = sum of w_i x_i ** p; `weights` is used up."""
+    for p in range(len(sums)):
+        total = np.uint32(0)
+        for i in range(len(weights)):
+            total = np.uint32(total + weights[i])
+            weights[i] = _reduce(np.uint32(weights[i] * points[i]))
+        sums[p] = total % np.uint32(PRIME)
+
+
+def _solve(indices: Longs, values: Bits, words: Bits) -> int:
+    """Lagrange's sum as in `field.interpolate`; returns the first window that has no modulus, or n."""
+    n, k = indices.shape
+    prime, fold, mask, half = np.uint32(PRIME), np.uint32(39), np.uint32(0xFFFF), np.uint32(16)
+    seen = np.zeros(PRIME // 64 + 1, np.uint64)
+    points, slopes, weights = np.empty(k, np.uint32), np.empty(k, np.uint32), np.empty(k, np.uint32)
+    sums, padded = np.empty(k, np.uint32), np.zeros(2 * k, np.uint32)
+    master, spare = np.empty(k + 1, np.uint32), np.empty(k + 1, np.uint32)
+    for w in range(n):
+        words[w, 0] = _find_points(indices[w], points, seen)
+        if words[w, 0] == 0:
+            return w
+        _multiply_out(points, master, spare)
+        padded[:k] = master[1:]
+        slopes[:] = 0
+        for t in range(k, 0, -1):
+            _multiply_add(slopes, points, _reduce(np.uint32(master[t] * np.uint32(t))))
+        _invert(slopes, weights)
+        for i in range(k):
+            weights[i] = _reduce(np.uint32(weights[i] * np.uint32(np.uint32(values[w, i]) % prime)))
+        _add_up(weights, points, sums)
+        # Folded once a product has 22 bits, and at most 1024 of them are added before the last reduction.
+        slopes[:] = 0
+        for p in range(k):
+            factor, part = sums[p], padded[p : p + k]
+            for t in range(k):
+                x = np.uint32(part[t] * factor)
+                slopes[t] += np.uint32((x >> half) * fold + (x & mask))
+        for t in range(k):
+            words[w, 1 + t] = slopes[t] % prime
+    return int(n)
+
+
+def _measure(
+    words: Bits, indices: Longs, values: Bits, mismatches: Longs, means: Doubles, medians: Doubles, rests: Doubles
+) -> None:
+    """The differences are counted by size, which gives the median."""
+    n, k = indices.shape
+    points, claims, counts = np.empty(k, np.uint32), np.empty(k, np.uint32), np.empty(128, np.int64)
+    for w in range(n):
+        modulus = np.uint32(words[w, 0])
+        for i in range(k):
+            points[i] = np.uint32(indices[w, i]) % modulus
+        claims[:] = 0
+        for t in range(k, 0, -1):
+            _multiply_add(claims, points, np.uint32(words[w, t]))
+        counts[:] = 0
+        agreeing, total, largest = 0, np.int64(0), np.int64(0)
+        for i in range(k):
+            claimed, replayed = np.int64(claims[i]), np.int64(values[w, i]) % PRIME
+            if (claimed ^ replayed) & 0xFF80 == 0:
+                difference = np.abs((claimed & 0x7F) - (replayed & 0x7F))
+                counts[difference] += 1
+                total += difference
+                largest = max(largest, difference)
+                agreeing += 1
+        mismatches[w] = k - agreeing
+        means[w] = total / agreeing if agreeing else np.inf
+        medians[w] = _median(counts, agreeing)
+        rests[w] = (total - largest) / (agreeing - 1) if agreeing > 1 else np.inf
+
+
+def _median(counts: Longs, n: int) -> float:
+    """Of n differences, counted by size: the mean of the two in the middle; infinite if there are none."""
+    lower, passed = -1, 0
+    for difference in range(len(counts)):
+        passed += counts[difference]
+        if lower < 0 and passed > (n - 1) // 2:
+            lower = difference
+        if passed > n // 2:
+            return (lower + difference) / 2
+    return float(np.inf)

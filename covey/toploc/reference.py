@@ -1,0 +1,85 @@
+"""The arithmetic of `proofs` in plain numpy: what `kernels` must equal to the bit, and what runs without numba.
+
+Every function takes n windows of one size, whose bits are bfloat16 patterns.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey.toploc import finite_field
+
+_MAGNITUDE = 0x7FFF
+_SIGN_EXPONENT = 0xFF80
+_MANTISSA = 0x7F
+_SOLVED_TOGETHER = 16
+"""Windows per interpolation: 16 matrices of 128 x 128 take 2 MiB, which a core keeps close."""
+
+Bits = NDArray[np.uint16]
+Longs = NDArray[np.int64]
+Doubles = NDArray[np.float64]
+
+
+def find_top(windows: Bits, k: int) -> tuple[Longs, Bits]:
+    """Indices int64[n, k], ascending in each row, and bits uint16[n, k] of the k values of largest magnitude.
+
+    `windows`: uint16[n, size], contiguous, k at most size.  Ties go to the lower index.  The order of the absolute
+    values is that of the bits without the sign, so that every pattern has its place, infinities and NaN too.
+    """
+    indices = np.empty((len(windows), k), np.int64)
+    for w, values in enumerate(windows):
+        magnitudes = values & np.uint16(_MAGNITUDE)
+        limit = np.partition(magnitudes, magnitudes.size - k)[magnitudes.size - k]
+        above = np.flatnonzero(magnitudes > limit)
+        level = np.flatnonzero(magnitudes == limit)[: k - above.size]
+        indices[w] = np.sort(np.concatenate([above, level]))
+    return indices, np.take_along_axis(windows, indices, axis=1)
+
+
+def solve(indices: Longs, values: Bits) -> Bits:
+    """uint16[n, k + 1]: modulus and ascending coefficients of each proof.  `indices`, `values`: [n, k].
+
+    Raises ValueError where no modulus keeps the indices apart (they repeat).
+    """
+    words = np.empty((len(indices), indices.shape[1] + 1), np.uint16)
+    for start in range(0, len(indices), _SOLVED_TOGETHER):
+        part = slice(start, start + _SOLVED_TOGETHER)
+        moduli = _compute_moduli(indices[part])
+        # The field has 65497 elements: the 39 patterns from 65497 up (negative NaNs) wrap, as in the public package.
+        elements = values[part].astype(np.int64) % finite_field.PRIME
+        words[part, 0] = moduli
+        words[part, 1:] = finite_field.interpolate(indices[part] % moduli[:, None], elements)
+    return words
+
+
+def measure(words: Bits, indices: Longs, values: Bits) -> tuple[Longs, Doubles, Doubles, Doubles]:
+    """Sign or exponent mismatches int64[n]; of the other values' mantissa differences mean, median and mean without the
+    largest one, float64[n].
+
+    `words`: uint16[n, k + 1], parsed proofs; `indices`, `values`: the verifier's own top, [n, k].
+    """
+    n = len(words)
+    mismatches = np.empty(n, np.int64)
+    means, medians, rests = (np.full(n, np.inf) for _ in range(3))
+    for w in range(n):
+        modulus, coefficients = int(words[w, 0]), words[w, 1:].astype(np.int64)
+        claimed = finite_field.evaluate(coefficients, indices[w] % modulus)
+        replayed = values[w].astype(np.int64) % finite_field.PRIME
+        mismatch = ((claimed ^ replayed) & _SIGN_EXPONENT) != 0
+        differences = np.abs((claimed & _MANTISSA) - (replayed & _MANTISSA))[~mismatch]
+        mismatches[w] = mismatch.sum()
+        if differences.size:
+            means[w], medians[w] = differences.mean(), np.median(differences)
+        if differences.size > 1:
+            rests[w] = np.sort(differences)[:-1].mean()
+    return mismatches, means, medians, rests
+
+
+def _compute_moduli(indices: Longs) -> Longs:
+    """int64[n]: the largest modulus up to 65497 that keeps the k indices of a window distinct."""
+    moduli = np.full(len(indices), finite_field.PRIME, np.int64)
+    for n, row in enumerate(indices):
+        while np.unique(row % moduli[n]).size < row.size:
+            moduli[n] -= 1
+            if moduli[n] < row.size:
+                raise ValueError("no modulus keeps the indices of a window distinct")
+    return moduli

@@ -1,0 +1,253 @@
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+from eth_utils.crypto import keccak
+
+from covey.chain.deployment import CONTRACTS, Deployment
+from covey.chain.json_rpc import Call, ChainClient, open_node
+from covey.errors import CoveyError, OperatorError, ProtocolError, TransientError
+from tests.fakes.contracts import encode_domain
+
+pytestmark = pytest.mark.unit
+
+ALICE = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
+WORD = "0x" + "ab" * 32
+
+
+class Node:
+    """An HTTP server that gives the answers it was told and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        node = self
+        self.answers: list[bytes] = []
+        self.asked: list[dict] = []
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                node.asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                body = node.answers.pop(0)
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+    def result(self, value: object) -> None:
+        self.answers.append(json.dumps({"jsonrpc": "2.0", "id": 1, "result": value}).encode())
+
+    def error(self, **error: object) -> None:
+        self.answers.append(json.dumps({"jsonrpc": "2.0", "id": 1, "error": error}).encode())
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Node]:
+    node = Node()
+    thread = threading.Thread(target=node.server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    yield node
+    node.server.shutdown()
+    node.server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def node(server: Node) -> Node:
+    server.answers.clear()
+    server.asked.clear()
+    return server
+
+
+def make_deployment(chain_id: int, rpc_url: str) -> Deployment:
+    addresses = dict.fromkeys([*CONTRACTS.values(), "token"], ALICE)
+    return Deployment(chain_id=chain_id, rpc_url=rpc_url, start_block=0, **addresses)
+
+
+@pytest.fixture
+def client(node: Node) -> ChainClient:
+    return ChainClient(node.url, timeout_s=2.0)
+
+
+def test_open_node__deployment_of_this_version__is_the_node_that_was_named(node):
+    node.result("0x5")
+    node.result("0x" + encode_domain("2").hex())
+    assert open_node(make_deployment(5, "http://127.0.0.1:1"), node.url).rpc_url == node.url
+    selector = keccak(text="eip712Domain()")[:4].hex()
+    assert node.asked[1]["params"][0] == {"to": ALICE, "data": f"0x{selector}"}
+
+
+def test_open_node__deployment_of_version_1__is_refused(node):
+    node.result("0x5")
+    node.result("0x" + encode_domain("1").hex())
+    with pytest.raises(OperatorError, match="the contracts are of version '1', this release speaks '2'") as caught:
+        open_node(make_deployment(5, node.url))
+    assert caught.value.code == "old_deployment"
+
+
+def test_open_node__no_contract_there__may_be_there_later(node):
+    """A node that lags, or a deployment whose transactions are in no block yet."""
+    node.result("0x5")
+    node.result("0x")
+    with pytest.raises(TransientError, match=f"no_contract: EpochLedger does not answer at {ALICE}"):
+        open_node(make_deployment(5, node.url))
+
+
+def test_open_node__another_chain__is_refused_and_names_no_secret(node):
+    node.result("0x1")
+    with pytest.raises(OperatorError, match=f"{node.url} is on chain 1, the contracts are on chain 5") as caught:
+        open_node(make_deployment(5, node.url + "/?key=secret"))
+    assert caught.value.code == "wrong_chain"
+    assert "secret" not in str(caught.value)
+
+
+def test_get_block__answer__becomes_typed(node, client):
+    node.result(
+        {"number": "0x10", "hash": WORD, "parentHash": WORD, "timestamp": "0x5", "baseFeePerGas": "0x7", "extra": 1}
+    )
+    block = client.get_block(16)
+    assert (block.number, block.hash, block.timestamp, block.base_fee) == (16, WORD, 5, 7)
+    assert node.asked[0]["method"] == "eth_getBlockByNumber"
+    assert node.asked[0]["params"] == ["0x10", False]
+
+
+def test_get_block__unknown__is_transient(node, client):
+    node.result(None)
+    with pytest.raises(TransientError) as caught:
+        client.get_block("safe")
+    assert caught.value.code == "no_block"
+
+
+def test_request__nobody_listens__is_transient():
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        client = ChainClient(f"http://127.0.0.1:{closed.getsockname()[1]}", timeout_s=1.0)
+        with pytest.raises(TransientError) as caught:
+            client.block_number()
+    assert caught.value.code == "chain_unreachable"
+    assert f"{client.rpc_url} did not answer eth_blockNumber: " in caught.value.message
+    assert "correct rpc_url" in caught.value.message
+
+
+def test_request__url_with_a_password__is_named_without_it():
+    with pytest.raises(TransientError, match=r"http://127.0.0.1:1 did not answer") as caught:
+        ChainClient("http://me:secret@127.0.0.1:1/rpc?key=secret", timeout_s=0.5).block_number()
+    assert "secret" not in str(caught.value)
+
+
+def test_request__silence__is_transient_after_the_timeout():
+    with socket.socket() as mute:
+        mute.bind(("127.0.0.1", 0))
+        mute.listen()
+        client = ChainClient(f"http://127.0.0.1:{mute.getsockname()[1]}", timeout_s=0.2)
+        with pytest.raises(TransientError) as caught:
+            client.block_number()
+    assert caught.value.code == "chain_unreachable"
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"", b"\xff\xfe"])
+def test_request__no_json__is_transient(node, client, body):
+    node.answers.append(body)
+    with pytest.raises(TransientError) as caught:
+        client.block_number()
+    assert caught.value.code == "chain_unreachable"
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "code"),
+    [
+        ({"code": 3, "message": "execution reverted", "data": "0x"}, ProtocolError, "reverted"),
+        ({"code": -32000, "message": "execution reverted: no"}, ProtocolError, "reverted"),
+        ({"code": -32003, "message": "nonce too low"}, ProtocolError, "nonce_too_low"),
+        ({"code": -32003, "message": "replacement transaction underpriced"}, ProtocolError, "underpriced"),
+        (
+            {"code": -32003, "message": "Insufficient funds for gas * price + value"},
+            OperatorError,
+            "insufficient_funds",
+        ),
+        ({"code": -32003, "message": "max fee per gas less than block base fee"}, ProtocolError, "underpriced"),
+        ({"code": -32005, "message": "limit exceeded"}, TransientError, "chain_refused"),
+        ({"code": -32000, "message": "header not found"}, TransientError, "chain_refused"),
+    ],
+)
+def test_request__error__says_what_the_caller_must_do(node, client, error, kind, code):
+    node.error(**error)
+    with pytest.raises(CoveyError) as caught:
+        client.send_raw(b"\x02")
+    assert type(caught.value) is kind
+    assert caught.value.code == code
+
+
+def test_send_raw__already_known__is_no_error(node, client):
+    node.error(code=-32000, message="already known")
+    client.send_raw(b"\x02\x03")
+    assert node.asked[0]["params"] == ["0x0203"]
+
+
+def test_call__custom_error__is_named(node, client):
+    from covey.chain import codec
+
+    data = codec.keccak(text="PoolNotActive(uint256)")[:4].hex() + "7".zfill(64)
+    node.error(code=3, message="execution reverted", data="0x" + data)
+    with pytest.raises(ProtocolError) as caught:
+        client.call(ALICE, b"")
+    assert caught.value.message == "PoolNotActive(7)"
+
+
+def test_call__block_and_sender__are_passed_on(node, client):
+    node.result("0x1234")
+    assert client.call(ALICE, b"\x01", block=9, sender=ALICE) == b"\x12\x34"
+    assert node.asked[0]["params"] == [{"to": ALICE, "data": "0x01", "from": ALICE}, "0x9"]
+
+
+def test_call__value__is_sent_with_it(node, client):
+    node.result("0x")
+    client.call(ALICE, b"\x01", value=16)
+    assert node.asked[0]["params"] == [{"to": ALICE, "data": "0x01", "value": "0x10"}, "latest"]
+
+
+def test_get_block_logs__unknown_block__is_transient(node, client):
+    node.error(code=-32000, message="unknown block")
+    with pytest.raises(TransientError, match="unknown block"):
+        client.get_block_logs([ALICE], WORD)
+    assert node.asked[0]["params"] == [{"address": [ALICE], "blockHash": WORD}]
+
+
+def test_find_mined__pending_and_failed__are_told_apart(node, client):
+    node.result(None)
+    assert client.find_mined(WORD) is None
+    node.result(
+        {"blockNumber": "0x3", "blockHash": WORD, "status": "0x0", "gasUsed": "0x5208", "contractAddress": None}
+    )
+    mined = client.find_mined(WORD)
+    assert mined is not None
+    assert (mined.block_number, mined.is_success, mined.gas_used, mined.contract) == (3, False, 21000, None)
+
+
+def test_get_logs__unordered_answer__is_in_the_order_of_the_chain(node, client):
+    entry = {
+        "address": ALICE.lower(),
+        "topics": [WORD],
+        "data": "0x00",
+        "blockHash": WORD,
+        "transactionHash": WORD,
+    }
+    places = [("0x2", "0x0"), ("0x1", "0x3"), ("0x1", "0x1")]
+    node.result([entry | {"blockNumber": number, "logIndex": index} for number, index in places])
+    logs = client.get_logs([ALICE], first=1, last=2)
+    assert [(log.block_number, log.log_index) for log in logs] == [(1, 1), (1, 3), (2, 0)]
+    assert logs[0].address == ALICE
+    assert node.asked[0]["params"][0] == {"address": [ALICE], "fromBlock": "0x1", "toBlock": "0x2"}
+
+
+def test_estimate_gas__call__is_sent_with_sender_and_value(node, client):
+    node.result("0x5208")
+    assert client.estimate_gas(ALICE, Call(to=ALICE, data=b"\x05", value=16, label="x")) == 21000
+    assert node.asked[0]["params"] == [{"from": ALICE, "to": ALICE, "data": "0x05", "value": "0x10"}]

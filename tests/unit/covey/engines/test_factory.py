@@ -1,0 +1,318 @@
+"""Which engine a setting means, what it runs on, and whether a pool's thresholds hold for that."""
+
+import asyncio
+import importlib.util
+import subprocess
+import sys
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from covey.engines.base import GenerationRequest
+from covey.engines.factory import (
+    build_engine,
+    choose_engine,
+    describe_build,
+    describe_hardware,
+    list_versions,
+    require_engine,
+)
+from covey.errors import OperatorError
+from covey.model.tiny import tiny_folder
+from covey.protocol.params import PoolParams, VerificationParams
+from tests.fakes.tools import make_model_params
+from validator import app as validator_app
+from validator.config import ValidatorConfig
+from worker import app as worker_app
+from worker.config import WorkerConfig
+
+pytestmark = pytest.mark.unit
+HOPPER = "NVIDIA H100 80GB HBM3"
+NAMES = ("covey", "torch", "transformers")
+BUILD = ", ".join(f"{name} {metadata.version(name)}" for name in NAMES)
+HERE = describe_hardware("cpu", "exact")
+EXACT = {"mode": "exact", "worker_engine": "hf", "validator_engine": "hf", "hardware": HERE, "build": BUILD}
+
+
+def test_build_engine__hf__computes_in_the_number_format_that_was_asked_for() -> None:
+    found = {}
+    for dtype in ("float32", "bfloat16"):
+        engine = build_engine("hf", dtype=dtype, batch=3)
+        assert engine.policy_version is None
+        engine.load_policy(tiny_folder(), 5)
+        assert (engine.policy_version, engine.vocabulary_size, engine.hidden_size) == (5, 259, 96)
+        (found[dtype],) = engine.generate(
+            [GenerationRequest(prompt=(2, 40, 41, 42), seed=9, max_tokens=1)], temperature=1.0
+        )
+    rounded = found["bfloat16"].logprobs[0]
+    assert rounded != found["float32"].logprobs[0]
+    assert rounded == pytest.approx(found["float32"].logprobs[0], abs=0.1)
+
+
+def test_build_engine__threads__are_torchs() -> None:
+    before = torch.get_num_threads()
+    try:
+        build_engine("hf", dtype="float32", batch=1, threads=2)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("name", ["", "HF", "any", "llama.cpp"])
+def test_build_engine__unknown_name__says_which_there_are(name: str) -> None:
+    with pytest.raises(OperatorError) as caught:
+        build_engine(name, dtype="float32", batch=1)
+    assert (caught.value.code, "hf" in caught.value.fix) == ("bad_engine", True)
+
+
+def show_accelerator(patch: pytest.MonkeyPatch, name: str = HOPPER) -> None:
+    """torch finds one accelerator, cuda:0."""
+
+    def get_name(device: str) -> str:
+        if device not in {"cuda", "cuda:0"}:
+            raise AssertionError("Invalid device id")
+        return name
+
+    patch.setattr(torch.cuda, "get_device_name", get_name)
+
+
+@pytest.mark.parametrize(("device", "expected"), [("cpu", "cpu"), ("cpu:0", "cpu"), ("cuda:0", HOPPER), ("mps", "mps")])
+def test_describe_hardware__device__is_its_class(monkeypatch: pytest.MonkeyPatch, device: str, expected: str) -> None:
+    show_accelerator(monkeypatch)
+    assert describe_hardware(device) == expected
+
+
+def test_describe_hardware__cpu_in_the_exact_mode__is_the_processor_and_what_torch_uses_of_it() -> None:
+    names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    name, _, instructions = describe_hardware("cpu", "exact").rpartition(", ")
+    assert name == names[0].partition(": ")[2][:48].strip()
+    assert instructions == torch.backends.cpu.get_cpu_capability()
+
+
+@pytest.mark.parametrize("device", ["cuda:7", "gpu", "", "meta"])
+def test_describe_hardware__device_that_is_not_there__says_so(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    show_accelerator(monkeypatch)
+    with pytest.raises(OperatorError, match="cannot be used") as caught:
+        describe_hardware(device)
+    assert (caught.value.code, "\n" in caught.value.message) == ("bad_device", False)
+
+
+def test_describe__cpu__imports_no_torch() -> None:
+    code = (
+        "import sys; from covey.engines.factory import describe_build as b, describe_hardware as h; "
+        "print(h('cpu'), b('hf'), 'torch' in sys.modules, sep='|')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == f"cpu|{BUILD}|False\n"
+
+
+FAKE_TORCH = """
+from types import SimpleNamespace as Space
+def get_name(device):
+    if device == "cuda:9":
+        raise RuntimeError("no such device")
+    return f"device {device} of its own"
+get_device_module = lambda device: Space(get_device_name=get_name)
+backends = Space(cpu=Space(get_cpu_capability=lambda: "MMX"))
+"""
+
+
+def write_python(folder: Path, **versions: str) -> Path:
+    """Another Python: this one, where other libraries of `folder` are found first."""
+    for name, version in versions.items():
+        held = folder / f"{name}-{version}.dist-info"
+        held.mkdir()
+        (held / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    python = folder / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={folder} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    return python
+
+
+def test_list_versions__another_python__are_what_it_has(tmp_path: Path) -> None:
+    python, here = write_python(tmp_path, vllm="9.8.7"), list_versions("hf")
+    assert list_versions("vllm", python) == {"covey": here["covey"], "vllm": "9.8.7", "torch": here["torch"]}
+
+
+@pytest.mark.parametrize("name", ["/nowhere/python", "/bin/false"])
+def test_list_versions__python_that_has_no_covey__says_so(name: str) -> None:
+    with pytest.raises(OperatorError, match="does not tell what it has") as caught:
+        list_versions("vllm", Path(name))
+    assert caught.value.code == "bad_engine"
+    with pytest.raises(OperatorError, match=name) as caught:
+        describe_hardware("cpu", "exact", Path(name))
+    assert caught.value.code == "bad_device"
+
+
+def test_describe_hardware__another_python__is_what_its_torch_finds(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text(FAKE_TORCH)
+    python = write_python(tmp_path)
+    assert describe_hardware("cuda:1", interpreter=python) == "device cuda:1 of its own"
+    name = describe_hardware("cpu", "exact").rpartition(", ")[0]
+    assert describe_hardware("cpu", "exact", python) == f"{name}, MMX"
+    assert describe_hardware("cpu", interpreter=Path("/nowhere")) == "cpu"
+    with pytest.raises(OperatorError, match="cuda:9 cannot be used: no such device") as caught:
+        describe_hardware("cuda:9", interpreter=python)
+    assert caught.value.code == "bad_device"
+
+
+@pytest.mark.parametrize("role", ["worker", "validator"])
+def test_require_engine__another_python_with_another_covey__says_which_to_install(tmp_path: Path, role: str) -> None:
+    ours = metadata.version("covey")
+    python = write_python(tmp_path, vllm="0.32.0")
+    rules = VerificationParams(worker_engine="vllm", validator_engine="vllm")
+    require = partial(require_engine, "vllm", rules, role=role, device="cpu", interpreter=python)
+    require()
+    write_python(tmp_path, covey=ours + "1")
+    with pytest.raises(OperatorError, match=f"{python} has covey {ours}1, and this is {ours}") as caught:
+        require()
+    assert (caught.value.code, caught.value.fix) == ("wrong_build", f"Install covey {ours} there")
+
+
+def test_require_engine__hardware_of_another_python__is_asked_there(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text(FAKE_TORCH)
+    python = write_python(tmp_path, vllm="0.32.0")
+    for engine, told in (("vllm", "on device cuda:0 of its own"), ("hf", "cuda:0 cannot be used")):
+        rules = VerificationParams(worker_engine=engine, hardware=HOPPER)
+        with pytest.raises(OperatorError, match=told):
+            require_engine(engine, rules, role="worker", device="cuda:0", interpreter=python)
+
+
+def test_require_engine__apart__asks_torch_in_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "torch.py").write_text(FAKE_TORCH)
+    monkeypatch.setattr(sys, "executable", str(write_python(tmp_path)))
+    rules = VerificationParams(worker_engine="hf", hardware=HOPPER)
+    with pytest.raises(OperatorError, match="not on device cuda:0 of its own"):
+        require_engine("hf", rules, role="worker", device="cuda:0", is_apart=True)
+
+
+@pytest.mark.parametrize("name", ["any", "another"])
+def test_describe_build__unknown_engine__says_which_there_are(name: str) -> None:
+    with pytest.raises(OperatorError, match=f"bad_engine: there is no engine {name}"):
+        describe_build(name)
+
+
+@pytest.mark.parametrize(("name", "wanted"), [("hf", "hf"), ("hf", "any"), ("vllm", "vllm"), ("another", "any")])
+def test_require_engine__thresholds_hold_for_it__returns(name: str, wanted: str) -> None:
+    rules = VerificationParams(worker_engine=wanted, validator_engine="vllm" if wanted == "hf" else "hf")
+    require_engine(name, rules, role="worker", device="no device: hardware is not asked for")
+
+
+@pytest.mark.parametrize(("name", "wanted"), [("hf", "vllm"), ("vllm", "hf"), ("any", "hf"), ("", "hf")])
+def test_require_engine__thresholds_hold_for_another__names_it_and_the_role(name: str, wanted: str) -> None:
+    with pytest.raises(OperatorError) as caught:
+        require_engine(name, VerificationParams(validator_engine=wanted), role="validator", device="cpu")
+    assert caught.value.code == "wrong_engine"
+    assert f"hold for validators on {wanted}" in caught.value.message
+    assert wanted in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("rules", "device", "told"),
+    [
+        ({"hardware": "cpu"}, "cpu", ""),
+        ({"hardware": HOPPER, "build": BUILD}, "cuda", ""),
+        ({"build": BUILD}, "cpu", ""),
+        (EXACT, "cpu", ""),
+        (EXACT | {"hardware": "cpu"}, "cpu", "wrong_hardware: .* on cpu, not on "),
+        ({"hardware": "cpu"}, "cuda", f"wrong_hardware: .* hold for workers on cpu, not on {HOPPER}"),
+        ({"hardware": HOPPER}, "cpu", f"wrong_hardware: .* hold for workers on {HOPPER}, not on cpu"),
+        ({"hardware": "NVIDIA H200"}, "cuda:0", f"wrong_hardware: .* on NVIDIA H200, not on {HOPPER}"),
+        ({"hardware": HOPPER}, "cuda:7", "bad_device: cuda:7 cannot be used: Invalid device id"),
+        ({"hardware": "cpu", "build": "torch 1.0"}, "cpu", "wrong_build: .* for workers with torch 1.0, not with "),
+        ({"hardware": "cpu", "build": BUILD + "+x"}, "cuda", "wrong_hardware"),
+    ],
+)  # fmt: skip
+def test_require_engine__hardware_and_build__are_those_of_the_thresholds(
+    monkeypatch: pytest.MonkeyPatch, rules: dict[str, str], device: str, told: str
+) -> None:
+    show_accelerator(monkeypatch)
+    require = partial(require_engine, "hf", VerificationParams(**rules), role="worker", device=device)
+    if not told:
+        require()
+        return
+    with pytest.raises(OperatorError, match=told):
+        require()
+
+
+def join(params: PoolParams) -> SimpleNamespace:
+    """A network that has nothing against this wallet; whatever a root composes after its engine is missing."""
+    return SimpleNamespace(
+        pool=1,
+        params=params,
+        wallet=SimpleNamespace(address="0x1"),
+        terms=SimpleNamespace(validator_bond=0, unbond_window=60),
+        contracts=SimpleNamespace(
+            nodes=SimpleNamespace(contributor_of=lambda pool, node: "0x2"),
+            pools=SimpleNamespace(is_validator=lambda pool, who: True),
+            stakes=SimpleNamespace(stake_of=lambda pool, kind, who: 0),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("rules", "device", "told"),
+    [
+        ({"{role}_engine": "vllm"}, "cpu", "wrong_engine: this pool's thresholds hold for {role}s on vllm, not on hf"),
+        (
+            {"hardware": "cpu"},
+            "cuda",
+            "wrong_hardware: this pool's thresholds hold for {role}s on cpu, not on " + HOPPER,
+        ),
+        (
+            {"mode": "exact", "hardware": HERE, "build": "torch 2.0.0"},
+            "cpu",
+            "wrong_build: this pool's thresholds hold for {role}s with torch 2.0.0, not with "
+            + BUILD.partition("+")[0],
+        ),
+    ],
+    ids=["engine", "hardware", "build"],
+)
+@pytest.mark.parametrize("role", ["worker", "validator"])
+def test_roles__pool_calibrated_for_something_else__refuse_to_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, role: str, rules: dict[str, str], device: str, told: str
+) -> None:
+    show_accelerator(monkeypatch)
+    pair = {"worker_engine": "hf", "validator_engine": "hf"}
+    network = join(make_model_params(verification=pair | {k.format(role=role): v for k, v in rules.items()}))
+    files = {"home": tmp_path, "deployment": tmp_path / "d", "key_file": tmp_path / "k"}
+    settings = {**files, "pool": 1, "device": device, "engine": "hf"}
+    tools: dict[str, Any] = {"environment": None, "grade": None, "stop": asyncio.Event()}
+    if role == "worker":
+        start = partial(worker_app.build, WorkerConfig(**settings), network, **tools)
+    else:
+        start = partial(validator_app.build, ValidatorConfig(**settings), network, **tools, decoder=None)
+    with pytest.raises(OperatorError, match=told.format(role=role)):
+        start()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "rules", "installed", "worker", "validator"),
+    [
+        ("hf", {"worker_engine": "vllm", "validator_engine": "vllm"}, True, "hf", "hf"),
+        ("auto", {"worker_engine": "vllm", "validator_engine": "hf"}, False, "vllm", "hf"),
+        ("auto", {"worker_engine": "hf", "validator_engine": "vllm"}, True, "hf", "vllm"),
+        ("auto", {}, True, "vllm", "hf"),
+        ("auto", {}, False, "hf", "hf"),
+    ],
+)
+def test_choose_engine__by_hand(
+    monkeypatch: pytest.MonkeyPatch, setting: str, rules: dict[str, str], installed: bool, worker: str, validator: str
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: "a spec" if installed else None)
+    params = VerificationParams(**rules)
+    found = [choose_engine(setting, params, role=role) for role in ("worker", "validator")]
+    assert found == [worker, validator]
+
+
+def test_choose_engine__vllm_in_another_python__is_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert (
+        choose_engine("auto", VerificationParams(), role="worker", interpreter=Path("/opt/vllm/bin/python")) == "vllm"
+    )

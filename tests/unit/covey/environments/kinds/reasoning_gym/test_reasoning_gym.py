@@ -1,0 +1,161 @@
+"""Tasks that follow from integers, two splits that share nothing, and grades that are exact."""
+
+import zlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from covey.environments.base import Task, refuse_data_sets
+from covey.environments.kinds.reasoning_gym.reasoning_gym import FEW_ITEMS, ITEMS, ReasoningGymSource
+from covey.errors import OperatorError
+
+pytestmark = pytest.mark.unit
+
+SPELL = {"name": "spell_backward", "config": {"min_word_len": 3, "max_word_len": 5}}
+QUESTION = "Spell this word backward (example: sun -> nus): "
+RECORDED = [(216680, "gonia"), (2489099, "Elia"), (7857271, "kilah"), (2513392, "totum")]
+
+
+def build(options) -> ReasoningGymSource:
+    return ReasoningGymSource(options, refuse_data_sets)
+
+
+SPELLING = build(SPELL)
+
+
+def is_held_out(text: str) -> bool:
+    return zlib.crc32(text.encode()) % 8 == 0
+
+
+def answer(task: Task) -> str:
+    return task.question.removeprefix(QUESTION)[::-1]
+
+
+def test_draw__known_draws__are_these_for_ever() -> None:
+    # Recorded once: another task for one of these would be another protocol.
+    tasks = map(SPELLING.draw, (0, 1, 2**63, 2**256 - 1))
+    assert [(task.verification["item"], task.question.removeprefix(QUESTION)) for task in tasks] == RECORDED
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(min_value=0, max_value=2**256 - 1))
+def test_draw__any_number__is_a_training_question_and_repeats(number: int) -> None:
+    task = SPELLING.draw(number)
+    assert task == SPELLING.draw(number)
+    assert not is_held_out(task.question)
+    assert 0 <= task.verification["item"] < ITEMS
+    assert 3 <= len(answer(task)) <= 5
+
+
+def test_draw__neighbours__are_unrelated() -> None:
+    items = [SPELLING.draw(number).verification["item"] for number in range(300)]
+    assert len(set(items)) == 300
+    assert 0.4 * ITEMS < sum(items) / 300 < 0.6 * ITEMS
+
+
+def test_draw__negative_number__is_refused() -> None:
+    with pytest.raises(ValueError, match="negative"):
+        SPELLING.draw(-1)
+
+
+def test_held_out__questions__are_different_and_never_training_ones() -> None:
+    held_out = SPELLING.held_out(256)
+    texts = {task.question for task in held_out}
+    assert len(texts) == 256
+    assert all(map(is_held_out, texts))
+    assert SPELLING.held_out(10) == held_out[:10]
+    assert not texts & {SPELLING.draw(number).question for number in range(2000)}
+
+
+def test_held_out__more_than_there_are__is_refused() -> None:
+    with pytest.raises(OperatorError, match="held-out questions"):
+        build({"name": "spell_backward", "config": {"min_word_len": 3, "max_word_len": 3}}).held_out(700)
+
+
+@pytest.mark.parametrize(
+    ("change", "reward"),
+    [
+        (lambda right: right, 1.0),
+        (lambda right: right + "x", 0.0),  # all letters and junk scores 0.9999999999999999 or less
+        (lambda right: right[:-1], 0.0),
+        (lambda right: right[::-1] + "q", 0.0),
+        (lambda right: " " + right, 0.0),
+        (lambda right: "", 0.0),
+        (lambda right: "\x00\ufffd" * 1000, 0.0),
+        (lambda right: right + "<pad>", 0.0),
+    ],
+)
+def test_grade__answer__is_exact(change, reward: float) -> None:
+    for number in range(20):
+        task = SPELLING.draw(number)
+        assert SPELLING.grade(task.verification, change(answer(task))) == reward
+
+
+def test_find_answer__a_task__is_answered_right() -> None:
+    task = SPELLING.draw(4)
+    assert SPELLING.find_answer(task) == answer(task)
+
+
+@pytest.mark.parametrize("error", [ValueError, ZeroDivisionError, KeyError, SyntaxError, RecursionError])
+def test_grade__grader_that_cannot_parse__earns_nothing(
+    monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    def fail(_text: str, _entry: object) -> float:
+        raise error("unreadable")
+
+    source = build(SPELL)
+    monkeypatch.setattr(source._dataset, "score_answer", fail)
+    assert source.grade(source.draw(0).verification, "x") == 0.0
+
+
+@pytest.mark.parametrize("name", ["chain_sum", "basic_arithmetic", "leg_counting", "gcd", *FEW_ITEMS])
+def test_draw__other_generators__grade_their_own_answers(name: str) -> None:
+    source = build({"name": name})
+    for number in range(5):
+        task = source.draw(number)
+        assert source.grade(task.verification, source.find_answer(task)) == 1.0
+        assert source.grade(task.verification, "no idea") == 0.0
+
+
+def test_draw__composite__mixes_its_generators_by_weight() -> None:
+    parts = [{"name": "chain_sum", "weight": 3}, {"name": "spell_backward", "weight": 1, "config": SPELL["config"]}]
+    source = build({"name": "composite", "config": {"datasets": parts}})
+    tasks = [source.draw(number) for number in range(200)]
+    spelled = [task for task in tasks if task.question.startswith(QUESTION)]
+    assert 25 < len(spelled) < 75  # 50 expected, deviation 6
+    for task in (*spelled[:3], *[task for task in tasks if task not in spelled][:3]):
+        assert source.grade(task.verification, source.find_answer(task)) == 1.0
+        assert source.grade(task.verification, "no idea") == 0.0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": "chess"}, "no generator 'chess'"),
+        ({"name": "gcd", "config": {"nothing": 1}}, "refuses the config"),
+        ({"name": "gcd", "config": {"min_value": -5}}, "refuses the config"),
+        ({"name": "gcd", "more": 1}, "do not fit"),
+        ({}, "do not fit"),
+        ({"name": "gcd", "config": {"path": "/etc/passwd"}}, "names a path"),
+        ({"name": "gcd", "config": {"path": ["a", {"b": "..\\x"}]}}, "names a path"),
+        ({"name": "composite"}, "lists its generators"),
+        ({"name": "composite", "config": {"datasets": [{"name": "composite", "weight": 1}]}}, "no composite among"),
+        ({"name": "composite", "config": {"datasets": [{"name": "gcd", "weight": 0}]}}, "refuses the config"),
+        ({"name": "composite", "config": {"datasets": [7]}}, "refuses the config"),
+        ({"name": "composite", "config": {"datasets": []}}, "refuses the config"),
+    ],
+)
+def test_source__options_that_do_not_fit__are_refused(options, message: str) -> None:
+    with pytest.raises(OperatorError, match=message) as caught:
+        build(options)
+    assert caught.value.code == "bad_environment"
+
+
+def test_draw__generator_without_training_questions__is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = build(SPELL)
+    held = source.held_out(1)[0].question
+    only = type("Only", (), {"__getitem__": lambda self, item: {"question": held}})()
+    monkeypatch.setattr(source, "_dataset", only)
+    with pytest.raises(OperatorError, match="no training question"):
+        source.draw(0)

@@ -1,0 +1,265 @@
+"""Weights on disk: equal bytes for equal weights, strict loading, tied embeddings."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from huggingface_hub import constants
+from safetensors.torch import load_file, save_file
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+
+from covey.errors import OperatorError, ProtocolError
+from covey.model.policy_files import (
+    WEIGHTS_FILE,
+    describe_policy,
+    get_head,
+    get_weights,
+    load_model,
+    load_tokenizer,
+    load_weights,
+    require_policy,
+    save_policy,
+    save_weights,
+)
+from covey.model.tiny import build_model, build_tokenizer
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    save_policy(build_model(3), build_tokenizer(), tmp_path / "policy", "bfloat16")
+    return tmp_path / "policy"
+
+
+def build_untied() -> PreTrainedModel:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=31, hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=1, tie_word_embeddings=False,
+    )  # fmt: skip
+    return LlamaForCausalLM(config)
+
+
+def test_save_policy__equal_weights__are_equal_bytes(folder: Path, tmp_path: Path) -> None:
+    save_policy(build_model(3), build_tokenizer(), tmp_path / "again", "bfloat16")
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == ["config.json", WEIGHTS_FILE, "tokenizer.json", "tokenizer_config.json"]
+    assert all((folder / name).read_bytes() == (tmp_path / "again" / name).read_bytes() for name in names)
+
+
+def test_save_policy__saved_loaded_and_saved__are_equal_bytes(folder: Path, tmp_path: Path) -> None:
+    save_policy(load_model(folder, "float32"), load_tokenizer(folder), tmp_path / "again", "bfloat16")
+    for path in folder.iterdir():
+        assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes()
+
+
+def test_save_policy__config__names_dtype_and_no_path(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    assert (config["dtype"], config["tie_word_embeddings"]) == ("bfloat16", True)
+    assert str(folder.parent) not in (folder / "config.json").read_text()
+
+
+def test_save_policy__model_in_memory__keeps_its_dtype(tmp_path: Path) -> None:
+    model = build_model(3)
+    save_policy(model, build_tokenizer(), tmp_path, "bfloat16")
+    assert model.dtype == torch.float32
+    assert model.config.dtype in (None, torch.float32)
+
+
+def test_get_weights__tied_model__holds_the_embedding_once() -> None:
+    tied, untied = get_weights(build_model(0)), get_weights(build_untied())
+    assert "model.embed_tokens.weight" in tied
+    assert "lm_head.weight" not in tied
+    assert {"model.embed_tokens.weight", "lm_head.weight"} <= set(untied)
+    assert list(tied) == sorted(tied)
+    assert sum(each.numel() for each in tied.values()) == 247_104
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_load_model__saved_policy__has_its_weights_in_the_dtype_asked_for(folder: Path, dtype: str) -> None:
+    model = load_model(folder, dtype)
+    stored = load_file(folder / WEIGHTS_FILE)
+    assert not model.training
+    for name, tensor in get_weights(model).items():
+        assert tensor.dtype == getattr(torch, dtype)
+        assert torch.equal(tensor, stored[name].to(tensor.dtype))
+    assert get_head(model).weight is model.get_input_embeddings().weight
+
+
+def test_load_tokenizer__saved_policy__encodes_alike(folder: Path) -> None:
+    # A combining accent, which a normaliser would merge, and a token of the model's family that is not ours.
+    text = "Spell e\u0301 ->  x12 <|endoftext|>\n"
+    loaded = load_tokenizer(folder)
+    assert loaded.encode(text) == build_tokenizer().encode(text)
+    assert len(loaded) == 259
+    assert (loaded.pad_token_id, loaded.eos_token_id, loaded.bos_token_id) == (0, 1, 2)
+
+
+def test_load_weights__another_policy__replaces_all_of_it_in_place(folder: Path) -> None:
+    model = build_model(4)
+    pointers = {name: each.data_ptr() for name, each in get_weights(model).items()}
+    load_weights(model, folder / WEIGHTS_FILE, "bfloat16")
+    expected = load_model(folder, "float32")
+    tokens = torch.tensor([[2, 50, 60, 70]])
+    assert torch.equal(model.eval()(tokens).logits, expected(tokens).logits)
+    assert {name: each.data_ptr() for name, each in get_weights(model).items()} == pointers
+    assert get_head(model).weight is model.get_input_embeddings().weight
+
+
+def test_load_weights__untied_model__replaces_the_head_too(tmp_path: Path) -> None:
+    source, target = build_untied(), build_untied()
+    with torch.no_grad():
+        source.lm_head.weight.mul_(2)
+    save_weights(source, tmp_path / "w", "float32")
+    load_weights(target, tmp_path / "w")
+    assert torch.equal(target.lm_head.weight, source.lm_head.weight)
+    assert not torch.equal(target.lm_head.weight, target.model.embed_tokens.weight)
+
+
+def change_name(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["model.norm.wait"] = tensors.pop("model.norm.weight")
+
+
+def change_missing(tensors: dict[str, torch.Tensor]) -> None:
+    del tensors["model.norm.weight"]
+
+
+def change_surplus(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+
+
+def change_shape(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["model.norm.weight"] = torch.ones(1, 96, dtype=torch.bfloat16)
+
+
+def change_one_dtype(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["model.norm.weight"] = torch.ones(96)
+
+
+def change_all_dtypes(tensors: dict[str, torch.Tensor]) -> None:
+    tensors.update({name: each.float() for name, each in tensors.items()})
+
+
+def change_to_integers(tensors: dict[str, torch.Tensor]) -> None:
+    tensors.update({name: each.to(torch.int16) for name, each in tensors.items()})
+
+
+def change_to_nan(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["model.norm.weight"][5] = float("nan")
+
+
+CHANGES = [
+    change_name,
+    change_missing,
+    change_surplus,
+    change_shape,
+    change_one_dtype,
+    change_to_integers,
+    change_to_nan,
+]
+
+
+@pytest.mark.parametrize("change", [*CHANGES, change_all_dtypes])
+def test_load_weights__file_that_does_not_fit__is_refused_and_changes_nothing(folder: Path, change) -> None:  # type: ignore[no-untyped-def]
+    tensors = load_file(folder / WEIGHTS_FILE)
+    change(tensors)
+    save_file(tensors, folder / WEIGHTS_FILE)
+    model = build_model(4)
+    before = {name: each.detach().clone() for name, each in get_weights(model).items()}
+    with pytest.raises(ProtocolError) as caught:
+        load_weights(model, folder / WEIGHTS_FILE, "bfloat16")
+    assert caught.value.code == "policy_mismatch"
+    assert all(torch.equal(each, before[name]) for name, each in get_weights(model).items())
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff" * 64, b"\x80\x04." * 30])
+def test_load_weights__file_that_is_no_safetensors__is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "w").write_bytes(content)
+    with pytest.raises(ProtocolError, match="no readable safetensors"):
+        load_weights(build_model(4), tmp_path / "w")
+
+
+def test_load_weights__truncated_or_missing_file__is_refused(folder: Path) -> None:
+    path = folder / WEIGHTS_FILE
+    path.write_bytes(path.read_bytes()[:-2])
+    for each in (path, folder / "nothing"):
+        with pytest.raises(ProtocolError, match="no readable safetensors"):
+            load_weights(build_model(4), each)
+
+
+def test_require_policy__whole_folder__is_fine_tied_or_not(folder: Path, tmp_path: Path) -> None:
+    require_policy(folder)
+    save_policy(build_untied(), build_tokenizer(), tmp_path / "untied", "float32")
+    require_policy(tmp_path / "untied")
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_require_policy__weights_of_something_else__are_refused(folder: Path, change) -> None:  # type: ignore[no-untyped-def]
+    tensors = load_file(folder / WEIGHTS_FILE)
+    change(tensors)
+    save_file(tensors, folder / WEIGHTS_FILE)
+    with pytest.raises(ProtocolError) as caught:
+        require_policy(folder)
+    assert caught.value.code == "policy_mismatch"
+
+
+def test_require_policy__file_missing_or_config_of_nothing__is_refused(folder: Path) -> None:
+    (folder / WEIGHTS_FILE).unlink()
+    with pytest.raises(ProtocolError, match="no readable safetensors"):
+        require_policy(folder)
+    (folder / "config.json").write_text('{"model_type": "nothing"}')
+    with pytest.raises(OperatorError) as caught:
+        require_policy(folder)
+    assert caught.value.code == "model_unavailable"
+
+
+def test_describe_policy__weights_change__is_the_same_and_another_file_is_not(folder: Path) -> None:
+    before = describe_policy(folder)
+    assert sorted(before) == ["config.json", "tokenizer.json", "tokenizer_config.json"]
+    (folder / WEIGHTS_FILE).write_bytes(b"other")
+    assert describe_policy(folder) == before
+    (folder / "tokenizer.json").write_text("{}")
+    assert [name for name, digest in describe_policy(folder).items() if digest != before[name]] == ["tokenizer.json"]
+
+
+def test_load_model__pickled_weights__are_not_loaded(folder: Path) -> None:
+    torch.save(load_file(folder / WEIGHTS_FILE), folder / "pytorch_model.bin")
+    (folder / WEIGHTS_FILE).unlink()
+    with pytest.raises(OperatorError) as caught:
+        load_model(folder, "float32")
+    assert caught.value.code == "model_unavailable"
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("my-model", "there is no such folder, and http://127.0.0.1:9 does not answer"),
+        ("./no/such/folder", "Repo id must be in the form"),
+    ],
+)
+def test_load_model__name_that_cannot_be_fetched__is_said_at_once(
+    monkeypatch: pytest.MonkeyPatch, name: str, word: str
+) -> None:
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(OperatorError, match=f"model_unavailable: {name} could not be loaded: {word}"):
+        load_model(name, "float32")
+
+
+def test_load_model__weights_missing__are_not_made_up(folder: Path) -> None:
+    tensors = load_file(folder / WEIGHTS_FILE)
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    save_file(tensors, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+    with pytest.raises(OperatorError, match="up_proj"):
+        load_model(folder, "float32")
+
+
+def test_load_model__unknown_dtype__is_refused(folder: Path) -> None:
+    with pytest.raises(OperatorError, match="float64"):
+        load_model(folder, "float64")
+
+
+def test_load_tokenizer__empty_folder__is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError):
+        load_tokenizer(tmp_path)

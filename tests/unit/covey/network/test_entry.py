@@ -1,0 +1,286 @@
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+from eth_account import Account
+
+from covey.chain.wallet import save_key
+from covey.environments.registry import DEMO, compute_fingerprint, load
+from covey.errors import OperatorError, ProtocolError, TransientError
+from covey.network import entry
+from covey.network.entry import Deployment, join
+from covey.network.policies import Policies
+from covey.protocol.api.public import PoolView
+from covey.protocol.params import EnvironmentParams, PoolParams
+from covey.runtime.settings import RoleSettings
+from tests.fakes.tasks import make_data_set, make_row
+
+pytestmark = pytest.mark.unit
+
+ALICE = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
+COURT, LEDGER = "0x70997970C51812dc3A010C7d01b50e0d17dc79C8", "0x3C44CdDdB6a900fa2b585dd299e03d12FA4293BC"
+HASH = "0x" + "ab" * 32
+PARAMS = PoolParams(
+    name="p", environment=EnvironmentParams(kind="reasoning_gym", options={"name": "x"}), max_staleness=3
+)
+
+
+class Outside:
+    """Chain and coordinator as the test wants them."""
+
+    def __init__(self, **changes):
+        values = {
+            "pool": 1,
+            "params": PARAMS.to_text(),
+            "params_hash": PARAMS.compute_hash(),
+            "terms": {},
+            "requirements": {
+                "engine": "any",
+                "compute_dtype": "float32",
+                "hardware": "any",
+                "build": "any",
+                "max_tokens": 520,
+            },
+            "token": ALICE,
+            "start_block": 0,
+            "operator": ALICE,
+            "chain_id": 31337,
+            "contracts": {},
+            "relays": ("http://relay:1",),
+        }
+        self.view = PoolView(**(values | changes))
+        self.error = None
+        self.closed = 0
+        self.terms = SimpleNamespace(params_hash=PARAMS.compute_hash())
+        self.policies = SimpleNamespace(policy_of=lambda pool, version: HASH)
+
+    async def get_pool(self):
+        if self.error:
+            raise self.error
+        return self.view
+
+    async def close(self):
+        self.closed += 1
+
+    def build_contracts(self, _chain, deployment):
+        pools = SimpleNamespace(get_terms=lambda pool: self.terms, operator_of=lambda pool: ALICE)
+        return SimpleNamespace(
+            deployment=deployment,
+            pools=pools,
+            policies=self.policies,
+            court=SimpleNamespace(address=COURT),
+            ledger=SimpleNamespace(address=LEDGER),
+        )
+
+
+@pytest.fixture
+def settings(tmp_path):
+    save_key(tmp_path / "node.key", b"\x11" * 32)
+    return RoleSettings(home=tmp_path / "home", pool=1, deployment=tmp_path / "d.json", key_file=tmp_path / "node.key")
+
+
+@pytest.fixture
+def install(monkeypatch):
+    def make(**changes):
+        outside = Outside(**changes)
+        deployment = SimpleNamespace(chain_id=31337, choose_node=lambda own: own or "http://127.0.0.1:1")
+        monkeypatch.setattr(Deployment, "load", lambda path: deployment)
+        monkeypatch.setattr(entry, "open_node", lambda deployment, own: deployment.choose_node(own))
+        monkeypatch.setattr(entry, "Contracts", outside.build_contracts)
+        monkeypatch.setattr(entry, "CoordinatorClient", lambda url, wallet, chain_id, clock: outside)
+        return outside
+
+    return make
+
+
+async def test_join__agreeing_chain_and_coordinator__everything_in_its_place(install, settings):
+    outside = install()
+    joined = await join(settings)
+    assert joined.params == PARAMS
+    assert joined.operator == ALICE
+    assert joined.wallet.address == Account.from_key(b"\x11" * 32).address
+    assert (joined.receipt_domain.contract, joined.receipt_domain.chain_id) == (COURT, 31337)
+    assert joined.ledger_domain.contract == LEDGER
+    assert (joined.environment.kind, joined.environment.options) == ("reasoning_gym", {"name": "x"})
+    assert (settings.home / "policies").is_dir()
+    assert [score.url for score in joined.policies._client.scores] == ["http://relay:1"]
+    await joined.close()
+    assert outside.closed == 1
+
+
+async def join_demo(install, settings, fingerprint):
+    environment = EnvironmentParams(kind=DEMO.kind, options=DEMO.options, fingerprint=fingerprint)
+    params = PoolParams(name="p", environment=environment)
+    outside = install(params=params.to_text())
+    outside.terms.params_hash = params.compute_hash()
+    return await join(settings)
+
+
+async def test_load_environment__prompts_of_the_pool__is_loaded(install, settings):
+    joined = await join_demo(install, settings, compute_fingerprint(load(DEMO)))
+    assert joined.load_environment().prompt(5) == load(DEMO).prompt(5)
+    await joined.close()
+
+
+async def test_load_environment__library_of_another_version__stops_the_process(install, settings):
+    joined = await join_demo(install, settings, HASH)
+    with pytest.raises(OperatorError, match="environment_differs"):
+        joined.load_environment()
+    await joined.close()
+
+
+async def test_load_environment__pool_without_a_fingerprint__is_loaded(install, settings):
+    joined = await join_demo(install, settings, None)
+    assert joined.load_environment().prompt(5) == load(DEMO).prompt(5)
+    await joined.close()
+
+
+async def test_join__relays_in_the_settings__win(install, settings):
+    install()
+    joined = await join(settings.model_copy(update={"relays": ("http://mine:1/",)}))
+    assert [score.url for score in joined.policies._client.scores] == ["http://mine:1"]
+    await joined.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "code"),
+    [
+        ({"pool": 2}, OperatorError, "wrong_pool"),
+        ({"relays": ()}, TransientError, "no_relays"),
+        ({"params": PARAMS.to_text() + " "}, ProtocolError, "bad_params"),
+        (
+            {"params": PoolParams(name="q", environment=EnvironmentParams(kind="k")).to_text()},
+            ProtocolError,
+            "bad_params",
+        ),
+    ],
+)
+async def test_join__coordinator_contradicts_the_chain__refused_and_closed(install, settings, changes, error, code):
+    outside = install(**changes)
+    with pytest.raises(error, match=code):
+        await join(settings)
+    assert outside.closed == 1
+
+
+async def test_join__coordinator_silent__transient_and_closed(install, settings):
+    outside = install()
+    outside.error = TransientError("coordinator_unreachable", "x")
+    with pytest.raises(TransientError):
+        await join(settings)
+    assert outside.closed == 1
+
+
+class Fetcher:
+    def __init__(self):
+        self.fetched = []
+
+    async def fetch(self, *, pool, step, manifest_hash, folder):
+        self.fetched.append((pool, step, manifest_hash))
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    async def close(self):
+        self.fetched.append("closed")
+
+
+async def test_policies__require__hash_of_the_chain_and_only_the_newest_kept(tmp_path):
+    outside, fetcher = Outside(), Fetcher()
+    contracts = SimpleNamespace(policies=outside.policies)
+    policies = Policies(contracts, fetcher, pool=1, root=tmp_path / "p", keep=2)
+    for version in (1, 2, 10):
+        folder = await policies.require(version)
+        assert folder.name == f"{version}-{'ab' * 8}"
+    assert fetcher.fetched == [(1, 1, HASH), (1, 2, HASH), (1, 10, HASH)]
+    assert sorted(path.name for path in (tmp_path / "p").iterdir()) == [f"10-{'ab' * 8}", f"2-{'ab' * 8}"]
+    await policies.close()
+    assert fetcher.fetched[-1] == "closed"
+
+
+async def test_policies__required_to_load__stays_while_newer_ones_come(tmp_path):
+    """An engine that takes a minute to start reads the folder at its end."""
+    policies = Policies(SimpleNamespace(policies=Outside().policies), Fetcher(), pool=1, root=tmp_path / "p", keep=2)
+    folders = [await policies.require(1, to_load=True)]
+    for version in range(2, 6):
+        await policies.require(version)
+    assert folders[0].exists()
+    folders += [await policies.require(version, to_load=True) for version in (6, 7)]
+    for version in range(8, 11):
+        await policies.require(version)
+    assert [folder.exists() for folder in folders] == [False, True, True]
+
+
+async def test_policies__list_versions__are_those_of_the_chains_hash_on_the_disk(tmp_path):
+    contracts, root = SimpleNamespace(policies=Outside().policies), tmp_path / "p"
+    policies = Policies(contracts, Fetcher(), pool=1, root=root, keep=2)
+    assert policies.list_versions([1, 2]) == []
+    await policies.require(2)
+    (root / f"1-{'cd' * 8}").mkdir()  # another chain's
+    assert policies.list_versions([1, 2, 3]) == [2]
+
+
+async def test_policies__required_twice_at_once__are_fetched_one_after_the_other(tmp_path):
+    class Slow(Fetcher):
+        running = most = 0
+
+        async def fetch(self, **place):
+            self.running += 1
+            self.most = max(self.most, self.running)
+            await asyncio.sleep(0)
+            self.running -= 1
+            return await super().fetch(**place)
+
+    fetcher, contracts = Slow(), SimpleNamespace(policies=Outside().policies)
+    policies = Policies(contracts, fetcher, pool=1, root=tmp_path / "p", keep=2)
+    assert len(set(await asyncio.gather(*(policies.require(3, HASH) for _ in range(3))))) == 1
+    assert (len(fetcher.fetched), fetcher.most) == (3, 1)
+
+
+async def test_policies__disk_that_is_full__is_tried_again(tmp_path):
+    class Full(Fetcher):
+        async def fetch(self, **place):
+            raise OSError(28, "No space left on device")
+
+    contracts = SimpleNamespace(policies=Outside().policies)
+    policies = Policies(contracts, Full(), pool=1, root=tmp_path / "p", keep=2)
+    with pytest.raises(TransientError, match=r"disk_full: policy 3 could not be written: .*No space left"):
+        await policies.require(3)
+
+
+async def test_policies__unknown_to_the_chain__refused(tmp_path):
+    def revert(pool, version):
+        raise ProtocolError("reverted", "NoSuchStep")
+
+    policies = Policies(
+        SimpleNamespace(policies=SimpleNamespace(policy_of=revert)), Fetcher(), pool=1, root=tmp_path, keep=2
+    )
+    with pytest.raises(ProtocolError, match="unknown_policy: the chain holds no policy 7"):
+        await policies.require(7)
+
+
+async def join_data_set(install, settings, digest, **options):
+    params = PoolParams(name="p", environment=EnvironmentParams(kind="math", options={"dataset": digest}))
+    outside = install(params=params.to_text(), relays=("http://127.0.0.1:9",))
+    outside.terms.params_hash = params.compute_hash()
+    return outside, await join(settings, **options)
+
+
+async def test_join__data_set_in_a_folder__is_what_the_environment_draws_from(install, settings, tmp_path):
+    made = make_data_set(tmp_path / "tasks", [make_row(n) for n in range(9)])
+    local = settings.model_copy(update={"datasets": (tmp_path / "tasks",)})
+    _, joined = await join_data_set(install, local, made.digest)
+    assert joined.data_sets.digests == [made.digest]
+    assert joined.load_environment().prompt(3).text.startswith("What is ")
+    await joined.close()
+
+
+async def test_join__data_set_that_no_relay_has_yet__is_tried_again_but_for_the_trainer(install, settings):
+    with pytest.raises(TransientError, match="no_relay"):
+        await join_data_set(install, settings, HASH)
+    _, joined = await join_data_set(install, settings, HASH, opens_data_sets=False)
+    await joined.close()
+
+
+async def test_join__data_set_folder_that_is_not_there__stops_the_process(install, settings, tmp_path):
+    wrong = settings.model_copy(update={"datasets": (tmp_path / "gone",)})
+    with pytest.raises(OperatorError, match="no_dataset"):
+        await join_data_set(install, wrong, HASH)

@@ -1,0 +1,52 @@
+"""How idle a role was: time of cycles that achieved something against all of it."""
+
+import asyncio
+
+import pytest
+import structlog
+
+from covey.runtime import cycle
+from covey.runtime.cycle import CycleMetrics, CycleResult, Pace, report_forever, run_forever
+
+pytestmark = pytest.mark.unit
+
+
+async def test_run_forever__busy_and_idle_cycles__their_times_are_told_apart(monkeypatch):
+    now, stop, metrics = 100.0, asyncio.Event(), CycleMetrics()
+    loop = asyncio.get_running_loop()
+    script = [(3.0, CycleResult.DONE), (2.0, CycleResult.IDLE), (1.0, CycleResult.DONE), (4.0, CycleResult.RETRY)]
+
+    async def cycle(_):
+        nonlocal now
+        seconds, outcome = script.pop(0)
+        now += seconds
+        if not script:
+            stop.set()
+        return outcome
+
+    monkeypatch.setattr(loop, "time", lambda: now)
+    pace = Pace(idle_wait_s=0.0, retry_first_s=0.0)
+    await run_forever(cycle, None, stop=stop, pace=pace, metrics=metrics)
+    monkeypatch.undo()
+    assert (metrics.busy_seconds, metrics.seconds) == (4.0, 10.0)
+    assert metrics.idle_ratio == pytest.approx(0.6)
+
+
+def test_metrics__nothing_yet__not_idle():
+    assert CycleMetrics().idle_ratio == 0.0
+
+
+async def test_report_forever__until_the_end__tells_ratio_and_counts(monkeypatch):
+    stop, metrics = asyncio.Event(), CycleMetrics(seconds=8.0, busy_seconds=2.0)
+    metrics.counts["done"] = 3
+
+    async def wait(event, seconds):
+        assert seconds == 7.0
+        metrics.counts["done"] += 1
+        return metrics.counts["done"] == 5
+
+    monkeypatch.setattr(cycle, "wait_or_stop", wait)
+    with structlog.testing.capture_logs() as lines:
+        await report_forever("worker", metrics, stop=stop, every=7.0)
+    told = {"event": "so far", "log_level": "info", "worker/idle_ratio": 0.75}
+    assert lines == [told | {"done": 4}, told | {"done": 5}]

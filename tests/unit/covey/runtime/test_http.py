@@ -1,0 +1,80 @@
+import asyncio
+import contextlib
+import socket
+import subprocess
+import sys
+
+import httpx
+import pytest
+
+from covey.errors import OperatorError
+from covey.runtime import http
+from covey.runtime.http import find_free_ports, serve_http
+
+pytestmark = pytest.mark.unit
+
+
+async def test_serve_http__serves_until_stop():
+    stop, (port,) = asyncio.Event(), find_free_ports(1)
+    serving = asyncio.create_task(serve_http(hello, host="127.0.0.1", port=port, stop=stop))
+    transport = httpx.AsyncHTTPTransport(retries=5)
+    async with httpx.AsyncClient(transport=transport, trust_env=False) as client:
+        assert (await client.get(f"http://127.0.0.1:{port}/")).text == "hello"
+    stop.set()
+    async with asyncio.timeout(5):
+        await serving
+    with socket.socket() as again:
+        assert again.connect_ex(("127.0.0.1", port)) != 0
+
+
+async def test_serve_http__port_is_taken__operator_error_names_it():
+    said = []
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        with pytest.raises(OperatorError, match=f"address_in_use: cannot listen on 127.0.0.1:{port}"):
+            await serve_http(
+                hello, host="127.0.0.1", port=port, stop=asyncio.Event(), on_bound=lambda: said.append("serves")
+            )
+    assert said == [], "what does not serve does not say so"
+
+
+async def test_serve_http__once_bound__says_so_before_the_first_request():
+    stop, (port,), said = asyncio.Event(), find_free_ports(1), []
+
+    def note() -> None:
+        with socket.create_connection(("127.0.0.1", port)):
+            said.append("serves")
+        stop.set()
+
+    await asyncio.wait_for(serve_http(hello, host="127.0.0.1", port=port, stop=stop, on_bound=note), 5)
+    assert said == ["serves"]
+
+
+def test_find_free_ports__below_those_of_outgoing_connections__each_can_be_listened_on():
+    ports = find_free_ports(5)
+    assert len(set(ports)) == 5
+    assert max(ports) < 32_768
+    with contextlib.ExitStack() as stack:
+        for port in ports:
+            stack.enter_context(socket.create_server(("127.0.0.1", port)))
+
+
+def test_find_free_ports__given_to_a_process__are_its_own_until_it_ends():
+    script = "from covey.runtime.http import find_free_ports; print(*find_free_ports(1), flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        port = int(other.stdout.readline())
+        ports = range(port, port + 1)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(http, "_PORTS", ports)
+            with pytest.raises(OperatorError, match=f"no_free_port: no port of {port} to {port} is free"):
+                find_free_ports(1)
+            socket.create_server(("127.0.0.1", port)).close()  # as the owner's server does
+            other.communicate("")
+            assert find_free_ports(1) == [port]
+            with pytest.raises(OperatorError, match="no_free_port"):
+                find_free_ports(1)

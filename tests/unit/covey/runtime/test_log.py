@@ -1,0 +1,54 @@
+import json
+
+import pytest
+import structlog
+
+from covey.runtime.log import configure, get_logger
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture(autouse=True)
+def clean_logger():
+    yield
+    structlog.reset_defaults()
+    structlog.contextvars.clear_contextvars()
+
+
+def test_log__json__one_object_a_line_with_role_and_named_values(capsys):
+    configure("worker", json=True)
+    get_logger().info("task claimed", task=7)
+    get_logger().warning("two\nlines")
+    first, second = map(json.loads, capsys.readouterr().err.splitlines())
+    assert (first["event"], first["task"], first["level"], first["role"]) == ("task claimed", 7, "info", "worker")
+    assert first["timestamp"].endswith("Z")
+    assert second["event"] == "two\nlines"
+
+
+def test_log__not_a_terminal__json_by_itself(capsys):
+    configure("relay")
+    get_logger().error("x")
+    assert json.loads(capsys.readouterr().err)["role"] == "relay"
+
+
+@pytest.mark.parametrize(("level", "shown"), [("debug", 3), ("info", 2), ("warning", 1), ("ERROR", 0)])
+def test_log__level__nothing_below_it(capsys, level, shown):
+    configure("worker", level=level, json=True)
+    for name in ("debug", "info", "warning"):
+        getattr(get_logger(), name)("x")
+    assert len(capsys.readouterr().err.splitlines()) == shown
+
+
+def test_log__exception__is_formatted_into_its_line(capsys):
+    configure("worker", json=True)
+    try:
+        raise ValueError("why")
+    except ValueError:
+        get_logger().exception("failed")
+    assert "ValueError: why" in json.loads(capsys.readouterr().err)["exception"]
+
+
+def test_log__standard_output__stays_clean(capsys):
+    configure("worker", json=False)
+    get_logger().info("x", value=1)
+    assert capsys.readouterr().out == ""

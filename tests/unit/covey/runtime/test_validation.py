@@ -1,0 +1,54 @@
+import pytest
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from covey.runtime.validation import explain, explain_unknown
+
+pytestmark = pytest.mark.unit
+
+
+class Part(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    max_length: int = 1
+    inner: "Part | None" = None
+
+
+class Whole(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    home: str
+    part: Part = Part()
+    options: dict[str, int] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _refuse_x(self) -> "Whole":
+        if self.home == "x":
+            raise ValueError("home must not be x")
+        return self
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, "home: missing"),
+        ({"home": "a", "hom": "b"}, "hom: unknown; did you mean home?"),
+        ({"home": "a", "zzz": "b"}, "zzz: unknown"),
+        ({"home": "a", "part": {"max_lenght": 2}}, "part.max_lenght: unknown; did you mean max_length?"),
+        (
+            {"home": "a", "part": {"inner": {"maxlength": 2}}},
+            "part.inner.maxlength: unknown; did you mean max_length?",
+        ),
+        (
+            {"part": {"max_length": "q"}},
+            "home: missing; part.max_length: Input should be a valid integer, unable to parse string as an integer",
+        ),
+        ({"home": "x"}, "home must not be x"),
+    ],
+)
+def test_explain__what_is_wrong__names_place_and_nearest_name(values, expected):
+    with pytest.raises(ValidationError) as caught:
+        Whole.model_validate(values)
+    assert explain(caught.value, Whole) == expected
+
+
+def test_explain_unknown__near_and_far():
+    assert explain_unknown("min_steak", ["min_stake", "veto_window"]) == "min_steak: unknown; did you mean min_stake?"
+    assert explain_unknown("colour", ["min_stake", "veto_window"]) == "colour: unknown"

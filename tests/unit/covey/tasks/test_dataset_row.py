@@ -1,0 +1,112 @@
+import json
+
+import pytest
+
+from covey.tasks.dataset_row import BadRowError, Reading, TaskRow
+from tests.fakes.tasks import make_row
+
+pytestmark = pytest.mark.unit
+
+ROW = TaskRow(problem_id="a", task_type="math", prompt="1?", verification_info={"ground_truth": ["1"]})
+TEXT = (
+    b'{"problem_id":"a","prompt":"1?","solve_rates":{},"task_type":"math","verification_info":{"ground_truth":["1"]}}'
+)
+
+
+def test_row__worked_example__has_this_text_and_reads_back():
+    assert ROW.to_bytes() == TEXT
+    assert TaskRow.from_bytes(TEXT) == ROW
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b"\xff",
+        b"[" * 100_000,
+        TEXT[:-1] + b',"more":1}',
+        TEXT.replace(b'"1?"', b"1"),
+        TEXT.replace(b"{}", b'{"x":2}'),
+        TEXT.replace(b"{}", b'{"x":true}'),
+        TEXT.replace(b'{"ground_truth":["1"]}', b'"no"'),
+    ],
+)
+def test_from_bytes__anything_else__value_error(data):
+    with pytest.raises(ValueError, match=r"."):
+        TaskRow.from_bytes(data)
+
+
+def test_build_row__columns_of_the_field__are_read():
+    row = Reading().build_row(make_row(4, solve_rate_small=0.25, solve_rate_big=None, source="x", in_source_id="y"))
+    assert row == TaskRow(
+        problem_id="p-4",
+        task_type="math",
+        prompt="What is 4 + 1?",
+        verification_info={"ground_truth": ["5"]},
+        solve_rates={"small": 0.25},
+    )
+
+
+def test_build_row__what_it_wrote__is_read_again_and_the_same():
+    row = Reading().build_row(make_row(4, solve_rate_small=1))
+    assert Reading().build_row(json.loads(row.to_bytes())) == row
+
+
+def test_build_row__no_problem_id__one_that_follows_from_the_prompt():
+    """sha256 of "What is 4 + 1?"."""
+    row = Reading().build_row(make_row(4, problem_id=None))
+    assert row.problem_id == "prompt-9c2fe69aa2a3941b"
+
+
+@pytest.mark.parametrize(
+    ("value", "reading", "task_type"),
+    [
+        ("math", Reading(), "math"),
+        ("verifiable_math", Reading(), "math"),
+        ("gsm8k", Reading(renames={"gsm8k": "math"}), "math"),
+        ("verifiable_math", Reading(renames={"verifiable_math": "short_answer"}), "short_answer"),
+        (None, Reading(task_type="short_answer"), "short_answer"),
+        ("", Reading(task_type="verifiable_math"), "math"),
+        ("verifiable_math", Reading(task_type="short_answer"), "math"),
+    ],
+)
+def test_build_row__task_type__by_name_alias_and_option(value, reading, task_type):
+    assert reading.build_row(make_row(1, task_type=value)).task_type == task_type
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "text"),
+    [
+        ({"task_type": None}, "unknown_task_type", "has no task_type"),
+        ({"task_type": "poetry"}, "unknown_task_type", "'poetry'"),
+        ({"task_type": "../../x"}, "unknown_task_type", "not a kind"),
+        ({"task_type": 7}, "unknown_task_type", "not a kind"),
+        ({"prompt": None}, "bad_row", "prompt is missing"),
+        ({"prompt": " \n"}, "bad_row", "prompt is missing"),
+        ({"prompt": "\ud800"}, "bad_row", "surrogates"),
+        ({"verification_info": None}, "bad_row", "there is no verification_info"),
+        ({"verification_info": "{}"}, "bad_row", "ground_truth is missing"),
+        ({"verification_info": '{"ground_truth": []}'}, "bad_row", "ground_truth is empty"),
+        ({"verification_info": '{"ground_truth": '}, "bad_row", "EOF while parsing"),
+        ({"verification_info": "[" * 100_000}, "bad_row", "recursion limit"),
+        ({"verification_info": "[]"}, "bad_row", "not an object"),
+        ({"solve_rate_x": 1.5}, "bad_row", "not a share"),
+        ({"solve_rate_x": "half"}, "bad_row", "not a share"),
+        ({"solve_rate_x": float("nan")}, "bad_row", "not a share"),
+    ],
+)
+def test_build_row__bad__says_what_and_how_to_go_on(changes, code, text):
+    with pytest.raises(BadRowError) as caught:
+        Reading().build_row(make_row(1, **changes))
+    assert caught.value.code == code
+    assert text in caught.value.message
+    assert "--skip-bad" in caught.value.fix or "--task-type" in caught.value.fix
+
+
+def test_build_row__over_the_limit__is_too_long(monkeypatch):
+    monkeypatch.setattr("covey.tasks.dataset_row.MAX_ROW_BYTES", 200)
+    assert len(Reading().build_row(make_row(1, prompt="a" * 80)).to_bytes()) < 200
+    with pytest.raises(BadRowError) as caught:
+        Reading().build_row(make_row(1, prompt="a" * 200))
+    assert caught.value.code == "row_too_long"
