@@ -224,9 +224,3 @@ def test_stop_signals__second_interrupt__ends_what_does_not_stop():
             assert said.readline().strip() == word
             process.send_signal(signal.SIGINT)
         assert process.wait(20) == -signal.SIGINT
-
-
-async def hello(scope, receive, send):
-    if scope["type"] == "http":
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b"hello"})

@@ -14,6 +14,12 @@ from covey.runtime.http import find_free_ports, serve_http
 pytestmark = pytest.mark.unit
 
 
+async def hello(scope, receive, send):
+    if scope["type"] == "http":
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"hello"})
+
+
 async def test_serve_http__serves_until_stop():
     stop, (port,) = asyncio.Event(), find_free_ports(1)
     serving = asyncio.create_task(serve_http(hello, host="127.0.0.1", port=port, stop=stop))
