@@ -24,7 +24,7 @@ from covey.protocol.submission_file.rows import Rollout
 from covey.sampling.sampler import sample
 from covey.toploc.proofs import Bits, find_tops
 from covey.toploc.topk import EVERYTHING, Capture, build_capture, join
-from validator.calibration import build_rollouts
+from validator.calibration.calibrate import build_rollouts
 
 GROUPS, GROUP_SIZE, MAX_TOKENS = 4, 4, 128
 SUBMISSION = GROUPS * GROUP_SIZE

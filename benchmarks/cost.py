@@ -27,10 +27,10 @@ from covey.protocol.verdict import Decision
 from covey.runtime.settings import SandboxSettings
 from covey.sandbox import Sandbox
 from covey.toploc.topk import build_capture
-from validator import service as judging
+from validator import judging
 from validator.checks import Claim as Submitted
 from validator.checks import Tools
-from worker import service as working
+from worker import generation, receipts
 
 RUNS = 5
 """Of each measurement in a process; the least counts."""
@@ -96,13 +96,13 @@ def _measure(folder: Path, environment: Environment, decoder: Sandbox, grader: G
     order = TaskOrder(
         task=TaskId(1), lease=LeaseId(1), policy_version=Step(0), manifest_hash=MANIFEST, groups=8, deadline=2e9
     )
-    slots = working.build_slots(
+    slots = generation.build_slots(
         order, PARAMS, pool=PoolId(1), node=wallet.address, environment=tools.environment, engine=worker
     )
-    drafts = working.roll_out(slots, PARAMS, worker, version=order.policy_version)
-    rows = working.build_rollouts(drafts, tools.grade)
+    drafts = generation.roll_out(slots, PARAMS, worker, version=order.policy_version)
+    rows = generation.build_rollouts(drafts, tools.grade)
     file = encode(rows)
-    receipt = working.build_receipt(
+    receipt = receipts.build_receipt(
         order,
         PARAMS,
         pool=PoolId(1),

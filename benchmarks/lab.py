@@ -22,10 +22,10 @@ from covey.protocol.params import VerificationParams
 from covey.protocol.submission_file.rows import Rollout
 from covey.protocol.verdict import Severity
 from covey.toploc.proofs import WINDOW
-from validator.calibration import propose
+from validator.calibration.calibrate import propose
 from validator.checks import Claim as Submitted
 from validator.checks import Tools, check_termination
-from validator.limits import Breach, find_breach
+from validator.distance_limits import Breach, find_breach
 from validator.replay import RolloutDistances, measure
 
 SHORT = {"float32": "fp32", "bfloat16": "bf16"}

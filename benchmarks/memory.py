@@ -19,7 +19,7 @@ from benchmarks import child
 from benchmarks.child import read_peak
 from benchmarks.harness import Claim, find_misses, finish
 from covey.model.policy_files import DTYPES
-from trainer.head import compute_head
+from trainer.algorithm.lm_head import compute_head
 
 DENSE, TILED = "dense", "tiled"
 MOST = {"head_memory_ratio": 0.05, "head_time_ratio": 1.5}
@@ -38,7 +38,7 @@ class Case:
 
 
 def compute_dense(hidden: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """What `trainer.head` computes, in torch's own operators: log p with a gradient, entropy as a statistic."""
+    """Compute what `trainer.algorithm.lm_head` does with torch's own operators: log p with a gradient, and entropy."""
     logprobs = torch.log_softmax((hidden @ weight.T).float(), dim=-1)
     with torch.no_grad():
         entropy = -(logprobs.exp() * logprobs).sum(dim=-1)

@@ -25,7 +25,7 @@ from benchmarks.copying import SMALL, Case
 from benchmarks.harness import Claim, finish
 from benchmarks.trainer import build_learner, prepare, roll_out
 from covey.engines.hf.engine import HuggingFaceEngine, prepare_process
-from trainer.grpo import Objective
+from trainer.algorithm.grpo import Objective
 
 Kind = Literal["two_sided", "decoupled"]
 KINDS: Mapping[str, Kind] = {"naive": "two_sided", "decoupled": "decoupled"}

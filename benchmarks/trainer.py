@@ -22,10 +22,11 @@ from covey.engines.base import Engine, GenerationRequest
 from covey.engines.hf.engine import HuggingFaceEngine, prepare_process
 from covey.protocol.ids import GroupId, Step, TaskId
 from covey.protocol.submission_file.rows import Rollout
-from trainer.batch import Batch, Work, build_batch, build_samples, split_updates
-from trainer.forward import Shape
-from trainer.grpo import Objective
-from trainer.learner import Learner, Optimiser
+from trainer.algorithm.batches import build_batch, build_samples, split_updates
+from trainer.algorithm.forward import Shape
+from trainer.algorithm.grpo import Objective
+from trainer.algorithm.learner import Learner, Optimiser
+from trainer.data.samples import Batch, Work
 
 OURS, TRL = "ours", "trl"
 SIDES = {OURS: "benchmarks.trainer:learn", TRL: "benchmarks.trainer_peer:learn"}

@@ -2,8 +2,8 @@
 float32 masters.
 
 `make bench NAME=utilisation`; ARGS="--activation-checkpointing --tokens 16384 --updates 5".  Where there is no GPU,
-ARGS="--size tiny --peak-flops 1e11" shows that it runs.  The operations are `trainer.performance`'s: what is computed
-again to save memory, masked or padded does not count.
+ARGS="--size tiny --peak-flops 1e11" shows that it runs.  Operations are counted as `trainer.monitoring.performance`
+counts them: without recomputation that saves memory, masked positions and padding.
 """
 
 import argparse
@@ -21,11 +21,12 @@ from benchmarks.harness import Claim, find_misses, finish
 from covey.engines.hf.engine import prepare_process
 from covey.errors import OperatorError
 from covey.protocol.ids import GroupId, RolloutId, Step, TaskId
-from trainer.batch import Batch, Sample, build_batch
-from trainer.forward import Shape, recompute_activations
-from trainer.grpo import Objective
-from trainer.learner import Learner, Optimiser
-from trainer.performance import compute_flops, get_peak_memory, measure_model
+from trainer.algorithm.batches import build_batch
+from trainer.algorithm.forward import Shape, recompute_activations
+from trainer.algorithm.grpo import Objective
+from trainer.algorithm.learner import Learner, Optimiser
+from trainer.data.samples import Batch, Sample
+from trainer.monitoring.performance import compute_flops, get_peak_memory, measure_model
 
 LEAST = {"utilisation": 0.4}
 OPTIMISER = Optimiser(learning_rate=1e-6, betas=(0.9, 0.99), epsilon=1e-8, weight_decay=0.0, warm_up=0, clip=0.1)

@@ -40,8 +40,8 @@ from covey.engines.base import GenerationRequest
 from covey.engines.hf.engine import HuggingFaceEngine, prepare_process
 from covey.toploc.closeness import is_within
 from covey.toploc.proofs import Bits, build_many, compare
-from validator.calibration import count_passes
-from validator.limits import find_breach
+from validator.calibration.calibrate import count_passes
+from validator.distance_limits import find_breach
 from validator.replay import RolloutDistances
 
 NAME = "verification"

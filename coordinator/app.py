@@ -3,26 +3,24 @@
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from eth_utils.crypto import keccak
 
 from coordinator import identity
 from coordinator.config import CoordinatorConfig
-from coordinator.db import Database
-from coordinator.queue import Kicker, build_celery, run_jobs
-from coordinator.settlement import Ledger
+from coordinator.context import Context
+from coordinator.db.database import Database
+from coordinator.domain.epochs import Ledger
+from coordinator.queue.celery_app import Kicker, build_celery, run_jobs
 from covey.chain.contracts import Contracts
 from covey.chain.deployment import Deployment
 from covey.chain.follower import Follower
 from covey.chain.history import History
-from covey.chain.json_rpc import ChainClient, open_chain, require_version
+from covey.chain.json_rpc import open_chain, require_version
 from covey.chain.sender import Sender
-from covey.chain.structs import PoolTerms
-from covey.chain.wallet import Wallet, load_key
+from covey.chain.wallet import load_key
 from covey.errors import OperatorError, TransientError
 from covey.object_store import LinkSigner, ObjectStore
-from covey.protocol.eip712 import Domain
 from covey.protocol.ids import PoolId
 from covey.protocol.params import PoolParams
 from covey.runtime.cycle import Pace, run_forever, stop_signals
@@ -30,46 +28,12 @@ from covey.runtime.http import serve_http
 from covey.runtime.log import configure, get_logger
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
-    """Everything that the coordinator's functions are given."""
-
-    config: CoordinatorConfig
-    params: PoolParams
-    terms: PoolTerms
-    ledger: Ledger
-    database: Database
-    store: ObjectStore
-    client: ChainClient
-    contracts: Contracts
-    follower: Follower
-    sender: Sender
-    operator: Wallet
-    kicker: Kicker
-    clock: Callable[[], float]
-    stop: asyncio.Event
-    """Set when the process is to end; long polls then answer at once."""
-
-    @property
-    def receipt_domain(self) -> Domain:
-        return Domain(chain_id=self.ledger.chain_id, contract=self.contracts.court.address)
-
-    @property
-    def canary_secret(self) -> bytes:
-        """Keys the salts of `covey.protocol.canaries`; another one than that of links."""
-        return keccak(b"covey canaries" + bytes(self.operator.account.key))
-
-    @property
-    def ledger_domain(self) -> Domain:
-        return Domain(chain_id=self.ledger.chain_id, contract=self.contracts.ledger.address)
-
-
 def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) -> Context:
     """Bring the database up to date, read the pool from the chain, open the store.
 
     Raises OperatorError "wrong_home", "not_the_operator", "epoch_too_small", and those of what it opens.
     """
-    from coordinator.outbox import DatabaseOutbox
+    from coordinator.db.database_outbox import DatabaseOutbox
 
     config.home.mkdir(parents=True, exist_ok=True)
     deployment = Deployment.load(config.deployment)
@@ -145,8 +109,8 @@ def serve(config: CoordinatorConfig) -> None:
 
 
 async def _serve(ctx: Context) -> None:
-    from coordinator.api import build_api
-    from coordinator.loop import cycle
+    from coordinator.api.server import build_api
+    from coordinator.chain_events import cycle
 
     with stop_signals(ctx.stop):
         following = asyncio.create_task(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from eth_utils.crypto import keccak
 
-from coordinator.db import Database
+from coordinator.db.database import Database
 from covey.chain.deployment import Deployment
 from covey.chain.json_rpc import ChainClient
 from covey.errors import OperatorError, TransientError

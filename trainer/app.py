@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING
 from covey.chain.sender import Sender
 from covey.chain.sqlite_outbox import SqliteOutbox
 from covey.engines.process_memory import keep_memory
-from covey.environments.base import Environment, Grader
+from covey.environments.base import Grader
 from covey.environments.grader import CHECKING_PATIENCE, GradingPool
 from covey.errors import OperatorError
 from covey.network.entry import Network, join
@@ -26,47 +25,15 @@ from covey.runtime.cycle import keep_trying, stop_signals
 from covey.runtime.log import configure, get_logger
 from covey.sandbox import ATTEMPTS, CallLimits, Sandbox
 from covey.tasks.catalog import list_digests, list_folders
+from trainer.checkpoints.disk import ExplainFullDisk
 from trainer.config import TrainerConfig
-from trainer.disk import ExplainFullDisk
+from trainer.context import Context
 from trainer.progress import Progress
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-    from trainer.checkpoint import Checkpoints, StepFolders
-    from trainer.evaluation import Background
-    from trainer.learner import Learner
-    from trainer.metrics import Metrics, Sink
-    from trainer.publish import Publisher
-    from trainer.ranks import Ranks
-    from trainer.recomputer import Recomputer
-    from trainer.regrading import Regrader
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
-    """Everything that the trainer's loop is given."""
-
-    config: TrainerConfig
-    network: Network
-    tokenizer: "PreTrainedTokenizerBase"
-    learner: "Learner"
-    recomputer: "Recomputer | None"
-    """None where no setting asks for another policy's log-probabilities."""
-    checkpoints: "Checkpoints"
-    exports: "StepFolders"
-    environment: Environment
-    publisher: "Publisher"
-    chain_thread: ThreadPoolExecutor
-    """One thread, the only one that uses the publisher."""
-    background: "Background"
-    metrics: "Metrics"
-    decode: Callable[[bytes], bytes]
-    regrader: "Regrader"
-    progress: Progress
-    stop: asyncio.Event
-    clock: Callable[[], float] = time.time
-    timer: Callable[[], float] = time.monotonic
+    from trainer.distributed.ranks import Ranks
+    from trainer.monitoring.metrics import Sink
+    from trainer.publisher import Publisher
 
 
 def build(
@@ -89,14 +56,14 @@ def build(
     """
     from covey.model.policy_files import load_end_tokens, load_tokenizer
     from covey.model.prompts import require_policy_format
-    from trainer import service
-    from trainer.checkpoint import Checkpoints, StepFolders, export_policy, is_whole
-    from trainer.evaluation import Background, explain_evaluation
-    from trainer.metrics import Metrics
-    from trainer.models import build_evaluator, build_learner, build_regrader, get_source
-    from trainer.performance import complete_report
-    from trainer.publish import require_policy
-    from trainer.ranks import ALONE
+    from trainer.checkpoints.checkpoint import Checkpoints, StepFolders, export_policy, is_whole
+    from trainer.checkpoints.resume import build_lost_policy, build_lost_reference, require_resumable
+    from trainer.distributed.ranks import ALONE
+    from trainer.factories import build_evaluator, build_learner, build_regrader, get_source
+    from trainer.monitoring.evaluation import Background, explain_evaluation
+    from trainer.monitoring.metrics import Metrics
+    from trainer.monitoring.performance import complete_report
+    from trainer.publisher import require_policy
 
     if network.terms.trainer != network.wallet.address:
         raise OperatorError(
@@ -114,15 +81,15 @@ def build(
     state = checkpoints.restore(learner)
     step = Step(config.initial_step) if state is None else state.step
     published = network.contracts.policies.steps_of(network.pool)
-    service.require_resumable(step, published, max_staleness=network.params.max_staleness)
+    require_resumable(step, published, max_staleness=network.params.max_staleness)
     if state is None and step > 0:
         folder = Path(source)
         require_policy(network.contracts.policies, network.pool, step, folder, scratch=config.home)
     exports.retain(lambda kept: kept <= step)
     if config.kl_coefficient > 0 and step > 0 and 0 not in exports.list_steps():
-        raise service.build_lost_reference(f"there is no {exports.get_path(Step(0))}")
+        raise build_lost_reference(f"there is no {exports.get_path(Step(0))}")
     for lost in (Step(each) for each in range(published, step) if not is_whole(exports, Step(each))):
-        raise service.build_lost_policy(exports.get_path(lost), published)
+        raise build_lost_policy(exports.get_path(lost), published)
     if not is_whole(exports, step):
         export_policy(exports, learner, tokenizer, step)
     newest = Step(max(0, published - 1))
@@ -190,8 +157,8 @@ def serve_data_sets(config: TrainerConfig, network: Network) -> None:
 def build_publisher(config: TrainerConfig, network: Network, outbox: SqliteOutbox) -> "Publisher":
     """The publisher, which is called in one thread only."""
     from covey.shardcast.store import ShardStore
-    from trainer.publish import Publisher
-    from trainer.service import build_retention
+    from trainer.publisher import Publisher
+    from trainer.schedule import build_retention
 
     chain_id = network.receipt_domain.chain_id
     return Publisher(
@@ -209,9 +176,9 @@ def run(config: TrainerConfig, *, sinks: "Sequence[Sink]" = ()) -> None:
 
     `sinks` are told of each line of metrics.  Under torchrun all its processes call this, and rank 0 leads the others.
     """
-    from trainer.metrics import open_tensorboard
-    from trainer.ranks import open_ranks
-    from trainer.sharding import require_shardable
+    from trainer.distributed.ranks import open_ranks
+    from trainer.distributed.sharding import require_shardable
+    from trainer.monitoring.metrics import open_tensorboard
 
     configure("trainer", level=config.log_level)
     keep_memory()
@@ -219,7 +186,7 @@ def run(config: TrainerConfig, *, sinks: "Sequence[Sink]" = ()) -> None:
         config = config.model_copy(update={"device": ranks.device})
         require_shardable(ranks, lora_rank=config.lora_rank)
         if ranks.rank > 0:
-            from trainer.follower import follow
+            from trainer.worker_rank import follow
 
             follow(config, ranks)
             return
@@ -228,7 +195,7 @@ def run(config: TrainerConfig, *, sinks: "Sequence[Sink]" = ()) -> None:
 
 
 async def _run(config: TrainerConfig, sinks: "Sequence[Sink]", ranks: "Ranks") -> None:
-    from trainer.ranks import lead
+    from trainer.distributed.ranks import lead
 
     stop = asyncio.Event()
     with stop_signals(stop):

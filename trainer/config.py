@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from covey.chain.finality import Finality
 from covey.runtime.settings import RoleSettings
-from trainer.alarms import AlarmSettings
+from trainer.monitoring.alarms import AlarmSettings
 
 
 class TrainerConfig(RoleSettings):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from covey.protocol.ids import Hash, Step, TaskId
 
 if TYPE_CHECKING:
-    from trainer.batch import Work
+    from trainer.data.samples import Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,14 +1,8 @@
 """The validator's composition root: judging and enforcement, until a stop signal."""
 
 import asyncio
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
-from covey.chain.json_rpc import Call
-from covey.chain.outbox import Intent
 from covey.chain.sender import Sender
 from covey.chain.sqlite_outbox import SqliteOutbox
 from covey.chain.structs import BondKind
@@ -24,41 +18,13 @@ from covey.runtime.log import configure, get_logger
 from covey.sandbox import ATTEMPTS, CallLimits, Sandbox
 from validator.checks import Tools
 from validator.config import CheckingSettings, ValidatorConfig
-from validator.evidence import Venue, describe_engine
-from validator.pending import Pending
-from validator.turns import Turns
+from validator.context import Context
+from validator.evidence_bundle import Venue, describe_engine
+from validator.held_turns import Turns
+from validator.pending_reveals import Pending
 
 PROPOSAL_SECONDS = 86_400
 """Time within which a case is proposed once the court may take stake again."""
-
-
-@dataclass(slots=True)
-class Loaded:
-    """Which policy the engine was given last: a reorganisation may give a version another one."""
-
-    folder: Path | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
-    """Everything that the validator's loops are given."""
-
-    config: ValidatorConfig
-    network: Network
-    tools: Tools
-    venue: Venue
-    pending: Pending
-    outbox: SqliteOutbox
-    sender: Sender
-    stop: asyncio.Event
-    clock: Callable[[], float] = time.time
-    loaded: Loaded = field(default_factory=Loaded)
-    turns: Turns
-
-    def send(self, key: str, call: Call) -> None:
-        """Write an intent; the enforcement's pump sends it.  The same key again changes nothing."""
-        if self.outbox.find(key) is None:
-            self.outbox.put(Intent(key=key, call=call))
 
 
 def build_decoder(config: CheckingSettings) -> Sandbox:

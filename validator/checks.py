@@ -22,13 +22,13 @@ from covey.protocol.ids import GroupId, Hash
 from covey.protocol.messages import Receipt
 from covey.protocol.params import PoolParams
 from covey.protocol.seeding import SlotDomain
-from covey.protocol.submission_file.rows import Budget, Rollout, count_units
+from covey.protocol.submission_file.rows import Rollout, count_units, is_whole
 from covey.protocol.submission_file.sandbox_frames import pack_call, unpack_answer
 from covey.protocol.verdict import Judgement, Reason
 from covey.sandbox import SandboxError
 from covey.slots import DrawnPrompt
 from covey.toploc import proofs
-from validator.limits import find_breach
+from validator.distance_limits import find_breach
 from validator.replay import RolloutDistances, measure
 
 GRADED_TOGETHER = 16
@@ -101,17 +101,8 @@ def check_task(claim: Claim, tools: Tools) -> Judgement | None:
 
 def check_schema(claim: Claim, tools: Tools) -> Judgement | None:
     """The file decodes within its budget; input that ends every attempt to decode it is to blame itself."""
-    params = tools.params
-    budget = Budget(
-        file_bytes=params.max_submission_bytes,
-        rows=claim.receipt.groups * params.group_size,
-        prompt_tokens=params.model.max_prompt_tokens,
-        completion_tokens=params.model.max_completion_tokens,
-        proof_bytes=params.proof_bytes,
-        proof_window=params.verification.proof_window,
-    )
     try:
-        claim.rollouts = unpack_answer(tools.decode(pack_call(claim.file, budget)))
+        claim.rollouts = unpack_answer(tools.decode(pack_call(claim.file, tools.params.build_budget())))
     except SandboxError as error:
         return Judgement.reject(Reason.MALFORMED, what=error.code)
     except ProtocolError as error:
@@ -122,12 +113,11 @@ def check_schema(claim: Claim, tools: Tools) -> Judgement | None:
 
 def check_slots(claim: Claim, tools: Tools) -> Judgement | None:
     """Every (group, sibling) of the task stands there exactly once, and the units are those of the receipt."""
-    found = [(row.group, row.sibling) for row in claim.rollouts]
-    wanted = [(g, s) for g in range(claim.receipt.groups) for s in range(tools.params.group_size)]
-    if len(set(found)) != len(found):
+    rollouts = claim.rollouts
+    if len({(row.group, row.sibling) for row in rollouts}) != len(rollouts):
         return Judgement.reject(Reason.DUPLICATE)
-    if sorted(found) != wanted:
-        return Judgement.reject(Reason.MISSING, rows=len(found))
+    if not is_whole(rollouts, groups=claim.receipt.groups, group_size=tools.params.group_size):
+        return Judgement.reject(Reason.MISSING, rows=len(rollouts))
     if count_units(claim.rollouts) != claim.receipt.units:
         return Judgement.reject(Reason.MALFORMED, what="units")
     return None

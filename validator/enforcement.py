@@ -14,7 +14,7 @@ from covey.protocol.ids import Address
 from covey.protocol.messages import Verdict
 from covey.runtime.cycle import CycleResult
 from covey.runtime.log import get_logger
-from validator.app import Context
+from validator.context import Context
 
 
 async def cycle(ctx: Context) -> CycleResult:

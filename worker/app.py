@@ -1,10 +1,8 @@
 """The worker's composition root: the only file that names an engine; runs until a stop signal."""
 
 import asyncio
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 from covey.engines.base import Engine
 from covey.engines.factory import build_engine, choose_engine, require_engine
@@ -13,39 +11,19 @@ from covey.environments.base import Environment, Grader
 from covey.environments.grader import GradingPool
 from covey.errors import OperatorError
 from covey.network.entry import Network, join
-from covey.protocol.ids import Address
 from covey.runtime.cycle import CycleMetrics, Pace, keep_trying, report_forever, run_forever, stop_signals
 from covey.runtime.log import configure, get_logger
 from worker.config import WorkerConfig
+from worker.context import Context
 from worker.instance import load_instance
-from worker.outgoing import Outgoing
-from worker.pipeline import Pipeline
+from worker.leases import Pipeline
+from worker.submission_store import Outgoing
 
 FETCH_SECONDS = 1.0
 """Between two looks at the chain for a newer policy."""
 LEASES_A_CALL = 2
 """How many a call of the engine may last; then it hangs, and its process is started anew.  Its own ran out after one;
 what is begun beside a call that is only slow has its time too."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
-    """Everything that the worker's loop is given."""
-
-    config: WorkerConfig
-    network: Network
-    contributor: Address
-    instance: str
-    """Name of this worker in its heartbeats and claims; see `worker.instance`."""
-    engine: Engine
-    environment: Environment
-    grade: Grader
-    engine_threads: ThreadPoolExecutor
-    """One for each task that the engine may work on."""
-    pipeline: Pipeline
-    outgoing: Outgoing
-    stop: asyncio.Event
-    clock: Callable[[], float] = time.time
 
 
 def build(

@@ -14,11 +14,11 @@ from covey.protocol.ids import Hash, Step
 from covey.protocol.submission_file.codec import encode
 from covey.runtime.cycle import CycleResult, or_stop
 from covey.runtime.log import get_logger
-from worker import service
-from worker.app import Context
-from worker.outgoing import Parcel
-from worker.pipeline import Made
-from worker.service import Draft
+from worker import generation, receipts
+from worker.context import Context
+from worker.generation import Draft
+from worker.leases import Made
+from worker.submission_store import Parcel
 
 FAILURES = 3
 """Deaths of the engine over one lease, or calls in a row at which it hung, until the worker gives up."""
@@ -62,7 +62,7 @@ async def claim(ctx: Context) -> CycleResult:
         return CycleResult.IDLE
     unsent = ctx.outgoing.list_unsent()  # only now: what was signed meanwhile is still in hand
     # Not cut off by a stop signal: what is assigned meanwhile would be nobody's.
-    with service.explain_other_instance():
+    with receipts.explain_other_instance():
         task = await ctx.network.coordinator.claim_task(
             instance=ctx.instance,
             free_slots=len(pipeline.leases) + len(unsent) + 1,
@@ -166,10 +166,10 @@ async def load_policy(ctx: Context, version: Step, manifest_hash: Hash | None = 
 def roll_out(ctx: Context, task: TaskOrder) -> list[Draft]:
     """What the engine makes of a task."""
     network, engine = ctx.network, ctx.engine
-    slots = service.build_slots(
+    slots = generation.build_slots(
         task, network.params, pool=network.pool, node=network.wallet.address, environment=ctx.environment, engine=engine
     )
-    return service.roll_out(slots, network.params, engine, version=task.policy_version)
+    return generation.roll_out(slots, network.params, engine, version=task.policy_version)
 
 
 async def give_back(ctx: Context, tasks: Sequence[TaskOrder]) -> None:
@@ -234,9 +234,9 @@ def sign(ctx: Context, made: Made) -> None:
     require_manifest(ctx, made.order)
     first_time = network.chain.get_block("latest").timestamp
     first_epochs = network.contracts.ledger.epochs_of(network.pool)
-    rollouts = service.build_rollouts(made.drafts, ctx.grade)
+    rollouts = generation.build_rollouts(made.drafts, ctx.grade)
     file = encode(rollouts)
-    receipt = service.build_receipt(
+    receipt = receipts.build_receipt(
         made.order,
         params,
         pool=network.pool,
@@ -261,18 +261,18 @@ async def submit(ctx: Context, parcel: Parcel) -> None:
     network, receipt, log = ctx.network, parcel.receipt, get_logger()
     try:
         answer = await network.coordinator.submit(receipt, parcel.signature, parcel.file)
-        service.require_promise(
+        receipts.require_promise(
             answer,
             receipt,
             domain=network.ledger_domain,
             operator=network.operator,
             earliest=parcel.first_time - network.params.verification.draw_seconds,
-            latest=int(ctx.clock()) + service.MOST_AHEAD_SECONDS,
+            latest=int(ctx.clock()) + receipts.MOST_AHEAD_SECONDS,
             first_epochs=parcel.first_epochs,
             last_epochs=await asyncio.to_thread(network.contracts.ledger.epochs_of, network.pool),
         )
     except ProtocolError as error:
-        service.require_final(error)
+        receipts.require_final(error)
         log.warning("submission refused", task=receipt.task, code=error.code, message=error.message)
         ctx.outgoing.close(parcel, None)
         return
@@ -284,7 +284,7 @@ async def send_heartbeat(ctx: Context) -> CycleResult:
     """A sign of life while a long generation runs."""
     unsent = ctx.outgoing.list_unsent()
     slots = len(ctx.pipeline.leases) + len(unsent) + ctx.pipeline.has_room(len(unsent))
-    with service.explain_other_instance():
+    with receipts.explain_other_instance():
         await ctx.network.coordinator.send_heartbeat(
             instance=ctx.instance, free_slots=slots, cached_version=ctx.pipeline.cached_version
         )

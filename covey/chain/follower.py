@@ -1,4 +1,4 @@
-"""Follows the chain's events across reorganisations; called by `coordinator.loop` and other roles' loops.
+"""Follows the chain's events across reorganisations; called by `coordinator.chain_events` and other roles' loops.
 
 It keeps no state: the caller applies a `Progress` and stores its cursor in one transaction, so a crash repeats a
 poll and loses nothing.  It raises TransientError only.

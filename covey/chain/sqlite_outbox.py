@@ -1,4 +1,4 @@
-"""The outbox of a role without a database: one SQLite file.  The coordinator's is `coordinator.outbox`."""
+"""The outbox of a role without a database: one SQLite file.  The coordinator's is `coordinator.db.database_outbox`."""
 
 import sqlite3
 from pathlib import Path

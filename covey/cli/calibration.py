@@ -66,7 +66,7 @@ def validator_calibrate(
     from covey.environments import registry
     from covey.environments.base import EnvironmentSpec
     from covey.tasks.catalog import DataSetCatalog
-    from validator.calibration import calibrate
+    from validator.calibration.calibrate import calibrate
 
     document = read_document(pool_file)
     pinned: dict[str, Any] = {}

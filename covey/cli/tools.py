@@ -124,7 +124,7 @@ def model_tiny(
     Example: `covey model tiny my-model --seed 2`
     """
     from covey.engines.hf.engine import prepare_process
-    from trainer.warm_start import warm_start_tiny
+    from trainer.tiny_model import warm_start_tiny
 
     prepare_process(threads=1)
     reward = warm_start_tiny(seed, folder, lambda step, loss: typer.echo(f"step {step:4d}  loss {loss:.3f}"))

@@ -32,7 +32,7 @@ def show_training(console: "Console", *, steps: int | None) -> Iterator[Sink]:
 
     On a terminal it is entered before the log is configured, so that log lines on the same terminal go above the bar.
     """
-    from trainer.metrics import log_line
+    from trainer.monitoring.metrics import log_line
 
     if not console.is_terminal:
         yield log_line

@@ -98,7 +98,7 @@ def make_policy(preset: Preset, recipe: WarmStart, folder: Path, say: Say) -> fl
     from covey.protocol.params import GradingParams
     from covey.runtime.settings import SandboxSettings
     from covey.tasks.catalog import DataSetCatalog
-    from trainer.warm_start import warm_start_policy
+    from trainer.tiny_model import warm_start_policy
 
     prepare_process(threads=1)
     progress = _Progress(say)

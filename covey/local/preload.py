@@ -8,7 +8,7 @@ import importlib
 
 MODULES = (
     "coordinator.app",
-    "coordinator.api",
+    "coordinator.api.server",
     "coordinator.jobs",
     "worker.app",
     "worker.loop",
@@ -16,7 +16,7 @@ MODULES = (
     "validator.loop",
     "trainer.app",
     "trainer.loop",
-    "trainer.models",
+    "trainer.factories",
     "covey.shardcast.app",
     "covey.engines.hf.engine",
     "covey.environments.grading_process",

@@ -1,6 +1,6 @@
 """The shipped tiny model: a byte-level Qwen2 of 247,104 parameters that half knows the demo's task.
 
-`trainer.warm_start` makes it, the demo trains it, tests run on it; `tiny_folder` says where it lies.
+`trainer.tiny_model` makes it, the demo trains it, tests run on it; `tiny_folder` says where it lies.
 It was warmed up until it answers a third right at temperature 1, so that reinforcement learning has room.
 """
 

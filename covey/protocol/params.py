@@ -12,6 +12,7 @@ from covey.errors import ProtocolError
 from covey.protocol import canonical
 from covey.protocol.api.common import HashText
 from covey.protocol.ids import Hash, hash_from_bytes
+from covey.protocol.submission_file.rows import Budget
 from covey.protocol.thresholds import Thresholds
 
 Count = Annotated[int, Field(gt=0, le=1 << 31)]
@@ -242,6 +243,17 @@ class PoolParams(_Part):
         row = 32 + 5 * self.model.max_prompt_tokens + 10 * self.model.max_completion_tokens
         size = self.rollouts_per_task * (row + proofs * (self.proof_bytes + 5))
         return 8192 + size + size // 64
+
+    def build_budget(self) -> Budget:
+        """What the file of a task may hold."""
+        return Budget(
+            file_bytes=self.max_submission_bytes,
+            rows=self.rollouts_per_task,
+            prompt_tokens=self.model.max_prompt_tokens,
+            completion_tokens=self.model.max_completion_tokens,
+            proof_bytes=self.proof_bytes,
+            proof_window=self.verification.proof_window,
+        )
 
     def to_text(self) -> str:
         """The canonical JSON that stands on chain."""

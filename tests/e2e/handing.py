@@ -7,9 +7,9 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 from unittest import mock
 
-import worker.app
+import worker.context
 import worker.loop
-from coordinator.models import Submission
+from coordinator.db.models import Submission
 from covey.demo.cast import Cast
 from covey.protocol import eip712
 from covey.protocol.api.worker import TaskOrder
@@ -19,9 +19,9 @@ from tests.cheats.base import Cheat
 from tests.e2e.walking import Walk, take_judgement
 from tests.fakes.tools import Work, Worker
 from tests.fakes.turn import take_turn
-from worker.outgoing import Parcel
-from worker.pipeline import Made
-from worker.service import Draft
+from worker.generation import Draft
+from worker.leases import Made
+from worker.submission_store import Parcel
 
 
 class ShortCast(Cast):
@@ -38,7 +38,7 @@ def cheating(cheat: Cheat) -> Iterator[None]:
     """In place of the honest worker's hand: what the cheat makes of a lease, signed and stored like honest work."""
     made: dict[int, Work] = {}
 
-    def roll_out(ctx: worker.app.Context, task: TaskOrder) -> list[Draft]:
+    def roll_out(ctx: worker.context.Context, task: TaskOrder) -> list[Draft]:
         hand = Worker(
             ctx.network.wallet,
             ctx.network.params,
@@ -51,7 +51,7 @@ def cheating(cheat: Cheat) -> Iterator[None]:
         made[task.lease] = cheat.cheat(hand)
         return []
 
-    def sign(ctx: worker.app.Context, given: Made) -> None:
+    def sign(ctx: worker.context.Context, given: Made) -> None:
         network, work = ctx.network, made.pop(given.order.lease)
         parcel = Parcel(
             receipt=work.receipt,

@@ -8,9 +8,9 @@ import pytest
 
 import validator.enforcement
 import validator.loop
-from coordinator import views
-from coordinator.models import Submission
-from coordinator.standing import count_strikes
+from coordinator.api import views
+from coordinator.db.models import Submission
+from coordinator.domain.nodes import count_strikes
 from covey.demo.cast import DemoOptions
 from covey.demo.cheats import QuantizedWeights
 from covey.demo.stage import POOL, Stage

@@ -3,7 +3,7 @@
 import pytest
 
 import validator.enforcement
-from coordinator.standing import count_strikes
+from coordinator.domain.nodes import count_strikes
 from covey.demo.cast import MIN_STAKE, DemoOptions
 from covey.demo.stage import POOL
 from covey.protocol.status import CaseState, SubmissionState

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 import trainer.loop
-from coordinator import views
+from coordinator.api import views
 from covey.demo.cast import Cast, DemoOptions
 from covey.demo.stage import POOL
 from covey.protocol.api.public import StepView
 from covey.protocol.status import StepState
 from tests.e2e.handing import hand_in, judge_all, list_submissions
 from tests.e2e.walking import Walk, open_walk
-from trainer.batch import Work
+from trainer.data.samples import Work
 
 pytestmark = [pytest.mark.e2e]
 OPTIONS = DemoOptions(steps=1, workers=1, cheats=0, max_staleness=0)

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 import validator.enforcement
-from coordinator import turns
+from coordinator.domain import turns
 from covey.demo.cast import DemoOptions
 from covey.demo.stage import POOL
 from covey.protocol.status import SubmissionState

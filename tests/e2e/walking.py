@@ -14,13 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import coordinator.app
+import coordinator.context
 import trainer.app
+import trainer.context
 import trainer.loop
 import validator.app
+import validator.context
 import validator.loop
 import worker.app
-from coordinator import jobs, loop
-from coordinator.api import build_api
+import worker.context
+from coordinator import chain_events, jobs
+from coordinator.api.server import build_api
 from coordinator.config import CoordinatorConfig
 from covey.chain.json_rpc import ChainClient
 from covey.demo.cast import Cast, DemoOptions
@@ -70,10 +74,10 @@ class Walk:
     """The parts, composed as their processes compose them."""
 
     stage: Stage
-    coordinator: coordinator.app.Context
-    trainer: trainer.app.Context
-    workers: dict[str, worker.app.Context]
-    validators: list[validator.app.Context]
+    coordinator: coordinator.context.Context
+    trainer: trainer.context.Context
+    workers: dict[str, worker.context.Context]
+    validators: list[validator.context.Context]
     closers: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     @property
@@ -96,8 +100,8 @@ class Walk:
 
     async def follow(self) -> None:
         """Let the coordinator read the chain to its head and send what waits."""
-        await loop.cycle(self.coordinator)
-        await loop.cycle(self.coordinator)
+        await chain_events.cycle(self.coordinator)
+        await chain_events.cycle(self.coordinator)
 
     def run_jobs(self) -> None:
         """The blocks that draw, and every Celery job once, in the jobs process's own functions."""
@@ -120,7 +124,7 @@ class Walk:
         raise AssertionError("the condition did not come")
 
 
-async def take_judgement(ctx: validator.app.Context) -> None:
+async def take_judgement(ctx: validator.context.Context) -> None:
     """One order of a validator, from its poll on."""
     await validator.loop.poll(ctx)
     if ctx.turns.held:

@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 
-from coordinator.db import Database
-from coordinator.models import Base
+from coordinator.db.database import Database
+from coordinator.db.models import Base
 
 POSTGRES = "postgresql+psycopg://root@127.0.0.1:5432/test"
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import httpx
 
-from coordinator import app, loop
-from coordinator.api import build_api
-from coordinator.app import Context
+from coordinator import app, chain_events
+from coordinator.api.server import build_api
 from coordinator.config import CoordinatorConfig
+from coordinator.context import Context
 from coordinator.jobs import build_jobs
 from covey.chain.structs import BondKind, PoolTerms
 from covey.chain.wallet import Wallet, save_key
@@ -88,7 +88,7 @@ class Office:
     async def follow(self) -> None:
         """Read the chain to its end and send what the outbox holds."""
         for _ in range(20):
-            if await loop.cycle(self.ctx) is CycleResult.IDLE and not self.ctx.sender._store.list_pending():
+            if await chain_events.cycle(self.ctx) is CycleResult.IDLE and not self.ctx.sender._store.list_pending():
                 return
 
     async def claim(self, client: CoordinatorClient, *, instance: str = INSTANCE) -> Any:

@@ -11,11 +11,12 @@ import pytest
 from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
 
-from coordinator import judging, loop, ruling, service, standing, turns
-from coordinator.db import Database
-from coordinator.models import Node, Step, Submission, Task
-from coordinator.ruling import Ruling
-from coordinator.service import Countersigned
+from coordinator import chain_events
+from coordinator.db.database import Database
+from coordinator.db.models import Node, Step, Submission, Task
+from coordinator.domain import judging, nodes, ruling, steps, submissions, tasks, turns
+from coordinator.domain.ruling import Ruling
+from coordinator.domain.submissions import Countersigned
 from covey.chain.deployment import CONTRACTS, Deployment
 from covey.errors import ProtocolError
 from covey.protocol import eip712, messages
@@ -84,7 +85,7 @@ class FakePool:
         with self.database.write() as rows:
             for name in names:
                 contributor = make_address(owner or f"{name}'s owner")
-                standing.register_node(rows, self.params, node=make_address(name), contributor=contributor)
+                nodes.register_node(rows, self.params, node=make_address(name), contributor=contributor)
         return [make_address(name) for name in names]
 
     def remove(self, name: str) -> None:
@@ -92,24 +93,24 @@ class FakePool:
         node = self.node(name)
         event = SimpleNamespace(node=node.address, contributor=node.contributor)
         with self.database.write() as rows:
-            loop.on_node_removed(None, rows, event)  # type: ignore[arg-type]
+            chain_events.on_node_removed(None, rows, event)  # type: ignore[arg-type]
 
     def publish(self, step: int) -> Step:
         with self.database.write() as rows:
-            return service.open_step(
+            return steps.open_step(
                 rows, self.params, number=step, manifest_hash=make_hash(f"policy {step}"), block=10 + step, now=self.now
             )
 
     def open_ahead(self, step: int) -> None:
         """The trainer asks for the batch of a step."""
         with self.database.write() as rows:
-            service.open_ahead(rows, self.params, number=step)
+            steps.open_ahead(rows, self.params, number=step)
 
     def wait(
         self, name: str, *, slots: int = 1, version: int | None = None, seconds: float = 5.0, instance: str = INSTANCE
     ) -> None:
         with self.database.write() as rows:
-            standing.record_heartbeat(
+            nodes.record_heartbeat(
                 rows,
                 self.params,
                 node=make_address(name),
@@ -122,12 +123,12 @@ class FakePool:
 
     def assign(self) -> int:
         with self.database.write() as rows:
-            return service.assign_tasks(rows, self.params, now=self.now)
+            return tasks.assign_tasks(rows, self.params, now=self.now)
 
     def collect(self, name: str, holding: Sequence[int] = (), *, instance: str = INSTANCE) -> Task | None:
         node = make_address(name)
         with self.database.write() as rows:
-            return service.collect_task(rows, self.params, node=node, instance=instance, now=self.now, holding=holding)
+            return tasks.collect_task(rows, self.params, node=node, instance=instance, now=self.now, holding=holding)
 
     def lease(self, name: str) -> Task:
         """What a registered, waiting node ends up with."""
@@ -139,7 +140,7 @@ class FakePool:
 
     def expire(self) -> int:
         with self.database.write() as rows:
-            return service.expire_leases(rows, self.params, now=self.now)
+            return tasks.expire_leases(rows, self.params, now=self.now)
 
     def tasks(self, *states: TaskState) -> Sequence[Task]:
         with self.database.read() as rows:
@@ -147,24 +148,24 @@ class FakePool:
 
     def node(self, name: str) -> Node:
         with self.database.read() as rows:
-            return standing.require_node(rows, make_address(name))
+            return nodes.require_node(rows, make_address(name))
 
     def strike(self, name: str, times: int) -> None:
         """Give the node's contributor strikes."""
         with self.database.write() as rows:
             for _ in range(times):
-                standing.add_strike(rows, self.params, standing.require_node(rows, make_address(name)).contributor)
+                nodes.add_strike(rows, self.params, nodes.require_node(rows, make_address(name)).contributor)
 
     def strikes(self, name: str) -> int:
         """Those of the node's contributor."""
         with self.database.read() as rows:
-            return standing.count_strikes(rows, standing.require_node(rows, make_address(name)).contributor)
+            return nodes.count_strikes(rows, nodes.require_node(rows, make_address(name)).contributor)
 
     # -- submissions
 
     def build_receipt(self, task: Task, **changes: Any) -> Receipt:
         with self.database.read() as rows:
-            node = standing.require_node(rows, task.node or "")
+            node = nodes.require_node(rows, task.node or "")
         values: dict[str, Any] = {
             "pool": POOL,
             "task": task.id,
@@ -186,7 +187,7 @@ class FakePool:
 
         kinds = {make_address(name): kind for name, kind in self.canaries.items()}
         with self.database.write() as rows:
-            return service.record_submission(
+            return submissions.record_submission(
                 rows,
                 self.params,
                 receipt=receipt,

@@ -25,15 +25,15 @@ from covey.model.policy_files import load_model, load_tokenizer, save_policy
 from covey.model.tiny import tiny_folder
 from covey.protocol.ids import Step
 from tests.fakes.samples import DECOUPLED, OPTIMISER, SHAPE, build_batch, build_samples, forget_old
-from trainer.checkpoint import Checkpoints, StepFolders, export_policy
-from trainer.follower import do_share
-from trainer.forward import recompute_activations
-from trainer.head import compute_head
-from trainer.learner import Learner
-from trainer.orders import Order, Verb
-from trainer.ranks import ALONE, Ranks
-from trainer.recomputer import Recomputer
-from trainer.sharding import make_whole
+from trainer.algorithm.forward import recompute_activations
+from trainer.algorithm.learner import Learner
+from trainer.algorithm.lm_head import compute_head
+from trainer.algorithm.logprobs import Recomputer
+from trainer.checkpoints.checkpoint import Checkpoints, StepFolders, export_policy
+from trainer.distributed.commands import Order, Verb
+from trainer.distributed.ranks import ALONE, Ranks
+from trainer.distributed.sharding import make_whole
+from trainer.worker_rank import do_share
 
 RANKS, ROWS = 2, 6
 SIZES = (7, 5, 1)

@@ -8,10 +8,10 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from covey.protocol.ids import GroupId, RolloutId, Step, TaskId
-from trainer.batch import Batch, Sample
-from trainer.forward import Shape
-from trainer.grpo import Objective
-from trainer.learner import Learner, Optimiser
+from trainer.algorithm.forward import Shape
+from trainer.algorithm.grpo import Objective
+from trainer.algorithm.learner import Learner, Optimiser
+from trainer.data.samples import Batch, Sample
 
 OPTIMISER = Optimiser(learning_rate=1e-3, betas=(0.9, 0.99), epsilon=1e-8, weight_decay=0.1, warm_up=0, clip=1e9)
 TWO_SIDED = Objective(kind="two_sided", epsilon=0.2, delta=4.0, cap=5.0, kl=0.0, entropy=0.0)

@@ -27,7 +27,7 @@ from covey.sandbox import Sandbox
 from tests.fakes.grading import grade_here, grade_with
 from tests.fakes.pool import make_address, make_hash, make_params
 from validator.checks import Claim, Tools
-from worker import service
+from worker import generation, receipts
 
 DOMAIN = Domain(chain_id=31337, contract=make_address("court"))
 MANIFEST = make_hash("manifest")
@@ -168,17 +168,17 @@ class Worker:
         return self._made[task]
 
     def _work(self, task: TaskOrder, params: PoolParams, node: Address) -> Work:
-        slots = service.build_slots(
+        slots = generation.build_slots(
             task, self.params, pool=PoolId(1), node=node, environment=self.environment, engine=self.engine
         )
         version = self.engine.policy_version or Step(0)
-        drafts = service.roll_out(slots, params, self.engine, version=Step(version))
-        return self.hand_in(service.build_rollouts(drafts, grade_here), task)
+        drafts = generation.roll_out(slots, params, self.engine, version=Step(version))
+        return self.hand_in(generation.build_rollouts(drafts, grade_here), task)
 
     def hand_in(self, rows: Sequence[Rollout], task: TaskOrder | None = None) -> Work:
         """These rows with the receipt that fits them."""
         file = encode(rows)
-        receipt = service.build_receipt(
+        receipt = receipts.build_receipt(
             task or self.task,
             self.params,
             pool=PoolId(1),

@@ -29,18 +29,19 @@ from covey.protocol.ids import Address, GroupId, Hash, PoolId, Step, TaskId
 from covey.protocol.manifest import Manifest, PolicyName
 from covey.protocol.params import EnvironmentParams, ModelParams, PoolParams
 from covey.protocol.seeding import SlotDomain, compute_sampling_seed
-from covey.protocol.submission_file import sandboxed
+from covey.protocol.submission_file import codec
 from covey.protocol.submission_file.codec import encode
 from covey.protocol.submission_file.rows import Rollout
 from covey.runtime.cycle import Pace
 from covey.shardcast.store import Retention, ShardStore
 from covey.slots import draw_prompts
 from tests.fakes.grading import grade_here
-from trainer.app import Context, build
+from trainer.app import build
 from trainer.config import TrainerConfig
+from trainer.context import Context
 from trainer.loop import run_cycles
-from trainer.metrics import Sink
-from trainer.publish import Publisher
+from trainer.monitoring.metrics import Sink
+from trainer.publisher import Publisher
 
 POOL = PoolId(1)
 WALLET = Address("0x" + "11" * 20)
@@ -231,7 +232,7 @@ class World:
             store=ShardStore(self.config.origin_root), retention=Retention(),
         )  # fmt: skip
         return build(
-            self.config, cast(Network, network), decode=sandboxed.decode_framed, grade=self.grade,
+            self.config, cast(Network, network), decode=codec.decode_framed, grade=self.grade,
             publisher=publisher, chain_thread=chain_thread, stop=stop, sinks=self.sinks,
         )  # fmt: skip
 

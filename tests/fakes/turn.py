@@ -2,7 +2,7 @@
 
 from covey.runtime.cycle import CycleResult
 from worker import loop
-from worker.app import Context
+from worker.context import Context
 
 
 async def take_turn(ctx: Context) -> CycleResult:

@@ -17,10 +17,10 @@ from tests.fakes.coordinator import FakeCoordinator
 from tests.fakes.grading import grade_here
 from tests.fakes.pool import make_address
 from tests.fakes.tools import DOMAIN, MANIFEST, make_model_params
-from worker.app import Context
+from worker.context import Context
 from worker.instance import load_instance
-from worker.outgoing import Outgoing
-from worker.pipeline import Pipeline
+from worker.leases import Pipeline
+from worker.submission_store import Outgoing
 
 LEDGER = Domain(chain_id=31337, contract=make_address("ledger"))
 

@@ -17,10 +17,10 @@ from transformers.utils.import_utils import is_flash_attn_2_available
 from covey.model.policy_files import DTYPES, load_model
 from covey.model.tiny import tiny_folder
 from tests.fakes.samples import DECOUPLED, OPTIMISER, SHAPE, build_batch, build_learner, build_samples, give_proximal
-from trainer.forward import FLASH, predict, recompute_activations
-from trainer.head import TILE, compute_head
-from trainer.learner import Learner
-from trainer.packing import build_rows
+from trainer.algorithm.forward import FLASH, predict, recompute_activations
+from trainer.algorithm.learner import Learner
+from trainer.algorithm.lm_head import TILE, compute_head
+from trainer.data.packing import build_rows
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 

@@ -20,21 +20,21 @@ ROLES = ("coordinator", "worker", "validator", "trainer")
 PACKAGES = ("covey", *ROLES)
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 NAMES = [str(path.relative_to(ROOT)) for path in SOURCES]
-MIGRATIONS = "coordinator/migrations/*"
+MIGRATIONS = "coordinator/db/migrations/*"
 ADDRESSES = {
     "web3": ["covey/chain/*"],
     "eth_account": ["covey/protocol/accounts.py"],
     "vllm": ["covey/engines/vllm*"],
-    "celery": ["coordinator/queue.py", "coordinator/broker.py"],
-    "kombu": ["coordinator/queue.py", "coordinator/broker.py"],
+    "celery": ["coordinator/queue/celery_app.py", "coordinator/queue/folder_broker.py"],
+    "kombu": ["coordinator/queue/celery_app.py", "coordinator/queue/folder_broker.py"],
     "sqlalchemy": [
-        "coordinator/models.py",
-        "coordinator/db.py",
-        "coordinator/chain_rows.py",
-        "coordinator/connection.py",
+        "coordinator/db/models.py",
+        "coordinator/db/repository.py",
+        "coordinator/db/chain_queries.py",
+        "coordinator/db/connection.py",
         MIGRATIONS,
     ],
-    "alembic": ["coordinator/connection.py", MIGRATIONS],
+    "alembic": ["coordinator/db/connection.py", MIGRATIONS],
     "httpx": ["covey/network/coordinator_client.py", "covey/shardcast/*"],
     "obstore": ["covey/object_store.py"],
     "numba": ["covey/toploc/*", "covey/sampling/*"],
@@ -194,7 +194,7 @@ def test_names__no_utils():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_module__has_a_docstring_of_at_most_fifteen_lines(name):
-    if name.startswith("coordinator/migrations/") and name.endswith("__init__.py"):
+    if name.startswith("coordinator/db/migrations/") and name.endswith("__init__.py"):
         return
     docstring = ast.get_docstring(parse(name))
     assert docstring, "no docstring"

@@ -59,6 +59,12 @@ class Budget:
         return 4096 + self.rows * (per_row + (self.proof_bytes + 4) * proofs)
 
 
+def is_whole(rollouts: Sequence[Rollout], *, groups: int, group_size: int) -> bool:
+    """Whether there is exactly one rollout for each slot of `groups` groups of `group_size` siblings, in any order."""
+    slots = [(group, sibling) for group in range(groups) for sibling in range(group_size)]
+    return sorted((rollout.group, rollout.sibling) for rollout in rollouts) == slots
+
+
 def count_units(rollouts: Sequence[Rollout]) -> int:
     """Work units of rows: their completion tokens."""
     return sum(len(rollout.tokens) for rollout in rollouts)

@@ -16,9 +16,9 @@ from covey.protocol.messages import Receipt
 from covey.protocol.verdict import Judgement, Reason
 from tests.integration.chain.making import make_receipt
 from validator import enforcement
-from validator.app import Context
 from validator.config import ValidatorConfig
-from validator.service import build_verdict
+from validator.context import Context
+from validator.judging import build_verdict
 
 pytestmark = pytest.mark.integration
 DAY = 86_400

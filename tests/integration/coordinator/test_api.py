@@ -117,12 +117,12 @@ async def test_submit__receipt_that_is_wrong__is_refused(
 
 
 async def test_claim_task__suspended__is_told(office: Office):
-    from coordinator import standing
+    from coordinator.domain import nodes
 
     async with office.client("node") as client:
         await client.register()
         with office.ctx.database.write() as rows:
-            standing.suspend(rows, standing.require_node(rows, office.wallet("node").address), "case")
+            nodes.suspend(rows, nodes.require_node(rows, office.wallet("node").address), "case")
         waiting = client.claim_task(instance=INSTANCE, free_slots=1, cached_version=None, wait_seconds=1)
         assert await refuse(waiting) == ("suspended", 403)
 

@@ -7,7 +7,7 @@ import httpx
 import pytest
 from eth_account.messages import encode_defunct
 
-from coordinator import standing
+from coordinator.domain import nodes
 from covey.chain import codec
 from covey.chain.structs import BondKind
 from covey.errors import ProtocolError
@@ -295,7 +295,7 @@ async def test_register__more_nodes_than_the_stake_backs__is_refused(office: Off
     with office.ctx.database.write() as rows:
         for name in ("b", "c", "d"):
             contributor = office.chain.address("contributor")
-            standing.register_node(rows, office.ctx.params, node=make_address(name), contributor=contributor)
+            nodes.register_node(rows, office.ctx.params, node=make_address(name), contributor=contributor)
     async with office.client("node") as client:
         with pytest.raises(ProtocolError) as caught:
             await client.register()

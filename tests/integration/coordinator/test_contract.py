@@ -15,7 +15,7 @@ from tests.fakes.coordinator import FakeCoordinator
 from tests.fakes.network import Office
 from tests.fakes.pool import INSTANCE
 from tests.fakes.tools import make_task
-from worker.service import require_promise
+from worker.receipts import require_promise
 
 pytestmark = pytest.mark.integration
 FILE = b"the rows"

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from coordinator.answers import SLICE
-from coordinator.models import Node, Submission, Task
-from coordinator.service import to_receipt
+from coordinator.db.models import Node, Submission, Task
+from coordinator.domain.omissions import SLICE
+from coordinator.domain.submissions import to_receipt
 from covey.chain.history import History
 from covey.chain.outbox import IntentState
 from covey.chain.structs import ChallengeState, EpochRecord

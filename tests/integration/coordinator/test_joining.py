@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from coordinator import views
-from coordinator.views import get_pool
+from coordinator.api import views
+from coordinator.api.views import get_pool
 from covey import cli
 from covey.chain.history import History
 from covey.chain.wallet import load_key, save_key

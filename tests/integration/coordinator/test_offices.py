@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from coordinator import views
+from coordinator.api import views
 from covey import cli
 from covey.chain.structs import BondKind, PoolState
 from covey.chain.wallet import save_key

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.queue import BEAT_SECONDS, Kicker, build_celery
+from coordinator.queue.celery_app import BEAT_SECONDS, Kicker, build_celery
 
 pytestmark = pytest.mark.integration
 BROKERS = {"folder": "", "redis": "redis://127.0.0.1:6379/13", "rabbitmq": "amqp://guest:guest@127.0.0.1:5672//"}
 PROGRAM = """
 import sys
 from pathlib import Path
-from coordinator.queue import BEAT_SECONDS, build_celery, run_jobs
+from coordinator.queue.celery_app import BEAT_SECONDS, build_celery, run_jobs
 from covey.errors import TransientError
 url, home, queue, beats = sys.argv[1:]
 done = Path(home, "done")

@@ -36,7 +36,7 @@ from covey.toploc.topk import Capture
 from tests.fakes.pool import make_address
 from tests.fakes.tools import Worker, build_claim, build_tools, make_task
 from tests.integration.engines.conftest import make_policy
-from validator import service
+from validator import judging
 
 pytestmark = [
     pytest.mark.integration,
@@ -182,7 +182,7 @@ def judge(sides: Sides, params: PoolParams, change: Change) -> Judgement:
         "covey.protocol.submission_file.codec:build_decoder", limits=CallLimits(memory_bytes=1 << 29)
     ) as decoder:
         tools = build_tools(params, sides.validator, decoder)
-        return service.judge(build_claim(work, worker.sign(work)), tools, full=True)
+        return judging.judge(build_claim(work, worker.sign(work)), tools, full=True)
 
 
 def test_judge__honest_work_in_the_exact_mode__is_accepted(sides: Sides, params: PoolParams) -> None:

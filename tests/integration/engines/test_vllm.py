@@ -32,8 +32,8 @@ from covey.toploc.proofs import TOP_K, WINDOW
 from covey.toploc.topk import EVERYTHING, Capture, Top, join
 from tests.fakes.tools import has_even_products, make_model_params
 from tests.integration.engines.conftest import LONGEST, Pair, make_policy
-from validator.calibration import build_rollouts, propose
-from validator.limits import find_breach
+from validator.calibration.calibrate import build_rollouts, propose
+from validator.distance_limits import find_breach
 from validator.replay import RolloutDistances, measure
 
 pytestmark = [

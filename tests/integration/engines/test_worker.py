@@ -21,9 +21,8 @@ from covey.toploc.proofs import compare_many
 from covey.toploc.topk import build_capture
 from tests.fakes.tools import make_model_params, make_task
 from tests.fakes.worker import build_context, build_coordinator
-from trainer.service import build_budget
 from worker.app import run_stages
-from worker.pipeline import Pipeline
+from worker.leases import Pipeline
 
 pytestmark = [
     pytest.mark.integration,
@@ -69,7 +68,7 @@ async def test_run_stages__vllm_is_killed__all_leases_are_served_and_their_work_
     validator = HuggingFaceEngine()
     validator.load_policy(tiny_folder(), 0)
     for _, _, file in coordinator.sent:
-        rows = decode(file, build_budget(params))
+        rows = decode(file, params.build_budget())
         claims = [ReplayRequest(prompt=row.prompt, tokens=row.tokens, seed=row.seed) for row in rows]
         replays = validator.replay(
             claims, temperature=params.model.temperature, capture=build_capture(params.verification)

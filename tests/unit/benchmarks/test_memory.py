@@ -7,7 +7,7 @@ import torch
 
 from benchmarks.harness import Claim
 from benchmarks.memory import DENSE, TILED, Case, build_claims, compute_dense, find_failures, fit, measure
-from trainer.head import compute_head
+from trainer.algorithm.lm_head import compute_head
 
 pytestmark = pytest.mark.unit
 

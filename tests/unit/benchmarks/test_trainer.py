@@ -26,7 +26,7 @@ from benchmarks.trainer import (
 from covey.engines.hf.engine import HuggingFaceEngine
 from covey.protocol.ids import GroupId
 from covey.protocol.submission_file.rows import Rollout
-from trainer.grpo import Objective
+from trainer.algorithm.grpo import Objective
 
 pytestmark = pytest.mark.unit
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from coordinator.db import Database
+from coordinator.db.database import Database
 from tests.fakes.databases import empty, open_postgres, open_sqlite
 from tests.fakes.pool import FakePool, make_address, make_params
 

@@ -3,9 +3,10 @@
 import pytest
 from structlog.testing import capture_logs
 
-from coordinator import batches, standing
-from coordinator.batches import compute_live_groups
-from coordinator.models import Submission
+from coordinator.db.models import Submission
+from coordinator.domain import nodes
+from coordinator.domain.ruling import compute_live_groups
+from coordinator.domain.steps import plan_tasks
 from covey.protocol.canaries import CanaryKind
 from covey.protocol.status import StepState, SubmissionState, TaskState
 from covey.protocol.verdict import Decision
@@ -158,7 +159,7 @@ def test_close_step__dead_groups__are_paid(filtering: FakePool):
         accept(filtering, filtering.work("a"), live)
     with filtering.database.read() as rows:
         assert [(row.state, row.units) for row in rows.list_unsettled()] == [(SubmissionState.ACCEPTED, 20)] * 2
-        assert standing.require_node(rows, rows.list_unsettled()[0].node).accepted == 2
+        assert nodes.require_node(rows, rows.list_unsettled()[0].node).accepted == 2
 
 
 # -- what is planned
@@ -185,7 +186,7 @@ def test_plan_tasks__few_live_groups_are_missing__plans_few_tasks(filtering: Fak
 def test_plan_tasks__void_work__is_planned_anew_and_not_sampled(filtering: FakePool):
     with filtering.database.write() as rows:
         for _ in range(3):
-            assert batches.plan_tasks(rows, filtering.params) == 0
+            assert plan_tasks(rows, filtering.params) == 0
     filtering.reject(filtering.work("a"))
     assert count_pending(filtering) == 2
     with filtering.database.read() as rows:

@@ -5,8 +5,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from coordinator.db import Database
-from coordinator.models import Task
+from coordinator.db.database import Database
+from coordinator.db.models import Task
 from covey.errors import ProtocolError
 from covey.protocol.status import StepState, TaskState
 from covey.protocol.verdict import Decision, Reason

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from coordinator import service, standing
-from coordinator.db import Database
+from coordinator.db.database import Database
+from coordinator.domain import nodes, tasks
 from covey.protocol.status import StepState
 from tests.fakes.databases import empty
 from tests.fakes.pool import FakePool, make_address, make_hash, make_params
@@ -21,7 +21,7 @@ def play(database: Database, owners: Mapping[str, str], rounds: int = 4) -> dict
     pool = FakePool(database, make_params(groups_per_step=80))
     for node, owner in owners.items():
         with database.write() as rows:
-            standing.register_node(rows, pool.params, node=make_address(node), contributor=make_address(owner))
+            nodes.register_node(rows, pool.params, node=make_address(node), contributor=make_address(owner))
     pool.publish(0)
     for _ in range(rounds):
         pool.now += 1
@@ -35,7 +35,7 @@ def play(database: Database, owners: Mapping[str, str], rounds: int = 4) -> dict
                     break
                 pool.decide(pool.submit(task), units=UNITS)
     with database.read() as rows:
-        return {node: standing.require_node(rows, make_address(node)).accepted * UNITS for node in owners}
+        return {node: nodes.require_node(rows, make_address(node)).accepted * UNITS for node in owners}
 
 
 def test_assign__many_identities__get_no_more_than_one_of_their_stake(database: Database):
@@ -67,7 +67,7 @@ def test_step__node_that_only_takes_leases__does_not_stall_it(pool: FakePool, ho
         if task is not None:
             pool.decide(pool.submit(task), units=UNITS)
         with pool.database.write() as rows:
-            service.close_step(rows, pool.params)
+            tasks.close_step(rows, pool.params)
             if rows.get_step(0).state is StepState.READY:
                 break
         pool.now += 1

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.scheduling import Groups, count_tasks_to_plan, count_tasks_to_sample, find_batch, is_capped
+from coordinator.domain.scheduling import Groups, count_tasks_to_plan, count_tasks_to_sample, find_batch, is_capped
 from covey.protocol.params import PoolParams
 from tests.fakes.pool import make_params
 

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from coordinator import service
+from coordinator.domain import submissions, tasks
 from covey.errors import ProtocolError
 from covey.protocol import eip712, messages
 from covey.protocol.ids import LeaseId, TaskId
@@ -38,7 +38,7 @@ def test_require_lease__each_wrong_claim__has_its_code(working: FakePool):
 
     def code(node: str, number: int, lease: int, now: float) -> str:
         with pytest.raises(ProtocolError) as caught, working.database.read() as rows:
-            service.require_lease(rows, node=make_address(node), task=TaskId(number), lease=LeaseId(lease), now=now)
+            tasks.require_lease(rows, node=make_address(node), task=TaskId(number), lease=LeaseId(lease), now=now)
         return caught.value.code
 
     assert code("a", 999, task.lease, 1000) == "unknown_task"
@@ -46,7 +46,7 @@ def test_require_lease__each_wrong_claim__has_its_code(working: FakePool):
     assert code("a", task.id, task.lease + 1, 1000) == "lease_expired"
     assert code("a", task.id, task.lease, task.deadline) == "lease_expired"
     with working.database.read() as rows:
-        held = service.require_lease(
+        held = tasks.require_lease(
             rows, node=make_address("a"), task=TaskId(task.id), lease=LeaseId(task.lease), now=task.deadline - 0.01
         )
     assert held.id == task.id
@@ -63,7 +63,7 @@ def test_record_submission__lawful__keeps_receipt_and_promise(working: FakePool)
     assert given.message.receipt_hash == row.receipt_hash
     assert (row.signed_at, row.latest_epoch, row.countersignature, row.signature) == (50, 64, SIGNATURE, SIGNATURE)
     assert (row.state, row.units, row.audited, row.step) == (SubmissionState.SUBMITTED, 20, None, None)
-    assert service.to_receipt(row, 1) == receipt
+    assert submissions.to_receipt(row, 1) == receipt
     assert {t.id: t.state for t in working.tasks()}[task.id] is TaskState.SUBMITTED
 
 
@@ -207,7 +207,7 @@ def test_close_step__accepted_but_too_old__is_paid_and_not_packed(pool: FakePool
 def test_close_step__one_group_short__waits(working: FakePool):
     working.accept(working.work("a"))
     with working.database.write() as rows:
-        assert service.close_step(rows, working.params) is None
+        assert tasks.close_step(rows, working.params) is None
         assert rows.get_step(0).state is StepState.OPEN
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from coordinator import service, standing
-from coordinator.models import Task
+from coordinator.db.models import Task
+from coordinator.domain import nodes, steps, tasks
 from covey.errors import ProtocolError
 from covey.protocol.ids import LeaseId, TaskId
 from covey.protocol.status import StepState, TaskState
@@ -46,13 +46,13 @@ def test_plan_tasks__short_run__plans_nothing_that_it_could_not_train_on(pool: F
 def test_plan_tasks__again__adds_nothing(pool: FakePool):
     pool.publish(0)
     with pool.database.write() as rows:
-        assert service.plan_tasks(rows, pool.params) == 0
+        assert tasks.plan_tasks(rows, pool.params) == 0
     assert len(pool.tasks()) == 2
 
 
 def test_plan_tasks__no_policy_yet__plans_nothing(pool: FakePool):
     with pool.database.write() as rows:
-        assert service.plan_tasks(rows, pool.params) == 0
+        assert tasks.plan_tasks(rows, pool.params) == 0
 
 
 def test_plan_tasks__pool_ended__plans_nothing_and_unbegun_tasks_end(pool: FakePool):
@@ -61,8 +61,8 @@ def test_plan_tasks__pool_ended__plans_nothing_and_unbegun_tasks_end(pool: FakeP
     pool.lease("a")
     with pool.database.write() as rows:
         rows.set_fact("ended", 99)
-        service.end_tasks(rows)
-        assert service.plan_tasks(rows, pool.params) == 0
+        tasks.end_tasks(rows)
+        assert tasks.plan_tasks(rows, pool.params) == 0
     assert [task.state for task in pool.tasks()] == [TaskState.ASSIGNED, TaskState.EXPIRED]
 
 
@@ -77,7 +77,7 @@ def test_plan_tasks__rejected_and_void_work__is_planned_anew(pool: FakePool):
 def test_open_step__told_again__changes_nothing_but_the_manifest(pool: FakePool):
     pool.publish(0)
     with pool.database.write() as rows:
-        again = service.open_step(rows, pool.params, number=0, manifest_hash=make_hash("other"), block=77, now=5.0)
+        again = steps.open_step(rows, pool.params, number=0, manifest_hash=make_hash("other"), block=77, now=5.0)
     assert (again.manifest_hash, again.block_number, again.state) == (make_hash("other"), 77, StepState.OPEN)
     assert len(pool.tasks()) == 2
 
@@ -114,7 +114,7 @@ def test_assign_tasks__proven_node_with_two_slots__holds_two_and_no_more(pool: F
     pool.register("a")
     pool.publish(0)
     with pool.database.write() as rows:
-        standing.require_node(rows, make_address("a")).accepted = 9
+        nodes.require_node(rows, make_address("a")).accepted = 9
     pool.wait("a", slots=2)
     assert pool.assign() == 2
     pool.wait("a", slots=2)
@@ -136,8 +136,8 @@ def test_assign_tasks__suspended_or_cooling__gets_nothing(pool: FakePool):
     pool.register("a", "b")
     pool.publish(0)
     with pool.database.write() as rows:
-        standing.suspend(rows, standing.require_node(rows, make_address("a")), "test")
-        standing.require_node(rows, make_address("b")).cooldown_until = pool.now + 1
+        nodes.suspend(rows, nodes.require_node(rows, make_address("a")), "test")
+        nodes.require_node(rows, make_address("b")).cooldown_until = pool.now + 1
     pool.wait("a")
     pool.wait("b")
     assert pool.assign() == 0
@@ -230,7 +230,7 @@ def test_return_task__several_at_once__pauses_add_up(pool: FakePool):
     pool.register("a")
     pool.publish(0)
     with pool.database.write() as rows:
-        standing.require_node(rows, make_address("a")).accepted = 9
+        nodes.require_node(rows, make_address("a")).accepted = 9
     pool.wait("a", slots=2)
     pool.assign()
     first = pool.collect("a", holding=[])
@@ -255,7 +255,7 @@ def test_return_task__not_in_hand__is_refused_and_changes_nothing(pool: FakePool
 
 def give_back(pool: FakePool, name: str, task: Task) -> None:
     with pool.database.write() as rows:
-        service.return_task(
+        tasks.return_task(
             rows, pool.params, node=make_address(name), task=TaskId(task.id), lease=LeaseId(task.lease), now=pool.now
         )
 
@@ -265,7 +265,7 @@ def test_expire_leases__never_collected__is_no_drop_and_still_costs_a_pause(pool
     pool.publish(0)
     pool.wait("a")
     pool.assign()
-    pool.now += service.COLLECT_SECONDS
+    pool.now += tasks.COLLECT_SECONDS
     assert pool.expire() == 1
     assert (pool.node("a").dropped, pool.node("a").cooldown_until) == (0, pool.now + 5)
     assert len(pool.tasks(TaskState.PENDING)) == 2
@@ -283,7 +283,7 @@ def test_expire_leases__node_that_never_collects__cannot_keep_a_task_from_anothe
             pool.wait(name)
         pool.assign()
         assert [task.node for task in pool.tasks(TaskState.ASSIGNED)] == [make_address(taker)]
-        pool.now += service.COLLECT_SECONDS
+        pool.now += tasks.COLLECT_SECONDS
         pool.expire()
 
 
@@ -313,7 +313,7 @@ def test_expire_leases__rare_drops_of_a_proven_node__are_no_strike(pool: FakePoo
     pool.register("a")
     pool.publish(0)
     with pool.database.write() as rows:
-        node = standing.require_node(rows, make_address("a"))
+        node = nodes.require_node(rows, make_address("a"))
         node.accepted, node.dropped = 100, 20
     pool.lease("a")
     pool.now += 30

@@ -16,11 +16,11 @@ import torch
 from covey.errors import OperatorError
 from covey.network.entry import Network
 from covey.protocol.params import EnvironmentParams, ModelParams, PoolParams
-from covey.protocol.submission_file import sandboxed
+from covey.protocol.submission_file import codec
 from tests.fakes.grading import grade_here
 from trainer.app import build, build_publisher, open_outbox
 from trainer.config import TrainerConfig
-from trainer.models import build_learner, get_source
+from trainer.factories import build_learner, get_source
 
 pytestmark = pytest.mark.unit
 Build = Callable[..., Any]
@@ -40,7 +40,7 @@ def test_build__key_that_is_not_the_trainers__is_refused(build_world: Build) -> 
     )
     with ThreadPoolExecutor(max_workers=1) as thread, pytest.raises(OperatorError, match="not_the_trainer") as no:
         build(
-            config, cast(Network, network), decode=sandboxed.decode_framed, grade=grade_here,
+            config, cast(Network, network), decode=codec.decode_framed, grade=grade_here,
             publisher=cast(Any, None), chain_thread=thread, stop=asyncio.Event(),
         )  # fmt: skip
     assert f"pool 1 names {'0x' + 'aa' * 20} as its trainer, not {'0x' + 'bb' * 20}" in no.value.message

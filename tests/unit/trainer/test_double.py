@@ -12,8 +12,8 @@ from covey.model import policy_files
 from covey.model.policy_files import load_model
 from covey.model.tiny import tiny_folder
 from tests.fakes.samples import DECOUPLED, REGULARISED, SHAPE, TWO_SIDED, build_batch, build_learner, build_samples
-from trainer.batch import Sample
-from trainer.grpo import Objective
+from trainer.algorithm.grpo import Objective
+from trainer.data.samples import Sample
 
 pytestmark = pytest.mark.unit
 DOUBLE = replace(SHAPE, compute_dtype="float64")

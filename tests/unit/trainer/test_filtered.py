@@ -7,7 +7,8 @@ import pytest
 from covey.protocol.ids import GroupId, Step, TaskId
 from covey.protocol.params import EnvironmentParams, PoolParams
 from covey.protocol.submission_file.rows import Rollout
-from trainer.batch import Work, build_batch, build_samples, keep_live, split_updates
+from trainer.algorithm.batches import build_batch, build_samples, keep_live, split_updates
+from trainer.data.samples import Work
 
 pytestmark = pytest.mark.unit
 PARAMS = PoolParams(

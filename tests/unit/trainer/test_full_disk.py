@@ -20,9 +20,9 @@ from covey.runtime.files import append
 from tests.fakes.disk import limit_files
 from tests.fakes.samples import build_batch, build_learner, build_samples
 from trainer import loop
-from trainer.checkpoint import Checkpoints, State, StepFolders, export_policy
-from trainer.learner import Learner
-from trainer.publish import Publisher
+from trainer.algorithm.learner import Learner
+from trainer.checkpoints.checkpoint import Checkpoints, State, StepFolders, export_policy
+from trainer.publisher import Publisher
 
 pytestmark = pytest.mark.unit
 
@@ -138,7 +138,7 @@ def test_run__no_room_for_a_line_of_metrics__is_written_once_there_is(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         append(path, data)
 
-    monkeypatch.setattr("trainer.metrics.append", fill)
+    monkeypatch.setattr("trainer.monitoring.metrics.append", fill)
     run_out(world)
     monkeypatch.undo()
     world.run()

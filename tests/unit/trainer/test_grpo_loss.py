@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.grpo import Kind, KlEstimator, Objective, TokenSums, compute_loss
+from trainer.algorithm.grpo import Kind, KlEstimator, Objective, TokenSums, compute_loss
 
 pytestmark = pytest.mark.unit
 

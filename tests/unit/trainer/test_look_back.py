@@ -19,9 +19,9 @@ from tests.fakes.samples import (
     forget_old,
     give_proximal,
 )
-from trainer.batch import Batch, Sample
-from trainer.forward import Predictor, compute_logprobs
-from trainer.grpo import Objective
+from trainer.algorithm.forward import Predictor, compute_logprobs
+from trainer.algorithm.grpo import Objective
+from trainer.data.samples import Batch, Sample
 
 pytestmark = pytest.mark.unit
 

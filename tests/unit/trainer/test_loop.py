@@ -22,8 +22,7 @@ from covey.protocol.submission_file.codec import decode
 from covey.protocol.submission_file.rows import Rollout
 from covey.runtime.cycle import CycleResult
 from trainer import loop
-from trainer.evaluation import Evaluator
-from trainer.service import build_budget
+from trainer.monitoring.evaluation import Evaluator
 
 pytestmark = pytest.mark.unit
 Build = Callable[..., Any]
@@ -61,7 +60,7 @@ def test_cycle__update_event__tells_what_the_batch_was(build_world: Build) -> No
     world = build_world(steps=1, peak_flops=1e12)
     world.run()
     (update,) = [line for line in world.read_metrics() if line["event"] == "update"]
-    rows = [row for file in world.coordinator.files.values() for row in decode(file, build_budget(world.params))]
+    rows = [row for file in world.coordinator.files.values() for row in decode(file, world.params.build_budget())]
     assert update["step"] == 0
     assert update["batch/samples"] == len(rows) == 32
     assert update["batch/tokens"] == sum(len(row.tokens) for row in rows)
@@ -250,7 +249,7 @@ def test_cycle__evaluation_fails__the_process_ends_with_its_error(
     def fail(*_: object) -> float:
         raise OperatorError("bad_environment", "no grader", fix="Install one")
 
-    monkeypatch.setattr("trainer.evaluation.Evaluator.evaluate", fail)
+    monkeypatch.setattr("trainer.monitoring.evaluation.Evaluator.evaluate", fail)
     with pytest.raises(OperatorError, match="no grader"):
         world.run()
 
@@ -290,7 +289,7 @@ def test_cycle__evaluations_late__neither_stop_the_updates_nor_lose_their_polici
         seen.append((step, len(json.loads((folder / "config.json").read_text()))))
         return 0.5
 
-    monkeypatch.setattr("trainer.evaluation.Evaluator.evaluate", wait)
+    monkeypatch.setattr("trainer.monitoring.evaluation.Evaluator.evaluate", wait)
     world.run()
     assert [step for step, _ in seen] == [0, 1, 2, 3, 4]
     assert world.context is not None

@@ -6,9 +6,9 @@ from typing import Any, cast
 import pytest
 
 from covey.errors import OperatorError
-from trainer import ranks as module
-from trainer.orders import Order, Verb
-from trainer.ranks import Ranks, explain_lost_rank, lead
+from trainer.distributed import ranks as module
+from trainer.distributed.commands import Order, Verb
+from trainer.distributed.ranks import Ranks, explain_lost_rank, lead
 
 pytestmark = pytest.mark.unit
 CLOSED = "[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1"

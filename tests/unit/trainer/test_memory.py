@@ -15,9 +15,9 @@ from covey.errors import OperatorError
 from covey.model.policy_files import load_model
 from covey.model.tiny import tiny_folder
 from tests.fakes.samples import DECOUPLED, SHAPE, build_batch, build_learner, build_samples
-from trainer.forward import recompute_activations
-from trainer.models import build_learner as build_from_settings
-from trainer.recomputer import Recomputer
+from trainer.algorithm.forward import recompute_activations
+from trainer.algorithm.logprobs import Recomputer
+from trainer.factories import build_learner as build_from_settings
 
 pytestmark = pytest.mark.unit
 

@@ -12,7 +12,8 @@ from covey.model.tiny import tiny_folder
 from covey.protocol.ids import GroupId, RolloutId, Step, TaskId
 from tests.fakes.samples import TWO_SIDED, build_learner
 from tests.vectors.losses import LOSS_TOLERANCE, PATH, TOLERANCE, hash_model, measure
-from trainer.batch import Sample, build_batch
+from trainer.algorithm.batches import build_batch
+from trainer.data.samples import Sample
 
 pytestmark = pytest.mark.unit
 

@@ -13,8 +13,8 @@ from covey.errors import OperatorError
 from covey.protocol.api.trainer import BatchOrder
 from covey.protocol.ids import Hash, Step
 from trainer import loop
-from trainer.app import Context
-from trainer.batch import Work
+from trainer.context import Context
+from trainer.data.samples import Work
 
 pytestmark = pytest.mark.unit
 Build = Callable[..., Any]

@@ -23,12 +23,12 @@ from tests.fakes.coordinator import FakeJudging
 from tests.fakes.pool import make_hash
 from tests.fakes.tools import DOMAIN, MANIFEST, Work, Worker, make_model_params
 from validator import loop
-from validator.app import Context
 from validator.checks import Tools
-from validator.evidence import Venue, describe_engine
-from validator.pending import Pending
+from validator.context import Context
+from validator.evidence_bundle import Venue, describe_engine
+from validator.held_turns import Turns
+from validator.pending_reveals import Pending
 from validator.replay import measure
-from validator.turns import Turns
 
 pytestmark = pytest.mark.unit
 URL = "http://coordinator/file"

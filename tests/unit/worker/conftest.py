@@ -10,7 +10,7 @@ from covey.engines.hf.engine import HuggingFaceEngine
 from covey.model.tiny import tiny_folder
 from tests.fakes.coordinator import FakeCoordinator
 from tests.fakes.worker import build_context, build_coordinator
-from worker.app import Context
+from worker.context import Context
 
 
 @pytest.fixture(scope="session")

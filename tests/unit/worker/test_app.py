@@ -16,9 +16,9 @@ from covey.runtime.cycle import CycleResult
 from tests.fakes.coordinator import FakeCoordinator
 from tests.fakes.grading import grade_here
 from tests.fakes.tools import make_model_params, make_task
-from worker import app, loop
+from worker import app, context, loop
 from worker.config import WorkerConfig
-from worker.pipeline import Pipeline
+from worker.leases import Pipeline
 
 pytestmark = pytest.mark.unit
 
@@ -62,7 +62,7 @@ def build_engine(folder: Path, *, lease_seconds: float, call_seconds: float) -> 
     ("lease_seconds", "call_seconds", "wanted"), [(0.2, 20.0, "0.4 s"), (60.0, 0.3, "0.3 s")], ids=["pool", "operator"]
 )
 async def test_build__engine_that_hangs__is_given_up_after_two_leases_and_there_is_room_again(
-    start: Callable[..., app.Context], coordinator: FakeCoordinator, tmp_path: Path,
+    start: Callable[..., context.Context], coordinator: FakeCoordinator, tmp_path: Path,
     lease_seconds: float, call_seconds: float, wanted: str,
 ):  # fmt: skip
     with build_engine(tmp_path, lease_seconds=lease_seconds, call_seconds=call_seconds) as engine:

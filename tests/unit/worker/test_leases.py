@@ -12,8 +12,8 @@ from tests.fakes.coordinator import FakeCoordinator
 from tests.fakes.cycles import Counting, wait_until
 from tests.fakes.tools import make_task
 from worker import loop
-from worker.app import Context
-from worker.pipeline import KEPT_GONE, Pipeline
+from worker.context import Context
+from worker.leases import KEPT_GONE, Pipeline
 
 pytestmark = pytest.mark.unit
 Start = Callable[..., Context]

@@ -19,8 +19,8 @@ from tests.fakes.pool import make_hash
 from tests.fakes.tools import make_task
 from tests.fakes.turn import take_turn
 from worker import loop
-from worker.app import Context
-from worker.pipeline import Pipeline
+from worker.context import Context
+from worker.leases import Pipeline
 
 pytestmark = pytest.mark.unit
 Start = Callable[..., Context]

@@ -8,8 +8,8 @@ import pytest
 from covey.errors import ProtocolError, TransientError
 from tests.fakes.coordinator import FakeCoordinator
 from tests.fakes.tools import make_task
-from worker import loop, outgoing
-from worker.app import Context
+from worker import loop, submission_store
+from worker.context import Context
 
 pytestmark = pytest.mark.unit
 Start = Callable[..., Context]
@@ -48,7 +48,7 @@ async def test_seal__full_disk__says_so_keeps_the_lease_and_goes_on_when_there_i
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as full:
-        full.setattr(outgoing, "write_atomically", fail)
+        full.setattr(submission_store, "write_atomically", fail)
         with pytest.raises(TransientError, match=r"disk_full: .*No space left"):
             await (loop.seal(ctx) if moment == "add" else loop.hand_in(ctx))
     assert coordinator.returned == []

@@ -16,8 +16,9 @@ from tests.fakes.cycles import Counting, fail_at, wait_until
 from tests.fakes.grading import grade_here
 from tests.fakes.tools import make_task
 from worker import loop
-from worker.app import Context, run_stages
-from worker.pipeline import Pipeline
+from worker.app import run_stages
+from worker.context import Context
+from worker.leases import Pipeline
 
 pytestmark = pytest.mark.unit
 Start = Callable[..., Context]

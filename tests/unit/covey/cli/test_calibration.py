@@ -20,7 +20,7 @@ from covey.model.policy_files import save_policy
 from covey.model.tiny import build_model, build_tokenizer, tiny_folder
 from covey.protocol.params import PoolParams
 from tests.unit.covey.cli.conftest import POOL, TOKEN, Answer, Command
-from validator import calibration
+from validator.calibration import calibrate as calibration
 
 pytestmark = pytest.mark.unit
 

@@ -253,3 +253,17 @@ def test_from_text__number_format_without_thresholds__is_refused_by_everybody():
     text = build().to_text().replace('"float32"', '"bfloat16"')
     with pytest.raises(ProtocolError, match="bad_params"):
         PoolParams.from_text(text, keccak_of(text))
+
+
+PARAMS = PoolParams(
+    name="test", environment=EnvironmentParams(kind="reasoning_gym"), model=ModelParams(max_prompt_tokens=16),
+    group_size=2, groups_per_step=4, groups_per_task=2, max_staleness=1,
+)  # fmt: skip
+
+
+def test_build_budget__pool__by_hand() -> None:
+    rules = {"proof_window": 4, "proof_top_k": 10}
+    params = PoolParams.model_validate(PARAMS.model_dump() | {"verification": rules})
+    assert params.build_budget() == Budget(
+        file_bytes=4 << 20, rows=4, prompt_tokens=16, completion_tokens=8, proof_bytes=22, proof_window=4
+    )

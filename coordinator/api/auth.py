@@ -1,0 +1,59 @@
+"""Who is asking: verifies signed requests and the office of the signer.  Called by `api` before anything else.
+
+The authority comes from settings, never from the Host header; a nonce is used once and kept until it could not pass.
+"""
+
+from dataclasses import dataclass
+
+from fastapi import Request
+from starlette.concurrency import run_in_threadpool
+
+from coordinator.context import Context
+from covey.errors import ProtocolError
+from covey.protocol import http_signatures
+from covey.protocol.ids import Address, PoolId
+
+
+async def require_signer(ctx: Context, request: Request) -> Address:
+    """The address that signed the request; raise ProtocolError "unsigned", "bad_signature", "replayed_nonce" ..."""
+    signed = http_signatures.RequestParts(
+        method=request.method,
+        authority=ctx.config.signed_authority,
+        path=request.url.path,
+        query=request.url.query,
+        body=await request.body(),
+    )
+    now = ctx.clock()
+    signature = http_signatures.verify_request(signed, request.headers, chain_id=ctx.ledger.chain_id, now=int(now))
+    await run_in_threadpool(_use_nonce, ctx, signature, now)  # it waits for the one writer: others are served meanwhile
+    return signature.signer
+
+
+def _use_nonce(ctx: Context, signature: http_signatures.RequestSignature, now: float) -> None:
+    expires = signature.expires + http_signatures.SKEW_SECONDS
+    with ctx.database.write() as repository:
+        if not repository.is_nonce_new(signature.signer, signature.nonce, expires=expires, now=now):
+            raise ProtocolError("replayed_nonce", "the nonce was used before", status=401)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Office:
+    """A validator that asks, and all that the chain names."""
+
+    holder: Address
+    validators: tuple[Address, ...]
+
+
+def require_validator(ctx: Context, address: Address) -> Office:
+    """Return when the chain names `address` a validator of the pool; raise ProtocolError("not_a_validator")."""
+    pool = PoolId(ctx.config.pool)
+    validators = tuple(ctx.contracts.pools.get_validators(pool))
+    if address in validators and ctx.contracts.pools.is_validator(pool, address):
+        return Office(holder=address, validators=validators)
+    raise ProtocolError("not_a_validator", f"{address} is not a validator of pool {ctx.config.pool}", status=403)
+
+
+def require_trainer(ctx: Context, address: Address) -> None:
+    """Return when `address` is the pool's trainer; raise ProtocolError("not_the_trainer")."""
+    if address != ctx.terms.trainer:
+        raise ProtocolError("not_the_trainer", f"{address} is not the trainer of pool {ctx.config.pool}", status=403)

@@ -1,0 +1,157 @@
+"""Follows the chain and sends what the outbox holds; nobody else in the coordinator does either.
+
+Events become rows in one transaction with the follower's cursor; a reorganisation drops what its blocks had brought.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from coordinator.context import Context
+from coordinator.db.models import Case
+from coordinator.db.repository import Repository
+from coordinator.domain import epochs, nodes, omissions, steps, tasks
+from covey.chain import events
+from covey.chain.follower import ChainProgress, SeenBlock
+from covey.protocol.ids import Hash
+from covey.protocol.status import CASE_MOVES, CaseState, require_move
+from covey.runtime.cycle import CycleResult
+from covey.runtime.log import get_logger
+
+ClosingEvent = events.CaseVetoed | events.CaseExecuted | events.CaseLapsed
+
+
+async def cycle(ctx: Context) -> CycleResult:
+    """Read what is new on chain, apply it, answer challenges, send what waits."""
+    progress = await asyncio.to_thread(read_chain, ctx)
+    if progress is not None:
+        await asyncio.to_thread(apply_progress, ctx, progress)
+    await asyncio.to_thread(omissions.answer_challenges, ctx)
+    await asyncio.to_thread(ctx.sender.pump)
+    return CycleResult.DONE if progress is not None and not progress.is_caught_up else CycleResult.IDLE
+
+
+def read_chain(ctx: Context) -> ChainProgress | None:
+    """What the chain brought since the stored cursor; None when nothing."""
+    with ctx.database.read() as repository:
+        cursor = tuple(SeenBlock(number=number, hash=Hash(digest)) for number, digest in repository.list_blocks())
+    progress = ctx.follower.poll(cursor)
+    return None if progress.cursor == cursor and progress.rolled_back_to is None else progress
+
+
+def apply_progress(ctx: Context, progress: ChainProgress) -> None:
+    """Roll back, apply the pool's events, store the cursor: all or nothing; then kick what may follow."""
+    with ctx.database.write() as repository:
+        if progress.rolled_back_to is not None:
+            repository.forget_blocks_above(progress.rolled_back_to)
+        for event in progress.events:
+            handler = HANDLERS.get(type(event))
+            if handler is not None and getattr(event, "pool", None) == ctx.config.pool:
+                handler(ctx, repository, event)
+        repository.replace_blocks([(block.number, block.hash) for block in progress.cursor])
+    if progress.events:
+        for job in ("assign_tasks", "settle_epoch"):
+            ctx.kicker.kick(job)
+
+
+def on_policy_published(ctx: Context, repository: Repository, event: events.PolicyPublished) -> None:
+    steps.open_step(
+        repository,
+        ctx.params,
+        number=event.step,
+        manifest_hash=event.manifest_hash,
+        block=event.block_number,
+        now=ctx.clock(),
+    )
+
+
+def on_pool_ended(_: Context, repository: Repository, event: events.PoolEnded) -> None:
+    repository.set_fact("ended", event.block_number)
+    repository.set_fact("closes_at", event.closes_at)
+    tasks.end_tasks(repository)
+
+
+def on_node_removed(_: Context, repository: Repository, event: events.NodeRemoved) -> None:
+    node = repository.get_node(event.node)
+    if node is not None:
+        nodes.remove(repository, node)
+
+
+def on_node_registered(_: Context, repository: Repository, event: events.NodeRegistered) -> None:
+    """A worker registers itself; this takes back a removal that was told after it had."""
+    node = repository.get_node(event.node)
+    if node is not None and node.contributor == event.contributor:
+        node.removed = False
+
+
+def on_epoch_posted(_: Context, repository: Repository, event: events.EpochPosted) -> None:
+    if not epochs.record_posted(repository, event.header, event.record, block=event.block_number):
+        get_logger().error("an epoch was posted that this coordinator did not close", epoch=event.epoch)
+
+
+def on_epoch_disabled(_: Context, repository: Repository, event: events.EpochDisabled) -> None:
+    epochs.record_disabled(repository, number=event.epoch)
+    nodes.judge_released(repository)
+
+
+def on_omission_challenged(_: Context, repository: Repository, event: events.OmissionChallenged) -> None:
+    omissions.record_challenge(repository, event.receipt_hash, block=event.block_number)
+
+
+def on_omission_decided(
+    _: Context, repository: Repository, event: events.OmissionAnswered | events.OmissionUpheld
+) -> None:
+    omissions.record_decision(repository, event.receipt_hash, block=event.block_number)
+
+
+def on_case_opened(_: Context, repository: Repository, event: events.CaseOpened) -> None:
+    case = repository.get_case(event.receipt_hash)
+    if case is None:
+        case = Case(receipt_hash=event.receipt_hash, state=CaseState.LOCKED)
+    if case.state is CaseState.LOCKED:  # known already when it is told again, or anew after a reorganisation
+        case.node, case.contributor = event.node, event.contributor
+        case.block_number, case.transaction_hash = event.block_number, event.transaction_hash
+        repository.add(case)
+    for node in repository.list_nodes_of(event.contributor):  # its stake backs them all
+        nodes.suspend(repository, node, nodes.CASE)
+
+
+def on_case_closed(ctx: Context, repository: Repository, event: ClosingEvent) -> None:
+    case = repository.get_case(event.receipt_hash)
+    after = CASE_STATES[type(event)]
+    if case is not None and case.state is not after:
+        case.state = require_move(CASE_MOVES, case.state, after)
+        case.block_number, case.transaction_hash = event.block_number, event.transaction_hash
+    if case is not None and after is CaseState.VETOED:
+        repository.session.flush()
+        for node in repository.list_nodes_of(case.contributor):
+            nodes.reinstate(repository, ctx.params, node)
+
+
+def on_equivocation_slashed(_: Context, repository: Repository, event: events.EquivocationSlashed) -> None:
+    node = repository.get_node(event.node)
+    if node is not None:
+        nodes.condemn(repository, node=node, contributor=event.contributor, why=nodes.EQUIVOCATION)
+
+
+CASE_STATES: Mapping[type[Any], CaseState] = {
+    events.CaseVetoed: CaseState.VETOED,
+    events.CaseExecuted: CaseState.SLASHED,
+    events.CaseLapsed: CaseState.LAPSED,
+}
+HANDLERS: Mapping[type[Any], Callable[[Context, Repository, Any], None]] = {
+    events.PolicyPublished: on_policy_published,
+    events.PoolEnded: on_pool_ended,
+    events.NodeRemoved: on_node_removed,
+    events.NodeRegistered: on_node_registered,
+    events.EpochPosted: on_epoch_posted,
+    events.EpochDisabled: on_epoch_disabled,
+    events.OmissionChallenged: on_omission_challenged,
+    events.OmissionAnswered: on_omission_decided,
+    events.OmissionUpheld: on_omission_decided,
+    events.CaseOpened: on_case_opened,
+    events.CaseVetoed: on_case_closed,
+    events.CaseExecuted: on_case_closed,
+    events.CaseLapsed: on_case_closed,
+    events.EquivocationSlashed: on_equivocation_slashed,
+}

@@ -1,0 +1,55 @@
+"""Everything that the coordinator's functions are given."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from eth_utils.crypto import keccak
+
+from coordinator.config import CoordinatorConfig
+from coordinator.db.database import Database
+from coordinator.domain.epochs import Ledger
+from coordinator.queue.celery_app import Kicker
+from covey.chain.contracts import Contracts
+from covey.chain.follower import Follower
+from covey.chain.json_rpc import ChainClient
+from covey.chain.sender import Sender
+from covey.chain.structs import PoolTerms
+from covey.chain.wallet import Wallet
+from covey.object_store import ObjectStore
+from covey.protocol.eip712 import Domain
+from covey.protocol.params import PoolParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """Everything that the coordinator's functions are given."""
+
+    config: CoordinatorConfig
+    params: PoolParams
+    terms: PoolTerms
+    ledger: Ledger
+    database: Database
+    store: ObjectStore
+    client: ChainClient
+    contracts: Contracts
+    follower: Follower
+    sender: Sender
+    operator: Wallet
+    kicker: Kicker
+    clock: Callable[[], float]
+    stop: asyncio.Event
+    """Set when the process is to end; long polls then answer at once."""
+
+    @property
+    def receipt_domain(self) -> Domain:
+        return Domain(chain_id=self.ledger.chain_id, contract=self.contracts.court.address)
+
+    @property
+    def canary_secret(self) -> bytes:
+        """Keys the salts of `covey.protocol.canaries`; another one than that of links."""
+        return keccak(b"covey canaries" + bytes(self.operator.account.key))
+
+    @property
+    def ledger_domain(self) -> Domain:
+        return Domain(chain_id=self.ledger.chain_id, contract=self.contracts.ledger.address)

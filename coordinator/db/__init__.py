@@ -1,0 +1,1 @@
+"""The coordinator's database: tables, connection, queries, migrations."""

@@ -1,0 +1,95 @@
+"""Queries over what the chain has told (followed blocks, challenges) and over what goes to it (the outbox).
+
+`coordinator.db.repository.Repository` has them; a reorganisation takes back what they hold of its blocks.
+"""
+
+from collections.abc import Sequence
+
+from sqlalchemy import delete, or_, select, update
+from sqlalchemy.orm import Session
+
+from coordinator.db.models import Block, Case, Challenge, Epoch, Fact, IntentRow, Submission
+from covey.chain.outbox import IntentState
+from covey.protocol.status import CaseState
+
+_BLOCKS = select(Block.number, Block.hash).order_by(Block.number)
+_IS_PROVISIONAL = IntentRow.block_number.is_not(None) & ~IntentRow.is_final
+
+
+class ChainRows:
+    """The part of the repository that the chain's loop works on."""
+
+    session: Session
+
+    # -- followed blocks
+
+    def list_blocks(self) -> list[tuple[int, str]]:
+        return [(row.number, row.hash) for row in self.session.execute(_BLOCKS)]
+
+    def forget_blocks_above(self, number: int) -> None:
+        """A reorganisation took these blocks: drop what only they had brought.  The events that come back are new."""
+        is_locked = Case.state == CaseState.LOCKED
+        self.session.execute(delete(Case).where(Case.block_number > number, is_locked))
+        closed = update(Case).where(Case.block_number > number, ~is_locked)
+        self.session.execute(closed.values(state=CaseState.LOCKED, block_number=number))
+        self.session.execute(update(Epoch).where(Epoch.posted_block > number).values(posted_block=None))
+        self.session.execute(update(Fact).where(Fact.name == "ended", Fact.value > number).values(value=0))
+        self.session.execute(delete(Challenge).where(Challenge.block_number > number))
+        self.session.execute(update(Challenge).where(Challenge.decided_block > number).values(decided_block=None))
+        self.session.flush()
+
+    def replace_blocks(self, blocks: Sequence[tuple[int, str]]) -> None:
+        """Store the follower's cursor."""
+        before = set(self.list_blocks())
+        gone = [number for number, _ in before.difference(blocks)]
+        self.session.execute(delete(Block).where(Block.number.in_(gone)))
+        self.session.add_all(
+            Block(number=number, hash=digest) for number, digest in blocks if (number, digest) not in before
+        )
+        self.session.flush()
+
+    # -- challenges
+
+    def get_challenge(self, receipt_hash: str) -> Challenge | None:
+        return self.session.get(Challenge, receipt_hash)
+
+    def list_unanswered(self, *, most_tries: int) -> Sequence[tuple[Challenge, Submission]]:
+        """Open challenges of submissions in an epoch that stands on chain, by epoch.
+
+        They have no answer yet, or one that the ledger refused and fewer than `most_tries` tries.
+        """
+        is_refused = IntentRow.state == IntentState.REVERTED
+        query = (
+            select(Challenge, Submission)
+            .join(Submission, Submission.receipt_hash == Challenge.receipt_hash)
+            .join(Epoch, Epoch.number == Submission.epoch)
+            .outerjoin(IntentRow, IntentRow.key == Challenge.answer)
+            .where(Challenge.decided_block.is_(None), Epoch.posted_block.is_not(None), ~Epoch.disabled)
+            .where(or_(Challenge.answer.is_(None), is_refused & (Challenge.tries < most_tries)))
+        )
+        found = self.session.execute(query.order_by(Submission.epoch, Challenge.block_number, Challenge.receipt_hash))
+        return [(challenge, submission) for challenge, submission in found]
+
+    # -- the outbox
+
+    def get_intent(self, key: str) -> IntentRow | None:
+        return self.session.scalars(select(IntentRow).where(IntentRow.key == key)).first()
+
+    def list_intents(self, *states: str) -> Sequence[IntentRow]:
+        return self.session.scalars(
+            select(IntentRow).where(IntentRow.state.in_(states)).order_by(IntentRow.position)
+        ).all()
+
+    def list_provisional_intents(self) -> Sequence[IntentRow]:
+        """Those that are in a block which is not final."""
+        return self.session.scalars(select(IntentRow).where(_IS_PROVISIONAL).order_by(IntentRow.position)).all()
+
+    def list_nonces(self) -> set[int]:
+        """Nonces of all intents that are signed or in a block which is not final."""
+        is_signed = IntentRow.state == IntentState.SIGNED
+        found = self.session.scalars(select(IntentRow.nonce).where(or_(is_signed, _IS_PROVISIONAL)))
+        return {nonce for nonce in found if nonce is not None}
+
+    def mark_intents_final(self, block_number: int) -> None:
+        is_below = IntentRow.block_number <= block_number
+        self.session.execute(update(IntentRow).where(is_below, ~IntentRow.is_final).values(is_final=True))

@@ -1,0 +1,1 @@
+"""Alembic's folder; `coordinator.db.database.Database.migrate` runs it."""

@@ -1,0 +1,61 @@
+"""What the draw of a submission decides: whether it is replayed, and by how many validators it is judged.
+
+The drawing block comes `draw_seconds` after the countersignature, so that nobody knows its hash when signing.  Audit
+and order of turns follow from that hash (`covey.protocol.seeding`), as anybody can check.  Which cheap checks are
+confirmed follows from a secret of the coordinator: a validator must not know when it is alone.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Callable
+
+from coordinator.db.models import Submission
+from coordinator.db.repository import Repository
+from coordinator.domain import nodes
+from covey.protocol.canaries import CanaryKind
+from covey.protocol.ids import Hash
+from covey.protocol.params import PoolParams
+from covey.protocol.seeding import is_audited
+
+FindHash = Callable[[int], Hash | None]
+"""From the time of a countersignature to the hash of its drawing block; None while that block is not final."""
+
+
+def draw(
+    repository: Repository,
+    params: PoolParams,
+    row: Submission,
+    *,
+    find_hash: FindHash,
+    secret: bytes,
+) -> bool:
+    """Record the draw of a submission; return whether it is drawn, now or before."""
+    if row.draw is None:
+        row.draw = find_hash(row.signed_at)
+        if row.draw is not None:
+            row.audited = bool(row.audited) or is_replayed(repository, params, row, Hash(row.draw))
+            row.confirmed = is_confirmed(secret, Hash(row.receipt_hash), params.verification.confirm_rate)
+    return row.draw is not None
+
+
+def is_replayed(repository: Repository, params: PoolParams, row: Submission, block_hash: Hash) -> bool:
+    """Whether a submission is replayed by a quorum, or gets cheap checks only.
+
+    Newcomers and suspended nodes are replayed fully, and strikes raise the rate.  A canary is always replayed: a
+    validator that accepts it has no excuse then.
+    """
+    node = nodes.require_node(repository, row.node)
+    rules = params.verification
+    rate = min(1.0, rules.audit_rate * (1 + nodes.count_strikes(repository, row.contributor)))
+    return (
+        bool(node.suspended)
+        or node.accepted < rules.newcomer_submissions
+        or row.canary != CanaryKind.ORDINARY
+        or is_audited(Hash(row.receipt_hash), block_hash, rate)
+    )
+
+
+def is_confirmed(secret: bytes, receipt_hash: Hash, rate: float) -> bool:
+    """Whether a second validator repeats the cheap checks: a uniform draw that only the holder of `secret` knows."""
+    digest = hmac.new(secret, f"covey-confirm-1\n{receipt_hash}".encode(), hashlib.sha256).digest()
+    return int.from_bytes(digest[:8], "big") < rate * 2**64

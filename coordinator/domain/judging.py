@@ -1,0 +1,202 @@
+"""How submissions are judged: drawn, judged in turns, verdicts committed, revealed and tallied.
+
+Called by `desk` (validators) and `jobs`.  `draws` says whether work is replayed, `turns` who judges it, `ruling` what
+the verdicts decide; what follows from a ruling for node, tasks and step is applied here.
+"""
+
+from collections.abc import Sequence
+
+from coordinator.db.models import Judgement, Submission
+from coordinator.db.repository import Repository
+from coordinator.domain import audit_draws, epochs, nodes, ruling, turns
+from coordinator.domain.ruling import Ruling
+from coordinator.domain.steps import close_step, plan_tasks
+from covey.errors import ProtocolError
+from covey.protocol import eip712, messages
+from covey.protocol.canaries import CanaryKind
+from covey.protocol.ids import Address, Hash
+from covey.protocol.params import PoolParams
+from covey.protocol.status import SUBMISSION_MOVES, SubmissionState, require_move
+from covey.protocol.verdict import Decision, Reason, Severity
+
+MIN_VERDICT_SECONDS = 3600
+"""A verdict must stay valid long enough to be brought to the court."""
+OURS = (Reason.UNDECIDED, Reason.CANARY)
+"""Reasons that no validator gives and no node is blamed for."""
+
+
+def dispatch(
+    repository: Repository,
+    params: PoolParams,
+    *,
+    validators: Sequence[Address],
+    find_hash: audit_draws.FindHash,
+    secret: bytes,
+    now: float,
+) -> None:
+    """Draw, let overdue turns lapse, open those that are missing, decide what can be decided.  Called by jobs only."""
+    next_epoch = epochs.get_next_number(repository)
+    for row in repository.list_submissions(SubmissionState.SUBMITTED):
+        if audit_draws.draw(repository, params, row, find_hash=find_hash, secret=secret):
+            turns.lapse_overdue(repository, params, row, validators=validators, now=now)
+            turns.open_missing(repository, params, row, validators=validators, now=now)
+            is_due = epochs.is_promise_due(params, row, next_epoch=next_epoch, now=now)
+            tally(repository, params, row, validators=validators, is_due=is_due, now=now)
+
+
+def claim_turn(
+    repository: Repository,
+    params: PoolParams,
+    *,
+    validator: Address,
+    validators: Sequence[Address],
+    holding: Sequence[int],
+    free_turns: int,
+    now: float,
+) -> tuple[str, Judgement] | None:
+    """The next order for a validator: ("reveal", ...) when all commitments are in, else ("judge", ...).
+
+    A turn that it has taken, has not committed to and does not hold is offered again, on the same clock: an answer may
+    be lost, and a validator may be restarted.  It gets a new turn only where it has room for one.
+    """
+    free: list[tuple[Submission, Judgement]] = []
+    lost: Judgement | None = None
+    held = 0
+    for turn in repository.list_open_judgements():
+        row = _require_submission(repository, turn)
+        if turn.validator is None:
+            free.append((row, turn))
+        elif turn.validator == validator and turn.commitment is None:
+            held += 1
+            lost = lost or (turn if turn.id not in holding else None)
+        elif turn.validator == validator and turns.is_revealing(params, row):
+            return "reveal", turn
+    if lost is not None:
+        return "judge", lost
+    if not free or not free_turns or held >= turns.MOST_HELD:
+        return None
+    nodes = repository.list_validators()
+    for row, turn in free:
+        if turns.take(params, row, turn, validator=validator, validators=validators, standing=nodes, now=now):
+            return "judge", turn
+    return None
+
+
+def record_commit(
+    repository: Repository, params: PoolParams, *, validator: str, judgement: int, commitment: Hash, now: float
+) -> Submission:
+    """Note a commitment; the same one again is no error.  Raises ProtocolError "already_committed"."""
+    row = _require_turn(repository, validator, judgement)
+    if row.commitment not in (None, commitment):
+        raise ProtocolError("already_committed", "another commitment was given", status=409)
+    submission = _require_submission(repository, row)
+    if row.commitment is None:
+        row.commitment = commitment
+        turns.start_reveals(params, submission, now)
+    return submission
+
+
+def record_reveal(
+    repository: Repository,
+    params: PoolParams,
+    *,
+    judgement: int,
+    verdict: messages.Verdict,
+    digest: Hash,
+    salt: Hash,
+    signature: str,
+    live_groups: int | None,
+    now: float,
+) -> Submission:
+    """Note a revealed verdict and what its evidence says of live groups.
+
+    Raises ProtocolError "commitment_mismatch", "not_yet", "bad_verdict".
+    """
+    row = _require_turn(repository, verdict.validator, judgement)
+    submission = _require_submission(repository, row)
+    if row.commitment != messages.compute_commitment(digest, salt):
+        raise ProtocolError("commitment_mismatch", "verdict and salt are not what was committed", status=409)
+    if not turns.is_revealing(params, submission):
+        raise ProtocolError("not_yet", "not all validators have committed", status=409)
+    _require_verdict(submission, verdict, now)
+    row.verdict, row.signature, row.live_groups = eip712.to_dict(verdict), signature, live_groups
+    return submission
+
+
+def _require_verdict(row: Submission, verdict: messages.Verdict, now: float) -> None:
+    if (verdict.receipt_hash, verdict.work_key) != (row.receipt_hash, row.work_key):
+        raise ProtocolError("bad_verdict", "the verdict is about another submission")
+    if verdict.deadline < now + MIN_VERDICT_SECONDS:
+        raise ProtocolError("bad_verdict", "the verdict expires before a court would hear it")
+    try:
+        reason = Reason(verdict.reason)
+    except ValueError as error:
+        raise ProtocolError("bad_verdict", f"there is no reason {verdict.reason}") from error
+    rejects = verdict.outcome == Decision.REJECT
+    if reason.severity != verdict.severity or rejects == (reason is Reason.NONE) or reason in OURS:
+        raise ProtocolError("bad_verdict", "outcome, reason and severity do not fit each other")
+    units = row.receipt_units if verdict.outcome == Decision.ACCEPT else 0
+    if verdict.units != units:  # accepted work is paid as its receipt says, which the checks have counted
+        raise ProtocolError("bad_verdict", f"the verdict has {verdict.units} units where {units} are due")
+
+
+def _require_turn(repository: Repository, validator: str, judgement: int) -> Judgement:
+    row = repository.get_judgement(judgement)
+    if row is None or row.validator != validator:
+        raise ProtocolError("not_your_judgement", f"judgement {judgement} is not that of {validator}", status=403)
+    if row.lapsed:
+        raise ProtocolError("judgement_lapsed", "the judgement took too long", status=409)
+    return row
+
+
+def _require_submission(repository: Repository, judgement: Judgement) -> Submission:
+    row = repository.get_submission(judgement.receipt_hash)
+    if row is None:
+        raise ProtocolError("unknown_submission", "the judgement's submission is gone", status=404)
+    return row
+
+
+def tally(
+    repository: Repository,
+    params: PoolParams,
+    row: Submission,
+    *,
+    validators: Sequence[Address],
+    now: float,
+    is_due: bool = False,
+) -> Ruling | None:
+    """Decide a submission if its verdicts allow it, or if it `is_due`; do all that follows for node, tasks and step."""
+    if row.state is not SubmissionState.SUBMITTED or row.draw is None:
+        return None
+    if ruling.has_cheap_reject(row):
+        turns.order_replay(row)
+        return None
+    found = ruling.compute_ruling(params, row, is_over=is_due or turns.is_over(params, row, validators))
+    if found is not None:
+        for validator in ruling.list_contradicted(row, found):
+            nodes = repository.require_validator(validator)
+            nodes.contradicted, nodes.failed_at = nodes.contradicted + 1, now
+        _apply(repository, params, row, found, now)
+    return found
+
+
+def _apply(repository: Repository, params: PoolParams, row: Submission, found: Ruling, now: float) -> None:
+    if row.canary != CanaryKind.ORDINARY:  # whatever they say: no pay, no case, nothing to learn from
+        found = Ruling(Decision.UNKNOWN, Reason.CANARY, found.evidence_hash)
+    node = nodes.require_node(repository, row.node)
+    row.reason, row.evidence_hash, row.decided_at = found.reason, found.evidence_hash, now
+    row.units = row.receipt_units if found.decision is Decision.ACCEPT else 0
+    if found.decision is Decision.ACCEPT:
+        row.state = require_move(SUBMISSION_MOVES, row.state, SubmissionState.ACCEPTED)
+        row.live_groups = found.live_groups
+        node.accepted += 1
+    elif found.reason.severity is Severity.HARD:
+        row.state = require_move(SUBMISSION_MOVES, row.state, SubmissionState.REJECTED)
+        nodes.condemn(repository, node=node, contributor=row.contributor, why=nodes.REJECTED)
+    else:
+        row.state = require_move(SUBMISSION_MOVES, row.state, SubmissionState.VOID)
+        if found.reason not in OURS or (found.reason is Reason.UNDECIDED and ruling.is_rejected(params, row)):
+            nodes.add_strike(repository, params, row.contributor)
+    repository.session.flush()
+    close_step(repository, params)
+    plan_tasks(repository, params)

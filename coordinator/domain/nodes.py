@@ -1,0 +1,203 @@
+"""The standing of nodes and contributors: who is served, on which record, and what a cheat loses.
+
+A suspension belongs to the node, whoever vouches for it; strikes belong to the contributor, whichever of its nodes
+earned them.  Removal is neither: it ends when the node registers again.
+"""
+
+from coordinator.db.models import Contributor, Node, Submission, Task
+from coordinator.db.repository import Repository
+from coordinator.domain import scheduling, turns
+from covey.errors import ProtocolError
+from covey.protocol.ids import ZERO_HASH
+from covey.protocol.params import PoolParams
+from covey.protocol.status import (
+    SUBMISSION_MOVES,
+    TASK_MOVES,
+    CaseState,
+    SubmissionState,
+    TaskState,
+    require_move,
+)
+from covey.protocol.verdict import Reason
+
+REJECTED, CASE, STRIKES, EQUIVOCATION = "rejected", "case", "strikes", "equivocation"
+"""Reasons of a suspension."""
+VETOABLE = (REJECTED, CASE)
+"""Reasons that a veto of the arbiter takes back.  The others stay for good, and nothing replaces them."""
+INSTANCE_SECONDS = 120.0
+"""Seconds without a sign of life after which another instance of a node may take its place."""
+
+
+def register_node(repository: Repository, params: PoolParams, *, node: str, contributor: str) -> Node:
+    """Record a node that the chain knows, or take a removed one back; a suspended node stays suspended.
+
+    Under another contributor its record begins again: a reputation cannot be sold.
+    """
+    row = repository.get_node(node)
+    if row is None:
+        row = Node(address=node, contributor=contributor, accepted=0, suspended="", removed=False)
+        repository.add(row)
+    if row.contributor != contributor:
+        row.contributor, row.accepted = contributor, 0
+    row.removed = False
+    if not row.suspended and is_struck_out(repository, params, contributor):
+        row.suspended = STRIKES
+    return row
+
+
+def require_node(repository: Repository, node: str) -> Node:
+    """The row of a registered node; raise ProtocolError("unknown_node")."""
+    row = repository.get_node(node)
+    if row is None:
+        raise ProtocolError("unknown_node", f"{node} is not registered here; register it first", status=403)
+    return row
+
+
+def record_heartbeat(
+    repository: Repository,
+    params: PoolParams,
+    *,
+    node: str,
+    instance: str,
+    free_slots: int,
+    cached_version: int | None,
+    now: float,
+    wait: float = 0.0,
+) -> Node:
+    """Note a sign of life; `wait` seconds of an open long poll make the node a candidate for tasks.
+
+    Another instance takes the node over once the first is silent: leases in the hands of that one end, as dropped.  It
+    may have signed a receipt for them, and a second one would be equivocation.  Raises as `require_instance`.
+    """
+    row = require_node(repository, node)
+    require_instance(row, instance, now)
+    if row.instance not in ("", instance):
+        for task in _end_leases(repository, row):
+            cool_down(repository, params, row, now, is_dropped=task.collected)
+    row.instance, row.seen_at, row.cached_version = instance, now, cached_version
+    if wait:
+        row.free_slots, row.waiting_until = free_slots, now + wait
+    return row
+
+
+def require_instance(node: Node, instance: str, now: float) -> None:
+    """Return unless another worker with the node's key was heard in the last INSTANCE_SECONDS; raise
+    ProtocolError("another_instance")."""
+    silence = now - node.seen_at
+    if node.instance in ("", instance) or silence >= INSTANCE_SECONDS:
+        return
+    message = (
+        f"another worker with the key of {node.address} was heard {silence:.0f} s ago, and two receipts for one lease"
+        f" cost stake. Stop one of them; this one is served after {INSTANCE_SECONDS:.0f} s of silence"
+    )
+    raise ProtocolError("another_instance", message, status=409)
+
+
+def get_most_leases(node: Node) -> int:
+    """Leases that a node may hold at once: what it may hoard grows with what it has delivered."""
+    return 1 + node.accepted // 2
+
+
+def count_free_slots(repository: Repository, node: Node) -> int:
+    """Leases that may be given to a node now."""
+    return max(0, min(node.free_slots, get_most_leases(node)) - repository.count_leases(node.address))
+
+
+def count_strikes(repository: Repository, contributor: str) -> int:
+    """Strikes of all nodes that a contributor has or had."""
+    row = repository.get_contributor(contributor)
+    return row.strikes if row else 0
+
+
+def is_struck_out(repository: Repository, params: PoolParams, contributor: str) -> bool:
+    """Whether a contributor has as many strikes as suspend its nodes, future ones too."""
+    return count_strikes(repository, contributor) >= params.strikes_to_suspend
+
+
+def add_strike(repository: Repository, params: PoolParams, contributor: str) -> None:
+    """Strikes add up to the suspension of all nodes of a contributor; they never touch stake."""
+    row = repository.get_contributor(contributor)
+    if row is None:
+        row = Contributor(address=contributor, strikes=0)
+        repository.add(row)
+    row.strikes += 1
+    if is_struck_out(repository, params, contributor):
+        for node in repository.list_nodes_of(contributor):
+            node.suspended = node.suspended or STRIKES
+
+
+def cool_down(repository: Repository, params: PoolParams, node: Node, now: float, *, is_dropped: bool) -> None:
+    """Dropping is a way of choosing prompts: it costs a pause, and a strike where it is repeated often.
+
+    A node that asks for a task and does not collect it pauses too, or it could hold the task for ever; nothing was
+    dropped then.
+    """
+    if not is_dropped:
+        node.cooldown_until = now + params.cooldown_seconds
+        return
+    # Pauses add up: else many leases could be looked at and given back in one.
+    node.cooldown_until = max(now, node.cooldown_until) + params.cooldown_seconds
+    node.dropped += 1
+    if node.dropped >= 4 and scheduling.compute_drop_rate(node.accepted, node.dropped) > 0.5:
+        add_strike(repository, params, node.contributor)
+
+
+def remove(repository: Repository, node: Node) -> None:
+    """Its contributor vouches for the node no more: assign nothing to it until it registers again."""
+    node.removed = True
+    _end_leases(repository, node)
+
+
+def suspend(repository: Repository, node: Node, why: str) -> None:
+    """Assign nothing more to a node and take back what it holds."""
+    if not node.suspended or node.suspended in VETOABLE:
+        node.suspended = why
+    _end_leases(repository, node)
+
+
+def _end_leases(repository: Repository, node: Node) -> list[Task]:
+    """Take back what a node holds; returns it."""
+    held = [task for task in repository.list_tasks(TaskState.ASSIGNED) if task.node == node.address]
+    for task in held:
+        task.state = require_move(TASK_MOVES, task.state, TaskState.EXPIRED)
+    return held
+
+
+def reinstate(repository: Repository, params: PoolParams, node: Node) -> None:
+    """The arbiter overruled the validators: a node without another open case is served again, unless it has too many
+    strikes."""
+    cases = [case for case in repository.list_cases() if case.contributor == node.contributor]
+    is_accused = any(case.state in (CaseState.LOCKED, CaseState.SLASHED) for case in cases)
+    if node.suspended in VETOABLE and not is_accused:
+        node.suspended = STRIKES if is_struck_out(repository, params, node.contributor) else ""
+
+
+def condemn(repository: Repository, *, node: Node, contributor: str, why: str) -> None:
+    """A node of `contributor` was caught cheating: suspend it, and trust nothing of the contributor unseen any more.
+
+    The records of all its nodes begin again, so that they are newcomers.  All work of its that nobody has replayed and
+    no epoch holds is judged again, with a replay; what is in a batch already stays there.
+    """
+    suspend(repository, node, why)
+    for each in {node, *repository.list_nodes_of(contributor)}:
+        each.accepted = 0
+    _judge_again(repository, contributor)
+
+
+def judge_released(repository: Repository) -> None:
+    """An epoch was disabled: judge again what it held of contributors that were caught, as `condemn` does."""
+    caught = {node.contributor for node in repository.list_nodes() if node.suspended == EQUIVOCATION}
+    for contributor in sorted(caught.union(repository.list_rejected_contributors())):
+        _judge_again(repository, contributor)
+
+
+def _judge_again(repository: Repository, contributor: str) -> None:
+    for row in repository.list_unreplayed(contributor):
+        _reopen(row)
+
+
+def _reopen(row: Submission) -> None:
+    turns.order_replay(row)
+    if row.state is SubmissionState.ACCEPTED:
+        row.state = require_move(SUBMISSION_MOVES, row.state, SubmissionState.SUBMITTED)
+        row.units, row.reason, row.evidence_hash, row.decided_at = row.receipt_units, Reason.NONE, ZERO_HASH, None

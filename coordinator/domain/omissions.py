@@ -1,0 +1,146 @@
+"""Answers omission challenges: shows that a receipt is in an epoch that stands, before the operator's bond pays for it.
+
+`loop` records what the chain tells, then has the open challenges answered.  A receipt that no epoch holds yet is
+answered when its epoch is posted.  One look builds one tree for each epoch, and writes in slices: a flood of challenges
+costs little, and holds up nobody else who writes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from coordinator.context import Context
+from coordinator.db.database_outbox import add_intent
+from coordinator.db.models import Challenge, Epoch, Submission
+from coordinator.db.repository import Repository
+from coordinator.domain.epochs import build_header, build_work_leaf
+from coordinator.domain.submissions import to_receipt
+from covey.chain.contracts import EpochLedger
+from covey.chain.json_rpc import Call
+from covey.chain.structs import EpochRecord, Inclusion
+from covey.protocol import merkle
+from covey.protocol.ids import Hash, PoolId
+from covey.runtime.log import get_logger
+
+SLICE = 50
+"""Answers of one transaction. 50 cost 1.2 million gas and are 47 of the 128 KiB that nodes take."""
+MOST_TRIES = 8
+"""Transactions for one challenge: a refusal may come from a reorganisation or from a node that lags."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """One transaction that answers the challenges of some receipts."""
+
+    receipt_hashes: tuple[Hash, ...]
+    call: Call
+
+
+def record_challenge(repository: Repository, receipt_hash: Hash, *, block: int) -> None:
+    """Somebody says in this block that a receipt is in no epoch.
+
+    A receipt is challenged again when the epoch that answered for it is disabled.
+    """
+    challenge = repository.get_challenge(receipt_hash)
+    if repository.get_submission(receipt_hash) is None:
+        get_logger().error("a receipt that is not in this database is challenged", receipt_hash=receipt_hash)
+    elif challenge is None:
+        repository.add(Challenge(receipt_hash=receipt_hash, block_number=block, tries=0))
+    elif challenge.decided_block is not None:
+        challenge.block_number, challenge.decided_block = block, None
+        challenge.answer, challenge.tries = None, 0
+        repository.session.flush()
+
+
+def record_decision(repository: Repository, receipt_hash: Hash, *, block: int) -> None:
+    """The challenge was answered or upheld in this block."""
+    challenge = repository.get_challenge(receipt_hash)
+    if challenge is not None:
+        challenge.decided_block = block
+        repository.session.flush()
+
+
+def answer_challenges(ctx: Context) -> None:
+    """Have intents for the answers to all open challenges whose epochs the chain holds."""
+    with ctx.database.read() as repository:
+        answers = build_answers(repository, ctx.contracts.ledger, ctx.ledger.pool)
+    for answer in answers:
+        with ctx.database.write() as repository:
+            _record_answer(repository, answer)
+
+
+def build_answers(repository: Repository, ledger: EpochLedger, pool: PoolId) -> list[Answer]:
+    """The transactions that answer all open challenges; each has at most SLICE of them, of one epoch."""
+    answers: list[Answer] = []
+    unanswered = repository.list_unanswered(most_tries=MOST_TRIES)
+    for number, found in groupby(unanswered, key=lambda pair: pair[1].epoch):
+        epoch = None if number is None else repository.get_epoch(number)
+        if epoch is not None:
+            answers += _answer_epoch(repository, ledger, pool, epoch, list(found))
+    return answers
+
+
+def _answer_epoch(
+    repository: Repository,
+    ledger: EpochLedger,
+    pool: PoolId,
+    epoch: Epoch,
+    found: Sequence[tuple[Challenge, Submission]],
+) -> list[Answer]:
+    leaves = {row.receipt_hash: build_work_leaf(row) for row in repository.list_settled(epoch.number)}
+    hashes = {receipt_hash: leaf.compute_hash() for receipt_hash, leaf in leaves.items()}
+    tree = merkle.MerkleTree(list(hashes.values()))
+    record, header = build_record(epoch), build_header(epoch, pool)
+
+    def build_inclusion(row: Submission) -> Inclusion:
+        proof = tree.get_proof(hashes[row.receipt_hash])
+        return Inclusion(receipt=to_receipt(row, pool), leaf=leaves[row.receipt_hash], proof=tuple(proof))
+
+    answers = []
+    for start in range(0, len(found), SLICE):
+        rows = [row for _, row in found[start : start + SLICE]]
+        answers.append(
+            Answer(
+                receipt_hashes=tuple(Hash(row.receipt_hash) for row in rows),
+                call=ledger.answer_omissions(record, header, [build_inclusion(row) for row in rows]),
+            )
+        )
+    return answers
+
+
+def build_record(epoch: Epoch) -> EpochRecord:
+    """A posted epoch as EpochPosted told it."""
+    return EpochRecord(
+        header_hash=Hash(epoch.header_hash or ""),
+        reward_root=Hash(epoch.reward_root),
+        epoch=epoch.number,
+        final_at=epoch.final_at or 0,
+        reward=int(epoch.reward or 0),
+        cumulative=int(epoch.cumulative or 0),
+    )
+
+
+def _record_answer(repository: Repository, answer: Answer) -> None:
+    key = _find_free_key(repository, answer.receipt_hashes[0])
+    add_intent(repository, key=key, call=answer.call)
+    for receipt_hash in answer.receipt_hashes:
+        challenge = repository.get_challenge(receipt_hash)
+        if challenge is None:
+            continue
+        if challenge.answer is not None and (refused := repository.get_intent(challenge.answer)) is not None:
+            get_logger().error(
+                "the ledger refused an answer", receipt_hash=receipt_hash, reason=refused.reason, tries=challenge.tries
+            )
+        challenge.answer, challenge.tries = key, challenge.tries + 1
+
+
+def _find_free_key(repository: Repository, first: Hash) -> str:
+    """Name of a new intent, whose first answer is for this receipt.
+
+    An earlier intent with the same first answer may be another call: a reorganisation changes who is challenged, and
+    the record of an epoch.
+    """
+    number = 0
+    while repository.get_intent(key := f"answer/{first}/{number}") is not None:
+        number += 1
+    return key

@@ -1,0 +1,137 @@
+"""What a step's batch is made of: how many tasks it still needs, when it is full, and what its groups count.
+
+Called by `service` and `judging`.  With the pool's online filter (the paper, section 3.3.2) only live groups fill a
+batch; dead ones come along, are paid, and count against the cap on sampling.
+"""
+
+from collections.abc import Sequence
+
+from coordinator.db.models import Step, Submission, Task
+from coordinator.db.repository import Repository
+from coordinator.domain import scheduling
+from coordinator.domain.scheduling import Groups
+from covey.protocol.ids import Hash
+from covey.protocol.params import PoolParams
+from covey.protocol.status import (
+    STEP_MOVES,
+    SUBMISSION_MOVES,
+    TASK_MOVES,
+    StepState,
+    SubmissionState,
+    TaskState,
+    require_move,
+)
+from covey.protocol.verdict import Reason
+from covey.runtime.log import get_logger
+
+
+def plan_tasks(repository: Repository, params: PoolParams) -> int:
+    """Add the tasks that are missing for the latest policy; return how many."""
+    step = repository.get_latest_step()
+    if step is None or repository.get_fact("ended"):
+        return 0
+    plan = _count_filtered if params.online_filter else _count
+    count = plan(repository, params, step.number)
+    for _ in range(count):
+        repository.add(Task(policy_version=step.number, groups=params.groups_per_task, state=TaskState.PENDING))
+    return count
+
+
+def _count(repository: Repository, params: PoolParams, step: int) -> int:
+    oldest = get_oldest_version(repository, params)
+    return scheduling.count_tasks_to_plan(
+        params,
+        step=step,
+        packed_groups=repository.count_packed_groups(),
+        unpacked_groups=sum_groups(repository.list_unpacked(oldest_version=oldest)).sampled,
+        groups_in_flight=repository.count_groups_in_flight(oldest_version=oldest),
+    )
+
+
+def _count_filtered(repository: Repository, params: PoolParams, step: int) -> int:
+    oldest = get_oldest_version(repository, params)
+    return scheduling.count_tasks_to_sample(
+        params,
+        step=step,
+        closed_batches=repository.count_closed_batches(),
+        unpacked=sum_groups(repository.list_unpacked(oldest_version=oldest)),
+        groups_in_flight=repository.count_groups_in_flight(oldest_version=oldest),
+        seen=Groups(*repository.sum_accepted_groups(oldest_version=oldest)),
+    )
+
+
+def close_step(repository: Repository, params: PoolParams) -> Step | None:
+    """Pack the oldest fresh accepted work into the open step's batch when that makes it full, or with the online
+    filter as large as it may be; return the step if ready."""
+    step = repository.get_open_step()
+    if step is None:
+        return None
+    fresh = repository.list_unpacked(oldest_version=get_oldest_version(repository, params))
+    count = scheduling.find_batch(params, [sum_groups([row]) for row in fresh])
+    if count is None:
+        return None
+    for submission in fresh[:count]:
+        submission.step = step.number
+    held = sum_groups(fresh[:count])
+    if scheduling.is_capped(params, held):
+        get_logger().warning("a batch has too few live groups", step=step.number, **held._asdict())
+    step.state = require_move(STEP_MOVES, step.state, StepState.READY)
+    return step
+
+
+def get_oldest_version(repository: Repository, params: PoolParams) -> int:
+    """The oldest policy whose work may still be trained on: the next batch's."""
+    return max(0, repository.count_closed_batches() - params.max_staleness)
+
+
+def sum_groups(rows: Sequence[Submission]) -> Groups:
+    """All groups of accepted submissions."""
+    return Groups(sampled=sum(row.groups for row in rows), live=sum(row.live_groups for row in rows))
+
+
+def open_step(
+    repository: Repository, params: PoolParams, *, number: int, manifest_hash: Hash, block: int, now: float
+) -> Step:
+    """A policy was published: its step opens, the one before is trained, new tasks are planned.  Idempotent."""
+    step = repository.get_step(number)
+    if step is not None and step.manifest_hash:  # told again, or anew after a reorganisation
+        if step.manifest_hash != manifest_hash:
+            _void_work(repository, number, now)
+        step.manifest_hash, step.block_number = manifest_hash, block
+        return step
+    before = repository.get_step(number - 1)
+    if before is not None:
+        if before.state is StepState.OPEN:  # the chain is ahead of what this coordinator packed
+            before.state = require_move(STEP_MOVES, before.state, StepState.READY)
+        before.state = require_move(STEP_MOVES, before.state, StepState.TRAINED)
+    step = step or Step(number=number, state=StepState.OPEN)
+    step.manifest_hash, step.block_number = manifest_hash, block
+    repository.add(step)
+    plan_tasks(repository, params)
+    close_step(repository, params)
+    return step
+
+
+def is_next(repository: Repository, number: int) -> bool:
+    """Whether a step may open: it has not, and the batch before is packed."""
+    before = repository.get_step(number - 1)
+    return before is not None and before.state is not StepState.OPEN and repository.get_step(number) is None
+
+
+def open_ahead(repository: Repository, params: PoolParams, *, number: int) -> None:
+    """The trainer asks for a step's batch, so it has the policy, be it on chain or not yet: the step opens if it is the
+    next."""
+    if is_next(repository, number):
+        repository.add(Step(number=number, state=StepState.OPEN))
+        close_step(repository, params)
+
+
+def _void_work(repository: Repository, version: int, now: float) -> None:
+    """A reorganisation gave a version another policy: what was begun with the first one would look like fraud."""
+    for task in repository.list_tasks(TaskState.ASSIGNED):
+        if task.policy_version == version:
+            task.state = require_move(TASK_MOVES, task.state, TaskState.EXPIRED)
+    for row in repository.list_submissions(SubmissionState.SUBMITTED):
+        if row.policy_version == version:
+            row.state = require_move(SUBMISSION_MOVES, row.state, SubmissionState.VOID)
+            row.reason, row.units, row.decided_at = Reason.UNDECIDED, 0, now

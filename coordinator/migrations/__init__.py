@@ -1,1 +1,0 @@
-"""Alembic's folder; `coordinator.db.Database.migrate` runs it."""

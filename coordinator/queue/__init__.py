@@ -1,0 +1,1 @@
+"""Jobs and the broker that starts them."""

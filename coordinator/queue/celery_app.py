@@ -1,0 +1,104 @@
+"""Celery: the jobs that move work along.  A message is only a kick, sent after commit; a lost or doubled one changes
+nothing, because every job looks at the rows again and beat kicks whatever may be overdue.
+"""
+
+import logging
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+from celery import Celery
+from celery.beat import EmbeddedService
+from celery.exceptions import SecurityWarning
+from celery.signals import setup_logging, worker_ready, worker_shutdown
+from kombu.exceptions import OperationalError
+
+from coordinator.queue import folder_broker
+from covey.errors import OperatorError, TransientError
+from covey.runtime.log import get_logger
+
+QUEUE = "covey"
+BEAT_SECONDS = {
+    "assign_tasks": 0.5,
+    "expire_leases": 1.0,
+    "dispatch_validation": 0.5,
+    "tally": 2.0,
+    "settle_epoch": 1.0,
+}
+
+
+def build_celery(broker_url: str, home: Path) -> Celery:
+    """The Celery application; an empty URL means a folder in `home`, polled every 20 ms."""
+    folder_broker.register()
+    app = Celery("covey", broker=broker_url or f"{folder_broker.SCHEME}://", set_as_current=False)
+    app.conf.update(
+        accept_content=["json"],
+        task_serializer="json",
+        task_ignore_result=True,
+        task_acks_late=True,
+        task_reject_on_worker_lost=True,
+        task_default_queue=QUEUE,
+        worker_prefetch_multiplier=1,
+        worker_enable_remote_control=False,
+        worker_send_task_events=False,
+        worker_cancel_long_running_tasks_on_connection_loss=True,
+        broker_connection_retry_on_startup=True,
+        beat_schedule={name: {"task": name, "schedule": seconds} for name, seconds in BEAT_SECONDS.items()},
+        beat_max_loop_interval=0.5,
+    )
+    if broker_url:
+        # A kick must not wait for a broker that is gone: by default a connection is tried for seconds.
+        app.conf.broker_transport_options = {"max_retries": 0}
+    else:
+        folders = {name: home / "broker" / name for name in ("messages", "control")}
+        for folder in folders.values():
+            folder.mkdir(parents=True, exist_ok=True)
+        app.conf.broker_transport_options = {
+            "data_folder_in": str(folders["messages"]),
+            "data_folder_out": str(folders["messages"]),
+            "control_folder": str(folders["control"]),
+            "polling_interval": 0.02,
+        }
+    return app
+
+
+class Kicker:
+    """Sends kicks.  A broker that does not answer costs latency, never state: beat kicks again."""
+
+    def __init__(self, app: Celery) -> None:
+        self._app = app
+
+    def kick(self, job: str) -> None:
+        """Ask the jobs process to run `job`; call only after commit."""
+        if job not in BEAT_SECONDS:
+            raise OperatorError("unknown_job", f"there is no job {job}", fix=f"Use one of {', '.join(BEAT_SECONDS)}")
+        try:
+            self._app.send_task(job, ignore_result=True, retry=False, expires=30)
+        except (OSError, OperationalError) as error:  # kombu's, around whatever the broker's library raises
+            get_logger().warning("kick lost", job=job, error=str(error))
+
+
+def run_jobs(app: Celery, jobs: dict[str, Callable[[], None]]) -> None:
+    """Run the jobs process with beat until SIGINT or SIGTERM; a job under way is finished first."""
+    for name, job in jobs.items():
+        app.task(_guard(job), name=name, ignore_result=True)
+    beat = EmbeddedService(app, max_interval=0.5, thread=True, scheduler_cls="celery.beat:Scheduler")
+    warnings.filterwarnings("ignore", category=SecurityWarning)  # about root and pickle; ours is JSON only
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    setup_logging.connect(lambda **_: None, weak=False)
+    worker_ready.connect(lambda **_: beat.start(), weak=False)
+    worker_shutdown.connect(lambda **_: beat.stop(), weak=False)
+    worker = app.Worker(pool="solo", concurrency=1, quiet=True, without_gossip=True, without_mingle=True, beat=False)
+    worker.start()
+    if worker.exitcode:
+        raise OperatorError("jobs_failed", "Celery's consumer ended", fix="Read its last lines, check the broker")
+
+
+def _guard(job: Callable[[], None]) -> Callable[[], None]:
+    def run() -> None:
+        try:
+            job()
+        except TransientError as error:
+            get_logger().warning("job will be kicked again", code=error.code, message=error.message)
+
+    return run

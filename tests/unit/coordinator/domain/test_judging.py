@@ -1,0 +1,266 @@
+"""Verdicts are committed before any is shown, a quorum of equal outcomes decides, and everything ends."""
+
+import pytest
+
+from coordinator.domain import judging, turns
+from covey.protocol.status import SubmissionState, TaskState
+from covey.protocol.verdict import Decision, Reason
+from tests.fakes.pool import FakePool, code_of, make_hash, make_params
+
+pytestmark = pytest.mark.unit
+ACCEPT, REJECT, UNKNOWN = Decision.ACCEPT, Decision.REJECT, Decision.UNKNOWN
+
+
+def hand_in_proven(pool: FakePool, **verification: float) -> str:
+    """A submission of a proven node that is not drawn for a replay."""
+    rules = {"audit_rate": 0.0, "newcomer_submissions": 0, "confirm_rate": 0.0}
+    pool.params = make_params(verification=rules | verification)
+    pool.register("a")
+    pool.publish(0)
+    receipt_hash = pool.work("a")
+    pool.dispatch()
+    return receipt_hash
+
+
+def get_contradicted(pool: FakePool) -> list[int]:
+    with pool.database.read() as rows:
+        return [rows.require_validator(each).contradicted for each in pool.validators]
+
+
+# -- what nobody replays
+
+
+def test_dispatch__undrawn__needs_one_cheap_verdict(pool: FakePool):
+    receipt_hash = hand_in_proven(pool)
+    assert len(pool.submission(receipt_hash).judgements) == 1
+    pool.judge(receipt_hash, [(0, ACCEPT, {})])
+    row = pool.submission(receipt_hash)
+    assert (row.state, row.audited) == (SubmissionState.ACCEPTED, False)
+
+
+@pytest.mark.parametrize("units", [0, 19, 21])
+def test_record_reveal__accept_with_other_units_than_the_receipts__is_refused(pool: FakePool, units: int):
+    """One hostile validator had accepted undrawn work with no pay."""
+    receipt_hash = hand_in_proven(pool)
+    _, judgement = pool.claim(0)
+    pool.commit(0, judgement, pool.build_verdict(0, receipt_hash, ACCEPT, units=units))
+    assert code_of(pool.reveal, judgement) == "bad_verdict"
+
+
+def test_tally__confirmed__two_validators_must_agree(pool: FakePool):
+    receipt_hash = hand_in_proven(pool, confirm_rate=1.0)
+    pool.judge(receipt_hash, [(0, ACCEPT, {}), (1, ACCEPT, {})])
+    row = pool.submission(receipt_hash)
+    assert (row.state, row.audited) == (SubmissionState.ACCEPTED, False)
+
+
+def test_tally__junk_that_one_accepts__a_second_one_finds_it_and_the_first_is_found_out(pool: FakePool):
+    receipt_hash = hand_in_proven(pool, confirm_rate=1.0)
+    junk = {"reason": Reason.MALFORMED}
+    pool.judge(receipt_hash, [(0, ACCEPT, {}), (1, REJECT, junk)])
+    row = pool.submission(receipt_hash)
+    assert (row.state, row.audited) == (SubmissionState.SUBMITTED, True), "a quorum looks, with a replay"
+    pool.dispatch()
+    pool.judge(receipt_hash, [(1, REJECT, junk), (2, REJECT, junk)])
+    assert pool.submission(receipt_hash).state is SubmissionState.VOID
+    assert get_contradicted(pool) == [1, 0, 0]
+
+
+def test_tally__lone_liar_that_sees_a_second_validator__pays_for_not_revealing(pool: FakePool):
+    receipt_hash = hand_in_proven(pool, confirm_rate=1.0)
+    _, hidden = pool.claim(0)
+    pool.commit(0, hidden, pool.build_verdict(0, receipt_hash, ACCEPT))
+    _, second = pool.claim(1)
+    pool.commit(1, second, pool.build_verdict(1, receipt_hash, REJECT, reason=Reason.MALFORMED))
+    pool.reveal(second)
+    pool.dispatch()
+    pool.now += pool.params.judgement_seconds
+    pool.dispatch()
+    pool.judge(receipt_hash, [(i, REJECT, {"reason": Reason.MALFORMED}) for i in (1, 2)])
+    assert pool.submission(receipt_hash).state is SubmissionState.VOID
+    assert get_contradicted(pool) == [1, 0, 0]
+
+
+def test_tally__cheap_accept_of_what_only_a_replay_finds__is_no_contradiction(pool: FakePool):
+    receipt_hash = hand_in_proven(pool)
+    with pool.database.write() as rows:
+        row = rows.get_submission(receipt_hash)
+        row.confirmed = True
+    pool.dispatch()
+    _, first = pool.claim(0)
+    pool.commit(0, first, pool.build_verdict(0, receipt_hash, ACCEPT))
+    _, second = pool.claim(1)
+    pool.commit(1, second, pool.build_verdict(1, receipt_hash, REJECT, reason=Reason.MALFORMED))
+    pool.reveal(first)
+    pool.reveal(second)
+    pool.dispatch()
+    pool.dispatch()
+    pool.judge(receipt_hash, [(0, REJECT, {}), (2, REJECT, {})])
+    assert pool.submission(receipt_hash).reason == Reason.PROOF
+    assert get_contradicted(pool) == [0, 0, 0]
+
+
+@pytest.mark.parametrize("reason", [Reason.PROOF, Reason.MALFORMED])
+def test_tally__undrawn_and_one_reject__all_are_asked_with_a_replay(pool: FakePool, reason: Reason):
+    """One liar condemns nobody, nor does it make strikes; its cheap verdict does not count in the replay."""
+    receipt_hash = hand_in_proven(pool)
+    pool.judge(receipt_hash, [(0, REJECT, {"reason": reason})])
+    row = pool.submission(receipt_hash)
+    assert (row.state, row.audited) == (SubmissionState.SUBMITTED, True)
+    assert (pool.strikes("a"), pool.node("a").suspended) == (0, "")
+    pool.dispatch()
+    pool.judge(receipt_hash, [(1, ACCEPT, {}), (2, ACCEPT, {})])
+    assert pool.submission(receipt_hash).state is SubmissionState.ACCEPTED
+    assert pool.strikes("a") == 0
+    assert get_contradicted(pool) == [1, 0, 0]
+
+
+def test_order_replay__cheap_turns_under_way__end_without_blame(pool: FakePool):
+    receipt_hash = hand_in_proven(pool)
+    _, taken = pool.claim(0)
+    with pool.database.write() as rows:
+        turns.order_replay(rows.get_submission(receipt_hash))
+    assert code_of(pool.commit, 0, taken, pool.build_verdict(0, receipt_hash, ACCEPT)) == "judgement_lapsed"
+    pool.dispatch()
+    assert [(j.full, j.lapsed) for j in pool.submission(receipt_hash).judgements] == [
+        (False, True),
+        (True, False),
+        (True, False),
+    ]
+    with pool.database.read() as rows:
+        assert rows.require_validator(pool.validators[0]).lapsed == 0
+    pool.judge(receipt_hash, [(0, ACCEPT, {}), (1, ACCEPT, {})])
+    assert pool.submission(receipt_hash).state is SubmissionState.ACCEPTED
+
+
+# -- the quorum
+
+
+def test_tally__quorum_accepts__pays_the_units_of_the_receipt(submitted: tuple[FakePool, str]):
+    pool, receipt_hash = submitted
+    pool.judge(receipt_hash, [(0, ACCEPT, {}), (1, ACCEPT, {})])
+    row = pool.submission(receipt_hash)
+    assert (row.state, row.reason, row.units, row.receipt_units) == (SubmissionState.ACCEPTED, 0, 20, 20)
+    assert row.evidence_hash == make_hash("evidence of 0")
+    assert (pool.node("a").accepted, pool.strikes("a")) == (1, 0)
+
+
+def test_tally__quorum_rejects_hard__suspends_and_takes_back_leases(submitted: tuple[FakePool, str]):
+    pool, receipt_hash = submitted
+    held = pool.lease("a")
+    pool.judge(receipt_hash, [(0, REJECT, {}), (1, REJECT, {})])
+    row = pool.submission(receipt_hash)
+    assert (row.state, row.reason, row.units) == (SubmissionState.REJECTED, Reason.PROOF, 0)
+    assert pool.node("a").suspended == "rejected"
+    assert {t.id: t.state for t in pool.tasks()}[held.id] is TaskState.EXPIRED
+    with pool.database.read() as rows:
+        assert [s.receipt_hash for s in rows.list_hard_rejections()] == [receipt_hash]
+
+
+def test_tally__quorum_rejects_softly__is_void_and_a_strike(submitted: tuple[FakePool, str]):
+    pool, receipt_hash = submitted
+    pool.judge(receipt_hash, [(i, REJECT, {"reason": Reason.REWARD}) for i in (0, 1)])
+    assert pool.submission(receipt_hash).state is SubmissionState.VOID
+    assert (pool.strikes("a"), pool.node("a").suspended) == (1, "")
+    with pool.database.read() as rows:
+        assert rows.list_hard_rejections() == []
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ((ACCEPT, {}), (REJECT, {})),
+        ((REJECT, {"reason": Reason.PROOF}), (REJECT, {"reason": Reason.TOKEN_MARGIN})),
+        ((UNKNOWN, {}), (ACCEPT, {})),
+    ],
+)
+def test_tally__two_that_differ__ask_a_third_who_decides(submitted: tuple[FakePool, str], first, second):
+    pool, receipt_hash = submitted
+    pool.judge(receipt_hash, [(0, *first), (1, *second)])
+    row = pool.submission(receipt_hash)
+    assert (row.state, len(row.judgements)) == (SubmissionState.SUBMITTED, 3)
+    pool.judge(receipt_hash, [(2, *second)])
+    row = pool.submission(receipt_hash)
+    assert row.state is (SubmissionState.ACCEPTED if second[0] is ACCEPT else SubmissionState.REJECTED)
+    assert row.evidence_hash == make_hash("evidence of 1"), "of the first who said what was decided"
+
+
+def test_tally__two_unknown__ask_two_more(submitted: tuple[FakePool, str]):
+    pool, receipt_hash = submitted
+    pool.judge(receipt_hash, [(0, UNKNOWN, {}), (1, UNKNOWN, {})])
+    assert len(pool.submission(receipt_hash).judgements) == 4
+    pool.judge(receipt_hash, [(2, ACCEPT, {}), (3, ACCEPT, {})])
+    assert pool.submission(receipt_hash).state is SubmissionState.ACCEPTED
+
+
+def test_tally__no_quorum_in_twice_the_quorum__is_void_unslashed_and_ends(submitted: tuple[FakePool, str]):
+    pool, receipt_hash = submitted
+    pool.judge(receipt_hash, [(0, UNKNOWN, {}), (1, ACCEPT, {})])
+    pool.judge(receipt_hash, [(2, REJECT, {})])
+    pool.judge(receipt_hash, [(3, UNKNOWN, {})])
+    row = pool.submission(receipt_hash)
+    assert (row.state, row.reason, row.units) == (SubmissionState.VOID, Reason.UNDECIDED, 0)
+    assert row.evidence_hash == "0x" + "00" * 32
+    assert (pool.strikes("a"), pool.node("a").suspended) == (0, ""), "that nobody could check is no fault of it"
+    assert pool.claim(4) is None
+
+
+def test_tally__fewer_validators_than_judgements__ends_when_all_have_spoken(pool: FakePool):
+    pool.register("a")
+    pool.publish(0)
+    receipt_hash = pool.work("a")
+    pool.dispatch()
+    pool.judge(receipt_hash, [(0, UNKNOWN, {}), (1, ACCEPT, {})])
+    pool.judge(receipt_hash, [(2, REJECT, {})])
+    assert pool.submission(receipt_hash).state is SubmissionState.VOID
+
+
+def test_tally__one_liar_of_three__decides_nothing_and_is_counted(submitted: tuple[FakePool, str]):
+    pool, receipt_hash = submitted
+    pool.judge(receipt_hash, [(0, REJECT, {}), (1, ACCEPT, {})])
+    pool.judge(receipt_hash, [(2, ACCEPT, {})])
+    assert pool.submission(receipt_hash).state is SubmissionState.ACCEPTED
+    assert pool.node("a").suspended == ""
+    assert get_contradicted(pool) == [1, 0, 0, 0, 0]
+
+
+def test_tally__twice__counts_once(submitted: tuple[FakePool, str]):
+    pool, receipt_hash = submitted
+    pool.judge(receipt_hash, [(0, ACCEPT, {}), (1, ACCEPT, {})])
+    pool.dispatch()
+    with pool.database.write() as rows:
+        row = rows.get_submission(receipt_hash)
+        assert judging.tally(rows, pool.params, row, validators=pool.validators, now=pool.now) is None
+    assert pool.node("a").accepted == 1
+
+
+def test_tally__all_reject_for_different_reasons__is_void_and_a_strike(pool: FakePool):
+    """Who stands where validators' numbers part is not slashed, and does not get away with it for ever."""
+    pool.register("a")
+    pool.publish(0)
+    receipt_hash = pool.work("a")
+    pool.dispatch()
+    reasons = (Reason.PROOF, Reason.TOKEN_MARGIN, Reason.LOGPROB)
+    pool.judge(receipt_hash, [(i, REJECT, {"reason": reasons[i]}) for i in (0, 1)])
+    pool.judge(receipt_hash, [(2, REJECT, {"reason": reasons[2]})])
+    row = pool.submission(receipt_hash)
+    assert (row.state, row.reason, row.units) == (SubmissionState.VOID, Reason.UNDECIDED, 0)
+    assert (pool.strikes("a"), pool.node("a").suspended) == (1, "")
+
+
+def test_dispatch__one_of_three_paused__work_is_accepted_by_the_others(pool: FakePool):
+    pool.register("a")
+    pool.publish(0)
+    receipt_hash = pool.work("a")
+    pool.dispatch()
+    pool.claim(0)  # and is never heard of again
+    _, second = pool.claim(1)
+    pool.commit(1, second, pool.build_verdict(1, receipt_hash, ACCEPT))
+    pool.now += 30
+    pool.dispatch()
+    _, third = pool.claim(2)
+    pool.commit(2, third, pool.build_verdict(2, receipt_hash, ACCEPT))
+    for judgement in (second, third):
+        pool.reveal(judgement)
+    pool.dispatch()
+    assert pool.submission(receipt_hash).state is SubmissionState.ACCEPTED

@@ -1,0 +1,194 @@
+"""Packed rows through a model: borders of samples, refusals, and the choice of attention."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+
+from covey.errors import OperatorError
+from covey.model.policy_files import get_head, load_model
+from covey.model.tiny import tiny_folder
+from tests.fakes.samples import SHAPE, build_samples
+from trainer.algorithm import forward
+from trainer.algorithm.forward import (
+    Predictor,
+    choose_attention,
+    compute_logprobs,
+    predict,
+    require_borders,
+    require_supported,
+    share_samples,
+    shares_prefixes,
+)
+from trainer.data.packing import build_rows
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture(scope="module")
+def base() -> PreTrainedModel:
+    return load_model(tiny_folder(), "float32")
+
+
+def build_llama(**changes: Any) -> PreTrainedModel:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model: PreTrainedModel = LlamaForCausalLM(LlamaConfig(vocab_size=40, **sizes, **changes))
+    return model.train(False)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 6), st.integers(0, 1000), st.booleans())
+def test_predict__samples_in_two_rows__are_those_of_each_alone(
+    base: PreTrainedModel, n: int, seed: int, is_shared: bool
+) -> None:
+    samples = build_samples(n, seed)
+    together = build_rows(samples, [0.0] * n, [list(range(n)), [0]], is_shared=is_shared)
+    found = predict(base, together, SHAPE)
+    alone = [predict(base, build_rows(samples, [0.0] * n, [[i]], is_shared=False), SHAPE) for i in (*range(n), 0)]
+    for ours, theirs in zip(found, zip(*alone, strict=True), strict=True):
+        torch.testing.assert_close(ours, torch.cat(theirs), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 2.0])
+def test_predict__temperature__is_of_the_policy_that_samples(base: PreTrainedModel, temperature: float) -> None:
+    (sample,) = build_samples(1)
+    rows = build_rows([sample], [0.0], [[0]], is_shared=False)
+    logprobs, entropy = predict(base, rows, replace(SHAPE, temperature=temperature))
+    tokens = torch.tensor([[*sample.prompt, *sample.tokens]])
+    logits = base(input_ids=tokens).logits[0, len(sample.prompt) - 1 : -1]
+    wanted = torch.log_softmax(logits / temperature, dim=-1)
+    torch.testing.assert_close(logprobs, wanted.gather(1, torch.tensor(sample.tokens)[:, None])[:, 0])
+    torch.testing.assert_close(entropy, -(wanted.exp() * wanted).sum(dim=-1))
+
+
+def test_predict__flash_attention__is_told_of_borders_by_positions_alone(base: PreTrainedModel) -> None:
+    rows, seen = build_rows(build_samples(3), [0.0] * 3, [[0, 1], [2]], is_shared=False), []
+
+    def read(*, input_ids: torch.Tensor, position_ids: torch.Tensor, use_cache: bool) -> Any:
+        seen.append((input_ids, position_ids))
+        return SimpleNamespace(last_hidden_state=get_head(base).weight[input_ids])
+
+    fake: Any = SimpleNamespace(
+        config=SimpleNamespace(_attn_implementation="flash_attention_2"), device=torch.device("cpu"),
+        dtype=torch.float32, base_model=read, get_output_embeddings=base.get_output_embeddings,
+    )  # fmt: skip
+    logprobs, _ = predict(fake, rows, SHAPE)
+    assert seen[0][0].tolist() == [rows.tokens.tolist()]
+    assert seen[0][1].tolist() == [rows.positions.tolist()]
+    weight = get_head(base).weight
+    logits = weight[rows.tokens[rows.places]] @ weight.T
+    expected = torch.log_softmax(logits, dim=-1).gather(1, rows.targets[:, None])[:, 0]
+    torch.testing.assert_close(logprobs, expected)
+
+
+@pytest.mark.parametrize(
+    ("device", "is_installed", "dtype", "chosen"),
+    [
+        ("cpu", True, "bfloat16", None),
+        ("cuda", False, "bfloat16", None),
+        ("cuda", True, "float32", None),
+        ("cuda", True, "bfloat16", "flash_attention_2"),
+    ],
+)
+def test_choose_attention__package_and_gpu__take_both(
+    monkeypatch: pytest.MonkeyPatch, device: str, is_installed: bool, dtype: str, chosen: str | None
+) -> None:
+    asked: list[str] = []
+    model: Any = SimpleNamespace(device=torch.device(device), set_attn_implementation=asked.append)
+    monkeypatch.setattr(forward, "is_flash_attn_2_available", lambda: is_installed)
+    choose_attention(model, replace(SHAPE, compute_dtype=dtype))
+    assert asked == ([chosen] if chosen else [])
+
+
+def test_share_samples__attention_that_knows_no_families__takes_a_row_at_a_time() -> None:
+    samples, shape = build_samples(9), replace(SHAPE, row_tokens=24, micro_batch_rows=4)
+    windows = build_llama()
+    assert max(map(len, share_samples(windows, samples, shape))) > 1
+    windows.set_attn_implementation("eager")
+    assert {len(part) for part in share_samples(windows, samples, shape)} == {1}
+
+
+def test_predict__layers_that_hand_no_families_on__give_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build_llama()
+    read = model.model.forward
+    monkeypatch.setattr(model.model, "forward", lambda **given: read(**(given | {"families": None})))
+    rows = build_rows(build_samples(2), [0.0] * 2, [[0, 1]], is_shared=True)
+    rows = replace(rows, tokens=rows.tokens % 40, targets=rows.targets % 40)
+    assert predict(model, rows, SHAPE)[0].isnan().all()
+    with pytest.raises(OperatorError, match="unsupported_model"):
+        require_supported(model)
+
+
+def test_compute_logprobs__no_samples__is_nothing(base: PreTrainedModel) -> None:
+    assert compute_logprobs(Predictor(base, SHAPE), []) == []
+
+
+def test_require_supported__shipped_and_untied_models__pass(base: PreTrainedModel) -> None:
+    require_supported(base)
+    require_supported(build_llama())
+
+
+def test_require_supported__head_with_a_bias__is_refused() -> None:
+    model = build_llama()
+    head = torch.nn.Linear(32, 40, bias=True)
+    model.set_output_embeddings(head)
+    with pytest.raises(OperatorError, match="unsupported_model"):
+        require_supported(model)
+
+
+def test_require_supported__attention_across_borders__is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build_llama(initializer_range=1.0)
+    read = model.model.forward
+    monkeypatch.setattr(model.model, "forward", lambda **given: read(**(given | {"position_ids": None})))
+    with pytest.raises(OperatorError, match="unsupported_model"):
+        require_supported(model)
+
+
+def test_require_supported__siblings_that_see_each_other__is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build_llama(initializer_range=1.0)
+    read = model.model.forward
+    alone = {"attention_mask": None, "families": None}
+    monkeypatch.setattr(model.model, "forward", lambda **given: read(**(given | alone)))
+    with pytest.raises(OperatorError, match="unsupported_model"):
+        require_supported(model)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("spread", [0.02, 0.2, 1.0])
+def test_require_borders__kernels_that_lose_them__are_refused(
+    spread: float, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = build_llama(initializer_range=spread)
+    predictor = Predictor(model, replace(SHAPE, compute_dtype=dtype))
+    require_borders(predictor)
+    monkeypatch.setattr(forward, "shares_prefixes", lambda model: False)
+    require_borders(predictor)
+    if spread < 0.1:  # next to nothing follows from what a token sees
+        return
+    read = model.model.forward
+    monkeypatch.setattr(model.model, "forward", lambda **given: read(**(given | {"position_ids": None})))
+    with pytest.raises(OperatorError, match="unsupported_model: LlamaForCausalLM mixes packed samples"):
+        require_borders(predictor)
+
+
+@pytest.mark.parametrize(
+    ("changes", "attention", "expected"),
+    [
+        ({}, "sdpa", True),
+        ({}, "flash_attention_2", False),
+        ({}, "eager", False),
+        ({"sliding_window": 8}, "sdpa", False),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "sdpa", False),
+    ],
+)
+def test_shares_prefixes__attention_that_takes_a_mask_and_has_no_window(
+    changes: dict[str, Any], attention: str, expected: bool
+) -> None:
+    model: Any = SimpleNamespace(config=SimpleNamespace(_attn_implementation=attention, **changes))
+    assert shares_prefixes(model) is expected

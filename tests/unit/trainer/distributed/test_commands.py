@@ -1,0 +1,57 @@
+"""Orders as bytes: everything comes back to the bit, and no object is ever unpickled."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from covey.protocol.ids import GroupId, RolloutId, Step, TaskId
+from tests.fakes.samples import build_batch, build_samples
+from trainer.data.samples import Batch, Sample
+from trainer.distributed.commands import Order, Verb, decode_order, encode_order
+
+pytestmark = pytest.mark.unit
+
+
+@st.composite
+def draw_samples(draw: st.DrawFn) -> Sample:
+    count = draw(st.integers(1, 4))
+    tokens = st.integers(0, 2**31 - 1)
+    number = st.floats(allow_nan=False)
+    column = st.none() | st.lists(number, min_size=count, max_size=count).map(tuple)
+    return Sample(
+        id=RolloutId(task=TaskId(draw(st.integers(0, 2**63 - 1))), group=GroupId(draw(st.integers(0, 99))), sibling=3),
+        policy_version=Step(draw(st.integers(0, 10**6))),
+        prompt=tuple(draw(st.lists(tokens, min_size=1, max_size=5))),
+        tokens=tuple(draw(st.lists(tokens, min_size=count, max_size=count))),
+        reward=draw(number),
+        advantage=draw(number),
+        old=draw(column),
+        proximal=draw(column),
+        reference=draw(column),
+    )
+
+
+@given(st.lists(st.lists(draw_samples(), max_size=4), max_size=3), st.text())
+@settings(max_examples=60, deadline=None)
+def test_decode_order__any_batches__are_those_that_were_encoded(parts: list[list[Sample]], text: str) -> None:
+    rng = random.Random(0)
+    batches = tuple(
+        Batch(samples=tuple(part), weights=tuple(rng.random() for _ in part), tokens=rng.randrange(10**12))
+        for part in parts
+    )
+    order = Order(verb=Verb.LEARN, text=text, batches=batches)
+    assert decode_order(encode_order(order)) == order
+
+
+@pytest.mark.parametrize("verb", list(Verb))
+def test_decode_order__each_verb__comes_back(verb: Verb) -> None:
+    assert decode_order(encode_order(Order(verb=verb, text="/a/.7"))) == Order(verb=verb, text="/a/.7")
+
+
+def test_decode_order__some_samples_without_logprobs__each_keeps_its_own() -> None:
+    samples = [replace(s, old=None) if i % 2 else replace(s, reference=None) for i, s in enumerate(build_samples(5))]
+    order = Order(verb=Verb.RECOMPUTE, batches=(build_batch(samples),))
+    assert decode_order(encode_order(order)) == order

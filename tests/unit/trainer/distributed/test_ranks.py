@@ -1,0 +1,268 @@
+"""Two ranks with shards of the model learn what one process learns; checkpoints and policies are the same for both."""
+
+import json
+import multiprocessing
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from covey.errors import OperatorError
+from tests.fakes.ranks import (
+    CASES,
+    RANKS,
+    SIZES,
+    SMOOTH,
+    build_case,
+    build_recomputer,
+    draw_head,
+    gather,
+    look_back,
+    main,
+    resume,
+    run,
+    write_policy,
+)
+from tests.fakes.samples import build_samples
+from trainer.algorithm.lm_head import compute_head
+from trainer.checkpoints.checkpoint import Checkpoints, StepFolders
+from trainer.checkpoints.tensor_files import require_whole, write_digests
+from trainer.distributed.ranks import Ranks, open_ranks
+from trainer.distributed.sharding import require_shardable
+
+pytestmark = [pytest.mark.unit, pytest.mark.slow]
+
+Tensors = dict[str, torch.Tensor]
+
+
+@dataclass
+class Alone:
+    """What one process makes of a case."""
+
+    tensors: Tensors
+    said: list[dict[str, float]]
+    folder: Path
+
+
+def run_ranks(folder: Path) -> None:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["covey.local.preload"])  # as the tests of networks: a process has one such server
+    children = [context.Process(target=main, args=(rank, folder)) for rank in range(RANKS)]
+    try:
+        for child in children:
+            child.start()
+        for child in children:
+            child.join(180)
+            assert child.exitcode == 0
+    finally:
+        for child in children:
+            child.kill()
+            child.join()
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ranks")
+    run_ranks(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Alone]:
+    torch.set_num_threads(1)
+    known: dict[str, Alone] = {}
+
+    def make(case: str) -> Alone:
+        if case not in known:
+            folder = tmp_path_factory.mktemp(case)
+            learner = build_case(case)
+            said = run(learner, Checkpoints(folder / "checkpoints", keep=1), StepFolders(folder / "exports"))
+            known[case] = Alone(gather(learner), said, folder)
+        return known[case]
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def resumed(tmp_path_factory: pytest.TempPathFactory, alone: Callable[[str], Alone]) -> Path:
+    """Of two ranks that keep the newest checkpoint, which one process wrote, and resume from it."""
+    folder = tmp_path_factory.mktemp("resumed")
+    for case in CASES:
+        shutil.copytree(alone(case).folder / "checkpoints" / "1", folder / case / "checkpoints" / "2")
+    run_ranks(folder)
+    return folder
+
+
+def read(ranks: Path, rank: int, prefix: str) -> Tensors:
+    found = load_file(ranks / f"{rank}.safetensors")
+    return {name.removeprefix(prefix): each for name, each in found.items() if name.startswith(prefix)}
+
+
+def get_tolerance(case: str, name: str) -> float:
+    """Of a value of a master or a gradient.  In bfloat16 other rows round otherwise: an update moves a master by 1e-3,
+    and the largest gradients, 2e-2, are the embedding's: those of one process are 5.5e-4 from float32's, too."""
+    if case == "rough":
+        return 6e-4 if name.endswith("embed_tokens.weight.grad") else 3e-4
+    return 1e-6
+
+
+def assert_near(found: Tensors, wanted: Tensors, case: str) -> None:
+    for name, tensor in wanted.items():
+        atol = get_tolerance(case, name)
+        torch.testing.assert_close(found[name], tensor, rtol=0, atol=atol, msg=lambda text, name=name: f"{name} {text}")
+
+
+def compute_gap(found: Tensors, wanted: Tensors) -> float:
+    """How far all gradients together are from those that are wanted, as a share of these."""
+    names = [name for name in wanted if name.endswith(".grad")]
+    ours, theirs = (torch.cat([tensors[name].flatten() for name in names]) for tensors in (found, wanted))
+    return float((ours - theirs).norm() / theirs.norm())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_learn__two_ranks__gradients_masters_and_metrics_are_those_of_one(
+    ranks: Path, alone: Callable[[str], Alone], case: str
+) -> None:
+    expected = alone(case)
+    assert max(float(each.abs().max()) for name, each in expected.tensors.items() if name.endswith(".grad")) > 1e-2
+    tensors = read(ranks, 0, f"{case}/")
+    assert_near(tensors, expected.tensors, case)
+    assert compute_gap(tensors, expected.tensors) < (0.03 if case == "rough" else 1e-5)
+    said = json.loads((ranks / "0.json").read_text())[case]
+    assert len(said) == len(SIZES)
+    for found, wanted in zip(said, expected.said, strict=True):
+        assert found == pytest.approx(wanted, rel=0.03 if case == "rough" else 1e-4, abs=1e-6)
+        assert found["kl"] > 0
+        assert found["gradient_norm"] > SMOOTH.clip  # it was clipped
+
+
+def test_learn__two_ranks_without_old__look_back_as_one_does(ranks: Path) -> None:
+    found = json.loads((ranks / "0.json").read_text())["back"]
+    for each, wanted in zip(found, look_back(build_case(CASES[0])), strict=True):
+        assert each == pytest.approx(wanted, rel=1e-4, abs=1e-6)
+    assert found[0]["ratio_mean"] == 1
+    assert abs(found[1]["ratio_mean"] - 1) > 1e-3
+
+
+def test_learn__two_ranks_in_bfloat16__compute_in_it(ranks: Path) -> None:
+    rough, exact = read(ranks, 0, "rough/"), read(ranks, 0, "tied/")
+    gaps = [float((rough[name] - exact[name]).norm() / exact[name].norm()) for name in rough if name.endswith(".grad")]
+    assert min(gaps) > 1e-3
+    assert {tensor.dtype for tensor in rough.values()} == {torch.float32}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_restore__checkpoint_of_two_ranks__goes_on_at_two_as_if_nothing_was(ranks: Path, case: str) -> None:
+    found = read(ranks, 0, f"{case}/")
+    parts = sorted(path.name for path in (ranks / case / "checkpoints" / "1").glob("*.safetensors"))
+    assert parts == [f"shard-0000{rank}-model-0000{file}-of-00002.safetensors" for rank in (1, 2) for file in (1, 2)]
+    resumed = {name: each for name, each in found.items() if name.startswith("resumed/")}
+    assert len(resumed) == len(found) / 2
+    assert all(torch.equal(each, found[name.removeprefix("resumed/")]) for name, each in resumed.items())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_restore__checkpoint_of_two_ranks__goes_on_at_one(
+    ranks: Path, alone: Callable[[str], Alone], case: str
+) -> None:
+    learner = build_case(case)
+    resume(learner, Checkpoints(ranks / case / "checkpoints", keep=1))
+    assert learner.updates == len(SIZES)
+    assert_near(gather(learner), alone(case).tensors, case)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_restore__checkpoint_of_one__goes_on_at_two(resumed: Path, alone: Callable[[str], Alone], case: str) -> None:
+    kept = sorted(
+        f"{path.parent.name}/{path.stem}" for path in (resumed / case / "checkpoints").glob("*/*.safetensors")
+    )
+    assert kept == ["2/masters", "2/optimizer"]  # not what the two have written themselves
+    assert_near(read(resumed, 0, f"{case}/resumed/"), alone(case).tensors, case)
+
+
+def test_restore__part_of_a_rank_is_missing__is_refused(ranks: Path, tmp_path: Path) -> None:
+    for rank in range(RANKS):
+        folder = tmp_path / str(rank) / "1"
+        missing = shutil.ignore_patterns(f"shard-0000{rank + 1}-model-00002*")
+        shutil.copytree(ranks / "tied" / "checkpoints" / "1", folder, ignore=missing)
+        with pytest.raises(OperatorError, match=r"bad_checkpoint.*not as it was saved: shard-"):
+            Checkpoints(folder.parent, keep=1).restore(build_case("tied"))
+        write_digests(folder)
+        with pytest.raises(OperatorError, match=r"bad_checkpoint.*(parts of .* are missing|has another shape)"):
+            Checkpoints(folder.parent, keep=1).restore(build_case("tied"))
+
+
+def test_restore__byte_of_a_rank_has_changed__is_refused(ranks: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(ranks / "tied" / "checkpoints" / "1", tmp_path / "1")
+    checkpoints, learner, parts = Checkpoints(tmp_path, keep=1), build_case("tied"), sorted(folder.glob("shard-*"))
+    assert len(parts) == 2 * RANKS
+    for part in parts:
+        whole = part.read_bytes()
+        part.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        with pytest.raises(OperatorError, match=f"bad_checkpoint.*not as it was saved: {part.name}"):
+            checkpoints.restore(learner)
+        part.write_bytes(whole)
+    assert checkpoints.restore(learner) is not None
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_export_policy__two_ranks__loads_and_is_that_of_one(
+    ranks: Path, alone: Callable[[str], Alone], case: str
+) -> None:
+    folders = [ranks / case / "exports" / "2", alone(case).folder / "exports" / "2"]
+    names = [sorted(path.name for path in folder.iterdir()) for folder in folders]
+    assert names[0] == names[1]
+    found, wanted = (AutoModelForCausalLM.from_pretrained(each, dtype="float32").state_dict() for each in folders)
+    assert found.keys() == wanted.keys()
+    for name in wanted:  # a last bit of bfloat16 may round the other way
+        torch.testing.assert_close(found[name], wanted[name], rtol=2**-7, atol=get_tolerance(case, name))
+
+
+def test_require_whole__a_rank_wrote_elsewhere__says_what_to_do(ranks: Path, tmp_path: Path) -> None:
+    masters, moments = build_case("untied").build_tensors(2)
+    require_whole(masters | moments, ranks / "untied" / "checkpoints" / "1")
+    for path in (ranks / "untied" / "checkpoints" / "1").glob("shard-00001*"):
+        (tmp_path / path.name).symlink_to(path)
+    with pytest.raises(OperatorError, match=r"folder_not_shared.*Put home on a file system"):
+        require_whole(masters | moments, tmp_path)
+
+
+def test_save__disk_of_one_rank_is_full__rank_0_says_so_and_the_last_good_state_stands(ranks: Path) -> None:
+    assert json.loads((ranks / "0.json").read_text())["full"] == "disk_full"
+    assert [path.name for path in (ranks / "tied" / "checkpoints").iterdir()] == ["1"]
+
+
+def test_recompute__two_ranks__is_under_the_policy_that_rank_0_read(ranks: Path, tmp_path: Path) -> None:
+    expected = build_recomputer().compute(write_policy(tmp_path / "policy"), build_samples(3))
+    found = read(ranks, 0, "recomputed")[""].tolist()
+    assert found == pytest.approx([value for each in expected for value in each], abs=1e-5)
+
+
+def test_compute_head__weight_in_shards__gradient_is_the_sum_over_ranks(ranks: Path) -> None:
+    hidden, weight, targets = draw_head()
+    weight.requires_grad_()
+    logprobs, entropy = compute_head(hidden, weight, targets, dtype=torch.float32)
+    (expected,) = torch.autograd.grad((logprobs + entropy).sum(), weight)
+    torch.testing.assert_close(read(ranks, 0, "head")[""], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_open_ranks__without_torchrun__is_this_process_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with open_ranks("cuda", seconds=1.0) as found:
+        assert (found.rank, found.device, found.is_shared) == (0, "cuda", False)
+    assert not torch.distributed.is_initialized()
+
+
+def test_require_shardable__adapters__are_refused_on_several_ranks_only() -> None:
+    several = Ranks()
+    require_shardable(several, lora_rank=4)
+    several.mesh = object()  # type: ignore[assignment]
+    require_shardable(several, lora_rank=None)
+    with pytest.raises(OperatorError, match="unsupported_ranks"):
+        require_shardable(several, lora_rank=4)

@@ -1,0 +1,181 @@
+"""Lines that are whole and stand once."""
+
+import json
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from covey.errors import OperatorError
+from covey.runtime.files import append
+from trainer.monitoring.alarms import AlarmSettings
+from trainer.monitoring.metrics import Metrics, log_line, open_tensorboard
+
+pytestmark = pytest.mark.unit
+
+
+def test_record__new_event__is_one_line(tmp_path: Path) -> None:
+    metrics = Metrics(tmp_path / "metrics.jsonl")
+    metrics.record("evaluation", 3, {"reward": 0.5, "n": 512})
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"event": "evaluation", "step": 3, "reward": 0.5, "n": 512}\n'
+
+
+def test_record__same_event_again_and_after_a_restart__stands_once(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    Metrics(path).record("policy", 1, {"manifest_hash": "0x1"})
+    again = Metrics(path)
+    assert again.has("policy", 1)
+    assert not again.has("policy", 2)
+    again.record("policy", 1, {"manifest_hash": "0x2"})
+    again.record("update", 1, {"loss": 0.25})
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert lines == [
+        {"event": "policy", "step": 1, "manifest_hash": "0x1"},
+        {"event": "update", "step": 1, "loss": 0.25},
+    ]
+
+
+@pytest.mark.parametrize("torn", ['{"event": "upd', '{"event": "update", "step": 4}'])
+def test_metrics__torn_last_line__is_cut_off_and_written_again(tmp_path: Path, torn: str) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"event": "policy", "step": 0}\n' + torn)
+    metrics = Metrics(path)
+    metrics.record("update", 4, {})
+    assert path.read_text() == '{"event": "policy", "step": 0}\n{"event": "update", "step": 4}\n'
+
+
+def test_record__what_is_no_number__is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        Metrics(tmp_path / "metrics.jsonl").record("update", 0, {"loss": float("nan")})
+    assert (tmp_path / "metrics.jsonl").read_bytes() == b""
+
+
+def test_record__threads_at_once__write_one_after_the_other_and_each_event_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writing: list[int] = []
+
+    def write(path: Path, data: bytes) -> None:
+        writing.append(1)
+        time.sleep(0.01)
+        append(path, data)
+        assert writing.pop() == 1
+        assert writing == []
+
+    monkeypatch.setattr("trainer.monitoring.metrics.append", write)
+    path = tmp_path / "metrics.jsonl"
+    metrics = Metrics(path)
+    with ThreadPoolExecutor(8) as threads:
+        for _ in threads.map(lambda i: metrics.record("policy", i // 2, {}), range(8)):
+            pass
+    assert sorted(json.loads(line)["step"] for line in path.read_text().splitlines()) == [0, 1, 2, 3]
+
+
+def build_update(norm: float) -> dict[str, float]:
+    return {"optim/grad_norm": norm, "policy/outside_clip": 0.0, "policy/mismatch_kl": 0.0, "policy/entropy": 1.0}
+
+
+RULES = AlarmSettings(window=2)
+NORMS = [1.0, 1.0, 1.0, 2.5, 2.5, 2.5, 2.5]
+"""With windows of 2 the median is 2.5 at step 4, where 1 was the lowest."""
+ALARM = {"event": "alarm", "step": 4, "sign": "optim/grad_norm", "value": 2.5, "limit": 2.0}
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_record__sign_of_collapse__is_one_line_before_its_update_and_one_warning(tmp_path: Path) -> None:
+    metrics = Metrics(tmp_path / "metrics.jsonl", alarms=RULES)
+    with capture_logs() as logs:
+        for step, norm in enumerate(NORMS):
+            metrics.record("update", step, build_update(norm))
+    lines = read(tmp_path / "metrics.jsonl")
+    assert [line for line in lines if line["event"] == "alarm"] == [ALARM]
+    assert lines.index(ALARM) == 4
+    assert lines[5]["step"] == 4
+    assert [(log["log_level"], log["step"], log["sign"]) for log in logs] == [("warning", 4, "optim/grad_norm")]
+
+
+@pytest.mark.parametrize("restart", range(1, 7))
+def test_record__restarted_after_any_step__raises_the_same_alarms(tmp_path: Path, restart: int) -> None:
+    path = tmp_path / "metrics.jsonl"
+    for start, end in ((0, restart), (restart, len(NORMS))):
+        metrics = Metrics(path, alarms=RULES)
+        for step in range(start, end):
+            metrics.record("update", step, build_update(NORMS[step]))
+    assert [line for line in read(path) if line["event"] == "alarm"] == [ALARM]
+
+
+def test_record__killed_between_alarm_and_update__repeats_the_update_alone(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    metrics = Metrics(path, alarms=RULES)
+    for step, norm in enumerate(NORMS[:5]):
+        metrics.record("update", step, build_update(norm))
+    whole = path.read_text()
+    path.write_text(whole[: whole.rindex("{") + 9])  # the update of step 4 is torn
+    Metrics(path, alarms=RULES).record("update", 4, build_update(2.5))
+    assert path.read_text() == whole
+
+
+def test_record__steps_that_trained_on_nothing__are_no_part_of_a_series(tmp_path: Path) -> None:
+    metrics = Metrics(tmp_path / "metrics.jsonl", alarms=RULES)
+    for step, norm in enumerate([0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0]):
+        metrics.record("update", step, build_update(norm))
+    assert [line["event"] for line in read(tmp_path / "metrics.jsonl")] == ["update"] * 9
+
+
+def test_record__sinks__are_told_of_new_lines_only(tmp_path: Path) -> None:
+    told: list[Any] = []
+    path = tmp_path / "metrics.jsonl"
+    Metrics(path).record("policy", 0, {"time": 1.0})
+    metrics = Metrics(path, alarms=RULES, sinks=[lambda *line: told.append(line)])
+    metrics.record("policy", 0, {"time": 1.0})
+    for step in range(5):
+        metrics.record("update", step, build_update(NORMS[step]))
+    assert [(event, step) for event, step, _ in told] == [
+        *(("update", i) for i in range(4)),
+        ("alarm", 4),
+        ("update", 4),
+    ]
+    assert told[0][2] == build_update(1.0)
+
+
+def test_log_line__update__is_its_main_numbers() -> None:
+    with capture_logs() as logs:
+        log_line("update", 3, {"reward/mean": 0.123456, "batch/tokens": 7, "trainer/idle_ratio": 0.5})
+        log_line("evaluation", 3, {"reward": 0.5})
+    assert logs == [
+        {"event": "updated", "log_level": "info", "step": 3, "reward/mean": 0.1235, "trainer/idle_ratio": 0.5}
+    ]
+
+
+def test_open_tensorboard__updates_and_evaluations__are_scalars_by_name(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.util.tensor_util import make_ndarray
+
+    write = open_tensorboard(tmp_path)
+    write("update", 3, {"reward/mean": 0.25, "staleness_mean": 1.5})
+    write("update", 4, {"reward/mean": 0.5})
+    write("evaluation", 4, {"reward": 0.75, "n": 512})
+    write("policy", 4, {"manifest_hash": "0x1", "time": 1.0})
+    found = EventAccumulator(str(tmp_path))
+    found.Reload()
+    scalars = {
+        tag: [(event.step, float(make_ndarray(event.tensor_proto))) for event in found.Tensors(tag)]
+        for tag in found.Tags()["tensors"]
+    }
+    assert scalars == {
+        "reward/mean": [(3, 0.25), (4, 0.5)], "staleness_mean": [(3, 1.5)],
+        "evaluation/reward": [(4, 0.75)], "evaluation/n": [(4, 512.0)]
+    }  # fmt: skip
+
+
+def test_open_tensorboard__not_installed__names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard.summary", None)
+    with pytest.raises(OperatorError, match=r"no_tensorboard: .*Install covey\[tensorboard\]"):
+        open_tensorboard(tmp_path)

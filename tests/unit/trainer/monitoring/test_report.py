@@ -1,0 +1,107 @@
+from dataclasses import replace
+from typing import cast
+
+import pytest
+
+from covey.environments import registry
+from covey.environments.base import Environment, EnvironmentSpec
+from covey.environments.registry import DEMO
+from covey.model.policy_files import load_tokenizer
+from covey.model.prompts import RAW, encode_prompt
+from covey.model.text import Tokenizer
+from covey.model.tiny import tiny_folder
+from covey.protocol.ids import GroupId, RolloutId, Step, TaskId
+from trainer.algorithm.learner import UpdateMetrics
+from trainer.data.samples import Sample
+from trainer.monitoring.report import build_report, split_rewards
+
+pytestmark = pytest.mark.unit
+
+
+def build_sample(version: int, reward: float, advantage: float, tokens: int) -> Sample:
+    return Sample(
+        id=RolloutId(task=TaskId(0), group=GroupId(0), sibling=0), policy_version=Step(version), prompt=(2, tokens),
+        tokens=(5,) * tokens, reward=reward, advantage=advantage, old=None,
+    )  # fmt: skip
+
+
+SAMPLES = [
+    build_sample(5, 1.0, 1.0, 2),
+    build_sample(3, 0.0, -1.0, 4),
+    build_sample(4, 0.0, 0.0, 3),
+    build_sample(5, 0.0, 0.0, 7),
+]
+
+
+def test_build_report__two_updates__means_and_the_largest_norm() -> None:
+    first = UpdateMetrics(
+        loss=0.5, gradient_norm=2.0, clip_ratio=0.1, ratio_mean=1.0, outside_clip=0.5, mismatch_kl=0.25,
+        mismatch_kl_max=7.0, entropy=3.0, kl=0.0, learning_rate=0.1, tokens=10, trained_tokens=8,
+    )  # fmt: skip
+    second = replace(
+        first, loss=1.5, gradient_norm=1.0, clip_ratio=0.3, outside_clip=0.75, mismatch_kl=0.5, mismatch_kl_max=4.0,
+        learning_rate=0.2, tokens=6,
+    )  # fmt: skip
+    report = build_report(SAMPLES, [first, second], step=Step(5), left_out=1, regraded=3)
+    expected = {
+        "reward/mean": 0.25, "policy/loss": 1.0, "policy/entropy": 3.0, "policy/kl": 0.0, "policy/clip_ratio": 0.2,
+        "policy/ratio": 1.0, "policy/outside_clip": 0.625, "policy/mismatch_kl": 0.375, "policy/mismatch_kl_max": 7.0,
+        "optim/grad_norm": 2.0, "optim/learning_rate": 0.2, "staleness_mean": 0.75,
+        "staleness_max": 2, "batch/tokens": 16, "batch/samples": 4, "batch/live_share": 0.5,
+        "batch/truncated_share": 0.0,
+        "batch/completion_tokens": 4.0, "batch/left_out": 1, "batch/regraded": 3,
+    }  # fmt: skip
+    assert report == pytest.approx(expected)
+
+
+def test_build_report__update_without_samples__is_in_no_mean() -> None:
+    live = UpdateMetrics(
+        loss=0.5, gradient_norm=2.0, clip_ratio=0.1, ratio_mean=1.0, outside_clip=0.5, mismatch_kl=0.25,
+        mismatch_kl_max=7.0, entropy=3.0, kl=0.0, learning_rate=0.1, tokens=10, trained_tokens=8,
+    )  # fmt: skip
+    dead = replace(live, loss=0.0, gradient_norm=0.0, entropy=0.0, ratio_mean=0.0, trained_tokens=0, tokens=6)
+    report = build_report(SAMPLES, [live, dead], step=Step(5), left_out=0, regraded=0)
+    assert (report["policy/entropy"], report["policy/loss"], report["batch/tokens"]) == (3.0, 0.5, 16)
+
+
+def test_build_report__nothing_left_to_train_on__is_zeros() -> None:
+    report = build_report([], [], step=Step(5), left_out=4, regraded=0)
+    assert report["batch/left_out"] == 4
+    assert sum(report.values()) == 4
+
+
+class Lengths:
+    """An environment that takes 0.1 a token off where the prompt's second token, its only letter, is not odd."""
+
+    def compute_length_cost(self, text: str, *, completion_tokens: int) -> float:
+        return 0.0 if int(text) % 2 else 0.1 * completion_tokens
+
+
+class Digits:
+    """Text of a prompt is its second token."""
+
+    def decode(self, tokens: list[int], *, skip_special_tokens: bool) -> str:
+        return str(tokens[1])
+
+
+def test_split_rewards__task_and_length__add_up_to_the_reward() -> None:
+    """Prompts end with the completion's length: 2, 4, 3 and 7 tokens cost 0.2, 0.4, nothing and nothing."""
+    found = split_rewards(SAMPLES, cast(Environment, Lengths()), cast(Tokenizer, Digits()), format=RAW)
+    assert found == pytest.approx({"reward/task": (1.2 + 0.4) / 4, "reward/length_penalty": 0.6 / 4})
+    assert found["reward/task"] - found["reward/length_penalty"] == pytest.approx(0.25)
+
+
+def test_split_rewards__nothing_to_train_on__is_zeros() -> None:
+    found = split_rewards([], cast(Environment, Lengths()), cast(Tokenizer, Digits()), format=RAW)
+    assert found == {"reward/task": 0.0, "reward/length_penalty": 0.0}
+
+
+def test_split_rewards__shipped_environment_and_tokenizer__find_the_target_in_the_tokens() -> None:
+    environment = registry.load(
+        EnvironmentSpec(kind=DEMO.kind, options={**DEMO.options, "targets": [10], "alpha": 0.01})
+    )
+    tokenizer = load_tokenizer(tiny_folder())
+    prompt = tuple(encode_prompt(tokenizer, environment.prompt(7).text, format=RAW))
+    sample = replace(build_sample(5, 0.96, 1.0, 6), prompt=prompt)
+    found = split_rewards([sample], environment, tokenizer, format=RAW)
+    assert found == pytest.approx({"reward/task": 1.0, "reward/length_penalty": 0.04})

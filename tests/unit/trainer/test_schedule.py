@@ -1,0 +1,44 @@
+"""What the trainer decides, value by value."""
+
+import pytest
+
+from covey.chain.structs import PoolTerms
+from covey.protocol.ids import Address, Hash, Step
+from covey.protocol.params import EnvironmentParams, PoolParams
+from covey.shardcast.store import Retention
+from trainer.schedule import build_retention, is_ahead, is_evaluated, is_finished
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.mark.parametrize(
+    ("max_staleness", "step", "least"), [(0, 0, 1), (0, 5, 6), (1, 0, 1), (1, 1, 1), (1, 5, 5), (2, 2, 1), (2, 5, 4)]
+)
+def test_is_ahead__policies_on_chain__is_until_there_are_as_many(max_staleness: int, step: int, least: int) -> None:
+    found = [is_ahead(Step(step), Step(count), max_staleness=max_staleness) for count in range(8)]
+    assert found == [count < least for count in range(8)]
+
+
+def test_is_finished__limit_or_none__ends_at_the_limit_only() -> None:
+    assert [is_finished(Step(step), 2) for step in range(4)] == [False, False, True, True]
+    assert not is_finished(Step(10**6), None)
+    assert is_finished(Step(0), 0)
+
+
+def test_is_evaluated__every_fourth_and_the_last__by_hand() -> None:
+    chosen = [step for step in range(11) if is_evaluated(Step(step), steps=10, every=4)]
+    assert chosen == [0, 4, 8, 10]
+    assert not any(is_evaluated(Step(step), steps=10, every=0) for step in range(11))
+
+
+def test_retention__by_hand__what_judging_epoch_and_windows_take():
+    """Two of quorum: four judgements of 30 s; the ledger takes an epoch every 50 s; windows of 100 and 1000 s."""
+    terms = PoolTerms(
+        trainer=Address("0x" + "11" * 20), arbiter=Address("0x" + "22" * 20), token=Address("0x" + "33" * 20),
+        params_hash=Hash("0x" + "44" * 32), reward_per_unit=1, min_stake=1, slash_amount=1, quorum=2,
+        challenge_window=100, veto_window=1000, unbond_window=10**6, epoch_length=50,
+    )  # fmt: skip
+    params = PoolParams(name="x", environment=EnvironmentParams(kind="x"), max_staleness=3, epoch_seconds=20)
+    assert build_retention(2, terms, params) == Retention(keep=5, seconds=4 * 30 + 50 + 1100, lifetime=5)
+    slower = params.model_copy(update={"epoch_seconds": 60})
+    assert build_retention(9, terms, slower) == Retention(keep=9, seconds=4 * 30 + 60 + 1100, lifetime=5)

@@ -1,0 +1,286 @@
+"""What a validator writes down, and what an audit makes of it before it asks chain, store and relays."""
+
+import asyncio
+import dataclasses
+import math
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from covey.cli.audit import describe, find_worst, show
+from covey.demo.cheats import Wrapped
+from covey.engines.factory import describe_hardware
+from covey.engines.hf.engine import HuggingFaceEngine
+from covey.environments.base import refuse_data_sets
+from covey.errors import CoveyError, OperatorError
+from covey.model.tiny import tiny_folder
+from covey.protocol.api.common import ReceiptBody
+from covey.protocol.api.validator import JudgeOrder
+from covey.protocol.evidence import Bundle
+from covey.protocol.ids import PoolId
+from covey.protocol.thresholds import Thresholds
+from covey.protocol.verdict import Decision, Judgement, Reason
+from covey.toploc.proofs import Distances
+from tests.fakes.pool import make_hash
+from tests.fakes.tools import DOMAIN, MANIFEST, Work, Worker, build_claim
+from validator import audit, judging
+from validator.audit import Report, Row
+from validator.audit_draw import Draw
+from validator.checks import Tools
+from validator.config import AuditConfig
+from validator.evidence_bundle import Venue, build_bundle, describe_engine
+from validator.replay import RolloutDistances
+
+pytestmark = pytest.mark.unit
+VENUE = Venue(
+    chain_id=DOMAIN.chain_id,
+    court=DOMAIN.contract,
+    pool=PoolId(1),
+    params_hash=make_hash("params"),
+    engine=describe_engine("hf", dtype="float32", batch=16, device="cpu"),
+    isolation="bwrap",
+)
+HOPPER = "NVIDIA H100 80GB HBM3"
+HERE = describe_hardware("cpu", "exact")
+LIMITS = Thresholds(exponent_max=4, mantissa_mean_max=0.02, margin_max=1e-4, logprob_max=1e-3)
+QUIET = Row(group=0, sibling=0, tokens=5, exponent=0, mantissa_rest=0.0, margin=0.0, logprob=0.0)
+
+
+def make_order(work: Work, worker: Worker, *, full: bool = True) -> JudgeOrder:
+    return JudgeOrder(
+        judgement=3,
+        receipt=ReceiptBody.of(work.receipt),
+        signature=worker.sign(work),
+        url="http://coordinator/file",
+        manifest_hash=MANIFEST,
+        full=full,
+        seconds_left=30.0,
+    )
+
+
+def count_live(work: Work) -> int:
+    """Groups in which one rollout has another reward than the first."""
+    first = {row.group: row.reward for row in work.rollouts if row.sibling == 0}
+    return len({row.group for row in work.rollouts if row.reward != first[row.group]})
+
+
+def make_report(
+    work: Work, worker: Worker, judgement: Judgement, found: Judgement, *rows: Row, full: bool = True
+) -> Report:
+    bundle = build_bundle(judgement, make_order(work, worker, full=full), VENUE)
+    return Report(
+        evidence_hash=bundle.compute_hash(), bundle=bundle, found=found, engine=VENUE.engine, limits=LIMITS, rows=rows
+    )
+
+
+def test_build_bundle__judgement__holds_what_a_judge_needs(worker: Worker, honest: Work):
+    order = make_order(honest, worker)
+    bundle = build_bundle(Judgement.reject(Reason.PROOF, window=3, exponent=40), order, VENUE)
+    assert (bundle.receipt.to_message(), bundle.signature) == (honest.receipt, order.signature)
+    assert (bundle.manifest_hash, bundle.full, bundle.court) == (MANIFEST, True, DOMAIN.contract)
+    assert (bundle.reason, bundle.units, dict(bundle.details)) == (Reason.PROOF, 0, {"window": 3, "exponent": 40})
+    assert bundle.engine.versions["torch"] == metadata.version("torch")
+    assert bundle.engine.hardware == HERE
+    assert Bundle.from_bytes(bundle.to_bytes()) == bundle
+
+
+def test_build_bundle__text_of_a_stranger__is_cut_and_made_utf8(worker: Worker, honest: Work):
+    judgement = Judgement.reject(Reason.SCHEMA, what="\udc80" + "x" * 10_000)
+    bundle = build_bundle(judgement, make_order(honest, worker), VENUE)
+    assert bundle.details["what"] == "?" + "x" * 199
+
+
+class Closable(Wrapped):
+    """Counts how often it is closed."""
+
+    closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
+        super().close()
+
+
+@pytest.mark.parametrize("is_policy", [True, False])
+def test_judge__again_or_without_a_policy__closes_its_engine(
+    worker: Worker, honest: Work, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_policy: bool
+):
+    engine = Closable(HuggingFaceEngine())
+    monkeypatch.setattr(audit, "build_engine", lambda *_, **__: engine)
+    config = AuditConfig.load(None, {"deployment": tmp_path / "d.json", "storage": f"file://{tmp_path}"}, {})
+    judged = Judgement.accept(honest.receipt.units, live_groups=count_live(honest))
+    bundle = build_bundle(judged, make_order(honest, worker), VENUE)
+    judge = partial(audit.judge, config, bundle, worker.params, file=honest.file, data_sets=refuse_data_sets)
+    if is_policy:
+        assert judge(policy=tiny_folder()).agrees
+    else:
+        with pytest.raises(CoveyError):
+            judge(policy=tmp_path)
+    assert engine.closed == 1
+
+
+@pytest.mark.parametrize(
+    ("full", "decision", "reason"), [(False, Decision.ACCEPT, Reason.NONE), (True, Decision.REJECT, Reason.LOGPROB)]
+)
+def test_judge__cheat_that_was_not_drawn__is_found_with_a_replay(
+    worker: Worker, honest: Work, tmp_path: Path, full: bool, decision: Decision, reason: Reason
+):
+    """Log-probabilities that the model did not give: the cheap checks of the bundle's validator accepted them."""
+    cheat = honest.with_each(lambda row: {"logprobs": tuple(p + 0.002 for p in row.logprobs)})
+    judged = Judgement.accept(cheat.receipt.units, live_groups=count_live(cheat))
+    bundle = build_bundle(judged, make_order(cheat, worker, full=False), VENUE)
+    values = {"deployment": tmp_path / "d.json", "storage": f"file://{tmp_path}", "full": full}
+    report = audit.judge(
+        AuditConfig.load(None, values, {}),
+        bundle,
+        worker.params,
+        file=cheat.file,
+        policy=tiny_folder(),
+        data_sets=refuse_data_sets,
+    )
+    assert (report.found.decision, report.found.reason) == (decision, reason)
+    assert (report.agrees, bool(report.rows)) == (not full, full)
+
+
+@pytest.mark.parametrize(
+    ("full", "draw", "is_ignored", "lines"),
+    [
+        (True, None, False, ["drawn: the verdict rests on a replay", "the draw is not checked"]),
+        (False, None, False, ["not drawn: the verdict rests on the cheap checks alone", "the draw is not checked"]),
+        (True, Draw(block_number=9, is_due=True), False, ["drawn", "block 9, demands a replay, which was made"]),
+        (True, Draw(block_number=9, is_due=False), False, ["drawn", "no replay, and it was made for another reason"]),
+        (False, Draw(block_number=9, is_due=False), False, ["not drawn", "block 9, demands no replay"]),
+        (False, Draw(block_number=9, is_due=True), True, ["not drawn", "a replay: THE DRAW WAS IGNORED"]),
+    ],
+    ids=range(6),
+)
+def test_show__draw__is_told_with_what_it_demands(worker, honest, capsys, full, draw, is_ignored, lines):
+    report = make_report(honest, worker, Judgement.accept(40), Judgement.accept(40), full=full)
+    report = dataclasses.replace(report, draw=draw)
+    assert report.is_draw_ignored is is_ignored
+    told = describe(report)
+    assert told["full"] is full
+    assert told["draw"] == (draw and {"block_number": 9, "is_due": draw.is_due, "is_ignored": is_ignored})
+    show(report, show_all=False)
+    printed = capsys.readouterr().out.splitlines()[-3:]
+    assert printed[0].startswith(lines[0])
+    assert lines[1] in printed[1]
+    assert printed[2] == "the same verdict"
+
+
+def test_build_rows__judged__are_the_worst_of_each_rollout(worker: Worker, honest: Work, tools: Tools):
+    claim = build_claim(honest, worker.sign(honest))
+    assert audit.build_rows(claim) == ()
+    judging.judge(claim, tools, full=True)
+    rows = audit.build_rows(claim)
+    assert [(row.group, row.sibling, row.tokens) for row in rows] == [
+        (r.group, r.sibling, len(r.tokens)) for r in honest.rollouts
+    ]
+    claim.rollouts = claim.rollouts[:1]
+    claim.distances = [
+        RolloutDistances(
+            windows=tuple(
+                Distances(**{f.name: values.get(f.name, 0) for f in dataclasses.fields(Distances)})
+                for values in (
+                    {"sign_exponent_mismatches": 2, "mantissa_rest": 0.5},
+                    {"sign_exponent_mismatches": 7, "mantissa_rest": 0.25},
+                )
+            ),
+            margins=np.array([0.0, 3.0], np.float32),
+            deviations=np.array([0.125, 0.0]),
+            finished=True,
+        )
+    ]
+    (row,) = audit.build_rows(claim)
+    assert (row.tokens, row.exponent, row.mantissa_rest, row.margin, row.logprob) == (2, 7, 0.5, 3.0, 0.125)
+
+
+def test_find_worst__rows__by_the_largest_share_of_a_limit():
+    rows = tuple(
+        dataclasses.replace(QUIET, sibling=i, **changes)
+        for i, changes in enumerate(
+            [{}, {"exponent": 2}, {"margin": 3e-4}, {"mantissa_rest": math.nan}, {"logprob": 1e-3}, {"exponent": 3}]
+        )
+    )  # shares: 0, 1/2, 3, none, 1, 3/4
+    assert [row.sibling for row in find_worst(rows, LIMITS, 10)] == [3, 2, 4, 5, 1, 0]
+    assert [row.sibling for row in find_worst(rows, LIMITS, 2)] == [3, 2]
+    exact = LIMITS.model_copy(update={"margin_max": 0.0})
+    assert find_worst(rows[:3], exact, 1) == [rows[2]]
+
+
+@pytest.mark.parametrize(
+    ("judgement", "found", "agrees"),
+    [
+        (Judgement.reject(Reason.PROOF, window=1), Judgement.reject(Reason.PROOF, window=2), True),
+        (Judgement.reject(Reason.PROOF), Judgement.reject(Reason.LOGPROB), False),
+        (Judgement.accept(40), Judgement.accept(40), True),
+        (Judgement.accept(40), Judgement.accept(39), False),
+        (Judgement.reject(Reason.PROOF), Judgement.unknown(error="x"), False),
+        (Judgement.accept(40, live_groups=1), Judgement.accept(40, live_groups=1), True),
+        (Judgement.accept(40, live_groups=0), Judgement.accept(40, live_groups=1), False),
+        (Judgement.accept(40), Judgement.accept(40, live_groups=1), False),
+    ],
+    ids=range(8),
+)
+def test_report__verdicts__agree_in_all_that_is_counted(worker, honest, capsys, judgement, found, agrees):
+    row = dataclasses.replace(QUIET, margin=math.inf)
+    report = make_report(honest, worker, judgement, found, row)
+    elsewhere = report.bundle.engine.model_copy(update={"hardware": HOPPER})
+    report = dataclasses.replace(report, bundle=report.bundle.model_copy(update={"engine": elsewhere}))
+    assert report.agrees is agrees
+    described = describe(report)
+    assert described["agrees"] is agrees
+    assert (described["bundle"]["engine"]["hardware"], described["found"]["engine"]["hardware"]) == (HOPPER, HERE)
+    assert described["rollouts"] == [
+        {"group": 0, "sibling": 0, "tokens": 5, "exponent": 0, "mantissa_rest": 0.0, "margin": None, "logprob": 0.0}
+    ]
+    show(report, show_all=False)
+    printed = capsys.readouterr().out
+    assert ("the same verdict" in printed) is agrees
+    bundles, ours = printed.index(f"hf, float32, on {HOPPER}, covey "), printed.index(f"hf, float32, on {HERE}, covey ")
+    assert bundles < ours
+
+
+def test_show__text_of_a_stranger__reaches_no_terminal_as_a_command(worker, honest, capsys):
+    judgement = Judgement.reject(Reason.SCHEMA, what="\x1b]0;x\x07[red]y[/red]")
+    show(make_report(honest, worker, judgement, judgement), show_all=True)
+    printed = capsys.readouterr().out
+    assert "\x1b" not in printed
+    assert "[red]" in printed
+
+
+def read(config: AuditConfig, name: str) -> str:
+    with pytest.raises(CoveyError) as caught:
+        asyncio.run(audit.read_bundle(config, name))
+    return caught.value.code
+
+
+def test_read_bundle__what_cannot_be_read__says_why(tmp_path: Path, worker: Worker, honest: Work):
+    store = tmp_path / "store"
+    config = AuditConfig(deployment=tmp_path / "d.json", storage=f"file://{store}", pool=1)
+    digest = make_hash("bundle")
+    assert read(config, str(tmp_path / "absent.json")) == "no_bundle"
+    assert read(config, str(tmp_path)) == "no_bundle"
+    assert read(config, "0x12") == "bad_hash"
+    assert read(config.model_copy(update={"pool": None}), digest) == "no_pool"
+    assert read(config, digest) == "bad_store"
+    assert not store.exists(), "reading makes no folder"
+    (store / "evidence/1").mkdir(parents=True)
+    assert read(config, digest) == "missing"
+    path = store / f"evidence/1/{digest}.json"
+    path.write_bytes(b"{}")
+    assert read(config, digest) == "digest_mismatch"
+    path.write_bytes(b"x" * 65_537)
+    assert read(config, digest) == "oversized"
+    assert asyncio.run(audit.read_bundle(config, str(path))) == b"x" * 65_537  # and no more of an endless file
+    path.write_bytes(b"x" * 99_999)
+    assert len(asyncio.run(audit.read_bundle(config, str(path)))) == 65_537
+
+
+def test_describe_engine__interpreter__is_asked_of_vllm_alone() -> None:
+    nobody = Path("/nonexistent/python")
+    with pytest.raises(OperatorError, match=r"bad_device: /nonexistent/python"):
+        describe_engine("vllm", dtype="float32", batch=1, device="cpu", interpreter=nobody)
+    assert describe_engine("hf", dtype="float32", batch=1, device="cpu", interpreter=nobody).name == "hf"

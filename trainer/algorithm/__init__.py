@@ -1,0 +1,1 @@
+"""What is computed of a batch: advantages, the objective, forward passes and updates."""

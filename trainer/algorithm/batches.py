@@ -1,0 +1,99 @@
+"""From accepted rollouts to batches: advantages, weights, old log-probabilities.
+
+Called by `loop`; `packing` makes rows of them.  Claimed log-probabilities are taken from replayed work only; rewards
+are those that a quorum has recomputed, or `regrading`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal
+
+import torch
+
+from covey.errors import ProtocolError
+from covey.protocol.ids import RolloutId, Step
+from covey.protocol.submission_file.rows import is_whole
+from trainer.algorithm.grpo import compute_advantages, compute_weights
+from trainer.data.samples import Batch, Sample, Work
+
+
+def build_samples(works: Sequence[Work], *, group_size: int, advantage: Literal["grpo", "dr_grpo"]) -> list[Sample]:
+    """Samples in order of (task, group, sibling), with the advantage of each within its group.
+
+    Raises ProtocolError("bad_batch") unless every group is whole, every reward a number and no task stands twice.
+    """
+    samples = []
+    for work in sorted(works, key=lambda w: w.task):
+        rows = sorted(work.rollouts, key=lambda r: (r.group, r.sibling))
+        if not rows or not is_whole(rows, groups=-(-len(rows) // group_size), group_size=group_size):
+            raise ProtocolError("bad_batch", f"task {work.task} has groups that are not whole")
+        rewards = torch.tensor([r.reward for r in rows], dtype=torch.float64).view(-1, group_size)
+        if not bool(rewards.isfinite().all()):
+            raise ProtocolError("bad_batch", f"task {work.task} has a reward that is no number")
+        for row, value in zip(rows, compute_advantages(rewards, advantage).flatten().tolist(), strict=True):
+            sample = Sample(
+                id=RolloutId(task=work.task, group=row.group, sibling=row.sibling),
+                policy_version=work.policy_version,
+                prompt=row.prompt,
+                tokens=row.tokens,
+                finished=row.finished,
+                reward=row.reward,
+                advantage=value,
+                old=row.logprobs if work.replayed else None,
+            )
+            samples.append(sample)
+    if len({sample.id for sample in samples}) != len(samples):
+        raise ProtocolError("bad_batch", "a task stands twice in one batch")
+    return samples
+
+
+def keep_live(samples: Sequence[Sample], *, group_size: int) -> list[Sample]:
+    """Those of the groups whose rewards are not all equal, which the others would only dilute."""
+    groups = [samples[start : start + group_size] for start in range(0, len(samples), group_size)]
+    return [sample for group in groups if any(each.advantage for each in group) for sample in group]
+
+
+def split_updates(samples: Sequence[Sample], *, group_size: int, updates: int) -> list[list[Sample]]:
+    """Whole groups dealt out in turn to `updates` batches; fewer when there are fewer groups."""
+    groups = [samples[start : start + group_size] for start in range(0, len(samples), group_size)]
+    parts = [[sample for group in groups[turn::updates] for sample in group] for turn in range(updates)]
+    return [part for part in parts if part]
+
+
+def build_batch(
+    samples: Sequence[Sample],
+    *,
+    normaliser: Literal["tokens", "sequence", "constant"],
+    constant: int,
+    keep_all: bool,
+    mask_truncated: bool = False,
+) -> Batch:
+    """Weights of one update's samples; those of zero advantage are left out unless `keep_all`.
+
+    With `mask_truncated` no token of a completion that the limit cut bears loss or counts in the weights; its reward
+    still counts in the advantages of its group (DAPO, arXiv 2503.14476, overlong filtering).
+    """
+    if mask_truncated:
+        samples = [sample for sample in samples if sample.finished]
+    if not samples:
+        return Batch(samples=(), weights=(), tokens=0)
+    lengths = torch.tensor([len(sample.tokens) for sample in samples])
+    weights = compute_weights(lengths, normaliser, constant=constant).tolist()
+    kept = [(s, w) for s, w in zip(samples, weights, strict=True) if keep_all or s.advantage != 0]
+    return Batch(samples=tuple(s for s, _ in kept), weights=tuple(w for _, w in kept), tokens=int(lengths.sum()))
+
+
+def fill_old(
+    samples: Sequence[Sample], recompute: Callable[[Step, Sequence[Sample]], list[tuple[float, ...]]]
+) -> list[Sample]:
+    """Log-probabilities where none are trusted: `recompute` is asked once for each policy version."""
+    missing: dict[Step, list[int]] = {}
+    for i, sample in enumerate(samples):
+        if sample.old is None:
+            missing.setdefault(sample.policy_version, []).append(i)
+    filled = list(samples)
+    for version, places in sorted(missing.items()):
+        found = recompute(version, [samples[i] for i in places])
+        for i, old in zip(places, found, strict=True):
+            filled[i] = replace(samples[i], old=old)
+    return filled

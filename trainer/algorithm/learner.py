@@ -1,0 +1,252 @@
+"""Float32 masters, AdamW and one update after another.
+
+Called by `learning`.  On one thread equal batches give equal bits, whatever happened in between to the process.  Of
+several ranks each holds its shards of masters and moments, is given the same batches and computes its share of them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from transformers import PreTrainedModel
+
+from covey.errors import OperatorError
+from covey.model.policy_files import get_head, get_weights
+from trainer.algorithm.forward import (
+    Predictor,
+    Shape,
+    choose_attention,
+    compute_logprobs,
+    explain_trainer_memory,
+    find_families,
+    max_over_ranks,
+    require_borders,
+    require_supported,
+    share_samples,
+    shares_prefixes,
+    sum_over_ranks,
+)
+from trainer.algorithm.grpo import Objective, TokenSums, compute_loss
+from trainer.algorithm.lora import compute_base_hash
+from trainer.data.packing import Family, build_rows
+from trainer.data.samples import Batch
+from trainer.distributed.commands import Order, Verb
+from trainer.distributed.ranks import ALONE, Ranks
+from trainer.distributed.sharding import make_whole, shard
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Optimiser:
+    """AdamW and its schedule.  Example: Optimiser(learning_rate=5e-4, betas=(0.9, 0.99), clip=1.0, ...)."""
+
+    learning_rate: float
+    betas: tuple[float, float]
+    epsilon: float
+    weight_decay: float
+    warm_up: int
+    """Updates until the learning rate is full."""
+    clip: float
+    """Largest gradient norm."""
+
+    def get_rate(self, update: int) -> float:
+        """Learning rate of the update number `update`, counted from 0."""
+        return self.learning_rate * min(1.0, (update + 1) / max(1, self.warm_up))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UpdateMetrics:
+    """One update.  Means are over the tokens that went through the model."""
+
+    loss: float
+    gradient_norm: float
+    """Before clipping."""
+    clip_ratio: float
+    """Share of tokens whose gradient the clipping removed, or the cap of the decoupled objective held down."""
+    ratio_mean: float
+    """Of the policy to the one that sampled, before clipping and capping."""
+    outside_clip: float
+    """Share of tokens whose ratio to the policy that sampled is outside the clip range, whether clipped or not."""
+    mismatch_kl: float
+    """Divergence of the policy from the one that sampled, in nats per token."""
+    mismatch_kl_max: float
+    """The largest contribution of one token to it, in nats."""
+    entropy: float
+    kl: float
+    learning_rate: float
+    tokens: int
+    """Loss-bearing tokens of the update."""
+    trained_tokens: int
+    """Of them, those that went through the model."""
+
+
+class Learner:
+    """Owner of the masters.  `updates` counts the optimizer's steps."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        optimiser: Optimiser,
+        objective: Objective,
+        shape: Shape,
+        ranks: Ranks = ALONE,
+    ) -> None:
+        self.model, self.ranks, self.updates = model, ranks, 0
+        self.base_hash = compute_base_hash(model)
+        """Of what the masters are only an addition to; empty when they are the whole model."""
+        self._settings, self._objective, self._shape = optimiser, objective, shape
+        require_supported(model)
+        self._predictor = Predictor(model, shape)
+        if ranks.mesh is not None:
+            ranks.spread(get_weights(model).values())
+            shard(self._predictor, ranks.mesh)
+        choose_attention(model, shape)
+        require_borders(self._predictor)
+        self._named = {name: each for name, each in model.named_parameters() if each.requires_grad}
+        self._optimizer = torch.optim.AdamW(
+            self._named.values(),
+            lr=optimiser.learning_rate,
+            betas=optimiser.betas,
+            eps=optimiser.epsilon,
+            weight_decay=optimiser.weight_decay,
+            fused=True,
+        )
+
+    @property
+    def vocabulary(self) -> int:
+        """Tokens that the model can be given."""
+        return int(get_head(self.model).weight.shape[0])
+
+    def learn(self, batches: Sequence[Batch]) -> list[UpdateMetrics]:
+        """All updates of a step, after which no gradient is held.  The later ones look back to the policy before the
+        first, which the first has anyway.  Raises OperatorError("trainer_out_of_memory"), and as `update`."""
+        with self.ranks.together(Order(verb=Verb.LEARN, batches=tuple(batches))), explain_trainer_memory():
+            later = [self._look_back(batch) for batch in batches[1:]]
+            updates = [self.update(batch) for batch in (*batches[:1], *later)]
+        self._optimizer.zero_grad()
+        return updates
+
+    def update(self, batch: Batch) -> UpdateMetrics:
+        """One optimizer step, or none when no sample has a gradient; raise OperatorError("diverged") before a step
+        that would leave numbers that are none."""
+        self._optimizer.zero_grad()
+        parts = share_samples(self.model, batch.samples, self._shape)
+        sums = self._sum([self._backpropagate(batch, part) for part in parts])
+        norm, rate = 0.0, self._settings.get_rate(self.updates)
+        if parts:
+            for each in self._named.values():  # what no sample reaches, too, so that all moments are of one age
+                each.grad = torch.zeros_like(each) if each.grad is None else each.grad
+            norm = self._clip()
+            if not norm < float("inf"):
+                raise OperatorError(
+                    "diverged", f"the gradient's norm is {norm}", fix="Lower learning_rate and resume from a checkpoint"
+                )
+            self._optimizer.param_groups[0]["lr"] = rate
+            self._optimizer.step()
+            self.updates += 1
+        return _build_metrics(sums, norm=norm, rate=rate, tokens=batch.tokens)
+
+    def find_families(self, batch: Batch) -> list[Family]:
+        """What the batch is for the model: samples that share a prefix, and those alone."""
+        return find_families(self.model, batch.samples, self._shape)
+
+    def get_masters(self) -> dict[str, Tensor]:
+        """The live tensors that a checkpoint holds: the model's weights, or its adapters alone."""
+        frozen = {id(each) for each in self.model.parameters() if not each.requires_grad}
+        return {name: each for name, each in get_weights(self.model).items() if id(each) not in frozen}
+
+    def get_optimizer_tensors(self) -> dict[str, Tensor]:
+        """Moments by "<parameter>.exp_avg" and "<parameter>.exp_avg_sq"; empty before the first update."""
+        state = self._optimizer.state
+        return {
+            f"{name}.{moment}": state[parameter][moment]
+            for name, parameter in self._named.items()
+            if parameter in state
+            for moment in ("exp_avg", "exp_avg_sq")
+        }
+
+    def build_tensors(self, updates: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Room for what `get_masters` and `get_optimizer_tensors` gave after so many updates."""
+        masters = {name: torch.empty_like(each) for name, each in self.get_masters().items()}
+        moments = {
+            f"{name}.{moment}": torch.empty_like(parameter)
+            for name, parameter in (self._named.items() if updates else ())
+            for moment in ("exp_avg", "exp_avg_sq")
+        }
+        return masters, moments
+
+    def restore(self, tensors: dict[str, Tensor], updates: int) -> None:
+        """Take back what `get_optimizer_tensors` gave after so many updates; the masters are loaded beside it."""
+        self.updates = updates
+        self._optimizer.state.clear()
+        for name, parameter in self._named.items() if updates else ():
+            moments = {moment: tensors[f"{name}.{moment}"].to(parameter.device) for moment in ("exp_avg", "exp_avg_sq")}
+            step = torch.tensor(float(updates), device=parameter.device)
+            self._optimizer.state[parameter] = {"step": step, **moments}
+
+    def _look_back(self, batch: Batch) -> Batch:
+        """What the decoupled objective and samples without `old` want of the policy as it is."""
+        if self._objective.kind != "decoupled" and all(sample.old is not None for sample in batch.samples):
+            return batch
+        found = compute_logprobs(self._predictor, batch.samples)
+        pairs = zip(batch.samples, found, strict=True)
+        return replace(batch, samples=tuple(replace(s, old=s.old or each, proximal=each) for s, each in pairs))
+
+    def _backpropagate(self, batch: Batch, part: Sequence[Sequence[int]]) -> TokenSums:
+        """Add the gradient of one micro-batch."""
+        rows = build_rows(batch.samples, batch.weights, part, is_shared=shares_prefixes(self.model))
+        rows = rows.to(self.model.device)
+        logprobs, entropy = self._predictor(rows)
+        loss, sums = compute_loss(
+            logprobs=logprobs,
+            old=rows.old,
+            proximal=rows.proximal,
+            advantages=rows.advantages,
+            weights=rows.weights,
+            entropy=entropy,
+            reference=rows.reference,
+            objective=self._objective,
+        )
+        torch.autograd.backward(loss)
+        return sums
+
+    def _sum(self, sums: Sequence[TokenSums]) -> TokenSums:
+        """Statistics of all micro-batches of all ranks, whose gradients are summed already."""
+        names = [each.name for each in fields(TokenSums) if each.name != "mismatch_kl_max"]
+        totals = self._build_statistics([sum(getattr(each, name) for each in sums) for name in names])
+        highest = self._build_statistics([max((each.mismatch_kl_max for each in sums), default=0.0)])
+        return TokenSums(
+            **dict(zip(names, sum_over_ranks(totals).tolist(), strict=True)),
+            mismatch_kl_max=max_over_ranks(highest).item(),
+        )
+
+    def _build_statistics(self, values: Sequence[float]) -> Tensor:
+        return torch.tensor(values, dtype=torch.float64, device=self.model.device)
+
+    def _clip(self) -> float:
+        """The gradient's norm before, which is the same on all ranks."""
+        parameters = list(self._named.values())
+        norm = make_whole(get_total_norm([each.grad for each in parameters if each.grad is not None]))
+        if (found := float(norm)) > self._settings.clip:
+            clip_grads_with_norm_(parameters, self._settings.clip, norm)
+        return found
+
+
+def _build_metrics(sums: TokenSums, *, norm: float, rate: float, tokens: int) -> UpdateMetrics:
+    count = max(1.0, sums.tokens)
+    return UpdateMetrics(
+        loss=sums.loss,
+        gradient_norm=norm,
+        clip_ratio=sums.clipped / count,
+        ratio_mean=sums.ratio / count,
+        outside_clip=sums.outside_clip / count,
+        mismatch_kl=sums.mismatch_kl / count,
+        mismatch_kl_max=sums.mismatch_kl_max,
+        entropy=sums.entropy / count,
+        kl=sums.kl / count,
+        learning_rate=rate,
+        tokens=tokens,
+        trained_tokens=int(sums.tokens),
+    )

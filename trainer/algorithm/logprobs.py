@@ -1,0 +1,38 @@
+"""Log-probabilities of samples under policies that are not the learner's own.  Called by `learning` and `follower`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from transformers import PreTrainedModel
+
+from covey.model.policy_files import WEIGHTS_FILE, load_weights, read_weights
+from trainer.algorithm.forward import Predictor, Shape, choose_attention, compute_logprobs, explain_trainer_memory
+from trainer.data.samples import Batch, Sample
+from trainer.distributed.commands import Order, Verb
+from trainer.distributed.ranks import ALONE, Ranks
+from trainer.distributed.sharding import scatter_weights, shard
+
+
+class Recomputer:
+    """Log-probabilities under published policies, computed as workers compute them; of several ranks each holds its
+    shards of the scratch `model`, and computes its share of the samples."""
+
+    def __init__(self, model: PreTrainedModel, shape: Shape, ranks: Ranks = ALONE) -> None:
+        self._model, self._predictor, self._ranks = model, Predictor(model, shape), ranks
+        if ranks.mesh is not None:
+            shard(self._predictor, ranks.mesh)
+        choose_attention(model, shape)
+
+    def compute(self, folder: Path | None, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+        """log p(token) of each completion under the policy in `folder`; None where rank 0 sends it.  Raises
+        OperatorError("trainer_out_of_memory"), and as `load_weights` before the others are told."""
+        weights = None
+        if folder is not None and self._ranks.is_shared:
+            weights = dict(read_weights(self._model, folder / WEIGHTS_FILE))
+        elif folder is not None:
+            load_weights(self._model, folder / WEIGHTS_FILE)
+        batch = Batch(samples=tuple(samples), weights=(0.0,) * len(samples), tokens=0)
+        with self._ranks.together(Order(verb=Verb.RECOMPUTE, batches=(batch,))), explain_trainer_memory():
+            if self._ranks.is_shared:
+                scatter_weights(self._model, weights)
+            return compute_logprobs(self._predictor, samples)

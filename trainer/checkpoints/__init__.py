@@ -1,0 +1,1 @@
+"""What survives a crash, and how a run resumes from it."""

@@ -1,0 +1,1 @@
+"""From accepted submissions to packed rows."""

@@ -1,0 +1,153 @@
+"""What computes in a trainer, composed of its settings: learner and scratch model, the evaluation and its engine.
+
+Called by `app`, and by `follower` for the ranks beside rank 0.
+"""
+
+import json
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedModel
+
+from covey.engines.factory import describe_hardware
+from covey.engines.hf.engine import HuggingFaceEngine, prepare_process
+from covey.environments.base import Grader
+from covey.errors import OperatorError
+from covey.model.policy_files import load_end_tokens, load_model, load_tokenizer
+from covey.model.prompts import PromptFormat
+from covey.model.tiny import tiny_folder
+from covey.network.entry import Network
+from covey.protocol.params import PoolParams
+from covey.runtime.settings import RoleSettings
+from trainer.algorithm.forward import Shape, recompute_activations
+from trainer.algorithm.grpo import Objective
+from trainer.algorithm.learner import Learner, Optimiser
+from trainer.algorithm.logprobs import Recomputer
+from trainer.algorithm.lora import add_adapters
+from trainer.config import TrainerConfig
+from trainer.data.regrading import Regrader
+from trainer.distributed.commands import Order, Verb
+from trainer.distributed.ranks import ALONE, Ranks
+from trainer.monitoring.evaluation import Evaluator
+
+OWN = {*RoleSettings.model_fields, "origin_root", "initial_policy"}
+"""Settings that are a process's; of all others rank 0's hold."""
+
+
+def get_source(config: TrainerConfig) -> str | Path:
+    """The model of the first step."""
+    return config.initial_policy or tiny_folder()
+
+
+def build_learner(config: TrainerConfig, params: PoolParams, ranks: Ranks = ALONE) -> tuple[Learner, Recomputer | None]:
+    """The masters of the first step with a fresh optimizer, and a scratch model beside them where the settings ask for
+    log-probabilities under published policies; on all ranks at once.
+
+    Raises OperatorError("short_rows") where a sample of the pool could be longer than a row.
+    Raises OperatorError("bad_device") if torch cannot use the device.
+    """
+    if config.row_tokens < params.model.longest:
+        raise OperatorError(
+            "short_rows",
+            f"row_tokens is {config.row_tokens}, a prompt and its completion have up to {params.model.longest} tokens",
+            fix=f"Set row_tokens to {params.model.longest} at least",
+        )
+    describe_hardware(config.device)
+    prepare_process(threads=config.threads)
+    torch.use_deterministic_algorithms(config.device == "cpu")
+    dtype = params.model.compute_dtype
+    shape = Shape(
+        row_tokens=config.row_tokens,
+        micro_batch_rows=config.micro_batch_rows,
+        compute_dtype=dtype,
+        temperature=params.model.temperature,
+    )
+    model = _load(config, "float32", ranks)
+    if config.lora_rank is not None:
+        add_adapters(
+            model, rank=config.lora_rank, alpha=config.lora_alpha, targets=config.lora_targets, seed=config.seed
+        )
+    if config.activation_checkpointing:
+        recompute_activations(model)
+    optimiser = Optimiser(
+        learning_rate=config.learning_rate,
+        betas=config.betas,
+        epsilon=config.adam_epsilon,
+        weight_decay=config.weight_decay,
+        warm_up=config.warm_up_updates,
+        clip=config.gradient_clip,
+    )
+    objective = Objective(
+        kind=config.objective,
+        epsilon=config.clip_epsilon,
+        delta=config.clip_delta,
+        cap=config.importance_cap,
+        kl=config.kl_coefficient,
+        kl_estimator=config.kl_estimator,
+        entropy=config.entropy_coefficient,
+    )
+    with ranks.together(Order(verb=Verb.BUILD, text=encode_plan(config, params))):
+        learner = Learner(model, optimiser=optimiser, objective=objective, shape=shape, ranks=ranks)
+        if config.old_policy == "recompute" and config.kl_coefficient == 0:
+            return learner, None
+        return learner, Recomputer(_load(config, dtype, ranks), shape, ranks)
+
+
+def _load(config: TrainerConfig, dtype: str, ranks: Ranks) -> PreTrainedModel:
+    """The model of the first step; of several ranks each has it in main memory, and its device no more than a shard."""
+    model = load_model(get_source(config), dtype)
+    if not ranks.is_shared:
+        torch.nn.Module.to(model, config.device)
+    return model
+
+
+def encode_plan(config: TrainerConfig, params: PoolParams) -> str:
+    """What all ranks go by."""
+    return json.dumps(
+        {"settings": config.model_dump(mode="json", exclude=OWN), "params": params.model_dump(mode="json")}
+    )
+
+
+def decode_plan(text: str, config: TrainerConfig) -> tuple[TrainerConfig, PoolParams]:
+    """Rank 0's settings with those of this process's own, and the pool's parameters."""
+    plan = json.loads(text)
+    settings = plan["settings"] | config.model_dump(include=OWN)
+    return TrainerConfig.model_validate(settings), PoolParams.model_validate(plan["params"])
+
+
+def build_regrader(config: TrainerConfig, network: Network, *, vocabulary: int, grade: Grader) -> Regrader:
+    """What grades again the work that no quorum replayed.  Environment and tokenizer are its own, as it runs in threads
+    alongside the evaluation."""
+    source = get_source(config)
+    tokenizer = load_tokenizer(source)
+    return Regrader(
+        pool=network.pool,
+        environment=network.load_environment(),
+        tokenizer=tokenizer,
+        format=PromptFormat.of(network.params.model),
+        ends=load_end_tokens(source, tokenizer),
+        limit=network.params.model.max_completion_tokens,
+        longest_prompt=network.params.model.max_prompt_tokens,
+        vocabulary=vocabulary,
+        grade=grade,
+        limits=network.params.grading,
+    )
+
+
+def build_evaluator(config: TrainerConfig, network: Network, *, grade: Grader) -> Evaluator:
+    """The evaluation with an engine of its own."""
+    rules = network.params.model
+    engine = HuggingFaceEngine(
+        dtype=rules.compute_dtype, max_batch=config.evaluation_batch, base=get_source(config), device=config.device
+    )
+    return Evaluator(
+        engine=engine,
+        environment=network.load_environment(),
+        grade=grade,
+        prompts=config.evaluation_prompts,
+        samples=config.evaluation_samples,
+        seed=config.seed,
+        max_tokens=rules.max_completion_tokens,
+        temperature=rules.temperature,
+        format=PromptFormat.of(rules),
+    )

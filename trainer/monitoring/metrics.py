@@ -1,0 +1,106 @@
+"""What the trainer reports: one JSON object a line in `metrics.jsonl`, one line for each (event, step).
+
+Called by `loop`.  A torn last line, of a killed process or a full disk, is cut off at the next start.  Sinks
+(screen, log, TensorBoard) are told of each new line; the file is the record that they may lag behind.
+"""
+
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from covey.errors import OperatorError
+from covey.runtime.files import append, read_lines
+from covey.runtime.log import get_logger
+from trainer.checkpoints.disk import ExplainFullDisk
+from trainer.monitoring.alarms import GRADIENT_NORM, SIGNS, AlarmSettings, find_new_alarms
+
+Values = Mapping[str, float | int | str]
+Sink = Callable[[str, int, Values], None]
+"""Called with event, step and values of a line once it is written."""
+
+LOGGED = ("reward/mean", "policy/entropy", "policy/outside_clip", "optim/grad_norm", "trainer/idle_ratio")
+
+
+class Metrics:
+    """Example line: {"event": "evaluation", "step": 3, "reward": 0.61, "n": 512}."""
+
+    def __init__(self, path: Path, *, alarms: AlarmSettings | None = None, sinks: Sequence[Sink] = ()) -> None:
+        self._path, self._alarms, self._sinks = path, alarms or AlarmSettings(), tuple(sinks)
+        self._recording = threading.Lock()  # what is learned is told beside what is published
+        path.touch()
+        lines = [json.loads(line) for line in read_lines(path)]
+        self._seen = {(line["event"], line["step"], line.get("sign")) for line in lines}
+        self._series: dict[str, list[float]] = {sign: [] for sign in SIGNS}
+        for line in lines:
+            self._extend_series(line["event"], line)
+
+    def has(self, event: str, step: int) -> bool:
+        """Whether such a line stands there, from an earlier process too."""
+        return (event, step, None) in self._seen
+
+    def record(self, event: str, step: int, values: Values) -> None:
+        """Append a line, unless the step has one of this event: work that a crash repeats is reported once.
+
+        A step of updates is compared with those before it: each new sign of collapse is an "alarm" line before its own.
+        """
+        with self._recording:
+            if not self.has(event, step):
+                self._write(event, step, values)
+
+    def _write(self, event: str, step: int, values: Values) -> None:
+        lines = [(event, values)]
+        if self._extend_series(event, values):
+            lines[:0] = [("alarm", asdict(alarm)) for alarm in find_new_alarms(self._series, self._alarms)]
+        new = [line for line in lines if (line[0], step, line[1].get("sign")) not in self._seen]
+        texts = [json.dumps({"event": name, "step": step, **each}, allow_nan=False) + "\n" for name, each in new]
+        with ExplainFullDisk(self._path.parent, self._path.name):
+            append(self._path, "".join(texts).encode())
+        for name, each in new:
+            self._seen.add((name, step, each.get("sign")))
+            if name == "alarm":
+                get_logger().warning("early sign of collapse", step=step, **each)
+            for sink in self._sinks:
+                sink(name, step, each)
+
+    def _extend_series(self, event: str, values: Values) -> bool:
+        """Take the values of a step of updates; a step that trained on nothing says nothing."""
+        if event != "update" or not all(isinstance(values.get(sign), float | int) for sign in SIGNS):
+            return False
+        if not values[GRADIENT_NORM]:
+            return False
+        for sign in SIGNS:
+            self._series[sign].append(float(values[sign]))
+        return True
+
+
+def log_line(event: str, step: int, values: Values) -> None:
+    """A sink for processes without a terminal: the main numbers of a step in the log."""
+    if event == "update":
+        shown = {name: round(float(values[name]), 4) for name in LOGGED if name in values}
+        get_logger().info("updated", step=step, **shown)
+
+
+def open_tensorboard(folder: Path) -> Sink:
+    """A sink that writes the numbers of updates and evaluations as scalars by their names.
+
+    Raises OperatorError("no_tensorboard") where the extra is not installed.
+    """
+    try:
+        from tensorboard.summary import Writer  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise OperatorError(
+            "no_tensorboard",
+            "the package tensorboard is not installed",
+            fix="Install covey[tensorboard], or leave out the setting tensorboard",
+        ) from error
+    writer = Writer(str(folder))
+
+    def write(event: str, step: int, values: Values) -> None:
+        for name, value in values.items():
+            if event in ("update", "evaluation") and isinstance(value, float | int):
+                writer.add_scalar(name if event == "update" else f"{event}/{name}", value, step=step)
+        writer.flush()
+
+    return write

@@ -1,0 +1,62 @@
+"""The metrics of one step, by the names of docs/operations.md."""
+
+from collections.abc import Sequence
+
+from covey.environments.base import Environment
+from covey.model.prompts import PromptFormat, decode_question
+from covey.model.text import Tokenizer
+from covey.protocol.ids import Step
+from trainer.algorithm.learner import UpdateMetrics
+from trainer.data.samples import Sample
+
+
+def build_report(
+    samples: Sequence[Sample], updates: Sequence[UpdateMetrics], *, step: Step, left_out: int, regraded: int
+) -> dict[str, float]:
+    """Metrics of a step by the names of docs/operations.md: means over its samples, and over the updates that had any;
+    the gradient norm and what is called a maximum are the largest of the updates."""
+    taught = [update for update in updates if update.trained_tokens]
+    count, rounds = max(1, len(samples)), max(1, len(taught))
+    staleness = [step - sample.policy_version for sample in samples]
+
+    def average(name: str) -> float:
+        return float(sum(getattr(update, name) for update in taught)) / rounds
+
+    return {
+        "reward/mean": sum(s.reward for s in samples) / count,
+        "policy/loss": average("loss"),
+        "policy/entropy": average("entropy"),
+        "policy/kl": average("kl"),
+        "policy/clip_ratio": average("clip_ratio"),
+        "policy/ratio": average("ratio_mean"),
+        "policy/outside_clip": average("outside_clip"),
+        "policy/mismatch_kl": average("mismatch_kl"),
+        "policy/mismatch_kl_max": max((u.mismatch_kl_max for u in updates), default=0.0),
+        "optim/grad_norm": max((u.gradient_norm for u in updates), default=0.0),
+        "optim/learning_rate": updates[-1].learning_rate if updates else 0.0,
+        "staleness_mean": sum(staleness) / count,
+        "staleness_max": max(staleness, default=0),
+        "batch/tokens": sum(u.tokens for u in updates),
+        "batch/samples": len(samples),
+        "batch/truncated_share": sum(not s.finished for s in samples) / count,
+        "batch/live_share": sum(s.advantage != 0 for s in samples) / count,
+        "batch/completion_tokens": sum(len(s.tokens) for s in samples) / count,
+        "batch/left_out": left_out,
+        "batch/regraded": regraded,
+    }
+
+
+def split_rewards(
+    samples: Sequence[Sample], environment: Environment, tokenizer: Tokenizer, *, format: PromptFormat
+) -> dict[str, float]:
+    """The mean reward as the task's part less what the lengths cost (the paper, section 3.1.2).
+
+    A rollout holds one reward, so its length's part is computed again from the prompt that the model read.
+    """
+    texts = {s.prompt: decode_question(tokenizer, s.prompt, format=format) for s in samples}
+    costs = [environment.compute_length_cost(texts[s.prompt], completion_tokens=len(s.tokens)) for s in samples]
+    count = max(1, len(samples))
+    return {
+        "reward/task": sum(s.reward + cost for s, cost in zip(samples, costs, strict=True)) / count,
+        "reward/length_penalty": sum(costs) / count,
+    }

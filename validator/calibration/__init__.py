@@ -1,0 +1,1 @@
+"""Thresholds from honest work, before a pool is created."""

@@ -1,0 +1,301 @@
+"""Thresholds from honest work: how far it is from its replay, for one model, number format and pair of engines.
+
+Called by `covey validator calibrate` and by benchmarks.  What it proposes goes into a pool's parameters, fixed at
+creation; thresholds that would let a forgery pass are refused.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey.engines.base import Completion, Engine, GenerationRequest, ReplayRequest
+from covey.environments.base import Environment
+from covey.errors import OperatorError
+from covey.model.prompts import PromptFormat
+from covey.protocol.ids import GroupId
+from covey.protocol.params import PoolParams, VerificationParams
+from covey.protocol.submission_file.rows import Rollout
+from covey.protocol.thresholds import Pooled, Thresholds
+from covey.slots import draw_prompt
+from covey.toploc.closeness import is_within
+from covey.toploc.proofs import Distances, build_many, compare, is_lawful_modulus
+from covey.toploc.topk import EVERYTHING, build_capture, join
+from validator.calibration.forgeries import FORGERS, Bits
+from validator.distance_limits import collect_items, find_breach
+from validator.replay import RolloutDistances, measure
+
+SINGLE_SLACK = 3.0
+"""A single window or token may be so many times as far as the farthest honest one that was seen: of bfloat16 windows,
+1.25 rejects 4 in 1,000, and 2 still rejects 9 in 10,000 of a small model's submissions."""
+CHANCE = 1.0
+"""What a value that the prover did not have adds to a window's mean mantissa difference at most, where it agrees in
+sign and exponent by chance, 1 in 512.  The limit of a window leaves one such value out, sums count it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One submission of honest work, and how far its replay is from it."""
+
+    rollouts: tuple[Rollout, ...]
+    distances: tuple[RolloutDistances, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """What was seen and what follows from it."""
+
+    verification: VerificationParams
+    submissions: int
+    windows: int
+    tokens: int
+    is_identical: bool
+    """Every replay was bit for bit what the worker claimed."""
+    forgeries: Mapping[str, int]
+    """Windows on which each forgery was tried; none passed."""
+
+
+def collect(
+    params: PoolParams, environment: Environment, worker: Engine, validator: Engine, *, count: int, seed: int
+) -> Iterator[Sample]:
+    """Honest submissions of the pool's size, one by one; both engines hold the same policy."""
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        rollouts = _roll_out(params, environment, worker, rng)
+        yield Sample(rollouts=rollouts, distances=tuple(measure(rollouts, validator, params)))
+
+
+def _roll_out(
+    params: PoolParams, environment: Environment, engine: Engine, rng: np.random.Generator
+) -> tuple[Rollout, ...]:
+    """A task's groups with random seeds; rewards are nobody's concern here."""
+    requests, prompt_format = [], PromptFormat.of(params.model)
+    for _ in range(params.groups_per_task):
+        drawn = draw_prompt(
+            int(rng.integers(1 << 62)),
+            environment=environment,
+            tokenizer=engine.tokenizer,
+            format=prompt_format,
+            longest=params.model.max_prompt_tokens,
+        )
+        for _ in range(params.group_size):
+            seed = int(rng.integers(1 << 63, dtype=np.uint64))
+            requests.append(
+                GenerationRequest(prompt=drawn.tokens, seed=seed, max_tokens=params.model.max_completion_tokens)
+            )
+    return build_rollouts(requests, _generate(engine, requests, params), params)
+
+
+def _generate(engine: Engine, requests: Sequence[GenerationRequest], params: PoolParams) -> list[Completion]:
+    """As a worker does."""
+    capture = build_capture(params.verification)
+    return engine.generate(requests, temperature=params.model.temperature, capture=capture)
+
+
+def build_rollouts(
+    requests: Sequence[GenerationRequest], completions: Sequence[Completion], params: PoolParams
+) -> tuple[Rollout, ...]:
+    """Rows with proofs, in the order of the requests, without rewards."""
+    size, proven = params.group_size, build_many([each.tops for each in completions])
+    return tuple(
+        Rollout(
+            group=GroupId(i // size),
+            sibling=i % size,
+            seed=request.seed,
+            prompt=request.prompt,
+            tokens=completion.tokens,
+            logprobs=completion.logprobs,
+            proofs=tuple(proofs),
+            finished=completion.finished,
+            reward=0.0,
+        )
+        for i, (request, completion, proofs) in enumerate(zip(requests, completions, proven, strict=True))
+    )
+
+
+def propose(
+    found: Sequence[Sequence[RolloutDistances]], *, false_reject_rate: float, temperature: float = 1.0
+) -> Thresholds:
+    """Limits of single windows and tokens with slack over the farthest seen, limits of sums from mean and variance.
+
+    Few honest tokens lose, so their margins are seldom seen.  One that loses does so by at most the errors of its own
+    and of the winner's log-probability over the temperature, and of those every token shows one.
+    """
+    together = [each for distances in found for each in distances]
+    farthest = {name: float(values.max()) for name, _, values in collect_items(together)}
+    rest = max(window.mantissa_rest for each in together for window in each.windows)
+    defaults = Thresholds()
+    mantissa_max = max(defaults.mantissa_mean_max, SINGLE_SLACK * rest)
+    single = {
+        "exponent": max(defaults.exponent_max, math.ceil(SINGLE_SLACK * farthest["exponent"])),
+        "mantissa": mantissa_max + CHANCE,
+        "lost": 1.0,
+        "margin": max(defaults.margin_max, SINGLE_SLACK * farthest["margin"], 2 * farthest["logprob"] / temperature),
+        "logprob": max(defaults.logprob_max, SINGLE_SLACK * farthest["logprob"]),
+    }
+    return Thresholds(
+        exponent_max=int(single["exponent"]),
+        mantissa_mean_max=mantissa_max,
+        margin_max=single["margin"],
+        logprob_max=single["logprob"],
+        false_reject_rate=false_reject_rate,
+        **{name: _pool(name, limit, together) for name, limit in single.items()},
+    )
+
+
+def _pool(name: str, limit: float, together: Sequence[RolloutDistances]) -> Pooled:
+    """Mean of an item, and the variance of a completion's sum by item: items of one completion are not independent.
+
+    One item at its own limit is added to what was seen: that something was never seen does not make it impossible.
+    """
+    parts = [next(values for found, _, values in collect_items([each]) if found == name) for each in together]
+    sizes = np.array([*map(len, parts), 1])
+    sums = np.array([*(part.sum() for part in parts), limit])
+    mean = float(sums.sum() / sizes.sum())
+    variance = float(((sums - mean * sizes) ** 2).sum() / sizes.sum())
+    return Pooled(mean=mean, variance=variance, largest=max(0.0, limit - mean))
+
+
+def calibrate(
+    params: PoolParams,
+    environment: Environment,
+    worker: Engine,
+    validator: Engine,
+    *,
+    submissions: int,
+    false_reject_rate: float,
+    seed: int = 0,
+    previous: Engine | None = None,
+    on_progress: Callable[[int], None] = lambda done: None,
+) -> Calibration:
+    """Thresholds from `submissions` samples, tried on half as many others and on every forgery.
+
+    `params`: the pool's, with mode, number format and engines as they shall be; its thresholds are replaced.
+    `previous`: an engine with an earlier policy, whose proofs must not pass.
+    Raises OperatorError "exact_impossible", "honest_rejected" or "forgery_passes".
+    """
+    samples: list[Sample] = []
+    for sample in collect(params, environment, worker, validator, count=submissions + submissions // 2, seed=seed):
+        samples.append(sample)
+        on_progress(len(samples))
+    seen, others = samples[:submissions], samples[submissions:]
+    is_identical = all(not values.any() for s in samples for _, _, values in collect_items(s.distances))
+    if params.verification.mode == "exact" and not is_identical:
+        raise OperatorError(
+            "exact_impossible",
+            "replays are not bit for bit what the worker claims",
+            fix="Use one engine build on one class of hardware, or the calibrated mode",
+        )
+    thresholds = propose(
+        [s.distances for s in seen], false_reject_rate=false_reject_rate, temperature=params.model.temperature
+    )
+    rules = params.verification.model_copy(update={"thresholds": thresholds})
+    rejected = sum(find_breach(s.distances, rules) is not None for s in others)
+    if rejected:
+        raise OperatorError(
+            "honest_rejected",
+            f"the proposal rejects {rejected} of {len(others)} other honest submissions",
+            fix="Collect more submissions",
+        )
+    return Calibration(
+        verification=rules,
+        submissions=len(samples),
+        windows=sum(len(d.windows) for s in samples for d in s.distances),
+        tokens=sum(d.tokens for s in samples for d in s.distances),
+        is_identical=is_identical,
+        forgeries=try_forgeries(samples, params, thresholds, validator=validator, previous=previous, seed=seed),
+    )
+
+
+def try_forgeries(
+    samples: Sequence[Sample],
+    params: PoolParams,
+    thresholds: Thresholds,
+    *,
+    validator: Engine,
+    previous: Engine | None = None,
+    seed: int = 0,
+) -> dict[str, int]:
+    """How many windows each forgery was tried on; raise OperatorError("forgery_passes") for one that passes."""
+    rng, tried = np.random.default_rng(seed), {}
+    states = [read_states(sample, validator, params) for sample in samples]
+    windows = [window for sample in states for bits in sample for window in cut_windows(bits, params)]
+    for name, passed in count_passes(windows, thresholds, rng).items():
+        tried[name] = _require_none(name, passed)
+    if previous is not None:
+        pairs = zip(samples, states, strict=True)
+        passed = [is_within(thresholds, d) for s, bits in pairs for d in _prove_with(previous, s, bits, params)]
+        tried["previous"] = _require_none("previous", passed)
+    return tried
+
+
+def read_states(sample: Sample, engine: Engine, params: PoolParams) -> list[Bits]:
+    """What the engine sees of honest work: all states of each rollout, uint16[tokens, hidden].
+
+    One at a time, because those of a large model's submission are gigabytes.
+    """
+
+    def read(row: Rollout) -> Bits:
+        claim = ReplayRequest(prompt=row.prompt, tokens=row.tokens, seed=row.seed)
+        (replay,) = engine.replay([claim], temperature=params.model.temperature, capture=EVERYTHING)
+        return join(replay.tops)
+
+    return list(map(read, sample.rollouts))
+
+
+def cut_windows(states: Bits, params: PoolParams) -> list[Bits]:
+    """The states of every window of a completion, uint16[rows, hidden]."""
+    step = params.verification.proof_window
+    return [states[start : start + step] for start in range(0, len(states), step)]
+
+
+def count_passes(windows: Sequence[Bits], thresholds: Thresholds, rng: np.random.Generator) -> dict[str, list[bool]]:
+    """For every forgery: whether it passes on each window, forged from another of the same length."""
+    passed: dict[str, list[bool]] = {name: [] for name in FORGERS}
+    for _, group in groupby(sorted(windows, key=len), key=len):
+        alike: list[NDArray[np.uint16]] = list(group)
+        for i, window in enumerate(alike):
+            earlier = alike[i - 1]
+            if np.array_equal(earlier, window):
+                continue  # an equal window's honest proof is no forgery
+            for name, forge in FORGERS.items():
+                passed[name].append(_passes(forge(earlier, rng), window, thresholds))
+    return passed
+
+
+def _passes(proof: bytes, window: Bits, thresholds: Thresholds) -> bool:
+    """As `checks` judge a proof: its form, then its distances."""
+    modulus = int.from_bytes(proof[:2], "big")
+    return is_lawful_modulus(modulus, window.size) and is_within(thresholds, compare(proof, window))
+
+
+def _prove_with(engine: Engine, sample: Sample, states: Sequence[Bits], params: PoolParams) -> Iterator[Distances]:
+    """Distances of what another policy proves for the same prompts and seeds from the states of honest work."""
+    requests = [
+        GenerationRequest(prompt=row.prompt, seed=row.seed, max_tokens=params.model.max_completion_tokens)
+        for row in sample.rollouts
+    ]
+    top_k = params.verification.proof_top_k
+    proven = build_many([each.tops for each in _generate(engine, requests, params)])
+    for proofs, honest in zip(proven, states, strict=True):
+        # One completion may be longer than the other.
+        for proof, bits in zip(proofs, cut_windows(honest, params), strict=False):
+            if len(proof) == 2 + 2 * min(top_k, bits.size):
+                yield compare(proof, bits, top_k)
+
+
+def _require_none(name: str, passed: Sequence[bool]) -> int:
+    if not passed:
+        raise OperatorError(
+            "too_few_windows", f"there is no window to try the forgery {name} on", fix="Calibrate with more submissions"
+        )
+    if any(passed):
+        raise OperatorError(
+            "forgery_passes",
+            f"under these thresholds the forgery {name} passes on {sum(passed)} of {len(passed)} windows",
+            fix="Use float32, the same engine on both sides, or a larger model",
+        )
+    return len(passed)

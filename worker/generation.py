@@ -1,0 +1,116 @@
+"""From a task to rollouts: its slots, their completions, and rows with proofs and rewards.
+
+Everything follows from the task and the policy; the worker chooses nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from covey.engines.base import Completion, Engine, GenerationRequest
+from covey.environments.base import Environment, Grader, Prompt
+from covey.errors import ProtocolError, TransientError
+from covey.model.prompts import PromptFormat
+from covey.model.text import decode_completion
+from covey.protocol.api.worker import TaskOrder
+from covey.protocol.ids import Address, GroupId, PoolId, Step
+from covey.protocol.params import PoolParams
+from covey.protocol.seeding import SlotDomain, compute_sampling_seed
+from covey.protocol.submission_file.rows import Rollout
+from covey.slots import draw_prompts
+from covey.toploc.proofs import build_many
+from covey.toploc.topk import build_capture
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """One rollout to be: its place and what is asked of the engine."""
+
+    group: GroupId
+    sibling: int
+    prompt: Prompt
+    """What the group is asked."""
+    request: GenerationRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """What an engine made of a slot, neither proven nor graded yet."""
+
+    slot: Slot
+    completion: Completion
+    text: str
+
+
+def build_slots(
+    task: TaskOrder, params: PoolParams, *, pool: PoolId, node: Address, environment: Environment, engine: Engine
+) -> list[Slot]:
+    """The task's slots in order of (group, sibling).
+
+    Raises ProtocolError("bad_task") for more groups than a task of the pool has, and as `draw_prompts`.
+    """
+    if task.groups > params.groups_per_task:
+        raise ProtocolError(
+            "bad_task", f"a task of {task.groups} groups, where the pool's have {params.groups_per_task}"
+        )
+    domain = SlotDomain(
+        beacon=task.manifest_hash, pool=pool, policy_version=task.policy_version, node=node, task=task.task
+    )
+    slots = []
+    prompts = draw_prompts(
+        domain,
+        task.groups,
+        environment=environment,
+        tokenizer=engine.tokenizer,
+        format=PromptFormat.of(params.model),
+        longest=params.model.max_prompt_tokens,
+    )
+    for group, prompt in prompts.items():
+        for sibling in range(params.group_size):
+            seed = compute_sampling_seed(domain, group, sibling)
+            request = GenerationRequest(prompt=prompt.tokens, seed=seed, max_tokens=params.model.max_completion_tokens)
+            slots.append(Slot(group=group, sibling=sibling, prompt=prompt.prompt, request=request))
+    return slots
+
+
+def roll_out(slots: Sequence[Slot], params: PoolParams, engine: Engine, *, version: Step) -> list[Draft]:
+    """Generate all slots together; raise TransientError("wrong_policy") unless policy `version` made every token."""
+    completions = engine.generate(
+        [slot.request for slot in slots],
+        temperature=params.model.temperature,
+        capture=build_capture(params.verification),
+    )
+    if any(completion.policy_version != version for completion in completions):
+        raise TransientError("wrong_policy", f"the engine did not generate with policy {version}")
+    return [
+        Draft(
+            slot=slot,
+            completion=completion,
+            text=decode_completion(engine.tokenizer, completion.tokens, engine.end_tokens),
+        )
+        for slot, completion in zip(slots, completions, strict=True)
+    ]
+
+
+def build_rollouts(drafts: Sequence[Draft], grade: Grader) -> list[Rollout]:
+    """Prove and grade; one row a draft."""
+    proven = build_many([draft.completion.tops for draft in drafts])
+    replies = [
+        draft.slot.prompt.build_reply(
+            draft.text, finished=draft.completion.finished, tokens=len(draft.completion.tokens)
+        )
+        for draft in drafts
+    ]
+    return [
+        Rollout(
+            group=draft.slot.group,
+            sibling=draft.slot.sibling,
+            seed=draft.slot.request.seed,
+            prompt=draft.slot.request.prompt,
+            tokens=draft.completion.tokens,
+            logprobs=draft.completion.logprobs,
+            proofs=tuple(proofs),
+            finished=draft.completion.finished,
+            reward=graded.reward,
+        )
+        for draft, proofs, graded in zip(drafts, proven, grade(replies), strict=True)
+    ]
