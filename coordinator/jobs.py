@@ -13,6 +13,7 @@ from coordinator.domain import epochs, judging, tasks
 from covey.chain.drawing_blocks import find_first_blocks
 from covey.chain.outbox import IntentState
 from covey.protocol.ids import Hash, PoolId
+from covey.protocol.object_keys import build_epoch_key
 from covey.protocol.status import SubmissionState
 from covey.runtime.log import get_logger
 
@@ -92,8 +93,7 @@ def settle_epoch(ctx: Context) -> None:
         if not epochs.is_due(repository, ctx.params, ctx.ledger, now=ctx.clock(), chain_time=chain_time):
             return
         closed = epochs.close_epoch(repository, ctx.ledger, now=ctx.clock())
-        key = f"epochs/{ctx.config.pool}/{closed.epoch.data_hash}.json"
-        ctx.store.put_named_by_content(key, closed.data)
+        ctx.store.put_named_by_content(build_epoch_key(ctx.config.pool, closed.epoch.data_hash), closed.data)
         post_epoch(ctx, repository, closed.epoch)
 
 

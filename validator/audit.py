@@ -29,8 +29,9 @@ from covey.object_store import LinkSigner, ObjectStore
 from covey.protocol import canonical, eip712
 from covey.protocol.api.common import MAX_EVIDENCE_BYTES
 from covey.protocol.eip712 import Domain
-from covey.protocol.evidence import LIVE_GROUPS, Bundle, EngineFacts, get_key
+from covey.protocol.evidence import LIVE_GROUPS, Bundle, EngineFacts
 from covey.protocol.ids import Hash, PoolId, is_hash
+from covey.protocol.object_keys import build_evidence_key, build_submission_key
 from covey.protocol.params import PoolParams
 from covey.protocol.thresholds import Thresholds
 from covey.protocol.verdict import Judgement, Reason
@@ -127,7 +128,7 @@ async def read_bundle(config: AuditConfig, name: str) -> bytes:
         raise OperatorError("bad_hash", f"{name} is no hash", fix="Name 0x and 64 lower-case digits, or a file")
     if config.pool is None:
         raise OperatorError("no_pool", "a hash does not say whose bundle it is", fix="Name the pool with --pool")
-    data = await read_object(config.storage, get_key(config.pool, name), max_bytes=MAX_EVIDENCE_BYTES)
+    data = await read_object(config.storage, build_evidence_key(config.pool, name), max_bytes=MAX_EVIDENCE_BYTES)
     if canonical.sha256(data) != name:
         raise ProtocolError("digest_mismatch", f"the bundle in the store does not have the hash {name}")
     return data
@@ -179,7 +180,7 @@ def require_true(bundle: Bundle, contracts: Contracts, params: PoolParams) -> No
 async def read_file(config: AuditConfig, bundle: Bundle, params: PoolParams) -> bytes:
     """The file that the receipt names."""
     receipt = bundle.receipt
-    key = f"submissions/{bundle.pool}/{receipt.task}-{receipt.lease}/{receipt.work_key}.parquet"
+    key = build_submission_key(bundle.pool, receipt.task, receipt.lease, receipt.work_key)
     file = await read_object(config.storage, key, max_bytes=params.max_submission_bytes)
     if canonical.sha256(file) != receipt.work_key:
         raise ProtocolError("digest_mismatch", "the file in the store does not have the receipt's hash")

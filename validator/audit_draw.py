@@ -19,6 +19,7 @@ from covey.protocol.epochs import EpochHeader, WorkLeaf
 from covey.protocol.ids import Hash, PoolId, Step
 from covey.protocol.merkle import MerkleTree
 from covey.protocol.messages import Receipt
+from covey.protocol.object_keys import build_epoch_key
 from covey.protocol.params import VerificationParams
 from covey.protocol.seeding import is_audited
 
@@ -63,7 +64,7 @@ async def _find_time(history: History, receipt: Receipt, receipt_hash: Hash, rea
     since = _get_publication(history, pool, receipt.policy_version)
     for posted in [event for event in history.list_epochs(pool) if event.block_number >= since][:MAX_EPOCHS]:
         try:
-            data = await read(f"epochs/{pool}/{posted.header.data_hash}.json", MAX_EPOCH_BYTES)
+            data = await read(build_epoch_key(pool, posted.header.data_hash), MAX_EPOCH_BYTES)
         except ProtocolError as error:
             if error.code not in ABSENT:
                 raise

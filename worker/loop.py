@@ -11,7 +11,6 @@ from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.protocol import eip712
 from covey.protocol.api.worker import TaskOrder
 from covey.protocol.ids import Hash, Step
-from covey.protocol.submission_file.codec import encode
 from covey.runtime.cycle import CycleResult, or_stop
 from covey.runtime.log import get_logger
 from worker import generation, receipts
@@ -235,6 +234,8 @@ def sign(ctx: Context, made: Made) -> None:
     first_time = network.chain.get_block("latest").timestamp
     first_epochs = network.contracts.ledger.epochs_of(network.pool)
     rollouts = generation.build_rollouts(made.drafts, ctx.grade)
+    from covey.protocol.submission_file.codec import encode  # late: Parquet starts a thread, which no fork may inherit
+
     file = encode(rollouts)
     receipt = receipts.build_receipt(
         made.order,

@@ -6,7 +6,6 @@ submission is decided.
 
 from collections.abc import Mapping
 
-from coordinator.config import CoordinatorConfig
 from coordinator.db.models import Submission
 from coordinator.db.repository import Repository
 from covey.protocol.api.public import ValidatorView
@@ -16,9 +15,9 @@ from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Decision
 
 
-def get_kind(config: CoordinatorConfig, node: str) -> CanaryKind:
+def get_kind(canaries: Mapping[str, str], node: str) -> CanaryKind:
     """What the operator expects of a node's work."""
-    expected = config.canaries.get(node)
+    expected = canaries.get(node)
     return CanaryKind.ORDINARY if expected is None else CanaryKind[expected.upper()]
 
 

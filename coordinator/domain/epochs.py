@@ -75,6 +75,11 @@ def get_next_number(repository: Repository) -> int:
     return epochs[-1].number + 1 if epochs else 0
 
 
+def compute_promised_epoch(repository: Repository) -> int:
+    """Number of the latest epoch that a countersignature promises now."""
+    return get_next_number(repository) + PROMISED_EPOCHS
+
+
 def is_promise_due(params: PoolParams, row: Submission, *, next_epoch: int, now: float) -> bool:
     """Whether a submission can wait for validators no longer: an undecided one is in no epoch, which breaks the
     operator's promise and costs its bond."""

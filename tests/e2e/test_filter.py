@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import trainer.loop
-from coordinator.api import views
+from coordinator.api import public
 from covey.demo.cast import Cast, DemoOptions
 from covey.demo.stage import POOL
 from covey.protocol.api.public import StepView
@@ -43,7 +43,7 @@ class DeadCast(FilteringCast):
 
 
 def get_step(walk: Walk, number: int = 0) -> StepView:
-    return views.get_status(walk.coordinator).steps[number]
+    return public.get_status(walk.coordinator).steps[number]
 
 
 async def fill(walk: Walk) -> int:

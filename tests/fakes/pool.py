@@ -181,23 +181,25 @@ class FakePool:
         return Receipt(**(values | changes))
 
     def record(self, receipt: Receipt, *, signed_at: int = 50, latest_epoch: int = 64) -> Countersigned:
-        def countersign(receipt_hash: Hash) -> Countersigned:
-            promise = Countersignature(receipt_hash=receipt_hash, signed_at=signed_at, latest_epoch=latest_epoch)
-            return Countersigned(message=promise, signature=SIGNATURE)
-
         kinds = {make_address(name): kind for name, kind in self.canaries.items()}
         with self.database.write() as rows:
-            return submissions.record_submission(
-                rows,
-                self.params,
-                receipt=receipt,
-                signature=SIGNATURE,
-                countersign=countersign,
-                now=self.now,
-                price=self.price,
-                undrawn_limit=self.undrawn_limit,
-                canary=kinds.get(receipt.node, CanaryKind.ORDINARY),
-            )
+            promise = submissions.find_promise(rows, receipt)
+            if promise is None:
+                task = submissions.require_new(rows, self.params, receipt=receipt, now=self.now)
+                receipt_hash = eip712.compute_struct_hash(receipt)
+                message = Countersignature(receipt_hash=receipt_hash, signed_at=signed_at, latest_epoch=latest_epoch)
+                promise = Countersigned(message=message, signature=SIGNATURE)
+                submissions.record(
+                    rows,
+                    task,
+                    receipt=receipt,
+                    signature=SIGNATURE,
+                    promise=promise,
+                    price=self.price,
+                    undrawn_limit=self.undrawn_limit,
+                    canary=kinds.get(receipt.node, CanaryKind.ORDINARY),
+                )
+            return promise
 
     def submit(self, task: Task, **changes: Any) -> Hash:
         return self.record(self.build_receipt(task, **changes)).message.receipt_hash

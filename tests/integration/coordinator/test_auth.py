@@ -120,7 +120,7 @@ async def test_request__longer_window_than_allowed__is_refused(office: Office):
     now = int(office.clock())
     headers = office.sign("node", now=now)
     parameters = headers["signature-input"].removeprefix("eth=").replace(f"expires={now + 60}", f"expires={now + 61}")
-    asked = http_signatures.Request(
+    asked = http_signatures.RequestParts(
         method="POST", authority=office.ctx.config.signed_authority, path="/v1/nodes", query="", body=b""
     )
     signed = office.wallet("node").sign_message(encode_defunct(http_signatures.build_signature_base(asked, parameters)))

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from coordinator.db.database import Database
-from coordinator.domain import nodes, tasks
+from coordinator.domain import nodes, steps
 from covey.protocol.status import StepState
 from tests.fakes.databases import empty
 from tests.fakes.pool import FakePool, make_address, make_hash, make_params
@@ -67,7 +67,7 @@ def test_step__node_that_only_takes_leases__does_not_stall_it(pool: FakePool, ho
         if task is not None:
             pool.decide(pool.submit(task), units=UNITS)
         with pool.database.write() as rows:
-            tasks.close_step(rows, pool.params)
+            steps.close_step(rows, pool.params)
             if rows.get_step(0).state is StepState.READY:
                 break
         pool.now += 1

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from coordinator.domain import submissions, tasks
+from coordinator.domain import steps, submissions, tasks
 from covey.errors import ProtocolError
 from covey.protocol import eip712, messages
 from covey.protocol.ids import LeaseId, TaskId
@@ -207,7 +207,7 @@ def test_close_step__accepted_but_too_old__is_paid_and_not_packed(pool: FakePool
 def test_close_step__one_group_short__waits(working: FakePool):
     working.accept(working.work("a"))
     with working.database.write() as rows:
-        assert tasks.close_step(rows, working.params) is None
+        assert steps.close_step(rows, working.params) is None
         assert rows.get_step(0).state is StepState.OPEN
 
 

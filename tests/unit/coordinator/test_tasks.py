@@ -46,13 +46,13 @@ def test_plan_tasks__short_run__plans_nothing_that_it_could_not_train_on(pool: F
 def test_plan_tasks__again__adds_nothing(pool: FakePool):
     pool.publish(0)
     with pool.database.write() as rows:
-        assert tasks.plan_tasks(rows, pool.params) == 0
+        assert steps.plan_tasks(rows, pool.params) == 0
     assert len(pool.tasks()) == 2
 
 
 def test_plan_tasks__no_policy_yet__plans_nothing(pool: FakePool):
     with pool.database.write() as rows:
-        assert tasks.plan_tasks(rows, pool.params) == 0
+        assert steps.plan_tasks(rows, pool.params) == 0
 
 
 def test_plan_tasks__pool_ended__plans_nothing_and_unbegun_tasks_end(pool: FakePool):
@@ -62,7 +62,7 @@ def test_plan_tasks__pool_ended__plans_nothing_and_unbegun_tasks_end(pool: FakeP
     with pool.database.write() as rows:
         rows.set_fact("ended", 99)
         tasks.end_tasks(rows)
-        assert tasks.plan_tasks(rows, pool.params) == 0
+        assert steps.plan_tasks(rows, pool.params) == 0
     assert [task.state for task in pool.tasks()] == [TaskState.ASSIGNED, TaskState.EXPIRED]
 
 

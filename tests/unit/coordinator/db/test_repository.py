@@ -27,7 +27,7 @@ from tests.fakes.pool import FakePool, make_address, make_hash, make_params
 pytestmark = pytest.mark.unit
 MIGRATE = """
 import sys
-from coordinator.db.repository import Database
+from coordinator.db.database import Database
 print("ready", flush=True)
 sys.stdin.readline()
 Database(sys.argv[1]).migrate()
@@ -36,7 +36,7 @@ Database(sys.argv[1]).migrate()
 
 def build_config(database: Database) -> alembic.config.Config:
     config = alembic.config.Config()
-    config.set_main_option("script_location", str(Path(coordinator.__file__).parent / "migrations"))
+    config.set_main_option("script_location", str(Path(coordinator.__file__).parent / "db" / "migrations"))
     config.attributes["engine"] = database._engine
     return config
 

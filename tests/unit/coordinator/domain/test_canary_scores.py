@@ -197,7 +197,7 @@ def make_config(canary: dict[str, str]) -> CoordinatorConfig:
 
 def test_get_kind__of_a_node__is_what_the_settings_say():
     config = make_config({make_address("bad"): "reject", make_address("good"): "accept"})
-    kinds = [canary_scores.get_kind(config, make_address(name)) for name in ("bad", "good", "a")]
+    kinds = [canary_scores.get_kind(config.canaries, make_address(name)) for name in ("bad", "good", "a")]
     assert kinds == [CanaryKind.REJECT, CanaryKind.ACCEPT, CanaryKind.ORDINARY]
 
 
