@@ -5,9 +5,9 @@ import {Receipt, WorkLeaf} from "../../contracts/interfaces/ICoveyTypes.sol";
 import {ChallengeState, IEpochLedger, Inclusion, InclusionPromise} from
     "../../contracts/interfaces/IEpochLedger.sol";
 import {BondKind} from "../../contracts/interfaces/IStakeManager.sol";
-import {OmissionWorld} from "./OmissionWorld.sol";
+import {OmissionFixture} from "./OmissionFixture.sol";
 
-contract AnswerOmissionsTest is OmissionWorld {
+contract AnswerOmissionsTest is OmissionFixture {
     bytes internal nothing = abi.encodeWithSelector(IEpochLedger.NothingToAnswer.selector);
 
     function wrongLeaf() internal view returns (bytes memory) {

@@ -8,7 +8,7 @@ import {EpochHeader} from "../../contracts/interfaces/ICoveyTypes.sol";
 import {EpochRecord, IEpochLedger} from "../../contracts/interfaces/IEpochLedger.sol";
 import {PoolTerms} from "../../contracts/interfaces/IPoolRegistry.sol";
 import {BondKind, IStakeManager} from "../../contracts/interfaces/IStakeManager.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
 /// An ERC-20 that can tax, answer false, answer nothing, or call somebody in the middle of a transfer.
 contract BadToken is ERC20("Bad", "BAD") {
@@ -51,7 +51,7 @@ contract BadToken is ERC20("Bad", "BAD") {
 }
 
 /// A pool whose token misbehaves after it was chosen.
-contract BadTokensTest is World {
+contract BadTokensTest is Fixture {
     BadToken internal bad;
     uint256 internal there;
 

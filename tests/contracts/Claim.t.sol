@@ -2,9 +2,9 @@
 pragma solidity 0.8.30;
 
 import {EpochRecord, IEpochLedger} from "../../contracts/interfaces/IEpochLedger.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
-contract ClaimTest is World {
+contract ClaimTest is Fixture {
     function leafOf(address account, uint256 cumulative) internal view returns (bytes32) {
         return ledger.hashRewardLeaf(block.chainid, address(ledger), pool, account, cumulative);
     }

@@ -3,9 +3,9 @@ pragma solidity 0.8.30;
 
 import {Pausable} from "@openzeppelin/contracts/utils/Pausable.sol";
 import {IPoolRegistry, PoolState, PoolTerms} from "../../contracts/interfaces/IPoolRegistry.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
-contract CreatePoolTest is World {
+contract CreatePoolTest is Fixture {
     function refuse(PoolTerms memory terms, bytes memory reason) internal {
         vm.expectRevert(reason);
         pools.createPool(terms, validators, PARAMS);

@@ -5,9 +5,9 @@ import {EpochLedger} from "../../contracts/EpochLedger.sol";
 import {SlashingCourt} from "../../contracts/SlashingCourt.sol";
 import {IEpochLedger} from "../../contracts/interfaces/IEpochLedger.sol";
 import {ISlashingCourt} from "../../contracts/interfaces/ISlashingCourt.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
-contract DeploymentTest is World {
+contract DeploymentTest is Fixture {
     function test_WhenWired_EachKnowsTheOthersAndNobodyCanChangeThem() public view {
         assertEq(stakes.LEDGER(), address(ledger));
         assertEq(stakes.COURT(), address(court));

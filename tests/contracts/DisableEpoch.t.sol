@@ -2,9 +2,9 @@
 pragma solidity 0.8.30;
 
 import {EpochRecord, IEpochLedger} from "../../contracts/interfaces/IEpochLedger.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
-contract DisableEpochTest is World {
+contract DisableEpochTest is Fixture {
     bytes32 internal constant REWARD = keccak256("reward");
 
     function disable(EpochRecord memory record) internal {

@@ -2,9 +2,9 @@
 pragma solidity 0.8.30;
 
 import {IPoolRegistry, PoolState} from "../../contracts/interfaces/IPoolRegistry.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
-contract EndPoolTest is World {
+contract EndPoolTest is Fixture {
     function test_WhenActive_ItEndsOnceAndClosesLater() public {
         assertEq(pools.closesAt(pool), type(uint256).max);
         vm.expectEmit();

@@ -4,9 +4,9 @@ pragma solidity 0.8.30;
 import {Receipt} from "../../contracts/interfaces/ICoveyTypes.sol";
 import {ISlashingCourt} from "../../contracts/interfaces/ISlashingCourt.sol";
 import {BondKind, IStakeManager} from "../../contracts/interfaces/IStakeManager.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
-contract EquivocationTest is World {
+contract EquivocationTest is Fixture {
     Receipt internal a;
     Receipt internal b;
 

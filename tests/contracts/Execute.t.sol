@@ -3,10 +3,10 @@ pragma solidity 0.8.30;
 
 import {Accusation, CaseState, ISlashingCourt} from "../../contracts/interfaces/ISlashingCourt.sol";
 import {IStakeManager} from "../../contracts/interfaces/IStakeManager.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
 /// execute and lapse.
-contract ExecuteTest is World {
+contract ExecuteTest is Fixture {
     uint256 internal constant EXPIRY = START + 10 + 1 days;
 
     function test_WhenTheVetoWindowHasPassed_ItBurnsByAnyone() public {

@@ -3,9 +3,9 @@ pragma solidity 0.8.30;
 
 import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
 import {IEpochLedger} from "../../contracts/interfaces/IEpochLedger.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
-contract FundPoolTest is World {
+contract FundPoolTest is Fixture {
     function test_WhenAnybodyPays_ItCounts() public {
         token.mint(stranger, 70);
         vm.prank(stranger);

@@ -3,10 +3,10 @@ pragma solidity 0.8.30;
 
 import {PoolTerms} from "../../contracts/interfaces/IPoolRegistry.sol";
 import {INodeRegistry} from "../../contracts/interfaces/INodeRegistry.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
 /// invite and withdrawInvitation, in a pool that wants them.
-contract InviteTest is World {
+contract InviteTest is Fixture {
     uint256 internal closed;
 
     function setUp() public override {

@@ -3,10 +3,10 @@ pragma solidity 0.8.30;
 
 import {PoolTerms} from "../../contracts/interfaces/IPoolRegistry.sol";
 import {BondKind, Hold, IStakeManager} from "../../contracts/interfaces/IStakeManager.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
 /// StakeManager.lock and release, called as the court.
-contract LockTest is World {
+contract LockTest is Fixture {
     uint32 internal constant SPAN = uint32(START / 20);
 
     function lock(uint256 to, bool isHeavy) internal returns (uint256) {

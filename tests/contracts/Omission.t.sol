@@ -4,14 +4,14 @@ pragma solidity 0.8.30;
 import {Challenge, ChallengeState, IEpochLedger, InclusionPromise} from
     "../../contracts/interfaces/IEpochLedger.sol";
 import {BondKind} from "../../contracts/interfaces/IStakeManager.sol";
-import {OmissionWorld} from "./OmissionWorld.sol";
+import {OmissionFixture} from "./OmissionFixture.sol";
 
 interface VmCode {
     function etch(address target, bytes calldata code) external;
 }
 
 /// challengeOmission, resolveOmission and withdrawEther.
-contract OmissionTest is OmissionWorld {
+contract OmissionTest is OmissionFixture {
     function test_WhenNobodyAnswers_TheOperatorsBondPaysTheContributor() public {
         postWithout();
         InclusionPromise memory given = makePromise(0);

@@ -10,10 +10,10 @@ import {IPolicyRegistry} from "../../contracts/interfaces/IPolicyRegistry.sol";
 import {BondKind, IStakeManager} from "../../contracts/interfaces/IStakeManager.sol";
 import {IEpochLedger} from "../../contracts/interfaces/IEpochLedger.sol";
 import {Accusation} from "../../contracts/interfaces/ISlashingCourt.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
 /// pause, unpause and the admin's office.
-contract PauseTest is World {
+contract PauseTest is Fixture {
     function pause() internal {
         vm.prank(admin);
         pools.pause();

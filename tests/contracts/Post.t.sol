@@ -3,9 +3,9 @@ pragma solidity 0.8.30;
 
 import {EpochHeader} from "../../contracts/interfaces/ICoveyTypes.sol";
 import {EpochRecord, IEpochLedger, Settlement} from "../../contracts/interfaces/IEpochLedger.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
-contract PostTest is World {
+contract PostTest is Fixture {
     bytes32 internal constant WORK = keccak256("work");
     bytes32 internal constant REWARD = keccak256("reward");
 

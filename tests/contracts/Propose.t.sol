@@ -4,9 +4,9 @@ pragma solidity 0.8.30;
 import {Receipt, Verdict} from "../../contracts/interfaces/ICoveyTypes.sol";
 import {Accusation, Case, CaseState, Finding, ISlashingCourt} from "../../contracts/interfaces/ISlashingCourt.sol";
 import {BondKind} from "../../contracts/interfaces/IStakeManager.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
-contract ProposeTest is World {
+contract ProposeTest is Fixture {
     Receipt internal receipt;
     bytes internal nodeSignature;
 

@@ -2,9 +2,9 @@
 pragma solidity 0.8.30;
 
 import {IPolicyRegistry} from "../../contracts/interfaces/IPolicyRegistry.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
-contract PublishTest is World {
+contract PublishTest is Fixture {
     function publish(uint64 step, bytes32 manifest) internal {
         vm.prank(trainer);
         policies.publish(pool, step, manifest);

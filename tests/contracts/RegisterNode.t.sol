@@ -2,9 +2,9 @@
 pragma solidity 0.8.30;
 
 import {INodeRegistry} from "../../contracts/interfaces/INodeRegistry.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
-contract RegisterNodeTest is World {
+contract RegisterNodeTest is Fixture {
     uint256 internal constant OTHER_KEY = 0x1D;
     address internal other = vm.addr(OTHER_KEY);
 

@@ -4,9 +4,9 @@ pragma solidity 0.8.30;
 import {Receipt} from "../../contracts/interfaces/ICoveyTypes.sol";
 import {IPoolRegistry} from "../../contracts/interfaces/IPoolRegistry.sol";
 import {Finding, ISlashingCourt} from "../../contracts/interfaces/ISlashingCourt.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
-contract ReplaceValidatorTest is World {
+contract ReplaceValidatorTest is Fixture {
     function replace(address previous, address current) internal {
         vm.prank(operator);
         pools.replaceValidator(pool, previous, current);

@@ -6,14 +6,14 @@ import {EpochHeader, Receipt} from "../../contracts/interfaces/ICoveyTypes.sol";
 import {IEpochLedger, InclusionPromise} from "../../contracts/interfaces/IEpochLedger.sol";
 import {INodeRegistry} from "../../contracts/interfaces/INodeRegistry.sol";
 import {Finding, ISlashingCourt} from "../../contracts/interfaces/ISlashingCourt.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
 interface VmChain {
     function chainId(uint256 id) external;
 }
 
 /// Signatures of every kind that are malformed, malleable, or made for another chain or contract.
-contract SignaturesTest is World {
+contract SignaturesTest is Fixture {
     uint256 internal constant ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141;
     Receipt internal receipt;
     Finding[] internal findings;

@@ -2,10 +2,10 @@
 pragma solidity 0.8.30;
 
 import {BondKind, IStakeManager, Unbonding} from "../../contracts/interfaces/IStakeManager.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
 /// StakeManager.slash, called as the court, and payFromOperator, called as the ledger.
-contract SlashTest is World {
+contract SlashTest is Fixture {
     address internal constant BURN = 0x000000000000000000000000000000000000dEaD;
 
     function lock() internal returns (uint96) {

@@ -4,10 +4,10 @@ pragma solidity 0.8.30;
 import {Receipt} from "../../contracts/interfaces/ICoveyTypes.sol";
 import {Accusation, CaseState, Finding, ISlashingCourt} from "../../contracts/interfaces/ISlashingCourt.sol";
 import {BondKind} from "../../contracts/interfaces/IStakeManager.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
 /// SlashingCourt.slashSigner: an overturned case costs those who signed it.
-contract SlashSignerTest is World {
+contract SlashSignerTest is Fixture {
     Receipt internal receipt;
     Accusation internal accused;
 

@@ -2,9 +2,9 @@
 pragma solidity 0.8.30;
 
 import {BondKind, IStakeManager, Unbonding} from "../../contracts/interfaces/IStakeManager.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
-contract UnbondTest is World {
+contract UnbondTest is Fixture {
     function test_WhenCalledTwice_ItStartsTwoWaysOut() public {
         vm.expectEmit();
         emit IStakeManager.StakeUnbonded(pool, contributor, BondKind.CONTRIBUTOR, 30, START + 20);

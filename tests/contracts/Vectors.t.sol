@@ -8,7 +8,7 @@ import {SlashingCourt} from "../../contracts/SlashingCourt.sol";
 import {EpochHeader, Receipt, Verdict, WorkLeaf} from "../../contracts/interfaces/ICoveyTypes.sol";
 import {PoolTerms} from "../../contracts/interfaces/IPoolRegistry.sol";
 import {Countersignature, NodeRegistration, VectorData} from "./VectorData.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
 interface VmPlace {
     function etch(address target, bytes calldata code) external;
@@ -16,7 +16,7 @@ interface VmPlace {
 }
 
 /// The vectors that Python made, recomputed by the contracts as they would be at the vectors' address and chain.
-contract VectorsTest is World {
+contract VectorsTest is Fixture {
     VmPlace private constant place = VmPlace(address(vm));
 
     function put(address from) private returns (address) {

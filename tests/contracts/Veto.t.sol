@@ -2,9 +2,9 @@
 pragma solidity 0.8.30;
 
 import {Accusation, CaseState, ISlashingCourt} from "../../contracts/interfaces/ISlashingCourt.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
-contract VetoTest is World {
+contract VetoTest is Fixture {
     function test_WhenVetoed_ItFreesTheStakeForGood() public {
         Accusation memory accused = openCase(1);
         vm.expectEmit();

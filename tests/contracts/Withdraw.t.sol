@@ -2,9 +2,9 @@
 pragma solidity 0.8.30;
 
 import {BondKind, IStakeManager, Unbonding} from "../../contracts/interfaces/IStakeManager.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
-contract WithdrawTest is World {
+contract WithdrawTest is Fixture {
     function test_WhenSomeHasMatured_ItPaysThat() public {
         unbond(30);
         vm.warp(START + 5);

@@ -2,12 +2,12 @@
 pragma solidity 0.8.30;
 
 import {Balance, BondKind} from "../../../contracts/interfaces/IStakeManager.sol";
-import {World} from "../World.sol";
+import {Fixture} from "../Fixture.sol";
 import {FuzzSelector} from "./Fuzzed.sol";
 
 /// An operator that moves its bond about and ends its pool, and a ledger that draws on the bond.  `broken` names the
 /// first rule that gave way.
-contract BondHandler is World {
+contract BondHandler is Fixture {
     string public broken;
     /// Tokens that the operator has bonded in all, and withdrawn.
     uint256 internal bonded = 1000;

@@ -3,11 +3,11 @@ pragma solidity 0.8.30;
 
 import {EpochHeader, Receipt, WorkLeaf} from "../../../contracts/interfaces/ICoveyTypes.sol";
 import {ChallengeState, EpochRecord} from "../../../contracts/interfaces/IEpochLedger.sol";
-import {World} from "../World.sol";
+import {Fixture} from "../Fixture.sol";
 
 /// What LedgerHandler remembers and computes on its own, to compare the ledger with.  The first pool's roots promise what
 /// its epochs are worth; the second's promise anything.
-abstract contract LedgerModel is World {
+abstract contract LedgerModel is Fixture {
     struct Epoch {
         uint256 pool;
         EpochRecord record;

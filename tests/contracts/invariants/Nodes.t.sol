@@ -2,12 +2,12 @@
 pragma solidity 0.8.30;
 
 import {PoolTerms} from "../../../contracts/interfaces/IPoolRegistry.sol";
-import {World} from "../World.sol";
+import {Fixture} from "../Fixture.sol";
 import {FuzzSelector} from "./Fuzzed.sol";
 
 /// Random contributors, nodes, inviters and trainers around NodeRegistry and PolicyRegistry, in a pool that wants
 /// invitations.  What must be refused is tried, and `broken` names the first rule that gave way.
-contract NodeHandler is World {
+contract NodeHandler is Fixture {
     string public broken;
     uint256 internal closed;
     uint256[3] internal ownerKeys = [CONTRIBUTOR_KEY, 0x1C, 0x2C];

@@ -5,10 +5,10 @@ import {Receipt, Verdict} from "../../../contracts/interfaces/ICoveyTypes.sol";
 import {PoolTerms} from "../../../contracts/interfaces/IPoolRegistry.sol";
 import {Accusation, CaseState, Finding} from "../../../contracts/interfaces/ISlashingCourt.sol";
 import {Balance, BondKind, Unbonding} from "../../../contracts/interfaces/IStakeManager.sol";
-import {World} from "../World.sol";
+import {Fixture} from "../Fixture.sol";
 
 /// What StakeHandler remembers and computes on its own, to compare the contracts with.
-abstract contract StakeModel is World {
+abstract contract StakeModel is Fixture {
     struct Opened {
         Accusation accused;
         Receipt receipt;

@@ -4,10 +4,10 @@ pragma solidity 0.8.30;
 import {EpochHeader, Receipt, WorkLeaf} from "../../contracts/interfaces/ICoveyTypes.sol";
 import {ChallengeState, EpochRecord, IEpochLedger, Inclusion, InclusionPromise} from
     "../../contracts/interfaces/IEpochLedger.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
 /// A receipt, the operator's promise for it, a stranger who challenges, and epochs of two leaves.
-abstract contract OmissionWorld is World {
+abstract contract OmissionFixture is Fixture {
     /// An epoch, and what is shown of it.
     struct Answer {
         EpochRecord record;

@@ -29,7 +29,7 @@ interface Vm {
 /// All contracts, wired, and one active pool: windows 10 s (challenge), 10 s (veto), 20 s (unbond), epochs at least 1 s
 /// apart, price 3, slash 60, three validators with a quorum of two and a bond of 20 each (15 for an overturned case),
 /// 1,000,000 in escrow, an operator's bond of 1,000, 100 staked by the contributor, its node registered.
-abstract contract World {
+abstract contract Fixture {
     Vm internal constant vm = Vm(address(uint160(uint256(keccak256("hevm cheat code")))));
 
     uint256 internal constant OPERATOR_KEY = 0x0A;
