@@ -8,7 +8,7 @@ import {ISlashingCourt} from "../../contracts/interfaces/ISlashingCourt.sol";
 import {Fixture} from "./Fixture.sol";
 
 contract DeploymentTest is Fixture {
-    function test_WhenWired_EachKnowsTheOthersAndNobodyCanChangeThem() public view {
+    function test_WhenDeployed_EachContractNamesTheOthers() public view {
         assertEq(stakes.LEDGER(), address(ledger));
         assertEq(stakes.COURT(), address(court));
         assertEq(address(stakes.POOLS()), address(pools));
@@ -22,7 +22,7 @@ contract DeploymentTest is Fixture {
         assertEq(pools.KEPT_EPOCHS(), ledger.KEPT_EPOCHS());
     }
 
-    function test_WhenStakeManagerNamesAnother_ItReverts() public {
+    function test_WhenStakeManagerNamesAnotherContract_ItReverts() public {
         vm.expectRevert(abi.encodeWithSelector(IEpochLedger.WrongDeployment.selector));
         new EpochLedger(pools, nodes, stakes);
         vm.expectRevert(abi.encodeWithSelector(ISlashingCourt.WrongDeployment.selector));

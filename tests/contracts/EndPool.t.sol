@@ -34,7 +34,7 @@ contract EndPoolTest is Fixture {
         assertEq(pools.closesAt(created), START + 100);
     }
 
-    function test_WhenCallerHoldsNoOffice_ItReverts() public {
+    function test_WhenCallerIsNeitherOperatorNorArbiter_ItReverts() public {
         vm.expectRevert(abi.encodeWithSelector(IPoolRegistry.NotOperator.selector, pool, stranger));
         vm.prank(stranger);
         pools.endPool(pool);

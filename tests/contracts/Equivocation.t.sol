@@ -48,7 +48,7 @@ contract EquivocationTest is Fixture {
         assertEq(token.balanceOf(stakes.BURN()), 60);
     }
 
-    function test_WhenFilesAgreeOrSlotsDiffer_ItReverts() public {
+    function test_WhenReceiptsDoNotContradict_ItReverts() public {
         b.workKey = a.workKey;
         b.units = 51;
         refuse();
@@ -97,8 +97,8 @@ contract EquivocationTest is Fixture {
         assertEq(stakes.lockedOf(pool, contributor), 60);
     }
 
-    /// Who denounces itself while nothing is free does not make the slot immune.
-    function test_WhenNothingIsFree_ItRevertsAndMayComeAgain() public {
+    /// A contributor that reports itself while none of its stake is free gains no immunity.
+    function test_WhenNoStakeIsFree_ItRevertsAndCanBeRetried() public {
         openCase(3);
         openCase(4);
         bytes memory first = signReceipt(a);

@@ -10,7 +10,7 @@ contract PublishTest is Fixture {
         policies.publish(pool, step, manifest);
     }
 
-    function test_WhenTheTrainerPublishes_ItKeepsEachStep() public {
+    function test_WhenTheTrainerPublishes_ItStoresEachStep() public {
         vm.expectEmit();
         emit IPolicyRegistry.PolicyPublished(pool, 0, keccak256("0"));
         publish(0, keccak256("0"));
@@ -32,7 +32,7 @@ contract PublishTest is Fixture {
         publish(next, 0);
     }
 
-    function test_WhenCallerIsNotTrainerOrThePoolIsIdle_ItReverts() public {
+    function test_WhenCallerIsNotTrainerOrThePoolIsNotActive_ItReverts() public {
         vm.expectRevert(abi.encodeWithSelector(IPolicyRegistry.NotTrainer.selector, pool, operator));
         vm.prank(operator);
         policies.publish(pool, 0, keccak256("0"));

@@ -12,7 +12,7 @@ contract ReplaceValidatorTest is Fixture {
         pools.replaceValidator(pool, previous, current);
     }
 
-    function test_WhenReplaced_ItTakesPowerAtOnceAndGivesItLater() public {
+    function test_WhenReplaced_ThePreviousOneStopsAtOnceAndTheNewOneStartsLater() public {
         vm.expectEmit();
         emit IPoolRegistry.ValidatorReplaced(pool, validators[1], stranger, START + 40);
         replace(validators[1], stranger);
@@ -39,8 +39,8 @@ contract ReplaceValidatorTest is Fixture {
         court.propose(receipt, signature, 7, findings);
     }
 
-    /// Seen a block later or even a whole window later, there is time to leave.
-    function test_WhenAContributorLeavesInTime_TheNewOneFindsNothing() public {
+    /// The contributor notices the replacement after 19 s, almost a whole window, and still withdraws before 40.
+    function test_WhenAContributorLeavesInTime_NoStakeIsLeftForTheNewOne() public {
         replace(validators[1], stranger);
         vm.warp(START + 19);
         unbond(100);

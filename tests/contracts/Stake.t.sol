@@ -33,7 +33,7 @@ contract StakeTest is Fixture {
         stakes.stake(pool, BondKind.CONTRIBUTOR, 1);
     }
 
-    function test_WhenAnotherBondsAsOperator_ItReverts() public {
+    function test_WhenAnotherAccountBondsAsOperator_ItReverts() public {
         vm.expectRevert(abi.encodeWithSelector(IStakeManager.NotOperator.selector, pool, stranger));
         vm.prank(stranger);
         stakes.stake(pool, BondKind.OPERATOR, 1);

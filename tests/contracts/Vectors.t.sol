@@ -15,7 +15,8 @@ interface VmPlace {
     function chainId(uint256 id) external;
 }
 
-/// The vectors that Python made, recomputed by the contracts as they would be at the vectors' address and chain.
+/// Compares the contracts with the vectors that Python computed. The contracts run at the vectors' address and chain
+/// id.
 contract VectorsTest is Fixture {
     VmPlace private constant place = VmPlace(address(vm));
 
@@ -70,7 +71,7 @@ contract VectorsTest is Fixture {
         }
     }
 
-    function test_Rewards_LieInTheTree() public view {
+    function test_Rewards_AreInTheTree() public view {
         for (uint256 i = 0; i < VectorData.REWARDS; i++) {
             (address who, uint256 earned, bytes32 leaf, bytes32[] memory proof) = VectorData.reward(i);
             assertEq(
@@ -81,7 +82,7 @@ contract VectorsTest is Fixture {
         }
     }
 
-    function test_Policies_AreHashedBySha256AndKeptByTheRegistry() public {
+    function test_Policies_AreHashedWithSha256AndStored() public {
         for (uint256 i = 0; i < 2; i++) {
             (string memory text_, bytes32 manifestHash) = VectorData.manifests(i);
             assertEq(sha256(bytes(text_)), manifestHash);

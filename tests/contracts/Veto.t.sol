@@ -29,7 +29,7 @@ contract VetoTest is Fixture {
         court.lapse(accused);
     }
 
-    /// Four cases are as many as one span may execute; of four that were vetoed none has taken anything.
+    /// The cap of a span is four cases. Four vetoed cases take nothing, so they do not use it up.
     function test_WhenManyAreVetoed_TheNextStillOpens() public {
         for (uint256 task = 1; task <= 4; ++task) {
             Accusation memory vetoed = openCase(task);
