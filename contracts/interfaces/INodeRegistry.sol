@@ -82,7 +82,7 @@ interface INodeRegistry {
     function withdrawInvitation(uint256 pool, address contributor) external;
 
     /// @notice Binds a node to a contributor in one pool.
-    /// @dev Anyone who has both signatures can call this. Reverts once the pool has ended and while PoolRegistry is
+    /// @dev Anyone with both signatures can call this. Reverts once the pool has ended and while PoolRegistry is
     /// paused.
     /// @param pool Id of the pool.
     /// @param contributor Account that vouches for the node.
@@ -142,7 +142,7 @@ interface INodeRegistry {
     function isLiable(uint256 pool, address node, address contributor) external view returns (bool);
 
     /// @notice Returns whether a node is or ever was bound to a contributor.
-    /// @dev Liability ends, but this stays true. An old receipt can therefore be told apart from one that the node
+    /// @dev Liability ends, but this stays true. An old receipt can therefore be distinguished from one that the node
     /// could never have signed for this contributor.
     /// @param pool Id of the pool.
     /// @param node Key of the machine.

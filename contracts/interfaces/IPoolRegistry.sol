@@ -187,7 +187,7 @@ interface IPoolRegistry {
 
     /// @notice The pool is not in a state that allows this.
     /// @param pool Id of the pool.
-    /// @param state State of the pool; None if there is no such pool.
+    /// @param state State of the pool; None if the pool does not exist.
     error WrongState(uint256 pool, PoolState state);
 
     /// @notice Creates a pool with the caller as its operator.
@@ -239,7 +239,7 @@ interface IPoolRegistry {
 
     /// @notice Returns the terms of a pool.
     /// @param pool Id of the pool.
-    /// @return The terms; all zero if there is no such pool.
+    /// @return The terms; all zero if the pool does not exist.
     function getTerms(uint256 pool) external view returns (PoolTerms memory);
 
     /// @notice Returns what EpochLedger needs to know about a pool.
@@ -254,22 +254,22 @@ interface IPoolRegistry {
 
     /// @notice Returns the operator of a pool.
     /// @param pool Id of the pool.
-    /// @return The operator; the zero address if there is no such pool.
+    /// @return The operator; the zero address if the pool does not exist.
     function operatorOf(uint256 pool) external view returns (address);
 
     /// @notice Returns the arbiter of a pool.
     /// @param pool Id of the pool.
-    /// @return The arbiter; the zero address if there is no such pool.
+    /// @return The arbiter; the zero address if the pool does not exist.
     function arbiterOf(uint256 pool) external view returns (address);
 
     /// @notice Returns the token of a pool.
     /// @param pool Id of the pool.
-    /// @return The ERC-20 token; the zero address if there is no such pool.
+    /// @return The ERC-20 token; the zero address if the pool does not exist.
     function tokenOf(uint256 pool) external view returns (address);
 
     /// @notice Returns the state of a pool.
     /// @param pool Id of the pool.
-    /// @return The state; None if there is no such pool.
+    /// @return The state; None if the pool does not exist.
     function stateOf(uint256 pool) external view returns (PoolState);
 
     /// @notice Returns whether the verdicts of an account count now.

@@ -27,7 +27,7 @@ struct Case {
     uint32 span;
 }
 
-/// @notice Identifies a case: who is accused because of which receipt.
+/// @notice Identifies a case by the receipt and the accused.
 /// @dev The receipt hash determines the other three fields. The event CaseOpened contains all four.
 /// @param receiptHash Struct hash of the receipt.
 /// @param pool Id of the pool.
@@ -178,7 +178,7 @@ interface ISlashingCourt {
 
     /// @notice The case is not in the state that this function requires.
     /// @param receiptHash Struct hash of the receipt.
-    /// @param state State of the case; None if there is no such case.
+    /// @param state State of the case; None if the case does not exist.
     error WrongCaseState(bytes32 receiptHash, CaseState state);
 
     /// @notice The window in which this could be done has closed.
@@ -202,7 +202,7 @@ interface ISlashingCourt {
     error WrongDeployment();
 
     /// @notice Opens a case and locks the contributor's stake.
-    /// @dev Anyone who has the signatures can call this.
+    /// @dev Anyone with the signatures can call this.
     /// @param receipt Receipt of the rejected work.
     /// @param nodeSignature The node's signature over the receipt.
     /// @param reason Number of the check that failed, the same in all findings.
@@ -255,7 +255,7 @@ interface ISlashingCourt {
 
     /// @notice Returns a case.
     /// @param accusation Identifies the case.
-    /// @return The case; its state is None if there is no such case.
+    /// @return The case; its state is None if the case does not exist.
     function getCase(Accusation calldata accusation) external view returns (Case memory);
 
     /// @notice Returns the EIP-712 digest that a node signs.
