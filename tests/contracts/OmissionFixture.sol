@@ -4,11 +4,11 @@ pragma solidity 0.8.30;
 import {EpochHeader, Receipt, WorkLeaf} from "../../contracts/interfaces/ICoveyTypes.sol";
 import {ChallengeState, EpochRecord, IEpochLedger, Inclusion, InclusionPromise} from
     "../../contracts/interfaces/IEpochLedger.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
-/// A receipt, the operator's promise for it, a stranger who challenges, and epochs of two leaves.
-abstract contract OmissionWorld is World {
-    /// An epoch, and what is shown of it.
+/// Adds a receipt, the operator's promise for it, a stranger that challenges, and epochs with two work leaves.
+abstract contract OmissionFixture is Fixture {
+    /// An epoch with inclusion proofs.
     struct Answer {
         EpochRecord record;
         EpochHeader header;
@@ -51,7 +51,7 @@ abstract contract OmissionWorld is World {
         refuse(reason, given, NODE_KEY);
     }
 
-    /// Tries a challenge whose receipt is signed by any key.
+    /// Expects a challenge to revert, with a receipt that `key` signed.
     function refuse(bytes memory reason, InclusionPromise memory given, uint256 key) internal {
         bytes memory signature = sign(key, court.digestReceipt(receipt));
         vm.expectRevert(reason);
@@ -64,7 +64,7 @@ abstract contract OmissionWorld is World {
         return WorkLeaf(court.hashReceipt(of_), of_.workKey, node, contributor, of_.task, 4, 5, 2, 7, 0, evidence);
     }
 
-    /// Posts an epoch with the leaf beside another one.
+    /// Posts an epoch whose work tree has this leaf and another one.
     function postLeaf(WorkLeaf memory leaf) internal returns (Answer memory answer) {
         bytes32[] memory proof = new bytes32[](1);
         proof[0] = OTHER_LEAF;

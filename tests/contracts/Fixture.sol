@@ -26,10 +26,11 @@ interface Vm {
     function expectEmit() external;
 }
 
-/// All contracts, wired, and one active pool: windows 10 s (challenge), 10 s (veto), 20 s (unbond), epochs at least 1 s
-/// apart, price 3, slash 60, three validators with a quorum of two and a bond of 20 each (15 for an overturned case),
-/// 1,000,000 in escrow, an operator's bond of 1,000, 100 staked by the contributor, its node registered.
-abstract contract World {
+/// Deploys all contracts and one active pool. Its windows are 10 s (challenge), 10 s (veto) and 20 s (unbonding), and
+/// its epochs are at least 1 s apart. A unit costs 3, a case takes 60. Three validators have a bond of 20 each and a
+/// quorum of two; a vetoed case costs a signer 15. The escrow holds 1,000,000, the operator's bond is 1,000, and the
+/// contributor has staked 100 and registered its node.
+abstract contract Fixture {
     Vm internal constant vm = Vm(address(uint160(uint256(keccak256("hevm cheat code")))));
 
     uint256 internal constant OPERATOR_KEY = 0x0A;
@@ -83,7 +84,7 @@ abstract contract World {
         court = new SlashingCourt(pools, nodes, stakes);
     }
 
-    /// The address of this contract's creation with a nonce below 128.
+    /// Address of the contract that this one creates with a given nonce below 128.
     function predict(uint256 nonce) internal view returns (address) {
         return address(uint160(uint256(keccak256(abi.encodePacked(hex"d694", address(this), uint8(nonce))))));
     }
@@ -119,7 +120,7 @@ abstract contract World {
         });
     }
 
-    /// Three keys whose addresses ascend, as the court wants them.
+    /// Three keys in ascending order of their addresses, as the court requires.
     function makeValidators() internal {
         uint256[3] memory keys = [uint256(0x51), 0x52, 0x53];
         for (uint256 i = 0; i < 3; ++i) {
@@ -156,7 +157,7 @@ abstract contract World {
         nodes.registerNode(pool, who, node, START + 60, sign(whoKey, digest), sign(NODE_KEY, digest));
     }
 
-    /// The header that the operator may post next.
+    /// The next header that the operator can post.
     function makeHeader(bytes32 workRoot, bytes32 rewardRoot, uint64 units) internal view returns (EpochHeader memory) {
         bytes32 dataHash = keccak256("data");
         return EpochHeader(
@@ -170,7 +171,7 @@ abstract contract World {
         ledger.post(header);
     }
 
-    /// What the ledger will keep of a header that is posted now.
+    /// Record of a header that is posted now.
     function makeRecord(EpochHeader memory header) internal view returns (EpochRecord memory) {
         uint96 reward = uint96(header.units) * 3;
         return EpochRecord({
@@ -241,7 +242,7 @@ abstract contract World {
         return Finding(verdict.validator, verdict.deadline, verdict.units, verdict.evidenceHash, signature);
     }
 
-    /// The findings of the first `count` validators.
+    /// Findings of the first `count` validators.
     function makeFindings(Receipt memory receipt, uint256 count) internal view returns (Finding[] memory findings) {
         findings = new Finding[](count);
         for (uint256 i = 0; i < count; ++i) {
@@ -268,11 +269,11 @@ abstract contract World {
     }
 
     function assertEq(address actual, address expected) internal pure {
-        require(actual == expected, "another address");
+        require(actual == expected, "addresses differ");
     }
 
     function assertEq(bytes32 actual, bytes32 expected) internal pure {
-        require(actual == expected, "another hash");
+        require(actual == expected, "hashes differ");
     }
 
     function assertTrue(bool actual) internal pure {
