@@ -27,7 +27,7 @@ from covey.protocol.verdict import Decision
 from covey.runtime.settings import SandboxSettings
 from covey.sandbox import Sandbox
 from covey.toploc.topk import build_capture
-from validator import judging
+from validator import verdicts
 from validator.checks import Claim as Submitted
 from validator.checks import Tools
 from worker import generation, receipts
@@ -116,7 +116,7 @@ def _measure(folder: Path, environment: Environment, decoder: Sandbox, grader: G
 
     def judge(full: bool) -> None:
         claim = Submitted(receipt=receipt, signature=signature, manifest_hash=MANIFEST, file=file)
-        judgement = judging.judge(claim, tools, full=full)
+        judgement = verdicts.judge(claim, tools, full=full)
         if judgement.decision is not Decision.ACCEPT:
             raise RuntimeError(f"honest work was not accepted: {judgement}")
 

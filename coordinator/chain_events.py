@@ -10,7 +10,7 @@ from typing import Any
 from coordinator.context import Context
 from coordinator.db.models import Case
 from coordinator.db.repository import Repository
-from coordinator.domain import epochs, nodes, omissions, steps, tasks
+from coordinator.domain import nodes, omissions, settlement, steps, tasks
 from covey.chain import events
 from covey.chain.follower import ChainProgress, SeenBlock
 from covey.protocol.ids import Hash
@@ -85,12 +85,12 @@ def on_node_registered(_: Context, repository: Repository, event: events.NodeReg
 
 
 def on_epoch_posted(_: Context, repository: Repository, event: events.EpochPosted) -> None:
-    if not epochs.record_posted(repository, event.header, event.record, block=event.block_number):
+    if not settlement.record_posted(repository, event.header, event.record, block=event.block_number):
         get_logger().error("an epoch was posted that this coordinator did not close", epoch=event.epoch)
 
 
 def on_epoch_disabled(_: Context, repository: Repository, event: events.EpochDisabled) -> None:
-    epochs.record_disabled(repository, number=event.epoch)
+    settlement.record_disabled(repository, number=event.epoch)
     nodes.judge_released(repository)
 
 

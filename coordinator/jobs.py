@@ -9,7 +9,7 @@ from coordinator.context import Context
 from coordinator.db.database_outbox import add_intent
 from coordinator.db.models import Epoch
 from coordinator.db.repository import Repository
-from coordinator.domain import epochs, judging, tasks
+from coordinator.domain import judging, settlement, tasks
 from covey.chain.drawing_blocks import find_first_blocks
 from covey.chain.outbox import IntentState
 from covey.protocol.ids import Hash, PoolId
@@ -84,15 +84,15 @@ def settle_epoch(ctx: Context) -> None:
     """Close an epoch that is due: its file goes to the store first, then rows and intent commit together."""
     chain_time = get_chain_time(ctx)  # not within the transaction: a chain that is away would hold up all who write
     with ctx.database.write() as repository:
-        if epochs.is_closed(repository, chain_time=chain_time):
+        if settlement.is_closed(repository, chain_time=chain_time):
             report_unpaid(repository)
             return
         for epoch in repository.list_epochs():
             if epoch.posted_block is None:
                 post_epoch(ctx, repository, epoch)
-        if not epochs.is_due(repository, ctx.params, ctx.ledger, now=ctx.clock(), chain_time=chain_time):
+        if not settlement.is_due(repository, ctx.params, ctx.ledger, now=ctx.clock(), chain_time=chain_time):
             return
-        closed = epochs.close_epoch(repository, ctx.ledger, now=ctx.clock())
+        closed = settlement.close_epoch(repository, ctx.ledger, now=ctx.clock())
         ctx.store.put_named_by_content(build_epoch_key(ctx.config.pool, closed.epoch.data_hash), closed.data)
         post_epoch(ctx, repository, closed.epoch)
 
@@ -129,7 +129,7 @@ def post_epoch(ctx: Context, repository: Repository, epoch: Epoch) -> None:
         tries, refused = tries + 1, row
     if refused is not None:
         get_logger().error("the ledger refused an epoch", epoch=epoch.number, reason=refused.reason, tries=tries)
-    call = ctx.contracts.ledger.post(epochs.build_header(epoch, ctx.ledger.pool))
+    call = ctx.contracts.ledger.post(settlement.build_header(epoch, ctx.ledger.pool))
     add_intent(repository, key=_name_intent(ctx, epoch, tries), call=call)
 
 

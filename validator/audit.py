@@ -38,11 +38,11 @@ from covey.protocol.verdict import Judgement, Reason
 from covey.sandbox import ATTEMPTS
 from covey.shardcast.client import ShardClient, get_policy_folder
 from covey.tasks.catalog import DataSetCatalog
-from validator import judging
+from validator import verdicts
 from validator.app import build_decoder, build_grader
-from validator.audit_draw import Draw, find_draw
 from validator.checks import Claim, Tools
 from validator.config import AuditConfig
+from validator.draw_check import Draw, find_draw
 from validator.evidence_bundle import describe_engine
 
 
@@ -257,7 +257,7 @@ def judge(
             manifest_hash=bundle.manifest_hash,
             file=file,
         )
-        found = judging.judge(claim, tools, full=config.full or bundle.full)
+        found = verdicts.judge(claim, tools, full=config.full or bundle.full)
     return Report(
         evidence_hash=bundle.compute_hash(),
         bundle=bundle,

@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from coordinator.api import objects, public, public_objects, submissions, trainers, validators, workers
+from coordinator.api import objects, public_objects, trainers, uploads, validators, views, workers
 from coordinator.api.long_poll import LongPolls
 from coordinator.context import Context
 from covey.errors import CoveyError, ProtocolError, TransientError
@@ -25,7 +25,7 @@ def build_api(ctx: Context) -> FastAPI:
     """The FastAPI application of one pool."""
     api = FastAPI(title="Covey coordinator", version="1", description=__doc__ or "")
     api.state.ctx, api.state.polls = ctx, LongPolls()
-    for module in (public, public_objects, objects, workers, submissions, validators, trainers):
+    for module in (views, public_objects, objects, workers, uploads, validators, trainers):
         api.include_router(module.router)
     _add_errors(api, ctx)
     api.add_middleware(BodyLimit, small=MAX_BODY_BYTES, upload=ctx.params.max_submission_bytes)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from coordinator.db.models import Judgement, Submission
 from coordinator.db.repository import Repository
-from coordinator.domain import audit_draws, epochs, nodes, ruling, turns
+from coordinator.domain import audit_draws, nodes, ruling, settlement, turns
 from coordinator.domain.ruling import Ruling
 from coordinator.domain.steps import close_step, plan_tasks
 from covey.errors import ProtocolError
@@ -35,12 +35,12 @@ def dispatch(
     now: float,
 ) -> None:
     """Draw, let overdue turns lapse, open those that are missing, decide what can be decided.  Called by jobs only."""
-    next_epoch = epochs.get_next_number(repository)
+    next_epoch = settlement.get_next_number(repository)
     for row in repository.list_submissions(SubmissionState.SUBMITTED):
         if audit_draws.draw(repository, params, row, find_hash=find_hash, secret=secret):
             turns.lapse_overdue(repository, params, row, validators=validators, now=now)
             turns.open_missing(repository, params, row, validators=validators, now=now)
-            is_due = epochs.is_promise_due(params, row, next_epoch=next_epoch, now=now)
+            is_due = settlement.is_promise_due(params, row, next_epoch=next_epoch, now=now)
             tally(repository, params, row, validators=validators, is_due=is_due, now=now)
 
 

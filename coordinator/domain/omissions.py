@@ -13,7 +13,7 @@ from coordinator.context import Context
 from coordinator.db.database_outbox import add_intent
 from coordinator.db.models import Challenge, Epoch, Submission
 from coordinator.db.repository import Repository
-from coordinator.domain.epochs import build_header, build_work_leaf
+from coordinator.domain.settlement import build_header, build_work_leaf
 from coordinator.domain.submissions import to_receipt
 from covey.chain.contracts import EpochLedger
 from covey.chain.json_rpc import Call

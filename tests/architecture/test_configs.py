@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from covey.cli.account import read_pool_file
+from covey.console.account import read_pool_file
 from covey.environments.registry import load
 from covey.errors import OperatorError
 from covey.network.entry import get_spec

@@ -10,7 +10,7 @@ from unittest import mock
 import worker.context
 import worker.loop
 from coordinator.db.models import Submission
-from covey.demo.cast import Cast
+from covey.demo.participants import Cast
 from covey.protocol import eip712
 from covey.protocol.api.worker import TaskOrder
 from covey.protocol.ids import Address

@@ -8,12 +8,12 @@ import pytest
 
 import validator.enforcement
 import validator.loop
-from coordinator.api import public
+from coordinator.api import views
 from coordinator.db.models import Submission
 from coordinator.domain.nodes import count_strikes
-from covey.demo.cast import DemoOptions
 from covey.demo.cheats import QuantizedWeights
-from covey.demo.stage import POOL, Stage
+from covey.demo.demo_network import POOL, Stage
+from covey.demo.participants import DemoOptions
 from covey.protocol.canaries import CanaryKind, compute_canary_commitment
 from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Decision, Judgement, Reason
@@ -85,7 +85,7 @@ async def test_walk__canaries__tell_the_lazy_validator_and_cost_nobody_stake(tmp
         seen = await judge(walk, 0)
         assert get_verdict(walk, seen.receipt_hash) == (honest, Decision.REJECT, Reason.PROOF)
         assert (seen.state, seen.reason, seen.units) == (SubmissionState.VOID, Reason.CANARY, 0)
-        status = public.get_status(walk.coordinator)
+        status = views.get_status(walk.coordinator)
         assert {who: (v.canaries, v.missed) for who, v in status.validators.items() if v.judged} == {honest: (1, 0)}
 
         nodes.append(await hand_in(walk, "worker-2"))
@@ -99,10 +99,10 @@ async def test_walk__canaries__tell_the_lazy_validator_and_cost_nobody_stake(tmp
         paid = await judge(walk, 2)
         assert (paid.state, paid.units) == (SubmissionState.ACCEPTED, paid.receipt_units)
 
-        status = public.get_status(walk.coordinator)
+        status = views.get_status(walk.coordinator)
         scores = {who: (v.judged, v.canaries, v.missed) for who, v in status.validators.items() if v.judged}
         assert scores == {honest: (1, 1, 0), lazy: (1, 1, 1), other: (1, 0, 0)}
-        shown = {view.node: view for view in public.list_submissions(walk.coordinator, 10)}
+        shown = {view.node: view for view in views.list_submissions(walk.coordinator, 10)}
         assert [shown[node].kind for node in nodes] == [CanaryKind.REJECT, CanaryKind.REJECT, CanaryKind.ORDINARY]
         for view in shown.values():
             opened = compute_canary_commitment(view.receipt_hash, view.salt, CanaryKind(view.kind))

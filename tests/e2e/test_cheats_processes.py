@@ -11,9 +11,9 @@ import pytest
 
 from covey.chain import events
 from covey.chain.follower import SeenBlock
-from covey.demo.cast import DemoOptions
-from covey.demo.report import is_accepted
-from covey.demo.stage import POOL, Stage
+from covey.demo.demo_network import POOL, Stage
+from covey.demo.demo_summary import is_accepted
+from covey.demo.participants import DemoOptions
 from covey.errors import ProtocolError, TransientError
 from covey.local.processes import Running
 from covey.protocol.api.public import StatusView, SubmissionView

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import trainer.loop
-from coordinator.api import public
-from covey.demo.cast import Cast, DemoOptions
-from covey.demo.stage import POOL
+from coordinator.api import views
+from covey.demo.demo_network import POOL
+from covey.demo.participants import Cast, DemoOptions
 from covey.protocol.api.public import StepView
 from covey.protocol.status import StepState
 from tests.e2e.handing import hand_in, judge_all, list_submissions
@@ -43,7 +43,7 @@ class DeadCast(FilteringCast):
 
 
 def get_step(walk: Walk, number: int = 0) -> StepView:
-    return public.get_status(walk.coordinator).steps[number]
+    return views.get_status(walk.coordinator).steps[number]
 
 
 async def fill(walk: Walk) -> int:

@@ -6,8 +6,8 @@ import pytest
 
 import validator.enforcement
 from coordinator.domain import turns
-from covey.demo.cast import DemoOptions
-from covey.demo.stage import POOL
+from covey.demo.demo_network import POOL
+from covey.demo.participants import DemoOptions
 from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Decision, Reason
 from tests.e2e.handing import ShortCast, hand_in, judge_all

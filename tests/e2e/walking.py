@@ -27,8 +27,8 @@ from coordinator import chain_events, jobs
 from coordinator.api.server import build_api
 from coordinator.config import CoordinatorConfig
 from covey.chain.json_rpc import ChainClient
-from covey.demo.cast import Cast, DemoOptions
-from covey.demo.stage import Stage
+from covey.demo.demo_network import Stage
+from covey.demo.participants import Cast, DemoOptions
 from covey.engines.base import Engine
 from covey.environments.grader import GradingPool
 from covey.errors import TransientError
@@ -38,6 +38,7 @@ from covey.runtime.http import serve_http
 from covey.sandbox import Sandbox
 from covey.shardcast.server import Mirror, build_server
 from covey.shardcast.store import ShardStore
+from tests.fakes.commands import invoke
 from tests.fakes.network import mine_draw
 from trainer.config import TrainerConfig
 from validator.config import ValidatorConfig
@@ -133,7 +134,7 @@ async def take_judgement(ctx: validator.context.Context) -> None:
 
 @contextlib.contextmanager
 def open_stage(folder: Path, options: DemoOptions, cast: type[Cast] = Cast) -> Iterator[Stage]:
-    stage = Stage(cast(folder, options))
+    stage = Stage(cast(folder, options), invoke)
     try:
         stage.open()
         stage.chain.request("evm_setIntervalMining", 0)

@@ -22,7 +22,7 @@ from covey.toploc.finite_field import PRIME
 from tests.fakes.tools import DOMAIN, Work, Worker, build_claim
 from tests.fuzz.mutations import EDGES, mutate, mutate_parquet
 from tests.fuzz.same import require_same
-from validator import judging
+from validator import verdicts
 from validator.checks import Tools
 
 pytestmark = [pytest.mark.unit, pytest.mark.slow]
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.unit, pytest.mark.slow]
 def judge(work: Work, honest: Work, signature: str, tools: Tools) -> str:
     """A word for what became of it; what is accepted must say what the honest work says."""
     claim = build_claim(work, signature)
-    judgement = judging.judge(claim, tools, full=True)
+    judgement = verdicts.judge(claim, tools, full=True)
     assert judgement.decision is not Decision.UNKNOWN, judgement.details  # input is never a failure of the machine
     if judgement.decision is Decision.ACCEPT:
         assert judgement.units <= honest.receipt.units

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.unit
 TESTS = Path(__file__).resolve().parents[1]
 PASSING = {
     "covey/chain/sender.py",
-    "covey/cli/local.py",
+    "covey/cli/up_down.py",
     "covey/network/coordinator_client.py",
     "covey/engines/vllm/engine.py",
     "covey/engines/vllm/engine_process.py",

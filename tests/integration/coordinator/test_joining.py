@@ -150,7 +150,7 @@ def test_join__test_money_that_is_not_given__is_a_warning(join, monkeypatch: pyt
     def refuse(*arguments: object) -> None:
         raise TransientError("chain_unreachable", "the node has ended")
 
-    monkeypatch.setattr("covey.local.opening.give_test_money", refuse)
+    monkeypatch.setattr("covey.local.pool_opening.give_test_money", refuse)
     result = join("--json")
     assert result.exit_code == 0, result.exception
     assert "warn: no test money was given: the node has ended" in result.stderr

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from coordinator.api import public
+from coordinator.api import views
 from covey import cli
 from covey.chain.structs import BondKind, PoolState
 from covey.chain.wallet import save_key
@@ -140,7 +140,7 @@ async def test_get_submission__prefix_of_two__is_ambiguous(office: Office):
         assert rows.list_submissions_like("0x") in ([first, second], [second, first])
         assert rows.list_submissions_like(first.receipt_hash) == [first]
     with pytest.raises(ProtocolError, match="ambiguous_hash"):
-        public.get_submission(office.ctx, "0x")
+        views.get_submission(office.ctx, "0x")
 
 
 def test_policy_list__published__with_block_and_time(office: Office, covey: Terminal):

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.domain import epochs
+from coordinator.domain import settlement
 from tests.fakes.pool import FakePool
-from tests.unit.coordinator.domain.test_epochs import LEDGER, close, is_due, post
+from tests.unit.coordinator.domain.test_settlement import LEDGER, close, is_due, post
 
 pytestmark = pytest.mark.unit
 
@@ -46,7 +46,7 @@ def test_is_due__more_units_than_one_epoch_may_have__at_once(earning: FakePool, 
         earning.decide(earning.work("a", units=20))
     with earning.database.read() as rows:
         ledger = replace(LEDGER, epoch_units=cap)
-        assert epochs.is_due(rows, earning.params, ledger, now=earning.now, chain_time=0) is due
+        assert settlement.is_due(rows, earning.params, ledger, now=earning.now, chain_time=0) is due
 
 
 def test_is_due__one_epoch_not_posted__waits(earning: FakePool):
@@ -96,7 +96,7 @@ def test_is_due__nothing_that_fits_into_an_epoch__never(earning: FakePool):
     with earning.database.read() as rows:
         for cap, due in ((20, True), (19, False)):
             ledger = replace(LEDGER, epoch_units=cap)
-            assert epochs.is_due(rows, earning.params, ledger, now=earning.now, chain_time=0) is due
+            assert settlement.is_due(rows, earning.params, ledger, now=earning.now, chain_time=0) is due
 
 
 def test_is_due__pool_has_ended_and_one_submission_is_stuck__others_are_paid_by_the_clock(earning: FakePool):

@@ -24,7 +24,7 @@ from tests.fakes.engines import Broken
 from tests.fakes.grading import open_grading
 from tests.fakes.pool import make_hash
 from tests.fakes.tools import Work, Worker, build_claim, build_tools, make_model_params, make_task
-from validator import checks, judging
+from validator import checks, verdicts
 from validator.checks import CHEAP_CHECKS, CHECKS, Tools, count_live_groups
 
 pytestmark = pytest.mark.unit
@@ -32,7 +32,7 @@ HARD = {"WRONG_PROMPT", "WRONG_SEED", "TOKEN_MARGIN", "PROOF", "LOGPROB", "FALSE
 
 
 def judge(work: Work, worker: Worker, tools: Tools, *, full: bool = True):
-    return judging.judge(build_claim(work, worker.sign(work)), tools, full=full)
+    return verdicts.judge(build_claim(work, worker.sign(work)), tools, full=full)
 
 
 # -- honest
@@ -151,13 +151,13 @@ def test_judge__bomb__is_refused_within_a_second_and_the_next_is_judged(
 def test_judge__signature_of_another__is_malformed(worker: Worker, tools: Tools, honest: Work):
     stranger = Worker(deploy.derive_wallet("test", "stranger"), worker.params, worker.engine)
     for signature in (stranger.sign(honest), "0x", "0x" + "zz" * 65, "0x" + "00" * 65):
-        judgement = judging.judge(build_claim(honest, signature), tools, full=True)
+        judgement = verdicts.judge(build_claim(honest, signature), tools, full=True)
         assert (judgement.reason, judgement.details["what"]) == (Reason.MALFORMED, "signature")
 
 
 def test_judge__other_manifest__is_another_prompt(worker: Worker, tools: Tools, honest: Work):
     claim = build_claim(honest, worker.sign(honest), manifest_hash=make_hash("other"))
-    assert judging.judge(claim, tools, full=True).reason is Reason.WRONG_PROMPT
+    assert verdicts.judge(claim, tools, full=True).reason is Reason.WRONG_PROMPT
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -169,7 +169,7 @@ def test_judge__any_byte_changed_in_transit__is_never_accepted_for_more(
     i = int(position * len(honest.file))
     file = honest.file[:i] + bytes([honest.file[i] ^ bits]) + honest.file[i + 1 :]
     claim = build_claim(work := honest.with_file(file), worker.sign(work))
-    judgement = judging.judge(claim, tools, full=True)
+    judgement = verdicts.judge(claim, tools, full=True)
     if judgement.decision is Decision.ACCEPT:
         strip = [dataclasses.replace(row, logprobs=()) for row in claim.rollouts]
         assert strip == [dataclasses.replace(row, logprobs=()) for row in honest.rollouts]
@@ -310,7 +310,7 @@ def test_judge__short_proof_window__honest_file_is_within_its_budget(engine, dec
 def test_build_verdict__rejection__carries_reason_severity_and_no_units(worker: Worker, honest: Work):
     judgement = Judgement.reject(Reason.PROOF, window=3, exponent=40)
     who, digest = worker.wallet.address, make_hash("bundle")
-    verdict = judging.build_verdict(
+    verdict = verdicts.build_verdict(
         judgement, honest.receipt, evidence_hash=digest, validator=who, now=1000.9, seconds=60
     )
     assert (verdict.outcome, verdict.reason, verdict.severity, verdict.units) == (2, 5, 2, 0)

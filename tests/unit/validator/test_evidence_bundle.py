@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from covey.cli.audit import describe, find_worst, show
 from covey.demo.cheats import Wrapped
 from covey.engines.factory import describe_hardware
 from covey.engines.hf.engine import HuggingFaceEngine
@@ -26,11 +25,12 @@ from covey.protocol.verdict import Decision, Judgement, Reason
 from covey.toploc.proofs import Distances
 from tests.fakes.pool import make_hash
 from tests.fakes.tools import DOMAIN, MANIFEST, Work, Worker, build_claim
-from validator import audit, judging
+from validator import audit, verdicts
 from validator.audit import Report, Row
-from validator.audit_draw import Draw
+from validator.audit_command import describe, find_worst, show
 from validator.checks import Tools
 from validator.config import AuditConfig
+from validator.draw_check import Draw
 from validator.evidence_bundle import Venue, build_bundle, describe_engine
 from validator.replay import RolloutDistances
 
@@ -173,7 +173,7 @@ def test_show__draw__is_told_with_what_it_demands(worker, honest, capsys, full, 
 def test_build_rows__judged__are_the_worst_of_each_rollout(worker: Worker, honest: Work, tools: Tools):
     claim = build_claim(honest, worker.sign(honest))
     assert audit.build_rows(claim) == ()
-    judging.judge(claim, tools, full=True)
+    verdicts.judge(claim, tools, full=True)
     rows = audit.build_rows(claim)
     assert [(row.group, row.sibling, row.tokens) for row in rows] == [
         (r.group, r.sibling, len(r.tokens)) for r in honest.rollouts

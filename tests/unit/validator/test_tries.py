@@ -11,7 +11,7 @@ from covey.devnet import deploy
 from tests.cheats.base import Cheat
 from tests.cheats.rows import ROWS
 from tests.fakes.tools import Worker, build_claim
-from validator import judging
+from validator import verdicts
 from validator.checks import Tools
 
 pytestmark = [pytest.mark.unit, pytest.mark.slow]
@@ -32,7 +32,7 @@ def test_judge__row_in_many_tries__every_one_earns_its_reason(row: int, worker: 
         for cheat in cheats:
             trier = worker.at(number)
             work = cheat().cheat(trier)
-            judgement = judging.judge(build_claim(work, trier.sign(work)), tools, full=True)
+            judgement = verdicts.judge(build_claim(work, trier.sign(work)), tools, full=True)
             assert judgement.units == 0
             key = (cheat.__name__, f"{judgement.decision.name} {judgement.reason.name}")
             found[key] = found.get(key, 0) + 1
@@ -49,7 +49,7 @@ def test_judge__copier_and_victim__only_the_copier_is_flagged(worker: Worker, to
         copy = thief.hand_in(work.rollouts)
         assert copy.file == work.file
         judged = [
-            judging.judge(build_claim(w, by.sign(w)), tools, full=True) for w, by in ((copy, thief), (work, owner))
+            verdicts.judge(build_claim(w, by.sign(w)), tools, full=True) for w, by in ((copy, thief), (work, owner))
         ]
         assert [(j.decision.name, j.reason.name) for j in judged] == [("REJECT", "WRONG_PROMPT"), ("ACCEPT", "NONE")]
         assert [j.units for j in judged] == [0, work.receipt.units]

@@ -9,7 +9,7 @@ import pytest
 from coordinator.db.database import Database
 from coordinator.db.database_outbox import DatabaseOutbox
 from coordinator.db.models import Challenge, Epoch, Node, Step, Submission, Task
-from coordinator.domain import epochs, omissions
+from coordinator.domain import omissions, settlement
 from coordinator.domain.omissions import MOST_TRIES, SLICE
 from covey.chain.json_rpc import Call
 from covey.chain.outbox import IntentState, Place
@@ -208,7 +208,7 @@ def test_record_challenge__again_after_its_epoch_was_disabled__is_answered_by_th
     omissions.answer_challenges(ctx)
     with ctx.database.write() as rows:
         omissions.record_decision(rows, receipt, block=21)
-        epochs.record_disabled(rows, number=0)
+        settlement.record_disabled(rows, number=0)
     settle(ctx.database, 1, epoch=1)
     with ctx.database.write() as rows:
         rows.get_submission(receipt).epoch = 1

@@ -16,7 +16,7 @@ from covey.chain.deterrence import (
     compute_undrawn_limit,
     list_remedies,
 )
-from covey.demo.cast import Cast, DemoOptions
+from covey.demo.participants import Cast, DemoOptions
 from covey.local.plan import PoolPlan, build_pool
 from tests.fakes.configs import CONFIGS, read_settings
 from tests.fakes.pool import make_address

@@ -8,7 +8,8 @@ import pytest
 from covey import cli
 from covey.chain import events
 from covey.chain.structs import BondKind
-from covey.cli import account, chain
+from covey.cli import pool
+from covey.console import account, options
 from covey.errors import OperatorError
 from tests.fakes.account import ACCUSATION, ALICE, BOB, HASH, RECORD, Contract, invoke, runner
 
@@ -95,7 +96,7 @@ def test_pool_create__one_account_with_two_offices__needs_a_yes(opened, tmp_path
 
 @pytest.mark.parametrize(("answer", "sent"), [("y", ["create_pool"]), ("n", []), ("", [])])
 def test_pool_create__on_a_terminal__asks(opened, tmp_path, monkeypatch, answer, sent):
-    monkeypatch.setattr(chain, "is_terminal", lambda: True)
+    monkeypatch.setattr(pool, "is_terminal", lambda: True)
     file = tmp_path / "p.toml"
     file.write_text(POOL_FILE.format(trainer=ALICE))
     plain = ["pool", "create", str(file), "--deployment", "d.json", "--key-file", "k"]
@@ -274,7 +275,7 @@ def test_case_show__no_cases__says_so_and_json_stays_a_list(opened, monkeypatch)
 
 
 def test_show__nothing_and_lists__are_words(capsys):
-    chain.show({"epoch": None, "validators": [ALICE, BOB], "invited": [], "owed": 0}, as_json=False)
+    options.show({"epoch": None, "validators": [ALICE, BOB], "invited": [], "owed": 0}, as_json=False)
     assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
         ["epoch", "none"],
         ["validators", ALICE, BOB],

@@ -11,7 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from covey import cli
-from covey.cli import roles
+from covey.console.options import load_settings
 from covey.errors import OperatorError, TransientError
 from covey.runtime.settings import Settings
 
@@ -238,7 +238,7 @@ class Example(Settings):
     ],
 )
 def test_set__name_and_value__parsed(sets, expected):
-    assert roles.load_settings(Example, None, sets) == expected
+    assert load_settings(Example, None, sets) == expected
 
 
 @pytest.mark.parametrize(
@@ -247,14 +247,14 @@ def test_set__name_and_value__parsed(sets, expected):
 )
 def test_set__wrong__operator_error_names_it(item, word):
     with pytest.raises(OperatorError, match=f"bad_settings.*{word}"):
-        roles.load_settings(Example, None, [item])
+        load_settings(Example, None, [item])
 
 
 def test_set__wins_over_file_and_environment(tmp_path, monkeypatch):
     (tmp_path / "c.toml").write_text('name = "file"\ncount = 2')
     monkeypatch.setenv("COVEY_NAME", "environment")
-    assert roles.load_settings(Example, tmp_path / "c.toml", ["name=set"]) == Example(name="set", count=2)
-    assert roles.load_settings(Example, tmp_path / "c.toml", []) == Example(name="environment", count=2)
+    assert load_settings(Example, tmp_path / "c.toml", ["name=set"]) == Example(name="set", count=2)
+    assert load_settings(Example, tmp_path / "c.toml", []) == Example(name="environment", count=2)
 
 
 def test_wallet__new_then_show__same_address_and_never_overwritten(tmp_path):
@@ -274,9 +274,9 @@ def test_wallet__json__holds_the_address(tmp_path):
 
 
 def test_demo__failures__exit_1_and_the_summary_is_written(tmp_path, monkeypatch):
-    from covey.demo import run as demo
+    from covey.demo import scenario as demo
 
-    def play(options, *, on_summary):
+    def play(options, _, *, on_summary):
         on_summary({"steps": options.steps})
         return ["it did not learn"]
 

@@ -23,7 +23,7 @@ from covey.devnet.deploy import derive_key, derive_wallet
 from covey.protocol.api.public import PoolView, Requirements
 from covey.protocol.ids import Hash
 from tests.fakes.refusing_node import RefusingNode
-from tests.unit.covey.cli.conftest import Command
+from tests.unit.conftest import Command
 
 pytestmark = pytest.mark.unit
 
