@@ -28,8 +28,8 @@ from covey.runtime.settings import SandboxSettings
 from covey.sandbox import Sandbox
 from covey.toploc.topk import build_capture
 from validator import verdicts
-from validator.checks import Claim as Submitted
-from validator.checks import Tools
+from validator.checks import CheckTools
+from validator.checks import SubmissionClaim as Submitted
 from worker import generation, receipts
 
 RUNS = 5
@@ -85,7 +85,7 @@ def _measure(folder: Path, environment: Environment, decoder: Sandbox, grader: G
     worker.load_policy(folder, 0)
     validator.load_policy(folder, 0)
     wallet, domain = deploy.derive_wallet("cost", "node"), Domain(chain_id=31337, contract=COURT)
-    tools = Tools(
+    tools = CheckTools(
         params=PARAMS,
         domain=domain,
         engine=validator,

@@ -23,10 +23,10 @@ from covey.engines.hf.engine import HuggingFaceEngine, prepare_process
 from covey.protocol.ids import GroupId, Step, TaskId
 from covey.protocol.submission_file.rows import Rollout
 from trainer.algorithm.batches import build_batch, build_samples, split_updates
-from trainer.algorithm.forward import Shape
+from trainer.algorithm.forward import PackingConfig
 from trainer.algorithm.grpo import Objective
 from trainer.algorithm.learner import Learner, Optimiser
-from trainer.data.samples import Batch, Work
+from trainer.data.samples import AcceptedWork, Batch
 
 OURS, TRL = "ours", "trl"
 SIDES = {OURS: "benchmarks.trainer:learn", TRL: "benchmarks.trainer_peer:learn"}
@@ -56,7 +56,7 @@ def build_learner(case: Case, seed: int, objective: Objective) -> Learner:
         warm_up=0,
         clip=copying.CLIP,
     )
-    shape = Shape(
+    shape = PackingConfig(
         row_tokens=LENGTH + case.siblings * (LENGTH - 1), micro_batch_rows=case.batch, compute_dtype="float32"
     )
     model = copying.build_model(case, seed).train(False)
@@ -88,7 +88,7 @@ def roll_out(engine: Engine, prompts: Sequence[Prompt], siblings: int, rng: rand
 
 def prepare(rollouts: Sequence[Rollout], siblings: int, version: int, *, updates: int = 1) -> list[Batch]:
     """The batches of a step, of rollouts of one policy: advantages without a deviation, one sum over tokens."""
-    work = Work(task=TaskId(0), policy_version=Step(version), replayed=True, rollouts=tuple(rollouts))
+    work = AcceptedWork(task=TaskId(0), policy_version=Step(version), replayed=True, rollouts=tuple(rollouts))
     samples = build_samples([work], group_size=siblings, advantage="dr_grpo")
     parts = split_updates(samples, group_size=siblings, updates=updates)
     return [build_batch(part, normaliser="tokens", constant=LENGTH, keep_all=False) for part in parts]

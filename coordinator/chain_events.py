@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from coordinator.context import Context
-from coordinator.db.models import Case
+from coordinator.db.models import CaseRow
 from coordinator.db.repository import Repository
 from coordinator.domain import nodes, omissions, settlement, steps, tasks
 from covey.chain import events
@@ -107,7 +107,7 @@ def on_omission_decided(
 def on_case_opened(_: Context, repository: Repository, event: events.CaseOpened) -> None:
     case = repository.get_case(event.receipt_hash)
     if case is None:
-        case = Case(receipt_hash=event.receipt_hash, state=CaseState.LOCKED)
+        case = CaseRow(receipt_hash=event.receipt_hash, state=CaseState.LOCKED)
     if case.state is CaseState.LOCKED:  # known already when it is told again, or anew after a reorganisation
         case.node, case.contributor = event.node, event.contributor
         case.block_number, case.transaction_hash = event.block_number, event.transaction_hash

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from coordinator.context import Context
 from coordinator.db.database_outbox import add_intent
-from coordinator.db.models import Epoch
+from coordinator.db.models import EpochRow
 from coordinator.db.repository import Repository
 from coordinator.domain import judging, settlement, tasks
 from covey.chain.drawing_blocks import find_first_blocks
@@ -118,7 +118,7 @@ def get_chain_time(ctx: Context) -> float:
     return now if now - newest > IDLE_SECONDS else newest
 
 
-def post_epoch(ctx: Context, repository: Repository, epoch: Epoch) -> None:
+def post_epoch(ctx: Context, repository: Repository, epoch: EpochRow) -> None:
     """Have an intent for a closed epoch.  One that the ledger refused (too little escrow, say) is tried again, ever
     more rarely: the operator may have mended the cause."""
     tries, next_at, refused = 0, epoch.closed_at, None
@@ -133,5 +133,5 @@ def post_epoch(ctx: Context, repository: Repository, epoch: Epoch) -> None:
     add_intent(repository, key=_name_intent(ctx, epoch, tries), call=call)
 
 
-def _name_intent(ctx: Context, epoch: Epoch, tries: int) -> str:
+def _name_intent(ctx: Context, epoch: EpochRow, tries: int) -> str:
     return f"epoch/{ctx.config.pool}/{epoch.number}/{tries}"

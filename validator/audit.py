@@ -40,14 +40,14 @@ from covey.shardcast.client import ShardClient, get_policy_folder
 from covey.tasks.catalog import DataSetCatalog
 from validator import verdicts
 from validator.app import build_decoder, build_grader
-from validator.checks import Claim, Tools
+from validator.checks import CheckTools, SubmissionClaim
 from validator.config import AuditConfig
 from validator.draw_check import Draw, find_draw
 from validator.evidence_bundle import describe_engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ComparisonRow:
     """Distances of one rollout, the worst of its windows and tokens."""
 
     group: int
@@ -70,7 +70,7 @@ class Report:
     """Of this run."""
     limits: Thresholds
     """For single windows and tokens, from the pool's parameters."""
-    rows: tuple[Row, ...]
+    rows: tuple[ComparisonRow, ...]
     """In the order of the file; none where the replay did not run."""
     draw: Draw | None = None
     """What the draw demands; None where no epoch file at hand holds the submission."""
@@ -243,7 +243,7 @@ def judge(
     environment = load_environment(params, data_sets, config.list_interpreters())
     with closing(engine), build_decoder(config) as decoder, build_grader(config, params, environment) as grade:
         load_pool_policy(engine, policy, bundle.receipt.policy_version, params.model)
-        tools = Tools(
+        tools = CheckTools(
             params=params,
             domain=Domain(chain_id=bundle.chain_id, contract=bundle.court),
             engine=engine,
@@ -251,7 +251,7 @@ def judge(
             decode=partial(decoder.call, attempts=ATTEMPTS),
             grade=grade,
         )
-        claim = Claim(
+        claim = SubmissionClaim(
             receipt=bundle.receipt.to_message(),
             signature=bundle.signature,
             manifest_hash=bundle.manifest_hash,
@@ -270,12 +270,12 @@ def judge(
     )
 
 
-def build_rows(claim: Claim) -> tuple[Row, ...]:
+def build_rows(claim: SubmissionClaim) -> tuple[ComparisonRow, ...]:
     """The distances that the replay measured."""
     if not claim.distances:
         return ()
     return tuple(
-        Row(
+        ComparisonRow(
             group=rollout.group,
             sibling=rollout.sibling,
             tokens=measured.tokens,

@@ -13,7 +13,7 @@ from covey.console.terminal import quote
 
 if TYPE_CHECKING:
     from covey.protocol.thresholds import Thresholds
-    from validator.audit import Report, Row
+    from validator.audit import ComparisonRow, Report
 
 WORST = 10
 STATISTICS = ("exponent", "mantissa_rest", "margin", "logprob")
@@ -112,11 +112,11 @@ def _describe_verdict(source: Any) -> dict[str, Any]:
     }
 
 
-def find_worst(rows: "tuple[Row, ...]", limits: "Thresholds", count: int) -> "list[Row]":
+def find_worst(rows: "tuple[ComparisonRow, ...]", limits: "Thresholds", count: int) -> "list[ComparisonRow]":
     """The `count` rollouts that come closest to a limit or are the farthest beyond it, worst first."""
     bounds = (limits.exponent_max, limits.mantissa_mean_max, limits.margin_max, limits.logprob_max)
 
-    def rate(row: "Row") -> float:
+    def rate(row: "ComparisonRow") -> float:
         values = [getattr(row, name) for name in STATISTICS]
         return max(_divide(value, bound) for value, bound in zip(values, bounds, strict=True))
 

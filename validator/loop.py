@@ -13,7 +13,7 @@ from covey.protocol.verdict import Judgement
 from covey.runtime.cycle import CycleResult, or_stop
 from covey.runtime.log import get_logger
 from validator import verdicts
-from validator.checks import Claim
+from validator.checks import SubmissionClaim
 from validator.context import Context
 from validator.evidence_bundle import build_bundle
 
@@ -68,7 +68,7 @@ async def judge(ctx: Context, order: JudgeOrder) -> Judgement:
     except verdicts.MACHINE_FAILURES as error:
         get_logger().error("could not load", task=receipt.task, error=f"{type(error).__name__}: {error}")
         return Judgement.unknown(error=type(error).__name__)
-    claim = Claim(receipt=receipt, signature=order.signature, manifest_hash=order.manifest_hash, file=file)
+    claim = SubmissionClaim(receipt=receipt, signature=order.signature, manifest_hash=order.manifest_hash, file=file)
     return await asyncio.to_thread(verdicts.judge, claim, ctx.tools, full=order.full)
 
 

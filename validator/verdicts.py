@@ -11,13 +11,13 @@ from covey.protocol.messages import Receipt, Verdict
 from covey.protocol.submission_file.rows import count_units
 from covey.protocol.verdict import Decision, Judgement
 from covey.runtime.log import get_logger
-from validator.checks import CHEAP_CHECKS, CHECKS, Claim, Tools
+from validator.checks import CHEAP_CHECKS, CHECKS, CheckTools, SubmissionClaim
 
 MACHINE_FAILURES = (RuntimeError, MemoryError, OSError)
 FAILURES = (TransientError, ProtocolError, *MACHINE_FAILURES, ArithmeticError, LookupError, TypeError, ValueError)
 
 
-def judge(claim: Claim, tools: Tools, *, full: bool) -> Judgement:
+def judge(claim: SubmissionClaim, tools: CheckTools, *, full: bool) -> Judgement:
     """Run the checks in order; the first failure names the reason.
 
     What could not be checked is only the judgement where no later check fails: else an answer that a limit ends would

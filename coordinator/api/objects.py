@@ -5,7 +5,7 @@ from starlette.concurrency import run_in_threadpool
 
 from coordinator.api.auth import Ctx
 from coordinator.context import Context
-from coordinator.db.models import Submission
+from coordinator.db.models import SubmissionRow
 from covey.errors import ProtocolError
 from covey.protocol import canonical
 from covey.protocol.ids import Hash
@@ -39,7 +39,7 @@ def _store(ctx: Context, key: str, size: int, body: bytes) -> None:
     ctx.store.put_named_by_content(key, body)
 
 
-def sign_download(ctx: Context, row: Submission) -> str:
+def sign_download(ctx: Context, row: SubmissionRow) -> str:
     """A short-lived link to a submission's file."""
     key = build_submission_key(ctx.config.pool, row.task, row.lease, Hash(row.work_key))
     return ctx.store.sign_link("GET", key, now=ctx.clock(), seconds=LINK_SECONDS)

@@ -7,7 +7,7 @@ from coordinator.api.auth import CallingPanel, Ctx, Panel, Validator
 from coordinator.api.long_poll import LongPolls, wait_for
 from coordinator.api.objects import sign_download
 from coordinator.context import Context
-from coordinator.db.models import Submission
+from coordinator.db.models import SubmissionRow
 from coordinator.domain import judging
 from coordinator.domain.submissions import to_receipt
 from covey.errors import ProtocolError
@@ -151,7 +151,7 @@ def _require_evidence(ctx: Context, verdict: messages.Verdict, body: RevealReque
     return evidence, get_live_groups(require_object(evidence), groups=ctx.params.groups_per_task)
 
 
-def _build_case(ctx: Context, row: Submission) -> HardCase:
+def _build_case(ctx: Context, row: SubmissionRow) -> HardCase:
     agreeing = [
         j
         for j in row.judgements

@@ -9,8 +9,7 @@ from fastapi import APIRouter, Path, Query
 
 from coordinator.api.auth import Ctx
 from coordinator.context import Context
-from coordinator.db.models import Epoch, Judgement, Submission, Task
-from coordinator.db.models import Step as StepRow
+from coordinator.db.models import EpochRow, JudgementRow, StepRow, SubmissionRow, TaskRow
 from coordinator.db.repository import Repository
 from coordinator.domain import canary_scores, scheduling, settlement, submissions
 from coordinator.domain.scheduling import Groups
@@ -74,8 +73,8 @@ def get_status(ctx: Ctx) -> StatusView:
             settled=_is_settled(repository),
             step=latest.number if latest else -1,
             steps=tuple(_describe_steps(ctx, repository, steps)),
-            tasks=repository.count_by_state(Task),
-            submissions=repository.count_by_state(Submission),
+            tasks=repository.count_by_state(TaskRow),
+            submissions=repository.count_by_state(SubmissionRow),
             reasons={Reason(reason).name.lower(): n for reason, n in repository.count_by_reason().items()},
             nodes={
                 Address(n.address): NodeView(
@@ -158,7 +157,7 @@ def _describe_steps(ctx: Context, repository: Repository, steps: Sequence[StepRo
         )
 
 
-def _describe_epoch(row: Epoch) -> EpochView:
+def _describe_epoch(row: EpochRow) -> EpochView:
     return EpochView(
         epoch=row.number,
         work_root=Hash(row.work_root),
@@ -190,7 +189,7 @@ def _is_settled(repository: Repository) -> bool:
     return bool(repository.get_fact("ended")) and not (waiting or repository.list_unsettled() or open_epochs)
 
 
-def _describe_submission(ctx: Context, row: Submission) -> SubmissionView:
+def _describe_submission(ctx: Context, row: SubmissionRow) -> SubmissionView:
     commitment, salt, kind = canary_scores.compute_public(ctx.canary_secret, row)
     return SubmissionView(
         receipt_hash=Hash(row.receipt_hash),
@@ -209,10 +208,10 @@ def _describe_submission(ctx: Context, row: Submission) -> SubmissionView:
     )
 
 
-def _is_decided(row: Submission) -> bool:
+def _is_decided(row: SubmissionRow) -> bool:
     return row.state is not SubmissionState.SUBMITTED
 
 
-def _list_public(row: Submission) -> list[Judgement]:
+def _list_public(row: SubmissionRow) -> list[JudgementRow]:
     """Revealed verdicts, and none before all is decided: a validator could follow them."""
     return [j for j in row.judgements if j.verdict is not None and j.signature] if _is_decided(row) else []

@@ -96,7 +96,7 @@ def collect_task(ctx: Context, node: Address, body: ClaimRequest) -> TaskOrder |
 
 def _record_heartbeat(
     ctx: Context, repository: Repository, node: Address, body: Heartbeat, *, wait: float = 0.0
-) -> models.Node:
+) -> models.NodeRow:
     return nodes.record_heartbeat(
         repository,
         ctx.params,

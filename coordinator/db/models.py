@@ -29,7 +29,7 @@ class Base(DeclarativeBase):
     )
 
 
-class Node(Base):
+class NodeRow(Base):
     """A registered node and its standing."""
 
     __tablename__ = "nodes"
@@ -58,7 +58,7 @@ class Node(Base):
         return self.suspended or ("removed" if self.removed else "")
 
 
-class Contributor(Base):
+class ContributorRow(Base):
     """A wallet that vouches for nodes, from its first strike on."""
 
     __tablename__ = "contributors"
@@ -67,7 +67,7 @@ class Contributor(Base):
     """Soft rejections and repeated drops of all its nodes, those it has removed too."""
 
 
-class Step(Base):
+class StepRow(Base):
     """A policy and the batch that the next one is trained on."""
 
     __tablename__ = "steps"
@@ -78,7 +78,7 @@ class Step(Base):
     state: Mapped[StepState] = mapped_column(_states(StepState), default=StepState.OPEN)
 
 
-class Task(Base):
+class TaskRow(Base):
     """An order for `groups` groups, leased to one node.  An expired task is planned anew under another id."""
 
     __tablename__ = "tasks"
@@ -94,7 +94,7 @@ class Task(Base):
     __table_args__ = (Index("ix_tasks_state_node", "state", "node"),)
 
 
-class Submission(Base):
+class SubmissionRow(Base):
     """A receipt with its countersignature, and what became of it."""
 
     __tablename__ = "submissions"
@@ -132,7 +132,7 @@ class Submission(Base):
     """A `CanaryKind`, fixed at intake."""
     live_groups: Mapped[int] = mapped_column(default=0)
     """Groups of accepted work whose rewards are not all equal (`coordinator.domain.ruling`)."""
-    judgements: Mapped[list["Judgement"]] = relationship(order_by="Judgement.id")
+    judgements: Mapped[list["JudgementRow"]] = relationship(order_by="JudgementRow.id")
     __table_args__ = (UniqueConstraint("task", "lease"), Index("ix_submissions_state", "state"))
 
     @property
@@ -142,7 +142,7 @@ class Submission(Base):
         return is_accepted and bool(self.audited)
 
 
-class Validator(Base):
+class ValidatorRow(Base):
     """What the coordinator has seen of a validator.  Who is one, the chain says."""
 
     __tablename__ = "validators"
@@ -157,7 +157,7 @@ class Validator(Base):
     """When one of the two last happened."""
 
 
-class Judgement(Base):
+class JudgementRow(Base):
     """One validator's turn at one submission: opened, taken, committed, revealed or lapsed."""
 
     __tablename__ = "judgements"
@@ -179,7 +179,7 @@ class Judgement(Base):
     asked for now."""
 
 
-class Nonce(Base):
+class NonceRow(Base):
     """A used request nonce, kept until it could not pass any more."""
 
     __tablename__ = "nonces"
@@ -188,7 +188,7 @@ class Nonce(Base):
     expires: Mapped[float] = mapped_column(index=True)
 
 
-class Epoch(Base):
+class EpochRow(Base):
     """A settlement period; its leaves lie in the store under `data_hash`."""
 
     __tablename__ = "epochs"
@@ -211,7 +211,7 @@ class Epoch(Base):
     disabled: Mapped[bool] = mapped_column(default=False)
 
 
-class Reward(Base):
+class RewardRow(Base):
     """What a contributor had earned in all by the end of an epoch, in the token's smallest unit (decimal text)."""
 
     __tablename__ = "rewards"
@@ -220,7 +220,7 @@ class Reward(Base):
     cumulative: Mapped[str] = mapped_column(String(78))
 
 
-class Case(Base):
+class CaseRow(Base):
     """A slashing case as the chain tells it; a receipt has one at most."""
 
     __tablename__ = "cases"
@@ -233,7 +233,7 @@ class Case(Base):
     transaction_hash: Mapped[str] = mapped_column(String(66))
 
 
-class Challenge(Base):
+class ChallengeRow(Base):
     """An omission challenge as the chain tells it: somebody says that no epoch holds a receipt."""
 
     __tablename__ = "challenges"
@@ -248,7 +248,7 @@ class Challenge(Base):
     """Number of intents that were written to answer it."""
 
 
-class Block(Base):
+class BlockRow(Base):
     """A followed block: where the follower stands, and how it notices a reorganisation."""
 
     __tablename__ = "blocks"
@@ -256,7 +256,7 @@ class Block(Base):
     hash: Mapped[str] = mapped_column(String(66))
 
 
-class Fact(Base):
+class FactRow(Base):
     """A named value: the last lease number, whether the pool has ended."""
 
     __tablename__ = "facts"
@@ -264,7 +264,7 @@ class Fact(Base):
     value: Mapped[int] = mapped_column(Number)
 
 
-class Identity(Base):
+class IdentityRow(Base):
     """What tells the network of this database from others (`coordinator.identity`).  Example: pool, "7"."""
 
     __tablename__ = "identity"

@@ -6,7 +6,7 @@ submission is decided.
 
 from collections.abc import Mapping
 
-from coordinator.db.models import Submission
+from coordinator.db.models import SubmissionRow
 from coordinator.db.repository import Repository
 from covey.protocol.api.public import ValidatorView
 from covey.protocol.canaries import CanaryKind, compute_canary_commitment, compute_salt
@@ -21,7 +21,7 @@ def get_kind(canaries: Mapping[str, str], node: str) -> CanaryKind:
     return CanaryKind.ORDINARY if expected is None else CanaryKind[expected.upper()]
 
 
-def compute_public(secret: bytes, row: Submission) -> tuple[Hash, Hash | None, CanaryKind | None]:
+def compute_public(secret: bytes, row: SubmissionRow) -> tuple[Hash, Hash | None, CanaryKind | None]:
     """(commitment, salt, kind) of a submission; the latter two are None until it is decided."""
     receipt_hash, kind = Hash(row.receipt_hash), CanaryKind(row.canary)
     salt = compute_salt(secret, receipt_hash)

@@ -6,7 +6,7 @@ the verdicts decide; what follows from a ruling for node, tasks and step is appl
 
 from collections.abc import Sequence
 
-from coordinator.db.models import Judgement, Submission
+from coordinator.db.models import JudgementRow, SubmissionRow
 from coordinator.db.repository import Repository
 from coordinator.domain import audit_draws, nodes, ruling, settlement, turns
 from coordinator.domain.ruling import Ruling
@@ -53,14 +53,14 @@ def claim_turn(
     holding: Sequence[int],
     free_turns: int,
     now: float,
-) -> tuple[str, Judgement] | None:
+) -> tuple[str, JudgementRow] | None:
     """The next order for a validator: ("reveal", ...) when all commitments are in, else ("judge", ...).
 
     A turn that it has taken, has not committed to and does not hold is offered again, on the same clock: an answer may
     be lost, and a validator may be restarted.  It gets a new turn only where it has room for one.
     """
-    free: list[tuple[Submission, Judgement]] = []
-    lost: Judgement | None = None
+    free: list[tuple[SubmissionRow, JudgementRow]] = []
+    lost: JudgementRow | None = None
     held = 0
     for turn in repository.list_open_judgements():
         row = _require_submission(repository, turn)
@@ -84,7 +84,7 @@ def claim_turn(
 
 def record_commit(
     repository: Repository, params: PoolParams, *, validator: str, judgement: int, commitment: Hash, now: float
-) -> Submission:
+) -> SubmissionRow:
     """Note a commitment; the same one again is no error.  Raises ProtocolError "already_committed"."""
     row = _require_turn(repository, validator, judgement)
     if row.commitment not in (None, commitment):
@@ -107,7 +107,7 @@ def record_reveal(
     signature: str,
     live_groups: int | None,
     now: float,
-) -> Submission:
+) -> SubmissionRow:
     """Note a revealed verdict and what its evidence says of live groups.
 
     Raises ProtocolError "commitment_mismatch", "not_yet", "bad_verdict".
@@ -123,7 +123,7 @@ def record_reveal(
     return submission
 
 
-def _require_verdict(row: Submission, verdict: messages.Verdict, now: float) -> None:
+def _require_verdict(row: SubmissionRow, verdict: messages.Verdict, now: float) -> None:
     if (verdict.receipt_hash, verdict.work_key) != (row.receipt_hash, row.work_key):
         raise ProtocolError("bad_verdict", "the verdict is about another submission")
     if verdict.deadline < now + MIN_VERDICT_SECONDS:
@@ -140,7 +140,7 @@ def _require_verdict(row: Submission, verdict: messages.Verdict, now: float) -> 
         raise ProtocolError("bad_verdict", f"the verdict has {verdict.units} units where {units} are due")
 
 
-def _require_turn(repository: Repository, validator: str, judgement: int) -> Judgement:
+def _require_turn(repository: Repository, validator: str, judgement: int) -> JudgementRow:
     row = repository.get_judgement(judgement)
     if row is None or row.validator != validator:
         raise ProtocolError("not_your_judgement", f"judgement {judgement} is not that of {validator}", status=403)
@@ -149,7 +149,7 @@ def _require_turn(repository: Repository, validator: str, judgement: int) -> Jud
     return row
 
 
-def _require_submission(repository: Repository, judgement: Judgement) -> Submission:
+def _require_submission(repository: Repository, judgement: JudgementRow) -> SubmissionRow:
     row = repository.get_submission(judgement.receipt_hash)
     if row is None:
         raise ProtocolError("unknown_submission", "the judgement's submission is gone", status=404)
@@ -159,7 +159,7 @@ def _require_submission(repository: Repository, judgement: Judgement) -> Submiss
 def tally(
     repository: Repository,
     params: PoolParams,
-    row: Submission,
+    row: SubmissionRow,
     *,
     validators: Sequence[Address],
     now: float,
@@ -180,7 +180,7 @@ def tally(
     return found
 
 
-def _apply(repository: Repository, params: PoolParams, row: Submission, found: Ruling, now: float) -> None:
+def _apply(repository: Repository, params: PoolParams, row: SubmissionRow, found: Ruling, now: float) -> None:
     if row.canary != CanaryKind.ORDINARY:  # whatever they say: no pay, no case, nothing to learn from
         found = Ruling(Decision.UNKNOWN, Reason.CANARY, found.evidence_hash)
     node = nodes.require_node(repository, row.node)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from coordinator.db.models import Judgement, Submission
+from coordinator.db.models import JudgementRow, SubmissionRow
 from covey.protocol.ids import ZERO_HASH, Hash
 from covey.protocol.params import PoolParams
 from covey.protocol.verdict import Decision, Reason
@@ -33,12 +33,12 @@ class Ruling(NamedTuple):
 UNDECIDED = Ruling(Decision.UNKNOWN, Reason.UNDECIDED, ZERO_HASH)
 
 
-def list_current(row: Submission) -> list[Judgement]:
+def list_current(row: SubmissionRow) -> list[JudgementRow]:
     """Judgements of the kind that counts now, lapsed ones included."""
     return [judgement for judgement in row.judgements if judgement.full == bool(row.audited)]
 
 
-def get_quorum(params: PoolParams, row: Submission) -> int:
+def get_quorum(params: PoolParams, row: SubmissionRow) -> int:
     """Validators that must agree: the pool's quorum on a replay, one on cheap checks, two where these are confirmed.
 
     Never more than the pool's quorum: a pool may have no second validator.
@@ -48,12 +48,12 @@ def get_quorum(params: PoolParams, row: Submission) -> int:
     return min(CONFIRMING, params.quorum) if row.confirmed else 1
 
 
-def count_best(row: Submission) -> int:
+def count_best(row: SubmissionRow) -> int:
     """Verdicts that agree with each other, of the largest such set."""
     return max(_count_outcomes(row).values(), default=0)
 
 
-def compute_ruling(params: PoolParams, row: Submission, *, is_over: bool) -> Ruling | None:
+def compute_ruling(params: PoolParams, row: SubmissionRow, *, is_over: bool) -> Ruling | None:
     """A quorum's outcome; UNDECIDED when there is none and `is_over`, as no further verdict can come; None before."""
     for agreed, count in _count_outcomes(row).items():
         if count >= get_quorum(params, row):
@@ -61,18 +61,18 @@ def compute_ruling(params: PoolParams, row: Submission, *, is_over: bool) -> Rul
     return UNDECIDED if is_over else None
 
 
-def has_cheap_reject(row: Submission) -> bool:
+def has_cheap_reject(row: SubmissionRow) -> bool:
     """Whether a validator rejects work that is not replayed yet: no single one condemns, so a quorum is asked."""
     return not row.audited and any(outcome == Decision.REJECT for outcome, _ in _count_outcomes(row))
 
 
-def is_rejected(params: PoolParams, row: Submission) -> bool:
+def is_rejected(params: PoolParams, row: SubmissionRow) -> bool:
     """Whether a quorum rejects, if for different reasons: a cheat may stand where validators' numbers part."""
     outcomes = _count_outcomes(row).items()
     return sum(count for (outcome, _), count in outcomes if outcome == Decision.REJECT) >= get_quorum(params, row)
 
 
-def list_contradicted(row: Submission, ruling: Ruling) -> Iterator[str]:
+def list_contradicted(row: SubmissionRow, ruling: Ruling) -> Iterator[str]:
     """Validators that said accept or reject where the ruling is the opposite.
 
     One that accepted on cheap checks what only a replay could find is not contradicted.  One that committed and never
@@ -89,7 +89,7 @@ def list_contradicted(row: Submission, ruling: Ruling) -> Iterator[str]:
             yield judgement.validator
 
 
-def _count_outcomes(row: Submission) -> Counter[tuple[int, int]]:
+def _count_outcomes(row: SubmissionRow) -> Counter[tuple[int, int]]:
     """How often each (outcome, reason) was revealed; unknown is not counted."""
     verdicts = [judgement.verdict for judgement in list_current(row) if judgement.verdict is not None]
     return Counter(_get_outcome(v) for v in verdicts if v["outcome"] != Decision.UNKNOWN)
@@ -99,7 +99,7 @@ def _get_outcome(verdict: Mapping[str, str | int]) -> tuple[int, int]:
     return int(verdict["outcome"]), int(verdict["reason"])
 
 
-def _build_ruling(params: PoolParams, row: Submission, agreed: tuple[int, int]) -> Ruling:
+def _build_ruling(params: PoolParams, row: SubmissionRow, agreed: tuple[int, int]) -> Ruling:
     outcome, reason = agreed
     found = [
         (judgement.verdict, judgement.live_groups)
@@ -111,7 +111,7 @@ def _build_ruling(params: PoolParams, row: Submission, agreed: tuple[int, int]) 
     return Ruling(Decision(outcome), Reason(reason), evidence_hash, live)
 
 
-def compute_live_groups(params: PoolParams, row: Submission, told: Sequence[int | None]) -> int:
+def compute_live_groups(params: PoolParams, row: SubmissionRow, told: Sequence[int | None]) -> int:
     """Live groups of an accepted submission, by the words of the verdicts that decided it: the smallest, so that fewer
     hostile validators than the quorum never pass dead work for live.  Too small a word costs sampling, up to the cap,
     and stands under its validator's signature.

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from coordinator.db.models import Epoch, Reward, Submission
+from coordinator.db.models import EpochRow, RewardRow, SubmissionRow
 from coordinator.db.repository import Repository
 from covey.chain.structs import EpochRecord
 from covey.errors import ProtocolError
@@ -46,7 +46,7 @@ class Ledger:
 class ClosedEpoch:
     """What is posted on chain, and the file that proves it."""
 
-    epoch: Epoch
+    epoch: EpochRow
     data: bytes
 
 
@@ -80,7 +80,7 @@ def compute_promised_epoch(repository: Repository) -> int:
     return get_next_number(repository) + PROMISED_EPOCHS
 
 
-def is_promise_due(params: PoolParams, row: Submission, *, next_epoch: int, now: float) -> bool:
+def is_promise_due(params: PoolParams, row: SubmissionRow, *, next_epoch: int, now: float) -> bool:
     """Whether a submission can wait for validators no longer: an undecided one is in no epoch, which breaks the
     operator's promise and costs its bond."""
     return next_epoch + SPARE_EPOCHS >= row.latest_epoch or now >= row.signed_at + params.receipt_seconds
@@ -108,7 +108,7 @@ def close_epoch(repository: Repository, ledger: Ledger, *, now: float) -> Closed
             "rewards": {contributor: str(amount) for contributor, amount in cumulative.items()},
         }
     )
-    epoch = Epoch(
+    epoch = EpochRow(
         number=number,
         work_root=merkle.MerkleTree([leaf.compute_hash() for leaf in leaves]).root,
         reward_root=_build_reward_tree(ledger, cumulative).root,
@@ -121,15 +121,15 @@ def close_epoch(repository: Repository, ledger: Ledger, *, now: float) -> Closed
     )
     repository.add(epoch)
     for contributor, amount in sorted(cumulative.items()):
-        repository.add(Reward(epoch=number, contributor=contributor, cumulative=str(amount)))
+        repository.add(RewardRow(epoch=number, contributor=contributor, cumulative=str(amount)))
     for row in rows:
         row.epoch = number
     return ClosedEpoch(epoch=epoch, data=data)
 
 
-def choose_rows(waiting: Sequence[Submission], ledger: Ledger) -> list[Submission]:
+def choose_rows(waiting: Sequence[SubmissionRow], ledger: Ledger) -> list[SubmissionRow]:
     """Those for the next epoch, in their order; what would be over its units waits for another."""
-    chosen: list[Submission] = []
+    chosen: list[SubmissionRow] = []
     units = 0
     for row in waiting:
         if units + row.units <= ledger.epoch_units:
@@ -138,7 +138,7 @@ def choose_rows(waiting: Sequence[Submission], ledger: Ledger) -> list[Submissio
     return chosen
 
 
-def build_header(epoch: Epoch, pool: PoolId) -> EpochHeader:
+def build_header(epoch: EpochRow, pool: PoolId) -> EpochHeader:
     """What is posted of a closed epoch."""
     return EpochHeader(
         pool=pool,
@@ -180,7 +180,7 @@ def get_reward(repository: Repository, ledger: Ledger, *, contributor: Address, 
     return rewards[contributor], _build_reward_tree(ledger, rewards).get_proof(leaf)
 
 
-def build_work_leaf(row: Submission) -> WorkLeaf:
+def build_work_leaf(row: SubmissionRow) -> WorkLeaf:
     """The leaf of a decided submission."""
     return WorkLeaf(
         receipt_hash=Hash(row.receipt_hash),
@@ -197,14 +197,14 @@ def build_work_leaf(row: Submission) -> WorkLeaf:
     )
 
 
-def compute_outcome(row: Submission) -> Decision:
+def compute_outcome(row: SubmissionRow) -> Decision:
     """Accept, reject, or unknown for what no quorum decided and for a canary."""
     if row.reason in (Reason.UNDECIDED, Reason.CANARY):
         return Decision.UNKNOWN
     return Decision.REJECT if row.reason else Decision.ACCEPT
 
 
-def _accumulate(repository: Repository, rows: Sequence[Submission], price: int) -> dict[Address, int]:
+def _accumulate(repository: Repository, rows: Sequence[SubmissionRow], price: int) -> dict[Address, int]:
     """What everybody has earned in the epochs that stand and in `rows`.
 
     Added up from the submissions, not from an earlier epoch's rewards: an epoch that was posted just after one before

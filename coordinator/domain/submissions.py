@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from coordinator.db.models import Node, Submission, Task
+from coordinator.db.models import NodeRow, SubmissionRow, TaskRow
 from coordinator.db.repository import Repository
 from coordinator.domain import nodes
 from coordinator.domain.tasks import require_lease
@@ -39,7 +39,7 @@ def find_promise(repository: Repository, receipt: messages.Receipt) -> Countersi
 
 def record(
     repository: Repository,
-    task: Task,
+    task: TaskRow,
     *,
     receipt: messages.Receipt,
     signature: str,
@@ -62,7 +62,7 @@ def record(
     task.state = require_move(TASK_MOVES, task.state, TaskState.SUBMITTED)
 
 
-def require_new(repository: Repository, params: PoolParams, *, receipt: messages.Receipt, now: float) -> Task:
+def require_new(repository: Repository, params: PoolParams, *, receipt: messages.Receipt, now: float) -> TaskRow:
     """The task of a receipt that nothing is recorded of yet.
 
     Raises ProtocolError: those of `require_lease`, "bad_receipt", "stale", "duplicate_submission".
@@ -78,7 +78,7 @@ def require_new(repository: Repository, params: PoolParams, *, receipt: messages
     return task
 
 
-def _answer_again(known: Submission, receipt: messages.Receipt, receipt_hash: Hash) -> Countersigned:
+def _answer_again(known: SubmissionRow, receipt: messages.Receipt, receipt_hash: Hash) -> Countersigned:
     if known.node != receipt.node:
         raise ProtocolError("not_your_task", f"task {receipt.task} was not leased to {receipt.node}", status=403)
     if known.receipt_hash != receipt_hash:
@@ -87,7 +87,7 @@ def _answer_again(known: Submission, receipt: messages.Receipt, receipt_hash: Ha
     return get_countersigned(known)
 
 
-def get_countersigned(row: Submission) -> Countersigned:
+def get_countersigned(row: SubmissionRow) -> Countersigned:
     """The promise that was given for a recorded submission."""
     message = messages.Countersignature(
         receipt_hash=Hash(row.receipt_hash), signed_at=row.signed_at, latest_epoch=row.latest_epoch
@@ -95,7 +95,7 @@ def get_countersigned(row: Submission) -> Countersigned:
     return Countersigned(message=message, signature=row.countersignature)
 
 
-def _require_receipt(params: PoolParams, receipt: messages.Receipt, task: Task, node: Node, now: float) -> None:
+def _require_receipt(params: PoolParams, receipt: messages.Receipt, task: TaskRow, node: NodeRow, now: float) -> None:
     wrong = (
         (receipt.policy_version != task.policy_version, f"the task's policy version is {task.policy_version}"),
         (receipt.contributor != node.contributor, f"the node's contributor is {node.contributor}"),
@@ -108,8 +108,8 @@ def _require_receipt(params: PoolParams, receipt: messages.Receipt, task: Task, 
             raise ProtocolError("bad_receipt", message)
 
 
-def _to_row(receipt: messages.Receipt, signature: str, promise: Countersigned) -> Submission:
-    return Submission(
+def _to_row(receipt: messages.Receipt, signature: str, promise: Countersigned) -> SubmissionRow:
+    return SubmissionRow(
         receipt_hash=promise.message.receipt_hash,
         task=receipt.task,
         lease=receipt.lease,
@@ -128,7 +128,7 @@ def _to_row(receipt: messages.Receipt, signature: str, promise: Countersigned) -
     )
 
 
-def to_receipt(row: Submission, pool: int) -> messages.Receipt:
+def to_receipt(row: SubmissionRow, pool: int) -> messages.Receipt:
     """The receipt as its node signed it."""
     return messages.Receipt(
         pool=pool,  # type: ignore[arg-type]

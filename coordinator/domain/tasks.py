@@ -5,7 +5,7 @@ Nothing here sleeps, sends or commits.
 
 from collections.abc import Sequence
 
-from coordinator.db.models import Task
+from coordinator.db.models import TaskRow
 from coordinator.db.repository import Repository
 from coordinator.domain import nodes, scheduling
 from coordinator.domain.steps import get_oldest_version, plan_tasks
@@ -43,14 +43,14 @@ def assign_tasks(repository: Repository, params: PoolParams, *, now: float) -> i
         for node in repository.list_waiting_nodes(now)
     ]
     tasks = {task.id: task for task in pending}
-    pairs = scheduling.match((scheduling.Work(task.id, task.policy_version) for task in pending), candidates)
+    pairs = scheduling.match((scheduling.PlannedTask(task.id, task.policy_version) for task in pending), candidates)
     for work, candidate in pairs:
         version = work.version if candidate.cached_version is None else candidate.cached_version
         _lease(repository, tasks[work.task], candidate.address, version, now)
     return len(pairs)
 
 
-def _lease(repository: Repository, task: Task, node: str, version: int, now: float) -> None:
+def _lease(repository: Repository, task: TaskRow, node: str, version: int, now: float) -> None:
     lease = repository.get_fact("lease") + 1
     repository.set_fact("lease", lease)
     task.policy_version = version
@@ -60,7 +60,7 @@ def _lease(repository: Repository, task: Task, node: str, version: int, now: flo
 
 def collect_task(
     repository: Repository, params: PoolParams, *, node: str, instance: str, now: float, holding: Sequence[int] = ()
-) -> Task | None:
+) -> TaskRow | None:
     """The node takes the lease that waits for it; only now its clock starts, and its long poll is over.
 
     A lease that it collected and does not hold was lost by a crash or with an answer: it comes again, on its old clock.
@@ -109,7 +109,7 @@ def end_tasks(repository: Repository) -> None:
         task.state = require_move(TASK_MOVES, task.state, TaskState.EXPIRED)
 
 
-def require_lease(repository: Repository, *, node: str, task: TaskId, lease: LeaseId, now: float) -> Task:
+def require_lease(repository: Repository, *, node: str, task: TaskId, lease: LeaseId, now: float) -> TaskRow:
     """The task that `node` holds by `lease`; raise ProtocolError "unknown_task", "not_your_task", "lease_expired"."""
     row = repository.get_task(task)
     if row is None:

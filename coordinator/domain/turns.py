@@ -7,7 +7,7 @@ validators that are away, that let a turn lapse lately, or that a quorum contrad
 
 from collections.abc import Mapping, Sequence
 
-from coordinator.db.models import Judgement, Submission, Validator
+from coordinator.db.models import JudgementRow, SubmissionRow, ValidatorRow
 from coordinator.db.repository import Repository
 from coordinator.domain import ruling
 from covey.protocol.ids import Address, Hash
@@ -23,23 +23,23 @@ MOST_LAPSES = 4
 MOST_HELD = 16
 """Turns that one validator may hold at once without having committed."""
 
-Standing = Mapping[str, Validator]
+Standing = Mapping[str, ValidatorRow]
 """What is known of each validator by its address."""
 
 
 def open_missing(
-    repository: Repository, params: PoolParams, row: Submission, *, validators: Sequence[Address], now: float
+    repository: Repository, params: PoolParams, row: SubmissionRow, *, validators: Sequence[Address], now: float
 ) -> None:
     """Open turns until the quorum can be reached, up to the pool's bound of verdicts."""
     pending = sum(1 for turn in ruling.list_current(row) if turn.verdict is None and not turn.lapsed)
     while pending < ruling.get_quorum(params, row) - ruling.count_best(row) and _may_open(params, row, validators):
-        turn = Judgement(receipt_hash=row.receipt_hash, full=bool(row.audited), lapsed=False, opened_at=now)
+        turn = JudgementRow(receipt_hash=row.receipt_hash, full=bool(row.audited), lapsed=False, opened_at=now)
         repository.add(turn)
         row.judgements.append(turn)
         pending += 1
 
 
-def _may_open(params: PoolParams, row: Submission, validators: Sequence[Address]) -> bool:
+def _may_open(params: PoolParams, row: SubmissionRow, validators: Sequence[Address]) -> bool:
     """Whether one more validator may be asked, with a quorum still within reach.  A lapsed turn is not a verdict."""
     turns, left = ruling.list_current(row), len(_list_candidates(row, validators))
     spoken = sum(1 for turn in turns if turn.verdict is not None)
@@ -49,24 +49,24 @@ def _may_open(params: PoolParams, row: Submission, validators: Sequence[Address]
     return is_reachable and spoken < params.max_judgements and left > free
 
 
-def _list_candidates(row: Submission, validators: Sequence[Address]) -> list[Address]:
+def _list_candidates(row: SubmissionRow, validators: Sequence[Address]) -> list[Address]:
     """Validators that may still judge: nobody judges twice, and nobody lets turns lapse for ever."""
     turns = ruling.list_current(row)
     busy = {turn.validator for turn in turns if not turn.lapsed}
     return [each for each in validators if each not in busy and _count_lapses(row, each) < MOST_LAPSES]
 
 
-def _count_lapses(row: Submission, validator: str) -> int:
+def _count_lapses(row: SubmissionRow, validator: str) -> int:
     return sum(1 for turn in ruling.list_current(row) if turn.validator == validator and turn.lapsed)
 
 
-def is_over(params: PoolParams, row: Submission, validators: Sequence[Address]) -> bool:
+def is_over(params: PoolParams, row: SubmissionRow, validators: Sequence[Address]) -> bool:
     """Whether no further verdict can come."""
     is_waiting = any(turn.verdict is None and not turn.lapsed for turn in ruling.list_current(row))
     return not is_waiting and not _may_open(params, row, validators)
 
 
-def order_replay(row: Submission) -> None:
+def order_replay(row: SubmissionRow) -> None:
     """Have a submission judged by a quorum, with a replay, whatever was said of it without one.
 
     Cheap verdicts stay on record and count no more; cheap turns under way end without blame.
@@ -77,7 +77,7 @@ def order_replay(row: Submission) -> None:
 
 
 def lapse_overdue(
-    repository: Repository, params: PoolParams, row: Submission, *, validators: Sequence[Address], now: float
+    repository: Repository, params: PoolParams, row: SubmissionRow, *, validators: Sequence[Address], now: float
 ) -> None:
     """End the turns that took too long, and count them against their validators.
 
@@ -102,19 +102,19 @@ def lapse_overdue(
         start_reveals(params, row, now)
 
 
-def _is_open(params: PoolParams, row: Submission, validators: Sequence[Address]) -> bool:
+def _is_open(params: PoolParams, row: SubmissionRow, validators: Sequence[Address]) -> bool:
     """Whether a turn is under way without a commitment, or may still begin."""
     turns = ruling.list_current(row)
     return _may_open(params, row, validators) or any(not turn.lapsed and turn.commitment is None for turn in turns)
 
 
-def is_revealing(params: PoolParams, row: Submission) -> bool:
+def is_revealing(params: PoolParams, row: SubmissionRow) -> bool:
     """Whether every turn under way has a commitment, so that nobody can copy."""
     live = [turn for turn in ruling.list_current(row) if not turn.lapsed]
     return len(live) >= ruling.get_quorum(params, row) and all(turn.commitment for turn in live)
 
 
-def start_reveals(params: PoolParams, row: Submission, now: float) -> None:
+def start_reveals(params: PoolParams, row: SubmissionRow, now: float) -> None:
     """With the last commitment the time to reveal begins, for all alike."""
     if is_revealing(params, row):
         for turn in ruling.list_current(row):
@@ -124,8 +124,8 @@ def start_reveals(params: PoolParams, row: Submission, now: float) -> None:
 
 def take(
     params: PoolParams,
-    row: Submission,
-    turn: Judgement,
+    row: SubmissionRow,
+    turn: JudgementRow,
     *,
     validator: Address,
     validators: Sequence[Address],
@@ -150,7 +150,7 @@ def take(
 
 
 def _sort_candidates(
-    params: PoolParams, row: Submission, *, validators: Sequence[Address], standing: Standing, now: float
+    params: PoolParams, row: SubmissionRow, *, validators: Sequence[Address], standing: Standing, now: float
 ) -> list[Address]:
     drawn = compute_turn_order(Hash(row.receipt_hash), Hash(row.draw or ""), _list_candidates(row, validators))
 

@@ -14,7 +14,7 @@ from covey.console.pool_file import build_params, read_document, save_model, wri
 from covey.errors import OperatorError
 
 if TYPE_CHECKING:
-    from covey.cli.task_filter import Results, Trial
+    from covey.cli.task_filter import Results, SolveTrial
     from covey.environments.base import Environment
     from covey.protocol.params import GradingParams, PoolParams
 
@@ -54,7 +54,7 @@ def tasks_filter(
 
     Example: `covey tasks filter configs/pool.toml --model my-small-model --out tasks.jsonl --write`
     """
-    from covey.cli.task_filter import Results, Trial, choose_kept
+    from covey.cli.task_filter import Results, SolveTrial, choose_kept
     from covey.engines.factory import choose_engine
     from covey.environments.question_mask import pack_kept
     from covey.environments.registry import load
@@ -72,7 +72,7 @@ def tasks_filter(
             f"the environment of {pool_file} is a mixture, and questions are kept by each of its parts",
             fix="Filter each part in a pool file of its own, and copy the option kept into the mixture",
         )
-    trial = Trial(
+    trial = SolveTrial(
         kind=params.environment.kind,
         options={name: value for name, value in params.environment.options.items() if name != "kept"},
         model=model,
@@ -113,7 +113,7 @@ def tasks_filter(
 
 
 def _ask(
-    trial: "Trial",
+    trial: "SolveTrial",
     limits: "GradingParams",
     results: "Results",
     items: int,

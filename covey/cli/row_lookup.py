@@ -7,7 +7,7 @@ from covey.console.pool_file import build_params, read_document
 from covey.environments.base import EnvironmentSpec, Split
 from covey.errors import OperatorError
 from covey.tasks.dataset import DataSet
-from covey.tasks.dataset_row import TaskRow
+from covey.tasks.dataset_row import TaskRecord
 
 
 def _choose(found: DataSet, split: Split | None, task_type: str | None) -> tuple[Split, str]:
@@ -23,12 +23,12 @@ def _choose(found: DataSet, split: Split | None, task_type: str | None) -> tuple
     )
 
 
-def get_row(found: DataSet, index: int, split: Split | None, task_type: str | None) -> TaskRow:
+def get_row(found: DataSet, index: int, split: Split | None, task_type: str | None) -> TaskRecord:
     """A row by its number; raise OperatorError("no_row")."""
     return found.read(*_choose(found, split, task_type), index)
 
 
-def find_row(found: DataSet, problem_id: str, split: Split | None, task_type: str | None) -> TaskRow:
+def find_row(found: DataSet, problem_id: str, split: Split | None, task_type: str | None) -> TaskRecord:
     """The first row with a problem_id, which is searched for; raise OperatorError("no_row")."""
     for part, kind in found.groups:
         if split in (None, part) and task_type in (None, kind):
@@ -39,7 +39,7 @@ def find_row(found: DataSet, problem_id: str, split: Split | None, task_type: st
     raise OperatorError("no_row", f"no row has the problem_id {problem_id}", fix="Correct --id, --split or --type")
 
 
-def find_spec(found: DataSet, row: TaskRow, pool_file: Path | None) -> EnvironmentSpec:
+def find_spec(found: DataSet, row: TaskRecord, pool_file: Path | None) -> EnvironmentSpec:
     """The environment that asks a row: the pool's, or its part of the row's task type, or the kind with no options.
 
     Raises OperatorError("wrong_dataset") where the pool does not ask such rows.

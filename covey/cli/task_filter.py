@@ -24,7 +24,7 @@ Passes = Mapping[int, int | None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Trial:
+class SolveTrial:
     """What results hold for.  Example: Trial(kind="reasoning_gym", options={...}, model="...", pass_k=8, ...)."""
 
     kind: str
@@ -52,7 +52,7 @@ class Results:
     Raises OperatorError("another_filter") for a file of another trial, "bad_results" for anything else.
     """
 
-    def __init__(self, path: Path, trial: Trial) -> None:
+    def __init__(self, path: Path, trial: SolveTrial) -> None:
         self._path = path
         self.passes: dict[int, int | None] = {}
         lines = read_lines(path) if path.exists() else []
@@ -66,7 +66,7 @@ class Results:
         self._append([{"number": number, "passes": passes} for number, passes in found.items()])
         self.passes |= found
 
-    def _read(self, lines: Sequence[bytes], trial: Trial) -> None:
+    def _read(self, lines: Sequence[bytes], trial: SolveTrial) -> None:
         try:
             head, *rows = map(json.loads, lines)
             self.passes = {row["number"]: row["passes"] for row in rows}
@@ -87,7 +87,7 @@ class Results:
 
 def count_passes(
     numbers: Sequence[int],
-    trial: Trial,
+    trial: SolveTrial,
     *,
     engine: Engine,
     environment: Environment,

@@ -12,7 +12,7 @@ from typing import Any
 from covey.chain.contracts import Contracts
 from covey.chain.follower import Follower
 from covey.chain.json_rpc import ChainClient
-from covey.demo.participants import BUDGET, MIN_STAKE, OPERATOR_BOND, VALIDATOR_BOND, Cast
+from covey.demo.participants import BUDGET, MIN_STAKE, OPERATOR_BOND, VALIDATOR_BOND, Participants
 from covey.devnet.anvil import Anvil
 from covey.devnet.deploy import derive_wallet, fund, up
 from covey.local.processes import Processes, Running, build_environment
@@ -29,10 +29,10 @@ ENGINES = ("hf", "vllm")
 """Of the workers."""
 
 
-class Stage:
+class DemoNetwork:
     """Everything that runs.  `open` it, then `start_all`; `close` it whatever happens."""
 
-    def __init__(self, cast: Cast, invoke: Invoke) -> None:
+    def __init__(self, cast: Participants, invoke: Invoke) -> None:
         """`invoke` runs a `covey` command in this process; it prints to the standard output."""
         self.cast, self._invoke = cast, invoke
         logs = cast.folder / "logs"

@@ -9,7 +9,7 @@ from covey.chain import events
 from covey.chain.amounts import TokenUnit, format_amount
 from covey.chain.contracts import Contracts
 from covey.demo.demo_network import POOL
-from covey.demo.participants import Cast, Player
+from covey.demo.participants import Participant, Participants
 from covey.protocol.api.public import StatusView, SubmissionView
 from covey.protocol.ids import Step
 
@@ -38,7 +38,7 @@ class Record:
 
 def build_summary(
     record: Record,
-    cast: Cast,
+    cast: Participants,
     contracts: Contracts,
     *,
     status: StatusView,
@@ -70,7 +70,7 @@ def is_accepted(submission: SubmissionView) -> bool:
 
 
 def list_failures(
-    summary: Mapping[str, Any], cast: Cast, *, status: StatusView, submissions: Sequence[SubmissionView]
+    summary: Mapping[str, Any], cast: Participants, *, status: StatusView, submissions: Sequence[SubmissionView]
 ) -> list[str]:
     """What does not hold; empty: exit 0."""
     honest = {p.node for p in cast.players if not p.cheat}
@@ -94,7 +94,7 @@ def list_failures(
 
 
 def describe_player(
-    player: Player, cast: Cast, record: Record, submissions: Sequence[SubmissionView], unit: TokenUnit
+    player: Participant, cast: Participants, record: Record, submissions: Sequence[SubmissionView], unit: TokenUnit
 ) -> str:
     """One line: what was accepted and rejected and why, what was earned, what was lost."""
     mine = [s for s in submissions if s.node == player.node]

@@ -41,7 +41,7 @@ class DemoOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Player:
+class Participant:
     """A worker with its contributor.  Example: name="worker-1", cheat="" or a key of CHEATS."""
 
     name: str
@@ -50,7 +50,7 @@ class Player:
     cheat: str
 
 
-class Cast:
+class Participants:
     """The demo's folder: keys, data sets and settings."""
 
     def __init__(self, folder: Path, options: DemoOptions, *, policy: Path | None = None) -> None:
@@ -151,10 +151,10 @@ class Cast:
         path.write_text(tomlkit.dumps(values))
         return path
 
-    def _make_player(self, name: str, cheat: str) -> Player:
+    def _make_player(self, name: str, cheat: str) -> Participant:
         contributor = f"{name}-contributor"
         self._make_key(contributor)
-        return Player(name=name, contributor=contributor, node=self._make_key(name), cheat=cheat)
+        return Participant(name=name, contributor=contributor, node=self._make_key(name), cheat=cheat)
 
     def _make_key(self, name: str) -> Address:
         wallet = save_key(self.get_key_file(name), derive_key(f"demo-{self.options.seed}", name))

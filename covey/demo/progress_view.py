@@ -39,7 +39,7 @@ def describe_success(summary: Mapping[str, Any]) -> str:
     return f"the model learned, {cheats}, {paid}"
 
 
-class Screen:
+class DemoScreen:
     """Lines on a terminal; each is printed once, so that a log is as good as a screen."""
 
     def __init__(self, steps: int) -> None:

@@ -14,11 +14,11 @@ from covey.chain import events
 from covey.chain.amounts import read_unit
 from covey.chain.follower import SeenBlock
 from covey.demo.demo_models import prepare_policy
-from covey.demo.demo_network import ENGINES, POOL, Invoke, Stage
+from covey.demo.demo_network import ENGINES, POOL, DemoNetwork, Invoke
 from covey.demo.demo_summary import Record, build_summary, describe_player, list_failures
-from covey.demo.participants import CHALLENGE_SECONDS, VETO_SECONDS, Cast, DemoOptions
+from covey.demo.participants import CHALLENGE_SECONDS, VETO_SECONDS, DemoOptions, Participants
 from covey.demo.presets import find_preset
-from covey.demo.progress_view import Screen, find_stage
+from covey.demo.progress_view import DemoScreen, find_stage
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.protocol.api.public import StatusView
 
@@ -45,8 +45,8 @@ def run_demo(options: DemoOptions, invoke: Invoke, *, on_summary: Callable[[Summ
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="covey-demo-") as name:
         try:
-            policy = prepare_policy(find_preset(options.environment), Screen(options.steps).say)
-            cast = Cast(Path(name) / "demo", options, policy=policy)
+            policy = prepare_policy(find_preset(options.environment), DemoScreen(options.steps).say)
+            cast = Participants(Path(name) / "demo", options, policy=policy)
             return asyncio.run(_run(cast, invoke, on_summary))
         except (KeyboardInterrupt, asyncio.CancelledError):
             if options.keep:  # nothing else ends it
@@ -54,11 +54,11 @@ def run_demo(options: DemoOptions, invoke: Invoke, *, on_summary: Callable[[Summ
             raise
 
 
-async def _run(cast: Cast, invoke: Invoke, on_summary: Callable[[Summary], None]) -> list[str]:
+async def _run(cast: Participants, invoke: Invoke, on_summary: Callable[[Summary], None]) -> list[str]:
     task = asyncio.current_task()
     if task is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    demo = Demo(Stage(cast, invoke))
+    demo = Demo(DemoNetwork(cast, invoke))
     try:
         demo.set_up()
         if cast.options.keep:
@@ -77,10 +77,10 @@ async def _run(cast: Cast, invoke: Invoke, on_summary: Callable[[Summary], None]
 class Demo:
     """One performance on a stage."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: DemoNetwork) -> None:
         self.stage = stage
         self.record = Record()
-        self.screen = Screen(stage.cast.options.steps)
+        self.screen = DemoScreen(stage.cast.options.steps)
         self._metrics = stage.cast.folder / "trainer" / "metrics.jsonl"
         self._read = 0
         self._cursor: tuple[SeenBlock, ...] = ()

@@ -13,7 +13,7 @@ from eth_utils.crypto import keccak
 
 from coordinator import chain_events
 from coordinator.db.database import Database
-from coordinator.db.models import Node, Step, Submission, Task
+from coordinator.db.models import NodeRow, StepRow, SubmissionRow, TaskRow
 from coordinator.domain import judging, nodes, ruling, steps, submissions, tasks, turns
 from coordinator.domain.ruling import Ruling
 from coordinator.domain.submissions import Countersigned
@@ -95,7 +95,7 @@ class FakePool:
         with self.database.write() as rows:
             chain_events.on_node_removed(None, rows, event)  # type: ignore[arg-type]
 
-    def publish(self, step: int) -> Step:
+    def publish(self, step: int) -> StepRow:
         with self.database.write() as rows:
             return steps.open_step(
                 rows, self.params, number=step, manifest_hash=make_hash(f"policy {step}"), block=10 + step, now=self.now
@@ -125,12 +125,12 @@ class FakePool:
         with self.database.write() as rows:
             return tasks.assign_tasks(rows, self.params, now=self.now)
 
-    def collect(self, name: str, holding: Sequence[int] = (), *, instance: str = INSTANCE) -> Task | None:
+    def collect(self, name: str, holding: Sequence[int] = (), *, instance: str = INSTANCE) -> TaskRow | None:
         node = make_address(name)
         with self.database.write() as rows:
             return tasks.collect_task(rows, self.params, node=node, instance=instance, now=self.now, holding=holding)
 
-    def lease(self, name: str) -> Task:
+    def lease(self, name: str) -> TaskRow:
         """What a registered, waiting node ends up with."""
         self.wait(name)
         self.assign()
@@ -142,11 +142,11 @@ class FakePool:
         with self.database.write() as rows:
             return tasks.expire_leases(rows, self.params, now=self.now)
 
-    def tasks(self, *states: TaskState) -> Sequence[Task]:
+    def tasks(self, *states: TaskState) -> Sequence[TaskRow]:
         with self.database.read() as rows:
             return rows.list_tasks(*(states or tuple(TaskState)))
 
-    def node(self, name: str) -> Node:
+    def node(self, name: str) -> NodeRow:
         with self.database.read() as rows:
             return nodes.require_node(rows, make_address(name))
 
@@ -163,7 +163,7 @@ class FakePool:
 
     # -- submissions
 
-    def build_receipt(self, task: Task, **changes: Any) -> Receipt:
+    def build_receipt(self, task: TaskRow, **changes: Any) -> Receipt:
         with self.database.read() as rows:
             node = nodes.require_node(rows, task.node or "")
         values: dict[str, Any] = {
@@ -201,14 +201,14 @@ class FakePool:
                 )
             return promise
 
-    def submit(self, task: Task, **changes: Any) -> Hash:
+    def submit(self, task: TaskRow, **changes: Any) -> Hash:
         return self.record(self.build_receipt(task, **changes)).message.receipt_hash
 
     def work(self, name: str, **changes: Any) -> Hash:
         """Lease and submit."""
         return self.submit(self.lease(name), **changes)
 
-    def submission(self, receipt_hash: str) -> Submission:
+    def submission(self, receipt_hash: str) -> SubmissionRow:
         with self.database.read() as rows:
             row = rows.get_submission(receipt_hash)
             assert row is not None

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from covey.cli.doctor.snapshot import DeviceFacts, EngineFacts, FolderFacts, Trouble
+from covey.cli.doctor.snapshot import DeviceFacts, EngineProbe, FolderFacts, Trouble
 from covey.engines.factory import choose_engine, describe_build, measure_memory, require_engine
 from covey.engines.vllm.options import VllmOptions
 from covey.errors import OperatorError
@@ -42,7 +42,7 @@ def look_at_device(settings: "RoleSettings | CoordinatorConfig") -> DeviceFacts:
     return DeviceFacts(**json.loads(ended.stdout))
 
 
-def look_at_engine(role: Literal["worker", "validator"], settings: RoleSettings, params: PoolParams) -> EngineFacts:
+def look_at_engine(role: Literal["worker", "validator"], settings: RoleSettings, params: PoolParams) -> EngineProbe:
     """The engine that the role will start with.
 
     Raises OperatorError as `require_engine`, and OperatorError("bad_engine") if it is not installed.
@@ -51,7 +51,7 @@ def look_at_engine(role: Literal["worker", "validator"], settings: RoleSettings,
     name = choose_engine(getattr(settings, "engine", "auto"), rules, role=role, interpreter=vllm.interpreter)
     build = describe_build(name, vllm.interpreter)
     require_engine(name, rules, role=role, device=settings.device, interpreter=vllm.interpreter, is_apart=True)
-    return EngineFacts(name=name, build=build)
+    return EngineProbe(name=name, build=build)
 
 
 def look_at_folder(root: Path) -> FolderFacts:

@@ -52,7 +52,7 @@ class DeviceFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineFacts:
+class EngineProbe:
     """The engine that the role will use, which the pool's thresholds hold for on this hardware.
 
     Example: name="hf", build="covey 0.1.0, torch 2.13.0+cpu, transformers 5.1.0"."""
@@ -165,7 +165,7 @@ class Snapshot:
     deployment: Deployment | Trouble
     folders: Mapping[Path, FolderFacts | Trouble]
     device: DeviceFacts | Trouble | None = None
-    engine: EngineFacts | Trouble | None = None
+    engine: EngineProbe | Trouble | None = None
     isolation: IsolationFacts | Trouble | None = None
     port: Trouble | None = None
     """Why the coordinator's port is not free; None where it is, or for another role."""

@@ -3,7 +3,7 @@
 import pytest
 from structlog.testing import capture_logs
 
-from coordinator.db.models import Submission
+from coordinator.db.models import SubmissionRow
 from coordinator.domain import nodes
 from coordinator.domain.ruling import compute_live_groups
 from coordinator.domain.steps import plan_tasks
@@ -58,7 +58,7 @@ def count_pending(pool: FakePool) -> int:
     ],
 )
 def test_compute_live_groups__words_of_a_quorum__the_smallest_counts(is_on: bool, told: list[int | None], live: int):
-    row = Submission(task=1, groups=2)
+    row = SubmissionRow(task=1, groups=2)
     assert compute_live_groups(make_params(online_filter=is_on), row, told) == live
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from coordinator.db.database import Database
-from coordinator.db.models import Task
+from coordinator.db.models import TaskRow
 from covey.errors import ProtocolError
 from covey.protocol.status import StepState, TaskState
 from covey.protocol.verdict import Decision, Reason
@@ -29,7 +29,7 @@ class LeaseMachine(RuleBasedStateMachine):
         self.pool.publish(0)
         self.published = self.trained = 0
         """The newest policy on chain, and that of the trainer."""
-        self.collected: dict[int, Task] = {}
+        self.collected: dict[int, TaskRow] = {}
         self.slots = dict.fromkeys(NODES, 0)
         self.last_lease = 0
         self.undecided: list[str] = []

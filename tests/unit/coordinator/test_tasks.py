@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinator.db.models import Task
+from coordinator.db.models import TaskRow
 from coordinator.domain import nodes, steps, tasks
 from covey.errors import ProtocolError
 from covey.protocol.ids import LeaseId, TaskId
@@ -253,7 +253,7 @@ def test_return_task__not_in_hand__is_refused_and_changes_nothing(pool: FakePool
     assert [each.state for each in pool.tasks() if each.id == task.id] == [TaskState.ASSIGNED]
 
 
-def give_back(pool: FakePool, name: str, task: Task) -> None:
+def give_back(pool: FakePool, name: str, task: TaskRow) -> None:
     with pool.database.write() as rows:
         tasks.return_task(
             rows, pool.params, node=make_address(name), task=TaskId(task.id), lease=LeaseId(task.lease), now=pool.now

@@ -8,7 +8,7 @@ from covey.protocol.ids import GroupId, Step, TaskId
 from covey.protocol.params import EnvironmentParams, PoolParams
 from covey.protocol.submission_file.rows import Rollout
 from trainer.algorithm.batches import build_batch, build_samples, keep_live, split_updates
-from trainer.data.samples import Work
+from trainer.data.samples import AcceptedWork
 
 pytestmark = pytest.mark.unit
 PARAMS = PoolParams(
@@ -17,7 +17,7 @@ PARAMS = PoolParams(
 )  # fmt: skip
 
 
-def build_work(task: int, *groups: tuple[float, float]) -> Work:
+def build_work(task: int, *groups: tuple[float, float]) -> AcceptedWork:
     row = Rollout(
         group=GroupId(0), sibling=0, seed=1, prompt=(2, 7), tokens=(5, 1), logprobs=(-0.5, -0.25), proofs=(),
         finished=True, reward=0.0,
@@ -27,7 +27,7 @@ def build_work(task: int, *groups: tuple[float, float]) -> Work:
         for group, rewards in enumerate(groups)
         for sibling, reward in enumerate(rewards)
     ]
-    return Work(task=TaskId(task), policy_version=Step(3), replayed=True, rollouts=tuple(rows))
+    return AcceptedWork(task=TaskId(task), policy_version=Step(3), replayed=True, rollouts=tuple(rows))
 
 
 def test_keep_live__live_and_dead_groups__only_live_ones_are_dealt_out_and_count() -> None:

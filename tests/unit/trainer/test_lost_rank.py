@@ -7,7 +7,7 @@ import pytest
 
 from covey.errors import OperatorError
 from trainer.distributed import ranks as module
-from trainer.distributed.commands import Order, Verb
+from trainer.distributed.commands import RankCommand, Verb
 from trainer.distributed.ranks import Ranks, explain_lost_rank, lead
 
 pytestmark = pytest.mark.unit
@@ -32,7 +32,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[Verb]:
 def _lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """The others are gone, which the first beat finds."""
 
-    def fail(order: Order) -> None:
+    def fail(order: RankCommand) -> None:
         raise RuntimeError(CLOSED)
 
     monkeypatch.setattr(module, "_send", fail)
@@ -67,11 +67,11 @@ def test_lead__this_rank_failed_while_another_was_lost__its_own_error_is_raised(
 def test_beat__after_a_step_that_failed_here__sends_nothing_into_what_the_others_still_do(
     ranks: Ranks, sent: list[Verb]
 ) -> None:
-    with ranks.together(Order(verb=Verb.GATHER)):
+    with ranks.together(RankCommand(verb=Verb.GATHER)):
         ranks.beat()
     ranks.beat()
     assert sent == [Verb.GATHER, Verb.BEAT]
-    with pytest.raises(OperatorError, match="out_of_memory"), ranks.together(Order(verb=Verb.LEARN)):
+    with pytest.raises(OperatorError, match="out_of_memory"), ranks.together(RankCommand(verb=Verb.LEARN)):
         raise OperatorError("trainer_out_of_memory", "too much", fix="Take less")
     ranks.beat()
     assert sent == [Verb.GATHER, Verb.BEAT, Verb.LEARN]

@@ -14,7 +14,7 @@ from covey.protocol.api.trainer import BatchOrder
 from covey.protocol.ids import Hash, Step
 from trainer import loop
 from trainer.context import Context
-from trainer.data.samples import Work
+from trainer.data.samples import AcceptedWork
 
 pytestmark = pytest.mark.unit
 Build = Callable[..., Any]
@@ -202,7 +202,7 @@ def test_run__both_cycles_fail__the_first_failure_is_told(
             pause.wait(0.01)
         raise publication
 
-    def fail_to_learn(ctx: Context, works: list[Work | None], waited: float) -> None:
+    def fail_to_learn(ctx: Context, works: list[AcceptedWork | None], waited: float) -> None:
         if ctx.progress.step == 0:
             learn(ctx, works, waited)
             return

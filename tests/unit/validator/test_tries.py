@@ -12,7 +12,7 @@ from tests.cheats.base import Cheat
 from tests.cheats.rows import ROWS
 from tests.fakes.tools import Worker, build_claim
 from validator import verdicts
-from validator.checks import Tools
+from validator.checks import CheckTools
 
 pytestmark = [pytest.mark.unit, pytest.mark.slow]
 TRIES = 300
@@ -25,7 +25,7 @@ def count_tries() -> int:
 
 
 @pytest.mark.parametrize("row", TRIED)
-def test_judge__row_in_many_tries__every_one_earns_its_reason(row: int, worker: Worker, tools: Tools):
+def test_judge__row_in_many_tries__every_one_earns_its_reason(row: int, worker: Worker, tools: CheckTools):
     cheats = [each for each in ROWS[row] if issubclass(each, Cheat)]
     found: dict[tuple[str, str], int] = {}
     for number in range(FIRST_TASK, FIRST_TASK + count_tries()):
@@ -40,7 +40,7 @@ def test_judge__row_in_many_tries__every_one_earns_its_reason(row: int, worker: 
     assert found == {(cheat.__name__, f"REJECT {cheat.reason.name}"): count_tries() for cheat in cheats}
 
 
-def test_judge__copier_and_victim__only_the_copier_is_flagged(worker: Worker, tools: Tools):
+def test_judge__copier_and_victim__only_the_copier_is_flagged(worker: Worker, tools: CheckTools):
     """Whoever is judged first: the victim's own seeds are right, and the copier's are not."""
     copier = Worker(deploy.derive_wallet("test", "copier"), worker.params, worker.engine)
     for number in range(FIRST_TASK, FIRST_TASK + count_tries()):

@@ -32,7 +32,7 @@ async def test_seal__chain_that_was_reorganised_meanwhile__signs_nothing_and_ret
     ctx = await make_one(start, coordinator)
     ctx.network.policies.get_manifest_hash = lambda version: "0x" + "ab" * 32
     with pytest.raises(ProtocolError, match="wrong_manifest"):
-        await loop.seal(ctx)
+        await loop.sign_next(ctx)
     assert (list(ctx.outgoing.list()), coordinator.returned, ctx.pipeline.made) == ([], [(7, 9)], [])
 
 
@@ -42,7 +42,7 @@ async def test_seal__full_disk__says_so_keeps_the_lease_and_goes_on_when_there_i
 ):
     ctx = await make_one(start, coordinator)
     if moment == "close":
-        await loop.seal(ctx)
+        await loop.sign_next(ctx)
 
     def fail(path: Path, data: bytes) -> None:
         raise OSError(28, "No space left on device")
@@ -50,10 +50,10 @@ async def test_seal__full_disk__says_so_keeps_the_lease_and_goes_on_when_there_i
     with monkeypatch.context() as full:
         full.setattr(submission_store, "write_atomically", fail)
         with pytest.raises(TransientError, match=r"disk_full: .*No space left"):
-            await (loop.seal(ctx) if moment == "add" else loop.hand_in(ctx))
+            await (loop.sign_next(ctx) if moment == "add" else loop.submit_pending(ctx))
     assert coordinator.returned == []
     if moment == "add":
-        await loop.seal(ctx)
-    await loop.hand_in(ctx)
+        await loop.sign_next(ctx)
+    await loop.submit_pending(ctx)
     assert {receipt.task for receipt, _, _ in coordinator.sent} == {7}
     assert (ctx.outgoing.list_unsent(), ctx.outgoing.has_signed(7, 9)) == ([], True)

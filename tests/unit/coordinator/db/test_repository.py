@@ -15,7 +15,7 @@ from sqlalchemy.exc import IntegrityError
 import coordinator
 from coordinator.db.database import Database
 from coordinator.db.database_outbox import DatabaseOutbox
-from coordinator.db.models import Base, Case, Challenge, Epoch, Judgement
+from coordinator.db.models import Base, CaseRow, ChallengeRow, EpochRow, JudgementRow
 from covey.chain.json_rpc import Call
 from covey.chain.outbox import Intent, IntentState, Place
 from covey.errors import TransientError
@@ -139,14 +139,14 @@ def test_replace_blocks__some_are_kept__holds_those_named(database: Database):
 
 
 def test_forget_blocks_above__number__takes_back_what_came_later(database: Database):
-    def case(number: int, block: int) -> Case:
-        return Case(
+    def case(number: int, block: int) -> CaseRow:
+        return CaseRow(
             receipt_hash=make_hash(f"{number}"), node=make_address("a"), contributor=make_address("b"),
             state=CaseState.LOCKED, block_number=block, transaction_hash=make_hash("t"),
         )  # fmt: skip
 
-    def epoch(number: int, block: int) -> Epoch:
-        return Epoch(
+    def epoch(number: int, block: int) -> EpochRow:
+        return EpochRow(
             number=number, work_root=make_hash("w"), reward_root=make_hash("r"), data_hash=make_hash("d"),
             leaf_count=1, units=1, previous_hash=make_hash("p"), closed_at=0.0, posted_block=block, disabled=False,
         )  # fmt: skip
@@ -215,7 +215,7 @@ def test_migrate__rows_that_others_point_to__are_kept_there_and_back(database: D
     row = pool.submission(receipt_hash)
     assert (row.state, row.units, [j.verdict for j in row.judgements]) == (SubmissionState.ACCEPTED, 20, verdicts)
     with pytest.raises(IntegrityError), database.write() as rows:
-        rows.add(Judgement(receipt_hash=make_hash("nobody's")))
+        rows.add(JudgementRow(receipt_hash=make_hash("nobody's")))
 
 
 def test_migrate__strikes_and_removed_nodes_of_before__are_kept_there_and_back(database: Database):
@@ -251,8 +251,8 @@ def test_migrate__challenge_and_intents_of_before__are_kept_there_and_back(datab
     challenged, other = pool.work("a"), pool.work("a")
     place = Place(block_number=9, block_hash=make_hash("9"), transaction_hash=make_hash("t"))
     with database.write() as rows:
-        rows.add(Challenge(receipt_hash=challenged, block_number=20, tries=0))
-        rows.add(Challenge(receipt_hash=other, block_number=20, decided_block=21, tries=0))
+        rows.add(ChallengeRow(receipt_hash=challenged, block_number=20, tries=0))
+        rows.add(ChallengeRow(receipt_hash=other, block_number=20, decided_block=21, tries=0))
     for key in ("mined", "waiting"):
         store.put(Intent(key=key, call=Call(to=make_address("c"), data=b"", label="Thing.do")))
     store.record_mined("mined", place)

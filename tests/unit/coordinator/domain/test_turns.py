@@ -5,7 +5,7 @@ from itertools import permutations
 
 import pytest
 
-from coordinator.db.models import Epoch
+from coordinator.db.models import EpochRow
 from coordinator.domain import turns
 from covey.protocol.seeding import compute_turn_order
 from covey.protocol.status import SubmissionState
@@ -317,7 +317,7 @@ def test_dispatch__validator_that_never_takes_its_turn__decides_within_the_promi
     for epoch, state in ((54, SubmissionState.SUBMITTED), (55, SubmissionState.VOID)):
         with pool.database.write() as rows:
             hashes = {name: make_hash(name) for name in ("work_root", "reward_root", "data_hash", "previous_hash")}
-            rows.add(Epoch(number=epoch, leaf_count=0, units=0, closed_at=pool.now, **hashes))
+            rows.add(EpochRow(number=epoch, leaf_count=0, units=0, closed_at=pool.now, **hashes))
         pool.dispatch()
         assert pool.submission(receipt_hash).state is state, f"64 is promised, {epoch + 1} is next"
     assert (pool.submission(receipt_hash).reason, pool.strikes("a")) == (Reason.UNDECIDED, 0)

@@ -83,7 +83,7 @@ def test_filter__stopped_and_run_again__asks_the_rest_alone_and_ends_the_same(
 def test_filter__other_bounds_on_the_same_results__asks_nothing(
     run_filter: Command, pool: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    head = task_filter.Trial(
+    head = task_filter.SolveTrial(
         kind="reasoning_gym", options=tomllib.loads(pool.read_text())["params"]["environment"]["options"],
         model=str(tiny_folder()), engine="hf", dtype="bfloat16", pass_k=8, seed=0, temperature=1.0,
         max_prompt_tokens=64, max_completion_tokens=8,

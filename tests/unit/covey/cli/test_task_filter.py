@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from covey.cli.task_filter import Results, Trial, choose_kept, count_passes, list_turns
+from covey.cli.task_filter import Results, SolveTrial, choose_kept, count_passes, list_turns
 from covey.engines.base import Completion, Engine, GenerationRequest
 from covey.environments.base import Environment, Grade, Prompt, Reply
 from covey.errors import OperatorError
@@ -15,7 +15,7 @@ from covey.protocol.seeding import compute_trial_seed
 
 pytestmark = pytest.mark.unit
 
-TRIAL = Trial(
+TRIAL = SolveTrial(
     kind="toy", options={"a": [1, 2]}, model="m", engine="hf", dtype="float32", pass_k=4, seed=7, temperature=0.5,
     max_prompt_tokens=6, max_completion_tokens=3,
 )  # fmt: skip

@@ -5,9 +5,9 @@ import pytest
 from covey.chain import events
 from covey.chain.amounts import TokenUnit
 from covey.demo.demo_summary import Record, build_summary, describe_player, is_accepted, list_failures
-from covey.demo.participants import Cast, DemoOptions
+from covey.demo.participants import DemoOptions, Participants
 from covey.demo.presets import DEFAULT
-from covey.demo.progress_view import Screen, find_stage
+from covey.demo.progress_view import DemoScreen, find_stage
 from covey.protocol.api.public import StatusView, StepView, SubmissionView
 
 pytestmark = pytest.mark.unit
@@ -56,7 +56,7 @@ def make_submission(node, *, state="SETTLED", reason="none", version=0):
 
 @pytest.fixture
 def cast(tmp_path):
-    return Cast(tmp_path / "demo", DemoOptions(steps=3, workers=1, cheats=1))
+    return Participants(tmp_path / "demo", DemoOptions(steps=3, workers=1, cheats=1))
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_list_failures__one_thing_wrong__named_alone(cast, good, changes, messag
 
 def test_list_failures__eight_steps__a_quarter_is_asked_for(tmp_path, good):
     summary, status, submissions = good
-    cast = Cast(tmp_path / "long", DemoOptions(steps=8, workers=1, cheats=1))
+    cast = Participants(tmp_path / "long", DemoOptions(steps=8, workers=1, cheats=1))
     summary = summary | {"reward": [0.5] * 6 + [0.7] * 3, "slashed": {cast.players[1].node: HASH}}
     found = list_failures(summary, cast, status=status, submissions=submissions)
     assert found == ["the reward rose by 0.200, not by 0.250"]
@@ -215,7 +215,7 @@ def test_find_stage__what_the_step_waits_for(changes, published, stage):
 
 
 def test_screen__lines__once_each_and_the_summary_whole(capsys):
-    screen = Screen(3)
+    screen = DemoScreen(3)
     for _ in range(2):
         screen.say_once("slash", "cheat-1 was slashed")
     screen.show_step(1, 0.5, make_status(submissions={"ACCEPTED": 3, "SUBMITTED": 2}))
@@ -257,7 +257,7 @@ def test_screen__lines__once_each_and_the_summary_whole(capsys):
 def test_screen__slow_step__named_after_eight_seconds(capsys, monkeypatch):
     now = [100.0]
     monkeypatch.setattr("covey.demo.progress_view.time.monotonic", lambda: now[0])
-    screen = Screen(3)
+    screen = DemoScreen(3)
     for second, step in ((0, 1), (7, 1), (9, 1), (10, 1), (18, 2), (25, 2)):
         now[0] = 100.0 + second
         screen.show_stage("validators judge", step)

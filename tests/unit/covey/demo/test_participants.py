@@ -5,7 +5,7 @@ import pytest
 
 from covey.chain.wallet import load_key
 from covey.console.account import read_pool_file
-from covey.demo.participants import BUDGET, MIN_STAKE, OPERATOR_BOND, TOKENS, VALIDATOR_BOND, Cast, DemoOptions
+from covey.demo.participants import BUDGET, MIN_STAKE, OPERATOR_BOND, TOKENS, VALIDATOR_BOND, DemoOptions, Participants
 from covey.devnet.deploy import derive_key
 from covey.environments.registry import DEMO, compute_fingerprint, load
 
@@ -15,7 +15,7 @@ ALICE = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
 
 
 def test_cast__players__honest_and_cheats_in_turn(tmp_path):
-    cast = Cast(tmp_path / "demo", DemoOptions(workers=2, cheats=3, seed=7))
+    cast = Participants(tmp_path / "demo", DemoOptions(workers=2, cheats=3, seed=7))
     assert [(p.name, p.cheat) for p in cast.players] == [
         ("worker-1", ""),
         ("worker-2", ""),
@@ -28,8 +28,8 @@ def test_cast__players__honest_and_cheats_in_turn(tmp_path):
 
 
 def test_cast__keys__follow_from_the_seed_and_only_their_owner_reads_them(tmp_path):
-    first, again = (Cast(tmp_path / name, DemoOptions(seed=7)) for name in "ab")
-    other = Cast(tmp_path / "c", DemoOptions(seed=8))
+    first, again = (Participants(tmp_path / name, DemoOptions(seed=7)) for name in "ab")
+    other = Participants(tmp_path / "c", DemoOptions(seed=8))
     names = ["operator", "trainer", "arbiter", "validator-1", "worker-1", "worker-1-contributor"]
     addresses = [first.get_address(name) for name in names]
     assert addresses == [again.get_address(name) for name in names]
@@ -42,7 +42,7 @@ def test_cast__keys__follow_from_the_seed_and_only_their_owner_reads_them(tmp_pa
 
 
 def test_cast__funded__those_who_send_transactions(tmp_path):
-    cast = Cast(tmp_path / "demo", DemoOptions(workers=1, cheats=1))
+    cast = Participants(tmp_path / "demo", DemoOptions(workers=1, cheats=1))
     senders = [
         "operator",
         "trainer",
@@ -57,7 +57,7 @@ def test_cast__funded__those_who_send_transactions(tmp_path):
 
 
 def test_write_pool__read_by_the_command(tmp_path):
-    cast = Cast(tmp_path / "demo", DemoOptions(steps=5, max_staleness=2))
+    cast = Participants(tmp_path / "demo", DemoOptions(steps=5, max_staleness=2))
     terms, validators, params = read_pool_file(cast.write_pool(), ALICE)
     assert validators == [cast.get_address(name) for name in cast.validators]
     assert (params.max_steps, params.max_staleness, params.quorum) == (5, 2, terms.quorum)
@@ -70,7 +70,7 @@ def test_write_pool__read_by_the_command(tmp_path):
 
 
 def test_write_role__shared_settings_beside_its_own(tmp_path):
-    cast = Cast(tmp_path / "demo", DemoOptions())
+    cast = Participants(tmp_path / "demo", DemoOptions())
     path = cast.write_role("worker-1", {"pool": 1, "relays": ["http://r"]}, key="operator")
     found = tomllib.loads(path.read_text())
     assert found == {
@@ -83,6 +83,6 @@ def test_write_role__shared_settings_beside_its_own(tmp_path):
 
 
 def test_cast__folder_is_used__refused(tmp_path):
-    Cast(tmp_path / "demo", DemoOptions())
+    Participants(tmp_path / "demo", DemoOptions())
     with pytest.raises(FileExistsError):
-        Cast(tmp_path / "demo", replace(DemoOptions(), seed=1))
+        Participants(tmp_path / "demo", replace(DemoOptions(), seed=1))

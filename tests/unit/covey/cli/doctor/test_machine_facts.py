@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from covey.cli.doctor.machine_facts import find_port_trouble, look_at_engine
-from covey.cli.doctor.snapshot import EngineFacts
+from covey.cli.doctor.snapshot import EngineProbe
 from covey.engines.factory import describe_build
 from covey.errors import OperatorError
 from tests.fakes.pool import make_params
@@ -34,7 +34,7 @@ def test_port__free_or_taken():
 def test_look_at_engine__pool_takes_it__is_named_with_its_build(role, settings):
     build = describe_build("hf")
     rules = {"worker_engine": "hf", "validator_engine": "hf", "hardware": "cpu", "build": build}
-    assert look_at_engine(role, settings, make_params(verification=rules)) == EngineFacts(name="hf", build=build)
+    assert look_at_engine(role, settings, make_params(verification=rules)) == EngineProbe(name="hf", build=build)
 
 
 @pytest.mark.parametrize(
