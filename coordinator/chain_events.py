@@ -123,7 +123,7 @@ def on_case_closed(ctx: Context, repository: Repository, event: ClosingEvent) ->
         case.state = require_move(CASE_MOVES, case.state, after)
         case.block_number, case.transaction_hash = event.block_number, event.transaction_hash
     if case is not None and after is CaseState.VETOED:
-        repository.session.flush()
+        repository.flush()
         for node in repository.list_nodes_of(case.contributor):
             nodes.reinstate(repository, ctx.params, node)
 

@@ -156,12 +156,12 @@ def _build_case(ctx: Context, row: SubmissionRow) -> HardCase:
         j
         for j in row.judgements
         if j.verdict is not None
-        and (j.verdict["outcome"], j.verdict["reason"]) == (Decision.REJECT, row.reason)
+        and (j.verdict.outcome, j.verdict.reason) == (Decision.REJECT, row.reason)
         and j.signature
     ]
     return HardCase(
         receipt=ReceiptBody.of(to_receipt(row, ctx.config.pool)),
         signature=row.signature,
-        verdicts=tuple(VerdictBody.model_validate(j.verdict) for j in agreeing),
+        verdicts=tuple(VerdictBody.of(j.verdict) for j in agreeing if j.verdict is not None),
         signatures=tuple(j.signature or "" for j in agreeing),
     )

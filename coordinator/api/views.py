@@ -29,7 +29,7 @@ from covey.protocol.api.public import (
 )
 from covey.protocol.ids import Address, Hash, Step, TaskId
 from covey.protocol.status import StepState, SubmissionState
-from covey.protocol.verdict import Reason
+from covey.protocol.verdict import Decision, Reason
 
 router = APIRouter(prefix="/v1", tags=["public"])
 
@@ -120,7 +120,7 @@ def get_submission(ctx: Ctx, receipt_hash: Annotated[str, Path(pattern="^0x[0-9a
         return SubmissionDetail(
             **_describe_submission(ctx, row).model_dump(),
             receipt=ReceiptBody.of(submissions.to_receipt(row, ctx.config.pool)) if _is_decided(row) else None,
-            verdicts=tuple(VerdictBody.model_validate(j.verdict) for j in judgements),
+            verdicts=tuple(VerdictBody.of(j.verdict) for j in judgements if j.verdict is not None),
             signatures=tuple(j.signature or "" for j in judgements),
         )
 
@@ -178,7 +178,7 @@ def _describe_epoch(row: EpochRow) -> EpochView:
 def _count_accepted_groups(repository: Repository) -> Counter[int]:
     counts: Counter[int] = Counter()
     for row in repository.list_submissions(SubmissionState.ACCEPTED, SubmissionState.SETTLED):
-        if not row.reason:
+        if row.decision is Decision.ACCEPT:
             counts[row.policy_version] += row.groups
     return counts
 
@@ -204,7 +204,7 @@ def _describe_submission(ctx: Context, row: SubmissionRow) -> SubmissionView:
         commitment=commitment,
         salt=salt,
         kind=kind,
-        evidence_hashes=tuple(Hash(str(j.verdict["evidence_hash"])) for j in _list_public(row) if j.verdict),
+        evidence_hashes=tuple(j.verdict.evidence_hash for j in _list_public(row) if j.verdict),
     )
 
 

@@ -90,7 +90,7 @@ def collect_task(ctx: Context, node: Address, body: ClaimRequest) -> TaskOrder |
             policy_version=Step(task.policy_version),
             manifest_hash=Hash(step.manifest_hash),
             groups=task.groups,
-            deadline=task.deadline,
+            deadline=task.expires_at,
         )
 
 

@@ -4,11 +4,28 @@ States and their lawful moves are those of `covey.protocol.status`.  Times are U
 """
 
 from enum import StrEnum
+from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Enum, ForeignKey, Index, Integer, MetaData, String, Text, UniqueConstraint
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Dialect,
+    Enum,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
+from covey.protocol.eip712 import to_dict
+from covey.protocol.messages import Verdict
 from covey.protocol.status import CaseState, StepState, SubmissionState, TaskState
+from covey.protocol.verdict import Decision
 
 Number = BigInteger().with_variant(Integer, "sqlite")
 
@@ -16,6 +33,32 @@ Number = BigInteger().with_variant(Integer, "sqlite")
 def _states(kind: type[StrEnum]) -> Enum:
     """A column of states, stored as text and loaded as the enumeration."""
     return Enum(kind, native_enum=False, length=16)
+
+
+class VerdictColumn(TypeDecorator[Verdict]):
+    """A signed verdict, stored as JSON."""
+
+    impl = JSON(none_as_null=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: Verdict | None, dialect: Dialect) -> dict[str, Any] | None:
+        return None if value is None else to_dict(value)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Verdict | None:
+        return None if value is None else Verdict(**value)
+
+
+class DecisionColumn(TypeDecorator[Decision]):
+    """A decision, stored as its number."""
+
+    impl = Integer
+    cache_ok = True
+
+    def process_bind_param(self, value: Decision | None, dialect: Dialect) -> int | None:
+        return None if value is None else int(value)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Decision | None:
+        return None if value is None else Decision(value)
 
 
 class Base(DeclarativeBase):
@@ -88,10 +131,18 @@ class TaskRow(Base):
     state: Mapped[TaskState] = mapped_column(_states(TaskState), default=TaskState.PENDING)
     node: Mapped[str | None] = mapped_column(ForeignKey("nodes.address"))
     lease: Mapped[int | None] = mapped_column(Number, unique=True)
-    collected: Mapped[bool] = mapped_column(default=False)
-    deadline: Mapped[float] = mapped_column(default=0.0)
-    """Of the lease; until it is collected, of collecting it."""
+    offered_until: Mapped[float] = mapped_column(default=0.0)
+    """Until when the lease may be collected."""
+    collected_at: Mapped[float | None]
+    """When the node collected the lease. None: not yet."""
+    ends_at: Mapped[float | None]
+    """When the collected lease ends. None: it is not collected."""
     __table_args__ = (Index("ix_tasks_state_node", "state", "node"),)
+
+    @property
+    def expires_at(self) -> float:
+        """When the lease, or the offer of a lease that is not collected yet, expires."""
+        return self.offered_until if self.ends_at is None else self.ends_at
 
 
 class SubmissionRow(Base):
@@ -122,6 +173,8 @@ class SubmissionRow(Base):
     """Whether a quorum replays it. It may be so from intake on, or be ordered later; None: that is not drawn yet."""
     confirmed: Mapped[bool] = mapped_column(default=False)
     """Whether a second validator repeats its cheap checks."""
+    decision: Mapped[Decision | None] = mapped_column(DecisionColumn)
+    """What a quorum decided. None until then. Settlement and a disabled epoch leave it as it is."""
     reason: Mapped[int] = mapped_column(default=0)
     evidence_hash: Mapped[str] = mapped_column(String(66), default="0x" + "00" * 32)
     decided_at: Mapped[float | None]
@@ -138,8 +191,7 @@ class SubmissionRow(Base):
     @property
     def is_replayed(self) -> bool:
         """Whether validators accepted it after a replay."""
-        is_accepted = self.state in (SubmissionState.ACCEPTED, SubmissionState.SETTLED) and not self.reason
-        return is_accepted and bool(self.audited)
+        return self.decision is Decision.ACCEPT and bool(self.audited)
 
 
 class ValidatorRow(Base):
@@ -170,7 +222,7 @@ class JudgementRow(Base):
     deadline: Mapped[float] = mapped_column(default=0.0)
     """Unix seconds by which the validator that has taken the turn must commit and, once all have committed, reveal."""
     commitment: Mapped[str | None] = mapped_column(String(66))
-    verdict: Mapped[dict[str, str | int] | None] = mapped_column(JSON)
+    verdict: Mapped[Verdict | None] = mapped_column(VerdictColumn)
     signature: Mapped[str | None] = mapped_column(String(132))
     live_groups: Mapped[int | None]
     """What the verdict's evidence says; None: nothing, or nonsense."""

@@ -22,8 +22,10 @@ from coordinator.db.models import (
     ValidatorRow,
 )
 from covey.protocol.status import CaseState, StepState, SubmissionState, TaskState
+from covey.protocol.verdict import HARD_REASONS, Decision
 
-_IS_ACCEPTED = SubmissionRow.state.in_((SubmissionState.ACCEPTED, SubmissionState.SETTLED)), SubmissionRow.reason == 0
+_IS_ACCEPTED = SubmissionRow.decision == Decision.ACCEPT
+_IS_HARD = SubmissionRow.reason.in_(HARD_REASONS)
 _SUMS = func.coalesce(func.sum(SubmissionRow.groups), 0), func.coalesce(func.sum(SubmissionRow.live_groups), 0)
 
 
@@ -39,6 +41,10 @@ class Repository(ChainQueries):
 
     def add(self, row: object) -> None:
         self.session.add(row)
+        self.session.flush()
+
+    def flush(self) -> None:
+        """Send pending changes, so that the next query sees them."""
         self.session.flush()
 
     # -- nodes and nonces
@@ -169,7 +175,7 @@ class Repository(ChainQueries):
 
     def list_rejected_contributors(self) -> Sequence[str]:
         """Contributors that a quorum rejected a submission of for a hard reason."""
-        query = select(SubmissionRow.contributor).where(SubmissionRow.reason.between(1, 31)).distinct()
+        query = select(SubmissionRow.contributor).where(_IS_HARD).distinct()
         return self.session.scalars(query.order_by(SubmissionRow.contributor)).all()
 
     def list_recent_submissions(self, limit: int, **wanted: str | None) -> Sequence[SubmissionRow]:
@@ -187,7 +193,7 @@ class Repository(ChainQueries):
     def list_unpacked(self, *, oldest_version: int) -> Sequence[SubmissionRow]:
         """Accepted submissions that no batch holds and that are fresh enough, oldest first."""
         query = select(SubmissionRow).where(
-            *_IS_ACCEPTED, SubmissionRow.step.is_(None), SubmissionRow.policy_version >= oldest_version
+            _IS_ACCEPTED, SubmissionRow.step.is_(None), SubmissionRow.policy_version >= oldest_version
         )
         return self.session.scalars(query.order_by(SubmissionRow.policy_version, SubmissionRow.task)).all()
 
@@ -202,7 +208,7 @@ class Repository(ChainQueries):
 
     def sum_accepted_groups(self, *, oldest_version: int) -> tuple[int, int]:
         """Groups of accepted work of `oldest_version` or later, in a batch or not, and the live ones among them."""
-        query = select(*_SUMS).where(*_IS_ACCEPTED, SubmissionRow.policy_version >= oldest_version)
+        query = select(*_SUMS).where(_IS_ACCEPTED, SubmissionRow.policy_version >= oldest_version)
         groups, live = self.session.execute(query).one()
         return int(groups), int(live)
 
@@ -310,7 +316,7 @@ class Repository(ChainQueries):
         """Take all submissions out of an epoch; what was accepted is accepted again, and not settled."""
         held = update(SubmissionRow).where(SubmissionRow.epoch == epoch)
         is_settled = SubmissionRow.state == SubmissionState.SETTLED
-        self.session.execute(held.where(is_settled, SubmissionRow.reason == 0).values(state=SubmissionState.ACCEPTED))
+        self.session.execute(held.where(is_settled, _IS_ACCEPTED).values(state=SubmissionState.ACCEPTED))
         self.session.execute(held.values(epoch=None))
 
     def get_case(self, receipt_hash: str) -> CaseRow | None:
@@ -322,9 +328,7 @@ class Repository(ChainQueries):
     def list_hard_rejections(self) -> Sequence[SubmissionRow]:
         """Submissions that a quorum rejected for a hard reason and whose case on chain is not closed."""
         closed = select(CaseRow.receipt_hash).where(CaseRow.state != CaseState.LOCKED)
-        query = select(SubmissionRow).where(
-            SubmissionRow.reason.between(1, 31), SubmissionRow.receipt_hash.not_in(closed)
-        )
+        query = select(SubmissionRow).where(_IS_HARD, SubmissionRow.receipt_hash.not_in(closed))
         return self.session.scalars(query.order_by(SubmissionRow.task)).all()
 
     def count_by_state(self, model: type[TaskRow] | type[SubmissionRow]) -> dict[str, int]:

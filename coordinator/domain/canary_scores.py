@@ -39,7 +39,7 @@ def count_scores(repository: Repository) -> Mapping[str, ValidatorView]:
     for judgement, kind in repository.list_canary_judgements():
         if judgement.validator is None or judgement.verdict is None:
             continue
-        outcome = judgement.verdict["outcome"]
+        outcome = judgement.verdict.outcome
         if outcome == Decision.UNKNOWN:
             continue
         seen[judgement.validator] = seen.get(judgement.validator, 0) + 1

@@ -5,6 +5,7 @@ the verdicts decide; what follows from a ruling for node, tasks and step is appl
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from coordinator.db.models import JudgementRow, SubmissionRow
 from coordinator.db.repository import Repository
@@ -12,7 +13,7 @@ from coordinator.domain import audit_draws, nodes, ruling, settlement, turns
 from coordinator.domain.ruling import Ruling
 from coordinator.domain.steps import close_step, plan_tasks
 from covey.errors import ProtocolError
-from covey.protocol import eip712, messages
+from covey.protocol import messages
 from covey.protocol.canaries import CanaryKind
 from covey.protocol.ids import Address, Hash
 from covey.protocol.params import PoolParams
@@ -25,6 +26,15 @@ OURS = (Reason.UNDECIDED, Reason.CANARY)
 """Reasons that no validator gives and no node is blamed for."""
 
 
+class Decided(NamedTuple):
+    """A ruling that is not applied yet."""
+
+    row: SubmissionRow
+    ruling: Ruling
+    replayed: bool
+    """Whether verdicts after a replay decided it."""
+
+
 def dispatch(
     repository: Repository,
     params: PoolParams,
@@ -34,14 +44,20 @@ def dispatch(
     secret: bytes,
     now: float,
 ) -> None:
-    """Draw, let overdue turns lapse, open those that are missing, decide what can be decided.  Called by jobs only."""
+    """Decide what can be decided, apply that, then draw and open turns for what is left.  Called by jobs only."""
     next_epoch = settlement.get_next_number(repository)
+    decided: list[Decided] = []
+    for row in repository.list_submissions(SubmissionState.SUBMITTED):
+        if row.draw is not None:
+            turns.lapse_overdue(repository, params, row, validators=validators, now=now)
+            is_due = settlement.is_promise_due(params, row, next_epoch=next_epoch, now=now)
+            found = decide(params, row, validators=validators, is_due=is_due)
+            if found is not None:
+                decided.append(Decided(row, found, replayed=bool(row.audited)))
+    apply(repository, params, decided, now=now)
     for row in repository.list_submissions(SubmissionState.SUBMITTED):
         if audit_draws.draw(repository, params, row, find_hash=find_hash, secret=secret):
-            turns.lapse_overdue(repository, params, row, validators=validators, now=now)
             turns.open_missing(repository, params, row, validators=validators, now=now)
-            is_due = settlement.is_promise_due(params, row, next_epoch=next_epoch, now=now)
-            tally(repository, params, row, validators=validators, is_due=is_due, now=now)
 
 
 def claim_turn(
@@ -75,9 +91,9 @@ def claim_turn(
         return "judge", lost
     if not free or not free_turns or held >= turns.MOST_HELD:
         return None
-    nodes = repository.list_validators()
+    standing = repository.list_validators()
     for row, turn in free:
-        if turns.take(params, row, turn, validator=validator, validators=validators, standing=nodes, now=now):
+        if turns.take(params, row, turn, validator=validator, validators=validators, standing=standing, now=now):
             return "judge", turn
     return None
 
@@ -119,7 +135,7 @@ def record_reveal(
     if not turns.is_revealing(params, submission):
         raise ProtocolError("not_yet", "not all validators have committed", status=409)
     _require_verdict(submission, verdict, now)
-    row.verdict, row.signature, row.live_groups = eip712.to_dict(verdict), signature, live_groups
+    row.verdict, row.signature, row.live_groups = verdict, signature, live_groups
     return submission
 
 
@@ -156,47 +172,53 @@ def _require_submission(repository: Repository, judgement: JudgementRow) -> Subm
     return row
 
 
-def tally(
-    repository: Repository,
-    params: PoolParams,
-    row: SubmissionRow,
-    *,
-    validators: Sequence[Address],
-    now: float,
-    is_due: bool = False,
-) -> Ruling | None:
-    """Decide a submission if its verdicts allow it, or if it `is_due`; do all that follows for node, tasks and step."""
-    if row.state is not SubmissionState.SUBMITTED or row.draw is None:
-        return None
+def decide(params: PoolParams, row: SubmissionRow, *, validators: Sequence[Address], is_due: bool) -> Ruling | None:
+    """What the verdicts of a drawn submission decide, or its promise if that `is_due`; None where they decide nothing.
+
+    A rejection by cheap checks alone condemns nobody: the submission is to be replayed.
+    """
     if ruling.has_cheap_reject(row):
         turns.order_replay(row)
         return None
-    found = ruling.compute_ruling(params, row, is_over=is_due or turns.is_over(params, row, validators))
-    if found is not None:
-        for validator in ruling.list_contradicted(row, found):
-            nodes = repository.require_validator(validator)
-            nodes.contradicted, nodes.failed_at = nodes.contradicted + 1, now
-        _apply(repository, params, row, found, now)
-    return found
+    return ruling.compute_ruling(params, row, is_over=is_due or turns.is_over(params, row, validators))
 
 
-def _apply(repository: Repository, params: PoolParams, row: SubmissionRow, found: Ruling, now: float) -> None:
-    if row.canary != CanaryKind.ORDINARY:  # whatever they say: no pay, no case, nothing to learn from
-        found = Ruling(Decision.UNKNOWN, Reason.CANARY, found.evidence_hash)
+def apply(repository: Repository, params: PoolParams, decided: Sequence[Decided], *, now: float) -> None:
+    """Record the rulings of one look, with what they mean for validators and nodes; then pack the step and plan once.
+
+    An acceptance by cheap checks is dropped where an earlier ruling of the same look ordered the replay of that work.
+    """
+    for row, agreed, replayed in decided:
+        if replayed != bool(row.audited):
+            continue
+        for validator in ruling.list_contradicted(row, agreed):
+            standing = repository.require_validator(validator)
+            standing.contradicted, standing.failed_at = standing.contradicted + 1, now
+        found = agreed
+        if row.canary != CanaryKind.ORDINARY:  # whatever they say: no pay, no case, nothing to learn from
+            found = Ruling(Decision.UNKNOWN, Reason.CANARY, agreed.evidence_hash)
+        _record(row, found, now)
+        _judge_node(repository, params, row, found)
+    if decided:
+        repository.flush()
+        close_step(repository, params)
+        plan_tasks(repository, params)
+
+
+def _record(row: SubmissionRow, found: Ruling, now: float) -> None:
+    is_accepted = found.decision is Decision.ACCEPT
+    row.decision, row.reason, row.evidence_hash, row.decided_at = found.decision, found.reason, found.evidence_hash, now
+    row.units, row.live_groups = (row.receipt_units, found.live_groups) if is_accepted else (0, row.live_groups)
+    is_hard = found.reason.severity is Severity.HARD
+    after = SubmissionState.ACCEPTED if is_accepted else SubmissionState.REJECTED if is_hard else SubmissionState.VOID
+    row.state = require_move(SUBMISSION_MOVES, row.state, after)
+
+
+def _judge_node(repository: Repository, params: PoolParams, row: SubmissionRow, found: Ruling) -> None:
     node = nodes.require_node(repository, row.node)
-    row.reason, row.evidence_hash, row.decided_at = found.reason, found.evidence_hash, now
-    row.units = row.receipt_units if found.decision is Decision.ACCEPT else 0
     if found.decision is Decision.ACCEPT:
-        row.state = require_move(SUBMISSION_MOVES, row.state, SubmissionState.ACCEPTED)
-        row.live_groups = found.live_groups
         node.accepted += 1
     elif found.reason.severity is Severity.HARD:
-        row.state = require_move(SUBMISSION_MOVES, row.state, SubmissionState.REJECTED)
         nodes.condemn(repository, node=node, contributor=row.contributor, why=nodes.REJECTED)
-    else:
-        row.state = require_move(SUBMISSION_MOVES, row.state, SubmissionState.VOID)
-        if found.reason not in OURS or (found.reason is Reason.UNDECIDED and ruling.is_rejected(params, row)):
-            nodes.add_strike(repository, params, row.contributor)
-    repository.session.flush()
-    close_step(repository, params)
-    plan_tasks(repository, params)
+    elif found.reason not in OURS or (found.reason is Reason.UNDECIDED and ruling.is_rejected(params, row)):
+        nodes.add_strike(repository, params, row.contributor)

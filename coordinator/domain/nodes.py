@@ -73,7 +73,7 @@ def record_heartbeat(
     require_instance(row, instance, now)
     if row.instance not in ("", instance):
         for task in _end_leases(repository, row):
-            cool_down(repository, params, row, now, is_dropped=task.collected)
+            cool_down(repository, params, row, now, is_dropped=task.collected_at is not None)
     row.instance, row.seen_at, row.cached_version = instance, now, cached_version
     if wait:
         row.free_slots, row.waiting_until = free_slots, now + wait
@@ -200,4 +200,5 @@ def _reopen(row: SubmissionRow) -> None:
     turns.order_replay(row)
     if row.state is SubmissionState.ACCEPTED:
         row.state = require_move(SUBMISSION_MOVES, row.state, SubmissionState.SUBMITTED)
-        row.units, row.reason, row.evidence_hash, row.decided_at = row.receipt_units, Reason.NONE, ZERO_HASH, None
+        row.decision, row.decided_at = None, None
+        row.units, row.reason, row.evidence_hash = row.receipt_units, Reason.NONE, ZERO_HASH

@@ -49,7 +49,7 @@ def record_challenge(repository: Repository, receipt_hash: Hash, *, block: int) 
     elif challenge.decided_block is not None:
         challenge.block_number, challenge.decided_block = block, None
         challenge.answer, challenge.tries = None, 0
-        repository.session.flush()
+        repository.flush()
 
 
 def record_decision(repository: Repository, receipt_hash: Hash, *, block: int) -> None:
@@ -57,7 +57,7 @@ def record_decision(repository: Repository, receipt_hash: Hash, *, block: int) -
     challenge = repository.get_challenge(receipt_hash)
     if challenge is not None:
         challenge.decided_block = block
-        repository.session.flush()
+        repository.flush()
 
 
 def answer_challenges(ctx: Context) -> None:

@@ -5,11 +5,12 @@ equal outcomes decides; unknown neither pays nor slashes.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from coordinator.db.models import JudgementRow, SubmissionRow
 from covey.protocol.ids import ZERO_HASH, Hash
+from covey.protocol.messages import Verdict
 from covey.protocol.params import PoolParams
 from covey.protocol.verdict import Decision, Reason
 from covey.runtime.log import get_logger
@@ -82,7 +83,7 @@ def list_contradicted(row: SubmissionRow, ruling: Ruling) -> Iterator[str]:
     for judgement in row.judgements:
         if judgement.validator is None or judgement.commitment is None:
             continue
-        said = Decision.ACCEPT if judgement.verdict is None else judgement.verdict["outcome"]
+        said = Decision.ACCEPT if judgement.verdict is None else judgement.verdict.outcome
         if said == opposite and (
             judgement.full or ruling.decision is Decision.ACCEPT or ruling.reason not in BY_REPLAY
         ):
@@ -92,11 +93,11 @@ def list_contradicted(row: SubmissionRow, ruling: Ruling) -> Iterator[str]:
 def _count_outcomes(row: SubmissionRow) -> Counter[tuple[int, int]]:
     """How often each (outcome, reason) was revealed; unknown is not counted."""
     verdicts = [judgement.verdict for judgement in list_current(row) if judgement.verdict is not None]
-    return Counter(_get_outcome(v) for v in verdicts if v["outcome"] != Decision.UNKNOWN)
+    return Counter(_get_outcome(verdict) for verdict in verdicts if verdict.outcome != Decision.UNKNOWN)
 
 
-def _get_outcome(verdict: Mapping[str, str | int]) -> tuple[int, int]:
-    return int(verdict["outcome"]), int(verdict["reason"])
+def _get_outcome(verdict: Verdict) -> tuple[int, int]:
+    return verdict.outcome, verdict.reason
 
 
 def _build_ruling(params: PoolParams, row: SubmissionRow, agreed: tuple[int, int]) -> Ruling:
@@ -106,7 +107,7 @@ def _build_ruling(params: PoolParams, row: SubmissionRow, agreed: tuple[int, int
         for judgement in list_current(row)
         if judgement.verdict and _get_outcome(judgement.verdict) == agreed
     ]
-    evidence_hash = Hash(str(found[0][0]["evidence_hash"]))
+    evidence_hash = found[0][0].evidence_hash
     live = compute_live_groups(params, row, [count for _, count in found]) if outcome == Decision.ACCEPT else 0
     return Ruling(Decision(outcome), Reason(reason), evidence_hash, live)
 

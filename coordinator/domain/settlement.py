@@ -17,7 +17,7 @@ from covey.protocol.epochs import EpochHeader, WorkLeaf
 from covey.protocol.ids import ZERO_HASH, Address, Hash, PoolId, Step, TaskId
 from covey.protocol.params import PoolParams
 from covey.protocol.status import SubmissionState
-from covey.protocol.verdict import Decision, Reason
+from covey.protocol.verdict import Decision
 
 PROMISED_EPOCHS = 64
 """A countersignature promises inclusion at most so many epochs later."""
@@ -190,18 +190,11 @@ def build_work_leaf(row: SubmissionRow) -> WorkLeaf:
         task=TaskId(row.task),
         policy_version=Step(row.policy_version),
         signed_at=row.signed_at,
-        outcome=compute_outcome(row),
+        outcome=row.decision or Decision.UNKNOWN,
         reason=row.reason,
         units=row.units,
         evidence_hash=Hash(row.evidence_hash),
     )
-
-
-def compute_outcome(row: SubmissionRow) -> Decision:
-    """Accept, reject, or unknown for what no quorum decided and for a canary."""
-    if row.reason in (Reason.UNDECIDED, Reason.CANARY):
-        return Decision.UNKNOWN
-    return Decision.REJECT if row.reason else Decision.ACCEPT
 
 
 def _accumulate(repository: Repository, rows: Sequence[SubmissionRow], price: int) -> dict[Address, int]:

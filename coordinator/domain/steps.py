@@ -21,7 +21,7 @@ from covey.protocol.status import (
     TaskState,
     require_move,
 )
-from covey.protocol.verdict import Reason
+from covey.protocol.verdict import Decision, Reason
 from covey.runtime.log import get_logger
 
 
@@ -134,4 +134,5 @@ def _void_work(repository: Repository, version: int, now: float) -> None:
     for row in repository.list_submissions(SubmissionState.SUBMITTED):
         if row.policy_version == version:
             row.state = require_move(SUBMISSION_MOVES, row.state, SubmissionState.VOID)
-            row.reason, row.units, row.decided_at = Reason.UNDECIDED, 0, now
+            row.decision, row.decided_at = Decision.UNKNOWN, now
+            row.reason, row.units = Reason.UNDECIDED, 0

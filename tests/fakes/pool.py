@@ -326,7 +326,7 @@ class FakePool:
             for validator, judgement in enumerate(j for j in ruling.list_current(row) if not j.lapsed):
                 verdict = self.build_verdict(validator, receipt_hash, decision, **changes)
                 judgement.validator, judgement.commitment = self.validators[validator], make_hash("commitment")
-                judgement.verdict, judgement.signature = eip712.to_dict(verdict), SIGNATURE
+                judgement.verdict, judgement.signature = verdict, SIGNATURE
                 judgement.live_groups = self.told.get(validator)
         self.dispatch()
 

@@ -30,9 +30,7 @@ def list_evidence(office: Office, receipt: Receipt) -> list[str]:
     with office.ctx.database.read() as rows:
         row = rows.find_submission(task=receipt.task, lease=receipt.lease)
         return [
-            build_evidence_key(receipt.pool, j.verdict["evidence_hash"])
-            for j in row.judgements
-            if j.verdict is not None
+            build_evidence_key(receipt.pool, j.verdict.evidence_hash) for j in row.judgements if j.verdict is not None
         ]
 
 

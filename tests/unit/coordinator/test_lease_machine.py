@@ -64,7 +64,7 @@ class LeaseMachine(RuleBasedStateMachine):
         others = [t.lease for t in self.pool.tasks() if t.lease is not None and t.id != held.id]
         again = self.pool.collect(name, others)
         if again is not None:
-            assert (again.id, again.lease, again.deadline) == (held.id, held.lease, held.deadline)
+            assert (again.id, again.lease, again.ends_at) == (held.id, held.lease, held.ends_at)
 
     @precondition(lambda self: self.collected)
     @rule(data=st.data())
@@ -72,7 +72,9 @@ class LeaseMachine(RuleBasedStateMachine):
         """Whoever ever held a task tries: only the living lease passes, the same receipt gets the same answer."""
         held = self.collected[data.draw(st.sampled_from(sorted(self.collected)))]
         row = next(task for task in self.pool.tasks() if task.id == held.id)
-        is_live = row.state is TaskState.ASSIGNED and row.deadline > self.pool.now and row.policy_version >= self.oldest
+        is_live = (
+            row.state is TaskState.ASSIGNED and row.expires_at > self.pool.now and row.policy_version >= self.oldest
+        )
         if not is_live and row.state is not TaskState.SUBMITTED:
             with pytest.raises(ProtocolError, match=r"lease_expired|stale"):
                 self.pool.submit(held, deadline=10**9)
@@ -88,7 +90,7 @@ class LeaseMachine(RuleBasedStateMachine):
     @rule()
     def expire(self) -> None:
         self.pool.expire()
-        assert not [t for t in self.pool.tasks(TaskState.ASSIGNED) if t.deadline <= self.pool.now]
+        assert not [t for t in self.pool.tasks(TaskState.ASSIGNED) if t.expires_at <= self.pool.now]
 
     @precondition(lambda self: self.undecided)
     @rule(is_good=st.sampled_from([True, True, False]))

@@ -44,10 +44,10 @@ def test_require_lease__each_wrong_claim__has_its_code(working: FakePool):
     assert code("a", 999, task.lease, 1000) == "unknown_task"
     assert code("b", task.id, task.lease, 1000) == "not_your_task"
     assert code("a", task.id, task.lease + 1, 1000) == "lease_expired"
-    assert code("a", task.id, task.lease, task.deadline) == "lease_expired"
+    assert code("a", task.id, task.lease, task.ends_at) == "lease_expired"
     with working.database.read() as rows:
         held = tasks.require_lease(
-            rows, node=make_address("a"), task=TaskId(task.id), lease=LeaseId(task.lease), now=task.deadline - 0.01
+            rows, node=make_address("a"), task=TaskId(task.id), lease=LeaseId(task.lease), now=task.ends_at - 0.01
         )
     assert held.id == task.id
 

@@ -153,10 +153,10 @@ def test_collect_task__later__starts_the_clock_only_then(pool: FakePool):
     pool.wait("a")
     pool.assign()
     (assigned,) = pool.tasks(TaskState.ASSIGNED)
-    assert (assigned.collected, assigned.deadline) == (False, 1005.0)
+    assert (assigned.collected_at, assigned.offered_until) == (None, 1005.0)
     pool.now += 4
     task = pool.collect("a")
-    assert (task.collected, task.deadline) == (True, 1034.0)
+    assert (task.collected_at, task.ends_at) == (1004.0, 1034.0)
     assert pool.collect("a", [task.lease]) is None, "a lease is collected once"
 
 
@@ -166,7 +166,7 @@ def test_collect_task__lost_by_a_crash__comes_again_on_its_old_clock(pool: FakeP
     first = pool.lease("a")
     pool.now += 10
     again = pool.collect("a")
-    assert (again.id, again.lease, again.deadline) == (first.id, first.lease, 1030.0)
+    assert (again.id, again.lease, again.ends_at) == (first.id, first.lease, 1030.0)
     assert pool.collect("b") is None, "another node is never given it"
     pool.submit(first)
     assert pool.collect("a") is None

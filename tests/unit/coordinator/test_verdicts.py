@@ -4,7 +4,6 @@ import dataclasses
 
 import pytest
 
-from covey.protocol import eip712
 from covey.protocol.verdict import Decision, Reason
 from tests.fakes.pool import FakePool, code_of, make_hash
 
@@ -108,4 +107,4 @@ def test_record_reveal__twice__is_the_same(submitted: tuple[FakePool, str]):
     pool.reveal(taken[0])
     pool.reveal(taken[0])
     verdicts = [j.verdict for j in pool.submission(receipt_hash).judgements]
-    assert verdicts == [eip712.to_dict(pool.reveals[taken[0]][0]), None]
+    assert verdicts == [pool.reveals[taken[0]][0], None]

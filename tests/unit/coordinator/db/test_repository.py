@@ -293,3 +293,34 @@ def test_migrate__processes_that_start_at_once__all_find_the_tables(tmp_path: Pa
             process.stdin.write("go\n")
             process.stdin.flush()
         assert [process.wait(60) for process in starting] == [0] * STARTING
+
+
+def test_migrate__decisions_and_leases_of_before__are_kept_there_and_back(database: Database):
+    """A decision follows from the reason; the deadline of a lease ended it, or before that the time to collect it."""
+    pool = FakePool(database, make_params(max_staleness=2))
+    pool.register("a", "b", "c")
+    pool.publish(0)
+    accepted, rejected, open_still = (pool.work(name) for name in "abc")
+    pool.decide(accepted)
+    pool.reject(rejected)
+    offered, collected = pool.tasks()[-2:]
+    columns = "SELECT collected, deadline FROM tasks WHERE id = :task"
+    try:
+        alembic.command.downgrade(build_config(database), "0007")
+        with database.write() as rows:
+            for task, is_collected in ((offered, False), (collected, True)):
+                values = {"task": task.id, "deadline": 1234.5, "is_collected": is_collected}
+                change = "UPDATE tasks SET deadline = :deadline, collected = :is_collected WHERE id = :task"
+                rows.session.execute(text(change), values)
+        database.migrate()
+        decisions = [pool.submission(each).decision for each in (accepted, rejected, open_still)]
+        assert decisions == [Decision.ACCEPT, Decision.REJECT, None]
+        rows = {task.id: task for task in pool.tasks()}
+        assert (rows[offered.id].expires_at, rows[offered.id].ends_at) == (1234.5, None)
+        assert (rows[collected.id].expires_at, rows[collected.id].ends_at) == (1234.5, 1234.5)
+        alembic.command.downgrade(build_config(database), "0007")
+        with database.read() as rows:
+            found = [rows.session.execute(text(columns), {"task": task.id}).one() for task in (offered, collected)]
+        assert [(bool(is_collected), deadline) for is_collected, deadline in found] == [(False, 1234.5), (True, 1234.5)]
+    finally:
+        database.migrate()
