@@ -109,7 +109,7 @@ def serve(config: CoordinatorConfig) -> None:
 
 
 async def _serve(ctx: Context) -> None:
-    from coordinator.api.server import build_api
+    from coordinator.api.application import build_api
     from coordinator.chain_events import cycle
 
     with stop_signals(ctx.stop):

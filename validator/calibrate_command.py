@@ -62,7 +62,7 @@ def validator_calibrate(
     from rich.progress import Progress
 
     from covey.engines.factory import build_engine, describe_build, describe_hardware
-    from covey.engines.vllm.options import VllmOptions
+    from covey.engines.vllm.vllm_options import VllmOptions
     from covey.environments import registry
     from covey.environments.base import EnvironmentSpec
     from covey.tasks.catalog import DataSetCatalog

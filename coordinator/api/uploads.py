@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 
-from coordinator.api import stake
+from coordinator.api import stake_check
 from coordinator.api.auth import Ctx, Node
 from coordinator.api.objects import LINK_SECONDS
 from coordinator.context import Context
@@ -58,7 +58,7 @@ def submit(ctx: Ctx, node: Node, body: SubmissionRequest) -> SubmissionAnswer:
             submissions.require_new(repository, ctx.params, receipt=receipt, now=ctx.clock())
     undrawn_limit = 0
     if known is None:
-        undrawn_limit = compute_undrawn_limit(ctx.terms, stake.require_stake(ctx, node, contributor))
+        undrawn_limit = compute_undrawn_limit(ctx.terms, stake_check.require_stake(ctx, node, contributor))
         _keep_file(ctx, receipt)
     # A chain may be ahead of this clock: then its time counts, or the drawing block might exist already.
     signed_at = max(int(ctx.clock()), ctx.client.get_block("latest").timestamp)

@@ -3,7 +3,7 @@
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
 
-from coordinator.api import stake
+from coordinator.api import stake_check
 from coordinator.api.auth import Ctx, Node
 from coordinator.api.long_poll import wait_for
 from coordinator.context import Context
@@ -26,7 +26,7 @@ def register(ctx: Ctx, node: Node) -> RegistrationAnswer:
     contributor = ctx.contracts.nodes.contributor_of(PoolId(ctx.config.pool), node)
     if contributor is None:
         raise ProtocolError("unknown_node", f"no contributor vouches for {node} on chain", status=403)
-    stake.require_stake(ctx, node, contributor)
+    stake_check.require_stake(ctx, node, contributor)
     with ctx.database.write() as repository:
         nodes.register_node(repository, ctx.params, node=node, contributor=contributor)
     return RegistrationAnswer(node=node, contributor=contributor)
@@ -64,7 +64,7 @@ def ask_for_task(ctx: Context, node: Address, body: ClaimRequest) -> None:
     """
     with ctx.database.read() as repository:
         contributor = Address(nodes.require_node(repository, node).contributor)
-    stake.require_stake(ctx, node, contributor)
+    stake_check.require_stake(ctx, node, contributor)
     with ctx.database.write() as repository:
         row = _record_heartbeat(ctx, repository, node, body, wait=body.wait_seconds)
         if row.barred:

@@ -130,7 +130,7 @@ def _ask(
 
     from covey.cli.task_filter import count_passes, list_turns
     from covey.engines.factory import build_engine
-    from covey.engines.vllm.options import VllmOptions
+    from covey.engines.vllm.vllm_options import VllmOptions
     from covey.environments.grader import GradingPool
     from covey.runtime.settings import SandboxSettings
 

@@ -24,7 +24,7 @@ import validator.loop
 import worker.app
 import worker.context
 from coordinator import chain_events, jobs
-from coordinator.api.server import build_api
+from coordinator.api.application import build_api
 from coordinator.config import CoordinatorConfig
 from covey.chain.json_rpc import ChainClient
 from covey.demo.demo_network import DemoNetwork

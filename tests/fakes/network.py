@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 
 from coordinator import app, chain_events
-from coordinator.api.server import build_api
+from coordinator.api.application import build_api
 from coordinator.config import CoordinatorConfig
 from coordinator.context import Context
 from coordinator.jobs import build_jobs

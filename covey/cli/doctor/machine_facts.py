@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from covey.cli.doctor.snapshot import DeviceFacts, EngineProbe, FolderFacts, Trouble
 from covey.engines.factory import choose_engine, describe_build, measure_memory, require_engine
-from covey.engines.vllm.options import VllmOptions
+from covey.engines.vllm.vllm_options import VllmOptions
 from covey.errors import OperatorError
 from covey.protocol.params import PoolParams
 from covey.runtime.http import listen

@@ -291,7 +291,7 @@ import asyncio, resource, sys
 from pathlib import Path
 from covey.runtime.connections import ConnectionLimits
 from covey.runtime.log import configure
-from covey.runtime.cycle import serve_http
+from covey.runtime.http import serve_http
 from covey.shardcast.server import build_server
 from covey.shardcast.store import ShardStore
 

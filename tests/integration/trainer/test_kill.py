@@ -14,7 +14,7 @@ import pytest
 
 from tests.fakes.resuming import live, read_checkpoint, read_metrics, read_published, record_stream
 
-pytestmark = [pytest.mark.unit, pytest.mark.slow]
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 KILLS = 20 if os.environ.get("COVEY_FULL") == "1" else 3
 STEPS_A_LIFE = 3

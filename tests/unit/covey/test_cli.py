@@ -17,7 +17,7 @@ from covey.runtime.settings import Settings
 
 pytestmark = pytest.mark.unit
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[3]
 ALICE = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
 BOB = "0x70997970C51812dc3A010C7d01b50e0d17dc79C8"
 HASH = "0x" + "ab" * 32

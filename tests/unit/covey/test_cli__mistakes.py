@@ -27,7 +27,7 @@ from tests.unit.conftest import Command
 
 pytestmark = pytest.mark.unit
 
-CONFIGS = Path(__file__).resolve().parents[4] / "configs"
+CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 ADDRESSES = {
     name: derive_wallet("mistakes", name).address for name in ("operator", "trainer", "arbiter", "a", "b", "c")
 }
