@@ -5,12 +5,11 @@ the verdicts decide; what follows from a ruling for node, tasks and step is appl
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from coordinator.db.models import JudgementRow, SubmissionRow
 from coordinator.db.repository import Repository
-from coordinator.domain import audit_draws, nodes, ruling, settlement, turns
-from coordinator.domain.ruling import Ruling
+from coordinator.domain import audit_draws, nodes, panel, settlement
+from coordinator.domain.panel import Look, Ruling, is_rejected
 from coordinator.domain.steps import close_step, plan_tasks
 from covey.errors import ProtocolError
 from covey.protocol import messages
@@ -26,15 +25,6 @@ OURS = (Reason.UNDECIDED, Reason.CANARY)
 """Reasons that no validator gives and no node is blamed for."""
 
 
-class Decided(NamedTuple):
-    """A ruling that is not applied yet."""
-
-    row: SubmissionRow
-    ruling: Ruling
-    replayed: bool
-    """Whether verdicts after a replay decided it."""
-
-
 def dispatch(
     repository: Repository,
     params: PoolParams,
@@ -45,19 +35,12 @@ def dispatch(
     now: float,
 ) -> None:
     """Decide what can be decided, apply that, then draw and open turns for what is left.  Called by jobs only."""
-    next_epoch = settlement.get_next_number(repository)
-    decided: list[Decided] = []
-    for row in repository.list_submissions(SubmissionState.SUBMITTED):
-        if row.draw is not None:
-            turns.lapse_overdue(repository, params, row, validators=validators, now=now)
-            is_due = settlement.is_promise_due(params, row, next_epoch=next_epoch, now=now)
-            found = decide(params, row, validators=validators, is_due=is_due)
-            if found is not None:
-                decided.append(Decided(row, found, replayed=bool(row.audited)))
-    apply(repository, params, decided, now=now)
+    undecided = repository.list_submissions(SubmissionState.SUBMITTED)
+    due = settlement.find_due(repository, params, undecided, now=now)
+    apply(repository, params, panel.look_at(params, undecided, validators=validators, due=due, now=now), now=now)
     for row in repository.list_submissions(SubmissionState.SUBMITTED):
         if audit_draws.draw(repository, params, row, find_hash=find_hash, secret=secret):
-            turns.open_missing(repository, params, row, validators=validators, now=now)
+            panel.open_missing(params, row, validators=validators, now=now)
 
 
 def claim_turn(
@@ -85,15 +68,15 @@ def claim_turn(
         elif turn.validator == validator and turn.commitment is None:
             held += 1
             lost = lost or (turn if turn.id not in holding else None)
-        elif turn.validator == validator and turns.is_revealing(params, row):
+        elif turn.validator == validator and panel.is_revealing(params, row):
             return "reveal", turn
     if lost is not None:
         return "judge", lost
-    if not free or not free_turns or held >= turns.MOST_HELD:
+    if not free or not free_turns or held >= panel.MOST_HELD:
         return None
     standing = repository.list_validators()
     for row, turn in free:
-        if turns.take(params, row, turn, validator=validator, validators=validators, standing=standing, now=now):
+        if panel.take(params, row, turn, validator=validator, validators=validators, standing=standing, now=now):
             return "judge", turn
     return None
 
@@ -108,7 +91,7 @@ def record_commit(
     submission = _require_submission(repository, row)
     if row.commitment is None:
         row.commitment = commitment
-        turns.start_reveals(params, submission, now)
+        panel.start_reveals(params, submission, now)
     return submission
 
 
@@ -132,7 +115,7 @@ def record_reveal(
     submission = _require_submission(repository, row)
     if row.commitment != messages.compute_commitment(digest, salt):
         raise ProtocolError("commitment_mismatch", "verdict and salt are not what was committed", status=409)
-    if not turns.is_revealing(params, submission):
+    if not panel.is_revealing(params, submission):
         raise ProtocolError("not_yet", "not all validators have committed", status=409)
     _require_verdict(submission, verdict, now)
     row.verdict, row.signature, row.live_groups = verdict, signature, live_groups
@@ -172,53 +155,50 @@ def _require_submission(repository: Repository, judgement: JudgementRow) -> Subm
     return row
 
 
-def decide(params: PoolParams, row: SubmissionRow, *, validators: Sequence[Address], is_due: bool) -> Ruling | None:
-    """What the verdicts of a drawn submission decide, or its promise if that `is_due`; None where they decide nothing.
-
-    A rejection by cheap checks alone condemns nobody: the submission is to be replayed.
-    """
-    if ruling.has_cheap_reject(row):
-        turns.order_replay(row)
-        return None
-    return ruling.compute_ruling(params, row, is_over=is_due or turns.is_over(params, row, validators))
-
-
-def apply(repository: Repository, params: PoolParams, decided: Sequence[Decided], *, now: float) -> None:
-    """Record the rulings of one look, with what they mean for validators and nodes; then pack the step and plan once.
+def apply(repository: Repository, params: PoolParams, look: Look, *, now: float) -> None:
+    """Record what a look found, with what it means for validators and nodes; then pack the step and plan, once.
 
     An acceptance by cheap checks is dropped where an earlier ruling of the same look ordered the replay of that work.
     """
-    for row, agreed, replayed in decided:
+    for validator in look.late:
+        standing = repository.require_validator(validator)
+        standing.lapsed, standing.failed_at = standing.lapsed + 1, now
+    for row, agreed, replayed in look.decided:
         if replayed != bool(row.audited):
             continue
-        for validator in ruling.list_contradicted(row, agreed):
+        for validator in panel.list_contradicted(row, agreed):
             standing = repository.require_validator(validator)
             standing.contradicted, standing.failed_at = standing.contradicted + 1, now
-        found = agreed
+        ruling = agreed
         if row.canary != CanaryKind.ORDINARY:  # whatever they say: no pay, no case, nothing to learn from
-            found = Ruling(Decision.UNKNOWN, Reason.CANARY, agreed.evidence_hash)
-        _record(row, found, now)
-        _judge_node(repository, params, row, found)
-    if decided:
+            ruling = Ruling(Decision.UNKNOWN, Reason.CANARY, agreed.evidence_hash)
+        _record(row, ruling, now)
+        _judge_node(repository, params, row, ruling)
+    if look.decided:
         repository.flush()
         close_step(repository, params)
         plan_tasks(repository, params)
 
 
-def _record(row: SubmissionRow, found: Ruling, now: float) -> None:
-    is_accepted = found.decision is Decision.ACCEPT
-    row.decision, row.reason, row.evidence_hash, row.decided_at = found.decision, found.reason, found.evidence_hash, now
-    row.units, row.live_groups = (row.receipt_units, found.live_groups) if is_accepted else (0, row.live_groups)
-    is_hard = found.reason.severity is Severity.HARD
+def _record(row: SubmissionRow, ruling: Ruling, now: float) -> None:
+    is_accepted = ruling.decision is Decision.ACCEPT
+    row.decision, row.reason, row.evidence_hash, row.decided_at = (
+        ruling.decision,
+        ruling.reason,
+        ruling.evidence_hash,
+        now,
+    )
+    row.units, row.live_groups = (row.receipt_units, ruling.live_groups) if is_accepted else (0, row.live_groups)
+    is_hard = ruling.reason.severity is Severity.HARD
     after = SubmissionState.ACCEPTED if is_accepted else SubmissionState.REJECTED if is_hard else SubmissionState.VOID
     row.state = require_move(SUBMISSION_MOVES, row.state, after)
 
 
-def _judge_node(repository: Repository, params: PoolParams, row: SubmissionRow, found: Ruling) -> None:
+def _judge_node(repository: Repository, params: PoolParams, row: SubmissionRow, ruling: Ruling) -> None:
     node = nodes.require_node(repository, row.node)
-    if found.decision is Decision.ACCEPT:
+    if ruling.decision is Decision.ACCEPT:
         node.accepted += 1
-    elif found.reason.severity is Severity.HARD:
+    elif ruling.reason.severity is Severity.HARD:
         nodes.condemn(repository, node=node, contributor=row.contributor, why=nodes.REJECTED)
-    elif found.reason not in OURS or (found.reason is Reason.UNDECIDED and ruling.is_rejected(params, row)):
+    elif ruling.reason not in OURS or (ruling.reason is Reason.UNDECIDED and is_rejected(params, row)):
         nodes.add_strike(repository, params, row.contributor)

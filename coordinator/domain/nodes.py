@@ -6,7 +6,7 @@ earned them.  Removal is neither: it ends when the node registers again.
 
 from coordinator.db.models import ContributorRow, NodeRow, SubmissionRow, TaskRow
 from coordinator.db.repository import Repository
-from coordinator.domain import scheduling, turns
+from coordinator.domain import panel, scheduling
 from covey.errors import ProtocolError
 from covey.protocol.ids import ZERO_HASH
 from covey.protocol.params import PoolParams
@@ -197,7 +197,7 @@ def _judge_again(repository: Repository, contributor: str) -> None:
 
 
 def _reopen(row: SubmissionRow) -> None:
-    turns.order_replay(row)
+    panel.order_replay(row)
     if row.state is SubmissionState.ACCEPTED:
         row.state = require_move(SUBMISSION_MOVES, row.state, SubmissionState.SUBMITTED)
         row.decision, row.decided_at = None, None

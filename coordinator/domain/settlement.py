@@ -80,10 +80,13 @@ def compute_promised_epoch(repository: Repository) -> int:
     return get_next_number(repository) + PROMISED_EPOCHS
 
 
-def is_promise_due(params: PoolParams, row: SubmissionRow, *, next_epoch: int, now: float) -> bool:
-    """Whether a submission can wait for validators no longer: an undecided one is in no epoch, which breaks the
-    operator's promise and costs its bond."""
-    return next_epoch + SPARE_EPOCHS >= row.latest_epoch or now >= row.signed_at + params.receipt_seconds
+def find_due(repository: Repository, params: PoolParams, rows: Sequence[SubmissionRow], *, now: float) -> set[str]:
+    """Receipt hashes of submissions that can wait for validators no longer: an undecided one is in no epoch, which
+    breaks the operator's promise and costs its bond."""
+    latest = get_next_number(repository) + SPARE_EPOCHS
+    return {
+        row.receipt_hash for row in rows if latest >= row.latest_epoch or now >= row.signed_at + params.receipt_seconds
+    }
 
 
 def is_closed(repository: Repository, *, chain_time: float) -> bool:

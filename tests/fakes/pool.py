@@ -14,8 +14,8 @@ from eth_utils.crypto import keccak
 from coordinator import chain_events
 from coordinator.db.database import Database
 from coordinator.db.models import NodeRow, StepRow, SubmissionRow, TaskRow
-from coordinator.domain import judging, nodes, ruling, steps, submissions, tasks, turns
-from coordinator.domain.ruling import Ruling
+from coordinator.domain import judging, nodes, panel, steps, submissions, tasks
+from coordinator.domain.panel import Ruling, compute_ruling, list_current
 from coordinator.domain.submissions import Countersigned
 from covey.chain.deployment import CONTRACTS, Deployment
 from covey.errors import ProtocolError
@@ -323,7 +323,7 @@ class FakePool:
         with self.database.write() as rows:
             row = rows.get_submission(receipt_hash)
             assert row is not None
-            for validator, judgement in enumerate(j for j in ruling.list_current(row) if not j.lapsed):
+            for validator, judgement in enumerate(j for j in list_current(row) if not j.lapsed):
                 verdict = self.build_verdict(validator, receipt_hash, decision, **changes)
                 judgement.validator, judgement.commitment = self.validators[validator], make_hash("commitment")
                 judgement.verdict, judgement.signature = verdict, SIGNATURE
@@ -338,8 +338,8 @@ class FakePool:
         with self.database.read() as rows:
             row = rows.get_submission(receipt_hash)
             assert row is not None
-            is_over = turns.is_over(self.params, row, self.validators)
-            return ruling.compute_ruling(self.params, row, is_over=is_over)
+            is_over = panel.is_over(self.params, row, self.validators)
+            return compute_ruling(self.params, row, is_over=is_over)
 
 
 def make_digest(verdict: Verdict) -> Hash:

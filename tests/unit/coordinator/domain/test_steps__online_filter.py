@@ -5,7 +5,7 @@ from structlog.testing import capture_logs
 
 from coordinator.db.models import SubmissionRow
 from coordinator.domain import nodes
-from coordinator.domain.ruling import compute_live_groups
+from coordinator.domain.panel import compute_live_groups
 from coordinator.domain.steps import plan_tasks
 from covey.protocol.canaries import CanaryKind
 from covey.protocol.status import StepState, SubmissionState, TaskState
