@@ -57,7 +57,7 @@ def build_learner(case: Case, seed: int, objective: Objective) -> Learner:
         clip=copying.CLIP,
     )
     shape = PackingConfig(
-        row_tokens=LENGTH + case.siblings * (LENGTH - 1), micro_batch_rows=case.batch, compute_dtype="float32"
+        seq_len=LENGTH + case.siblings * (LENGTH - 1), micro_batch_size=case.batch, compute_dtype="float32"
     )
     model = copying.build_model(case, seed).train(False)
     return Learner(model, optimiser=optimiser, objective=objective, shape=shape)

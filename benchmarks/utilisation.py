@@ -138,7 +138,7 @@ def measure(
     batch, model = build_update(case, tokens), build_model(case, device)
     if is_lean:
         recompute_activations(model)
-    shape = PackingConfig(row_tokens=case.row, micro_batch_rows=tokens // case.row, compute_dtype="bfloat16")
+    shape = PackingConfig(seq_len=case.row, micro_batch_size=tokens // case.row, compute_dtype="bfloat16")
     learner = Learner(model, optimiser=OPTIMISER, objective=OBJECTIVE, shape=shape)
     seconds = []
     for _ in range(1 + updates):
