@@ -12,6 +12,7 @@ from covey.environments.base import Environment, Grader
 from covey.environments.grader import CHECKING_PATIENCE, GradingPool
 from covey.errors import OperatorError
 from covey.network.entry import Network, get_spec, join
+from covey.network.policy_loader import PolicyLoader
 from covey.protocol.params import MAX_ANSWER_BYTES, PoolParams
 from covey.runtime.cycle import CycleMetrics, Pace, keep_trying, report_forever, run_forever, stop_signals
 from covey.runtime.log import configure, get_logger
@@ -60,20 +61,21 @@ def build(
     require_engine(name, params.verification, role="validator", device=config.device, interpreter=interpreter)
     outbox = SqliteOutbox(config.home / "outbox.sqlite3")
     dtype = params.model.compute_dtype
+    engine = build_engine(
+        name,
+        dtype=dtype,
+        batch=config.batch,
+        device=config.device,
+        threads=config.threads,
+        vllm=config.vllm.fit(params.model.longest),
+    )
     return Context(
         config=config,
         network=network,
         tools=CheckTools(
             params=params,
             domain=network.receipt_domain,
-            engine=build_engine(
-                name,
-                dtype=dtype,
-                batch=config.batch,
-                device=config.device,
-                threads=config.threads,
-                vllm=config.vllm.fit(params.model.longest),
-            ),
+            engine=engine,
             environment=environment,
             decode=partial(decoder.call, attempts=ATTEMPTS),
             grade=grade,
@@ -88,6 +90,7 @@ def build(
             ),
             isolation=decoder.isolation.rung,
         ),
+        loader=PolicyLoader(engine, network.policies, params.model),
         pending=PendingReveals(config.home / "pending"),
         turns=HeldTurns(config.turns),
         outbox=outbox,

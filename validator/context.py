@@ -3,26 +3,19 @@
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 
 from covey.chain.json_rpc import Call
 from covey.chain.outbox import Intent
 from covey.chain.sender import Sender
 from covey.chain.sqlite_outbox import SqliteOutbox
 from covey.network.entry import Network
+from covey.network.policy_loader import PolicyLoader
 from validator.checks import CheckTools
 from validator.config import ValidatorConfig
 from validator.evidence_bundle import JudgingEnvironment
 from validator.held_turns import HeldTurns
 from validator.pending_reveals import PendingReveals
-
-
-@dataclass(slots=True)
-class Loaded:
-    """Which policy the engine was given last: a reorganisation may give a version another one."""
-
-    folder: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +31,7 @@ class Context:
     sender: Sender
     stop: asyncio.Event
     clock: Callable[[], float] = time.time
-    loaded: Loaded = field(default_factory=Loaded)
+    loader: PolicyLoader
     turns: HeldTurns
 
     def send(self, key: str, call: Call) -> None:

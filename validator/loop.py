@@ -3,7 +3,6 @@
 import asyncio
 import secrets
 
-from covey.engines.pool_policies import load_pool_policy
 from covey.errors import ProtocolError
 from covey.protocol import eip712, messages
 from covey.protocol.api.common import VerdictBody
@@ -73,15 +72,11 @@ async def judge(ctx: Context, order: JudgeOrder) -> Judgement:
 
 
 async def load_policy(ctx: Context, order: JudgeOrder) -> None:
-    """Have the claimed policy in the engine; the order's manifest hash must be the chain's."""
-    version, policies = order.receipt.policy_version, ctx.network.policies
-    if policies.get_manifest_hash(version) != order.manifest_hash:
+    """Load the claimed policy into the engine; the order's manifest hash must be the chain's."""
+    version = order.receipt.policy_version
+    if ctx.network.policies.get_manifest_hash(version) != order.manifest_hash:
         raise ProtocolError("wrong_manifest", f"the order names another manifest for step {version} than the chain")
-    folder = await policies.require(version, order.manifest_hash, to_load=True)
-    if (ctx.tools.engine.policy_version, ctx.loaded.folder) != (version, folder):
-        ctx.loaded.folder = None  # whatever is in the engine if this fails
-        await asyncio.to_thread(load_pool_policy, ctx.tools.engine, folder, version, ctx.network.params.model)
-        ctx.loaded.folder = folder
+    await ctx.loader.load(version, order.manifest_hash)
 
 
 async def commit(ctx: Context, order: JudgeOrder, judgement: Judgement) -> None:

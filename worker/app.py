@@ -11,12 +11,16 @@ from covey.environments.base import Environment, Grader
 from covey.environments.grader import GradingPool
 from covey.errors import OperatorError
 from covey.network.entry import Network, join
+from covey.network.policy_loader import PolicyLoader
 from covey.runtime.cycle import CycleMetrics, Pace, keep_trying, report_forever, run_forever, stop_signals
 from covey.runtime.log import configure, get_logger
 from worker.config import WorkerConfig
 from worker.context import Context
+from worker.engine_health import EngineHealth
 from worker.instance import load_instance
-from worker.leases import Pipeline
+from worker.leases import LeaseQueue
+from worker.policy_cache import PolicyCache
+from worker.shutdown import Shutdown
 from worker.submission_store import SubmissionStore
 
 FETCH_SECONDS = 1.0
@@ -48,13 +52,15 @@ def build(
     require_engine(name, params.verification, role="worker", device=config.device, interpreter=interpreter)
     vllm = config.vllm.fit(params.model.longest)
     seconds = min(vllm.call_seconds, LEASES_A_CALL * params.lease_seconds)
-    engine = build_engine(
-        name,
-        dtype=params.model.compute_dtype,
-        batch=config.batch,
-        device=config.device,
-        threads=config.threads,
-        vllm=vllm.model_copy(update={"call_seconds": seconds}),
+    engine = wrap(
+        build_engine(
+            name,
+            dtype=params.model.compute_dtype,
+            batch=config.batch,
+            device=config.device,
+            threads=config.threads,
+            vllm=vllm.model_copy(update={"call_seconds": seconds}),
+        )
     )
     # One task more than fills the batch: what ends first makes room for it, inside the engine.
     fitting = -(-config.batch // params.rollouts_per_task) + 1 if name == "vllm" else 1
@@ -64,16 +70,20 @@ def build(
         network=network,
         contributor=contributor,
         instance=load_instance(config.home),
-        engine=wrap(engine),
+        engine=engine,
+        loader=PolicyLoader(engine, network.policies, params.model),
         environment=environment,
         grade=grade,
         engine_threads=ThreadPoolExecutor(together, "engine"),
-        pipeline=Pipeline(
+        leases=LeaseQueue(
             together=together,
             ahead=together if config.tasks_ahead is None else config.tasks_ahead,
             lease_seconds=params.lease_seconds,
         ),
-        outgoing=SubmissionStore(config.home / "outgoing"),
+        policies=PolicyCache(),
+        health=EngineHealth(),
+        submissions=SubmissionStore(config.home / "outgoing"),
+        shutdown=Shutdown(),
         stop=stop,
     )
 
@@ -111,7 +121,7 @@ async def run_stages(ctx: Context) -> None:
     """All cycles beside each other; after the stop signal each ends when nothing comes any more."""
     from worker import loop
 
-    pipeline, metrics = ctx.pipeline, CycleMetrics()
+    shutdown, metrics = ctx.shutdown, CycleMetrics()
     beat = Pace(idle_wait_s=ctx.config.heartbeat_seconds)
 
     async def claim() -> None:
@@ -122,13 +132,13 @@ async def run_stages(ctx: Context) -> None:
         async with asyncio.TaskGroup() as stages:
             stages.create_task(run_forever(loop.fetch, ctx, stop=ctx.stop, pace=Pace(idle_wait_s=FETCH_SECONDS)))
             stages.create_task(claim())
-            for _ in range(pipeline.together):
-                stages.create_task(run_forever(loop.work, ctx, stop=pipeline.work_over, metrics=metrics))
-            stages.create_task(report_forever("worker", metrics, stop=pipeline.work_over))
-            stages.create_task(run_forever(loop.sign_next, ctx, stop=pipeline.sealing_over))
-            stages.create_task(run_forever(loop.submit_pending, ctx, stop=pipeline.all_over))
+            for _ in range(ctx.leases.together):
+                stages.create_task(run_forever(loop.work, ctx, stop=shutdown.work_over, metrics=metrics))
+            stages.create_task(report_forever("worker", metrics, stop=shutdown.work_over))
+            stages.create_task(run_forever(loop.sign_next, ctx, stop=shutdown.signing_over))
+            stages.create_task(run_forever(loop.submit_pending, ctx, stop=shutdown.all_over))
             stages.create_task(run_forever(loop.send_heartbeat, ctx, stop=ctx.stop, pace=beat))
     except ExceptionGroup as group:  # the first that fails ends the others, and says why
-        signed = ctx.outgoing.has_signed
-        await loop.return_leases(ctx, [order for order in pipeline.orders if not signed(order.task, order.lease)])
+        signed = ctx.submissions.has_signed
+        await loop.return_leases(ctx, [order for order in ctx.leases.orders if not signed(order.task, order.lease)])
         raise group.exceptions[0] from None

@@ -9,9 +9,13 @@ from dataclasses import dataclass
 from covey.engines.base import Engine
 from covey.environments.base import Environment, Grader
 from covey.network.entry import Network
+from covey.network.policy_loader import PolicyLoader
 from covey.protocol.ids import Address
 from worker.config import WorkerConfig
-from worker.leases import Pipeline
+from worker.engine_health import EngineHealth
+from worker.leases import LeaseQueue
+from worker.policy_cache import PolicyCache
+from worker.shutdown import Shutdown
 from worker.submission_store import SubmissionStore
 
 
@@ -28,8 +32,12 @@ class Context:
     environment: Environment
     grade: Grader
     engine_threads: ThreadPoolExecutor
-    """One for each task that the engine may work on."""
-    pipeline: Pipeline
-    outgoing: SubmissionStore
+    """One thread for each task that the engine may work on."""
+    loader: PolicyLoader
+    leases: LeaseQueue
+    policies: PolicyCache
+    health: EngineHealth
+    submissions: SubmissionStore
+    shutdown: Shutdown
     stop: asyncio.Event
     clock: Callable[[], float] = time.time

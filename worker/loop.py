@@ -1,12 +1,12 @@
 """The worker's cycles, each one verb a line: fetch policies, claim leases, generate, seal, hand in; beside each other.
 
-What is in hand lies in `pipeline`, what is signed in `outgoing`: a crash loses neither a lease nor a receipt.
+The leases that are held lie in `leases`, what is signed in `submission_store`: a crash loses neither a lease nor a
+receipt.
 """
 
 import asyncio
 from collections.abc import Sequence
 
-from covey.engines.pool_policies import load_pool_policy
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.protocol import eip712
 from covey.protocol.api.worker import TaskOrder
@@ -25,22 +25,22 @@ FAILURES = 3
 
 async def fetch(ctx: Context) -> CycleResult:
     """Have the newest policy on the disk as soon as the chain names it, whatever is in hand."""
-    pipeline, policies = ctx.pipeline, ctx.network.policies
+    cache, policies = ctx.policies, ctx.network.policies
     steps = await asyncio.to_thread(ctx.network.contracts.policies.steps_of, ctx.network.pool)
     recent = [Step(each) for each in range(max(0, steps - 1 - ctx.network.params.max_staleness), steps)]
-    pipeline.fetched &= set(range(steps))  # a reorganisation undoes a policy
-    if not recent or recent[-1] in pipeline.fetched | pipeline.refused:
+    cache.fetched &= set(range(steps))  # a reorganisation undoes a policy
+    if not recent or recent[-1] in cache.fetched | cache.refused:
         return CycleResult.IDLE
-    if not pipeline.fetched:  # after a restart there is something to go on with
-        pipeline.fetched.update(await asyncio.to_thread(policies.list_versions, recent))
+    if not cache.fetched:  # after a restart there is something to go on with
+        cache.fetched.update(await asyncio.to_thread(policies.list_versions, recent))
     try:
         folder = await or_stop(ctx.stop, policies.require(recent[-1]))
     except ProtocolError as error:
         if error.code == "bad_manifest":  # it will not get better
-            pipeline.refused.add(recent[-1])
+            cache.refused.add(recent[-1])
         raise
     if folder is not None:
-        pipeline.fetched.add(recent[-1])
+        cache.fetched.add(recent[-1])
         await send_heartbeat(ctx)  # a claim that waits may be given its work from now on
     return CycleResult.IDLE
 
@@ -50,31 +50,31 @@ async def claim(ctx: Context) -> CycleResult:
 
     Raises OperatorError("another_instance") where another worker has this node's key, as `send_heartbeat` does.
     """
-    pipeline = ctx.pipeline
-    version = pipeline.cached_version
-    if version is None or not pipeline.has_room(len(ctx.outgoing.list_unsent())):
+    leases = ctx.leases
+    version = ctx.policies.newest
+    if version is None or not leases.has_room(len(ctx.submissions.list_unsent())):
         return CycleResult.IDLE
-    if ctx.engine.policy_version is None and not pipeline.working:
+    if ctx.engine.policy_version is None and not leases.working:
         await or_stop(ctx.stop, load_policy(ctx, version))  # starting an engine takes minutes
-        version = max(version, pipeline.cached_version or version)  # a newer one may have come meanwhile
+        version = max(version, ctx.policies.newest or version)  # a newer one may have come meanwhile
     if ctx.stop.is_set():
         return CycleResult.IDLE
-    unsent = ctx.outgoing.list_unsent()  # only now: what was signed meanwhile is still in hand
+    unsent = ctx.submissions.list_unsent()  # only now: what was signed meanwhile is still in hand
     # Not cut off by a stop signal: what is assigned meanwhile would be nobody's.
     with receipts.explain_other_instance():
         task = await ctx.network.coordinator.claim_task(
             instance=ctx.instance,
-            free_slots=len(pipeline.leases) + len(unsent) + 1,
+            free_slots=len(leases.ids) + len(unsent) + 1,
             cached_version=version,
             wait_seconds=ctx.config.wait_seconds,
-            holding=[*pipeline.leases, *unsent, *ctx.outgoing.list_refused(), *pipeline.gone],
+            holding=[*leases.ids, *unsent, *ctx.submissions.list_refused(), *leases.gone],
         )
     if task is None:
         return CycleResult.IDLE
-    if task.lease in pipeline.leases or ctx.outgoing.has_signed(task.task, task.lease):
+    if task.lease in leases.ids or ctx.submissions.has_signed(task.task, task.lease):
         get_logger().error("a lease was given twice, signing again would be equivocation", lease=task.lease)
         return CycleResult.RETRY
-    pipeline.hold(task, seconds=task.deadline - ctx.network.coordinator.now())
+    leases.hold(task, seconds=task.deadline - ctx.network.coordinator.now())
     return CycleResult.DONE
 
 
@@ -84,9 +84,9 @@ async def work(ctx: Context) -> CycleResult:
     Raises OperatorError("engine_died") where it only dies of it, and OperatorError("engine_timeout") where it hangs
     whatever it is given.
     """
-    pipeline = ctx.pipeline
+    leases = ctx.leases
     drop_overdue(ctx)
-    task = pipeline.take()
+    task = leases.take()
     if task is None:
         return CycleResult.IDLE
     try:
@@ -94,41 +94,43 @@ async def work(ctx: Context) -> CycleResult:
         await load_policy(ctx, task.policy_version, task.manifest_hash)
         drafts = await asyncio.get_running_loop().run_in_executor(ctx.engine_threads, roll_out, ctx, task)
     except TransientError as error:
-        failures = pipeline.put_back(task, code=error.code)
-        if failures >= FAILURES:
-            message = f"{failures} times, at last over task {task.task}: {error.message}"
+        failure = ctx.health.record_failure(error.code, leases.get_working(task))
+        leases.requeue(task, deaths=failure.deaths)
+        if failure.total >= FAILURES:
+            message = f"{failure.total} times, at last over task {task.task}: {error.message}"
             fix = "See what it wrote; lower batch, or run covey doctor"
             raise OperatorError(error.code, message, fix=fix) from error
         raise
     except ProtocolError:
-        pipeline.abandon(task)
+        leases.abandon(task)
         await return_leases(ctx, [task])
         raise
-    pipeline.finish(task, drafts)
+    ctx.health.record_success()
+    leases.finish(task, drafts)
     return CycleResult.DONE
 
 
 async def drain(ctx: Context) -> None:
     """After the last claim: wait until every lease is through the engine or ran out; an engine that works on overdue
     ones alone is closed, as it might never be done."""
-    pipeline = ctx.pipeline
-    while pipeline.claimed or any(not held.is_forgotten for held in pipeline.working):
+    leases = ctx.leases
+    while leases.claimed or any(not held.is_forgotten for held in leases.working):
         await asyncio.sleep(0.05)
         drop_overdue(ctx)
-    pipeline.work_over.set()
-    if pipeline.working:
+    ctx.shutdown.work_over.set()
+    if leases.working:
         await asyncio.to_thread(ctx.engine.close)
 
 
 def drop_overdue(ctx: Context) -> None:
-    for order in ctx.pipeline.drop_overdue():
+    for order in ctx.leases.drop_overdue():
         get_logger().warning("a lease ran out before it was signed for", task=order.task)
 
 
 async def require_servable(ctx: Context, task: TaskOrder) -> None:
     """The policy that a task names is the chain's, one that the engine takes and young enough to be handed in."""
     network, version = ctx.network, task.policy_version
-    if version in ctx.pipeline.refused:
+    if version in ctx.policies.refused:
         raise ProtocolError("policy_mismatch", f"the engine did not take policy {version}")
     steps = await asyncio.to_thread(network.contracts.policies.steps_of, network.pool)
     if steps - version > network.params.max_staleness + 2:  # the coordinator may be a policy behind this chain
@@ -143,23 +145,12 @@ def require_manifest(ctx: Context, task: TaskOrder) -> None:
 
 
 async def load_policy(ctx: Context, version: Step, manifest_hash: Hash | None = None) -> None:
-    """Have a policy in the engine, by default the one that the chain holds now; one at a time, as leases of the same
-    one come beside each other."""
-    pipeline = ctx.pipeline
-    async with pipeline.loading:
-        required = ctx.network.policies.require(version, manifest_hash, to_load=True)
-        folder = await or_stop(pipeline.work_over, required)
-        if folder is None:
-            raise TransientError("stopped", f"policy {version} was not there when the work was over")
-        if (ctx.engine.policy_version, pipeline.loaded) == (version, folder):
-            return
-        pipeline.loaded = None  # whatever is in the engine if this fails
-        try:
-            await asyncio.to_thread(load_pool_policy, ctx.engine, folder, version, ctx.network.params.model)
-        except ProtocolError:
-            pipeline.refused.add(version)
-            raise
-        pipeline.loaded = folder
+    """Load a policy into the engine, by default the one that the chain holds now; note one that the engine refuses."""
+    try:
+        await ctx.loader.load(version, manifest_hash, stop=ctx.shutdown.work_over)
+    except ProtocolError:
+        ctx.policies.refused.add(version)
+        raise
 
 
 def roll_out(ctx: Context, task: TaskOrder) -> list[Draft]:
@@ -173,72 +164,73 @@ def roll_out(ctx: Context, task: TaskOrder) -> list[Draft]:
 
 async def return_leases(ctx: Context, tasks: Sequence[TaskOrder]) -> None:
     """Return leases that this worker cannot serve, so that another need not wait for their end."""
-    ctx.pipeline.let_go(tasks)
+    ctx.leases.release(tasks)
     for task in tasks:
         try:
             await ctx.network.coordinator.return_task(task.task, task.lease)
         except (ProtocolError, TransientError) as error:  # it runs out by itself, or comes again
-            if isinstance(error, TransientError) and task.lease in ctx.pipeline.gone:
-                ctx.pipeline.gone.remove(task.lease)
+            if isinstance(error, TransientError) and task.lease in ctx.leases.gone:
+                ctx.leases.gone.remove(task.lease)
             get_logger().warning("a lease was not returned", task=task.task, code=error.code, message=error.message)
 
 
 async def sign_next(ctx: Context) -> CycleResult:
     """Prove, grade, sign and store the oldest of what was generated, whatever becomes of what is being sent."""
-    pipeline = ctx.pipeline
+    leases, shutdown = ctx.leases, ctx.shutdown
     drop_overdue(ctx)
-    if not pipeline.made:
-        if pipeline.work_over.is_set():
-            pipeline.sealing_over.set()
+    if not leases.generated:
+        if shutdown.work_over.is_set():
+            shutdown.signing_over.set()
         return CycleResult.IDLE
-    made = pipeline.made[0]
-    if ctx.outgoing.has_signed(made.order.task, made.order.lease):  # given again while the first one was being signed
-        get_logger().error("a lease was given twice, signing again would be equivocation", lease=made.order.lease)
-        pipeline.let_go([made.order])
+    generated = leases.generated[0]
+    if ctx.submissions.has_signed(generated.order.task, generated.order.lease):  # given again meanwhile
+        get_logger().error("a lease was given twice, signing again would be equivocation", lease=generated.order.lease)
+        leases.release([generated.order])
         return CycleResult.DONE
-    signing = asyncio.ensure_future(asyncio.to_thread(sign, ctx, made))
+    signing = asyncio.ensure_future(asyncio.to_thread(sign, ctx, generated))
     try:
         await asyncio.shield(signing)
     except asyncio.CancelledError:  # its thread goes on: whether the lease is signed for is known when it is over
         await asyncio.wait([signing])
         raise
     except ProtocolError:
-        await return_leases(ctx, [made.order])
+        await return_leases(ctx, [generated.order])
         raise
-    pipeline.let_go([made.order])
+    leases.release([generated.order])
     return CycleResult.DONE
 
 
 async def submit_pending(ctx: Context) -> CycleResult:
     """Send all that nobody has countersigned yet."""
-    if ctx.pipeline.sealing_over.is_set():
-        ctx.pipeline.all_over.set()  # what cannot be sent now is sent after the next start
-    parcels, failures = list(ctx.outgoing.list()), list[TransientError]()
-    for parcel in parcels:
+    if ctx.shutdown.signing_over.is_set():
+        ctx.shutdown.all_over.set()  # what cannot be sent now is sent after the next start
+    waiting, failures = list(ctx.submissions.list()), list[TransientError]()
+    for submission in waiting:
         try:
-            await submit(ctx, parcel)
+            await submit(ctx, submission)
         except TransientError as error:  # its own, perhaps: the others are tried all the same
             failures.append(error)
     if failures:
         raise failures[0]
-    return CycleResult.DONE if parcels else CycleResult.IDLE
+    return CycleResult.DONE if waiting else CycleResult.IDLE
 
 
-def sign(ctx: Context, made: GeneratedTask) -> None:
-    """The task's file and receipt; the parcel survives a crash from here on.
+def sign(ctx: Context, generated: GeneratedTask) -> None:
+    """The task's file and receipt; the submission survives a crash from here on.
 
-    Raises ProtocolError("wrong_manifest") for what was made before a reorganisation: by now it would look like fraud.
+    Raises ProtocolError("wrong_manifest") for what was generated before a reorganisation: now it would look like fraud.
     """
     network, params = ctx.network, ctx.network.params
-    require_manifest(ctx, made.order)
-    first_time = network.chain.get_block("latest").timestamp
-    first_epochs = network.contracts.ledger.epochs_of(network.pool)
-    rollouts = generation.build_rollouts(made.drafts, ctx.grade)
+    require_manifest(ctx, generated.order)
+    first = receipts.ChainMoment(
+        time=network.chain.get_block("latest").timestamp, epochs=network.contracts.ledger.epochs_of(network.pool)
+    )
+    rollouts = generation.build_rollouts(generated.drafts, ctx.grade)
     from covey.protocol.submission_file.codec import encode  # late: Parquet starts a thread, which no fork may inherit
 
     file = encode(rollouts)
     receipt = receipts.build_receipt(
-        made.order,
+        generated.order,
         params,
         pool=network.pool,
         node=network.wallet.address,
@@ -247,46 +239,47 @@ def sign(ctx: Context, made: GeneratedTask) -> None:
         file=file,
         now=ctx.clock(),
     )
-    parcel = SignedSubmission(
+    submission = SignedSubmission(
         receipt=receipt,
         signature=eip712.sign(receipt, network.receipt_domain, network.wallet),
         file=file,
-        first_time=first_time,
-        first_epochs=first_epochs,
+        first=first,
     )
-    ctx.outgoing.add(parcel)
+    ctx.submissions.add(submission)
 
 
-async def submit(ctx: Context, parcel: SignedSubmission) -> None:
-    """Send a parcel and keep the operator's promise; what is refused for good is dropped, anything else sent again."""
-    network, receipt, log = ctx.network, parcel.receipt, get_logger()
+async def submit(ctx: Context, submission: SignedSubmission) -> None:
+    """Send a submission and keep the operator's promise; drop what is refused for good and send anything else again."""
+    network, receipt, log = ctx.network, submission.receipt, get_logger()
     try:
-        answer = await network.coordinator.submit(receipt, parcel.signature, parcel.file)
+        answer = await network.coordinator.submit(receipt, submission.signature, submission.file)
         receipts.require_promise(
             answer,
             receipt,
             domain=network.ledger_domain,
             operator=network.operator,
-            earliest=parcel.first_time - network.params.verification.draw_seconds,
-            latest=int(ctx.clock()) + receipts.MOST_AHEAD_SECONDS,
-            first_epochs=parcel.first_epochs,
-            last_epochs=await asyncio.to_thread(network.contracts.ledger.epochs_of, network.pool),
+            first=submission.first,
+            last=receipts.ChainMoment(
+                time=int(ctx.clock()),
+                epochs=await asyncio.to_thread(network.contracts.ledger.epochs_of, network.pool),
+            ),
+            draw_seconds=network.params.verification.draw_seconds,
         )
     except ProtocolError as error:
         receipts.require_final(error)
         log.warning("submission refused", task=receipt.task, code=error.code, message=error.message)
-        ctx.outgoing.close(parcel, None)
+        ctx.submissions.close(submission, None)
         return
-    ctx.outgoing.close(parcel, answer)
+    ctx.submissions.close(submission, answer)
     log.info("submitted", task=receipt.task, policy=receipt.policy_version, units=receipt.units)
 
 
 async def send_heartbeat(ctx: Context) -> CycleResult:
     """A sign of life while a long generation runs."""
-    unsent = ctx.outgoing.list_unsent()
-    slots = len(ctx.pipeline.leases) + len(unsent) + ctx.pipeline.has_room(len(unsent))
+    unsent = ctx.submissions.list_unsent()
+    slots = len(ctx.leases.ids) + len(unsent) + ctx.leases.has_room(len(unsent))
     with receipts.explain_other_instance():
         await ctx.network.coordinator.send_heartbeat(
-            instance=ctx.instance, free_slots=slots, cached_version=ctx.pipeline.cached_version
+            instance=ctx.instance, free_slots=slots, cached_version=ctx.policies.newest
         )
     return CycleResult.IDLE

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.protocol import eip712
@@ -40,6 +41,16 @@ def build_receipt(
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainMoment:
+    """What a worker saw of the chain at one time.  Example: ChainMoment(time=1_700_000_000, epochs=3)."""
+
+    time: int
+    """Time of the newest block, Unix seconds."""
+    epochs: int
+    """Epochs that the ledger had."""
+
+
 FINAL_CODES = frozenset(
     {
         "bad_countersignature",
@@ -57,7 +68,7 @@ FINAL_CODES = frozenset(
     }
 )
 """After these a receipt is worth nothing; after any other refusal (a proxy's, an expired link) it is sent again."""
-PROMISED_EPOCHS = 128
+MOST_PROMISED_EPOCHS = 128
 """A fair promise is at most so many epochs away: the ledger keeps 256, and a challenge needs some of them."""
 MOST_AHEAD_SECONDS = 3600
 """A promise that is dated further ahead would put its draw, and the pay, off.  Clocks may differ by less."""
@@ -87,17 +98,15 @@ def require_promise(
     *,
     domain: Domain,
     operator: Address,
-    earliest: int,
-    latest: int,
-    first_epochs: int,
-    last_epochs: int,
+    first: ChainMoment,
+    last: ChainMoment,
+    draw_seconds: int,
 ) -> Countersignature:
     """The operator's promise for `receipt`; raise ProtocolError("bad_countersignature") for a wrong or dated one.
 
-    `earliest`, `latest`: times, in Unix seconds, that it must be dated after and not beyond.  A promise dated
-    `draw_seconds` before the receipt was sent would let the coordinator know the draw when it signs.
-    `first_epochs`, `last_epochs`: how many epochs the ledger had when the receipt was first sent and when the answer
-    came.
+    `first`: the chain when the receipt was first sent.  `last`: the time and the ledger's epochs when the answer came,
+    on this worker's clock.  A promise dated `draw_seconds` before `first` would let the coordinator know the draw when
+    it signs; one dated more than MOST_AHEAD_SECONDS after `last` would put the draw, and the pay, off.
     """
     promise = Countersignature(
         receipt_hash=answer.receipt_hash, signed_at=answer.signed_at, latest_epoch=answer.latest_epoch
@@ -106,10 +115,12 @@ def require_promise(
         raise ProtocolError("bad_countersignature", "it is for another receipt")
     if eip712.recover_signer(promise, domain, answer.signature) != operator:
         raise ProtocolError("bad_countersignature", "it is not signed by the pool's operator")
+    earliest, latest = first.time - draw_seconds, last.time + MOST_AHEAD_SECONDS
     if not earliest < promise.signed_at <= latest:
         message = f"it is dated {promise.signed_at}, which is not after {earliest} and up to {latest}"
         raise ProtocolError("bad_countersignature", message)
-    if not first_epochs <= promise.latest_epoch <= last_epochs + PROMISED_EPOCHS:
-        message = f"it names epoch {promise.latest_epoch}, {first_epochs} to {last_epochs + PROMISED_EPOCHS} are fair"
+    farthest = last.epochs + MOST_PROMISED_EPOCHS
+    if not first.epochs <= promise.latest_epoch <= farthest:
+        message = f"it names epoch {promise.latest_epoch}, {first.epochs} to {farthest} are fair"
         raise ProtocolError("bad_countersignature", message)
     return promise

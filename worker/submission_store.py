@@ -15,6 +15,7 @@ from covey.protocol.api.common import ReceiptBody
 from covey.protocol.api.worker import SubmissionAnswer
 from covey.protocol.messages import Receipt
 from covey.runtime.files import write_atomically
+from worker.receipts import ChainMoment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,10 +25,8 @@ class SignedSubmission:
     receipt: Receipt
     signature: str
     file: bytes
-    first_time: int
-    """Time of the chain's newest block when it was first sent."""
-    first_epochs: int
-    """How many epochs the ledger had then."""
+    first: ChainMoment
+    """The chain when it was signed."""
 
 
 KEPT_REFUSED = 256
@@ -42,7 +41,7 @@ def _explain_disk() -> Iterator[None]:
 
 
 class SubmissionStore:
-    """A folder with one file of rollouts and one of JSON for every parcel; the JSON comes last and makes it count."""
+    """A folder with a file of rollouts and one of JSON per submission; the JSON is written last and makes it count."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -56,7 +55,7 @@ class SubmissionStore:
         return leases[-KEPT_REFUSED:]
 
     def list_unsent(self) -> list[int]:
-        """Leases whose parcel nobody has countersigned yet."""
+        """Leases whose submission nobody has countersigned yet."""
         return [int(path.stem.partition("-")[2]) for path in self._root.glob("*-*.json")]
 
     def has_signed(self, task: int, lease: int) -> bool:
@@ -65,44 +64,44 @@ class SubmissionStore:
         kept = (self._root / name, self._root / "sent" / name, self._root / "refused" / str(lease))
         return any(path.exists() for path in kept)
 
-    def add(self, parcel: SignedSubmission) -> None:
-        """Keep a parcel; after this returns it survives a crash.  Raises TransientError("disk_full")."""
+    def add(self, submission: SignedSubmission) -> None:
+        """Keep a submission; after this returns it survives a crash.  Raises TransientError("disk_full")."""
         with _explain_disk():
-            self._add(parcel)
+            self._add(submission)
 
-    def _add(self, parcel: SignedSubmission) -> None:
-        name = f"{parcel.receipt.task}-{parcel.receipt.lease}"
-        write_atomically(self._root / f"{name}.parquet", parcel.file)
+    def _add(self, submission: SignedSubmission) -> None:
+        name = f"{submission.receipt.task}-{submission.receipt.lease}"
+        write_atomically(self._root / f"{name}.parquet", submission.file)
         values = {
-            "receipt": eip712.to_dict(parcel.receipt),
-            "signature": parcel.signature,
-            "first_time": parcel.first_time,
-            "first_epochs": parcel.first_epochs,
+            "receipt": eip712.to_dict(submission.receipt),
+            "signature": submission.signature,
+            "first_time": submission.first.time,
+            "first_epochs": submission.first.epochs,
         }
         write_atomically(self._root / f"{name}.json", json.dumps(values).encode())
 
     def list(self) -> Iterator[SignedSubmission]:
-        """Parcels that nobody has countersigned yet, oldest lease first."""
+        """Submissions that nobody has countersigned yet, oldest lease first."""
         for path in sorted(self._root.glob("*-*.json"), key=lambda p: int(p.stem.partition("-")[2])):
             yield self._load(path)
 
-    def close(self, parcel: SignedSubmission, answer: SubmissionAnswer | None) -> None:
-        """Done with a parcel: keep receipt and promise as evidence, or only its lease when it was refused.  Raises
+    def close(self, submission: SignedSubmission, answer: SubmissionAnswer | None) -> None:
+        """Done with a submission: keep receipt and promise as evidence, or only its lease when it was refused.  Raises
         TransientError("disk_full"): it is sent again, and answered alike."""
         with _explain_disk():
-            self._close(parcel, answer)
+            self._close(submission, answer)
 
-    def _close(self, parcel: SignedSubmission, answer: SubmissionAnswer | None) -> None:
-        path = self._root / f"{parcel.receipt.task}-{parcel.receipt.lease}.json"
+    def _close(self, submission: SignedSubmission, answer: SubmissionAnswer | None) -> None:
+        path = self._root / f"{submission.receipt.task}-{submission.receipt.lease}.json"
         if answer is not None:
             values = {
-                "receipt": eip712.to_dict(parcel.receipt),
-                "signature": parcel.signature,
+                "receipt": eip712.to_dict(submission.receipt),
+                "signature": submission.signature,
                 "countersignature": answer.model_dump(),
             }
             write_atomically(self._root / "sent" / path.name, json.dumps(values).encode())
         else:
-            write_atomically(self._root / "refused" / str(parcel.receipt.lease), b"")
+            write_atomically(self._root / "refused" / str(submission.receipt.lease), b"")
         path.unlink(missing_ok=True)
         path.with_suffix(".parquet").unlink(missing_ok=True)
 
@@ -112,6 +111,5 @@ class SubmissionStore:
             receipt=ReceiptBody.model_validate(values["receipt"]).to_message(),
             signature=values["signature"],
             file=path.with_suffix(".parquet").read_bytes(),
-            first_time=values["first_time"],
-            first_epochs=values["first_epochs"],
+            first=ChainMoment(time=values["first_time"], epochs=values["first_epochs"]),
         )

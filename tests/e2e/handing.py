@@ -60,7 +60,7 @@ def cheating(cheat: Cheat) -> Iterator[None]:
             first_time=network.chain.get_block("latest").timestamp,
             first_epochs=network.contracts.ledger.epochs_of(network.pool),
         )
-        ctx.outgoing.add(parcel)
+        ctx.submissions.add(parcel)
 
     with mock.patch.multiple(worker.loop, roll_out=roll_out, sign=sign):
         yield

@@ -76,7 +76,7 @@ async def test_walk__honest__fifteen_stops(tmp_path):
         with walk.coordinator.database.read() as repository:
             task = repository.get_task(row.task)
         assert (task.state, task.node) == (TaskState.SUBMITTED, ctx.network.wallet.address)
-        folder = ctx.outgoing._root
+        folder = ctx.submissions._root
         assert list(folder.glob("*.parquet")) == []  # countersigned: nothing waits to be sent
         assert [path.name for path in (folder / "sent").iterdir()] == [f"{row.task}-{row.lease}.json"]
 

@@ -12,14 +12,19 @@ from covey.engines.base import Engine
 from covey.environments import registry
 from covey.environments.registry import DEMO
 from covey.model.tiny import tiny_folder
+from covey.network.policy_loader import PolicyLoader
 from covey.protocol.eip712 import Domain
+from covey.protocol.ids import Step
 from tests.fakes.coordinator import FakeCoordinator
 from tests.fakes.grading import grade_here
 from tests.fakes.pool import make_address
 from tests.fakes.tools import DOMAIN, MANIFEST, make_model_params
 from worker.context import Context
+from worker.engine_health import EngineHealth
 from worker.instance import load_instance
-from worker.leases import Pipeline
+from worker.leases import LeaseQueue
+from worker.policy_cache import PolicyCache
+from worker.shutdown import Shutdown
 from worker.submission_store import SubmissionStore
 
 LEDGER = Domain(chain_id=31337, contract=make_address("ledger"))
@@ -70,12 +75,15 @@ def build_context(engine: Engine, coordinator: FakeCoordinator, folder: Path, **
         "environment": registry.load(DEMO),
         "grade": grade_here,
         "engine_threads": ThreadPoolExecutor(2),
-        "pipeline": Pipeline(together=1, ahead=1, lease_seconds=30.0, generation_seconds=1.0),
-        "outgoing": SubmissionStore(folder / "outgoing"),
+        "leases": LeaseQueue(together=1, ahead=1, lease_seconds=30.0, generation_seconds=1.0),
+        "policies": PolicyCache(fetched={Step(0)}),
+        "health": EngineHealth(),
+        "submissions": SubmissionStore(folder / "outgoing"),
+        "shutdown": Shutdown(),
         "stop": asyncio.Event(),
         "clock": lambda: 1000.0,
     }
-    ctx = Context(**(values | changes))
-    ctx.pipeline.fetched.add(0)
-    ctx.pipeline.loaded = tiny_folder()
-    return ctx
+    values |= changes
+    loader = PolicyLoader(values["engine"], values["network"].policies, values["network"].params.model)
+    loader.folder = tiny_folder()
+    return Context(**{"loader": loader} | values)

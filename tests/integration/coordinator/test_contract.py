@@ -15,7 +15,7 @@ from tests.fakes.coordinator import FakeCoordinator
 from tests.fakes.network import Office
 from tests.fakes.pool import INSTANCE
 from tests.fakes.tools import make_task
-from worker.receipts import require_promise
+from worker.receipts import ChainMoment, require_promise
 
 pytestmark = pytest.mark.integration
 FILE = b"the rows"
@@ -84,10 +84,9 @@ async def test_submit__lawful__gives_a_promise_that_a_worker_accepts(party: Part
         receipt,
         domain=party.ledger_domain,
         operator=operator,
-        earliest=answer.signed_at - 1,
-        latest=answer.signed_at,
-        first_epochs=0,
-        last_epochs=0,
+        first=ChainMoment(time=answer.signed_at, epochs=0),
+        last=ChainMoment(time=answer.signed_at, epochs=0),
+        draw_seconds=1,
     )
 
 

@@ -22,7 +22,7 @@ from covey.toploc.topk import build_capture
 from tests.fakes.tools import make_model_params, make_task
 from tests.fakes.worker import build_context, build_coordinator
 from worker.app import run_stages
-from worker.leases import Pipeline
+from worker.leases import LeaseQueue
 
 pytestmark = [
     pytest.mark.integration,
@@ -52,8 +52,8 @@ async def test_run_stages__vllm_is_killed__all_leases_are_served_and_their_work_
     coordinator.orders.extend(make_task(task=n, lease=n) for n in TASKS)
     with VllmEngine(dtype="float32", options=VllmOptions(kv_cache_memory_bytes=64 << 20, max_model_len=128)) as vllm:
         engine = Killed(vllm)
-        pipeline = Pipeline(together=2, ahead=2, lease_seconds=300.0)
-        ctx = build_context(engine, coordinator, tmp_path, pipeline=pipeline)
+        leases = LeaseQueue(together=2, ahead=2, lease_seconds=300.0)
+        ctx = build_context(engine, coordinator, tmp_path, leases=leases)
         stages = asyncio.create_task(run_stages(ctx))
         for _ in range(12_000):
             if len(coordinator.answers) == len(TASKS) or stages.done():

@@ -41,6 +41,7 @@ def build(tmp_path, *, named: bool = True, bond: int = 50, window: int = 20):
         params=params,
         wallet=WALLET,
         chain=None,
+        policies=None,
         receipt_domain=DOMAIN,
         contracts=SimpleNamespace(
             pools=SimpleNamespace(is_validator=lambda pool, who: named),

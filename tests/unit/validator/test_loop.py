@@ -13,6 +13,7 @@ import pytest
 from covey.devnet import deploy
 from covey.errors import ProtocolError, TransientError
 from covey.model.tiny import tiny_folder
+from covey.network.policy_loader import PolicyLoader
 from covey.protocol import eip712, messages
 from covey.protocol.api.common import ReceiptBody, VerdictBody
 from covey.protocol.api.validator import JudgeOrder, RevealOrder, RevealRequest
@@ -76,7 +77,10 @@ def start(judging: FakeJudging, tools: CheckTools, tmp_path: Path) -> Callable[.
             "stop": asyncio.Event(),
             "clock": lambda: 1000.0,
         }
-        return Context(**(values | changes))
+        values |= changes
+        given = values["tools"]
+        loader = PolicyLoader(given.engine, values["network"].policies, values["network"].params.model)
+        return Context(**({"loader": loader} | values))
 
     return build
 
@@ -256,22 +260,21 @@ async def test_judge__machine_that_cannot_load_the_policy__is_unknown_and_loads_
 
     loads: list[int] = []
     ctx = start(tools=dataclasses.replace(tools, engine=Failing()))
-    ctx.loaded.folder = Path("an earlier one")
+    ctx.loader.folder = Path("an earlier one")
     for _ in range(2):
         judgement = await loop.judge(ctx, order)
         assert (judgement.decision, judgement.details) == (Decision.UNKNOWN, {"error": "MemoryError"})
-    assert (loads, ctx.loaded.folder) == ([order.receipt.policy_version] * 2, None)
+    assert (loads, ctx.loader.folder) == ([order.receipt.policy_version] * 2, None)
 
 
 async def test_judge__policy_with_other_end_tokens_than_the_pool_s__is_unknown(start, order, tools: CheckTools):
     """Work of such a policy is nobody's fault: by the pool's rules it can neither be accepted nor rejected."""
     ctx = start()
     model = ctx.network.params.model.model_copy(update={"end_tokens": (0, 1)})
-    ctx.network.params = ctx.network.params.model_copy(update={"model": model})
-    ctx.loaded.folder = None
+    ctx.loader._params = model
     judgement = await loop.judge(ctx, order)
     assert (judgement.decision, judgement.details) == (Decision.UNKNOWN, {"error": "policy_mismatch"})
-    assert ctx.loaded.folder is None
+    assert ctx.loader.folder is None
 
 
 async def test_load_policy__chain_that_changes_meanwhile__loads_what_the_order_was_checked_against(start, order):

@@ -18,7 +18,8 @@ from tests.fakes.grading import grade_here
 from tests.fakes.tools import make_model_params, make_task
 from worker import app, context, loop
 from worker.config import WorkerConfig
-from worker.leases import Pipeline
+from worker.engine_health import EngineHealth
+from worker.leases import LeaseQueue
 
 pytestmark = pytest.mark.unit
 
@@ -51,6 +52,7 @@ def build_engine(folder: Path, *, lease_seconds: float, call_seconds: float) -> 
         params=make_model_params(lease_seconds=lease_seconds),
         wallet=SimpleNamespace(address="0x1"),
         contracts=SimpleNamespace(nodes=SimpleNamespace(contributor_of=lambda pool, node: "0x2")),
+        policies=None,
     )
     config = WorkerConfig(**files, pool=1, engine="vllm", vllm=vllm)
     engine = app.build(config, network, environment=load(DEMO), grade=grade_here, stop=asyncio.Event()).engine
@@ -69,18 +71,20 @@ async def test_build__engine_that_hangs__is_given_up_after_two_leases_and_there_
         engine.load_policy(tiny_folder(), 0)
         now = [0.0]
         ctx = start(
-            engine=engine, pipeline=Pipeline(together=1, ahead=0, lease_seconds=lease_seconds, clock=lambda: now[0])
+            engine=engine,
+            leases=LeaseQueue(together=1, ahead=0, lease_seconds=lease_seconds, clock=lambda: now[0]),
+            health=EngineHealth(clock=lambda: now[0]),
         )
         coordinator.orders.extend([make_task(task=n, lease=n) for n in (1, 2)])
         assert await loop.claim(ctx) is CycleResult.DONE
         working = asyncio.create_task(loop.work(ctx))
         await asyncio.sleep(0)
-        assert not ctx.pipeline.has_room(0)
+        assert not ctx.leases.has_room(0)
         now[0] = lease_seconds + 1
         loop.drop_overdue(ctx)
         with pytest.raises(TransientError, match=f"vLLM took more than {wanted} for generate") as caught:
             await working
         assert (caught.value.code, engine.process_id) == ("engine_timeout", None)
-        assert (ctx.pipeline.working, ctx.pipeline.claimed) == ([], [])
+        assert (ctx.leases.working, ctx.leases.claimed) == ([], [])
         assert await loop.claim(ctx) is CycleResult.DONE
-        assert ctx.pipeline.leases == [2]
+        assert ctx.leases.ids == [2]

@@ -18,7 +18,7 @@ from tests.fakes.tools import make_task
 from worker import loop
 from worker.app import run_stages
 from worker.context import Context
-from worker.leases import Pipeline
+from worker.leases import LeaseQueue
 
 pytestmark = pytest.mark.unit
 Start = Callable[..., Context]
@@ -29,7 +29,7 @@ async def test_run_stages__engine_that_takes_two__works_on_both_at_once(
 ):
     """Each waits for the other in the middle of its generation: in turns this would wait for ever."""
     both = threading.Barrier(2, timeout=15)
-    ctx = start(engine=(counting := Counting(engine)), pipeline=Pipeline(together=2, ahead=0, lease_seconds=30.0))
+    ctx = start(engine=(counting := Counting(engine)), leases=LeaseQueue(together=2, ahead=0, lease_seconds=30.0))
     counting.on_batch = both.wait
     coordinator.orders.extend([make_task(task=n, lease=n) for n in (1, 2)])
     stages = asyncio.create_task(run_stages(ctx))
@@ -93,13 +93,13 @@ async def test_run_stages__engine_lost_while_a_lease_is_signed__returns_only_the
     with pytest.raises(OperatorError):
         await asyncio.wait_for(run_stages(replace(ctx, engine=lost, grade=grade)), 20)
     assert coordinator.returned == [(2, 2)]
-    assert ctx.outgoing.list_unsent() == [1]
+    assert ctx.submissions.list_unsent() == [1]
 
 
 async def test_run_stages__coordinator_that_does_not_answer__what_comes_next_is_sealed_all_the_same(
     start: Start, coordinator: FakeCoordinator
 ):
-    ctx = start(pipeline=Pipeline(together=2, ahead=1, lease_seconds=30.0, generation_seconds=1.0))
+    ctx = start(leases=LeaseQueue(together=2, ahead=1, lease_seconds=30.0, generation_seconds=1.0))
     submit, going = coordinator.submit, asyncio.Event()
 
     async def hang(*parcel: object) -> object:
@@ -109,7 +109,7 @@ async def test_run_stages__coordinator_that_does_not_answer__what_comes_next_is_
     coordinator.submit = hang
     coordinator.orders.extend([make_task(task=n, lease=n) for n in (1, 2)])
     stages = asyncio.create_task(run_stages(ctx))
-    await wait_until(lambda: len(ctx.outgoing.list_unsent()) == 2)
+    await wait_until(lambda: len(ctx.submissions.list_unsent()) == 2)
     assert coordinator.sent == []
     going.set()
     await wait_until(lambda: len(coordinator.sent) == 2)
@@ -127,7 +127,7 @@ async def test_run_stages__stop_signal_with_work_in_hand__hands_all_of_it_in(
         assert await loop.claim(ctx) is CycleResult.DONE
     await asyncio.wait_for(run_stages(ctx), 20)
     assert sorted(receipt.task for receipt, _, _ in coordinator.sent) == [1, 2]
-    assert list(ctx.outgoing.list()) == []
+    assert list(ctx.submissions.list()) == []
 
 
 async def test_run_stages__stop_while_the_coordinator_is_away__ends_and_keeps_the_receipt(
@@ -139,7 +139,7 @@ async def test_run_stages__stop_while_the_coordinator_is_away__ends_and_keeps_th
     assert await loop.claim(ctx) is CycleResult.DONE
     ctx.stop.set()
     await asyncio.wait_for(run_stages(ctx), 20)
-    assert [parcel.receipt.lease for parcel in ctx.outgoing.list()] == [9]
+    assert [parcel.receipt.lease for parcel in ctx.submissions.list()] == [9]
 
 
 @pytest.mark.parametrize("together", [1, 2])
@@ -155,18 +155,18 @@ async def test_run_stages__stop_while_the_engine_hangs__ends_when_the_lease_is_o
 
     hanging = Hanging(engine, fails=[TransientError("engine_died", "closed")])
     hanging.on_batch = lambda: closed.wait(20)
-    ctx = start(engine=hanging, pipeline=Pipeline(together=together, ahead=0, lease_seconds=1.0))
+    ctx = start(engine=hanging, leases=LeaseQueue(together=together, ahead=0, lease_seconds=1.0))
     coordinator.orders.append(make_task())
     assert await loop.claim(ctx) is CycleResult.DONE
     ctx.stop.set()
     await asyncio.wait_for(run_stages(ctx), 15)
-    assert (coordinator.sent, ctx.pipeline.leases, ctx.pipeline.working) == ([], [], [])
+    assert (coordinator.sent, ctx.leases.ids, ctx.leases.working) == ([], [], [])
 
 
 async def test_run_stages__stop_while_the_chain_is_away__ends_with_the_lease(
     start: Start, coordinator: FakeCoordinator
 ):
-    ctx = start(pipeline=Pipeline(together=1, ahead=1, lease_seconds=1.0))
+    ctx = start(leases=LeaseQueue(together=1, ahead=1, lease_seconds=1.0))
 
     def fail(_: str) -> None:
         raise TransientError("chain_unreachable", "gone")
@@ -176,7 +176,7 @@ async def test_run_stages__stop_while_the_chain_is_away__ends_with_the_lease(
     assert await loop.claim(ctx) is CycleResult.DONE
     ctx.stop.set()
     await asyncio.wait_for(run_stages(ctx), 20)
-    assert (coordinator.sent, ctx.pipeline.leases) == ([], [])
+    assert (coordinator.sent, ctx.leases.ids) == ([], [])
 
 
 async def test_run_stages__engine_busy__the_last_work_is_handed_in_meanwhile(
@@ -206,7 +206,7 @@ async def test_run_stages__engine_full__a_new_policy_is_fetched_meanwhile(
 ):
     """The batch ends only when the policy is there: fetched with the next lease, this would wait for ever."""
     fetched = threading.Event()
-    ctx = start(engine=(counting := Counting(engine)), pipeline=Pipeline(together=1, ahead=0, lease_seconds=30.0))
+    ctx = start(engine=(counting := Counting(engine)), leases=LeaseQueue(together=1, ahead=0, lease_seconds=30.0))
     counting.on_batch = lambda: fetched.wait(15) or pytest.fail("nothing was fetched")
     coordinator.orders.append(make_task())
     assert await loop.claim(ctx) is CycleResult.DONE
@@ -263,7 +263,7 @@ async def test_run_stages__stop_while_a_leased_policy_is_downloaded__ends_with_t
     class Other(Counting):
         policy_version = 1
 
-    ctx = start(engine=Other(engine), pipeline=Pipeline(together=1, ahead=1, lease_seconds=1.0))
+    ctx = start(engine=Other(engine), leases=LeaseQueue(together=1, ahead=1, lease_seconds=1.0))
 
     async def hang(version: int, *_: object, **__: object) -> Path:
         await asyncio.Event().wait()
@@ -273,10 +273,10 @@ async def test_run_stages__stop_while_a_leased_policy_is_downloaded__ends_with_t
     coordinator.orders.append(make_task())
     assert await loop.claim(ctx) is CycleResult.DONE
     stages = asyncio.create_task(run_stages(ctx))
-    await wait_until(lambda: ctx.pipeline.working != [])
+    await wait_until(lambda: ctx.leases.working != [])
     ctx.stop.set()
     await asyncio.wait_for(stages, 10)
-    assert (coordinator.sent, ctx.pipeline.leases) == ([], [])
+    assert (coordinator.sent, ctx.leases.ids) == ([], [])
 
 
 async def test_run_stages__policy_that_has_come__is_told_at_once_and_its_lease_is_served(

@@ -13,7 +13,7 @@ from tests.fakes.cycles import Counting, wait_until
 from tests.fakes.tools import make_task
 from worker import loop
 from worker.context import Context
-from worker.leases import KEPT_GONE, Pipeline
+from worker.leases import KEPT_GONE, LeaseQueue
 
 pytestmark = pytest.mark.unit
 Start = Callable[..., Context]
@@ -61,7 +61,7 @@ async def test_work__older_policy_that_the_engine_refused__is_given_back_unread(
     ctx = start(engine=Refusing())
     ctx.network.contracts.policies.steps_of = lambda pool: 2
     ctx.network.params = ctx.network.params.model_copy(update={"max_staleness": 1})
-    ctx.pipeline.fetched.add(1)
+    ctx.policies.fetched.add(1)
     coordinator.orders.extend([make_task(task=n, lease=n) for n in (1, 2)])
     for _ in range(2):
         assert await loop.claim(ctx) is CycleResult.DONE
@@ -82,7 +82,7 @@ async def test_work__policy_that_is_too_old_to_be_handed_in__lease_goes_back(
     assert await loop.claim(ctx) is CycleResult.DONE
     with pytest.raises(ProtocolError, match="stale"):
         await loop.work(ctx)
-    assert (coordinator.returned, ctx.pipeline.leases) == ([(7, 9)], [])
+    assert (coordinator.returned, ctx.leases.ids) == ([(7, 9)], [])
 
 
 @pytest.mark.parametrize(("now", "batches"), [(1999.0, [8]), (2000.5, [])])
@@ -101,15 +101,15 @@ async def test_work__engine_does_not_come_up__lease_runs_out_and_is_forgotten(
     start: Start, coordinator: FakeCoordinator, engine
 ):
     now = [0.0]
-    pipeline = Pipeline(together=1, ahead=1, lease_seconds=30.0, clock=lambda: now[0])
-    ctx = start(engine=Counting(engine, fails=[TransientError("engine_died", "killed")]), pipeline=pipeline)
+    leases = LeaseQueue(together=1, ahead=1, lease_seconds=30.0, clock=lambda: now[0])
+    ctx = start(engine=Counting(engine, fails=[TransientError("engine_died", "killed")]), leases=leases)
     coordinator.orders.append(make_task())
     await loop.claim(ctx)
     with pytest.raises(TransientError):
         await loop.work(ctx)
     now[0] = 30.5
     assert await loop.work(ctx) is CycleResult.IDLE
-    assert (pipeline.leases, coordinator.sent) == ([], [])
+    assert (leases.ids, coordinator.sent) == ([], [])
 
 
 async def test_work__policy_that_the_engine_refuses__lease_goes_back(
@@ -121,7 +121,7 @@ async def test_work__policy_that_the_engine_refuses__lease_goes_back(
     with pytest.raises(ProtocolError):
         await loop.work(ctx)
     assert coordinator.returned == [(7, 9)]
-    assert ctx.pipeline.leases == []
+    assert ctx.leases.ids == []
 
 
 async def test_work__more_groups_than_the_pools_tasks_have__lease_goes_back(start: Start, coordinator: FakeCoordinator):
@@ -130,13 +130,13 @@ async def test_work__more_groups_than_the_pools_tasks_have__lease_goes_back(star
     await loop.claim(ctx)
     with pytest.raises(ProtocolError) as caught:
         await loop.work(ctx)
-    assert (caught.value.code, coordinator.returned, ctx.pipeline.leases) == ("bad_task", [(7, 9)], [])
+    assert (caught.value.code, coordinator.returned, ctx.leases.ids) == ("bad_task", [(7, 9)], [])
 
 
 async def test_claim__chain_without_a_policy__asks_for_nothing(start: Start, coordinator: FakeCoordinator):
     """A lease that comes with the first policy would run out while that is downloaded and the engine starts."""
     ctx = start()
-    ctx.pipeline.fetched.clear()
+    ctx.policies.fetched.clear()
     ctx.network.contracts.policies.steps_of = lambda pool: 0
     assert await loop.fetch(ctx) is CycleResult.IDLE
     assert await loop.claim(ctx) is CycleResult.IDLE
@@ -147,7 +147,7 @@ async def test_claim__lease_that_was_given_up__is_named_and_does_not_come_again(
     start: Start, coordinator: FakeCoordinator, engine
 ):
     now = [0.0]
-    ctx = start(pipeline=Pipeline(together=1, ahead=1, lease_seconds=30.0, clock=lambda: now[0]))
+    ctx = start(leases=LeaseQueue(together=1, ahead=1, lease_seconds=30.0, clock=lambda: now[0]))
     coordinator.orders.append(make_task())
     assert await loop.claim(ctx) is CycleResult.DONE
     now[0] = 30.5
@@ -160,7 +160,7 @@ async def test_fetch__restart_while_the_newest_is_slow__goes_on_with_what_is_on_
     start: Start, coordinator: FakeCoordinator, engine
 ):
     ctx = start()
-    ctx.pipeline.fetched.clear()
+    ctx.policies.fetched.clear()
     ctx.network.contracts.policies.steps_of = lambda pool: 2
     ctx.network.params = ctx.network.params.model_copy(update={"max_staleness": 1})
 
@@ -170,7 +170,7 @@ async def test_fetch__restart_while_the_newest_is_slow__goes_on_with_what_is_on_
     ctx.network.policies.require = hang
     coordinator.orders.append(make_task())
     fetching = asyncio.create_task(loop.fetch(ctx))
-    await wait_until(lambda: ctx.pipeline.fetched == {0})
+    await wait_until(lambda: ctx.policies.fetched == {0})
     assert await loop.claim(ctx) is CycleResult.DONE
     ctx.stop.set()
     assert await asyncio.wait_for(fetching, 10) is CycleResult.IDLE
@@ -188,7 +188,7 @@ async def test_fetch__policy_with_a_false_manifest__is_not_asked_for_again(start
     with pytest.raises(ProtocolError):
         await loop.fetch(ctx)
     assert await loop.fetch(ctx) is CycleResult.IDLE
-    assert (asked, ctx.pipeline.cached_version) == ([1], 0)
+    assert (asked, ctx.policies.newest) == ([1], 0)
 
 
 async def test_fetch__reorganisation_that_undoes_a_policy__names_it_no_more(start: Start):
@@ -196,7 +196,7 @@ async def test_fetch__reorganisation_that_undoes_a_policy__names_it_no_more(star
     for steps, newest in ((2, 1), (1, 0), (2, 1)):
         ctx.network.contracts.policies.steps_of = lambda pool, steps=steps: steps
         await loop.fetch(ctx)
-        assert ctx.pipeline.cached_version == newest
+        assert ctx.policies.newest == newest
 
 
 async def test_give_back__coordinator_that_is_away__the_lease_comes_again_and_is_returned(
@@ -228,7 +228,7 @@ async def test_give_back__more_leases_than_are_remembered__returns_them_all(star
     coordinator.return_task = fail
     await loop.return_leases(ctx, [make_task(task=n, lease=n) for n in range(KEPT_GONE + 2)])
     assert asked == list(range(KEPT_GONE + 2))
-    assert list(ctx.pipeline.gone) == []
+    assert list(ctx.leases.gone) == []
 
 
 async def test_claim__engine_that_loads_an_older_policy__is_not_given_the_newest_instead(
@@ -243,8 +243,8 @@ async def test_claim__engine_that_loads_an_older_policy__is_not_given_the_newest
             raise AssertionError("the engine is busy")
 
     ctx = start(engine=Loading())
-    ctx.pipeline.hold(make_task(task=1, lease=1), seconds=30.0)
-    ctx.pipeline.take()
+    ctx.leases.hold(make_task(task=1, lease=1), seconds=30.0)
+    ctx.leases.take()
     coordinator.orders.append(make_task())
     assert await loop.claim(ctx) is CycleResult.DONE
 
@@ -282,7 +282,7 @@ async def test_load_policy__that_failed__the_one_before_is_loaded_again(start: S
         return folders.pop(0)
 
     ctx = start(engine=Failing())
-    ctx.network.policies.require, ctx.pipeline.loaded = require, tmp_path / "old"
+    ctx.network.policies.require, ctx.loader.folder = require, tmp_path / "old"
     with pytest.raises(TransientError):
         await loop.load_policy(ctx, 0)
     await loop.load_policy(ctx, 0)

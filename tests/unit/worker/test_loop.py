@@ -20,7 +20,8 @@ from tests.fakes.tools import make_task
 from tests.fakes.turn import take_turn
 from worker import loop
 from worker.context import Context
-from worker.leases import Pipeline
+from worker.engine_health import EngineHealth
+from worker.leases import LeaseQueue
 
 pytestmark = pytest.mark.unit
 Start = Callable[..., Context]
@@ -45,7 +46,7 @@ async def test_turn__task__is_rolled_out_signed_submitted_and_closed(start: Star
     eip712.require_signer(receipt, ctx.network.receipt_domain, signature, ctx.network.wallet.address)
     assert (receipt.task, receipt.lease, receipt.contributor) == (7, 9, ctx.contributor)
     assert len(file) > 100
-    assert list(ctx.outgoing.list()) == []
+    assert list(ctx.submissions.list()) == []
 
 
 async def test_turn__crash_between_signing_and_sending__sends_the_same_bytes(
@@ -60,7 +61,7 @@ async def test_turn__crash_between_signing_and_sending__sends_the_same_bytes(
     assert await take_turn(later) is CycleResult.IDLE
     first, second = coordinator.sent
     assert first == second, "receipt, signature and file: unchanged, so it is no equivocation"
-    assert list(later.outgoing.list()) == []
+    assert list(later.submissions.list()) == []
 
 
 async def test_turn__answer_lost__is_asked_for_again_and_gets_the_old_promise(
@@ -100,7 +101,7 @@ async def test_turn__refused_for_good__is_dropped_and_work_goes_on(start: Start,
     coordinator.orders.extend([make_task(), make_task(task=8, lease=10)])
     coordinator.fail = fail_at("before", ProtocolError("lease_expired", "late", status=409))
     assert await take_turn(ctx) is CycleResult.DONE
-    assert list(ctx.outgoing.list()) == []
+    assert list(ctx.submissions.list()) == []
     assert await take_turn(ctx) is CycleResult.DONE
     assert list(coordinator.answers) == [(8, 10)]
 
@@ -114,8 +115,8 @@ async def test_turn__countersignature_of_another_time__is_not_accepted(
     coordinator.orders.append(make_task())
     coordinator.signed_at = signed_at
     await take_turn(ctx)
-    assert list(ctx.outgoing._root.joinpath("sent").iterdir()) == [], "no promise that the chain would hold"
-    assert list(ctx.outgoing.list()) == []
+    assert list(ctx.submissions._root.joinpath("sent").iterdir()) == [], "no promise that the chain would hold"
+    assert list(ctx.submissions.list()) == []
 
 
 async def test_turn__manifest_that_is_not_the_chains__generates_nothing(start: Start, coordinator: FakeCoordinator):
@@ -152,10 +153,10 @@ async def test_load_policy__other_end_tokens_than_the_pool_s__is_refused_for_goo
 
     ctx = start(engine=Recording())
     model = ctx.network.params.model.model_copy(update={"end_tokens": (0, 1)})
-    ctx.network.params = ctx.network.params.model_copy(update={"model": model})
+    ctx.loader._params = model
     with pytest.raises(ProtocolError, match=r"policy_mismatch: .* are \[1\], the pool's are \[0, 1\]"):
         await loop.load_policy(ctx, 0)
-    assert (ctx.pipeline.refused, ctx.pipeline.loaded) == ({0}, None)
+    assert (ctx.policies.refused, ctx.loader.folder) == ({0}, None)
 
 
 async def test_load_policy__another_policy_of_the_same_version__is_loaded(start: Start, tmp_path):
@@ -242,7 +243,7 @@ async def test_work__engine_dies_three_times_over_a_task__is_the_operators(
     with pytest.raises(OperatorError, match="3 times, at last over task 7: killed") as caught:
         await loop.work(ctx)
     assert caught.value.code == "engine_died"
-    assert ctx.pipeline.leases == [9]  # given back by who ends the worker
+    assert ctx.leases.ids == [9]  # given back by who ends the worker
 
 
 async def test_work__engine_hangs_at_three_tasks_in_a_row__is_the_operators(
@@ -250,9 +251,9 @@ async def test_work__engine_hangs_at_three_tasks_in_a_row__is_the_operators(
 ):
     """Each lease is over by then: without an end the worker would drop one after the other."""
     now, hang = [0.0], TransientError("engine_timeout", "no answer")
-    pipeline = Pipeline(together=1, ahead=0, lease_seconds=30.0, clock=lambda: now[0])
+    leases = LeaseQueue(together=1, ahead=0, lease_seconds=30.0, clock=lambda: now[0])
     fails = [hang, hang, None, hang, hang, hang]
-    ctx = start(engine=(counting := Counting(engine)), pipeline=pipeline)
+    ctx = start(engine=(counting := Counting(engine)), leases=leases, health=EngineHealth(clock=leases.clock))
 
     def pass_time() -> None:
         failure = fails.pop(0)
@@ -281,10 +282,10 @@ async def test_seal__lease_that_was_signed_meanwhile__is_never_signed_again(star
     ctx = start()
     coordinator.orders.append(make_task())
     await take_turn(ctx)
-    ctx.pipeline.hold(make_task(), seconds=30.0)  # as if given again while the first was being signed
+    ctx.leases.hold(make_task(), seconds=30.0)  # as if given again while the first was being signed
     assert await loop.work(ctx) is CycleResult.DONE
     assert await loop.sign_next(ctx) is CycleResult.DONE
-    assert (list(ctx.outgoing.list()), ctx.pipeline.leases, len(coordinator.sent)) == ([], [], 1)
+    assert (list(ctx.submissions.list()), ctx.leases.ids, len(coordinator.sent)) == ([], [], 1)
 
 
 async def test_seal__grader_that_refuses__lease_goes_back_and_the_next_is_signed(

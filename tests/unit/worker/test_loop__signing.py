@@ -21,7 +21,7 @@ async def make_one(start: Start, coordinator: FakeCoordinator) -> Context:
     coordinator.orders.append(make_task())
     await loop.claim(ctx)
     await loop.work(ctx)
-    assert len(ctx.pipeline.made) == 1
+    assert len(ctx.leases.generated) == 1
     return ctx
 
 
@@ -33,7 +33,7 @@ async def test_seal__chain_that_was_reorganised_meanwhile__signs_nothing_and_ret
     ctx.network.policies.get_manifest_hash = lambda version: "0x" + "ab" * 32
     with pytest.raises(ProtocolError, match="wrong_manifest"):
         await loop.sign_next(ctx)
-    assert (list(ctx.outgoing.list()), coordinator.returned, ctx.pipeline.made) == ([], [(7, 9)], [])
+    assert (list(ctx.submissions.list()), coordinator.returned, ctx.leases.generated) == ([], [(7, 9)], [])
 
 
 @pytest.mark.parametrize("moment", ["add", "close"])
@@ -56,4 +56,4 @@ async def test_seal__full_disk__says_so_keeps_the_lease_and_goes_on_when_there_i
         await loop.sign_next(ctx)
     await loop.submit_pending(ctx)
     assert {receipt.task for receipt, _, _ in coordinator.sent} == {7}
-    assert (ctx.outgoing.list_unsent(), ctx.outgoing.has_signed(7, 9)) == ([], True)
+    assert (ctx.submissions.list_unsent(), ctx.submissions.has_signed(7, 9)) == ([], True)

@@ -1,0 +1,81 @@
+"""One policy at a time, each loaded once, and none believed to be in the engine that failed half-way."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from covey.errors import TransientError
+from covey.network import policy_loader
+from covey.network.policy_loader import PolicyLoader
+from covey.protocol.params import ModelParams
+
+pytestmark = pytest.mark.unit
+
+
+class Engine:
+    policy_version: int | None = None
+
+
+class Disk:
+    """Policies, each in the folder that its manifest hash names."""
+
+    def __init__(self) -> None:
+        self.required: list[tuple[Any, ...]] = []
+
+    async def require(self, version: int, manifest_hash: str | None, *, to_load: bool) -> Path:
+        self.required.append((version, manifest_hash, to_load))
+        await asyncio.sleep(0)
+        return Path(f"{version}-{manifest_hash}")
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Folders in the order in which the engine was given them; one named "bad" fails."""
+    names: list[str] = []
+
+    def load(engine: Engine, folder: Path, version: int, params: ModelParams) -> None:
+        names.append(folder.name)
+        if "bad" in folder.name:
+            raise TransientError("engine_died", "gone")
+        engine.policy_version = version
+
+    monkeypatch.setattr(policy_loader, "load_pool_policy", load)
+    return names
+
+
+async def test_load__the_same_one_again__is_loaded_once(loads: list[str]) -> None:
+    loader = PolicyLoader(Engine(), Disk(), ModelParams())
+    await asyncio.gather(*(loader.load(3, "a") for _ in range(3)))
+    assert (loads, loader.folder) == (["3-a"], Path("3-a"))
+
+
+async def test_load__version_with_another_manifest__is_loaded(loads: list[str]) -> None:
+    loader = PolicyLoader(Engine(), Disk(), ModelParams())
+    for manifest in ("a", "b", "b"):
+        await loader.load(3, manifest)
+    assert loads == ["3-a", "3-b"]
+
+
+async def test_load__failed_half_way__the_one_before_is_loaded_again(loads: list[str]) -> None:
+    loader = PolicyLoader(Engine(), Disk(), ModelParams())
+    await loader.load(3, "a")
+    with pytest.raises(TransientError):
+        await loader.load(4, "bad")
+    assert loader.folder is None
+    await loader.load(3, "a")
+    assert loads == ["3-a", "4-bad", "3-a"]
+
+
+async def test_load__stopped_while_it_waits_for_the_policy__is_said(loads: list[str]) -> None:
+    class Away(Disk):
+        async def require(self, *_: Any, **__: Any) -> Path:
+            await asyncio.sleep(60)
+            raise AssertionError("cancelled before")
+
+    stop = asyncio.Event()
+    stop.set()
+    with pytest.raises(TransientError, match="stopped"):
+        await PolicyLoader(Engine(), Away(), ModelParams()).load(3, stop=stop)
+    assert loads == []
