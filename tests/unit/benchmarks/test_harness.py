@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.harness import Claim, find_misses, finish
+from benchmarks.harness import Measurement, find_misses, finish
 
 pytestmark = pytest.mark.unit
 
 
-def make_claim(name: str, value: float) -> Claim:
-    return Claim(name=name, value=value, unit="ratio", n=1)
+def make_claim(name: str, value: float) -> Measurement:
+    return Measurement(name=name, value=value, unit="ratio", n=1)
 
 
 def test_find_misses__values_at_and_beyond_their_bars__are_named_by_the_first_part_of_the_name() -> None:
