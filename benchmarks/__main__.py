@@ -1,49 +1,45 @@
 """`python -m benchmarks NAME ARGS` runs a benchmark; without a known NAME it lists them.
 
-Most users write `make bench NAME=memory ARGS="--runs 1"`.
+`make bench NAME=memory ARGS="--runs 1"` is the same.  With `--save` the result goes into benchmarks/results, too.
 """
 
-import ast
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-MODULES = {
-    "check": "benchmarks.network.check",
-    "demo": "benchmarks.network.demo_run",
-    "gas": "benchmarks.contracts.gas",
-    "verification": "benchmarks.verification.detection",
-    "exact": "benchmarks.verification.exact",
-    "graders": "benchmarks.verification.graders",
-    "toploc": "benchmarks.engines.activation_proofs",
-    "engine": "benchmarks.engines.generation_speed",
-    "memory": "benchmarks.training.head_memory",
-    "staleness": "benchmarks.training.staleness",
-    "trainer": "benchmarks.training.throughput",
-    "utilisation": "benchmarks.training.utilisation",
-}
-"""Modules of the benchmarks by the name that users know, in the order of docs/benchmarks.md."""
+from benchmarks import results, results_page
+from benchmarks.benchmark_list import MODULES, read_summary
+from benchmarks.harness import OUTPUT
+
+SAVE = "--save"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the benchmark that the first argument names with the others; return its exit code."""
-    name = arguments[0] if arguments else ""
+    """Run the benchmark that the first argument names with the other arguments; return its exit code."""
+    name, *others = arguments or [""]
     if name not in MODULES:
-        problem = f'there is no benchmark "{name}"' if name else "no benchmark is named"
-        print(f"{problem}. Run make bench NAME=<name> with one of these names:", file=sys.stderr)
+        problem = f'There is no benchmark "{name}".' if name else "No benchmark is named."
+        print(f"{problem} Run make bench NAME=<name> with one of these names:", file=sys.stderr)
         for each in MODULES:
-            print(f"  {each:<14}{read_summary(each).splitlines()[0]}", file=sys.stderr)
+            print(f"  {each:<13} {read_summary(each)}", file=sys.stderr)
         return 2
-    code: int = import_module(MODULES[name]).main(arguments[1:])
+    own = [each for each in others if each != SAVE]
+    output = OUTPUT / f"{name}.json"
+    if SAVE in others:
+        output.unlink(missing_ok=True)  # so that a run that writes nothing does not save the last one
+    code: int = import_module(MODULES[name]).main(own)
+    if SAVE in others and output.exists():
+        print(f"saved in {save(name, output)}; {results_page.PAGE.name} is written")
     return code
 
 
-def read_summary(name: str) -> str:
-    """Read the first paragraph of a benchmark's docstring without an import, which would load PyTorch."""
-    path = Path(__file__).parent.joinpath(*MODULES[name].split(".")[1:]).with_suffix(".py")
-    docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
-    return docstring.split("\n\n")[0]
+def save(name: str, output: Path) -> Path:
+    """Add the result in `output` to the committed file of this machine and write the page; return the file."""
+    machine, by_name = results.read(output)
+    path = results.save(name, by_name[name], machine)
+    results_page.write_page()
+    return path
 
 
 if __name__ == "__main__":

@@ -16,8 +16,9 @@ from typing import Any
 from covey.errors import OperatorError
 
 LOGS = Path("build/bench")
+"""Folder of the processes' logs, one per function."""
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-SECONDS = 1800
+TIMEOUT_S = 1800
 
 
 def call(function: str, *values: Any) -> Any:
@@ -35,16 +36,19 @@ def call(function: str, *values: Any) -> Any:
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
-            timeout=SECONDS,
+            timeout=TIMEOUT_S,
             check=False,
         )
     if done.returncode:
-        raise OperatorError("child_failed", f"{function} ended with {done.returncode}", fix=f"See {log}")
-    return json.loads(done.stdout.splitlines()[-1])  # libraries may have written before
+        raise OperatorError("child_failed", f"{function} ended with exit code {done.returncode}", fix=f"Read {log}")
+    return json.loads(done.stdout.splitlines()[-1])  # libraries may have printed lines before it
 
 
 def read_peak() -> int:
-    """Bytes that this process has held at most.  Not `getrusage`: there a child starts with its parent's peak."""
+    """Read the peak of this process's resident memory in bytes.
+
+    `getrusage` does not serve here: a process that was started by fork begins with the peak of its parent.
+    """
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 

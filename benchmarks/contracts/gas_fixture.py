@@ -1,6 +1,7 @@
-"""A chain with one pool in the steady state, and everybody's keys: what `benchmarks.contracts.gas` measures on.
+"""A fresh Anvil with one started pool and the keys of all parties, for the benchmark of gas.
 
-Accounts are impersonated, so only messages are signed; each transaction is mined at once and its gas kept.
+Anvil impersonates the accounts, so that only messages are signed.  Each transaction is mined at once, and its
+gas is kept.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,46 +35,66 @@ from covey.protocol.merkle import MerkleTree, compute_reward_leaf
 from covey.protocol.messages import Countersignature, NodeRegistration, Receipt, Verdict
 
 SUBMISSIONS = 4096
+"""Submissions of an epoch, which are the leaves of its tree of work."""
 CONTRIBUTORS = 300
+"""Contributors that an epoch pays."""
 EPOCH_UNITS = SUBMISSIONS * 500
 PRICE = 3
+"""Reward per unit, in the token's smallest unit."""
 PARAMS = '{"name":"gas"}'
 SIGNERS = ("validator-0", "validator-1")
 
 
 class GasFixture:
-    """Example: `fixture.send("trainer", fixture.contracts.policies.publish(...))` -> gas; also in `fixture.gas`."""
+    """A pool on a devnet, with methods that send one call each and keep its gas.
+
+    Example: `fixture.send("trainer", fixture.contracts.policies.publish(...))` returns the gas, which is in
+    `fixture.gas["PolicyRegistry.publish"]` too.
+    """
 
     def __init__(self, client: ChainClient, deployment: Deployment) -> None:
         self.client, self.deployment = client, deployment
         self.contracts = Contracts(client, deployment)
         self.history = History(client=client, contracts=self.contracts)
         self.gas: dict[str, int] = {}
+        """Gas of the last call of each function.  Example: {"EpochLedger.post": 58629}."""
         self.first: dict[str, int] = {}
+        """Gas of the first call of each function."""
         self.filling_post = 0
-        """While the ring of epochs is not full."""
+        """Gas of a post while the ring of epochs is not full."""
         self.answer = 0.0
-        """For one of ANSWERS receipts that are answered together."""
+        """Gas per receipt where one transaction answers many challenges."""
         self.run_post = 0
+        """Gas of the post whose contributors all claim."""
         self.claims: list[int] = []
-        """Of one epoch: its post, and the claims of all its contributors."""
+        """Gas of the claims of that post's contributors."""
         self.pool = self._open_pool()
         payees = [devnet.derive_wallet("gas", f"payee-{i}").address for i in range(1, CONTRIBUTORS)]
         self._payees = [self.address("contributor"), *payees]
         self._cumulative = 0
 
     def address(self, name: str) -> Address:
+        """Return the address of a party.  Example: "validator-0"."""
         return devnet.derive_wallet("gas", name).address
 
     def sign(self, name: str, message: Message, contract: str) -> str:
+        """Sign a message as the named party for a contract, which is a field of `Deployment`."""
         domain = Domain(chain_id=self.deployment.chain_id, contract=getattr(self.deployment, contract))
         return sign(message, domain, devnet.derive_wallet("gas", name))
 
     def send(self, name: str, call: Call) -> int:
-        """The gas that the mined transaction took; raise ProtocolError("reverted") where it failed."""
-        asked = {"from": self.address(name), "to": call.to, "data": "0x" + call.data.hex(), "value": hex(call.value)}
-        gas = int(self.client.request("eth_estimateGas", asked), 16)
-        digest = Hash(self.client.request("eth_sendTransaction", asked | {"gas": hex(2 * gas)}))
+        """Send a call as the named party, wait until it is mined, and return its gas.
+
+        Raises ProtocolError("reverted") if the transaction failed, and TransientError("not_mined").
+        """
+        transaction = {
+            "from": self.address(name),
+            "to": call.to,
+            "data": "0x" + call.data.hex(),
+            "value": hex(call.value),
+        }
+        gas = int(self.client.request("eth_estimateGas", transaction), 16)
+        digest = Hash(self.client.request("eth_sendTransaction", transaction | {"gas": hex(2 * gas)}))
         for _ in range(1000):
             mined = self.client.find_mined(digest)
             if mined is not None:
@@ -87,13 +108,16 @@ class GasFixture:
         return mined.gas_used
 
     def now(self) -> int:
+        """Return the time of the latest block."""
         return self.client.get_block("latest").timestamp
 
     def advance(self, seconds: int) -> None:
+        """Mine a block that is later by some seconds."""
         self.client.request("evm_increaseTime", hex(seconds))
         self.client.request("evm_mine")
 
     def register(self, node: str) -> None:
+        """Register a node of the contributor, with the consent of both."""
         consent = self.consent(node)
         call = self.contracts.nodes.register_node(
             self.pool,
@@ -106,6 +130,7 @@ class GasFixture:
         self.send("deployer", call)
 
     def consent(self, node: str) -> NodeRegistration:
+        """Build the message by which a node and its contributor agree to a registration."""
         return NodeRegistration(
             pool=self.pool,
             contributor=self.address("contributor"),
@@ -115,7 +140,7 @@ class GasFixture:
         )
 
     def post(self, *, units: int, payees: int = CONTRIBUTORS, work_root: Hash | None = None) -> EpochPosted:
-        """The next epoch; its units are shared equally."""
+        """Post the next epoch, whose units the payees share equally."""
         ledger = self.contracts.ledger
         self._cumulative += units * PRICE // CONTRIBUTORS
         epoch = ledger.epochs_of(self.pool)
@@ -136,11 +161,13 @@ class GasFixture:
         return posted
 
     def claim(self, posted: EpochPosted, i: int, *, payees: int = CONTRIBUTORS) -> int:
+        """Claim the reward of payee `i` and return the gas."""
         proof = self._build_tree(payees).get_proof(self._build_leaf(i))
         call = self.contracts.ledger.claim(self.pool, posted.record, self._payees[i], self._cumulative, proof)
         return self.send("contributor", call)
 
     def receipt(self, task: int) -> Receipt:
+        """Build the receipt of a task's submission."""
         return Receipt(
             pool=self.pool,
             task=TaskId(task),
@@ -155,7 +182,7 @@ class GasFixture:
         )
 
     def propose(self, task: int) -> tuple[Accusation, list[tuple[Verdict, str]]]:
-        """Open the case of a task's receipt, with the findings of two validators."""
+        """Propose to slash for a task's receipt; return the accusation and the two signed verdicts."""
         receipt = self.receipt(task)
         receipt_hash = compute_struct_hash(receipt)
         verdicts = [
@@ -184,16 +211,16 @@ class GasFixture:
         return accused, list(zip(verdicts, signatures, strict=True))
 
     def post_with_leaves(self, receipts: Sequence[Receipt]) -> tuple[EpochPosted, list[Inclusion]]:
-        """An epoch whose tree holds the receipts' leaves among SUBMISSIONS."""
+        """Post an epoch whose tree of SUBMISSIONS leaves holds those of the receipts; return it with their proofs."""
         leaves = [self._make_leaf(receipt) for receipt in receipts]
         hashes = [leaf.compute_hash() for leaf in leaves]
         others = [hash_to_bytes(make_hash(f"leaf {i}")) for i in range(SUBMISSIONS - len(leaves))]
         tree = MerkleTree([*hashes, *others])
-        shown = [
+        inclusions = [
             Inclusion(receipt=receipt, leaf=leaf, proof=tuple(tree.get_proof(leaf_hash)))
             for receipt, leaf, leaf_hash in zip(receipts, leaves, hashes, strict=True)
         ]
-        return self.post(units=1, work_root=tree.root), shown
+        return self.post(units=1, work_root=tree.root), inclusions
 
     def _make_leaf(self, receipt: Receipt) -> WorkLeaf:
         return WorkLeaf(
@@ -211,6 +238,7 @@ class GasFixture:
         )
 
     def challenge(self, receipt: Receipt, latest_epoch: int) -> Call:
+        """Build the call that challenges the omission of a receipt, which was promised for `latest_epoch`."""
         promise = Countersignature(
             receipt_hash=compute_struct_hash(receipt),
             signed_at=self.client.get_block("latest").timestamp,
@@ -270,7 +298,7 @@ class GasFixture:
 
 @contextmanager
 def open_gas_fixture() -> Iterator[GasFixture]:
-    """A fresh Anvil, stopped at the end."""
+    """Start Anvil, deploy the contracts, fund the parties and start the pool; stop Anvil at the end."""
     anvil = start_anvil(block_time=None)
     try:
         client = ChainClient(anvil.url, timeout_s=60)
@@ -287,4 +315,5 @@ def open_gas_fixture() -> Iterator[GasFixture]:
 
 
 def make_hash(text: str) -> Hash:
+    """Return the Keccak hash of a text."""
     return hash_from_bytes(keccak(text=text))

@@ -1,4 +1,4 @@
-"""Plain vLLM in a process of its own, started as our engine starts it but for all that is ours.
+"""Plain vLLM in a process of its own, started as Covey's engine starts it but without Covey's extensions.
 
 `VllmPeer` starts `python -m benchmarks.engines.vllm_peer`.  Each message is a line of JSON.  The child takes the
 times, so that what passes between the processes does not count.
@@ -24,11 +24,11 @@ MODES: Mapping[str, Mapping[str, Any]] = {
     "plain_without_logprobs": {"temperature": 1.0},
     "plain_greedy": {"temperature": 0.0},
 }
-"""What each asks of vLLM; `logprobs` 0 is that of the chosen token, which a worker must report."""
+"""Sampling parameters by mode.  `logprobs` 0 asks for that of the chosen token, which a worker must report."""
 
 
 class VllmPeer:
-    """The process as the benchmark sees it.  Use as a context."""
+    """The process as the benchmark sees it, used as a context."""
 
     def __init__(self, folder: Path, dtype: str, batch: int) -> None:
         options = VllmOptions()
@@ -43,22 +43,25 @@ class VllmPeer:
                 stderr=log,
                 text=True,
             )
-        self._ask(values)
+        self._send(values)
 
     def run(self, mode: str, prompts: list[tuple[int, ...]], limits: list[int]) -> dict[str, float]:
-        """Wall and CPU seconds of these completions, each of exactly so many tokens, and how many tokens came."""
-        return self._ask({"mode": mode, "prompts": prompts, "limits": limits})
+        """Generate completions of exactly the given lengths; return their "wall" and "cpu" seconds and "tokens".
 
-    def _ask(self, question: Mapping[str, Any]) -> dict[str, float]:
+        Raises OperatorError("engine_died").
+        """
+        return self._send({"mode": mode, "prompts": prompts, "limits": limits})
+
+    def _send(self, request: Mapping[str, Any]) -> dict[str, float]:
         assert self._child.stdin is not None
         assert self._child.stdout is not None
         try:
-            self._child.stdin.write(json.dumps(question) + "\n")
+            self._child.stdin.write(json.dumps(request) + "\n")
             self._child.stdin.flush()
             answer: dict[str, float] = json.loads(self._child.stdout.readline())
         except (OSError, json.JSONDecodeError) as error:
             self.close()
-            raise OperatorError("engine_died", "plain vLLM ended", fix=f"See {LOG}") from error
+            raise OperatorError("engine_died", "plain vLLM ended", fix=f"Read {LOG}") from error
         return answer
 
     def close(self) -> None:
@@ -73,20 +76,20 @@ class VllmPeer:
         self.close()
 
 
-def serve(questions: TextIO, answers: TextIO) -> None:
-    """The first question starts vLLM, each other one is a run; until there are no more."""
+def serve(requests: TextIO, answers: TextIO) -> None:
+    """Start vLLM with the first request, then run each other request until there are no more."""
     from vllm import LLMEngine, SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
     from covey.engines.vllm.serving import build_arguments
 
-    arguments = build_arguments(json.loads(questions.readline()))
+    arguments = build_arguments(json.loads(requests.readline()))
     engine = LLMEngine.from_engine_args(replace(arguments, worker_extension_cls="", logits_processors=None))
 
-    def run(question: Mapping[str, Any]) -> int:
-        for key, (prompt, limit) in enumerate(zip(question["prompts"], question["limits"], strict=True)):
+    def run(request: Mapping[str, Any]) -> int:
+        for key, (prompt, limit) in enumerate(zip(request["prompts"], request["limits"], strict=True)):
             params = SamplingParams(
-                **MODES[question["mode"]],
+                **MODES[request["mode"]],
                 max_tokens=limit,
                 ignore_eos=True,
                 detokenize=False,
@@ -99,11 +102,11 @@ def serve(questions: TextIO, answers: TextIO) -> None:
         return sum(len(each.token_ids) for each in done)
 
     _answer(answers, {})
-    for line in questions:
-        question = json.loads(line)
+    for line in requests:
+        request = json.loads(line)
         engine.reset_prefix_cache()
         wall, cpu = time.perf_counter(), time.process_time()
-        tokens = run(question)
+        tokens = run(request)
         _answer(
             answers, {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu, "tokens": float(tokens)}
         )
@@ -116,5 +119,5 @@ def _answer(answers: TextIO, values: Mapping[str, float]) -> None:
 
 if __name__ == "__main__":
     with os.fdopen(os.dup(1), "w") as answers_:
-        os.dup2(2, 1)  # whatever else writes there
+        os.dup2(2, 1)  # what libraries print goes to the log
         serve(sys.stdin, answers_)

@@ -1,7 +1,6 @@
-"""A task that a policy of random weights learns in seconds: say the symbols of the prompt again.
+"""A task that a policy of random weights learns in seconds: copy the symbols of the prompt.
 
-Used by `trainer`, `trainer_peer` and `staleness`; imports neither our trainer nor an engine, so that the peer's memory
-holds nothing of ours.
+The module imports neither Covey's trainer nor an engine, so that the memory of a peer's process holds neither.
 """
 
 import random
@@ -17,34 +16,39 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen2Config, 
 from benchmarks.isolated_process import read_peak
 
 PAD, EOS, FIRST = 0, 1, 2
-"""Token numbers; the symbols follow each other from FIRST."""
+"""Token ids.  The symbols have consecutive ids from FIRST."""
 SYMBOLS = "abcdefgh"
 LENGTH = 8
-"""Symbols of a prompt, and tokens of its answer, which needs no end."""
+"""Symbols of a prompt and tokens of its answer, which needs no end token."""
 CLIP, EPSILON, DELTA, BETAS, ADAM_EPSILON = 1.0, 0.2, 4.0, (0.9, 0.99), 1e-8
-"""Largest norm of a gradient, bounds of the ratio and AdamW's settings: the same for every side."""
+"""Largest gradient norm, bounds of the ratio, and AdamW's betas and epsilon: equal for every side."""
 
 Prompt = tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CopyTaskConfig:
-    """One size.  Example: CopyTaskConfig(name="small", hidden=64, layers=2, ..., steps=450, timed=250)."""
+    """Model and run of one size.  Example: CopyTaskConfig(name="small", hidden=64, ..., steps=450, timed=250)."""
 
     name: str
+    """End of the names of the measurements."""
     hidden: int
+    """Width of the model."""
     layers: int
+    """Number of the model's layers."""
     learning_rate: float
     steps: int
+    """Number of steps of the run."""
     timed: int
-    """Steps whose time counts: those of learning, not of what is learned."""
+    """Number of first steps whose time counts, in which the policy still learns."""
     groups: int = 8
-    """Prompts of a step."""
+    """Number of prompts in a step."""
     siblings: int = 8
+    """Number of samples per prompt."""
 
     @property
     def batch(self) -> int:
-        """Samples of a step."""
+        """Number of samples in a step."""
         return self.groups * self.siblings
 
 
@@ -53,7 +57,7 @@ LARGE = CopyTaskConfig(name="large", hidden=256, layers=6, learning_rate=1e-4, s
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """A token a symbol, written with spaces between: "a c a h"."""
+    """Build a tokenizer with one token per symbol, of texts such as "a c a h"."""
     names = ["<pad>", "<eos>", *SYMBOLS]
     words = models.WordLevel({name: i for i, name in enumerate(names)}, unk_token="<pad>")
     tokenizer = Tokenizer(words)
@@ -62,7 +66,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def build_model(case: CopyTaskConfig, seed: int) -> PreTrainedModel:
-    """A Qwen2 of fresh float32 weights; equal seeds give equal weights."""
+    """Build a Qwen2 of fresh float32 weights.  Equal seeds give equal weights."""
     config = Qwen2Config(
         vocab_size=FIRST + len(SYMBOLS),
         hidden_size=case.hidden,
@@ -82,18 +86,24 @@ def build_model(case: CopyTaskConfig, seed: int) -> PreTrainedModel:
 
 
 def draw_prompts(seed: int, count: int) -> list[Prompt]:
-    """`count` prompts in the order in which every side sees them."""
+    """Draw `count` prompts in the order in which every side sees them."""
     rng = random.Random(seed)
     return [tuple(rng.choices(range(FIRST, FIRST + len(SYMBOLS)), k=LENGTH)) for _ in range(count)]
 
 
 def compute_reward(prompt: Sequence[int], tokens: Sequence[int]) -> float:
-    """Share of the prompt's symbols that stand at their places: 1/8 for whatever ignores the prompt, 1 for a copy."""
+    """Compute the share of the prompt's symbols that are in their places.
+
+    A copy earns 1, and an answer that ignores the prompt 1/8 on average.
+    """
     return sum(a == b for a, b in zip(prompt, tokens, strict=False)) / len(prompt)
 
 
 def find_step(rewards: Sequence[float], target: float, window: int = 10) -> int | None:
-    """Steps after which the mean reward of the last `window` ones has reached `target`; None where it never has."""
+    """Find the number of steps after which the mean reward of the last `window` steps first reaches `target`.
+
+    None means that it never does.
+    """
     for end in range(window, len(rewards) + 1):
         if sum(rewards[end - window : end]) >= target * window:
             return end
@@ -102,21 +112,22 @@ def find_step(rewards: Sequence[float], target: float, window: int = 10) -> int 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingRun:
-    """What one side did; lists have an entry a step."""
+    """Rewards, seconds and memory of one side.  Lists have one entry per step."""
 
     rewards: list[float]
-    """Means of the samples."""
+    """Mean reward of each step's samples."""
     wall: list[float]
+    """Seconds by the clock of each step."""
     cpu: list[float]
-    """Seconds."""
+    """CPU seconds of each step."""
     baseline: int
-    """Bytes at most before the first step: libraries and the model."""
+    """Peak of memory before the first step, in bytes: libraries and the model."""
     peak: int
-    """Bytes at most."""
+    """Peak of memory of the run, in bytes."""
 
 
 class RunRecorder:
-    """What one side did: rewards, and the time since it began, step by step."""
+    """Recorder of a `TrainingRun`, whose time begins when the recorder is made."""
 
     def __init__(self) -> None:
         self._rewards: list[float] = []
@@ -124,19 +135,19 @@ class RunRecorder:
         self._baseline = read_peak()
 
     def add(self, rewards: Sequence[float]) -> None:
-        """Those of a step's samples."""
+        """Add the rewards of a step's samples."""
         self._rewards.append(sum(rewards) / len(rewards))
 
     def stamp(self) -> None:
-        """A step ends."""
+        """Record that a step has ended."""
         self._stamps.append(read_clocks())
 
     def build_run(self) -> TrainingRun:
-        """All of it."""
+        """Build the run from all steps so far."""
         wall, cpu = ([b - a for a, b in pairwise(clock)] for clock in zip(*self._stamps, strict=True))
         return TrainingRun(rewards=self._rewards, wall=wall, cpu=cpu, baseline=self._baseline, peak=read_peak())
 
 
 def read_clocks() -> tuple[float, float]:
-    """Wall and CPU seconds of this process."""
+    """Read the clock and the CPU seconds of this process."""
     return time.perf_counter(), time.process_time()

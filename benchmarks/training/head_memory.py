@@ -1,7 +1,9 @@
-"""The head without logits against the dense one: memory and time of one forward and backward pass, in one run.
+"""Memory and time of the tiled language-model head, against a dense head: log-probabilities, entropy and gradients.
 
-`make bench NAME=memory`; ARGS="--tokens 4096 --vocabulary 128000 --hidden 1024 --dtype float32 --runs 3".  Each run is
-a process of its own, one thread.  Memory is the peak beyond inputs, weight and their gradients, which both must hold.
+The dense head computes all logits, a log-softmax and autograd.  The tiled head, `trainer.algorithm.lm_head`, keeps no
+logits: it computes its products twice, which is a third more arithmetic, and saves the memory traffic of the logits.
+Each run is a process of its own with one thread.  Memory is the peak beyond inputs, weight and their gradients, which
+both heads must hold.  The ratio of memory compares the worst run of the tiled head with the best of the dense one.
 """
 
 import argparse
@@ -15,29 +17,32 @@ import torch
 from torch import Tensor
 
 from benchmarks import isolated_process
-from benchmarks.harness import Measurement, find_misses, finish
+from benchmarks.harness import finish
 from benchmarks.isolated_process import read_peak
+from benchmarks.measurement import Bar, Measurement, find_misses, set_bars
 from covey.model.policy_files import DTYPES
 from trainer.algorithm.lm_head import compute_head
 
 DENSE, TILED = "dense", "tiled"
-MOST = {"head_memory_ratio": 0.05, "head_time_ratio": 1.5}
+BARS = {"head_memory_ratio": Bar(most=0.05), "head_time_ratio": Bar(most=1.5)}
 DENSE_COPIES = 4
-"""Matrices of all logits in float32 that the dense head holds at its peak: logits, log p, p and their product."""
+"""Matrices of all logits in float32 that the dense head holds at its peak: logits, log p, p and p log p."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadSize:
-    """Example: HeadSize(tokens=4096, vocabulary=128_000, hidden=1024, dtype="float32")."""
+    """Size of one pass.  Example: HeadSize(tokens=4096, vocabulary=128_000, hidden=1024, dtype="float32")."""
 
     tokens: int
     vocabulary: int
     hidden: int
+    """Width of the hidden states."""
     dtype: str
+    """Number format of hidden states and weight, "float32" or "bfloat16"."""
 
 
 def compute_dense(hidden: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute what `trainer.algorithm.lm_head` does with torch's own operators: log p with a gradient, and entropy."""
+    """Compute log-probabilities, with a gradient, and entropies with PyTorch's own operators."""
     logprobs = torch.log_softmax((hidden @ weight.T).float(), dim=-1)
     with torch.no_grad():
         entropy = -(logprobs.exp() * logprobs).sum(dim=-1)
@@ -45,15 +50,20 @@ def compute_dense(hidden: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tens
 
 
 def run_once(side: str, sizes: dict[str, Any]) -> dict[str, float]:
-    """Bytes and seconds of one pass of one side on a `HeadSize`, in this process, which should be a fresh one."""
-    case = HeadSize(**sizes)
-    dtype = DTYPES[case.dtype]
+    """Measure extra bytes and seconds of one forward and backward pass in this process, which must be a fresh one.
+
+    `sizes` holds the fields of a `HeadSize`.
+    """
+    size = HeadSize(**sizes)
+    dtype = DTYPES[size.dtype]
     generator = torch.Generator().manual_seed(0)
-    hidden = torch.randn(case.tokens, case.hidden, generator=generator, dtype=dtype).requires_grad_()
-    weight = torch.randn(case.vocabulary, case.hidden, generator=generator, dtype=dtype).mul_(0.05).requires_grad_()
-    targets = torch.randint(0, case.vocabulary, (case.tokens,), generator=generator)
-    factors = torch.randn(case.tokens, generator=generator)
-    warm_up = compute_head(hidden[:64], weight[:64], targets[:64] % 64, dtype=dtype)[0]  # what the libraries allocate
+    hidden = torch.randn(size.tokens, size.hidden, generator=generator, dtype=dtype).requires_grad_()
+    weight = torch.randn(size.vocabulary, size.hidden, generator=generator, dtype=dtype).mul_(0.05).requires_grad_()
+    targets = torch.randint(0, size.vocabulary, (size.tokens,), generator=generator)
+    factors = torch.randn(size.tokens, generator=generator)
+    warm_up = compute_head(hidden[:64], weight[:64], targets[:64] % 64, dtype=dtype)[
+        0
+    ]  # what the libraries allocate once
     torch.autograd.grad(warm_up.sum(), hidden)
     before = read_peak()
     wall, cpu = time.perf_counter(), time.process_time()
@@ -68,26 +78,29 @@ def run_once(side: str, sizes: dict[str, Any]) -> dict[str, float]:
     return {"extra": read_peak() - before - hidden.grad.nbytes - weight.grad.nbytes, "wall": wall, "cpu": cpu}
 
 
-def measure(side: str, case: HeadSize) -> dict[str, float]:
-    """`run_once` in a fresh process."""
-    found: dict[str, float] = isolated_process.call("benchmarks.training.head_memory:run_once", side, case)
-    return found
+def measure(side: str, size: HeadSize) -> dict[str, float]:
+    """Call `run_once` in a fresh process."""
+    values: dict[str, float] = isolated_process.call("benchmarks.training.head_memory:run_once", side, size)
+    return values
 
 
-def fit(case: HeadSize, available: float) -> HeadSize:
-    """The case with as many tokens as the dense head has room for in so many bytes."""
-    tokens = case.tokens
-    fixed = 2 * case.vocabulary * case.hidden * DTYPES[case.dtype].itemsize
-    while tokens > 1 and fixed + DENSE_COPIES * 4 * tokens * case.vocabulary > available:
+def fit(size: HeadSize, available: float) -> HeadSize:
+    """Halve the tokens until the dense head fits into `available` bytes."""
+    tokens = size.tokens
+    fixed = 2 * size.vocabulary * size.hidden * DTYPES[size.dtype].itemsize
+    while tokens > 1 and fixed + DENSE_COPIES * 4 * tokens * size.vocabulary > available:
         tokens //= 2
-    return replace(case, tokens=tokens)
+    return replace(size, tokens=tokens)
 
 
-def build_claims(
-    case: HeadSize, dense: HeadSize, runs: Mapping[str, Sequence[Mapping[str, float]]]
+def build_measurements(
+    size: HeadSize, dense: HeadSize, runs: Mapping[str, Sequence[Mapping[str, float]]]
 ) -> list[Measurement]:
-    """Ratios, then what they were made of; of memory the worst run of ours and the best of the dense head."""
-    scale, n = case.tokens / dense.tokens, len(runs[TILED])
+    """Build the ratios, then the bytes and seconds that they divide.
+
+    If the dense head ran on fewer tokens (`dense`), its numbers are multiplied to those of `size`.
+    """
+    scale, n = size.tokens / dense.tokens, len(runs[TILED])
     extra = {DENSE: scale * min(run["extra"] for run in runs[DENSE]), TILED: max(run["extra"] for run in runs[TILED])}
     seconds = {
         clock: {DENSE: scale * min(run[clock] for run in runs[DENSE]), TILED: min(run[clock] for run in runs[TILED])}
@@ -99,34 +112,31 @@ def build_claims(
         "head_time_ratio": seconds["wall"][TILED] / seconds["wall"][DENSE],
         "head_time_ratio_by_cpu": seconds["cpu"][TILED] / seconds["cpu"][DENSE],
     }
-    claims = [Measurement(name=name, value=value, unit="ratio", n=n, peer=peer) for name, value in ratios.items()]
+    measurements = [Measurement(name=name, value=value, unit="ratio", n=n, peer=peer) for name, value in ratios.items()]
     for side, shown in ((TILED, ""), (DENSE, peer)):
-        claims += [
+        measurements += [
             Measurement(name=f"head_extra_mb.{side}", value=extra[side] / 1e6, unit="MB", n=n, peer=shown),
             Measurement(name=f"head_seconds.{side}", value=seconds["wall"][side], unit="s", n=n, peer=shown),
             Measurement(name=f"head_cpu_seconds.{side}", value=seconds["cpu"][side], unit="s", n=n, peer=shown),
         ]
-    return claims
-
-
-def find_failures(claims: Sequence[Measurement]) -> list[str]:
-    """Ratios above their bars."""
-    return find_misses(claims, most=MOST)
+    return set_bars(measurements, BARS)
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tokens", type=int, default=4096)
-    parser.add_argument("--vocabulary", type=int, default=128_000)
-    parser.add_argument("--hidden", type=int, default=1024)
-    parser.add_argument("--dtype", choices=sorted(DTYPES), default="float32")
-    parser.add_argument("--runs", type=int, default=3, help="runs of each side, of which the fastest counts")
+    parser = argparse.ArgumentParser("make bench NAME=memory", description=__doc__)
+    parser.add_argument("--tokens", type=int, default=4096, help="hidden states of a pass; default: 4096")
+    parser.add_argument("--vocabulary", type=int, default=128_000, help="entries of the vocabulary; default: 128000")
+    parser.add_argument("--hidden", type=int, default=1024, help="width of the hidden states; default: 1024")
+    parser.add_argument("--dtype", choices=sorted(DTYPES), default="float32", help="number format; default: float32")
+    parser.add_argument(
+        "--runs", type=int, default=3, help="runs of each head, of which the fastest counts; default: 3"
+    )
     options = parser.parse_args(arguments)
-    case = HeadSize(tokens=options.tokens, vocabulary=options.vocabulary, hidden=options.hidden, dtype=options.dtype)
-    dense = fit(case, os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    size = HeadSize(tokens=options.tokens, vocabulary=options.vocabulary, hidden=options.hidden, dtype=options.dtype)
+    dense = fit(size, os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     runs: dict[str, list[dict[str, float]]] = {DENSE: [], TILED: []}
     for _ in range(options.runs):
         runs[DENSE].append(measure(DENSE, dense))
-        runs[TILED].append(measure(TILED, case))
-    claims = build_claims(case, dense, runs)
-    return finish("memory", claims, find_failures(claims))
+        runs[TILED].append(measure(TILED, size))
+    measurements = build_measurements(size, dense, runs)
+    return finish("memory", measurements, find_misses(measurements), arguments)

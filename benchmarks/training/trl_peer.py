@@ -1,9 +1,9 @@
-"""TRL's `GRPOTrainer` on the copying task, in a process of its own; started by `benchmarks.training.throughput`.
+"""TRL's `GRPOTrainer` on the copying task, for a process of its own.
 
-What is not TRL's default, and why that is fair: one sum over tokens (`dapo`) and advantages that no deviation divides,
-because there both sides compute the same numbers; float32, as ours; no gradient checkpointing, which buys memory with
-time; no files, logs and bars.  What suits it best stays: the fused optimizer, a cache while it generates, old
-log-probabilities from the pass of the update itself, the fused head.
+Settings differ from TRL's defaults where that is fair.  One sum over tokens ("dapo") and advantages that are not
+divided by their deviation let both sides compute the same numbers.  Both use float32.  Gradient checkpointing, which
+saves memory and costs time, is off, and so are files, logs and progress bars.  What serves TRL best stays: the fused
+optimizer, the KV cache in generation, old log-probabilities from the pass of the update itself, and the fused head.
 """
 
 import sys
@@ -18,8 +18,8 @@ from benchmarks.training import copy_task
 from benchmarks.training.copy_task import CopyTaskConfig, RunRecorder, TrainingRun
 
 
-class Stamps(TrainerCallback):
-    """Begins a recorder when the trainer has all that it learns with, and tells it when steps end."""
+class StepStamps(TrainerCallback):
+    """Callback that makes a recorder when the first step begins, and records the end of each step."""
 
     def __init__(self, recorders: list[RunRecorder]) -> None:
         self._recorders = recorders
@@ -32,16 +32,16 @@ class Stamps(TrainerCallback):
         self._recorders[0].stamp()
 
 
-def build_settings(case: CopyTaskConfig, seed: int, folder: str) -> dict[str, Any]:
-    """Those of a GRPOConfig: the same learning as ours."""
+def build_settings(config: CopyTaskConfig, seed: int, folder: str) -> dict[str, Any]:
+    """Build the arguments of a GRPOConfig that learns as Covey's side does."""
     return {
         "output_dir": folder,
         "use_cpu": True,
         "bf16": False,
         "seed": seed,
-        "max_steps": case.steps,
-        "per_device_train_batch_size": case.batch,
-        "num_generations": case.siblings,
+        "max_steps": config.steps,
+        "per_device_train_batch_size": config.batch,
+        "num_generations": config.siblings,
         "max_completion_length": copy_task.LENGTH,
         "temperature": 1.0,
         "beta": 0.0,
@@ -49,7 +49,7 @@ def build_settings(case: CopyTaskConfig, seed: int, folder: str) -> dict[str, An
         "delta": copy_task.DELTA,
         "loss_type": "dapo",
         "scale_rewards": "none",
-        "learning_rate": case.learning_rate,
+        "learning_rate": config.learning_rate,
         "lr_scheduler_type": "constant",
         "adam_beta1": copy_task.BETAS[0],
         "adam_beta2": copy_task.BETAS[1],
@@ -66,15 +66,15 @@ def build_settings(case: CopyTaskConfig, seed: int, folder: str) -> dict[str, An
     }
 
 
-def learn(sizes: dict[str, Any], seed: int) -> TrainingRun:
-    """All steps of a `CopyTaskConfig`."""
-    sys.modules["vllm"] = None  # type: ignore[assignment]  # TRL loads it wherever it is: 150 MB that serve nothing here
+def learn(fields: dict[str, Any], seed: int) -> TrainingRun:
+    """Run all steps of a `CopyTaskConfig`, which is given by its fields."""
+    sys.modules["vllm"] = None  # type: ignore[assignment]  # TRL would import vLLM if it is installed: 150 MB without use here
     from trl.trainer.grpo_config import GRPOConfig
     from trl.trainer.grpo_trainer import GRPOTrainer
 
-    case = CopyTaskConfig(**sizes)
-    tokenizer, model = copy_task.build_tokenizer(), copy_task.build_model(case, seed)
-    prompts = copy_task.draw_prompts(seed, case.groups * case.steps)
+    config = CopyTaskConfig(**fields)
+    tokenizer, model = copy_task.build_tokenizer(), copy_task.build_model(config, seed)
+    prompts = copy_task.draw_prompts(seed, config.groups * config.steps)
     texts = [tokenizer.decode(list(each)) for each in prompts]
     rows = Dataset.from_dict({"prompt": texts, "symbols": [list(each) for each in prompts]})
     recorders: list[RunRecorder] = []
@@ -90,11 +90,11 @@ def learn(sizes: dict[str, Any], seed: int) -> TrainingRun:
         trainer = GRPOTrainer(
             model=model,
             reward_funcs=grade,
-            args=GRPOConfig(**build_settings(case, seed, folder)),
+            args=GRPOConfig(**build_settings(config, seed, folder)),
             train_dataset=rows,
             processing_class=tokenizer,
         )
         trainer.remove_callback(PrinterCallback)
-        trainer.add_callback(Stamps(recorders))
+        trainer.add_callback(StepStamps(recorders))
         trainer.train()
     return recorders[0].build_run()

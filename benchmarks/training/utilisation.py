@@ -1,9 +1,8 @@
-"""How much of a GPU the trainer uses: updates of a Qwen2 of 1.5 billion random weights on packed rows, bfloat16 over
-float32 masters.
+"""Share of a GPU's peak that the trainer reaches: updates of a Qwen2 of 1.5 billion random weights in bfloat16.
 
-`make bench NAME=utilisation`; ARGS="--activation-checkpointing --tokens 16384 --updates 5".  Where there is no GPU,
-ARGS="--size tiny --peak-flops 1e11" shows that it runs.  Operations are counted as `trainer.monitoring.performance`
-counts them: without recomputation that saves memory, masked positions and padding.
+The masters are float32.  Operations are counted as `trainer.monitoring.performance` counts them: recomputation that
+saves memory, masked positions and padding do not count.  Where memory is short, use ARGS="--activation-checkpointing".
+On a CPU, ARGS="--size tiny --peak-flops 1e11" only shows that the benchmark runs.
 """
 
 import argparse
@@ -17,7 +16,8 @@ from statistics import median
 import torch
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
-from benchmarks.harness import Measurement, find_misses, finish
+from benchmarks.harness import finish
+from benchmarks.measurement import Bar, Measurement, find_misses, set_bars
 from covey.engines.hf.engine import prepare_process
 from covey.errors import OperatorError
 from covey.protocol.ids import GroupId, RolloutId, Step, TaskId
@@ -28,7 +28,7 @@ from trainer.algorithm.learner import Learner, Optimiser
 from trainer.data.samples import Batch, Sample
 from trainer.monitoring.performance import compute_flops, get_peak_memory, measure_model
 
-LEAST = {"utilisation": 0.4}
+BARS = {"utilisation": Bar(least=0.4)}
 OPTIMISER = Optimiser(learning_rate=1e-6, betas=(0.9, 0.99), epsilon=1e-8, weight_decay=0.0, warm_up=0, clip=0.1)
 OBJECTIVE = Objective(kind="two_sided", epsilon=0.2, delta=4.0, cap=1.0, kl=0.0, entropy=0.0)
 PEAK_FLOPS = {
@@ -39,26 +39,29 @@ PEAK_FLOPS = {
     "NVIDIA A100-PCIE-40GB": 312e12,
     "NVIDIA A100 80GB PCIe": 312e12,
 }
-"""Dense bfloat16 operations a second, by the name that CUDA gives (NVIDIA's data sheets)."""
+"""Dense bfloat16 operations per second by the name that CUDA gives, from NVIDIA's data sheets."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UpdateWorkload:
-    """One size.  Samples have a prompt each, so that no attention shares a copy of it."""
+    """Model and update of one size.  Each sample has a prompt of its own, so that attention shares none."""
 
     hidden: int
+    """Width of the model."""
     layers: int
     intermediate: int
+    """Width of the feed-forward networks."""
     heads: int
     key_value_heads: int
     vocabulary: int
     prompt: int
+    """Tokens of a prompt."""
     sample: int
-    """Tokens of one that go into the model, its prompt among them; the last token of a completion does not."""
+    """Tokens of a sample that go into the model, with its prompt and without the last token of its completion."""
     row: int
     """Tokens of a packed row."""
     tokens: int
-    """Of an update unless told."""
+    """Packed tokens of an update, by default."""
 
 
 SIZES = {
@@ -73,16 +76,16 @@ SIZES = {
 }  # fmt: skip
 
 
-def build_model(case: UpdateWorkload, device: str) -> PreTrainedModel:
-    """Float32 masters, made where they are used."""
+def build_model(workload: UpdateWorkload, device: str) -> PreTrainedModel:
+    """Build the model with float32 masters on its device."""
     config = Qwen2Config(
-        vocab_size=case.vocabulary,
-        hidden_size=case.hidden,
-        num_hidden_layers=case.layers,
-        intermediate_size=case.intermediate,
-        num_attention_heads=case.heads,
-        num_key_value_heads=case.key_value_heads,
-        max_position_embeddings=case.row,
+        vocab_size=workload.vocabulary,
+        hidden_size=workload.hidden,
+        num_hidden_layers=workload.layers,
+        intermediate_size=workload.intermediate,
+        num_attention_heads=workload.heads,
+        num_key_value_heads=workload.key_value_heads,
+        max_position_embeddings=workload.row,
         tie_word_embeddings=True,
     )
     torch.manual_seed(0)
@@ -91,36 +94,46 @@ def build_model(case: UpdateWorkload, device: str) -> PreTrainedModel:
     return model
 
 
-def build_update(case: UpdateWorkload, tokens: int) -> Batch:
-    """Samples of so many packed tokens in all; raise OperatorError("odd_tokens") unless they fill samples and rows."""
-    if tokens < 1 or tokens % case.row:
-        raise OperatorError("odd_tokens", f"{tokens} tokens fill no rows of {case.row}", fix="Give a multiple of it")
-    rng, completion = random.Random(0), case.sample - case.prompt + 1
+def build_update(workload: UpdateWorkload, tokens: int) -> Batch:
+    """Build samples of `tokens` packed tokens in all.
+
+    Raises OperatorError("odd_tokens") unless they fill whole rows.
+    """
+    if tokens < 1 or tokens % workload.row:
+        raise OperatorError(
+            "odd_tokens",
+            f"{tokens} tokens do not fill rows of {workload.row}",
+            fix=f"Set --tokens to a multiple of {workload.row}",
+        )
+    rng, completion = random.Random(0), workload.sample - workload.prompt + 1
     samples = [
         Sample(
             id=RolloutId(task=TaskId(0), group=GroupId(i // 2), sibling=i % 2),
             policy_version=Step(0),
-            prompt=tuple(rng.choices(range(case.vocabulary), k=case.prompt)),
-            tokens=tuple(rng.choices(range(case.vocabulary), k=completion)),
+            prompt=tuple(rng.choices(range(workload.vocabulary), k=workload.prompt)),
+            tokens=tuple(rng.choices(range(workload.vocabulary), k=completion)),
             reward=float(i % 2),
             advantage=i % 2 - 0.5,
             old=None,
         )
-        for i in range(tokens // case.sample)
+        for i in range(tokens // workload.sample)
     ]
     return build_batch(samples, normaliser="tokens", constant=completion, keep_all=False)
 
 
 def find_peak_flops(device: str) -> float:
-    """What is known of the device; raises OperatorError("unknown_peak")."""
+    """Return the peak operations per second of a device.  Raises OperatorError("unknown_peak")."""
     name = torch.cuda.get_device_name(device) if device.startswith("cuda") else device
     if name not in PEAK_FLOPS:
-        raise OperatorError("unknown_peak", f"operations a second of {name} are not known", fix="Set --peak-flops")
+        raise OperatorError("unknown_peak", f"the peak of {name} is not known", fix="Set --peak-flops")
     return PEAK_FLOPS[name]
 
 
 def choose_device(size: str, wanted: str | None) -> str:
-    """What is wanted, else a GPU, else a CPU for what is tiny; raises OperatorError("no_gpu")."""
+    """Choose the device: `wanted` unless it is None, else a GPU, else a CPU for the size "tiny".
+
+    Raises OperatorError("no_gpu").
+    """
     has_gpu = torch.cuda.is_available()
     device = wanted or ("cpu" if size == "tiny" and not has_gpu else "cuda")
     if device.startswith("cuda") and not has_gpu:
@@ -129,16 +142,24 @@ def choose_device(size: str, wanted: str | None) -> str:
 
 
 def measure(
-    case: UpdateWorkload, *, device: str, tokens: int, updates: int, peak_flops: float, is_lean: bool = False
+    workload: UpdateWorkload,
+    *,
+    device: str,
+    tokens: int,
+    updates: int,
+    peak_flops: float,
+    activation_checkpointing: bool = False,
 ) -> list[Measurement]:
-    """The claims, of the median update; the first one, which warms up, does not count.
+    """Measure the median update.  The first update, which warms up, does not count.
 
-    `is_lean`: layers are computed again.  Raises OperatorError("odd_tokens") and ("trainer_out_of_memory").
+    `activation_checkpointing` computes layers again to save memory.
+
+    Raises OperatorError("odd_tokens") and ("trainer_out_of_memory").
     """
-    batch, model = build_update(case, tokens), build_model(case, device)
-    if is_lean:
+    batch, model = build_update(workload, tokens), build_model(workload, device)
+    if activation_checkpointing:
         recompute_activations(model)
-    shape = Shape(row_tokens=case.row, micro_batch_rows=tokens // case.row, compute_dtype="bfloat16")
+    shape = Shape(row_tokens=workload.row, micro_batch_rows=tokens // workload.row, compute_dtype="bfloat16")
     learner = Learner(model, optimiser=OPTIMISER, objective=OBJECTIVE, shape=shape)
     seconds = []
     for _ in range(1 + updates):
@@ -149,17 +170,19 @@ def measure(
         seconds.append(time.perf_counter() - start)
     predictions = sum(len(sample.tokens) for sample in batch.samples)
     flops = compute_flops(learner.find_families(batch), measure_model(model), predictions=predictions)
-    return build_claims(seconds[1:], tokens=tokens, flops=flops, peak_flops=peak_flops, memory=get_peak_memory(device))
+    return build_measurements(
+        seconds[1:], tokens=tokens, flops=flops, peak_flops=peak_flops, memory=get_peak_memory(device)
+    )
 
 
-def build_claims(
+def build_measurements(
     seconds: Sequence[float], *, tokens: int, flops: float, peak_flops: float, memory: float
 ) -> list[Measurement]:
-    """`seconds` and `flops` are of one update, `peak_flops` a second's, `memory` in bytes."""
+    """Build the measurements.  `flops` are the operations of one update, and `memory` is in bytes."""
     typical, n = median(seconds), len(seconds)
-    told = f"{flops:.4g} operations an update, {peak_flops:.4g} a second"
+    peer = f"{flops:.4g} operations per update, peak {peak_flops:.4g} per second"
     return [
-        Measurement(name="utilisation", value=flops / typical / peak_flops, unit="ratio", n=n, peer=told),
+        Measurement(name="utilisation", value=flops / typical / peak_flops, unit="ratio", n=n, peer=peer),
         Measurement(name="tokens_per_s", value=tokens / typical, unit="1/s", n=n),
         Measurement(name="peak_memory_gb", value=memory / 1e9, unit="GB", n=n),
         Measurement(name="seconds_per_update", value=typical, unit="s", n=n),
@@ -167,29 +190,37 @@ def build_claims(
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--size", choices=sorted(SIZES), default="1.5b")
-    parser.add_argument("--device", help="default: cuda; a CPU for --size tiny where there is none")
-    parser.add_argument("--tokens", type=int, help="of an update; default: 16,384, or 64 for --size tiny")
-    parser.add_argument("--updates", type=int, default=5, help="that are timed, after one that is not")
-    parser.add_argument("--peak-flops", type=float, help="bfloat16 operations a second of a device that is not known")
-    parser.add_argument("--activation-checkpointing", action="store_true", help="compute layers again, keep less")
+    parser = argparse.ArgumentParser("make bench NAME=utilisation", description=__doc__)
+    parser.add_argument("--size", choices=sorted(SIZES), default="1.5b", help="model and update; default: 1.5b")
+    parser.add_argument("--device", help="PyTorch device; default: cuda, or cpu for --size tiny without a GPU")
+    parser.add_argument("--tokens", type=int, help="packed tokens of an update; default: 16384, or 64 for --size tiny")
+    parser.add_argument("--updates", type=int, default=5, help="timed updates, after one that warms up; default: 5")
+    parser.add_argument(
+        "--peak-flops",
+        type=float,
+        help="peak bfloat16 operations per second of a device that the benchmark does not know",
+    )
+    parser.add_argument(
+        "--activation-checkpointing", action="store_true", help="layers are computed again, which saves memory"
+    )
     options = parser.parse_args(arguments)
     if options.updates < 1 or (options.peak_flops is not None and not options.peak_flops > 0):
         parser.error("--updates and --peak-flops must be above 0")
-    case = SIZES[options.size]
+    workload = SIZES[options.size]
     prepare_process(threads=torch.get_num_threads())
     try:
         device = choose_device(options.size, options.device)
-        claims = measure(
-            case,
+        measurements = measure(
+            workload,
             device=device,
-            tokens=case.tokens if options.tokens is None else options.tokens,
+            tokens=workload.tokens if options.tokens is None else options.tokens,
             updates=options.updates,
             peak_flops=options.peak_flops or find_peak_flops(device),
-            is_lean=options.activation_checkpointing,
+            activation_checkpointing=options.activation_checkpointing,
         )
     except OperatorError as error:
         print(error, file=sys.stderr)
         return 1
-    return finish("utilisation", claims, find_misses(claims, least=LEAST) if options.size == "1.5b" else [])
+    if options.size == "1.5b":
+        measurements = set_bars(measurements, BARS)
+    return finish("utilisation", measurements, find_misses(measurements), arguments)

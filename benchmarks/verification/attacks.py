@@ -1,7 +1,7 @@
-"""What dishonest workers hand in, for the benchmark of verification: each cheat as a function of a `SimulatedWorker`.
+"""What dishonest workers submit: each attack is a function from an `AttackInput` to completions.
 
-A cheat knows everything that an honest worker knows, the true policy included, and claims what serves it best: where
-it can, it proves its tokens with the true policy.
+An attacker knows everything that an honest worker knows, including the true policy.  It claims what serves it best: it
+proves its tokens with the true policy where it can.
 """
 
 import random
@@ -28,26 +28,28 @@ from validator.calibration.calibrate import build_rollouts
 
 GROUPS, GROUP_SIZE, MAX_TOKENS = 4, 4, 128
 SUBMISSION = GROUPS * GROUP_SIZE
+"""Completions of a submission."""
 WORKER_BATCH, VALIDATOR_BATCH = 128, 48
+"""Sequences that an engine of a worker and of a validator computes together."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedWorker:
-    """One architecture in one number format: a worker's engine by policy name, and where prompts come from."""
+    """A worker that runs any policy of one architecture in one number format, and draws its own prompts."""
 
     folder: Path
-    """Of the policies."""
+    """Folder of the policies of one architecture, made by `build_policies`."""
     params: PoolParams
     build_worker: Callable[[], Engine]
-    """The engine that the next policy is loaded into; a new one, or the last one."""
+    """Returns the engine that loads the next policy: a new one, or the same one each time."""
 
     @property
     def capture(self) -> Capture:
-        """What a worker's engine keeps of the states."""
+        """Part of the hidden states that a worker's engine keeps for proofs."""
         return build_capture(self.params.verification)
 
     def load(self, policy: str) -> Engine:
-        """A worker's engine with this policy."""
+        """Load a policy into the worker's engine and return the engine.  Example: load("int8")."""
         engine = self.build_worker()
         engine.load_policy(self.folder / policy, 0)
         return engine
@@ -55,11 +57,11 @@ class SimulatedWorker:
     def generate(
         self, policy: str, requests: Sequence[GenerationRequest], temperature: float = 1.0
     ) -> list[Completion]:
-        """What a worker with this policy makes of the requests."""
+        """Generate completions, with their proofs' values, by a policy."""
         return self.load(policy).generate(requests, temperature=temperature, capture=self.capture)
 
     def read_states(self, requests: Sequence[GenerationRequest]) -> list[Bits]:
-        """uint16[tokens, hidden] of each honest completion: all states of the worker, batches being the same."""
+        """Compute all hidden states of each honest completion, uint16[tokens, hidden], in the worker's own batches."""
         engine = self.load("true")
         return [
             join(each.tops)
@@ -68,7 +70,7 @@ class SimulatedWorker:
         ]
 
     def draw_requests(self, submissions: int, seed: int) -> list[GenerationRequest]:
-        """Requests of so many submissions: prompts of 16 to 40 bytes, four siblings each."""
+        """Draw the requests of some submissions: prompts of 16 to 40 bytes with four siblings each."""
         rng, tokenizer, paragraphs = random.Random(seed), build_tokenizer(), get_paragraphs()
         requests = []
         for _ in range(submissions * GROUPS):
@@ -81,7 +83,7 @@ class SimulatedWorker:
     def build_submissions(
         self, requests: Sequence[GenerationRequest], completions: Sequence[Completion]
     ) -> list[tuple[Rollout, ...]]:
-        """Rows of each submission, proven with the tops of the completions."""
+        """Build the rows of each submission with proofs from the completions."""
         return [
             build_rollouts(requests[start : start + SUBMISSION], completions[start : start + SUBMISSION], self.params)
             for start in range(0, len(requests), SUBMISSION)
@@ -89,7 +91,10 @@ class SimulatedWorker:
 
 
 def build_params(dtype: str, **verification: Any) -> PoolParams:
-    """Of a pool with submissions of `SUBMISSION` completions; `verification`: mode, engines, hardware, build."""
+    """Build the parameters of a pool whose submissions have `SUBMISSION` completions.
+
+    `verification` holds fields of VerificationParams, such as mode, engines, hardware and build.
+    """
     return PoolParams(
         name="benchmark",
         environment=EnvironmentParams(kind="text"),
@@ -102,136 +107,140 @@ def build_params(dtype: str, **verification: Any) -> PoolParams:
 
 @dataclass(frozen=True, kw_only=True)
 class AttackInput:
-    """What a cheat is given: the orders, and the honest work that it knows the answers of."""
+    """What an attack is given: requests, and the honest work that answers them."""
 
     worker: SimulatedWorker
     requests: list[GenerationRequest]
     honest: list[Completion]
     states: list[Bits]
-    """Of the honest work, uint16[tokens, hidden] each: who cuts it proves other windows."""
+    """Hidden states of each honest completion, uint16[tokens, hidden].  An attack that cuts a completion proves other
+    windows than the honest worker, and needs all of them."""
     rng: random.Random
 
-    def take(self, few: int, seed: int) -> "AttackInput":
-        """The first so many orders, with dice of their own."""
-        honest, states = self.honest[:few], self.states[:few]
-        return replace(self, requests=self.requests[:few], honest=honest, states=states, rng=random.Random(seed))
+    def take(self, count: int, seed: int) -> "AttackInput":
+        """Return the inputs of the first `count` requests, with a random generator of their own."""
+        honest, states = self.honest[:count], self.states[:count]
+        return replace(self, requests=self.requests[:count], honest=honest, states=states, rng=random.Random(seed))
 
 
 Attack = Callable[[AttackInput], list[Completion]]
 
 
 def run_policy(name: str) -> Attack:
-    """Generates with another policy and claims its output as it is."""
-    return lambda job: job.worker.generate(name, job.requests)
+    """Return the attack that generates with another policy and claims its output unchanged."""
+    return lambda inputs: inputs.worker.generate(name, inputs.requests)
 
 
-def other_seed(job: AttackInput) -> list[Completion]:
-    other = [replace(each, seed=(each.seed + 1) % (1 << 63)) for each in job.requests]
-    return job.worker.generate("true", other)
+def other_seed(inputs: AttackInput) -> list[Completion]:
+    """Sample each completion with another seed than the assigned one."""
+    other = [replace(each, seed=(each.seed + 1) % (1 << 63)) for each in inputs.requests]
+    return inputs.worker.generate("true", other)
 
 
-def prompt_changed(job: AttackInput) -> list[Completion]:
-    """One byte of each prompt is another."""
+def prompt_changed(inputs: AttackInput) -> list[Completion]:
+    """Replace one byte of each prompt."""
     changed = []
-    for each in job.requests:
-        place = job.rng.randrange(1, len(each.prompt))
-        token = 3 + (each.prompt[place] - 3 + job.rng.randrange(1, 256)) % 256
+    for each in inputs.requests:
+        place = inputs.rng.randrange(1, len(each.prompt))
+        token = 3 + (each.prompt[place] - 3 + inputs.rng.randrange(1, 256)) % 256
         changed.append(replace(each, prompt=(*each.prompt[:place], token, *each.prompt[place + 1 :])))
-    return job.worker.generate("true", changed)
+    return inputs.worker.generate("true", changed)
 
 
-def swapped_token(job: AttackInput) -> list[Completion]:
-    """One token of every window is another, and everything is proven anew with the true policy."""
-    step, written = job.worker.params.verification.proof_window, []
-    for each in job.honest:
+def swapped_token(inputs: AttackInput) -> list[Completion]:
+    """Replace one token of every window, and prove all tokens again with the true policy."""
+    step, written = inputs.worker.params.verification.proof_window, []
+    for each in inputs.honest:
         tokens = list(each.tokens)
         last = len(tokens) - each.finished  # the end token stays where it is
         for start in range(0, last, step):
-            place = job.rng.randrange(start, min(start + step, last))
-            tokens[place] = 3 + (tokens[place] - 3 + job.rng.randrange(1, 256)) % 256
+            place = inputs.rng.randrange(start, min(start + step, last))
+            tokens[place] = 3 + (tokens[place] - 3 + inputs.rng.randrange(1, 256)) % 256
         written.append(tuple(tokens))
-    return prove(job, written)
+    return prove(inputs, written)
 
 
-def temperature_07(job: AttackInput) -> list[Completion]:
-    return job.worker.generate("true", job.requests, temperature=0.7)
+def temperature_07(inputs: AttackInput) -> list[Completion]:
+    """Sample at temperature 0.7."""
+    return inputs.worker.generate("true", inputs.requests, temperature=0.7)
 
 
-def top_p_09(job: AttackInput) -> list[Completion]:
+def top_p_09(inputs: AttackInput) -> list[Completion]:
+    """Sample only from the likeliest tokens that hold 0.9 of the probability."""
     with _sampling_from_the_top(0.9):
-        return job.worker.generate("true", job.requests)
+        return inputs.worker.generate("true", inputs.requests)
 
 
-def best_of_4(job: AttackInput) -> list[Completion]:
-    """The likeliest of the slot's own completion and three with other seeds."""
-    tries = [job.honest]
+def best_of_4(inputs: AttackInput) -> list[Completion]:
+    """Submit the likeliest of four completions per slot: the honest one and three with other seeds."""
+    tries = [inputs.honest]
     for i in range(1, 4):
-        other = [replace(each, seed=(each.seed + i) % (1 << 63)) for each in job.requests]
-        tries.append(job.worker.generate("true", other))
+        other = [replace(each, seed=(each.seed + i) % (1 << 63)) for each in inputs.requests]
+        tries.append(inputs.worker.generate("true", other))
     return [max(slot, key=lambda c: float(np.mean(c.logprobs))) for slot in zip(*tries, strict=True)]
 
 
 def write_and_prove(policy: str) -> Attack:
-    """Another policy writes with the right seeds, the true one proves."""
+    """Return the attack that generates with another policy and the right seeds, and proves with the true policy."""
 
-    def cheat(job: AttackInput) -> list[Completion]:
-        written = job.worker.generate(policy, job.requests)
-        return prove(job, [each.tokens for each in written])
+    def attack(inputs: AttackInput) -> list[Completion]:
+        written = inputs.worker.generate(policy, inputs.requests)
+        return prove(inputs, [each.tokens for each in written])
 
-    return cheat
+    return attack
 
 
-def truncated(job: AttackInput) -> list[Completion]:
-    """One completion of each submission stops at a random place."""
-    made = list(job.honest)
+def truncated(inputs: AttackInput) -> list[Completion]:
+    """Cut one completion of each submission at a random place."""
+    made = list(inputs.honest)
     for start in range(0, len(made), SUBMISSION):
-        i = _choose_long(job, start)
-        made[i] = _cut(job, i, job.rng.randrange(1, len(made[i].tokens)))
+        i = _choose_long(inputs, start)
+        made[i] = _cut(inputs, i, inputs.rng.randrange(1, len(made[i].tokens)))
     return made
 
 
-def false_eos(job: AttackInput) -> list[Completion]:
-    """Every completion ends at a random place with a forged end token."""
-    return _end(job, [i for i, each in enumerate(job.honest) if len(each.tokens) > 1])
+def false_eos(inputs: AttackInput) -> list[Completion]:
+    """End every completion at a random place with a forged end token."""
+    return _end(inputs, [i for i, each in enumerate(inputs.honest) if len(each.tokens) > 1])
 
 
-def false_eos_once(job: AttackInput) -> list[Completion]:
-    """As `false_eos`, one completion of each submission."""
-    return _end(job, [_choose_long(job, start) for start in range(0, len(job.honest), SUBMISSION)])
+def false_eos_once(inputs: AttackInput) -> list[Completion]:
+    """Forge the end token of one completion of each submission at a random place."""
+    return _end(inputs, [_choose_long(inputs, start) for start in range(0, len(inputs.honest), SUBMISSION)])
 
 
-def _end(job: AttackInput, chosen: Sequence[int]) -> list[Completion]:
-    made = list(job.honest)
-    cut = {i: (*made[i].tokens[: job.rng.randrange(len(made[i].tokens) - 1)], 1) for i in chosen}
-    for i, completion in zip(cut, _prove_ends(job, cut), strict=True):
+def _end(inputs: AttackInput, chosen: Sequence[int]) -> list[Completion]:
+    made = list(inputs.honest)
+    cut = {i: (*made[i].tokens[: inputs.rng.randrange(len(made[i].tokens) - 1)], 1) for i in chosen}
+    for i, completion in zip(cut, _prove_ends(inputs, cut), strict=True):
         made[i] = completion
     return made
 
 
-def false_eos_best(job: AttackInput) -> list[Completion]:
-    """As `false_eos`, at the place in any of four completions where the end token loses by least."""
-    made = list(job.honest)
-    engine = job.worker.load("true")
+def false_eos_best(inputs: AttackInput) -> list[Completion]:
+    """Forge one end token of each submission where it loses by least, in any of four completions."""
+    made = list(inputs.honest)
+    engine = inputs.worker.load("true")
     for start in range(0, len(made), SUBMISSION):
         best: tuple[float, int, int] | None = None
         for i in range(start, start + GROUP_SIZE):
             tokens = made[i].tokens
             places = range(len(tokens) - 1)
-            forged = [_claim(job, i, (*tokens[:place], 1)) for place in places]
+            forged = [_build_replay(inputs, i, (*tokens[:place], 1)) for place in places]
             margins = [float(r.margins[-1]) for r in engine.replay(forged, temperature=1.0)]
             if margins:
                 place = int(np.argmin(margins))
                 best = min(best or (np.inf, 0, 0), (margins[place], i, place))
         assert best is not None
         _, i, place = best
-        (made[i],) = _prove_ends(job, {i: (*made[i].tokens[:place], 1)})
+        (made[i],) = _prove_ends(inputs, {i: (*made[i].tokens[:place], 1)})
     return made
 
 
-def prove(job: AttackInput, written: Sequence[tuple[int, ...]]) -> list[Completion]:
-    """Completions of given tokens with states and log-probabilities of the true policy: the best a cheat can claim."""
-    claims = [_claim(job, i, tokens) for i, tokens in enumerate(written)]
-    replays = job.worker.load("true").replay(claims, temperature=1.0, capture=job.worker.capture)
+def prove(inputs: AttackInput, written: Sequence[tuple[int, ...]]) -> list[Completion]:
+    """Prove given tokens with states and log-probabilities of the true policy: the best that an attack can claim."""
+    claims = [_build_replay(inputs, i, tokens) for i, tokens in enumerate(written)]
+    replays = inputs.worker.load("true").replay(claims, temperature=1.0, capture=inputs.worker.capture)
     return [
         Completion(
             policy_version=0,
@@ -244,7 +253,7 @@ def prove(job: AttackInput, written: Sequence[tuple[int, ...]]) -> list[Completi
     ]
 
 
-WINDOW_CHEATS: dict[str, Attack] = {
+WINDOW_ATTACKS: dict[str, Attack] = {
     "other_model": run_policy("other_model"),
     "other_seed": other_seed,
     "int8": run_policy("int8"),
@@ -256,7 +265,8 @@ WINDOW_CHEATS: dict[str, Attack] = {
     "swapped_token": swapped_token,
     "prompt_changed": prompt_changed,
 }
-SUBMISSION_CHEATS: dict[str, Attack] = {
+"""Attacks that change every window, by the name that measurements have."""
+SUBMISSION_ATTACKS: dict[str, Attack] = {
     "temperature_07": temperature_07,
     "top_p_09": top_p_09,
     "best_of_4": best_of_4,
@@ -264,29 +274,32 @@ SUBMISSION_CHEATS: dict[str, Attack] = {
     "truncated": truncated,
     "false_eos": false_eos,
 }
-WITHOUT_A_BAR: dict[str, Attack] = {
+"""Attacks that sample or end otherwise, so that only a whole submission shows them."""
+OBSERVED_ATTACKS: dict[str, Attack] = {
     "stale_lr1e-6": run_policy("stale_lr1e-6"),
     "swapped_token": swapped_token,
     "int8_writes_true_proves": write_and_prove("int8"),
     "false_eos_once": false_eos_once,
     "false_eos_best_place": false_eos_best,
 }
-"""In bfloat16."""
+"""Attacks that are measured without a bar in bfloat16, where they differ from honest work by little."""
 
 
-def _claim(job: AttackInput, i: int, tokens: tuple[int, ...]) -> ReplayRequest:
-    return ReplayRequest(prompt=job.requests[i].prompt, tokens=tokens, seed=job.requests[i].seed)
+def _build_replay(inputs: AttackInput, i: int, tokens: tuple[int, ...]) -> ReplayRequest:
+    return ReplayRequest(prompt=inputs.requests[i].prompt, tokens=tokens, seed=inputs.requests[i].seed)
 
 
-def _prove_ends(job: AttackInput, cut: Mapping[int, tuple[int, ...]]) -> list[Completion]:
-    """Honest up to the last token, which was not sampled: only its log-probability is looked up."""
-    replays = job.worker.load("true").replay([_claim(job, i, tokens) for i, tokens in cut.items()], temperature=1.0)
-    tops = find_tops([job.states[i][: len(tokens)] for i, tokens in cut.items()], job.worker.capture)
+def _prove_ends(inputs: AttackInput, cut: Mapping[int, tuple[int, ...]]) -> list[Completion]:
+    """Prove completions that are honest but for the last token, whose log-probability the true policy gives."""
+    replays = inputs.worker.load("true").replay(
+        [_build_replay(inputs, i, tokens) for i, tokens in cut.items()], temperature=1.0
+    )
+    tops = find_tops([inputs.states[i][: len(tokens)] for i, tokens in cut.items()], inputs.worker.capture)
     return [
         Completion(
             policy_version=0,
             tokens=tokens,
-            logprobs=(*job.honest[i].logprobs[: len(tokens) - 1], float(replay.logprobs[-1])),
+            logprobs=(*inputs.honest[i].logprobs[: len(tokens) - 1], float(replay.logprobs[-1])),
             tops=each,
             finished=True,
         )
@@ -294,23 +307,23 @@ def _prove_ends(job: AttackInput, cut: Mapping[int, tuple[int, ...]]) -> list[Co
     ]
 
 
-def _cut(job: AttackInput, i: int, length: int) -> Completion:
-    (tops,) = find_tops([job.states[i][:length]], job.worker.capture)
-    honest = job.honest[i]
+def _cut(inputs: AttackInput, i: int, length: int) -> Completion:
+    (tops,) = find_tops([inputs.states[i][:length]], inputs.worker.capture)
+    honest = inputs.honest[i]
     return Completion(
         policy_version=0, tokens=honest.tokens[:length], logprobs=honest.logprobs[:length], tops=tops, finished=False
     )
 
 
-def _choose_long(job: AttackInput, start: int) -> int:
-    """Index of a completion of the submission that has two tokens at least."""
-    long = [i for i in range(start, start + SUBMISSION) if len(job.honest[i].tokens) > 1]
-    return job.rng.choice(long)
+def _choose_long(inputs: AttackInput, start: int) -> int:
+    """Choose a completion of the submission that begins at `start` with at least two tokens; return its index."""
+    long = [i for i in range(start, start + SUBMISSION) if len(inputs.honest[i].tokens) > 1]
+    return inputs.rng.choice(long)
 
 
 @contextmanager
 def _sampling_from_the_top(share: float) -> Iterator[None]:
-    """The engine's sampler sees only the likeliest tokens that hold `share` of the probability."""
+    """Have the engine's sampler see only the likeliest tokens that hold `share` of the probability."""
 
     def sample_top(logits: torch.Tensor, *rest: object) -> torch.Tensor:
         ordered, places = logits.sort(dim=-1, descending=True)

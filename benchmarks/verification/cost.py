@@ -1,6 +1,12 @@
-"""What a validator costs: CPU seconds of judging over those of generating the same work, for `verification`.
+"""CPU seconds in which a validator judges a submission, over those in which a worker generates it.
 
-Real files, the real checks with their processes, one thread.  64 completions of up to 128 tokens.
+`cost_full` is every check with the replay, `cost_cheap_checks` all checks but the replay, and `cost_audit_10` a tenth
+of work replayed with the cheap checks on all of it.  The file, the checks and their processes are the real ones; one
+thread; 64 completions of up to 128 tokens in float32.
+
+Whatever makes decoding cheaper raises the ratios.  Siblings share their prompt's prefill, and the sampler computes
+little of its noise.  On a GPU decoding waits for memory and a replay does not, so that public figures there are 1/25
+and less.
 """
 
 import time
@@ -9,7 +15,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks import isolated_process
-from benchmarks.harness import Measurement
+from benchmarks.measurement import Measurement
 from benchmarks.verification.policy_variants import build_large, build_policies
 from covey.devnet import deploy
 from covey.engines.hf.engine import HuggingFaceEngine, prepare_process
@@ -33,9 +39,11 @@ from validator.checks import Tools
 from worker import generation, receipts
 
 RUNS = 5
-"""Of each measurement in a process; the least counts."""
+"""Runs of each measurement in a process, of which the fastest counts."""
 PROCESSES = 3
+"""Processes whose median counts.  The place of a process in memory changes either side by some percent."""
 AUDIT_RATE = 0.1
+"""Share of submissions that are replayed in `cost_audit_10`."""
 PARAMS = PoolParams(
     name="cost",
     environment=EnvironmentParams(kind=DEMO.kind, options=dict(DEMO.options)),
@@ -48,11 +56,8 @@ MANIFEST, COURT = Hash("0x" + "11" * 32), Address("0x" + "22" * 20)
 
 
 def measure_cost() -> list[Measurement]:
-    """`cost_full` and `cost_audit_10` of the small policy, and of one of over 20M parameters.
-
-    Medians over fresh processes: where a process happens to lie in memory moves either side by some percent.
-    """
-    claims = []
+    """Measure the cost of the small policy and, with the suffix ".large", of one of over 20M parameters."""
+    measurements = []
     for suffix, folder in (("", build_policies("qwen2") / "true"), (".large", build_large())):
         runs = [isolated_process.call("benchmarks.verification.cost:measure", str(folder)) for _ in range(PROCESSES)]
         full = [run["full"] / run["generate"] for run in runs]
@@ -63,17 +68,15 @@ def measure_cost() -> list[Measurement]:
             "cost_cheap_checks": cheap,
         }
         peer = f"generation {median(run['generate'] for run in runs):.2f} s"
-        claims += [
-            Measurement(
-                name=name + suffix, value=median(each), unit="validator s / generation s", n=len(each), peer=peer
-            )
+        measurements += [
+            Measurement(name=name + suffix, value=median(each), unit="ratio", n=len(each), peer=peer)
             for name, each in values.items()
         ]
-    return claims
+    return measurements
 
 
 def measure(folder: str) -> dict[str, float]:
-    """Least CPU seconds of generating, of judging fully, and of the cheap checks, in this process."""
+    """Measure the least CPU seconds of generation, of all checks and of the cheap checks, in this process."""
     prepare_process(threads=1)
     decoder = Sandbox("covey.protocol.submission_file.codec:build_decoder")
     environment = registry.load(DEMO)
@@ -122,20 +125,20 @@ def _measure(folder: Path, environment: Environment, decoder: Sandbox, grader: G
         if judgement.decision is not Decision.ACCEPT:
             raise RuntimeError(f"honest work was not accepted: {judgement}")
 
-    requests, children = [slot.request for slot in slots], (decoder, grader)
+    requests, sandboxes = [slot.request for slot in slots], (decoder, grader)
     capture = build_capture(PARAMS.verification)
     return {
-        "generate": _time(lambda: worker.generate(requests, temperature=1.0, capture=capture), children),
-        "full": _time(lambda: judge(True), children),
-        "cheap": _time(lambda: judge(False), children),
+        "generate": _time(lambda: worker.generate(requests, temperature=1.0, capture=capture), sandboxes),
+        "full": _time(lambda: judge(True), sandboxes),
+        "cheap": _time(lambda: judge(False), sandboxes),
     }
 
 
-def _time(call: Callable[[], object], children: tuple[Sandbox | GradingPool, ...]) -> float:
-    """Least CPU seconds of this process and of its sandboxes' calls over some runs."""
-    taken = []
+def _time(call: Callable[[], object], sandboxes: tuple[Sandbox | GradingPool, ...]) -> float:
+    """Measure the least CPU seconds of this process and of the calls of its sandboxes."""
+    seconds = []
     for _ in range(RUNS):
-        before = time.process_time() + sum(child.cpu_seconds for child in children)
+        before = time.process_time() + sum(sandbox.cpu_seconds for sandbox in sandboxes)
         call()
-        taken.append(time.process_time() + sum(child.cpu_seconds for child in children) - before)
-    return min(taken)
+        seconds.append(time.process_time() + sum(sandbox.cpu_seconds for sandbox in sandboxes) - before)
+    return min(seconds)

@@ -1,7 +1,15 @@
-"""What verification finds, what it wrongly rejects, and what it costs: `make bench NAME=verification`.
+"""Shares of attacks that a validator detects and of honest work that it rejects, and its CPU time over generation's.
 
-Each architecture runs in a process of its own; ARGS="--scale 0.1" takes a tenth of every n, without the cost and what
-has no bar.  Exit 1 if a rate with a bar is below it, honest work was rejected or a forgery passed.
+Both sides run Hugging Face on a CPU: Qwen2 and Llama of a million parameters, submissions of 16 completions of up to
+128 tokens.  float32 has the default thresholds, bfloat16 thresholds from other honest submissions of each model.
+
+Measurements named "detection" have bars, those named "observed" have none.  "window" counts windows of 32 tokens judged
+alone, "short_window" shorter ones, "curve.bf16.128.int8" runs of 128 tokens that suffice to reject.  Some short windows
+stay undetected because a swap or another seed leaves them as an honest worker has them.
+
+An n without a miss supports its rate at 95 % confidence: 300 supports 99 %, 4,153 supports 99.9 %, and 30,747 supports
+1e-4.  The rate of stale_lr1e-6 depends on text and step: ruled tables in the text, or the smaller step of a trained
+optimizer's state, bring it below its bar.  ARGS="--scale 0.1" takes a tenth of every n, without cost and "observed".
 """
 
 import random
@@ -11,11 +19,11 @@ from functools import partial
 import numpy as np
 
 from benchmarks.verification.attacks import (
+    OBSERVED_ATTACKS,
     SUBMISSION,
-    SUBMISSION_CHEATS,
+    SUBMISSION_ATTACKS,
     VALIDATOR_BATCH,
-    WINDOW_CHEATS,
-    WITHOUT_A_BAR,
+    WINDOW_ATTACKS,
     WORKER_BATCH,
     AttackInput,
     SimulatedWorker,
@@ -23,17 +31,15 @@ from benchmarks.verification.attacks import (
 )
 from benchmarks.verification.cost import measure_cost
 from benchmarks.verification.policy_variants import build_policies
+from benchmarks.verification.rejections import Counts, RejectionCounter, split
 from benchmarks.verification.runner import (
     SHORT,
-    Counts,
-    RejectionCounter,
     VerificationBars,
     build_parser,
     conclude,
     run_all,
     run_one,
     scale_count,
-    split,
 )
 from covey.engines.base import GenerationRequest
 from covey.engines.hf.engine import HuggingFaceEngine, prepare_process
@@ -45,15 +51,16 @@ from validator.replay import RolloutDistances
 
 NAME = "verification"
 SUBMISSIONS = 150
-"""Of each architecture, number format and cheat; 300 in all."""
+"""Submissions of each architecture, number format and attack: 300 of both architectures."""
 WINDOW_SUBMISSIONS = 48
-"""Of each architecture: over 1,500 windows of 32 tokens, 3,000 in all."""
+"""Submissions of each architecture whose windows are judged alone: over 3,000 windows of both architectures."""
 CALIBRATION = 40
+"""Honest submissions of each architecture that only set the thresholds."""
 CURVE = {32: 1, 128: 4, 512: 16}
-"""Tokens checked: windows."""
-CURVE_CHEATS = ("int8", "int4", "stale_lr1e-5")
-BF16_CHEATS = tuple(name for name in WINDOW_CHEATS if name not in WITHOUT_A_BAR)
-ALIKE = (
+"""Windows by the number of tokens that are checked together."""
+CURVE_ATTACKS = ("int8", "int4", "stale_lr1e-5")
+BF16_WINDOW_ATTACKS = tuple(name for name in WINDOW_ATTACKS if name not in OBSERVED_ATTACKS)
+WINDOW_NAMES = (
     "other_model",
     "other_seed",
     "int8",
@@ -63,7 +70,7 @@ ALIKE = (
     "stale_lr1e-5",
     "prompt_changed",
 )
-OTHERWISE = ("temperature_07", "top_p_09", "best_of_4", "small_writes_large_proves", "truncated", "false_eos")
+SUBMISSION_NAMES = ("temperature_07", "top_p_09", "best_of_4", "small_writes_large_proves", "truncated", "false_eos")
 FORGERIES = ("constant", "profile", "shuffled", "channels", "previous_policy")
 BARS = VerificationBars(
     rates={
@@ -72,9 +79,9 @@ BARS = VerificationBars(
         "detection.bf16.submission.": (0.99, 300),
     },
     names=(
-        *(f"detection.fp32.window.{name}" for name in (*ALIKE, "stale_lr1e-6", "swapped_token")),
-        *(f"detection.fp32.submission.{name}" for name in OTHERWISE),
-        *(f"detection.bf16.submission.{name}" for name in (*ALIKE, *OTHERWISE)),
+        *(f"detection.fp32.window.{name}" for name in (*WINDOW_NAMES, "stale_lr1e-6", "swapped_token")),
+        *(f"detection.fp32.submission.{name}" for name in SUBMISSION_NAMES),
+        *(f"detection.bf16.submission.{name}" for name in (*WINDOW_NAMES, *SUBMISSION_NAMES)),
         "false_rejects",
         "false_slashes",
     ),
@@ -84,7 +91,10 @@ BARS = VerificationBars(
 
 
 def build_counter(architecture: str, dtype: str) -> RejectionCounter:
-    """Hugging Face on both sides; what is no float32 wants calibration."""
+    """Build the counter of a validator that runs Hugging Face, as the worker does.
+
+    bfloat16 names both engines and the hardware, because its thresholds need calibration.
+    """
     pair = {"worker_engine": "hf", "validator_engine": "hf", "hardware": "cpu"} if dtype == "bfloat16" else {}
     params = build_params(dtype, **pair)
     worker = SimulatedWorker(
@@ -98,45 +108,49 @@ def build_counter(architecture: str, dtype: str) -> RejectionCounter:
 
 
 def run(architecture: str, dtype: str, scale: float) -> Counts:
-    """Honest work, every cheat and every forgery of one architecture in one number format."""
-    counter, short, cheats = build_counter(architecture, dtype), SHORT[dtype], dict(SUBMISSION_CHEATS)
+    """Count honest work, every attack and every forgery of one architecture in one number format."""
+    counter, short, attacks = build_counter(architecture, dtype), SHORT[dtype], dict(SUBMISSION_ATTACKS)
     worker = counter.worker
     if short == "bf16":
         requests = worker.draw_requests(CALIBRATION, seed=99)
         counter.calibrate(requests, worker.generate("true", requests))
-        cheats |= {name: WINDOW_CHEATS[name] for name in BF16_CHEATS}
+        attacks |= {name: WINDOW_ATTACKS[name] for name in BF16_WINDOW_ATTACKS}
     requests = worker.draw_requests(scale_count(SUBMISSIONS, scale), seed=1)
     honest, states = worker.generate("true", requests), worker.read_states(requests)
-    counter.honest(requests, honest)
-    job = AttackInput(worker=worker, requests=requests, honest=honest, states=states, rng=random.Random(2))
-    few = scale_count(WINDOW_SUBMISSIONS, scale) * SUBMISSION
+    counter.count_honest(requests, honest)
+    inputs = AttackInput(worker=worker, requests=requests, honest=honest, states=states, rng=random.Random(2))
+    completions = scale_count(WINDOW_SUBMISSIONS, scale) * SUBMISSION
     if short == "fp32":
-        part = job.take(few, seed=3)
-        for name, cheat in WINDOW_CHEATS.items():
-            claim, apart = f"detection.fp32.window.{name}", f"observed.fp32.short_window.{name}"
-            counter.windows(claim, part.requests, cheat(part), short=apart)
-    for name, cheat in cheats.items():
-        look = partial(count_curve, counter, name) if short == "bf16" and name in CURVE_CHEATS else None
-        counter.submissions(f"detection.{short}.submission.{name}", requests, cheat(job), look)
+        first = inputs.take(completions, seed=3)
+        for name, attack in WINDOW_ATTACKS.items():
+            long, shorter = f"detection.fp32.window.{name}", f"observed.fp32.short_window.{name}"
+            counter.count_windows(long, first.requests, attack(first), short=shorter)
+    for name, attack in attacks.items():
+        observer = partial(count_curve, counter, name) if short == "bf16" and name in CURVE_ATTACKS else None
+        counter.count_submissions(f"detection.{short}.submission.{name}", requests, attack(inputs), observer)
     if scale >= 1:
-        part = job.take(scale_count(SUBMISSIONS // 3, scale) * SUBMISSION, seed=4)
-        for name, cheat in WITHOUT_A_BAR.items():
-            counter.submissions(f"observed.{short}.submission.{name}", part.requests, cheat(part))
-    try_forgeries(counter, requests[:few], states[:few])
+        first = inputs.take(scale_count(SUBMISSIONS // 3, scale) * SUBMISSION, seed=4)
+        for name, attack in OBSERVED_ATTACKS.items():
+            counter.count_submissions(f"observed.{short}.submission.{name}", first.requests, attack(first))
+    count_forgeries(counter, requests[:completions], states[:completions])
     return counter.counts
 
 
 def count_curve(counter: RejectionCounter, name: str, distances: Sequence[RolloutDistances]) -> None:
-    """Whether parts of a submission are enough to reject it."""
-    windows = [w for each in distances for w in split(each)]
+    """Count the parts of a submission that suffice to reject it."""
+    windows = [window for rollout in distances for window in split(rollout)]
     for tokens, size in CURVE.items():
         for start in range(0, len(windows) - size + 1, size):
-            hit = find_breach(windows[start : start + size], counter.rules) is not None
-            counter.count(f"curve.bf16.{tokens}.{name}", hit, 1)
+            breach = find_breach(windows[start : start + size], counter.rules)
+            counter.count(f"curve.bf16.{tokens}.{name}", breach is not None, 1)
 
 
-def try_forgeries(counter: RejectionCounter, requests: Sequence[GenerationRequest], states: Sequence[Bits]) -> None:
-    """Proofs without a forward pass of this policy, on honest windows."""
+def count_forgeries(counter: RejectionCounter, requests: Sequence[GenerationRequest], states: Sequence[Bits]) -> None:
+    """Count proofs without a forward pass of this policy that pass on honest windows.
+
+    Proofs of the previous policy are judged alone.  Of a smaller step than this one, many would pass this check; the
+    checks of log-probabilities and of tokens reject them.
+    """
     limits, step = counter.rules.thresholds, counter.rules.proof_window
     windows = [each[start : start + step] for each in states for start in range(0, len(each), step)]
     for name, passed in count_passes(windows, limits, np.random.default_rng(5)).items():
@@ -150,8 +164,8 @@ def try_forgeries(counter: RejectionCounter, requests: Sequence[GenerationReques
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = build_parser(__doc__)
-    parser.add_argument("--cost", action="store_true", help="Measure the cost alone, take the rates of the last run.")
+    parser = build_parser(NAME, __doc__)
+    parser.add_argument("--cost", action="store_true", help="the cost alone; rates are taken from the last run")
     options = parser.parse_args(arguments)
     if options.one:
         run_one(NAME, options, run)
@@ -159,4 +173,4 @@ def main(arguments: Sequence[str]) -> int:
     if not options.cost and not run_all(NAME, options):
         return 1
     prepare_process(threads=1)
-    return conclude(NAME, options.scale, BARS, measure_cost if options.scale >= 1 else tuple)
+    return conclude(NAME, options, BARS, arguments, measure_cost if options.scale >= 1 else tuple)

@@ -1,7 +1,14 @@
-"""vLLM's work judged by vLLM in the exact mode, and by Hugging Face: `make bench NAME=exact`.
+"""Shares of attacks on vLLM that a second vLLM detects in the exact mode, and Hugging Face with limits.
 
-Each architecture runs in a process of its own, with a vLLM for the worker and one for the validator below it.
-ARGS="--scale 0.1" takes a tenth of every n.  Exit 1 if a rate with a bar is below it or honest work was rejected.
+vLLM generates 128 completions at a time.  "exact": another vLLM replays one submission at a time, and any difference of
+a proof, a log-probability or a margin rejects.  "mixed": Hugging Face replays the same work, in float32 under the
+default thresholds, in bfloat16 under calibrated ones.  Policies, prompts, submissions, attacks and names
+are those of the benchmark "verification".
+
+An attack's policy is loaded into the worker's vLLM, and attacks that prove with the true policy prove on vLLM.
+Hugging Face writes what vLLM does not run: another sampler, and a model whose heads are too narrow for its kernels.
+Each architecture runs in a process of its own, which has a vLLM for the worker and one for the validator.
+ARGS="--scale 0.1" takes a tenth of every n.
 """
 
 import random
@@ -9,11 +16,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from benchmarks.verification.attacks import (
+    OBSERVED_ATTACKS,
     SUBMISSION,
-    SUBMISSION_CHEATS,
+    SUBMISSION_ATTACKS,
     VALIDATOR_BATCH,
-    WINDOW_CHEATS,
-    WITHOUT_A_BAR,
+    WINDOW_ATTACKS,
     WORKER_BATCH,
     Attack,
     AttackInput,
@@ -22,10 +29,9 @@ from benchmarks.verification.attacks import (
     prove,
 )
 from benchmarks.verification.policy_variants import build_policies
+from benchmarks.verification.rejections import Counts, RejectionCounter
 from benchmarks.verification.runner import (
     SHORT,
-    Counts,
-    RejectionCounter,
     VerificationBars,
     build_parser,
     conclude,
@@ -42,39 +48,41 @@ from covey.protocol.params import PoolParams
 
 NAME = "exact"
 SUBMISSIONS = 300
-"""Honest ones of each architecture and number format: over 15,000 windows."""
-CHEATED = 50
-"""Submissions of each architecture and cheat: over 1,500 windows of 32 tokens, 3,000 in all."""
+"""Honest submissions of each architecture and number format: over 15,000 windows."""
+ATTACKED = 50
+"""Submissions of each architecture and attack: over 3,000 windows of 32 tokens of both architectures."""
 CALIBRATION = 40
-EXACT_CHEATS = {
-    name: WINDOW_CHEATS[name] for name in ("other_model", "int8", "perturbed_1pct", "stale_lr1e-5", "stale_lr1e-6")
+"""Honest submissions of each architecture that only set the thresholds."""
+EXACT_ATTACKS = {
+    name: WINDOW_ATTACKS[name] for name in ("other_model", "int8", "perturbed_1pct", "stale_lr1e-5", "stale_lr1e-6")
 }
-"""In bfloat16, by the window."""
-OBSERVED_CHEATS = {
-    name: WINDOW_CHEATS[name] for name in ("other_seed", "int4", "stale_lr1e-3", "swapped_token", "prompt_changed")
-} | {"int8_writes_true_proves": WITHOUT_A_BAR["int8_writes_true_proves"]}
-"""The same, without a bar."""
-RARE_CHEATS = {
-    name: WITHOUT_A_BAR[name] for name in ("int8_writes_true_proves", "false_eos_once", "false_eos_best_place")
+"""Attacks whose windows have a bar, in bfloat16."""
+EXACT_OBSERVED_ATTACKS = {
+    name: WINDOW_ATTACKS[name] for name in ("other_seed", "int4", "stale_lr1e-3", "swapped_token", "prompt_changed")
+} | {"int8_writes_true_proves": OBSERVED_ATTACKS["int8_writes_true_proves"]}
+"""Attacks whose windows have no bar, in bfloat16."""
+RARE_ATTACKS = {
+    name: OBSERVED_ATTACKS[name] for name in ("int8_writes_true_proves", "false_eos_once", "false_eos_best_place")
 }
-"""Differ from honest work in a token here and there: by the submission, without a bar."""
+"""Attacks that differ from honest work in single tokens.  They count by submission, without a bar."""
 
 
-def write_elsewhere(cheat: Attack) -> Attack:
-    """What vLLM does not run (another sampler, heads too narrow for it), Hugging Face writes and vLLM proves."""
+def write_elsewhere(attack: Attack) -> Attack:
+    """Return the attack that Hugging Face writes and vLLM proves."""
 
-    def write(job: AttackInput) -> list[Completion]:
-        engine = HuggingFaceEngine(dtype=job.worker.params.model.compute_dtype, max_batch=WORKER_BATCH)
-        written = cheat(replace(job, worker=replace(job.worker, build_worker=lambda: engine)))
-        return prove(job, [each.tokens for each in written])
+    def write(inputs: AttackInput) -> list[Completion]:
+        engine = HuggingFaceEngine(dtype=inputs.worker.params.model.compute_dtype, max_batch=WORKER_BATCH)
+        written = attack(replace(inputs, worker=replace(inputs.worker, build_worker=lambda: engine)))
+        return prove(inputs, [each.tokens for each in written])
 
     return write
 
 
 ELSEWHERE = ("top_p_09", "small_writes_large_proves")
-WHOLE_CHEATS = SUBMISSION_CHEATS | {name: write_elsewhere(SUBMISSION_CHEATS[name]) for name in ELSEWHERE}
-"""Sampled otherwise or ended elsewhere: by the submission, without a bar."""
-EXACT = ("other_model", "int8", "perturbed_1pct", "stale_lr1e-5", "stale_lr1e-6")
+"""Attacks that vLLM does not run: another sampler, and heads that are too narrow for its kernels."""
+WHOLE_ATTACKS = SUBMISSION_ATTACKS | {name: write_elsewhere(SUBMISSION_ATTACKS[name]) for name in ELSEWHERE}
+"""Attacks that sample or end otherwise.  They count by submission, without a bar."""
+EXACT_NAMES = ("other_model", "int8", "perturbed_1pct", "stale_lr1e-5", "stale_lr1e-6")
 BARS = VerificationBars(
     rates={
         "detection.exact.window.": (0.999, 3000),
@@ -83,8 +91,8 @@ BARS = VerificationBars(
         "token_match.bf16": (0.995, 300_000),
     },
     names=(
-        *(f"detection.exact.window.{name}" for name in EXACT),
-        *(f"detection.mixed.fp32.window.{name}" for name in WINDOW_CHEATS),
+        *(f"detection.exact.window.{name}" for name in EXACT_NAMES),
+        *(f"detection.mixed.fp32.window.{name}" for name in WINDOW_ATTACKS),
         "token_match.fp32",
         "token_match.bf16",
         *(f"{pair}.fp32.false_rejects" for pair in ("exact", "mixed")),
@@ -96,18 +104,18 @@ BARS = VerificationBars(
 
 
 def build_exact_params(dtype: str) -> PoolParams:
-    """Of a pool whose two sides are this machine's vLLM."""
+    """Build the parameters of a pool whose worker and validator run this machine's vLLM."""
     place = {"hardware": describe_hardware("cpu", "exact"), "build": describe_build("vllm")}
     return build_params(dtype, mode="exact", worker_engine="vllm", validator_engine="vllm", **place)
 
 
 def open_vllm(dtype: str, batch: int, params: PoolParams) -> VllmEngine:
-    """An engine without a policy; the caller closes it."""
+    """Open an engine without a policy, which the caller closes."""
     return VllmEngine(dtype=dtype, max_batch=batch, options=VllmOptions().fit(params.model.longest))
 
 
 def run(architecture: str, dtype: str, scale: float) -> Counts:
-    """Honest work and every cheat of one architecture in one number format, under both validators."""
+    """Count honest work and every attack of one architecture in one number format, under both validators."""
     params, folder = build_exact_params(dtype), build_policies(architecture)
     with open_vllm(dtype, WORKER_BATCH, params) as engine, open_vllm(dtype, VALIDATOR_BATCH, params) as validator:
         worker = SimulatedWorker(folder=folder, params=params, build_worker=lambda: engine)
@@ -124,61 +132,63 @@ def run(architecture: str, dtype: str, scale: float) -> Counts:
 
 
 def build_counter(name: str, worker: SimulatedWorker, validator: Engine, params: PoolParams) -> RejectionCounter:
-    """A validator that holds the true policy."""
+    """Load the true policy into a validator's engine, and build its counter."""
     validator.load_policy(worker.folder / "true", 0)
     return RejectionCounter(name, worker, validator, params.verification)
 
 
 def run_float32(exact: RejectionCounter, mixed: RejectionCounter, scale: float) -> None:
-    """Both validators on honest work; Hugging Face, under the default thresholds, on every window of the cheats."""
+    """Count honest work under both validators, and every window of the attacks under Hugging Face alone."""
     requests, honest = generate_honest(exact.worker, scale)
-    exact.honest(requests, honest, prefix="exact.fp32.")
-    mixed.honest(requests, honest, prefix="mixed.fp32.", match="token_match.fp32")
-    job = build_input(exact.worker, requests, honest, scale)
-    for name, cheat in WINDOW_CHEATS.items():
-        claim, short = f"detection.mixed.fp32.window.{name}", f"observed.mixed.fp32.short_window.{name}"
-        mixed.windows(claim, job.requests, cheat(job), short=short)
-    for name, cheat in WHOLE_CHEATS.items():
-        mixed.submissions(f"observed.mixed.fp32.submission.{name}", job.requests, cheat(job))
+    exact.count_honest(requests, honest, prefix="exact.fp32.")
+    mixed.count_honest(requests, honest, prefix="mixed.fp32.", match="token_match.fp32")
+    inputs = build_inputs(exact.worker, requests, honest, scale)
+    for name, attack in WINDOW_ATTACKS.items():
+        long, short = f"detection.mixed.fp32.window.{name}", f"observed.mixed.fp32.short_window.{name}"
+        mixed.count_windows(long, inputs.requests, attack(inputs), short=short)
+    for name, attack in WHOLE_ATTACKS.items():
+        mixed.count_submissions(f"observed.mixed.fp32.submission.{name}", inputs.requests, attack(inputs))
 
 
 def run_bfloat16(exact: RejectionCounter, mixed: RejectionCounter, scale: float) -> None:
-    """vLLM on every window of honest work and cheats, Hugging Face calibrated and by the submission."""
+    """Count every window of honest work and attacks under vLLM, and submissions under calibrated Hugging Face."""
     worker = exact.worker
     others = worker.draw_requests(CALIBRATION, seed=99)
     mixed.calibrate(others, worker.generate("true", others))
     requests, honest = generate_honest(worker, scale)
-    exact.honest(requests, honest, prefix="exact_")
-    mixed.honest(requests, honest, prefix="mixed.bf16.", match="token_match.bf16")
-    job = build_input(worker, requests, honest, scale)
-    for name, cheat in (EXACT_CHEATS | OBSERVED_CHEATS | RARE_CHEATS | WHOLE_CHEATS).items():
-        made = cheat(job)
-        if name in EXACT_CHEATS or name in OBSERVED_CHEATS:
-            claim = f"{'detection' if name in EXACT_CHEATS else 'observed'}.exact.window.{name}"
-            exact.windows(claim, job.requests, made, short=f"observed.exact.short_window.{name}")
-        if name in RARE_CHEATS | WHOLE_CHEATS:
-            exact.submissions(f"observed.exact.submission.{name}", job.requests, made)
-        mixed.submissions(f"observed.mixed.bf16.submission.{name}", job.requests, made)
+    exact.count_honest(requests, honest, prefix="exact_")
+    mixed.count_honest(requests, honest, prefix="mixed.bf16.", match="token_match.bf16")
+    inputs = build_inputs(worker, requests, honest, scale)
+    for name, attack in (EXACT_ATTACKS | EXACT_OBSERVED_ATTACKS | RARE_ATTACKS | WHOLE_ATTACKS).items():
+        completions = attack(inputs)
+        if name in EXACT_ATTACKS or name in EXACT_OBSERVED_ATTACKS:
+            measurement = f"{'detection' if name in EXACT_ATTACKS else 'observed'}.exact.window.{name}"
+            exact.count_windows(measurement, inputs.requests, completions, short=f"observed.exact.short_window.{name}")
+        if name in RARE_ATTACKS | WHOLE_ATTACKS:
+            exact.count_submissions(f"observed.exact.submission.{name}", inputs.requests, completions)
+        mixed.count_submissions(f"observed.mixed.bf16.submission.{name}", inputs.requests, completions)
 
 
 def generate_honest(worker: SimulatedWorker, scale: float) -> tuple[list[GenerationRequest], list[Completion]]:
-    """Orders, and what an honest worker makes of them."""
+    """Draw requests and generate what an honest worker answers."""
     requests = worker.draw_requests(scale_count(SUBMISSIONS, scale), seed=1)
     return requests, worker.generate("true", requests)
 
 
-def build_input(
+def build_inputs(
     worker: SimulatedWorker, requests: list[GenerationRequest], honest: list[Completion], scale: float
 ) -> AttackInput:
-    """The first of the orders, for cheats."""
-    few = scale_count(CHEATED, scale) * SUBMISSION
-    states = worker.read_states(requests[:few])
-    return AttackInput(worker=worker, requests=requests[:few], honest=honest[:few], states=states, rng=random.Random(3))
+    """Build the inputs of the attacks from the first requests."""
+    count = scale_count(ATTACKED, scale) * SUBMISSION
+    states = worker.read_states(requests[:count])
+    return AttackInput(
+        worker=worker, requests=requests[:count], honest=honest[:count], states=states, rng=random.Random(3)
+    )
 
 
 def main(arguments: Sequence[str]) -> int:
-    options = build_parser(__doc__).parse_args(arguments)
+    options = build_parser(NAME, __doc__).parse_args(arguments)
     if options.one:
         run_one(NAME, options, run)
         return 0
-    return conclude(NAME, options.scale, BARS) if run_all(NAME, options) else 1
+    return conclude(NAME, options, BARS, arguments) if run_all(NAME, options) else 1

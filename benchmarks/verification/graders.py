@@ -1,20 +1,24 @@
-"""Grades per second of warm grading processes, one per core, on varied answers of which each grade is checked.
+"""Grades per second of warm grading processes, on varied replies of which each grade is checked.
 
-`make bench NAME=graders`; ARGS="--grades 2000 --processes 2".  Rates are of calls of 64
-replies, as a worker hands in.  Latencies are of calls of one, from as many threads as there are processes.
+Replies are labelled by hand or right or wrong by construction, and none repeats.  Rates are those of calls of 64
+replies, as a worker submits them.  Latencies are those of calls of one reply, from as many threads as there are
+processes.  "trivial" is the slower of a sum of reasoning-gym and a short answer.  A sum, mathematics and code each have
+a process per grade, whose time goes to the fork: the kernel copies an entry for each page of the warm process, and a
+page for each that the child writes.  Short answers are only compared, and need no process.
 """
 
 import argparse
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.harness import Measurement, find_misses, finish
+from benchmarks.harness import finish
+from benchmarks.measurement import Bar, Measurement, find_misses, set_bars
 from benchmarks.verification.grading_cases import GradingCase, build_spec, list_cases
 from covey.environments.base import Reply
 from covey.environments.grader import GradingPool
@@ -22,28 +26,32 @@ from covey.environments.registry import load
 from covey.protocol.params import GradingParams
 from covey.runtime.settings import SandboxSettings
 
-LEAST = {"trivial_grades_per_s": 200.0, "math_grades_per_s": 60.0}
-MOST = {"wrong_grades": 0.0, "zombies": 0.0}
+BARS = {
+    "trivial_grades_per_s": Bar(least=200),
+    "math_grades_per_s": Bar(least=60),
+    "wrong_grades": Bar(most=0),
+    "zombies": Bar(most=0),
+}
 BATCH = 64
 """Replies in one call of the grader where rates are measured."""
 CODE_SHARE = 5
-"""One grade of code for each so many of the others, since it starts an interpreter."""
+"""Grades of each other kind for one grade of code, which starts an interpreter."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GradingTimes:
-    """What one kind's grades took."""
+    """Times and mistakes of the grades of one kind."""
 
     seconds: float
-    """From the first question to the last grade, in calls of `BATCH` replies."""
+    """Seconds from the first reply to the last grade, in calls of `BATCH` replies."""
     latencies: list[float]
-    """Seconds of each grade, asked for alone while another one is made."""
+    """Seconds of each grade in a call of its own, while other threads call too."""
     cpu_seconds: float
-    """CPU seconds of the grades alone, without their zygotes."""
+    """CPU seconds of the grades alone, without the processes that fork them.  0 if the kind needs no process."""
     wrong: int
-    """Grades that differ from the label."""
+    """Number of grades that differ from the label."""
     zombies: int
-    """Processes that have ended and that nobody has waited for, after the last grade."""
+    """Number of processes that have ended without being waited for, after the last grade."""
 
     @property
     def rate(self) -> float:
@@ -52,7 +60,7 @@ class GradingTimes:
 
 
 def measure(kind: str, cases: list[GradingCase], *, processes: int) -> GradingTimes:
-    """Grade the cases in warm processes; the first grades of each process are not counted."""
+    """Grade the cases in warm processes.  The first grades of each process are not counted."""
     spec = build_spec(kind)
     latencies: list[float] = []
     settings = SandboxSettings(grading_processes=processes)
@@ -60,39 +68,38 @@ def measure(kind: str, cases: list[GradingCase], *, processes: int) -> GradingTi
         GradingPool(spec, load(spec), GradingParams(), settings) as pool,
         ThreadPoolExecutor(processes) as executor,
     ):
-        pool(_list(list_cases(kind, 8 * processes, seed=1)))
+        pool(_list_replies(list_cases(kind, 8 * processes, seed=1)))
 
         def grade(case: GradingCase) -> tuple[bool, float]:
             started = time.perf_counter()
-            found = pool([case.reply])[0]
+            graded = pool([case.reply])[0]
             latencies.append(time.perf_counter() - started)
-            return found.reward == float(case.is_right) and not found.limit, found.cpu_seconds
+            return graded.reward == float(case.is_right) and not graded.limit, graded.cpu_seconds
 
         started = time.perf_counter()
-        together = [
-            found for start in range(0, len(cases), BATCH) for found in pool(_list(cases[start : start + BATCH]))
-        ]
+        batches = [cases[start : start + BATCH] for start in range(0, len(cases), BATCH)]
+        together = [graded for batch in batches for graded in pool(_list_replies(batch))]
         seconds = time.perf_counter() - started
-        grades = list(executor.map(grade, cases))
+        alone = list(executor.map(grade, cases))
         zombies = count_zombies(os.getpid())
     return GradingTimes(
         seconds=seconds,
         latencies=latencies,
-        cpu_seconds=sum(used for _, used in grades),
+        cpu_seconds=sum(used for _, used in alone),
         wrong=sum(
-            not is_as_labelled or found.reward != float(case.is_right)
-            for case, found, (is_as_labelled, _) in zip(cases, together, grades, strict=True)
+            not is_as_labelled or graded.reward != float(case.is_right)
+            for case, graded, (is_as_labelled, _) in zip(cases, together, alone, strict=True)
         ),
         zombies=zombies,
     )
 
 
-def _list(cases: Sequence[GradingCase]) -> list[Reply]:
+def _list_replies(cases: Sequence[GradingCase]) -> list[Reply]:
     return [case.reply for case in cases]
 
 
 def count_zombies(process: int) -> int:
-    """Descendants of a process that have ended and that nobody has waited for."""
+    """Count the descendants of a process that have ended without being waited for."""
     states: dict[int, tuple[int, str]] = {}
     for name in filter(str.isdecimal, os.listdir("/proc")):
         try:
@@ -100,52 +107,52 @@ def count_zombies(process: int) -> int:
         except (FileNotFoundError, ProcessLookupError):
             continue
         states[int(name)] = (int(fields[1]), fields[0])
-    found, left = 0, [process]
-    while left:
-        parent = left.pop()
+    zombies, queue = 0, [process]
+    while queue:
+        parent = queue.pop()
         children = [number for number, (above, _) in states.items() if above == parent]
-        found += sum(states[number][1] == "Z" for number in children)
-        left += children
-    return found
+        zombies += sum(states[number][1] == "Z" for number in children)
+        queue += children
+    return zombies
 
 
-def build_claims(measured: dict[str, GradingTimes]) -> list[Measurement]:
-    """Rates and latencies of each kind, then what went wrong in all of them.  The slower trivial kind has the bar."""
-    claims = []
-    trivial = min(("short_answer", "reasoning_gym"), key=lambda kind: measured[kind].rate)
+def build_measurements(times: Mapping[str, GradingTimes]) -> list[Measurement]:
+    """Build rates and latencies of each kind, then the mistakes of all.  The slower trivial kind has the bar."""
+    measurements = []
+    trivial = min(("short_answer", "reasoning_gym"), key=lambda kind: times[kind].rate)
     names = {trivial: "trivial", "math": "math", "code": "code"} | {
         kind: kind for kind in ("short_answer", "reasoning_gym") if kind != trivial
     }
     for kind, name in names.items():
-        taken = measured[kind]
-        n = len(taken.latencies)
-        peer = kind if kind != name else ""
-        claims.append(Measurement(name=f"{name}_grades_per_s", value=taken.rate, unit="grades/s", n=n, peer=peer))
-        for rank in (50, 99):
-            value = float(np.percentile(taken.latencies, rank)) * 1000
-            claims.append(Measurement(name=f"{name}_p{rank}_ms", value=value, unit="ms", n=n, peer=peer))
-        value = taken.cpu_seconds / n * 1000
-        if taken.cpu_seconds:
-            value = taken.cpu_seconds / n * 1000
-            claims.append(Measurement(name=f"{name}_child_cpu_ms", value=value, unit="CPU ms", n=n, peer=peer))
-    total = sum(len(taken.latencies) for taken in measured.values())
-    wrong, zombies = (sum(getattr(taken, name) for taken in measured.values()) for name in ("wrong", "zombies"))
-    claims.append(Measurement(name="wrong_grades", value=wrong, unit="grades", n=total))
-    claims.append(Measurement(name="zombies", value=zombies, unit="processes", n=total))
-    return claims
+        of_kind = times[kind]
+        n = len(of_kind.latencies)
+        values = [("grades_per_s", of_kind.rate, "grades/s")]
+        values += [(f"p{rank}_ms", float(np.percentile(of_kind.latencies, rank)) * 1000, "ms") for rank in (50, 99)]
+        if of_kind.cpu_seconds:
+            values.append(("child_cpu_ms", of_kind.cpu_seconds / n * 1000, "CPU ms"))
+        peer = f"kind {kind}" if kind != name else ""
+        measurements += [
+            Measurement(name=f"{name}_{suffix}", value=value, unit=unit, n=n, peer=peer)
+            for suffix, value, unit in values
+        ]
+    total = sum(len(of_kind.latencies) for of_kind in times.values())
+    wrong, zombies = (sum(getattr(of_kind, name) for of_kind in times.values()) for name in ("wrong", "zombies"))
+    measurements.append(Measurement(name="wrong_grades", value=wrong, unit="grades", n=total))
+    measurements.append(Measurement(name="zombies", value=zombies, unit="processes", n=total))
+    return set_bars(measurements, BARS)
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--grades", type=int, default=2000, help="grades of each kind; a fifth of them for code")
-    parser.add_argument("--processes", type=int, default=2, help="grading processes, which bounds the cores in use")
-    parser.add_argument("--seed", type=int, default=0)
+    parser = argparse.ArgumentParser("make bench NAME=graders", description=__doc__)
+    parser.add_argument("--grades", type=int, default=2000, help="grades of each kind; code has a fifth; default: 2000")
+    parser.add_argument("--processes", type=int, default=2, help="grading processes, at most one per core; default: 2")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the replies by construction; default: 0")
     options = parser.parse_args(arguments)
     counts = dict.fromkeys(("reasoning_gym", "short_answer", "math"), options.grades)
     counts["code"] = max(1, options.grades // CODE_SHARE)
-    measured = {
+    times = {
         kind: measure(kind, list_cases(kind, count, seed=options.seed), processes=options.processes)
         for kind, count in counts.items()
     }
-    claims = build_claims(measured)
-    return finish("graders", claims, find_misses(claims, least=LEAST, most=MOST))
+    measurements = build_measurements(times)
+    return finish("graders", measurements, find_misses(measurements), arguments)

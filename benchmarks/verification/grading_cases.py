@@ -1,5 +1,7 @@
-"""Replies with the grade that each must get: labelled by hand in tests/data/grading, or right and wrong by how they are
-made.  No two replies of a list are equal, so that no grade comes from an earlier one."""
+"""Replies with the grade that each must get: labelled by hand in tests/data/grading, or right or wrong by construction.
+
+No two replies of a list are equal, so that no grade can come from an earlier one.
+"""
 
 import json
 import random
@@ -17,28 +19,28 @@ from covey.environments.registry import load
 
 DATA = Path(__file__).parents[2] / "tests/data/grading"
 NO_DATA_SET = "0x" + "00" * 32
-"""Digest in the options of kinds that grade here and draw nothing."""
+"""Digest of a data set for the options of kinds that grade here and draw no task."""
 
 SUMS = EnvironmentSpec(kind="reasoning_gym", options={"name": "chain_sum"})
-"""A generator whose own score reads the answer, so that each grade has a process of its own."""
+"""Environment whose generator scores answers itself, so that each grade has a process of its own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GradingCase:
-    """A reply to a prompt of one kind."""
+    """A reply to a prompt of one kind of environment, and its label."""
 
     reply: Reply
     is_right: bool
-    """Whether it must earn 1; else it must earn 0."""
+    """Whether the reply must earn 1.  A wrong one must earn 0."""
 
 
 def build_spec(kind: str) -> EnvironmentSpec:
-    """The environment that a kind's cases are of."""
+    """Build the environment that grades the cases of a kind."""
     return SUMS if kind == "reasoning_gym" else EnvironmentSpec(kind=kind, options={"dataset": NO_DATA_SET})
 
 
 def list_cases(kind: str, count: int, *, seed: int = 0) -> list[GradingCase]:
-    """`count` cases of "math", "short_answer", "code" or "reasoning_gym", the labelled ones first."""
+    """List `count` cases of "math", "short_answer", "code" or "reasoning_gym", the labelled ones first."""
     makers = {"math": _make_math, "short_answer": _make_short, "code": _make_code, "reasoning_gym": _make_sums}
     cases: dict[tuple[str, str], GradingCase] = {}
     for case in makers[kind](random.Random(seed)):
@@ -49,12 +51,12 @@ def list_cases(kind: str, count: int, *, seed: int = 0) -> list[GradingCase]:
 
 
 def build_reply(verification: Mapping[str, Any], text: str) -> Reply:
-    """A finished completion of nine tokens."""
+    """Build the reply of a finished completion of nine tokens."""
     return Reply(verification=verification, target=None, text=text, finished=True, tokens=9)
 
 
 def read_labels(name: str) -> list[Any]:
-    """The values in the lines of a file in tests/data/grading."""
+    """Read the JSON values in the lines of a file in tests/data/grading."""
     return [json.loads(line) for line in (DATA / name).read_text().splitlines()]
 
 
@@ -114,7 +116,10 @@ def _make_sums(rng: random.Random) -> Iterator[GradingCase]:
 
 
 def _make_code(rng: random.Random) -> Iterator[GradingCase]:
-    """Labelled programs that reach no limit, then sums with a constant, read or as a function, of three tests each."""
+    """Yield labelled programs that reach no limit, then linear functions with three tests each.
+
+    Half of these read standard input, the others are a Python function.
+    """
     for label in read_labels("code.jsonl"):
         if not label["limit"]:
             yield _build_code(label["tests"], label["program"], label["right"])

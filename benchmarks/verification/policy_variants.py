@@ -1,7 +1,7 @@
-"""Policies for benchmarks: byte-level Qwen2 and Llama of a million parameters, and what a cheat would run instead.
+"""Policies for benchmarks: byte-level Qwen2 and Llama of a million parameters, and the variants that an attacker runs.
 
 They are trained here for a minute on the language reference that ships with Python, so that their distributions are
-those of language and not of noise; kept under build/bench/policies.
+those of language and not of noise.  They are kept under build/bench/policies.
 """
 
 import copy
@@ -29,16 +29,17 @@ from covey.model.tiny import BOS, EOS, PAD, build_tokenizer
 
 ROOT = Path("build/bench/policies")
 RECIPE = 5
-"""Raised when a change here makes kept policies worthless."""
+"""Version of the training.  Increase it if a change here makes the kept policies invalid."""
 ARCHITECTURES = ("qwen2", "llama")
 STEPS, BATCH, LENGTH, LEARNING_RATE = 120, 16, 192, 3e-3
 STALE = (1e-3, 1e-5, 1e-6)
+"""Learning rates of the one AdamW step by which a stale policy differs from the true one."""
 
 
 def build_model(
     architecture: str, seed: int, *, hidden: int = 128, layers: int = 4, vocabulary: int = 259
 ) -> PreTrainedModel:
-    """Fresh float32 weights; Qwen2 ties embedding and head, Llama does not."""
+    """Build a model of fresh float32 weights.  Qwen2 ties embedding and head, Llama does not."""
     shared: dict[str, Any] = {
         "vocab_size": vocabulary,
         "hidden_size": hidden,
@@ -58,7 +59,10 @@ def build_model(
 
 
 def get_paragraphs() -> list[str]:
-    """Paragraphs of prose of the language reference, in order: in ruled tables every token is certain."""
+    """Return the paragraphs of prose of the language reference, in order.
+
+    Its ruled tables are left out, because every token in them is certain.
+    """
     text = "\n\n".join(topics[name] for name in sorted(topics))
     return [each for each in text.split("\n\n") if len(each) > 40 and _is_prose(each)]
 
@@ -68,7 +72,7 @@ def _is_prose(text: str) -> bool:
 
 
 def _batches(tokenizer: PreTrainedTokenizerFast, seed: int) -> Iterator[torch.Tensor]:
-    """int64[batch, length]: paragraphs between <bos> and <eos>, cut from one long row at random places."""
+    """Yield int64[batch, length]: paragraphs between <bos> and <eos>, cut from one long row at random places."""
     tokenizer.model_max_length = 1 << 20
     row = [
         token
@@ -82,7 +86,7 @@ def _batches(tokenizer: PreTrainedTokenizerFast, seed: int) -> Iterator[torch.Te
 
 
 class Pretrainer:
-    """Trains one policy; `step` is one AdamW update."""
+    """Training of one policy on prose; `step` is one AdamW update."""
 
     def __init__(self, model: PreTrainedModel, seed: int) -> None:
         self.model = model
@@ -90,7 +94,7 @@ class Pretrainer:
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.99), weight_decay=0.01)
 
     def step(self, rate: float) -> float:
-        """Learn from the next batch at learning rate `rate`; returns the loss."""
+        """Learn from the next batch at learning rate `rate`; return the loss."""
         self.optimizer.param_groups[0]["lr"] = rate
         rows = next(self._batches)
         logits = self.model(rows[:, :-1]).logits
@@ -103,20 +107,23 @@ class Pretrainer:
 
 
 def train(model: PreTrainedModel, seed: int, steps: int) -> Pretrainer:
-    """A learner after `steps` steps with a linear warm-up and decay."""
-    learner = Pretrainer(model.train(), seed)
+    """Train a model for `steps` steps with a linear warm-up and decay."""
+    pretrainer = Pretrainer(model.train(), seed)
     for i in range(steps):
-        learner.step(LEARNING_RATE * min(1.0, (i + 1) / 20, max(0.05, (steps - i) / (0.6 * steps))))
-    return learner
+        pretrainer.step(LEARNING_RATE * min(1.0, (i + 1) / 20, max(0.05, (steps - i) / (0.6 * steps))))
+    return pretrainer
 
 
 def build_policies(architecture: str) -> Path:
-    """Folder of the policies of one architecture, each under its name; made at the first call.
+    """Return the folder of the policies of one architecture, each under its name; train them at the first call.
 
-    true; other_model (other initial weights and data); small (half the width, half the depth); int8 and int4 (weights
-    of linear layers, symmetric, per row and per 32); perturbed_1pct (each weight about 1 % off); stale_lr1e-3, -5, -6
-    (the first AdamW step of that learning rate away: it changes 100, 11 and 1.4 % of the bfloat16 values; a run changes
-    12 to 20 % at 1e-5 and 1.3 % at 1e-6).
+    - true: the policy that honest workers run.
+    - other_model: other initial weights and other data.
+    - small: half the width and half the depth.
+    - int8, int4: weights of linear layers quantised symmetrically, per row and per group of 32.
+    - perturbed_1pct: every weight changed by about 1 %.
+    - stale_lr1e-3, stale_lr1e-5, stale_lr1e-6: one AdamW step of that learning rate away.  It changes 100, 11 and 1.4 %
+      of the bfloat16 values.  A step of a training run changes 12 to 20 % at 1e-5 and 1.3 % at 1e-6.
     """
     folder = ROOT / f"{architecture}-{RECIPE}"
     if folder.exists():
@@ -128,14 +135,14 @@ def build_policies(architecture: str) -> Path:
     def save(model: PreTrainedModel, name: str) -> None:
         save_policy(model, tokenizer, made / name, "bfloat16")
 
-    learner = train(build_model(architecture, 1), 1, STEPS)
-    save(learner.model, "true")
+    pretrainer = train(build_model(architecture, 1), 1, STEPS)
+    save(pretrainer.model, "true")
     for rate in STALE:
-        later = Pretrainer(copy.deepcopy(learner.model), 7)
+        later = Pretrainer(copy.deepcopy(pretrainer.model), 7)
         later.step(rate)
         save(later.model, f"stale_lr{rate:.0e}".replace("e-0", "e-"))
     for name, change in {"int8": _to_int8, "int4": _to_int4, "perturbed_1pct": _perturb}.items():
-        save(_changed(learner.model, change), name)
+        save(_changed(pretrainer.model, change), name)
     save(train(build_model(architecture, 2), 2, STEPS // 2).model, "other_model")
     save(train(build_model(architecture, 3, hidden=64, layers=2), 3, STEPS).model, "small")
     made.rename(folder)
@@ -143,7 +150,7 @@ def build_policies(architecture: str) -> Path:
 
 
 def build_large() -> Path:
-    """Folder of a Qwen2 of over 20M parameters with random weights: for times, which do not depend on them."""
+    """Return the folder of a Qwen2 of over 20M random parameters, for times that do not depend on the weights."""
     folder = ROOT / f"large-{RECIPE}"
     if not folder.exists():
         made = folder.with_suffix(".part")
@@ -153,9 +160,9 @@ def build_large() -> Path:
 
 
 def build_wide(vocabulary: int) -> Path:
-    """Folder of a Llama of random weights with so many tokens: for times.
+    """Return the folder of a Llama of random weights with a vocabulary of this size, for times.
 
-    Those of a sampler depend on how certain the tokens are.  Final states have a variance of 1, so this head gives
+    The time of a sampler depends on how certain the tokens are.  Final states have a variance of 1, so this head gives
     logits a deviation of 4, and about as few likely tokens as in language.
     """
     folder = ROOT / f"wide-{vocabulary}-{RECIPE}"

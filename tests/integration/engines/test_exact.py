@@ -88,9 +88,9 @@ def require_told_apart(sides: Sides, folder: Path, *, least: int) -> None:
     world = SimulatedWorker(folder=folder, params=params, build_worker=lambda: sides.worker)
     lab = exact.build_counter("slice", world, sides.validator, params)
     requests = world.draw_requests(6, seed=1)
-    lab.honest(requests, world.generate("true", requests), prefix="exact_", match="matched")
+    lab.count_honest(requests, world.generate("true", requests), prefix="exact_", match="matched")
     moved = world.generate("moved", requests)
-    lab.windows("found", requests, moved, short="found_short")
+    lab.count_windows("found", requests, moved, short="found_short")
     windows = sum(-(-len(each.tokens) // 32) for each in moved)
     found, short = lab.counts["found"], lab.counts["found_short"]
     assert (lab.counts["exact_false_rejects"][0], lab.counts["exact_false_slashes"]) == (0, [0, 6])

@@ -1,12 +1,13 @@
-"""The benchmark of staleness: which policy samples, what is lost of the reward."""
+"""The benchmark of staleness: which policy samples, and the loss of reward."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 
-from benchmarks.harness import Measurement
-from benchmarks.training.staleness import CASE, PastPolicies, build_claims, compute_loss, find_failures, learn
+from benchmarks.measurement import Measurement, find_misses, set_bars
+from benchmarks.training import staleness
+from benchmarks.training.staleness import BARS, CONFIG, PastPolicies, build_measurements, compute_loss, learn
 
 pytestmark = pytest.mark.unit
 
@@ -18,12 +19,12 @@ REWARDS = {
 
 
 @pytest.mark.parametrize(("staleness", "versions"), [(0, [0, 1, 2, 3, 4]), (1, [0, 0, 1, 2, 3]), (4, [0, 0, 0, 0, 0])])
-def test_past_policies__each_step__samples_with_the_policy_of_so_many_steps_ago(
+def test_past_policies__each_step__samples_with_the_policy_of_that_many_steps_ago(
     staleness: int, versions: list[int]
 ) -> None:
     past, weights, seen = PastPolicies(staleness), {"w": torch.zeros(2)}, []
     for step in range(5):
-        weights["w"].fill_(step)  # what is kept is a copy
+        weights["w"].fill_(step)  # the kept weights are a copy
         past.add(step, weights)
         version, kept = past.get_oldest()
         assert kept["w"].tolist() == [version, version]
@@ -31,37 +32,39 @@ def test_past_policies__each_step__samples_with_the_policy_of_so_many_steps_ago(
     assert seen == versions
 
 
-def test_compute_loss__means_of_seeds__in_percent_of_the_synchronous_one() -> None:
+def test_compute_loss__means_of_seeds__are_in_percent_of_the_synchronous_mean() -> None:
     assert compute_loss(REWARDS, "decoupled", 4) == pytest.approx(100 * 0.01 / 0.95)
     assert compute_loss(REWARDS, "naive", 4) == pytest.approx(70.0)
 
 
-def test_build_claims__rewards__with_their_deviation_and_what_is_lost() -> None:
-    claims = {claim.name: claim for claim in build_claims(REWARDS)}
-    assert claims["reward.synchronous_at_0"].value == pytest.approx(0.95)
-    assert claims["reward.decoupled_at_4"].peer == "deviation 0.014"
-    assert claims["decoupled_loss_at_4"].value == pytest.approx(1.0526, abs=1e-4)
-    assert len(claims) == 5
-    assert {claim.n for claim in claims.values()} == {2}
-    assert build_claims({("synchronous", 0): [0.5]})[0].peer == ""
+def test_build_measurements__rewards__have_a_deviation_and_a_loss() -> None:
+    measurements = {each.name: each for each in build_measurements(REWARDS)}
+    assert measurements["reward.synchronous_at_0"].value == pytest.approx(0.95)
+    assert measurements["reward.decoupled_at_4"].peer == "deviation 0.014"
+    assert measurements["decoupled_loss_at_4"].value == pytest.approx(1.0526, abs=1e-4)
+    assert len(measurements) == 5
+    assert {each.n for each in measurements.values()} == {2}
+    assert build_measurements({("synchronous", 0): [0.5]})[0].peer == ""
 
 
 @pytest.mark.parametrize(
     ("name", "value", "count"),
     [
-        ("decoupled_loss_at_4", 1.99, 0),
-        ("decoupled_loss_at_4", 2.0, 1),
+        ("decoupled_loss_at_4", 2.0, 0),
+        ("decoupled_loss_at_4", 2.01, 1),
         ("decoupled_loss_at_4", float("nan"), 1),
         ("decoupled_loss_at_8", 50.0, 0),
         ("naive_loss_at_4", 50.0, 0),
     ],
 )
-def test_find_failures__a_loss__has_its_bar(name: str, value: float, count: int) -> None:
-    assert len(find_failures([Measurement(name=name, value=value, unit="%", n=5)])) == count
+def test_bars__loss_of_the_decoupled_objective_at_4__has_the_only_one(name: str, value: float, count: int) -> None:
+    measurements = set_bars([Measurement(name=name, value=value, unit="%", n=5)], BARS)
+    assert len(find_misses(measurements)) == count
 
 
-def test_learn__two_steps__gives_the_reward_of_the_last_policy_and_the_same_one_again() -> None:
-    case = replace(CASE, steps=2, groups=4, siblings=2)
-    rewards = [learn(case, "decoupled", 1, 0) for _ in range(2)]
+def test_learn__two_steps__gives_a_reward_of_chance_and_the_same_one_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staleness, "EVALUATED", 16)
+    config = replace(CONFIG, steps=2, groups=4, siblings=2)
+    rewards = [learn(config, "decoupled", 1, 0) for _ in range(2)]
     assert rewards[0] == rewards[1]
     assert 0.05 < rewards[0] < 0.2  # chance gives 0.125
