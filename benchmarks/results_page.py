@@ -59,26 +59,48 @@ def build_section(found: list[tuple[Machine, BenchmarkResult]]) -> list[str]:
         + (f" {result.note}" if result.note else "")
         for machine, result in found
     ]
-    rows = [(each, describe(machine)) for machine, result in found for each in result.measurements]
     longest_first = sorted((result for _, result in found), key=lambda result: -len(result.measurements))
     names = dict.fromkeys(each.name for result in longest_first for each in result.measurements)
     order = {name: i for i, name in enumerate(names)}
+    rows = [(each, describe(machine)) for machine, result in found for each in result.measurements]
     rows.sort(key=lambda row: order[row[0].name])  # stable, so that machines keep their order
-    if len(found) == 1:
-        heads: tuple[str, ...] = ("name", "value", "n", "bar", "peer")
-        cells = [format_row(each) for each, _ in rows]
-    else:
-        heads = ("name", "machine", "value", "n", "bar", "peer")
-        cells = [(first, machine, *rest) for each, machine in rows for first, *rest in [format_row(each)]]
-    return ["\n".join(runs), build_table(heads, cells)]
+    lines = join_rows((each.name, machine, *format_cells(each)) for each, machine in rows)
+    heads = ("name", "machine", "value", "n", "bar", "peer")
+    if len(found) > 1:
+        return ["\n".join(runs), build_table(heads, lines)]
+    return ["\n".join(runs), build_table((heads[0], *heads[2:]), ((name, *rest) for name, _, *rest in lines))]
 
 
-def format_row(measurement: Measurement) -> tuple[str, ...]:
-    """Format the name, value, n, bar and peer of a measurement.  A value that misses its bar is bold."""
-    bar, value = measurement.bar, measurement.value
-    shown = "none" if math.isnan(value) else f"{format_value(value)} {measurement.unit}".strip()
-    shown = f"**{shown}**" if bar is not None and bar.describe_miss(value) else shown
-    return f"`{measurement.name}`", shown, f"{measurement.n:,}", str(bar or ""), measurement.peer
+def join_rows(rows: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Join rows that are equal but for the last part of their name, in the place of the first of them.
+
+    The joined row names the common part, then each last part: "`observed.` `int4`, `int8`".
+    """
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for name, *rest in rows:
+        prefix = name.rpartition(".")[0]
+        groups.setdefault((prefix or name, *rest), []).append(name)
+    joined = []
+    for (prefix, *rest), names in groups.items():
+        last_parts = ", ".join(f"`{name.rpartition('.')[2]}`" for name in names)
+        joined.append((f"`{prefix}.` {last_parts}" if len(names) > 1 else f"`{names[0]}`", *rest))
+    return joined
+
+
+def format_cells(measurement: Measurement) -> tuple[str, ...]:
+    """Format the value, n, bar and peer of a measurement.
+
+    Rates and their bars are in percent.  A value that misses its bar is bold.
+    """
+    bar, value, unit = measurement.bar, measurement.value, measurement.unit
+    is_missed = bar is not None and bar.describe_miss(value) is not None
+    limits = str(bar or "")
+    if unit == "rate":
+        value, unit = 100 * value, "%"
+        limits = f"at least {100 * bar.least:g} %" if bar is not None and bar.least is not None else ""
+    shown = "none" if math.isnan(value) else format_value(value)
+    shown += "" if math.isnan(value) or unit in {"ratio", "count"} else f" {unit}"
+    return f"**{shown}**" if is_missed else shown, f"{measurement.n:,}", limits, measurement.peer
 
 
 def describe(machine: Machine) -> str:

@@ -1,7 +1,7 @@
-"""Gas of every function of the contracts on Anvil, sent by the same Python code that the roles use.
+"""Gas of every contract function on Anvil in the steady state, called by the roles' own Python code; bars are aims.
 
-Steady state: no storage slot that a call writes is zero before, two validators sign, and the ledger's ring of epochs is
-full.  `--check`, a stage of `make check`, fails if a function takes 5 % more than in contracts/gas.json; `--update`
+Steady state: storage slots that a call writes are not zero before, two validators sign, and the ledger's ring of epochs
+is full.  `--check`, a stage of `make check`, fails if a function takes 5 % more than in contracts/gas.json; `--update`
 writes that file.
 """
 

@@ -145,8 +145,8 @@ def build_measurements(times: dict[str, float], comparison: ByteComparison, runs
     ]
     for name in ("build", "verify"):
         ours, theirs = times[name], times[f"peer_{name}"]
-        measurements.append(Measurement(name=f"{name}_us", value=ours, unit="us a window", n=runs))
-        measurements.append(Measurement(name=f"peer_{name}_us", value=theirs, unit="us a window", n=runs, peer=peer))
+        measurements.append(Measurement(name=f"{name}_us", value=ours, unit="us/window", n=runs))
+        measurements.append(Measurement(name=f"peer_{name}_us", value=theirs, unit="us/window", n=runs, peer=peer))
     counts = (
         ("bytes_identical", comparison.identical, windows),
         ("bytes_identical_end_to_end", comparison.untied_identical, untied),

@@ -165,19 +165,19 @@ def build_measurements(workload: GenerationWorkload, times: TimesBySide) -> list
     for name, (side, peer) in zip(RATIOS, sides, strict=True):
         n, costs = len(times[side].wall), times[peer].compute_costs()
         by_cpu = median(b / a for a, b in zip(times[side].compute_costs(), costs, strict=True))
-        rate, cost = f"{peer} {rates[peer]:,.0f} tokens/s", f"{peer} {median(costs):,.0f} us a token"
+        rate, cost = f"{peer} {rates[peer]:,.0f} tokens/s", f"{peer} {median(costs):,.0f} us/token"
         ratio = rates[side] / rates[peer]
         measurements += [
             Measurement(name=name + workload.suffix, value=ratio, unit="ratio", n=n, peer=rate),
             Measurement(name=f"{name}_by_cpu{workload.suffix}", value=by_cpu, unit="ratio", n=n, peer=cost),
         ]
     for side, of_side in times.items():
-        n, shown = len(of_side.wall), f"{of_side.tokens[0]:,.0f} tokens a run"
+        n, shown = len(of_side.wall), f"{of_side.tokens[0]:,.0f} tokens per round"
         rate_name, cost_name = f"tokens_per_second.{side}{workload.suffix}", f"cpu_per_token.{side}{workload.suffix}"
         cost_per_token = median(of_side.compute_costs())
         measurements += [
-            Measurement(name=rate_name, value=rates[side], unit="1/s", n=n, peer=shown),
-            Measurement(name=cost_name, value=cost_per_token, unit="us", n=n),
+            Measurement(name=rate_name, value=rates[side], unit="tokens/s", n=n, peer=shown),
+            Measurement(name=cost_name, value=cost_per_token, unit="us/token", n=n),
         ]
     return set_bars(measurements, BARS)
 

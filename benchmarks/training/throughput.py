@@ -168,7 +168,7 @@ def build_speed_measurements(config: CopyTaskConfig, runs: RunsBySide) -> list[M
     for clock, suffix, choose in (("wall", "", max), ("cpu", "_by_cpu", median)):
         rates = {side: choose([compute_rate(config, run, clock) for run in of_side]) for side, of_side in runs.items()}
         add(f"samples_per_s_ratio{suffix}", rates[OURS] / rates[TRL], "ratio", f"trl {rates[TRL]:,.0f} samples/s")
-        add(f"samples_per_s{suffix}.ours", rates[OURS], "1/s")
+        add(f"samples_per_s{suffix}.ours", rates[OURS], "samples/s")
     peak = {OURS: max(run.peak for run in runs[OURS]), TRL: min(run.peak for run in runs[TRL])}
     add("peak_memory_ratio", peak[OURS] / peak[TRL], "ratio", f"trl {peak[TRL] / 1e6:,.0f} MB")
     for side, of_side in runs.items():

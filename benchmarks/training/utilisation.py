@@ -183,7 +183,7 @@ def build_measurements(
     peer = f"{flops:.4g} operations per update, peak {peak_flops:.4g} per second"
     return [
         Measurement(name="utilisation", value=flops / typical / peak_flops, unit="ratio", n=n, peer=peer),
-        Measurement(name="tokens_per_s", value=tokens / typical, unit="1/s", n=n),
+        Measurement(name="tokens_per_s", value=tokens / typical, unit="tokens/s", n=n),
         Measurement(name="peak_memory_gb", value=memory / 1e9, unit="GB", n=n),
         Measurement(name="seconds_per_update", value=typical, unit="s", n=n),
     ]
