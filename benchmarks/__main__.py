@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
         output.unlink(missing_ok=True)  # so that a run that writes nothing does not save the last one
     code: int = import_module(MODULES[name]).main(own)
     if SAVE in others and output.exists():
-        print(f"saved in {save(name, output)}; {results_page.PAGE.name} is written")
+        print(f"Saved in benchmarks/results/{save(name, output).name}, and docs/{results_page.PAGE.name} is written.")
     return code
 
 

@@ -147,12 +147,16 @@ def _encode_result(result: BenchmarkResult) -> str:
 
 
 def _encode_measurement(measurement: Measurement) -> dict[str, Any]:
-    """Leave out what is empty.  JSON has neither NaN nor infinity: both become null."""
-    bar = measurement.bar
+    """Leave out what is empty, and round fractions to seven digits.
+
+    JSON has neither NaN nor infinity: both become null.
+    """
+    bar, value = measurement.bar, measurement.value
+    rounded = float(f"{value:.7g}") if math.isfinite(value) and value % 1 else value
     limits = {"least": bar.least, "most": bar.most} if bar else {}
     return {
         "name": measurement.name,
-        "value": measurement.value if math.isfinite(measurement.value) else None,
+        "value": rounded if math.isfinite(value) else None,
         "unit": measurement.unit,
         "n": measurement.n,
         **({"bar": {key: value for key, value in limits.items() if value is not None}} if bar else {}),

@@ -41,6 +41,13 @@ def test_encode__a_measurement__has_one_line_without_what_is_empty() -> None:
     assert '    {"name": "windows", "value": 30747, "unit": "count", "n": 30747}' in lines
 
 
+def test_encode__fraction_with_many_digits__has_seven(tmp_path: Path) -> None:
+    path = tmp_path / "some.json"
+    measurement = replace(RESULT.measurements[0], value=14.310791015625)
+    path.write_text(encode(MACHINE, {"some": replace(RESULT, measurements=(measurement,))}))
+    assert read(path)[1]["some"].measurements[0].value == 14.31079
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_encode__value_that_json_lacks__becomes_null(tmp_path: Path, value: float) -> None:
     path = tmp_path / "some.json"
