@@ -30,8 +30,8 @@ def build_page(files: Iterable[File]) -> str:
     ordered = sorted(files, key=lambda file: file[0].slug)
     parts = [NOTE, "# Benchmarks", INTRODUCTION, "## Machines", build_machines(machine for machine, _ in ordered)]
     for name in MODULES:
-        found = [(machine, by_name[name]) for machine, by_name in ordered if name in by_name]
-        parts += [f"## {name}", read_summary(name), *build_section(found)]
+        runs = [(machine, by_name[name]) for machine, by_name in ordered if name in by_name]
+        parts += [f"## {name}", read_summary(name), *build_section(runs)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -48,27 +48,27 @@ def build_machines(machines: Iterable[Machine]) -> str:
     return build_table(("machine", "GPU", "memory"), rows)
 
 
-def build_section(found: list[tuple[Machine, BenchmarkResult]]) -> list[str]:
+def build_section(runs: list[tuple[Machine, BenchmarkResult]]) -> list[str]:
     """Build the list of a benchmark's runs and the table of their measurements, grouped by name."""
-    if not found:
+    if not runs:
         return ["There is no result yet."]
-    runs = [
+    list_items = [
         f"- {describe(machine)}: {result.date}, "
         + (f"commit `{result.commit}`, " if result.commit else "")
         + f"`{result.command}`."
         + (f" {result.note}" if result.note else "")
-        for machine, result in found
+        for machine, result in runs
     ]
-    longest_first = sorted((result for _, result in found), key=lambda result: -len(result.measurements))
+    longest_first = sorted((result for _, result in runs), key=lambda result: -len(result.measurements))
     names = dict.fromkeys(each.name for result in longest_first for each in result.measurements)
     order = {name: i for i, name in enumerate(names)}
-    rows = [(each, describe(machine)) for machine, result in found for each in result.measurements]
+    rows = [(each, describe(machine)) for machine, result in runs for each in result.measurements]
     rows.sort(key=lambda row: order[row[0].name])  # stable, so that machines keep their order
     lines = join_rows((each.name, machine, *format_cells(each)) for each, machine in rows)
     heads = ("name", "machine", "value", "n", "bar", "peer")
-    if len(found) > 1:
-        return ["\n".join(runs), build_table(heads, lines)]
-    return ["\n".join(runs), build_table((heads[0], *heads[2:]), ((name, *rest) for name, _, *rest in lines))]
+    if len(runs) > 1:
+        return ["\n".join(list_items), build_table(heads, lines)]
+    return ["\n".join(list_items), build_table((heads[0], *heads[2:]), ((name, *rest) for name, _, *rest in lines))]
 
 
 def join_rows(rows: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
