@@ -137,7 +137,7 @@ def measure_court(fixture: GasFixture) -> None:
 
 
 def measure_omissions(fixture: GasFixture) -> None:
-    """Challenge omissions, answer many together and one alone, and resolve those that nobody answers."""
+    """Challenge omissions, answer many together and one alone, and resolve unanswered ones."""
     ledger = fixture.contracts.ledger
     fixture.answer = answer_together(fixture, range(100, 100 + ANSWERS)) / ANSWERS
     for task in (10, 11):
@@ -167,7 +167,7 @@ def measure_end(fixture: GasFixture) -> None:
 
 
 def build_measurements(fixture: GasFixture) -> list[Measurement]:
-    """Build the measurements that have names of their own, then those of all other functions by function."""
+    """Build the measurements that documents quote, then those of all other functions."""
     gas, first = fixture.gas, fixture.first
     functions = {
         "post_epoch_gas": "EpochLedger.post",

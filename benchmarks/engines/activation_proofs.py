@@ -2,7 +2,7 @@
 
 Times are end to end, and the least of several runs: from activations in memory to bytes, and from bytes and activations
 to distances.  Both include the search for the top values.  The package has no rule for equal magnitudes at rank 128,
-where Covey takes the lower index, so that bytes are compared end to end in windows without such a tie.
+where Covey takes the lower index.  So bytes are compared end to end only in windows without such a tie.
 """
 
 import argparse

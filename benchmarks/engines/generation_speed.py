@@ -2,7 +2,7 @@
 
 64 requests at once.  "with_sampler" is Covey's seeded sampler, "with_proofs" the sampler and activation proofs; "plain"
 is vLLM's own sampler at temperature 1 with the log-probabilities of the chosen tokens, which a worker must report.
-Rates are those of the fastest round by the clock.  The sides take turns, and each begins with an empty prefix cache.
+Rates are those of the fastest round by wall time.  The sides take turns, and each begins with an empty prefix cache.
 
 Covey computes log-probabilities with one log-softmax, where vLLM ranks every token.  Models this small say little about
 the Hugging Face engine, whose time is that of Python.  On a CPU with AMX, Covey turns its tiles off and plain vLLM uses
@@ -71,7 +71,7 @@ class EngineTimes:
     tokens: list[float] = field(default_factory=list)
     """Number of generated tokens."""
     wall: list[float] = field(default_factory=list)
-    """Seconds by the clock."""
+    """Wall seconds."""
     cpu: list[float] = field(default_factory=list)
     """CPU seconds of all processes of the side."""
 
@@ -199,7 +199,7 @@ def find_failures(
 
 
 def _time(call: Callable[[], list[Completion]], process: int | None) -> tuple[list[Completion], dict[str, float]]:
-    """Return a call's completions, and its tokens, seconds by the clock and CPU seconds.
+    """Return a call's completions, with its tokens, wall seconds and CPU seconds.
 
     CPU seconds are those of this process and of `process`, None for this one alone.
     """

@@ -1,6 +1,6 @@
 """The public package `toploc` 0.1.6, called in the way that serves it best.
 
-Its wheel is built for another version of PyTorch, so that it comes from source and lies in a folder of its own.
+Its wheel is built for another version of PyTorch, so that it is built from source, in a separate folder.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""Plain vLLM in a process of its own, started as Covey's engine starts it but without Covey's extensions.
+"""Plain vLLM in a separate process, started as Covey's engine starts it but without Covey's extensions.
 
 `VllmPeer` starts `python -m benchmarks.engines.vllm_peer`.  Each message is a line of JSON.  The child takes the
 times, so that what passes between the processes does not count.

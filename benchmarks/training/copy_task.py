@@ -37,6 +37,7 @@ class CopyTaskConfig:
     layers: int
     """Number of the model's layers."""
     learning_rate: float
+    """AdamW's learning rate, which is constant."""
     steps: int
     """Number of steps of the run."""
     timed: int
@@ -117,7 +118,7 @@ class TrainingRun:
     rewards: list[float]
     """Mean reward of each step's samples."""
     wall: list[float]
-    """Seconds by the clock of each step."""
+    """Wall seconds of each step."""
     cpu: list[float]
     """CPU seconds of each step."""
     baseline: int
@@ -149,5 +150,5 @@ class RunRecorder:
 
 
 def read_clocks() -> tuple[float, float]:
-    """Read the clock and the CPU seconds of this process."""
+    """Read the wall clock and the CPU seconds of this process."""
     return time.perf_counter(), time.process_time()

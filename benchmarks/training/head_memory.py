@@ -2,7 +2,7 @@
 
 The dense head computes all logits, a log-softmax and autograd.  The tiled head, `trainer.algorithm.lm_head`, keeps no
 logits: it computes its products twice, which is a third more arithmetic, and saves the memory traffic of the logits.
-Each run is a process of its own with one thread.  Memory is the peak beyond inputs, weight and their gradients, which
+Each run is a fresh process with one thread.  Memory is the peak beyond inputs, weight and their gradients, which
 both heads must hold.  The ratio of memory compares the worst run of the tiled head with the best of the dense one.
 """
 
@@ -34,7 +34,9 @@ class HeadSize:
     """Size of one pass.  Example: HeadSize(tokens=4096, vocabulary=128_000, hidden=1024, dtype="float32")."""
 
     tokens: int
+    """Number of hidden states."""
     vocabulary: int
+    """Number of entries of the vocabulary."""
     hidden: int
     """Width of the hidden states."""
     dtype: str

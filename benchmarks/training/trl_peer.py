@@ -1,4 +1,4 @@
-"""TRL's `GRPOTrainer` on the copying task, for a process of its own.
+"""TRL's `GRPOTrainer` on the copying task, for a separate process.
 
 Settings differ from TRL's defaults where that is fair.  One sum over tokens ("dapo") and advantages that are not
 divided by their deviation let both sides compute the same numbers.  Both use float32.  Gradient checkpointing, which

@@ -44,16 +44,20 @@ PEAK_FLOPS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UpdateWorkload:
-    """Model and update of one size.  Each sample has a prompt of its own, so that attention shares none."""
+    """Model and update of one size.  Each sample has its own prompt, so that attention shares none."""
 
     hidden: int
     """Width of the model."""
     layers: int
+    """Number of layers."""
     intermediate: int
     """Width of the feed-forward networks."""
     heads: int
+    """Number of attention heads."""
     key_value_heads: int
+    """Number of key and value heads, which attention heads share."""
     vocabulary: int
+    """Number of entries of the vocabulary."""
     prompt: int
     """Tokens of a prompt."""
     sample: int

@@ -40,8 +40,9 @@ class SimulatedWorker:
     folder: Path
     """Folder of the policies of one architecture, made by `build_policies`."""
     params: PoolParams
+    """Parameters of the pool, made by `build_params`."""
     build_worker: Callable[[], Engine]
-    """Returns the engine that loads the next policy: a new one, or the same one each time."""
+    """Function that returns the engine for the next policy: a new one, or the same one each time."""
 
     @property
     def capture(self) -> Capture:
@@ -107,18 +108,22 @@ def build_params(dtype: str, **verification: Any) -> PoolParams:
 
 @dataclass(frozen=True, kw_only=True)
 class AttackInput:
-    """What an attack is given: requests, and the honest work that answers them."""
+    """Input of an attack: requests, and the honest work that answers them."""
 
     worker: SimulatedWorker
+    """Worker that the attacker controls."""
     requests: list[GenerationRequest]
+    """Requests of whole submissions, in order."""
     honest: list[Completion]
+    """Completion that an honest worker gives for each request."""
     states: list[Bits]
     """Hidden states of each honest completion, uint16[tokens, hidden].  An attack that cuts a completion proves other
     windows than the honest worker, and needs all of them."""
     rng: random.Random
+    """Source of all random choices of the attack."""
 
     def take(self, count: int, seed: int) -> "AttackInput":
-        """Return the inputs of the first `count` requests, with a random generator of their own."""
+        """Return the inputs of the first `count` requests, with a new random generator."""
         honest, states = self.honest[:count], self.states[:count]
         return replace(self, requests=self.requests[:count], honest=honest, states=states, rng=random.Random(seed))
 

@@ -2,9 +2,9 @@
 
 Replies are labelled by hand or right or wrong by construction, and none repeats.  Rates are those of calls of 64
 replies, as a worker submits them.  Latencies are those of calls of one reply, from as many threads as there are
-processes.  "trivial" is the slower of a sum of reasoning-gym and a short answer.  A sum, mathematics and code each have
-a process per grade, whose time goes to the fork: the kernel copies an entry for each page of the warm process, and a
-page for each that the child writes.  Short answers are only compared, and need no process.
+processes.  "trivial" is the slower of a sum of reasoning-gym and a short answer.  Sums, mathematics and code have one
+process per grade.  Its time goes to the fork: the kernel copies an entry for each page of the warm process, and every
+page that the child writes.  Short answers are only compared, and need no process.
 """
 
 import argparse
@@ -45,7 +45,7 @@ class GradingTimes:
     seconds: float
     """Seconds from the first reply to the last grade, in calls of `BATCH` replies."""
     latencies: list[float]
-    """Seconds of each grade in a call of its own, while other threads call too."""
+    """Seconds of each grade in a call of one reply, while other threads call too."""
     cpu_seconds: float
     """CPU seconds of the grades alone, without the processes that fork them.  0 if the kind needs no process."""
     wrong: int

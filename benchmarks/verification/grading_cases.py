@@ -1,4 +1,4 @@
-"""Replies with the grade that each must get: labelled by hand in tests/data/grading, or right or wrong by construction.
+"""Replies with the grade that each must get: labelled by hand in tests/data/grading, or by construction.
 
 No two replies of a list are equal, so that no grade can come from an earlier one.
 """
@@ -22,7 +22,7 @@ NO_DATA_SET = "0x" + "00" * 32
 """Digest of a data set for the options of kinds that grade here and draw no task."""
 
 SUMS = EnvironmentSpec(kind="reasoning_gym", options={"name": "chain_sum"})
-"""Environment whose generator scores answers itself, so that each grade has a process of its own."""
+"""Environment whose generator scores answers itself, so that each grade has its own process."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,6 +30,7 @@ class GradingCase:
     """A reply to a prompt of one kind of environment, and its label."""
 
     reply: Reply
+    """Completion with what the environment knows about its task."""
     is_right: bool
     """Whether the reply must earn 1.  A wrong one must earn 0."""
 

@@ -73,7 +73,7 @@ class RejectionCounter:
     def count_windows(
         self, name: str, requests: Sequence[GenerationRequest], completions: Sequence[Completion], *, short: str
     ) -> None:
-        """Count the windows that are rejected as submissions of their own.
+        """Count the windows that are rejected when each is judged as a submission.
 
         Windows of 32 tokens count under `name`, shorter ones under `short`.
         """

@@ -1,7 +1,7 @@
 """How the benchmarks of verification run: their processes, the sums of what these count, and the bars.
 
-A benchmark runs one process for each architecture and number format.  Each process writes its counts to a file of its
-own; `conclude` adds them up.
+A benchmark runs one process for each architecture and number format.  Each process writes its counts to its own
+file, and `conclude` adds them up.
 """
 
 import argparse

@@ -22,9 +22,9 @@ pytestmark = pytest.mark.unit
 FLOPS = 2_340_864
 """Operations of an update of the tiny size, by hand.
 
-A layer has 2,368 parameters: 272 + 136 + 136 of queries, keys and values with their biases, 256 of the projection after
-attention, 3 x 16 x 32 of the feed-forward network, and two norms of 16.  Two layers and the last norm have 4,752, and
-the head 64 x 16.  There are four samples of 16 tokens, 3 of which belong to the prompt alone:
+A layer has 2,368 parameters.  Queries, keys and values have 272 + 136 + 136 with their biases, the projection after
+attention 256, the feed-forward network 3 x 16 x 32, and two norms 16 each.  Two layers and the last norm have
+4,752, and the head 64 x 16.  There are four samples of 16 tokens, 3 of which belong to the prompt alone:
 6 x 4,752 x 64 + 6 x 1,024 x 4 x 13 + 6 x 2 layers x 16 wide x 4 x 16^2."""
 
 
