@@ -1,5 +1,7 @@
-// How the contracts are compiled and tested.  The compiler is the one in node_modules: nothing is fetched.
-// FUZZ_RUNS raises the fuzzing; HARDHAT_OUT is the folder for artifacts and cache of a tool that must not touch ours.
+// Compiler and test settings of the contracts. The compiler comes from node_modules, so nothing is downloaded.
+// Environment variables: FUZZ_RUNS is the number of fuzz and invariant runs. HARDHAT_OUT is the folder for artifacts
+// and cache, for tools that must not overwrite the project's. SOLC_OPTIMIZER=off turns the optimizer off.
+// bytecodeHash is "none" so that a comment does not change the bytecode, which is committed in covey/chain/abi.
 import path from "node:path";
 import { defineConfig } from "hardhat/config";
 

@@ -6,19 +6,23 @@ import {MerkleProof} from "@openzeppelin/contracts/utils/cryptography/MerkleProo
 import {CoveyTypes} from "./CoveyTypes.sol";
 import {Escrow} from "./Escrow.sol";
 import {EpochHeader} from "./interfaces/ICoveyTypes.sol";
-import {EpochRecord, Settlement} from "./interfaces/IEpochLedger.sol";
+import {EpochRecord, IEpochLedger, Settlement} from "./interfaces/IEpochLedger.sol";
 import {INodeRegistry} from "./interfaces/INodeRegistry.sol";
 import {IPoolRegistry, PoolState, PostingTerms} from "./interfaces/IPoolRegistry.sol";
 import {Omissions} from "./Omissions.sol";
 import {StakeManager} from "./StakeManager.sol";
 
-// A window lasts seconds to days, by a pool's choice; who builds a block can shift its time by seconds at most.
+// Windows last seconds to days, as each pool chooses. A block producer can shift the block time by seconds at most.
 // slither-disable-start timestamp
-/// The prose is in IEpochLedger; funding and paying are in Escrow, omission challenges in Omissions.
+/// @title EpochLedger
+/// @notice Posts and disables epochs and pays claims against them.
+/// @dev See IEpochLedger for the rules. Funding, refunds and payment are in Escrow; the records of epochs and omission
+/// challenges are in Omissions.
 contract EpochLedger is Omissions {
-    /// The header hash of each pool's newest epoch, disabled or not: headers form a chain without a gap.
+    /// @inheritdoc IEpochLedger
     mapping(uint256 pool => bytes32) public headOf;
 
+    /// @dev Reverts unless StakeManager names this contract as its ledger.
     constructor(IPoolRegistry pools, INodeRegistry nodes, StakeManager stakes)
         EIP712("Covey", "2")
         Escrow(pools)
@@ -27,6 +31,7 @@ contract EpochLedger is Omissions {
         if (stakes.LEDGER() != address(this)) revert WrongDeployment();
     }
 
+    /// @inheritdoc IEpochLedger
     function post(EpochHeader calldata header) external {
         uint256 pool = header.pool;
         PostingTerms memory terms = POOLS.getPostingTerms(pool);
@@ -57,6 +62,7 @@ contract EpochLedger is Omissions {
         emit EpochPosted(pool, header.epoch, header, record);
     }
 
+    /// @inheritdoc IEpochLedger
     function disableEpoch(uint256 pool, EpochRecord calldata record) external {
         if (msg.sender != POOLS.arbiterOf(pool)) revert NotArbiter(pool, msg.sender);
         _requireRecord(pool, record);
@@ -70,6 +76,7 @@ contract EpochLedger is Omissions {
         }
     }
 
+    /// @inheritdoc IEpochLedger
     function claim(
         uint256 pool,
         EpochRecord calldata record,
@@ -85,6 +92,7 @@ contract EpochLedger is Omissions {
         _payUpTo(pool, record.epoch, record.cumulative, contributor, cumulative);
     }
 
+    /// @dev Reverts unless the caller is the operator of a pool that was started and is not closed.
     function _requirePosting(uint256 pool, PostingTerms memory terms) private view {
         if (msg.sender != terms.operator) revert NotOperator(pool, msg.sender);
         if (terms.state < PoolState.Active) revert PoolNotStarted(pool);

@@ -5,34 +5,40 @@ import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {SafeERC20} from "@openzeppelin/contracts/token/ERC20/utils/SafeERC20.sol";
 import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
 import {ReentrancyGuardTransient} from "@openzeppelin/contracts/utils/ReentrancyGuardTransient.sol";
-import {Settlement} from "./interfaces/IEpochLedger.sol";
+import {IEpochLedger, Settlement} from "./interfaces/IEpochLedger.sol";
 import {IPoolRegistry} from "./interfaces/IPoolRegistry.sol";
 import {LedgerHashes} from "./LedgerHashes.sol";
 
-// A window lasts seconds to days, by a pool's choice; who builds a block can shift its time by seconds at most.
+// Windows last seconds to days, as each pool chooses. A block producer can shift the block time by seconds at most.
 // slither-disable-start timestamp
-/// The part of EpochLedger that holds money: every pool's escrow on its own.
+/// @title Escrow
+/// @notice Part of EpochLedger that holds the tokens: a separate escrow for each pool.
 abstract contract Escrow is LedgerHashes, ReentrancyGuardTransient {
     using SafeERC20 for IERC20;
     using SafeCast for uint256;
 
-    /// A pool's token, which never changes, beside what was claimed: a claim reads one word instead of asking the
-    /// registry.
+    /// @dev The pool's token, which never changes, is packed with the claimed amount. A claim reads one storage slot
+    /// and does not call the registry.
     struct Payout {
         IERC20 token;
         uint96 claimed;
     }
 
+    /// @notice Registry of the pools.
     IPoolRegistry public immutable POOLS;
 
+    /// @dev Totals of each pool.
     mapping(uint256 pool => Settlement) internal _settlements;
+    /// @dev Token and total of all claims of each pool.
     mapping(uint256 pool => Payout) private _payouts;
+    /// @inheritdoc IEpochLedger
     mapping(uint256 pool => mapping(address contributor => uint256)) public claimedOf;
 
     constructor(IPoolRegistry pools) {
         POOLS = pools;
     }
 
+    /// @inheritdoc IEpochLedger
     function fundPool(uint256 pool, uint256 amount) external nonReentrant {
         if (!POOLS.isOpen(pool)) revert PoolNotOpen(pool);
         if (amount == 0) revert ZeroAmount();
@@ -49,6 +55,7 @@ abstract contract Escrow is LedgerHashes, ReentrancyGuardTransient {
         if (token.balanceOf(address(this)) != balance + amount) revert UnsupportedToken(address(token));
     }
 
+    /// @inheritdoc IEpochLedger
     function refundPool(uint256 pool) external nonReentrant {
         if (msg.sender != POOLS.operatorOf(pool)) revert NotOperator(pool, msg.sender);
         uint256 closesAt = POOLS.closesAt(pool);
@@ -64,19 +71,22 @@ abstract contract Escrow is LedgerHashes, ReentrancyGuardTransient {
         _payouts[pool].token.safeTransfer(msg.sender, amount);
     }
 
+    /// @inheritdoc IEpochLedger
     function getSettlement(uint256 pool) external view returns (Settlement memory) {
         return _settlements[pool];
     }
 
+    /// @inheritdoc IEpochLedger
     function escrowOf(uint256 pool) external view returns (uint256) {
         return _settlements[pool].funded - _payouts[pool].claimed;
     }
 
+    /// @inheritdoc IEpochLedger
     function owedOf(uint256 pool) external view returns (uint256) {
         return _settlements[pool].posted - _payouts[pool].claimed;
     }
 
-    /// Pays a contributor up to `cumulative`; all claims of a pool together never exceed `ceiling`.
+    /// @dev Pays a contributor up to `cumulative`. Reverts if all claims of the pool together would exceed `ceiling`.
     function _payUpTo(uint256 pool, uint64 epoch, uint256 ceiling, address contributor, uint256 cumulative) internal {
         uint256 before = claimedOf[pool][contributor];
         if (cumulative <= before) revert NothingToClaim();

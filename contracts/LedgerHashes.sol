@@ -6,8 +6,10 @@ import {CoveyTypes} from "./CoveyTypes.sol";
 import {EpochHeader, WorkLeaf} from "./interfaces/ICoveyTypes.sol";
 import {IEpochLedger} from "./interfaces/IEpochLedger.sol";
 
-/// The hashes of EpochLedger, for whoever wants to compare its own with them.
+/// @title LedgerHashes
+/// @notice Part of EpochLedger that exposes its hashes, so that clients can compare theirs.
 abstract contract LedgerHashes is IEpochLedger, EIP712 {
+    /// @inheritdoc IEpochLedger
     function digestCountersignature(bytes32 receiptHash, uint64 signedAt, uint64 latestEpoch)
         public
         view
@@ -16,6 +18,7 @@ abstract contract LedgerHashes is IEpochLedger, EIP712 {
         return _hashTypedDataV4(hashCountersignature(receiptHash, signedAt, latestEpoch));
     }
 
+    /// @inheritdoc IEpochLedger
     function hashCountersignature(bytes32 receiptHash, uint64 signedAt, uint64 latestEpoch)
         public
         pure
@@ -24,10 +27,12 @@ abstract contract LedgerHashes is IEpochLedger, EIP712 {
         return CoveyTypes.hashCountersignature(receiptHash, signedAt, latestEpoch);
     }
 
+    /// @inheritdoc IEpochLedger
     function hashWorkLeaf(WorkLeaf calldata leaf) public pure returns (bytes32) {
         return CoveyTypes.hashWorkLeaf(leaf);
     }
 
+    /// @inheritdoc IEpochLedger
     function hashRewardLeaf(uint256 chainId, address ledger, uint256 pool, address contributor, uint256 cumulative)
         public
         pure
@@ -36,6 +41,7 @@ abstract contract LedgerHashes is IEpochLedger, EIP712 {
         return CoveyTypes.hashRewardLeaf(chainId, ledger, pool, contributor, cumulative);
     }
 
+    /// @inheritdoc IEpochLedger
     function hashHeader(EpochHeader calldata header) public pure returns (bytes32) {
         return CoveyTypes.hashHeader(header);
     }

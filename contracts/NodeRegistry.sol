@@ -8,15 +8,23 @@ import {CoveyTypes} from "./CoveyTypes.sol";
 import {INodeRegistry} from "./interfaces/INodeRegistry.sol";
 import {IPoolRegistry} from "./interfaces/IPoolRegistry.sol";
 
-// A window lasts seconds to days, by a pool's choice; who builds a block can shift its time by seconds at most.
+// Windows last seconds to days, as each pool chooses. A block producer can shift the block time by seconds at most.
 // slither-disable-start timestamp
-/// The prose is in INodeRegistry.
+/// @title NodeRegistry
+/// @notice Registers which machine keys (nodes) work for which contributor.
+/// @dev See INodeRegistry for the rules.
 contract NodeRegistry is INodeRegistry, EIP712 {
+    /// @notice Registry of the pools.
     IPoolRegistry public immutable POOLS;
 
+    /// @inheritdoc INodeRegistry
     mapping(uint256 pool => mapping(address node => address)) public contributorOf;
+    /// @inheritdoc INodeRegistry
     mapping(uint256 pool => mapping(address contributor => bool)) public isInvited;
+    /// @inheritdoc INodeRegistry
     mapping(address node => uint256) public nonceOf;
+    /// @dev Last second in which the contributor is liable for the node: the maximum of uint256 while they are bound,
+    /// and 0 if they never were.
     mapping(uint256 pool => mapping(address node => mapping(address contributor => uint256))) private _liableUntil;
 
     modifier onlyOperator(uint256 pool) {
@@ -28,6 +36,7 @@ contract NodeRegistry is INodeRegistry, EIP712 {
         POOLS = pools;
     }
 
+    /// @inheritdoc INodeRegistry
     function invite(uint256 pool, address[] calldata contributors) external onlyOperator(pool) {
         for (uint256 i = 0; i < contributors.length; ++i) {
             isInvited[pool][contributors[i]] = true;
@@ -35,12 +44,14 @@ contract NodeRegistry is INodeRegistry, EIP712 {
         }
     }
 
+    /// @inheritdoc INodeRegistry
     function withdrawInvitation(uint256 pool, address contributor) external onlyOperator(pool) {
         if (!isInvited[pool][contributor]) revert NotInvited(pool, contributor);
         isInvited[pool][contributor] = false;
         emit InvitationWithdrawn(pool, contributor);
     }
 
+    /// @inheritdoc INodeRegistry
     function registerNode(
         uint256 pool,
         address contributor,
@@ -57,6 +68,7 @@ contract NodeRegistry is INodeRegistry, EIP712 {
         _bind(pool, contributor, node, deadline, digest, nodeSignature);
     }
 
+    /// @inheritdoc INodeRegistry
     function rotateNode(
         uint256 pool,
         address previous,
@@ -69,14 +81,17 @@ contract NodeRegistry is INodeRegistry, EIP712 {
         _bind(pool, msg.sender, node, deadline, digest, nodeSignature);
     }
 
+    /// @inheritdoc INodeRegistry
     function isLiable(uint256 pool, address node, address contributor) external view returns (bool) {
         return block.timestamp <= _liableUntil[pool][node][contributor];
     }
 
+    /// @inheritdoc INodeRegistry
     function wasBound(uint256 pool, address node, address contributor) external view returns (bool) {
         return _liableUntil[pool][node][contributor] != 0;
     }
 
+    /// @inheritdoc INodeRegistry
     function removeNode(uint256 pool, address node) public {
         if (contributorOf[pool][node] != msg.sender) revert NotContributor(pool, node, msg.sender);
 
@@ -86,6 +101,7 @@ contract NodeRegistry is INodeRegistry, EIP712 {
         emit NodeRemoved(pool, node, msg.sender);
     }
 
+    /// @inheritdoc INodeRegistry
     function digestRegistration(uint256 pool, address contributor, address node, uint256 nonce, uint256 deadline)
         public
         view
@@ -94,6 +110,7 @@ contract NodeRegistry is INodeRegistry, EIP712 {
         return _hashTypedDataV4(hashRegistration(pool, contributor, node, nonce, deadline));
     }
 
+    /// @inheritdoc INodeRegistry
     function hashRegistration(uint256 pool, address contributor, address node, uint256 nonce, uint256 deadline)
         public
         pure
@@ -102,6 +119,8 @@ contract NodeRegistry is INodeRegistry, EIP712 {
         return CoveyTypes.hashRegistration(pool, contributor, node, nonce, deadline);
     }
 
+    /// @dev Checks the node's consent and everything that registration and rotation have in common, then binds the
+    /// node.
     function _bind(
         uint256 pool,
         address contributor,

@@ -8,7 +8,7 @@ import {Math} from "@openzeppelin/contracts/utils/math/Math.sol";
 import {CoveyTypes} from "./CoveyTypes.sol";
 import {Escrow} from "./Escrow.sol";
 import {EpochHeader, Receipt, WorkLeaf} from "./interfaces/ICoveyTypes.sol";
-import {Challenge, ChallengeState, EpochRecord, Inclusion, InclusionPromise, Settlement} from
+import {Challenge, ChallengeState, EpochRecord, IEpochLedger, Inclusion, InclusionPromise, Settlement} from
     "./interfaces/IEpochLedger.sol";
 import {INodeRegistry} from "./interfaces/INodeRegistry.sol";
 import {PostingTerms} from "./interfaces/IPoolRegistry.sol";
@@ -16,24 +16,31 @@ import {ISlashingCourt} from "./interfaces/ISlashingCourt.sol";
 import {IStakeManager} from "./interfaces/IStakeManager.sol";
 import {StakeManager} from "./StakeManager.sol";
 
-// A window lasts seconds to days, by a pool's choice; who builds a block can shift its time by seconds at most.
+// Windows last seconds to days, as each pool chooses. A block producer can shift the block time by seconds at most.
 // slither-disable-start timestamp
-/// The part of EpochLedger that keeps epochs and hears challenges: a promised receipt is in an epoch, or the operator
-/// pays.
+/// @title Omissions
+/// @notice Part of EpochLedger that keeps the records of epochs and decides omission challenges: either a promised
+/// receipt is in an epoch, or the operator pays.
 abstract contract Omissions is Escrow {
+    /// @notice Bond of a challenger, in wei.
     uint256 public constant OMISSION_BOND = 0.001 ether;
-    /// The same as PoolRegistry.KEPT_EPOCHS.
+    /// @notice Number of epochs that are kept of each pool; the same as PoolRegistry.KEPT_EPOCHS.
     uint256 public constant KEPT_EPOCHS = 256;
-    /// For so many epochs after it was due a receipt may be challenged.
+    /// @notice Number of epochs after its due epoch in which a receipt can be challenged.
     uint256 public constant CHALLENGE_SPAN = KEPT_EPOCHS / 4;
 
+    /// @notice Registry of the nodes.
     INodeRegistry public immutable NODES;
+    /// @notice Contract that holds the operators' bonds.
     IStakeManager public immutable STAKES;
-    /// In whose domain nodes sign receipts.
+    /// @notice Contract in whose EIP-712 domain nodes sign receipts.
     ISlashingCourt public immutable COURT;
 
+    /// @inheritdoc IEpochLedger
     mapping(address challenger => uint256) public etherOf;
+    /// @dev Hashes of the newest records, in a ring that is indexed by the epoch modulo KEPT_EPOCHS.
     mapping(uint256 pool => mapping(uint256 slot => bytes32)) private _records;
+    /// @dev Challenges by receipt hash.
     mapping(bytes32 receiptHash => Challenge) private _challenges;
 
     constructor(INodeRegistry nodes, StakeManager stakes) {
@@ -42,6 +49,7 @@ abstract contract Omissions is Escrow {
         COURT = ISlashingCourt(stakes.COURT());
     }
 
+    /// @inheritdoc IEpochLedger
     function challengeOmission(
         Receipt calldata receipt,
         bytes calldata nodeSignature,
@@ -52,8 +60,8 @@ abstract contract Omissions is Escrow {
         bytes32 receiptHash = CoveyTypes.hashReceipt(receipt);
         PostingTerms memory terms = POOLS.getPostingTerms(pool);
         bytes32 digest = digestCountersignature(receiptHash, given.signedAt, given.latestEpoch);
-        // Not by ERC-1271, whose answer could change: a promise stands.  No key signs for the zero address of no
-        // pool.
+        // ECDSA only, because the answer of an ERC-1271 wallet could change, and a promise must stay valid. A pool that
+        // does not exist has the zero address as its operator, for which no key can sign.
         if (ECDSA.recoverCalldata(digest, given.signature) != terms.operator) revert InvalidSignature(terms.operator);
         _requireNode(receipt, nodeSignature);
         _requireOverdue(receipt, given.latestEpoch, terms);
@@ -65,6 +73,7 @@ abstract contract Omissions is Escrow {
         emit OmissionChallenged(pool, receiptHash, receipt.contributor);
     }
 
+    /// @inheritdoc IEpochLedger
     function answerOmissions(
         EpochRecord calldata record,
         EpochHeader calldata header,
@@ -82,6 +91,7 @@ abstract contract Omissions is Escrow {
         Address.sendValue(payable(msg.sender), answers * OMISSION_BOND);
     }
 
+    /// @inheritdoc IEpochLedger
     function resolveOmission(Receipt calldata receipt) external nonReentrant {
         bytes32 receiptHash = CoveyTypes.hashReceipt(receipt);
         Challenge storage open = _challenges[receiptHash];
@@ -89,7 +99,7 @@ abstract contract Omissions is Escrow {
         if (block.timestamp < open.answerBy) revert WindowOpen(open.answerBy);
 
         open.state = ChallengeState.Upheld;
-        // Not sent, or a challenger that refuses ether would block the contributor's pay.
+        // Credited instead of sent, because a challenger that refuses ether would block the contributor's payment.
         etherOf[open.challenger] += OMISSION_BOND;
 
         uint256 due = uint256(receipt.units) * POOLS.getPostingTerms(receipt.pool).rewardPerUnit;
@@ -97,6 +107,7 @@ abstract contract Omissions is Escrow {
         emit OmissionUpheld(receipt.pool, receiptHash, receipt.contributor, paid);
     }
 
+    /// @inheritdoc IEpochLedger
     function withdrawEther() external {
         uint256 amount = etherOf[msg.sender];
         if (amount == 0) revert ZeroAmount();
@@ -108,31 +119,38 @@ abstract contract Omissions is Escrow {
         Address.sendValue(payable(msg.sender), amount);
     }
 
+    /// @inheritdoc IEpochLedger
     function getChallenge(bytes32 receiptHash) external view returns (Challenge memory) {
         return _challenges[receiptHash];
     }
 
+    /// @inheritdoc IEpochLedger
     function isPosted(uint256 pool, EpochRecord calldata record) external view returns (bool) {
         return _isPosted(pool, record);
     }
 
+    /// @inheritdoc IEpochLedger
     function epochsOf(uint256 pool) public view returns (uint64) {
         return _settlements[pool].epochs;
     }
 
+    /// @dev Stores the hash of a record. It overwrites the record that is KEPT_EPOCHS older.
     function _setRecord(uint256 pool, EpochRecord memory record) internal {
         _records[pool][record.epoch % KEPT_EPOCHS] = keccak256(abi.encode(record));
     }
 
+    /// @dev Deletes the record of an epoch, and returns whether there was one.
     function _dropRecord(uint256 pool, uint64 epoch) internal returns (bool isDropped) {
         isDropped = _records[pool][epoch % KEPT_EPOCHS] != 0;
         if (isDropped) delete _records[pool][epoch % KEPT_EPOCHS];
     }
 
+    /// @dev Reverts unless the record is kept and not disabled.
     function _requireRecord(uint256 pool, EpochRecord calldata record) internal view {
         if (!_isPosted(pool, record)) revert UnknownEpoch(pool, record.epoch);
     }
 
+    /// @dev Answers one challenge. Returns false if it is not open or its window has passed.
     function _answer(EpochHeader calldata header, Inclusion calldata shown) private returns (bool isAnswered) {
         Receipt calldata receipt = shown.receipt;
         WorkLeaf calldata leaf = shown.leaf;
@@ -155,11 +173,13 @@ abstract contract Omissions is Escrow {
         return true;
     }
 
+    /// @dev Whether the hash of the record is stored.
     function _isPosted(uint256 pool, EpochRecord calldata record) private view returns (bool) {
         return _records[pool][record.epoch % KEPT_EPOCHS] == keccak256(abi.encode(record));
     }
 
-    // No operator can promise work that no contributor's machine ever signed for.
+    /// @dev Reverts unless the node signed the receipt and was ever bound to the contributor. Otherwise an operator
+    /// could promise invented work, for which no contributor's machine ever signed.
     function _requireNode(Receipt calldata receipt, bytes calldata signature) private view {
         if (ECDSA.recoverCalldata(COURT.digestReceipt(receipt), signature) != receipt.node) {
             revert InvalidSignature(receipt.node);
@@ -169,6 +189,7 @@ abstract contract Omissions is Escrow {
         }
     }
 
+    /// @dev Reverts unless the receipt is overdue and it is not too late to challenge it.
     function _requireOverdue(Receipt calldata receipt, uint64 latestEpoch, PostingTerms memory terms) private view {
         Settlement memory settlement = _settlements[receipt.pool];
         uint256 bothWindows = uint256(terms.challengeWindow) + terms.vetoWindow;
@@ -177,12 +198,12 @@ abstract contract Omissions is Escrow {
             || block.timestamp >= terms.closesAt - 4 * bothWindows;
         if (!isOverdue) revert NotOverdue();
         if (settlement.epochs > uint256(latestEpoch) + 1 + CHALLENGE_SPAN) revert TooLate();
-        // Two windows for the answer and the decision, before the operator may take its bond away.
+        // Two windows are left to answer and to resolve, before the operator can withdraw its bond.
         uint256 closedAt = terms.closesAt - 2 * uint256(terms.challengeWindow);
         if (block.timestamp >= closedAt) revert WindowClosed(closedAt);
     }
 
-    // Once for each receipt, unless the epoch that answered was disabled since.
+    /// @dev A receipt can be challenged once, and again if the epoch that answered was disabled since.
     function _isChallengeable(uint256 pool, bytes32 receiptHash) private view returns (bool) {
         Challenge storage earlier = _challenges[receiptHash];
         if (earlier.state == ChallengeState.None) return true;

@@ -4,16 +4,21 @@ pragma solidity 0.8.30;
 import {IPolicyRegistry} from "./interfaces/IPolicyRegistry.sol";
 import {IPoolRegistry, PoolState} from "./interfaces/IPoolRegistry.sol";
 
-/// The prose is in IPolicyRegistry.
+/// @title PolicyRegistry
+/// @notice Registers the policy of a pool at each step.
+/// @dev See IPolicyRegistry for the rules.
 contract PolicyRegistry is IPolicyRegistry {
+    /// @notice Registry of the pools.
     IPoolRegistry public immutable POOLS;
 
+    /// @dev Manifest hashes of each pool, indexed by step.
     mapping(uint256 pool => bytes32[]) private _manifests;
 
     constructor(IPoolRegistry pools) {
         POOLS = pools;
     }
 
+    /// @inheritdoc IPolicyRegistry
     function publish(uint256 pool, uint64 step, bytes32 manifestHash) external {
         if (POOLS.stateOf(pool) != PoolState.Active) revert PoolNotActive(pool);
         if (!POOLS.isOpen(pool)) revert PoolNotActive(pool);
@@ -26,11 +31,13 @@ contract PolicyRegistry is IPolicyRegistry {
         emit PolicyPublished(pool, step, manifestHash);
     }
 
+    /// @inheritdoc IPolicyRegistry
     function policyOf(uint256 pool, uint64 step) external view returns (bytes32) {
         if (step >= _manifests[pool].length) revert UnknownStep(pool, step);
         return _manifests[pool][step];
     }
 
+    /// @inheritdoc IPolicyRegistry
     function stepsOf(uint256 pool) external view returns (uint64) {
         return uint64(_manifests[pool].length);
     }

@@ -6,29 +6,39 @@ import {AccessControlDefaultAdminRules} from
 import {Pausable} from "@openzeppelin/contracts/utils/Pausable.sol";
 import {IPoolRegistry, PoolState, PoolTerms, PostingTerms, SlashingTerms} from "./interfaces/IPoolRegistry.sol";
 
-// A window lasts seconds to days, by a pool's choice; who builds a block can shift its time by seconds at most.
+// Windows last seconds to days, as each pool chooses. A block producer can shift the block time by seconds at most.
 // slither-disable-start timestamp
-/// The prose is in IPoolRegistry.
+/// @title PoolRegistry
+/// @notice Registers pools, their terms, and the accounts that hold a role in them.
+/// @dev See IPoolRegistry for the rules.
 contract PoolRegistry is IPoolRegistry, AccessControlDefaultAdminRules, Pausable {
+    /// @dev All that is stored of a pool.
     struct Pool {
         address operator;
         PoolState state;
         uint64 endedAt;
         PoolTerms terms;
         address[] validators;
-        /// Unix seconds, from when the account's verdicts have power; 0 for who holds no office.
+        /// Unix time in seconds from which the account's verdicts count; 0 if it is not a validator.
         mapping(address account => uint256) activeFrom;
     }
 
+    /// @notice Role that can pause and unpause new work.
     bytes32 public constant PAUSER_ROLE = keccak256("PAUSER_ROLE");
+    /// @notice Delay with which the admin's role is transferred.
     uint48 public constant ADMIN_DELAY = 2 days;
+    /// @notice Longest challenge and veto window.
     uint256 public constant MAX_WINDOW = 30 days;
+    /// @notice Longest unbonding window.
     uint256 public constant MAX_UNBOND_WINDOW = 180 days;
+    /// @notice Maximum number of validators of a pool. It bounds the gas of opening a case.
     uint256 public constant MAX_VALIDATORS = 32;
-    /// How many epochs EpochLedger keeps.
+    /// @notice Number of epochs that EpochLedger keeps of each pool; the same as EpochLedger.KEPT_EPOCHS.
     uint256 public constant KEPT_EPOCHS = 256;
 
+    /// @notice Number of pools, which is also the id of the newest one.
     uint256 public poolCount;
+    /// @dev Pools by id.
     mapping(uint256 pool => Pool) private _pools;
 
     modifier onlyOperator(uint256 pool) {
@@ -36,10 +46,12 @@ contract PoolRegistry is IPoolRegistry, AccessControlDefaultAdminRules, Pausable
         _;
     }
 
+    /// @dev The admin is also the first pauser.
     constructor(address admin) AccessControlDefaultAdminRules(ADMIN_DELAY, admin) {
         _grantRole(PAUSER_ROLE, admin);
     }
 
+    /// @inheritdoc IPoolRegistry
     function createPool(PoolTerms calldata terms, address[] calldata validators, string calldata params)
         external
         whenNotPaused
@@ -64,12 +76,14 @@ contract PoolRegistry is IPoolRegistry, AccessControlDefaultAdminRules, Pausable
         emit PoolCreated(pool, msg.sender, terms.paramsHash, params);
     }
 
+    /// @inheritdoc IPoolRegistry
     function startPool(uint256 pool) external whenNotPaused onlyOperator(pool) {
         if (_pools[pool].state != PoolState.Created) revert WrongState(pool, _pools[pool].state);
         _pools[pool].state = PoolState.Active;
         emit PoolStarted(pool);
     }
 
+    /// @inheritdoc IPoolRegistry
     function endPool(uint256 pool) external {
         Pool storage ended = _pools[pool];
         if (msg.sender != ended.operator && msg.sender != ended.terms.arbiter) revert NotOperator(pool, msg.sender);
@@ -81,6 +95,7 @@ contract PoolRegistry is IPoolRegistry, AccessControlDefaultAdminRules, Pausable
         emit PoolEnded(pool, closesAt(pool));
     }
 
+    /// @inheritdoc IPoolRegistry
     function replaceValidator(uint256 pool, address previous, address current) external onlyOperator(pool) {
         Pool storage changed = _pools[pool];
         if (changed.activeFrom[previous] == 0) revert NotValidator(pool, previous);
@@ -95,22 +110,27 @@ contract PoolRegistry is IPoolRegistry, AccessControlDefaultAdminRules, Pausable
         emit ValidatorReplaced(pool, previous, current, activeFrom);
     }
 
+    /// @inheritdoc IPoolRegistry
     function pause() external onlyRole(PAUSER_ROLE) {
         _pause();
     }
 
+    /// @inheritdoc IPoolRegistry
     function unpause() external onlyRole(PAUSER_ROLE) {
         _unpause();
     }
 
+    /// @inheritdoc IPoolRegistry
     function isOpen(uint256 pool) external view returns (bool) {
         return _isUnended(_pools[pool].state) && !paused();
     }
 
+    /// @inheritdoc IPoolRegistry
     function getTerms(uint256 pool) external view returns (PoolTerms memory) {
         return _pools[pool].terms;
     }
 
+    /// @inheritdoc IPoolRegistry
     function getPostingTerms(uint256 pool) external view returns (PostingTerms memory) {
         Pool storage asked = _pools[pool];
         PoolTerms storage terms = asked.terms;
@@ -126,6 +146,7 @@ contract PoolRegistry is IPoolRegistry, AccessControlDefaultAdminRules, Pausable
         );
     }
 
+    /// @inheritdoc IPoolRegistry
     function getSlashingTerms(uint256 pool) external view returns (SlashingTerms memory) {
         PoolTerms storage terms = _pools[pool].terms;
         return SlashingTerms(
@@ -140,37 +161,45 @@ contract PoolRegistry is IPoolRegistry, AccessControlDefaultAdminRules, Pausable
         );
     }
 
+    /// @inheritdoc IPoolRegistry
     function operatorOf(uint256 pool) external view returns (address) {
         return _pools[pool].operator;
     }
 
+    /// @inheritdoc IPoolRegistry
     function arbiterOf(uint256 pool) external view returns (address) {
         return _pools[pool].terms.arbiter;
     }
 
+    /// @inheritdoc IPoolRegistry
     function tokenOf(uint256 pool) external view returns (address) {
         return _pools[pool].terms.token;
     }
 
+    /// @inheritdoc IPoolRegistry
     function stateOf(uint256 pool) external view returns (PoolState) {
         return _pools[pool].state;
     }
 
+    /// @inheritdoc IPoolRegistry
     function isValidator(uint256 pool, address account) external view returns (bool) {
         uint256 activeFrom = _pools[pool].activeFrom[account];
         return activeFrom != 0 && block.timestamp >= activeFrom;
     }
 
+    /// @inheritdoc IPoolRegistry
     function getValidators(uint256 pool) external view returns (address[] memory) {
         return _pools[pool].validators;
     }
 
+    /// @inheritdoc IPoolRegistry
     function closesAt(uint256 pool) public view returns (uint256) {
         Pool storage asked = _pools[pool];
         if (asked.state != PoolState.Ended) return type(uint256).max;
         return asked.endedAt + asked.terms.unbondWindow + _settlementSpan(asked.terms);
     }
 
+    /// @dev Makes an account a validator from `activeFrom` on.
     function _grantOffice(Pool storage pool, address account, uint256 activeFrom) private {
         if (account == address(0)) revert ZeroAddress();
         if (account == pool.terms.arbiter) revert OfficeConflict(account);
@@ -178,6 +207,7 @@ contract PoolRegistry is IPoolRegistry, AccessControlDefaultAdminRules, Pausable
         pool.activeFrom[account] = activeFrom;
     }
 
+    /// @dev Checks the addresses in the terms and the quorum.
     function _requireOffices(PoolTerms calldata terms, uint256 validators) private view {
         if (terms.trainer == address(0) || terms.arbiter == address(0) || terms.token == address(0)) {
             revert ZeroAddress();
@@ -187,18 +217,19 @@ contract PoolRegistry is IPoolRegistry, AccessControlDefaultAdminRules, Pausable
         if (!isQuorum) revert InvalidQuorum(terms.quorum, validators);
     }
 
-    // States are few and named; nothing is compared with a time or a balance here.
+    // States are few and named. Nothing here is compared with a time or a balance.
     // slither-disable-next-line incorrect-equality
     function _isUnended(PoolState state) private pure returns (bool) {
         return state == PoolState.Created || state == PoolState.Active;
     }
 
-    /// How long an epoch must be kept: until it is final, and until all that was promised for it is challenged and
-    /// answered.
+    /// @dev Time for which an epoch must be kept: until it is final, and until everything promised for it has been
+    /// challenged and answered.
     function _settlementSpan(PoolTerms memory terms) private pure returns (uint256) {
         return 4 * (uint256(terms.challengeWindow) + terms.vetoWindow);
     }
 
+    /// @dev Checks each window, and that the windows fit together.
     function _requireWindows(PoolTerms calldata terms) private pure {
         _requireWindow(terms.challengeWindow, MAX_WINDOW);
         _requireWindow(terms.vetoWindow, MAX_WINDOW);
@@ -215,6 +246,7 @@ contract PoolRegistry is IPoolRegistry, AccessControlDefaultAdminRules, Pausable
         if (window == 0 || window > longest) revert InvalidWindow(window);
     }
 
+    /// @dev Checks the slashing terms, which InvalidSlash lists.
     function _requireSlash(PoolTerms calldata terms) private pure {
         bool isSlashFit = terms.lightSlashBps <= 10_000 && terms.slashAmount <= terms.minStake;
         uint256 most = uint256(terms.slashAmount) * terms.maxSlashes;

@@ -11,22 +11,34 @@ import {Accusation, Case, CaseState, Finding, ISlashingCourt} from "./interfaces
 import {BondKind, Hold, IStakeManager} from "./interfaces/IStakeManager.sol";
 import {StakeManager} from "./StakeManager.sol";
 
-// A window lasts seconds to days, by a pool's choice; who builds a block can shift its time by seconds at most.
+// Windows last seconds to days, as each pool chooses. A block producer can shift the block time by seconds at most.
 // slither-disable-start timestamp
-/// The prose is in ISlashingCourt.
+/// @title SlashingCourt
+/// @notice Slashes contributors by due process, and validators whose case was vetoed.
+/// @dev See ISlashingCourt for the rules.
 contract SlashingCourt is ISlashingCourt, EIP712 {
+    /// @dev Outcome "reject" of a verdict.
     uint8 private constant _REJECT = 2;
+    /// @dev Severity "hard" of a verdict.
     uint8 private constant _HARD = 2;
+    /// @notice Time after the veto window in which a case can be executed. After that it can only lapse.
     uint256 public constant GRACE = 1 days;
 
+    /// @notice Registry of the pools.
     IPoolRegistry public immutable POOLS;
+    /// @notice Registry of the nodes.
     INodeRegistry public immutable NODES;
+    /// @notice Contract that holds the stake.
     IStakeManager public immutable STAKES;
 
+    /// @dev Cases by the keccak256 of their ABI-encoded accusation.
     mapping(bytes32 accusation => Case) private _cases;
+    /// @dev Validators that were slashed for signing a vetoed case.
     mapping(bytes32 accusation => mapping(address validator => bool)) private _slashedSigners;
+    /// @dev Whether a node was slashed for equivocation, by the keccak256 of (pool, task, lease, node).
     mapping(bytes32 slot => bool) private _equivocations;
 
+    /// @dev Reverts unless StakeManager names this contract as its court.
     constructor(IPoolRegistry pools, INodeRegistry nodes, StakeManager stakes) EIP712("Covey", "2") {
         if (stakes.COURT() != address(this)) revert WrongDeployment();
         POOLS = pools;
@@ -34,6 +46,7 @@ contract SlashingCourt is ISlashingCourt, EIP712 {
         STAKES = stakes;
     }
 
+    /// @inheritdoc ISlashingCourt
     function propose(
         Receipt calldata receipt,
         bytes calldata nodeSignature,
@@ -49,7 +62,8 @@ contract SlashingCourt is ISlashingCourt, EIP712 {
         _requireFindings(receipt.pool, receiptHash, receipt.workKey, reason, findings, terms.validatorBond);
 
         uint256 vetoUntil = block.timestamp + terms.vetoWindow;
-        // The lock comes first, for it says what it holds.  StakeManager is ours and calls nobody back.
+        // The lock comes first because it returns the amount. StakeManager is part of this deployment, and `lock` calls
+        // only PoolRegistry.
         // slither-disable-next-line reentrancy-no-eth,reentrancy-events
         Hold memory held = STAKES.lock(receipt.pool, receipt.contributor, false);
         _cases[key] = Case(held.amount, uint64(vetoUntil), CaseState.Locked, reason, held.span);
@@ -59,6 +73,7 @@ contract SlashingCourt is ISlashingCourt, EIP712 {
         );
     }
 
+    /// @inheritdoc ISlashingCourt
     function veto(Accusation calldata accusation) external {
         Case storage open = _requireOpen(accusation);
         if (msg.sender != POOLS.arbiterOf(accusation.pool)) revert NotArbiter(accusation.pool, msg.sender);
@@ -71,6 +86,7 @@ contract SlashingCourt is ISlashingCourt, EIP712 {
         STAKES.release(accusation.pool, accusation.contributor, Hold(open.amount, open.span));
     }
 
+    /// @inheritdoc ISlashingCourt
     function execute(Accusation calldata accusation) external {
         Case storage open = _requireOpen(accusation);
         if (block.timestamp < open.vetoUntil) revert WindowOpen(open.vetoUntil);
@@ -86,6 +102,7 @@ contract SlashingCourt is ISlashingCourt, EIP712 {
         STAKES.slash(accusation.pool, accusation.contributor, amount);
     }
 
+    /// @inheritdoc ISlashingCourt
     function lapse(Accusation calldata accusation) external {
         Case storage open = _requireOpen(accusation);
         if (block.timestamp < open.vetoUntil + GRACE) revert WindowOpen(open.vetoUntil + GRACE);
@@ -97,6 +114,7 @@ contract SlashingCourt is ISlashingCourt, EIP712 {
         STAKES.release(accusation.pool, accusation.contributor, Hold(open.amount, open.span));
     }
 
+    /// @inheritdoc ISlashingCourt
     function slashSigner(Accusation calldata accusation, bytes32 workKey, Finding calldata finding) external {
         bytes32 key = keccak256(abi.encode(accusation));
         Case storage overturned = _cases[key];
@@ -107,7 +125,7 @@ contract SlashingCourt is ISlashingCourt, EIP712 {
         _requireSignature(accusation.pool, accusation.receiptHash, workKey, overturned.reason, finding);
 
         _slashedSigners[key][finding.validator] = true;
-        // The amount is known only then.  StakeManager is ours, and the mark is set.
+        // The event needs the returned amount. StakeManager is part of this deployment, and the flag is already set.
         // slither-disable-next-line reentrancy-events
         uint256 amount = STAKES.slashSigner(accusation.pool, finding.validator);
         if (amount == 0) revert NothingToSlash();
@@ -115,6 +133,7 @@ contract SlashingCourt is ISlashingCourt, EIP712 {
         emit SignerSlashed(accusation.receiptHash, accusation.pool, finding.validator, amount);
     }
 
+    /// @inheritdoc ISlashingCourt
     function slashForEquivocation(
         Receipt calldata a,
         bytes calldata signatureA,
@@ -130,7 +149,7 @@ contract SlashingCourt is ISlashingCourt, EIP712 {
         if (_equivocations[slot]) revert AlreadySlashed();
 
         _equivocations[slot] = true;
-        // The amount is known only then.  StakeManager is ours, and the mark is set.
+        // The event needs the returned amount. StakeManager is part of this deployment, and the flag is already set.
         // slither-disable-next-line reentrancy-events
         uint96 amount = STAKES.lock(a.pool, a.contributor, true).amount;
 
@@ -139,31 +158,38 @@ contract SlashingCourt is ISlashingCourt, EIP712 {
         STAKES.slash(a.pool, a.contributor, amount);
     }
 
+    /// @inheritdoc ISlashingCourt
     function getCase(Accusation calldata accusation) external view returns (Case memory) {
         return _cases[keccak256(abi.encode(accusation))];
     }
 
+    /// @inheritdoc ISlashingCourt
     function digestReceipt(Receipt calldata receipt) external view returns (bytes32) {
         return _hashTypedDataV4(CoveyTypes.hashReceipt(receipt));
     }
 
+    /// @inheritdoc ISlashingCourt
     function digestVerdict(Verdict calldata verdict) external view returns (bytes32) {
         return _hashTypedDataV4(CoveyTypes.hashVerdict(verdict));
     }
 
+    /// @inheritdoc ISlashingCourt
     function hashReceipt(Receipt calldata receipt) external pure returns (bytes32) {
         return CoveyTypes.hashReceipt(receipt);
     }
 
+    /// @inheritdoc ISlashingCourt
     function hashVerdict(Verdict calldata verdict) external pure returns (bytes32) {
         return CoveyTypes.hashVerdict(verdict);
     }
 
+    /// @dev Returns a case. Reverts unless it is locked.
     function _requireOpen(Accusation calldata accusation) private view returns (Case storage open) {
         open = _cases[keccak256(abi.encode(accusation))];
         if (open.state != CaseState.Locked) revert WrongCaseState(accusation.receiptHash, open.state);
     }
 
+    /// @dev Reverts unless the node signed the receipt and the contributor is liable for the node.
     function _requireLiable(Receipt calldata receipt, bytes32 receiptHash, bytes calldata signature) private view {
         if (ECDSA.recoverCalldata(_hashTypedDataV4(receiptHash), signature) != receipt.node) {
             revert InvalidSignature(receipt.node);
@@ -173,7 +199,8 @@ contract SlashingCourt is ISlashingCourt, EIP712 {
         }
     }
 
-    // A pool has at most MAX_VALIDATORS, and who sends a finding too many pays for it alone.
+    /// @dev Reverts unless every finding is valid and its validator is active and has enough bonded stake.
+    // A pool has at most MAX_VALIDATORS, and a caller that sends more findings pays the gas itself.
     // slither-disable-next-line calls-loop
     function _requireFindings(
         uint256 pool,
@@ -197,6 +224,7 @@ contract SlashingCourt is ISlashingCourt, EIP712 {
         }
     }
 
+    /// @dev Reverts unless the validator signed the verdict "reject, hard" on the receipt for this reason.
     function _requireSignature(
         uint256 pool,
         bytes32 receiptHash,
@@ -204,7 +232,7 @@ contract SlashingCourt is ISlashingCourt, EIP712 {
         uint8 reason,
         Finding calldata finding
     ) private view {
-        // The struct hash of Verdict, with outcome and severity fixed.
+        // Struct hash of Verdict, with fixed outcome and severity.
         bytes32 structHash = keccak256(
             abi.encode(
                 CoveyTypes.VERDICT_TYPEHASH,

@@ -9,22 +9,32 @@ import {ReentrancyGuardTransient} from "@openzeppelin/contracts/utils/Reentrancy
 import {IPoolRegistry, SlashingTerms} from "./interfaces/IPoolRegistry.sol";
 import {Balance, BondKind, Exposure, Hold, IStakeManager, Unbonding} from "./interfaces/IStakeManager.sol";
 
-// A window lasts seconds to days, by a pool's choice; who builds a block can shift its time by seconds at most.
+// Windows last seconds to days, as each pool chooses. A block producer can shift the block time by seconds at most.
 // slither-disable-start timestamp
-/// The prose is in IStakeManager.
+/// @title StakeManager
+/// @notice Holds the bonds of contributors, validators and operators, separately for each pool.
+/// @dev See IStakeManager for the rules.
 contract StakeManager is IStakeManager, ReentrancyGuardTransient {
     using SafeERC20 for IERC20;
     using SafeCast for uint256;
 
+    /// @notice Address that receives slashed stake. Nobody has its key.
     address public constant BURN = 0x000000000000000000000000000000000000dEaD;
+    /// @notice Maximum number of unbondings of one account, pool and kind of bond.
     uint256 public constant MAX_UNBONDINGS = 16;
 
+    /// @notice Registry of the pools.
     IPoolRegistry public immutable POOLS;
+    /// @notice The only account that can draw on an operator's bond.
     address public immutable LEDGER;
+    /// @notice The only account that can lock, release and slash stake.
     address public immutable COURT;
 
+    /// @dev Bonded and leaving stake.
     mapping(uint256 pool => mapping(BondKind kind => mapping(address account => Balance))) private _balances;
+    /// @dev Unbondings, oldest first.
     mapping(uint256 pool => mapping(BondKind kind => mapping(address account => Unbonding[]))) private _unbondings;
+    /// @dev What cases have locked of each contributor's stake.
     mapping(uint256 pool => mapping(address contributor => Exposure)) private _exposures;
 
     modifier onlyCourt() {
@@ -32,7 +42,7 @@ contract StakeManager is IStakeManager, ReentrancyGuardTransient {
         _;
     }
 
-    // Both check at their own construction that they are the ones named here.
+    // Ledger and court check in their own constructors that this contract names them, so neither can be zero.
     // slither-disable-next-line missing-zero-check
     constructor(IPoolRegistry pools, address ledger, address court) {
         POOLS = pools;
@@ -40,6 +50,7 @@ contract StakeManager is IStakeManager, ReentrancyGuardTransient {
         COURT = court;
     }
 
+    /// @inheritdoc IStakeManager
     function stake(uint256 pool, BondKind kind, uint256 amount) external nonReentrant {
         if (!POOLS.isOpen(pool)) revert PoolNotOpen(pool);
         if (amount == 0) revert ZeroAmount();
@@ -55,6 +66,7 @@ contract StakeManager is IStakeManager, ReentrancyGuardTransient {
         if (token.balanceOf(address(this)) != balance + amount) revert UnsupportedToken(address(token));
     }
 
+    /// @inheritdoc IStakeManager
     function unbond(uint256 pool, BondKind kind, uint256 amount) external {
         Balance storage balance = _balances[pool][kind][msg.sender];
         Unbonding[] storage unbondings = _unbondings[pool][kind][msg.sender];
@@ -70,6 +82,7 @@ contract StakeManager is IStakeManager, ReentrancyGuardTransient {
         emit StakeUnbonded(pool, msg.sender, kind, amount, availableAt);
     }
 
+    /// @inheritdoc IStakeManager
     function withdraw(uint256 pool, BondKind kind) external nonReentrant {
         Balance storage balance = _balances[pool][kind][msg.sender];
         if (kind == BondKind.CONTRIBUTOR) _requireUnlocked(_exposures[pool][msg.sender].locked);
@@ -84,11 +97,12 @@ contract StakeManager is IStakeManager, ReentrancyGuardTransient {
         IERC20(POOLS.tokenOf(pool)).safeTransfer(msg.sender, amount);
     }
 
+    /// @inheritdoc IStakeManager
     function lock(uint256 pool, address contributor, bool isHeavy) external onlyCourt returns (Hold memory held) {
         SlashingTerms memory terms = POOLS.getSlashingTerms(pool);
         Exposure memory exposure = _exposures[pool][contributor];
         uint32 span = uint32(block.timestamp / terms.unbondWindow);
-        // Spans are counted, so a case falls into exactly one.
+        // Spans are numbers, so every case is in exactly one.
         // slither-disable-next-line incorrect-equality
         uint256 taken = exposure.takenIn == span ? exposure.taken : 0;
         uint256 cap = uint256(terms.slashAmount) * terms.maxSlashes;
@@ -96,7 +110,7 @@ contract StakeManager is IStakeManager, ReentrancyGuardTransient {
         uint256 due = terms.slashAmount;
         if (!isHeavy && exposure.strikes < terms.strikes) due = due * terms.lightSlashBps / 10_000;
         uint256 free = _totalOf(pool, BondKind.CONTRIBUTOR, contributor) - exposure.locked;
-        // No more than `slashAmount`, so it fits.
+        // At most `slashAmount`, so it fits uint96.
         uint96 amount = uint96(Math.min(Math.min(due, cap - taken), free));
         if (amount == 0 && due > 0) revert NoFreeStake();
 
@@ -105,11 +119,13 @@ contract StakeManager is IStakeManager, ReentrancyGuardTransient {
         return Hold(amount, span);
     }
 
+    /// @inheritdoc IStakeManager
     function slash(uint256 pool, address contributor, uint96 amount) external nonReentrant onlyCourt {
         _exposures[pool][contributor].locked -= amount;
         _burn(pool, BondKind.CONTRIBUTOR, contributor, amount);
     }
 
+    /// @inheritdoc IStakeManager
     function release(uint256 pool, address contributor, Hold calldata held) external onlyCourt {
         Exposure storage exposure = _exposures[pool][contributor];
         exposure.locked -= held.amount;
@@ -117,11 +133,13 @@ contract StakeManager is IStakeManager, ReentrancyGuardTransient {
         if (exposure.takenIn == held.span) exposure.taken -= held.amount;
     }
 
+    /// @inheritdoc IStakeManager
     function slashSigner(uint256 pool, address validator) external nonReentrant onlyCourt returns (uint256 amount) {
         amount = Math.min(POOLS.getTerms(pool).signerPenalty, _totalOf(pool, BondKind.VALIDATOR, validator));
         _burn(pool, BondKind.VALIDATOR, validator, amount);
     }
 
+    /// @inheritdoc IStakeManager
     function payFromOperator(uint256 pool, address recipient, uint256 amount)
         external
         nonReentrant
@@ -129,7 +147,7 @@ contract StakeManager is IStakeManager, ReentrancyGuardTransient {
     {
         if (msg.sender != LEDGER) revert NotLedger(msg.sender);
         address operator = POOLS.operatorOf(pool);
-        // As much again must be there to be burned.
+        // At most half, because the same amount is burned.
         paid = Math.min(amount, _totalOf(pool, BondKind.OPERATOR, operator) / 2);
         _take(pool, BondKind.OPERATOR, operator, paid);
 
@@ -139,33 +157,40 @@ contract StakeManager is IStakeManager, ReentrancyGuardTransient {
         _burn(pool, BondKind.OPERATOR, operator, paid);
     }
 
+    /// @inheritdoc IStakeManager
     function stakeOf(uint256 pool, BondKind kind, address account) external view returns (uint256) {
         return _balances[pool][kind][account].bonded;
     }
 
+    /// @inheritdoc IStakeManager
     function lockedOf(uint256 pool, address contributor) external view returns (uint256) {
         return _exposures[pool][contributor].locked;
     }
 
+    /// @inheritdoc IStakeManager
     function getBalance(uint256 pool, BondKind kind, address account) external view returns (Balance memory) {
         return _balances[pool][kind][account];
     }
 
+    /// @inheritdoc IStakeManager
     function getExposure(uint256 pool, address contributor) external view returns (Exposure memory) {
         return _exposures[pool][contributor];
     }
 
+    /// @inheritdoc IStakeManager
     function unbondingsOf(uint256 pool, BondKind kind, address account) external view returns (Unbonding[] memory) {
         return _unbondings[pool][kind][account];
     }
 
+    /// @dev Takes stake from an account and burns it.
     function _burn(uint256 pool, BondKind kind, address account, uint256 amount) private {
         _take(pool, kind, account, amount);
         emit StakeSlashed(pool, account, kind, amount);
         if (amount > 0) IERC20(POOLS.tokenOf(pool)).safeTransfer(BURN, amount);
     }
 
-    // Stake that stays goes first, then the newest unbonding: what is nearest to its exit is touched last.
+    /// @dev Takes bonded stake first, then unbondings from the newest to the oldest. What would be withdrawn soonest
+    /// goes last.
     function _take(uint256 pool, BondKind kind, address owner, uint256 amount) private {
         Balance storage held = _balances[pool][kind][owner];
         uint128 fromBonded = uint128(Math.min(amount, held.bonded));
@@ -183,7 +208,8 @@ contract StakeManager is IStakeManager, ReentrancyGuardTransient {
         }
     }
 
-    // All unbondings of a pool wait equally long, so the matured ones stand in front.
+    /// @dev Removes the matured unbondings and returns their sum. All unbondings of a pool wait equally long, so the
+    /// matured ones come first.
     function _takeMatured(Unbonding[] storage unbondings) private returns (uint128 amount) {
         uint256 length = unbondings.length;
         uint256 matured = 0;
@@ -199,6 +225,7 @@ contract StakeManager is IStakeManager, ReentrancyGuardTransient {
         }
     }
 
+    /// @dev Bonded and leaving stake together.
     function _totalOf(uint256 pool, BondKind kind, address account) private view returns (uint256) {
         Balance memory balance = _balances[pool][kind][account];
         return uint256(balance.bonded) + balance.leaving;

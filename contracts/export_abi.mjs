@@ -1,5 +1,6 @@
-// Writes ABI and bytecode of every contract from Hardhat's artifacts to covey/chain/abi, with sorted keys.
-// `--check` writes nothing and exits 1 where a file differs.  Compile first; never after a coverage run.
+// Writes ABI and bytecode of each contract from Hardhat's artifacts to covey/chain/abi, with sorted keys.
+// `--check` writes nothing and exits with 1 if a file differs. Compile first, without coverage, which changes the
+// bytecode.
 import fs from "node:fs";
 import path from "node:path";
 

@@ -10,7 +10,7 @@ from coordinator import identity
 from coordinator.config import CoordinatorConfig
 from coordinator.context import Context
 from coordinator.db.database import Database
-from coordinator.domain.epochs import Ledger
+from coordinator.domain.settlement import Ledger
 from coordinator.queue.celery_app import Kicker, build_celery, run_jobs
 from covey.chain.contracts import Contracts
 from covey.chain.deployment import Deployment
@@ -109,7 +109,7 @@ def serve(config: CoordinatorConfig) -> None:
 
 
 async def _serve(ctx: Context) -> None:
-    from coordinator.api.server import build_api
+    from coordinator.api.application import build_api
     from coordinator.chain_events import cycle
 
     with stop_signals(ctx.stop):

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from coordinator.context import Context
-from coordinator.db.models import Case
+from coordinator.db.models import CaseRow
 from coordinator.db.repository import Repository
-from coordinator.domain import epochs, nodes, omissions, steps, tasks
+from coordinator.domain import nodes, omissions, settlement, steps, tasks
 from covey.chain import events
 from covey.chain.follower import ChainProgress, SeenBlock
 from covey.protocol.ids import Hash
@@ -85,12 +85,12 @@ def on_node_registered(_: Context, repository: Repository, event: events.NodeReg
 
 
 def on_epoch_posted(_: Context, repository: Repository, event: events.EpochPosted) -> None:
-    if not epochs.record_posted(repository, event.header, event.record, block=event.block_number):
+    if not settlement.record_posted(repository, event.header, event.record, block=event.block_number):
         get_logger().error("an epoch was posted that this coordinator did not close", epoch=event.epoch)
 
 
 def on_epoch_disabled(_: Context, repository: Repository, event: events.EpochDisabled) -> None:
-    epochs.record_disabled(repository, number=event.epoch)
+    settlement.record_disabled(repository, number=event.epoch)
     nodes.judge_released(repository)
 
 
@@ -107,7 +107,7 @@ def on_omission_decided(
 def on_case_opened(_: Context, repository: Repository, event: events.CaseOpened) -> None:
     case = repository.get_case(event.receipt_hash)
     if case is None:
-        case = Case(receipt_hash=event.receipt_hash, state=CaseState.LOCKED)
+        case = CaseRow(receipt_hash=event.receipt_hash, state=CaseState.LOCKED)
     if case.state is CaseState.LOCKED:  # known already when it is told again, or anew after a reorganisation
         case.node, case.contributor = event.node, event.contributor
         case.block_number, case.transaction_hash = event.block_number, event.transaction_hash
@@ -123,7 +123,7 @@ def on_case_closed(ctx: Context, repository: Repository, event: ClosingEvent) ->
         case.state = require_move(CASE_MOVES, case.state, after)
         case.block_number, case.transaction_hash = event.block_number, event.transaction_hash
     if case is not None and after is CaseState.VETOED:
-        repository.session.flush()
+        repository.flush()
         for node in repository.list_nodes_of(case.contributor):
             nodes.reinstate(repository, ctx.params, node)
 

@@ -8,7 +8,7 @@ from eth_utils.crypto import keccak
 
 from coordinator.config import CoordinatorConfig
 from coordinator.db.database import Database
-from coordinator.domain.epochs import Ledger
+from coordinator.domain.settlement import Ledger
 from coordinator.queue.celery_app import Kicker
 from covey.chain.contracts import Contracts
 from covey.chain.follower import Follower

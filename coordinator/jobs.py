@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable
 
 from coordinator.context import Context
 from coordinator.db.database_outbox import add_intent
-from coordinator.db.models import Epoch
+from coordinator.db.models import EpochRow
 from coordinator.db.repository import Repository
-from coordinator.domain import epochs, judging, tasks
+from coordinator.domain import judging, settlement, tasks
 from covey.chain.drawing_blocks import find_first_blocks
 from covey.chain.outbox import IntentState
 from covey.protocol.ids import Hash, PoolId
+from covey.protocol.object_keys import build_epoch_key
 from covey.protocol.status import SubmissionState
 from covey.runtime.log import get_logger
 
@@ -83,17 +84,16 @@ def settle_epoch(ctx: Context) -> None:
     """Close an epoch that is due: its file goes to the store first, then rows and intent commit together."""
     chain_time = get_chain_time(ctx)  # not within the transaction: a chain that is away would hold up all who write
     with ctx.database.write() as repository:
-        if epochs.is_closed(repository, chain_time=chain_time):
+        if settlement.is_closed(repository, chain_time=chain_time):
             report_unpaid(repository)
             return
         for epoch in repository.list_epochs():
             if epoch.posted_block is None:
                 post_epoch(ctx, repository, epoch)
-        if not epochs.is_due(repository, ctx.params, ctx.ledger, now=ctx.clock(), chain_time=chain_time):
+        if not settlement.is_due(repository, ctx.params, ctx.ledger, now=ctx.clock(), chain_time=chain_time):
             return
-        closed = epochs.close_epoch(repository, ctx.ledger, now=ctx.clock())
-        key = f"epochs/{ctx.config.pool}/{closed.epoch.data_hash}.json"
-        ctx.store.put_named_by_content(key, closed.data)
+        closed = settlement.close_epoch(repository, ctx.ledger, now=ctx.clock())
+        ctx.store.put_named_by_content(build_epoch_key(ctx.config.pool, closed.epoch.data_hash), closed.data)
         post_epoch(ctx, repository, closed.epoch)
 
 
@@ -118,7 +118,7 @@ def get_chain_time(ctx: Context) -> float:
     return now if now - newest > IDLE_SECONDS else newest
 
 
-def post_epoch(ctx: Context, repository: Repository, epoch: Epoch) -> None:
+def post_epoch(ctx: Context, repository: Repository, epoch: EpochRow) -> None:
     """Have an intent for a closed epoch.  One that the ledger refused (too little escrow, say) is tried again, ever
     more rarely: the operator may have mended the cause."""
     tries, next_at, refused = 0, epoch.closed_at, None
@@ -129,9 +129,9 @@ def post_epoch(ctx: Context, repository: Repository, epoch: Epoch) -> None:
         tries, refused = tries + 1, row
     if refused is not None:
         get_logger().error("the ledger refused an epoch", epoch=epoch.number, reason=refused.reason, tries=tries)
-    call = ctx.contracts.ledger.post(epochs.build_header(epoch, ctx.ledger.pool))
+    call = ctx.contracts.ledger.post(settlement.build_header(epoch, ctx.ledger.pool))
     add_intent(repository, key=_name_intent(ctx, epoch, tries), call=call)
 
 
-def _name_intent(ctx: Context, epoch: Epoch, tries: int) -> str:
+def _name_intent(ctx: Context, epoch: EpochRow, tries: int) -> str:
     return f"epoch/{ctx.config.pool}/{epoch.number}/{tries}"

@@ -22,8 +22,8 @@ fi
 "$python" -m covey --help >/dev/null
 "$python" -m covey init pool trial >/dev/null
 "$python" - <<'PY'
-import covey, coordinator.api.server, trainer.loop, validator.loop, worker.loop  # every role imports what it needs
-from covey.chain.codec import CONTRACT_NAMES, load_artifact
+import covey, coordinator.api.application, trainer.loop, validator.loop, worker.loop  # every role imports what it needs
+from covey.chain.abi_codec import CONTRACT_NAMES, load_artifact
 from covey.model.tiny import tiny_folder
 from pathlib import Path
 

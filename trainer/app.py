@@ -28,7 +28,7 @@ from covey.tasks.catalog import list_digests, list_folders
 from trainer.checkpoints.disk import ExplainFullDisk
 from trainer.config import TrainerConfig
 from trainer.context import Context
-from trainer.progress import Progress
+from trainer.progress import TrainingProgress
 
 if TYPE_CHECKING:
     from trainer.distributed.ranks import Ranks
@@ -61,7 +61,7 @@ def build(
     from trainer.distributed.ranks import ALONE
     from trainer.factories import build_evaluator, build_learner, build_regrader, get_source
     from trainer.monitoring.evaluation import Background, explain_evaluation
-    from trainer.monitoring.metrics import Metrics
+    from trainer.monitoring.metrics import TrainingMetrics
     from trainer.monitoring.performance import complete_report
     from trainer.publisher import require_policy
 
@@ -96,7 +96,7 @@ def build(
     is_kept = newest == step or is_whole(exports, newest)
     if state is None:
         checkpoints.save(learner, step, {})
-    metrics = Metrics(config.home / "metrics.jsonl", alarms=config.alarms, sinks=sinks)
+    metrics = TrainingMetrics(config.home / "metrics.jsonl", alarms=config.alarms, sinks=sinks)
     evaluator = build_evaluator(config, network, grade=grade)
     if config.evaluation_every:
         with explain_evaluation():
@@ -124,7 +124,7 @@ def build(
         metrics=metrics,
         decode=decode,
         regrader=build_regrader(config, network, vocabulary=learner.vocabulary, grade=grade),
-        progress=Progress(
+        progress=TrainingProgress(
             step=step,
             waiting_since=time.monotonic(),
             unpublished=newest if is_kept else Step(published),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from covey.environments.base import Environment
 from covey.network.entry import Network
 from trainer.config import TrainerConfig
-from trainer.progress import Progress
+from trainer.progress import TrainingProgress
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from trainer.checkpoints.checkpoint import Checkpoints, StepFolders
     from trainer.data.regrading import Regrader
     from trainer.monitoring.evaluation import Background
-    from trainer.monitoring.metrics import Metrics
+    from trainer.monitoring.metrics import TrainingMetrics
     from trainer.publisher import Publisher
 
 
@@ -44,10 +44,10 @@ class Context:
     chain_thread: ThreadPoolExecutor
     """One thread, the only one that uses the publisher."""
     background: "Background"
-    metrics: "Metrics"
+    metrics: "TrainingMetrics"
     decode: Callable[[bytes], bytes]
     regrader: "Regrader"
-    progress: Progress
+    progress: TrainingProgress
     stop: asyncio.Event
     clock: Callable[[], float] = time.time
     timer: Callable[[], float] = time.monotonic

@@ -19,14 +19,14 @@ from covey.model.tiny import tiny_folder
 from covey.network.entry import Network
 from covey.protocol.params import PoolParams
 from covey.runtime.settings import RoleSettings
-from trainer.algorithm.forward import Shape, recompute_activations
+from trainer.algorithm.forward import PackingConfig, recompute_activations
 from trainer.algorithm.grpo import Objective
 from trainer.algorithm.learner import Learner, Optimiser
 from trainer.algorithm.logprobs import Recomputer
 from trainer.algorithm.lora import add_adapters
 from trainer.config import TrainerConfig
 from trainer.data.regrading import Regrader
-from trainer.distributed.commands import Order, Verb
+from trainer.distributed.commands import RankCommand, Verb
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.monitoring.evaluation import Evaluator
 
@@ -56,7 +56,7 @@ def build_learner(config: TrainerConfig, params: PoolParams, ranks: Ranks = ALON
     prepare_process(threads=config.threads)
     torch.use_deterministic_algorithms(config.device == "cpu")
     dtype = params.model.compute_dtype
-    shape = Shape(
+    shape = PackingConfig(
         row_tokens=config.row_tokens,
         micro_batch_rows=config.micro_batch_rows,
         compute_dtype=dtype,
@@ -86,7 +86,7 @@ def build_learner(config: TrainerConfig, params: PoolParams, ranks: Ranks = ALON
         kl_estimator=config.kl_estimator,
         entropy=config.entropy_coefficient,
     )
-    with ranks.together(Order(verb=Verb.BUILD, text=encode_plan(config, params))):
+    with ranks.together(RankCommand(verb=Verb.BUILD, text=encode_plan(config, params))):
         learner = Learner(model, optimiser=optimiser, objective=objective, shape=shape, ranks=ranks)
         if config.old_policy == "recompute" and config.kl_coefficient == 0:
             return learner, None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from covey.protocol.ids import Hash, Step, TaskId
 
 if TYPE_CHECKING:
-    from trainer.data.samples import Work
+    from trainer.data.samples import AcceptedWork
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,7 @@ class Offered:
 
 
 @dataclass(slots=True, kw_only=True)
-class Progress:
+class TrainingProgress:
     """Shared by both cycles, each of which writes its own part."""
 
     step: Step
@@ -32,7 +32,7 @@ class Progress:
     is none."""
     offered: Offered | None = None
     """Of that policy."""
-    fetched: "dict[TaskId, Work | None]" = field(default_factory=dict)
+    fetched: "dict[TaskId, AcceptedWork | None]" = field(default_factory=dict)
     """Of the next batch; None for what is left out."""
     fruitless: int = 0
     """Orders for it, one after the other, of which no file was new."""

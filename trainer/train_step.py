@@ -11,19 +11,21 @@ from trainer.algorithm import batches
 from trainer.checkpoints.checkpoint import export_policy
 from trainer.checkpoints.resume import build_lost_reference
 from trainer.context import Context
-from trainer.data.samples import Sample, Work
+from trainer.data.samples import AcceptedWork, Sample
 from trainer.monitoring.performance import complete_report, compute_flops, measure_model
 from trainer.monitoring.report import build_report, split_rewards
 
 
-def learn(ctx: Context, works: list[Work | None], waited: float) -> None:
+def learn(ctx: Context, works: list[AcceptedWork | None], waited: float) -> None:
     """All updates of a step, then the policy and the checkpoint that make them last; `waited` seconds for the files."""
     config, params, progress = ctx.config, ctx.network.params, ctx.progress
     started, step = ctx.timer(), progress.step
     kept = [work for work in works if work is not None and is_computable(ctx, work)]
     samples = batches.build_samples(kept, group_size=params.group_size, advantage=config.advantage)
     taught = batches.keep_live(samples, group_size=params.group_size) if params.online_filter else samples
-    parts = batches.split_updates(fill_in(ctx, taught), group_size=params.group_size, updates=config.updates_per_step)
+    parts = batches.split_updates(
+        fill_logprobs(ctx, taught), group_size=params.group_size, updates=config.updates_per_step
+    )
     consumed = [
         batches.build_batch(
             part,
@@ -57,7 +59,7 @@ def learn(ctx: Context, works: list[Work | None], waited: float) -> None:
     progress.step, progress.waiting_since = made, ended  # at last: from here on the policy is published
 
 
-def is_computable(ctx: Context, work: Work) -> bool:
+def is_computable(ctx: Context, work: AcceptedWork) -> bool:
     """Whether its log-probabilities are there, or the policy to recompute them with: a trainer that went on without a
     checkpoint has no earlier ones, and a kept one may be damaged."""
     version = work.policy_version
@@ -68,7 +70,7 @@ def is_computable(ctx: Context, work: Work) -> bool:
     return False
 
 
-def fill_in(ctx: Context, samples: list[Sample]) -> list[Sample]:
+def fill_logprobs(ctx: Context, samples: list[Sample]) -> list[Sample]:
     """The log-probabilities that the objective asks for; those that nobody replayed are recomputed here, and the
     learner has those of the policy that the step starts from.
 

@@ -13,7 +13,7 @@ from trainer.algorithm.learner import Learner
 from trainer.algorithm.logprobs import Recomputer
 from trainer.checkpoints.checkpoint import load_state, save_state
 from trainer.config import TrainerConfig
-from trainer.distributed.commands import Order, Verb
+from trainer.distributed.commands import RankCommand, Verb
 from trainer.distributed.ranks import Ranks, explain_lost_rank
 from trainer.distributed.sharding import gather_weights
 from trainer.factories import build_learner, decode_plan
@@ -33,7 +33,7 @@ def follow(config: TrainerConfig, ranks: Ranks) -> None:
             do_share(order, learner, recomputer)
 
 
-def do_share(order: Order, learner: Learner, recomputer: Recomputer | None) -> None:
+def do_share(order: RankCommand, learner: Learner, recomputer: Recomputer | None) -> None:
     """What rank 0 does in `together`."""
     match order.verb:
         case Verb.LEARN:

@@ -16,12 +16,12 @@ from covey.protocol.params import MAX_ANSWER_BYTES, PoolParams
 from covey.runtime.cycle import CycleMetrics, Pace, keep_trying, report_forever, run_forever, stop_signals
 from covey.runtime.log import configure, get_logger
 from covey.sandbox import ATTEMPTS, CallLimits, Sandbox
-from validator.checks import Tools
+from validator.checks import CheckTools
 from validator.config import CheckingSettings, ValidatorConfig
 from validator.context import Context
-from validator.evidence_bundle import Venue, describe_engine
-from validator.held_turns import Turns
-from validator.pending_reveals import Pending
+from validator.evidence_bundle import JudgingEnvironment, describe_engine
+from validator.held_turns import HeldTurns
+from validator.pending_reveals import PendingReveals
 
 PROPOSAL_SECONDS = 86_400
 """Time within which a case is proposed once the court may take stake again."""
@@ -63,7 +63,7 @@ def build(
     return Context(
         config=config,
         network=network,
-        tools=Tools(
+        tools=CheckTools(
             params=params,
             domain=network.receipt_domain,
             engine=build_engine(
@@ -78,7 +78,7 @@ def build(
             decode=partial(decoder.call, attempts=ATTEMPTS),
             grade=grade,
         ),
-        venue=Venue(
+        venue=JudgingEnvironment(
             chain_id=network.receipt_domain.chain_id,
             court=network.receipt_domain.contract,
             pool=network.pool,
@@ -88,8 +88,8 @@ def build(
             ),
             isolation=decoder.isolation.rung,
         ),
-        pending=Pending(config.home / "pending"),
-        turns=Turns(config.turns),
+        pending=PendingReveals(config.home / "pending"),
+        turns=HeldTurns(config.turns),
         outbox=outbox,
         sender=Sender(
             network.chain,

@@ -29,24 +29,25 @@ from covey.object_store import LinkSigner, ObjectStore
 from covey.protocol import canonical, eip712
 from covey.protocol.api.common import MAX_EVIDENCE_BYTES
 from covey.protocol.eip712 import Domain
-from covey.protocol.evidence import LIVE_GROUPS, Bundle, EngineFacts, get_key
+from covey.protocol.evidence import LIVE_GROUPS, Bundle, EngineFacts
 from covey.protocol.ids import Hash, PoolId, is_hash
+from covey.protocol.object_keys import build_evidence_key, build_submission_key
 from covey.protocol.params import PoolParams
 from covey.protocol.thresholds import Thresholds
 from covey.protocol.verdict import Judgement, Reason
 from covey.sandbox import ATTEMPTS
 from covey.shardcast.client import ShardClient, get_policy_folder
 from covey.tasks.catalog import DataSetCatalog
-from validator import judging
+from validator import verdicts
 from validator.app import build_decoder, build_grader
-from validator.audit_draw import Draw, find_draw
-from validator.checks import Claim, Tools
+from validator.checks import CheckTools, SubmissionClaim
 from validator.config import AuditConfig
+from validator.draw_check import Draw, find_draw
 from validator.evidence_bundle import describe_engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ComparisonRow:
     """Distances of one rollout, the worst of its windows and tokens."""
 
     group: int
@@ -69,7 +70,7 @@ class Report:
     """Of this run."""
     limits: Thresholds
     """For single windows and tokens, from the pool's parameters."""
-    rows: tuple[Row, ...]
+    rows: tuple[ComparisonRow, ...]
     """In the order of the file; none where the replay did not run."""
     draw: Draw | None = None
     """What the draw demands; None where no epoch file at hand holds the submission."""
@@ -127,7 +128,7 @@ async def read_bundle(config: AuditConfig, name: str) -> bytes:
         raise OperatorError("bad_hash", f"{name} is no hash", fix="Name 0x and 64 lower-case digits, or a file")
     if config.pool is None:
         raise OperatorError("no_pool", "a hash does not say whose bundle it is", fix="Name the pool with --pool")
-    data = await read_object(config.storage, get_key(config.pool, name), max_bytes=MAX_EVIDENCE_BYTES)
+    data = await read_object(config.storage, build_evidence_key(config.pool, name), max_bytes=MAX_EVIDENCE_BYTES)
     if canonical.sha256(data) != name:
         raise ProtocolError("digest_mismatch", f"the bundle in the store does not have the hash {name}")
     return data
@@ -179,7 +180,7 @@ def require_true(bundle: Bundle, contracts: Contracts, params: PoolParams) -> No
 async def read_file(config: AuditConfig, bundle: Bundle, params: PoolParams) -> bytes:
     """The file that the receipt names."""
     receipt = bundle.receipt
-    key = f"submissions/{bundle.pool}/{receipt.task}-{receipt.lease}/{receipt.work_key}.parquet"
+    key = build_submission_key(bundle.pool, receipt.task, receipt.lease, receipt.work_key)
     file = await read_object(config.storage, key, max_bytes=params.max_submission_bytes)
     if canonical.sha256(file) != receipt.work_key:
         raise ProtocolError("digest_mismatch", "the file in the store does not have the receipt's hash")
@@ -242,7 +243,7 @@ def judge(
     environment = load_environment(params, data_sets, config.list_interpreters())
     with closing(engine), build_decoder(config) as decoder, build_grader(config, params, environment) as grade:
         load_pool_policy(engine, policy, bundle.receipt.policy_version, params.model)
-        tools = Tools(
+        tools = CheckTools(
             params=params,
             domain=Domain(chain_id=bundle.chain_id, contract=bundle.court),
             engine=engine,
@@ -250,13 +251,13 @@ def judge(
             decode=partial(decoder.call, attempts=ATTEMPTS),
             grade=grade,
         )
-        claim = Claim(
+        claim = SubmissionClaim(
             receipt=bundle.receipt.to_message(),
             signature=bundle.signature,
             manifest_hash=bundle.manifest_hash,
             file=file,
         )
-        found = judging.judge(claim, tools, full=config.full or bundle.full)
+        found = verdicts.judge(claim, tools, full=config.full or bundle.full)
     return Report(
         evidence_hash=bundle.compute_hash(),
         bundle=bundle,
@@ -269,12 +270,12 @@ def judge(
     )
 
 
-def build_rows(claim: Claim) -> tuple[Row, ...]:
+def build_rows(claim: SubmissionClaim) -> tuple[ComparisonRow, ...]:
     """The distances that the replay measured."""
     if not claim.distances:
         return ()
     return tuple(
-        Row(
+        ComparisonRow(
             group=rollout.group,
             sibling=rollout.sibling,
             tokens=measured.tokens,

@@ -36,7 +36,7 @@ GRADED_TOGETHER = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tools:
+class CheckTools:
     """What the checks work with; the same for every submission of a pool."""
 
     params: PoolParams
@@ -51,7 +51,7 @@ class Tools:
 
 
 @dataclass(slots=True, kw_only=True)
-class Claim:
+class SubmissionClaim:
     """A submission under judgement; what has a default is filled in as the checks go."""
 
     receipt: Receipt
@@ -68,10 +68,10 @@ class Claim:
     """Of each rollout, where it was replayed."""
 
 
-Check = Callable[[Claim, Tools], Judgement | None]
+Check = Callable[[SubmissionClaim, CheckTools], Judgement | None]
 
 
-def check_envelope(claim: Claim, tools: Tools) -> Judgement | None:
+def check_envelope(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
     """The file is the one that the receipt names, and not too large."""
     if len(claim.file) > tools.params.max_submission_bytes:
         return Judgement.reject(Reason.OVERSIZED, size=len(claim.file))
@@ -80,7 +80,7 @@ def check_envelope(claim: Claim, tools: Tools) -> Judgement | None:
     return None
 
 
-def check_signature(claim: Claim, tools: Tools) -> Judgement | None:
+def check_signature(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
     """The receipt is signed by its node."""
     try:
         eip712.require_signer(claim.receipt, tools.domain, claim.signature, claim.receipt.node)
@@ -89,7 +89,7 @@ def check_signature(claim: Claim, tools: Tools) -> Judgement | None:
     return None
 
 
-def check_task(claim: Claim, tools: Tools) -> Judgement | None:
+def check_task(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
     """The receipt is about a task as this pool gives them; whose lease it was, the coordinator's intake has checked.
 
     Its word on that is signed by nobody, so no verdict rests on it.
@@ -99,7 +99,7 @@ def check_task(claim: Claim, tools: Tools) -> Judgement | None:
     return None
 
 
-def check_schema(claim: Claim, tools: Tools) -> Judgement | None:
+def check_schema(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
     """The file decodes within its budget; input that ends every attempt to decode it is to blame itself."""
     try:
         claim.rollouts = unpack_answer(tools.decode(pack_call(claim.file, tools.params.build_budget())))
@@ -111,7 +111,7 @@ def check_schema(claim: Claim, tools: Tools) -> Judgement | None:
     return None
 
 
-def check_slots(claim: Claim, tools: Tools) -> Judgement | None:
+def check_slots(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
     """Every (group, sibling) of the task stands there exactly once, and the units are those of the receipt."""
     rollouts = claim.rollouts
     if len({(row.group, row.sibling) for row in rollouts}) != len(rollouts):
@@ -123,7 +123,7 @@ def check_slots(claim: Claim, tools: Tools) -> Judgement | None:
     return None
 
 
-def check_seeding(claim: Claim, tools: Tools) -> Judgement | None:
+def check_seeding(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
     """Seeds and prompts follow from the slot: recomputed, compared token by token."""
     receipt = claim.receipt
     domain = SlotDomain(
@@ -144,7 +144,7 @@ def check_seeding(claim: Claim, tools: Tools) -> Judgement | None:
     return slots.find_wrong_slot(claim.rollouts, domain, claim.prompts)
 
 
-def check_termination(claim: Claim, tools: Tools) -> Judgement | None:
+def check_termination(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
     """A completion ends with an end token, of which none stands anywhere else, or at the length limit."""
     return slots.find_false_end(
         claim.rollouts,
@@ -154,7 +154,7 @@ def check_termination(claim: Claim, tools: Tools) -> Judgement | None:
     )
 
 
-def check_proof_form(claim: Claim, tools: Tools) -> Judgement | None:
+def check_proof_form(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
     """The right number of proofs, each of the right length with all numbers in range."""
     rules, hidden = tools.params.verification, tools.engine.hidden_size
     places: list[dict[str, int]] = []
@@ -175,7 +175,7 @@ def check_proof_form(claim: Claim, tools: Tools) -> Judgement | None:
     return Judgement.reject(Reason.MALFORMED, what=what, **places[index])
 
 
-def check_reward(claim: Claim, tools: Tools) -> Judgement | None:
+def check_reward(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
     """Rewards are recomputed from the text, and a worker's number must be that to the bit: specks in a group of equal
     rewards would be scaled up to advantages of the worker's choice.
 
@@ -214,7 +214,7 @@ def count_live_groups(groups: Sequence[int], rewards: Sequence[float]) -> int:
     return sum(len(values) > 1 for values in found.values())
 
 
-def check_replay(claim: Claim, tools: Tools) -> Judgement | None:
+def check_replay(claim: SubmissionClaim, tools: CheckTools) -> Judgement | None:
     """One replay of all rollouts: proofs, the seeded sampling, the end tokens, then the claimed log-probabilities."""
     claim.distances = measure(claim.rollouts, tools.engine, tools.params)
     breach = find_breach(claim.distances, tools.params.verification)

@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from covey.chain.finality import Finality
-from covey.engines.vllm.options import VllmOptions
+from covey.engines.vllm.vllm_options import VllmOptions
 from covey.runtime.settings import RoleSettings, SandboxSettings
 
 

@@ -11,11 +11,11 @@ from covey.chain.outbox import Intent
 from covey.chain.sender import Sender
 from covey.chain.sqlite_outbox import SqliteOutbox
 from covey.network.entry import Network
-from validator.checks import Tools
+from validator.checks import CheckTools
 from validator.config import ValidatorConfig
-from validator.evidence_bundle import Venue
-from validator.held_turns import Turns
-from validator.pending_reveals import Pending
+from validator.evidence_bundle import JudgingEnvironment
+from validator.held_turns import HeldTurns
+from validator.pending_reveals import PendingReveals
 
 
 @dataclass(slots=True)
@@ -31,15 +31,15 @@ class Context:
 
     config: ValidatorConfig
     network: Network
-    tools: Tools
-    venue: Venue
-    pending: Pending
+    tools: CheckTools
+    venue: JudgingEnvironment
+    pending: PendingReveals
     outbox: SqliteOutbox
     sender: Sender
     stop: asyncio.Event
     clock: Callable[[], float] = time.time
     loaded: Loaded = field(default_factory=Loaded)
-    turns: Turns
+    turns: HeldTurns
 
     def send(self, key: str, call: Call) -> None:
         """Write an intent; the enforcement's pump sends it.  The same key again changes nothing."""

@@ -11,7 +11,7 @@ from covey.protocol.verdict import Judgement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Venue:
+class JudgingEnvironment:
     """Where and with what a validator judges.  Example: chain_id=31337, pool=1, engine=EngineFacts(name="hf", ...)."""
 
     chain_id: int
@@ -37,7 +37,7 @@ def describe_engine(name: str, *, dtype: str, batch: int, device: str, interpret
     )
 
 
-def build_bundle(judgement: Judgement, order: JudgeOrder, venue: Venue) -> Bundle:
+def build_bundle(judgement: Judgement, order: JudgeOrder, venue: JudgingEnvironment) -> Bundle:
     """The evidence of a judgement; texts that a stranger may have had a hand in are cut."""
     return Bundle(
         chain_id=venue.chain_id,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from covey.protocol.api.validator import JudgeOrder
 
 
-class Turns:
+class HeldTurns:
     """Filled by the poll, emptied by judging; both in one event loop."""
 
     def __init__(self, most: int, *, clock: Callable[[], float] = time.monotonic) -> None:

@@ -12,8 +12,8 @@ from covey.protocol.ids import Hash, hash_from_bytes
 from covey.protocol.verdict import Judgement
 from covey.runtime.cycle import CycleResult, or_stop
 from covey.runtime.log import get_logger
-from validator import judging
-from validator.checks import Claim
+from validator import verdicts
+from validator.checks import SubmissionClaim
 from validator.context import Context
 from validator.evidence_bundle import build_bundle
 
@@ -65,11 +65,11 @@ async def judge(ctx: Context, order: JudgeOrder) -> Judgement:
     except ProtocolError as error:
         get_logger().warning("cannot check", task=receipt.task, code=error.code, message=error.message)
         return Judgement.unknown(error=error.code)
-    except judging.MACHINE_FAILURES as error:
+    except verdicts.MACHINE_FAILURES as error:
         get_logger().error("could not load", task=receipt.task, error=f"{type(error).__name__}: {error}")
         return Judgement.unknown(error=type(error).__name__)
-    claim = Claim(receipt=receipt, signature=order.signature, manifest_hash=order.manifest_hash, file=file)
-    return await asyncio.to_thread(judging.judge, claim, ctx.tools, full=order.full)
+    claim = SubmissionClaim(receipt=receipt, signature=order.signature, manifest_hash=order.manifest_hash, file=file)
+    return await asyncio.to_thread(verdicts.judge, claim, ctx.tools, full=order.full)
 
 
 async def load_policy(ctx: Context, order: JudgeOrder) -> None:
@@ -88,7 +88,7 @@ async def commit(ctx: Context, order: JudgeOrder, judgement: Judgement) -> None:
     """Sign the verdict, keep it with its evidence, show its hash only."""
     network = ctx.network
     bundle = build_bundle(judgement, order, ctx.venue)
-    verdict = judging.build_verdict(
+    verdict = verdicts.build_verdict(
         judgement,
         order.receipt.to_message(),
         evidence_hash=bundle.compute_hash(),

@@ -7,7 +7,7 @@ from covey.protocol.api.validator import RevealRequest
 from covey.runtime.files import write_atomically
 
 
-class Pending:
+class PendingReveals:
     """A folder with one JSON file for every commitment."""
 
     def __init__(self, root: Path) -> None:

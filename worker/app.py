@@ -17,7 +17,7 @@ from worker.config import WorkerConfig
 from worker.context import Context
 from worker.instance import load_instance
 from worker.leases import Pipeline
-from worker.submission_store import Outgoing
+from worker.submission_store import SubmissionStore
 
 FETCH_SECONDS = 1.0
 """Between two looks at the chain for a newer policy."""
@@ -73,7 +73,7 @@ def build(
             ahead=together if config.tasks_ahead is None else config.tasks_ahead,
             lease_seconds=params.lease_seconds,
         ),
-        outgoing=Outgoing(config.home / "outgoing"),
+        outgoing=SubmissionStore(config.home / "outgoing"),
         stop=stop,
     )
 
@@ -125,10 +125,10 @@ async def run_stages(ctx: Context) -> None:
             for _ in range(pipeline.together):
                 stages.create_task(run_forever(loop.work, ctx, stop=pipeline.work_over, metrics=metrics))
             stages.create_task(report_forever("worker", metrics, stop=pipeline.work_over))
-            stages.create_task(run_forever(loop.seal, ctx, stop=pipeline.sealing_over))
-            stages.create_task(run_forever(loop.hand_in, ctx, stop=pipeline.all_over))
+            stages.create_task(run_forever(loop.sign_next, ctx, stop=pipeline.sealing_over))
+            stages.create_task(run_forever(loop.submit_pending, ctx, stop=pipeline.all_over))
             stages.create_task(run_forever(loop.send_heartbeat, ctx, stop=ctx.stop, pace=beat))
     except ExceptionGroup as group:  # the first that fails ends the others, and says why
         signed = ctx.outgoing.has_signed
-        await loop.give_back(ctx, [order for order in pipeline.orders if not signed(order.task, order.lease)])
+        await loop.return_leases(ctx, [order for order in pipeline.orders if not signed(order.task, order.lease)])
         raise group.exceptions[0] from None

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from covey.engines.vllm.options import VllmOptions
+from covey.engines.vllm.vllm_options import VllmOptions
 from covey.runtime.settings import RoleSettings
 
 

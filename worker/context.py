@@ -12,7 +12,7 @@ from covey.network.entry import Network
 from covey.protocol.ids import Address
 from worker.config import WorkerConfig
 from worker.leases import Pipeline
-from worker.submission_store import Outgoing
+from worker.submission_store import SubmissionStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +30,6 @@ class Context:
     engine_threads: ThreadPoolExecutor
     """One for each task that the engine may work on."""
     pipeline: Pipeline
-    outgoing: Outgoing
+    outgoing: SubmissionStore
     stop: asyncio.Event
     clock: Callable[[], float] = time.time

@@ -19,7 +19,7 @@ KEPT_GONE = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class HeldLease:
     """A lease and when it was collected first, by a clock that nobody sets."""
 
     order: TaskOrder
@@ -33,7 +33,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
+class GeneratedTask:
     """What the engine made of a task."""
 
     order: TaskOrder
@@ -57,11 +57,11 @@ class Pipeline:
     """Further leases that are claimed while the engine is busy."""
     lease_seconds: float
     clock: Callable[[], float] = time.monotonic
-    claimed: list[Held] = field(default_factory=list)
+    claimed: list[HeldLease] = field(default_factory=list)
     """In order."""
-    working: list[Held] = field(default_factory=list)
+    working: list[HeldLease] = field(default_factory=list)
     """In the engine, all of one policy."""
-    made: list[Made] = field(default_factory=list)
+    made: list[GeneratedTask] = field(default_factory=list)
     generation_seconds: float | None = None
     """That the last task took; None before the first."""
     hangs: int = 0
@@ -112,7 +112,7 @@ class Pipeline:
     def hold(self, order: TaskOrder, *, seconds: float) -> None:
         """A lease was collected that lasts for so long; one that comes again after a crash lasts less than others."""
         spent = self.lease_seconds - min(seconds, self.lease_seconds)
-        self.claimed.append(Held(order=order, since=self.clock() - spent))
+        self.claimed.append(HeldLease(order=order, since=self.clock() - spent))
 
     def drop_overdue(self) -> list[TaskOrder]:
         """Forget the leases that ran out, as they do while an engine or the chain does not answer; returns them."""
@@ -156,13 +156,13 @@ class Pipeline:
         self.hangs = 0
         self.generation_seconds = self.clock() - held.begun
         if not held.is_forgotten:
-            self.made.append(Made(order=order, drafts=tuple(drafts), since=held.since))
+            self.made.append(GeneratedTask(order=order, drafts=tuple(drafts), since=held.since))
 
     def abandon(self, order: TaskOrder) -> None:
         """The engine will never be done with a task."""
         self._leave(order)
 
-    def _leave(self, order: TaskOrder) -> Held:
+    def _leave(self, order: TaskOrder) -> HeldLease:
         place = next(i for i, held in enumerate(self.working) if held.order.lease == order.lease)
         return self.working.pop(place)
 

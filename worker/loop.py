@@ -11,14 +11,13 @@ from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.protocol import eip712
 from covey.protocol.api.worker import TaskOrder
 from covey.protocol.ids import Hash, Step
-from covey.protocol.submission_file.codec import encode
 from covey.runtime.cycle import CycleResult, or_stop
 from covey.runtime.log import get_logger
 from worker import generation, receipts
 from worker.context import Context
 from worker.generation import Draft
-from worker.leases import Made
-from worker.submission_store import Parcel
+from worker.leases import GeneratedTask
+from worker.submission_store import SignedSubmission
 
 FAILURES = 3
 """Deaths of the engine over one lease, or calls in a row at which it hung, until the worker gives up."""
@@ -103,7 +102,7 @@ async def work(ctx: Context) -> CycleResult:
         raise
     except ProtocolError:
         pipeline.abandon(task)
-        await give_back(ctx, [task])
+        await return_leases(ctx, [task])
         raise
     pipeline.finish(task, drafts)
     return CycleResult.DONE
@@ -172,7 +171,7 @@ def roll_out(ctx: Context, task: TaskOrder) -> list[Draft]:
     return generation.roll_out(slots, network.params, engine, version=task.policy_version)
 
 
-async def give_back(ctx: Context, tasks: Sequence[TaskOrder]) -> None:
+async def return_leases(ctx: Context, tasks: Sequence[TaskOrder]) -> None:
     """Return leases that this worker cannot serve, so that another need not wait for their end."""
     ctx.pipeline.let_go(tasks)
     for task in tasks:
@@ -184,7 +183,7 @@ async def give_back(ctx: Context, tasks: Sequence[TaskOrder]) -> None:
             get_logger().warning("a lease was not returned", task=task.task, code=error.code, message=error.message)
 
 
-async def seal(ctx: Context) -> CycleResult:
+async def sign_next(ctx: Context) -> CycleResult:
     """Prove, grade, sign and store the oldest of what was generated, whatever becomes of what is being sent."""
     pipeline = ctx.pipeline
     drop_overdue(ctx)
@@ -204,13 +203,13 @@ async def seal(ctx: Context) -> CycleResult:
         await asyncio.wait([signing])
         raise
     except ProtocolError:
-        await give_back(ctx, [made.order])
+        await return_leases(ctx, [made.order])
         raise
     pipeline.let_go([made.order])
     return CycleResult.DONE
 
 
-async def hand_in(ctx: Context) -> CycleResult:
+async def submit_pending(ctx: Context) -> CycleResult:
     """Send all that nobody has countersigned yet."""
     if ctx.pipeline.sealing_over.is_set():
         ctx.pipeline.all_over.set()  # what cannot be sent now is sent after the next start
@@ -225,7 +224,7 @@ async def hand_in(ctx: Context) -> CycleResult:
     return CycleResult.DONE if parcels else CycleResult.IDLE
 
 
-def sign(ctx: Context, made: Made) -> None:
+def sign(ctx: Context, made: GeneratedTask) -> None:
     """The task's file and receipt; the parcel survives a crash from here on.
 
     Raises ProtocolError("wrong_manifest") for what was made before a reorganisation: by now it would look like fraud.
@@ -235,6 +234,8 @@ def sign(ctx: Context, made: Made) -> None:
     first_time = network.chain.get_block("latest").timestamp
     first_epochs = network.contracts.ledger.epochs_of(network.pool)
     rollouts = generation.build_rollouts(made.drafts, ctx.grade)
+    from covey.protocol.submission_file.codec import encode  # late: Parquet starts a thread, which no fork may inherit
+
     file = encode(rollouts)
     receipt = receipts.build_receipt(
         made.order,
@@ -246,7 +247,7 @@ def sign(ctx: Context, made: Made) -> None:
         file=file,
         now=ctx.clock(),
     )
-    parcel = Parcel(
+    parcel = SignedSubmission(
         receipt=receipt,
         signature=eip712.sign(receipt, network.receipt_domain, network.wallet),
         file=file,
@@ -256,7 +257,7 @@ def sign(ctx: Context, made: Made) -> None:
     ctx.outgoing.add(parcel)
 
 
-async def submit(ctx: Context, parcel: Parcel) -> None:
+async def submit(ctx: Context, parcel: SignedSubmission) -> None:
     """Send a parcel and keep the operator's promise; what is refused for good is dropped, anything else sent again."""
     network, receipt, log = ctx.network, parcel.receipt, get_logger()
     try:

@@ -18,7 +18,7 @@ from covey.runtime.files import write_atomically
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parcel:
+class SignedSubmission:
     """What is sent for one lease."""
 
     receipt: Receipt
@@ -41,7 +41,7 @@ def _explain_disk() -> Iterator[None]:
         raise TransientError("disk_full", f"work could not be kept: {error}") from error
 
 
-class Outgoing:
+class SubmissionStore:
     """A folder with one file of rollouts and one of JSON for every parcel; the JSON comes last and makes it count."""
 
     def __init__(self, root: Path) -> None:
@@ -65,12 +65,12 @@ class Outgoing:
         kept = (self._root / name, self._root / "sent" / name, self._root / "refused" / str(lease))
         return any(path.exists() for path in kept)
 
-    def add(self, parcel: Parcel) -> None:
+    def add(self, parcel: SignedSubmission) -> None:
         """Keep a parcel; after this returns it survives a crash.  Raises TransientError("disk_full")."""
         with _explain_disk():
             self._add(parcel)
 
-    def _add(self, parcel: Parcel) -> None:
+    def _add(self, parcel: SignedSubmission) -> None:
         name = f"{parcel.receipt.task}-{parcel.receipt.lease}"
         write_atomically(self._root / f"{name}.parquet", parcel.file)
         values = {
@@ -81,18 +81,18 @@ class Outgoing:
         }
         write_atomically(self._root / f"{name}.json", json.dumps(values).encode())
 
-    def list(self) -> Iterator[Parcel]:
+    def list(self) -> Iterator[SignedSubmission]:
         """Parcels that nobody has countersigned yet, oldest lease first."""
         for path in sorted(self._root.glob("*-*.json"), key=lambda p: int(p.stem.partition("-")[2])):
             yield self._load(path)
 
-    def close(self, parcel: Parcel, answer: SubmissionAnswer | None) -> None:
+    def close(self, parcel: SignedSubmission, answer: SubmissionAnswer | None) -> None:
         """Done with a parcel: keep receipt and promise as evidence, or only its lease when it was refused.  Raises
         TransientError("disk_full"): it is sent again, and answered alike."""
         with _explain_disk():
             self._close(parcel, answer)
 
-    def _close(self, parcel: Parcel, answer: SubmissionAnswer | None) -> None:
+    def _close(self, parcel: SignedSubmission, answer: SubmissionAnswer | None) -> None:
         path = self._root / f"{parcel.receipt.task}-{parcel.receipt.lease}.json"
         if answer is not None:
             values = {
@@ -106,9 +106,9 @@ class Outgoing:
         path.unlink(missing_ok=True)
         path.with_suffix(".parquet").unlink(missing_ok=True)
 
-    def _load(self, path: Path) -> Parcel:
+    def _load(self, path: Path) -> SignedSubmission:
         values = json.loads(path.read_bytes())
-        return Parcel(
+        return SignedSubmission(
             receipt=ReceiptBody.model_validate(values["receipt"]).to_message(),
             signature=values["signature"],
             file=path.with_suffix(".parquet").read_bytes(),

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self, TextIO
 
 from covey.engines.vllm.engine_process import build_environment
-from covey.engines.vllm.options import VllmOptions
+from covey.engines.vllm.vllm_options import VllmOptions
 from covey.errors import OperatorError
 
 LOG = Path("build/bench/engine-peer.log")

@@ -33,10 +33,10 @@ from covey.engines.hf.engine import HuggingFaceEngine, prepare_process
 from covey.protocol.ids import GroupId, Step, TaskId
 from covey.protocol.submission_file.rows import Rollout
 from trainer.algorithm.batches import build_batch, build_samples, split_updates
-from trainer.algorithm.forward import Shape
+from trainer.algorithm.forward import PackingConfig
 from trainer.algorithm.grpo import Objective
 from trainer.algorithm.learner import Learner, Optimiser
-from trainer.data.samples import Batch, Work
+from trainer.data.samples import AcceptedWork, Batch
 
 OURS, TRL = "ours", "trl"
 SIDES = {OURS: "benchmarks.training.throughput:learn", TRL: "benchmarks.training.trl_peer:learn"}
@@ -74,7 +74,7 @@ def build_learner(config: CopyTaskConfig, seed: int, objective: Objective) -> Le
         warm_up=0,
         clip=copy_task.CLIP,
     )
-    shape = Shape(
+    shape = PackingConfig(
         row_tokens=LENGTH + config.siblings * (LENGTH - 1), micro_batch_rows=config.batch, compute_dtype="float32"
     )
     model = copy_task.build_model(config, seed).train(False)
@@ -110,7 +110,7 @@ def prepare(rollouts: Sequence[Rollout], siblings: int, version: int, *, updates
 
     Advantages are not divided by their deviation, and the loss is one sum over tokens.
     """
-    work = Work(task=TaskId(0), policy_version=Step(version), replayed=True, rollouts=tuple(rollouts))
+    work = AcceptedWork(task=TaskId(0), policy_version=Step(version), replayed=True, rollouts=tuple(rollouts))
     samples = build_samples([work], group_size=siblings, advantage="dr_grpo")
     parts = split_updates(samples, group_size=siblings, updates=updates)
     return [build_batch(part, normaliser="tokens", constant=LENGTH, keep_all=False) for part in parts]

@@ -22,7 +22,7 @@ from covey.engines.hf.engine import prepare_process
 from covey.errors import OperatorError
 from covey.protocol.ids import GroupId, RolloutId, Step, TaskId
 from trainer.algorithm.batches import build_batch
-from trainer.algorithm.forward import Shape, recompute_activations
+from trainer.algorithm.forward import PackingConfig, recompute_activations
 from trainer.algorithm.grpo import Objective
 from trainer.algorithm.learner import Learner, Optimiser
 from trainer.data.samples import Batch, Sample
@@ -163,7 +163,7 @@ def measure(
     batch, model = build_update(workload, tokens), build_model(workload, device)
     if activation_checkpointing:
         recompute_activations(model)
-    shape = Shape(row_tokens=workload.row, micro_batch_rows=tokens // workload.row, compute_dtype="bfloat16")
+    shape = PackingConfig(row_tokens=workload.row, micro_batch_rows=tokens // workload.row, compute_dtype="bfloat16")
     learner = Learner(model, optimiser=OPTIMISER, objective=OBJECTIVE, shape=shape)
     seconds = []
     for _ in range(1 + updates):

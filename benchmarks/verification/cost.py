@@ -33,9 +33,9 @@ from covey.protocol.verdict import Decision
 from covey.runtime.settings import SandboxSettings
 from covey.sandbox import Sandbox
 from covey.toploc.topk import build_capture
-from validator import judging
-from validator.checks import Claim as Submitted
-from validator.checks import Tools
+from validator import verdicts
+from validator.checks import CheckTools
+from validator.checks import SubmissionClaim as Submitted
 from worker import generation, receipts
 
 RUNS = 5
@@ -90,7 +90,7 @@ def _measure(folder: Path, environment: Environment, decoder: Sandbox, grader: G
     worker.load_policy(folder, 0)
     validator.load_policy(folder, 0)
     wallet, domain = deploy.derive_wallet("cost", "node"), Domain(chain_id=31337, contract=COURT)
-    tools = Tools(
+    tools = CheckTools(
         params=PARAMS,
         domain=domain,
         engine=validator,
@@ -121,7 +121,7 @@ def _measure(folder: Path, environment: Environment, decoder: Sandbox, grader: G
 
     def judge(full: bool) -> None:
         claim = Submitted(receipt=receipt, signature=signature, manifest_hash=MANIFEST, file=file)
-        judgement = judging.judge(claim, tools, full=full)
+        judgement = verdicts.judge(claim, tools, full=full)
         if judgement.decision is not Decision.ACCEPT:
             raise RuntimeError(f"honest work was not accepted: {judgement}")
 

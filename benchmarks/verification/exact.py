@@ -43,7 +43,7 @@ from covey.engines.base import Completion, Engine, GenerationRequest
 from covey.engines.factory import describe_build, describe_hardware
 from covey.engines.hf.engine import HuggingFaceEngine
 from covey.engines.vllm.engine import VllmEngine
-from covey.engines.vllm.options import VllmOptions
+from covey.engines.vllm.vllm_options import VllmOptions
 from covey.protocol.params import PoolParams
 
 NAME = "exact"

@@ -11,8 +11,8 @@ from covey.protocol.submission_file.rows import Rollout
 from covey.protocol.verdict import Severity
 from covey.toploc.proofs import WINDOW
 from validator.calibration.calibrate import propose
-from validator.checks import Claim as Submitted
-from validator.checks import Tools, check_termination
+from validator.checks import CheckTools, check_termination
+from validator.checks import SubmissionClaim as Submitted
 from validator.distance_limits import Breach, find_breach
 from validator.replay import RolloutDistances, measure
 
@@ -111,7 +111,7 @@ class RejectionCounter:
     def _ends_well(self, rollouts: tuple[Rollout, ...]) -> bool:
         """Run the validator's own check of lengths and end tokens."""
         claim = Submitted(receipt=None, signature="", manifest_hash=None, file=b"", rollouts=list(rollouts))  # type: ignore[arg-type]
-        tools = Tools(
+        tools = CheckTools(
             params=self.worker.params, engine=self.validator,
             domain=None, environment=None, decode=None, grade=None,  # type: ignore[arg-type]
         )  # fmt: skip

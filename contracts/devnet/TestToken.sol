@@ -3,8 +3,12 @@ pragma solidity 0.8.30;
 
 import {ERC20} from "@openzeppelin/contracts/token/ERC20/ERC20.sol";
 
-/// The ERC-20 of devnets and tests: anybody may mint any amount, so it is worth nothing.
+/// @title TestToken
+/// @notice ERC-20 token of devnets and tests. Anyone can mint any amount, so it has no value.
 contract TestToken is ERC20("Covey Test Token", "CVT") {
+    /// @notice Mints tokens to an account.
+    /// @param to Account that receives the tokens.
+    /// @param amount Amount in the token's smallest unit.
     function mint(address to, uint256 amount) external {
         _mint(to, amount);
     }

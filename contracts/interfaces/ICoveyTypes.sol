@@ -1,51 +1,72 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
-/// What a node claims: that the groups of one task exist in one file.  EIP-712 type "Receipt", domain of
-/// SlashingCourt, signed by `node`.  Its struct hash, without the domain, is the `receiptHash` that everything else
-/// refers to.
+/// @notice A node's signed claim that one file holds all groups of one task.
+/// @dev EIP-712 type "Receipt" in the domain of SlashingCourt, signed by `node`. All other messages refer to a receipt
+/// by `receiptHash`, its EIP-712 struct hash without the domain separator.
+/// @param pool Id of the pool. Pools are numbered from 1.
+/// @param task Id of the task.
+/// @param lease Lease under which the node held the task. A node signs one receipt for each pair of task and lease.
+/// @param node Key of the machine that did the work.
+/// @param contributor Account that vouches for `node`, stakes for it and receives its rewards.
+/// @param policyVersion Step whose policy sampled the rollouts.
+/// @param workKey SHA-256 of the submitted file.
+/// @param groups Number of groups in the file.
+/// @param units Completion tokens, as the node counts them.
+/// @param deadline Unix time in seconds until which the work may be submitted.
 struct Receipt {
-    /// The pool, counted from 1.
     uint256 pool;
-    /// The task and the lease under which the node held it: together with `node` one slot, for one receipt only.
     uint256 task;
     uint256 lease;
     address node;
-    /// The account that vouches for `node`, stakes and is paid.
     address contributor;
-    /// The step whose policy sampled the rollouts.
     uint64 policyVersion;
-    /// SHA-256 of the submitted file.
     bytes32 workKey;
     uint32 groups;
-    /// Completion tokens, as the node counts them.
     uint64 units;
-    /// Unix seconds, until when the submission may be handed in.
     uint64 deadline;
 }
 
-/// What one validator found.  EIP-712 type "Verdict", domain of SlashingCourt, signed by `validator`.
+/// @notice One validator's signed judgement of one submission.
+/// @dev EIP-712 type "Verdict" in the domain of SlashingCourt, signed by `validator`.
+/// @param pool Id of the pool.
+/// @param receiptHash EIP-712 struct hash of the receipt.
+/// @param workKey SHA-256 of the judged file.
+/// @param validator Account that judged and signs.
+/// @param outcome 1 accept, 2 reject, 3 unknown.
+/// @param reason Number of the check that failed. The protocol defines the numbers; the contracts do not interpret
+/// them.
+/// @param severity 0 none, 1 soft (the work is void), 2 hard (the contributor can be slashed).
+/// @param units Completion tokens, as the validator counts them.
+/// @param evidenceHash Hash of the stored evidence.
+/// @param deadline Unix time in seconds until which the verdict can open a case.
 struct Verdict {
     uint256 pool;
     bytes32 receiptHash;
     bytes32 workKey;
     address validator;
-    /// 1 accept, 2 reject, 3 unknown.
     uint8 outcome;
-    /// Which check failed; a number of the protocol, not of the contracts.
     uint8 reason;
-    /// 0 none, 1 soft (void), 2 hard (slash).
     uint8 severity;
-    /// Completion tokens, as the validator counts them.
     uint64 units;
-    /// Hash of the stored evidence.
     bytes32 evidenceHash;
-    /// Unix seconds, until when the verdict may be used on chain.
     uint64 deadline;
 }
 
-/// One countersigned submission in the work tree of an epoch.  Leaves are double-hashed, as in
-/// @openzeppelin/merkle-tree.
+/// @notice One countersigned submission in the work tree of an epoch.
+/// @dev Leaves are hashed twice, as in @openzeppelin/merkle-tree.
+/// @param receiptHash EIP-712 struct hash of the receipt.
+/// @param workKey SHA-256 of the submitted file.
+/// @param node Key of the machine that did the work.
+/// @param contributor Account that receives the rewards of `node`.
+/// @param task Id of the task.
+/// @param policyVersion Step whose policy sampled the rollouts.
+/// @param signedAt Unix time in seconds at which the operator countersigned. Anyone can repeat the audit draw from it:
+/// the draw follows from the hash of the first block that is at least the pool's `draw_seconds` later.
+/// @param outcome 1 accept, 2 reject, 3 unknown.
+/// @param reason Number of the check that failed.
+/// @param units Units that are paid.
+/// @param evidenceHash Hash of the stored evidence.
 struct WorkLeaf {
     bytes32 receiptHash;
     bytes32 workKey;
@@ -53,8 +74,6 @@ struct WorkLeaf {
     address contributor;
     uint256 task;
     uint64 policyVersion;
-    /// When the operator countersigned, in Unix seconds.  The audit's draw follows from the first block that is the
-    /// pool's `draw_seconds` later, so anybody can repeat it.
     uint64 signedAt;
     uint8 outcome;
     uint8 reason;
@@ -62,18 +81,23 @@ struct WorkLeaf {
     bytes32 evidenceHash;
 }
 
-/// One settlement period.  Only its hash is stored on chain; the fields are in the event EpochPosted.
+/// @notice Header of one epoch, the settlement period of a pool.
+/// @dev The contracts store only its hash; the event EpochPosted carries the fields.
+/// @param pool Id of the pool.
+/// @param epoch Number of the epoch, counted from 0 in each pool without a gap.
+/// @param workRoot Merkle root of the work leaves.
+/// @param rewardRoot Merkle root of the reward leaves.
+/// @param leafCount Number of work leaves.
+/// @param units Units accepted in this epoch alone.
+/// @param dataHash Hash of the stored leaves.
+/// @param previousHash Hash of the previous header; zero for epoch 0.
 struct EpochHeader {
     uint256 pool;
-    /// Counted from 0 in each pool, without a gap.
     uint64 epoch;
     bytes32 workRoot;
     bytes32 rewardRoot;
     uint64 leafCount;
-    /// Units accepted in this epoch alone.
     uint64 units;
-    /// Hash of the stored leaves.
     bytes32 dataHash;
-    /// Hash of the header before; zero for epoch 0.
     bytes32 previousHash;
 }

@@ -3,6 +3,7 @@ pragma solidity ^0.8.28;
 
 import {EpochHeader, Receipt, WorkLeaf} from "./ICoveyTypes.sol";
 
+/// @notice State of an omission challenge.
 enum ChallengeState {
     None,
     Open,
@@ -10,148 +11,315 @@ enum ChallengeState {
     Upheld
 }
 
-/// What is settled of a pool.
+/// @notice Totals of one pool.
+/// @param posted Reward of all epochs that are not disabled, in the token's smallest unit.
+/// @param funded Tokens paid in, minus tokens refunded.
+/// @param epochs Number of epochs posted, including disabled ones.
+/// @param lastPostedAt Unix time in seconds at which the newest epoch was posted.
 struct Settlement {
-    /// Reward of all epochs that stand.
     uint96 posted;
-    /// Tokens paid in, less what was refunded.
     uint96 funded;
-    /// How many epochs were posted, disabled ones included.
     uint24 epochs;
-    /// Unix seconds.
     uint40 lastPostedAt;
 }
 
-/// An epoch as EpochPosted tells it; whoever uses one hands it in, for only its hash is stored.
+/// @notice What the ledger knows about one epoch, as the event EpochPosted reports it.
+/// @dev Only the hash of the record is stored. A caller that claims, disables or answers passes the record in.
+/// @param headerHash Hash of the epoch's header.
+/// @param rewardRoot Merkle root of the reward leaves.
+/// @param epoch Number of the epoch.
+/// @param finalAt Unix time in seconds from which rewards can be claimed against the epoch.
+/// @param reward Reward of this epoch alone, in the token's smallest unit.
+/// @param cumulative Reward of this epoch and of all earlier epochs that are not disabled.
 struct EpochRecord {
     bytes32 headerHash;
     bytes32 rewardRoot;
     uint64 epoch;
-    /// Unix seconds, from when it can be claimed against.
     uint64 finalAt;
-    /// Reward of this epoch alone, in the token's smallest unit.
     uint96 reward;
-    /// Reward of this epoch and of all before it that stand.
     uint96 cumulative;
 }
 
-/// What the operator signs in answer to a receipt: it will be in an epoch's tree by `latestEpoch`.  EIP-712 type
-/// "Countersignature", domain of EpochLedger, with the receipt's struct hash in front.
+/// @notice The operator's signed promise to include a receipt in the work tree of an epoch.
+/// @dev EIP-712 type "Countersignature" in the domain of EpochLedger. Its first member is the receipt's struct hash.
+/// @param signedAt Unix time in seconds at which the operator signed.
+/// @param latestEpoch Last epoch that may include the receipt.
+/// @param signature The operator's 65-byte ECDSA signature.
 struct InclusionPromise {
-    /// When the operator signed, in Unix seconds.
     uint64 signedAt;
     uint64 latestEpoch;
     bytes signature;
 }
 
-/// Where a challenged receipt stands in the work tree of an epoch.
+/// @notice Proof that a challenged receipt is in the work tree of an epoch.
+/// @param receipt The challenged receipt.
+/// @param leaf The receipt's leaf. Every field that both have must be equal, except `units`.
+/// @param proof Merkle proof of the leaf.
 struct Inclusion {
     Receipt receipt;
-    /// The receipt's leaf: all that both name must be equal.
     WorkLeaf leaf;
     bytes32[] proof;
 }
 
-/// What is stored of a challenge, in one word.
+/// @notice An omission challenge, packed into one storage slot.
+/// @param challenger Account that challenged.
+/// @param answerBy Unix time in seconds before which the challenge can be answered.
+/// @param state State of the challenge.
+/// @param answeredBy Epoch that answered. If it is disabled, the receipt can be challenged again.
 struct Challenge {
     address challenger;
-    /// Unix seconds, until when it may be answered.
     uint40 answerBy;
     ChallengeState state;
-    /// The epoch that answered; should it be disabled, the receipt may be challenged again.
     uint24 answeredBy;
 }
 
-/// Escrow and settlement: one root of all work and one of all rewards per epoch.  Rewards are cumulative for each
-/// contributor, so one proof against any final epoch claims everything up to it.
+/// @title IEpochLedger
+/// @notice Holds the escrow of every pool and settles work in epochs: one Merkle root of all work and one of all
+/// rewards per epoch.
+/// @dev Claims: rewards are cumulative per contributor, so one proof against any final epoch claims everything earned
+/// up to that epoch.
 ///
-/// An epoch can be disabled by the arbiter for `challengeWindow` after it was posted, and is final `challengeWindow +
-/// vetoWindow` after it was posted.  All that is claimed never exceeds the reward of the epochs up to the one claimed
-/// against, whatever a root may say, and what is posted never exceeds what the pool was funded with.
+/// Finality: the arbiter can disable an epoch for `challengeWindow` after it was posted. An epoch is final
+/// `challengeWindow + vetoWindow` after it was posted.
 ///
-/// The newest KEPT_EPOCHS epochs are kept, each as one hash.  Pools are refused whose epochs may follow so fast that
-/// one is dropped before it is final and everything promised for it could be challenged and answered.
+/// Solvency: all claims of a pool together never exceed the reward of the epochs up to the one claimed against,
+/// whatever a root promises. The posted rewards of a pool never exceed its funding.
 ///
-/// Omission: whoever holds a countersigned receipt that is overdue posts it with OMISSION_BOND in ether.  Anyone may
-/// answer with an inclusion proof within `challengeWindow` and earns the bond.  Else the receipt's contributor is paid
-/// what it claims, at most half of the operator's bond, and as much again is burned; the challenger may withdraw its
-/// ether.  An operator is a plain key: its promises are judged by its signature alone.
+/// Storage: the newest KEPT_EPOCHS epochs are kept, each as one hash. PoolRegistry rejects a pool whose epochs could
+/// follow each other so quickly that an epoch is overwritten too early. An epoch must be kept until it is final, and
+/// until every promise for it can have been challenged and answered.
+///
+/// Omissions: anyone with an overdue countersigned receipt can challenge the operator with a bond of OMISSION_BOND in
+/// ether. Anyone can answer with an inclusion proof within `challengeWindow` and earns the bond. Without an answer, the
+/// receipt's contributor is paid from the operator's bond: what the receipt claims, at most half of the bond. The same
+/// amount is burned, and the challenger can withdraw its ether.
+///
+/// Signatures: the operator is a plain key. Its promises are checked with ECDSA alone, also when its address has code.
 interface IEpochLedger {
+    /// @notice Tokens were added to the escrow of a pool.
+    /// @param pool Id of the pool.
+    /// @param funder Account that paid.
+    /// @param amount Amount in the token's smallest unit.
     event PoolFunded(uint256 indexed pool, address indexed funder, uint256 amount);
+
+    /// @notice Unreserved escrow was returned to the operator of a closed pool.
+    /// @param pool Id of the pool.
+    /// @param operator Account that was paid.
+    /// @param amount Amount in the token's smallest unit.
     event PoolRefunded(uint256 indexed pool, address indexed operator, uint256 amount);
+
+    /// @notice An epoch was posted.
+    /// @dev Callers need the header and the record to claim, disable and answer, because the ledger stores only hashes.
+    /// @param pool Id of the pool.
+    /// @param epoch Number of the epoch.
+    /// @param header Header that the operator posted.
+    /// @param record Record whose hash the ledger stores.
     event EpochPosted(uint256 indexed pool, uint64 indexed epoch, EpochHeader header, EpochRecord record);
-    /// One for each epoch that falls: the one named, and all after it.
+
+    /// @notice An epoch was disabled.
+    /// @dev Emitted for the epoch that the arbiter named and for each later epoch that was not disabled before.
+    /// @param pool Id of the pool.
+    /// @param epoch Number of the disabled epoch.
     event EpochDisabled(uint256 indexed pool, uint64 indexed epoch);
+
+    /// @notice A contributor was paid.
+    /// @param pool Id of the pool.
+    /// @param epoch Epoch that was claimed against.
+    /// @param contributor Account that was paid.
+    /// @param amount Amount in the token's smallest unit.
     event RewardClaimed(uint256 indexed pool, uint64 indexed epoch, address indexed contributor, uint256 amount);
+
+    /// @notice The operator was challenged to include a receipt.
+    /// @param pool Id of the pool.
+    /// @param receiptHash Struct hash of the receipt.
+    /// @param contributor Contributor that the receipt names.
     event OmissionChallenged(uint256 indexed pool, bytes32 indexed receiptHash, address indexed contributor);
+
+    /// @notice A challenge was answered with an inclusion proof.
+    /// @param pool Id of the pool.
+    /// @param receiptHash Struct hash of the receipt.
+    /// @param epoch Epoch that includes the receipt.
+    /// @param answerer Account that answered and receives the challenger's bond.
     event OmissionAnswered(uint256 indexed pool, bytes32 indexed receiptHash, uint64 epoch, address answerer);
+
+    /// @notice Nobody answered a challenge in time, so the operator's bond pays for the receipt.
+    /// @param pool Id of the pool.
+    /// @param receiptHash Struct hash of the receipt.
+    /// @param contributor Account that was paid.
+    /// @param amount Amount paid from the operator's bond. The same amount was burned.
     event OmissionUpheld(
         uint256 indexed pool, bytes32 indexed receiptHash, address indexed contributor, uint256 amount
     );
+
+    /// @notice A challenger withdrew the bonds of its upheld challenges.
+    /// @param challenger Account that was paid.
+    /// @param amount Amount in wei.
     event EtherWithdrawn(address indexed challenger, uint256 amount);
 
+    /// @notice The caller is not the operator of the pool.
+    /// @param pool Id of the pool.
+    /// @param account The caller.
     error NotOperator(uint256 pool, address account);
+
+    /// @notice The caller is not the arbiter of the pool.
+    /// @param pool Id of the pool.
+    /// @param account The caller.
     error NotArbiter(uint256 pool, address account);
+
+    /// @notice The amount to move is zero.
     error ZeroAmount();
-    /// The token credited another amount than was sent.
+
+    /// @notice The token credited another amount than was sent.
+    /// @param token The pool's token.
     error UnsupportedToken(address token);
+
+    /// @notice The pool does not exist or has ended, or PoolRegistry is paused.
+    /// @param pool Id of the pool.
     error PoolNotOpen(uint256 pool);
+
+    /// @notice The pool was not started.
+    /// @param pool Id of the pool.
     error PoolNotStarted(uint256 pool);
+
+    /// @notice The pool is not closed yet.
+    /// @param closesAt Unix time in seconds at which it closes; the maximum of uint256 while the pool has not ended.
     error PoolNotClosed(uint256 closesAt);
-    /// The pool was closed at `closedAt`: the escrow is the operator's again, and no epoch is posted any more.
+
+    /// @notice The pool is closed: the operator can refund the escrow, and no epoch can be posted.
+    /// @param closedAt Unix time in seconds at which it closed.
     error PoolClosed(uint256 closedAt);
+
+    /// @notice The unreserved escrow cannot pay the reward of the epoch.
+    /// @param pool Id of the pool.
+    /// @param requested Reward of the epoch.
+    /// @param available Unreserved escrow.
     error InsufficientEscrow(uint256 pool, uint256 requested, uint256 available);
-    /// Epochs are posted one after the other.
+
+    /// @notice The header is not that of the next epoch.
+    /// @param expected Number of the next epoch.
+    /// @param actual Number in the header.
     error WrongEpoch(uint256 expected, uint256 actual);
+
+    /// @notice The header does not name the newest header as its predecessor.
+    /// @param expected Hash of the newest header.
+    /// @param actual Hash in the header.
     error WrongPreviousHash(bytes32 expected, bytes32 actual);
+
+    /// @notice The epoch has more units than the pool allows.
+    /// @param units Units in the header.
+    /// @param cap The pool's `epochUnits`.
     error TooManyUnits(uint256 units, uint256 cap);
-    /// The next epoch may be posted from then on.
+
+    /// @notice Less than `epochLength` has passed since the previous epoch.
+    /// @param availableAt Unix time in seconds from which the next epoch can be posted.
     error EpochTooEarly(uint256 availableAt);
-    /// No epoch of the pool that stands and is kept has this record.
+
+    /// @notice The ledger keeps no epoch with this record: it was never posted, is disabled, or was overwritten.
+    /// @param pool Id of the pool.
+    /// @param epoch Number of the epoch in the record.
     error UnknownEpoch(uint256 pool, uint256 epoch);
+
+    /// @notice The window in which this could be done has closed.
+    /// @param closedAt Unix time in seconds at which it closed.
     error WindowClosed(uint256 closedAt);
+
+    /// @notice The challenge can still be answered.
+    /// @param closesAt Unix time in seconds from which it can be resolved.
     error WindowOpen(uint256 closesAt);
+
+    /// @notice The epoch is not final yet.
+    /// @param finalAt Unix time in seconds from which it is final.
     error NotFinal(uint256 finalAt);
+
+    /// @notice The proof does not show the reward leaf under the epoch's reward root.
     error InvalidProof();
+
+    /// @notice The contributor has already received this amount or more.
     error NothingToClaim();
-    /// All claims together would exceed the reward of the epochs up to this one: the root promises more than there
-    /// is, or others have claimed against newer epochs; use the newest final one.
+
+    /// @notice All claims of the pool together would exceed the reward of the epochs up to this one.
+    /// @dev Either the root promises more than the epochs are worth, or others have claimed against newer epochs. In
+    /// the second case, claim against the newest final epoch.
+    /// @param claimed All claims of the pool, including this one.
+    /// @param ceiling Reward of the epochs up to this one.
     error RewardExceedsEpochs(uint256 claimed, uint256 ceiling);
+
+    /// @notice The ether sent is not OMISSION_BOND.
+    /// @param expected OMISSION_BOND.
+    /// @param actual Amount sent, in wei.
     error WrongBond(uint256 expected, uint256 actual);
+
+    /// @notice The signature was not made by this account over these fields.
+    /// @param account Account that should have signed.
     error InvalidSignature(address account);
-    /// The contributor has never vouched for the node in this pool.
+
+    /// @notice The contributor has never vouched for the node in this pool.
+    /// @param node Node that the receipt names.
+    /// @param contributor Contributor that the receipt names.
     error NeverBound(address node, address contributor);
-    /// The operator still has time to include the receipt.
+
+    /// @notice The operator still has time to include the receipt.
     error NotOverdue();
-    /// The epochs that could hold the receipt are no longer kept: CHALLENGE_SPAN epochs have passed since it was due.
+
+    /// @notice More than CHALLENGE_SPAN epochs have been posted since the receipt was due.
+    /// @dev The epochs that could hold the receipt may no longer be kept, so the operator might be unable to answer.
     error TooLate();
+
+    /// @notice The receipt was challenged before, and the epoch that answered, if any, was not disabled since.
+    /// @param receiptHash Struct hash of the receipt.
     error AlreadyChallenged(bytes32 receiptHash);
+
+    /// @notice The challenge is not open.
+    /// @param receiptHash Struct hash of the receipt.
+    /// @param state State of the challenge; None if the receipt was never challenged.
     error WrongChallengeState(bytes32 receiptHash, ChallengeState state);
+
+    /// @notice The header is not the one that the record names.
     error WrongHeader();
-    /// The leaf is not that of the receipt, or the proof does not show it in the epoch's work tree.
+
+    /// @notice The leaf is not that of the receipt, or the proof does not show it under the epoch's work root.
+    /// @param receiptHash Struct hash of the receipt.
     error WrongLeaf(bytes32 receiptHash);
-    /// No receipt that was shown has an open challenge whose window has not passed.
+
+    /// @notice None of the given receipts has an open challenge whose window has not passed.
     error NothingToAnswer();
-    /// StakeManager names another ledger.
+
+    /// @notice StakeManager names another ledger.
     error WrongDeployment();
 
-    /// Adds to a pool's escrow, from anybody's approved tokens, until the pool has ended.
+    /// @notice Adds tokens to the escrow of a pool.
+    /// @dev Anyone can call this. The tokens come from the caller, who must have approved them. Reverts once the pool
+    /// has ended and while PoolRegistry is paused.
+    /// @param pool Id of the pool.
+    /// @param amount Amount in the token's smallest unit.
     function fundPool(uint256 pool, uint256 amount) external;
 
-    /// Returns to the operator what no epoch has promised, once the pool is closed (IPoolRegistry.closesAt).
-    /// Operator only.
+    /// @notice Returns to the operator all escrow that no epoch has reserved.
+    /// @dev Operator only, once the pool is closed (see IPoolRegistry.closesAt). Unclaimed rewards stay claimable.
+    /// @param pool Id of the pool.
     function refundPool(uint256 pool) external;
 
-    /// Posts the next epoch; reverts where the escrow cannot pay its units.  Operator only, also after the pool's end,
-    /// until it is closed (IPoolRegistry.closesAt): later a root could only take what others have not claimed yet.
+    /// @notice Posts the next epoch and reserves its reward.
+    /// @dev Operator only. Reverts if the unreserved escrow cannot pay `units`. The operator can post after the pool's
+    /// end until the pool is closed (see IPoolRegistry.closesAt). A later root could only take rewards that others have
+    /// not claimed yet.
+    /// @param header Header that continues the pool's chain of headers.
     function post(EpochHeader calldata header) external;
 
-    /// Disables an epoch and all after it, and frees what was set aside for them.  Arbiter only.
+    /// @notice Disables an epoch and all later ones, and releases the escrow that they reserved.
+    /// @dev Arbiter only, for `challengeWindow` after the epoch was posted. The chain of headers goes on: the next
+    /// header names the newest one, disabled or not.
+    /// @param pool Id of the pool.
+    /// @param record Record of the first epoch to disable.
     function disableEpoch(uint256 pool, EpochRecord calldata record) external;
 
-    /// Pays a contributor what it has earned up to a final epoch and not yet received.  Anyone; paid to the
-    /// contributor.
-    /// @param cumulative All that the contributor ever earned in the pool, as the leaf says.
+    /// @notice Pays a contributor the reward that it has earned up to a final epoch and not received yet.
+    /// @dev Anyone can call this. The tokens go to the contributor.
+    /// @param pool Id of the pool.
+    /// @param record Record of a final epoch.
+    /// @param contributor Account that is paid.
+    /// @param cumulative Total reward of the contributor in the pool, as in the reward leaf.
+    /// @param proof Merkle proof of the reward leaf.
     function claim(
         uint256 pool,
         EpochRecord calldata record,
@@ -160,72 +328,138 @@ interface IEpochLedger {
         bytes32[] calldata proof
     ) external;
 
-    /// Says that a countersigned receipt is in no epoch.  It is overdue once epoch `latestEpoch` was posted; or once
-    /// the operator has posted nothing for `epochLength + challengeWindow + vetoWindow`, and both windows have passed
-    /// since the receipt's deadline; or `unbondWindow` after the pool's end.
+    /// @notice Challenges the operator to show that a countersigned receipt is in an epoch.
+    /// @dev Anyone can call this, with OMISSION_BOND in ether. A receipt is overdue in any of three cases:
+    /// - epoch `latestEpoch` was posted;
+    /// - the operator has posted nothing for `epochLength + challengeWindow + vetoWindow`, and both windows have passed
+    ///   since the receipt's deadline;
+    /// - `unbondWindow` has passed since the pool's end.
     ///
-    /// The node must have signed the receipt and be, or have been at any time, the contributor's.  Liability is not
-    /// asked for: it ends one `unbondWindow` after a node was removed, and a promise may fall due later.  Whoever
-    /// removed or rotated a node can challenge what it signed for as long as the promise can be challenged at all.
-    /// @param nodeSignature The node's over the receipt, in the court's domain.
+    /// Reverts with TooLate once more than CHALLENGE_SPAN epochs were posted after `latestEpoch`. Reverts with
+    /// WindowClosed from two challenge windows before the pool closes, so that every challenge can be answered and
+    /// resolved before the operator can withdraw its bond.
+    ///
+    /// The node must have signed the receipt, and must be, or have been at any time, bound to the contributor.
+    /// Liability is not required: it ends one `unbondWindow` after a node was removed, and a promise may fall due
+    /// later. A contributor that removed or rotated a node keeps every promise for the work of that node.
+    /// @param receipt The receipt.
+    /// @param nodeSignature The node's signature over the receipt, in the domain of SlashingCourt.
+    /// @param given The operator's promise.
     function challengeOmission(
         Receipt calldata receipt,
         bytes calldata nodeSignature,
         InclusionPromise calldata given
     ) external payable;
 
-    /// Shows that receipts are in one epoch that stands, and pays the sender the bonds of the challenges that this
-    /// answers.  A receipt without an open challenge, or whose window has passed, is skipped: several who answer at
-    /// once do not undo each other's transactions.  Reverts if all are skipped, and if one that is challenged is not
-    /// in the epoch.  Anyone.
+    /// @notice Shows that challenged receipts are in one epoch, and pays their challengers' bonds to the caller.
+    /// @dev Anyone can call this. Skips a receipt without an open challenge and one whose window has passed, so that
+    /// two callers that answer the same challenges do not revert each other. Reverts if all receipts are skipped, and
+    /// if a challenged receipt is not in the epoch.
+    /// @param record Record of a kept epoch that is not disabled.
+    /// @param header Header of the same epoch.
+    /// @param inclusions Receipts with their leaves and proofs.
     function answerOmissions(
         EpochRecord calldata record,
         EpochHeader calldata header,
         Inclusion[] calldata inclusions
     ) external;
 
-    /// Decides an unanswered challenge after its window.  Anyone.
+    /// @notice Resolves a challenge that nobody answered within its window.
+    /// @dev Anyone can call this. Pays the receipt's contributor from the operator's bond (see
+    /// IStakeManager.payFromOperator) and credits the challenger's ether.
+    /// @param receipt The challenged receipt.
     function resolveOmission(Receipt calldata receipt) external;
 
-    /// Sends the sender the ether of its challenges that were upheld.
+    /// @notice Sends the caller the ether of its upheld challenges.
     function withdrawEther() external;
 
-    /// Ether that a challenger may withdraw.
+    /// @notice Returns the ether that a challenger can withdraw.
+    /// @param challenger Account that challenged.
+    /// @return Amount in wei.
     function etherOf(address challenger) external view returns (uint256);
 
-    /// How many epochs were posted, disabled ones included.
+    /// @notice Returns the number of posted epochs.
+    /// @param pool Id of the pool.
+    /// @return Number of epochs, including disabled ones.
     function epochsOf(uint256 pool) external view returns (uint64);
 
-    /// The header hash of the newest epoch, disabled or not; zero before the first.
+    /// @notice Returns the header hash of the newest epoch.
+    /// @dev Headers form a chain without a gap, which disabled epochs are part of.
+    /// @param pool Id of the pool.
+    /// @return Hash of the newest header, disabled or not; zero before the first epoch.
     function headOf(uint256 pool) external view returns (bytes32);
 
-    /// Whether the record is that of an epoch that stands and is kept.
+    /// @notice Returns whether a record is that of a kept epoch that is not disabled.
+    /// @param pool Id of the pool.
+    /// @param record Record to check.
+    /// @return Whether the hash of the record is stored.
     function isPosted(uint256 pool, EpochRecord calldata record) external view returns (bool);
+
+    /// @notice Returns the totals of a pool.
+    /// @param pool Id of the pool.
+    /// @return Totals of the pool.
     function getSettlement(uint256 pool) external view returns (Settlement memory);
+
+    /// @notice Returns what a contributor has claimed in a pool.
+    /// @param pool Id of the pool.
+    /// @param contributor Account that is paid.
+    /// @return Amount in the token's smallest unit.
     function claimedOf(uint256 pool, address contributor) external view returns (uint256);
 
-    /// Tokens held for the pool now.
+    /// @notice Returns the tokens that the ledger holds for a pool.
+    /// @param pool Id of the pool.
+    /// @return Amount in the token's smallest unit.
     function escrowOf(uint256 pool) external view returns (uint256);
 
-    /// The part of the escrow that is promised by epochs and unclaimed.
+    /// @notice Returns the part of the escrow that epochs have reserved and nobody has claimed.
+    /// @param pool Id of the pool.
+    /// @return Amount in the token's smallest unit.
     function owedOf(uint256 pool) external view returns (uint256);
+
+    /// @notice Returns the challenge of a receipt.
+    /// @param receiptHash Struct hash of the receipt.
+    /// @return The challenge; its state is None if the receipt was never challenged.
     function getChallenge(bytes32 receiptHash) external view returns (Challenge memory);
 
-    /// The EIP-712 digest that the operator signs.
+    /// @notice Returns the EIP-712 digest that the operator signs to promise inclusion.
+    /// @param receiptHash Struct hash of the receipt.
+    /// @param signedAt Unix time in seconds at which the operator signs.
+    /// @param latestEpoch Last epoch that may include the receipt.
+    /// @return EIP-712 digest in the domain of this contract.
     function digestCountersignature(bytes32 receiptHash, uint64 signedAt, uint64 latestEpoch)
         external
         view
         returns (bytes32);
 
-    /// The EIP-712 struct hash.
+    /// @notice Returns the EIP-712 struct hash of a countersignature.
+    /// @param receiptHash Struct hash of the receipt.
+    /// @param signedAt Unix time in seconds at which the operator signs.
+    /// @param latestEpoch Last epoch that may include the receipt.
+    /// @return EIP-712 struct hash.
     function hashCountersignature(bytes32 receiptHash, uint64 signedAt, uint64 latestEpoch)
         external
         pure
         returns (bytes32);
+
+    /// @notice Returns the hash of a leaf of the work tree.
+    /// @param leaf The leaf.
+    /// @return Double keccak256 of the ABI-encoded leaf.
     function hashWorkLeaf(WorkLeaf calldata leaf) external pure returns (bytes32);
+
+    /// @notice Returns the hash of a leaf of the reward tree.
+    /// @param chainId Id of the chain that the ledger is on.
+    /// @param ledger Address of the ledger.
+    /// @param pool Id of the pool.
+    /// @param contributor Account that is paid.
+    /// @param cumulative Total reward of the contributor in the pool.
+    /// @return Double keccak256 of the ABI-encoded fields.
     function hashRewardLeaf(uint256 chainId, address ledger, uint256 pool, address contributor, uint256 cumulative)
         external
         pure
         returns (bytes32);
+
+    /// @notice Returns the hash of an epoch header.
+    /// @param header The header.
+    /// @return keccak256 of the ABI-encoded header.
     function hashHeader(EpochHeader calldata header) external pure returns (bytes32);
 }

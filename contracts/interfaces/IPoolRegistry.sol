@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
-/// Where a pool stands in its life.  Created: funded and staked, not yet working.  Ended is final.
+/// @notice State of a pool.
+/// @dev A created pool can be funded and staked in, but does no work yet. Ended is final.
 enum PoolState {
     None,
     Created,
@@ -9,50 +10,61 @@ enum PoolState {
     Ended
 }
 
-/// The parameters of a pool that contracts need; fixed at creation.  The others are in `params`, under `paramsHash`.
-/// Amounts in the token's smallest unit, windows in seconds.  The order packs the fields into six words.
+/// @notice Parameters of a pool that the contracts need, fixed at creation.
+/// @dev All other parameters are in the text `params`, whose hash is `paramsHash`. Amounts are in the token's smallest
+/// unit, windows in seconds. The order of the fields packs them into six storage slots.
+/// @param rewardPerUnit Reward for one unit of work, which is one completion token.
+/// @param epochUnits Maximum of units in one epoch. It bounds what a stolen operator's key can promise at once.
+/// @param challengeWindow Time in which an epoch can be disabled, and in which an omission challenge can be answered.
+/// @param vetoWindow Time in which a case can be vetoed.
+/// @param unbondWindow Time from unbonding to withdrawal; at least `challengeWindow + vetoWindow`.
+/// @param epochLength Minimum time between two epochs; at most half of `challengeWindow`, so that the work of a
+/// disabled epoch can be posted again in time.
+/// @param slashAmount Maximum that one case takes.
+/// @param validatorBond Stake that a validator must have bonded for its verdicts to count in court.
+/// @param maxSlashes How many times `slashAmount` can be locked of one contributor's stake within one span of
+/// `unbondWindow`.
+/// @param lightSlashBps Part of `slashAmount` that a light case takes, in 1/10,000.
+/// @param strikes Number of a contributor's first cases that are light.
+/// @param quorum Number of validators that must agree.
+/// @param isInviteOnly Whether contributors need an invitation from the operator.
+/// @param arbiter Account that vetoes cases, disables epochs and can end the pool. It holds no money and can take none.
+/// @param signerPenalty What a vetoed case costs each validator that signed it.
+/// @param token ERC-20 token of stake and reward. Tokens that take a fee on transfer or rebase are not supported.
+/// @param minStake What a contributor must stake before the coordinator gives it work.
+/// @param trainer Account that publishes policies.
+/// @param paramsHash keccak256 of the text `params`.
 struct PoolTerms {
-    /// For one unit of work (one completion token).
     uint96 rewardPerUnit;
-    /// Units that one epoch may post at most: what a stolen operator's key can promise in one go.
     uint64 epochUnits;
-    /// In which an epoch can be disabled, and an omission answered.
     uint24 challengeWindow;
-    /// In which a case can be vetoed.
     uint24 vetoWindow;
-    /// From unbonding to withdrawal; at least `challengeWindow + vetoWindow`.
     uint24 unbondWindow;
-    /// Epochs are posted at least so far apart; at most half of `challengeWindow`, so that what was disabled can be
-    /// posted again in time.
     uint24 epochLength;
-    /// What a decided case takes at most.
     uint96 slashAmount;
-    /// What a validator must have bonded for its verdicts to count in court.
     uint96 validatorBond;
-    /// How often `slashAmount` may be locked of one contributor's stake within `unbondWindow`.
     uint8 maxSlashes;
-    /// A contributor's first cases, as many as `strikes`, take this part of `slashAmount` only; in 1/10,000.
     uint16 lightSlashBps;
     uint8 strikes;
-    /// How many validators must agree.
     uint8 quorum;
-    /// Whether contributors need an invitation by the operator.
     bool isInviteOnly;
-    /// Vetoes slashing cases, disables epochs, may end the pool; holds no money and can take none.
     address arbiter;
-    /// What an overturned case costs each validator that signed it.
     uint96 signerPenalty;
-    /// The ERC-20 of stake and reward.  Tokens that take a fee on transfer or rebase are not supported.
     address token;
-    /// What a contributor must stake before the coordinator gives it work.
     uint96 minStake;
-    /// Publishes policies.
     address trainer;
-    /// keccak256 of `params`.
     bytes32 paramsHash;
 }
 
-/// What EpochLedger needs of a pool for one posting.
+/// @notice What EpochLedger needs to know about a pool to post an epoch.
+/// @param operator Operator of the pool.
+/// @param state State of the pool.
+/// @param challengeWindow See PoolTerms.
+/// @param vetoWindow See PoolTerms.
+/// @param rewardPerUnit See PoolTerms.
+/// @param epochUnits See PoolTerms.
+/// @param epochLength See PoolTerms.
+/// @param closesAt See IPoolRegistry.closesAt.
 struct PostingTerms {
     address operator;
     PoolState state;
@@ -61,11 +73,18 @@ struct PostingTerms {
     uint96 rewardPerUnit;
     uint64 epochUnits;
     uint24 epochLength;
-    /// As IPoolRegistry.closesAt.
     uint256 closesAt;
 }
 
-/// What StakeManager and SlashingCourt need of a pool for one case.
+/// @notice What StakeManager and SlashingCourt need to know about a pool to handle a case.
+/// @param vetoWindow See PoolTerms.
+/// @param slashAmount See PoolTerms.
+/// @param maxSlashes See PoolTerms.
+/// @param unbondWindow See PoolTerms.
+/// @param lightSlashBps See PoolTerms.
+/// @param strikes See PoolTerms.
+/// @param quorum See PoolTerms.
+/// @param validatorBond See PoolTerms.
 struct SlashingTerms {
     uint24 vetoWindow;
     uint96 slashAmount;
@@ -77,79 +96,190 @@ struct SlashingTerms {
     uint96 validatorBond;
 }
 
-/// Pools and who holds which office in them.  Whoever creates a pool is its operator.  No money lies here: escrow is
-/// in EpochLedger, stake in StakeManager.
+/// @title IPoolRegistry
+/// @notice Registers pools, their terms, and the accounts that hold a role in them.
+/// @dev Roles: the account that creates a pool is its operator. The operator names trainer, arbiter and validators.
 ///
-/// Pause (PAUSER_ROLE) stops new work in all pools: creating, funding, starting, staking, registering, publishing.
-/// It stops no settlement, claim, challenge, case, unbonding, withdrawal or refund.  The admin names pausers and has
-/// no other power; its office changes hands with a delay of ADMIN_DELAY.
+/// Money: the registry holds none. Escrow is in EpochLedger, stake in StakeManager.
+///
+/// Pause: an account with PAUSER_ROLE can stop new work in all pools at once: creating, funding, starting, staking,
+/// registering and publishing. A pause never stops a settlement, claim, challenge, case, unbonding, withdrawal or
+/// refund.
+///
+/// Admin: the admin grants PAUSER_ROLE and has no other power. Its role is transferred with a delay of ADMIN_DELAY.
 interface IPoolRegistry {
+    /// @notice A pool was created.
+    /// @param pool Id of the pool.
+    /// @param operator Account that created it.
+    /// @param paramsHash keccak256 of `params`.
+    /// @param params All parameters of the pool, as text.
     event PoolCreated(uint256 indexed pool, address indexed operator, bytes32 paramsHash, string params);
+
+    /// @notice A pool was opened for work.
+    /// @param pool Id of the pool.
     event PoolStarted(uint256 indexed pool);
+
+    /// @notice A pool was ended.
+    /// @param pool Id of the pool.
+    /// @param closesAt Unix time in seconds at which it closes.
     event PoolEnded(uint256 indexed pool, uint256 closesAt);
+
+    /// @notice A validator was replaced.
+    /// @param pool Id of the pool.
+    /// @param previous Account that is no longer a validator.
+    /// @param current Account that becomes a validator.
+    /// @param activeFrom Unix time in seconds from which the verdicts of `current` count.
     event ValidatorReplaced(
         uint256 indexed pool, address indexed previous, address indexed current, uint256 activeFrom
     );
 
-    /// The text given is not the one that was hashed into the terms.
+    /// @notice The text `params` does not have the hash that the terms contain.
+    /// @param expected Hash in the terms.
+    /// @param actual Hash of the text.
     error ParamsMismatch(bytes32 expected, bytes32 actual);
+
+    /// @notice The zero address cannot be trainer, arbiter, token or validator.
     error ZeroAddress();
-    /// A quorum must lie between 1 and the number of validators, of whom there are at most MAX_VALIDATORS.
+
+    /// @notice The quorum is not between 1 and the number of validators, or there are more than MAX_VALIDATORS.
+    /// @param quorum Quorum in the terms.
+    /// @param validators Number of validators.
     error InvalidQuorum(uint256 quorum, uint256 validators);
-    /// Windows last from one second to MAX_WINDOW, the unbonding window at most to MAX_UNBOND_WINDOW.
+
+    /// @notice A window is zero or longer than MAX_WINDOW; for `unbondWindow`, longer than MAX_UNBOND_WINDOW.
+    /// @param window The window in seconds.
     error InvalidWindow(uint256 window);
-    /// Stake must outlast every window in which its owner can still be found out.
+
+    /// @notice The unbonding window is shorter than the challenge and the veto window together.
+    /// @dev Stake must outlast every window in which its owner can still be caught.
+    /// @param unbondWindow Unbonding window in the terms.
+    /// @param required Shortest unbonding window that is allowed.
     error UnbondWindowTooShort(uint256 unbondWindow, uint256 required);
-    /// The ledger keeps a bounded number of epochs, which must reach over all windows.
+
+    /// @notice The epoch length is too short, or longer than half of the challenge window.
+    /// @dev The ledger keeps KEPT_EPOCHS epochs, which must reach over four times the challenge and the veto window.
+    /// @param epochLength Epoch length in the terms.
+    /// @param required Shortest epoch length that is allowed, also if `epochLength` is too long.
     error InvalidEpochLength(uint256 epochLength, uint256 required);
-    /// Wanted are: lightSlashBps <= 10,000; slashAmount <= minStake; maxSlashes > 0; the product of both fits 96
-    /// bits; signerPenalty <= validatorBond.
+
+    /// @notice The slashing terms contradict each other.
+    /// @dev Required are: `lightSlashBps` is at most 10,000; `slashAmount` is at most `minStake`; `maxSlashes` is not
+    /// zero; `slashAmount` times `maxSlashes` fits 96 bits; `signerPenalty` is at most `validatorBond`.
     error InvalidSlash();
+
+    /// @notice The account is already a validator of the pool.
+    /// @param validator Account that was named.
     error DuplicateValidator(address validator);
-    /// The arbiter judges operator and validators, so it is none of them.
+
+    /// @notice The arbiter cannot be the operator or a validator, because it judges them.
+    /// @param account The arbiter.
     error OfficeConflict(address account);
+
+    /// @notice The account is not a validator of the pool.
+    /// @param pool Id of the pool.
+    /// @param account Account that was named.
     error NotValidator(uint256 pool, address account);
+
+    /// @notice The caller is not the operator of the pool; in `endPool`, it is not the arbiter either.
+    /// @param pool Id of the pool.
+    /// @param account The caller.
     error NotOperator(uint256 pool, address account);
-    /// The verb is not lawful in this state of the pool; None means that there is no such pool.
+
+    /// @notice The pool is not in a state that allows this.
+    /// @param pool Id of the pool.
+    /// @param state State of the pool; None if the pool does not exist.
     error WrongState(uint256 pool, PoolState state);
 
-    /// Creates a pool with the sender as operator.  Pools are numbered 1, 2, 3 ...
-    /// @param params The full parameters as text, kept in the event; its keccak256 is `terms.paramsHash`.
+    /// @notice Creates a pool with the caller as its operator.
+    /// @dev Pools are numbered 1, 2, 3 and so on. Reverts while the registry is paused.
+    /// @param terms Parameters that the contracts need.
+    /// @param validators Accounts whose verdicts count at once.
+    /// @param params All parameters as text, kept in the event. Its keccak256 must be `terms.paramsHash`.
+    /// @return pool Id of the new pool.
     function createPool(PoolTerms calldata terms, address[] calldata validators, string calldata params)
         external
         returns (uint256 pool);
 
-    /// Opens the pool for work.  Operator only.
+    /// @notice Opens a created pool for work.
+    /// @dev Operator only. Reverts while the registry is paused.
+    /// @param pool Id of the pool.
     function startPool(uint256 pool) external;
 
-    /// Ends the pool for new work; settlement, claims and withdrawals go on.  Operator or arbiter.
+    /// @notice Ends a pool for new work.
+    /// @dev Operator or arbiter. Settlement, claims and withdrawals go on.
+    /// @param pool Id of the pool.
     function endPool(uint256 pool) external;
 
-    /// Hands one validator's office to another account.  The former loses its power at once, the new one has it after
-    /// twice `unbondWindow`: whoever does not trust it has one window to notice and one to leave.  Operator only.
+    /// @notice Replaces a validator by another account.
+    /// @dev Operator only. The verdicts of `previous` stop counting at once, those of `current` count after twice
+    /// `unbondWindow`. A contributor that does not trust `current` has one window to notice and one to leave.
+    /// @param pool Id of the pool.
+    /// @param previous Validator to remove.
+    /// @param current Account to add.
     function replaceValidator(uint256 pool, address previous, address current) external;
 
-    /// Stops new work.  PAUSER_ROLE only.
+    /// @notice Stops new work in all pools.
+    /// @dev PAUSER_ROLE only.
     function pause() external;
 
-    /// Lets new work go on.  PAUSER_ROLE only.
+    /// @notice Allows new work again.
+    /// @dev PAUSER_ROLE only.
     function unpause() external;
 
-    /// Whether new stake and nodes may come: created or active, and not paused.
+    /// @notice Returns whether a pool accepts new funds, stake and nodes.
+    /// @param pool Id of the pool.
+    /// @return Whether the pool is created or active, and the registry is not paused.
     function isOpen(uint256 pool) external view returns (bool);
 
-    /// Unix seconds: `unbondWindow + 4 * (challengeWindow + vetoWindow)` after the end, when every promise of the
-    /// operator can have been claimed or challenged; the largest number while the pool has not ended.
+    /// @notice Returns when a pool closes: `unbondWindow + 4 * (challengeWindow + vetoWindow)` after its end.
+    /// @dev By then every promise of the operator can have been claimed or challenged.
+    /// @param pool Id of the pool.
+    /// @return Unix time in seconds; the maximum of uint256 while the pool has not ended.
     function closesAt(uint256 pool) external view returns (uint256);
+
+    /// @notice Returns the terms of a pool.
+    /// @param pool Id of the pool.
+    /// @return The terms; all zero if the pool does not exist.
     function getTerms(uint256 pool) external view returns (PoolTerms memory);
+
+    /// @notice Returns what EpochLedger needs to know about a pool.
+    /// @param pool Id of the pool.
+    /// @return Part of the terms, with operator, state and closing time.
     function getPostingTerms(uint256 pool) external view returns (PostingTerms memory);
+
+    /// @notice Returns what StakeManager and SlashingCourt need to know about a pool.
+    /// @param pool Id of the pool.
+    /// @return Part of the terms.
     function getSlashingTerms(uint256 pool) external view returns (SlashingTerms memory);
+
+    /// @notice Returns the operator of a pool.
+    /// @param pool Id of the pool.
+    /// @return The operator; the zero address if the pool does not exist.
     function operatorOf(uint256 pool) external view returns (address);
+
+    /// @notice Returns the arbiter of a pool.
+    /// @param pool Id of the pool.
+    /// @return The arbiter; the zero address if the pool does not exist.
     function arbiterOf(uint256 pool) external view returns (address);
+
+    /// @notice Returns the token of a pool.
+    /// @param pool Id of the pool.
+    /// @return The ERC-20 token; the zero address if the pool does not exist.
     function tokenOf(uint256 pool) external view returns (address);
+
+    /// @notice Returns the state of a pool.
+    /// @param pool Id of the pool.
+    /// @return The state; None if the pool does not exist.
     function stateOf(uint256 pool) external view returns (PoolState);
 
-    /// Whether the account's verdicts have power now.
+    /// @notice Returns whether the verdicts of an account count now.
+    /// @param pool Id of the pool.
+    /// @param account Account to check.
+    /// @return Whether the account is an active validator.
     function isValidator(uint256 pool, address account) external view returns (bool);
+
+    /// @notice Returns the validators of a pool, including those that are not active yet.
+    /// @param pool Id of the pool.
+    /// @return Accounts of the validators.
     function getValidators(uint256 pool) external view returns (address[] memory);
 }

@@ -1,127 +1,246 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
-/// Whose bond it is.  The same account may hold several kinds.
+/// @notice Role that a bond belongs to. One account can hold bonds of several kinds.
 enum BondKind {
     CONTRIBUTOR,
     VALIDATOR,
     OPERATOR
 }
 
-/// Stake on its way out; slashable until it is withdrawn.
+/// @notice Stake on its way out. It can be slashed until it is withdrawn.
+/// @param amount Amount in the token's smallest unit.
+/// @param availableAt Unix time in seconds from which it can be withdrawn.
 struct Unbonding {
     uint128 amount;
-    /// Unix seconds, from when it may be withdrawn.
     uint128 availableAt;
 }
 
-/// What one account has in one pool as one kind of bond.
+/// @notice Stake of one account in one pool, for one kind of bond.
+/// @param bonded Stake that is not unbonding.
+/// @param leaving Sum of all unbondings.
 struct Balance {
-    /// Stake that is not on its way out.
     uint128 bonded;
-    /// The sum of all unbondings.
     uint128 leaving;
 }
 
-/// What cases hold and have held of a contributor's stake.
+/// @notice What slashing cases have locked of a contributor's stake.
+/// @dev Spans are periods of `unbondWindow`, numbered by block time divided by `unbondWindow`.
+/// @param locked Part of the bonded and leaving stake that backs open cases.
+/// @param taken Amount that cases locked in the span `takenIn`, without cases that were vetoed or lapsed.
+/// @param takenIn Newest span in which a case locked stake.
+/// @param strikes Number of cases so far, without those that were vetoed or lapsed.
 struct Exposure {
-    /// The part of bonded and leaving stake that backs open cases.
     uint96 locked;
-    /// What cases locked in the span `takenIn`, without those that were overturned or lapsed.
     uint96 taken;
-    /// The newest span of `unbondWindow` in which a case came: block time divided by `unbondWindow`.
     uint32 takenIn;
-    /// Cases so far, not counting those that were overturned or lapsed.
     uint32 strikes;
 }
 
-/// What one case locks.
+/// @notice What one case locks.
+/// @param amount Amount in the token's smallest unit.
+/// @param span Span whose cap the lock counts against: block time divided by `unbondWindow`.
 struct Hold {
     uint96 amount;
-    /// The span whose cap it counts against: block time divided by `unbondWindow`.
     uint32 span;
 }
 
-/// Bonds, for each pool on its own: no case of one pool can reach the stake of another.
+/// @title IStakeManager
+/// @notice Holds the bonds of contributors, validators and operators, separately for each pool.
+/// @dev Isolation: no case of one pool can reach the stake of another.
 ///
-/// Slashed stake is burned: it goes to the address 0x...dEaD, to which nobody has a key, and never to an account of
-/// operator, validators, arbiter or caller.  The only other way out is to the owner, or, from an operator's bond
-/// alone, to a contributor whose countersigned work was left out of every epoch.
+/// Slashing: slashed stake is burned. It goes to the address 0x...dEaD, for which nobody has a key, and never to
+/// operator, validators, arbiter or caller. Otherwise stake goes back to its owner only, with one exception: the
+/// operator's bond pays a contributor whose countersigned work is in no epoch.
 ///
-/// Every exit is free of permission: an unbonding matures by itself, and whoever has stake in a case that nobody
-/// decides ends it with SlashingCourt.lapse.  The operator's bond stays until the pool is closed.
+/// Exits: no exit needs anyone's permission. An unbonding matures with time. An account with stake in a case that
+/// nobody decides ends the case with SlashingCourt.lapse. Only the operator's bond stays until the pool is closed.
 ///
-/// LEDGER and COURT are fixed at construction: no key can ever name others.  Their addresses follow from the
-/// deployer's nonce, and both check at their own construction that they are the ones named here.
+/// Deployment: LEDGER and COURT are fixed at construction, so no key can ever name others. The deployer predicts their
+/// addresses from its nonce. Each of the two checks in its own constructor that StakeManager names it.
 interface IStakeManager {
+    /// @notice An account bonded stake.
+    /// @param pool Id of the pool.
+    /// @param account Owner of the stake.
+    /// @param kind Kind of bond.
+    /// @param amount Amount in the token's smallest unit.
     event Staked(uint256 indexed pool, address indexed account, BondKind kind, uint256 amount);
+
+    /// @notice An account started to unbond stake.
+    /// @param pool Id of the pool.
+    /// @param account Owner of the stake.
+    /// @param kind Kind of bond.
+    /// @param amount Amount in the token's smallest unit.
+    /// @param availableAt Unix time in seconds from which it can be withdrawn.
     event StakeUnbonded(
         uint256 indexed pool, address indexed account, BondKind kind, uint256 amount, uint256 availableAt
     );
+
+    /// @notice An account withdrew matured stake.
+    /// @param pool Id of the pool.
+    /// @param account Owner of the stake.
+    /// @param kind Kind of bond.
+    /// @param amount Amount in the token's smallest unit.
     event StakeWithdrawn(uint256 indexed pool, address indexed account, BondKind kind, uint256 amount);
+
+    /// @notice Stake was burned.
+    /// @param pool Id of the pool.
+    /// @param account Owner of the stake.
+    /// @param kind Kind of bond.
+    /// @param amount Amount in the token's smallest unit.
     event StakeSlashed(uint256 indexed pool, address indexed account, BondKind kind, uint256 amount);
+
+    /// @notice The operator's bond paid a contributor for omitted work.
+    /// @param pool Id of the pool.
+    /// @param operator Operator of the pool.
+    /// @param recipient Contributor that was paid.
+    /// @param amount Amount in the token's smallest unit. The same amount is burned.
     event BondPaid(uint256 indexed pool, address indexed operator, address indexed recipient, uint256 amount);
 
+    /// @notice The pool does not exist or has ended, or PoolRegistry is paused.
+    /// @param pool Id of the pool.
     error PoolNotOpen(uint256 pool);
+
+    /// @notice The amount to move is zero.
     error ZeroAmount();
+
+    /// @notice The caller is not the operator of the pool.
+    /// @param pool Id of the pool.
+    /// @param account The caller.
     error NotOperator(uint256 pool, address account);
+
+    /// @notice The caller is not the court.
+    /// @param account The caller.
     error NotCourt(address account);
+
+    /// @notice The caller is not the ledger.
+    /// @param account The caller.
     error NotLedger(address account);
-    /// The token credited another amount than was sent.
+
+    /// @notice The token credited another amount than was sent.
+    /// @param token The pool's token.
     error UnsupportedToken(address token);
+
+    /// @notice The account has less bonded stake than it asked to unbond.
+    /// @param requested Amount asked for.
+    /// @param available Bonded stake.
     error InsufficientStake(uint256 requested, uint256 available);
-    /// An account may have at most MAX_UNBONDINGS on their way, so that slashing cannot be made too costly to run.
+
+    /// @notice The account already has MAX_UNBONDINGS unbondings.
+    /// @dev The limit bounds the gas of slashing, which walks through them.
     error TooManyUnbondings();
+
+    /// @notice No unbonding of the account has matured.
     error NothingToWithdraw();
-    /// An open case holds stake of this account; it is decided, or lapses.
+
+    /// @notice Open cases hold stake of this account. Each is decided or lapses.
+    /// @param amount Stake that open cases hold.
     error StakeIsLocked(uint256 amount);
-    /// The operator's bond backs its promises until the pool is closed.
+
+    /// @notice The operator's bond backs its promises until the pool is closed.
+    /// @param closesAt Unix time in seconds at which it closes; the maximum of uint256 while the pool has not ended.
     error PoolNotClosed(uint256 closesAt);
-    /// Cases have taken from this contributor what they may within one span; the next begins at `nextAt`.
+
+    /// @notice Cases have locked as much of this contributor's stake as one span allows.
+    /// @param nextAt Unix time in seconds at which the next span begins.
     error SlashCapReached(uint256 nextAt);
-    /// Open cases hold all that there is, or there is none: a case would lock nothing and use up its receipt.
+
+    /// @notice The contributor has no stake that is not held by open cases.
+    /// @dev A case would lock nothing and still use up its receipt.
     error NoFreeStake();
 
-    /// Bonds approved tokens of the sender, until the pool has ended.  An operator's bond is the operator's alone.
+    /// @notice Bonds tokens of the caller.
+    /// @dev The caller must have approved the tokens. Reverts once the pool has ended and while PoolRegistry is paused.
+    /// Only the pool's operator can bond as OPERATOR.
+    /// @param pool Id of the pool.
+    /// @param kind Kind of bond.
+    /// @param amount Amount in the token's smallest unit.
     function stake(uint256 pool, BondKind kind, uint256 amount) external;
 
-    /// Starts the way out for part of the sender's stake; several may be on their way at once.
+    /// @notice Starts to unbond part of the caller's stake.
+    /// @dev An account can have up to MAX_UNBONDINGS unbondings at a time.
+    /// @param pool Id of the pool.
+    /// @param kind Kind of bond.
+    /// @param amount Amount in the token's smallest unit.
     function unbond(uint256 pool, BondKind kind, uint256 amount) external;
 
-    /// Pays the sender every unbonding that has matured; refused while a case locks stake of the sender.
+    /// @notice Pays the caller every unbonding that has matured.
+    /// @dev Reverts while a case locks the caller's stake as a contributor. Reverts for the operator's bond until the
+    /// pool is closed.
+    /// @param pool Id of the pool.
+    /// @param kind Kind of bond.
     function withdraw(uint256 pool, BondKind kind) external;
 
-    /// Locks a contributor's stake, unbonding included, for a case, and counts a strike.  Court only.
-    /// @param isHeavy Take `slashAmount` whatever the number of strikes.
-    /// @return held At most `slashAmount`, the part of it that light cases take, what is left of `maxSlashes` times it
-    /// in this span, and the stake that no other case holds.
+    /// @notice Locks a contributor's stake, unbonding stake included, for a case, and counts a strike.
+    /// @dev Court only. The amount is the smallest of: `slashAmount`, or the part of it that light cases take; what is
+    /// left of `maxSlashes` times `slashAmount` in this span; and the stake that no other case holds.
+    /// @param pool Id of the pool.
+    /// @param account The contributor.
+    /// @param isHeavy Whether to take the whole `slashAmount`, whatever the number of strikes.
+    /// @return held What was locked.
     function lock(uint256 pool, address account, bool isHeavy) external returns (Hold memory held);
 
-    /// Burns what a case locked.  Court only.
+    /// @notice Burns stake that a case locked.
+    /// @dev Court only.
+    /// @param pool Id of the pool.
+    /// @param account The contributor.
+    /// @param amount Amount that the case locked.
     function slash(uint256 pool, address account, uint96 amount) external;
 
-    /// Frees what a case locked, takes its strike back, and gives its amount back to the cap of its span: cases that
-    /// take nothing do not shield a contributor from others.  Court only.
+    /// @notice Frees stake that a case locked, and takes its strike back.
+    /// @dev Court only. Gives the amount back to the cap of its span, while that is still the newest one. Otherwise
+    /// cases that take nothing would shield a contributor from others.
+    /// @param pool Id of the pool.
+    /// @param account The contributor.
     /// @param held What `lock` returned.
     function release(uint256 pool, address account, Hold calldata held) external;
 
-    /// Burns up to `signerPenalty` of a validator's bond, for signing a case that was overturned.  Court only.
+    /// @notice Burns up to `signerPenalty` of a validator's bond, for signing a case that was vetoed.
+    /// @dev Court only.
+    /// @param pool Id of the pool.
+    /// @param validator Account that signed.
+    /// @return amount Amount that was burned.
     function slashSigner(uint256 pool, address validator) external returns (uint256 amount);
 
-    /// Pays `amount` from the operator's bond, unbonding included, to a contributor, and burns as much again.  It pays
-    /// at most half of what is there: an operator that omits an accomplice's work burns what it takes away.  Ledger
-    /// only.
-    /// @return paid What the contributor got; the same amount was burned.
+    /// @notice Pays a contributor from the operator's bond, unbonding stake included, and burns the same amount.
+    /// @dev Ledger only. Pays at most half of the bond, so that an operator that omits the work of an accomplice burns
+    /// as much as the accomplice receives.
+    /// @param pool Id of the pool.
+    /// @param recipient The contributor.
+    /// @param amount Amount that the contributor is owed.
+    /// @return paid Amount that the contributor received.
     function payFromOperator(uint256 pool, address recipient, uint256 amount) external returns (uint256 paid);
 
-    /// Stake that is not on its way out.
+    /// @notice Returns the stake of an account that is not unbonding.
+    /// @param pool Id of the pool.
+    /// @param kind Kind of bond.
+    /// @param account Owner of the stake.
+    /// @return Amount in the token's smallest unit.
     function stakeOf(uint256 pool, BondKind kind, address account) external view returns (uint256);
 
-    /// A contributor's stake that backs open cases.
+    /// @notice Returns a contributor's stake that backs open cases.
+    /// @param pool Id of the pool.
+    /// @param account The contributor.
+    /// @return Amount in the token's smallest unit.
     function lockedOf(uint256 pool, address account) external view returns (uint256);
+
+    /// @notice Returns the bonded and the leaving stake of an account.
+    /// @param pool Id of the pool.
+    /// @param kind Kind of bond.
+    /// @param account Owner of the stake.
+    /// @return Bonded and leaving stake.
     function getBalance(uint256 pool, BondKind kind, address account) external view returns (Balance memory);
+
+    /// @notice Returns what slashing cases have locked of a contributor's stake.
+    /// @param pool Id of the pool.
+    /// @param contributor The contributor.
+    /// @return Locked stake, the use of the cap and the strikes.
     function getExposure(uint256 pool, address contributor) external view returns (Exposure memory);
 
-    /// Stake on its way out, oldest first.
+    /// @notice Returns the unbondings of an account.
+    /// @param pool Id of the pool.
+    /// @param kind Kind of bond.
+    /// @param account Owner of the stake.
+    /// @return Unbondings, oldest first.
     function unbondingsOf(uint256 pool, BondKind kind, address account) external view returns (Unbonding[] memory);
 }

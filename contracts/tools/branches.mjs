@@ -1,6 +1,6 @@
-// Makes branches visible to a coverage that knows lines only.  Every decision of a source (the condition of an `if`, a
-// `?:` and a `require`, and each operand of `&&` and `||`) goes through a function of its own at the end of the file,
-// whose true and false outcomes stand on lines of their own.  No line of the original moves.
+// Makes branches visible to a coverage tool that measures lines only. A decision is the condition of an `if`, a `?:` or
+// a `require`, or an operand of `&&` or `||`. Each decision is passed through its own function, which is added at the
+// end of the file and has its true and its false outcome on separate lines. The original lines keep their numbers.
 import { createRequire } from "node:module";
 
 const solc = createRequire(import.meta.url)("solc");
@@ -28,8 +28,9 @@ function decisionsOf(node) {
   return [];
 }
 
-/// { text, lines, branches }: the new source; the lines on which a statement begins; of each outcome, the line of its
-/// decision, the decision as written, "true" or "false", and the line of the new source that runs when it is taken.
+/// Returns { text, lines, branches }. `text` is the new source. `lines` are the lines on which a statement begins.
+/// `branches` has one entry for each outcome: the line of its decision, the decision as written, "true" or "false", and
+/// the line of the new source that runs when the outcome is taken.
 export function instrument(name, content) {
   const bytes = Buffer.from(content);
   const lineAt = (offset) => bytes.subarray(0, offset).toString().split("\n").length;
@@ -52,7 +53,7 @@ export function instrument(name, content) {
       branches.push({ line: lineAt(start), written, outcome, runs: height + tail.length + offset });
     tail.push(`function ${call}(bool taken) pure returns (bool) {`, "if (taken)", "return true;", "return false; }");
   }
-  // At one place the outer decision opens first and closes last.
+  // Where decisions begin or end at the same place, the outer one opens first and closes last.
   edits.sort((a, b) => a.at - b.at || a.order - b.order);
   let text = "";
   let done = 0;

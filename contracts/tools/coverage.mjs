@@ -1,6 +1,7 @@
-// Lines and branches of the contracts that the Solidity tests run, by contract and in all; `make coverage` calls it.
-// Hardhat measures a copy under build/coverage (see branches.mjs), so the project's artifacts stay as they are.  A line
-// counts where a statement begins, contracts/devnet does not count.  Exits 1 below the floors or where a test fails.
+// Measures which lines and branches of the contracts the Solidity tests run, by contract and in total. `make coverage`
+// calls this. Hardhat measures a copy under build/coverage (see branches.mjs), so the project's artifacts do not
+// change. Only lines on which a statement begins count, and contracts/devnet does not count. Exits with 1 if a test
+// fails or the coverage is below FLOORS.
 import { spawnSync } from "node:child_process";
 import fs from "node:fs";
 import path from "node:path";
@@ -27,7 +28,7 @@ function makeCopy() {
   return measured;
 }
 
-/// file -> line -> how often it ran
+/// Returns a map from file to line to how often the line ran.
 function readLcov() {
   const counts = new Map();
   let current;

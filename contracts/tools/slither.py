@@ -1,7 +1,8 @@
-"""Judges Slither's report on the contracts; `make slither` compiles them into build/slither and calls this.
+"""Run Slither on the contracts and judge its report.  `make slither` compiles them into build/slither and calls this.
 
-Fails on a finding above informational, on a slither-disable without a reason in the comment above it, and on one that
-hides nothing.  Detectors are named; only `timestamp` may be off for a stretch, since windows are everywhere.
+Fails on a finding above informational, on a slither-disable comment without a reason above it, and on one that hides no
+finding.  A disabling comment names its detectors.  Only `timestamp` may be off between a start and an end, because most
+functions compare times.
 """
 
 import json
@@ -19,15 +20,15 @@ ALLOWED = re.compile(r"// slither-disable-(next-line (?!all\b)[a-z0-9-]+(,[a-z0-
 
 
 def find_bare_disables(name: str, source: str) -> list[str]:
-    """Disabling comments that are malformed, or above which no comment of three words or more stands."""
+    """Return the disabling comments that are malformed, or that have no comment of at least three words above them."""
     wrong = []
     words = 0
     for number, line in enumerate(map(str.strip, source.splitlines()), start=1):
         if "slither-disable" in line:
             if not ALLOWED.fullmatch(line):
-                wrong.append(f"{name}:{number}: not of a form that is allowed: {line}")
+                wrong.append(f"{name}:{number}: malformed: {line}")
             elif words < 3 and not line.startswith("// slither-disable-end"):
-                wrong.append(f"{name}:{number}: no reason above it: {line}")
+                wrong.append(f"{name}:{number}: no reason in the comment above: {line}")
             words = 0
         else:
             is_prose = line.startswith("//") and "solhint-" not in line
@@ -36,7 +37,7 @@ def find_bare_disables(name: str, source: str) -> list[str]:
 
 
 def run_slither() -> list[dict[str, Any]]:
-    """All findings that are not only about dependencies; the tests are not compiled, so they are not seen."""
+    """Run Slither and return all findings except those about dependencies only.  Tests are not compiled or checked."""
     REPORT.unlink(missing_ok=True)
     command = [str(Path(sys.executable).with_name("slither")), ".", "--compile-force-framework", "hardhat"]
     command += ["--npx-disable", "--hardhat-ignore-compile", "--hardhat-artifacts-directory", "build/slither/artifacts"]
@@ -50,13 +51,13 @@ def run_slither() -> list[dict[str, Any]]:
 
 
 def list_unused(finding: dict[str, Any]) -> list[str]:
-    """Disabling comments of ours that hide nothing."""
+    """Return the disabling comments of this project that hide no finding."""
     wrong = []
     for each in finding["unused_ignores"]:
         path = Path(each["file"])
         if "node_modules" not in path.parts:
             names = ", ".join(each["unused_detectors"])
-            wrong.append(f"{path.relative_to(ROOT)}:{each['line']}: hides nothing: {names}")
+            wrong.append(f"{path.relative_to(ROOT)}:{each['line']}: hides no finding: {names}")
     return wrong
 
 

@@ -1,11 +1,12 @@
-"""Who is asking: verifies signed requests and the office of the signer.  Called by `api` before anything else.
+"""Who is asking: verifies signed requests and the role of the signer, as dependencies of the routes.
 
 The authority comes from settings, never from the Host header; a nonce is used once and kept until it could not pass.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from fastapi import Request
+from fastapi import Depends, Request
 from starlette.concurrency import run_in_threadpool
 
 from coordinator.context import Context
@@ -37,23 +38,56 @@ def _use_nonce(ctx: Context, signature: http_signatures.RequestSignature, now: f
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Office:
-    """A validator that asks, and all that the chain names."""
+class Panel:
+    """A validator that asks, and all validators that the chain names."""
 
-    holder: Address
+    validator: Address
     validators: tuple[Address, ...]
 
 
-def require_validator(ctx: Context, address: Address) -> Office:
+def find_panel(ctx: Context, address: Address) -> Panel:
     """Return when the chain names `address` a validator of the pool; raise ProtocolError("not_a_validator")."""
     pool = PoolId(ctx.config.pool)
     validators = tuple(ctx.contracts.pools.get_validators(pool))
     if address in validators and ctx.contracts.pools.is_validator(pool, address):
-        return Office(holder=address, validators=validators)
+        return Panel(validator=address, validators=validators)
     raise ProtocolError("not_a_validator", f"{address} is not a validator of pool {ctx.config.pool}", status=403)
 
 
-def require_trainer(ctx: Context, address: Address) -> None:
+def require_trainer_address(ctx: Context, address: Address) -> None:
     """Return when `address` is the pool's trainer; raise ProtocolError("not_the_trainer")."""
     if address != ctx.terms.trainer:
         raise ProtocolError("not_the_trainer", f"{address} is not the trainer of pool {ctx.config.pool}", status=403)
+
+
+def get_context(request: Request) -> Context:
+    ctx: Context = request.app.state.ctx
+    return ctx
+
+
+Ctx = Annotated[Context, Depends(get_context)]
+
+
+async def require_node(ctx: Ctx, request: Request) -> Address:
+    return await require_signer(ctx, request)
+
+
+async def require_panel(ctx: Ctx, request: Request) -> Panel:
+    signer = await require_signer(ctx, request)
+    return await run_in_threadpool(find_panel, ctx, signer)
+
+
+async def require_validator(ctx: Ctx, request: Request) -> Address:
+    return (await require_panel(ctx, request)).validator
+
+
+async def require_trainer(ctx: Ctx, request: Request) -> Address:
+    signer = await require_signer(ctx, request)
+    require_trainer_address(ctx, signer)
+    return signer
+
+
+Node = Annotated[Address, Depends(require_node)]
+Validator = Annotated[Address, Depends(require_validator)]
+CallingPanel = Annotated[Panel, Depends(require_panel)]
+Trainer = Annotated[Address, Depends(require_trainer)]

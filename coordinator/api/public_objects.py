@@ -1,43 +1,43 @@
-"""What anybody may read of the store, called by `api`: evidence of what is decided, files of what an epoch holds.
+"""What anybody may read of the store: evidence of what is decided, files of what an epoch holds.
 
 Whether a key is public follows from the rows: until its epoch closes, a completion is private.  Nothing is listed.
 """
 
-import re
+from fastapi import APIRouter, Response
 
+from coordinator.api.auth import Ctx
 from coordinator.context import Context
 from coordinator.db.repository import Repository
 from covey.errors import ProtocolError
 from covey.protocol import eip712
 from covey.protocol.api.common import MAX_EPOCH_BYTES, MAX_EVIDENCE_BYTES
 from covey.protocol.evidence import Bundle
+from covey.protocol.object_keys import PublicKey, parse_public_key
 from covey.protocol.status import SubmissionState
 
-_HASH = "0x[0-9a-f]{64}"
-_KEYS = {
-    "evidence": re.compile(rf"evidence/([0-9]+)/({_HASH})\.json"),
-    "submissions": re.compile(rf"submissions/([0-9]+)/([0-9]{{1,18}})-([0-9]{{1,18}})/({_HASH})\.parquet"),
-    "epochs": re.compile(rf"epochs/([0-9]+)/({_HASH})\.json"),
-}
+IMMUTABLE = {"cache-control": "public, max-age=31536000, immutable"}
+router = APIRouter(prefix="/v1", tags=["public"])
 
 
-def get_object(ctx: Context, key: str) -> bytes:
+@router.get("/public/{key:path}")
+def get_public(ctx: Ctx, key: str) -> Response:
+    """Evidence of a decided submission; its file, and the epoch's, once its epoch is closed."""
+    return Response(read_public(ctx, key), media_type="application/octet-stream", headers=IMMUTABLE)
+
+
+def read_public(ctx: Context, key: str) -> bytes:
     """An object of the pool; raise ProtocolError("not_public", 404) for all that is not public or not there."""
-    kind = key.partition("/")[0]
-    match = _KEYS[kind].fullmatch(key) if kind in _KEYS else None
-    if match is None or match[1] != str(ctx.config.pool):
+    parts = parse_public_key(key)
+    if parts is None or parts.pool != str(ctx.config.pool):
         raise _refuse(key)
-    if kind == "evidence":
-        return _get_evidence(ctx, key, match[2])
+    if parts.kind == "evidence":
+        return _get_evidence(ctx, key, parts.hash)
     with ctx.database.read() as repository:
-        is_public = (
-            _is_settled(repository, task=int(match[2]), lease=int(match[3]), work_key=match[4])
-            if kind == "submissions"
-            else repository.has_epoch_file(match[2])
-        )
+        is_submission = parts.kind == "submissions"
+        is_public = _is_settled(repository, parts) if is_submission else repository.has_epoch_file(parts.hash)
     if not is_public:
         raise _refuse(key)
-    return _read(ctx, key, ctx.params.max_submission_bytes if kind == "submissions" else MAX_EPOCH_BYTES)
+    return _read(ctx, key, ctx.params.max_submission_bytes if is_submission else MAX_EPOCH_BYTES)
 
 
 def _get_evidence(ctx: Context, key: str, evidence_hash: str) -> bytes:
@@ -51,15 +51,15 @@ def _get_evidence(ctx: Context, key: str, evidence_hash: str) -> bytes:
         row = repository.get_submission(receipt_hash)
         if row is None or row.state is SubmissionState.SUBMITTED:
             raise _refuse(key)
-        named = {judgement.verdict["evidence_hash"] for judgement in row.judgements if judgement.verdict is not None}
+        named = {judgement.verdict.evidence_hash for judgement in row.judgements if judgement.verdict is not None}
     if evidence_hash not in named:
         raise _refuse(key)
     return data
 
 
-def _is_settled(repository: Repository, *, task: int, lease: int, work_key: str) -> bool:
-    row = repository.find_submission(task=task, lease=lease)
-    return row is not None and row.work_key == work_key and row.epoch is not None
+def _is_settled(repository: Repository, parts: PublicKey) -> bool:
+    row = repository.find_submission(task=parts.task, lease=parts.lease)
+    return row is not None and row.work_key == parts.hash and row.epoch is not None
 
 
 def _read(ctx: Context, key: str, max_bytes: int) -> bytes:

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from sqlalchemy import delete, or_, select, update
 from sqlalchemy.orm import Session
 
-from coordinator.db.models import Block, Case, Challenge, Epoch, Fact, IntentRow, Submission
+from coordinator.db.models import BlockRow, CaseRow, ChallengeRow, EpochRow, FactRow, IntentRow, SubmissionRow
 from covey.chain.outbox import IntentState
 from covey.protocol.status import CaseState
 
-_BLOCKS = select(Block.number, Block.hash).order_by(Block.number)
+_BLOCKS = select(BlockRow.number, BlockRow.hash).order_by(BlockRow.number)
 _IS_PROVISIONAL = IntentRow.block_number.is_not(None) & ~IntentRow.is_final
 
 
-class ChainRows:
+class ChainQueries:
     """The part of the repository that the chain's loop works on."""
 
     session: Session
@@ -28,46 +28,48 @@ class ChainRows:
 
     def forget_blocks_above(self, number: int) -> None:
         """A reorganisation took these blocks: drop what only they had brought.  The events that come back are new."""
-        is_locked = Case.state == CaseState.LOCKED
-        self.session.execute(delete(Case).where(Case.block_number > number, is_locked))
-        closed = update(Case).where(Case.block_number > number, ~is_locked)
+        is_locked = CaseRow.state == CaseState.LOCKED
+        self.session.execute(delete(CaseRow).where(CaseRow.block_number > number, is_locked))
+        closed = update(CaseRow).where(CaseRow.block_number > number, ~is_locked)
         self.session.execute(closed.values(state=CaseState.LOCKED, block_number=number))
-        self.session.execute(update(Epoch).where(Epoch.posted_block > number).values(posted_block=None))
-        self.session.execute(update(Fact).where(Fact.name == "ended", Fact.value > number).values(value=0))
-        self.session.execute(delete(Challenge).where(Challenge.block_number > number))
-        self.session.execute(update(Challenge).where(Challenge.decided_block > number).values(decided_block=None))
+        self.session.execute(update(EpochRow).where(EpochRow.posted_block > number).values(posted_block=None))
+        self.session.execute(update(FactRow).where(FactRow.name == "ended", FactRow.value > number).values(value=0))
+        self.session.execute(delete(ChallengeRow).where(ChallengeRow.block_number > number))
+        self.session.execute(update(ChallengeRow).where(ChallengeRow.decided_block > number).values(decided_block=None))
         self.session.flush()
 
     def replace_blocks(self, blocks: Sequence[tuple[int, str]]) -> None:
         """Store the follower's cursor."""
         before = set(self.list_blocks())
         gone = [number for number, _ in before.difference(blocks)]
-        self.session.execute(delete(Block).where(Block.number.in_(gone)))
+        self.session.execute(delete(BlockRow).where(BlockRow.number.in_(gone)))
         self.session.add_all(
-            Block(number=number, hash=digest) for number, digest in blocks if (number, digest) not in before
+            BlockRow(number=number, hash=digest) for number, digest in blocks if (number, digest) not in before
         )
         self.session.flush()
 
     # -- challenges
 
-    def get_challenge(self, receipt_hash: str) -> Challenge | None:
-        return self.session.get(Challenge, receipt_hash)
+    def get_challenge(self, receipt_hash: str) -> ChallengeRow | None:
+        return self.session.get(ChallengeRow, receipt_hash)
 
-    def list_unanswered(self, *, most_tries: int) -> Sequence[tuple[Challenge, Submission]]:
+    def list_unanswered(self, *, most_tries: int) -> Sequence[tuple[ChallengeRow, SubmissionRow]]:
         """Open challenges of submissions in an epoch that stands on chain, by epoch.
 
         They have no answer yet, or one that the ledger refused and fewer than `most_tries` tries.
         """
         is_refused = IntentRow.state == IntentState.REVERTED
         query = (
-            select(Challenge, Submission)
-            .join(Submission, Submission.receipt_hash == Challenge.receipt_hash)
-            .join(Epoch, Epoch.number == Submission.epoch)
-            .outerjoin(IntentRow, IntentRow.key == Challenge.answer)
-            .where(Challenge.decided_block.is_(None), Epoch.posted_block.is_not(None), ~Epoch.disabled)
-            .where(or_(Challenge.answer.is_(None), is_refused & (Challenge.tries < most_tries)))
+            select(ChallengeRow, SubmissionRow)
+            .join(SubmissionRow, SubmissionRow.receipt_hash == ChallengeRow.receipt_hash)
+            .join(EpochRow, EpochRow.number == SubmissionRow.epoch)
+            .outerjoin(IntentRow, IntentRow.key == ChallengeRow.answer)
+            .where(ChallengeRow.decided_block.is_(None), EpochRow.posted_block.is_not(None), ~EpochRow.disabled)
+            .where(or_(ChallengeRow.answer.is_(None), is_refused & (ChallengeRow.tries < most_tries)))
         )
-        found = self.session.execute(query.order_by(Submission.epoch, Challenge.block_number, Challenge.receipt_hash))
+        found = self.session.execute(
+            query.order_by(SubmissionRow.epoch, ChallengeRow.block_number, ChallengeRow.receipt_hash)
+        )
         return [(challenge, submission) for challenge, submission in found]
 
     # -- the outbox

@@ -4,11 +4,28 @@ States and their lawful moves are those of `covey.protocol.status`.  Times are U
 """
 
 from enum import StrEnum
+from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Enum, ForeignKey, Index, Integer, MetaData, String, Text, UniqueConstraint
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Dialect,
+    Enum,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
+from covey.protocol.eip712 import to_dict
+from covey.protocol.messages import Verdict
 from covey.protocol.status import CaseState, StepState, SubmissionState, TaskState
+from covey.protocol.verdict import Decision
 
 Number = BigInteger().with_variant(Integer, "sqlite")
 
@@ -16,6 +33,32 @@ Number = BigInteger().with_variant(Integer, "sqlite")
 def _states(kind: type[StrEnum]) -> Enum:
     """A column of states, stored as text and loaded as the enumeration."""
     return Enum(kind, native_enum=False, length=16)
+
+
+class VerdictColumn(TypeDecorator[Verdict]):
+    """A signed verdict, stored as JSON."""
+
+    impl = JSON(none_as_null=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: Verdict | None, dialect: Dialect) -> dict[str, Any] | None:
+        return None if value is None else to_dict(value)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Verdict | None:
+        return None if value is None else Verdict(**value)
+
+
+class DecisionColumn(TypeDecorator[Decision]):
+    """A decision, stored as its number."""
+
+    impl = Integer
+    cache_ok = True
+
+    def process_bind_param(self, value: Decision | None, dialect: Dialect) -> int | None:
+        return None if value is None else int(value)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Decision | None:
+        return None if value is None else Decision(value)
 
 
 class Base(DeclarativeBase):
@@ -29,7 +72,7 @@ class Base(DeclarativeBase):
     )
 
 
-class Node(Base):
+class NodeRow(Base):
     """A registered node and its standing."""
 
     __tablename__ = "nodes"
@@ -58,7 +101,7 @@ class Node(Base):
         return self.suspended or ("removed" if self.removed else "")
 
 
-class Contributor(Base):
+class ContributorRow(Base):
     """A wallet that vouches for nodes, from its first strike on."""
 
     __tablename__ = "contributors"
@@ -67,7 +110,7 @@ class Contributor(Base):
     """Soft rejections and repeated drops of all its nodes, those it has removed too."""
 
 
-class Step(Base):
+class StepRow(Base):
     """A policy and the batch that the next one is trained on."""
 
     __tablename__ = "steps"
@@ -78,7 +121,7 @@ class Step(Base):
     state: Mapped[StepState] = mapped_column(_states(StepState), default=StepState.OPEN)
 
 
-class Task(Base):
+class TaskRow(Base):
     """An order for `groups` groups, leased to one node.  An expired task is planned anew under another id."""
 
     __tablename__ = "tasks"
@@ -88,13 +131,21 @@ class Task(Base):
     state: Mapped[TaskState] = mapped_column(_states(TaskState), default=TaskState.PENDING)
     node: Mapped[str | None] = mapped_column(ForeignKey("nodes.address"))
     lease: Mapped[int | None] = mapped_column(Number, unique=True)
-    collected: Mapped[bool] = mapped_column(default=False)
-    deadline: Mapped[float] = mapped_column(default=0.0)
-    """Of the lease; until it is collected, of collecting it."""
+    offered_until: Mapped[float] = mapped_column(default=0.0)
+    """Until when the lease may be collected."""
+    collected_at: Mapped[float | None]
+    """When the node collected the lease. None: not yet."""
+    ends_at: Mapped[float | None]
+    """When the collected lease ends. None: it is not collected."""
     __table_args__ = (Index("ix_tasks_state_node", "state", "node"),)
 
+    @property
+    def expires_at(self) -> float:
+        """When the lease, or the offer of a lease that is not collected yet, expires."""
+        return self.offered_until if self.ends_at is None else self.ends_at
 
-class Submission(Base):
+
+class SubmissionRow(Base):
     """A receipt with its countersignature, and what became of it."""
 
     __tablename__ = "submissions"
@@ -122,6 +173,8 @@ class Submission(Base):
     """Whether a quorum replays it. It may be so from intake on, or be ordered later; None: that is not drawn yet."""
     confirmed: Mapped[bool] = mapped_column(default=False)
     """Whether a second validator repeats its cheap checks."""
+    decision: Mapped[Decision | None] = mapped_column(DecisionColumn)
+    """What a quorum decided. None until then. Settlement and a disabled epoch leave it as it is."""
     reason: Mapped[int] = mapped_column(default=0)
     evidence_hash: Mapped[str] = mapped_column(String(66), default="0x" + "00" * 32)
     decided_at: Mapped[float | None]
@@ -132,17 +185,16 @@ class Submission(Base):
     """A `CanaryKind`, fixed at intake."""
     live_groups: Mapped[int] = mapped_column(default=0)
     """Groups of accepted work whose rewards are not all equal (`coordinator.domain.ruling`)."""
-    judgements: Mapped[list["Judgement"]] = relationship(order_by="Judgement.id")
+    judgements: Mapped[list["JudgementRow"]] = relationship(order_by="JudgementRow.id")
     __table_args__ = (UniqueConstraint("task", "lease"), Index("ix_submissions_state", "state"))
 
     @property
     def is_replayed(self) -> bool:
         """Whether validators accepted it after a replay."""
-        is_accepted = self.state in (SubmissionState.ACCEPTED, SubmissionState.SETTLED) and not self.reason
-        return is_accepted and bool(self.audited)
+        return self.decision is Decision.ACCEPT and bool(self.audited)
 
 
-class Validator(Base):
+class ValidatorRow(Base):
     """What the coordinator has seen of a validator.  Who is one, the chain says."""
 
     __tablename__ = "validators"
@@ -157,7 +209,7 @@ class Validator(Base):
     """When one of the two last happened."""
 
 
-class Judgement(Base):
+class JudgementRow(Base):
     """One validator's turn at one submission: opened, taken, committed, revealed or lapsed."""
 
     __tablename__ = "judgements"
@@ -170,7 +222,7 @@ class Judgement(Base):
     deadline: Mapped[float] = mapped_column(default=0.0)
     """Unix seconds by which the validator that has taken the turn must commit and, once all have committed, reveal."""
     commitment: Mapped[str | None] = mapped_column(String(66))
-    verdict: Mapped[dict[str, str | int] | None] = mapped_column(JSON)
+    verdict: Mapped[Verdict | None] = mapped_column(VerdictColumn)
     signature: Mapped[str | None] = mapped_column(String(132))
     live_groups: Mapped[int | None]
     """What the verdict's evidence says; None: nothing, or nonsense."""
@@ -179,7 +231,7 @@ class Judgement(Base):
     asked for now."""
 
 
-class Nonce(Base):
+class NonceRow(Base):
     """A used request nonce, kept until it could not pass any more."""
 
     __tablename__ = "nonces"
@@ -188,7 +240,7 @@ class Nonce(Base):
     expires: Mapped[float] = mapped_column(index=True)
 
 
-class Epoch(Base):
+class EpochRow(Base):
     """A settlement period; its leaves lie in the store under `data_hash`."""
 
     __tablename__ = "epochs"
@@ -211,7 +263,7 @@ class Epoch(Base):
     disabled: Mapped[bool] = mapped_column(default=False)
 
 
-class Reward(Base):
+class RewardRow(Base):
     """What a contributor had earned in all by the end of an epoch, in the token's smallest unit (decimal text)."""
 
     __tablename__ = "rewards"
@@ -220,7 +272,7 @@ class Reward(Base):
     cumulative: Mapped[str] = mapped_column(String(78))
 
 
-class Case(Base):
+class CaseRow(Base):
     """A slashing case as the chain tells it; a receipt has one at most."""
 
     __tablename__ = "cases"
@@ -233,7 +285,7 @@ class Case(Base):
     transaction_hash: Mapped[str] = mapped_column(String(66))
 
 
-class Challenge(Base):
+class ChallengeRow(Base):
     """An omission challenge as the chain tells it: somebody says that no epoch holds a receipt."""
 
     __tablename__ = "challenges"
@@ -248,7 +300,7 @@ class Challenge(Base):
     """Number of intents that were written to answer it."""
 
 
-class Block(Base):
+class BlockRow(Base):
     """A followed block: where the follower stands, and how it notices a reorganisation."""
 
     __tablename__ = "blocks"
@@ -256,7 +308,7 @@ class Block(Base):
     hash: Mapped[str] = mapped_column(String(66))
 
 
-class Fact(Base):
+class FactRow(Base):
     """A named value: the last lease number, whether the pool has ended."""
 
     __tablename__ = "facts"
@@ -264,7 +316,7 @@ class Fact(Base):
     value: Mapped[int] = mapped_column(Number)
 
 
-class Identity(Base):
+class IdentityRow(Base):
     """What tells the network of this database from others (`coordinator.identity`).  Example: pool, "7"."""
 
     __tablename__ = "identity"

@@ -9,7 +9,7 @@ import hashlib
 import hmac
 from collections.abc import Callable
 
-from coordinator.db.models import Submission
+from coordinator.db.models import SubmissionRow
 from coordinator.db.repository import Repository
 from coordinator.domain import nodes
 from covey.protocol.canaries import CanaryKind
@@ -24,7 +24,7 @@ FindHash = Callable[[int], Hash | None]
 def draw(
     repository: Repository,
     params: PoolParams,
-    row: Submission,
+    row: SubmissionRow,
     *,
     find_hash: FindHash,
     secret: bytes,
@@ -38,7 +38,7 @@ def draw(
     return row.draw is not None
 
 
-def is_replayed(repository: Repository, params: PoolParams, row: Submission, block_hash: Hash) -> bool:
+def is_replayed(repository: Repository, params: PoolParams, row: SubmissionRow, block_hash: Hash) -> bool:
     """Whether a submission is replayed by a quorum, or gets cheap checks only.
 
     Newcomers and suspended nodes are replayed fully, and strikes raise the rate.  A canary is always replayed: a

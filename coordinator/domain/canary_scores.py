@@ -6,8 +6,7 @@ submission is decided.
 
 from collections.abc import Mapping
 
-from coordinator.config import CoordinatorConfig
-from coordinator.db.models import Submission
+from coordinator.db.models import SubmissionRow
 from coordinator.db.repository import Repository
 from covey.protocol.api.public import ValidatorView
 from covey.protocol.canaries import CanaryKind, compute_canary_commitment, compute_salt
@@ -16,13 +15,13 @@ from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Decision
 
 
-def get_kind(config: CoordinatorConfig, node: str) -> CanaryKind:
+def get_kind(canaries: Mapping[str, str], node: str) -> CanaryKind:
     """What the operator expects of a node's work."""
-    expected = config.canaries.get(node)
+    expected = canaries.get(node)
     return CanaryKind.ORDINARY if expected is None else CanaryKind[expected.upper()]
 
 
-def compute_public(secret: bytes, row: Submission) -> tuple[Hash, Hash | None, CanaryKind | None]:
+def compute_public(secret: bytes, row: SubmissionRow) -> tuple[Hash, Hash | None, CanaryKind | None]:
     """(commitment, salt, kind) of a submission; the latter two are None until it is decided."""
     receipt_hash, kind = Hash(row.receipt_hash), CanaryKind(row.canary)
     salt = compute_salt(secret, receipt_hash)
@@ -40,7 +39,7 @@ def count_scores(repository: Repository) -> Mapping[str, ValidatorView]:
     for judgement, kind in repository.list_canary_judgements():
         if judgement.validator is None or judgement.verdict is None:
             continue
-        outcome = judgement.verdict["outcome"]
+        outcome = judgement.verdict.outcome
         if outcome == Decision.UNKNOWN:
             continue
         seen[judgement.validator] = seen.get(judgement.validator, 0) + 1

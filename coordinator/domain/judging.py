@@ -6,13 +6,13 @@ the verdicts decide; what follows from a ruling for node, tasks and step is appl
 
 from collections.abc import Sequence
 
-from coordinator.db.models import Judgement, Submission
+from coordinator.db.models import JudgementRow, SubmissionRow
 from coordinator.db.repository import Repository
-from coordinator.domain import audit_draws, epochs, nodes, ruling, turns
-from coordinator.domain.ruling import Ruling
+from coordinator.domain import audit_draws, nodes, panel, settlement
+from coordinator.domain.panel import Look, Ruling, is_rejected
 from coordinator.domain.steps import close_step, plan_tasks
 from covey.errors import ProtocolError
-from covey.protocol import eip712, messages
+from covey.protocol import messages
 from covey.protocol.canaries import CanaryKind
 from covey.protocol.ids import Address, Hash
 from covey.protocol.params import PoolParams
@@ -34,14 +34,13 @@ def dispatch(
     secret: bytes,
     now: float,
 ) -> None:
-    """Draw, let overdue turns lapse, open those that are missing, decide what can be decided.  Called by jobs only."""
-    next_epoch = epochs.get_next_number(repository)
+    """Decide what can be decided, apply that, then draw and open turns for what is left.  Called by jobs only."""
+    undecided = repository.list_submissions(SubmissionState.SUBMITTED)
+    due = settlement.find_due(repository, params, undecided, now=now)
+    apply(repository, params, panel.look_at(params, undecided, validators=validators, due=due, now=now), now=now)
     for row in repository.list_submissions(SubmissionState.SUBMITTED):
         if audit_draws.draw(repository, params, row, find_hash=find_hash, secret=secret):
-            turns.lapse_overdue(repository, params, row, validators=validators, now=now)
-            turns.open_missing(repository, params, row, validators=validators, now=now)
-            is_due = epochs.is_promise_due(params, row, next_epoch=next_epoch, now=now)
-            tally(repository, params, row, validators=validators, is_due=is_due, now=now)
+            panel.open_missing(params, row, validators=validators, now=now)
 
 
 def claim_turn(
@@ -53,14 +52,14 @@ def claim_turn(
     holding: Sequence[int],
     free_turns: int,
     now: float,
-) -> tuple[str, Judgement] | None:
+) -> tuple[str, JudgementRow] | None:
     """The next order for a validator: ("reveal", ...) when all commitments are in, else ("judge", ...).
 
     A turn that it has taken, has not committed to and does not hold is offered again, on the same clock: an answer may
     be lost, and a validator may be restarted.  It gets a new turn only where it has room for one.
     """
-    free: list[tuple[Submission, Judgement]] = []
-    lost: Judgement | None = None
+    free: list[tuple[SubmissionRow, JudgementRow]] = []
+    lost: JudgementRow | None = None
     held = 0
     for turn in repository.list_open_judgements():
         row = _require_submission(repository, turn)
@@ -69,22 +68,22 @@ def claim_turn(
         elif turn.validator == validator and turn.commitment is None:
             held += 1
             lost = lost or (turn if turn.id not in holding else None)
-        elif turn.validator == validator and turns.is_revealing(params, row):
+        elif turn.validator == validator and panel.is_revealing(params, row):
             return "reveal", turn
     if lost is not None:
         return "judge", lost
-    if not free or not free_turns or held >= turns.MOST_HELD:
+    if not free or not free_turns or held >= panel.MOST_HELD:
         return None
-    nodes = repository.list_validators()
+    standing = repository.list_validators()
     for row, turn in free:
-        if turns.take(params, row, turn, validator=validator, validators=validators, standing=nodes, now=now):
+        if panel.take(params, row, turn, validator=validator, validators=validators, standing=standing, now=now):
             return "judge", turn
     return None
 
 
 def record_commit(
     repository: Repository, params: PoolParams, *, validator: str, judgement: int, commitment: Hash, now: float
-) -> Submission:
+) -> SubmissionRow:
     """Note a commitment; the same one again is no error.  Raises ProtocolError "already_committed"."""
     row = _require_turn(repository, validator, judgement)
     if row.commitment not in (None, commitment):
@@ -92,7 +91,7 @@ def record_commit(
     submission = _require_submission(repository, row)
     if row.commitment is None:
         row.commitment = commitment
-        turns.start_reveals(params, submission, now)
+        panel.start_reveals(params, submission, now)
     return submission
 
 
@@ -107,7 +106,7 @@ def record_reveal(
     signature: str,
     live_groups: int | None,
     now: float,
-) -> Submission:
+) -> SubmissionRow:
     """Note a revealed verdict and what its evidence says of live groups.
 
     Raises ProtocolError "commitment_mismatch", "not_yet", "bad_verdict".
@@ -116,14 +115,14 @@ def record_reveal(
     submission = _require_submission(repository, row)
     if row.commitment != messages.compute_commitment(digest, salt):
         raise ProtocolError("commitment_mismatch", "verdict and salt are not what was committed", status=409)
-    if not turns.is_revealing(params, submission):
+    if not panel.is_revealing(params, submission):
         raise ProtocolError("not_yet", "not all validators have committed", status=409)
     _require_verdict(submission, verdict, now)
-    row.verdict, row.signature, row.live_groups = eip712.to_dict(verdict), signature, live_groups
+    row.verdict, row.signature, row.live_groups = verdict, signature, live_groups
     return submission
 
 
-def _require_verdict(row: Submission, verdict: messages.Verdict, now: float) -> None:
+def _require_verdict(row: SubmissionRow, verdict: messages.Verdict, now: float) -> None:
     if (verdict.receipt_hash, verdict.work_key) != (row.receipt_hash, row.work_key):
         raise ProtocolError("bad_verdict", "the verdict is about another submission")
     if verdict.deadline < now + MIN_VERDICT_SECONDS:
@@ -140,7 +139,7 @@ def _require_verdict(row: Submission, verdict: messages.Verdict, now: float) -> 
         raise ProtocolError("bad_verdict", f"the verdict has {verdict.units} units where {units} are due")
 
 
-def _require_turn(repository: Repository, validator: str, judgement: int) -> Judgement:
+def _require_turn(repository: Repository, validator: str, judgement: int) -> JudgementRow:
     row = repository.get_judgement(judgement)
     if row is None or row.validator != validator:
         raise ProtocolError("not_your_judgement", f"judgement {judgement} is not that of {validator}", status=403)
@@ -149,54 +148,57 @@ def _require_turn(repository: Repository, validator: str, judgement: int) -> Jud
     return row
 
 
-def _require_submission(repository: Repository, judgement: Judgement) -> Submission:
+def _require_submission(repository: Repository, judgement: JudgementRow) -> SubmissionRow:
     row = repository.get_submission(judgement.receipt_hash)
     if row is None:
         raise ProtocolError("unknown_submission", "the judgement's submission is gone", status=404)
     return row
 
 
-def tally(
-    repository: Repository,
-    params: PoolParams,
-    row: Submission,
-    *,
-    validators: Sequence[Address],
-    now: float,
-    is_due: bool = False,
-) -> Ruling | None:
-    """Decide a submission if its verdicts allow it, or if it `is_due`; do all that follows for node, tasks and step."""
-    if row.state is not SubmissionState.SUBMITTED or row.draw is None:
-        return None
-    if ruling.has_cheap_reject(row):
-        turns.order_replay(row)
-        return None
-    found = ruling.compute_ruling(params, row, is_over=is_due or turns.is_over(params, row, validators))
-    if found is not None:
-        for validator in ruling.list_contradicted(row, found):
-            nodes = repository.require_validator(validator)
-            nodes.contradicted, nodes.failed_at = nodes.contradicted + 1, now
-        _apply(repository, params, row, found, now)
-    return found
+def apply(repository: Repository, params: PoolParams, look: Look, *, now: float) -> None:
+    """Record what a look found, with what it means for validators and nodes; then pack the step and plan, once.
+
+    An acceptance by cheap checks is dropped where an earlier ruling of the same look ordered the replay of that work.
+    """
+    for validator in look.late:
+        standing = repository.require_validator(validator)
+        standing.lapsed, standing.failed_at = standing.lapsed + 1, now
+    for row, agreed, replayed in look.decided:
+        if replayed != bool(row.audited):
+            continue
+        for validator in panel.list_contradicted(row, agreed):
+            standing = repository.require_validator(validator)
+            standing.contradicted, standing.failed_at = standing.contradicted + 1, now
+        ruling = agreed
+        if row.canary != CanaryKind.ORDINARY:  # whatever they say: no pay, no case, nothing to learn from
+            ruling = Ruling(Decision.UNKNOWN, Reason.CANARY, agreed.evidence_hash)
+        _record(row, ruling, now)
+        _judge_node(repository, params, row, ruling)
+    if look.decided:
+        repository.flush()
+        close_step(repository, params)
+        plan_tasks(repository, params)
 
 
-def _apply(repository: Repository, params: PoolParams, row: Submission, found: Ruling, now: float) -> None:
-    if row.canary != CanaryKind.ORDINARY:  # whatever they say: no pay, no case, nothing to learn from
-        found = Ruling(Decision.UNKNOWN, Reason.CANARY, found.evidence_hash)
+def _record(row: SubmissionRow, ruling: Ruling, now: float) -> None:
+    is_accepted = ruling.decision is Decision.ACCEPT
+    row.decision, row.reason, row.evidence_hash, row.decided_at = (
+        ruling.decision,
+        ruling.reason,
+        ruling.evidence_hash,
+        now,
+    )
+    row.units, row.live_groups = (row.receipt_units, ruling.live_groups) if is_accepted else (0, row.live_groups)
+    is_hard = ruling.reason.severity is Severity.HARD
+    after = SubmissionState.ACCEPTED if is_accepted else SubmissionState.REJECTED if is_hard else SubmissionState.VOID
+    row.state = require_move(SUBMISSION_MOVES, row.state, after)
+
+
+def _judge_node(repository: Repository, params: PoolParams, row: SubmissionRow, ruling: Ruling) -> None:
     node = nodes.require_node(repository, row.node)
-    row.reason, row.evidence_hash, row.decided_at = found.reason, found.evidence_hash, now
-    row.units = row.receipt_units if found.decision is Decision.ACCEPT else 0
-    if found.decision is Decision.ACCEPT:
-        row.state = require_move(SUBMISSION_MOVES, row.state, SubmissionState.ACCEPTED)
-        row.live_groups = found.live_groups
+    if ruling.decision is Decision.ACCEPT:
         node.accepted += 1
-    elif found.reason.severity is Severity.HARD:
-        row.state = require_move(SUBMISSION_MOVES, row.state, SubmissionState.REJECTED)
+    elif ruling.reason.severity is Severity.HARD:
         nodes.condemn(repository, node=node, contributor=row.contributor, why=nodes.REJECTED)
-    else:
-        row.state = require_move(SUBMISSION_MOVES, row.state, SubmissionState.VOID)
-        if found.reason not in OURS or (found.reason is Reason.UNDECIDED and ruling.is_rejected(params, row)):
-            nodes.add_strike(repository, params, row.contributor)
-    repository.session.flush()
-    close_step(repository, params)
-    plan_tasks(repository, params)
+    elif ruling.reason not in OURS or (ruling.reason is Reason.UNDECIDED and is_rejected(params, row)):
+        nodes.add_strike(repository, params, row.contributor)

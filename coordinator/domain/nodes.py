@@ -4,9 +4,9 @@ A suspension belongs to the node, whoever vouches for it; strikes belong to the 
 earned them.  Removal is neither: it ends when the node registers again.
 """
 
-from coordinator.db.models import Contributor, Node, Submission, Task
+from coordinator.db.models import ContributorRow, NodeRow, SubmissionRow, TaskRow
 from coordinator.db.repository import Repository
-from coordinator.domain import scheduling, turns
+from coordinator.domain import panel, scheduling
 from covey.errors import ProtocolError
 from covey.protocol.ids import ZERO_HASH
 from covey.protocol.params import PoolParams
@@ -28,14 +28,14 @@ INSTANCE_SECONDS = 120.0
 """Seconds without a sign of life after which another instance of a node may take its place."""
 
 
-def register_node(repository: Repository, params: PoolParams, *, node: str, contributor: str) -> Node:
+def register_node(repository: Repository, params: PoolParams, *, node: str, contributor: str) -> NodeRow:
     """Record a node that the chain knows, or take a removed one back; a suspended node stays suspended.
 
     Under another contributor its record begins again: a reputation cannot be sold.
     """
     row = repository.get_node(node)
     if row is None:
-        row = Node(address=node, contributor=contributor, accepted=0, suspended="", removed=False)
+        row = NodeRow(address=node, contributor=contributor, accepted=0, suspended="", removed=False)
         repository.add(row)
     if row.contributor != contributor:
         row.contributor, row.accepted = contributor, 0
@@ -45,7 +45,7 @@ def register_node(repository: Repository, params: PoolParams, *, node: str, cont
     return row
 
 
-def require_node(repository: Repository, node: str) -> Node:
+def require_node(repository: Repository, node: str) -> NodeRow:
     """The row of a registered node; raise ProtocolError("unknown_node")."""
     row = repository.get_node(node)
     if row is None:
@@ -63,7 +63,7 @@ def record_heartbeat(
     cached_version: int | None,
     now: float,
     wait: float = 0.0,
-) -> Node:
+) -> NodeRow:
     """Note a sign of life; `wait` seconds of an open long poll make the node a candidate for tasks.
 
     Another instance takes the node over once the first is silent: leases in the hands of that one end, as dropped.  It
@@ -73,14 +73,14 @@ def record_heartbeat(
     require_instance(row, instance, now)
     if row.instance not in ("", instance):
         for task in _end_leases(repository, row):
-            cool_down(repository, params, row, now, is_dropped=task.collected)
+            cool_down(repository, params, row, now, is_dropped=task.collected_at is not None)
     row.instance, row.seen_at, row.cached_version = instance, now, cached_version
     if wait:
         row.free_slots, row.waiting_until = free_slots, now + wait
     return row
 
 
-def require_instance(node: Node, instance: str, now: float) -> None:
+def require_instance(node: NodeRow, instance: str, now: float) -> None:
     """Return unless another worker with the node's key was heard in the last INSTANCE_SECONDS; raise
     ProtocolError("another_instance")."""
     silence = now - node.seen_at
@@ -93,12 +93,12 @@ def require_instance(node: Node, instance: str, now: float) -> None:
     raise ProtocolError("another_instance", message, status=409)
 
 
-def get_most_leases(node: Node) -> int:
+def get_most_leases(node: NodeRow) -> int:
     """Leases that a node may hold at once: what it may hoard grows with what it has delivered."""
     return 1 + node.accepted // 2
 
 
-def count_free_slots(repository: Repository, node: Node) -> int:
+def count_free_slots(repository: Repository, node: NodeRow) -> int:
     """Leases that may be given to a node now."""
     return max(0, min(node.free_slots, get_most_leases(node)) - repository.count_leases(node.address))
 
@@ -118,7 +118,7 @@ def add_strike(repository: Repository, params: PoolParams, contributor: str) -> 
     """Strikes add up to the suspension of all nodes of a contributor; they never touch stake."""
     row = repository.get_contributor(contributor)
     if row is None:
-        row = Contributor(address=contributor, strikes=0)
+        row = ContributorRow(address=contributor, strikes=0)
         repository.add(row)
     row.strikes += 1
     if is_struck_out(repository, params, contributor):
@@ -126,7 +126,7 @@ def add_strike(repository: Repository, params: PoolParams, contributor: str) -> 
             node.suspended = node.suspended or STRIKES
 
 
-def cool_down(repository: Repository, params: PoolParams, node: Node, now: float, *, is_dropped: bool) -> None:
+def cool_down(repository: Repository, params: PoolParams, node: NodeRow, now: float, *, is_dropped: bool) -> None:
     """Dropping is a way of choosing prompts: it costs a pause, and a strike where it is repeated often.
 
     A node that asks for a task and does not collect it pauses too, or it could hold the task for ever; nothing was
@@ -142,20 +142,20 @@ def cool_down(repository: Repository, params: PoolParams, node: Node, now: float
         add_strike(repository, params, node.contributor)
 
 
-def remove(repository: Repository, node: Node) -> None:
+def remove(repository: Repository, node: NodeRow) -> None:
     """Its contributor vouches for the node no more: assign nothing to it until it registers again."""
     node.removed = True
     _end_leases(repository, node)
 
 
-def suspend(repository: Repository, node: Node, why: str) -> None:
+def suspend(repository: Repository, node: NodeRow, why: str) -> None:
     """Assign nothing more to a node and take back what it holds."""
     if not node.suspended or node.suspended in VETOABLE:
         node.suspended = why
     _end_leases(repository, node)
 
 
-def _end_leases(repository: Repository, node: Node) -> list[Task]:
+def _end_leases(repository: Repository, node: NodeRow) -> list[TaskRow]:
     """Take back what a node holds; returns it."""
     held = [task for task in repository.list_tasks(TaskState.ASSIGNED) if task.node == node.address]
     for task in held:
@@ -163,7 +163,7 @@ def _end_leases(repository: Repository, node: Node) -> list[Task]:
     return held
 
 
-def reinstate(repository: Repository, params: PoolParams, node: Node) -> None:
+def reinstate(repository: Repository, params: PoolParams, node: NodeRow) -> None:
     """The arbiter overruled the validators: a node without another open case is served again, unless it has too many
     strikes."""
     cases = [case for case in repository.list_cases() if case.contributor == node.contributor]
@@ -172,7 +172,7 @@ def reinstate(repository: Repository, params: PoolParams, node: Node) -> None:
         node.suspended = STRIKES if is_struck_out(repository, params, node.contributor) else ""
 
 
-def condemn(repository: Repository, *, node: Node, contributor: str, why: str) -> None:
+def condemn(repository: Repository, *, node: NodeRow, contributor: str, why: str) -> None:
     """A node of `contributor` was caught cheating: suspend it, and trust nothing of the contributor unseen any more.
 
     The records of all its nodes begin again, so that they are newcomers.  All work of its that nobody has replayed and
@@ -196,8 +196,9 @@ def _judge_again(repository: Repository, contributor: str) -> None:
         _reopen(row)
 
 
-def _reopen(row: Submission) -> None:
-    turns.order_replay(row)
+def _reopen(row: SubmissionRow) -> None:
+    panel.order_replay(row)
     if row.state is SubmissionState.ACCEPTED:
         row.state = require_move(SUBMISSION_MOVES, row.state, SubmissionState.SUBMITTED)
-        row.units, row.reason, row.evidence_hash, row.decided_at = row.receipt_units, Reason.NONE, ZERO_HASH, None
+        row.decision, row.decided_at = None, None
+        row.units, row.reason, row.evidence_hash = row.receipt_units, Reason.NONE, ZERO_HASH

@@ -11,9 +11,9 @@ from itertools import groupby
 
 from coordinator.context import Context
 from coordinator.db.database_outbox import add_intent
-from coordinator.db.models import Challenge, Epoch, Submission
+from coordinator.db.models import ChallengeRow, EpochRow, SubmissionRow
 from coordinator.db.repository import Repository
-from coordinator.domain.epochs import build_header, build_work_leaf
+from coordinator.domain.settlement import build_header, build_work_leaf
 from coordinator.domain.submissions import to_receipt
 from covey.chain.contracts import EpochLedger
 from covey.chain.json_rpc import Call
@@ -45,11 +45,11 @@ def record_challenge(repository: Repository, receipt_hash: Hash, *, block: int) 
     if repository.get_submission(receipt_hash) is None:
         get_logger().error("a receipt that is not in this database is challenged", receipt_hash=receipt_hash)
     elif challenge is None:
-        repository.add(Challenge(receipt_hash=receipt_hash, block_number=block, tries=0))
+        repository.add(ChallengeRow(receipt_hash=receipt_hash, block_number=block, tries=0))
     elif challenge.decided_block is not None:
         challenge.block_number, challenge.decided_block = block, None
         challenge.answer, challenge.tries = None, 0
-        repository.session.flush()
+        repository.flush()
 
 
 def record_decision(repository: Repository, receipt_hash: Hash, *, block: int) -> None:
@@ -57,7 +57,7 @@ def record_decision(repository: Repository, receipt_hash: Hash, *, block: int) -
     challenge = repository.get_challenge(receipt_hash)
     if challenge is not None:
         challenge.decided_block = block
-        repository.session.flush()
+        repository.flush()
 
 
 def answer_challenges(ctx: Context) -> None:
@@ -84,15 +84,15 @@ def _answer_epoch(
     repository: Repository,
     ledger: EpochLedger,
     pool: PoolId,
-    epoch: Epoch,
-    found: Sequence[tuple[Challenge, Submission]],
+    epoch: EpochRow,
+    found: Sequence[tuple[ChallengeRow, SubmissionRow]],
 ) -> list[Answer]:
     leaves = {row.receipt_hash: build_work_leaf(row) for row in repository.list_settled(epoch.number)}
     hashes = {receipt_hash: leaf.compute_hash() for receipt_hash, leaf in leaves.items()}
     tree = merkle.MerkleTree(list(hashes.values()))
     record, header = build_record(epoch), build_header(epoch, pool)
 
-    def build_inclusion(row: Submission) -> Inclusion:
+    def build_inclusion(row: SubmissionRow) -> Inclusion:
         proof = tree.get_proof(hashes[row.receipt_hash])
         return Inclusion(receipt=to_receipt(row, pool), leaf=leaves[row.receipt_hash], proof=tuple(proof))
 
@@ -108,7 +108,7 @@ def _answer_epoch(
     return answers
 
 
-def build_record(epoch: Epoch) -> EpochRecord:
+def build_record(epoch: EpochRow) -> EpochRecord:
     """A posted epoch as EpochPosted told it."""
     return EpochRecord(
         header_hash=Hash(epoch.header_hash or ""),

@@ -27,7 +27,7 @@ class Candidate:
         return self.cached_version is None or version <= self.cached_version
 
 
-class Work(NamedTuple):
+class PlannedTask(NamedTuple):
     """A task and the policy that it was planned for.  Example: Work(task=7, version=3)."""
 
     task: int
@@ -95,7 +95,7 @@ def is_capped(params: PoolParams, batch: Groups) -> bool:
     return params.online_filter and is_full and batch.live < params.groups_per_step
 
 
-def match(works: Iterable[Work], candidates: Iterable[Candidate]) -> list[tuple[Work, Candidate]]:
+def match(works: Iterable[PlannedTask], candidates: Iterable[Candidate]) -> list[tuple[PlannedTask, Candidate]]:
     """Who is given what: one task a node and turn, to those that drop least first, then to those that have the newest
     policy.
 
@@ -107,7 +107,7 @@ def match(works: Iterable[Work], candidates: Iterable[Candidate]) -> list[tuple[
         key=lambda c: (compute_drop_rate(c.accepted, c.dropped), -(c.cached_version or 0), c.address),
     )
     slots = {c.address: c.free_slots for c in ranked}
-    pairs: list[tuple[Work, Candidate]] = []
+    pairs: list[tuple[PlannedTask, Candidate]] = []
     for version, group in groupby(sorted(works, key=lambda work: -work.version), key=lambda work: work.version):
         waiting = deque(group)
         while waiting and (able := [c for c in ranked if slots[c.address] > 0 and c.serves(version)]):

@@ -6,7 +6,7 @@ batch; dead ones come along, are paid, and count against the cap on sampling.
 
 from collections.abc import Sequence
 
-from coordinator.db.models import Step, Submission, Task
+from coordinator.db.models import StepRow, SubmissionRow, TaskRow
 from coordinator.db.repository import Repository
 from coordinator.domain import scheduling
 from coordinator.domain.scheduling import Groups
@@ -21,7 +21,7 @@ from covey.protocol.status import (
     TaskState,
     require_move,
 )
-from covey.protocol.verdict import Reason
+from covey.protocol.verdict import Decision, Reason
 from covey.runtime.log import get_logger
 
 
@@ -33,7 +33,7 @@ def plan_tasks(repository: Repository, params: PoolParams) -> int:
     plan = _count_filtered if params.online_filter else _count
     count = plan(repository, params, step.number)
     for _ in range(count):
-        repository.add(Task(policy_version=step.number, groups=params.groups_per_task, state=TaskState.PENDING))
+        repository.add(TaskRow(policy_version=step.number, groups=params.groups_per_task, state=TaskState.PENDING))
     return count
 
 
@@ -60,7 +60,7 @@ def _count_filtered(repository: Repository, params: PoolParams, step: int) -> in
     )
 
 
-def close_step(repository: Repository, params: PoolParams) -> Step | None:
+def close_step(repository: Repository, params: PoolParams) -> StepRow | None:
     """Pack the oldest fresh accepted work into the open step's batch when that makes it full, or with the online
     filter as large as it may be; return the step if ready."""
     step = repository.get_open_step()
@@ -84,14 +84,14 @@ def get_oldest_version(repository: Repository, params: PoolParams) -> int:
     return max(0, repository.count_closed_batches() - params.max_staleness)
 
 
-def sum_groups(rows: Sequence[Submission]) -> Groups:
+def sum_groups(rows: Sequence[SubmissionRow]) -> Groups:
     """All groups of accepted submissions."""
     return Groups(sampled=sum(row.groups for row in rows), live=sum(row.live_groups for row in rows))
 
 
 def open_step(
     repository: Repository, params: PoolParams, *, number: int, manifest_hash: Hash, block: int, now: float
-) -> Step:
+) -> StepRow:
     """A policy was published: its step opens, the one before is trained, new tasks are planned.  Idempotent."""
     step = repository.get_step(number)
     if step is not None and step.manifest_hash:  # told again, or anew after a reorganisation
@@ -104,7 +104,7 @@ def open_step(
         if before.state is StepState.OPEN:  # the chain is ahead of what this coordinator packed
             before.state = require_move(STEP_MOVES, before.state, StepState.READY)
         before.state = require_move(STEP_MOVES, before.state, StepState.TRAINED)
-    step = step or Step(number=number, state=StepState.OPEN)
+    step = step or StepRow(number=number, state=StepState.OPEN)
     step.manifest_hash, step.block_number = manifest_hash, block
     repository.add(step)
     plan_tasks(repository, params)
@@ -122,7 +122,7 @@ def open_ahead(repository: Repository, params: PoolParams, *, number: int) -> No
     """The trainer asks for a step's batch, so it has the policy, be it on chain or not yet: the step opens if it is the
     next."""
     if is_next(repository, number):
-        repository.add(Step(number=number, state=StepState.OPEN))
+        repository.add(StepRow(number=number, state=StepState.OPEN))
         close_step(repository, params)
 
 
@@ -134,4 +134,5 @@ def _void_work(repository: Repository, version: int, now: float) -> None:
     for row in repository.list_submissions(SubmissionState.SUBMITTED):
         if row.policy_version == version:
             row.state = require_move(SUBMISSION_MOVES, row.state, SubmissionState.VOID)
-            row.reason, row.units, row.decided_at = Reason.UNDECIDED, 0, now
+            row.decision, row.decided_at = Decision.UNKNOWN, now
+            row.reason, row.units = Reason.UNDECIDED, 0

@@ -1,9 +1,8 @@
 """Recording a signed receipt: what it must fulfil, its row, and the operator's countersignature."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from coordinator.db.models import Node, Submission, Task
+from coordinator.db.models import NodeRow, SubmissionRow, TaskRow
 from coordinator.db.repository import Repository
 from coordinator.domain import nodes
 from coordinator.domain.tasks import require_lease
@@ -27,44 +26,47 @@ class Countersigned:
     signature: str
 
 
-def record_submission(
+def find_promise(repository: Repository, receipt: messages.Receipt) -> Countersigned | None:
+    """The promise that was given for a receipt; None where nothing is recorded of its lease.
+
+    Raises ProtocolError "not_your_task", "equivocation" or "duplicate_submission" where another receipt is recorded,
+    and "bad_message" for a receipt that has no hash.
+    """
+    receipt_hash = eip712.compute_struct_hash(receipt)
+    known = repository.find_submission(task=receipt.task, lease=receipt.lease)
+    return None if known is None else _answer_again(known, receipt, receipt_hash)
+
+
+def record(
     repository: Repository,
-    params: PoolParams,
+    task: TaskRow,
     *,
     receipt: messages.Receipt,
     signature: str,
-    countersign: Callable[[Hash], Countersigned],
-    now: float,
+    promise: Countersigned,
     price: int,
     undrawn_limit: int,
     canary: CanaryKind = CanaryKind.ORDINARY,
-) -> Countersigned:
-    """Record a signed receipt whose file lies in the store; the same receipt again gets the same answer.
+) -> None:
+    """Record the receipt of a task, as `require_new` returned it; its file lies in the store and was verified.
 
     It is replayed for certain if it and the contributor's other work that no replay was asked for would earn more than
     `undrawn_limit`, see `Repository.sum_unreplayed_units`.  `price` is that of a unit; both are in the token's smallest
     unit.
-
-    Raises ProtocolError: those of `require_lease`, "stale", "duplicate_submission", "equivocation", "bad_receipt".
-    The caller has verified the signature and the file's hash.
     """
-    receipt_hash = eip712.compute_struct_hash(receipt)
-    known = repository.find_submission(task=receipt.task, lease=receipt.lease)
-    if known is not None:
-        return _answer_again(known, receipt, receipt_hash)
-    task = require_new(repository, params, receipt=receipt, now=now)
-    promise = countersign(receipt_hash)
-    row = _to_row(receipt, receipt_hash, signature, promise)
+    row = _to_row(receipt, signature, promise)
     row.canary = canary
     if price * (repository.sum_unreplayed_units(receipt.contributor) + receipt.units) > undrawn_limit:
         row.audited = True
     repository.add(row)
     task.state = require_move(TASK_MOVES, task.state, TaskState.SUBMITTED)
-    return promise
 
 
-def require_new(repository: Repository, params: PoolParams, *, receipt: messages.Receipt, now: float) -> Task:
-    """The task of a receipt that nothing is recorded of yet; raises as `record_submission`."""
+def require_new(repository: Repository, params: PoolParams, *, receipt: messages.Receipt, now: float) -> TaskRow:
+    """The task of a receipt that nothing is recorded of yet.
+
+    Raises ProtocolError: those of `require_lease`, "bad_receipt", "stale", "duplicate_submission".
+    """
     node = nodes.require_node(repository, receipt.node)
     task = require_lease(repository, node=receipt.node, task=receipt.task, lease=receipt.lease, now=now)
     _require_receipt(params, receipt, task, node, now)
@@ -76,7 +78,7 @@ def require_new(repository: Repository, params: PoolParams, *, receipt: messages
     return task
 
 
-def _answer_again(known: Submission, receipt: messages.Receipt, receipt_hash: Hash) -> Countersigned:
+def _answer_again(known: SubmissionRow, receipt: messages.Receipt, receipt_hash: Hash) -> Countersigned:
     if known.node != receipt.node:
         raise ProtocolError("not_your_task", f"task {receipt.task} was not leased to {receipt.node}", status=403)
     if known.receipt_hash != receipt_hash:
@@ -85,7 +87,7 @@ def _answer_again(known: Submission, receipt: messages.Receipt, receipt_hash: Ha
     return get_countersigned(known)
 
 
-def get_countersigned(row: Submission) -> Countersigned:
+def get_countersigned(row: SubmissionRow) -> Countersigned:
     """The promise that was given for a recorded submission."""
     message = messages.Countersignature(
         receipt_hash=Hash(row.receipt_hash), signed_at=row.signed_at, latest_epoch=row.latest_epoch
@@ -93,7 +95,7 @@ def get_countersigned(row: Submission) -> Countersigned:
     return Countersigned(message=message, signature=row.countersignature)
 
 
-def _require_receipt(params: PoolParams, receipt: messages.Receipt, task: Task, node: Node, now: float) -> None:
+def _require_receipt(params: PoolParams, receipt: messages.Receipt, task: TaskRow, node: NodeRow, now: float) -> None:
     wrong = (
         (receipt.policy_version != task.policy_version, f"the task's policy version is {task.policy_version}"),
         (receipt.contributor != node.contributor, f"the node's contributor is {node.contributor}"),
@@ -106,9 +108,9 @@ def _require_receipt(params: PoolParams, receipt: messages.Receipt, task: Task, 
             raise ProtocolError("bad_receipt", message)
 
 
-def _to_row(receipt: messages.Receipt, receipt_hash: Hash, signature: str, promise: Countersigned) -> Submission:
-    return Submission(
-        receipt_hash=receipt_hash,
+def _to_row(receipt: messages.Receipt, signature: str, promise: Countersigned) -> SubmissionRow:
+    return SubmissionRow(
+        receipt_hash=promise.message.receipt_hash,
         task=receipt.task,
         lease=receipt.lease,
         node=receipt.node,
@@ -126,7 +128,7 @@ def _to_row(receipt: messages.Receipt, receipt_hash: Hash, signature: str, promi
     )
 
 
-def to_receipt(row: Submission, pool: int) -> messages.Receipt:
+def to_receipt(row: SubmissionRow, pool: int) -> messages.Receipt:
     """The receipt as its node signed it."""
     return messages.Receipt(
         pool=pool,  # type: ignore[arg-type]

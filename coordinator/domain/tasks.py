@@ -5,7 +5,7 @@ Nothing here sleeps, sends or commits.
 
 from collections.abc import Sequence
 
-from coordinator.db.models import Task
+from coordinator.db.models import TaskRow
 from coordinator.db.repository import Repository
 from coordinator.domain import nodes, scheduling
 from coordinator.domain.steps import get_oldest_version, plan_tasks
@@ -43,24 +43,25 @@ def assign_tasks(repository: Repository, params: PoolParams, *, now: float) -> i
         for node in repository.list_waiting_nodes(now)
     ]
     tasks = {task.id: task for task in pending}
-    pairs = scheduling.match((scheduling.Work(task.id, task.policy_version) for task in pending), candidates)
+    pairs = scheduling.match((scheduling.PlannedTask(task.id, task.policy_version) for task in pending), candidates)
     for work, candidate in pairs:
         version = work.version if candidate.cached_version is None else candidate.cached_version
         _lease(repository, tasks[work.task], candidate.address, version, now)
     return len(pairs)
 
 
-def _lease(repository: Repository, task: Task, node: str, version: int, now: float) -> None:
+def _lease(repository: Repository, task: TaskRow, node: str, version: int, now: float) -> None:
     lease = repository.get_fact("lease") + 1
     repository.set_fact("lease", lease)
     task.policy_version = version
     task.state = require_move(TASK_MOVES, task.state, TaskState.ASSIGNED)
-    task.node, task.lease, task.collected, task.deadline = node, lease, False, now + COLLECT_SECONDS
+    task.node, task.lease = node, lease
+    task.offered_until, task.collected_at, task.ends_at = now + COLLECT_SECONDS, None, None
 
 
 def collect_task(
     repository: Repository, params: PoolParams, *, node: str, instance: str, now: float, holding: Sequence[int] = ()
-) -> Task | None:
+) -> TaskRow | None:
     """The node takes the lease that waits for it; only now its clock starts, and its long poll is over.
 
     A lease that it collected and does not hold was lost by a crash or with an answer: it comes again, on its old clock.
@@ -72,8 +73,8 @@ def collect_task(
     if task is None:
         return None
     row.waiting_until = 0.0
-    if not task.collected:
-        task.collected, task.deadline = True, now + params.lease_seconds
+    if task.collected_at is None:
+        task.collected_at, task.ends_at = now, now + params.lease_seconds
     return task
 
 
@@ -81,13 +82,13 @@ def expire_leases(repository: Repository, params: PoolParams, *, now: float) -> 
     """End overdue leases and outdated tasks, plan anew, cool droppers down; return how many ended."""
     oldest, ended = get_oldest_version(repository, params), 0
     for task in repository.list_tasks(TaskState.PENDING, TaskState.ASSIGNED):
-        overdue = task.state is TaskState.ASSIGNED and task.deadline <= now
+        overdue = task.state is TaskState.ASSIGNED and task.expires_at <= now
         if not overdue and not (task.policy_version < oldest and task.state is TaskState.PENDING):
             continue
         task.state = require_move(TASK_MOVES, task.state, TaskState.EXPIRED)
         node = repository.get_node(task.node or "")
         if overdue and node is not None:
-            nodes.cool_down(repository, params, node, now, is_dropped=task.collected)
+            nodes.cool_down(repository, params, node, now, is_dropped=task.collected_at is not None)
         ended += 1
     plan_tasks(repository, params)
     return ended
@@ -109,13 +110,13 @@ def end_tasks(repository: Repository) -> None:
         task.state = require_move(TASK_MOVES, task.state, TaskState.EXPIRED)
 
 
-def require_lease(repository: Repository, *, node: str, task: TaskId, lease: LeaseId, now: float) -> Task:
+def require_lease(repository: Repository, *, node: str, task: TaskId, lease: LeaseId, now: float) -> TaskRow:
     """The task that `node` holds by `lease`; raise ProtocolError "unknown_task", "not_your_task", "lease_expired"."""
     row = repository.get_task(task)
     if row is None:
         raise ProtocolError("unknown_task", f"there is no task {task}", status=404)
     if row.node != node:
         raise ProtocolError("not_your_task", f"task {task} is not leased to {node}", status=403)
-    if row.lease != lease or row.state is not TaskState.ASSIGNED or row.deadline <= now:
+    if row.lease != lease or row.state is not TaskState.ASSIGNED or row.expires_at <= now:
         raise ProtocolError("lease_expired", f"lease {lease} of task {task} is over; claim another task", status=409)
     return row

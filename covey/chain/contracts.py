@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from covey.chain import codec
+from covey.chain import abi_codec
 from covey.chain.deployment import Deployment
 from covey.chain.json_rpc import BlockTag, Call, ChainClient
 from covey.chain.structs import (
@@ -51,16 +51,16 @@ class Contract:
         self._block = block
 
     def _read(self, function: str, *args: object) -> Any:
-        data = self._client.call(self.address, codec.encode_call(self.NAME, function, args), block=self._block)
+        data = self._client.call(self.address, abi_codec.encode_call(self.NAME, function, args), block=self._block)
         try:
-            values = codec.decode_result(self.NAME, function, data)
+            values = abi_codec.decode_result(self.NAME, function, data)
         except ValueError as error:
             # Empty data is what a node answers where no contract stands (yet): at an old block, or on a lagging node.
             raise TransientError("no_contract", f"{self.NAME} does not answer at {self.address}") from error
         return values[0] if len(values) == 1 else values
 
     def _write(self, function: str, *args: object, value: int = 0) -> Call:
-        data = codec.encode_call(self.NAME, function, args)
+        data = abi_codec.encode_call(self.NAME, function, args)
         return Call(to=self.address, data=data, value=value, label=f"{self.NAME}.{function}")
 
 

@@ -10,7 +10,7 @@ from threading import Event as Flag
 from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
 
-from covey.chain import codec
+from covey.chain import abi_codec
 from covey.chain.deployment import Deployment
 from covey.chain.json_rpc import ChainClient, MinedTransaction
 from covey.chain.wallet import Wallet
@@ -77,7 +77,7 @@ def predict_address(creator: Address, nonce: int) -> Address:
 
 
 def _create(client: ChainClient, deployer: Wallet, name: str, *args: object, chain_id: int) -> Address:
-    mined = send_and_wait(client, deployer, to=None, data=codec.encode_deployment(name, args), chain_id=chain_id)
+    mined = send_and_wait(client, deployer, to=None, data=abi_codec.encode_deployment(name, args), chain_id=chain_id)
     if mined.contract is None:
         raise ProtocolError("not_deployed", f"{name} has no address")
     return mined.contract

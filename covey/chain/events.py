@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, get_args
 
-from covey.chain import codec
+from covey.chain import abi_codec
 from covey.chain.json_rpc import Log
 from covey.chain.structs import EpochRecord
 from covey.protocol.epochs import EpochHeader
@@ -269,8 +269,8 @@ def decode(log: Log) -> AnyEvent | None:
     words = b"".join(hash_to_bytes(topic) for topic in log.topics[1:])
     values: dict[str, Any] = {}
     for params, data in ((indexed, words), (plain, log.data)):
-        for param, value in zip(params, codec.decode_values(params, data), strict=True):
-            values[codec.to_snake(param.name)] = _to_struct(param, value)
+        for param, value in zip(params, abi_codec.decode_values(params, data), strict=True):
+            values[abi_codec.to_snake(param.name)] = _to_struct(param, value)
     return kind(
         block_number=log.block_number,
         block_hash=log.block_hash,
@@ -280,7 +280,7 @@ def decode(log: Log) -> AnyEvent | None:
     )
 
 
-def _to_struct(param: codec.Param, value: Any) -> Any:
+def _to_struct(param: abi_codec.Param, value: Any) -> Any:
     """The dataclass of a member that is a struct; anything else as it is."""
     kind = STRUCTS.get(param.name) if param.members else None
     if kind is None:
@@ -289,7 +289,7 @@ def _to_struct(param: codec.Param, value: Any) -> Any:
 
 
 @cache
-def _decoders() -> dict[Hash, tuple[codec.Item, type[AnyEvent]]]:
+def _decoders() -> dict[Hash, tuple[abi_codec.Item, type[AnyEvent]]]:
     kinds = {kind.__name__: kind for kind in get_args(AnyEvent)}
-    items = [item for name in codec.CONTRACT_NAMES for item in codec.load_artifact(name).events]
+    items = [item for name in abi_codec.CONTRACT_NAMES for item in abi_codec.load_artifact(name).events]
     return {Hash("0x" + item.digest.hex()): (item, kinds[item.name]) for item in items if item.name in kinds}

@@ -13,7 +13,7 @@ from web3 import HTTPProvider
 from web3.exceptions import Web3Exception
 from web3.types import RPCEndpoint
 
-from covey.chain import codec
+from covey.chain import abi_codec
 from covey.chain.deployment import Deployment
 from covey.errors import CoveyError, OperatorError, ProtocolError, TransientError
 from covey.protocol.eip712 import DOMAIN_VERSION
@@ -229,9 +229,9 @@ def require_version(client: ChainClient, deployment: Deployment) -> None:
     Raises OperatorError("old_deployment").  Raises TransientError("no_contract") if nothing answers at the address.
     """
     address = deployment.epoch_ledger
-    data = client.call(address, codec.encode_call("EpochLedger", "eip712Domain", ()))
+    data = client.call(address, abi_codec.encode_call("EpochLedger", "eip712Domain", ()))
     try:
-        _, _, version, *_ = codec.decode_result("EpochLedger", "eip712Domain", data)
+        _, _, version, *_ = abi_codec.decode_result("EpochLedger", "eip712Domain", data)
     except ValueError as error:
         raise TransientError("no_contract", f"EpochLedger does not answer at {address}") from error
     if version != DOMAIN_VERSION:
@@ -248,7 +248,9 @@ def _to_error(method: str, error: dict[str, Any]) -> CoveyError:
     data = error.get("data")
     # Hexadecimal data is what a contract returned; some nodes send a longer text or nothing.
     if error.get("code") == 3 or "revert" in text:
-        reason = codec.describe_revert(_from_hex(data)) if isinstance(data, str) and data.startswith("0x") else message
+        reason = (
+            abi_codec.describe_revert(_from_hex(data)) if isinstance(data, str) and data.startswith("0x") else message
+        )
         return ProtocolError("reverted", reason)
     if "already known" in text or "already imported" in text:
         return ProtocolError("already_known", message)

@@ -7,27 +7,35 @@ from typing import Annotated
 
 import typer
 
+from coordinator.cli import coordinator
 from covey.cli import (
-    audit,
-    calibration,
-    chain,
+    cheat_command,
     config,
-    datasets,
-    doctor,
+    dataset_commands,
+    demo_command,
+    devnet,
+    filter_command,
+    governance,
+    init_commands,
     join,
-    local,
-    offices,
-    opening,
-    policy,
+    model_commands,
+    policy_commands,
+    pool,
+    pool_open,
     rewards,
-    roles,
-    setup,
-    submissions,
-    tasks,
-    tools,
+    stake,
+    submission_commands,
+    up_down,
+    wallet_commands,
 )
-from covey.cli.terminal import quote
+from covey.cli.doctor import doctor
+from covey.cli.relays import origin, relay
+from covey.console.terminal import quote
 from covey.errors import CoveyError
+from trainer.cli import trainer
+from validator import audit_command, calibrate_command
+from validator.cli import validator
+from worker.cli import worker
 
 app = typer.Typer(
     name="covey",
@@ -55,38 +63,39 @@ def _options(
     """Train language models by reinforcement learning on computers whose owners nobody has to trust."""
 
 
-app.add_typer(tools.devnet, name="devnet")
-app.add_typer(tools.wallet, name="wallet")
-app.add_typer(tools.model, name="model")
-app.add_typer(chain.pool, name="pool")
-chain.pool.command("open")(opening.pool_open)
-app.add_typer(tasks.tasks, name="tasks")
-tasks.tasks.command("import")(datasets.tasks_import)
-tasks.tasks.command("check")(datasets.tasks_check)
-tasks.tasks.command("show")(datasets.tasks_show)
-tasks.tasks.command("select")(datasets.tasks_select)
-tasks.tasks.command("example")(datasets.tasks_example)
-app.add_typer(chain.stake, name="stake")
+app.add_typer(devnet.devnet, name="devnet")
+app.add_typer(wallet_commands.wallet, name="wallet")
+app.add_typer(model_commands.model, name="model")
+app.add_typer(pool.pool, name="pool")
+pool.pool.command("open")(pool_open.pool_open)
+app.add_typer(filter_command.tasks, name="tasks")
+filter_command.tasks.command("import")(dataset_commands.tasks_import)
+filter_command.tasks.command("check")(dataset_commands.tasks_check)
+filter_command.tasks.command("show")(dataset_commands.tasks_show)
+filter_command.tasks.command("select")(dataset_commands.tasks_select)
+filter_command.tasks.command("example")(dataset_commands.tasks_example)
+app.add_typer(stake.stake, name="stake")
 app.add_typer(rewards.rewards, name="rewards")
-app.add_typer(submissions.submissions, name="submissions")
-app.add_typer(policy.policy, name="policy")
-app.add_typer(offices.epoch, name="epoch")
-app.add_typer(offices.case, name="case")
-app.add_typer(roles.coordinator, name="coordinator")
-app.add_typer(roles.worker, name="worker")
-app.add_typer(roles.validator, name="validator")
-app.add_typer(roles.trainer, name="trainer")
-app.add_typer(roles.origin, name="origin")
-app.add_typer(roles.relay, name="relay")
-roles.validator.command("audit")(audit.validator_audit)
-roles.validator.command("calibrate")(calibration.validator_calibrate)
+app.add_typer(submission_commands.submissions, name="submissions")
+app.add_typer(policy_commands.policy, name="policy")
+app.add_typer(governance.epoch, name="epoch")
+app.add_typer(governance.case, name="case")
+app.add_typer(coordinator, name="coordinator")
+app.add_typer(worker, name="worker")
+app.add_typer(validator, name="validator")
+app.add_typer(trainer, name="trainer")
+app.add_typer(origin, name="origin")
+app.add_typer(relay, name="relay")
+worker.command("cheat", hidden=True)(cheat_command.worker_cheat)
+validator.command("audit")(audit_command.validator_audit)
+validator.command("calibrate")(calibrate_command.validator_calibrate)
 app.add_typer(config.config, name="config")
-app.add_typer(setup.init, name="init")
-app.command("up")(local.up)
-app.command("down")(local.down)
+app.add_typer(init_commands.init, name="init")
+app.command("up")(up_down.up)
+app.command("down")(up_down.down)
 app.command("join")(join.join)
-app.command("deploy")(setup.deploy)
-app.command("demo")(tools.demo)
+app.command("deploy")(init_commands.deploy)
+app.command("demo")(demo_command.demo)
 app.command("doctor")(doctor.doctor)
 
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from covey.cli.chain import Json
-from covey.cli.roles import ConfigFile, Sets, load_settings
+from covey.console.options import ConfigFile, Json, Sets, load_settings
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -110,7 +109,7 @@ def _describe(values: "BaseModel", origins: Mapping[str, str], prefix: str = "")
     from pydantic import BaseModel
     from pydantic_core import to_jsonable_python
 
-    from covey.cli.docstrings import read_attribute_docstrings
+    from covey.console.docstrings import read_attribute_docstrings
 
     sentences = read_attribute_docstrings(type(values))
     for name, origin in origins.items():

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from covey.cli.chain import Json, show
-from covey.cli.roles import worker
+from covey.console.options import Json, show
+from worker.cli import worker
 
 if TYPE_CHECKING:
-    from covey.cli.account import Account
+    from covey.console.account import Account
     from covey.local.enrolling import Enrollment
 
 
@@ -37,7 +37,7 @@ def enroll_workers(folder: Path, key_file: Path, *, is_agreed: bool) -> dict[str
     """
     from covey.chain.amounts import Amount
     from covey.chain.wallet import load_key
-    from covey.cli.account import Account
+    from covey.console.account import Account
     from covey.local.enrolling import enroll, plan_enrollment
     from covey.local.folder import get_environment, read_processes
     from worker.config import WorkerConfig

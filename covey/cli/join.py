@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from covey.cli.chain import Json, is_terminal, show
 from covey.cli.enroll import enroll_workers
-from covey.cli.local import keep_up
-from covey.cli.terminal import quote
+from covey.cli.up_down import keep_up
+from covey.console.options import Json, is_terminal, show
+from covey.console.terminal import quote
 from covey.errors import OperatorError, ProtocolError, TransientError
 
 if TYPE_CHECKING:
     from covey.chain.amounts import TokenUnit
     from covey.chain.deployment import Deployment
-    from covey.cli.doctor_facts import Check
+    from covey.cli.doctor.snapshot import Check
     from covey.local.joining import CheckedPool
     from covey.protocol.api.public import PoolView
 
@@ -191,7 +191,7 @@ def _give_test_money(pool: "CheckedPool", key_file: Path, workers: int, unit: "T
     from covey.chain.amounts import format_amount
     from covey.chain.wallet import load_key
     from covey.local.joining import is_devnet
-    from covey.local.opening import SPARE, give_test_money
+    from covey.local.pool_opening import SPARE, give_test_money
 
     if not is_devnet(pool.deployment):
         return
@@ -229,7 +229,7 @@ def _describe(pool: "CheckedPool", folder: Path, devices: list[str], tensor_para
 
 def _examine(file: Path, *, raw: bool) -> "list[Check]":
     """The rows of `covey doctor` for a worker, but for those that pass only once it is enrolled."""
-    from covey.cli.doctor_checks import check_role
+    from covey.cli.doctor.role_checks import check_role
     from covey.local.folder import get_environment
     from worker.config import WorkerConfig
 

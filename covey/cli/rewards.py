@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from covey.cli import chain
-from covey.cli.chain import CoordinatorUrl, DeploymentFile, Json, KeyFile, Pool, Raw
-from covey.cli.terminal import describe_time, quote
+from covey.console import options
+from covey.console.options import CoordinatorUrl, DeploymentFile, Json, KeyFile, Pool, Raw
+from covey.console.terminal import describe_time, quote
 from covey.errors import OperatorError, ProtocolError, TransientError
 
 if TYPE_CHECKING:
     from covey.chain.events import EpochPosted
-    from covey.cli.account import Account
+    from covey.console.account import Account
     from covey.protocol.api.public import RewardView, SubmissionView
     from covey.protocol.ids import Address
 
@@ -82,9 +82,9 @@ def rewards_show(
     Example: `covey rewards show --contributor ADDRESS --deployment net/deployment.json --pool 1`
     """
     from covey.chain.amounts import Amount
-    from covey.cli.addresses import read_address
+    from covey.console.addresses import read_address
 
-    account = chain.open_account(deployment, None if contributor else key_file, pool)
+    account = options.open_account(deployment, None if contributor else key_file, pool)
     if contributor is None and key_file is None:
         raise OperatorError("no_key", "nobody is named", fix="Name a --contributor by address, or a --key-file")
     who = read_address(contributor) if contributor else account.wallet.address
@@ -105,12 +105,12 @@ def rewards_show(
         "claimable": None if earned is None else Amount(earned - claimed, unit),
     }
     if as_json:
-        chain.show(values, as_json)
+        options.show(values, as_json)
         return
     unknown = ("pending", "accepted", "earned", "claimable") if waiting is None else ()
     at = values["next_final_at"]
     shown = values | dict.fromkeys(unknown, "unknown")
-    chain.show(shown | {"next_final_at": None if at is None else describe_time(at, now=now)}, as_json)
+    options.show(shown | {"next_final_at": None if at is None else describe_time(at, now=now)}, as_json)
 
 
 def _ask_coordinator(
@@ -144,7 +144,7 @@ def rewards_claim(
     """
     from covey.chain.amounts import Amount
 
-    account = chain.open_account(deployment, key_file, pool)
+    account = options.open_account(deployment, key_file, pool)
     final, view = (_wait_for_reward if wait else _require_reward)(account, coordinator_url)
     claimed = _get_claimed(account)
     call = account.contracts.ledger.claim(
@@ -152,7 +152,7 @@ def rewards_claim(
     )
     entry = account.send(call)
     amount = Amount(view.cumulative - claimed, account.get_unit(raw=raw or as_json))
-    chain.show({"claimed": amount, "transaction": entry.transaction_hash}, as_json)
+    options.show({"claimed": amount, "transaction": entry.transaction_hash}, as_json)
 
 
 def _require_reward(account: "Account", coordinator_url: str) -> "tuple[EpochPosted, RewardView]":

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from covey.engines.base import Engine
-from covey.engines.vllm.options import VllmOptions
+from covey.engines.vllm.vllm_options import VllmOptions
 from covey.errors import OperatorError
 from covey.protocol.params import EngineName, VerificationParams
 

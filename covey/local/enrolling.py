@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from covey.chain.amounts import format_amount, read_unit
 from covey.chain.structs import BondKind
 from covey.chain.wallet import Wallet
-from covey.cli.account import Account
+from covey.console.account import Account
 from covey.errors import OperatorError
 
 

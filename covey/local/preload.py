@@ -8,7 +8,7 @@ import importlib
 
 MODULES = (
     "coordinator.app",
-    "coordinator.api.server",
+    "coordinator.api.application",
     "coordinator.jobs",
     "worker.app",
     "worker.loop",

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from covey.cli.terminal import quote
+from covey.console.terminal import quote
 from covey.errors import CoveyError
 from covey.local.keeper import Kept
 from covey.local.logs import read_last

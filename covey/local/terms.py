@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from covey.chain.structs import PoolTerms
-from covey.cli.account import read_pool_file
-from covey.cli.pool_file import build_params, read_document
+from covey.console.account import read_pool_file
+from covey.console.pool_file import build_params, read_document
 from covey.local.folder import find_datasets, get_environment
 from covey.protocol.ids import Address
 from covey.protocol.params import PoolParams

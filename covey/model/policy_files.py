@@ -29,7 +29,7 @@ from transformers.utils import logging
 
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.model.configs import CONFIG_FILE, require_attention, require_layers, require_one_meaning, require_windows
-from covey.model.generation import read_end_tokens, save_generation
+from covey.model.generation_config import read_end_tokens, save_generation
 
 WEIGHTS_FILE = "model.safetensors"
 DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

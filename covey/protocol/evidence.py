@@ -110,8 +110,3 @@ def get_live_groups(bundle: Mapping[str, Any], *, groups: int) -> int | None:
     details = bundle.get("details")
     count = details.get(LIVE_GROUPS) if isinstance(details, dict) else None
     return count if type(count) is int and 0 <= count <= groups else None
-
-
-def get_key(pool: int, evidence_hash: str) -> str:
-    """Where a bundle lies in the pool's store."""
-    return f"evidence/{pool}/{evidence_hash}.json"

@@ -59,6 +59,10 @@ class Reason(IntEnum):
         return Severity.HARD if self < 32 else Severity.SOFT
 
 
+HARD_REASONS = frozenset(reason for reason in Reason if reason.severity is Severity.HARD)
+"""Reasons of rejections that cost stake."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
     """The unsigned content of a verdict.  Example: Judgement.reject(Reason.PROOF, {"window": 3, "exponent": 40})."""

@@ -9,8 +9,8 @@ from covey.sandbox.call_limits import WALL_FACTOR, CallLimits
 from covey.sandbox.inside import is_inside
 from covey.sandbox.isolation import RUNGS, Isolation, IsolationSetting, Rung
 from covey.sandbox.ladder import RungTrial, find_isolation, require_isolation, try_rung
-from covey.sandbox.pool import ATTEMPTS, Sandbox
 from covey.sandbox.sandbox_errors import SandboxError
+from covey.sandbox.warm_processes import ATTEMPTS, Sandbox
 from covey.sandbox.zygote_process import CallOutcome
 
 __all__ = [

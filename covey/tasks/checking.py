@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from covey.environments.base import Split
 from covey.protocol.ids import Hash
 from covey.tasks.dataset import DataSet, Folder, build_damaged, open_folder
-from covey.tasks.dataset_row import TaskRow
+from covey.tasks.dataset_row import TaskRecord
 from covey.tasks.importing import describe_counts
 from covey.tasks.likeness import LEAST_SHARE, MinHasher, Sketches, compute_share
 from covey.tasks.writing import ENTRY, ROWS_FILE
@@ -147,7 +147,7 @@ def _require_cover(found: DataSet, entries: Entries) -> None:
         raise build_damaged(f"the indexes do not list each row of {ROWS_FILE} once: see {place}")
 
 
-def _read_rows(found: DataSet, entries: Entries) -> Iterator[TaskRow]:
+def _read_rows(found: DataSet, entries: Entries) -> Iterator[TaskRecord]:
     for number, (offset, size) in enumerate(entries.tolist()):
         place = f"row {number}"
         yield found.parse(found.read_line(offset, size, place), place)

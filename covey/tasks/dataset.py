@@ -13,7 +13,7 @@ from covey.errors import OperatorError, ProtocolError
 from covey.protocol import canonical
 from covey.protocol.ids import Hash
 from covey.protocol.manifest import DATA_SHARD_BYTES, MAX_MANIFEST_BYTES, DatasetManifest, File
-from covey.tasks.dataset_row import MAX_ROW_BYTES, TaskRow
+from covey.tasks.dataset_row import MAX_ROW_BYTES, TaskRecord
 from covey.tasks.writing import ENTRY, MANIFEST_FILE, ROWS_FILE, get_index_name
 
 
@@ -55,7 +55,7 @@ class DataSet:
         index = self._files.get(get_index_name(split, task_type))
         return 0 if index is None else index.size // ENTRY.size
 
-    def read(self, split: Split, task_type: str, index: int) -> TaskRow:
+    def read(self, split: Split, task_type: str, index: int) -> TaskRecord:
         """Row `index` of a task type in a split.
 
         Raises OperatorError("no_row") where there is none, OperatorError("bad_dataset") where it is not what the index
@@ -84,10 +84,10 @@ class DataSet:
             raise self._refuse(f"{place} points at {size} bytes from {offset} on, {ROWS_FILE} has {rows.size}")
         return self._content.read(rows, offset, size)
 
-    def parse(self, data: bytes, place: str) -> TaskRow:
+    def parse(self, data: bytes, place: str) -> TaskRecord:
         """The row of some bytes; raise OperatorError("bad_dataset")."""
         try:
-            return TaskRow.from_bytes(data)
+            return TaskRecord.from_bytes(data)
         except ValueError as error:
             raise self._refuse(f"{place} does not parse: {error}") from error
 

@@ -35,7 +35,7 @@ class BadRowError(CoveyError):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TaskRow:
+class TaskRecord:
     """One task.  Example: TaskRow(problem_id="gsm-7", task_type="math", prompt="...", verification_info={...})."""
 
     problem_id: str
@@ -67,7 +67,7 @@ class TaskRow:
         )
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> "TaskRow":
+    def from_bytes(cls, data: bytes) -> "TaskRecord":
         """Parse what `to_bytes` wrote; raise ValueError for anything else, which may be a stranger's."""
         match parse_json(data):
             case {
@@ -99,7 +99,7 @@ class Reading:
     renames: Mapping[str, str] = field(default_factory=dict)
     """Kinds by names of task types in the source; they win over `ALIASES`."""
 
-    def build_row(self, values: Mapping[str, object]) -> TaskRow:
+    def build_row(self, values: Mapping[str, object]) -> TaskRecord:
         """The row of a source's columns.
 
         Raises BadRowError("bad_row") where something is missing or wrong, BadRowError("unknown_task_type").
@@ -111,7 +111,7 @@ class Reading:
         try:
             raw = _read_info(values.get("verification_info"))
             info = find_source(task_type).read_info(raw)
-            row = TaskRow(
+            row = TaskRecord(
                 problem_id=_read_problem_id(values.get("problem_id"), prompt),
                 task_type=task_type,
                 prompt=prompt,

@@ -7,7 +7,7 @@ from pathlib import Path
 from covey.environments.base import Split
 from covey.errors import OperatorError
 from covey.protocol.ids import Hash
-from covey.tasks.dataset_row import BadRowError, Reading, TaskRow
+from covey.tasks.dataset_row import BadRowError, Reading, TaskRecord
 from covey.tasks.sources import SourceRow
 from covey.tasks.writing import DataSetWriter
 
@@ -75,7 +75,7 @@ def describe_counts(counts: Mapping[tuple[Split, str], int]) -> dict[str, int]:
     return {f"{split} {task_type}": count for (split, task_type), count in sorted(counts.items())}
 
 
-def _build_row(source: SourceRow, reading: Reading) -> TaskRow:
+def _build_row(source: SourceRow, reading: Reading) -> TaskRecord:
     if isinstance(source.values, BadRowError):
         raise source.values
     return reading.build_row(source.values)

@@ -5,7 +5,7 @@ from pathlib import Path
 from covey.errors import OperatorError
 from covey.protocol.ids import Hash
 from covey.tasks.dataset import open_folder
-from covey.tasks.dataset_row import TaskRow
+from covey.tasks.dataset_row import TaskRecord
 from covey.tasks.writing import MANIFEST_FILE, ROWS_FILE, DataSetWriter
 
 
@@ -43,7 +43,7 @@ def select_rows(folder: Path, out: Path, *, solve_rate: str, low: float, high: f
         return writer.finish(), counts
 
 
-def _judge(row: TaskRow, name: str, low: float, high: float) -> str:
+def _judge(row: TaskRecord, name: str, low: float, high: float) -> str:
     rate = row.solve_rates.get(name)
     if rate is None:
         return "without_rate"

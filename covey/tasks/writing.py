@@ -22,7 +22,7 @@ from covey.protocol import canonical
 from covey.protocol.ids import Hash, hash_from_bytes
 from covey.protocol.manifest import DATA_SHARD_BYTES, MAX_MANIFEST_BYTES, DatasetManifest, File, Shard
 from covey.runtime.files import sync, write_atomically
-from covey.tasks.dataset_row import TaskRow
+from covey.tasks.dataset_row import TaskRecord
 
 ROWS_FILE, MANIFEST_FILE = "rows.jsonl", "manifest.json"
 ENTRY = struct.Struct("<QI")
@@ -112,7 +112,7 @@ class DataSetWriter:
         if isinstance(error, OSError):
             raise _refuse_folder(self._folder, error) from error
 
-    def add(self, row: TaskRow) -> bool:
+    def add(self, row: TaskRecord) -> bool:
         """Write a row, unless its prompt, with the same choices, was there before; whether it was written."""
         asked = {"prompt": row.prompt, "choices": row.verification_info.get("choices")}
         mark = hashlib.blake2b(canonical.to_bytes(asked), digest_size=16).digest()

@@ -7,7 +7,7 @@ from tests.cheats.files import FILES
 from tests.cheats.numbers import NUMBERS
 from tests.cheats.slots import SLOTS
 
-COORDINATOR = "tests/unit/coordinator"
+COORDINATOR = "tests/unit/coordinator/domain"
 INTAKE = "tests/integration/coordinator"
 
 
@@ -17,8 +17,8 @@ class ManyIdentities(Elsewhere):
     row = 11
     shown_by = (
         f"{INTAKE}/test_auth.py::test_register__more_nodes_than_the_stake_backs__is_refused",
-        f"{COORDINATOR}/test_draws.py::test_is_replayed__newcomer__whatever_the_rate",
-        f"{COORDINATOR}/test_purses.py::test_assign__many_identities__get_no_more_than_one_of_their_stake",
+        f"{COORDINATOR}/test_audit_draws.py::test_is_replayed__newcomer__whatever_the_rate",
+        f"{COORDINATOR}/test_nodes__many_identities.py::test_assign__many_identities__get_no_more_than_one_of_their_stake",
     )
 
 
@@ -26,7 +26,7 @@ class HackedGrader(Elsewhere):
     """Text that is no answer and earns something."""
 
     row = 14
-    shown_by = ("tests/unit/covey/environments/test_junk.py::test_reward__junk__is_zero",)
+    shown_by = ("tests/unit/covey/environments/test_registry__junk.py::test_reward__junk__is_zero",)
 
 
 class TwoReceipts(Elsewhere):
@@ -48,7 +48,7 @@ class NeverDelivers(Elsewhere):
     shown_by = (
         f"{COORDINATOR}/test_tasks.py::test_expire_leases__collected_and_dropped__is_planned_anew_and_costs_a_pause",
         f"{COORDINATOR}/test_scheduling.py::test_match__one_task__goes_to_the_least_drop_rate",
-        f"{COORDINATOR}/test_purses.py::test_step__node_that_only_takes_leases__does_not_stall_it",
+        f"{COORDINATOR}/test_nodes__many_identities.py::test_step__node_that_only_takes_leases__does_not_stall_it",
     )
 
 
@@ -76,7 +76,7 @@ class RedrawsPrompts(Elsewhere):
     row = 40
     shown_by = (
         f"{COORDINATOR}/test_tasks.py::test_expire_leases__often_dropped__is_a_strike_from_the_fourth_on",
-        f"{COORDINATOR}/test_purses.py::test_lease__dropped_to_redraw__gains_nothing",
+        f"{COORDINATOR}/test_nodes__many_identities.py::test_lease__dropped_to_redraw__gains_nothing",
     )
 
 

@@ -5,16 +5,16 @@ import {Receipt, WorkLeaf} from "../../contracts/interfaces/ICoveyTypes.sol";
 import {ChallengeState, IEpochLedger, Inclusion, InclusionPromise} from
     "../../contracts/interfaces/IEpochLedger.sol";
 import {BondKind} from "../../contracts/interfaces/IStakeManager.sol";
-import {OmissionWorld} from "./OmissionWorld.sol";
+import {OmissionFixture} from "./OmissionFixture.sol";
 
-contract AnswerOmissionsTest is OmissionWorld {
+contract AnswerOmissionsTest is OmissionFixture {
     bytes internal nothing = abi.encodeWithSelector(IEpochLedger.NothingToAnswer.selector);
 
     function wrongLeaf() internal view returns (bytes memory) {
         return abi.encodeWithSelector(IEpochLedger.WrongLeaf.selector, receiptHash);
     }
 
-    /// Two receipts, and an epoch of their two leaves.
+    /// Posts an epoch with the leaves of two receipts.
     function postTwo() internal returns (Receipt[2] memory both, Answer memory answer) {
         both = [makeReceipt(1, keccak256("file")), makeReceipt(2, keccak256("another"))];
         WorkLeaf[2] memory leaves = [makeLeaf(both[0]), makeLeaf(both[1])];
@@ -28,7 +28,7 @@ contract AnswerOmissionsTest is OmissionWorld {
         }
     }
 
-    function test_WhenTheLeafIsShown_WhoeverAnswersEarnsTheBond() public {
+    function test_WhenTheLeafIsShown_TheCallerEarnsTheBond() public {
         Answer memory answer = postLeaf(makeLeaf(receipt));
         challenge(makePromise(0));
         vm.expectEmit();
@@ -55,8 +55,8 @@ contract AnswerOmissionsTest is OmissionWorld {
         }
     }
 
-    /// Somebody else was first with one of the two, or nobody challenged it.
-    function test_WhenOneIsNotOpen_TheOthersAreAnsweredAllTheSame() public {
+    /// One of the two was answered before, or never challenged.
+    function test_WhenOneIsNotOpen_TheOthersAreStillAnswered() public {
         (Receipt[2] memory both, Answer memory answer) = postTwo();
         challenge(both[1], makePromise(both[1], 0));
         send(answer);
@@ -103,7 +103,7 @@ contract AnswerOmissionsTest is OmissionWorld {
         assertEq(token.balanceOf(contributor), 150);
     }
 
-    function test_WhenTheEpochIsAnother_ItReverts() public {
+    function test_WhenHeaderAndRecordDiffer_ItReverts() public {
         Answer memory answer = postLeaf(makeLeaf(receipt));
         challenge(makePromise(0));
         answer.header.workRoot = ledger.hashWorkLeaf(answer.shown[0].leaf);
@@ -119,8 +119,8 @@ contract AnswerOmissionsTest is OmissionWorld {
         refuse(wrongLeaf(), answer);
     }
 
-    /// The tree holds a leaf with the receipt's hash that says something else of the work.
-    function test_WhenAnyFieldOfTheLeafIsAnothers_ItReverts() public {
+    /// Each tree holds a leaf that differs from the receipt in one field.
+    function test_WhenAnyFieldOfTheLeafDiffers_ItReverts() public {
         challengeWhenIdle();
         for (uint256 i = 0; i < 6; ++i) {
             WorkLeaf memory leaf = makeLeaf(receipt);
@@ -137,8 +137,8 @@ contract AnswerOmissionsTest is OmissionWorld {
         send(postLeaf(makeLeaf(receipt)));
     }
 
-    /// Both pools have the same operator, who puts the leaf into an epoch of the wrong one.
-    function test_WhenTheEpochIsAnotherPools_ItReverts() public {
+    /// Both pools have the same operator, which includes the leaf in an epoch of the wrong pool.
+    function test_WhenTheEpochBelongsToAnotherPool_ItReverts() public {
         challengeWhenIdle();
         uint256 first = pool;
         pool = makePool(makeTerms());
@@ -147,7 +147,7 @@ contract AnswerOmissionsTest is OmissionWorld {
         refuse(wrongLeaf(), answer);
     }
 
-    function test_WhenTheAnsweringEpochFalls_TheReceiptMayBeChallengedAgain() public {
+    function test_WhenTheAnsweringEpochIsDisabled_TheReceiptCanBeChallengedAgain() public {
         Answer memory answer = postLeaf(makeLeaf(receipt));
         InclusionPromise memory given = makePromise(0);
         challenge(given);
@@ -161,7 +161,7 @@ contract AnswerOmissionsTest is OmissionWorld {
         assertEq(token.balanceOf(contributor), 150);
     }
 
-    /// Nothing was posted for so long that the receipt is overdue.
+    /// Challenges once the receipt is overdue because the operator has posted nothing.
     function challengeWhenIdle() internal {
         vm.warp(START + 121);
         challenge(makePromise(0));

@@ -8,9 +8,9 @@ import {EpochHeader} from "../../contracts/interfaces/ICoveyTypes.sol";
 import {EpochRecord, IEpochLedger} from "../../contracts/interfaces/IEpochLedger.sol";
 import {PoolTerms} from "../../contracts/interfaces/IPoolRegistry.sol";
 import {BondKind, IStakeManager} from "../../contracts/interfaces/IStakeManager.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
-/// An ERC-20 that can tax, answer false, answer nothing, or call somebody in the middle of a transfer.
+/// ERC-20 token that can take a fee, return false, or call another contract during a transfer.
 contract BadToken is ERC20("Bad", "BAD") {
     bool public isTaxing;
     bool public isRefusing;
@@ -50,8 +50,8 @@ contract BadToken is ERC20("Bad", "BAD") {
     }
 }
 
-/// A pool whose token misbehaves after it was chosen.
-contract BadTokensTest is World {
+/// A pool whose token misbehaves after the pool was created.
+contract BadTokensTest is Fixture {
     BadToken internal bad;
     uint256 internal there;
 
@@ -66,7 +66,7 @@ contract BadTokensTest is World {
         bad.approve(address(stakes), 1000);
     }
 
-    function test_WhenTheTokenTaxes_ItReverts() public {
+    function test_WhenTheTokenTakesAFee_ItReverts() public {
         bad.misbehave(true, false);
         vm.expectRevert(abi.encodeWithSelector(IEpochLedger.UnsupportedToken.selector, address(bad)));
         ledger.fundPool(there, 100);
@@ -74,7 +74,7 @@ contract BadTokensTest is World {
         stakes.stake(there, BondKind.CONTRIBUTOR, 100);
     }
 
-    function test_WhenTheTokenAnswersFalse_ItReverts() public {
+    function test_WhenTheTokenReturnsFalse_ItReverts() public {
         stakes.stake(there, BondKind.CONTRIBUTOR, 100);
         stakes.unbond(there, BondKind.CONTRIBUTOR, 100);
         bad.misbehave(false, true);
@@ -130,8 +130,8 @@ contract BadTokensTest is World {
         ledger.refundPool(there);
     }
 
-    /// Tokens of one pool cannot touch those of another.
-    function test_WhenOnePoolsTokenIsBad_OthersGoOn() public {
+    /// A bad token of one pool does not affect the stake of another.
+    function test_WhenOnePoolsTokenIsBad_OtherPoolsStillWork() public {
         stakes.stake(there, BondKind.CONTRIBUTOR, 100);
         bad.misbehave(true, true);
         unbond(100);

@@ -2,9 +2,9 @@
 pragma solidity 0.8.30;
 
 import {EpochRecord, IEpochLedger} from "../../contracts/interfaces/IEpochLedger.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
-contract ClaimTest is World {
+contract ClaimTest is Fixture {
     function leafOf(address account, uint256 cumulative) internal view returns (bytes32) {
         return ledger.hashRewardLeaf(block.chainid, address(ledger), pool, account, cumulative);
     }
@@ -13,7 +13,7 @@ contract ClaimTest is World {
         return a < b ? keccak256(bytes.concat(a, b)) : keccak256(bytes.concat(b, a));
     }
 
-    /// Posts an epoch whose tree has two leaves, and returns its record and each one's proof.
+    /// Posts an epoch whose reward tree has two leaves. Returns its record and a proof for each leaf.
     function post(uint64 units, uint256 toContributor, uint256 toStranger)
         internal
         returns (EpochRecord memory record, bytes32[] memory contributorProof, bytes32[] memory strangerProof)
@@ -34,7 +34,7 @@ contract ClaimTest is World {
         ledger.claim(pool, record, who, amount, proof);
     }
 
-    function test_WhenFinal_ItPaysTheContributorWhoeverSends() public {
+    function test_WhenFinal_AnyCallerPaysTheContributor() public {
         (EpochRecord memory record, bytes32[] memory mine,) = post(100, 120, 180);
         vm.warp(START + 20);
         vm.expectEmit();
@@ -60,8 +60,8 @@ contract ClaimTest is World {
         refuse(abi.encodeWithSelector(IEpochLedger.NothingToClaim.selector), older, contributor, 120, first);
     }
 
-    /// 180 of 300 are claimed against the newer epoch; the older one is worth 120 in all.
-    function test_WhenOthersClaimedAgainstANewerEpoch_ItAsksForThatOne() public {
+    /// 180 of 300 are claimed against the newer epoch. The epochs up to the older one are worth 120.
+    function test_WhenOthersClaimedAgainstANewerEpoch_ItRequiresThatOne() public {
         (EpochRecord memory older, bytes32[] memory mine,) = post(40, 120, 0);
         vm.warp(START + 1);
         (EpochRecord memory newer, bytes32[] memory mineToo, bytes32[] memory its) = post(60, 120, 180);
@@ -106,7 +106,7 @@ contract ClaimTest is World {
         refuse(unknown, record, contributor, 120, mine);
     }
 
-    function test_WhenTheEpochIsAnotherPools_ItReverts() public {
+    function test_WhenTheEpochBelongsToAnotherPool_ItReverts() public {
         (EpochRecord memory record, bytes32[] memory mine,) = post(100, 120, 180);
         uint256 other = makePool(makeTerms());
         give(operator, other, 1000);
@@ -115,7 +115,7 @@ contract ClaimTest is World {
         ledger.claim(other, record, contributor, 120, mine);
     }
 
-    function test_WhenAmountAccountOrProofIsAnothers_ItReverts() public {
+    function test_WhenAmountAccountOrProofIsWrong_ItReverts() public {
         (EpochRecord memory record, bytes32[] memory mine, bytes32[] memory its) = post(100, 120, 180);
         vm.warp(START + 20);
         bytes memory reason = abi.encodeWithSelector(IEpochLedger.InvalidProof.selector);
@@ -125,7 +125,7 @@ contract ClaimTest is World {
         refuse(reason, record, contributor, 120, new bytes32[](0));
     }
 
-    function test_WhateverTheRootSays_ItNeverExceedsTheEpochs(uint64 units, uint256 promised) public {
+    function test_WhateverTheRootPromises_ClaimsNeverExceedTheEpochs(uint64 units, uint256 promised) public {
         units = uint64(bound(units, 0, 300_000));
         promised = bound(promised, 1, 2_000_000);
         (EpochRecord memory record, bytes32[] memory mine,) = post(units, promised, 0);

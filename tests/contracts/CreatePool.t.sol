@@ -3,15 +3,15 @@ pragma solidity 0.8.30;
 
 import {Pausable} from "@openzeppelin/contracts/utils/Pausable.sol";
 import {IPoolRegistry, PoolState, PoolTerms} from "../../contracts/interfaces/IPoolRegistry.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
-contract CreatePoolTest is World {
+contract CreatePoolTest is Fixture {
     function refuse(PoolTerms memory terms, bytes memory reason) internal {
         vm.expectRevert(reason);
         pools.createPool(terms, validators, PARAMS);
     }
 
-    function test_WhenTermsAreValid_ItKeepsTermsAndOffices() public {
+    function test_WhenTermsAreValid_ItStoresTermsAndRoles() public {
         vm.expectEmit();
         emit IPoolRegistry.PoolCreated(2, stranger, keccak256(bytes(PARAMS)), PARAMS);
         vm.prank(stranger);
@@ -32,7 +32,7 @@ contract CreatePoolTest is World {
         assertTrue(!pools.isValidator(created, stranger));
     }
 
-    function test_WhenParamsAreOthers_ItReverts() public {
+    function test_WhenParamsDoNotMatchTheirHash_ItReverts() public {
         bytes32 expected = keccak256(bytes(PARAMS));
         vm.expectRevert(
             abi.encodeWithSelector(IPoolRegistry.ParamsMismatch.selector, expected, keccak256("other"))
@@ -50,7 +50,7 @@ contract CreatePoolTest is World {
         assertEq(pools.createPool(terms, validators, PARAMS), 2);
     }
 
-    function test_WhenValidatorsAreTooMany_ItReverts() public {
+    function test_WhenThereAreTooManyValidators_ItReverts() public {
         address[] memory many = new address[](33);
         for (uint256 i = 0; i < 33; ++i) {
             many[i] = address(uint160(1000 + i));
@@ -59,9 +59,11 @@ contract CreatePoolTest is World {
         pools.createPool(makeTerms(), many, PARAMS);
     }
 
-    function test_WhenUnbondIsShorterThanOtherWindows_ItReverts(uint256 challenge, uint256 veto, uint256 unbonding)
-        public
-    {
+    function test_WhenTheUnbondWindowIsShorterThanTheOthers_ItReverts(
+        uint256 challenge,
+        uint256 veto,
+        uint256 unbonding
+    ) public {
         PoolTerms memory terms = makeTerms();
         terms.challengeWindow = uint24(bound(challenge, 1, 30 days));
         terms.vetoWindow = uint24(bound(veto, 1, 30 days));
@@ -101,8 +103,9 @@ contract CreatePoolTest is World {
         refuse(terms, abi.encodeWithSelector(IPoolRegistry.InvalidWindow.selector, 180 days + 1));
     }
 
-    /// 4 x (challenge + veto) seconds must fit into 256 epochs: 4 x 3,201 = 12,804 = 50 x 256 + 4.
-    function test_WhenEpochsFollowTooFast_ItReverts() public {
+    /// 256 epochs must last at least 4 x (challenge + veto) seconds: 4 x 3,201 = 12,804 = 50 x 256 + 4, so 51 is the
+    /// shortest length. The longest is half of the challenge window, 1,500.
+    function test_WhenTheEpochLengthIsOutOfRange_ItReverts() public {
         PoolTerms memory terms = makeTerms();
         (terms.challengeWindow, terms.vetoWindow, terms.unbondWindow) = (3000, 201, 4000);
         terms.epochLength = 50;
@@ -149,7 +152,7 @@ contract CreatePoolTest is World {
         refuse(makeTerms(), reason);
     }
 
-    function test_WhenTheArbiterHoldsAnotherOffice_ItReverts() public {
+    function test_WhenTheArbiterHoldsAnotherRole_ItReverts() public {
         bytes memory reason = abi.encodeWithSelector(IPoolRegistry.OfficeConflict.selector, arbiter);
         vm.prank(arbiter);
         refuse(makeTerms(), reason);

@@ -5,10 +5,10 @@ import {EpochLedger} from "../../contracts/EpochLedger.sol";
 import {SlashingCourt} from "../../contracts/SlashingCourt.sol";
 import {IEpochLedger} from "../../contracts/interfaces/IEpochLedger.sol";
 import {ISlashingCourt} from "../../contracts/interfaces/ISlashingCourt.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
-contract DeploymentTest is World {
-    function test_WhenWired_EachKnowsTheOthersAndNobodyCanChangeThem() public view {
+contract DeploymentTest is Fixture {
+    function test_WhenDeployed_EachContractNamesTheOthers() public view {
         assertEq(stakes.LEDGER(), address(ledger));
         assertEq(stakes.COURT(), address(court));
         assertEq(address(stakes.POOLS()), address(pools));
@@ -22,7 +22,7 @@ contract DeploymentTest is World {
         assertEq(pools.KEPT_EPOCHS(), ledger.KEPT_EPOCHS());
     }
 
-    function test_WhenStakeManagerNamesAnother_ItReverts() public {
+    function test_WhenStakeManagerNamesAnotherContract_ItReverts() public {
         vm.expectRevert(abi.encodeWithSelector(IEpochLedger.WrongDeployment.selector));
         new EpochLedger(pools, nodes, stakes);
         vm.expectRevert(abi.encodeWithSelector(ISlashingCourt.WrongDeployment.selector));

@@ -2,9 +2,9 @@
 pragma solidity 0.8.30;
 
 import {EpochRecord, IEpochLedger} from "../../contracts/interfaces/IEpochLedger.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
-contract DisableEpochTest is World {
+contract DisableEpochTest is Fixture {
     bytes32 internal constant REWARD = keccak256("reward");
 
     function disable(EpochRecord memory record) internal {
@@ -12,7 +12,7 @@ contract DisableEpochTest is World {
         ledger.disableEpoch(pool, record);
     }
 
-    function test_WhenDisabled_ItFellsAllAfterItAndFreesTheEscrow() public {
+    function test_WhenDisabled_ItDisablesLaterEpochsAndReleasesTheirEscrow() public {
         EpochRecord memory stands = post(REWARD, 100);
         vm.warp(START + 5);
         EpochRecord memory falls = post(REWARD, 20);
@@ -38,7 +38,7 @@ contract DisableEpochTest is World {
         assertTrue(ledger.isPosted(pool, next));
     }
 
-    function test_WhenSomeFellBefore_ItFreesTheRest() public {
+    function test_WhenALaterEpochWasDisabledBefore_ItReleasesTheRest() public {
         EpochRecord memory first = post(REWARD, 1);
         vm.warp(START + 1);
         EpochRecord memory second = post(REWARD, 2);
@@ -58,7 +58,7 @@ contract DisableEpochTest is World {
         ledger.disableEpoch(pool, record);
     }
 
-    function test_WhenUnknownOrDisabledAlready_ItReverts() public {
+    function test_WhenUnknownOrAlreadyDisabled_ItReverts() public {
         EpochRecord memory record = post(REWARD, 1);
         record.reward += 1;
         vm.expectRevert(abi.encodeWithSelector(IEpochLedger.UnknownEpoch.selector, pool, 0));

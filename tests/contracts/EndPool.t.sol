@@ -2,9 +2,9 @@
 pragma solidity 0.8.30;
 
 import {IPoolRegistry, PoolState} from "../../contracts/interfaces/IPoolRegistry.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
-contract EndPoolTest is World {
+contract EndPoolTest is Fixture {
     function test_WhenActive_ItEndsOnceAndClosesLater() public {
         assertEq(pools.closesAt(pool), type(uint256).max);
         vm.expectEmit();
@@ -34,7 +34,7 @@ contract EndPoolTest is World {
         assertEq(pools.closesAt(created), START + 100);
     }
 
-    function test_WhenCallerHoldsNoOffice_ItReverts() public {
+    function test_WhenCallerIsNeitherOperatorNorArbiter_ItReverts() public {
         vm.expectRevert(abi.encodeWithSelector(IPoolRegistry.NotOperator.selector, pool, stranger));
         vm.prank(stranger);
         pools.endPool(pool);

@@ -4,9 +4,9 @@ pragma solidity 0.8.30;
 import {Receipt} from "../../contracts/interfaces/ICoveyTypes.sol";
 import {ISlashingCourt} from "../../contracts/interfaces/ISlashingCourt.sol";
 import {BondKind, IStakeManager} from "../../contracts/interfaces/IStakeManager.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
-contract EquivocationTest is World {
+contract EquivocationTest is Fixture {
     Receipt internal a;
     Receipt internal b;
 
@@ -48,7 +48,7 @@ contract EquivocationTest is World {
         assertEq(token.balanceOf(stakes.BURN()), 60);
     }
 
-    function test_WhenFilesAgreeOrSlotsDiffer_ItReverts() public {
+    function test_WhenReceiptsDoNotContradict_ItReverts() public {
         b.workKey = a.workKey;
         b.units = 51;
         refuse();
@@ -97,8 +97,8 @@ contract EquivocationTest is World {
         assertEq(stakes.lockedOf(pool, contributor), 60);
     }
 
-    /// Who denounces itself while nothing is free does not make the slot immune.
-    function test_WhenNothingIsFree_ItRevertsAndMayComeAgain() public {
+    /// A contributor that reports itself while none of its stake is free gains no immunity.
+    function test_WhenNoStakeIsFree_ItRevertsAndCanBeRetried() public {
         openCase(3);
         openCase(4);
         bytes memory first = signReceipt(a);

@@ -3,13 +3,13 @@ pragma solidity 0.8.30;
 
 import {Accusation, CaseState, ISlashingCourt} from "../../contracts/interfaces/ISlashingCourt.sol";
 import {IStakeManager} from "../../contracts/interfaces/IStakeManager.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
-/// execute and lapse.
-contract ExecuteTest is World {
+/// Tests of SlashingCourt.execute and lapse.
+contract ExecuteTest is Fixture {
     uint256 internal constant EXPIRY = START + 10 + 1 days;
 
-    function test_WhenTheVetoWindowHasPassed_ItBurnsByAnyone() public {
+    function test_WhenTheVetoWindowHasPassed_AnyoneCanBurnTheStake() public {
         Accusation memory accused = openCase(1);
         vm.warp(START + 9);
         vm.expectRevert(abi.encodeWithSelector(ISlashingCourt.WindowOpen.selector, START + 10));
@@ -32,7 +32,7 @@ contract ExecuteTest is World {
         court.execute(accused);
     }
 
-    function test_WhenStakeIsLeaving_ItReachesIt() public {
+    function test_WhenStakeIsUnbonding_ItIsSlashedToo() public {
         unbond(100);
         Accusation memory accused = openCase(1);
         vm.warp(START + 20);
@@ -43,7 +43,7 @@ contract ExecuteTest is World {
         assertEq(token.balanceOf(contributor), 40);
     }
 
-    function test_WhenTwoCasesAreOpen_EachTakesItsShareAndNoMoreThanThereIs() public {
+    function test_WhenTwoCasesAreOpen_TogetherTheyTakeAtMostTheStake() public {
         Accusation memory first = openCase(1);
         Accusation memory second = openCase(2);
         assertEq(court.getCase(second).amount, 40);
@@ -54,7 +54,7 @@ contract ExecuteTest is World {
         assertEq(token.balanceOf(address(stakes)), 1060);
     }
 
-    function test_WhenTheGraceHasPassed_ItRevertsAndAnyoneLapses() public {
+    function test_WhenTheGracePeriodHasPassed_ItRevertsAndAnyoneCanLapseTheCase() public {
         Accusation memory accused = openCase(1);
         vm.warp(EXPIRY - 1);
         vm.expectRevert(abi.encodeWithSelector(ISlashingCourt.WindowOpen.selector, EXPIRY));

@@ -3,10 +3,10 @@ pragma solidity 0.8.30;
 
 import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
 import {IEpochLedger} from "../../contracts/interfaces/IEpochLedger.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
-contract FundPoolTest is World {
-    function test_WhenAnybodyPays_ItCounts() public {
+contract FundPoolTest is Fixture {
+    function test_WhenAnyonePays_ItAddsToTheEscrow() public {
         token.mint(stranger, 70);
         vm.prank(stranger);
         token.approve(address(ledger), 70);
@@ -22,7 +22,7 @@ contract FundPoolTest is World {
         assertEq(token.balanceOf(stranger), 0);
     }
 
-    function test_WhenThereAreTwoPools_ItKeepsThemApart() public {
+    function test_WhenThereAreTwoPools_TheirEscrowsAreSeparate() public {
         uint256 other = makePool(makeTerms());
         give(operator, other, 5);
         assertEq(ledger.escrowOf(pool), 1_000_000);

@@ -2,10 +2,10 @@
 pragma solidity 0.8.30;
 
 import {EpochHeader, Receipt, Verdict, WorkLeaf} from "../../contracts/interfaces/ICoveyTypes.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
-/// The hashes against their definition, written out a second time member by member.
-contract HashesTest is World {
+/// Compares each hash with its definition, written out here member by member.
+contract HashesTest is Fixture {
     function domainOf(address contractAddress) internal view returns (bytes32) {
         return keccak256(
             abi.encode(

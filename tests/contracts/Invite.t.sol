@@ -3,10 +3,10 @@ pragma solidity 0.8.30;
 
 import {PoolTerms} from "../../contracts/interfaces/IPoolRegistry.sol";
 import {INodeRegistry} from "../../contracts/interfaces/INodeRegistry.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
-/// invite and withdrawInvitation, in a pool that wants them.
-contract InviteTest is World {
+/// Tests of NodeRegistry.invite and withdrawInvitation, in an invite-only pool.
+contract InviteTest is Fixture {
     uint256 internal closed;
 
     function setUp() public override {
@@ -29,7 +29,7 @@ contract InviteTest is World {
         nodes.registerNode(closed, contributor, node, START, sign(CONTRIBUTOR_KEY, digest), sign(NODE_KEY, digest));
     }
 
-    function test_WhenInvited_ItMayRegister() public {
+    function test_WhenInvited_ItCanRegister() public {
         vm.expectEmit();
         emit INodeRegistry.ContributorInvited(closed, contributor);
         invite(contributor);
@@ -39,7 +39,7 @@ contract InviteTest is World {
         assertEq(nodes.contributorOf(closed, node), contributor);
     }
 
-    function test_WhenNotInvited_ItMayNotRegister() public {
+    function test_WhenNotInvited_ItCannotRegister() public {
         invite(stranger);
         bytes32 digest = nodes.digestRegistration(closed, contributor, node, nodes.nonceOf(node), START);
         bytes memory mine = sign(CONTRIBUTOR_KEY, digest);
@@ -48,7 +48,7 @@ contract InviteTest is World {
         nodes.registerNode(closed, contributor, node, START, mine, its);
     }
 
-    function test_WhenTakenBack_ItKeepsNodesAndAdmitsNoMore() public {
+    function test_WhenWithdrawn_NodesStayAndNewOnesAreRefused() public {
         invite(contributor);
         register();
         vm.expectEmit();

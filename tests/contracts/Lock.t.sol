@@ -3,10 +3,10 @@ pragma solidity 0.8.30;
 
 import {PoolTerms} from "../../contracts/interfaces/IPoolRegistry.sol";
 import {BondKind, Hold, IStakeManager} from "../../contracts/interfaces/IStakeManager.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
-/// StakeManager.lock and release, called as the court.
-contract LockTest is World {
+/// Tests of StakeManager.lock and release, called as the court.
+contract LockTest is Fixture {
     uint32 internal constant SPAN = uint32(START / 20);
 
     function lock(uint256 to, bool isHeavy) internal returns (uint256) {
@@ -36,13 +36,13 @@ contract LockTest is World {
         assertEq(stakeOf(contributor), 100);
     }
 
-    function test_WhenLittleIsFree_ItLocksThat() public {
+    function test_WhenLessIsFree_ItLocksTheRest() public {
         assertEq(lock(pool, false), 60);
         assertEq(lock(pool, false), 40);
         assertEq(stakes.lockedOf(pool, contributor), 100);
     }
 
-    /// Else the case would be over for its receipt, and take nothing when the other stake is free again.
+    /// Otherwise the case would use up its receipt, and take nothing once the other stake is free again.
     function test_WhenNothingIsFree_ItReverts() public {
         lock(pool, false);
         lock(pool, false);
@@ -56,7 +56,7 @@ contract LockTest is World {
         assertEq(lock(makeStrictPool(0, 1, 4), false), 0);
     }
 
-    function test_WhenStakeIsLeaving_ItLocksThatToo() public {
+    function test_WhenStakeIsUnbonding_ItLocksThatToo() public {
         unbond(100);
         assertEq(lock(pool, false), 60);
     }
@@ -70,7 +70,8 @@ contract LockTest is World {
         stakes.lock(other, contributor, false);
     }
 
-    /// A quarter of 60 for each of two strikes, then all of it; heavy ones take all at once.
+    /// The first two cases take a quarter of 60 if they are light, and all of it if they are heavy. Later ones take
+    /// all.
     function test_WhenStrikesAreLeft_ItTakesTheLightPart() public {
         uint256 strict = makeStrictPool(2500, 2, 4);
         assertEq(lock(strict, false), 15);
@@ -79,12 +80,12 @@ contract LockTest is World {
         assertEq(stakes.getExposure(strict, contributor).strikes, 3);
     }
 
-    /// 60 x 3,333 / 10,000 is 19.998: rounding never takes more.
-    function test_WhenTheLightPartIsNotWhole_ItRoundsDown() public {
+    /// 60 x 3,333 / 10,000 is 19.998. Rounding never takes more.
+    function test_WhenTheLightPartIsFractional_ItRoundsDown() public {
         assertEq(lock(makeStrictPool(3333, 1, 4), false), 19);
     }
 
-    function test_WhenTheCapIsReached_ItRevertsUntilTheNext() public {
+    function test_WhenTheCapIsReached_ItRevertsUntilTheNextSpan() public {
         uint256 strict = makeStrictPool(5000, 1, 2);
         assertEq(lock(strict, false), 30);
         assertEq(lock(strict, false), 60);
@@ -122,7 +123,7 @@ contract LockTest is World {
         assertEq(stakeOf(contributor), 100);
     }
 
-    /// The cap is 120 a span: 60 and 60 reach it, and of those that are released 60 come back.
+    /// Two cases of 60 reach the cap of 120 for one span. Releasing one of them makes room for 60.
     function test_WhenReleasedInItsSpan_TheCapHasRoomAgain() public {
         uint256 strict = makeStrictPool(10_000, 0, 2);
         lock(strict, false);
@@ -135,7 +136,7 @@ contract LockTest is World {
         stakes.lock(strict, contributor, false);
     }
 
-    /// A case of the span before has used up nothing of this one.
+    /// A case of the previous span has not used the cap of this one.
     function test_WhenReleasedInALaterSpan_ThatSpansCapStays() public {
         bond(contributor, BondKind.CONTRIBUTOR, 100);
         lock(pool, false);

@@ -4,14 +4,14 @@ pragma solidity 0.8.30;
 import {Challenge, ChallengeState, IEpochLedger, InclusionPromise} from
     "../../contracts/interfaces/IEpochLedger.sol";
 import {BondKind} from "../../contracts/interfaces/IStakeManager.sol";
-import {OmissionWorld} from "./OmissionWorld.sol";
+import {OmissionFixture} from "./OmissionFixture.sol";
 
 interface VmCode {
     function etch(address target, bytes calldata code) external;
 }
 
-/// challengeOmission, resolveOmission and withdrawEther.
-contract OmissionTest is OmissionWorld {
+/// Tests of EpochLedger.challengeOmission, resolveOmission and withdrawEther.
+contract OmissionTest is OmissionFixture {
     function test_WhenNobodyAnswers_TheOperatorsBondPaysTheContributor() public {
         postWithout();
         InclusionPromise memory given = makePromise(0);
@@ -32,7 +32,7 @@ contract OmissionTest is OmissionWorld {
         emit IEpochLedger.OmissionUpheld(pool, receiptHash, contributor, 150);
         ledger.resolveOmission(receipt);
         assertEq(token.balanceOf(contributor), 150);
-        // As much again is burned.
+        // The same amount is burned.
         assertEq(stakes.stakeOf(pool, BondKind.OPERATOR, operator), 700);
         assertEq(token.balanceOf(stakes.BURN()), 150);
         assertEq(ledger.etherOf(stranger), BOND);
@@ -50,7 +50,7 @@ contract OmissionTest is OmissionWorld {
         refuse(abi.encodeWithSelector(IEpochLedger.AlreadyChallenged.selector, receiptHash), given);
     }
 
-    /// The token contract takes no ether; the contributor is paid all the same.
+    /// The challenger is the token contract, which refuses ether.
     function test_WhenTheChallengerRefusesEther_TheContributorIsPaid() public {
         postWithout();
         InclusionPromise memory given = makePromise(0);
@@ -64,8 +64,8 @@ contract OmissionTest is OmissionWorld {
         assertEq(ledger.etherOf(address(token)), BOND);
     }
 
-    /// A contract that answers for itself could change its mind; the key alone has promised.
-    function test_WhenTheOperatorHasCode_ItsSignatureStillStands() public {
+    /// The answer of an ERC-1271 wallet could change, so only the key's signature counts.
+    function test_WhenTheOperatorHasCode_ItsSignatureStillCounts() public {
         postWithout();
         InclusionPromise memory given = makePromise(0);
         VmCode(address(vm)).etch(operator, hex"00");
@@ -73,7 +73,7 @@ contract OmissionTest is OmissionWorld {
         assertTrue(ledger.getChallenge(receiptHash).state == ChallengeState.Open);
     }
 
-    function test_WhenTheBondIsSmaller_ItPaysHalfOfItAndNoEscrow() public {
+    function test_WhenTheBondIsTooSmall_ItPaysHalfOfItAndNothingFromEscrow() public {
         receipt.units = 400;
         postWithout();
         challenge(makePromise(0));
@@ -84,7 +84,7 @@ contract OmissionTest is OmissionWorld {
         assertEq(ledger.escrowOf(pool), 1_000_000);
     }
 
-    function test_WhenTheOperatorStopped_ItWorksWithoutAnyEpoch() public {
+    function test_WhenTheOperatorStopped_ReceiptsFallDueWithoutAnEpoch() public {
         InclusionPromise memory given = makePromise(0);
         vm.warp(START + 120);
         refuse(abi.encodeWithSelector(IEpochLedger.NotOverdue.selector), given);
@@ -95,7 +95,7 @@ contract OmissionTest is OmissionWorld {
         assertEq(token.balanceOf(contributor), 150);
     }
 
-    /// It posted at 115 and could have posted at 116; 136 is both windows later.
+    /// The operator posted at 115 and can post again from 116 on. Both windows after that end at 136.
     function test_WhenTheOperatorPostsOnTime_ItWaitsForThePromisedEpoch() public {
         InclusionPromise memory given = makePromise(1);
         vm.warp(START + 115);
@@ -106,7 +106,7 @@ contract OmissionTest is OmissionWorld {
         challenge(given);
     }
 
-    /// The deadline is far away and no epoch was posted; a pool that ended is overdue 20 s later.
+    /// The deadline is far away and no epoch was posted. The receipt is overdue 20 s (`unbondWindow`) after the end.
     function test_WhenThePoolHasEnded_EveryPromiseFallsDue() public {
         receipt.deadline = uint64(START + 10_000);
         receiptHash = court.hashReceipt(receipt);
@@ -139,7 +139,7 @@ contract OmissionTest is OmissionWorld {
         refuse(abi.encodeWithSelector(IEpochLedger.InvalidSignature.selector, address(0)), given);
     }
 
-    /// The operator alone can promise a receipt that it invented; no machine of the contributor's has signed it.
+    /// An operator could promise a receipt that it invented, but no node of the contributor has signed it.
     function test_WhenTheNodeDidNotSign_ItReverts() public {
         postWithout();
         bytes memory unsigned = abi.encodeWithSelector(IEpochLedger.InvalidSignature.selector, node);
@@ -159,17 +159,18 @@ contract OmissionTest is OmissionWorld {
         refuse(reason, makePromise(0));
         receipt = makeReceipt(1, keccak256("file"));
         receipt.node = vm.addr(0xBAD);
-        refuse(abi.encodeWithSelector(IEpochLedger.NeverBound.selector, receipt.node, contributor), makePromise(0), 0xBAD);
+        reason = abi.encodeWithSelector(IEpochLedger.NeverBound.selector, receipt.node, contributor);
+        refuse(reason, makePromise(0), 0xBAD);
     }
 
-    /// Bindings of one pool count in no other.
+    /// A binding counts in its own pool only.
     function test_WhenTheNodeIsBoundInAnotherPool_ItReverts() public {
         receipt.pool = makePool(makeTerms());
         vm.warp(START + 121);
         refuse(abi.encodeWithSelector(IEpochLedger.NeverBound.selector, node, contributor), makePromise(0));
     }
 
-    /// Liability ends 20 s after the removal, and the promise falls due only now.
+    /// Liability ends 20 s after the removal, and the promise falls due at 121.
     function test_WhenTheNodeWasRemovedLongAgo_TheContributorIsStillPaid() public {
         vm.prank(contributor);
         nodes.removeNode(pool, node);
@@ -181,7 +182,7 @@ contract OmissionTest is OmissionWorld {
         assertEq(token.balanceOf(contributor), 150);
     }
 
-    /// Due by epoch 0, so 65 epochs are in time and 66 are not.
+    /// The receipt was due in epoch 0. It can be challenged while at most 64 later epochs were posted, 65 in all.
     function test_WhenManyEpochsHavePassed_ItIsTooLate() public {
         InclusionPromise memory given = makePromise(0);
         for (uint256 i = 0; i < 66; ++i) {
@@ -192,7 +193,7 @@ contract OmissionTest is OmissionWorld {
         challenge(makePromise(1));
     }
 
-    /// The pool closes at 100; the last challenge leaves ten seconds to answer and ten to decide.
+    /// The pool closes at 100. The last challenge leaves ten seconds to answer and ten to resolve.
     function test_WhenThePoolIsAboutToClose_ItIsTooLate() public {
         postWithout();
         vm.prank(operator);

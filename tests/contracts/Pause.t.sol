@@ -10,10 +10,10 @@ import {IPolicyRegistry} from "../../contracts/interfaces/IPolicyRegistry.sol";
 import {BondKind, IStakeManager} from "../../contracts/interfaces/IStakeManager.sol";
 import {IEpochLedger} from "../../contracts/interfaces/IEpochLedger.sol";
 import {Accusation} from "../../contracts/interfaces/ISlashingCourt.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
-/// pause, unpause and the admin's office.
-contract PauseTest is World {
+/// Tests of PoolRegistry.pause and unpause, and of the transfer of the admin's role.
+contract PauseTest is Fixture {
     function pause() internal {
         vm.prank(admin);
         pools.pause();
@@ -38,7 +38,7 @@ contract PauseTest is World {
         nodes.registerNode(pool, contributor, vm.addr(0x1D), START, mine, its);
     }
 
-    function test_WhenPaused_ItStopsNoExitNoClaimAndNoCase() public {
+    function test_WhenPaused_ExitsClaimsAndCasesGoOn() public {
         bytes32 leaf = ledger.hashRewardLeaf(block.chainid, address(ledger), pool, contributor, 300);
         Accusation memory accused = openCase(1);
         unbond(50);
@@ -50,7 +50,7 @@ contract PauseTest is World {
         vm.warp(START + 20);
         court.execute(executed);
         ledger.claim(pool, record, contributor, 300, new bytes32[](0));
-        // 60 of 100 are burned: all that stayed, then 10 of what was leaving.
+        // 60 of 100 are burned: the 50 that are bonded, then 10 of those that are unbonding.
         withdraw();
         assertEq(token.balanceOf(contributor), 340);
         vm.prank(contributor);
@@ -63,7 +63,7 @@ contract PauseTest is World {
         assertEq(token.balanceOf(operator), 999_700);
     }
 
-    function test_WhenUnpaused_ItGoesOn() public {
+    function test_WhenUnpaused_NewWorkGoesOn() public {
         pause();
         vm.prank(admin);
         pools.unpause();
@@ -71,7 +71,7 @@ contract PauseTest is World {
         assertEq(stakeOf(contributor), 101);
     }
 
-    function test_WhenCallerIsNoPauser_ItReverts() public {
+    function test_WhenCallerIsNotPauser_ItReverts() public {
         bytes32 role = pools.PAUSER_ROLE();
         bytes memory reason =
             abi.encodeWithSelector(IAccessControl.AccessControlUnauthorizedAccount.selector, operator, role);

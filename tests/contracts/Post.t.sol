@@ -3,9 +3,9 @@ pragma solidity 0.8.30;
 
 import {EpochHeader} from "../../contracts/interfaces/ICoveyTypes.sol";
 import {EpochRecord, IEpochLedger, Settlement} from "../../contracts/interfaces/IEpochLedger.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
-contract PostTest is World {
+contract PostTest is Fixture {
     bytes32 internal constant WORK = keccak256("work");
     bytes32 internal constant REWARD = keccak256("reward");
 
@@ -80,7 +80,7 @@ contract PostTest is World {
         refuse(abi.encodeWithSelector(IEpochLedger.WrongEpoch.selector, 1, 0), header);
     }
 
-    function test_WhenTheLastEpochIsTooYoung_ItReverts() public {
+    function test_WhenTheLastEpochIsTooRecent_ItReverts() public {
         post(REWARD, 1);
         refuse(
             abi.encodeWithSelector(IEpochLedger.EpochTooEarly.selector, START + 1), makeHeader(WORK, REWARD, 1)
@@ -96,7 +96,7 @@ contract PostTest is World {
         assertEq(ledger.owedOf(pool), 15);
     }
 
-    /// It closes at 100: what the operator posted then would be paid from what others have not claimed yet.
+    /// The pool closes at 100. A later epoch would be paid from rewards that others have not claimed yet.
     function test_WhenThePoolIsClosed_ItReverts() public {
         vm.prank(operator);
         pools.endPool(pool);
@@ -108,7 +108,7 @@ contract PostTest is World {
         assertEq(ledger.epochsOf(pool), 1);
     }
 
-    /// The slot of epoch 0 is taken by epoch 256; all between are kept.
+    /// Epoch 256 overwrites epoch 0. All epochs between them are kept.
     function test_WhenManyEpochsFollow_ItKeepsTheNewest() public {
         EpochRecord memory first = post(REWARD, 1);
         vm.warp(START + 1);

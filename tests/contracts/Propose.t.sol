@@ -4,9 +4,9 @@ pragma solidity 0.8.30;
 import {Receipt, Verdict} from "../../contracts/interfaces/ICoveyTypes.sol";
 import {Accusation, Case, CaseState, Finding, ISlashingCourt} from "../../contracts/interfaces/ISlashingCourt.sol";
 import {BondKind} from "../../contracts/interfaces/IStakeManager.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
-contract ProposeTest is World {
+contract ProposeTest is Fixture {
     Receipt internal receipt;
     bytes internal nodeSignature;
 
@@ -88,7 +88,7 @@ contract ProposeTest is World {
         }
     }
 
-    function test_WhenTheVerdictIsNoHardReject_ItReverts(uint8 outcome, uint8 severity) public {
+    function test_WhenTheVerdictIsNotAHardReject_ItReverts(uint8 outcome, uint8 severity) public {
         Verdict memory verdict = makeVerdict(receipt, 0);
         (verdict.outcome, verdict.severity) = (outcome, severity);
         Finding[] memory findings = makeFindings(receipt, 2);
@@ -107,7 +107,7 @@ contract ProposeTest is World {
         refuse(forged(validators[1]), findings);
     }
 
-    function test_WhenTheSignerIsNoValidator_ItReverts() public {
+    function test_WhenTheSignerIsNotAValidator_ItReverts() public {
         Finding[] memory findings = makeFindings(receipt, 2);
         Verdict memory verdict = makeVerdict(receipt, 1);
         verdict.validator = address(type(uint160).max);

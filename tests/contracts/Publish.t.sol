@@ -2,15 +2,15 @@
 pragma solidity 0.8.30;
 
 import {IPolicyRegistry} from "../../contracts/interfaces/IPolicyRegistry.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
-contract PublishTest is World {
+contract PublishTest is Fixture {
     function publish(uint64 step, bytes32 manifest) internal {
         vm.prank(trainer);
         policies.publish(pool, step, manifest);
     }
 
-    function test_WhenTheTrainerPublishes_ItKeepsEachStep() public {
+    function test_WhenTheTrainerPublishes_ItStoresEachStep() public {
         vm.expectEmit();
         emit IPolicyRegistry.PolicyPublished(pool, 0, keccak256("0"));
         publish(0, keccak256("0"));
@@ -32,7 +32,7 @@ contract PublishTest is World {
         publish(next, 0);
     }
 
-    function test_WhenCallerIsNotTrainerOrThePoolIsIdle_ItReverts() public {
+    function test_WhenCallerIsNotTrainerOrThePoolIsNotActive_ItReverts() public {
         vm.expectRevert(abi.encodeWithSelector(IPolicyRegistry.NotTrainer.selector, pool, operator));
         vm.prank(operator);
         policies.publish(pool, 0, keccak256("0"));

@@ -2,9 +2,9 @@
 pragma solidity 0.8.30;
 
 import {EpochRecord, IEpochLedger} from "../../contracts/interfaces/IEpochLedger.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
-contract RefundPoolTest is World {
+contract RefundPoolTest is Fixture {
     function refund() internal {
         vm.prank(operator);
         ledger.refundPool(pool);

@@ -2,9 +2,9 @@
 pragma solidity 0.8.30;
 
 import {INodeRegistry} from "../../contracts/interfaces/INodeRegistry.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
-contract RegisterNodeTest is World {
+contract RegisterNodeTest is Fixture {
     uint256 internal constant OTHER_KEY = 0x1D;
     address internal other = vm.addr(OTHER_KEY);
 
@@ -34,7 +34,7 @@ contract RegisterNodeTest is World {
         nodes.registerNode(pool, stranger, other, START - 1, mine, its);
     }
 
-    function test_WhenEitherDidNotSign_ItReverts() public {
+    function test_WhenEitherSideDidNotSign_ItReverts() public {
         bytes32 digest = nodes.digestRegistration(pool, stranger, other, 0, START);
         bytes memory mine = sign(STRANGER_KEY, digest);
         bytes memory its = sign(OTHER_KEY, digest);
@@ -77,7 +77,7 @@ contract RegisterNodeTest is World {
         nodes.registerNode(pool, stranger, other, START, mine, its);
     }
 
-    /// Whoever copies a pending registration can only send the same one.
+    /// An account that copies a pending registration can only send the same one.
     function test_WhenAnotherSends_ItBindsTheSamePair() public {
         bytes32 digest = nodes.digestRegistration(pool, stranger, other, 0, START);
         bytes memory mine = sign(STRANGER_KEY, digest);

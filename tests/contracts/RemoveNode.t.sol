@@ -2,9 +2,9 @@
 pragma solidity 0.8.30;
 
 import {INodeRegistry} from "../../contracts/interfaces/INodeRegistry.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
-contract RemoveNodeTest is World {
+contract RemoveNodeTest is Fixture {
     function test_WhenTheContributorCalls_ItEndsTheBindingAndLaterTheLiability() public {
         vm.expectEmit();
         emit INodeRegistry.NodeRemoved(pool, node, contributor);

@@ -4,15 +4,15 @@ pragma solidity 0.8.30;
 import {Receipt} from "../../contracts/interfaces/ICoveyTypes.sol";
 import {IPoolRegistry} from "../../contracts/interfaces/IPoolRegistry.sol";
 import {Finding, ISlashingCourt} from "../../contracts/interfaces/ISlashingCourt.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
-contract ReplaceValidatorTest is World {
+contract ReplaceValidatorTest is Fixture {
     function replace(address previous, address current) internal {
         vm.prank(operator);
         pools.replaceValidator(pool, previous, current);
     }
 
-    function test_WhenReplaced_ItTakesPowerAtOnceAndGivesItLater() public {
+    function test_WhenReplaced_ThePreviousOneStopsAtOnceAndTheNewOneStartsLater() public {
         vm.expectEmit();
         emit IPoolRegistry.ValidatorReplaced(pool, validators[1], stranger, START + 40);
         replace(validators[1], stranger);
@@ -39,8 +39,8 @@ contract ReplaceValidatorTest is World {
         court.propose(receipt, signature, 7, findings);
     }
 
-    /// Seen a block later or even a whole window later, there is time to leave.
-    function test_WhenAContributorLeavesInTime_TheNewOneFindsNothing() public {
+    /// The contributor notices the replacement after 19 s, almost a whole window, and still withdraws before 40.
+    function test_WhenAContributorLeavesInTime_NoStakeIsLeftForTheNewOne() public {
         replace(validators[1], stranger);
         vm.warp(START + 19);
         unbond(100);

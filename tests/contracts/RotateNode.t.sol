@@ -2,9 +2,9 @@
 pragma solidity 0.8.30;
 
 import {INodeRegistry} from "../../contracts/interfaces/INodeRegistry.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
-contract RotateNodeTest is World {
+contract RotateNodeTest is Fixture {
     uint256 internal constant NEXT_KEY = 0x1D;
     address internal next = vm.addr(NEXT_KEY);
 

@@ -6,14 +6,14 @@ import {EpochHeader, Receipt} from "../../contracts/interfaces/ICoveyTypes.sol";
 import {IEpochLedger, InclusionPromise} from "../../contracts/interfaces/IEpochLedger.sol";
 import {INodeRegistry} from "../../contracts/interfaces/INodeRegistry.sol";
 import {Finding, ISlashingCourt} from "../../contracts/interfaces/ISlashingCourt.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
 interface VmChain {
     function chainId(uint256 id) external;
 }
 
-/// Signatures of every kind that are malformed, malleable, or made for another chain or contract.
-contract SignaturesTest is World {
+/// Tries signatures of every kind that are malformed, malleable, or made for another chain or contract.
+contract SignaturesTest is Fixture {
     uint256 internal constant ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141;
     Receipt internal receipt;
     Finding[] internal findings;
@@ -28,7 +28,7 @@ contract SignaturesTest is World {
         findings.push(made[1]);
     }
 
-    /// The other valid form of the same signature.
+    /// The same signature with s in the upper half of the curve order.
     function flip(bytes memory low) internal pure returns (bytes memory) {
         (bytes32 r, uint256 s, uint8 v) = (bytes32(0), 0, uint8(low[64]));
         assembly {
@@ -87,7 +87,7 @@ contract SignaturesTest is World {
         refuse(wrongLength(64));
     }
 
-    function test_WhenVIsNone_ItReverts() public {
+    function test_WhenVIsInvalid_ItReverts() public {
         signature[64] = bytes1(uint8(29));
         refuse(abi.encodeWithSelector(ECDSA.ECDSAInvalidSignature.selector));
     }
@@ -115,7 +115,7 @@ contract SignaturesTest is World {
         refuse(abi.encodeWithSelector(ISlashingCourt.InvalidSignature.selector, node));
     }
 
-    function test_WhenNodesSignatureIsMalleable_ItReverts() public {
+    function test_WhenARegistrationSignatureIsMalleable_ItReverts() public {
         address other = vm.addr(0x1D);
         bytes32 digest = nodes.digestRegistration(pool, contributor, other, 0, START);
         bytes memory mine = sign(CONTRIBUTOR_KEY, digest);

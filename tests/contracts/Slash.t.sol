@@ -2,10 +2,10 @@
 pragma solidity 0.8.30;
 
 import {BondKind, IStakeManager, Unbonding} from "../../contracts/interfaces/IStakeManager.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
-/// StakeManager.slash, called as the court, and payFromOperator, called as the ledger.
-contract SlashTest is World {
+/// Tests of StakeManager.slash, called as the court, and of payFromOperator, called as the ledger.
+contract SlashTest is Fixture {
     address internal constant BURN = 0x000000000000000000000000000000000000dEaD;
 
     function lock() internal returns (uint96) {
@@ -18,7 +18,7 @@ contract SlashTest is World {
         stakes.slash(pool, contributor, amount);
     }
 
-    function test_WhenSlashed_ItBurnsWhatStaysThenTheNewestWayOut() public {
+    function test_WhenSlashed_ItBurnsBondedStakeThenTheNewestUnbonding() public {
         unbond(30);
         vm.warp(START + 5);
         unbond(50);
@@ -41,12 +41,12 @@ contract SlashTest is World {
         assertEq(token.balanceOf(address(stakes)), 1060);
     }
 
-    function test_WhenAWholeWayOutIsTaken_ItDisappears() public {
+    function test_WhenAWholeUnbondingIsTaken_ItIsRemoved() public {
         unbond(50);
         vm.warp(START + 5);
         unbond(45);
         slash(lock());
-        // 5 stayed, 45 of the newest, 10 of the older.
+        // 60 are burned: the 5 that are bonded, 45 of the newest unbonding, 10 of the older one.
         Unbonding[] memory leaving = stakes.unbondingsOf(pool, BondKind.CONTRIBUTOR, contributor);
         assertEq(leaving.length, 1);
         assertEq(leaving[0].amount, 40);
@@ -82,8 +82,9 @@ contract SlashTest is World {
         return stakes.payFromOperator(pool, contributor, amount);
     }
 
-    /// 1,000 are there: 40 and 40 go, then of the 920 that are left half is paid and half is burned.
-    function test_WhenTheOperatorPays_ItGivesUpToHalfTheBondLeavingStakeIncluded() public {
+    /// Of a bond of 1,000, 970 are unbonding. 40 are paid and 40 burned, then half of the other 920 is paid and half
+    /// burned.
+    function test_WhenTheOperatorPays_AtMostHalfOfTheBondIsPaid() public {
         vm.prank(operator);
         stakes.unbond(pool, BondKind.OPERATOR, 970);
         vm.expectEmit();
@@ -99,7 +100,7 @@ contract SlashTest is World {
         assertEq(stakes.stakeOf(pool, BondKind.OPERATOR, operator), 0);
     }
 
-    /// An operator whose friend is omitted gets no more out of its bond than it burns.
+    /// An operator that omits the work of an accomplice burns as much of its bond as the accomplice receives.
     function test_WhateverIsAsked_ItBurnsAsMuchAsItPays(uint256 amount, uint256 leaving, uint256 more) public {
         bond(operator, BondKind.OPERATOR, bound(more, 1, 1000));
         uint256 total = stakes.stakeOf(pool, BondKind.OPERATOR, operator);
@@ -112,7 +113,7 @@ contract SlashTest is World {
         assertEq(token.balanceOf(address(stakes)), 160 + total - 2 * paid);
     }
 
-    function test_WhenAnotherThanTheLedgerAsksForPay_ItReverts() public {
+    function test_WhenCallerIsNotTheLedger_ItReverts() public {
         vm.expectRevert(abi.encodeWithSelector(IStakeManager.NotLedger.selector, address(court)));
         vm.prank(address(court));
         stakes.payFromOperator(pool, stranger, 1);

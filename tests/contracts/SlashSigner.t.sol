@@ -4,10 +4,10 @@ pragma solidity 0.8.30;
 import {Receipt} from "../../contracts/interfaces/ICoveyTypes.sol";
 import {Accusation, CaseState, Finding, ISlashingCourt} from "../../contracts/interfaces/ISlashingCourt.sol";
 import {BondKind} from "../../contracts/interfaces/IStakeManager.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
-/// SlashingCourt.slashSigner: an overturned case costs those who signed it.
-contract SlashSignerTest is World {
+/// Tests of SlashingCourt.slashSigner: a vetoed case costs the validators that signed it.
+contract SlashSignerTest is Fixture {
     Receipt internal receipt;
     Accusation internal accused;
 
@@ -42,8 +42,8 @@ contract SlashSignerTest is World {
         court.slashSigner(accused, receipt.workKey, findings[0]);
     }
 
-    /// The unbonding window is longer than the veto window, so a signer cannot leave in time.
-    function test_WhenTheSignerIsLeaving_ItReachesTheBond() public {
+    /// The unbonding window is longer than the veto window, so a signer cannot withdraw in time.
+    function test_WhenTheSignerIsUnbonding_ItStillPays() public {
         Finding[] memory findings = makeFindings(receipt, 2);
         vm.prank(validators[0]);
         stakes.unbond(pool, BondKind.VALIDATOR, 20);
@@ -65,7 +65,7 @@ contract SlashSignerTest is World {
         assertEq(bondOf(0), 5);
     }
 
-    function test_WhenNoBondIsLeft_ItRevertsAndMayComeAgain() public {
+    function test_WhenNoBondIsLeft_ItRevertsAndCanBeRetried() public {
         Finding[] memory findings = makeFindings(receipt, 2);
         vm.prank(validators[0]);
         stakes.unbond(pool, BondKind.VALIDATOR, 20);

@@ -3,9 +3,9 @@ pragma solidity 0.8.30;
 
 import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
 import {BondKind, IStakeManager} from "../../contracts/interfaces/IStakeManager.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
-contract StakeTest is World {
+contract StakeTest is Fixture {
     function test_WhenApproved_ItCountsByPoolKindAndAccount() public {
         token.mint(stranger, 7);
         vm.prank(stranger);
@@ -33,7 +33,7 @@ contract StakeTest is World {
         stakes.stake(pool, BondKind.CONTRIBUTOR, 1);
     }
 
-    function test_WhenAnotherBondsAsOperator_ItReverts() public {
+    function test_WhenAnotherAccountBondsAsOperator_ItReverts() public {
         vm.expectRevert(abi.encodeWithSelector(IStakeManager.NotOperator.selector, pool, stranger));
         vm.prank(stranger);
         stakes.stake(pool, BondKind.OPERATOR, 1);

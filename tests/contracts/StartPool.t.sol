@@ -3,9 +3,9 @@ pragma solidity 0.8.30;
 
 import {Pausable} from "@openzeppelin/contracts/utils/Pausable.sol";
 import {IPoolRegistry, PoolState} from "../../contracts/interfaces/IPoolRegistry.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
-contract StartPoolTest is World {
+contract StartPoolTest is Fixture {
     uint256 internal created;
 
     function setUp() public override {

@@ -2,10 +2,10 @@
 pragma solidity 0.8.30;
 
 import {BondKind, IStakeManager, Unbonding} from "../../contracts/interfaces/IStakeManager.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
-contract UnbondTest is World {
-    function test_WhenCalledTwice_ItStartsTwoWaysOut() public {
+contract UnbondTest is Fixture {
+    function test_WhenCalledTwice_ItStartsTwoUnbondings() public {
         vm.expectEmit();
         emit IStakeManager.StakeUnbonded(pool, contributor, BondKind.CONTRIBUTOR, 30, START + 20);
         unbond(30);
@@ -21,7 +21,7 @@ contract UnbondTest is World {
         assertEq(leaving[1].availableAt, START + 25);
     }
 
-    function test_WhenAmountIsZeroOrTooMuch_ItReverts() public {
+    function test_WhenAmountIsZeroOrTooLarge_ItReverts() public {
         vm.expectRevert(abi.encodeWithSelector(IStakeManager.ZeroAmount.selector));
         unbond(0);
         vm.expectRevert(abi.encodeWithSelector(IStakeManager.InsufficientStake.selector, 101, 100));

@@ -8,15 +8,16 @@ import {SlashingCourt} from "../../contracts/SlashingCourt.sol";
 import {EpochHeader, Receipt, Verdict, WorkLeaf} from "../../contracts/interfaces/ICoveyTypes.sol";
 import {PoolTerms} from "../../contracts/interfaces/IPoolRegistry.sol";
 import {Countersignature, NodeRegistration, VectorData} from "./VectorData.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
 interface VmPlace {
     function etch(address target, bytes calldata code) external;
     function chainId(uint256 id) external;
 }
 
-/// The vectors that Python made, recomputed by the contracts as they would be at the vectors' address and chain.
-contract VectorsTest is World {
+/// Compares the contracts with the vectors that Python computed. The contracts run at the vectors' address and chain
+/// id.
+contract VectorsTest is Fixture {
     VmPlace private constant place = VmPlace(address(vm));
 
     function put(address from) private returns (address) {
@@ -70,7 +71,7 @@ contract VectorsTest is World {
         }
     }
 
-    function test_Rewards_LieInTheTree() public view {
+    function test_Rewards_AreInTheTree() public view {
         for (uint256 i = 0; i < VectorData.REWARDS; i++) {
             (address who, uint256 earned, bytes32 leaf, bytes32[] memory proof) = VectorData.reward(i);
             assertEq(
@@ -81,7 +82,7 @@ contract VectorsTest is World {
         }
     }
 
-    function test_Policies_AreHashedBySha256AndKeptByTheRegistry() public {
+    function test_Policies_AreHashedWithSha256AndStored() public {
         for (uint256 i = 0; i < 2; i++) {
             (string memory text_, bytes32 manifestHash) = VectorData.manifests(i);
             assertEq(sha256(bytes(text_)), manifestHash);

@@ -2,9 +2,9 @@
 pragma solidity 0.8.30;
 
 import {Accusation, CaseState, ISlashingCourt} from "../../contracts/interfaces/ISlashingCourt.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
-contract VetoTest is World {
+contract VetoTest is Fixture {
     function test_WhenVetoed_ItFreesTheStakeForGood() public {
         Accusation memory accused = openCase(1);
         vm.expectEmit();
@@ -29,7 +29,7 @@ contract VetoTest is World {
         court.lapse(accused);
     }
 
-    /// Four cases are as many as one span may execute; of four that were vetoed none has taken anything.
+    /// The cap of a span is four cases. Four vetoed cases take nothing, so they do not use it up.
     function test_WhenManyAreVetoed_TheNextStillOpens() public {
         for (uint256 task = 1; task <= 4; ++task) {
             Accusation memory vetoed = openCase(task);

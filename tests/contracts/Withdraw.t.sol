@@ -2,9 +2,9 @@
 pragma solidity 0.8.30;
 
 import {BondKind, IStakeManager, Unbonding} from "../../contracts/interfaces/IStakeManager.sol";
-import {World} from "./World.sol";
+import {Fixture} from "./Fixture.sol";
 
-contract WithdrawTest is World {
+contract WithdrawTest is Fixture {
     function test_WhenSomeHasMatured_ItPaysThat() public {
         unbond(30);
         vm.warp(START + 5);
@@ -40,7 +40,7 @@ contract WithdrawTest is World {
         assertEq(token.balanceOf(validators[0]), 20);
     }
 
-    function test_WhenTheOperatorLeaves_ItWaitsForTheClosing() public {
+    function test_WhenTheOperatorLeaves_ItWaitsUntilThePoolIsClosed() public {
         vm.prank(operator);
         stakes.unbond(pool, BondKind.OPERATOR, 1000);
         vm.warp(START + 50);
@@ -59,7 +59,7 @@ contract WithdrawTest is World {
         assertEq(token.balanceOf(operator), 1000);
     }
 
-    function test_WhenACaseIsOpen_ItWaitsForItsEnd() public {
+    function test_WhenACaseIsOpen_ItReverts() public {
         unbond(100);
         openCase(1);
         vm.warp(START + 20);

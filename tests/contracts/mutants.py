@@ -1,7 +1,8 @@
-"""Takes guards out of the contracts, one at a time, and demands that the named test fails; `make mutants` calls it.
+"""Remove guards from the contracts, one at a time, and require that a test fails.  `make mutants` calls this.
 
-The list is mutants.toml beside this file.  Works on a copy under build/mutants, compiled without the optimizer.
-Only a failing test catches a mutant: a compile error, a broken setUp or a test that fails anyway is an error.
+The list is in mutants.toml in this folder.  The contracts are copied to build/mutants and compiled without the
+optimizer.  Only a failing test catches a mutant.  A compile error, a failing setUp, or a test that fails without the
+mutant is an error.
 """
 
 import argparse
@@ -24,12 +25,15 @@ LIMIT_S = 480
 
 
 class MutantError(Exception):
-    """The list or the tests are wrong, so that nothing is shown about a guard."""
+    """The list of mutants or the tests are wrong, so no result says anything about a guard."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mutant:
-    """One guard less.  Example: test="Stake.t.sol invariants/Stake.t.sol" -> one of the tests of these files fails."""
+    """A change that removes one guard.
+
+    Example: test="Stake.t.sol invariants/Stake.t.sol" means that a test in one of these files must fail.
+    """
 
     name: str
     file: str
@@ -45,7 +49,7 @@ class Mutant:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
-    """What became of a mutant; neither names in `caught_by` nor an error: it survived."""
+    """Outcome of a mutant.  It survived if `caught_by` and `error` are both empty."""
 
     name: str
     guard: str
@@ -61,20 +65,20 @@ class Result:
 def read_mutants(path: Path) -> list[Mutant]:
     mutants = [Mutant(**entry) for entry in tomllib.loads(path.read_text())["mutant"]]
     if len({mutant.name for mutant in mutants}) != len(mutants):
-        raise MutantError("two mutants have one name")
+        raise MutantError("two mutants have the same name")
     return mutants
 
 
 def apply(mutant: Mutant, source: str) -> str:
-    """The source without the guard; exactly one place must match."""
+    """Return the source without the guard.  Exactly one place in it must match."""
     count = source.count(mutant.find)
     if count != 1:
-        raise MutantError(f"{count} matches in {mutant.file}, wanted one")
+        raise MutantError(f"`find` occurs {count} times in {mutant.file}, expected once")
     return source.replace(mutant.find, mutant.replace)
 
 
 def make_copy() -> None:
-    """Fresh sources; the cache and the artifacts of the last run stay."""
+    """Copy the sources again.  Cache and artifacts of the last run stay, so that only changed files are compiled."""
     for folder in ("contracts", "tests"):
         shutil.rmtree(COPY / folder, ignore_errors=True)
     for path in [*(ROOT / "contracts").rglob("*.sol"), *(ROOT / "tests/contracts").rglob("*.sol")]:
@@ -88,7 +92,7 @@ def make_copy() -> None:
 
 
 def read_report(text: str) -> list[tuple[str, str, bool]]:
-    """(file, test, whether it passed) of every line of Hardhat's report."""
+    """Return file, test and whether the test passed, for each test in Hardhat's report."""
     rows = []
     file = ""
     for line in text.splitlines():
@@ -110,13 +114,13 @@ def run_tests(node: str, files: list[str]) -> list[tuple[str, str, bool]]:
 
 
 def require_sound_tests(node: str, mutants: list[Mutant]) -> None:
-    """Before anything is taken out, each named test exists and passes."""
+    """Require that every test file that a mutant names has tests, and that all of them pass without the mutant."""
     rows = run_tests(node, sorted({file for mutant in mutants for file in mutant.test_files}))
     for mutant in mutants:
         for named in mutant.test_files:
             passed = [ok for file, _, ok in rows if file == named]
             if not passed or not all(passed):
-                raise MutantError(f"{mutant.name}: {named} holds no test, or one that fails without it")
+                raise MutantError(f"{mutant.name}: {named} has no tests, or one that fails without the mutant")
 
 
 def try_mutant(node: str, mutant: Mutant) -> Result:
@@ -130,7 +134,7 @@ def try_mutant(node: str, mutant: Mutant) -> Result:
         rows = run_tests(node, mutant.test_files)
         failed = sorted({name for _, name, passed in rows if not passed})
         if "setUp" in failed:
-            raise MutantError("setUp breaks, so no test has judged it")
+            raise MutantError("setUp fails, so no test ran")
     except (MutantError, subprocess.TimeoutExpired) as caught:
         error = str(caught)
     finally:
@@ -142,20 +146,20 @@ def try_mutant(node: str, mutant: Mutant) -> Result:
 def choose(mutants: list[Mutant], *, only: str | None, every: int) -> list[Mutant]:
     chosen = [mutant for mutant in mutants if only in {None, mutant.name}][::every]
     if not chosen:
-        raise MutantError(f"no mutant is named {only}")
+        raise MutantError(f"there is no mutant named {only}")
     return chosen
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--only", metavar="NAME", help="this mutant alone")
-    parser.add_argument("--slice", metavar="N", type=int, default=1, help="every Nth of the list")
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write the results to FILE too")
+    parser.add_argument("--only", metavar="NAME", help="only this mutant")
+    parser.add_argument("--slice", metavar="N", type=int, default=1, help="every Nth mutant of the list")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="also write the results to FILE")
     options = parser.parse_args()
     node = shutil.which("node")
     try:
         if node is None:
-            raise MutantError("node is not on the path: call this by `make mutants`")
+            raise MutantError("node is not on the path; run `make mutants`")
         chosen = choose(read_mutants(LIST), only=options.only, every=options.slice)
         make_copy()
         require_sound_tests(node, chosen)

@@ -1,4 +1,4 @@
-"""The tools around the contracts: what a mutant does, what an excuse for Slither must be, what a branch is."""
+"""Tests of the contract tools: mutants, reasons for disabling Slither, and branches for coverage."""
 
 import json
 import subprocess
@@ -19,22 +19,22 @@ def make_mutant(*, find="b;", replace="", name="m"):
 
 
 @pytest.mark.unit
-def test_mutants__shipped_list__each_has_one_place_and_a_test_file():
+def test_mutants__shipped_list__each_matches_once_and_has_test_files():
     for mutant in read_mutants(LIST):
         assert apply(mutant, (ROOT / mutant.file).read_text()) != (ROOT / mutant.file).read_text(), mutant.name
         assert all((ROOT / file).is_file() for file in mutant.test_files), mutant.name
 
 
 @pytest.mark.unit
-def test_mutants__shipped_list__stands_in_the_docs():
+def test_mutants__shipped_list__is_in_the_docs():
     text = (ROOT / "docs" / "security.md").read_text()
     assert [mutant.name for mutant in read_mutants(LIST) if mutant.name not in text] == []
 
 
 @pytest.mark.unit
 @pytest.mark.parametrize("source", ["a; c;", "a; b; b;"])
-def test_apply__no_place_or_two__refused(source):
-    with pytest.raises(MutantError, match="wanted one"):
+def test_apply__no_match_or_two__refused(source):
+    with pytest.raises(MutantError, match="expected once"):
         apply(make_mutant(), source)
 
 
@@ -43,7 +43,7 @@ def test_choose__every_third_and_by_name__keeps_the_order():
     mutants = [make_mutant(name=name) for name in "abcdefg"]
     assert [mutant.name for mutant in choose(mutants, only=None, every=3)] == ["a", "d", "g"]
     assert [mutant.name for mutant in choose(mutants, only="c", every=1)] == ["c"]
-    with pytest.raises(MutantError, match="no mutant is named z"):
+    with pytest.raises(MutantError, match="no mutant named z"):
         choose(mutants, only="z", every=1)
 
 
@@ -71,7 +71,7 @@ def test_read_report__passing_and_failing__by_file():
 @pytest.mark.parametrize(
     ("lines", "wrong"),
     [
-        (["// Zero says: no lock.", "// slither-disable-next-line incorrect-equality,timestamp"], 0),
+        (["// Zero means: no lock.", "// slither-disable-next-line incorrect-equality,timestamp"], 0),
         (["x = 1;", "// slither-disable-next-line incorrect-equality"], 1),
         (["// because", "// slither-disable-next-line incorrect-equality"], 1),
         (["// Why this is so.", "x = 1;", "// slither-disable-next-line unused-return"], 1),

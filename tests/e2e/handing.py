@@ -9,8 +9,8 @@ from unittest import mock
 
 import worker.context
 import worker.loop
-from coordinator.db.models import Submission
-from covey.demo.cast import Cast
+from coordinator.db.models import SubmissionRow
+from covey.demo.participants import Participants
 from covey.protocol import eip712
 from covey.protocol.api.worker import TaskOrder
 from covey.protocol.ids import Address
@@ -20,11 +20,11 @@ from tests.e2e.walking import Walk, take_judgement
 from tests.fakes.tools import Work, Worker
 from tests.fakes.turn import take_turn
 from worker.generation import Draft
-from worker.leases import Made
-from worker.submission_store import Parcel
+from worker.leases import GeneratedTask
+from worker.submission_store import SignedSubmission
 
 
-class ShortCast(Cast):
+class ShortCast(Participants):
     """The demo with completions of five tokens at most: some end by themselves, some are cut."""
 
     def _write(self, name: str, values: Mapping[str, Any]) -> Any:
@@ -51,9 +51,9 @@ def cheating(cheat: Cheat) -> Iterator[None]:
         made[task.lease] = cheat.cheat(hand)
         return []
 
-    def sign(ctx: worker.context.Context, given: Made) -> None:
+    def sign(ctx: worker.context.Context, given: GeneratedTask) -> None:
         network, work = ctx.network, made.pop(given.order.lease)
-        parcel = Parcel(
+        parcel = SignedSubmission(
             receipt=work.receipt,
             signature=eip712.sign(work.receipt, network.receipt_domain, network.wallet),
             file=work.file,
@@ -66,7 +66,7 @@ def cheating(cheat: Cheat) -> Iterator[None]:
         yield
 
 
-def list_submissions(walk: Walk) -> list[Submission]:
+def list_submissions(walk: Walk) -> list[SubmissionRow]:
     with walk.coordinator.database.read() as repository:
         return list(reversed(repository.list_recent_submissions(100)))
 
@@ -87,7 +87,7 @@ async def hand_in(walk: Walk, name: str, cheat: Cheat | None = None) -> Address:
     return address
 
 
-async def judge_all(walk: Walk) -> dict[str, Submission]:
+async def judge_all(walk: Walk) -> dict[str, SubmissionRow]:
     """Every validator takes its turns until nothing is undecided; submissions by node."""
 
     async def turns() -> None:

@@ -14,7 +14,7 @@ import structlog
 
 from covey.cli import app
 from covey.demo import cheats
-from covey.demo.cast import DemoOptions
+from covey.demo.participants import DemoOptions
 from covey.errors import CoveyError
 from covey.protocol import canonical
 from covey.protocol.evidence import Bundle, get_key

@@ -9,17 +9,17 @@ import pytest
 import validator.enforcement
 import validator.loop
 from coordinator.api import views
-from coordinator.db.models import Submission
+from coordinator.db.models import SubmissionRow
 from coordinator.domain.nodes import count_strikes
-from covey.demo.cast import DemoOptions
 from covey.demo.cheats import QuantizedWeights
-from covey.demo.stage import POOL, Stage
+from covey.demo.demo_network import POOL, DemoNetwork
+from covey.demo.participants import DemoOptions
 from covey.protocol.canaries import CanaryKind, compute_canary_commitment
 from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Decision, Judgement, Reason
 from tests.e2e.handing import ShortCast, hand_in, list_submissions
 from tests.e2e.walking import Walk, open_walk, take_judgement
-from validator.checks import Claim
+from validator.checks import SubmissionClaim
 
 pytestmark = [pytest.mark.e2e]
 CANARIES = ("worker-1", "worker-2")
@@ -37,12 +37,12 @@ class WatchedCast(ShortCast):
         return super()._write(name, changed)
 
 
-def accept_unseen(claim: Claim, *_: object, **__: object) -> Judgement:
+def accept_unseen(claim: SubmissionClaim, *_: object, **__: object) -> Judgement:
     """In place of a lazy validator's checks."""
     return Judgement.accept(claim.receipt.units)
 
 
-async def judge(walk: Walk, index: int) -> Submission:
+async def judge(walk: Walk, index: int) -> SubmissionRow:
     """This validator alone takes turns until the newest submission is decided."""
 
     async def turn() -> None:
@@ -62,12 +62,12 @@ def get_verdict(walk: Walk, receipt_hash: str) -> tuple[str, int, int]:
 @pytest.fixture
 def weak_terms(monkeypatch: pytest.MonkeyPatch) -> None:
     """A quorum of one is refused without --force."""
-    command = Stage.command
+    command = DemoNetwork.command
 
-    def insist(stage: Stage, *arguments: str, **how: Any) -> Any:
+    def insist(stage: DemoNetwork, *arguments: str, **how: Any) -> Any:
         return command(stage, *arguments, *(("--force",) if arguments[:2] == ("pool", "create") else ()), **how)
 
-    monkeypatch.setattr(Stage, "command", insist)
+    monkeypatch.setattr(DemoNetwork, "command", insist)
 
 
 @pytest.mark.usefixtures("weak_terms")

@@ -4,8 +4,8 @@ import pytest
 
 import validator.enforcement
 from coordinator.domain.nodes import count_strikes
-from covey.demo.cast import MIN_STAKE, DemoOptions
-from covey.demo.stage import POOL
+from covey.demo.demo_network import POOL
+from covey.demo.participants import MIN_STAKE, DemoOptions
 from covey.protocol.status import CaseState, SubmissionState
 from covey.protocol.verdict import Severity
 from tests.cheats.content import FalseEndProven, InsertedAnswer

@@ -11,9 +11,9 @@ import pytest
 
 from covey.chain import events
 from covey.chain.follower import SeenBlock
-from covey.demo.cast import DemoOptions
-from covey.demo.report import is_accepted
-from covey.demo.stage import POOL, Stage
+from covey.demo.demo_network import POOL, DemoNetwork
+from covey.demo.demo_summary import is_accepted
+from covey.demo.participants import DemoOptions
 from covey.errors import ProtocolError, TransientError
 from covey.local.processes import Running
 from covey.protocol.api.public import StatusView, SubmissionView
@@ -40,7 +40,7 @@ STATES = {Severity.SOFT: SubmissionState.VOID, Severity.HARD: SubmissionState.RE
 WATCH_SECONDS = 300.0
 
 
-class Masked(Stage):
+class Masked(DemoNetwork):
     """The demo's stage on which some workers are not what they say."""
 
     def start(self, name: str) -> Running:
@@ -62,7 +62,7 @@ class Seen:
     """Receipt hashes of the executed ones."""
     cursor: tuple[SeenBlock, ...] = ()
 
-    async def look(self, stage: Stage) -> None:
+    async def look(self, stage: DemoNetwork) -> None:
         """Once.  The chain first: a case that it shows stands for a submission that is decided by then."""
         progress = await asyncio.to_thread(stage.follower.poll, self.cursor)
         self.submissions = await stage.client.list_submissions(limit=1000)
@@ -78,7 +78,7 @@ class Seen:
         return [s for s in self.submissions if s.node == node and s.state != SubmissionState.SUBMITTED]
 
 
-def is_over(seen: Seen, stage: Stage) -> bool:
+def is_over(seen: Seen, stage: DemoNetwork) -> bool:
     """Whether everybody's first submission is decided and each hard one has its case."""
     nodes = {player.name: player.node for player in stage.cast.players}
     for name, node in nodes.items():
@@ -89,7 +89,7 @@ def is_over(seen: Seen, stage: Stage) -> bool:
     return True
 
 
-async def watch(stage: Stage) -> Seen:
+async def watch(stage: DemoNetwork) -> Seen:
     """Until it is over; bounded."""
     seen, deadline = Seen(), time.monotonic() + WATCH_SECONDS
     while not is_over(seen, stage):
@@ -101,7 +101,7 @@ async def watch(stage: Stage) -> Seen:
     return seen
 
 
-def get_locked(stage: Stage, name: str) -> int:
+def get_locked(stage: DemoNetwork, name: str) -> int:
     player = next(each for each in stage.cast.players if each.name == name)
     return stage.contracts.stakes.locked_of(POOL, stage.cast.get_address(player.contributor))
 

@@ -17,13 +17,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from covey.demo.cast import Cast, DemoOptions
-from covey.demo.run import Demo
-from covey.demo.stage import Stage
+from covey.demo.demo_network import DemoNetwork
+from covey.demo.participants import DemoOptions, Participants
+from covey.demo.scenario import Demo
 from covey.protocol.api.public import StatusView
 from covey.runtime.http import find_free_ports
 from tests.e2e.test_demo import run_demo
 from tests.e2e.walking import Server
+from tests.fakes.commands import invoke
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 IS_FULL = os.environ.get("COVEY_FULL") == "1"
@@ -70,7 +71,7 @@ class Gate:
         return Response(answer.content, answer.status_code, media_type=answer.headers.get("content-type"))
 
 
-def put_gate(stage: Stage, port: int) -> None:
+def put_gate(stage: DemoNetwork, port: int) -> None:
     """Have all roles reach the coordinator by the gate's port; requests are signed for the address that they know."""
     gate = f"http://127.0.0.1:{port}"
     for name in ("coordinator", "worker-1", *stage.cast.validators, "trainer"):
@@ -88,7 +89,7 @@ async def test_network__crashes_and_outages__loses_nothing_and_learns_the_same(f
     The full run compares it with a demo to which nothing happens.
     """
     options = DemoOptions(steps=2, workers=1, cheats=0, max_staleness=0, seed=7)
-    demo = Demo(Stage(Cast(folder, options)))
+    demo = Demo(DemoNetwork(Participants(folder, options), invoke))
     stage = demo.stage
     (port,) = find_free_ports(1)
     gate = Gate(stage.url)

@@ -8,19 +8,19 @@ import pytest
 
 import trainer.loop
 from coordinator.api import views
-from covey.demo.cast import Cast, DemoOptions
-from covey.demo.stage import POOL
+from covey.demo.demo_network import POOL
+from covey.demo.participants import DemoOptions, Participants
 from covey.protocol.api.public import StepView
 from covey.protocol.status import StepState
 from tests.e2e.handing import hand_in, judge_all, list_submissions
 from tests.e2e.walking import Walk, open_walk
-from trainer.data.samples import Work
+from trainer.data.samples import AcceptedWork
 
 pytestmark = [pytest.mark.e2e]
 OPTIONS = DemoOptions(steps=1, workers=1, cheats=0, max_staleness=0)
 
 
-class FilteringCast(Cast):
+class FilteringCast(Participants):
     """Pairs of completions, half of which are right: of four groups wanted, some more have to be sampled."""
 
     changes: Mapping[str, Any] = {
@@ -56,14 +56,14 @@ async def fill(walk: Walk) -> int:
     return len(list_submissions(walk))
 
 
-async def fetch(walk: Walk) -> list[Work]:
+async def fetch(walk: Walk) -> list[AcceptedWork]:
     order = await trainer.loop.claim(walk.trainer)
     assert order is not None
     works = await trainer.loop.fetch(walk.trainer, order)
     return [work for work in works if work is not None]
 
 
-def count_live(works: list[Work]) -> int:
+def count_live(works: list[AcceptedWork]) -> int:
     groups: dict[tuple[int, int], set[float]] = {}
     for work in works:
         for row in work.rollouts:

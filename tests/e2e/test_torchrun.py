@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from covey.demo import stage as stage_module
-from covey.demo.cast import Cast, DemoOptions
-from covey.demo.run import Demo
-from covey.demo.stage import Stage
+from covey.demo import demo_network as stage_module
+from covey.demo.demo_network import DemoNetwork
+from covey.demo.participants import DemoOptions, Participants
+from covey.demo.scenario import Demo
 from covey.local.processes import Running, build_environment
 from covey.runtime.http import find_free_ports
 from tests.e2e.test_crashes import watch
+from tests.fakes.commands import invoke
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 ENDS = 60
@@ -22,7 +23,7 @@ ENDS = 60
 SILENCE = 20
 
 
-class SharedStage(Stage):
+class SharedStage(DemoNetwork):
     """The trainer is started by torchrun while `ranks` is more than one."""
 
     ranks = 2
@@ -83,7 +84,7 @@ def end_by_killing(running: Running, rank: int) -> None:
 
 @pytest.mark.full
 async def test_network__trainer_of_two_ranks__dies_with_either_and_resumes_at_two_and_at_one(folder):
-    demo = Demo(SharedStage(Cast(folder, DemoOptions(steps=6, workers=1, cheats=0))))
+    demo = Demo(SharedStage(Participants(folder, DemoOptions(steps=6, workers=1, cheats=0)), invoke))
     stage = demo.stage
     trainer = folder / "trainer"
     try:
@@ -108,7 +109,7 @@ async def test_network__trainer_of_two_ranks__dies_with_either_and_resumes_at_tw
 
 @pytest.mark.full
 def test_trainer__stop_signal_to_two_ranks__both_end_with_0(folder):
-    demo = Demo(SharedStage(Cast(folder, DemoOptions(steps=6, workers=0, cheats=0))))
+    demo = Demo(SharedStage(Participants(folder, DemoOptions(steps=6, workers=0, cheats=0)), invoke))
     stage = demo.stage
     try:
         stage.open()
@@ -125,7 +126,7 @@ def test_trainer__stop_signal_to_two_ranks__both_end_with_0(folder):
 
 @pytest.mark.full
 def test_trainer__rank_0_falls_silent__the_other_gives_it_up_and_both_end(folder):
-    stage = SharedStage(Cast(folder, DemoOptions(steps=1, workers=0, cheats=0)))
+    stage = SharedStage(Participants(folder, DemoOptions(steps=1, workers=0, cheats=0)), invoke)
     try:
         stage.open()
         stage._commands["trainer"] += ["--set", f"rank_seconds={SILENCE}"]
@@ -142,7 +143,7 @@ def test_trainer__rank_0_falls_silent__the_other_gives_it_up_and_both_end(folder
 
 @pytest.mark.full
 def test_trainer__adapters_on_two_ranks__are_refused_at_once(folder):
-    stage = SharedStage(Cast(folder, DemoOptions(steps=1, workers=0, cheats=0)))
+    stage = SharedStage(Participants(folder, DemoOptions(steps=1, workers=0, cheats=0)), invoke)
     try:
         stage.open()
         stage._commands["trainer"] += ["--set", "lora_rank=4"]

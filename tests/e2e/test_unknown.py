@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 
 import validator.enforcement
-from coordinator.domain import turns
-from covey.demo.cast import DemoOptions
-from covey.demo.stage import POOL
+from coordinator.domain import panel
+from covey.demo.demo_network import POOL
+from covey.demo.participants import DemoOptions
 from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Decision, Reason
 from tests.e2e.handing import ShortCast, hand_in, judge_all
@@ -34,7 +34,7 @@ def list_outcomes(walk: Walk, receipt_hash: str) -> list[tuple[str, int, int]]:
 @pytest.fixture
 def in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Validators are asked as the chain lists them, whatever is drawn."""
-    monkeypatch.setattr(turns, "compute_turn_order", lambda _receipt, _block, validators: list(validators))
+    monkeypatch.setattr(panel, "compute_turn_order", lambda _receipt, _block, validators: list(validators))
 
 
 @pytest.mark.usefixtures("in_their_order")

@@ -11,8 +11,8 @@ from covey.chain.history import History
 from covey.chain.structs import Accusation, BondKind
 from covey.chain.structs import OnChainCaseState as ChainCase
 from covey.demo import cheats
-from covey.demo.cast import CHALLENGE_SECONDS, MIN_STAKE, PRICE, VETO_SECONDS, DemoOptions
-from covey.demo.stage import POOL
+from covey.demo.demo_network import POOL
+from covey.demo.participants import CHALLENGE_SECONDS, MIN_STAKE, PRICE, VETO_SECONDS, DemoOptions
 from covey.protocol import eip712, messages
 from covey.protocol.manifest import Manifest
 from covey.protocol.status import CaseState, StepState, SubmissionState, TaskState

@@ -24,11 +24,11 @@ import validator.loop
 import worker.app
 import worker.context
 from coordinator import chain_events, jobs
-from coordinator.api.server import build_api
+from coordinator.api.application import build_api
 from coordinator.config import CoordinatorConfig
 from covey.chain.json_rpc import ChainClient
-from covey.demo.cast import Cast, DemoOptions
-from covey.demo.stage import Stage
+from covey.demo.demo_network import DemoNetwork
+from covey.demo.participants import DemoOptions, Participants
 from covey.engines.base import Engine
 from covey.environments.grader import GradingPool
 from covey.errors import TransientError
@@ -38,6 +38,7 @@ from covey.runtime.http import serve_http
 from covey.sandbox import Sandbox
 from covey.shardcast.server import Mirror, build_server
 from covey.shardcast.store import ShardStore
+from tests.fakes.commands import invoke
 from tests.fakes.network import mine_draw
 from trainer.config import TrainerConfig
 from validator.config import ValidatorConfig
@@ -73,7 +74,7 @@ class Server:
 class Walk:
     """The parts, composed as their processes compose them."""
 
-    stage: Stage
+    stage: DemoNetwork
     coordinator: coordinator.context.Context
     trainer: trainer.context.Context
     workers: dict[str, worker.context.Context]
@@ -132,8 +133,8 @@ async def take_judgement(ctx: validator.context.Context) -> None:
 
 
 @contextlib.contextmanager
-def open_stage(folder: Path, options: DemoOptions, cast: type[Cast] = Cast) -> Iterator[Stage]:
-    stage = Stage(cast(folder, options))
+def open_stage(folder: Path, options: DemoOptions, cast: type[Participants] = Participants) -> Iterator[DemoNetwork]:
+    stage = DemoNetwork(cast(folder, options), invoke)
     try:
         stage.open()
         stage.chain.request("evm_setIntervalMining", 0)
@@ -145,7 +146,11 @@ def open_stage(folder: Path, options: DemoOptions, cast: type[Cast] = Cast) -> I
 
 @contextlib.asynccontextmanager
 async def open_walk(
-    folder: Path, options: DemoOptions, *, cheat: Callable[[Engine], Engine] | None = None, cast: type[Cast] = Cast
+    folder: Path,
+    options: DemoOptions,
+    *,
+    cheat: Callable[[Engine], Engine] | None = None,
+    cast: type[Participants] = Participants,
 ) -> AsyncIterator[Walk]:
     """A network of workers, three validators and a trainer; `cheat` wraps the workers' engines."""
     with open_stage(folder, options, cast) as stage, contextlib.ExitStack() as stack:

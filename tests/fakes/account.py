@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from covey import cli
 from covey.chain.structs import Accusation, Case, EpochRecord, OnChainCaseState, PoolState
-from covey.cli import account
+from covey.console import account
 from covey.errors import TransientError
 from covey.protocol.merkle import MerkleTree, compute_reward_leaf
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from covey.chain.structs import PoolTerms
-from covey.cli.pool_file import build_params, read_document, read_table
-from covey.cli.pool_terms import read_terms
+from covey.console.pool_file import build_params, read_document, read_table
+from covey.console.pool_terms import read_terms
 from covey.protocol.ids import Address, Hash
 from covey.protocol.params import PoolParams
 

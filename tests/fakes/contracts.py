@@ -1,14 +1,14 @@
 """What a node answers in the name of contracts that no test has deployed."""
 
-from covey.chain import codec
+from covey.chain import abi_codec
 from covey.protocol.eip712 import DOMAIN_VERSION
 
-ASKS_VERSION = codec.encode_call("EpochLedger", "eip712Domain", ())
+ASKS_VERSION = abi_codec.encode_call("EpochLedger", "eip712Domain", ())
 ADDRESS = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
 
 
 def encode_domain(version: str = DOMAIN_VERSION) -> bytes:
     """What `eip712Domain` of a contract returns (ERC-5267)."""
-    outputs = codec.load_artifact("EpochLedger").functions["eip712Domain"].outputs
+    outputs = abi_codec.load_artifact("EpochLedger").functions["eip712Domain"].outputs
     salt = "0x" + "00" * 32
-    return codec.encode_values(outputs, (b"\x0f", "Covey", version, 5, ADDRESS, salt, []))
+    return abi_codec.encode_values(outputs, (b"\x0f", "Covey", version, 5, ADDRESS, salt, []))

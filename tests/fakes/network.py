@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 
 from coordinator import app, chain_events
-from coordinator.api.server import build_api
+from coordinator.api.application import build_api
 from coordinator.config import CoordinatorConfig
 from coordinator.context import Context
 from coordinator.jobs import build_jobs
@@ -106,7 +106,7 @@ class Office:
         about: dict[str, Any] = {"chain_id": self.ctx.ledger.chain_id, "now": int(self.clock()), "nonce": "n" * 16}
         for key, value in changes.items():
             (about if key in about else asked)[key] = value
-        request = http_signatures.Request(**({"query": "", "body": body} | asked))
+        request = http_signatures.RequestParts(**({"query": "", "body": body} | asked))
         return {
             **http_signatures.sign_request(request, self.wallet(name), **about),
             "content-type": "application/json",

@@ -13,9 +13,9 @@ from eth_utils.crypto import keccak
 
 from coordinator import chain_events
 from coordinator.db.database import Database
-from coordinator.db.models import Node, Step, Submission, Task
-from coordinator.domain import judging, nodes, ruling, steps, submissions, tasks, turns
-from coordinator.domain.ruling import Ruling
+from coordinator.db.models import NodeRow, StepRow, SubmissionRow, TaskRow
+from coordinator.domain import judging, nodes, panel, steps, submissions, tasks
+from coordinator.domain.panel import Ruling, compute_ruling, list_current
 from coordinator.domain.submissions import Countersigned
 from covey.chain.deployment import CONTRACTS, Deployment
 from covey.errors import ProtocolError
@@ -95,7 +95,7 @@ class FakePool:
         with self.database.write() as rows:
             chain_events.on_node_removed(None, rows, event)  # type: ignore[arg-type]
 
-    def publish(self, step: int) -> Step:
+    def publish(self, step: int) -> StepRow:
         with self.database.write() as rows:
             return steps.open_step(
                 rows, self.params, number=step, manifest_hash=make_hash(f"policy {step}"), block=10 + step, now=self.now
@@ -125,12 +125,12 @@ class FakePool:
         with self.database.write() as rows:
             return tasks.assign_tasks(rows, self.params, now=self.now)
 
-    def collect(self, name: str, holding: Sequence[int] = (), *, instance: str = INSTANCE) -> Task | None:
+    def collect(self, name: str, holding: Sequence[int] = (), *, instance: str = INSTANCE) -> TaskRow | None:
         node = make_address(name)
         with self.database.write() as rows:
             return tasks.collect_task(rows, self.params, node=node, instance=instance, now=self.now, holding=holding)
 
-    def lease(self, name: str) -> Task:
+    def lease(self, name: str) -> TaskRow:
         """What a registered, waiting node ends up with."""
         self.wait(name)
         self.assign()
@@ -142,11 +142,11 @@ class FakePool:
         with self.database.write() as rows:
             return tasks.expire_leases(rows, self.params, now=self.now)
 
-    def tasks(self, *states: TaskState) -> Sequence[Task]:
+    def tasks(self, *states: TaskState) -> Sequence[TaskRow]:
         with self.database.read() as rows:
             return rows.list_tasks(*(states or tuple(TaskState)))
 
-    def node(self, name: str) -> Node:
+    def node(self, name: str) -> NodeRow:
         with self.database.read() as rows:
             return nodes.require_node(rows, make_address(name))
 
@@ -163,7 +163,7 @@ class FakePool:
 
     # -- submissions
 
-    def build_receipt(self, task: Task, **changes: Any) -> Receipt:
+    def build_receipt(self, task: TaskRow, **changes: Any) -> Receipt:
         with self.database.read() as rows:
             node = nodes.require_node(rows, task.node or "")
         values: dict[str, Any] = {
@@ -181,32 +181,34 @@ class FakePool:
         return Receipt(**(values | changes))
 
     def record(self, receipt: Receipt, *, signed_at: int = 50, latest_epoch: int = 64) -> Countersigned:
-        def countersign(receipt_hash: Hash) -> Countersigned:
-            promise = Countersignature(receipt_hash=receipt_hash, signed_at=signed_at, latest_epoch=latest_epoch)
-            return Countersigned(message=promise, signature=SIGNATURE)
-
         kinds = {make_address(name): kind for name, kind in self.canaries.items()}
         with self.database.write() as rows:
-            return submissions.record_submission(
-                rows,
-                self.params,
-                receipt=receipt,
-                signature=SIGNATURE,
-                countersign=countersign,
-                now=self.now,
-                price=self.price,
-                undrawn_limit=self.undrawn_limit,
-                canary=kinds.get(receipt.node, CanaryKind.ORDINARY),
-            )
+            promise = submissions.find_promise(rows, receipt)
+            if promise is None:
+                task = submissions.require_new(rows, self.params, receipt=receipt, now=self.now)
+                receipt_hash = eip712.compute_struct_hash(receipt)
+                message = Countersignature(receipt_hash=receipt_hash, signed_at=signed_at, latest_epoch=latest_epoch)
+                promise = Countersigned(message=message, signature=SIGNATURE)
+                submissions.record(
+                    rows,
+                    task,
+                    receipt=receipt,
+                    signature=SIGNATURE,
+                    promise=promise,
+                    price=self.price,
+                    undrawn_limit=self.undrawn_limit,
+                    canary=kinds.get(receipt.node, CanaryKind.ORDINARY),
+                )
+            return promise
 
-    def submit(self, task: Task, **changes: Any) -> Hash:
+    def submit(self, task: TaskRow, **changes: Any) -> Hash:
         return self.record(self.build_receipt(task, **changes)).message.receipt_hash
 
     def work(self, name: str, **changes: Any) -> Hash:
         """Lease and submit."""
         return self.submit(self.lease(name), **changes)
 
-    def submission(self, receipt_hash: str) -> Submission:
+    def submission(self, receipt_hash: str) -> SubmissionRow:
         with self.database.read() as rows:
             row = rows.get_submission(receipt_hash)
             assert row is not None
@@ -321,10 +323,10 @@ class FakePool:
         with self.database.write() as rows:
             row = rows.get_submission(receipt_hash)
             assert row is not None
-            for validator, judgement in enumerate(j for j in ruling.list_current(row) if not j.lapsed):
+            for validator, judgement in enumerate(j for j in list_current(row) if not j.lapsed):
                 verdict = self.build_verdict(validator, receipt_hash, decision, **changes)
                 judgement.validator, judgement.commitment = self.validators[validator], make_hash("commitment")
-                judgement.verdict, judgement.signature = eip712.to_dict(verdict), SIGNATURE
+                judgement.verdict, judgement.signature = verdict, SIGNATURE
                 judgement.live_groups = self.told.get(validator)
         self.dispatch()
 
@@ -336,8 +338,8 @@ class FakePool:
         with self.database.read() as rows:
             row = rows.get_submission(receipt_hash)
             assert row is not None
-            is_over = turns.is_over(self.params, row, self.validators)
-            return ruling.compute_ruling(self.params, row, is_over=is_over)
+            is_over = panel.is_over(self.params, row, self.validators)
+            return compute_ruling(self.params, row, is_over=is_over)
 
 
 def make_digest(verdict: Verdict) -> Hash:

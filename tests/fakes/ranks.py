@@ -30,7 +30,7 @@ from trainer.algorithm.learner import Learner
 from trainer.algorithm.lm_head import compute_head
 from trainer.algorithm.logprobs import Recomputer
 from trainer.checkpoints.checkpoint import Checkpoints, StepFolders, export_policy
-from trainer.distributed.commands import Order, Verb
+from trainer.distributed.commands import RankCommand, Verb
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.distributed.sharding import make_whole
 from trainer.worker_rank import do_share
@@ -133,7 +133,7 @@ def led(ranks: Ranks, learner: Learner, recomputer: Recomputer) -> Iterator[bool
     """True on rank 0, whose orders rank 1 follows meanwhile."""
     yield ranks.rank == 0
     if ranks.rank == 0:
-        with ranks.together(Order(verb=Verb.STOP)):
+        with ranks.together(RankCommand(verb=Verb.STOP)):
             return
     while (order := ranks.receive()).verb is not Verb.STOP:
         do_share(order, learner, recomputer)

@@ -4,7 +4,7 @@ import json
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-from covey.chain import codec
+from covey.chain import abi_codec
 from tests.fakes.contracts import ASKS_VERSION, encode_domain
 
 
@@ -39,7 +39,7 @@ class RefusingNode(BaseHTTPRequestHandler):
         if RefusingNode.refusal == "poor":
             return {"error": {"code": -32003, "message": "Insufficient funds for gas * price + value"}}
         name, bracket, rest = RefusingNode.refusal.partition(")")
-        data = codec.keccak(text=name + bracket)[:4].hex() + rest
+        data = abi_codec.keccak(text=name + bracket)[:4].hex() + rest
         return {"error": {"code": 3, "message": "execution reverted", "data": f"0x{data}"}}
 
     def log_message(self, *_: object) -> None:

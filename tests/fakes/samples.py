@@ -8,7 +8,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from covey.protocol.ids import GroupId, RolloutId, Step, TaskId
-from trainer.algorithm.forward import Shape
+from trainer.algorithm.forward import PackingConfig
 from trainer.algorithm.grpo import Objective
 from trainer.algorithm.learner import Learner, Optimiser
 from trainer.data.samples import Batch, Sample
@@ -17,7 +17,7 @@ OPTIMISER = Optimiser(learning_rate=1e-3, betas=(0.9, 0.99), epsilon=1e-8, weigh
 TWO_SIDED = Objective(kind="two_sided", epsilon=0.2, delta=4.0, cap=5.0, kl=0.0, entropy=0.0)
 REGULARISED = replace(TWO_SIDED, kl=0.05, entropy=0.02)
 DECOUPLED = replace(REGULARISED, kind="decoupled")
-SHAPE = Shape(row_tokens=64, micro_batch_rows=2, compute_dtype="float32")
+SHAPE = PackingConfig(row_tokens=64, micro_batch_rows=2, compute_dtype="float32")
 
 
 def build_learner(base: PreTrainedModel, **changes: Any) -> Learner:

@@ -26,7 +26,7 @@ from covey.protocol.submission_file.rows import Rollout, count_units
 from covey.sandbox import Sandbox
 from tests.fakes.grading import grade_here, grade_with
 from tests.fakes.pool import make_address, make_hash, make_params
-from validator.checks import Claim, Tools
+from validator.checks import CheckTools, SubmissionClaim
 from worker import generation, receipts
 
 DOMAIN = Domain(chain_id=31337, contract=make_address("court"))
@@ -194,9 +194,9 @@ class Worker:
         return eip712.sign(work.receipt, DOMAIN, self.wallet)
 
 
-def build_tools(params: PoolParams, engine: Engine, decoder: Sandbox) -> Tools:
+def build_tools(params: PoolParams, engine: Engine, decoder: Sandbox) -> CheckTools:
     environment = registry.load(DEMO)
-    return Tools(
+    return CheckTools(
         params=params,
         domain=DOMAIN,
         engine=engine,
@@ -206,5 +206,5 @@ def build_tools(params: PoolParams, engine: Engine, decoder: Sandbox) -> Tools:
     )
 
 
-def build_claim(work: Work, signature: str, *, manifest_hash: Hash = MANIFEST) -> Claim:
-    return Claim(receipt=work.receipt, signature=signature, manifest_hash=manifest_hash, file=work.file)
+def build_claim(work: Work, signature: str, *, manifest_hash: Hash = MANIFEST) -> SubmissionClaim:
+    return SubmissionClaim(receipt=work.receipt, signature=signature, manifest_hash=manifest_hash, file=work.file)

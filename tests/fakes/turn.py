@@ -7,11 +7,11 @@ from worker.context import Context
 
 async def take_turn(ctx: Context) -> CycleResult:
     """Send what is unsent, then one task from claim to countersignature; what the claim said."""
-    await loop.hand_in(ctx)
+    await loop.submit_pending(ctx)
     await loop.fetch(ctx)
     outcome = await loop.claim(ctx)
     if outcome is CycleResult.DONE:
         assert await loop.work(ctx) is CycleResult.DONE
-        assert await loop.seal(ctx) is CycleResult.DONE
-        assert await loop.hand_in(ctx) is CycleResult.DONE
+        assert await loop.sign_next(ctx) is CycleResult.DONE
+        assert await loop.submit_pending(ctx) is CycleResult.DONE
     return outcome

@@ -20,7 +20,7 @@ from tests.fakes.tools import DOMAIN, MANIFEST, make_model_params
 from worker.context import Context
 from worker.instance import load_instance
 from worker.leases import Pipeline
-from worker.submission_store import Outgoing
+from worker.submission_store import SubmissionStore
 
 LEDGER = Domain(chain_id=31337, contract=make_address("ledger"))
 
@@ -71,7 +71,7 @@ def build_context(engine: Engine, coordinator: FakeCoordinator, folder: Path, **
         "grade": grade_here,
         "engine_threads": ThreadPoolExecutor(2),
         "pipeline": Pipeline(together=1, ahead=1, lease_seconds=30.0, generation_seconds=1.0),
-        "outgoing": Outgoing(folder / "outgoing"),
+        "outgoing": SubmissionStore(folder / "outgoing"),
         "stop": asyncio.Event(),
         "clock": lambda: 1000.0,
     }

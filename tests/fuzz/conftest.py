@@ -14,7 +14,7 @@ from covey.model.tiny import tiny_folder
 from covey.sandbox import CallLimits, Sandbox
 from covey.toploc.topk import Capture
 from tests.fakes.tools import Work, Worker, build_tools, make_model_params
-from validator.checks import Tools
+from validator.checks import CheckTools
 
 MUTATIONS = 10_000
 
@@ -64,5 +64,5 @@ def decoder() -> Iterator[Sandbox]:
 
 
 @pytest.fixture(scope="session")
-def tools(worker: Worker, decoder: Sandbox) -> Tools:
+def tools(worker: Worker, decoder: Sandbox) -> CheckTools:
     return build_tools(worker.params, ReplayOnce(worker.engine), decoder)

@@ -2,12 +2,12 @@
 
 from covey.protocol.submission_file.rows import Rollout
 from tests.fakes.tools import Work
-from validator.checks import Claim, Tools
+from validator.checks import CheckTools, SubmissionClaim
 
 PLAIN = ("group", "sibling", "seed", "prompt", "tokens", "finished", "reward")
 
 
-def require_same(claim: Claim, honest: Work, tools: Tools) -> None:
+def require_same(claim: SubmissionClaim, honest: Work, tools: CheckTools) -> None:
     """Everything equal; of proofs, what they say of each activation; of numbers, within what the pool allows."""
     limits = tools.params.verification.thresholds
     found = sorted(claim.rollouts, key=lambda row: (row.group, row.sibling))

@@ -16,7 +16,7 @@ from covey.sandbox import CallLimits, Sandbox
 from tests.fakes.tools import Work, Worker, build_claim, build_tools
 from tests.fuzz.bombs import MOST, add_note, build_bomb
 from tests.fuzz.thrift import I32, I64, STRUCT
-from validator import judging
+from validator import verdicts
 
 pytestmark = pytest.mark.unit
 ROW = Rollout(
@@ -112,7 +112,7 @@ def test_judge__bomb__is_soft_and_the_next_submission_is_judged(decoder: Sandbox
         bomb = work.with_file(
             build_bomb(work.rollouts[0], "proofs", value=KILOBYTE_PROOF, count=10**8, claimed=claimed)
         )
-        judgement = judging.judge(build_claim(bomb, worker.sign(bomb)), tools, full=True)
+        judgement = verdicts.judge(build_claim(bomb, worker.sign(bomb)), tools, full=True)
         assert (judgement.decision, judgement.reason, judgement.units) == (Decision.REJECT, reason, 0)
-        accepted = judging.judge(build_claim(work, worker.sign(work)), tools, full=True)
+        accepted = verdicts.judge(build_claim(work, worker.sign(work)), tools, full=True)
         assert accepted.decision is Decision.ACCEPT

@@ -22,16 +22,16 @@ from covey.toploc.finite_field import PRIME
 from tests.fakes.tools import DOMAIN, Work, Worker, build_claim
 from tests.fuzz.mutations import EDGES, mutate, mutate_parquet
 from tests.fuzz.same import require_same
-from validator import judging
-from validator.checks import Tools
+from validator import verdicts
+from validator.checks import CheckTools
 
 pytestmark = [pytest.mark.unit, pytest.mark.slow]
 
 
-def judge(work: Work, honest: Work, signature: str, tools: Tools) -> str:
+def judge(work: Work, honest: Work, signature: str, tools: CheckTools) -> str:
     """A word for what became of it; what is accepted must say what the honest work says."""
     claim = build_claim(work, signature)
-    judgement = judging.judge(claim, tools, full=True)
+    judgement = verdicts.judge(claim, tools, full=True)
     assert judgement.decision is not Decision.UNKNOWN, judgement.details  # input is never a failure of the machine
     if judgement.decision is Decision.ACCEPT:
         assert judgement.units <= honest.receipt.units
@@ -54,7 +54,7 @@ def mutate_proof(proof: bytes, other: bytes, rng: random.Random) -> bytes:
     return b"".join(word.to_bytes(2, "big") for word in words)
 
 
-def test_proofs__mutated__none_is_accepted(worker: Worker, tools: Tools, honest: list[Work], count: int):
+def test_proofs__mutated__none_is_accepted(worker: Worker, tools: CheckTools, honest: list[Work], count: int):
     rng, found = random.Random(1), Counter[str]()
     for _ in range(count):
         work = rng.choice(honest)
@@ -77,7 +77,7 @@ def test_proofs__mutated__none_is_accepted(worker: Worker, tools: Tools, honest:
 
 
 def test_files__mutated__none_is_accepted_that_says_something_else(
-    worker: Worker, tools: Tools, decoder: Sandbox, honest: list[Work], count: int
+    worker: Worker, tools: CheckTools, decoder: Sandbox, honest: list[Work], count: int
 ):
     rng, found = random.Random(2), Counter[str]()
     for _ in range(count):
@@ -144,7 +144,9 @@ def test_receipts__mutated_bytes__are_refused_or_the_honest_one(worker: Worker, 
     assert found["not signed"] > count / 50
 
 
-def test_receipts__mutated_fields__are_never_accepted(worker: Worker, tools: Tools, honest: list[Work], count: int):
+def test_receipts__mutated_fields__are_never_accepted(
+    worker: Worker, tools: CheckTools, honest: list[Work], count: int
+):
     rng, found = random.Random(4), Counter[str]()
     signatures = [worker.sign(work) for work in honest]
     for _ in range(count):

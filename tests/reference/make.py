@@ -18,7 +18,7 @@ from pydantic_core import PydanticUndefined, to_jsonable_python
 from covey import cli
 from covey.chain.structs import PoolTerms
 from covey.cli.config import Role, get_settings_class
-from covey.cli.docstrings import read_attribute_docstrings
+from covey.console.docstrings import read_attribute_docstrings
 from covey.protocol.params import PoolParams
 from tests.reference.advice import ADVICE
 from tests.reference.codes import Raise, find_raises

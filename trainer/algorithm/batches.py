@@ -14,10 +14,12 @@ from covey.errors import ProtocolError
 from covey.protocol.ids import RolloutId, Step
 from covey.protocol.submission_file.rows import is_whole
 from trainer.algorithm.grpo import compute_advantages, compute_weights
-from trainer.data.samples import Batch, Sample, Work
+from trainer.data.samples import AcceptedWork, Batch, Sample
 
 
-def build_samples(works: Sequence[Work], *, group_size: int, advantage: Literal["grpo", "dr_grpo"]) -> list[Sample]:
+def build_samples(
+    works: Sequence[AcceptedWork], *, group_size: int, advantage: Literal["grpo", "dr_grpo"]
+) -> list[Sample]:
     """Samples in order of (task, group, sibling), with the advantage of each within its group.
 
     Raises ProtocolError("bad_batch") unless every group is whole, every reward a number and no task stands twice.

@@ -26,14 +26,14 @@ from covey.protocol.ids import GroupId, RolloutId, Step, TaskId
 from covey.runtime.log import get_logger
 from trainer.algorithm.lm_head import compute_head
 from trainer.algorithm.tree_attention import build_families
-from trainer.data.packing import Family, Rows, build_rows, group, share
+from trainer.data.packing import PackedBatch, PrefixTree, build_rows, group, share
 from trainer.data.samples import Sample
 
 FLASH = "flash_attention_2"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Shape:
+class PackingConfig:
     """How rows go through the model."""
 
     row_tokens: int
@@ -44,7 +44,7 @@ class Shape:
     """At which the pool samples: the policy is softmax(logits / temperature)."""
 
 
-def choose_attention(model: PreTrainedModel, shape: Shape) -> None:
+def choose_attention(model: PreTrainedModel, shape: PackingConfig) -> None:
     """Kernels for ragged rows where a GPU has the package flash_attn, which knows no float32; they find the borders of
     samples by the positions that start again.  Elsewhere SDPA goes family by family, with masks."""
     if model.device.type != "cuda" or shape.compute_dtype == "float32":
@@ -97,7 +97,7 @@ def explain_trainer_memory() -> Iterator[None]:
         ) from error
 
 
-def predict(model: PreTrainedModel, rows: Rows, shape: Shape) -> tuple[Tensor, Tensor]:
+def predict(model: PreTrainedModel, rows: PackedBatch, shape: PackingConfig) -> tuple[Tensor, Tensor]:
     """log p and entropy of the n predictions of `rows`, float32 [n] each."""
     dtype = DTYPES[shape.compute_dtype]
     is_mixed = dtype is not torch.float32 and model.dtype is torch.float32
@@ -120,11 +120,11 @@ def predict(model: PreTrainedModel, rows: Rows, shape: Shape) -> tuple[Tensor, T
 class Predictor(torch.nn.Module):
     """`predict` for one model, as a module: where the model is in shards, calling it makes the weights whole."""
 
-    def __init__(self, model: PreTrainedModel, shape: Shape) -> None:
+    def __init__(self, model: PreTrainedModel, shape: PackingConfig) -> None:
         super().__init__()
         self.model, self.shape = model, shape
 
-    def forward(self, rows: Rows) -> tuple[Tensor, Tensor]:
+    def forward(self, rows: PackedBatch) -> tuple[Tensor, Tensor]:
         return predict(self.model, rows, self.shape)
 
 
@@ -142,14 +142,14 @@ def compute_logprobs(predictor: Predictor, samples: Sequence[Sample]) -> list[tu
     return [tuple(values[start:end]) for start, end in pairwise(bounds)]
 
 
-def find_families(model: PreTrainedModel, samples: Sequence[Sample], shape: Shape) -> list[Family]:
+def find_families(model: PreTrainedModel, samples: Sequence[Sample], shape: PackingConfig) -> list[PrefixTree]:
     """The samples as they are packed.  A layer's matrices hold about 12 hidden^2 values, attention to n tokens computes
     with n hidden."""
     crossover = 12 * get_head(model).weight.shape[1]
     return group(samples, row_tokens=shape.row_tokens, crossover=crossover, is_shared=shares_prefixes(model))
 
 
-def share_samples(model: PreTrainedModel, samples: Sequence[Sample], shape: Shape) -> list[list[list[int]]]:
+def share_samples(model: PreTrainedModel, samples: Sequence[Sample], shape: PackingConfig) -> list[list[list[int]]]:
     """The micro-batches of this rank: lists of rows of sample indices; one row each where attention would compare all
     tokens of a micro-batch with each other."""
     is_by_samples = shares_prefixes(model) or model.config._attn_implementation == FLASH
@@ -185,7 +185,7 @@ def require_supported(model: PreTrainedModel) -> None:
     """
     samples = [_probe((0, 1, 2), (1, 0)), _probe((0, 1, 2), (2, 2, 1)), _probe((1,), (0, 2))]
     rows = build_rows(samples, [0.0] * 3, [[0, 1, 2]], is_shared=shares_prefixes(model)).to(model.device)
-    ours, _ = predict(model, rows, Shape(row_tokens=16, micro_batch_rows=1, compute_dtype="float32"))
+    ours, _ = predict(model, rows, PackingConfig(row_tokens=16, micro_batch_rows=1, compute_dtype="float32"))
     theirs = []
     for sample in samples:
         tokens = torch.tensor([[*sample.prompt, *sample.tokens]], device=model.device)

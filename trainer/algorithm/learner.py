@@ -15,8 +15,8 @@ from transformers import PreTrainedModel
 from covey.errors import OperatorError
 from covey.model.policy_files import get_head, get_weights
 from trainer.algorithm.forward import (
+    PackingConfig,
     Predictor,
-    Shape,
     choose_attention,
     compute_logprobs,
     explain_trainer_memory,
@@ -30,9 +30,9 @@ from trainer.algorithm.forward import (
 )
 from trainer.algorithm.grpo import Objective, TokenSums, compute_loss
 from trainer.algorithm.lora import compute_base_hash
-from trainer.data.packing import Family, build_rows
+from trainer.data.packing import PrefixTree, build_rows
 from trainer.data.samples import Batch
-from trainer.distributed.commands import Order, Verb
+from trainer.distributed.commands import RankCommand, Verb
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.distributed.sharding import make_whole, shard
 
@@ -90,7 +90,7 @@ class Learner:
         *,
         optimiser: Optimiser,
         objective: Objective,
-        shape: Shape,
+        shape: PackingConfig,
         ranks: Ranks = ALONE,
     ) -> None:
         self.model, self.ranks, self.updates = model, ranks, 0
@@ -122,7 +122,7 @@ class Learner:
     def learn(self, batches: Sequence[Batch]) -> list[UpdateMetrics]:
         """All updates of a step, after which no gradient is held.  The later ones look back to the policy before the
         first, which the first has anyway.  Raises OperatorError("trainer_out_of_memory"), and as `update`."""
-        with self.ranks.together(Order(verb=Verb.LEARN, batches=tuple(batches))), explain_trainer_memory():
+        with self.ranks.together(RankCommand(verb=Verb.LEARN, batches=tuple(batches))), explain_trainer_memory():
             later = [self._look_back(batch) for batch in batches[1:]]
             updates = [self.update(batch) for batch in (*batches[:1], *later)]
         self._optimizer.zero_grad()
@@ -148,7 +148,7 @@ class Learner:
             self.updates += 1
         return _build_metrics(sums, norm=norm, rate=rate, tokens=batch.tokens)
 
-    def find_families(self, batch: Batch) -> list[Family]:
+    def find_families(self, batch: Batch) -> list[PrefixTree]:
         """What the batch is for the model: samples that share a prefix, and those alone."""
         return find_families(self.model, batch.samples, self._shape)
 

@@ -6,9 +6,15 @@ from pathlib import Path
 from transformers import PreTrainedModel
 
 from covey.model.policy_files import WEIGHTS_FILE, load_weights, read_weights
-from trainer.algorithm.forward import Predictor, Shape, choose_attention, compute_logprobs, explain_trainer_memory
+from trainer.algorithm.forward import (
+    PackingConfig,
+    Predictor,
+    choose_attention,
+    compute_logprobs,
+    explain_trainer_memory,
+)
 from trainer.data.samples import Batch, Sample
-from trainer.distributed.commands import Order, Verb
+from trainer.distributed.commands import RankCommand, Verb
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.distributed.sharding import scatter_weights, shard
 
@@ -17,7 +23,7 @@ class Recomputer:
     """Log-probabilities under published policies, computed as workers compute them; of several ranks each holds its
     shards of the scratch `model`, and computes its share of the samples."""
 
-    def __init__(self, model: PreTrainedModel, shape: Shape, ranks: Ranks = ALONE) -> None:
+    def __init__(self, model: PreTrainedModel, shape: PackingConfig, ranks: Ranks = ALONE) -> None:
         self._model, self._predictor, self._ranks = model, Predictor(model, shape), ranks
         if ranks.mesh is not None:
             shard(self._predictor, ranks.mesh)
@@ -32,7 +38,7 @@ class Recomputer:
         elif folder is not None:
             load_weights(self._model, folder / WEIGHTS_FILE)
         batch = Batch(samples=tuple(samples), weights=(0.0,) * len(samples), tokens=0)
-        with self._ranks.together(Order(verb=Verb.RECOMPUTE, batches=(batch,))), explain_trainer_memory():
+        with self._ranks.together(RankCommand(verb=Verb.RECOMPUTE, batches=(batch,))), explain_trainer_memory():
             if self._ranks.is_shared:
                 scatter_weights(self._model, weights)
             return compute_logprobs(self._predictor, samples)

@@ -22,7 +22,7 @@ from trainer.algorithm.learner import Learner
 from trainer.algorithm.lora import merge_adapters
 from trainer.checkpoints.disk import ExplainFullDisk
 from trainer.checkpoints.tensor_files import load_tensors, require_undamaged, save_tensors, write_digests
-from trainer.distributed.commands import Order, Verb
+from trainer.distributed.commands import RankCommand, Verb
 from trainer.distributed.sharding import gather_weights
 
 _MASTERS, _OPTIMIZER, _STATE = "masters", "optimizer", "state.json"
@@ -100,7 +100,7 @@ class Checkpoints:
 
         def write(folder: Path) -> None:
             (folder / _STATE).write_text(json.dumps(asdict(state), allow_nan=False))
-            with learner.ranks.together(Order(verb=Verb.SAVE, text=str(folder.resolve()))):
+            with learner.ranks.together(RankCommand(verb=Verb.SAVE, text=str(folder.resolve()))):
                 save_state(learner, folder)
             write_digests(folder)
 
@@ -114,7 +114,7 @@ class Checkpoints:
         if not steps:
             return None
         folder = self._folders.get_path(steps[-1])
-        with learner.ranks.together(Order(verb=Verb.RESTORE, text=str(folder.resolve()))):
+        with learner.ranks.together(RankCommand(verb=Verb.RESTORE, text=str(folder.resolve()))):
             return load_state(learner, folder)
 
 
@@ -155,7 +155,7 @@ def export_policy(exports: StepFolders, learner: Learner, tokenizer: PreTrainedT
     Adapters are merged into a copy of the model, which takes its memory once more meanwhile.
     """
     model = merge_adapters(learner.model)
-    with learner.ranks.together(Order(verb=Verb.GATHER)):
+    with learner.ranks.together(RankCommand(verb=Verb.GATHER)):
         weights = gather_weights(model, DTYPES[_EXPORTED])
     return exports.add(step, lambda folder: save_policy(model, tokenizer, folder, _EXPORTED, weights))
 

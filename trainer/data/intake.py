@@ -16,7 +16,7 @@ from covey.protocol.submission_file.sandbox_frames import pack_call, unpack_answ
 from covey.runtime.log import get_logger
 from covey.sandbox import SandboxError
 from trainer.context import Context
-from trainer.data.samples import Work
+from trainer.data.samples import AcceptedWork
 
 DOWNLOADS = 8
 WRONG_FILE = {"digest_mismatch", "oversized"}
@@ -46,7 +46,7 @@ def is_fresh(item: BatchItem, step: Step, params: PoolParams) -> bool:
 
 def read_work(
     item: BatchItem, file: bytes, params: PoolParams, *, vocabulary: int, decode: Callable[[bytes], bytes]
-) -> Work | None:
+) -> AcceptedWork | None:
     """The rollouts of an accepted submission; None for content that cannot be trained on.
 
     `decode` is `codec.decode_framed` in a process that may die.  Raises ProtocolError("digest_mismatch") when the file
@@ -61,7 +61,9 @@ def read_work(
         get_logger().warning("submission left out", task=item.task, code=error.code, message=error.message)
         return None
     is_of_the_policy = item.replayed and params.model.temperature == 1  # claims are of the unmodified model
-    return Work(task=item.task, policy_version=item.policy_version, replayed=is_of_the_policy, rollouts=tuple(rows))
+    return AcceptedWork(
+        task=item.task, policy_version=item.policy_version, replayed=is_of_the_policy, rollouts=tuple(rows)
+    )
 
 
 def _require_rows(rows: Sequence[Rollout], params: PoolParams, vocabulary: int) -> None:
@@ -72,14 +74,14 @@ def _require_rows(rows: Sequence[Rollout], params: PoolParams, vocabulary: int) 
         raise ProtocolError("bad_batch", f"a token is outside the vocabulary of {vocabulary}")
 
 
-def read(ctx: Context, item: BatchItem, file: bytes) -> Work | None:
+def read(ctx: Context, item: BatchItem, file: bytes) -> AcceptedWork | None:
     """The content of a file; None for what cannot be trained on.  What no quorum replayed is graded again."""
     params, vocabulary = ctx.network.params, ctx.learner.vocabulary
     work = read_work(item, file, params, vocabulary=vocabulary, decode=ctx.decode)
     return work if work is None or item.replayed else ctx.regrader.regrade(item, work)
 
 
-async def fetch(ctx: Context, order: BatchOrder) -> list[Work | None]:
+async def fetch(ctx: Context, order: BatchOrder) -> list[AcceptedWork | None]:
     """The files of a batch, checked and decoded; None for what is stale, wrong or lost for good, which is left out.
 
     Where no file is to be had none is lost: the store is not as it should be.  What was had is not fetched again.

@@ -18,7 +18,7 @@ from trainer.data.samples import Sample
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Family:
+class PrefixTree:
     """Samples that share a prompt and what they agree on, a row's worth at most; a sample alone is one, too."""
 
     samples: tuple[int, ...]
@@ -32,7 +32,7 @@ class Family:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Rows:
+class PackedBatch:
     """Packed samples: what the model reads, one row behind the other, [tokens] each, and what it is to predict, [n]
     each."""
 
@@ -52,15 +52,15 @@ class Rows:
     advantages: Tensor
     weights: Tensor
 
-    def to(self, device: torch.device) -> "Rows":
+    def to(self, device: torch.device) -> "PackedBatch":
         moved: dict[str, Any] = {
-            name: None if (value := getattr(self, name)) is None else value.to(device) for name in Rows.__slots__
+            name: None if (value := getattr(self, name)) is None else value.to(device) for name in PackedBatch.__slots__
         }
-        return Rows(**moved)
+        return PackedBatch(**moved)
 
 
 @dataclass(slots=True)
-class _Line:
+class _FlatTree:
     """Families one behind the other, each a tree in the order in which it is grown: lists of an entry a token."""
 
     tokens: list[int] = field(default_factory=list)
@@ -85,7 +85,7 @@ class _Line:
         del self.path[start:]
 
 
-def group(samples: Sequence[Sample], *, row_tokens: int, crossover: int, is_shared: bool) -> list[Family]:
+def group(samples: Sequence[Sample], *, row_tokens: int, crossover: int, is_shared: bool) -> list[PrefixTree]:
     """Samples of equal prompts together, as many as a row of `row_tokens` holds; each alone unless `is_shared`.
 
     A token costs 1, and the tokens that it sees 1 / `crossover`: attention to so many costs as much as all else.
@@ -109,8 +109,8 @@ def group(samples: Sequence[Sample], *, row_tokens: int, crossover: int, is_shar
     return families
 
 
-def _build_family(samples: Sequence[int], tokens: int, seen: int, crossover: int) -> Family:
-    return Family(samples=tuple(samples), tokens=tokens, seen=seen, cost=tokens + seen / crossover)
+def _build_family(samples: Sequence[int], tokens: int, seen: int, crossover: int) -> PrefixTree:
+    return PrefixTree(samples=tuple(samples), tokens=tokens, seen=seen, cost=tokens + seen / crossover)
 
 
 def _count_common(first: Sample, second: Sample) -> int:
@@ -140,14 +140,14 @@ def pack(lengths: Sequence[int], row_tokens: int) -> list[list[int]]:
 
 
 def share(
-    families: Sequence[Family], *, ranks: int, row_tokens: int, micro_batch_rows: int
+    families: Sequence[PrefixTree], *, ranks: int, row_tokens: int, micro_batch_rows: int
 ) -> list[list[list[list[int]]]]:
     """The micro-batches of each rank: lists of rows, which are lists of sample indices, a family's one after another.
 
     Families go to the rank with the least work so far, the costliest first.  All ranks get equally many micro-batches:
     a missing one is a row without samples.  A family that is longer than a row makes all rows as long as itself.
     """
-    parts: list[list[Family]] = [[] for _ in range(ranks)]
+    parts: list[list[PrefixTree]] = [[] for _ in range(ranks)]
     work = [0.0] * ranks
     for family in sorted(families, key=lambda each: (-each.cost, each.samples)):
         rank = work.index(min(work))
@@ -166,14 +166,14 @@ def share(
 
 def build_rows(
     samples: Sequence[Sample], weights: Sequence[float], rows: Sequence[Sequence[int]], *, is_shared: bool
-) -> Rows:
+) -> PackedBatch:
     """Tensors of the rows of a micro-batch; one token of padding where there are no samples.
 
     `is_shared`: samples of equal prompts that follow each other in a row share what they have in common, also where
     they are of two families.  Raises ValueError where some samples have what others have not of `old`, `proximal` and
     `reference`.
     """
-    line, chosen = _Line(), [(samples[i], weights[i]) for row in rows for i in row]
+    line, chosen = _FlatTree(), [(samples[i], weights[i]) for row in rows for i in row]
     places = [place for row in rows for place in _write(line, [samples[i] for i in row], is_shared=is_shared)]
     if not chosen:
         line.grow([0], 0)
@@ -193,7 +193,7 @@ def build_rows(
             raise ValueError(f"{len(found)} of {len(chosen)} samples have {name}")
         return join(found, np.float32) if len(found) == len(chosen) else None
 
-    return Rows(
+    return PackedBatch(
         tokens=torch.from_numpy(np.array(line.tokens, np.int64)),
         positions=torch.from_numpy(np.array(line.positions, np.int64)),
         ends=torch.from_numpy(np.array(line.ends, np.int64)),
@@ -207,7 +207,7 @@ def build_rows(
     )
 
 
-def _write(line: _Line, row: Sequence[Sample], *, is_shared: bool) -> Iterator[int]:
+def _write(line: _FlatTree, row: Sequence[Sample], *, is_shared: bool) -> Iterator[int]:
     """Grow a row's families; the places where the tokens of its samples are predicted."""
     last: Sample | None = None
     for sample in row:

@@ -18,7 +18,7 @@ from covey.protocol.ids import PoolId
 from covey.protocol.params import GradingParams
 from covey.protocol.seeding import SlotDomain
 from covey.runtime.log import get_logger
-from trainer.data.samples import Work
+from trainer.data.samples import AcceptedWork
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class Regrader:
     _turn: threading.Lock = field(default_factory=threading.Lock)
     """Files are read in several threads, for which environment and tokenizer are not made."""
 
-    def regrade(self, item: BatchItem, work: Work) -> Work | None:
+    def regrade(self, item: BatchItem, work: AcceptedWork) -> AcceptedWork | None:
         """`work` with the rewards that its rollouts earn, and how many of them were claimed otherwise.
 
         None, with a line in the log, where a row has another prompt or seed than its slot, or no lawful end, and

@@ -7,7 +7,7 @@ from covey.protocol.submission_file.rows import Rollout
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Work:
+class AcceptedWork:
     """One accepted submission of a step."""
 
     task: TaskId

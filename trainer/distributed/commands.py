@@ -42,7 +42,7 @@ class Verb(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Order:
+class RankCommand:
     """Example: Order(verb=Verb.SAVE, text="/home/x/checkpoints/.7")."""
 
     verb: Verb
@@ -50,7 +50,7 @@ class Order:
     batches: tuple[Batch, ...] = ()
 
 
-def encode_order(order: Order) -> bytes:
+def encode_order(order: RankCommand) -> bytes:
     """One safetensors file: the header in "header", the columns of batch n in "n/...".."""
     header = {"verb": order.verb, "text": order.text, "tokens": [batch.tokens for batch in order.batches]}
     tensors = {"header": torch.tensor(list(json.dumps(header).encode()), dtype=torch.uint8)}
@@ -59,7 +59,7 @@ def encode_order(order: Order) -> bytes:
     return save(tensors)
 
 
-def decode_order(data: bytes) -> Order:
+def decode_order(data: bytes) -> RankCommand:
     """What `encode_order` was given."""
     tensors = load(data)
     header = json.loads(bytes(tensors["header"].tolist()))
@@ -68,7 +68,7 @@ def decode_order(data: bytes) -> Order:
         prefix = f"{n}/"
         columns = {name.removeprefix(prefix): each for name, each in tensors.items() if name.startswith(prefix)}
         batches.append(_from_columns(columns, tokens))
-    return Order(verb=Verb(header["verb"]), text=header["text"], batches=tuple(batches))
+    return RankCommand(verb=Verb(header["verb"]), text=header["text"], batches=tuple(batches))
 
 
 def _to_columns(batch: Batch) -> dict[str, Tensor]:

@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from covey.errors import OperatorError
 from covey.runtime.cycle import wait_or_stop
-from trainer.distributed.commands import Order, Verb, decode_order, encode_order
+from trainer.distributed.commands import RankCommand, Verb, decode_order, encode_order
 
 BEAT_SECONDS = 10.0
 """Between two signs of life; far below the time after which a silent rank is given up."""
@@ -44,7 +44,7 @@ class Ranks:
         return 1 if self.mesh is None else self.mesh.size()
 
     @contextmanager
-    def together(self, order: Order) -> Iterator[None]:
+    def together(self, order: RankCommand) -> Iterator[None]:
         """Within, all ranks do the same: rank 0 sends the order, the others are here because they got it.
 
         Raises OperatorError("rank_lost").  Whatever else is raised within must end the process: it has left the step.
@@ -58,7 +58,7 @@ class Ranks:
             yield
             self._is_apart = False
 
-    def receive(self) -> Order:
+    def receive(self) -> RankCommand:
         """Wait for rank 0's next order; raise OperatorError("rank_lost") where it is gone or silent for too long."""
         with explain_lost_rank():
             while (order := _receive()).verb is Verb.BEAT:
@@ -72,7 +72,7 @@ class Ranks:
         try:
             if not self._is_apart:
                 with explain_lost_rank():
-                    _send(Order(verb=Verb.BEAT))
+                    _send(RankCommand(verb=Verb.BEAT))
         finally:
             self._turn.release()
 
@@ -128,7 +128,7 @@ async def lead(ranks: Ranks, stop: asyncio.Event) -> AsyncIterator[None]:
         (lost,) = await asyncio.gather(beating, return_exceptions=True)
         if is_good and lost is not None:
             raise lost
-    with ranks.together(Order(verb=Verb.STOP)):
+    with ranks.together(RankCommand(verb=Verb.STOP)):
         pass
 
 
@@ -156,13 +156,13 @@ def explain_lost_rank() -> Iterator[None]:
         ) from error
 
 
-def _send(order: Order) -> None:
+def _send(order: RankCommand) -> None:
     data = torch.frombuffer(bytearray(encode_order(order)), dtype=torch.uint8)
     dist.broadcast(torch.tensor([len(data)]), 0)
     dist.broadcast(data, 0)
 
 
-def _receive() -> Order:
+def _receive() -> RankCommand:
     size = torch.zeros(1, dtype=torch.int64)
     dist.broadcast(size, 0)
     data = torch.empty(int(size), dtype=torch.uint8)

@@ -23,7 +23,7 @@ Sink = Callable[[str, int, Values], None]
 LOGGED = ("reward/mean", "policy/entropy", "policy/outside_clip", "optim/grad_norm", "trainer/idle_ratio")
 
 
-class Metrics:
+class TrainingMetrics:
     """Example line: {"event": "evaluation", "step": 3, "reward": 0.61, "n": 512}."""
 
     def __init__(self, path: Path, *, alarms: AlarmSettings | None = None, sinks: Sequence[Sink] = ()) -> None:

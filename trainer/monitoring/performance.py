@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from covey.model.policy_files import get_head
 from trainer.config import TrainerConfig
-from trainer.data.packing import Family
+from trainer.data.packing import PrefixTree
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +52,7 @@ def _count_operations(parameters: Sequence[torch.Tensor]) -> int:
     return sum((6 if each.requires_grad else 4) * each.numel() for each in parameters)
 
 
-def compute_flops(families: Sequence[Family], size: ModelSize, *, predictions: int) -> float:
+def compute_flops(families: Sequence[PrefixTree], size: ModelSize, *, predictions: int) -> float:
     """Floating-point operations of forward and backward pass over samples, of which some share a prefix.
 
     6 x parameters a token (PaLM, arXiv 2204.02311, appendix B), the head's for `predictions` alone, and 6 x layers x

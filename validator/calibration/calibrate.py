@@ -37,7 +37,7 @@ sign and exponent by chance, 1 in 512.  The limit of a window leaves one such va
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class CalibrationSample:
     """One submission of honest work, and how far its replay is from it."""
 
     rollouts: tuple[Rollout, ...]
@@ -60,12 +60,12 @@ class Calibration:
 
 def collect(
     params: PoolParams, environment: Environment, worker: Engine, validator: Engine, *, count: int, seed: int
-) -> Iterator[Sample]:
+) -> Iterator[CalibrationSample]:
     """Honest submissions of the pool's size, one by one; both engines hold the same policy."""
     rng = np.random.default_rng(seed)
     for _ in range(count):
         rollouts = _roll_out(params, environment, worker, rng)
-        yield Sample(rollouts=rollouts, distances=tuple(measure(rollouts, validator, params)))
+        yield CalibrationSample(rollouts=rollouts, distances=tuple(measure(rollouts, validator, params)))
 
 
 def _roll_out(
@@ -177,7 +177,7 @@ def calibrate(
     `previous`: an engine with an earlier policy, whose proofs must not pass.
     Raises OperatorError "exact_impossible", "honest_rejected" or "forgery_passes".
     """
-    samples: list[Sample] = []
+    samples: list[CalibrationSample] = []
     for sample in collect(params, environment, worker, validator, count=submissions + submissions // 2, seed=seed):
         samples.append(sample)
         on_progress(len(samples))
@@ -211,7 +211,7 @@ def calibrate(
 
 
 def try_forgeries(
-    samples: Sequence[Sample],
+    samples: Sequence[CalibrationSample],
     params: PoolParams,
     thresholds: Thresholds,
     *,
@@ -232,7 +232,7 @@ def try_forgeries(
     return tried
 
 
-def read_states(sample: Sample, engine: Engine, params: PoolParams) -> list[Bits]:
+def read_states(sample: CalibrationSample, engine: Engine, params: PoolParams) -> list[Bits]:
     """What the engine sees of honest work: all states of each rollout, uint16[tokens, hidden].
 
     One at a time, because those of a large model's submission are gigabytes.
@@ -272,7 +272,9 @@ def _passes(proof: bytes, window: Bits, thresholds: Thresholds) -> bool:
     return is_lawful_modulus(modulus, window.size) and is_within(thresholds, compare(proof, window))
 
 
-def _prove_with(engine: Engine, sample: Sample, states: Sequence[Bits], params: PoolParams) -> Iterator[Distances]:
+def _prove_with(
+    engine: Engine, sample: CalibrationSample, states: Sequence[Bits], params: PoolParams
+) -> Iterator[Distances]:
     """Distances of what another policy proves for the same prompts and seeds from the states of honest work."""
     requests = [
         GenerationRequest(prompt=row.prompt, seed=row.seed, max_tokens=params.model.max_completion_tokens)

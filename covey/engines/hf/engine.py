@@ -20,7 +20,7 @@ from covey.engines.hf.packed_replay import packed, read_completions
 from covey.engines.hf.proof_windows import Windows
 from covey.engines.process_memory import explain_memory, keep_memory
 from covey.errors import OperatorError, ProtocolError
-from covey.model.generation import get_end_tokens
+from covey.model.generation_config import get_end_tokens
 from covey.model.policy_files import (
     WEIGHTS_FILE,
     describe_policy,

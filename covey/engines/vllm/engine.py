@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from covey.engines.base import Completion, GenerationRequest, Replay, ReplayRequest
 from covey.engines.vllm.engine_process import EngineProcess, build_environment, build_too_large
 from covey.engines.vllm.frames import Arrays, Frame, Value
-from covey.engines.vllm.options import VllmOptions
+from covey.engines.vllm.vllm_options import VllmOptions
 from covey.errors import CoveyError, OperatorError, ProtocolError, TransientError
 from covey.model.text import Tokenizer
 from covey.toploc.proofs import compute_k

@@ -2,14 +2,14 @@
 pragma solidity 0.8.30;
 
 import {Balance, BondKind} from "../../../contracts/interfaces/IStakeManager.sol";
-import {World} from "../World.sol";
+import {Fixture} from "../Fixture.sol";
 import {FuzzSelector} from "./Fuzzed.sol";
 
-/// An operator that moves its bond about and ends its pool, and a ledger that draws on the bond.  `broken` names the
-/// first rule that gave way.
-contract BondHandler is World {
+/// Calls StakeManager as an operator that moves its bond and ends its pool, and as a ledger that draws on the bond.
+/// `broken` names a rule that was violated.
+contract BondHandler is Fixture {
     string public broken;
-    /// Tokens that the operator has bonded in all, and withdrawn.
+    /// Tokens that the operator has bonded so far, and tokens that it has withdrawn.
     uint256 internal bonded = 1000;
     uint256 internal withdrawn;
 
@@ -45,7 +45,7 @@ contract BondHandler is World {
         vm.prank(address(ledger));
         uint256 paid = stakes.payFromOperator(pool, contributor, bound(amount, 0, 2000));
         burned = token.balanceOf(stakes.BURN()) - burned;
-        if (before - totalOf() != paid + burned) broken = "the bond shrank by another amount";
+        if (before - totalOf() != paid + burned) broken = "the bond did not shrink by the paid and the burned amount";
         if (burned < paid) broken = "less was burned than paid";
     }
 
@@ -58,7 +58,7 @@ contract BondHandler is World {
         vm.warp(block.timestamp + (time % 16 == 15 ? 120 : time % 21));
     }
 
-    /// The rules that hold at any moment.
+    /// Rules that hold at any time.
     function check() external view {
         require(bytes(broken).length == 0, broken);
         uint256 paid = token.balanceOf(contributor);
@@ -75,7 +75,8 @@ contract BondHandler is World {
     }
 }
 
-/// Of an operator's bond nobody ever gets more than is burned, and nothing leaves it before the pool is closed.
+/// Nobody ever receives more of an operator's bond than is burned, and the operator withdraws nothing before the pool
+/// is closed.
 contract BondInvariants {
     BondHandler internal handler;
 

@@ -7,8 +7,8 @@ import {PoolState} from "../../../contracts/interfaces/IPoolRegistry.sol";
 import {FuzzSelector} from "./Fuzzed.sol";
 import {LedgerModel} from "./LedgerModel.sol";
 
-/// Random funders, operators, arbiters, claimers and challengers around EpochLedger.  What must be refused is tried, and
-/// `broken` names the first rule that gave way.
+/// Calls EpochLedger as random funders, operators, arbiters, claimers and challengers, also with requests that must be
+/// refused. `broken` names a rule that was violated.
 contract LedgerHandler is LedgerModel {
     constructor() {
         super.setUp();
@@ -42,9 +42,9 @@ contract LedgerHandler is LedgerModel {
         EpochRecord memory record = makeRecordOf(header);
         vm.prank(isOperator ? operator : arbiter);
         try ledger.post(header) {
-            if (!isOperator) broken = "posted by another";
+            if (!isOperator) broken = "an account other than the operator posted";
             if (block.timestamp >= pools.closesAt(to)) broken = "posted to a closed pool";
-            if (reward > room) broken = "posted more than there is";
+            if (reward > room) broken = "posted more than the escrow holds";
             noteHeader(header);
             epochs.push(Epoch(to, record, header, false, promised, promisedNow[to], task % (TASKS + 1)));
             promisedNow[to] = promised;
@@ -57,7 +57,7 @@ contract LedgerHandler is LedgerModel {
         EpochRecord memory record = epochs[which].record;
         vm.prank(isArbiter ? arbiter : operator);
         try ledger.disableEpoch(epochs[which].pool, record) {
-            if (!isArbiter || block.timestamp >= record.finalAt - 10) broken = "an unlawful disabling";
+            if (!isArbiter || block.timestamp >= record.finalAt - 10) broken = "disabled without right or too late";
             noteDisabled(which);
         } catch {}
     }
@@ -74,8 +74,8 @@ contract LedgerHandler is LedgerModel {
         try ledger.claim(to, epoch.record, payee, amount, proof) {
             uint256 gained = token.balanceOf(payee) - held;
             if (epoch.isDisabled) broken = "claimed against a disabled root";
-            if (block.timestamp < epoch.record.finalAt) broken = "claimed before the slashing window passed";
-            if (extra % 4 == 0 || isElsewhere) broken = "claimed what no leaf says";
+            if (block.timestamp < epoch.record.finalAt) broken = "claimed before the epoch was final";
+            if (extra % 4 == 0 || isElsewhere) broken = "claimed what no leaf contains";
             if (gained == 0 || gained != amount - paidTo[to][payee]) broken = "claimed twice";
             paidTo[to][payee] += gained;
             paid[to] += gained;
@@ -107,7 +107,7 @@ contract LedgerHandler is LedgerModel {
         bool isDue = isOverdue(latestEpoch);
         ChallengeState state = stateOf(task % TASKS);
         bool hasFallen = state == ChallengeState.Answered && epochs[answeredBy[task % TASKS]].isDisabled;
-        // The token takes no ether: such a challenger must not stand in anybody's way.
+        // The token contract refuses ether. Such a challenger must not block anyone.
         vm.prank(task % 2 == 0 ? stranger : address(token));
         try ledger.challengeOmission{value: BOND}(receipt, signature, InclusionPromise(1, latestEpoch, given)) {
             if (latest % 5 == 0) broken = "challenged without the node";
@@ -125,7 +125,7 @@ contract LedgerHandler is LedgerModel {
         Inclusion[] memory shown = new Inclusion[](1);
         shown[0] = Inclusion(receipt, leaf, new bytes32[](0));
         try ledger.answerOmissions(epoch.record, epoch.header, shown) {
-            if (!isShown) broken = "an answer that shows nothing";
+            if (!isShown) broken = "answered with an epoch that does not include the receipt";
             answeredBy[task % TASKS] = which % epochs.length;
             --openChallenges;
         } catch {}
@@ -137,12 +137,12 @@ contract LedgerHandler is LedgerModel {
             && block.timestamp >= ledger.getChallenge(court.hashReceipt(receipt)).answerBy;
         uint256 held = token.balanceOf(contributor);
         try ledger.resolveOmission(receipt) {
-            if (!isDue) broken = "resolved out of turn";
+            if (!isDue) broken = "resolved before the window closed";
             paidTo[0][contributor] += token.balanceOf(contributor) - held;
             --openChallenges;
             ++credits;
         } catch {
-            if (isDue) broken = "a challenge has no end";
+            if (isDue) broken = "an unanswered challenge was not resolved";
         }
     }
 
@@ -151,10 +151,10 @@ contract LedgerHandler is LedgerModel {
         uint256 held = stranger.balance;
         vm.prank(stranger);
         try ledger.withdrawEther() {
-            if (due == 0 || stranger.balance - held != due) broken = "another's ether";
+            if (due == 0 || stranger.balance - held != due) broken = "withdrew another amount of ether than was due";
             credits -= due / BOND;
         } catch {
-            if (due > 0) broken = "ether has no way out";
+            if (due > 0) broken = "ether that was due was not paid";
         }
     }
 
@@ -162,7 +162,7 @@ contract LedgerHandler is LedgerModel {
         vm.warp(block.timestamp + (time % 16 == 15 ? 120 : time % 8));
     }
 
-    /// The rules that hold at any moment.
+    /// Rules that hold at any time.
     function check() external view {
         require(bytes(broken).length == 0, broken);
         uint256 held = 0;
@@ -171,10 +171,10 @@ contract LedgerHandler is LedgerModel {
             uint256 escrow = funded[of_] - refunded[of_] - paid[of_];
             held += escrow;
             require(ledger.escrowOf(of_) == escrow, "escrow is not conserved");
-            require(ledger.owedOf(of_) == standingOf(of_) - paid[of_], "another debt");
-            require(ledger.owedOf(of_) <= escrow, "more promised than there is");
+            require(ledger.owedOf(of_) == standingOf(of_) - paid[of_], "the owed amount differs");
+            require(ledger.owedOf(of_) <= escrow, "more owed than the escrow holds");
             require(paid[of_] <= finalOf(of_), "paid beyond the final epochs");
-            require(ledger.headOf(of_) == head[of_] && ledger.epochsOf(of_) == count[of_], "headers");
+            require(ledger.headOf(of_) == head[of_] && ledger.epochsOf(of_) == count[of_], "head or count differs");
             for (uint256 j = 0; j < 2; ++j) {
                 require(ledger.claimedOf(of_, payees[j]) == paidTo[of_][payees[j]], "claims and payments differ");
             }
@@ -183,8 +183,9 @@ contract LedgerHandler is LedgerModel {
         require(address(ledger).balance == (openChallenges + credits) * BOND, "bonds are not solvent");
     }
 
-    /// Whatever happened, the first pool's contributors get all that its standing epochs promised them; with everything
-    /// paused, nobody's leave, and another pool that promised the moon.
+    /// Whatever happened before, the contributors of the first pool receive everything that its valid epochs promise
+    /// them. This holds without anyone's permission, while the registry is paused, and whatever the other pool
+    /// promised.
     function leave() external {
         vm.warp(block.timestamp + 1 days);
         vm.prank(admin);
@@ -198,7 +199,7 @@ contract LedgerHandler is LedgerModel {
             }
             break;
         }
-        require(ledger.owedOf(pool) == 0, "a matured reward stayed behind");
+        require(ledger.owedOf(pool) == 0, "a final reward was not paid");
     }
 
     function makeNext(uint256 to, uint256[2] memory promised, uint64 units, uint256 task)
@@ -221,7 +222,8 @@ contract LedgerHandler is LedgerModel {
     }
 }
 
-/// Rewards are solvent, claims monotone and never beyond what is final, and a matured reward can always be claimed.
+/// Rewards are solvent, claims are monotone and never exceed the final epochs, and a final reward can always be
+/// claimed.
 contract LedgerInvariants {
     LedgerHandler internal handler;
 
@@ -236,7 +238,7 @@ contract LedgerInvariants {
 
     function targetSelectors() public view returns (FuzzSelector[] memory targets) {
         bytes4[] memory selectors = new bytes4[](13);
-        // Twice, for everything else hangs on them.
+        // Listed twice to be called more often, because all other actions depend on them.
         (selectors[0], selectors[1]) = (LedgerHandler.post.selector, LedgerHandler.post.selector);
         (selectors[2], selectors[3]) = (LedgerHandler.claim.selector, LedgerHandler.claim.selector);
         selectors[4] = LedgerHandler.fund.selector;

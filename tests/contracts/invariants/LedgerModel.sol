@@ -3,17 +3,17 @@ pragma solidity 0.8.30;
 
 import {EpochHeader, Receipt, WorkLeaf} from "../../../contracts/interfaces/ICoveyTypes.sol";
 import {ChallengeState, EpochRecord} from "../../../contracts/interfaces/IEpochLedger.sol";
-import {World} from "../World.sol";
+import {Fixture} from "../Fixture.sol";
 
-/// What LedgerHandler remembers and computes on its own, to compare the ledger with.  The first pool's roots promise what
-/// its epochs are worth; the second's promise anything.
-abstract contract LedgerModel is World {
+/// State that LedgerHandler keeps itself and compares with the ledger. The roots of the first pool promise what its
+/// epochs are worth. Those of the second pool promise any amount.
+abstract contract LedgerModel is Fixture {
     struct Epoch {
         uint256 pool;
         EpochRecord record;
         EpochHeader header;
         bool isDisabled;
-        /// Cumulative rewards that the root promises, and those of the epoch before.
+        /// Cumulative rewards that the root promises, and those of the previous epoch.
         uint256[2] promised;
         uint256[2] before;
         uint256 task;
@@ -33,7 +33,7 @@ abstract contract LedgerModel is World {
     mapping(uint256 pool => mapping(address payee => uint256)) internal paidTo;
     mapping(uint256 pool => uint256[2]) internal promisedNow;
     uint256 internal openChallenges;
-    /// Bonds of challengers whose challenge was upheld.
+    /// Number of bonds of upheld challenges that were not withdrawn yet.
     uint256 internal credits;
     mapping(uint256 task => uint256 epoch) internal answeredBy;
 
@@ -59,14 +59,14 @@ abstract contract LedgerModel is World {
         );
     }
 
-    /// The reward of all epochs of a pool that stand.
+    /// Reward of all epochs of a pool that are not disabled.
     function standingOf(uint256 of_) internal view returns (uint256 sum) {
         for (uint256 i = 0; i < epochs.length; ++i) {
             if (epochs[i].pool == of_ && !epochs[i].isDisabled) sum += uint256(epochs[i].header.units) * 3;
         }
     }
 
-    /// The same, of those that are final.
+    /// Reward of all epochs of a pool that are final and not disabled.
     function finalOf(uint256 of_) internal view returns (uint256 sum) {
         for (uint256 i = 0; i < epochs.length; ++i) {
             bool counts = epochs[i].pool == of_ && !epochs[i].isDisabled && block.timestamp >= epochs[i].record.finalAt;
@@ -82,7 +82,7 @@ abstract contract LedgerModel is World {
         }
     }
 
-    /// Where one more header of a pool stands: every one names the hash of the one before.
+    /// Records a header, which must continue the chain of headers of its pool.
     function noteHeader(EpochHeader memory header) internal {
         bool follows = header.epoch == count[header.pool] && header.previousHash == head[header.pool];
         if (!follows) broken = "the chain of headers has a gap";
@@ -90,7 +90,8 @@ abstract contract LedgerModel is World {
         ++count[header.pool];
     }
 
-    /// Posted in vain, or the operator has stopped for both windows, or the pool ended 20 seconds ago.
+    /// Whether a receipt is overdue: its epoch was posted, the operator has stopped for both windows, or the pool ended
+    /// 20 s ago.
     function isOverdue(uint64 latestEpoch) internal view returns (bool) {
         uint256 posted = ledger.getSettlement(pool).lastPostedAt + 1;
         uint256 idleFrom = posted > START + 10 ? posted : START + 10;

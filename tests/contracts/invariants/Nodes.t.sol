@@ -2,12 +2,12 @@
 pragma solidity 0.8.30;
 
 import {PoolTerms} from "../../../contracts/interfaces/IPoolRegistry.sol";
-import {World} from "../World.sol";
+import {Fixture} from "../Fixture.sol";
 import {FuzzSelector} from "./Fuzzed.sol";
 
-/// Random contributors, nodes, inviters and trainers around NodeRegistry and PolicyRegistry, in a pool that wants
-/// invitations.  What must be refused is tried, and `broken` names the first rule that gave way.
-contract NodeHandler is World {
+/// Calls NodeRegistry and PolicyRegistry as random contributors, nodes, operators and trainers of an invite-only pool,
+/// also with requests that must be refused. `broken` names a rule that was violated.
+contract NodeHandler is Fixture {
     string public broken;
     uint256 internal closed;
     uint256[3] internal ownerKeys = [CONTRIBUTOR_KEY, 0x1C, 0x2C];
@@ -31,7 +31,7 @@ contract NodeHandler is World {
         guests[0] = vm.addr(ownerKeys[who % 3]);
         vm.prank(isOperator ? operator : stranger);
         try nodes.invite(closed, guests) {
-            if (!isOperator) broken = "invited by another";
+            if (!isOperator) broken = "an account other than the operator invited";
             invited[guests[0]] = true;
         } catch {}
     }
@@ -40,12 +40,13 @@ contract NodeHandler is World {
         address guest = vm.addr(ownerKeys[who % 3]);
         vm.prank(isOperator ? operator : stranger);
         try nodes.withdrawInvitation(closed, guest) {
-            if (!isOperator || !invited[guest]) broken = "an invitation taken back by another";
+            if (!isOperator || !invited[guest]) broken = "an invitation was withdrawn against the rules";
             invited[guest] = false;
         } catch {}
     }
 
-    /// `flaw`: 0 to 4 is sound, 5 another owner's signature, 6 another node's, 7 an old nonce, 8 expired, 9 another pool's.
+    /// Values of `flaw`: 0 to 4 none, 5 signature of another owner, 6 signature of another node, 7 old nonce, 8
+    /// expired, 9 signatures for another pool.
     function register(uint256 who, uint256 which, uint256 flaw) external {
         (address owner, address its) = (vm.addr(ownerKeys[who % 3]), vm.addr(nodeKeys[which % 3]));
         flaw %= 10;
@@ -59,7 +60,7 @@ contract NodeHandler is World {
         bool isDue = isSound && invited[owner] && ownerOf[its] == address(0) && pools.isOpen(closed);
         vm.prank(stranger);
         try nodes.registerNode(closed, owner, its, deadline, ownerSignature, nodeSignature) {
-            if (!isDue) broken = "a node bound against the rules";
+            if (!isDue) broken = "a node was bound against the rules";
             if (used[digest]) broken = "signatures used twice";
             used[digest] = true;
             noteBound(its, owner);
@@ -87,7 +88,7 @@ contract NodeHandler is World {
         bool isOwner = ownerOf[its] == owner;
         vm.prank(owner);
         try nodes.removeNode(closed, its) {
-            if (!isOwner) broken = "removed by another";
+            if (!isOwner) broken = "an account other than the contributor removed a node";
             noteRemoved(its, owner);
         } catch {
             if (isOwner) broken = "a contributor cannot remove its node";
@@ -99,7 +100,7 @@ contract NodeHandler is World {
         vm.prank(isTrainer ? trainer : operator);
         try policies.publish(closed, uint64(step), manifest) {
             bool isDue = isTrainer && step == manifests.length && manifest != 0 && pools.isOpen(closed);
-            if (!isDue) broken = "a policy against the rules";
+            if (!isDue) broken = "a policy was published against the rules";
             manifests.push(manifest);
         } catch {}
     }
@@ -118,12 +119,12 @@ contract NodeHandler is World {
         require(bytes(broken).length == 0, broken);
         for (uint256 i = 0; i < 3; ++i) {
             address its = vm.addr(nodeKeys[i]);
-            require(nodes.contributorOf(closed, its) == ownerOf[its], "another owner");
-            require(nodes.nonceOf(its) == bindings[its], "another nonce");
+            require(nodes.contributorOf(closed, its) == ownerOf[its], "contributors differ");
+            require(nodes.nonceOf(its) == bindings[its], "nonces differ");
             for (uint256 j = 0; j < 3; ++j) {
                 address owner = vm.addr(ownerKeys[j]);
                 bool isLiable = block.timestamp <= liableUntil[its][owner];
-                require(nodes.isLiable(closed, its, owner) == isLiable, "another liability");
+                require(nodes.isLiable(closed, its, owner) == isLiable, "liabilities differ");
             }
         }
         require(policies.stepsOf(closed) == manifests.length, "steps have a gap");
@@ -144,7 +145,8 @@ contract NodeHandler is World {
     }
 }
 
-/// A node belongs to who both signed for, stays liable for one unbonding window, and policies never change.
+/// A node works for the contributor that both signatures name, liability lasts one unbonding window after removal, and
+/// policies never change.
 contract NodeInvariants {
     NodeHandler internal handler;
 

@@ -7,8 +7,8 @@ import {BondKind, Exposure} from "../../../contracts/interfaces/IStakeManager.so
 import {FuzzSelector} from "./Fuzzed.sol";
 import {StakeModel} from "./StakeModel.sol";
 
-/// Random stakers, signers, judges and bystanders around StakeManager and SlashingCourt.  What must be refused is tried,
-/// and `broken` names the first rule that gave way.
+/// Calls StakeManager and SlashingCourt as random stakers, validators, arbiters and strangers, also with requests that
+/// must be refused. `broken` names a rule that was violated.
 contract StakeHandler is StakeModel {
     function stake(uint256 who, uint256 which, uint256 amount) external {
         (address account, uint256 kind) = choose(who, which);
@@ -33,10 +33,10 @@ contract StakeHandler is StakeModel {
         amount = bound(amount, 1, bonded + 1);
         vm.prank(account);
         try stakes.unbond(pool, BondKind(kind % 3), amount) {
-            if (amount > bonded) broken = "more left than there was";
+            if (amount > bonded) broken = "unbonded more than was bonded";
         } catch {
             bool isFull = stakes.unbondingsOf(pool, BondKind(kind % 3), account).length == 16;
-            if (amount <= bonded && !isFull) broken = "stake has no way out";
+            if (amount <= bonded && !isFull) broken = "bonded stake could not be unbonded";
         }
     }
 
@@ -50,7 +50,7 @@ contract StakeHandler is StakeModel {
         try stakes.withdraw(pool, bondKind) {
             if (isLocked) broken = "withdrawn while a slash is pending";
             if (bondKind == BondKind.OPERATOR) broken = "the operator's bond left an open pool";
-            if (token.balanceOf(account) - held != due) broken = "another amount than had matured";
+            if (token.balanceOf(account) - held != due) broken = "withdrew another amount than had matured";
             withdrawn[account] += due;
         } catch {
             if (due > 0 && !isLocked && bondKind != BondKind.OPERATOR) broken = "matured stake was held back";
@@ -68,7 +68,7 @@ contract StakeHandler is StakeModel {
         try court.propose(receipt, signature, 7, findings) {
             uint256 amount = court.getCase(accused).amount;
             if (judged[accused.receiptHash]) broken = "a receipt counted twice";
-            if (!isLawful) broken = "a case without a lawful quorum";
+            if (!isLawful) broken = "a case was opened without a valid quorum";
             if (amount > free) broken = "more locked than was free";
             noteLock(receipt.contributor, amount, 60);
             judged[accused.receiptHash] = true;
@@ -82,7 +82,7 @@ contract StakeHandler is StakeModel {
         bool isInTime = block.timestamp < court.getCase(open.accused).vetoUntil;
         vm.prank(isArbiter ? arbiter : operator);
         try court.veto(open.accused) {
-            if (!isArbiter || !isInTime) broken = "an unlawful veto";
+            if (!isArbiter || !isInTime) broken = "vetoed without right or too late";
             noteRelease(open);
         } catch {}
     }
@@ -97,8 +97,8 @@ contract StakeHandler is StakeModel {
         bool isOpen = court.getCase(open.accused).state == CaseState.Locked;
         vm.prank(stranger);
         try court.execute(open.accused) {
-            if (!isInTime || !isOpen) broken = "executed out of turn";
-            if (total - totalOf(accused, BondKind.CONTRIBUTOR) != open.amount) broken = "another amount than locked";
+            if (!isInTime || !isOpen) broken = "executed outside its window";
+            if (total - totalOf(accused, BondKind.CONTRIBUTOR) != open.amount) broken = "burned another amount";
         } catch {
             if (isInTime && isOpen) broken = "a due slash was refused";
         }
@@ -111,10 +111,10 @@ contract StakeHandler is StakeModel {
             && block.timestamp >= uint256(court.getCase(open.accused).vetoUntil) + 1 days;
         vm.prank(stranger);
         try court.lapse(open.accused) {
-            if (!isDue) broken = "lapsed out of turn";
+            if (!isDue) broken = "lapsed before its time";
             noteRelease(open);
         } catch {
-            if (isDue) broken = "a lock has no exit";
+            if (isDue) broken = "a case that was due did not lapse";
         }
     }
 
@@ -170,7 +170,7 @@ contract StakeHandler is StakeModel {
         vm.warp(block.timestamp + (time % 16 == 15 ? 1 days : jump));
     }
 
-    /// The rules that hold at any moment.
+    /// Rules that hold at any time.
     function check() external view {
         require(bytes(broken).length == 0, broken);
         uint256 held = 0;
@@ -178,24 +178,25 @@ contract StakeHandler is StakeModel {
         for (uint256 i = 0; i < accounts.length; ++i) {
             for (uint256 kind = 0; kind < 3; ++kind) {
                 held += totalOf(accounts[i], BondKind(kind));
-                require(leavingOf(accounts[i], BondKind(kind)) == sumOf(accounts[i], BondKind(kind)), "leaving");
+                require(leavingOf(accounts[i], BondKind(kind)) == sumOf(accounts[i], BondKind(kind)), "leaving stake");
             }
             gone += withdrawn[accounts[i]];
-            require(token.balanceOf(accounts[i]) == withdrawn[accounts[i]], "somebody earned by slashing");
+            require(token.balanceOf(accounts[i]) == withdrawn[accounts[i]], "an account earned by slashing");
         }
         require(token.balanceOf(address(stakes)) == held, "stake is not solvent");
         require(held + gone == minted, "stake is not conserved");
-        require(token.balanceOf(arbiter) == 0 && token.balanceOf(admin) == 0, "an office earned by slashing");
+        require(token.balanceOf(arbiter) == 0 && token.balanceOf(admin) == 0, "arbiter or admin earned by slashing");
         for (uint256 i = 0; i < 2; ++i) {
             address who = accounts[5 + i];
             require(openOf(who) == stakes.lockedOf(pool, who), "locks and cases differ");
-            require(stakes.lockedOf(pool, who) <= totalOf(who, BondKind.CONTRIBUTOR), "more locked than there is");
+            require(stakes.lockedOf(pool, who) <= totalOf(who, BondKind.CONTRIBUTOR), "more locked than staked");
             Exposure memory exposure = stakes.getExposure(pool, who);
-            require(exposure.taken == lockedIn[exposure.takenIn][who], "the cap counts another amount");
+            require(exposure.taken == lockedIn[exposure.takenIn][who], "the use of the cap differs");
         }
     }
 
-    /// Whatever happened, everybody gets out what is left, with pool paused and nobody's leave.
+    /// Whatever happened before, every account withdraws all of its remaining stake, while the registry is paused and
+    /// without anyone's permission.
     function leave() external {
         vm.warp(block.timestamp + 2 days);
         for (uint256 i = 0; i < cases.length; ++i) {
@@ -212,7 +213,7 @@ contract StakeHandler is StakeModel {
             }
             vm.warp(block.timestamp + 120);
         }
-        require(token.balanceOf(address(stakes)) == 0, "stake stayed behind");
+        require(token.balanceOf(address(stakes)) == 0, "stake was left in the contract");
     }
 
     function exit(address account, BondKind kind) internal {
@@ -227,7 +228,7 @@ contract StakeHandler is StakeModel {
     }
 }
 
-/// Stake is solvent and conserved, slashes are capped and lawful, and everybody can always leave.
+/// Stake is solvent and conserved, slashes are capped and follow the rules, and every account can always leave.
 contract StakeInvariants {
     StakeHandler internal handler;
 

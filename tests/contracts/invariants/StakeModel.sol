@@ -5,10 +5,10 @@ import {Receipt, Verdict} from "../../../contracts/interfaces/ICoveyTypes.sol";
 import {PoolTerms} from "../../../contracts/interfaces/IPoolRegistry.sol";
 import {Accusation, CaseState, Finding} from "../../../contracts/interfaces/ISlashingCourt.sol";
 import {Balance, BondKind, Unbonding} from "../../../contracts/interfaces/IStakeManager.sol";
-import {World} from "../World.sol";
+import {Fixture} from "../Fixture.sol";
 
-/// What StakeHandler remembers and computes on its own, to compare the contracts with.
-abstract contract StakeModel is World {
+/// State that StakeHandler keeps itself and compares with the contracts.
+abstract contract StakeModel is Fixture {
     struct Opened {
         Accusation accused;
         Receipt receipt;
@@ -69,7 +69,7 @@ abstract contract StakeModel is World {
         lockedIn[open.span][open.accused.contributor] -= open.amount;
     }
 
-    /// One of the two contributors half of the time, with the bond that cases reach.
+    /// Chooses, in half of the calls, one of the two contributors and the kind of bond that cases can slash.
     function choose(uint256 who, uint256 which) internal view returns (address account, uint256 kind) {
         if (who % 2 == 0) return (accounts[5 + (who / 2) % 2], 0);
         return (accounts[(who / 2) % accounts.length], which % 3);
@@ -87,14 +87,15 @@ abstract contract StakeModel is World {
         (receipt.node, receipt.contributor) = (vm.addr(nodeKeys[who]), vm.addr(contributorKeys[who]));
     }
 
-    /// A hard verdict of the bench's `i`-th validator.
+    /// Hard verdict of the `i`-th of the five validator accounts.
     function makeFindingOf(Receipt memory receipt, uint256 i, uint64 deadline) internal view returns (Finding memory) {
         Verdict memory verdict = makeVerdict(receipt, 0);
         (verdict.validator, verdict.deadline) = (accounts[i], deadline);
         return makeFinding(verdict, benchKeys[i]);
     }
 
-    /// Findings of those of the bench whose bit is set, one of them late if asked, and whether they should open a case.
+    /// Findings of those validator accounts whose bit in `signers` is set, the first of them expired if `isLate`. Also
+    /// returns whether they should open a case.
     function makeFindingsOf(Receipt memory receipt, uint256 signers, bool isLate)
         internal
         view
@@ -143,7 +144,7 @@ abstract contract StakeModel is World {
         }
     }
 
-    /// What the open cases against a contributor hold together.
+    /// Sum of what the open cases against a contributor hold.
     function openOf(address who) internal view returns (uint256 sum) {
         for (uint256 i = 0; i < cases.length; ++i) {
             bool isOpen = court.getCase(cases[i].accused).state == CaseState.Locked;

@@ -1,6 +1,6 @@
 import pytest
 
-from covey.chain import codec
+from covey.chain import abi_codec
 from covey.chain.deploying import deploy, send_and_wait
 from covey.errors import ProtocolError
 
@@ -9,8 +9,8 @@ pytestmark = pytest.mark.integration
 
 def test_deploy__stake_manager__names_the_court_and_ledger_that_followed(chain):
     def read(function: str) -> object:
-        data = chain.client.call(chain.deployment.stake_manager, codec.encode_call("StakeManager", function, ()))
-        return codec.decode_result("StakeManager", function, data)[0]
+        data = chain.client.call(chain.deployment.stake_manager, abi_codec.encode_call("StakeManager", function, ()))
+        return abi_codec.decode_result("StakeManager", function, data)[0]
 
     assert read("LEDGER") == chain.deployment.epoch_ledger
     assert read("COURT") == chain.deployment.slashing_court

@@ -18,7 +18,7 @@ from tests.integration.chain.making import make_receipt
 from validator import enforcement
 from validator.config import ValidatorConfig
 from validator.context import Context
-from validator.judging import build_verdict
+from validator.verdicts import build_verdict
 
 pytestmark = pytest.mark.integration
 DAY = 86_400

@@ -8,7 +8,7 @@ import pytest
 from eth_account.messages import encode_defunct
 
 from coordinator.domain import nodes
-from covey.chain import codec
+from covey.chain import abi_codec
 from covey.chain.structs import BondKind
 from covey.errors import ProtocolError
 from covey.protocol import http_signatures
@@ -120,7 +120,7 @@ async def test_request__longer_window_than_allowed__is_refused(office: Office):
     now = int(office.clock())
     headers = office.sign("node", now=now)
     parameters = headers["signature-input"].removeprefix("eth=").replace(f"expires={now + 60}", f"expires={now + 61}")
-    asked = http_signatures.Request(
+    asked = http_signatures.RequestParts(
         method="POST", authority=office.ctx.config.signed_authority, path="/v1/nodes", query="", body=b""
     )
     signed = office.wallet("node").sign_message(encode_defunct(http_signatures.build_signature_base(asked, parameters)))
@@ -177,7 +177,7 @@ async def test_register__more_is_locked_than_bonded__names_all_that_is_missing(o
     court, contributor = chain.deployment.slashing_court, chain.address("contributor")
     chain.client.request("anvil_impersonateAccount", court)
     chain.client.request("anvil_setBalance", court, hex(10**18))
-    data = "0x" + codec.encode_call("StakeManager", "lock", [pool, contributor, True]).hex()
+    data = "0x" + abi_codec.encode_call("StakeManager", "lock", [pool, contributor, True]).hex()
     chain.client.request("eth_sendTransaction", {"from": court, "to": stakes.address, "data": data})
     chain.client.request("evm_mine")
     assert stakes.locked_of(pool, contributor) == 60

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from coordinator.db.models import Node, Submission, Task
+from coordinator.db.models import NodeRow, SubmissionRow, TaskRow
 from coordinator.domain.omissions import SLICE
 from coordinator.domain.submissions import to_receipt
 from covey.chain.history import History
@@ -132,7 +132,7 @@ async def test_public_views__posted_epochs__give_header_and_record_as_the_chain_
     assert data["rewards"] == {office.chain.address("contributor"): "120"}
 
 
-async def challenge(office: Office, row: Submission) -> Hash:
+async def challenge(office: Office, row: SubmissionRow) -> Hash:
     """Somebody posts the countersigned receipt with a bond."""
     ledger = office.chain.contracts.ledger
     receipt = to_receipt(row, office.ctx.config.pool)
@@ -193,9 +193,9 @@ def record_work(office: Office, count: int) -> None:
     wallet, operator, ctx = office.wallet("node"), office.ctx.operator, office.ctx
     deadline = office.chain.now() + 1
     with ctx.database.write() as rows:
-        rows.add(Node(address=wallet.address, contributor=office.chain.address("contributor")))
+        rows.add(NodeRow(address=wallet.address, contributor=office.chain.address("contributor")))
         rows.session.add_all(
-            Task(
+            TaskRow(
                 id=1000 + n, policy_version=0, groups=1, state=TaskState.SUBMITTED, node=wallet.address, lease=1000 + n
             )
             for n in range(count)
@@ -210,7 +210,7 @@ def record_work(office: Office, count: int) -> None:
             receipt_hash = eip712.compute_struct_hash(receipt)
             promise = Countersignature(receipt_hash=receipt_hash, signed_at=1, latest_epoch=0)
             rows.session.add(
-                Submission(
+                SubmissionRow(
                     receipt_hash=receipt_hash, task=receipt.task, lease=receipt.lease, node=receipt.node,
                     contributor=receipt.contributor, policy_version=0, work_key=receipt.work_key, groups=1, units=1,
                     receipt_units=1, deadline=deadline, signature=eip712.sign(receipt, ctx.receipt_domain, wallet),

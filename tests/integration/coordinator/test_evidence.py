@@ -10,8 +10,9 @@ from covey.errors import OperatorError
 from covey.network.coordinator_client import CoordinatorClient
 from covey.protocol import canonical
 from covey.protocol.api.validator import RevealRequest
-from covey.protocol.evidence import Bundle, get_key
+from covey.protocol.evidence import Bundle
 from covey.protocol.messages import Receipt
+from covey.protocol.object_keys import build_evidence_key
 from covey.protocol.verdict import Decision
 from tests.fakes.network import Office
 from tests.fakes.pool import make_hash
@@ -28,7 +29,9 @@ def list_evidence(office: Office, receipt: Receipt) -> list[str]:
     """Keys of all revealed bundles about a receipt."""
     with office.ctx.database.read() as rows:
         row = rows.find_submission(task=receipt.task, lease=receipt.lease)
-        return [get_key(receipt.pool, j.verdict["evidence_hash"]) for j in row.judgements if j.verdict is not None]
+        return [
+            build_evidence_key(receipt.pool, j.verdict.evidence_hash) for j in row.judgements if j.verdict is not None
+        ]
 
 
 async def get(office: Office, path: str) -> httpx.Response:
@@ -85,7 +88,7 @@ async def test_public__evidence__is_read_once_the_submission_is_decided(office: 
     async with office.client("node") as node:
         receipt = await hand_in(office, node)
     first, second = await commit_all(office)
-    keys = [get_key(receipt.pool, request.verdict.evidence_hash) for request in (first, second)]
+    keys = [build_evidence_key(receipt.pool, request.verdict.evidence_hash) for request in (first, second)]
     assert keys[0] != keys[1], "every validator has its own"
     async with office.client("validator-0") as client:
         await client.claim_validation(wait_seconds=0)
@@ -134,14 +137,14 @@ async def test_public__all_else__is_not_found(office: Office):
     stray = make_hash("stray")
     bundle = Bundle.from_bytes(office.ctx.store.get(known, max_bytes=1 << 16))
     unsigned = bundle.model_copy(update={"units": 21})  # about a decided submission, and in nobody's verdict
-    office.ctx.store.put(get_key(pool, unsigned.compute_hash()), unsigned.to_bytes())
+    office.ctx.store.put(build_evidence_key(pool, unsigned.compute_hash()), unsigned.to_bytes())
     office.ctx.store.put(f"epochs/{pool}/{stray}.json", b"{}")
-    office.ctx.store.put(get_key(pool, stray), b"{}")
+    office.ctx.store.put(build_evidence_key(pool, stray), b"{}")
     office.ctx.store.put("secret.json", b"{}")
     for key in (
-        get_key(pool, unsigned.compute_hash()),
-        get_key(pool, stray),
-        get_key(pool + 1, known.rpartition("/")[2][:66]),
+        build_evidence_key(pool, unsigned.compute_hash()),
+        build_evidence_key(pool, stray),
+        build_evidence_key(pool + 1, known.rpartition("/")[2][:66]),
         f"epochs/{pool}/{stray}.json",
         f"submissions/{pool}/{receipt.task}-{receipt.lease}/{stray}.parquet",
         f"submissions/{pool}/{9 * 10**17}-1/{receipt.work_key}.parquet",

@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from coordinator.api import views
-from coordinator.api.views import get_pool
 from covey import cli
 from covey.chain.history import History
 from covey.chain.wallet import load_key, save_key
 from covey.cli import join as module
 from covey.devnet import deploy
 from covey.errors import OperatorError, ProtocolError, TransientError
+from covey.protocol.params import PoolParams
 from tests.fakes.network import MIN_STAKE, Office
 
 pytestmark = pytest.mark.integration
@@ -111,10 +110,9 @@ def test_join__json_and_yes__is_one_document(office: Office, join, relay, unbond
 
 def test_join__parameters_that_the_chain_does_not_hold__are_refused(office: Office, join, tmp_path: Path, monkeypatch):
     """The coordinator describes a pool with longer leases than the one on chain."""
-    view = get_pool(office.ctx)
-    changed = view.params.replace('"lease_seconds":30', '"lease_seconds":31')
-    assert changed != view.params
-    monkeypatch.setattr(views, "get_pool", lambda ctx: view.model_copy(update={"params": changed}))
+    changed = office.ctx.params.to_text().replace('"lease_seconds":30', '"lease_seconds":31')
+    assert changed != office.ctx.params.to_text()
+    monkeypatch.setattr(PoolParams, "to_text", lambda self: changed)
     result = join()
     assert isinstance(result.exception, ProtocolError)
     assert result.exception.code == "bad_params"
@@ -152,7 +150,7 @@ def test_join__test_money_that_is_not_given__is_a_warning(join, monkeypatch: pyt
     def refuse(*arguments: object) -> None:
         raise TransientError("chain_unreachable", "the node has ended")
 
-    monkeypatch.setattr("covey.local.opening.give_test_money", refuse)
+    monkeypatch.setattr("covey.local.pool_opening.give_test_money", refuse)
     result = join("--json")
     assert result.exit_code == 0, result.exception
     assert "warn: no test money was given: the node has ended" in result.stderr

@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 from covey.engines.base import GenerationRequest
 from covey.engines.hf.engine import HuggingFaceEngine
 from covey.engines.vllm.engine import VllmEngine
-from covey.engines.vllm.options import VllmOptions
+from covey.engines.vllm.vllm_options import VllmOptions
 from covey.model.policy_files import save_policy
 from covey.model.tiny import build_tokenizer
 

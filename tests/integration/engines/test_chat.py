@@ -10,7 +10,7 @@ from covey.engines.base import GenerationRequest, ReplayRequest
 from covey.engines.hf.engine import HuggingFaceEngine
 from covey.engines.pool_policies import load_pool_policy
 from covey.engines.vllm.engine import VllmEngine
-from covey.engines.vllm.options import VllmOptions
+from covey.engines.vllm.vllm_options import VllmOptions
 from covey.errors import ProtocolError
 from covey.model.prompts import PromptFormat, encode_prompt
 from covey.protocol.canonical import sha256

@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from benchmarks.verification import exact
 from benchmarks.verification.attacks import SimulatedWorker
 from covey import cli
-from covey.cli.account import read_pool_file
+from covey.console.account import read_pool_file
 from covey.demo.cheats import Wrapped
 from covey.devnet import deploy
 from covey.engines.base import Completion, Engine, GenerationRequest
@@ -36,7 +36,7 @@ from covey.toploc.topk import Capture
 from tests.fakes.pool import make_address
 from tests.fakes.tools import Worker, build_claim, build_tools, make_task
 from tests.integration.engines.conftest import make_policy
-from validator import judging
+from validator import verdicts
 
 pytestmark = [
     pytest.mark.integration,
@@ -182,7 +182,7 @@ def judge(sides: Sides, params: PoolParams, change: Change) -> Judgement:
         "covey.protocol.submission_file.codec:build_decoder", limits=CallLimits(memory_bytes=1 << 29)
     ) as decoder:
         tools = build_tools(params, sides.validator, decoder)
-        return judging.judge(build_claim(work, worker.sign(work)), tools, full=True)
+        return verdicts.judge(build_claim(work, worker.sign(work)), tools, full=True)
 
 
 def test_judge__honest_work_in_the_exact_mode__is_accepted(sides: Sides, params: PoolParams) -> None:

@@ -12,7 +12,7 @@ import pytest
 from covey.engines.base import GenerationRequest, ReplayRequest
 from covey.engines.hf.engine import HuggingFaceEngine
 from covey.engines.vllm.engine import VllmEngine
-from covey.engines.vllm.options import VllmOptions
+from covey.engines.vllm.vllm_options import VllmOptions
 from covey.errors import OperatorError
 from covey.protocol.thresholds import Thresholds
 from covey.toploc.closeness import is_within

@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 
 from covey.engines.base import Completion, GenerationRequest, Replay, ReplayRequest
 from covey.engines.vllm.engine import VllmEngine
-from covey.engines.vllm.options import VllmOptions
+from covey.engines.vllm.vllm_options import VllmOptions
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.model.policy_files import WEIGHTS_FILE
 from covey.protocol.params import VerificationParams

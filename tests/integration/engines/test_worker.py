@@ -12,7 +12,7 @@ from covey.demo.cheats import Wrapped
 from covey.engines.base import ReplayRequest
 from covey.engines.hf.engine import HuggingFaceEngine
 from covey.engines.vllm.engine import VllmEngine
-from covey.engines.vllm.options import VllmOptions
+from covey.engines.vllm.vllm_options import VllmOptions
 from covey.model.tiny import tiny_folder
 from covey.protocol.submission_file.codec import decode
 from covey.protocol.thresholds import Thresholds

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from coordinator.config import CoordinatorConfig
-from covey.chain import codec
+from covey.chain import abi_codec
 from covey.chain.contracts import Contracts, Token
 from covey.chain.deploying import send_and_wait
 from covey.chain.deployment import Deployment
@@ -21,19 +21,19 @@ from covey.chain.json_rpc import ChainClient
 from covey.chain.sender import Sender
 from covey.chain.structs import BondKind, PoolState
 from covey.chain.wallet import load_key, save_key
-from covey.cli import local
-from covey.cli import opening as cli_opening
-from covey.cli.account import Account
-from covey.cli.opening import pool_open
-from covey.cli.setup import deploy
+from covey.cli import pool_open as cli_opening
+from covey.cli import up_down
+from covey.cli.init_commands import deploy
+from covey.cli.pool_open import pool_open
+from covey.console.account import Account
 from covey.devnet import deploy as devnet
 from covey.devnet.anvil import Anvil, find_anvil
 from covey.environments import registry
 from covey.errors import OperatorError, TransientError
 from covey.local.folder import create_pool_folder, read_processes, write_processes
 from covey.local.joining import is_devnet
-from covey.local.opening import find_open_pool, give_test_money, open_pool, plan_opening
 from covey.local.plan import DEPLOYMENT_FILE, PUBLIC_WINDOWS, PoolPlan
+from covey.local.pool_opening import find_open_pool, give_test_money, open_pool, plan_opening
 from covey.local.screen import Screen
 from covey.protocol.ids import PoolId
 
@@ -94,7 +94,7 @@ def test_prepare_pool__pool_is_open_already__settings_name_it(folder: Path, cont
         file = folder / f"{name}.toml"
         file.write_text(file.read_text().replace(f"pool = {pool}", "pool = 7"))
     with Screen(Console(quiet=True), folder, None) as screen:
-        local._prepare_pool(folder, screen)
+        up_down._prepare_pool(folder, screen)
     assert CoordinatorConfig.load(folder / "coordinator.toml", {}, {}).pool == pool == 1
     assert {f"pool = {pool}\n" in file.read_text() for file in folder.glob("[tv]*.toml")} == {True}
 
@@ -290,7 +290,7 @@ def test_open_pool__no_money_and_no_devnet__names_everybody_and_sends_nothing(fo
 
 def test_open_pool__terms_name_another_token__amounts_and_balances_are_that_tokens(folder: Path, contracts: Contracts):
     deployer, client = devnet.derive_wallet(devnet.DEVNET_SEED, "deployer"), ChainClient(contracts.deployment.rpc_url)
-    data = codec.encode_deployment("TestToken", ())
+    data = abi_codec.encode_deployment("TestToken", ())
     chain_id = contracts.deployment.chain_id
     created = send_and_wait(client, deployer, to=None, data=data, chain_id=chain_id)
     other = Token(client, created.contract)

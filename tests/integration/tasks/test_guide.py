@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from covey.cli.account import read_pool_file
+from covey.console.account import read_pool_file
 from tests.e2e.fences import read_fences
 
 pytestmark = pytest.mark.integration

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from coordinator import jobs
 from coordinator.db.database_outbox import DatabaseOutbox
-from coordinator.domain.epochs import Ledger
+from coordinator.domain.settlement import Ledger
 from covey.chain.json_rpc import Call
 from covey.chain.outbox import IntentState, Place
 from covey.object_store import LinkSigner, ObjectStore

@@ -66,7 +66,7 @@ def test_load__wrong_value__is_refused(wrong: dict[str, Any]) -> None:
 
 
 def test_load__local_file__is_what_the_demo_trains_with() -> None:
-    from covey.demo.stage import LEARNING
+    from covey.demo.demo_network import LEARNING
 
     values = tomllib.loads((CONFIGS / "trainer.toml").read_text())
     assert {name: values[name] for name in LEARNING} == LEARNING

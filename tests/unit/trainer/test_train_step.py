@@ -16,10 +16,10 @@ from covey.protocol.ids import GroupId, Step, TaskId
 from covey.protocol.submission_file.rows import Rollout
 from tests.fakes.grading import grade_with
 from trainer.algorithm.batches import build_batch, build_samples
-from trainer.algorithm.forward import Shape
+from trainer.algorithm.forward import PackingConfig
 from trainer.algorithm.grpo import Objective
 from trainer.algorithm.learner import Learner, Optimiser
-from trainer.data.samples import Work
+from trainer.data.samples import AcceptedWork
 from trainer.monitoring.evaluation import Evaluator
 
 pytestmark = pytest.mark.unit
@@ -31,7 +31,7 @@ def draw(*parts: object) -> int:
     return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:7], "big")
 
 
-def roll_out(engine: HuggingFaceEngine, environment: Environment, step: int, *, is_graded: bool) -> Work:
+def roll_out(engine: HuggingFaceEngine, environment: Environment, step: int, *, is_graded: bool) -> AcceptedWork:
     prompts = [environment.prompt(draw("prompt", step, i)) for i in range(PROMPTS)]
     requests = [
         GenerationRequest(
@@ -55,7 +55,7 @@ def roll_out(engine: HuggingFaceEngine, environment: Environment, step: int, *, 
                 reward=reward if is_graded else float(draw("noise", step, k) % 2),
             )
         )  # fmt: skip
-    return Work(task=TaskId(step), policy_version=Step(step), replayed=True, rollouts=tuple(rows))
+    return AcceptedWork(task=TaskId(step), policy_version=Step(step), replayed=True, rollouts=tuple(rows))
 
 
 def train(environment: Environment, folder: Path, *, is_graded: bool) -> float:
@@ -64,7 +64,7 @@ def train(environment: Environment, folder: Path, *, is_graded: bool) -> float:
         load_model(tiny_folder(), "float32"),
         optimiser=Optimiser(learning_rate=5e-4, betas=(0.9, 0.99), epsilon=1e-8, weight_decay=0.0, warm_up=0, clip=1.0),
         objective=Objective(kind="decoupled", epsilon=0.2, delta=4.0, cap=5.0, kl=0.0, entropy=0.0),
-        shape=Shape(row_tokens=128, micro_batch_rows=64, compute_dtype="float32"),
+        shape=PackingConfig(row_tokens=128, micro_batch_rows=64, compute_dtype="float32"),
     )
     tokenizer, engine = load_tokenizer(tiny_folder()), HuggingFaceEngine(max_batch=PROMPTS * SIBLINGS)
     evaluator = Evaluator(

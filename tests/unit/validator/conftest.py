@@ -10,7 +10,7 @@ from covey.engines.hf.engine import HuggingFaceEngine
 from covey.model.tiny import tiny_folder
 from covey.sandbox import CallLimits, Sandbox
 from tests.fakes.tools import Work, Worker, build_tools, make_model_params
-from validator.checks import Tools
+from validator.checks import CheckTools
 
 
 @pytest.fixture(scope="session")
@@ -40,5 +40,5 @@ def decoder() -> Iterator[Sandbox]:
 
 
 @pytest.fixture(scope="session")
-def tools(engine: HuggingFaceEngine, decoder: Sandbox) -> Tools:
+def tools(engine: HuggingFaceEngine, decoder: Sandbox) -> CheckTools:
     return build_tools(make_model_params(), engine, decoder)

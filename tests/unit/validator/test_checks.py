@@ -24,29 +24,29 @@ from tests.fakes.engines import Broken
 from tests.fakes.grading import open_grading
 from tests.fakes.pool import make_hash
 from tests.fakes.tools import Work, Worker, build_claim, build_tools, make_model_params, make_task
-from validator import checks, judging
-from validator.checks import CHEAP_CHECKS, CHECKS, Tools, count_live_groups
+from validator import checks, verdicts
+from validator.checks import CHEAP_CHECKS, CHECKS, CheckTools, count_live_groups
 
 pytestmark = pytest.mark.unit
 HARD = {"WRONG_PROMPT", "WRONG_SEED", "TOKEN_MARGIN", "PROOF", "LOGPROB", "FALSE_TERMINATION"}
 
 
-def judge(work: Work, worker: Worker, tools: Tools, *, full: bool = True):
-    return judging.judge(build_claim(work, worker.sign(work)), tools, full=full)
+def judge(work: Work, worker: Worker, tools: CheckTools, *, full: bool = True):
+    return verdicts.judge(build_claim(work, worker.sign(work)), tools, full=full)
 
 
 # -- honest
 
 
 @pytest.mark.parametrize("task", [7, 8, 9])
-def test_judge__honest_work__is_accepted_for_what_it_counts(worker: Worker, tools: Tools, task: int):
+def test_judge__honest_work__is_accepted_for_what_it_counts(worker: Worker, tools: CheckTools, task: int):
     work = worker.work(make_task(task=task))
     judgement = judge(work, worker, tools)
     assert (judgement.decision, judgement.reason) == (Decision.ACCEPT, Reason.NONE)
     assert judgement.units == sum(len(row.tokens) for row in work.rollouts) == work.receipt.units
 
 
-def test_judge__honest_siblings_with_equal_answers__are_accepted(worker: Worker, tools: Tools):
+def test_judge__honest_siblings_with_equal_answers__are_accepted(worker: Worker, tools: CheckTools):
     """Short answers often agree; equal tokens and equal proofs in two slots are no evidence."""
     for task in range(100, 140):
         work = worker.work(make_task(task=task))
@@ -58,13 +58,13 @@ def test_judge__honest_siblings_with_equal_answers__are_accepted(worker: Worker,
     assert judge(work, worker, tools).decision is Decision.ACCEPT
 
 
-def test_judge__worker_with_another_batch_shape__is_accepted(worker: Worker, tools: Tools):
+def test_judge__worker_with_another_batch_shape__is_accepted(worker: Worker, tools: CheckTools):
     alone = HuggingFaceEngine.from_model(worker.engine._require_model(), worker.engine.tokenizer, max_batch=3)
     work = Worker(worker.wallet, worker.params, alone).work()
     assert judge(work, worker, tools).decision is Decision.ACCEPT
 
 
-def test_judge__undrawn__runs_the_cheap_checks_alone(worker: Worker, tools: Tools, honest: Work):
+def test_judge__undrawn__runs_the_cheap_checks_alone(worker: Worker, tools: CheckTools, honest: Work):
     forged = honest.with_each(lambda row: {"logprobs": tuple(p + 1 for p in row.logprobs)})
     assert judge(forged, worker, tools, full=False).decision is Decision.ACCEPT
     assert judge(forged, worker, tools).reason is Reason.LOGPROB
@@ -85,7 +85,7 @@ def test_count_live_groups__by_hand__is_those_whose_rewards_differ(groups: list[
     assert count_live_groups(groups, rewards) == live
 
 
-def test_judge__accepted__tells_live_groups_drawn_or_not(worker: Worker, tools: Tools):
+def test_judge__accepted__tells_live_groups_drawn_or_not(worker: Worker, tools: CheckTools):
     """Counted from the file by hand; a rejection tells none."""
     seen = set()
     for task in range(200, 230):
@@ -105,7 +105,7 @@ def test_judge__accepted__tells_live_groups_drawn_or_not(worker: Worker, tools: 
 
 @pytest.mark.parametrize("speck", [5e-324, 1e-300, 1e-10])
 @pytest.mark.parametrize("full", [True, False])
-def test_judge__speck_on_a_reward_of_nothing__is_rejected(speck: float, full: bool, worker: Worker, tools: Tools):
+def test_judge__speck_on_a_reward_of_nothing__is_rejected(speck: float, full: bool, worker: Worker, tools: CheckTools):
     """Scaled by the group's spread, any difference would be an advantage."""
     work, _ = find(worker, lambda row: row.reward == 0)
     chosen = next(row for row in work.rollouts if row.reward == 0)
@@ -118,7 +118,7 @@ def test_judge__speck_on_a_reward_of_nothing__is_rejected(speck: float, full: bo
 
 
 @pytest.mark.parametrize("cheat", [each for each in JUDGED if each not in FILES], ids=lambda c: c.__name__)
-def test_judge__cheat__earns_its_reason(cheat: type[Cheat], worker: Worker, tools: Tools):
+def test_judge__cheat__earns_its_reason(cheat: type[Cheat], worker: Worker, tools: CheckTools):
     judgement = judge(cheat().cheat(worker), worker, tools)
     assert (judgement.decision, judgement.reason) == (Decision.REJECT, cheat.reason)
     assert (judgement.reason.severity is Severity.HARD) == (cheat.reason.name in HARD)
@@ -127,7 +127,9 @@ def test_judge__cheat__earns_its_reason(cheat: type[Cheat], worker: Worker, tool
 
 
 @pytest.mark.parametrize("cheat", FILES, ids=lambda c: c.__name__)
-def test_judge__file_of_nonsense__earns_its_reason_and_never_slashes(cheat: type[Cheat], worker: Worker, tools: Tools):
+def test_judge__file_of_nonsense__earns_its_reason_and_never_slashes(
+    cheat: type[Cheat], worker: Worker, tools: CheckTools
+):
     judgement = judge(cheat().cheat(worker), worker, tools)
     assert (judgement.decision, judgement.reason) == (Decision.REJECT, cheat.reason)
     assert judgement.reason.severity is Severity.SOFT
@@ -135,7 +137,7 @@ def test_judge__file_of_nonsense__earns_its_reason_and_never_slashes(cheat: type
 
 @pytest.mark.parametrize("cheat", BOMBS, ids=lambda c: c.__name__)
 def test_judge__bomb__is_refused_within_a_second_and_the_next_is_judged(
-    cheat: type[Cheat], worker: Worker, tools: Tools, honest: Work
+    cheat: type[Cheat], worker: Worker, tools: CheckTools, honest: Work
 ):
     work = cheat().cheat(worker)
     assert len(work.file) < worker.params.max_submission_bytes
@@ -148,28 +150,28 @@ def test_judge__bomb__is_refused_within_a_second_and_the_next_is_judged(
     assert judge(honest, worker, tools, full=False).decision is Decision.ACCEPT
 
 
-def test_judge__signature_of_another__is_malformed(worker: Worker, tools: Tools, honest: Work):
+def test_judge__signature_of_another__is_malformed(worker: Worker, tools: CheckTools, honest: Work):
     stranger = Worker(deploy.derive_wallet("test", "stranger"), worker.params, worker.engine)
     for signature in (stranger.sign(honest), "0x", "0x" + "zz" * 65, "0x" + "00" * 65):
-        judgement = judging.judge(build_claim(honest, signature), tools, full=True)
+        judgement = verdicts.judge(build_claim(honest, signature), tools, full=True)
         assert (judgement.reason, judgement.details["what"]) == (Reason.MALFORMED, "signature")
 
 
-def test_judge__other_manifest__is_another_prompt(worker: Worker, tools: Tools, honest: Work):
+def test_judge__other_manifest__is_another_prompt(worker: Worker, tools: CheckTools, honest: Work):
     claim = build_claim(honest, worker.sign(honest), manifest_hash=make_hash("other"))
-    assert judging.judge(claim, tools, full=True).reason is Reason.WRONG_PROMPT
+    assert verdicts.judge(claim, tools, full=True).reason is Reason.WRONG_PROMPT
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(position=st.floats(0, 1, exclude_max=True), bits=st.integers(1, 255))
 def test_judge__any_byte_changed_in_transit__is_never_accepted_for_more(
-    worker: Worker, tools: Tools, honest: Work, position: float, bits: int
+    worker: Worker, tools: CheckTools, honest: Work, position: float, bits: int
 ):
     """A file with one byte changed, signed for as it is: refused, or the same rows under another coat."""
     i = int(position * len(honest.file))
     file = honest.file[:i] + bytes([honest.file[i] ^ bits]) + honest.file[i + 1 :]
     claim = build_claim(work := honest.with_file(file), worker.sign(work))
-    judgement = judging.judge(claim, tools, full=True)
+    judgement = verdicts.judge(claim, tools, full=True)
     if judgement.decision is Decision.ACCEPT:
         strip = [dataclasses.replace(row, logprobs=()) for row in claim.rollouts]
         assert strip == [dataclasses.replace(row, logprobs=()) for row in honest.rollouts]
@@ -192,7 +194,7 @@ def test_judge__any_byte_changed_in_transit__is_never_accepted_for_more(
     ],
 )
 def test_judge__engine_fails__is_unknown_and_neither_pays_nor_slashes(
-    worker: Worker, tools: Tools, honest: Work, error: Exception
+    worker: Worker, tools: CheckTools, honest: Work, error: Exception
 ):
     broken = dataclasses.replace(tools, engine=Broken(tools.engine, error))
     judgement = judge(honest, worker, broken)
@@ -200,7 +202,9 @@ def test_judge__engine_fails__is_unknown_and_neither_pays_nor_slashes(
     assert judgement.details == {"error": type(error).__name__}
 
 
-def test_judge__engine_answers_what_is_no_number__is_rejected_not_accepted(worker: Worker, tools: Tools, honest: Work):
+def test_judge__engine_answers_what_is_no_number__is_rejected_not_accepted(
+    worker: Worker, tools: CheckTools, honest: Work
+):
     class Lost(Broken):
         def replay(self, sequences, **rest: object):
             return [
@@ -212,14 +216,14 @@ def test_judge__engine_answers_what_is_no_number__is_rejected_not_accepted(worke
     assert (judgement.reason, judgement.details["margin"]) == (Reason.TOKEN_MARGIN, -1.0)
 
 
-def test_judge__decoder_dies_on_the_input__is_the_inputs_fault(worker: Worker, tools: Tools, honest: Work):
+def test_judge__decoder_dies_on_the_input__is_the_inputs_fault(worker: Worker, tools: CheckTools, honest: Work):
     with Sandbox("tests.fakes.dying:build") as dying:
         judgement = judge(honest, worker, dataclasses.replace(tools, decode=dying.call))
     assert (judgement.decision, judgement.reason) == (Decision.REJECT, Reason.MALFORMED)
     assert judgement.details == {"what": "sandbox_died"}
 
 
-def test_judge__grader_dies_on_a_completion__earns_nothing(worker: Worker, tools: Tools, honest: Work):
+def test_judge__grader_dies_on_a_completion__earns_nothing(worker: Worker, tools: CheckTools, honest: Work):
     with open_grading(tools.environment, factory="tests.fakes.dying:build") as dying:
         judged = dataclasses.replace(tools, grade=dying)
         work, _ = find(worker, lambda row: row.reward > 0)
@@ -237,7 +241,7 @@ def test_judge__grader_dies_on_a_completion__earns_nothing(worker: Worker, tools
     ],
 )
 def test_judge__reward_that_a_limit_explains__is_unknown_and_costs_no_strike(
-    worker: Worker, tools: Tools, claimed: float, limit: str, cpu_seconds: float, decision: Decision
+    worker: Worker, tools: CheckTools, claimed: float, limit: str, cpu_seconds: float, decision: Decision
 ):
     def grade(replies: Sequence[Reply]) -> list[Grade]:
         found = [dataclasses.replace(each, cpu_seconds=cpu_seconds) for each in tools.grade(replies)]
@@ -254,7 +258,7 @@ def test_judge__reward_that_a_limit_explains__is_unknown_and_costs_no_strike(
 
 
 def test_judge__faked_work_under_a_reward_that_a_limit_explains__are_rejected(
-    worker: Worker, tools: Tools, honest: Work
+    worker: Worker, tools: CheckTools, honest: Work
 ):
     """An answer that ends its own grade must not keep the work from being replayed."""
 
@@ -269,7 +273,7 @@ def test_judge__faked_work_under_a_reward_that_a_limit_explains__are_rejected(
 
 
 def test_judge__grades_that_take_half_of_the_time_for_a_judgement__are_unknown(
-    worker: Worker, tools: Tools, honest: Work, monkeypatch: pytest.MonkeyPatch
+    worker: Worker, tools: CheckTools, honest: Work, monkeypatch: pytest.MonkeyPatch
 ):
     clock, asked = [0.0], []
 
@@ -285,7 +289,7 @@ def test_judge__grades_that_take_half_of_the_time_for_a_judgement__are_unknown(
     assert asked == [3, 3]
 
 
-def test_judge__lie_after_a_reward_that_a_limit_explains__is_rejected(worker: Worker, tools: Tools, honest: Work):
+def test_judge__lie_after_a_reward_that_a_limit_explains__is_rejected(worker: Worker, tools: CheckTools, honest: Work):
     def grade(replies: Sequence[Reply]) -> list[Grade]:
         first, *others = tools.grade(replies)
         return [dataclasses.replace(first, reward=7.0, limit="sandbox_cpu"), *others]
@@ -310,7 +314,7 @@ def test_judge__short_proof_window__honest_file_is_within_its_budget(engine, dec
 def test_build_verdict__rejection__carries_reason_severity_and_no_units(worker: Worker, honest: Work):
     judgement = Judgement.reject(Reason.PROOF, window=3, exponent=40)
     who, digest = worker.wallet.address, make_hash("bundle")
-    verdict = judging.build_verdict(
+    verdict = verdicts.build_verdict(
         judgement, honest.receipt, evidence_hash=digest, validator=who, now=1000.9, seconds=60
     )
     assert (verdict.outcome, verdict.reason, verdict.severity, verdict.units) == (2, 5, 2, 0)

@@ -15,7 +15,7 @@ from covey.protocol.verdict import Reason
 from tests.fakes.chat import END_OF_TEXT, IM_END, write_chat_model
 from tests.fakes.grading import grade_with
 from tests.fakes.tools import DOMAIN, MANIFEST, Work, Worker, make_model_params
-from validator.checks import Claim, Tools, check_reward, check_seeding, check_termination
+from validator.checks import CheckTools, SubmissionClaim, check_reward, check_seeding, check_termination
 
 pytestmark = pytest.mark.unit
 
@@ -53,22 +53,24 @@ def work(folder: Path, params: PoolParams) -> Work:
 
 
 @pytest.fixture(scope="module")
-def tools(folder: Path, params: PoolParams) -> Tools:
+def tools(folder: Path, params: PoolParams) -> CheckTools:
     """A validator's, with an engine and an environment of its own."""
     environment = registry.load(DEMO)
-    return Tools(
+    return CheckTools(
         params=params, domain=DOMAIN, engine=load(folder), environment=environment,
         decode=bytes, grade=grade_with(environment),
     )  # fmt: skip
 
 
-def build_claim(work: Work) -> Claim:
-    return Claim(
+def build_claim(work: Work) -> SubmissionClaim:
+    return SubmissionClaim(
         receipt=work.receipt, signature="", manifest_hash=MANIFEST, file=work.file, rollouts=list(work.rollouts)
     )
 
 
-def test_checks__work_of_a_chat_model__passes_with_either_end_token(work: Work, tools: Tools, folder: Path) -> None:
+def test_checks__work_of_a_chat_model__passes_with_either_end_token(
+    work: Work, tools: CheckTools, folder: Path
+) -> None:
     claim = build_claim(work)
     assert check_seeding(claim, tools) is None
     assert check_termination(claim, tools) is None
@@ -87,14 +89,16 @@ def test_checks__work_of_a_chat_model__passes_with_either_end_token(work: Work, 
 @pytest.mark.parametrize(
     "tokens", [(70, END_OF_TEXT, IM_END), (IM_END, 70, END_OF_TEXT), (70, 71)], ids=["two", "early", "none"]
 )
-def test_checks__end_token_where_none_may_be__is_a_false_end(work: Work, tools: Tools, tokens: tuple[int, ...]) -> None:
+def test_checks__end_token_where_none_may_be__is_a_false_end(
+    work: Work, tools: CheckTools, tokens: tuple[int, ...]
+) -> None:
     claim = build_claim(work.with_one(0, tokens=tokens, logprobs=(-1.0,) * len(tokens)))
     found = check_termination(claim, tools)
     assert found is not None
     assert found.reason is Reason.FALSE_TERMINATION
 
 
-def test_checks__prompt_without_the_switch_for_thinking__is_a_wrong_prompt(work: Work, tools: Tools) -> None:
+def test_checks__prompt_without_the_switch_for_thinking__is_a_wrong_prompt(work: Work, tools: CheckTools) -> None:
     raw = tools.params.model.model_copy(update={"chat_template_kwargs": {}})
     other = dataclasses.replace(tools, params=tools.params.model_copy(update={"model": raw}))
     found = check_seeding(build_claim(work), other)

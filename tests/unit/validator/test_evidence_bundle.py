@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from covey.cli.audit import describe, find_worst, show
 from covey.demo.cheats import Wrapped
 from covey.engines.factory import describe_hardware
 from covey.engines.hf.engine import HuggingFaceEngine
@@ -26,16 +25,17 @@ from covey.protocol.verdict import Decision, Judgement, Reason
 from covey.toploc.proofs import Distances
 from tests.fakes.pool import make_hash
 from tests.fakes.tools import DOMAIN, MANIFEST, Work, Worker, build_claim
-from validator import audit, judging
-from validator.audit import Report, Row
-from validator.audit_draw import Draw
-from validator.checks import Tools
+from validator import audit, verdicts
+from validator.audit import ComparisonRow, Report
+from validator.audit_command import describe, find_worst, show
+from validator.checks import CheckTools
 from validator.config import AuditConfig
-from validator.evidence_bundle import Venue, build_bundle, describe_engine
+from validator.draw_check import Draw
+from validator.evidence_bundle import JudgingEnvironment, build_bundle, describe_engine
 from validator.replay import RolloutDistances
 
 pytestmark = pytest.mark.unit
-VENUE = Venue(
+VENUE = JudgingEnvironment(
     chain_id=DOMAIN.chain_id,
     court=DOMAIN.contract,
     pool=PoolId(1),
@@ -46,7 +46,7 @@ VENUE = Venue(
 HOPPER = "NVIDIA H100 80GB HBM3"
 HERE = describe_hardware("cpu", "exact")
 LIMITS = Thresholds(exponent_max=4, mantissa_mean_max=0.02, margin_max=1e-4, logprob_max=1e-3)
-QUIET = Row(group=0, sibling=0, tokens=5, exponent=0, mantissa_rest=0.0, margin=0.0, logprob=0.0)
+QUIET = ComparisonRow(group=0, sibling=0, tokens=5, exponent=0, mantissa_rest=0.0, margin=0.0, logprob=0.0)
 
 
 def make_order(work: Work, worker: Worker, *, full: bool = True) -> JudgeOrder:
@@ -68,7 +68,7 @@ def count_live(work: Work) -> int:
 
 
 def make_report(
-    work: Work, worker: Worker, judgement: Judgement, found: Judgement, *rows: Row, full: bool = True
+    work: Work, worker: Worker, judgement: Judgement, found: Judgement, *rows: ComparisonRow, full: bool = True
 ) -> Report:
     bundle = build_bundle(judgement, make_order(work, worker, full=full), VENUE)
     return Report(
@@ -170,10 +170,10 @@ def test_show__draw__is_told_with_what_it_demands(worker, honest, capsys, full, 
     assert printed[2] == "the same verdict"
 
 
-def test_build_rows__judged__are_the_worst_of_each_rollout(worker: Worker, honest: Work, tools: Tools):
+def test_build_rows__judged__are_the_worst_of_each_rollout(worker: Worker, honest: Work, tools: CheckTools):
     claim = build_claim(honest, worker.sign(honest))
     assert audit.build_rows(claim) == ()
-    judging.judge(claim, tools, full=True)
+    verdicts.judge(claim, tools, full=True)
     rows = audit.build_rows(claim)
     assert [(row.group, row.sibling, row.tokens) for row in rows] == [
         (r.group, r.sibling, len(r.tokens)) for r in honest.rollouts

@@ -23,17 +23,17 @@ from tests.fakes.coordinator import FakeJudging
 from tests.fakes.pool import make_hash
 from tests.fakes.tools import DOMAIN, MANIFEST, Work, Worker, make_model_params
 from validator import loop
-from validator.checks import Tools
+from validator.checks import CheckTools
 from validator.context import Context
-from validator.evidence_bundle import Venue, describe_engine
-from validator.held_turns import Turns
-from validator.pending_reveals import Pending
+from validator.evidence_bundle import JudgingEnvironment, describe_engine
+from validator.held_turns import HeldTurns
+from validator.pending_reveals import PendingReveals
 from validator.replay import measure
 
 pytestmark = pytest.mark.unit
 URL = "http://coordinator/file"
 VALIDATOR = deploy.derive_wallet("test", "validator-0")
-VENUE = Venue(
+VENUE = JudgingEnvironment(
     chain_id=DOMAIN.chain_id,
     court=DOMAIN.contract,
     pool=PoolId(1),
@@ -49,7 +49,7 @@ def judging() -> FakeJudging:
 
 
 @pytest.fixture
-def start(judging: FakeJudging, tools: Tools, tmp_path: Path) -> Callable[..., Context]:
+def start(judging: FakeJudging, tools: CheckTools, tmp_path: Path) -> Callable[..., Context]:
     """The same disk, another process."""
 
     async def require(version: int, *_: object, **__: object) -> Path:
@@ -69,8 +69,8 @@ def start(judging: FakeJudging, tools: Tools, tmp_path: Path) -> Callable[..., C
             "network": network,
             "tools": tools,
             "venue": VENUE,
-            "pending": Pending(tmp_path / "pending"),
-            "turns": Turns(2),
+            "pending": PendingReveals(tmp_path / "pending"),
+            "turns": HeldTurns(2),
             "outbox": None,
             "sender": None,
             "stop": asyncio.Event(),
@@ -198,7 +198,7 @@ async def test_poll__full__ends_as_soon_as_there_is_room(start, judging, order):
 
 async def test_judge_next__turn_whose_time_is_over__is_left_to_others(start, judging, order):
     now = 1000.0
-    ctx = start(turns=Turns(2, clock=lambda: now))
+    ctx = start(turns=HeldTurns(2, clock=lambda: now))
     judging.orders.append(order)
     await loop.poll(ctx)
     now = 1030.0
@@ -242,7 +242,9 @@ async def test_take_turn__work_of_another_pool__is_refused_and_nothing_signed(st
     assert (ctx.pending.find(3), judging.commitments) == (None, {})
 
 
-async def test_judge__machine_that_cannot_load_the_policy__is_unknown_and_loads_it_again(start, order, tools: Tools):
+async def test_judge__machine_that_cannot_load_the_policy__is_unknown_and_loads_it_again(
+    start, order, tools: CheckTools
+):
     """Half of a policy may be in the engine then: nobody is judged by it."""
 
     class Failing:
@@ -261,7 +263,7 @@ async def test_judge__machine_that_cannot_load_the_policy__is_unknown_and_loads_
     assert (loads, ctx.loaded.folder) == ([order.receipt.policy_version] * 2, None)
 
 
-async def test_judge__policy_with_other_end_tokens_than_the_pool_s__is_unknown(start, order, tools: Tools):
+async def test_judge__policy_with_other_end_tokens_than_the_pool_s__is_unknown(start, order, tools: CheckTools):
     """Work of such a policy is nobody's fault: by the pool's rules it can neither be accepted nor rejected."""
     ctx = start()
     model = ctx.network.params.model.model_copy(update={"end_tokens": (0, 1)})
@@ -332,7 +334,7 @@ async def test_take_turn__cheat__is_committed_with_its_reason_and_evidence(start
 
 
 def test_pending__several__are_kept_apart(tmp_path: Path):
-    pending = Pending(tmp_path)
+    pending = PendingReveals(tmp_path)
     assert pending.find(1) is None
     verdict = VerdictBody(
         pool=1, receipt_hash=make_hash("r"), work_key=make_hash("w"), validator=VALIDATOR.address, outcome=1, reason=0,
@@ -345,12 +347,12 @@ def test_pending__several__are_kept_apart(tmp_path: Path):
     for request in made:
         pending.add(request)
     pending.remove(12)
-    assert Pending(tmp_path).find(1) == made[0]
+    assert PendingReveals(tmp_path).find(1) == made[0]
     assert pending.find(12) is None
     pending.remove(12)
 
 
-def test_replay__distances__are_those_of_the_worst_token(worker: Worker, honest: Work, tools: Tools):
+def test_replay__distances__are_those_of_the_worst_token(worker: Worker, honest: Work, tools: CheckTools):
     """Claims moved by hand, by known amounts: the distances must be these amounts."""
     row = honest.rollouts[0]
     moved = dataclasses.replace(row, logprobs=(row.logprobs[0] - 0.5, *row.logprobs[1:]))

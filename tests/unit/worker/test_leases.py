@@ -226,7 +226,7 @@ async def test_give_back__more_leases_than_are_remembered__returns_them_all(star
         raise TransientError("coordinator_unreachable", "gone")
 
     coordinator.return_task = fail
-    await loop.give_back(ctx, [make_task(task=n, lease=n) for n in range(KEPT_GONE + 2)])
+    await loop.return_leases(ctx, [make_task(task=n, lease=n) for n in range(KEPT_GONE + 2)])
     assert asked == list(range(KEPT_GONE + 2))
     assert list(ctx.pipeline.gone) == []
 

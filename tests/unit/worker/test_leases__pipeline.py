@@ -3,7 +3,7 @@
 import pytest
 
 from tests.fakes.tools import make_task
-from worker.leases import Made, Pipeline
+from worker.leases import GeneratedTask, Pipeline
 
 pytestmark = pytest.mark.unit
 
@@ -42,7 +42,7 @@ def test_has_room__by_hand(claimed: int, working: int, seconds: float, made: int
     pipeline.clock = lambda: 0.0
     assert [take(pipeline) for _ in range(working)] == list(range(working))
     pipeline.generation_seconds = seconds
-    pipeline.made = [Made(order=make_task(task=100 + n, lease=100 + n), drafts=()) for n in range(made)]
+    pipeline.made = [GeneratedTask(order=make_task(task=100 + n, lease=100 + n), drafts=()) for n in range(made)]
     assert pipeline.has_room(unsent) is room
 
 

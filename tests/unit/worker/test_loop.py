@@ -225,8 +225,8 @@ async def test_work__engine_dies__the_same_lease_is_tried_again(start: Start, co
         await loop.work(ctx)
     assert coordinator.returned == []
     assert await loop.work(ctx) is CycleResult.DONE
-    assert await loop.seal(ctx) is CycleResult.DONE
-    assert await loop.hand_in(ctx) is CycleResult.DONE
+    assert await loop.sign_next(ctx) is CycleResult.DONE
+    assert await loop.submit_pending(ctx) is CycleResult.DONE
     assert [receipt.lease for receipt, _, _ in coordinator.sent] == [9]
 
 
@@ -267,7 +267,7 @@ async def test_work__engine_hangs_at_three_tasks_in_a_row__is_the_operators(
         await loop.claim(ctx)
         try:
             outcomes.append(await loop.work(ctx))
-            await loop.seal(ctx)
+            await loop.sign_next(ctx)
         except TransientError as error:
             outcomes.append(error.code)
             assert await loop.work(ctx) is CycleResult.IDLE  # its lease was forgotten
@@ -283,7 +283,7 @@ async def test_seal__lease_that_was_signed_meanwhile__is_never_signed_again(star
     await take_turn(ctx)
     ctx.pipeline.hold(make_task(), seconds=30.0)  # as if given again while the first was being signed
     assert await loop.work(ctx) is CycleResult.DONE
-    assert await loop.seal(ctx) is CycleResult.DONE
+    assert await loop.sign_next(ctx) is CycleResult.DONE
     assert (list(ctx.outgoing.list()), ctx.pipeline.leases, len(coordinator.sent)) == ([], [], 1)
 
 
@@ -303,10 +303,10 @@ async def test_seal__grader_that_refuses__lease_goes_back_and_the_next_is_signed
         await loop.claim(ctx)
         await loop.work(ctx)
     with pytest.raises(ProtocolError):
-        await loop.seal(ctx)
+        await loop.sign_next(ctx)
     assert coordinator.returned == [(1, 1)]
-    assert await loop.seal(ctx) is CycleResult.DONE
-    assert await loop.hand_in(ctx) is CycleResult.DONE
+    assert await loop.sign_next(ctx) is CycleResult.DONE
+    assert await loop.submit_pending(ctx) is CycleResult.DONE
     assert [receipt.task for receipt, _, _ in coordinator.sent] == [2]
 
 

@@ -16,7 +16,7 @@ _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 4, 36, 38
 _CAPABILITY_VERSION = 0x20080522
 
 
-class ProgramLimits:
+class ProcessLimits:
     """Limits of all tests together, as the command line gives them."""
 
     def __init__(self, cpu_seconds: float, memory_bytes: int, output_bytes: int, processes: int) -> None:
@@ -64,7 +64,7 @@ def round_up(seconds: float) -> int:
     return max(1, -int(-seconds // 1))
 
 
-def bind(limits: ProgramLimits) -> None:
+def bind(limits: ProcessLimits) -> None:
     """Limit this process, and with it the tests."""
     taken = measure_address_space()
     limit(resource.RLIMIT_AS, taken + limits.memory_bytes, taken + limits.memory_bytes)

@@ -21,7 +21,7 @@ import time
 from covey.environments.kinds.code.program_code import Program
 from covey.environments.kinds.code.program_processes import (
     SIGKILL,
-    ProgramLimits,
+    ProcessLimits,
     bind,
     end_leftovers,
     give_up_rights,
@@ -52,7 +52,7 @@ _CHUNK = 1 << 16
 
 def main() -> NoReturn:
     """Serve tests until the commands end."""
-    limits = ProgramLimits(float(sys.argv[1]), *map(int, sys.argv[2:5]))
+    limits = ProcessLimits(float(sys.argv[1]), *map(int, sys.argv[2:5]))
     sys.argv[:] = ["solution.py"]
     os.environ.clear()
     commands, replies = _take_channels()
@@ -80,7 +80,7 @@ def main() -> NoReturn:
     os._exit(0)
 
 
-def run_test(program: Program, given: bytes, limits: ProgramLimits, *, folder: str) -> tuple[int, bytes]:
+def run_test(program: Program, given: bytes, limits: ProcessLimits, *, folder: str) -> tuple[int, bytes]:
     """Run one test in a fork, in a folder of its own; its status, and what it wrote or returned."""
     left = limits.compute_left()
     if left <= 0:
@@ -119,7 +119,7 @@ class Transfer:
         for descriptor in self._open:
             os.set_blocking(descriptor, False)
 
-    def carry(self, watched: int, limits: ProgramLimits, *, deadline: float) -> int | None:
+    def carry(self, watched: int, limits: ProcessLimits, *, deadline: float) -> int | None:
         """Go on until the process ends, which is None, or reaches a limit, whose status is returned."""
         waiting = select.poll()
         waiting.register(watched, select.POLLIN)

@@ -15,7 +15,7 @@ from sqlalchemy.exc import IntegrityError
 import coordinator
 from coordinator.db.database import Database
 from coordinator.db.database_outbox import DatabaseOutbox
-from coordinator.db.models import Base, Case, Challenge, Epoch, Judgement
+from coordinator.db.models import Base, CaseRow, ChallengeRow, EpochRow, JudgementRow
 from covey.chain.json_rpc import Call
 from covey.chain.outbox import Intent, IntentState, Place
 from covey.errors import TransientError
@@ -27,7 +27,7 @@ from tests.fakes.pool import FakePool, make_address, make_hash, make_params
 pytestmark = pytest.mark.unit
 MIGRATE = """
 import sys
-from coordinator.db.repository import Database
+from coordinator.db.database import Database
 print("ready", flush=True)
 sys.stdin.readline()
 Database(sys.argv[1]).migrate()
@@ -36,7 +36,7 @@ Database(sys.argv[1]).migrate()
 
 def build_config(database: Database) -> alembic.config.Config:
     config = alembic.config.Config()
-    config.set_main_option("script_location", str(Path(coordinator.__file__).parent / "migrations"))
+    config.set_main_option("script_location", str(Path(coordinator.__file__).parent / "db" / "migrations"))
     config.attributes["engine"] = database._engine
     return config
 
@@ -139,14 +139,14 @@ def test_replace_blocks__some_are_kept__holds_those_named(database: Database):
 
 
 def test_forget_blocks_above__number__takes_back_what_came_later(database: Database):
-    def case(number: int, block: int) -> Case:
-        return Case(
+    def case(number: int, block: int) -> CaseRow:
+        return CaseRow(
             receipt_hash=make_hash(f"{number}"), node=make_address("a"), contributor=make_address("b"),
             state=CaseState.LOCKED, block_number=block, transaction_hash=make_hash("t"),
         )  # fmt: skip
 
-    def epoch(number: int, block: int) -> Epoch:
-        return Epoch(
+    def epoch(number: int, block: int) -> EpochRow:
+        return EpochRow(
             number=number, work_root=make_hash("w"), reward_root=make_hash("r"), data_hash=make_hash("d"),
             leaf_count=1, units=1, previous_hash=make_hash("p"), closed_at=0.0, posted_block=block, disabled=False,
         )  # fmt: skip
@@ -215,7 +215,7 @@ def test_migrate__rows_that_others_point_to__are_kept_there_and_back(database: D
     row = pool.submission(receipt_hash)
     assert (row.state, row.units, [j.verdict for j in row.judgements]) == (SubmissionState.ACCEPTED, 20, verdicts)
     with pytest.raises(IntegrityError), database.write() as rows:
-        rows.add(Judgement(receipt_hash=make_hash("nobody's")))
+        rows.add(JudgementRow(receipt_hash=make_hash("nobody's")))
 
 
 def test_migrate__strikes_and_removed_nodes_of_before__are_kept_there_and_back(database: Database):
@@ -251,8 +251,8 @@ def test_migrate__challenge_and_intents_of_before__are_kept_there_and_back(datab
     challenged, other = pool.work("a"), pool.work("a")
     place = Place(block_number=9, block_hash=make_hash("9"), transaction_hash=make_hash("t"))
     with database.write() as rows:
-        rows.add(Challenge(receipt_hash=challenged, block_number=20, tries=0))
-        rows.add(Challenge(receipt_hash=other, block_number=20, decided_block=21, tries=0))
+        rows.add(ChallengeRow(receipt_hash=challenged, block_number=20, tries=0))
+        rows.add(ChallengeRow(receipt_hash=other, block_number=20, decided_block=21, tries=0))
     for key in ("mined", "waiting"):
         store.put(Intent(key=key, call=Call(to=make_address("c"), data=b"", label="Thing.do")))
     store.record_mined("mined", place)
@@ -293,3 +293,34 @@ def test_migrate__processes_that_start_at_once__all_find_the_tables(tmp_path: Pa
             process.stdin.write("go\n")
             process.stdin.flush()
         assert [process.wait(60) for process in starting] == [0] * STARTING
+
+
+def test_migrate__decisions_and_leases_of_before__are_kept_there_and_back(database: Database):
+    """A decision follows from the reason; the deadline of a lease ended it, or before that the time to collect it."""
+    pool = FakePool(database, make_params(max_staleness=2))
+    pool.register("a", "b", "c")
+    pool.publish(0)
+    accepted, rejected, open_still = (pool.work(name) for name in "abc")
+    pool.decide(accepted)
+    pool.reject(rejected)
+    offered, collected = pool.tasks()[-2:]
+    columns = "SELECT collected, deadline FROM tasks WHERE id = :task"
+    try:
+        alembic.command.downgrade(build_config(database), "0007")
+        with database.write() as rows:
+            for task, is_collected in ((offered, False), (collected, True)):
+                values = {"task": task.id, "deadline": 1234.5, "is_collected": is_collected}
+                change = "UPDATE tasks SET deadline = :deadline, collected = :is_collected WHERE id = :task"
+                rows.session.execute(text(change), values)
+        database.migrate()
+        decisions = [pool.submission(each).decision for each in (accepted, rejected, open_still)]
+        assert decisions == [Decision.ACCEPT, Decision.REJECT, None]
+        rows = {task.id: task for task in pool.tasks()}
+        assert (rows[offered.id].expires_at, rows[offered.id].ends_at) == (1234.5, None)
+        assert (rows[collected.id].expires_at, rows[collected.id].ends_at) == (1234.5, 1234.5)
+        alembic.command.downgrade(build_config(database), "0007")
+        with database.read() as rows:
+            found = [rows.session.execute(text(columns), {"task": task.id}).one() for task in (offered, collected)]
+        assert [(bool(is_collected), deadline) for is_collected, deadline in found] == [(False, 1234.5), (True, 1234.5)]
+    finally:
+        database.migrate()

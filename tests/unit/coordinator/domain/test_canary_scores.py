@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from coordinator.config import CoordinatorConfig
-from coordinator.domain import audit_draws, canary_scores, epochs
+from coordinator.domain import audit_draws, canary_scores, settlement
 from covey.protocol.canaries import CanaryKind, compute_canary_commitment
 from covey.protocol.ids import Hash
 from covey.protocol.seeding import is_audited
@@ -61,7 +61,7 @@ def test_tally__canary__is_void_whatever_the_quorum_says(watched: FakePool, node
     with watched.database.read() as rows:
         assert list(rows.list_hard_rejections()) == []
         assert list(rows.list_unpacked(oldest_version=0)) == []
-        leaf = epochs.build_work_leaf(row)
+        leaf = settlement.build_work_leaf(row)
     assert (leaf.outcome, leaf.reason, leaf.units) == (UNKNOWN, 43, 0)
 
 
@@ -197,7 +197,7 @@ def make_config(canary: dict[str, str]) -> CoordinatorConfig:
 
 def test_get_kind__of_a_node__is_what_the_settings_say():
     config = make_config({make_address("bad"): "reject", make_address("good"): "accept"})
-    kinds = [canary_scores.get_kind(config, make_address(name)) for name in ("bad", "good", "a")]
+    kinds = [canary_scores.get_kind(config.canaries, make_address(name)) for name in ("bad", "good", "a")]
     assert kinds == [CanaryKind.REJECT, CanaryKind.ACCEPT, CanaryKind.ORDINARY]
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from coordinator.domain import judging, turns
+from coordinator.domain import judging, panel
+from coordinator.domain.panel import Ruling
 from covey.protocol.status import SubmissionState, TaskState
 from covey.protocol.verdict import Decision, Reason
 from tests.fakes.pool import FakePool, code_of, make_hash, make_params
@@ -119,7 +120,7 @@ def test_order_replay__cheap_turns_under_way__end_without_blame(pool: FakePool):
     receipt_hash = hand_in_proven(pool)
     _, taken = pool.claim(0)
     with pool.database.write() as rows:
-        turns.order_replay(rows.get_submission(receipt_hash))
+        panel.order_replay(rows.get_submission(receipt_hash))
     assert code_of(pool.commit, 0, taken, pool.build_verdict(0, receipt_hash, ACCEPT)) == "judgement_lapsed"
     pool.dispatch()
     assert [(j.full, j.lapsed) for j in pool.submission(receipt_hash).judgements] == [
@@ -224,13 +225,33 @@ def test_tally__one_liar_of_three__decides_nothing_and_is_counted(submitted: tup
     assert get_contradicted(pool) == [1, 0, 0, 0, 0]
 
 
+def test_dispatch__one_rejection_and_cheap_acceptances_in_one_look__those_are_replayed(pool: FakePool):
+    """What is decided together is applied in order: an acceptance without a replay is dropped when a rejection of the
+    same contributor, applied before it, orders the replay."""
+    pool.params = make_params(verification={"audit_rate": 0.0, "newcomer_submissions": 0, "confirm_rate": 0.0})
+    pool.register("a", owner="owner")
+    pool.register("b", owner="owner")
+    pool.publish(0)
+    caught, cheap = pool.work("a"), pool.work("b")
+    pool.dispatch()
+    with pool.database.write() as rows:
+        row = rows.get_submission(cheap)
+        agreed = Ruling(ACCEPT, Reason.NONE, make_hash("evidence"))
+        guilty = Ruling(REJECT, Reason.PROOF, make_hash("evidence"))
+        first = rows.get_submission(caught)
+        first.audited = True
+        decided = [panel.Decided(first, guilty, replayed=True), panel.Decided(row, agreed, replayed=False)]
+        judging.apply(rows, pool.params, panel.Look(decided, late=[]), now=pool.now)
+    assert pool.submission(caught).decision is REJECT
+    assert (pool.submission(cheap).decision, pool.submission(cheap).audited) == (None, True)
+    assert pool.node("b").accepted == 0
+
+
 def test_tally__twice__counts_once(submitted: tuple[FakePool, str]):
     pool, receipt_hash = submitted
     pool.judge(receipt_hash, [(0, ACCEPT, {}), (1, ACCEPT, {})])
-    pool.dispatch()
-    with pool.database.write() as rows:
-        row = rows.get_submission(receipt_hash)
-        assert judging.tally(rows, pool.params, row, validators=pool.validators, now=pool.now) is None
+    for _ in range(2):
+        pool.dispatch()
     assert pool.node("a").accepted == 1
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from coordinator import chain_events
-from coordinator.db.models import Epoch, Node
+from coordinator.db.models import EpochRow, NodeRow
 from coordinator.domain import nodes
 from covey.errors import ProtocolError
 from covey.protocol.status import SubmissionState, TaskState
@@ -32,7 +32,7 @@ def is_waiting(pool: FakePool, name: str) -> bool:
         return make_address(name) in [node.address for node in rows.list_waiting_nodes(pool.now)]
 
 
-def count_slots(node: Node) -> int:
+def count_slots(node: NodeRow) -> int:
     return nodes.get_most_leases(node)
 
 
@@ -312,7 +312,7 @@ def settle(pool: FakePool, *receipts: str, epoch: int = 0) -> None:
     """An epoch that was posted holds these submissions."""
     with pool.database.write() as rows:
         hashes = {name: make_hash(name) for name in ("work_root", "reward_root", "data_hash", "previous_hash")}
-        rows.add(Epoch(number=epoch, leaf_count=1, units=20, closed_at=pool.now, **hashes))
+        rows.add(EpochRow(number=epoch, leaf_count=1, units=20, closed_at=pool.now, **hashes))
         for receipt_hash in receipts:
             rows.get_submission(receipt_hash).epoch = epoch
         rows.mark_settled(epoch)

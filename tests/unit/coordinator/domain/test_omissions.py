@@ -8,8 +8,8 @@ import pytest
 
 from coordinator.db.database import Database
 from coordinator.db.database_outbox import DatabaseOutbox
-from coordinator.db.models import Challenge, Epoch, Node, Step, Submission, Task
-from coordinator.domain import epochs, omissions
+from coordinator.db.models import ChallengeRow, EpochRow, NodeRow, StepRow, SubmissionRow, TaskRow
+from coordinator.domain import omissions, settlement
 from coordinator.domain.omissions import MOST_TRIES, SLICE
 from covey.chain.json_rpc import Call
 from covey.chain.outbox import IntentState, Place
@@ -45,23 +45,23 @@ def settle(database: Database, leaves: int, *, epoch: int = 0, posted: bool = Tr
     """An epoch of that many submissions; their receipts."""
     numbers = range(epoch * 10_000 + 1, epoch * 10_000 + 1 + leaves)
     with database.write() as rows:
-        rows.session.merge(Node(address=make_address("node"), contributor=make_address("owner")))
-        rows.session.merge(Step(number=0))
+        rows.session.merge(NodeRow(address=make_address("node"), contributor=make_address("owner")))
+        rows.session.merge(StepRow(number=0))
         posting = {"header_hash": make_hash("header"), "final_at": 99, "reward": "1", "cumulative": "1"}
         rows.add(
-            Epoch(
+            EpochRow(
                 number=epoch, work_root=make_hash("w"), reward_root=make_hash("r"), data_hash=make_hash("d"),
                 leaf_count=leaves, units=leaves, previous_hash=make_hash("p"), closed_at=0.0, disabled=False,
                 posted_block=10 if posted else None, **(posting if posted else {}),
             )
         )  # fmt: skip
         rows.session.add_all(
-            Task(id=n, policy_version=0, groups=1, state=TaskState.SUBMITTED, node=make_address("node"), lease=n)
+            TaskRow(id=n, policy_version=0, groups=1, state=TaskState.SUBMITTED, node=make_address("node"), lease=n)
             for n in numbers
         )
         rows.session.flush()
         made = [
-            Submission(
+            SubmissionRow(
                 receipt_hash=make_hash(f"receipt {n}"), task=n, lease=n, node=make_address("node"),
                 contributor=make_address("owner"), policy_version=0, work_key=make_hash(f"work {n}"), groups=1,
                 units=1, receipt_units=1, deadline=1, signature="0x", signed_at=1, latest_epoch=epoch,
@@ -83,7 +83,7 @@ def list_keys(database: Database) -> list[str]:
     return [entry.intent.key for entry in DatabaseOutbox(database).list_pending()]
 
 
-def find_challenge(database: Database, receipt: str) -> Challenge | None:
+def find_challenge(database: Database, receipt: str) -> ChallengeRow | None:
     with database.read() as rows:
         return rows.get_challenge(receipt)
 
@@ -208,7 +208,7 @@ def test_record_challenge__again_after_its_epoch_was_disabled__is_answered_by_th
     omissions.answer_challenges(ctx)
     with ctx.database.write() as rows:
         omissions.record_decision(rows, receipt, block=21)
-        epochs.record_disabled(rows, number=0)
+        settlement.record_disabled(rows, number=0)
     settle(ctx.database, 1, epoch=1)
     with ctx.database.write() as rows:
         rows.get_submission(receipt).epoch = 1

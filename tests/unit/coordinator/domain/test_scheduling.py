@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.domain.scheduling import Candidate, Work, compute_drop_rate, count_tasks_to_plan, match
+from coordinator.domain.scheduling import Candidate, PlannedTask, compute_drop_rate, count_tasks_to_plan, match
 from tests.fakes.pool import make_params
 
 pytestmark = pytest.mark.unit
@@ -15,7 +15,7 @@ def make_candidate(address: str, **changes: object) -> Candidate:
     return Candidate(address=address, **(values | changes))
 
 
-def pair(works: list[Work], nodes: list[Candidate]) -> list[tuple[int, str]]:
+def pair(works: list[PlannedTask], nodes: list[Candidate]) -> list[tuple[int, str]]:
     return [(work.task, node.address) for work, node in match(works, nodes)]
 
 
@@ -98,30 +98,42 @@ def test_match__fewer_tasks_than_nodes__serves_who_drops_least_then_who_has_the_
         make_candidate("warm", cached_version=4),
         make_candidate("seldom", accepted=8, dropped=1, cached_version=4),  # 1 of 10
     ]
-    assert pair([Work(7, 3), Work(8, 3), Work(9, 3)], nodes) == [(7, "warm"), (8, "cold"), (9, "seldom")]
+    assert pair([PlannedTask(7, 3), PlannedTask(8, 3), PlannedTask(9, 3)], nodes) == [
+        (7, "warm"),
+        (8, "cold"),
+        (9, "seldom"),
+    ]
 
 
 def test_match__younger_policy_than_a_node_has__goes_to_others_and_older_work_to_it():
     nodes = [make_candidate(name, free_slots=2, cached_version=have) for name, have in (("new", 4), ("old", 3))]
-    assert pair([Work(7, 3), Work(8, 3), Work(9, 4)], nodes) == [(9, "new"), (7, "new"), (8, "old")]
-    assert pair([Work(7, 3), Work(8, 4), Work(9, 4)], nodes) == [(8, "new"), (9, "new"), (7, "old")]
-    assert pair([Work(8, 4)], nodes[1:]) == []
-    assert pair([Work(8, 4)], [make_candidate("silent")]) == [(8, "silent")]
+    assert pair([PlannedTask(7, 3), PlannedTask(8, 3), PlannedTask(9, 4)], nodes) == [
+        (9, "new"),
+        (7, "new"),
+        (8, "old"),
+    ]
+    assert pair([PlannedTask(7, 3), PlannedTask(8, 4), PlannedTask(9, 4)], nodes) == [
+        (8, "new"),
+        (9, "new"),
+        (7, "old"),
+    ]
+    assert pair([PlannedTask(8, 4)], nodes[1:]) == []
+    assert pair([PlannedTask(8, 4)], [make_candidate("silent")]) == [(8, "silent")]
 
 
 def test_match__several_slots__go_round_by_turns():
     nodes = [make_candidate("a", free_slots=3), make_candidate("b", free_slots=1)]
-    assert pair([Work(n, 0) for n in (1, 2, 3, 4, 5)], nodes) == [(1, "a"), (2, "b"), (3, "a"), (4, "a")]
+    assert pair([PlannedTask(n, 0) for n in (1, 2, 3, 4, 5)], nodes) == [(1, "a"), (2, "b"), (3, "a"), (4, "a")]
 
 
 works = st.lists(
-    st.builds(Work, task=st.integers(0, 99), version=st.integers(0, 3)), max_size=12, unique_by=lambda w: w.task
+    st.builds(PlannedTask, task=st.integers(0, 99), version=st.integers(0, 3)), max_size=12, unique_by=lambda w: w.task
 )
 
 
 @given(tasks=works, nodes=candidates)
 def test_match__any_input__leases_as_many_as_any_choice_could_to_those_who_can(
-    tasks: list[Work], nodes: list[Candidate]
+    tasks: list[PlannedTask], nodes: list[Candidate]
 ):
     pairs = match(tasks, nodes)
     assert len({work.task for work, _ in pairs}) == len(pairs) == count_most(tasks, nodes)
@@ -131,12 +143,12 @@ def test_match__any_input__leases_as_many_as_any_choice_could_to_those_who_can(
     assert all(given[node.address] <= node.free_slots for node in nodes)
 
 
-def count_most(tasks: list[Work], nodes: list[Candidate]) -> int:
+def count_most(tasks: list[PlannedTask], nodes: list[Candidate]) -> int:
     """A largest matching, by augmenting paths: a task takes a slot whose holder finds another."""
     slots = [node for node in nodes for _ in range(node.free_slots)]
-    held: dict[int, Work] = {}
+    held: dict[int, PlannedTask] = {}
 
-    def place(work: Work, tried: set[int]) -> bool:
+    def place(work: PlannedTask, tried: set[int]) -> bool:
         for i, node in enumerate(slots):
             if i not in tried and node.serves(work.version):
                 tried.add(i)
@@ -151,7 +163,7 @@ def count_most(tasks: list[Work], nodes: list[Candidate]) -> int:
 @given(nodes=candidates)
 def test_match__one_task__goes_to_the_least_drop_rate(nodes: list[Candidate]):
     able = [node for node in nodes if node.free_slots]
-    pairs = pair([Work(1, 0)], nodes)
+    pairs = pair([PlannedTask(1, 0)], nodes)
     assert bool(pairs) == bool(able)
     if pairs:
         (chosen,) = (node for node in able if node.address == pairs[0][1])

@@ -1,6 +1,6 @@
 import pytest
 
-from covey.chain import codec
+from covey.chain import abi_codec
 from covey.chain.advice import ADVICE, add_advice
 
 pytestmark = pytest.mark.unit
@@ -27,7 +27,7 @@ NOT_MET_BY_COMMANDS = {
 
 
 def test_advice__every_error_of_the_contracts__is_explained_or_met_by_no_command():
-    errors = {item.name for name in codec.CONTRACT_NAMES for item in codec.load_artifact(name).errors}
+    errors = {item.name for name in abi_codec.CONTRACT_NAMES for item in abi_codec.load_artifact(name).errors}
     assert set(ADVICE) | NOT_MET_BY_COMMANDS == errors
     assert set(ADVICE) & NOT_MET_BY_COMMANDS == set()
 

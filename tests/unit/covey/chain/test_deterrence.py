@@ -16,7 +16,7 @@ from covey.chain.deterrence import (
     compute_undrawn_limit,
     list_remedies,
 )
-from covey.demo.cast import Cast, DemoOptions
+from covey.demo.participants import DemoOptions, Participants
 from covey.local.plan import PoolPlan, build_pool
 from tests.fakes.configs import CONFIGS, read_settings
 from tests.fakes.pool import make_address
@@ -51,7 +51,7 @@ def test_compute_deterrence__pool_that_init_writes__deters(tmp_path: Path, valid
 
 
 def test_compute_deterrence__demo__replays_everything(tmp_path: Path):
-    assert compute_deterrence(*read_settings(Cast(tmp_path, DemoOptions()).write_pool())).factor == math.inf
+    assert compute_deterrence(*read_settings(Participants(tmp_path, DemoOptions()).write_pool())).factor == math.inf
 
 
 def test_compute_deterrence__large_pool_with_a_stake_of_two_submissions__pays_for_cheating():

@@ -5,7 +5,7 @@ import pytest
 from eth_abi.abi import encode
 from eth_utils.crypto import keccak
 
-from covey.chain import codec, events
+from covey.chain import abi_codec, events
 from covey.chain.json_rpc import Log
 from covey.chain.structs import EpochRecord
 from covey.protocol.epochs import EpochHeader
@@ -109,11 +109,11 @@ def test_decode__foreign_or_anonymous_log__is_none():
 def test_classes__every_event_of_the_contracts__has_one_with_the_same_fields():
     kinds = {kind.__name__: kind for kind in get_args(events.AnyEvent)}
     seen = set()
-    for name in codec.CONTRACT_NAMES:
-        for item in codec.load_artifact(name).events:
+    for name in abi_codec.CONTRACT_NAMES:
+        for item in abi_codec.load_artifact(name).events:
             if item.name in INHERITED:
                 continue
             seen.add(item.name)
             own = [f.name for f in fields(kinds[item.name]) if f.name not in PLACE]
-            assert own == [codec.to_snake(param.name) for param in item.inputs], item.name
+            assert own == [abi_codec.to_snake(param.name) for param in item.inputs], item.name
     assert seen == set(kinds)

@@ -192,9 +192,9 @@ def test_send_raw__already_known__is_no_error(node, client):
 
 
 def test_call__custom_error__is_named(node, client):
-    from covey.chain import codec
+    from covey.chain import abi_codec
 
-    data = codec.keccak(text="PoolNotActive(uint256)")[:4].hex() + "7".zfill(64)
+    data = abi_codec.keccak(text="PoolNotActive(uint256)")[:4].hex() + "7".zfill(64)
     node.error(code=3, message="execution reverted", data="0x" + data)
     with pytest.raises(ProtocolError) as caught:
         client.call(ALICE, b"")

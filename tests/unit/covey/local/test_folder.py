@@ -7,8 +7,8 @@ import pytest
 from coordinator.config import CoordinatorConfig
 from covey.chain.deployment import Deployment
 from covey.chain.wallet import load_key
-from covey.cli.account import read_pool_file
-from covey.cli.pool_terms import list_weaknesses
+from covey.console.account import read_pool_file
+from covey.console.pool_terms import list_weaknesses
 from covey.errors import OperatorError
 from covey.local.folder import (
     create_pool_folder,

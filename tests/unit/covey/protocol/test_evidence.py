@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from covey.errors import ProtocolError
 from covey.protocol.api.common import MAX_EVIDENCE_BYTES, ReceiptBody
-from covey.protocol.evidence import Bundle, EngineFacts, get_key, get_live_groups, require_object
+from covey.protocol.evidence import Bundle, EngineFacts, get_live_groups, require_object
+from covey.protocol.object_keys import build_evidence_key
 from covey.protocol.verdict import Decision, Reason
 from tests.fakes.pool import make_address, make_hash
 
@@ -60,7 +61,7 @@ def test_bundle__bytes__are_sorted_json_and_their_hash_is_the_name():
     assert json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode() == DATA
     assert (values["decision"], values["reason"], values["receipt"]["task"]) == (2, 5, 7)
     assert make_bundle().compute_hash() == "0x" + hashlib.sha256(DATA).hexdigest()
-    assert get_key(3, "0xab") == "evidence/3/0xab.json"
+    assert build_evidence_key(3, "0xab") == "evidence/3/0xab.json"
 
 
 @given(

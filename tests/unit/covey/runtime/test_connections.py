@@ -289,15 +289,15 @@ def test_compute_cap__by_hand__two_descriptors_each(connections, descriptors, ca
 SERVER = """
 import asyncio, resource, sys
 from pathlib import Path
-from covey.runtime.connections import Limits
+from covey.runtime.connections import ConnectionLimits
 from covey.runtime.log import configure
-from covey.runtime.cycle import serve_http
+from covey.runtime.http import serve_http
 from covey.shardcast.server import build_server
 from covey.shardcast.store import ShardStore
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
 configure("origin")
-app, limits = build_server(ShardStore(Path(sys.argv[1]))), Limits(headers_s=4)
+app, limits = build_server(ShardStore(Path(sys.argv[1]))), ConnectionLimits(headers_s=4)
 asyncio.run(serve_http(app, host="127.0.0.1", port=int(sys.argv[2]), stop=asyncio.Event(), on_bound=lambda:
     print("serves", flush=True), limits=limits))
 """
@@ -308,7 +308,7 @@ def crowded_origin(tmp_path):
     """The port of an origin in a process of 1,024 descriptors, which never runs out of them."""
     (port,) = find_free_ports(1)
     command = [sys.executable, "-c", SERVER, str(tmp_path), str(port)]
-    root = Path(__file__).resolve().parents[3]
+    root = Path(__file__).resolve().parents[4]
     with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout.readline() == "serves\n"

@@ -2,12 +2,12 @@ import json
 
 import pytest
 
-from covey.tasks.dataset_row import BadRowError, Reading, TaskRow
+from covey.tasks.dataset_row import BadRowError, Reading, TaskRecord
 from tests.fakes.tasks import make_row
 
 pytestmark = pytest.mark.unit
 
-ROW = TaskRow(problem_id="a", task_type="math", prompt="1?", verification_info={"ground_truth": ["1"]})
+ROW = TaskRecord(problem_id="a", task_type="math", prompt="1?", verification_info={"ground_truth": ["1"]})
 TEXT = (
     b'{"problem_id":"a","prompt":"1?","solve_rates":{},"task_type":"math","verification_info":{"ground_truth":["1"]}}'
 )
@@ -15,7 +15,7 @@ TEXT = (
 
 def test_row__worked_example__has_this_text_and_reads_back():
     assert ROW.to_bytes() == TEXT
-    assert TaskRow.from_bytes(TEXT) == ROW
+    assert TaskRecord.from_bytes(TEXT) == ROW
 
 
 @pytest.mark.parametrize(
@@ -34,12 +34,12 @@ def test_row__worked_example__has_this_text_and_reads_back():
 )
 def test_from_bytes__anything_else__value_error(data):
     with pytest.raises(ValueError, match=r"."):
-        TaskRow.from_bytes(data)
+        TaskRecord.from_bytes(data)
 
 
 def test_build_row__columns_of_the_field__are_read():
     row = Reading().build_row(make_row(4, solve_rate_small=0.25, solve_rate_big=None, source="x", in_source_id="y"))
-    assert row == TaskRow(
+    assert row == TaskRecord(
         problem_id="p-4",
         task_type="math",
         prompt="What is 4 + 1?",

@@ -9,7 +9,7 @@ from covey.errors import ProtocolError
 from covey.protocol.ids import GroupId, RolloutId, Step, TaskId
 from covey.protocol.submission_file.rows import Rollout
 from trainer.algorithm.batches import build_batch, build_samples, fill_old, split_updates
-from trainer.data.samples import Batch, Sample, Work
+from trainer.data.samples import AcceptedWork, Batch, Sample
 
 pytestmark = pytest.mark.unit
 
@@ -22,9 +22,9 @@ def build_rollout(group: int, sibling: int, reward: float, **changes: Any) -> Ro
     return replace(row, **changes)
 
 
-def build_work(task: int, rewards: list[list[float]], *, version: int = 0, replayed: bool = True) -> Work:
+def build_work(task: int, rewards: list[list[float]], *, version: int = 0, replayed: bool = True) -> AcceptedWork:
     rows = [build_rollout(g, s, reward) for g, group in enumerate(rewards) for s, reward in enumerate(group)]
-    return Work(task=TaskId(task), policy_version=Step(version), replayed=replayed, rollouts=tuple(rows[::-1]))
+    return AcceptedWork(task=TaskId(task), policy_version=Step(version), replayed=replayed, rollouts=tuple(rows[::-1]))
 
 
 def build_sample(prompt: list[int], tokens: list[int], advantage: float = 1.0, **changes: Any) -> Sample:

@@ -24,7 +24,7 @@ from tests.fakes.samples import (
     build_learner,
     build_samples,
 )
-from trainer.algorithm.forward import Shape
+from trainer.algorithm.forward import PackingConfig
 from trainer.algorithm.grpo import Objective
 from trainer.algorithm.logprobs import Recomputer
 from trainer.data.samples import Batch
@@ -100,13 +100,13 @@ def test_update__packed_rows__loss_gradient_and_statistics_are_those_of_single_s
 @pytest.mark.parametrize(
     "shape",
     [
-        Shape(row_tokens=1, micro_batch_rows=1, compute_dtype="float32"),  # every sample alone
-        Shape(row_tokens=1, micro_batch_rows=99, compute_dtype="float32"),  # padded
-        Shape(row_tokens=100, micro_batch_rows=2, compute_dtype="float32"),
-        Shape(row_tokens=999, micro_batch_rows=1, compute_dtype="float32"),  # all in one row
+        PackingConfig(row_tokens=1, micro_batch_rows=1, compute_dtype="float32"),  # every sample alone
+        PackingConfig(row_tokens=1, micro_batch_rows=99, compute_dtype="float32"),  # padded
+        PackingConfig(row_tokens=100, micro_batch_rows=2, compute_dtype="float32"),
+        PackingConfig(row_tokens=999, micro_batch_rows=1, compute_dtype="float32"),  # all in one row
     ],
 )
-def test_update__any_packing_and_order__teaches_the_same(base: PreTrainedModel, shape: Shape) -> None:
+def test_update__any_packing_and_order__teaches_the_same(base: PreTrainedModel, shape: PackingConfig) -> None:
     samples = build_samples()
     first, second = build_learner(base), build_learner(base, shape=shape)
     loss = first.update(build_batch(samples)).loss

@@ -14,12 +14,12 @@ from covey.errors import OperatorError
 from covey.model.policy_files import load_model, load_tokenizer
 from covey.model.tiny import tiny_folder
 from covey.protocol.ids import GroupId, RolloutId, Step, TaskId
-from trainer.algorithm.forward import Shape
+from trainer.algorithm.forward import PackingConfig
 from trainer.algorithm.grpo import Objective
 from trainer.algorithm.learner import Learner, Optimiser
 from trainer.checkpoints.checkpoint import Checkpoints, State, StepFolders, export_policy, load_state
 from trainer.checkpoints.tensor_files import write_digests
-from trainer.data.packing import Rows
+from trainer.data.packing import PackedBatch
 from trainer.data.samples import Batch, Sample
 
 pytestmark = pytest.mark.unit
@@ -32,7 +32,7 @@ def learner() -> Learner:
         load_model(tiny_folder(), "float32"),
         optimiser=Optimiser(learning_rate=1e-3, betas=(0.9, 0.99), epsilon=1e-8, weight_decay=0.0, warm_up=0, clip=1.0),
         objective=Objective(kind="decoupled", epsilon=0.2, delta=4.0, cap=5.0, kl=0.0, entropy=0.0),
-        shape=Shape(row_tokens=64, micro_batch_rows=8, compute_dtype="float32"),
+        shape=PackingConfig(row_tokens=64, micro_batch_rows=8, compute_dtype="float32"),
     )
 
 
@@ -92,7 +92,7 @@ def add_parameter(learner: Learner, reached: Sequence[bool]) -> Learner:
     added = Learner(model, optimiser=learner._settings, objective=learner._objective, shape=learner._shape)
     predict = added._predictor.forward
 
-    def reach(rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
+    def reach(rows: PackedBatch) -> tuple[torch.Tensor, torch.Tensor]:
         logprobs, entropy = predict(rows)
         return (logprobs * model.extra.mean() if next(turns) else logprobs), entropy
 

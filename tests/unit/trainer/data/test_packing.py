@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from covey.protocol.ids import GroupId, RolloutId, Step, TaskId
-from trainer.data.packing import Family, build_rows, group, pack, share
+from trainer.data.packing import PrefixTree, build_rows, group, pack, share
 from trainer.data.samples import Sample
 
 pytestmark = pytest.mark.unit
@@ -24,9 +24,9 @@ def build_sample(prompt: list[int], tokens: list[int], advantage: float = 1.0, *
     return replace(sample, **changes)
 
 
-def build_families(lengths: Sequence[int], crossover: int) -> list[Family]:
+def build_families(lengths: Sequence[int], crossover: int) -> list[PrefixTree]:
     """One sample each."""
-    return [Family(samples=(i,), tokens=n, seen=n**2, cost=n + n**2 / crossover) for i, n in enumerate(lengths)]
+    return [PrefixTree(samples=(i,), tokens=n, seen=n**2, cost=n + n**2 / crossover) for i, n in enumerate(lengths)]
 
 
 def test_group__equal_prompts__share_a_copy_as_far_as_a_row_goes() -> None:
@@ -36,13 +36,13 @@ def test_group__equal_prompts__share_a_copy_as_far_as_a_row_goes() -> None:
     # In order 5 6, 5 6, 6 8, 6 9: 2 + 2 tokens and twice none, then 2 more; the last would add the 9 alone, a seventh.
     # Seen: 2 x 2, then 4 x 4 less 2 x 2 for each of two branches
     assert families == [
-        Family(samples=(2, 3, 0), tokens=6, seen=28, cost=6 + (4 + 12 + 12) / 4),
-        Family(samples=(4,), tokens=4, seen=16, cost=4 + 16 / 4),
-        Family(samples=(1,), tokens=3, seen=9, cost=3 + 9 / 4),
+        PrefixTree(samples=(2, 3, 0), tokens=6, seen=28, cost=6 + (4 + 12 + 12) / 4),
+        PrefixTree(samples=(4,), tokens=4, seen=16, cost=4 + 16 / 4),
+        PrefixTree(samples=(1,), tokens=3, seen=9, cost=3 + 9 / 4),
     ]
     (whole,) = group([samples[i] for i in (0, 2, 3, 4)], row_tokens=7, crossover=4, is_shared=True)
     # the 9 sees 4 tokens, as 4 x 4 less 3 x 3 says
-    assert whole == Family(samples=(1, 2, 0, 3), tokens=7, seen=35, cost=7 + 35 / 4)
+    assert whole == PrefixTree(samples=(1, 2, 0, 3), tokens=7, seen=35, cost=7 + 35 / 4)
     alone = group(samples, row_tokens=6, crossover=4, is_shared=False)
     assert [each.samples for each in alone] == [(0,), (1,), (2,), (3,), (4,)]
     assert [each.tokens for each in alone] == [sample.fed for sample in samples]
@@ -154,7 +154,10 @@ def test_share__by_hand__balances_cost_and_not_tokens() -> None:
 
 
 def test_share__family__stays_together() -> None:
-    families = [Family(samples=(0, 3), tokens=6, seen=0, cost=6), Family(samples=(1, 2), tokens=5, seen=0, cost=5)]
+    families = [
+        PrefixTree(samples=(0, 3), tokens=6, seen=0, cost=6),
+        PrefixTree(samples=(1, 2), tokens=5, seen=0, cost=5),
+    ]
     assert share(families, ranks=1, row_tokens=11, micro_batch_rows=1) == [[[[0, 3, 1, 2]]]]
     assert share(families, ranks=2, row_tokens=11, micro_batch_rows=1) == [[[[0, 3]]], [[[1, 2]]]]
 

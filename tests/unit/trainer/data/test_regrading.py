@@ -15,7 +15,7 @@ from covey.protocol.submission_file.codec import decode
 from covey.protocol.submission_file.rows import Rollout
 from tests.fakes.grading import open_grading
 from tests.fakes.training import World
-from trainer.data.samples import Work
+from trainer.data.samples import AcceptedWork
 
 pytestmark = pytest.mark.unit
 Build = Callable[..., Any]
@@ -102,7 +102,7 @@ def test_regrade__sandboxed_grader__is_asked_once_for_a_task(build_world: Build)
     item = order.items[0].model_copy(update={"replayed": False})
     rows = decode(world.coordinator.files[item.work_key], world.params.build_budget())
     claimed = [invent_reward(row) for row in rows]
-    work = Work(task=item.task, policy_version=item.policy_version, replayed=False, rollouts=tuple(claimed))
+    work = AcceptedWork(task=item.task, policy_version=item.policy_version, replayed=False, rollouts=tuple(claimed))
     with open_grading(load(DEMO)) as grade, ThreadPoolExecutor(max_workers=1) as thread:
         regrader = world.build(thread, asyncio.Event()).regrader
 

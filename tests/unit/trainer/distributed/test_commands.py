@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from covey.protocol.ids import GroupId, RolloutId, Step, TaskId
 from tests.fakes.samples import build_batch, build_samples
 from trainer.data.samples import Batch, Sample
-from trainer.distributed.commands import Order, Verb, decode_order, encode_order
+from trainer.distributed.commands import RankCommand, Verb, decode_order, encode_order
 
 pytestmark = pytest.mark.unit
 
@@ -42,16 +42,16 @@ def test_decode_order__any_batches__are_those_that_were_encoded(parts: list[list
         Batch(samples=tuple(part), weights=tuple(rng.random() for _ in part), tokens=rng.randrange(10**12))
         for part in parts
     )
-    order = Order(verb=Verb.LEARN, text=text, batches=batches)
+    order = RankCommand(verb=Verb.LEARN, text=text, batches=batches)
     assert decode_order(encode_order(order)) == order
 
 
 @pytest.mark.parametrize("verb", list(Verb))
 def test_decode_order__each_verb__comes_back(verb: Verb) -> None:
-    assert decode_order(encode_order(Order(verb=verb, text="/a/.7"))) == Order(verb=verb, text="/a/.7")
+    assert decode_order(encode_order(RankCommand(verb=verb, text="/a/.7"))) == RankCommand(verb=verb, text="/a/.7")
 
 
 def test_decode_order__some_samples_without_logprobs__each_keeps_its_own() -> None:
     samples = [replace(s, old=None) if i % 2 else replace(s, reference=None) for i, s in enumerate(build_samples(5))]
-    order = Order(verb=Verb.RECOMPUTE, batches=(build_batch(samples),))
+    order = RankCommand(verb=Verb.RECOMPUTE, batches=(build_batch(samples),))
     assert decode_order(encode_order(order)) == order

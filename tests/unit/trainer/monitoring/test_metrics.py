@@ -13,21 +13,21 @@ from structlog.testing import capture_logs
 from covey.errors import OperatorError
 from covey.runtime.files import append
 from trainer.monitoring.alarms import AlarmSettings
-from trainer.monitoring.metrics import Metrics, log_line, open_tensorboard
+from trainer.monitoring.metrics import TrainingMetrics, log_line, open_tensorboard
 
 pytestmark = pytest.mark.unit
 
 
 def test_record__new_event__is_one_line(tmp_path: Path) -> None:
-    metrics = Metrics(tmp_path / "metrics.jsonl")
+    metrics = TrainingMetrics(tmp_path / "metrics.jsonl")
     metrics.record("evaluation", 3, {"reward": 0.5, "n": 512})
     assert (tmp_path / "metrics.jsonl").read_text() == '{"event": "evaluation", "step": 3, "reward": 0.5, "n": 512}\n'
 
 
 def test_record__same_event_again_and_after_a_restart__stands_once(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    Metrics(path).record("policy", 1, {"manifest_hash": "0x1"})
-    again = Metrics(path)
+    TrainingMetrics(path).record("policy", 1, {"manifest_hash": "0x1"})
+    again = TrainingMetrics(path)
     assert again.has("policy", 1)
     assert not again.has("policy", 2)
     again.record("policy", 1, {"manifest_hash": "0x2"})
@@ -43,14 +43,14 @@ def test_record__same_event_again_and_after_a_restart__stands_once(tmp_path: Pat
 def test_metrics__torn_last_line__is_cut_off_and_written_again(tmp_path: Path, torn: str) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"event": "policy", "step": 0}\n' + torn)
-    metrics = Metrics(path)
+    metrics = TrainingMetrics(path)
     metrics.record("update", 4, {})
     assert path.read_text() == '{"event": "policy", "step": 0}\n{"event": "update", "step": 4}\n'
 
 
 def test_record__what_is_no_number__is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="JSON"):
-        Metrics(tmp_path / "metrics.jsonl").record("update", 0, {"loss": float("nan")})
+        TrainingMetrics(tmp_path / "metrics.jsonl").record("update", 0, {"loss": float("nan")})
     assert (tmp_path / "metrics.jsonl").read_bytes() == b""
 
 
@@ -68,7 +68,7 @@ def test_record__threads_at_once__write_one_after_the_other_and_each_event_once(
 
     monkeypatch.setattr("trainer.monitoring.metrics.append", write)
     path = tmp_path / "metrics.jsonl"
-    metrics = Metrics(path)
+    metrics = TrainingMetrics(path)
     with ThreadPoolExecutor(8) as threads:
         for _ in threads.map(lambda i: metrics.record("policy", i // 2, {}), range(8)):
             pass
@@ -90,7 +90,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def test_record__sign_of_collapse__is_one_line_before_its_update_and_one_warning(tmp_path: Path) -> None:
-    metrics = Metrics(tmp_path / "metrics.jsonl", alarms=RULES)
+    metrics = TrainingMetrics(tmp_path / "metrics.jsonl", alarms=RULES)
     with capture_logs() as logs:
         for step, norm in enumerate(NORMS):
             metrics.record("update", step, build_update(norm))
@@ -105,7 +105,7 @@ def test_record__sign_of_collapse__is_one_line_before_its_update_and_one_warning
 def test_record__restarted_after_any_step__raises_the_same_alarms(tmp_path: Path, restart: int) -> None:
     path = tmp_path / "metrics.jsonl"
     for start, end in ((0, restart), (restart, len(NORMS))):
-        metrics = Metrics(path, alarms=RULES)
+        metrics = TrainingMetrics(path, alarms=RULES)
         for step in range(start, end):
             metrics.record("update", step, build_update(NORMS[step]))
     assert [line for line in read(path) if line["event"] == "alarm"] == [ALARM]
@@ -113,17 +113,17 @@ def test_record__restarted_after_any_step__raises_the_same_alarms(tmp_path: Path
 
 def test_record__killed_between_alarm_and_update__repeats_the_update_alone(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    metrics = Metrics(path, alarms=RULES)
+    metrics = TrainingMetrics(path, alarms=RULES)
     for step, norm in enumerate(NORMS[:5]):
         metrics.record("update", step, build_update(norm))
     whole = path.read_text()
     path.write_text(whole[: whole.rindex("{") + 9])  # the update of step 4 is torn
-    Metrics(path, alarms=RULES).record("update", 4, build_update(2.5))
+    TrainingMetrics(path, alarms=RULES).record("update", 4, build_update(2.5))
     assert path.read_text() == whole
 
 
 def test_record__steps_that_trained_on_nothing__are_no_part_of_a_series(tmp_path: Path) -> None:
-    metrics = Metrics(tmp_path / "metrics.jsonl", alarms=RULES)
+    metrics = TrainingMetrics(tmp_path / "metrics.jsonl", alarms=RULES)
     for step, norm in enumerate([0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0]):
         metrics.record("update", step, build_update(norm))
     assert [line["event"] for line in read(tmp_path / "metrics.jsonl")] == ["update"] * 9
@@ -132,8 +132,8 @@ def test_record__steps_that_trained_on_nothing__are_no_part_of_a_series(tmp_path
 def test_record__sinks__are_told_of_new_lines_only(tmp_path: Path) -> None:
     told: list[Any] = []
     path = tmp_path / "metrics.jsonl"
-    Metrics(path).record("policy", 0, {"time": 1.0})
-    metrics = Metrics(path, alarms=RULES, sinks=[lambda *line: told.append(line)])
+    TrainingMetrics(path).record("policy", 0, {"time": 1.0})
+    metrics = TrainingMetrics(path, alarms=RULES, sinks=[lambda *line: told.append(line)])
     metrics.record("policy", 0, {"time": 1.0})
     for step in range(5):
         metrics.record("update", step, build_update(NORMS[step]))

@@ -9,7 +9,7 @@ from covey.model.policy_files import load_model
 from covey.model.tiny import tiny_folder
 from covey.protocol.ids import GroupId, RolloutId, Step, TaskId
 from trainer.algorithm.lora import add_adapters
-from trainer.data.packing import Family, group
+from trainer.data.packing import PrefixTree, group
 from trainer.data.samples import Sample
 from trainer.monitoring.performance import ModelSize, build_performance, compute_flops, get_peak_memory, measure_model
 
@@ -21,7 +21,7 @@ REPORT = {
 }  # fmt: skip
 
 
-def build_family(lengths: list[tuple[int, int]]) -> Family:
+def build_family(lengths: list[tuple[int, int]]) -> PrefixTree:
     """Siblings of so many prompt and completion tokens; the last token of a completion is not read."""
     samples = [
         Sample(

@@ -26,7 +26,14 @@ from covey.toploc.proofs import Bits, Distances, compute_top, find_tops
 from covey.toploc.topk import EVERYTHING, Capture, build_capture, join
 from tests.fakes.tools import NEEDS_BFLOAT16, make_model_params
 from validator.calibration import calibrate as calibration
-from validator.calibration.calibrate import Sample, build_rollouts, calibrate, collect, propose, try_forgeries
+from validator.calibration.calibrate import (
+    CalibrationSample,
+    build_rollouts,
+    calibrate,
+    collect,
+    propose,
+    try_forgeries,
+)
 from validator.distance_limits import Breach, find_breach
 from validator.replay import RolloutDistances, measure
 
@@ -132,13 +139,13 @@ def draw_requests(params: PoolParams, seed: int) -> list[GenerationRequest]:
 
 
 @pytest.fixture(scope="module")
-def honest_bf16() -> list[Sample]:
+def honest_bf16() -> list[CalibrationSample]:
     params = make_params(BF16)
     return list(collect(params, load(DEMO), load_engine(BF16), load_engine(BF16, 5), count=96, seed=0))
 
 
 @pytest.fixture(scope="module")
-def bf16(honest_bf16: list[Sample]) -> Calibrated:
+def bf16(honest_bf16: list[CalibrationSample]) -> Calibrated:
     params = make_params(BF16)
     thresholds = propose([each.distances for each in honest_bf16], false_reject_rate=1e-6)
     rules = params.verification.model_copy(update={"thresholds": thresholds})
@@ -279,7 +286,7 @@ def test_calibrate__thresholds_that_let_a_forgery_pass__are_refused(monkeypatch:
         run("float32", load_engine(), load_engine())
 
 
-def test_try_forgeries__no_window_to_try_them_on__is_refused(honest_bf16: list[Sample], bf16: Calibrated):
+def test_try_forgeries__no_window_to_try_them_on__is_refused(honest_bf16: list[CalibrationSample], bf16: Calibrated):
     """None that passed of none that was tried says nothing."""
     one = dataclasses.replace(honest_bf16[0], rollouts=honest_bf16[0].rollouts[:1])
     with pytest.raises(OperatorError, match="too_few_windows"):
@@ -288,7 +295,7 @@ def test_try_forgeries__no_window_to_try_them_on__is_refused(honest_bf16: list[S
 
 @NEEDS_BFLOAT16
 def test_try_forgeries__another_policy__does_not_pass_but_the_same_one_does(
-    honest_bf16: list[Sample], bf16: Calibrated, tmp_path: Path
+    honest_bf16: list[CalibrationSample], bf16: Calibrated, tmp_path: Path
 ):
     few, thresholds = honest_bf16[:8], bf16.rules.thresholds
     save_policy(build_model(9), build_tokenizer(), tmp_path, BF16)

@@ -10,7 +10,7 @@ import pytest
 
 from covey.engines.base import GenerationRequest, ReplayRequest
 from covey.engines.vllm.engine import VllmEngine
-from covey.engines.vllm.options import VllmOptions
+from covey.engines.vllm.vllm_options import VllmOptions
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.model.tiny import tiny_folder
 

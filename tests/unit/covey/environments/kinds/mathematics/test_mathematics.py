@@ -13,7 +13,7 @@ from covey.environments.kinds.mathematics.mathematics import PACKAGES, is_right,
 
 pytestmark = pytest.mark.unit
 
-DATA = Path(__file__).parents[4] / "data/grading"
+DATA = Path(__file__).parents[5] / "data/grading"
 
 
 def read(name):

@@ -11,7 +11,7 @@ from covey.environments.kinds.reasoning_gym.reasoning_gym import ReasoningGymSou
 
 pytestmark = pytest.mark.unit
 
-DATA = Path(__file__).parents[4] / "data/grading"
+DATA = Path(__file__).parents[5] / "data/grading"
 LINES = (DATA / "reasoning_gym.jsonl").read_text(encoding="utf-8").splitlines()
 CASES = [json.loads(line) for line in LINES]
 

@@ -1,0 +1,45 @@
+"""Files behind signed links: a node puts the file of its lease, validators and the trainer get what was recorded."""
+
+from fastapi import APIRouter, Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from coordinator.api.auth import Ctx
+from coordinator.context import Context
+from coordinator.db.models import SubmissionRow
+from covey.errors import ProtocolError
+from covey.protocol import canonical
+from covey.protocol.ids import Hash
+from covey.protocol.object_keys import build_submission_key, get_content_hash
+
+LINK_SECONDS = 300
+router = APIRouter(prefix="/v1", tags=["public"])
+
+
+@router.get("/objects/{key:path}")
+def get_object(ctx: Ctx, key: str, request: Request) -> Response:
+    """Get a file by a signed link."""
+    ctx.store.require_link("GET", key, request.query_params, now=ctx.clock())
+    file = ctx.store.get(key, max_bytes=ctx.params.max_submission_bytes)
+    return Response(file, media_type="application/octet-stream")
+
+
+@router.put("/objects/{key:path}", status_code=201)
+async def put_object(ctx: Ctx, key: str, request: Request) -> None:
+    """Put a file by a signed link, once; the link is checked before the body is read."""
+    size = ctx.store.require_link("PUT", key, request.query_params, now=ctx.clock())
+    await run_in_threadpool(_store, ctx, key, size, await request.body())
+
+
+def _store(ctx: Context, key: str, size: int, body: bytes) -> None:
+    """Store a file under the hash that it has, or not at all."""
+    if len(body) != size:
+        raise ProtocolError("wrong_size", f"the link is for {size} bytes, not {len(body)}")
+    if canonical.sha256(body) != get_content_hash(key):
+        raise ProtocolError("digest_mismatch", "the file does not have the hash that it was announced with")
+    ctx.store.put_named_by_content(key, body)
+
+
+def sign_download(ctx: Context, row: SubmissionRow) -> str:
+    """A short-lived link to a submission's file."""
+    key = build_submission_key(ctx.config.pool, row.task, row.lease, Hash(row.work_key))
+    return ctx.store.sign_link("GET", key, now=ctx.clock(), seconds=LINK_SECONDS)

@@ -1,0 +1,118 @@
+"""How work comes in: a link for the file, then the receipt, which is verified, recorded and countersigned."""
+
+from fastapi import APIRouter
+
+from coordinator.api import stake_check
+from coordinator.api.auth import Ctx, Node
+from coordinator.api.objects import LINK_SECONDS
+from coordinator.context import Context
+from coordinator.db.repository import Repository
+from coordinator.domain import canary_scores, nodes, settlement, submissions, tasks
+from coordinator.domain.submissions import Countersigned
+from covey.chain.deterrence import compute_undrawn_limit
+from covey.errors import ProtocolError, TransientError
+from covey.protocol import canonical, eip712, messages
+from covey.protocol.api.worker import SubmissionAnswer, SubmissionRequest, UploadGrant, UploadRequest
+from covey.protocol.ids import Address, LeaseId, TaskId
+from covey.protocol.object_keys import build_submission_key, build_upload_key
+from covey.runtime.log import get_logger
+
+router = APIRouter(prefix="/v1", tags=["worker"])
+
+
+@router.post("/uploads")
+def open_upload(ctx: Ctx, node: Node, body: UploadRequest) -> UploadGrant:
+    """A link to put the file of a leased task, under a key of our choice; none once its receipt is recorded.
+
+    Raises ProtocolError "oversized", and those of `tasks.require_lease`.
+    """
+    if body.size > ctx.params.max_submission_bytes:
+        limit = ctx.params.max_submission_bytes
+        raise ProtocolError("oversized", f"a file has at most {limit} bytes", status=413)
+    with ctx.database.read() as repository:
+        known = repository.find_submission(task=body.task, lease=body.lease)
+        if known is not None and known.node == node:
+            return UploadGrant(url=None)
+        tasks.require_lease(repository, node=node, task=TaskId(body.task), lease=LeaseId(body.lease), now=ctx.clock())
+    key = build_upload_key(ctx.config.pool, body.task, body.lease, body.work_key)
+    link = ctx.store.sign_link("PUT", key, now=ctx.clock(), seconds=LINK_SECONDS, size=body.size)
+    return UploadGrant(url=link)
+
+
+@router.post("/submissions")
+def submit(ctx: Ctx, node: Node, body: SubmissionRequest) -> SubmissionAnswer:
+    """Hand in a signed receipt; the answer is the operator's countersignature.
+
+    A receipt that is recorded already is answered alike, without a file and whatever became of the stake.
+    Raises ProtocolError "missing", "oversized" or "digest_mismatch" for the file, and those of `stake.require_stake`
+    and `submissions.require_new`.
+    """
+    receipt = body.receipt.to_message()
+    if receipt.node != node or receipt.pool != ctx.config.pool:
+        raise ProtocolError("not_your_task", "the receipt names another node or pool", status=403)
+    eip712.require_signer(receipt, ctx.receipt_domain, body.signature, node)
+    with ctx.database.read() as repository:
+        contributor = Address(nodes.require_node(repository, node).contributor)
+        known = repository.find_submission(task=receipt.task, lease=receipt.lease)
+        if known is None:  # before its file is kept, or what is refused would fill the store
+            submissions.require_new(repository, ctx.params, receipt=receipt, now=ctx.clock())
+    undrawn_limit = 0
+    if known is None:
+        undrawn_limit = compute_undrawn_limit(ctx.terms, stake_check.require_stake(ctx, node, contributor))
+        _keep_file(ctx, receipt)
+    # A chain may be ahead of this clock: then its time counts, or the drawing block might exist already.
+    signed_at = max(int(ctx.clock()), ctx.client.get_block("latest").timestamp)
+    with ctx.database.write() as repository:
+        promise = submissions.find_promise(repository, receipt)
+        if promise is None:
+            task = submissions.require_new(repository, ctx.params, receipt=receipt, now=ctx.clock())
+            promise = _countersign(ctx, repository, receipt, signed_at)
+            submissions.record(
+                repository,
+                task,
+                receipt=receipt,
+                signature=body.signature,
+                promise=promise,
+                price=ctx.ledger.price,
+                undrawn_limit=undrawn_limit,
+                canary=canary_scores.get_kind(ctx.config.canaries, node),
+            )
+    _delete_upload(ctx, receipt)
+    ctx.kicker.kick("dispatch_validation")
+    return SubmissionAnswer(
+        receipt_hash=promise.message.receipt_hash,
+        signed_at=promise.message.signed_at,
+        latest_epoch=promise.message.latest_epoch,
+        signature=promise.signature,
+    )
+
+
+def _countersign(ctx: Context, repository: Repository, receipt: messages.Receipt, signed_at: int) -> Countersigned:
+    """Sign the operator's promise to settle a receipt."""
+    promise = messages.Countersignature(
+        receipt_hash=eip712.compute_struct_hash(receipt),
+        signed_at=signed_at,
+        latest_epoch=settlement.compute_promised_epoch(repository),
+    )
+    return Countersigned(message=promise, signature=eip712.sign(promise, ctx.ledger_domain, ctx.operator))
+
+
+def _keep_file(ctx: Context, receipt: messages.Receipt) -> None:
+    """Check what the node uploaded, and store the bytes that were checked where no link lets it write.
+
+    The store could copy the object itself, but a second copy, of what the node wrote meanwhile, could replace it.
+    """
+    place = ctx.config.pool, receipt.task, receipt.lease, receipt.work_key
+    data = ctx.store.get(build_upload_key(*place), max_bytes=ctx.params.max_submission_bytes)
+    if canonical.sha256(data) != receipt.work_key:
+        raise ProtocolError("digest_mismatch", "the uploaded file does not have the receipt's hash; upload it again")
+    ctx.store.put_named_by_content(build_submission_key(*place), data)
+
+
+def _delete_upload(ctx: Context, receipt: messages.Receipt) -> None:
+    """Free the space; a store that does not answer now keeps an object that nobody reads any more."""
+    key = build_upload_key(ctx.config.pool, receipt.task, receipt.lease, receipt.work_key)
+    try:
+        ctx.store.delete(key)
+    except TransientError as error:
+        get_logger().warning("an upload was not deleted", key=key, message=error.message)

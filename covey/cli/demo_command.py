@@ -1,0 +1,72 @@
+"""`covey demo`: the whole network on this machine."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from covey.errors import OperatorError
+
+
+def demo(
+    context: typer.Context,
+    environment: Annotated[
+        str,
+        typer.Option(help="Task that is trained: math, code, mixture or reasoning_gym:chain_sum, for example math."),
+    ] = "reasoning_gym:spell_backward",
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, max=1000, help="Number of policies to train. Without it, 24, or fewer for slower tasks."),
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, max=16, help="Number of honest workers.")] = 2,
+    cheats: Annotated[int, typer.Option(min=0, max=16, help="Number of dishonest workers, of two kinds in turn.")] = 2,
+    max_staleness: Annotated[
+        int,
+        typer.Option(
+            min=0, max=8, help="Steps by which the policy of a rollout may be older than the one that learns."
+        ),
+    ] = 1,
+    seed: Annotated[int, typer.Option(help="Seed that keys and all randomness follow from.")] = 0,
+    engine: Annotated[str, typer.Option(help="Inference engine of the workers: hf or vllm.")] = "hf",
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="File that the summary is written into as JSON.")
+    ] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Let the pool go on after these steps, until Ctrl-C, and say how to join it.")
+    ] = False,
+) -> None:
+    """Run a whole network on this machine: chain, coordinator, trainer, workers, cheats, validators.
+
+    Exit 0 only if the model learned, every cheat was slashed, no honest worker was, and all work was paid.
+
+    The first run with another task than the default one makes its model, in about a minute, and keeps it in
+    ~/.cache/covey.
+
+    Example: `covey demo --environment math --steps 8 --workers 3 --cheats 1`
+    """
+    from covey.demo.participants import DemoOptions
+    from covey.demo.presets import find_preset
+    from covey.demo.scenario import run_demo
+    from covey.runtime.files import write_atomically
+
+    if json_file is not None and not json_file.resolve().parent.is_dir():
+        raise OperatorError("no_folder", f"{json_file} has no folder", fix="Name a file in a folder that exists")
+    options = DemoOptions(
+        environment=environment,
+        steps=steps or find_preset(environment).steps,
+        workers=workers,
+        cheats=cheats,
+        max_staleness=max_staleness,
+        seed=seed,
+        engine=engine,
+        keep=keep,
+    )
+
+    def write(summary: dict[str, Any]) -> None:
+        if json_file is not None:
+            write_atomically(json_file, json.dumps(summary, indent=2, sort_keys=True).encode() + b"\n")
+
+    root = context.find_root().command
+    if run_demo(options, lambda arguments: root.main(arguments, standalone_mode=False), on_summary=write):
+        raise typer.Exit(1)

@@ -1,0 +1,82 @@
+"""`covey devnet`: a chain on this machine."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from covey.console.options import Json, Raw, show
+from covey.errors import OperatorError
+
+devnet = typer.Typer(help="Run a chain on this machine and give its test tokens.", no_args_is_help=True)
+
+
+@devnet.command("up")
+def devnet_up(
+    folder: Annotated[Path, typer.Option(help="Folder of the chain: its state, deployment.json, log.")] = Path(
+        ".covey/devnet"
+    ),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the chain; 0 takes a free one.")] = 8545,
+    block_time: Annotated[float, typer.Option(help="Seconds per block; 0 mines each transaction at once.")] = 1.0,
+    seed: Annotated[str, typer.Option(help="Seed that the keys of the devnet follow from.")] = "devnet",
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Begin a new chain; the old one's files are kept with the ending .old.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Start a chain on this machine and stay until a stop signal.
+
+    A new folder gets a chain with the contracts and their deployment.json; later starts go on with that chain, its
+    pools and its balances.
+
+    Example: `covey devnet up --folder net`
+    """
+    import signal
+
+    from covey.devnet.deploy import up
+
+    anvil, deployment = up(folder, port=port, block_time=block_time or None, seed=seed, is_fresh=fresh)
+    signals = {signal.SIGINT, signal.SIGTERM, signal.SIGCHLD}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # one that is not blocked ends us at once and leaves Anvil behind
+    if as_json:
+        show({"chain": anvil.url, "contracts": str(folder / "deployment.json"), "token": deployment.token}, as_json)
+    else:
+        typer.echo(f"chain     {anvil.url}\ncontracts {folder / 'deployment.json'}\ntoken     {deployment.token}")
+    try:
+        has_ended = anvil.process.poll() is not None or signal.sigwait(signals) == signal.SIGCHLD
+    finally:
+        anvil.stop()
+    if has_ended:
+        raise OperatorError(
+            "anvil_ended", f"the node ended by itself; {folder / 'anvil.log'} may say why", fix="Start it again"
+        )
+
+
+@devnet.command("fund")
+def devnet_fund(
+    address: Annotated[str, typer.Argument(help="Address that receives ether and test tokens.")],
+    folder: Annotated[Path, typer.Option(help="Folder of `covey devnet up`.")] = Path(".covey/devnet"),
+    tokens: Annotated[
+        str, typer.Option(metavar="AMOUNT", help="Amount of test tokens, for example 1.5; 0 gives ether alone.")
+    ] = "1000",
+    seed: Annotated[str, typer.Option(help="Seed of `covey devnet up`.")] = "devnet",
+    raw: Raw = False,
+    as_json: Json = False,
+) -> None:
+    """Give an address ether and test tokens.
+
+    Example: `covey devnet fund ADDRESS --folder net --tokens 1000`
+    """
+    from covey.chain.amounts import SMALLEST, Amount, parse_amount, read_unit
+    from covey.chain.contracts import Contracts
+    from covey.chain.deployment import Deployment
+    from covey.chain.json_rpc import ChainClient
+    from covey.console.addresses import read_address
+    from covey.devnet.deploy import derive_wallet, fund
+
+    receiver = read_address(address)
+    deployment = Deployment.load(folder / "deployment.json")
+    unit = SMALLEST if raw else read_unit(Contracts(ChainClient(deployment.choose_node()), deployment).token)
+    given = parse_amount(tokens, unit, least=0)
+    fund(deployment, derive_wallet(seed, "deployer"), {receiver: given})
+    show({"address": address, "tokens": Amount(given, unit)}, as_json)

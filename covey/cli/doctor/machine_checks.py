@@ -1,0 +1,144 @@
+"""Checks of the machine that a role is going to run on: device, engine, memory, disk, port and clock."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from covey.cli.doctor.snapshot import (
+    ChainFacts,
+    Check,
+    CoordinatorFacts,
+    DeviceFacts,
+    PoolFacts,
+    Snapshot,
+    Trouble,
+    fail,
+    ok,
+    skip,
+    tell,
+    warn,
+)
+from covey.protocol.http_signatures import SKEW_SECONDS, WINDOW_SECONDS
+
+MASTER_BYTES = 16
+"""Bytes per weight of a trainer: float32 weights, gradients and AdamW's two moments."""
+CHECKPOINT_BYTES = 12
+"""Bytes per weight of a checkpoint: float32 weights and the two moments."""
+WORKING_SHARE = 1.5
+"""Memory of an engine in multiples of the weights: activations and the KV cache take about half as much again."""
+LEAST_DISK = 1 << 30
+_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
+
+
+def spell_bytes(size: int) -> str:
+    """Example: "23.5 GiB"."""
+    power = min(len(_UNITS) - 1, max(0, size.bit_length() - 1) // 10)
+    value = size / (1 << 10 * power)
+    return f"{value:.3g} {_UNITS[power]}" if value < 1000 else f"{value:.0f} {_UNITS[power]}"
+
+
+def check_device(seen: Snapshot) -> Check:
+    if seen.device is None or isinstance(seen.device, Trouble):
+        return tell("device", seen.device or Trouble(detail="not looked at"))
+    detail = f"{seen.device.name}, {spell_bytes(seen.device.memory)} of memory"
+    if seen.device.has_idle_gpu:
+        return warn("device", f"{detail}; this machine has an NVIDIA GPU", 'Set device = "cuda" to use it')
+    return ok("device", detail)
+
+
+def check_engine(seen: Snapshot) -> Check:
+    """Whether the pool's thresholds hold for the engine that the role will use, its build and this hardware."""
+    if seen.engine is None:
+        return skip("engine", "coordinator")
+    if isinstance(seen.engine, Trouble):
+        return tell("engine", seen.engine)
+    return ok("engine", f"{seen.engine.name} with {seen.engine.build} is what the pool takes on this device")
+
+
+def check_memory(seen: Snapshot) -> Check:
+    """An estimate from the newest policy: it fails only where the weights alone have no room."""
+    if not isinstance(seen.device, DeviceFacts):
+        return skip("memory", "device")
+    size, weights = _measure_policy(seen)
+    if size is None or weights is None:
+        return skip_unpublished("memory", seen)
+    if seen.role == "trainer":
+        needed, fix = MASTER_BYTES * weights, "Use a larger device, or shard the model over several by torchrun"
+    else:
+        needed, fix = int(WORKING_SHARE * size), "Use a larger device, or lower batch"
+    detail = (
+        f"weights take {spell_bytes(size)}, in all about {spell_bytes(needed)} of {spell_bytes(seen.device.memory)}"
+    )
+    if seen.device.memory < size:
+        return fail("memory", detail, fix)
+    return ok("memory", detail) if needed <= seen.device.memory else warn("memory", detail, fix)
+
+
+def check_disk(seen: Snapshot) -> Check:
+    details, lacking, least = [], [], dict(_list_needs(seen))
+    for root, folder in seen.folders.items():
+        if isinstance(folder, Trouble):
+            return tell("disk", folder)
+        if not folder.is_writable:
+            return fail("disk", f"{root} cannot be written to", "Name another home, or give its owner's rights")
+        needed = max(LEAST_DISK, least.get(root, 0) - folder.held)
+        details.append(f"{root} has {spell_bytes(folder.free)} free, {spell_bytes(needed)} needed")
+        if folder.free < needed:
+            lacking.append(root)
+    fix = f"Free space at {', '.join(map(str, lacking))}, or name another folder in the settings"
+    return warn("disk", "; ".join(details), fix) if lacking else ok("disk", "; ".join(details))
+
+
+def _list_needs(seen: Snapshot) -> Iterator[tuple[Path, int]]:
+    """Bytes that a role keeps in each folder, as far as the size of a policy is known."""
+    size, weights = _measure_policy(seen)
+    if size is None or weights is None:
+        return
+    if seen.role == "trainer":
+        checkpoints = getattr(seen.settings, "keep_checkpoints", 2) + 1
+        yield seen.settings.home, checkpoints * CHECKPOINT_BYTES * weights + 3 * size
+        yield (
+            getattr(seen.settings, "origin_root", seen.settings.home),
+            getattr(seen.settings, "keep_policies", 5) * size,
+        )
+    elif seen.role != "coordinator" and seen.params is not None:
+        yield seen.settings.home, (seen.params.max_staleness + 3) * size  # with one that is on its way
+
+
+def _measure_policy(seen: Snapshot) -> tuple[int | None, int | None]:
+    """Bytes and weights of the newest policy; None where it is not known."""
+    if seen.manifest is None or seen.params is None:
+        return None, None
+    width = 4 if seen.params.model.compute_dtype == "float32" else 2
+    return seen.manifest.size, seen.manifest.size // width
+
+
+def skip_unpublished(name: str, seen: Snapshot) -> Check:
+    if isinstance(seen.pool, PoolFacts) and not seen.pool.steps:
+        return Check(name=name, status="skip", detail="no policy is published yet")
+    return skip(name, "coordinator" if seen.params is None else "relays")
+
+
+def check_port(seen: Snapshot) -> Check:
+    place = f"{getattr(seen.settings, 'host', '')}:{getattr(seen.settings, 'port', '')}"
+    if seen.port is None:
+        return ok("port", f"{place} is free")
+    if isinstance(seen.coordinator, CoordinatorFacts) and seen.coordinator.pool == seen.settings.pool:
+        return ok("port", f"the coordinator of pool {seen.coordinator.pool} serves at {place}")
+    return tell("port", seen.port)
+
+
+def check_clock(seen: Snapshot) -> Check:
+    """Signatures hold for a minute, and may be a few seconds from the future."""
+    fix = "Set this machine's clock, for example with timedatectl set-ntp true"
+    details = []
+    if isinstance(seen.coordinator, CoordinatorFacts):
+        ahead = seen.coordinator.offset
+        details.append(f"{abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'after'} the coordinator")
+        if not -WINDOW_SECONDS <= ahead <= SKEW_SECONDS + 1:  # its answer is in whole seconds
+            return fail("clock", details[0], fix)
+    if isinstance(seen.chain, ChainFacts):
+        lag = seen.chain.head_time - seen.now
+        details.append(f"the newest block is {abs(lag):.0f} s {'ahead' if lag > 0 else 'old'}")
+        if lag > WINDOW_SECONDS:
+            return fail("clock", details[-1], fix)
+    return ok("clock", ", ".join(details)) if details else skip("clock", "chain")

@@ -1,0 +1,73 @@
+"""Looks at the machine that a role is going to run on: device, engine, folders, port.  Nothing is written.
+
+Torch is asked in a process of its own, which can be ended.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from covey.cli.doctor.snapshot import DeviceFacts, EngineProbe, FolderFacts, Trouble
+from covey.engines.factory import choose_engine, describe_build, measure_memory, require_engine
+from covey.engines.vllm.vllm_options import VllmOptions
+from covey.errors import OperatorError
+from covey.protocol.params import PoolParams
+from covey.runtime.http import listen
+from covey.runtime.settings import RoleSettings
+
+if TYPE_CHECKING:
+    from coordinator.config import CoordinatorConfig
+
+DEVICE_SECONDS = 20.0
+"""Torch takes some of them to start; meanwhile everything else is looked at."""
+_GPUS = Path("/proc/driver/nvidia/gpus")
+
+
+def look_at_device(settings: "RoleSettings | CoordinatorConfig") -> DeviceFacts:
+    """Raises OperatorError("bad_device")."""
+    device: str = getattr(settings, "device", "cpu")
+    if device == "cpu":
+        return DeviceFacts(name="cpu", memory=measure_memory("cpu"), has_idle_gpu=_GPUS.is_dir())
+    vllm = getattr(settings, "vllm", None)
+    command = [str((vllm and vllm.interpreter) or sys.executable), "-m", "covey.engines.factory", "memory", device]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=DEVICE_SECONDS, check=False)
+    if ended.returncode:
+        reason = ended.stderr.strip().rpartition("\n")[2].partition("bad_device: ")
+        fix = "Set device to one that torch finds; covey doctor lists them"
+        raise OperatorError("bad_device", (reason[2] or reason[0]).partition(". Set device")[0], fix=fix)
+    return DeviceFacts(**json.loads(ended.stdout))
+
+
+def look_at_engine(role: Literal["worker", "validator"], settings: RoleSettings, params: PoolParams) -> EngineProbe:
+    """The engine that the role will start with.
+
+    Raises OperatorError as `require_engine`, and OperatorError("bad_engine") if it is not installed.
+    """
+    rules, vllm = params.verification, getattr(settings, "vllm", VllmOptions())
+    name = choose_engine(getattr(settings, "engine", "auto"), rules, role=role, interpreter=vllm.interpreter)
+    build = describe_build(name, vllm.interpreter)
+    require_engine(name, rules, role=role, device=settings.device, interpreter=vllm.interpreter, is_apart=True)
+    return EngineProbe(name=name, build=build)
+
+
+def look_at_folder(root: Path) -> FolderFacts:
+    present = next(path for path in (root.absolute(), *root.absolute().parents) if path.exists())
+    sizes = (os.path.getsize(path) for path in root.rglob("*") if path.is_file())
+    return FolderFacts(
+        free=shutil.disk_usage(present).free,
+        held=sum(sizes),
+        is_writable=present.is_dir() and os.access(present, os.W_OK | os.X_OK),
+    )
+
+
+def find_port_trouble(host: str, port: int) -> Trouble | None:
+    """Why nothing can listen there; None where it can."""
+    try:
+        listen(host, port).close()
+    except OperatorError as error:
+        return Trouble.of(error)
+    return None

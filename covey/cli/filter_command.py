@@ -1,0 +1,169 @@
+"""`covey tasks filter`: the questions of a pool that are neither too easy nor too hard, before it is created."""
+
+import json
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from covey.console.options import Datasets, Json
+from covey.console.pool_file import build_params, read_document, save_model, write_document
+from covey.errors import OperatorError
+
+if TYPE_CHECKING:
+    from covey.cli.task_filter import Results, SolveTrial
+    from covey.environments.base import Environment
+    from covey.protocol.params import GradingParams, PoolParams
+
+tasks = typer.Typer(help="Import data sets of tasks, and choose the questions of a pool.", no_args_is_help=True)
+
+EngineChoice = Literal["auto", "hf", "vllm"]
+Dtype = Literal["float32", "bfloat16"]
+
+
+@tasks.command("filter")
+def tasks_filter(
+    pool_file: Annotated[
+        Path, typer.Argument(help="TOML file of a pool that is not created yet; its [params] say what is asked.")
+    ],
+    model: Annotated[str, typer.Option(help="Name or folder of the smaller model that answers.")],
+    out: Annotated[Path, typer.Option(help="File of results as JSON lines; an existing one is continued.")],
+    items: Annotated[int, typer.Option(min=1, max=100_000, help="Number of questions to ask.")] = 1000,
+    pass_k: Annotated[int, typer.Option(min=1, max=1024, help="Number of answers to each question.")] = 8,
+    low: Annotated[float, typer.Option(min=0, max=1, help="Least share of right answers that is kept.")] = 0.125,
+    high: Annotated[float, typer.Option(min=0, max=1, help="Largest share of right answers that is kept.")] = 0.5,
+    dataset: Datasets = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the answers; the questions follow from the pool.")] = 0,
+    engine: Annotated[
+        EngineChoice, typer.Option(help="Inference engine; auto is vllm where it is installed, else hf.")
+    ] = "auto",
+    dtype: Annotated[Dtype, typer.Option(help="Number format of the engine.")] = "bfloat16",
+    batch: Annotated[int, typer.Option(min=1, help="Number of answers that are generated together.")] = 64,
+    device: Annotated[str, typer.Option(help="Device of the engine as torch names it.")] = "cpu",
+    threads: Annotated[int, typer.Option(min=1, help="Number of CPU threads of torch.")] = 1,
+    write: Annotated[bool, typer.Option("--write", help="Write the kept questions into the pool file.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Let a smaller model answer questions and keep those that it sometimes gets right.
+
+    The result is the option "kept" of the pool's environment: one bit a question, so that worker and validator draw
+    the same prompts from the pool's parameters alone.  Without --write the file stays as it is.
+
+    Example: `covey tasks filter configs/pool.toml --model my-small-model --out tasks.jsonl --write`
+    """
+    from covey.cli.task_filter import Results, SolveTrial, choose_kept
+    from covey.engines.factory import choose_engine
+    from covey.environments.question_mask import pack_kept
+    from covey.environments.registry import load
+    from covey.model.prompts import PromptFormat
+    from covey.protocol.params import VerificationParams
+    from covey.tasks.catalog import DataSetCatalog
+
+    if low > high:
+        raise OperatorError("bad_bounds", f"low {low} is above high {high}", fix="Swap --low and --high")
+    document = read_document(pool_file)
+    params = build_params(pool_file, document, {})
+    if params.environment.kind == "mixture":
+        raise OperatorError(
+            "bad_environment",
+            f"the environment of {pool_file} is a mixture, and questions are kept by each of its parts",
+            fix="Filter each part in a pool file of its own, and copy the option kept into the mixture",
+        )
+    trial = SolveTrial(
+        kind=params.environment.kind,
+        options={name: value for name, value in params.environment.options.items() if name != "kept"},
+        model=model,
+        engine=choose_engine(engine, VerificationParams(), role="worker"),
+        dtype=dtype,
+        pass_k=pass_k,
+        seed=seed,
+        temperature=params.model.temperature,
+        max_prompt_tokens=params.model.max_prompt_tokens,
+        max_completion_tokens=params.model.max_completion_tokens,
+        format=PromptFormat.of(params.model),
+    )
+    results = Results(out, trial)
+    asked = load(trial.spec, DataSetCatalog(dataset or ()))
+    _ask(trial, params.grading, results, items, asked, batch=batch, device=device, threads=threads, is_quiet=as_json)
+    kept = choose_kept(results.passes, count=items, pass_k=pass_k, low=low, high=high)
+    if not kept:
+        raise OperatorError(
+            "nothing_kept", f"none of {items} questions lies between {low} and {high}", fix="Ask more, or another model"
+        )
+    option = pack_kept(kept)
+    _require_room(params, option)
+    if write:
+        environment: Any = document["params"]["environment"]
+        environment.setdefault("options", {})["kept"] = option
+        environment.pop("fingerprint", None)  # it was of other prompts
+        write_document(pool_file, document)
+    counts = Counter(results.passes[number] for number in range(items))
+    too_long = counts.pop(None, 0)
+    by_passes = {passes: counts[passes] for passes in range(pass_k + 1)}
+    if as_json:
+        summary = {"items": items, "kept": len(kept), "too_long": too_long, "by_passes": by_passes, "option": option}
+        typer.echo(json.dumps(summary))
+        return
+    typer.echo(f"kept {len(kept)} of {items} questions ({len(kept) / items:.1%}); {too_long} too long for the pool")
+    typer.echo("right answers: " + ", ".join(f"{passes}: {count}" for passes, count in by_passes.items()))
+    typer.echo(f"written to {pool_file}" if write else f'kept = "{option}"')
+
+
+def _ask(
+    trial: "SolveTrial",
+    limits: "GradingParams",
+    results: "Results",
+    items: int,
+    environment: "Environment",
+    *,
+    batch: int,
+    device: str,
+    threads: int,
+    is_quiet: bool,
+) -> None:
+    """Ask what has no result yet."""
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress
+
+    from covey.cli.task_filter import count_passes, list_turns
+    from covey.engines.factory import build_engine
+    from covey.engines.vllm.vllm_options import VllmOptions
+    from covey.environments.grader import GradingPool
+    from covey.runtime.settings import SandboxSettings
+
+    turns = list(list_turns(items, results.passes, max(1, batch // trial.pass_k)))
+    if not turns:
+        return
+    vllm = VllmOptions().fit(trial.max_prompt_tokens + trial.max_completion_tokens)
+    console = Console(stderr=True)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="covey-filter-")))
+        engine = build_engine(trial.engine, dtype=trial.dtype, batch=batch, device=device, threads=threads, vllm=vllm)
+        stack.callback(engine.close)
+        engine.load_policy(save_model(trial.model, folder), 0)
+        grade = stack.enter_context(GradingPool(trial.spec, environment, limits, SandboxSettings()))
+        columns = (*Progress.get_default_columns(), MofNCompleteColumn())
+        progress = Progress(*columns, console=console, transient=True, disable=is_quiet or not console.is_terminal)
+        stack.enter_context(progress)
+        bar = progress.add_task("questions", total=items, completed=items - sum(map(len, turns)))
+        for numbers in turns:
+            results.add(count_passes(numbers, trial, engine=engine, environment=environment, grade=grade))
+            progress.advance(bar, len(numbers))
+
+
+def _require_room(params: "PoolParams", option: str) -> None:
+    """The chain keeps the parameters as text."""
+    from covey.protocol.params import MAX_PARAMS_BYTES
+
+    environment = params.environment
+    filtered = environment.model_copy(update={"options": environment.options | {"kept": option}})
+    size = len(params.model_copy(update={"environment": filtered}).to_text().encode())
+    if size > MAX_PARAMS_BYTES:
+        raise OperatorError(
+            "too_many_questions",
+            f"the pool's parameters would have {size} bytes, {MAX_PARAMS_BYTES} are allowed",
+            fix="Ask fewer questions with --items",
+        )

@@ -1,0 +1,243 @@
+"""Commands that prepare a pool: deploy the contracts to a chain, make the pool's folder."""
+
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from covey.console.options import Json, show
+from covey.errors import OperatorError
+from covey.runtime.urls import hide_secrets, is_plain_url, is_public_url, show_host
+
+if TYPE_CHECKING:
+    from covey.local.plan import NamedChain, PoolPlan
+
+FILE_BYTES = 4096
+"""More than a deployment.json takes."""
+
+init = typer.Typer(help="Make folders with keys and settings.", no_args_is_help=True)
+
+
+def deploy(
+    rpc: Annotated[str, typer.Option(envvar="COVEY_RPC_URL", help="URL of a node of the chain.")],
+    token: Annotated[str, typer.Option(help="Address of the ERC-20 that pools pay and stake in.")],
+    key_file: Annotated[
+        Path, typer.Option(help="Key that pays for the contracts; it may pause new work, nothing else.")
+    ],
+    out: Annotated[Path, typer.Option(help="File to write, which must not exist.")] = Path("deployment.json"),
+    as_json: Json = False,
+) -> None:
+    """Deploy Covey's contracts to a chain and write deployment.json for everyone who uses them.
+
+    The file names the node only if its URL is a host alone: a path, a query or a user may be a provider's key.
+
+    Example: `covey deploy --rpc http://node:8545 --token TOKEN --key-file admin.key`
+    """
+    from dataclasses import asdict
+
+    from covey.chain import deploying
+    from covey.chain.json_rpc import ChainClient
+    from covey.chain.wallet import load_key
+    from covey.console.addresses import read_address
+
+    with _new_file(out):
+        address = read_address(token)
+        if not ChainClient(rpc).has_code(address):
+            raise OperatorError(
+                "no_token", f"there is no contract at {address} on {show_host(rpc)}", fix="Name an ERC-20 with --token"
+            )
+        deployer = load_key(key_file)
+        deployment = deploying.deploy(rpc, deployer, token=address, say=lambda line: typer.echo(line, err=True))
+        deployment.save(out)
+    published = asdict(deployment.without_secrets())
+    show(published if as_json else {"contracts": str(out), "chain": deployment.chain_id}, as_json)
+
+
+@contextmanager
+def _new_file(path: Path) -> Iterator[None]:
+    """Create the file before anything is paid for that it is to hold; an error removes it again.
+
+    Raises OperatorError("file_exists"), OperatorError("no_folder").
+    """
+    try:
+        file = path.open("xb", buffering=0)
+    except FileExistsError as error:
+        raise OperatorError("file_exists", f"{path} exists", fix="Name a new file with --out") from error
+    except OSError as error:
+        raise _refuse_file(path, error) from error
+    with ExitStack() as undo:
+        undo.callback(path.unlink, missing_ok=True)
+        try:
+            with file:
+                file.write(b" " * FILE_BYTES)  # a full disk takes an empty file
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise _refuse_file(path, error) from error
+        yield
+        undo.pop_all()
+
+
+def _refuse_file(path: Path, error: OSError) -> OperatorError:
+    what = f"{path} cannot be written: {error.strerror}"
+    return OperatorError("no_folder", what, fix="Name a file in a folder that you may write to")
+
+
+@init.command("pool")
+def init_pool(
+    folder: Annotated[Path, typer.Argument(help="New folder of the pool.")],
+    chain: Annotated[
+        str | None,
+        typer.Option(
+            help="Chain of the pool: devnet (one in the folder, for trying out) or the URL of a node.  By default "
+            "devnet, with --deployment the URL in the variable COVEY_RPC_URL."
+        ),
+    ] = None,
+    deployment: Annotated[
+        Path | None, typer.Option(help="File deployment.json of a chain that is named by its URL; see `covey deploy`.")
+    ] = None,
+    public_url: Annotated[
+        str | None,
+        typer.Option(help="Base URL of the coordinator as everybody reaches it, for a chain that is named by its URL."),
+    ] = None,
+    relay: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Base URL of a relay as everybody reaches it; may be repeated.  By default the relay's own port on "
+            "the host of --public-url."
+        ),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Folder or hub name of the model to train; by default a tiny one.")
+    ] = None,
+    environment: Annotated[str, typer.Option(help="Kind of environment that asks and grades.")] = "reasoning_gym",
+    validators: Annotated[int, typer.Option(min=1, max=32, help="Number of validators.")] = 3,
+    device: Annotated[str, typer.Option(help="Device of trainer and validators, for example cuda.")] = "cpu",
+    port: Annotated[
+        int, typer.Option(min=1024, max=65532, help="First of four ports: coordinator, origin, relay, chain.")
+    ] = 8000,
+    as_json: Json = False,
+) -> None:
+    """Make a folder with everything that a pool's operator needs, and say what comes next.
+
+    The folder holds the keys of operator, trainer, arbiter and validators, pool.toml with their addresses, and settings
+    of every role.  Nothing is written that exists, and nothing is sent to a chain.  With a chain that exists,
+    --public-url is required: strangers reach the coordinator there, and the command lists what has to lead where.
+
+    Example: `covey init pool mypool --validators 3`
+    """
+    from covey.engines.factory import describe_hardware
+    from covey.environments.registry import KINDS
+    from covey.local.folder import create_pool_folder
+    from covey.local.plan import PoolPlan
+
+    if environment not in KINDS:
+        raise OperatorError(
+            "bad_environment", f"there is no environment of kind {environment}", fix=f"Use one of {', '.join(KINDS)}"
+        )
+    if model is not None and Path(model).is_dir():
+        if not (Path(model) / "config.json").is_file():
+            raise OperatorError(
+                "model_unavailable", f"{model} has no config.json", fix="Name a folder or a model on a hub"
+            )
+        model = str(Path(model).resolve())  # the trainer runs in the pool's folder
+    elif model is not None and model.startswith((".", "/", "~")):
+        raise OperatorError("model_unavailable", f"there is no folder {model}", fix="Name a folder or a model on a hub")
+    describe_hardware(device)  # a device that torch does not find would end trainer and validators
+    if chain is None and deployment is not None:  # with the option, a provider's key would be in the list of processes
+        chain = os.environ.get("COVEY_RPC_URL")
+    plan = PoolPlan(
+        validators=validators,
+        environment=environment,
+        model=model,
+        chain=_read_chain(chain or "devnet", deployment, public_url, relay or []),
+        port=port,
+        device=device,
+    )
+    addresses = create_pool_folder(folder, plan)
+    places = plan.describe_public_urls() if plan.chain else {}
+    steps = _list_next_steps(folder, plan)
+    if as_json:
+        show({"folder": str(folder), "addresses": addresses, "reachable": places, "next": steps}, as_json)
+        return
+    for name, address in addresses.items():
+        typer.echo(f"{name:>14}  {address}  {folder}/keys/{name}.key")
+    typer.echo(f"\nLook at {folder}/pool.toml: nothing of it can be changed once the pool is open.")
+    if places:
+        typer.echo("Everybody, this machine too, must reach:")
+    for url, place in places.items():
+        typer.echo(f"  {url}  ({place})")
+    typer.echo("Then:")
+    for step in steps:
+        typer.echo(f"  {step}")
+
+
+def _read_chain(
+    chain: str, deployment: Path | None, public_url: str | None, relays: Sequence[str]
+) -> "NamedChain | None":
+    """What the options say of a chain that exists; None for a devnet.
+
+    Raises OperatorError("bad_settings") for options that do not go together, OperatorError("no_public_url"),
+    OperatorError("bad_url").
+    """
+    from covey.chain.deployment import Deployment
+    from covey.local.plan import NamedChain
+
+    if chain == "devnet":
+        if deployment is not None:
+            raise OperatorError(
+                "bad_settings",
+                "a devnet makes its own contracts",
+                fix="Leave --deployment out, or name the chain's URL with --chain or in COVEY_RPC_URL",
+            )
+        if public_url is not None or relays:
+            raise OperatorError(
+                "bad_settings",
+                "a devnet is reached from this machine alone",
+                fix="Leave --public-url and --relay out, or name the chain's URL with --chain",
+            )
+        return None
+    if not is_plain_url(chain):
+        raise OperatorError(
+            "bad_url", f"--chain is {hide_secrets(chain)}", fix="Name devnet, or the URL of a node: https://rpc.example"
+        )
+    if deployment is None:
+        what = f"{show_host(chain)} needs the contracts' addresses"
+        raise OperatorError("bad_settings", what, fix="Add --deployment FILE, which covey deploy writes")
+    if public_url is None:
+        raise OperatorError(
+            "no_public_url",
+            f"contributors of a pool on {show_host(chain)} must reach its coordinator",
+            fix="Add --public-url URL, for example --public-url https://pool.example",
+        )
+    return NamedChain(
+        deployment=Deployment.load(deployment),
+        rpc_url=chain,
+        public_url=_read_url("--public-url", public_url),
+        relays=tuple(_read_url("--relay", text) for text in relays),
+    )
+
+
+def _read_url(option: str, text: str) -> str:
+    """A base URL that others are given, without a slash at its end.  Raises OperatorError("bad_url")."""
+    if not is_public_url(text):
+        raise OperatorError(
+            "bad_url",
+            f"{option} is {hide_secrets(text)}",
+            fix="Name a URL without user and query: https://pool.example",
+        )
+    return text.rstrip("/")
+
+
+def _list_next_steps(folder: Path, plan: "PoolPlan") -> list[str]:
+    """Commands that open the pool, run it and join it."""
+    name, file = shlex.quote(str(folder)), shlex.quote(f"{folder}/chain/deployment.json")
+    up = f"covey up {name} --detach"
+    join = f"covey join {shlex.quote(plan.coordinator_url)} worker --deployment {file}"
+    if plan.chain is None:
+        return [up, join]
+    needs_node = plan.chain.deployment.without_secrets().rpc_url is None
+    return [f"covey pool open {name}", up, f"{join} --rpc URL" if needs_node else join]

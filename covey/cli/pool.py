@@ -1,0 +1,150 @@
+"""`covey pool`: create, fund, start, end and show pools."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from covey.console import options
+from covey.console.options import (
+    AmountText,
+    Datasets,
+    DeploymentFile,
+    Force,
+    Json,
+    KeyFile,
+    Pool,
+    Raw,
+    is_terminal,
+    show,
+)
+from covey.errors import OperatorError
+
+pool = typer.Typer(help="Create, fund, start and end pools.", no_args_is_help=True)
+
+
+@pool.command("create")
+def pool_create(
+    file: Annotated[Path, typer.Argument(help="TOML file with the tables [terms] and [params]; see configs/.")],
+    deployment: DeploymentFile,
+    key_file: KeyFile,
+    dataset: Datasets = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Name or folder of the model that the pool starts from: its chat template and its end tokens are "
+            "pinned where the file does not name them."
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Create it although one account holds several offices.")] = False,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Open a pool; the signer becomes its operator.
+
+    Prints what a cheat is expected to lose over what it gains, and refuses terms that deter too little.  A pool with
+    prompt_format = "chat" requires --model or chat_template_hash; a chat template that depends on the date or on
+    chance is refused.
+
+    Example: `covey pool create pool.toml --model my-chat-model --deployment deployment.json --key-file operator.key`
+    """
+    from covey.console.account import read_pool_file
+    from covey.console.pool_terms import describe_deterrence, list_weaknesses, require_offices, require_strong_terms
+
+    account = options.open_account(deployment, key_file)
+    terms, validators, params = read_pool_file(file, account.deployment.token, datasets=dataset or (), model=model)
+    require_offices(file, terms, validators, account.wallet.address)
+    if not force:
+        require_strong_terms(file, terms, params)
+    weaknesses = list_weaknesses(terms, validators, account.wallet.address)
+    if weaknesses and not yes:
+        ask_for_consent(file, weaknesses)
+    account.require_nothing_pending()
+    entry = account.send(account.contracts.pools.create_pool(terms, validators, params.to_text()))
+    values = {"pool": account.contracts.pools.count_pools(), "transaction": entry.transaction_hash}
+    show(values | {"deterrence": describe_deterrence(terms, params, as_json=as_json)}, as_json)
+
+
+def ask_for_consent(file: Path, weaknesses: list[str]) -> None:
+    """Ask on a terminal whether to create a weak pool; elsewhere raise OperatorError("weak_pool")."""
+    if not is_terminal():
+        raise OperatorError(
+            "weak_pool", f"{file}: {'; '.join(weaknesses)}", fix="Name other accounts, or accept that with --yes"
+        )
+    for weakness in weaknesses:
+        typer.echo(f"{file}: {weakness}", err=True)
+    typer.confirm("Create the pool all the same?", abort=True, err=True)
+
+
+@pool.command("fund")
+def pool_fund(
+    amount: AmountText,
+    deployment: DeploymentFile,
+    key_file: KeyFile,
+    pool: Pool,
+    raw: Raw = False,
+    as_json: Json = False,
+) -> None:
+    """Put tokens into a pool's escrow.
+
+    Example: `covey pool fund 100 --deployment net/deployment.json --pool 1 --key-file operator.key`
+    """
+    from covey.chain.amounts import Amount
+
+    account = options.open_account(deployment, key_file, pool)
+    unit, ledger = account.get_unit(raw=raw), account.contracts.ledger
+    paid = account.read_amount(amount, unit, balance=account.token.balance_of(account.wallet.address))
+    account.approve(ledger.address, paid)
+    entry = account.send(ledger.fund_pool(account.pool, paid))
+    escrow = Amount(ledger.escrow_of(account.pool), unit)
+    show({"escrow": escrow, "transaction": entry.transaction_hash}, as_json)
+
+
+@pool.command("start")
+def pool_start(deployment: DeploymentFile, key_file: KeyFile, pool: Pool, as_json: Json = False) -> None:
+    """Open a pool for work.  Operator only.
+
+    Example: `covey pool start --deployment net/deployment.json --pool 1 --key-file operator.key`
+    """
+    account = options.open_account(deployment, key_file, pool)
+    entry = account.send(account.contracts.pools.start_pool(account.pool))
+    show({"pool": pool, "transaction": entry.transaction_hash}, as_json)
+
+
+@pool.command("end")
+def pool_end(deployment: DeploymentFile, key_file: KeyFile, pool: Pool, as_json: Json = False) -> None:
+    """End a pool: no new work starts; what was countersigned is still settled and paid.  Operator or arbiter only.
+
+    Example: `covey pool end --deployment net/deployment.json --pool 1 --key-file operator.key`
+    """
+    account = options.open_account(deployment, key_file, pool)
+    entry = account.send(account.contracts.pools.end_pool(account.pool))
+    show({"pool": pool, "transaction": entry.transaction_hash}, as_json)
+
+
+@pool.command("show")
+def pool_show(deployment: DeploymentFile, pool: Pool, raw: Raw = False, as_json: Json = False) -> None:
+    """Show what the chain holds of a pool.
+
+    Example: `covey pool show --deployment net/deployment.json --pool 1`
+    """
+    from covey.chain.amounts import Amount
+
+    account = options.open_account(deployment, None, pool)
+    pools, unit = account.contracts.pools, account.get_unit(raw=raw or as_json)
+    terms = pools.get_terms(account.pool)
+    values: dict[str, Any] = {
+        "state": pools.state_of(account.pool).name.lower(),
+        "operator": pools.operator_of(account.pool),
+        "trainer": terms.trainer,
+        "params_hash": terms.params_hash,
+        "reward_per_unit": Amount(terms.reward_per_unit, unit),
+        "min_stake": Amount(terms.min_stake, unit),
+        "quorum": terms.quorum,
+        "validators": pools.get_validators(account.pool),
+        "escrow": Amount(account.contracts.ledger.escrow_of(account.pool), unit),
+        "owed": Amount(account.contracts.ledger.owed_of(account.pool), unit),
+        "policies": account.contracts.policies.steps_of(account.pool),
+        "epochs": account.contracts.ledger.epochs_of(account.pool),
+    }
+    show(values, as_json)

@@ -1,0 +1,104 @@
+"""`covey pool open`: what it spends is shown and agreed to before anything is sent to a chain that exists."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from covey.cli.pool import ask_for_consent
+from covey.console.options import Folder, Force, Json, is_terminal, show
+from covey.errors import OperatorError
+
+if TYPE_CHECKING:
+    from covey.local.pool_opening import Opening
+
+ESCROW, OPERATOR_BOND = "100", "10"
+"""Amounts in tokens that a pool is opened with where the command names no others."""
+
+
+def pool_open(
+    folder: Folder,
+    escrow: Annotated[str, typer.Option(help="Amount that the escrow holds afterwards, at least, in tokens.")] = ESCROW,
+    bond: Annotated[
+        str, typer.Option(help="Amount of the operator's bond afterwards, at least, in tokens.")
+    ] = OPERATOR_BOND,
+    yes: Annotated[
+        bool,
+        typer.Option(
+            "--yes",
+            help="Skip the questions and the check of the windows: spend what is needed at once, also for a pool with "
+            "the short windows of a test network or with one account in several offices.",
+        ),
+    ] = False,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Open the pool of a folder on its chain.
+
+    Creates and funds it, puts up the bonds of operator and validators, and starts it.  What is done already is
+    not done again, so the command can be repeated after any failure.  On a chain that is not a devnet it refuses the
+    short windows of a test network, and asks before it creates a pool in which one account holds several offices, and
+    before it spends anything; --yes skips all three.  It refuses terms that deter cheats or validators too little,
+    unless --force is given.
+
+    Example: `covey pool open mypool --escrow 100`
+    """
+    from covey.console.pool_terms import describe_deterrence, require_strong_terms
+    from covey.local.folder import has_own_chain
+    from covey.local.pool_opening import open_pool, plan_opening
+
+    opening = plan_opening(folder, escrow=escrow, operator_bond=bond)
+    if opening.pool is None and not force and not has_own_chain(folder):
+        require_strong_terms(folder / "pool.toml", opening.terms, opening.params)
+    if not yes and not has_own_chain(folder):
+        _require_public_windows(folder / "pool.toml", opening)
+        _require_strong_offices(folder / "pool.toml", opening)
+        _ask_to_spend(folder, opening)
+    if opening.pool is None:
+        typer.echo(describe_deterrence(opening.terms, opening.params), err=as_json)
+    number = open_pool(folder, opening, say=lambda line: typer.echo(line, err=as_json))
+    if as_json:
+        show({"pool": number}, as_json)
+
+
+def _require_public_windows(file: Path, opening: "Opening") -> None:
+    """Raise OperatorError("short_windows") where a pool that is yet to be created has those of a test network."""
+    from covey.local.plan import find_short_windows
+
+    short = find_short_windows(opening.terms, opening.params)
+    if short and opening.pool is None:
+        raise OperatorError(
+            "short_windows",
+            f"{file} has windows of a test network, in seconds: {'; '.join(short)}",
+            fix=f"Lengthen them in {file}, or accept them with --yes, which skips the question, too",
+        )
+
+
+def _require_strong_offices(file: Path, opening: "Opening") -> None:
+    """Ask before a pool is created in which one account holds offices that should watch each other."""
+    from covey.console.pool_terms import list_weaknesses
+
+    weaknesses = list_weaknesses(opening.terms, opening.validators, opening.operator.wallet.address)
+    if weaknesses and opening.pool is None:
+        ask_for_consent(file, weaknesses)
+
+
+def _ask_to_spend(folder: Path, opening: "Opening") -> None:
+    """Show what each account spends, and ask on a terminal; elsewhere raise OperatorError("not_confirmed")."""
+    from covey.chain.amounts import format_amount, read_unit
+
+    total = sum(opening.costs.values())
+    if opening.pool is not None and not total:
+        return
+    unit = read_unit(opening.token)
+    chain_id, cost = opening.operator.deployment.chain_id, format_amount(total, unit)
+    question = (
+        f"Opening the pool of {folder} on chain {chain_id} spends {cost} of token {opening.token.address}, and gas"
+    )
+    if not is_terminal():
+        raise OperatorError("not_confirmed", question, fix="Add --yes to spend it without a question")
+    rows = {"escrow": opening.escrow, "operator's bond": opening.operator_bond}
+    rows |= {f"bond of {file.stem}": amount for file, amount in opening.validator_bonds.items()}
+    for name, spent in rows.items():
+        typer.echo(f"{name:>20}  {format_amount(spent, unit)}", err=True)
+    typer.confirm(f"{question}.  Open it?", abort=True, err=True)

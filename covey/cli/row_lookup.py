@@ -1,0 +1,61 @@
+"""Which row `covey tasks show` was asked for, and which environment asks it."""
+
+from pathlib import Path
+from typing import Any
+
+from covey.console.pool_file import build_params, read_document
+from covey.environments.base import EnvironmentSpec, Split
+from covey.errors import OperatorError
+from covey.tasks.dataset import DataSet
+from covey.tasks.dataset_row import TaskRecord
+
+
+def _choose(found: DataSet, split: Split | None, task_type: str | None) -> tuple[Split, str]:
+    """Split and task type of a row, where the only type and the training split need no name."""
+    named = [(part, kind) for part, kind in found.groups if part == (split or "train") and task_type in (None, kind)]
+    if len(named) == 1:
+        return named[0]
+    known = ", ".join(f"{part} {kind}" for part, kind in found.groups)
+    raise OperatorError(
+        "no_row",
+        f"the data set has {len(named)} task types that fit; it holds {known}",
+        fix="Name one of them with --split and --type",
+    )
+
+
+def get_row(found: DataSet, index: int, split: Split | None, task_type: str | None) -> TaskRecord:
+    """A row by its number; raise OperatorError("no_row")."""
+    return found.read(*_choose(found, split, task_type), index)
+
+
+def find_row(found: DataSet, problem_id: str, split: Split | None, task_type: str | None) -> TaskRecord:
+    """The first row with a problem_id, which is searched for; raise OperatorError("no_row")."""
+    for part, kind in found.groups:
+        if split in (None, part) and task_type in (None, kind):
+            for index in range(found.count(part, kind)):
+                row = found.read(part, kind, index)
+                if row.problem_id == problem_id:
+                    return row
+    raise OperatorError("no_row", f"no row has the problem_id {problem_id}", fix="Correct --id, --split or --type")
+
+
+def find_spec(found: DataSet, row: TaskRecord, pool_file: Path | None) -> EnvironmentSpec:
+    """The environment that asks a row: the pool's, or its part of the row's task type, or the kind with no options.
+
+    Raises OperatorError("wrong_dataset") where the pool does not ask such rows.
+    """
+    plain = EnvironmentSpec(kind=row.task_type, options={"dataset": found.digest})
+    if pool_file is None:
+        return plain
+    named = build_params(pool_file, read_document(pool_file), {}).environment
+    parts: Any = named.options.get("parts")
+    specs = [(named.kind, named.options)]
+    specs += [(part.get("kind"), part.get("options", {})) for part in parts] if isinstance(parts, list) else []
+    for kind, options in specs:
+        if kind == row.task_type and options.get("dataset") == found.digest:
+            return EnvironmentSpec(kind=kind, options=options)
+    raise OperatorError(
+        "wrong_dataset",
+        f"{pool_file} asks no rows of type {row.task_type} of the data set {found.digest}",
+        fix="Name the file of a pool that does, or leave --pool-file out",
+    )

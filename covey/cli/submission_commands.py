@@ -1,0 +1,194 @@
+"""`covey submissions`: what a coordinator shows of submissions, and what the chain says of one.
+
+All texts come from the coordinator: `covey.protocol.api.public` bounds them, and receipt and verdicts are checked by
+hash and signature before they are shown.
+"""
+
+import re
+import shlex
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from covey.console import options as chain
+from covey.console.options import CoordinatorUrl, DeploymentFile, Json, Pool
+from covey.errors import OperatorError, ProtocolError
+from covey.runtime.urls import is_plain_url
+
+if TYPE_CHECKING:
+    from covey.console.account import Account
+    from covey.protocol.api.public import SubmissionDetail, SubmissionView
+    from covey.protocol.ids import Hash
+
+submissions = typer.Typer(help="List and show submissions.", no_args_is_help=True)
+NO_RELAY = "RELAY_URL"
+"""Stands in a command for a relay that nobody has named."""
+_PREFIX = re.compile("(0x)?[0-9a-f]{8,64}")
+
+
+@submissions.command("list")
+def submissions_list(
+    coordinator_url: CoordinatorUrl = "http://127.0.0.1:8000",
+    node: Annotated[str | None, typer.Option(help="Address of a node; others' submissions are left out.")] = None,
+    contributor: Annotated[
+        str | None, typer.Option(help="Address of a contributor; others' submissions are left out.")
+    ] = None,
+    state: Annotated[
+        str | None, typer.Option(help="State: submitted, accepted, rejected, void or settled; others are left out.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Largest number of submissions.")] = 20,
+    as_json: Json = False,
+) -> None:
+    """List submissions, newest first: task, state, reason, units, epoch, receipt, node, evidence hashes.
+
+    Example: `covey submissions list --state rejected --limit 5 --coordinator-url http://127.0.0.1:8000`
+    """
+    import asyncio
+
+    from covey.console.addresses import read_address
+    from covey.network.coordinator_client import CoordinatorClient
+    from covey.protocol.status import SubmissionState
+
+    try:
+        wanted = SubmissionState(state.upper()) if state else None
+    except ValueError as error:
+        names = ", ".join(SubmissionState).lower()
+        raise OperatorError("bad_state", f"there is no state {state}", fix=f"Name one of {names}") from error
+    by = read_address(node) if node else None
+    of = read_address(contributor) if contributor else None
+
+    async def ask() -> "list[SubmissionView]":
+        async with CoordinatorClient(coordinator_url, None, chain_id=0) as client:  # nothing is signed
+            return await client.list_submissions(limit=limit, node=by, contributor=of, state=wanted)
+
+    found = asyncio.run(ask())
+    if as_json:
+        chain.show({"submissions": [view.model_dump(mode="json") for view in found]}, as_json)
+        return
+    if not found:
+        typer.echo("no submissions", err=True)
+        return
+    typer.echo(f"{'task':>6} {'state':9} {'reason':20} {'units':>7} {'epoch':>5} {'receipt':10} {'node':42} evidence")
+    for view in found:
+        epoch = "none" if view.epoch is None else view.epoch
+        typer.echo(
+            f"{view.task:>6} {view.state:9} {view.reason:20} {view.units:>7} {epoch:>5} "
+            f"{view.receipt_hash[:10]} {view.node} {' '.join(view.evidence_hashes) or 'none'}"
+        )
+
+
+@submissions.command("show")
+def submissions_show(
+    receipt_hash: Annotated[
+        str, typer.Argument(help="Hash of the receipt, or at least its first 8 hexadecimal digits.")
+    ],
+    deployment: DeploymentFile,
+    pool: Pool,
+    coordinator_url: CoordinatorUrl = "http://127.0.0.1:8000",
+    relay: Annotated[
+        list[str] | None, typer.Option(help="Base URL of a relay for the audit command, instead of the coordinator's.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show all that is public of a submission: receipt, verdicts, epoch, case, and how to judge it again.
+
+    Receipt and verdicts are public once it is decided; its file is once its epoch is closed.
+
+    Example: `covey submissions show 0x12345678 --deployment net/deployment.json --pool 1`
+    """
+    import asyncio
+
+    prefix = receipt_hash.lower()
+    if not _PREFIX.fullmatch(prefix):
+        raise OperatorError(
+            "bad_hash", f"{receipt_hash} is not a receipt's hash", fix="Name at least 8 of its hexadecimal digits"
+        )
+    prefix = "0x" + prefix.removeprefix("0x")
+    account = chain.open_account(deployment, None, pool)
+    detail, relays = asyncio.run(_ask(account, coordinator_url, prefix))
+    require_true(account, detail, prefix)
+    options = ["--deployment", str(deployment), "--storage", coordinator_url, "--pool", str(pool)]
+    for url in relay or relays or [NO_RELAY]:
+        options += ["--relay", url]
+    report = describe(account, detail, options)
+    if as_json:
+        chain.show(report, as_json)
+        return
+    parts = {name: report.pop(name) for name in ("verdicts", "case")}
+    chain.show(report, as_json)
+    for name, rows in parts.items():
+        for row in rows:
+            typer.echo(f"\n{name.removesuffix('s')}")
+            chain.show(row, as_json)
+    if not parts["verdicts"]:
+        typer.echo("\nno verdicts are public: the submission is not decided, or nobody had to judge it", err=True)
+    elif detail.epoch is None:
+        typer.echo("\nan audit needs the file, which is public once the submission's epoch is closed", err=True)
+
+
+async def _ask(account: "Account", url: str, prefix: str) -> "tuple[SubmissionDetail, list[str]]":
+    async with account.open_client(url) as client:
+        return await client.get_submission(prefix), [
+            relay for relay in (await client.get_pool()).relays if is_plain_url(relay)
+        ]
+
+
+def require_true(account: "Account", detail: "SubmissionDetail", prefix: str) -> None:
+    """Raise ProtocolError("bad_answer") or ProtocolError("bad_signature") for what hash and signatures refute."""
+    from covey.protocol.eip712 import Domain, compute_struct_hash, require_signer
+
+    contracts = account.contracts
+    domain = Domain(chain_id=contracts.deployment.chain_id, contract=contracts.court.address)
+    if not detail.receipt_hash.startswith(prefix):
+        raise ProtocolError("bad_answer", f"the coordinator answered with another submission than {prefix}")
+    if detail.receipt is not None and compute_struct_hash(detail.receipt.to_message()) != detail.receipt_hash:
+        raise ProtocolError("bad_answer", f"the coordinator's receipt does not have the hash {detail.receipt_hash}")
+    if detail.receipt is not None and detail.receipt.pool != account.pool:
+        raise ProtocolError("bad_answer", f"the coordinator is of pool {detail.receipt.pool}, not {account.pool}")
+    if len(detail.verdicts) != len(detail.signatures):
+        raise ProtocolError("bad_answer", "the coordinator's verdicts and signatures differ in number")
+    for verdict, signature in zip(detail.verdicts, detail.signatures, strict=True):
+        if verdict.receipt_hash != detail.receipt_hash:
+            raise ProtocolError("bad_answer", "the coordinator shows a verdict on another submission")
+        require_signer(verdict.to_message(), domain, signature, verdict.validator)
+
+
+def describe(account: "Account", detail: "SubmissionDetail", options: list[str]) -> dict[str, Any]:
+    """All that is shown; `options` are those of `covey validator audit`."""
+    from covey.protocol.verdict import Decision, Reason
+
+    receipt = detail.receipt
+    epoch = None if detail.epoch is None else account.history.find_epoch(account.pool, detail.epoch)
+    values: dict[str, Any] = {name: getattr(detail, name) for name in _FIELDS}
+    values |= {name: getattr(receipt, name) if receipt else None for name in ("lease", "work_key", "groups")}
+    values |= {"claimed_units": receipt and receipt.units, "deadline": receipt and receipt.deadline}
+    values["epoch_transaction"] = epoch and epoch.transaction_hash
+    values["epoch_final_at"] = epoch and epoch.record.final_at
+    known = {reason.value for reason in Reason}
+    values["verdicts"] = [
+        {
+            "validator": verdict.validator,
+            "outcome": Decision(verdict.outcome).name.lower(),
+            "reason": Reason(verdict.reason).name.lower() if verdict.reason in known else verdict.reason,
+            "units": verdict.units,
+            "evidence_hash": verdict.evidence_hash,
+            "audit": shlex.join(["covey", "validator", "audit", verdict.evidence_hash, *options]),
+        }
+        for verdict in detail.verdicts
+    ]
+    values["case"] = _describe_case(account, detail.receipt_hash)
+    return values
+
+
+_FIELDS = ("receipt_hash", "task", "node", "contributor", "policy_version", "state", "reason", "units", "epoch")
+
+
+def _describe_case(account: "Account", receipt_hash: "Hash") -> list[dict[str, Any]]:
+    return [
+        {
+            "event": type(event).__name__,
+            "transaction": event.transaction_hash,
+            "block": event.block_number,
+        }
+        for event in account.history.list_case_events(receipt_hash)
+    ]

@@ -1,0 +1,234 @@
+"""Commands that keep the processes of a folder running, and end them."""
+
+import contextlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from covey.console.options import Folder
+from covey.console.terminal import quote
+from covey.errors import OperatorError, TransientError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from covey.local.keeper import Keeper
+    from covey.local.screen import Screen
+READY = "ready: "
+"""A detached keeper has begun well once it has said this."""
+WAITING = "waiting for "
+"""What a keeper says about the processes that do not work yet, when they are others than it said last."""
+READY_SECONDS = 600.0
+"""Timeout until a detached keeper is ready.  Engines that compile for a large model take minutes."""
+CHAIN_SECONDS = 60.0
+
+
+def up(
+    folder: Folder = Path(),
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return once all runs; `covey down` ends it.")] = False,
+) -> None:
+    """Start all processes of a folder and keep them running until Ctrl-C.
+
+    A devnet's pool is opened on its chain first.  A process that fails is started again.  Logs are in FOLDER/logs.
+
+    Example: `covey up mypool`
+    """
+    from rich.console import Console
+
+    from covey.local.folder import read_processes
+
+    if detach:
+        read_processes(folder)
+        _detach(folder)
+    else:
+        keep_up(folder, Console())
+
+
+def keep_up(folder: Path, console: "Console") -> None:
+    """Keep the processes of a folder running until Ctrl-C, and show them on `console`."""
+    from covey.devnet.deploy import find_deployment
+    from covey.local.folder import read_processes
+    from covey.local.keeper import Keeper, locked
+    from covey.local.screen import Screen
+
+    commands = read_processes(folder)
+    with locked(folder):
+        if "chain" in commands:  # not before: a chain that runs may be writing its files
+            renewal = f"make another pool with covey init pool, since all that {folder} holds is of the old chain"
+            find_deployment(folder / "chain", renewal=renewal)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        signal.signal(
+            signal.SIGINT, signal.default_int_handler
+        )  # also where a shell has started us with Ctrl-C ignored
+        with Screen(console, folder, find_coordinator(folder)) as screen:
+            keeper = Keeper(folder, commands, say=screen.say)
+            try:
+                _run(folder, keeper, screen)
+            except KeyboardInterrupt:
+                screen.say("ending")
+            finally:
+                signal.signal(signal.SIGINT, signal.SIG_IGN)  # ending is not to be interrupted
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                keeper.stop()
+
+
+def _run(folder: Path, keeper: "Keeper", screen: "Screen") -> None:
+    """Until an interrupt."""
+    from covey.local.keeper import LOOK_SECONDS, REPEAT_SECONDS
+    from covey.local.readiness import Readiness
+
+    Readiness(folder, keeper.kept).require_free_ports()
+    keeper.prepare()
+    names = [each.name for each in keeper.kept]
+    if "chain" in names:
+        keeper.start("chain")
+        _await_chain(folder, keeper)
+    if (folder / "pool.toml").exists():
+        _prepare_pool(folder, screen)
+    keeper.start()
+    readiness = Readiness(folder, keeper.kept)  # only now: the opening corrects the pool's number
+    is_ready, waiting = False, threading.Event()
+    said, said_at = "", time.monotonic()
+    while True:
+        keeper.look()
+        if not is_ready and readiness.is_reached():
+            is_ready = True
+            screen.say(f"{READY}{', '.join(names)}; logs are in {folder / 'logs'}")
+        awaited = f"{WAITING}{', '.join(readiness.awaited)}"
+        if not is_ready and awaited != said and time.monotonic() >= said_at + REPEAT_SECONDS:
+            said, said_at = awaited, time.monotonic()
+            screen.say(awaited)
+        screen.show(keeper.kept)
+        waiting.wait(LOOK_SECONDS)
+
+
+def _prepare_pool(folder: Path, screen: "Screen") -> None:
+    """Open a devnet's pool; have the settings name a pool that is open already.
+
+    Raises OperatorError("pool_not_open") on a chain where opening costs something.
+    """
+    from covey.cli.pool_open import ESCROW, OPERATOR_BOND
+    from covey.local.folder import has_own_chain, set_pool_number
+    from covey.local.pool_opening import find_open_pool, open_pool, plan_opening
+
+    number = find_open_pool(folder)
+    if number is not None:
+        set_pool_number(folder, number)
+    elif has_own_chain(folder):
+        open_pool(folder, plan_opening(folder, escrow=ESCROW, operator_bond=OPERATOR_BOND), say=screen.say)
+    else:
+        raise OperatorError(
+            "pool_not_open", f"the pool of {folder} is not open on its chain", fix=f"Run covey pool open {folder}"
+        )
+
+
+def _await_chain(folder: Path, keeper: "Keeper") -> None:
+    """Until the folder's own chain answers; raise OperatorError("chain_failed")."""
+    from covey.chain.deployment import Deployment
+    from covey.chain.json_rpc import ChainClient
+    from covey.local.logs import has_said, read_last
+    from covey.local.plan import DEPLOYMENT_FILE
+
+    (chain,) = (each for each in keeper.kept if each.name == "chain")
+    assert chain.running is not None
+    deadline, waiting = time.monotonic() + CHAIN_SECONDS, threading.Event()
+    while True:
+        if chain.running.exit_code is not None or time.monotonic() >= deadline:
+            last = read_last(chain.running.log)
+            raise OperatorError("chain_failed", f"the chain does not run: {last}", fix=f"Read {chain.running.log}")
+        if has_said(chain.running.log, chain.running.begun, "token "):  # its last line: the contracts are there
+            with contextlib.suppress(TransientError):
+                ChainClient(Deployment.load(folder / DEPLOYMENT_FILE).choose_node()).chain_id()
+                return
+        waiting.wait(0.1)
+
+
+def find_coordinator(folder: Path) -> str | None:
+    """The URL of the folder's own coordinator on this machine, without any proxy; None where it has none."""
+    from covey.local.readiness import find_settings, find_url
+
+    settings = find_settings(folder)
+    return None if settings is None else find_url(settings)
+
+
+def _detach(folder: Path) -> None:
+    """Start a keeper that outlives this command, and show what it says until it is ready.
+
+    Raises the keeper's own error if it ends with one, OperatorError("process_died") if it ends otherwise,
+    OperatorError("not_ready") after READY_SECONDS.
+    """
+    from covey.local.logs import read_last
+
+    logs = folder / "logs"
+    logs.mkdir(exist_ok=True)
+    log = logs / "up.log"
+    log.touch()
+    begun = log.stat().st_size
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "covey", "up", str(folder)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    awaited = _show_until_ready(folder, process, log, begun)
+    if awaited is None:
+        return
+    if process.poll() is None:
+        raise OperatorError(
+            "not_ready",
+            f"{folder} is not ready after {READY_SECONDS:.0f} s, {awaited}",
+            fix=f"Read {log}; covey down {folder} ends it",
+        )
+    last, fix = read_last(log), f"Read {log}"
+    if not last.startswith("covey: "):  # the end of a traceback, or of what a library says
+        raise OperatorError("process_died", f"covey up ended with {process.returncode}: {last}", fix=fix)
+    code, _, message = last.removeprefix("covey: ").partition(": ")
+    raise OperatorError(code, message, fix=fix)
+
+
+def _show_until_ready(folder: Path, process: "subprocess.Popen[bytes]", log: Path, begun: int) -> str | None:
+    """Show what a keeper adds to its log until it is ready: then None, otherwise what it waits for.
+
+    Ends when the process does, or after READY_SECONDS.  Repeats what is awaited after each REPEAT_SECONDS of silence.
+    """
+    from covey.local.keeper import REPEAT_SECONDS
+
+    deadline, waiting = time.monotonic() + READY_SECONDS, threading.Event()
+    awaited, spoken_at = f"{WAITING}the processes to start", time.monotonic()
+    with log.open(errors="replace") as lines:
+        lines.seek(begun)
+        while process.poll() is None and time.monotonic() < deadline:
+            line = lines.readline()
+            if line.startswith(READY):
+                typer.echo(f"running: {quote(line.removeprefix(READY).strip())}\nend them with covey down {folder}")
+                return None
+            if line.startswith(WAITING):
+                awaited = quote(line.rstrip())
+            if not line and time.monotonic() < spoken_at + REPEAT_SECONDS:
+                waiting.wait(0.1)
+            else:
+                spoken_at = time.monotonic()
+                typer.echo(quote(line.rstrip()) or awaited)
+    return awaited
+
+
+def down(folder: Folder = Path()) -> None:
+    """End what `covey up --detach` keeps running; all work is kept.
+
+    Example: `covey down mypool`
+    """
+    from covey.local.folder import read_processes
+    from covey.local.keeper import stop_keeper
+
+    has_ended = stop_keeper(folder, say=typer.echo)
+    if not has_ended:
+        read_processes(folder)  # a folder without processes is a mistyped one
+    typer.echo(f"{folder}: ended" if has_ended else f"{folder}: nothing ran")

@@ -1,0 +1,40 @@
+"""`covey wallet`: make and show keys in files."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from covey.console.options import Json
+
+wallet = typer.Typer(help="Make and show keys in files.", no_args_is_help=True)
+
+
+@wallet.command("new")
+def wallet_new(
+    file: Annotated[Path, typer.Argument(help="Key file to make, which must not exist.")], as_json: Json = False
+) -> None:
+    """Make a key in a new file and print its address.
+
+    Example: `covey wallet new operator.key`
+    """
+    from covey.console.account import make_key
+
+    _show_address(make_key(file).address, as_json)
+
+
+@wallet.command("show")
+def wallet_show(file: Annotated[Path, typer.Argument(help="Key file to read.")], as_json: Json = False) -> None:
+    """Print the address of a key file.
+
+    Example: `covey wallet show operator.key`
+    """
+    from covey.chain.wallet import load_key
+
+    _show_address(load_key(file).address, as_json)
+
+
+def _show_address(address: str, as_json: bool) -> None:
+    """The address alone, as in `$(covey wallet show FILE)`, or JSON."""
+    typer.echo(json.dumps({"address": address}) if as_json else address)

@@ -1,0 +1,273 @@
+"""What chain commands have in common: contracts, a key, a pool, and one way to send and wait."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from functools import cached_property
+from pathlib import Path
+
+from covey.chain.amounts import SMALLEST, TokenUnit, parse_amount, read_unit, require_plausible
+from covey.chain.contracts import Contracts, Token
+from covey.chain.deployment import Deployment
+from covey.chain.events import CaseOpened, EpochPosted
+from covey.chain.follower import Follower, SeenBlock
+from covey.chain.history import History
+from covey.chain.json_rpc import BlockTag, Call, ChainClient, open_node
+from covey.chain.outbox import Entry
+from covey.chain.sender import Sender
+from covey.chain.sqlite_outbox import SqliteOutbox
+from covey.chain.structs import Accusation, BondKind, PoolTerms
+from covey.chain.wallet import Wallet, load_key, save_key
+from covey.console.pool_file import TABLES, build_params, pin_model, read_document, read_table
+from covey.console.pool_terms import read_terms
+from covey.errors import OperatorError, ProtocolError
+from covey.model.prompts import require_pinned_template
+from covey.network.coordinator_client import CoordinatorClient
+from covey.protocol.api.public import RewardView, SubmissionView
+from covey.protocol.eip712 import Domain, sign
+from covey.protocol.ids import Address, PoolId
+from covey.protocol.merkle import compute_reward_leaf, is_in_tree
+from covey.protocol.messages import NodeRegistration
+from covey.protocol.params import PoolParams
+from covey.runtime.validation import explain_unknown
+
+
+class Account:
+    """One key, or none, and one pool."""
+
+    def __init__(self, deployment: Path, key_file: Path | None, pool: int, *, rpc_url: str | None = None) -> None:
+        """`rpc_url`: node of the chain; None: the one that the deployment names."""
+        self.pool = PoolId(pool)
+        self.deployment = Deployment.load(deployment)
+        self._rpc_url = rpc_url
+        self._wallet = load_key(key_file) if key_file else None
+
+    @cached_property
+    def client(self) -> ChainClient:
+        """The node, opened at its first use: a mistake that needs no chain is found without one.
+
+        Raises OperatorError("no_rpc"), OperatorError("wrong_chain"), or TransientError if it does not answer.
+        """
+        return open_node(self.deployment, self._rpc_url)
+
+    @cached_property
+    def contracts(self) -> Contracts:
+        return Contracts(self.client, self.deployment)
+
+    @property
+    def wallet(self) -> Wallet:
+        if self._wallet is None:
+            raise OperatorError("no_key", "this command signs", fix="Name a key file with --key-file")
+        return self._wallet
+
+    @staticmethod
+    def bond_kind(kind: str) -> BondKind:
+        try:
+            return BondKind[kind.upper()]
+        except KeyError as error:
+            names = ", ".join(k.name.lower() for k in BondKind)
+            raise OperatorError("bad_kind", f"there is no bond of kind {kind}", fix=f"Use one of {names}") from error
+
+    def get_stake(self, kind: str) -> int:
+        return self.contracts.stakes.stake_of(self.pool, self.bond_kind(kind), self.wallet.address)
+
+    def approve(self, spender: Address, amount: int) -> None:
+        """Allow `spender` to take `amount`, unless it may already."""
+        if self.token.allowance(self.wallet.address, spender) < amount:
+            self.send(self.token.approve(spender, amount))
+
+    @cached_property
+    def token(self) -> Token:
+        """The pool's token."""
+        return self.contracts.get_token(self.pool)
+
+    @cached_property
+    def _unit(self) -> TokenUnit:
+        return read_unit(self.token)
+
+    def get_unit(self, *, raw: bool) -> TokenUnit:
+        """Unit of the command's amounts: the token's, or its smallest one."""
+        return SMALLEST if raw else self._unit
+
+    def read_amount(self, text: str, unit: TokenUnit, *, balance: int) -> int:
+        """What somebody typed, in the smallest unit; `balance` is what it is taken from.
+
+        Raises OperatorError("bad_amount"), or OperatorError("smallest_unit") if it can hardly have been meant so.
+        """
+        amount = parse_amount(text, unit)
+        require_plausible(amount, unit, balance=balance)
+        return amount
+
+    def stake(self, kind: BondKind, amount: int) -> Entry:
+        """Approve and stake `amount`, in the token's smallest unit."""
+        stakes = self.contracts.stakes
+        self.approve(stakes.address, amount)
+        return self.send(stakes.stake(self.pool, kind, amount))
+
+    def register_node(self, node: Wallet) -> Entry:
+        """Vouch for a node: the account and the node both sign."""
+        nodes = self.contracts.nodes
+        message = NodeRegistration(
+            pool=self.pool,
+            contributor=self.wallet.address,
+            node=node.address,
+            nonce=nodes.nonce_of(node.address),
+            deadline=int(time.time()) + 3600,
+        )
+        domain = Domain(chain_id=self.deployment.chain_id, contract=nodes.address)
+        return self.send(
+            nodes.register_node(
+                message.pool,
+                contributor=message.contributor,
+                node=message.node,
+                deadline=message.deadline,
+                contributor_signature=sign(message, domain, self.wallet),
+                node_signature=sign(message, domain, node),
+            )
+        )
+
+    def require_nothing_pending(self) -> None:
+        """Check that the chain's answers show everything that this account has sent.
+
+        Raises OperatorError("pending_transaction") if a transaction is in no block yet: it may be a command's that
+        ended with "not_mined", whose repetition would send the same again.
+        """
+        address = self.wallet.address
+        sent = self.client.count_transactions(address, "pending")
+        waiting = sent - self.client.count_transactions(address)
+        if waiting > 0:
+            raise OperatorError(
+                "pending_transaction",
+                f"transactions of {address} that are in no block yet: {waiting}",
+                fix="Wait until they are in a block, then run this again",
+            )
+
+    def send(self, call: Call) -> Entry:
+        """Send one transaction and wait until it is mined; raise ProtocolError("reverted") with the contract's word."""
+        with closing(SqliteOutbox(":memory:")) as outbox:
+            sender = Sender(self.client, self.wallet, outbox, chain_id=self.deployment.chain_id)
+            return sender.send_and_wait(call.label, call)
+
+    @property
+    def history(self) -> History:
+        return History(client=self.client, contracts=self.contracts)
+
+    def get_time(self, block: BlockTag = "latest") -> int:
+        """Unix seconds of a block; the newest one's are what contracts go by."""
+        return self.client.get_block(block).timestamp
+
+    def find_claimable(self) -> EpochPosted | None:
+        """The newest epoch that rewards can be claimed against."""
+        return self.history.find_claimable(self.pool, now=self.get_time())
+
+    def list_accusations(self) -> list[Accusation]:
+        """Of all cases of the pool, oldest first."""
+        follower = Follower(self.client, self.deployment)
+        opened: list[CaseOpened] = []
+        cursor: tuple[SeenBlock, ...] = ()
+        is_caught_up = False
+        while not is_caught_up:
+            progress = follower.poll(cursor)
+            cursor, is_caught_up = progress.cursor, progress.is_caught_up
+            opened += [e for e in progress.events if isinstance(e, CaseOpened) and e.pool == self.pool]
+        return [
+            Accusation(receipt_hash=e.receipt_hash, pool=e.pool, node=e.node, contributor=e.contributor) for e in opened
+        ]
+
+    def get_reward(self, coordinator_url: str, contributor: Address, posted: EpochPosted) -> RewardView | None:
+        """What a contributor had earned by the end of an epoch, None for nothing.
+
+        Raises ProtocolError("bad_reward") if the proof does not lead to the root that the chain has.
+        """
+        view = asyncio.run(self._get_reward(coordinator_url, contributor, posted.epoch))
+        if view is None:
+            return None
+        leaf = compute_reward_leaf(
+            chain=self.deployment.chain_id,
+            ledger=self.contracts.ledger.address,
+            pool=self.pool,
+            contributor=contributor,
+            cumulative=view.cumulative,
+        )
+        if not is_in_tree(posted.record.reward_root, leaf, view.proof):
+            raise ProtocolError(
+                "bad_reward", f"the coordinator's reward of {contributor} is not in epoch {posted.epoch} on chain"
+            )
+        return view
+
+    async def _get_reward(self, coordinator_url: str, contributor: Address, epoch: int) -> RewardView | None:
+        async with self.open_client(coordinator_url) as client:
+            try:
+                return await client.get_reward(contributor, epoch)
+            except ProtocolError as error:
+                if error.code == "no_reward":
+                    return None
+                raise
+
+    def list_submissions(
+        self, coordinator_url: str, *, limit: int, contributor: Address | None = None
+    ) -> list[SubmissionView]:
+        """The newest submissions, newest first, as the coordinator tells."""
+
+        async def ask() -> list[SubmissionView]:
+            async with self.open_client(coordinator_url) as client:
+                return await client.list_submissions(limit=limit, contributor=contributor)
+
+        return asyncio.run(ask())
+
+    def list_relays(self, coordinator_url: str) -> tuple[str, ...]:
+        """Base URLs of relays that the coordinator knows, unchecked."""
+
+        async def ask() -> tuple[str, ...]:
+            async with self.open_client(coordinator_url) as client:
+                return (await client.get_pool()).relays
+
+        return asyncio.run(ask())
+
+    def open_client(self, coordinator_url: str) -> CoordinatorClient:
+        return CoordinatorClient(coordinator_url, self._wallet, chain_id=self.deployment.chain_id)
+
+
+def make_key(path: Path) -> Wallet:
+    """A new random key in a new file that only its owner may read."""
+    return save_key(path, secrets.token_bytes(32))
+
+
+def read_pool_file(
+    file: Path, token: Address, *, datasets: Sequence[Path] = (), model: str | Path | None = None
+) -> tuple[PoolTerms, list[Address], PoolParams]:
+    """[terms] and [params] of a pool's TOML file; raise OperatorError for a wrong one.
+
+    Where the file names no fingerprint and versions of the environment, this machine's are filled in; others are
+    refused.  `datasets`: folders of the data sets that the environment draws its tasks from.
+    `model`: name or folder of the pool's first model, whose chat template and end tokens are filled in likewise, as
+    `pool_file.pin_model` does.  A chat pool without it must name the template's hash.
+    """
+    document = read_document(file)
+    unknown = [explain_unknown(name, TABLES) for name in document if name not in TABLES]
+    if unknown:
+        raise OperatorError("bad_pool_file", f"tables of {file} are wrong: {'; '.join(unknown)}", fix=f"Correct {file}")
+    params = _with_fingerprint(build_params(file, document, {}), datasets)
+    if model is not None:
+        params = pin_model(params, model, datasets=datasets)
+    require_pinned_template(params.model)
+    terms, validators = read_terms(file, read_table(file, document, "terms"), token, params)
+    return terms, validators, params
+
+
+def _with_fingerprint(params: PoolParams, datasets: Sequence[Path]) -> PoolParams:
+    from covey.environments import registry
+    from covey.environments.base import EnvironmentSpec
+    from covey.tasks.catalog import list_digests
+    from covey.tasks.publishing import require_named
+
+    named = params.environment
+    spec = EnvironmentSpec(kind=named.kind, options=named.options)
+    environment = registry.load(spec, require_named(list_digests(spec), datasets))
+    registry.require_same(environment, versions=named.versions, fingerprint=named.fingerprint)
+    filled = named.model_copy(
+        update={"fingerprint": registry.compute_fingerprint(environment), "versions": dict(environment.versions)}
+    )
+    return params.model_copy(update={"environment": filled})

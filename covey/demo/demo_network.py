@@ -1,0 +1,130 @@
+"""The demo's network: chain, contracts, pool, stakes and a process for every role, set up by the commands of a person.
+
+`run` plays on it; tests break it on purpose.
+"""
+
+import contextlib
+import io
+import json
+from collections.abc import Callable
+from typing import Any
+
+from covey.chain.contracts import Contracts
+from covey.chain.follower import Follower
+from covey.chain.json_rpc import ChainClient
+from covey.demo.participants import BUDGET, MIN_STAKE, OPERATOR_BOND, VALIDATOR_BOND, Participants
+from covey.devnet.anvil import Anvil
+from covey.devnet.deploy import derive_wallet, fund, up
+from covey.local.processes import Processes, Running, build_environment
+from covey.network.coordinator_client import CoordinatorClient
+from covey.protocol.ids import PoolId
+from covey.runtime.http import find_free_ports
+
+POOL = PoolId(1)
+LEARNING = {"learning_rate": 5e-4, "weight_decay": 0.0, "warm_up_updates": 0, "gradient_clip": 1.0}
+"""What the demo's task was tried with; see configs/trainer.toml."""
+
+Invoke = Callable[[list[str]], object]
+ENGINES = ("hf", "vllm")
+"""Of the workers."""
+
+
+class DemoNetwork:
+    """Everything that runs.  `open` it, then `start_all`; `close` it whatever happens."""
+
+    def __init__(self, cast: Participants, invoke: Invoke) -> None:
+        """`invoke` runs a `covey` command in this process; it prints to the standard output."""
+        self.cast, self._invoke = cast, invoke
+        logs = cast.folder / "logs"
+        self.processes = Processes(logs, environment=build_environment(logs / "tmp"))
+        self._api, self._origin, self._relay = find_free_ports(3)
+        self.url = f"http://127.0.0.1:{self._api}"
+        self.anvil: Anvil | None = None
+        self._commands: dict[str, list[str]] = {}
+
+    def open(self) -> None:
+        """Chain, contracts, pool, stakes, registrations; each transaction is mined at once, later every second."""
+        cast = self.cast
+        seed = f"demo-{cast.options.seed}"
+        self.anvil, deployment = up(cast.folder, block_time=None, seed=seed)
+        self.chain = ChainClient(deployment.choose_node())
+        self.contracts = Contracts(self.chain, deployment)
+        self.follower = Follower(self.chain, deployment)
+        spectator = derive_wallet(seed, "spectator")
+        self.client = CoordinatorClient(self.url, spectator, chain_id=deployment.chain_id)
+        fund(deployment, derive_wallet(seed, "deployer"), cast.list_funded())
+        pool_file = str(cast.write_pool())
+        named = [argument for folder in cast.datasets for argument in ("--dataset", str(folder))]
+        self.command("pool", "create", pool_file, *named, key="operator", pool=False)
+        self.command("pool", "fund", str(BUDGET), "--raw", key="operator")
+        self.command("pool", "start", key="operator")
+        self.command("stake", "add", str(OPERATOR_BOND), "--raw", "--kind", "operator", key="operator")
+        for name in cast.validators:
+            self.command("stake", "add", str(VALIDATOR_BOND), "--raw", "--kind", "validator", key=name)
+        for player in cast.players:
+            self.command("stake", "add", str(2 * MIN_STAKE), "--raw", key=player.contributor)
+            node_key = str(cast.get_key_file(player.name))
+            self.command("worker", "register", "--node-key-file", node_key, key=player.contributor)
+        self.chain.request("evm_setAutomine", False)
+        self.chain.request("evm_setIntervalMining", 1)
+        self._write_commands()
+
+    def _write_commands(self) -> None:
+        """Settings of every role, and the command that starts it, in the order of starting."""
+        cast = self.cast
+        origin_root, relay_root = str(cast.folder / "origin"), str(cast.folder / "relay")
+        origin_url, relay_url = (f"http://127.0.0.1:{port}" for port in (self._origin, self._relay))
+        config = str(
+            cast.write_role("coordinator", {"pool": POOL, "port": self._api, "relays": [relay_url]}, key="operator")
+        )
+        member = {"pool": POOL, "coordinator_url": self.url}
+        learning: dict[str, object] = {"origin_root": origin_root, "seed": cast.options.seed}
+        if not cast.options.keep:
+            learning["steps"] = cast.options.steps
+        learning["evaluation_prompts"] = cast.preset.evaluation_prompts
+        if cast.policy is not None:
+            learning["initial_policy"] = str(cast.policy)
+        if cast.datasets:
+            learning["datasets"] = [str(folder) for folder in cast.datasets]
+        trainer = str(cast.write_role("trainer", member | learning | LEARNING))
+        self._commands = {
+            "coordinator": ["coordinator", "serve", "--config", config],
+            "jobs": ["coordinator", "jobs", "--config", config],
+            "origin": ["origin", "run", "--root", origin_root, "--port", str(self._origin)],
+            "relay": ["relay", "run", "--root", relay_root, "--upstream", origin_url, "--port", str(self._relay)],
+            "trainer": ["trainer", "run", "--config", trainer],
+        }
+        for player in cast.players:
+            command = ["worker", "cheat", player.cheat] if player.cheat else ["worker", "run"]
+            file = cast.write_role(player.name, dict[str, object](member) | {"engine": cast.options.engine})
+            self._commands[player.name] = [*command, "--config", str(file)]
+        for name in cast.validators:
+            self._commands[name] = ["validator", "run", "--config", str(cast.write_role(name, member))]
+
+    def start_all(self) -> None:
+        for name in self._commands:
+            self.start(name)
+
+    def start(self, name: str) -> Running:
+        """Start a role's process, or start it again after its end."""
+        return self.processes.start(name, *self._commands[name])
+
+    def command(self, *arguments: str, key: str, pool: bool = True) -> dict[str, Any]:
+        """Run a `covey` command in this process and return what it prints as JSON."""
+        common = ["--deployment", str(self.cast.deployment), "--key-file", str(self.cast.get_key_file(key)), "--json"]
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            self._invoke([*arguments, *common, *(["--pool", str(POOL)] if pool else [])])
+        printed: dict[str, Any] = json.loads(output.getvalue())
+        return printed
+
+    def advance_clock(self, seconds: int) -> None:
+        """Move the chain's time forward; only after the last step, when nobody works any more."""
+        self.chain.request("evm_increaseTime", hex(seconds))
+        self.chain.request("evm_mine")
+
+    def close(self) -> None:
+        """End every process."""
+        self.processes.stop()
+        if self.anvil is not None:
+            self.anvil.stop()

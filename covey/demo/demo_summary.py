@@ -1,0 +1,107 @@
+"""What the demo saw, as values: the summary of `--json`, the rows of the players, and what must hold for exit 0."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from covey.chain import events
+from covey.chain.amounts import TokenUnit, format_amount
+from covey.chain.contracts import Contracts
+from covey.demo.demo_network import POOL
+from covey.demo.participants import Participant, Participants
+from covey.protocol.api.public import StatusView, SubmissionView
+from covey.protocol.ids import Step
+
+
+@dataclass(slots=True, kw_only=True)
+class Record:
+    """What was seen on chain and in the trainer's metrics."""
+
+    rewards: dict[int, float] = field(default_factory=dict)
+    """Mean reward on held-out prompts at temperature 1, by step."""
+    slashed: dict[str, str] = field(default_factory=dict)
+    """Node -> the first transaction that slashed it."""
+    claimed: Counter[str] = field(default_factory=Counter)
+    """Contributor -> what it was paid."""
+
+    def note(self, event: events.AnyEvent) -> None:
+        """Take in an event of the chain."""
+        match event:
+            case events.CaseExecuted():
+                self.slashed.setdefault(event.node, event.transaction_hash)
+            case events.RewardClaimed():
+                self.claimed[event.contributor] += event.amount
+            case _:
+                pass
+
+
+def build_summary(
+    record: Record,
+    cast: Participants,
+    contracts: Contracts,
+    *,
+    status: StatusView,
+    submissions: Sequence[SubmissionView],
+    seconds: float,
+    processes: int,
+) -> dict[str, Any]:
+    """The object that `covey demo --json` writes."""
+    honest = {p.node for p in cast.players if not p.cheat}
+    policies = contracts.policies
+    return {
+        "environment": cast.options.environment,
+        "steps": max(record.rewards, default=0),
+        "seconds": round(seconds, 1),
+        "reward": [record.rewards[step] for step in sorted(record.rewards)],
+        "accepted": sum(1 for s in submissions if is_accepted(s)),
+        "rejected": dict(status.reasons),
+        "slashed": dict(record.slashed),
+        "honest_slashed": len(honest & set(record.slashed)),
+        "claimed": sum(record.claimed.values()),
+        "cumulative": contracts.ledger.get_settlement(POOL).posted,
+        "policies": {str(n): policies.policy_of(POOL, Step(n)) for n in range(policies.steps_of(POOL))},
+        "processes": processes,
+    }
+
+
+def is_accepted(submission: SubmissionView) -> bool:
+    return submission.reason == "none" and submission.state in ("ACCEPTED", "SETTLED")
+
+
+def list_failures(
+    summary: Mapping[str, Any], cast: Participants, *, status: StatusView, submissions: Sequence[SubmissionView]
+) -> list[str]:
+    """What does not hold; empty: exit 0."""
+    honest = {p.node for p in cast.players if not p.cheat}
+    reward, policies = summary["reward"], summary["policies"]
+    gain = sum(reward[-3:]) / max(1, len(reward[-3:])) - (reward[0] if reward else 0.0)
+    wanted = cast.preset.gain * min(1.0, cast.options.steps / cast.preset.gain_steps)
+    lost = [s for s in submissions if s.node in honest and not is_accepted(s)]
+    unslashed = [p.name for p in cast.players if p.cheat and p.node not in summary["slashed"]]
+    on_chain = all(policies.get(str(s.step)) == s.manifest_hash for s in status.steps)
+    checks = (
+        (len(reward) == cast.options.steps + 1, f"only {len(reward)} rewards were measured"),
+        (gain >= wanted, f"the reward rose by {gain:.3f}, not by {wanted:.3f}"),
+        (not unslashed, f"not slashed: {', '.join(unslashed)}"),
+        (summary["honest_slashed"] == 0, "an honest worker was slashed"),
+        (not lost, f"honest workers lost {len(lost)} submissions"),
+        (status.settled, "not all work was settled"),
+        (summary["claimed"] == summary["cumulative"], "the claims are not what the ledger owes"),
+        (on_chain and all(str(s.policy_version) in policies for s in submissions), "a used policy is not on chain"),
+    )
+    return [message for holds, message in checks if not holds]
+
+
+def describe_player(
+    player: Participant, cast: Participants, record: Record, submissions: Sequence[SubmissionView], unit: TokenUnit
+) -> str:
+    """One line: what was accepted and rejected and why, what was earned, what was lost."""
+    mine = [s for s in submissions if s.node == player.node]
+    reasons = Counter(s.reason for s in mine if s.reason != "none")
+    rejected = ", ".join(f"{n} for {reason}" for reason, n in reasons.items()) or "0"
+    name = player.name + (f" ({player.cheat})" if player.cheat else "")
+    claimed = format_amount(record.claimed[cast.get_address(player.contributor)], unit)
+    line = f"{name:24} {player.node}  accepted {sum(map(is_accepted, mine)):3d}  rejected {rejected}  claimed {claimed}"
+    slashed = record.slashed.get(player.node)
+    return line + (f"\n{'':24} slashed in {slashed}" if slashed else "")

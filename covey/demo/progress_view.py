@@ -1,0 +1,102 @@
+"""What the demo's spectator sees: a line a step, the stage that a step is in, the summary."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+
+from covey.chain.amounts import TokenUnit, format_amount
+from covey.protocol.api.public import StatusView
+from covey.protocol.status import StepState, SubmissionState, TaskState
+
+SLOW_SECONDS = 8.0
+
+
+def find_stage(status: StatusView, *, published: int) -> str:
+    """What the newest step waits for, from the coordinator's view and the number of policies on chain."""
+    if published - 1 > status.step:
+        return "the coordinator reads the chain"
+    if status.step < 0:
+        return "the trainer publishes the first policy"
+    newest = status.steps[-1].state if status.steps else StepState.OPEN
+    if newest == StepState.READY:
+        return "the trainer learns and publishes"
+    if status.tasks.get(TaskState.ASSIGNED):
+        return "workers generate"
+    if status.tasks.get(TaskState.PENDING):
+        return "tasks wait for a worker"
+    if status.submissions.get(SubmissionState.SUBMITTED):
+        return "validators judge"
+    return "accepted groups are packed"
+
+
+def describe_success(summary: Mapping[str, Any]) -> str:
+    """What went well, and nothing that did not happen.  Example: "the model learned, nobody was slashed, ..."."""
+    slashed = len(summary["slashed"])
+    cheats = f"{slashed} cheat{'s were' if slashed > 1 else ' was'} slashed" if slashed else "nobody was slashed"
+    paid = "honest work was paid" if summary["claimed"] else "no work had to be paid"
+    return f"the model learned, {cheats}, {paid}"
+
+
+class DemoScreen:
+    """Lines on a terminal; each is printed once, so that a log is as good as a screen."""
+
+    def __init__(self, steps: int) -> None:
+        self._console = Console(highlight=False, soft_wrap=True)
+        self._steps = steps
+        self._started = time.monotonic()
+        self._shown: set[str] = set()
+        self._moved = self._started
+        self._step = -1
+
+    @property
+    def seconds(self) -> float:
+        """Since the first process."""
+        return time.monotonic() - self._started
+
+    def say(self, text: str) -> None:
+        self._console.print(f"[dim]{self.seconds:6.1f} s[/dim]  {text}")
+
+    def say_once(self, key: str, text: str) -> None:
+        if key not in self._shown:
+            self._shown.add(key)
+            self.say(text)
+
+    def show_step(self, step: int, reward: float, status: StatusView) -> None:
+        """A policy and its reward on held-out prompts at temperature 1."""
+        accepted = sum(n for state, n in status.submissions.items() if state != SubmissionState.SUBMITTED)
+        bar = "#" * round(30 * reward)
+        self.say(f"step {step:3d}/{self._steps}  reward {reward:.3f} [green]{bar:<30}[/green] {accepted:4d} judged")
+
+    def show_stage(self, stage: str, step: int) -> None:
+        """Name the stage of a step that takes long."""
+        now = time.monotonic()
+        if step != self._step:
+            self._step, self._moved = step, now
+        elif now - self._moved > SLOW_SECONDS:
+            self._moved = now
+            self.say(f"[yellow]step {step} is slow: {stage}[/yellow]")
+
+    def show_summary(
+        self, summary: Mapping[str, Any], players: Sequence[str], failures: Sequence[str], unit: TokenUnit
+    ) -> None:
+        """Rewards, players and policies, then the verdict."""
+        console = self._console
+        console.rule("reward at temperature 1 on held-out prompts, by step")
+        console.print("  ".join(f"{step}:{value:.3f}" for step, value in enumerate(summary["reward"])))
+        console.rule("players")
+        for line in players:
+            console.print(line)
+        rejected = ", ".join(f"{n} for {reason}" for reason, n in summary["rejected"].items()) or "none"
+        console.print(f"submissions accepted {summary['accepted']}, rejected {rejected}")
+        claimed, owed = (format_amount(summary[name], unit) for name in ("claimed", "cumulative"))
+        console.print(f"claimed {claimed} of {owed} that the ledger owes in all")
+        console.rule("policies on chain")
+        for step, manifest_hash in summary["policies"].items():
+            console.print(f"{step:>4}  {manifest_hash}")
+        console.print(f"{summary['steps']} steps in {summary['seconds']:.1f} s, {summary['processes']} processes")
+        for failure in failures:
+            console.print(f"[red]FAILED[/red] {failure}")
+        if not failures:
+            console.print(f"[green]ok[/green]: {describe_success(summary)}")

@@ -1,0 +1,249 @@
+"""A pool's opening on chain, from its folder: money, the pool itself, its escrow, its bonds, its start.
+
+Every step looks at the chain first, so an opening that broke off goes on where it was, and a repeated one does nothing.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from coordinator.config import CoordinatorConfig
+from covey.chain.amounts import format_amount, parse_amount, read_unit
+from covey.chain.contracts import Token
+from covey.chain.deployment import Deployment
+from covey.chain.structs import BondKind, PoolState, PoolTerms
+from covey.chain.wallet import load_key
+from covey.console.account import Account
+from covey.console.pool_terms import require_offices
+from covey.devnet.deploy import DEVNET_SEED, derive_wallet, fund
+from covey.errors import OperatorError
+from covey.local.folder import get_environment, has_own_chain, set_pool_number
+from covey.local.plan import DEPLOYMENT_FILE
+from covey.local.terms import read_terms
+from covey.protocol.ids import Address, PoolId
+from covey.protocol.params import PoolParams
+
+OPERATOR_KEY = Path("keys") / "operator.key"
+SPARE = 2
+"""A devnet's accounts get this many times what the opening takes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """What a folder's pool still lacks on its chain.  Amounts are in the token's smallest unit, 0 for nothing."""
+
+    pool: PoolId | None
+    """Number of the pool; None before it is created."""
+    operator: Account
+    terms: PoolTerms
+    validators: tuple[Address, ...]
+    params: PoolParams
+    token: Token
+    """The one that the terms name, which need not be the deployment's."""
+    escrow: int
+    """Amount that the operator adds to the escrow."""
+    operator_bond: int
+    """Amount that the operator adds to its bond."""
+    validator_bonds: Mapping[Path, int]
+    """Amount that each validator adds to its bond, by key file; a validator whose key is elsewhere is not in it."""
+    absent_bonds: Mapping[Address, int]
+    """Amount that the bond of each validator lacks whose key is not in the folder: its owner has to add it."""
+
+    @property
+    def costs(self) -> dict[Address, int]:
+        """What each account spends, by address; the trainer as such spends gas alone."""
+        costs = {self.operator.wallet.address: self.escrow + self.operator_bond}
+        costs.setdefault(self.terms.trainer, 0)
+        for file, amount in self.validator_bonds.items():
+            address = load_key(file).address
+            costs[address] = costs.get(address, 0) + amount
+        return costs
+
+
+def plan_opening(folder: Path, *, escrow: str, operator_bond: str) -> Opening:
+    """Find what the folder's pool lacks; sends nothing.
+
+    `escrow` and `operator_bond` are what is there afterwards, at least, in tokens.  Example: escrow="100".
+    Raises OperatorError("pending_transaction") if an earlier opening's transaction is in no block yet.
+    Raises OperatorError("pool_differs") if pool.toml was changed since the pool was created.
+    Raises OperatorError("pool_ended"), and OperatorError("unfunded") with every account that lacks something, unless
+    the chain is a devnet, which gives it.
+    """
+    if has_own_chain(folder) and not (folder / DEPLOYMENT_FILE).exists():
+        raise OperatorError(
+            "no_deployment",
+            f"the chain of {folder} has not run yet",
+            fix=f"Run covey up {folder}, which opens the pool too",
+        )
+    operator = _open_account(folder, folder / OPERATOR_KEY)
+    contracts = operator.contracts
+    terms, validators, params = read_terms(folder, operator.deployment.token)
+    require_offices(folder / "pool.toml", terms, validators, operator.wallet.address)
+    files = {load_key(file).address: file for file in sorted((folder / "keys").glob("validator-*.key"))}
+    for file in (folder / OPERATOR_KEY, *files.values()):
+        _open_account(folder, file).require_nothing_pending()
+    token = Token(operator.client, terms.token)
+    unit = read_unit(token)
+    pool = _find_pool(folder, operator, terms, params)
+    if pool is not None and contracts.pools.state_of(pool) is PoolState.ENDED:
+        raise OperatorError(
+            "pool_ended", f"pool {pool} of {folder} has ended", fix="Make another folder for another pool"
+        )
+
+    def lacks(kind: BondKind, address: Address, amount: int) -> int:
+        staked = 0 if pool is None else contracts.stakes.stake_of(pool, kind, address)
+        return max(0, amount - staked)
+
+    missing = {address: lacks(BondKind.VALIDATOR, address, terms.validator_bond) for address in validators}
+    escrowed = 0 if pool is None else contracts.ledger.escrow_of(pool)
+    opening = Opening(
+        pool=pool,
+        operator=operator,
+        terms=terms,
+        validators=tuple(validators),
+        params=params,
+        token=token,
+        escrow=max(0, parse_amount(escrow, unit, least=0) - escrowed),
+        operator_bond=lacks(BondKind.OPERATOR, operator.wallet.address, parse_amount(operator_bond, unit, least=0)),
+        validator_bonds={files[address]: amount for address, amount in missing.items() if address in files},
+        absent_bonds={address: amount for address, amount in missing.items() if address not in files},
+    )
+    if not has_own_chain(folder):
+        _require_money(folder, opening)
+    return opening
+
+
+def open_pool(folder: Path, opening: Opening, *, say: Callable[[str], None]) -> PoolId:
+    """Send what the pool lacks, and write its number into the settings of every role.
+
+    Raises OperatorError("unfunded") before anything is sent.
+    """
+    if has_own_chain(folder):
+        _give_what_is_missing(opening)
+        _require_money(folder, opening)
+    pool = _create(opening, say) if opening.pool is None else opening.pool
+    set_pool_number(folder, pool)
+    operator = _open_account(folder, folder / OPERATOR_KEY, pool)
+    if opening.escrow:
+        say(f"pool {pool}: funding the escrow")
+        operator.approve(operator.contracts.ledger.address, opening.escrow)
+        operator.send(operator.contracts.ledger.fund_pool(pool, opening.escrow))
+    if opening.operator_bond:
+        say(f"pool {pool}: bonding the operator")
+        operator.stake(BondKind.OPERATOR, opening.operator_bond)
+    for file, amount in opening.validator_bonds.items():
+        if amount:
+            say(f"pool {pool}: bonding {file.stem}")
+            _open_account(folder, file, pool).stake(BondKind.VALIDATOR, amount)
+    for address, amount in opening.absent_bonds.items():
+        if amount:
+            say(
+                f"pool {pool}: the bond of {address} is left to its owner: covey stake add {amount} --raw "
+                f"--kind validator --pool {pool} --deployment FILE --key-file FILE"
+            )
+    if operator.contracts.pools.state_of(pool) is PoolState.CREATED:
+        operator.send(operator.contracts.pools.start_pool(pool))
+    say(f"pool {pool} is open")
+    return pool
+
+
+def _create(opening: Opening, say: Callable[[str], None]) -> PoolId:
+    """Create the pool and return its number."""
+    operator, terms, params = opening.operator, opening.terms, opening.params
+    say(f"creating the pool {params.name}")
+    operator.send(operator.contracts.pools.create_pool(terms, opening.validators, params.to_text()))
+    pool = operator.history.find_pool(operator.wallet.address, terms.params_hash)
+    if pool is None:
+        raise OperatorError("no_pool", "the chain does not show the pool that was created", fix="Run this again")
+    return pool
+
+
+def find_open_pool(folder: Path) -> PoolId | None:
+    """The number of the folder's pool once it was started; also of one that has ended, whose work is still settled.
+
+    Raises OperatorError("pool_differs") if pool.toml was changed since the pool was created.
+    """
+    operator = _open_account(folder, folder / OPERATOR_KEY)
+    terms, _, params = read_terms(folder, operator.deployment.token)
+    pool = _find_pool(folder, operator, terms, params)
+    has_begun = pool is not None and operator.contracts.pools.state_of(pool) in (PoolState.ACTIVE, PoolState.ENDED)
+    return pool if has_begun else None
+
+
+def _find_pool(folder: Path, operator: Account, terms: PoolTerms, params: PoolParams) -> PoolId | None:
+    """The pool that has these parameters, or that the settings name; None before it is created.
+
+    Raises OperatorError("pool_differs") if the chain has other terms or parameters, since neither can be changed.
+    """
+    pool = operator.history.find_pool(operator.wallet.address, terms.params_hash)
+    if pool is None and operator.contracts.pools.operator_of(operator.pool) == operator.wallet.address:
+        pool = operator.pool
+    if pool is None:
+        return None
+    created = operator.contracts.pools.get_terms(pool)
+    published = params
+    if created.params_hash != terms.params_hash:
+        published = PoolParams.from_text(operator.history.find_params(pool) or "", created.params_hash)
+    differing = [
+        f"{name} in [terms] is {value}, on the chain {getattr(created, name)}"
+        for name, value in asdict(terms).items()
+        if name not in ("params_hash", "quorum") and value != getattr(created, name)
+    ]
+    differing += [f"{name} in [params]" for name, value in published if value != getattr(params, name)]
+    if differing:
+        raise OperatorError(
+            "pool_differs",
+            f"{folder / 'pool.toml'} is not what pool {pool} was created with: {'; '.join(differing)}",
+            fix="Undo the change, or make another folder for another pool; where only environment differs, install the "
+            "version of its library that the pool was made with",
+        )
+    return pool
+
+
+def _open_account(folder: Path, key_file: Path, pool: int | None = None) -> Account:
+    """An account of the folder, which asks the node that the folder's coordinator asks.
+
+    `pool`: number of its pool; None for the one that the settings name, which need not exist.
+    """
+    file = folder / "coordinator.toml"
+    if not file.exists():
+        raise OperatorError(
+            "no_pool_file", f"{folder} has no {file.name}", fix="Name a folder that covey init pool has made"
+        )
+    settings = CoordinatorConfig.load(file, environment=get_environment())
+    return Account(settings.deployment, key_file, pool or settings.pool, rpc_url=settings.rpc_url)
+
+
+def _find_poor(opening: Opening) -> dict[Address, int]:
+    """The accounts that lack ether or tokens, with what each of them needs."""
+    return {
+        address: amount
+        for address, amount in opening.costs.items()
+        if opening.operator.client.get_balance(address) == 0 or opening.token.balance_of(address) < amount
+    }
+
+
+def _require_money(folder: Path, opening: Opening) -> None:
+    """Raise OperatorError("unfunded") unless every account holds ether for gas and the tokens that it spends."""
+    poor = _find_poor(opening)
+    if not poor:
+        return
+    unit = read_unit(opening.token)
+    wanted = "; ".join(
+        f"{address} needs ether for gas and {format_amount(amount, unit)}" for address, amount in poor.items()
+    )
+    raise OperatorError("unfunded", wanted, fix=f"Send them that, and run covey pool open {folder} again")
+
+
+def _give_what_is_missing(opening: Opening) -> None:
+    """Ether and, where the pool's token is the devnet's own, tokens."""
+    deployment = opening.operator.deployment
+    is_own = opening.token.address == deployment.token
+    give_test_money(
+        deployment, {address: SPARE * amount if is_own else 0 for address, amount in _find_poor(opening).items()}
+    )
+
+
+def give_test_money(deployment: Deployment, tokens: Mapping[Address, int]) -> None:
+    """Ether and test tokens on a devnet."""
+    fund(deployment, derive_wallet(DEVNET_SEED, "deployer"), tokens)

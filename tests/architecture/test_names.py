@@ -1,0 +1,55 @@
+"""Names: a file and a public class mean one thing in the whole tree, and a unit test bears its module's name."""
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.tree import BENCHMARKS, NAMES, ROLES, ROOT, parse
+
+pytestmark = pytest.mark.unit
+
+SHARED = {"__init__", "__main__", "app", "base", "cli", "config", "context", "engine", "env", "loop"}
+"""File names that may occur several times, because they mean the same thing everywhere."""
+SHARED_CLASSES = {"Context"}
+
+
+def test_names__no_utils():
+    banned = {"utils.py", "helpers.py", "misc.py", "service.py", "tools.py", "common.py"}
+    allowed = {"covey/protocol/api/common.py"}
+    assert [name for name in NAMES if Path(name).name in banned and name not in allowed] == []
+
+
+def test_files__have_names_that_occur_once():
+    places = defaultdict(list)
+    for name in (*NAMES, *BENCHMARKS):
+        places[Path(name).stem].append(name)
+    assert {stem: found for stem, found in places.items() if len(found) > 1 and stem not in SHARED} == {}
+
+
+def test_public_classes__have_names_that_occur_once():
+    places = defaultdict(list)
+    for name in (*NAMES, *BENCHMARKS):
+        for node in parse(name).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(name)
+    assert {kind: found for kind, found in places.items() if len(found) > 1 and kind not in SHARED_CLASSES} == {}
+
+
+def test_unit_tests__each_mirrors_a_module():
+    """tests/unit/<path>/test_<module>.py, or test_<module>__<aspect>.py."""
+    unit = ROOT / "tests" / "unit"
+    strays = []
+    for path in unit.rglob("test_*.py"):
+        module = path.stem.removeprefix("test_").partition("__")[0]
+        source = ROOT / path.parent.relative_to(unit) / f"{module}.py"
+        package = ROOT / path.parent.relative_to(unit) / module / "__init__.py"
+        if not source.is_file() and not package.is_file():
+            strays.append(str(path.relative_to(unit)))
+    assert sorted(strays) == []
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_role__has_the_same_files(role):
+    assert {"config.py", "context.py", "app.py"} <= {path.name for path in (ROOT / role).iterdir()}

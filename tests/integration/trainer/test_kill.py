@@ -1,0 +1,72 @@
+"""SIGKILL at random instants of the trainer's own loop over a recorded stream: what is published, reported and kept is
+what an uninterrupted run publishes, reports and keeps.
+
+Three kills by default; COVEY_FULL=1 makes it 20.
+"""
+
+import multiprocessing
+import os
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.resuming import live, read_checkpoint, read_metrics, read_published, record_stream
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+KILLS = 20 if os.environ.get("COVEY_FULL") == "1" else 3
+STEPS_A_LIFE = 3
+"""The longest life; a shorter one than a step repeats what was not kept."""
+PATIENCE = 120
+
+
+def run(folder: Path, lifetime: float = PATIENCE) -> int:
+    """Exit status of a process that is killed after so many seconds, if it lives as long."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["covey.local.preload"])  # as the tests of networks: a process has one such server
+    process = context.Process(target=live, args=(folder,))
+    process.start()
+    process.join(lifetime)
+    process.kill()
+    process.join()
+    assert process.exitcode is not None
+    return process.exitcode
+
+
+def measure(folder: Path) -> float:
+    started = time.monotonic()
+    assert run(folder) == 0
+    return time.monotonic() - started
+
+
+def test_live__killed_at_random_instants__publishes_what_an_uninterrupted_run_does(tmp_path: Path) -> None:
+    steps = STEPS_A_LIFE * max(KILLS, 6)  # more than a few lives on a machine that has become faster come to
+    straight, killed = tmp_path / "straight", tmp_path / "killed"
+    for folder in (straight, killed):
+        record_stream(folder, steps)
+    run(straight, 0)  # the first process pays for the imports
+    whole = measure(straight)
+    expected = read_published(straight)
+    start = measure(straight)  # nothing is left to do
+    assert read_published(straight) == expected
+    assert len(set(expected)) == len(expected) == steps + 1
+    told = sorted((line["event"], line["step"]) for line in read_metrics(straight) if line["event"] != "alarm")
+    updates = [("update", step) for step in range(steps)]
+    assert told == [*(("policy", step) for step in range(steps + 1)), *updates]
+
+    rng, seen = random.Random(0), []
+    for _ in range(KILLS):
+        seen.append(run(killed, rng.uniform(0, start + STEPS_A_LIFE * (whole - start) / steps)))
+        assert read_published(killed) == expected[: len(read_published(killed))]
+    assert seen.count(-9) == KILLS
+    life = start
+    while len(read_published(killed)) < 2:  # on a machine that has become slower none lived long enough to learn
+        life *= 1.5
+        assert run(killed, life) == -9
+    assert run(killed) == 0
+    assert read_published(killed) == expected
+    assert read_metrics(killed) == read_metrics(straight)
+    assert len(read_checkpoint(straight, steps)) == 2
+    assert read_checkpoint(killed, steps) == read_checkpoint(straight, steps)

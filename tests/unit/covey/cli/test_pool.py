@@ -1,0 +1,299 @@
+"""Commands that read the chain or send transactions, on a chain that answers what the test says."""
+
+import re
+from types import SimpleNamespace
+
+import pytest
+
+from covey import cli
+from covey.chain import events
+from covey.chain.structs import BondKind
+from covey.cli import pool
+from covey.console import account, options
+from covey.errors import OperatorError
+from tests.fakes.account import ACCUSATION, ALICE, BOB, HASH, RECORD, Contract, invoke, runner
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sent", "expected"),
+    [
+        (["pool", "fund", "9", "--raw", "--pool", "1"], ["approve", "fund_pool"], {"escrow": 100, "transaction": HASH}),
+        (["pool", "start", "--pool", "1"], ["start_pool"], {"pool": 1, "transaction": HASH}),
+        (["pool", "end", "--pool", "1"], ["end_pool"], {"pool": 1, "transaction": HASH}),
+        (["stake", "add", "9", "--raw", "--pool", "1"], ["approve", "stake"], {"stake": 50, "transaction": HASH}),
+        (["stake", "unbond", "9", "--raw", "--pool", "1"], ["unbond"], {"stake": 50, "transaction": HASH}),
+        (["stake", "withdraw", "--pool", "1", "--kind", "validator"], ["withdraw"], {"stake": 50, "transaction": HASH}),
+    ],
+)
+def test_json__commands_that_send__parses_and_names_the_transaction(opened, arguments, sent, expected):
+    assert invoke(*arguments) == expected
+    assert opened.sent == sent
+
+
+def test_json__pool_show__every_value_once(opened):
+    found = invoke("pool", "show", "--pool", "1", key=False)
+    assert found == {
+        "state": "active",
+        "operator": ALICE,
+        "trainer": ALICE,
+        "params_hash": HASH,
+        "reward_per_unit": 3,
+        "min_stake": 5,
+        "quorum": 2,
+        "validators": [ALICE],
+        "escrow": 100,
+        "owed": 15,
+        "policies": 4,
+        "epochs": 2,
+    }
+    plain = runner.invoke(cli.app, ["pool", "show", "--deployment", "d.json", "--pool", "1"]).stdout
+    assert [line.split()[0] for line in plain.splitlines()] == list(chain_order(plain, found))
+
+
+def chain_order(plain, found):
+    """The names in the order printed; all of them."""
+    names = [line.split()[0] for line in plain.splitlines()]
+    assert set(names) == set(found)
+    return names
+
+
+CAROL = "0x90F79bf6EB2c4f870365E785982E1f101E93b906"
+POOL_FILE = f"""
+[terms]
+trainer = "{{trainer}}"
+arbiter = "{BOB}"
+validators = ["{ALICE}", "{CAROL}"]
+reward_per_unit = 1
+min_stake = 1_000_000
+slash_amount = 1_000_000
+validator_bond = 9
+challenge_window = 10
+veto_window = 10
+unbond_window = 20
+[params]
+name = "p"
+quorum = 2
+environment = {{{{ kind = "reasoning_gym", options = {{{{ name = "spell_backward" }}}} }}}}
+"""
+
+
+def test_pool_create__one_account_with_two_offices__needs_a_yes(opened, tmp_path):
+    file = tmp_path / "p.toml"
+    file.write_text(POOL_FILE.format(trainer=ALICE))
+    plain = ["pool", "create", str(file), "--deployment", "d.json", "--key-file", "k"]
+    refused = runner.invoke(cli.app, plain)
+    assert refused.exception.code == "weak_pool"
+    assert "the trainer is a validator" in refused.exception.message
+    assert "--yes" in refused.exception.fix
+    assert opened.sent == []
+    assert invoke("pool", "create", str(file), "--yes") == {
+        "pool": 7, "transaction": HASH, "deterrence": pytest.approx(4, rel=0.01)
+    }  # fmt: skip
+    assert opened.sent == ["create_pool"]
+
+
+@pytest.mark.parametrize(("answer", "sent"), [("y", ["create_pool"]), ("n", []), ("", [])])
+def test_pool_create__on_a_terminal__asks(opened, tmp_path, monkeypatch, answer, sent):
+    monkeypatch.setattr(pool, "is_terminal", lambda: True)
+    file = tmp_path / "p.toml"
+    file.write_text(POOL_FILE.format(trainer=ALICE))
+    plain = ["pool", "create", str(file), "--deployment", "d.json", "--key-file", "k"]
+    result = runner.invoke(cli.app, plain, input=f"{answer}\n")
+    assert f"{file}: the trainer is a validator" in result.stderr
+    assert (result.exit_code == 0, opened.sent) == (bool(sent), sent)
+
+
+def test_pool_create__strangers_only__asks_nothing(opened, tmp_path):
+    file = tmp_path / "p.toml"
+    file.write_text(POOL_FILE.format(trainer="0x3C44CdDdB6a900fa2b585dd299e03d12FA4293BC"))
+    assert invoke("pool", "create", str(file))["pool"] == 7
+
+
+def test_pool_create__terms_that_pay_for_cheating__needs_force_and_prints_what_would_deter(opened, tmp_path):
+    """A task of 2 x 8 completions of 8 tokens pays 128; a stake of 1,000 is far too little at an audit rate of 0.1."""
+    file = tmp_path / "p.toml"
+    text = POOL_FILE.format(trainer="0x3C44CdDdB6a900fa2b585dd299e03d12FA4293BC")
+    file.write_text(text.replace("1_000_000", "1_000"))
+    plain = ["pool", "create", str(file), "--deployment", "d.json", "--key-file", "k"]
+    refused = runner.invoke(cli.app, plain)
+    assert refused.exception.code == "weak_terms"
+    assert "--force" in refused.exception.fix
+    assert "a cheat is expected to lose 0.79 times what it gains, where 3 is the least" in refused.exception.message
+    assert runner.invoke(cli.app, [*plain, "--yes"]).exception.code == "weak_terms"
+    assert opened.sent == []
+    forced = runner.invoke(cli.app, [*plain, "--force"])
+    assert (forced.exit_code, opened.sent) == (0, ["create_pool"])
+    assert "deterrence  a cheat is expected to lose 0.8 times what it gains" in forced.stdout
+    told = re.search(r"set (\w+) to ([\d.]+)", refused.exception.message)
+    name, value = told.groups()
+    assert name == "audit_rate"
+    file.write_text(text.replace("1_000_000", "1_000") + f"[params.verification]\n{name} = {value}\n")
+    assert invoke("pool", "create", str(file))["pool"] == 7  # the first number that it named is enough
+
+
+def test_json__stake_show(opened):
+    found = invoke("stake", "show", "--pool", "1")
+    assert found == {"account": opened.wallet.address, "stake": 50, "unbonding": 4, "locked": 1}
+
+
+def test_pool_fund__approval__is_the_ledgers(opened):
+    invoke("pool", "fund", "9", "--raw", "--pool", "1")
+    assert opened.calls == [(BOB, 9), (1, 9)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sent"),
+    [
+        (["pool", "fund", "1.5"], (1, 15)),
+        (["stake", "add", "1.5 CVT"], (1, BondKind.CONTRIBUTOR, 15)),
+        (["stake", "unbond", "1.5"], (1, BondKind.CONTRIBUTOR, 15)),
+    ],
+)
+def test_amounts__without_raw__are_in_units_of_the_token_whether_or_not_json(opened, arguments, sent):
+    """The token has one decimal."""
+    invoke(*arguments, "--pool", "1")
+    plain = runner.invoke(cli.app, [*arguments, "--pool", "1", "--deployment", "d.json", "--key-file", "k"])
+    assert [call for call in opened.calls if call[0] == 1] == [sent, sent]
+    assert plain.stdout.split()[1:3] in (["10", "CVT"], ["5", "CVT"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (
+            ["pool", "show"],
+            {"reward_per_unit": "0.3 CVT", "min_stake": "0.5 CVT", "escrow": "10 CVT", "owed": "1.5 CVT"},
+        ),
+        (["pool", "show", "--raw"], {"reward_per_unit": "3", "min_stake": "5", "escrow": "100", "owed": "15"}),
+        (["stake", "show", "--key-file", "k"], {"stake": "5 CVT", "unbonding": "0.4 CVT", "locked": "0.1 CVT"}),
+        (["stake", "withdraw", "--key-file", "k"], {"stake": "5 CVT"}),
+        (["pool", "refund", "--key-file", "k"], {"escrow": "10 CVT"}),
+        (["pool", "refund", "--key-file", "k", "--raw"], {"escrow": "100"}),
+    ],
+)
+def test_amounts__shown_to_people__have_the_symbol(opened, arguments, shown):
+    plain = runner.invoke(cli.app, [*arguments, "--pool", "1", "--deployment", "d.json"]).stdout
+    lines = dict(line.split(maxsplit=1) for line in plain.splitlines())
+    assert {name: lines[name] for name in shown} == shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["pool", "fund", "1.55"], "bad_amount: 1.55 is too fine: CVT has 1 digits"),
+        (["pool", "fund", "100000001"], "smallest_unit: 100000001 CVT is over a million times the balance, 100 CVT"),
+        (["stake", "add", "100000001"], "add --raw if it is in the token's smallest unit"),
+        (["stake", "unbond", "5000001"], "over a million times the balance, 5 CVT"),
+        (["stake", "add", "1 USD"], "bad_amount: 1 USD is not in CVT"),
+    ],
+)
+def test_amounts__wrong__nothing_is_sent(opened, arguments, message):
+    result = runner.invoke(cli.app, [*arguments, "--pool", "1", "--deployment", "d.json", "--key-file", "k"])
+    assert message in str(result.exception)
+    assert opened.sent == []
+
+
+def test_json__odd_token__is_not_asked_for_its_unit(opened):
+    opened.token = Contract(ALICE, decimals=99)
+    assert invoke("pool", "show", "--pool", "1", key=False)["escrow"] == 100
+    result = runner.invoke(cli.app, ["pool", "show", "--pool", "1", "--deployment", "d.json"])
+    assert result.exception.code == "odd_token"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sent", "call", "expected"),
+    [
+        (["pool", "refund"], "refund_pool", (1,), {"escrow": 100}),
+        (["pool", "invite", ALICE, BOB], "invite", (1, [ALICE, BOB]), {"invited": [ALICE, BOB]}),
+        (["pool", "replace-validator", ALICE, BOB], "replace_validator", (1, ALICE, BOB), {"validators": [ALICE]}),
+        (["worker", "remove", BOB], "remove_node", (1, BOB), {"node": BOB}),
+        (["case", "veto", HASH], "veto", (ACCUSATION,), {"receipt_hash": HASH, "node": BOB}),
+        (["epoch", "disable", "1"], "disable_epoch", (1, RECORD), {"epoch": 1}),
+    ],
+)
+def test_json__commands_of_offices__send_what_was_named(opened, arguments, sent, call, expected):
+    assert invoke(*arguments, "--pool", "1") == expected | {"transaction": HASH}
+    assert (opened.sent, opened.calls) == ([sent], [call])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["pool", "invite", ALICE, "0x12"], "bad_address"),
+        (["pool", "replace-validator", ALICE, BOB.lower()], "bad_address"),
+        (["worker", "remove", "bob"], "bad_address"),
+        (["case", "veto", "0x12"], "bad_hash"),
+        (["case", "veto", "0x" + "00" * 32], "unknown_case"),
+        (["epoch", "disable", "2"], "unknown_epoch"),
+    ],
+)
+def test_commands_of_offices__what_is_not_there__is_said_and_nothing_sent(opened, arguments, code):
+    result = runner.invoke(cli.app, [*arguments, "--pool", "1", "--deployment", "d.json", "--key-file", "k"])
+    assert result.exception.code == code
+    assert opened.sent == []
+
+
+class FakeFollower:
+    """Two polls: the second brings the end."""
+
+    def __init__(self, client, deployment):
+        place = {"block_number": 5, "block_hash": HASH, "transaction_hash": HASH, "log_index": 0}
+        rest = {"node": BOB, "contributor": ALICE, "reason": 5, "amount": 60, "veto_until": 120} | place
+        told = [events.CaseOpened(receipt_hash=f"0x{n}", pool=pool, **rest) for n, pool in ((1, 1), (2, 2), (3, 1))]
+        ended = events.PoolEnded(pool=1, closes_at=9, **place)
+        self.polls = {(): ((*told[:2], ended), ("seen",), False), ("seen",): ((told[2],), ("all",), True)}
+
+    def poll(self, cursor):
+        found, cursor, is_caught_up = self.polls[cursor]
+        return SimpleNamespace(events=found, cursor=cursor, is_caught_up=is_caught_up)
+
+
+def test_case_show__cases_of_the_pool__in_their_order_with_the_courts_word(opened, monkeypatch):
+    monkeypatch.setattr(account, "Follower", FakeFollower)
+    first, second = invoke("case", "show", "--pool", "1", key=False)["cases"]
+    assert first == {
+        "receipt_hash": "0x1",
+        "node": BOB,
+        "contributor": ALICE,
+        "state": "locked",
+        "reason": "proof",
+        "amount": 60,
+        "veto_until": 120,
+    }
+    assert second == first | {"receipt_hash": "0x3"}
+    plain = runner.invoke(cli.app, ["case", "show", "--pool", "1", "--deployment", "d.json"]).stdout
+    assert [line.split()[1] for line in plain.splitlines() if "receipt_hash" in line] == ["0x1", "0x3"]
+
+
+def test_case_show__no_cases__says_so_and_json_stays_a_list(opened, monkeypatch):
+    monkeypatch.setattr(account.Account, "list_accusations", lambda self: [])
+    plain = runner.invoke(cli.app, ["case", "show", "--pool", "3", "--deployment", "d.json"])
+    assert (plain.exit_code, plain.stdout, plain.stderr) == (0, "", "pool 3 has no cases\n")
+    assert invoke("case", "show", "--pool", "3", key=False) == {"cases": []}
+
+
+def test_show__nothing_and_lists__are_words(capsys):
+    options.show({"epoch": None, "validators": [ALICE, BOB], "invited": [], "owed": 0}, as_json=False)
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+        ["epoch", "none"],
+        ["validators", ALICE, BOB],
+        ["invited", "none"],
+        ["owed", "0"],
+    ]
+
+
+def test_worker_register__new_node__both_sign_and_the_key_is_kept(opened, tmp_path):
+    path = tmp_path / "node.key"
+    first = invoke("worker", "register", "--pool", "1", "--node-key-file", str(path))
+    assert path.stat().st_mode & 0o777 == 0o600
+    second = invoke("worker", "register", "--pool", "1", "--node-key-file", str(path))
+    assert first["node"] == second["node"] != opened.wallet.address
+    assert opened.sent == ["register_node"] * 2
+
+
+def test_bond_kind__names__and_a_wrong_one():
+    assert [account.Account.bond_kind(name) for name in ("contributor", "VALIDATOR", "operator")] == list(BondKind)
+    with pytest.raises(OperatorError, match=r"bad_kind: .* Use one of contributor, validator, operator"):
+        account.Account.bond_kind("friend")

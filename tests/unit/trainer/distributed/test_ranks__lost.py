@@ -1,0 +1,84 @@
+"""A rank that is gone, and that the news of it never stand in the place of what failed first."""
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from covey.errors import OperatorError
+from trainer.distributed import ranks as module
+from trainer.distributed.commands import RankCommand, Verb
+from trainer.distributed.ranks import Ranks, explain_lost_rank, lead
+
+pytestmark = pytest.mark.unit
+CLOSED = "[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1"
+
+
+@pytest.fixture
+def ranks() -> Ranks:
+    """Rank 0 of several."""
+    return Ranks(mesh=cast(Any, object()))
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[Verb]:
+    """What the others are told."""
+    verbs: list[Verb] = []
+    monkeypatch.setattr(module, "_send", lambda order: verbs.append(order.verb))
+    return verbs
+
+
+@pytest.fixture
+def _lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others are gone, which the first beat finds."""
+
+    def fail(order: RankCommand) -> None:
+        raise RuntimeError(CLOSED)
+
+    monkeypatch.setattr(module, "_send", fail)
+    monkeypatch.setattr(module, "BEAT_SECONDS", 0.001)
+
+
+def run(ranks: Ranks, error: OperatorError | None) -> None:
+    """Lead until the loss of a rank stops it, then fail with `error`."""
+
+    async def train() -> None:
+        stop = asyncio.Event()
+        async with lead(ranks, stop):
+            await asyncio.wait_for(stop.wait(), 10)
+            if error is not None:
+                raise error
+
+    asyncio.run(train())
+
+
+@pytest.mark.usefixtures("_lost")
+def test_lead__a_rank_is_lost__says_so_at_the_end(ranks: Ranks) -> None:
+    with pytest.raises(OperatorError, match="rank_lost"):
+        run(ranks, None)
+
+
+@pytest.mark.usefixtures("_lost")
+def test_lead__this_rank_failed_while_another_was_lost__its_own_error_is_raised(ranks: Ranks) -> None:
+    with pytest.raises(OperatorError, match="disk_full"):
+        run(ranks, OperatorError("disk_full", "no room", fix="Free space"))
+
+
+def test_beat__after_a_step_that_failed_here__sends_nothing_into_what_the_others_still_do(
+    ranks: Ranks, sent: list[Verb]
+) -> None:
+    with ranks.together(RankCommand(verb=Verb.GATHER)):
+        ranks.beat()
+    ranks.beat()
+    assert sent == [Verb.GATHER, Verb.BEAT]
+    with pytest.raises(OperatorError, match="out_of_memory"), ranks.together(RankCommand(verb=Verb.LEARN)):
+        raise OperatorError("trainer_out_of_memory", "too much", fix="Take less")
+    ranks.beat()
+    assert sent == [Verb.GATHER, Verb.BEAT, Verb.LEARN]
+
+
+def test_explain_lost_rank__another_failure__stays_what_it_is() -> None:
+    with pytest.raises(RuntimeError, match=r"^shapes$"), explain_lost_rank():
+        raise RuntimeError("shapes")
+    with pytest.raises(OperatorError, match="rank_lost"), explain_lost_rank():
+        raise RuntimeError(CLOSED)

@@ -1,0 +1,69 @@
+"""What a spectator of the trainer sees, on a terminal and in a file."""
+
+import io
+import sys
+
+import pytest
+from rich.console import Console
+from structlog.testing import capture_logs
+
+from trainer.cli_progress import format_line, show_training
+
+pytestmark = pytest.mark.unit
+
+UPDATE = {
+    "reward/mean": 0.53125, "policy/entropy": 0.4118, "policy/outside_clip": 0.00096, "optim/grad_norm": 0.08123,
+    "staleness_mean": 0.5, "perf/tokens_per_second": 12345.6, "trainer/idle_ratio": 0.314, "batch/tokens": 7,
+}  # fmt: skip
+LINE = "step   12  reward 0.531  entropy 0.412  outside 0.0010  norm 0.0812  staleness 0.50  tokens/s 12,346  idle 31%"
+
+
+def test_format_line__update__is_the_main_numbers() -> None:
+    assert format_line("update", 12, UPDATE) == LINE
+    assert format_line("update", 12, {"reward/mean": 1.0}) == "step   12  reward 1.000"
+
+
+def test_format_line__evaluation__says_of_how_many() -> None:
+    line = format_line("evaluation", 3, {"reward": 0.6125, "n": 512})
+    assert line == "step    3  evaluated: reward 0.613 on 512 held-out completions"
+
+
+def test_show_training__a_file__gets_nothing_and_the_log_gets_the_lines() -> None:
+    out = io.StringIO()
+    with capture_logs() as logs, show_training(Console(file=out), steps=4) as sink:
+        sink("policy", 0, {"time": 1.0})
+        sink("update", 0, UPDATE)
+    assert out.getvalue() == ""
+    assert [(log["event"], log["step"], log["reward/mean"]) for log in logs] == [("updated", 0, 0.5312)]
+
+
+def test_show_training__a_terminal__has_a_line_a_step_and_a_bar_of_policies() -> None:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=160)
+    with capture_logs() as logs, show_training(console, steps=4) as sink:
+        sink("policy", 0, {"time": 1.0})
+        sink("update", 12, UPDATE)
+        sink("alarm", 12, {"sign": "policy/entropy"})
+        sink("evaluation", 12, {"reward": 0.5, "n": 4})
+        sink("policy", 3, {"time": 2.0})
+    shown = out.getvalue()
+    assert shown.count(LINE) == 1
+    assert shown.count("evaluated: reward 0.500") == 1
+    assert "alarm" not in shown
+    assert "policy 3 is out" in shown
+    assert "3/4" in shown
+    assert logs == []
+
+
+def test_show_training__an_error__puts_the_streams_back() -> None:
+    before = sys.stdout, sys.stderr
+    console = Console(file=io.StringIO(), force_terminal=True)
+
+    def stop_in_the_middle() -> None:
+        with show_training(console, steps=None) as sink:
+            sink("update", 12, UPDATE)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stop_in_the_middle()
+    assert (sys.stdout, sys.stderr) == before

@@ -1,0 +1,183 @@
+"""`covey validator audit`: judge a submission again and show both verdicts, with the distances."""
+
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from covey.console.options import Datasets, DeploymentFile, Json
+from covey.console.terminal import quote
+
+if TYPE_CHECKING:
+    from covey.protocol.thresholds import Thresholds
+    from validator.audit import ComparisonRow, Report
+
+WORST = 10
+STATISTICS = ("exponent", "mantissa_rest", "margin", "logprob")
+
+
+def validator_audit(
+    bundle: Annotated[str, typer.Argument(help="File of an evidence bundle, or its hash: a verdict's evidence hash.")],
+    deployment: DeploymentFile,
+    storage: Annotated[
+        str, typer.Option(help="Base URL of the coordinator, or of its object store (file://, s3:// ...).")
+    ],
+    relay: Annotated[
+        list[str] | None, typer.Option(help="Base URL of a relay to download the policy from; may be repeated.")
+    ] = None,
+    policies: Annotated[Path | None, typer.Option(help="Folder of policies that were downloaded before.")] = None,
+    dataset: Datasets = None,
+    pool: Annotated[
+        int | None,
+        typer.Option(envvar="COVEY_POOL", min=1, help="Number of the pool on chain, for a bundle named by hash."),
+    ] = None,
+    rpc: Annotated[
+        str | None,
+        typer.Option(envvar="COVEY_RPC_URL", help="URL of the chain's JSON-RPC node, instead of the deployment's."),
+    ] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="Inference engine of the replay, instead of the pool's: hf or vllm.")
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="Number format of the replay, instead of the pool's: float32 or bfloat16.")
+    ] = None,
+    device: Annotated[
+        str, typer.Option(help="Device of the replay as torch names it; other hardware changes the last bits.")
+    ] = "cpu",
+    full: Annotated[bool, typer.Option("--full", help="Replay the work although it was not drawn for replay.")] = False,
+    show_all: Annotated[bool, typer.Option("--all", help="Show every rollout instead of the worst ones.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Judge a submission again, from chain and storage alone.
+
+    Says whether the work was drawn for replay, and checks that draw once the submission's epoch is posted.
+    Exit 1 if decision, reason, units or live groups differ, or if the draw demands a replay that was not made.
+
+    Example: `covey validator audit bundle.json --storage file:///srv/store --deployment net/deployment.json`
+    """
+    from covey.runtime.log import configure
+    from validator import audit
+    from validator.config import AuditConfig
+
+    configure("audit", level="warning")
+    values = {
+        "deployment": deployment,
+        "storage": storage,
+        "relays": tuple(relay or ()),
+        "policies": policies,
+        "datasets": tuple(dataset or ()),
+        "pool": pool,
+        "rpc_url": rpc,
+        "full": full,
+        "engine": engine,
+        "dtype": dtype,
+        "device": device,
+    }
+    report = audit.run(AuditConfig.load(None, values, {}), bundle)
+    if as_json:
+        typer.echo(json.dumps(describe(report), sort_keys=True, allow_nan=False))
+    else:
+        show(report, show_all=show_all)
+    if not report.agrees or report.is_draw_ignored:
+        raise typer.Exit(1)
+
+
+def describe(report: "Report") -> dict[str, Any]:
+    """The report as JSON; null is what is no finite number."""
+    bundle, found = report.bundle, report.found
+    return {
+        "evidence_hash": report.evidence_hash,
+        "agrees": report.agrees,
+        "bundle": _describe_verdict(bundle) | {"engine": bundle.engine.model_dump(mode="json")},
+        "found": _describe_verdict(found) | {"engine": report.engine.model_dump(mode="json")},
+        "full": bundle.full,
+        "draw": None if report.draw is None else asdict(report.draw) | {"is_ignored": report.is_draw_ignored},
+        "rollouts": [
+            {"group": row.group, "sibling": row.sibling, "tokens": row.tokens}
+            | {name: value if math.isfinite(value := getattr(row, name)) else None for name in STATISTICS}
+            for row in report.rows
+        ],
+    }
+
+
+def _describe_verdict(source: Any) -> dict[str, Any]:
+    return {
+        "decision": source.decision.name.lower(),
+        "reason": source.reason.name.lower(),
+        "units": source.units,
+        "details": dict(source.details),
+    }
+
+
+def find_worst(rows: "tuple[ComparisonRow, ...]", limits: "Thresholds", count: int) -> "list[ComparisonRow]":
+    """The `count` rollouts that come closest to a limit or are the farthest beyond it, worst first."""
+    bounds = (limits.exponent_max, limits.mantissa_mean_max, limits.margin_max, limits.logprob_max)
+
+    def rate(row: "ComparisonRow") -> float:
+        values = [getattr(row, name) for name in STATISTICS]
+        return max(_divide(value, bound) for value, bound in zip(values, bounds, strict=True))
+
+    return sorted(rows, key=rate, reverse=True)[:count]
+
+
+def _divide(value: float, bound: float) -> float:
+    """Infinite where the value is no number, or where there is a difference and none is allowed."""
+    if not math.isfinite(value):
+        return math.inf
+    if bound == 0:
+        return math.inf if value else 0.0
+    return value / bound
+
+
+def show(report: "Report", *, show_all: bool) -> None:
+    """Both verdicts, then the distances."""
+    from rich.console import Console
+    from rich.table import Table
+
+    limits = report.limits
+    console = Console(highlight=False, markup=False)
+    isolated = {"bundle": f", isolated by {report.bundle.isolation}"}
+    for name, source, engine in (
+        ("bundle", report.bundle, report.bundle.engine),
+        ("found here", report.found, report.engine),
+    ):
+        details = " ".join(f"{key}={value}" for key, value in source.details.items())
+        versions = (f"{key} {value}" for key, value in engine.versions.items())
+        facts = ", ".join([engine.name, engine.dtype, f"on {engine.hardware}", *versions])
+        verdict = f"{source.decision.name.lower()} {source.reason.name.lower()}, {source.units} units"
+        console.print(
+            f"{name:>10}  {verdict}  {quote(details)}\n{'':>10}  {quote(facts + isolated.get(name, ''))}",
+            soft_wrap=True,
+        )
+    if report.rows:
+        shown = list(report.rows) if show_all else find_worst(report.rows, limits, WORST)
+        table = Table("group", "sibling", "tokens", "exponent", "mantissa", "margin", "logprob")
+        for row in shown:
+            floats = (f"{value:.3g}" for value in (row.mantissa_rest, row.margin, row.logprob))
+            table.add_row(str(row.group), str(row.sibling), str(row.tokens), str(row.exponent), *floats)
+        bounds = (f"{value:.3g}" for value in (limits.mantissa_mean_max, limits.margin_max, limits.logprob_max))
+        table.add_section()
+        table.add_row("limit", "", "", str(limits.exponent_max), *bounds)
+        console.print(table)
+        if len(shown) < len(report.rows):
+            console.print(f"{len(shown)} of {len(report.rows)} rollouts, the worst; --all shows all")
+    for line in describe_draw(report):
+        console.print(line, soft_wrap=True)
+    console.print("the same verdict" if report.agrees else "ANOTHER VERDICT than the bundle's")
+
+
+def describe_draw(report: "Report") -> list[str]:
+    """Whether the work was drawn, and what the draw says, in lines."""
+    drawn = "drawn: the verdict rests on a replay"
+    lines = [drawn if report.bundle.full else "not drawn: the verdict rests on the cheap checks alone"]
+    if report.draw is None:
+        return [*lines, "the draw is not checked: no posted epoch whose file is at hand holds the submission"]
+    by = f"the draw, by block {report.draw.block_number}, demands"
+    if report.is_draw_ignored:
+        return [*lines, f"{by} a replay: THE DRAW WAS IGNORED"]
+    if report.draw.is_due:
+        return [*lines, f"{by} a replay, which was made"]
+    return [*lines, f"{by} no replay" + (", and it was made for another reason" if report.bundle.full else "")]

@@ -1,0 +1,60 @@
+"""What a validator decides: the judgement of a submission, its signed verdict, its commitment.
+
+Called by `loop`.  What could not be checked is unknown: it neither pays nor slashes.
+"""
+
+from covey.errors import ProtocolError, TransientError
+from covey.protocol import eip712
+from covey.protocol.evidence import LIVE_GROUPS
+from covey.protocol.ids import Address, Hash
+from covey.protocol.messages import Receipt, Verdict
+from covey.protocol.submission_file.rows import count_units
+from covey.protocol.verdict import Decision, Judgement
+from covey.runtime.log import get_logger
+from validator.checks import CHEAP_CHECKS, CHECKS, CheckTools, SubmissionClaim
+
+MACHINE_FAILURES = (RuntimeError, MemoryError, OSError)
+FAILURES = (TransientError, ProtocolError, *MACHINE_FAILURES, ArithmeticError, LookupError, TypeError, ValueError)
+
+
+def judge(claim: SubmissionClaim, tools: CheckTools, *, full: bool) -> Judgement:
+    """Run the checks in order; the first failure names the reason.
+
+    What could not be checked is only the judgement where no later check fails: else an answer that a limit ends would
+    keep faked work from being replayed.
+    A failure of this machine (out of memory, a device that is gone, a store that does not answer) is unknown, and so
+    is input that the engine's arithmetic cannot take: it must not end the process.
+    """
+    unclear: Judgement | None = None
+    try:
+        for check in CHECKS if full else CHEAP_CHECKS:
+            found = check(claim, tools)
+            if found is not None and found.decision is Decision.UNKNOWN:
+                unclear = unclear or found
+            elif found is not None:
+                return found
+    except FAILURES as error:
+        get_logger().error("could not check", task=claim.receipt.task, error=f"{type(error).__name__}: {error}")
+        return Judgement.unknown(error=type(error).__name__)
+    if unclear is not None:
+        return unclear
+    units = min(count_units(claim.rollouts), tools.params.max_task_units)
+    return Judgement.accept(units, **{LIVE_GROUPS: claim.live_groups})
+
+
+def build_verdict(
+    judgement: Judgement, receipt: Receipt, *, evidence_hash: Hash, validator: Address, now: float, seconds: int
+) -> Verdict:
+    """The message to sign; `deadline` is `now + seconds`."""
+    return Verdict(
+        pool=receipt.pool,
+        receipt_hash=eip712.compute_struct_hash(receipt),
+        work_key=receipt.work_key,
+        validator=validator,
+        outcome=int(judgement.decision),
+        reason=int(judgement.reason),
+        severity=int(judgement.reason.severity),
+        units=judgement.units if judgement.decision is Decision.ACCEPT else 0,
+        evidence_hash=evidence_hash,
+        deadline=int(now) + seconds,
+    )
