@@ -86,7 +86,7 @@ def build(
         folder = Path(source)
         require_policy(network.contracts.policies, network.pool, step, folder, scratch=config.home)
     exports.retain(lambda kept: kept <= step)
-    if config.kl_coefficient > 0 and step > 0 and 0 not in exports.list_steps():
+    if config.kl_coef > 0 and step > 0 and 0 not in exports.list_steps():
         raise build_lost_reference(f"there is no {exports.get_path(Step(0))}")
     for lost in (Step(each) for each in range(published, step) if not is_whole(exports, Step(each))):
         raise build_lost_policy(exports.get_path(lost), published)

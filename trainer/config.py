@@ -1,7 +1,8 @@
 """Settings of the trainer, for `covey trainer run`.  Defaults are the paper's (INTELLECT-2, section 4.1)."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -12,6 +13,15 @@ from trainer.monitoring.alarms import AlarmSettings
 
 class TrainerConfig(RoleSettings):
     """Example: `TrainerConfig.load(Path("trainer.toml"))`."""
+
+    renamed: ClassVar[Mapping[str, str]] = {
+        "row_tokens": "seq_len",
+        "micro_batch_rows": "micro_batch_size",
+        "gradient_clip": "max_grad_norm",
+        "warm_up_updates": "warmup_steps",
+        "kl_coefficient": "kl_coef",
+        "entropy_coefficient": "entropy_coef",
+    }
 
     finality: Finality = "latest"
     """Tag of the blocks that the outbox takes for final: "latest", "safe" or "finalized". A transaction that a
@@ -35,9 +45,9 @@ class TrainerConfig(RoleSettings):
     """Term that AdamW adds to the denominator for numerical stability."""
     weight_decay: float = Field(default=0.01, ge=0)
     """Decoupled weight decay of AdamW."""
-    warm_up_updates: int = Field(default=25, ge=0)
+    warmup_steps: int = Field(default=25, ge=0)
     """Updates over which the learning rate rises linearly. It is constant afterwards."""
-    gradient_clip: float = Field(default=0.1, gt=0)
+    max_grad_norm: float = Field(default=0.1, gt=0)
     """Largest norm of the gradient of one update; a longer gradient is scaled down to it."""
 
     advantage: Literal["grpo", "dr_grpo"] = "grpo"
@@ -61,19 +71,19 @@ class TrainerConfig(RoleSettings):
     old_policy: Literal["behaviour", "recompute"] = "behaviour"
     """Log-probabilities of the policy that sampled. behaviour: those of the rollouts; recompute (the paper): those
     of the current policy, which corrects no staleness and makes both objectives the same."""
-    kl_coefficient: float = Field(default=0.0, ge=0)
+    kl_coef: float = Field(default=0.0, ge=0)
     """Weight of the KL divergence from the policy of step 0. 0: the divergence is not computed."""
     kl_estimator: Literal["k3_corrected", "k3"] = "k3_corrected"
     """Estimator of the KL divergence. k3_corrected: Schulman's k3 times the probability ratio to the policy that
     sampled, whose gradient is that of the divergence from the policy to the reference; k3 (the paper): without the
     ratio, which has the gradient of the divergence from the reference to the policy."""
-    entropy_coefficient: float = Field(default=0.0, ge=0)
+    entropy_coef: float = Field(default=0.0, ge=0)
     """Weight of the entropy bonus."""
     updates_per_step: int = Field(default=1, ge=1, le=1024)
     """Optimizer updates that the batch of one step is split into."""
-    row_tokens: int = Field(default=1024, ge=2)
+    seq_len: int = Field(default=1024, ge=2)
     """Tokens of one packed row; at least the pool's longest prompt with its completion."""
-    micro_batch_rows: int = Field(default=8, ge=1)
+    micro_batch_size: int = Field(default=8, ge=1)
     """Packed rows of one forward pass. Fewer take less memory."""
     activation_checkpointing: bool = False
     """Whether activations are recomputed in the backward pass instead of kept: less memory, a third more

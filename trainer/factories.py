@@ -46,19 +46,19 @@ def build_learner(config: TrainerConfig, params: PoolParams, ranks: Ranks = ALON
     Raises OperatorError("short_rows") where a sample of the pool could be longer than a row.
     Raises OperatorError("bad_device") if torch cannot use the device.
     """
-    if config.row_tokens < params.model.longest:
+    if config.seq_len < params.model.longest:
         raise OperatorError(
             "short_rows",
-            f"row_tokens is {config.row_tokens}, a prompt and its completion have up to {params.model.longest} tokens",
-            fix=f"Set row_tokens to {params.model.longest} at least",
+            f"seq_len is {config.seq_len}, a prompt and its completion have up to {params.model.longest} tokens",
+            fix=f"Set seq_len to {params.model.longest} at least",
         )
     describe_hardware(config.device)
     prepare_process(threads=config.threads)
     torch.use_deterministic_algorithms(config.device == "cpu")
     dtype = params.model.compute_dtype
     shape = PackingConfig(
-        row_tokens=config.row_tokens,
-        micro_batch_rows=config.micro_batch_rows,
+        seq_len=config.seq_len,
+        micro_batch_size=config.micro_batch_size,
         compute_dtype=dtype,
         temperature=params.model.temperature,
     )
@@ -74,21 +74,21 @@ def build_learner(config: TrainerConfig, params: PoolParams, ranks: Ranks = ALON
         betas=config.betas,
         epsilon=config.adam_epsilon,
         weight_decay=config.weight_decay,
-        warm_up=config.warm_up_updates,
-        clip=config.gradient_clip,
+        warm_up=config.warmup_steps,
+        clip=config.max_grad_norm,
     )
     objective = Objective(
         kind=config.objective,
         epsilon=config.clip_epsilon,
         delta=config.clip_delta,
         cap=config.importance_cap,
-        kl=config.kl_coefficient,
+        kl=config.kl_coef,
         kl_estimator=config.kl_estimator,
-        entropy=config.entropy_coefficient,
+        entropy=config.entropy_coef,
     )
     with ranks.together(RankCommand(verb=Verb.BUILD, text=encode_plan(config, params))):
         learner = Learner(model, optimiser=optimiser, objective=objective, shape=shape, ranks=ranks)
-        if config.old_policy == "recompute" and config.kl_coefficient == 0:
+        if config.old_policy == "recompute" and config.kl_coef == 0:
             return learner, None
         return learner, Recomputer(_load(config, dtype, ranks), shape, ranks)
 

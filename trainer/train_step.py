@@ -31,7 +31,7 @@ def learn(ctx: Context, works: list[AcceptedWork | None], waited: float) -> None
             part,
             normaliser=config.normaliser,
             constant=params.model.max_completion_tokens,
-            keep_all=config.kl_coefficient > 0 or config.entropy_coefficient > 0,
+            keep_all=config.kl_coef > 0 or config.entropy_coef > 0,
             mask_truncated=config.mask_truncated,
         )
         for part in parts
@@ -91,7 +91,7 @@ def fill_logprobs(ctx: Context, samples: list[Sample]) -> list[Sample]:
 
     if config.old_policy == "behaviour":
         samples = batches.fill_old(samples, recompute)
-    if config.kl_coefficient > 0:
+    if config.kl_coef > 0:
         reference = ctx.exports.get_path(Step(0))
         try:
             found = recomputer.compute(reference, samples)
@@ -104,5 +104,5 @@ def fill_logprobs(ctx: Context, samples: list[Sample]) -> list[Sample]:
 def is_needed(ctx: Context, version: Step, newest: Step) -> bool:
     """Whether a policy may still be recomputed with, published or compared with the chain, referred to or evaluated."""
     is_recent = newest - version <= ctx.network.params.max_staleness or version >= ctx.progress.unpublished - 1
-    is_reference = version == 0 and ctx.config.kl_coefficient > 0
+    is_reference = version == 0 and ctx.config.kl_coef > 0
     return is_recent or is_reference or version in ctx.background.waiting

@@ -86,7 +86,9 @@ def validator_calibrate(
     environment = registry.load(spec, DataSetCatalog(dataset or ()))
     names = [worker_engine, validator_engine, *([] if previous is None else [worker_engine])]
     whole = VllmOptions().fit(params.model.longest)
-    vllm = whole.model_copy(update={"memory_share": whole.memory_share / max(1, names.count("vllm"))})
+    vllm = whole.model_copy(
+        update={"gpu_memory_utilization": whole.gpu_memory_utilization / max(1, names.count("vllm"))}
+    )
     console = Console(stderr=True)
     with ExitStack() as stack:
         folders = Path(stack.enter_context(TemporaryDirectory(prefix="covey-calibrate-")))

@@ -37,7 +37,7 @@ class VllmPeer:
         with LOG.open("w") as log:
             self._child = subprocess.Popen(
                 [sys.executable, "-m", "benchmarks.engines.vllm_peer"],
-                env=build_environment(1, eager=options.eager, device="cpu"),
+                env=build_environment(1, enforce_eager=options.enforce_eager, device="cpu"),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -75,7 +75,7 @@ def build_learner(config: CopyTaskConfig, seed: int, objective: Objective) -> Le
         clip=copy_task.CLIP,
     )
     shape = PackingConfig(
-        row_tokens=LENGTH + config.siblings * (LENGTH - 1), micro_batch_rows=config.batch, compute_dtype="float32"
+        seq_len=LENGTH + config.siblings * (LENGTH - 1), micro_batch_size=config.batch, compute_dtype="float32"
     )
     model = copy_task.build_model(config, seed).train(False)
     return Learner(model, optimiser=optimiser, objective=objective, shape=shape)

@@ -163,7 +163,7 @@ def measure(
     batch, model = build_update(workload, tokens), build_model(workload, device)
     if activation_checkpointing:
         recompute_activations(model)
-    shape = PackingConfig(row_tokens=workload.row, micro_batch_rows=tokens // workload.row, compute_dtype="bfloat16")
+    shape = PackingConfig(seq_len=workload.row, micro_batch_size=tokens // workload.row, compute_dtype="bfloat16")
     learner = Learner(model, optimiser=OPTIMISER, objective=OBJECTIVE, shape=shape)
     seconds = []
     for _ in range(1 + updates):

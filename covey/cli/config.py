@@ -28,7 +28,7 @@ _SECRET = re.compile(r"([?&][^=&]*(?:password|secret|token|key)[^=&]*=)[^&]+", r
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One setting as it is.  Example: Setting(name="vllm.eager", value=True, origin="default", sentence="...")."""
+    """A setting and its value.  Example: Setting(name="pool", value=1, origin="default", sentence="...")."""
 
     name: str
     value: Any

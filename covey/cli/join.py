@@ -78,11 +78,11 @@ def join(
     chosen = _choose_deployment(view, url, deployment, rpc, is_agreed=yes)
     pool = joining.check_pool(view, url, chosen)
     unit = read_unit(Contracts(ChainClient(chosen.choose_node()), chosen).get_token(pool.pool))
-    devices, tensor_parallel = _choose_devices(gpus, is_together=together)
-    files = joining.create_worker_folder(folder, pool, devices, tensor_parallel)
+    devices, tensor_parallel_size = _choose_devices(gpus, is_together=together)
+    files = joining.create_worker_folder(folder, pool, devices, tensor_parallel_size)
     _give_test_money(pool, key_file or folder / "keys" / "contributor.key", len(files), unit)
     if not as_json:
-        _describe(pool, folder, devices, tensor_parallel, unit)
+        _describe(pool, folder, devices, tensor_parallel_size, unit)
     checks = _examine(files[0], raw=as_json)
     is_ready = all(check.status != "fail" for check in checks)
     for check in () if as_json else checks:
@@ -206,7 +206,9 @@ def _give_test_money(pool: "CheckedPool", key_file: Path, workers: int, unit: "T
     typer.echo(f"test chain: {address} was given {given}", err=True)
 
 
-def _describe(pool: "CheckedPool", folder: Path, devices: list[str], tensor_parallel: int, unit: "TokenUnit") -> None:
+def _describe(
+    pool: "CheckedPool", folder: Path, devices: list[str], tensor_parallel_size: int, unit: "TokenUnit"
+) -> None:
     from covey.chain.amounts import format_amount
 
     params = pool.params
@@ -219,7 +221,8 @@ def _describe(pool: "CheckedPool", folder: Path, devices: list[str], tensor_para
         "reward": f"{format_amount(pool.terms.reward_per_unit, unit)} per token of accepted work",
         "stake": f"{format_amount(pool.terms.min_stake, unit)} per worker; a cheat loses "
         f"{format_amount(pool.terms.slash_amount, unit)}",
-        "workers": ", ".join(devices) + (f", on {tensor_parallel} GPUs together" if tensor_parallel > 1 else ""),
+        "workers": ", ".join(devices)
+        + (f", on {tensor_parallel_size} GPUs together" if tensor_parallel_size > 1 else ""),
         "folder": folder,
     }
     if pool.terms.is_invite_only:

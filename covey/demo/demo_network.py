@@ -21,7 +21,7 @@ from covey.protocol.ids import PoolId
 from covey.runtime.http import find_free_ports
 
 POOL = PoolId(1)
-LEARNING = {"learning_rate": 5e-4, "weight_decay": 0.0, "warm_up_updates": 0, "gradient_clip": 1.0}
+LEARNING = {"learning_rate": 5e-4, "weight_decay": 0.0, "warmup_steps": 0, "max_grad_norm": 1.0}
 """What the demo's task was tried with; see configs/trainer.toml."""
 
 Invoke = Callable[[list[str]], object]

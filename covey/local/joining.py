@@ -116,7 +116,9 @@ def check_pool(view: PoolView, url: str, deployment: Deployment) -> CheckedPool:
     )
 
 
-def create_worker_folder(folder: Path, pool: CheckedPool, devices: Sequence[str], tensor_parallel: int) -> list[Path]:
+def create_worker_folder(
+    folder: Path, pool: CheckedPool, devices: Sequence[str], tensor_parallel_size: int
+) -> list[Path]:
     """Write keys and settings, one worker for each device; return the workers' settings files.
 
     Raises OperatorError("folder_not_empty") or OperatorError("no_folder"), see `require_new`.
@@ -138,7 +140,7 @@ def create_worker_folder(folder: Path, pool: CheckedPool, devices: Sequence[str]
             }
             if pool.deployment.without_secrets().rpc_url is None:
                 values["rpc_url"] = pool.deployment.choose_node()
-            table = {"vllm": {"tensor_parallel": tensor_parallel}} if tensor_parallel > 1 else {}
+            table = {"vllm": {"tensor_parallel_size": tensor_parallel_size}} if tensor_parallel_size > 1 else {}
             head = f"# Settings of `covey worker run`; `covey config show worker --config {name}.toml` explains each.\n"
             (draft / f"{name}.toml").write_text(head + tomlkit.dumps(values | table))
         write_processes(draft / PROCESSES_FILE, {name: f"worker run --config {name}.toml" for name in names})

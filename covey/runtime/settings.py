@@ -7,7 +7,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self, get_args, get_origin
+from typing import Any, ClassVar, Self, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -20,6 +20,8 @@ class Settings(BaseModel):
     """Base of all settings.  Example: `WorkerConfig.load(Path("worker.toml"), {"pool": 1})`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    renamed: ClassVar[Mapping[str, str]] = {}
+    """New names of settings by their old ones, which are refused with the new name."""
 
     @classmethod
     def load(
@@ -75,7 +77,8 @@ def anchor(cls: type[BaseModel], values: Mapping[str, Any], folder: Path) -> dic
 
 
 def _read_environment(cls: type[BaseModel], environment: Mapping[str, str]) -> dict[str, Any]:
-    names = {f"COVEY_{name.upper()}": name for name in cls.model_fields}
+    renamed = cls.renamed if issubclass(cls, Settings) else {}
+    names = {f"COVEY_{name.upper()}": name for name in (*cls.model_fields, *renamed)}
     return {names[key]: value for key, value in environment.items() if key in names}
 
 

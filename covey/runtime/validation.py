@@ -2,11 +2,19 @@
 names that are missing.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, get_args
+from typing import Any, ClassVar, Protocol, get_args, runtime_checkable
 
 from pydantic import BaseModel, ValidationError
+
+
+@runtime_checkable
+class HasRenamed(Protocol):
+    """A table of settings that once had other names."""
+
+    renamed: ClassVar[Mapping[str, str]]
+    """New name of a setting by its old one."""
 
 
 def explain(error: ValidationError, model: type[BaseModel]) -> str:
@@ -27,20 +35,23 @@ def _explain_one(model: type[BaseModel], kind: str, place: Sequence[int | str], 
     path = ".".join(map(str, place))
     if kind == "extra_forbidden":
         table = "".join(f"{part}." for part in place[:-1])
-        return table + explain_unknown(str(place[-1]), _list_fields(model, place[:-1]))
+        name, owner = str(place[-1]), _find_table(model, place[:-1])
+        if isinstance(owner, HasRenamed) and name in owner.renamed:
+            return f"{table}{name}: renamed; write {owner.renamed[name]}"
+        return table + explain_unknown(name, [] if owner is None else owner.model_fields)
     words = "missing" if kind == "missing" else message.removeprefix("Value error, ")
     return f"{path}: {words}" if path else words
 
 
-def _list_fields(model: type[BaseModel], path: Sequence[int | str]) -> list[str]:
-    """Names that the table at `path` may hold; none where that is not a table of ours."""
+def _find_table(model: type[BaseModel], path: Sequence[int | str]) -> type[BaseModel] | None:
+    """The class of the table at `path`; None where that is not a table of ours."""
     for part in path:
         field = model.model_fields.get(str(part))
         tables = [] if field is None else [each for each in _list_types(field.annotation) if _is_table(each)]
         if not tables:
-            return []
+            return None
         model = tables[0]
-    return list(model.model_fields)
+    return model
 
 
 def _list_types(annotation: Any) -> tuple[Any, ...]:

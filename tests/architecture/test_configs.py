@@ -37,10 +37,10 @@ def test_intellect2__trainer_and_pool__are_the_papers() -> None:
         512,
     )
     assert (trainer.learning_rate, trainer.betas, trainer.weight_decay) == (3e-7, (0.9, 0.99), 0.01)
-    assert (trainer.warm_up_updates, trainer.gradient_clip) == (25, 0.1)
+    assert (trainer.warmup_steps, trainer.max_grad_norm) == (25, 0.1)
     assert (trainer.clip_epsilon, trainer.clip_delta, trainer.old_policy) == (0.2, 4.0, "recompute")
-    assert (trainer.kl_coefficient, trainer.kl_estimator, trainer.entropy_coefficient) == (0.001, "k3", 1e-4)
-    assert pool.model.longest == trainer.row_tokens == 32768
+    assert (trainer.kl_coef, trainer.kl_estimator, trainer.entropy_coef) == (0.001, "k3", 1e-4)
+    assert pool.model.longest == trainer.seq_len == 32768
     assert (trainer.activation_checkpointing, trainer.evaluation_every) == (True, 0)  # or the device is too small
     assert pool.max_staleness == 2
     assert (pool.online_filter, pool.max_groups_per_step) == (True, 1024)

@@ -37,7 +37,7 @@ PARAMS = PoolParams(
     model=ModelParams(max_prompt_tokens=128, max_completion_tokens=32), group_size=GROUP, groups_per_step=TASKS,
     groups_per_task=1, max_staleness=1,
 )  # fmt: skip
-SETTINGS = {"warm_up_updates": 20, "gradient_clip": 0.5, "row_tokens": 192, "evaluation_every": 0}
+SETTINGS = {"warmup_steps": 20, "max_grad_norm": 0.5, "seq_len": 192, "evaluation_every": 0}
 PUMPS_A_BLOCK = 4
 TIMED = ("time/", "perf/", "trainer/idle_ratio")
 

@@ -17,7 +17,7 @@ OPTIMISER = Optimiser(learning_rate=1e-3, betas=(0.9, 0.99), epsilon=1e-8, weigh
 TWO_SIDED = Objective(kind="two_sided", epsilon=0.2, delta=4.0, cap=5.0, kl=0.0, entropy=0.0)
 REGULARISED = replace(TWO_SIDED, kl=0.05, entropy=0.02)
 DECOUPLED = replace(REGULARISED, kind="decoupled")
-SHAPE = PackingConfig(row_tokens=64, micro_batch_rows=2, compute_dtype="float32")
+SHAPE = PackingConfig(seq_len=64, micro_batch_size=2, compute_dtype="float32")
 
 
 def build_learner(base: PreTrainedModel, **changes: Any) -> Learner:

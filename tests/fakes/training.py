@@ -202,8 +202,8 @@ class World:
         )  # fmt: skip
         defaults: dict[str, Any] = {
             "home": root / "home", "pool": POOL, "deployment": root, "key_file": root, "origin_root": root / "origin",
-            "steps": 2, "learning_rate": 5e-4, "weight_decay": 0.0, "warm_up_updates": 0, "gradient_clip": 1.0,
-            "row_tokens": 128, "evaluation_prompts": 4, "evaluation_samples": 1,
+            "steps": 2, "learning_rate": 5e-4, "weight_decay": 0.0, "warmup_steps": 0, "max_grad_norm": 1.0,
+            "seq_len": 128, "evaluation_prompts": 4, "evaluation_samples": 1,
         }  # fmt: skip
         self.config = TrainerConfig.model_validate(defaults | settings)
         self.config.home.mkdir(exist_ok=True)

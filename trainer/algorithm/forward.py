@@ -36,8 +36,8 @@ FLASH = "flash_attention_2"
 class PackingConfig:
     """How rows go through the model."""
 
-    row_tokens: int
-    micro_batch_rows: int
+    seq_len: int
+    micro_batch_size: int
     compute_dtype: str
     """Key of DTYPES; the masters are float32 whatever it is."""
     temperature: float = 1.0
@@ -93,7 +93,7 @@ def explain_trainer_memory() -> Iterator[None]:
         raise OperatorError(
             "trainer_out_of_memory",
             found.message.removesuffix(f". {found.fix}"),
-            fix="Lower micro_batch_rows or row_tokens, or set activation_checkpointing",
+            fix="Lower micro_batch_size or seq_len, or set activation_checkpointing",
         ) from error
 
 
@@ -146,7 +146,7 @@ def find_families(model: PreTrainedModel, samples: Sequence[Sample], shape: Pack
     """The samples as they are packed.  A layer's matrices hold about 12 hidden^2 values, attention to n tokens computes
     with n hidden."""
     crossover = 12 * get_head(model).weight.shape[1]
-    return group(samples, row_tokens=shape.row_tokens, crossover=crossover, is_shared=shares_prefixes(model))
+    return group(samples, seq_len=shape.seq_len, crossover=crossover, is_shared=shares_prefixes(model))
 
 
 def share_samples(model: PreTrainedModel, samples: Sequence[Sample], shape: PackingConfig) -> list[list[list[int]]]:
@@ -157,8 +157,8 @@ def share_samples(model: PreTrainedModel, samples: Sequence[Sample], shape: Pack
     shares = share(
         find_families(model, samples, shape),
         ranks=dist.get_world_size() if is_divided else 1,
-        row_tokens=shape.row_tokens,
-        micro_batch_rows=shape.micro_batch_rows if is_by_samples else 1,
+        seq_len=shape.seq_len,
+        micro_batch_size=shape.micro_batch_size if is_by_samples else 1,
     )
     return shares[dist.get_rank() if is_divided else 0]
 
@@ -185,7 +185,7 @@ def require_supported(model: PreTrainedModel) -> None:
     """
     samples = [_probe((0, 1, 2), (1, 0)), _probe((0, 1, 2), (2, 2, 1)), _probe((1,), (0, 2))]
     rows = build_rows(samples, [0.0] * 3, [[0, 1, 2]], is_shared=shares_prefixes(model)).to(model.device)
-    ours, _ = predict(model, rows, PackingConfig(row_tokens=16, micro_batch_rows=1, compute_dtype="float32"))
+    ours, _ = predict(model, rows, PackingConfig(seq_len=16, micro_batch_size=1, compute_dtype="float32"))
     theirs = []
     for sample in samples:
         tokens = torch.tensor([[*sample.prompt, *sample.tokens]], device=model.device)

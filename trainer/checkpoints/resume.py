@@ -44,9 +44,9 @@ def build_lost_policy(folder: Path, published: int) -> OperatorError:
 
 
 def build_lost_reference(reason: str) -> OperatorError:
-    """Of the policy of step 0, where `kl_coefficient` wants it."""
+    """Of the policy of step 0, where `kl_coef` wants it."""
     return OperatorError(
         "no_reference",
-        f"{reason}, to which kl_coefficient refers",
-        fix="Put a copy of it there, from the home that is lost, or set kl_coefficient to 0",
+        f"{reason}, to which kl_coef refers",
+        fix="Put a copy of it there, from the home that is lost, or set kl_coef to 0",
     )

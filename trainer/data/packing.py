@@ -85,8 +85,8 @@ class _FlatTree:
         del self.path[start:]
 
 
-def group(samples: Sequence[Sample], *, row_tokens: int, crossover: int, is_shared: bool) -> list[PrefixTree]:
-    """Samples of equal prompts together, as many as a row of `row_tokens` holds; each alone unless `is_shared`.
+def group(samples: Sequence[Sample], *, seq_len: int, crossover: int, is_shared: bool) -> list[PrefixTree]:
+    """Samples of equal prompts together, as many as a row of `seq_len` holds; each alone unless `is_shared`.
 
     A token costs 1, and the tokens that it sees 1 / `crossover`: attention to so many costs as much as all else.
     """
@@ -100,7 +100,7 @@ def group(samples: Sequence[Sample], *, row_tokens: int, crossover: int, is_shar
         for i in sorted(indices, key=lambda i: samples[i].tokens):  # neighbours have most in common
             sample = samples[i]
             common = _count_common(samples[family[-1]], sample) if family else 0
-            if family and tokens + sample.fed - common > row_tokens:
+            if family and tokens + sample.fed - common > seq_len:
                 families.append(_build_family(family, tokens, seen, crossover))
                 family, tokens, seen, common = [], 0, 0, 0
             family.append(i)
@@ -122,25 +122,25 @@ def _count_common(first: Sample, second: Sample) -> int:
     return prompt + fed
 
 
-def pack(lengths: Sequence[int], row_tokens: int) -> list[list[int]]:
+def pack(lengths: Sequence[int], seq_len: int) -> list[list[int]]:
     """Indices of each row: longest first into the first row that has room, never cut; raise ValueError for what is
     longer than a row."""
-    if lengths and max(lengths) > row_tokens:
-        raise ValueError(f"{max(lengths)} tokens do not fit a row of {row_tokens}")
+    if lengths and max(lengths) > seq_len:
+        raise ValueError(f"{max(lengths)} tokens do not fit a row of {seq_len}")
     rows: list[list[int]] = []
     room: list[int] = []
     for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
         row = next((r for r, left in enumerate(room) if left >= lengths[i]), len(rows))
         if row == len(rows):
             rows.append([])
-            room.append(row_tokens)
+            room.append(seq_len)
         rows[row].append(i)
         room[row] -= lengths[i]
     return rows
 
 
 def share(
-    families: Sequence[PrefixTree], *, ranks: int, row_tokens: int, micro_batch_rows: int
+    families: Sequence[PrefixTree], *, ranks: int, seq_len: int, micro_batch_size: int
 ) -> list[list[list[list[int]]]]:
     """The micro-batches of each rank: lists of rows, which are lists of sample indices, a family's one after another.
 
@@ -153,13 +153,13 @@ def share(
         rank = work.index(min(work))
         parts[rank].append(family)
         work[rank] += family.cost
-    width = max([row_tokens, *(family.tokens for family in families)])
+    width = max([seq_len, *(family.tokens for family in families)])
     filler: list[list[int]] = [[]]
     shares = []
     for part in parts:
         packed = pack([family.tokens for family in part], width)
         rows = [[i for place in row for i in part[place].samples] for row in packed]
-        shares.append([rows[start : start + micro_batch_rows] for start in range(0, len(rows), micro_batch_rows)])
+        shares.append([rows[start : start + micro_batch_size] for start in range(0, len(rows), micro_batch_size)])
     count = max(map(len, shares))
     return [[*each, *[filler] * (count - len(each))] for each in shares]
 

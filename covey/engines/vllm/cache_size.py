@@ -20,14 +20,14 @@ def compute_cache_bytes(values: Mapping[str, Any]) -> int:
     `values`: of the question "start".
     """
     config = AutoConfig.from_pretrained(values["folder"])
-    longest = values["max_length"] or config.max_position_embeddings
+    longest = values["max_model_len"] or config.max_position_embeddings
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     size = DTYPES[values["dtype"]].itemsize
-    token = 2 * config.num_hidden_layers * -(-heads // values["tensor_parallel"]) * width * size
+    token = 2 * config.num_hidden_layers * -(-heads // values["tensor_parallel_size"]) * width * size
     block = values["block_size"] or BLOCK
     blocks = values["batch"] * (-(-longest // block) + 1) + 1  # vLLM keeps one for itself
-    return int(min(blocks * block * token, get_memory() // 2 // values["tensor_parallel"]))
+    return int(min(blocks * block * token, get_memory() // 2 // values["tensor_parallel_size"]))
 
 
 def get_memory() -> int:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 _DEFAULTS = VllmOptions()
 _STARTED_WITH = (
-    "max_length", "cache_bytes", "memory_share", "tensor_parallel",
-    "batch_tokens", "prefix_caching", "block_size", "eager",
+    "max_model_len", "kv_cache_memory_bytes", "gpu_memory_utilization", "tensor_parallel_size",
+    "max_num_batched_tokens", "enable_prefix_caching", "block_size", "enforce_eager",
 )  # fmt: skip
 
 
@@ -69,7 +69,7 @@ class VllmEngine:
         self._sizes: tuple[int, ...] = (0, 0, 0)
         """Of hidden states, vocabulary and longest sequence."""
         self.preemptions = 0
-        """How often a request was computed again because the cache was full: raise `cache_bytes` where it grows."""
+        """Requests computed again because the cache was full. Raise `kv_cache_memory_bytes` where it grows."""
 
     @property
     def policy_version(self) -> int | None:
@@ -235,7 +235,7 @@ class VllmEngine:
 
     def _launch(self) -> EngineProcess:
         self._end()
-        environment = build_environment(self._threads, eager=self._options.eager, device=self._device)
+        environment = build_environment(self._threads, enforce_eager=self._options.enforce_eager, device=self._device)
         return EngineProcess(str(self._options.interpreter or sys.executable), environment)
 
     def _start(
@@ -313,7 +313,7 @@ class VllmEngine:
             raise OperatorError(
                 "sequence_too_long",
                 f"a prompt and its completion of {length} tokens are more than the {longest} that vLLM serves here",
-                fix="Raise max_length, or lower the lengths of the pool to what the model has positions for",
+                fix="Raise max_model_len, or lower the lengths of the pool to what the model has positions for",
             )
 
 

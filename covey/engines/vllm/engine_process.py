@@ -47,13 +47,13 @@ _CPU = {
 }
 
 
-def build_environment(threads: int, *, eager: bool, device: str) -> dict[str, str]:
+def build_environment(threads: int, *, enforce_eager: bool, device: str) -> dict[str, str]:
     """This process's, without Covey's settings, which may be secret, and with what vLLM shall know.
 
     vLLM takes the first GPUs that it sees, so it sees none before the one that `device` names, as in "cuda:1".
     """
     own = {name: value for name, value in os.environ.items() if not name.startswith("COVEY_")}
-    compiler = {"TORCH_COMPILE_DISABLE": "1"} if eager else {}
+    compiler = {"TORCH_COMPILE_DISABLE": "1"} if enforce_eager else {}
     memory = _CPU if device == "cpu" else {}
     place = device.partition(":")[2]
     if place:
@@ -185,11 +185,12 @@ class EngineProcess:
 
 
 def build_too_large(reason: str) -> OperatorError:
-    """Of a model that found no memory at its start."""
+    """Error for a model that found too little memory at its start."""
     return OperatorError(
         "model_too_large",
         f"the model does not fit: {reason}",
-        fix="Lower batch, set memory_share or cache_bytes to what the device has, or raise tensor_parallel",
+        fix="Lower batch, set gpu_memory_utilization or kv_cache_memory_bytes to what the device has, or raise"
+        " tensor_parallel_size",
     )
 
 

@@ -216,15 +216,15 @@ def build_arguments(values: Mapping[str, Any]) -> EngineArgs:
     return EngineArgs(
         model=str(values["folder"]),
         dtype=values["dtype"],
-        max_model_len=values["max_length"],
+        max_model_len=values["max_model_len"],
         max_num_seqs=values["batch"],
-        max_num_batched_tokens=values["batch_tokens"],
-        kv_cache_memory_bytes=values["cache_bytes"] or (compute_cache_bytes(values) if on_cpu else None),
-        gpu_memory_utilization=values["memory_share"],
-        tensor_parallel_size=values["tensor_parallel"],
-        enable_prefix_caching=values["prefix_caching"],
+        max_num_batched_tokens=values["max_num_batched_tokens"],
+        kv_cache_memory_bytes=values["kv_cache_memory_bytes"] or (compute_cache_bytes(values) if on_cpu else None),
+        gpu_memory_utilization=values["gpu_memory_utilization"],
+        tensor_parallel_size=values["tensor_parallel_size"],
+        enable_prefix_caching=values["enable_prefix_caching"],
         block_size=values["block_size"] or (BLOCK if on_cpu else None),
-        enforce_eager=values["eager"],
+        enforce_eager=values["enforce_eager"],
         load_format="safetensors",
         skip_tokenizer_init=True,  # text is the parent's
         generation_config="vllm",  # the policy's own might change what is sampled
@@ -245,9 +245,14 @@ def _explain(error: Exception) -> OperatorError:
         return OperatorError(
             "model_too_short",
             f"the model has no positions for the lengths asked for: {message}",
-            fix="Lower max_prompt_tokens or max_completion_tokens of the pool, or max_length, or choose another model",
+            fix="Lower max_prompt_tokens or max_completion_tokens of the pool, or max_model_len, or choose another"
+            " model",
         )
-    fix = "Install a C++ compiler, or leave eager = true" if "compiler" in message else "Choose another model or engine"
+    fix = (
+        "Install a C++ compiler, or leave enforce_eager = true"
+        if "compiler" in message
+        else "Choose another model or engine"
+    )
     return OperatorError("engine_start", f"vLLM does not start: {message}", fix=fix)
 
 

@@ -1,7 +1,8 @@
-"""What an operator may set of the vLLM engine, beside what every engine has: the table `vllm` of a role's settings."""
+"""The table `vllm` of a role's settings: what an operator may set of the vLLM engine."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -9,29 +10,41 @@ from covey.errors import OperatorError
 
 
 class VllmOptions(BaseModel):
-    """Defaults hold for a small model on one machine.  Example: VllmOptions(tensor_parallel=4, memory_share=0.85)."""
+    """Settings of vLLM by its own names.  Defaults suit a small model on one machine.
+
+    Example: VllmOptions(tensor_parallel_size=4, gpu_memory_utilization=0.85).
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    renamed: ClassVar[Mapping[str, str]] = {
+        "max_length": "max_model_len",
+        "cache_bytes": "kv_cache_memory_bytes",
+        "memory_share": "gpu_memory_utilization",
+        "tensor_parallel": "tensor_parallel_size",
+        "batch_tokens": "max_num_batched_tokens",
+        "prefix_caching": "enable_prefix_caching",
+        "eager": "enforce_eager",
+    }
 
-    max_length: int | None = Field(default=None, ge=1)
+    max_model_len: int | None = Field(default=None, ge=1)
     """Largest number of tokens of a prompt and its completion. None: the pool's limits, or the model's config."""
-    cache_bytes: int | None = Field(default=None, ge=1)
+    kv_cache_memory_bytes: int | None = Field(default=None, ge=1)
     """Size in bytes of the KV cache of each device; sequences that do not fit are preempted and computed again.
-    None: what `memory_share` leaves on a GPU, and on a CPU what a whole batch of the longest sequences takes, at
-    most half of the machine's memory."""
-    memory_share: float = Field(default=0.9, gt=0, le=1)
+    None: on a GPU what `gpu_memory_utilization` leaves, and on a CPU what a whole batch of the longest sequences takes,
+    at most half of the machine's memory."""
+    gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
     """Part of a GPU's memory that weights, activations and KV cache may use together."""
-    tensor_parallel: int = Field(default=1, ge=1)
+    tensor_parallel_size: int = Field(default=1, ge=1)
     """Number of devices that share each layer (tensor parallelism)."""
-    batch_tokens: int | None = Field(default=None, ge=1)
+    max_num_batched_tokens: int | None = Field(default=None, ge=1)
     """Largest number of tokens of one scheduler step; longer prompts are prefilled in parts. None: vLLM's
     choice."""
-    prefix_caching: bool = True
+    enable_prefix_caching: bool = True
     """Whether siblings share the KV cache of their prompt, in whole blocks."""
     block_size: int | None = Field(default=None, ge=1)
     """Tokens of one block of the KV cache. None: 32 on a CPU, which serves multiples of 32; vLLM's choice on a
     GPU."""
-    eager: bool = True
+    enforce_eager: bool = True
     """Whether the model runs without compilation and CUDA graphs. Compilation takes minutes at the first start,
     requires a C++ compiler on a CPU, and pays where a policy is used for hours."""
     interpreter: Path | None = None
@@ -44,10 +57,10 @@ class VllmOptions(BaseModel):
 
     def fit(self, length: int) -> Self:
         """For sequences of `length` tokens at most, a pool's; raise OperatorError("bad_max_length") for less room."""
-        if self.max_length is not None and self.max_length < length:
+        if self.max_model_len is not None and self.max_model_len < length:
             raise OperatorError(
                 "bad_max_length",
-                f"max_length is {self.max_length}, and the pool's sequences have up to {length} tokens",
-                fix="Leave max_length out, or join a pool of shorter ones",
+                f"max_model_len is {self.max_model_len}, and the pool's sequences have up to {length} tokens",
+                fix="Leave max_model_len out, or join a pool of shorter ones",
             )
-        return self if self.max_length is not None else self.model_copy(update={"max_length": length})
+        return self if self.max_model_len is not None else self.model_copy(update={"max_model_len": length})

@@ -80,7 +80,9 @@ def pair(request: pytest.FixtureRequest, policies: dict[tuple[str, int], Path]) 
     # A block holds keys and values of 32 numbers for 32 tokens and 2 layers.  A step is shorter than a long prompt.
     size = BLOCKS * 2 * 32 * 32 * 2 * (4 if dtype == "float32" else 2)
     processes = 2 if request.param == PARALLEL else 1
-    options = VllmOptions(cache_bytes=size, max_length=LONGEST, batch_tokens=64, tensor_parallel=processes)
+    options = VllmOptions(
+        kv_cache_memory_bytes=size, max_model_len=LONGEST, max_num_batched_tokens=64, tensor_parallel_size=processes
+    )
     with VllmEngine(dtype=dtype, options=options) as engine:
         engine.load_policy(policies[kind, 11], 0)
         yield Pair(kind, dtype, engine, hf)

@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def vllm(folder: Path) -> Iterator[VllmEngine]:
-    with VllmEngine(dtype="float32", options=VllmOptions(cache_bytes=16 << 20, max_length=256)) as engine:
+    with VllmEngine(dtype="float32", options=VllmOptions(kv_cache_memory_bytes=16 << 20, max_model_len=256)) as engine:
         engine.load_policy(folder, 0)
         yield engine
 

@@ -55,11 +55,13 @@ def test_engine__compiled__writes_what_the_eager_one_does_and_is_replayed_by_the
 ) -> None:
     """With a head that is tied to the embedding, also after a reload."""
     made = {}
-    for eager in (False, True):
-        with VllmEngine(dtype="float32", options=VllmOptions(cache_bytes=CACHE, eager=eager)) as engine:
+    for enforce_eager in (False, True):
+        with VllmEngine(
+            dtype="float32", options=VllmOptions(kv_cache_memory_bytes=CACHE, enforce_eager=enforce_eager)
+        ) as engine:
             for version, seed in enumerate((11, 12)):
                 engine.load_policy(policies["qwen", seed], version)
-                made[eager, seed] = engine.generate(ragged, temperature=1.0, capture=CAPTURE)
+                made[enforce_eager, seed] = engine.generate(ragged, temperature=1.0, capture=CAPTURE)
     reference = HuggingFaceEngine()
     for seed in (11, 12):
         compiled, eager_ones = made[False, seed], made[True, seed]
@@ -88,11 +90,11 @@ def test_load_policy__compiled_without_a_compiler__says_so(
     for name in ("TORCHINDUCTOR_CACHE_DIR", "VLLM_CACHE_ROOT"):  # what was compiled before needs none
         monkeypatch.setenv(name, str(tmp_path / name))
     with (
-        VllmEngine(dtype="float32", options=VllmOptions(cache_bytes=CACHE, eager=False)) as engine,
+        VllmEngine(dtype="float32", options=VllmOptions(kv_cache_memory_bytes=CACHE, enforce_eager=False)) as engine,
         pytest.raises(OperatorError, match="No working C") as caught,
     ):
         engine.load_policy(policies["llama", 11], 0)
-    assert (caught.value.code, "eager" in caught.value.fix) == ("engine_start", True)
+    assert (caught.value.code, "enforce_eager" in caught.value.fix) == ("engine_start", True)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +111,7 @@ def test_load_policy__no_memory_for_the_most_that_is_asked__is_said_at_the_start
     script = tmp_path / "python"
     script.write_text(SMALL.format(python=sys.executable, name=name, rows=rows))
     script.chmod(0o755)
-    options = VllmOptions(cache_bytes=CACHE, interpreter=script)
+    options = VllmOptions(kv_cache_memory_bytes=CACHE, interpreter=script)
     with (
         VllmEngine(dtype="float32", max_batch=8, options=options) as engine,
         pytest.raises(OperatorError, match="does not fit: CUDA out of memory") as caught,

@@ -384,10 +384,19 @@ def test_process__its_parent_is_gone__ends() -> None:
 @pytest.mark.parametrize(
     ("heads", "options", "code", "message"),
     [
-        ((3, 3), {"cache_bytes": 64 << 10}, "model_too_large", "cache_bytes"),
-        pytest.param((4, 4), {"cache_bytes": 64 << 20}, "engine_start", "head_dim=24", marks=pytest.mark.full),
-        pytest.param((3, 2), {"cache_bytes": 64 << 20}, "engine_start", "not divisible", marks=pytest.mark.full),
-        ((3, 3), {"cache_bytes": 64 << 20, "max_length": 257}, "model_too_short", "Lower max_prompt_tokens"),
+        ((3, 3), {"kv_cache_memory_bytes": 64 << 10}, "model_too_large", "kv_cache_memory_bytes"),
+        pytest.param(
+            (4, 4), {"kv_cache_memory_bytes": 64 << 20}, "engine_start", "head_dim=24", marks=pytest.mark.full
+        ),
+        pytest.param(
+            (3, 2), {"kv_cache_memory_bytes": 64 << 20}, "engine_start", "not divisible", marks=pytest.mark.full
+        ),
+        (
+            (3, 3),
+            {"kv_cache_memory_bytes": 64 << 20, "max_model_len": 257},
+            "model_too_short",
+            "Lower max_prompt_tokens",
+        ),
     ],
 )
 def test_load_policy__first_one_that_cannot_run_here__says_what_to_change(

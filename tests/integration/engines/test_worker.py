@@ -50,7 +50,7 @@ class Killed(Wrapped):
 async def test_run_stages__vllm_is_killed__all_leases_are_served_and_their_work_is_provable(tmp_path: Path) -> None:
     coordinator, params = build_coordinator(), make_model_params()
     coordinator.orders.extend(make_task(task=n, lease=n) for n in TASKS)
-    with VllmEngine(dtype="float32", options=VllmOptions(cache_bytes=64 << 20, max_length=128)) as vllm:
+    with VllmEngine(dtype="float32", options=VllmOptions(kv_cache_memory_bytes=64 << 20, max_model_len=128)) as vllm:
         engine = Killed(vllm)
         pipeline = Pipeline(together=2, ahead=2, lease_seconds=300.0)
         ctx = build_context(engine, coordinator, tmp_path, pipeline=pipeline)

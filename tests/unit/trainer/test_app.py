@@ -78,13 +78,13 @@ def test_build_learner__sample_that_could_be_longer_than_a_row__is_refused(build
         model=ModelParams(max_prompt_tokens=100, max_completion_tokens=29),
     )
     config = build_world().config
-    with pytest.raises(OperatorError, match=r"short_rows: row_tokens is 128, .* 129 tokens.*Set row_tokens to 129"):
+    with pytest.raises(OperatorError, match=r"short_rows: seq_len is 128, .* 129 tokens.*Set seq_len to 129"):
         build_learner(config, params)
-    build_learner(config.model_copy(update={"row_tokens": 129}), params)
+    build_learner(config.model_copy(update={"seq_len": 129}), params)
 
 
 def test_build_learner__device_that_torch_does_not_know__is_refused(build_world: Build) -> None:
-    config = build_world().config.model_copy(update={"device": "gpu", "row_tokens": 1024})
+    config = build_world().config.model_copy(update={"device": "gpu", "seq_len": 1024})
     with pytest.raises(OperatorError, match="bad_device: gpu cannot be used"):
         build_learner(config, PoolParams(name="t", environment=EnvironmentParams(kind="x")))
 
@@ -105,7 +105,7 @@ def test_build_learner__settings__reach_their_places(build_world: Build) -> None
 
 @pytest.mark.parametrize(
     ("settings", "is_held"),
-    [({}, True), ({"old_policy": "recompute"}, False), ({"old_policy": "recompute", "kl_coefficient": 0.1}, True)],
+    [({}, True), ({"old_policy": "recompute"}, False), ({"old_policy": "recompute", "kl_coef": 0.1}, True)],
 )
 def test_build_learner__scratch_model__is_held_where_a_setting_wants_another_policy(
     settings: dict[str, Any], is_held: bool, build_world: Build

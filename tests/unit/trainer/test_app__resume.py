@@ -143,8 +143,8 @@ def test_run__home_is_lost_with_the_reference__says_so(build_world: Build) -> No
     copied = copy_policy(world, 1)
     shutil.rmtree(world.config.home)
     world.config.home.mkdir()
-    set_up(world, steps=2, initial_policy=str(copied), initial_step=1, kl_coefficient=0.01)
-    with pytest.raises(OperatorError, match=r"no_reference: .*kl_coefficient"):
+    set_up(world, steps=2, initial_policy=str(copied), initial_step=1, kl_coef=0.01)
+    with pytest.raises(OperatorError, match=r"no_reference: .*kl_coef"):
         world.run()
 
 
@@ -163,10 +163,10 @@ def test_run__kept_policy_is_damaged__work_of_it_is_left_out_where_nobody_replay
 
 
 def test_run__reference_is_damaged__says_so(build_world: Build) -> None:
-    world = build_world(steps=1, kl_coefficient=0.01)
+    world = build_world(steps=1, kl_coef=0.01)
     world.run()
     damage(world, 0)
     set_up(world, steps=2)
     limit_claims(world, 1)
-    with pytest.raises(OperatorError, match=r"no_reference: .*exports/0 is damaged .*kl_coefficient to 0"):
+    with pytest.raises(OperatorError, match=r"no_reference: .*exports/0 is damaged .*kl_coef to 0"):
         world.run()

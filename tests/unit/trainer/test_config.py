@@ -22,11 +22,11 @@ def load(values: dict[str, Any]) -> TrainerConfig:
 def test_defaults__optimizer_and_clipping__are_the_papers() -> None:
     config = load({})
     assert (config.learning_rate, config.betas, config.weight_decay) == (3e-7, (0.9, 0.99), 0.01)
-    assert (config.warm_up_updates, config.gradient_clip) == (25, 0.1)
+    assert (config.warmup_steps, config.max_grad_norm) == (25, 0.1)
     assert (config.clip_epsilon, config.clip_delta) == (0.2, 4.0)
     assert (config.advantage, config.normaliser, config.old_policy) == ("grpo", "tokens", "behaviour")
     assert (config.objective, config.importance_cap) == ("decoupled", 5.0)
-    assert (config.kl_coefficient, config.entropy_coefficient) == (0, 0)
+    assert (config.kl_coef, config.entropy_coef) == (0, 0)
     assert (config.evaluation_prompts, config.evaluation_samples) == (256, 2)
     assert config.steps is None
 
@@ -39,8 +39,8 @@ def test_load__shipped_file__is_accepted(name: str) -> None:
 def test_load__local_file__holds_the_demos_values() -> None:
     config = load(tomllib.loads((CONFIGS / "trainer.toml").read_text()))
     assert (config.learning_rate, config.betas, config.weight_decay) == (5e-4, (0.9, 0.99), 0.0)
-    assert (config.gradient_clip, config.warm_up_updates) == (1.0, 0)
-    assert (config.kl_coefficient, config.entropy_coefficient, config.updates_per_step) == (0, 0, 1)
+    assert (config.max_grad_norm, config.warmup_steps) == (1.0, 0)
+    assert (config.kl_coef, config.entropy_coef, config.updates_per_step) == (0, 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_load__local_file__holds_the_demos_values() -> None:
         {"betas": (0.9, 1.0)},
         {"learning_rate": 0},
         {"learning_rate": float("inf")},
-        {"kl_coefficient": -1},
+        {"kl_coef": -1},
         {"normaliser": "rows"},
         {"objective": "one_sided"},
         {"importance_cap": 0.5},
@@ -70,3 +70,17 @@ def test_load__local_file__is_what_the_demo_trains_with() -> None:
 
     values = tomllib.loads((CONFIGS / "trainer.toml").read_text())
     assert {name: values[name] for name in LEARNING} == LEARNING
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("row_tokens", "seq_len"), ("gradient_clip", "max_grad_norm"), ("kl_coefficient", "kl_coef")]
+)
+def test_load__setting_by_its_old_name__is_refused_with_the_new_one(old: str, new: str) -> None:
+    with pytest.raises(OperatorError, match=f"{old}: renamed; write {new}"):
+        TrainerConfig.load(
+            None, {"home": "h", "pool": 1, "deployment": "d", "key_file": "k", "origin_root": "o", old: 1}
+        )
+    environment = {f"COVEY_{old.upper()}": "1"}
+    values = {"home": "h", "pool": 1, "deployment": "d", "key_file": "k", "origin_root": "o"}
+    with pytest.raises(OperatorError, match=f"{old}: renamed; write {new}"):
+        TrainerConfig.load(None, values, environment)

@@ -360,8 +360,8 @@ def test_cycle__recomputed_old_policy__is_the_one_that_learns_whatever_was_claim
     "settings",
     [
         {"old_policy": "recompute"},
-        {"kl_coefficient": 0.1},
-        {"entropy_coefficient": 0.01},
+        {"kl_coef": 0.1},
+        {"entropy_coef": 0.01},
         {"updates_per_step": 2},
         {"advantage": "dr_grpo", "normaliser": "constant"},
         {"normaliser": "sequence"},
@@ -377,11 +377,11 @@ def test_cycle__other_objectives__publish_other_policies(
     assert world.chain.hashes[2] != default[2]
     assert [line["step"] for line in world.read_metrics() if line["event"] == "evaluation"] == [0, 2]
     kl = [line["policy/kl"] for line in world.read_metrics() if line["event"] == "update"]
-    assert (kl[1] > 0) == ("kl_coefficient" in settings)
+    assert (kl[1] > 0) == ("kl_coef" in settings)
 
 
 def test_cycle__kl_to_step_0__keeps_the_reference_policy(build_world: Build) -> None:
-    world = build_world(steps=3, kl_coefficient=0.1)
+    world = build_world(steps=3, kl_coef=0.1)
     world.run()
     assert {0, 2, 3} <= set(world.context.exports.list_steps())
     plain = build_world(steps=3, evaluation_every=0)  # a policy that waits for it is kept

@@ -64,7 +64,7 @@ def train(environment: Environment, folder: Path, *, is_graded: bool) -> float:
         load_model(tiny_folder(), "float32"),
         optimiser=Optimiser(learning_rate=5e-4, betas=(0.9, 0.99), epsilon=1e-8, weight_decay=0.0, warm_up=0, clip=1.0),
         objective=Objective(kind="decoupled", epsilon=0.2, delta=4.0, cap=5.0, kl=0.0, entropy=0.0),
-        shape=PackingConfig(row_tokens=128, micro_batch_rows=64, compute_dtype="float32"),
+        shape=PackingConfig(seq_len=128, micro_batch_size=64, compute_dtype="float32"),
     )
     tokenizer, engine = load_tokenizer(tiny_folder()), HuggingFaceEngine(max_batch=PROMPTS * SIBLINGS)
     evaluator = Evaluator(

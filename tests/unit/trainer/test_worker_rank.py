@@ -26,7 +26,7 @@ def build_config(home: str, **changes: Any) -> TrainerConfig:
 
 def test_decode_plan__rank_with_other_settings__takes_rank_0s_and_keeps_its_places() -> None:
     leading = build_config(
-        "/a", learning_rate=1e-4, betas=(0.8, 0.9), row_tokens=77, kl_coefficient=0.1, alarms={"window": 3}, seed=5,
+        "/a", learning_rate=1e-4, betas=(0.8, 0.9), seq_len=77, kl_coef=0.1, alarms={"window": 3}, seed=5,
         device="cuda:0", initial_policy="/a/model",
     )  # fmt: skip
     own: dict[str, Any] = {"threads": 3, "device": "cuda:7", "initial_policy": "/b/model"}

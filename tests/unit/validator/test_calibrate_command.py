@@ -168,7 +168,7 @@ def test_calibrate__two_vllms_and_an_earlier_policy__share_a_device_and_are_clos
             closed.append(self)
 
     def build_engine(name: str, *, vllm: VllmOptions, dtype: str, **rest: object) -> Engine:
-        asked.append((name, vllm.max_length, vllm.memory_share))
+        asked.append((name, vllm.max_model_len, vllm.gpu_memory_utilization))
         return Closable(dtype=dtype)
 
     monkeypatch.setattr(factory, "build_engine", build_engine)

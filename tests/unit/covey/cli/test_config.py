@@ -35,7 +35,7 @@ def test_settings__without_a_file__are_all_there_with_a_sentence(role):
 
 def test_origin__file_environment_and_set__the_strongest_is_named(tmp_path, monkeypatch):
     file = tmp_path / "worker.toml"
-    file.write_text('pool = 1\nbatch = 2\nthreads = 3\nlog_level = "info"\nvllm = { eager = false }\n')
+    file.write_text('pool = 1\nbatch = 2\nthreads = 3\nlog_level = "info"\nvllm = { enforce_eager = false }\n')
     monkeypatch.setenv("COVEY_BATCH", "4")
     monkeypatch.setenv("COVEY_THREADS", "5")
     settings = list_settings("worker", file, ["batch=6", "relays=http://a,http://b"])
@@ -44,8 +44,8 @@ def test_origin__file_environment_and_set__the_strongest_is_named(tmp_path, monk
     assert find(settings, "threads") == (5, "environment COVEY_THREADS")
     assert find(settings, "batch") == (6, "--set")
     assert find(settings, "relays") == (["http://a", "http://b"], "--set")
-    assert find(settings, "vllm.eager") == (False, f"file {file}")
-    assert find(settings, "vllm.memory_share") == (0.9, "default")
+    assert find(settings, "vllm.enforce_eager") == (False, f"file {file}")
+    assert find(settings, "vllm.gpu_memory_utilization") == (0.9, "default")
     assert find(settings, "home") == (None, ABSENT)
 
 

@@ -149,7 +149,7 @@ def test_create_worker_folder__three_gpus__are_three_workers(tmp_path: Path, poo
 
 def test_create_worker_folder__gpus_together__share_each_layer(tmp_path: Path, pool: CheckedPool):
     (file,) = create_worker_folder(tmp_path / "mine", pool, ["cuda"], 4)
-    assert WorkerConfig.load(file, {}, {}).vllm.tensor_parallel == 4
+    assert WorkerConfig.load(file, {}, {}).vllm.tensor_parallel_size == 4
 
 
 def test_create_worker_folder__something_is_there__nothing_is_overwritten(tmp_path: Path, pool: CheckedPool):

@@ -1,3 +1,5 @@
+from typing import ClassVar
+
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -8,6 +10,7 @@ pytestmark = pytest.mark.unit
 
 class Part(BaseModel):
     model_config = ConfigDict(extra="forbid")
+    renamed: ClassVar[dict[str, str]] = {"largest": "max_length"}
     max_length: int = 1
     inner: "Part | None" = None
 
@@ -41,6 +44,7 @@ class Whole(BaseModel):
             "home: missing; part.max_length: Input should be a valid integer, unable to parse string as an integer",
         ),
         ({"home": "x"}, "home must not be x"),
+        ({"home": "a", "part": {"largest": 2}}, "part.largest: renamed; write max_length"),
     ],
 )
 def test_explain__what_is_wrong__names_place_and_nearest_name(values, expected):

@@ -107,7 +107,7 @@ def test_choose_attention__package_and_gpu__take_both(
 
 
 def test_share_samples__attention_that_knows_no_families__takes_a_row_at_a_time() -> None:
-    samples, shape = build_samples(9), replace(SHAPE, row_tokens=24, micro_batch_rows=4)
+    samples, shape = build_samples(9), replace(SHAPE, seq_len=24, micro_batch_size=4)
     windows = build_llama()
     assert max(map(len, share_samples(windows, samples, shape))) > 1
     windows.set_attn_implementation("eager")

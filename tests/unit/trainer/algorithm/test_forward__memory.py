@@ -47,7 +47,7 @@ def raise_as_a_gpu() -> None:
 @pytest.mark.parametrize("run_out", [take_too_much, raise_as_a_gpu])
 def test_learn__no_memory__says_what_to_lower_and_no_update_is_counted(base: PreTrainedModel, run_out: Any) -> None:
     learner = build_learner(base)
-    found = pytest.raises(OperatorError, match=r"trainer_out_of_memory: .*memory.*Lower micro_batch_rows or row_tokens")
+    found = pytest.raises(OperatorError, match=r"trainer_out_of_memory: .*memory.*Lower micro_batch_size or seq_len")
     with watch_layers(learner.model, run_out), found:
         learner.learn([build_batch(build_samples(3))])
     assert learner.updates == 0

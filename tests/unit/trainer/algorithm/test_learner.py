@@ -100,10 +100,10 @@ def test_update__packed_rows__loss_gradient_and_statistics_are_those_of_single_s
 @pytest.mark.parametrize(
     "shape",
     [
-        PackingConfig(row_tokens=1, micro_batch_rows=1, compute_dtype="float32"),  # every sample alone
-        PackingConfig(row_tokens=1, micro_batch_rows=99, compute_dtype="float32"),  # padded
-        PackingConfig(row_tokens=100, micro_batch_rows=2, compute_dtype="float32"),
-        PackingConfig(row_tokens=999, micro_batch_rows=1, compute_dtype="float32"),  # all in one row
+        PackingConfig(seq_len=1, micro_batch_size=1, compute_dtype="float32"),  # every sample alone
+        PackingConfig(seq_len=1, micro_batch_size=99, compute_dtype="float32"),  # padded
+        PackingConfig(seq_len=100, micro_batch_size=2, compute_dtype="float32"),
+        PackingConfig(seq_len=999, micro_batch_size=1, compute_dtype="float32"),  # all in one row
     ],
 )
 def test_update__any_packing_and_order__teaches_the_same(base: PreTrainedModel, shape: PackingConfig) -> None:

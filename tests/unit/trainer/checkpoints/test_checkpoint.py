@@ -32,7 +32,7 @@ def learner() -> Learner:
         load_model(tiny_folder(), "float32"),
         optimiser=Optimiser(learning_rate=1e-3, betas=(0.9, 0.99), epsilon=1e-8, weight_decay=0.0, warm_up=0, clip=1.0),
         objective=Objective(kind="decoupled", epsilon=0.2, delta=4.0, cap=5.0, kl=0.0, entropy=0.0),
-        shape=PackingConfig(row_tokens=64, micro_batch_rows=8, compute_dtype="float32"),
+        shape=PackingConfig(seq_len=64, micro_batch_size=8, compute_dtype="float32"),
     )
 
 

@@ -32,7 +32,7 @@ def build_families(lengths: Sequence[int], crossover: int) -> list[PrefixTree]:
 def test_group__equal_prompts__share_a_copy_as_far_as_a_row_goes() -> None:
     samples = [build_sample([2, 7], [6, 8, 1]), build_sample([3], [4, 4, 1]), *[build_sample([2, 7], [5, 6, 1])] * 2]
     samples.append(build_sample([2, 7], [6, 9, 1]))
-    families = group(samples, row_tokens=6, crossover=4, is_shared=True)
+    families = group(samples, seq_len=6, crossover=4, is_shared=True)
     # In order 5 6, 5 6, 6 8, 6 9: 2 + 2 tokens and twice none, then 2 more; the last would add the 9 alone, a seventh.
     # Seen: 2 x 2, then 4 x 4 less 2 x 2 for each of two branches
     assert families == [
@@ -40,17 +40,17 @@ def test_group__equal_prompts__share_a_copy_as_far_as_a_row_goes() -> None:
         PrefixTree(samples=(4,), tokens=4, seen=16, cost=4 + 16 / 4),
         PrefixTree(samples=(1,), tokens=3, seen=9, cost=3 + 9 / 4),
     ]
-    (whole,) = group([samples[i] for i in (0, 2, 3, 4)], row_tokens=7, crossover=4, is_shared=True)
+    (whole,) = group([samples[i] for i in (0, 2, 3, 4)], seq_len=7, crossover=4, is_shared=True)
     # the 9 sees 4 tokens, as 4 x 4 less 3 x 3 says
     assert whole == PrefixTree(samples=(1, 2, 0, 3), tokens=7, seen=35, cost=7 + 35 / 4)
-    alone = group(samples, row_tokens=6, crossover=4, is_shared=False)
+    alone = group(samples, seq_len=6, crossover=4, is_shared=False)
     assert [each.samples for each in alone] == [(0,), (1,), (2,), (3,), (4,)]
     assert [each.tokens for each in alone] == [sample.fed for sample in samples]
 
 
 def test_group__sample_longer_than_a_row__is_alone() -> None:
     samples = [build_sample([2] * 9, [5, 1]), build_sample([2] * 9, [6, 1])]
-    assert [each.samples for each in group(samples, row_tokens=6, crossover=4, is_shared=True)] == [(0,), (1,)]
+    assert [each.samples for each in group(samples, seq_len=6, crossover=4, is_shared=True)] == [(0,), (1,)]
 
 
 def test_pack__by_hand__is_first_fit_decreasing() -> None:
@@ -114,7 +114,7 @@ def test_build_rows__siblings_that_begin_alike__part_where_they_differ() -> None
 @given(st.lists(st.tuples(st.integers(0, 1), st.lists(st.integers(0, 1), min_size=1, max_size=5)), max_size=9))
 def test_build_rows__any_families__each_token_sees_its_own_past_once(drawn: list[tuple[int, list[int]]]) -> None:
     samples = [build_sample([prompt] * 2, tokens) for prompt, tokens in drawn]
-    families = group(samples, row_tokens=100, crossover=4, is_shared=True)
+    families = group(samples, seq_len=100, crossover=4, is_shared=True)
     order = [i for family in families for i in family.samples]
     rows = build_rows(samples, [1.0] * len(samples), [order], is_shared=True)
     tokens, ends = rows.tokens.tolist(), rows.ends.tolist()
@@ -149,7 +149,7 @@ def test_build_rows__optional_column__is_of_all_samples_or_of_none(name: str) ->
 
 def test_share__by_hand__balances_cost_and_not_tokens() -> None:
     # with crossover 4 the costs are 24, 8, 15, 8, 3: 8 + 2 tokens cost as much as the other 6 + 4 + 4
-    shares = share(build_families([8, 4, 6, 4, 2], 4), ranks=2, row_tokens=10, micro_batch_rows=1)
+    shares = share(build_families([8, 4, 6, 4, 2], 4), ranks=2, seq_len=10, micro_batch_size=1)
     assert shares == [[[[0, 4]], [[]]], [[[2, 1]], [[3]]]]
 
 
@@ -158,23 +158,23 @@ def test_share__family__stays_together() -> None:
         PrefixTree(samples=(0, 3), tokens=6, seen=0, cost=6),
         PrefixTree(samples=(1, 2), tokens=5, seen=0, cost=5),
     ]
-    assert share(families, ranks=1, row_tokens=11, micro_batch_rows=1) == [[[[0, 3, 1, 2]]]]
-    assert share(families, ranks=2, row_tokens=11, micro_batch_rows=1) == [[[[0, 3]]], [[[1, 2]]]]
+    assert share(families, ranks=1, seq_len=11, micro_batch_size=1) == [[[[0, 3, 1, 2]]]]
+    assert share(families, ranks=2, seq_len=11, micro_batch_size=1) == [[[[0, 3]]], [[[1, 2]]]]
 
 
 def test_share__fewer_families_than_ranks__others_get_rows_without_samples() -> None:
-    shares = share(build_families([3], 100), ranks=3, row_tokens=8, micro_batch_rows=4)
+    shares = share(build_families([3], 100), ranks=3, seq_len=8, micro_batch_size=4)
     assert shares == [[[[0]]], [[[]]], [[[]]]]
-    assert share([], ranks=2, row_tokens=8, micro_batch_rows=4) == [[], []]
+    assert share([], ranks=2, seq_len=8, micro_batch_size=4) == [[], []]
 
 
 def test_share__family_longer_than_a_row__makes_rows_as_long_as_itself() -> None:
-    assert share(build_families([9, 5, 4], 100), ranks=1, row_tokens=6, micro_batch_rows=2) == [[[[0], [1, 2]]]]
+    assert share(build_families([9, 5, 4], 100), ranks=1, seq_len=6, micro_batch_size=2) == [[[[0], [1, 2]]]]
 
 
 @given(st.lists(st.integers(1, 50), max_size=60), st.integers(1, 5), st.integers(1, 4))
 def test_share__any_families__none_lost_and_work_is_even(lengths: list[int], ranks: int, rows: int) -> None:
-    shares = share(build_families(lengths, 30), ranks=ranks, row_tokens=50, micro_batch_rows=rows)
+    shares = share(build_families(lengths, 30), ranks=ranks, seq_len=50, micro_batch_size=rows)
     taken = [[i for part in each for row in part for i in row] for each in shares]
     assert sorted(i for each in taken for i in each) == list(range(len(lengths)))
     assert len({len(each) for each in shares}) == 1

@@ -30,7 +30,7 @@ def build_family(lengths: list[tuple[int, int]]) -> PrefixTree:
         )
         for i, (prompt, completion) in enumerate(lengths)
     ]  # fmt: skip
-    (family,) = group(samples, row_tokens=100, crossover=4, is_shared=True)
+    (family,) = group(samples, seq_len=100, crossover=4, is_shared=True)
     return family
 
 

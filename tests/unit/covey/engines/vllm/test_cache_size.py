@@ -9,7 +9,7 @@ from transformers import Qwen2Config
 from covey.engines.vllm.cache_size import compute_cache_bytes, get_memory
 
 pytestmark = pytest.mark.unit
-VALUES = {"max_length": 100, "batch": 8, "dtype": "bfloat16", "tensor_parallel": 1, "block_size": None}
+VALUES = {"max_model_len": 100, "batch": 8, "dtype": "bfloat16", "tensor_parallel_size": 1, "block_size": None}
 
 
 @pytest.fixture
@@ -25,8 +25,8 @@ def folder(tmp_path: Path) -> str:
     [
         ({}, 8 * 5 + 1, 2 * 3 * 2 * 16 * 2),  # 100 tokens take 4 blocks of 32, and one is begun
         ({"dtype": "float32"}, 8 * 5 + 1, 2 * 3 * 2 * 16 * 4),
-        ({"max_length": None}, 8 * 21 + 1, 2 * 3 * 2 * 16 * 2),
-        ({"tensor_parallel": 2}, 8 * 5 + 1, 2 * 3 * 1 * 16 * 2),
+        ({"max_model_len": None}, 8 * 21 + 1, 2 * 3 * 2 * 16 * 2),
+        ({"tensor_parallel_size": 2}, 8 * 5 + 1, 2 * 3 * 1 * 16 * 2),
     ],
 )
 def test_compute_cache_bytes__by_hand(folder: str, changes: dict[str, object], blocks: int, token: int) -> None:
@@ -37,5 +37,5 @@ def test_compute_cache_bytes__more_than_there_is__is_half_of_the_memory(folder: 
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert 0 < get_memory() <= memory
     assert compute_cache_bytes(VALUES | {"folder": folder, "batch": 1 << 30}) == get_memory() // 2
-    shared = {"folder": folder, "batch": 1 << 30, "tensor_parallel": 2}
+    shared = {"folder": folder, "batch": 1 << 30, "tensor_parallel_size": 2}
     assert compute_cache_bytes(VALUES | shared) == get_memory() // 4

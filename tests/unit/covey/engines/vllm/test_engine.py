@@ -111,7 +111,7 @@ def test_load_policy__system_kills_the_first_start__says_that_the_model_is_too_l
     killed.symlink_to(tiny_folder())
     with VllmEngine(options=options) as engine, pytest.raises(OperatorError, match="process was killed") as caught:
         engine.load_policy(killed, 0)
-    assert (caught.value.code, "cache_bytes" in caught.value.fix) == ("model_too_large", True)
+    assert (caught.value.code, "kv_cache_memory_bytes" in caught.value.fix) == ("model_too_large", True)
 
 
 @pytest.mark.parametrize(("tokens", "code"), [(254, "engine_out_of_memory"), (255, "sequence_too_long")])
@@ -135,10 +135,10 @@ def test_generate__neither_end_token_nor_limit__is_not_handed_on(tmp_path: Path,
 
 
 def test_fit__less_room_than_the_pools_sequences_need__is_the_operators() -> None:
-    assert VllmOptions().fit(96).max_length == 96
-    assert VllmOptions(max_length=128).fit(96).max_length == 128
+    assert VllmOptions().fit(96).max_model_len == 96
+    assert VllmOptions(max_model_len=128).fit(96).max_model_len == 128
     with pytest.raises(OperatorError, match="up to 96 tokens") as caught:
-        VllmOptions(max_length=95).fit(96)
+        VllmOptions(max_model_len=95).fit(96)
     assert caught.value.code == "bad_max_length"
 
 
@@ -184,7 +184,7 @@ def test_load_policy__rank_that_found_no_memory__is_said_and_not_only_that_it_en
     with VllmEngine(options=options) as engine:
         with pytest.raises(OperatorError, match="does not fit: OutOfMemoryError: CUDA out of memory") as caught:
             engine.load_policy(other, 0)
-        assert (caught.value.code, "tensor_parallel" in caught.value.fix) == ("model_too_large", True)
+        assert (caught.value.code, "tensor_parallel_size" in caught.value.fix) == ("model_too_large", True)
         engine.load_policy(tiny_folder(), 4)
         (other / "generation_config.json").write_text("{}")
         with pytest.raises(ProtocolError, match="CUDA out of memory") as refused:

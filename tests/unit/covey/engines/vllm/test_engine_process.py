@@ -248,8 +248,8 @@ def test_child__memory_runs_out_in_a_call__names_it_before_it_ends(tmp_path: Pat
 def test_build_environment__on_a_cpu__keeps_freed_memory_and_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COVEY_KEY_FILE", "a secret")
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    on_cpu = build_environment(2, eager=True, device="cpu")
-    on_gpu = build_environment(2, eager=False, device="cuda")
+    on_cpu = build_environment(2, enforce_eager=True, device="cpu")
+    on_gpu = build_environment(2, enforce_eager=False, device="cuda")
     assert {"OMP_NUM_THREADS": "2", "MALLOC_MMAP_MAX_": "0", "TORCH_COMPILE_DISABLE": "1"}.items() <= on_cpu.items()
     assert {"COVEY_KEY_FILE", "MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_", "TORCH_COMPILE_DISABLE"}.isdisjoint(on_gpu)
     assert "COVEY_KEY_FILE" not in on_cpu
