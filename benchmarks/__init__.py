@@ -1,1 +1,1 @@
-"""Benchmarks: `make bench NAME=x` runs `benchmarks/x.py`, which writes build/bench/x.json."""
+"""Benchmarks: `make bench NAME=<name>` runs one and writes build/bench/<name>.json; `make bench` lists them."""

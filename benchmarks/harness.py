@@ -1,100 +1,41 @@
-"""What every benchmark does with its numbers: a table on screen, JSON under build/bench, bars that they must reach."""
+"""How every benchmark ends: a table on screen, a file under build/bench, and an exit code."""
 
-import json
-import os
-import platform
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import results
+from benchmarks.measurement import Measurement, format_value
 from covey.runtime.files import write_atomically
 
+OUTPUT = Path("build/bench")
+"""Folder of the last run's files, relative to the root of the repository."""
 WIDTH = 140
-"""Columns of a table that goes into a file."""
+"""Columns of a table that goes into a file or a pipe."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """A number under the name that others quote.  Example: name="walk_seconds", value=95.1, unit="s", n=1."""
+def finish(name: str, measurements: Sequence[Measurement], failures: Sequence[str], arguments: Sequence[str]) -> int:
+    """Print and write the measurements, print the failures, and return the exit code: 1 if there are failures.
 
-    name: str
-    value: float
-    unit: str
-    n: int
-    """Of how many measurements."""
-    peer: str = ""
-    """What it was measured against in the same run."""
-
-
-def describe_machine() -> dict[str, str | int]:
-    """What the numbers were seen on."""
-    model = next(
-        (line.split(":", 1)[1].strip() for line in _read("/proc/cpuinfo") if line.startswith("model name")), ""
-    )
-    return {
-        "cpu": model,
-        "cores": os.cpu_count() or 0,
-        "python": platform.python_version(),
-        "system": platform.system(),
-    }
-
-
-def report(name: str, claims: Sequence[Claim]) -> Path:
-    """Show the claims and write build/bench/<name>.json; return its path."""
-    table = Table("claim", "value", "unit", "n", "peer", title=name)
-    for claim in claims:
-        shown = f"{claim.value:,.0f}" if abs(claim.value) >= 1000 else f"{claim.value:.4g}"
-        table.add_row(claim.name, shown, claim.unit, str(claim.n), claim.peer)
-    console = Console()
-    (console if console.is_terminal else Console(width=WIDTH)).print(table)
-    path = Path("build/bench") / f"{name}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    values = {
-        "machine": describe_machine(),
-        "command": " ".join(
-            ["make bench", f"NAME={name}", *(["ARGS=" + " ".join(sys.argv[1:])] if sys.argv[1:] else [])]
-        ),
-        "claims": [asdict(claim) for claim in claims],
-    }
-    write_atomically(path, json.dumps(values, indent=2).encode() + b"\n")
-    return path
-
-
-def find_misses(
-    claims: Sequence[Claim], *, least: Mapping[str, float] | None = None, most: Mapping[str, float] | None = None
-) -> list[str]:
-    """Return a line for each claim beyond its bar.
-
-    A bar has the whole name of a claim, or the part before the first dot of all the names that it applies to.
+    `arguments` are those of the benchmark, for the command in the file.
     """
-    wrong = []
-    for claim in claims:
-        lowest, highest = (_find_bar(bars or {}, claim.name) for bars in (least, most))
-        if lowest is not None and not claim.value >= lowest:
-            wrong.append(f"{claim.name} is {claim.value:.3f}, below {lowest}")
-        if highest is not None and not claim.value <= highest:
-            wrong.append(f"{claim.name} is {claim.value:.3f}, above {highest}")
-    return wrong
-
-
-def _find_bar(bars: Mapping[str, float], name: str) -> float | None:
-    return bars.get(name, bars.get(name.partition(".")[0]))
-
-
-def finish(name: str, claims: Sequence[Claim], failures: Sequence[str]) -> int:
-    """Report the claims, say what falls short; the exit code."""
-    report(name, claims)
+    _print_table(name, measurements)
+    path = OUTPUT / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    result = results.build_result(name, measurements, arguments)
+    write_atomically(path, results.encode(results.describe_machine(), {name: result}).encode())
     for failure in failures:
         print(failure, file=sys.stderr)
     return 1 if failures else 0
 
 
-def _read(path: str) -> list[str]:
-    try:
-        return Path(path).read_text().splitlines()
-    except OSError:
-        return []
+def _print_table(name: str, measurements: Sequence[Measurement]) -> None:
+    table = Table("name", "value", "unit", "n", "bar", "peer", title=name)
+    for each in measurements:
+        bar = str(each.bar) if each.bar else ""
+        table.add_row(each.name, format_value(each.value), each.unit, str(each.n), bar, each.peer)
+    console = Console()
+    (console if console.is_terminal else Console(width=WIDTH)).print(table)

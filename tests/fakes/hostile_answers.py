@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.grading_cases import build_reply
+from benchmarks.verification.grading_cases import build_reply
 from covey.environments.base import Reply
 
 SECRET = "s3cret-7c1f"

@@ -18,8 +18,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from benchmarks import exact
-from benchmarks.cheating import World
+from benchmarks.verification import exact
+from benchmarks.verification.attacks import SimulatedWorker
 from covey import cli
 from covey.console.account import read_pool_file
 from covey.demo.cheats import Wrapped
@@ -85,12 +85,12 @@ def require_told_apart(sides: Sides, folder: Path, *, least: int) -> None:
     `make bench NAME=exact`."""
     params = exact.build_exact_params("bfloat16")
     move_weights(folder / "true", folder / "moved")
-    world = World(folder=folder, params=params, build_worker=lambda: sides.worker)
-    lab = exact.build_lab("slice", world, sides.validator, params)
+    world = SimulatedWorker(folder=folder, params=params, build_worker=lambda: sides.worker)
+    lab = exact.build_counter("slice", world, sides.validator, params)
     requests = world.draw_requests(6, seed=1)
-    lab.honest(requests, world.generate("true", requests), prefix="exact_", match="matched")
+    lab.count_honest(requests, world.generate("true", requests), prefix="exact_", match="matched")
     moved = world.generate("moved", requests)
-    lab.windows("found", requests, moved, short="found_short")
+    lab.count_windows("found", requests, moved, short="found_short")
     windows = sum(-(-len(each.tokens) // 32) for each in moved)
     found, short = lab.counts["found"], lab.counts["found_short"]
     assert (lab.counts["exact_false_rejects"][0], lab.counts["exact_false_slashes"]) == (0, [0, 6])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.grading_cases import build_spec
+from benchmarks.verification.grading_cases import build_spec
 from covey.environments.base import EnvironmentSpec, Reply
 from covey.environments.grader import GradingPool
 from covey.environments.registry import load

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.graders import count_zombies
-from benchmarks.grading_cases import build_reply, list_cases, read_labels
+from benchmarks.verification.graders import count_zombies
+from benchmarks.verification.grading_cases import build_reply, list_cases, read_labels
 from tests.fakes.hostile_answers import MATH, PROGRAMS, SHORT, SPELLING
 from tests.integration.environments.conftest import mark, open_mixture
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.graders import count_zombies
-from benchmarks.grading_cases import list_cases
+from benchmarks.verification.graders import count_zombies
+from benchmarks.verification.grading_cases import list_cases
 from tests.fakes.hostile_answers import HostileAnswer
 from tests.integration.environments.conftest import KINDS, mark, measure_memory, open_mixture
 

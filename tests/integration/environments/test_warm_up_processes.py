@@ -12,7 +12,7 @@ pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[3]
 PROGRAM = """
 import sys
-from benchmarks.grading_cases import build_spec, list_cases
+from benchmarks.verification.grading_cases import build_spec, list_cases
 from covey.environments.registry import load
 environment = load(build_spec(sys.argv[1]))
 cases = list_cases(sys.argv[1], 40)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.grading_cases import build_spec, list_cases
+from benchmarks.verification.grading_cases import build_spec, list_cases
 from covey.environments.base import EnvironmentSpec, Reply
 from covey.environments.kinds.mathematics import mathematics
 from covey.environments.kinds.reasoning_gym.reasoning_items import HASHED

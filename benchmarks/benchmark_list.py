@@ -1,0 +1,27 @@
+"""The benchmarks: the name that a user gives, the module that it runs, and what each measures."""
+
+import ast
+from pathlib import Path
+
+MODULES = {
+    "check": "benchmarks.network.check",
+    "demo": "benchmarks.network.demo_run",
+    "gas": "benchmarks.contracts.gas",
+    "verification": "benchmarks.verification.detection",
+    "exact": "benchmarks.verification.exact",
+    "graders": "benchmarks.verification.graders",
+    "toploc": "benchmarks.engines.activation_proofs",
+    "engine": "benchmarks.engines.generation_speed",
+    "memory": "benchmarks.training.head_memory",
+    "staleness": "benchmarks.training.staleness",
+    "trainer": "benchmarks.training.throughput",
+    "utilisation": "benchmarks.training.utilisation",
+}
+"""Modules by name, in the order of docs/benchmarks.md.  Each has `main(arguments) -> exit code`."""
+
+
+def read_summary(name: str) -> str:
+    """Read the first paragraph of a benchmark's docstring, without an import, which would load PyTorch."""
+    path = Path(__file__).parent.joinpath(*MODULES[name].split(".")[1:]).with_suffix(".py")
+    docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+    return " ".join(docstring.split("\n\n")[0].split())

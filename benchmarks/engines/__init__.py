@@ -1,0 +1,1 @@
+"""Benchmarks of generation and of activation proofs, each against the public implementation."""

@@ -1,0 +1,1 @@
+"""Benchmarks of a whole network of processes, and of the project's own checks."""

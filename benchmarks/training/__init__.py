@@ -1,0 +1,1 @@
+"""Benchmarks of the trainer: speed, memory, use of a GPU, and learning from older policies."""
