@@ -22,13 +22,12 @@ from covey.network.entry import Network, join
 from covey.protocol.ids import Step
 from covey.protocol.params import MAX_ANSWER_BYTES
 from covey.runtime.cycle import keep_trying, stop_signals
+from covey.runtime.full_disk import ExplainFullDisk
 from covey.runtime.log import configure, get_logger
 from covey.sandbox import ATTEMPTS, CallLimits, Sandbox
 from covey.tasks.catalog import list_digests, list_folders
-from trainer.checkpoints.disk import ExplainFullDisk
 from trainer.config import TrainerConfig
-from trainer.context import Context
-from trainer.progress import TrainingProgress
+from trainer.context import Context, TrainingProgress
 
 if TYPE_CHECKING:
     from trainer.distributed.ranks import Ranks

@@ -18,8 +18,8 @@ def trainer_run(config: ConfigFile = None, sets: Sets = None) -> None:
     from rich.console import Console
 
     from trainer import app
-    from trainer.cli_progress import show_training
     from trainer.config import TrainerConfig
+    from trainer.monitoring.live_view import show_training
 
     settings = load_settings(TrainerConfig, config, sets)
     is_shown = None if os.environ.get("RANK", "0") == "0" else False  # torchrun's: one process of all has the terminal

@@ -5,11 +5,10 @@ import asyncio
 from covey.protocol.api.trainer import BatchOrder
 from covey.protocol.ids import Step
 from covey.runtime.cycle import CycleResult, Pace, or_stop, run_forever, wait_or_stop
+from covey.runtime.full_disk import ExplainFullDisk
 from covey.runtime.log import get_logger
-from trainer.checkpoints.disk import ExplainFullDisk
-from trainer.context import Context
+from trainer.context import Context, Offered
 from trainer.data.intake import fetch
-from trainer.progress import Offered
 from trainer.schedule import is_ahead, is_evaluated, is_finished
 from trainer.train_step import learn
 

@@ -14,8 +14,8 @@ from covey.chain.json_rpc import Call
 from covey.chain.outbox import Intent, IntentState, OutboxStore
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.protocol.ids import Hash, PoolId, Step
+from covey.runtime.full_disk import ExplainFullDisk
 from covey.shardcast.store import Retention, ShardStore, add_shards
-from trainer.checkpoints.disk import ExplainFullDisk
 
 WATCH_SECONDS = 1.0
 """Least time between two looks at whether all published policies are still on chain."""

@@ -18,9 +18,9 @@ from covey.errors import OperatorError, ProtocolError
 from covey.model.policy_files import DTYPES, require_policy, save_policy
 from covey.protocol.ids import Step
 from covey.runtime.files import sync
+from covey.runtime.full_disk import ExplainFullDisk
 from trainer.algorithm.learner import Learner
 from trainer.algorithm.lora import merge_adapters
-from trainer.checkpoints.disk import ExplainFullDisk
 from trainer.checkpoints.tensor_files import load_tensors, require_undamaged, save_tensors, write_digests
 from trainer.distributed.commands import RankCommand, Verb
 from trainer.distributed.sharding import gather_weights

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from pydantic import BaseModel, ConfigDict, Field
+from trainer.config import AlarmSettings
 
 GRADIENT_NORM, OUTSIDE_CLIP, MISMATCH_KL, ENTROPY = SIGNS = (
     "optim/grad_norm",
@@ -22,33 +22,6 @@ GRADIENT_NORM, OUTSIDE_CLIP, MISMATCH_KL, ENTROPY = SIGNS = (
 
 Series = Mapping[str, Sequence[float]]
 """By name of SIGNS: one value a step, oldest first, equally many of each."""
-
-
-class AlarmSettings(BaseModel):
-    """When a sign stands.  Example: AlarmSettings(window=20, gradient_norm_climb=3.0)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    window: int = Field(default=10, ge=1, le=1000)
-    """Steps of one median. Alarms start after two windows, the alarm of the entropy after three."""
-    gradient_norm_climb: float = Field(default=2.0, gt=1)
-    """Ratio of the newest median of the gradient norm to its lowest earlier one that raises an alarm."""
-    outside_clip_climb: float = Field(default=2.0, gt=1)
-    """Ratio of the newest median of the share of tokens outside the clip range to its lowest earlier one that raises
-    an alarm."""
-    outside_clip_least: float = Field(default=0.05, ge=0)
-    """Share of tokens outside the clip range below which no alarm is raised, however steeply it climbed."""
-    outside_clip_most: float = Field(default=0.5, gt=0, le=1)
-    """Share of tokens outside the clip range from which on an alarm is raised, however little it climbed: twice a share
-    above one half would never come."""
-    mismatch_kl_climb: float = Field(default=2.0, gt=1)
-    """Ratio of the newest median of the mismatch KL to its lowest earlier one that raises an alarm."""
-    mismatch_kl_least: float = Field(default=0.01, ge=0)
-    """Mismatch KL in nats per token below which no alarm is raised, however steeply it climbed."""
-    entropy_fall: float = Field(default=0.2, gt=0, lt=1)
-    """Part of its highest median that the entropy must have lost before a rise of it raises an alarm."""
-    entropy_rise: float = Field(default=0.2, gt=0)
-    """Part of its lowest median that the entropy must have won back to raise an alarm."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from covey.errors import OperatorError
 from covey.runtime.files import append, read_lines
+from covey.runtime.full_disk import ExplainFullDisk
 from covey.runtime.log import get_logger
-from trainer.checkpoints.disk import ExplainFullDisk
-from trainer.monitoring.alarms import GRADIENT_NORM, SIGNS, AlarmSettings, find_new_alarms
+from trainer.config import AlarmSettings
+from trainer.monitoring.alarms import GRADIENT_NORM, SIGNS, find_new_alarms
 
 Values = Mapping[str, float | int | str]
 Sink = Callable[[str, int, Values], None]

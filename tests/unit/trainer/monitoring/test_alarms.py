@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from trainer.config import AlarmSettings
 from trainer.monitoring.alarms import (
     ENTROPY,
     GRADIENT_NORM,
     MISMATCH_KL,
     OUTSIDE_CLIP,
     Alarm,
-    AlarmSettings,
     compute_climb_limit,
     compute_medians,
     compute_rise_limit,

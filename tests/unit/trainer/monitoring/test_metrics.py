@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from covey.errors import OperatorError
 from covey.runtime.files import append
-from trainer.monitoring.alarms import AlarmSettings
+from trainer.config import AlarmSettings
 from trainer.monitoring.metrics import TrainingMetrics, log_line, open_tensorboard
 
 pytestmark = pytest.mark.unit

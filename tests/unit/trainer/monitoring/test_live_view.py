@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 from structlog.testing import capture_logs
 
-from trainer.cli_progress import format_line, show_training
+from trainer.monitoring.live_view import format_line, show_training
 
 pytestmark = pytest.mark.unit
 
