@@ -1,12 +1,13 @@
 """Documents name what is there, and shipped settings load."""
 
+import ast
 import re
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from tests.architecture.tree import ROOT
+from tests.architecture.tree import ROOT, parse
 from tests.fakes.configs import read_settings
 from trainer.config import TrainerConfig
 
@@ -69,6 +70,29 @@ def test_find_absent__a_page_that_names_ghosts__finds_them(tmp_path):
         "`covey/errors.py` covey/ghost.py, covey/{errors,slots,phantom}.py, [a](no.md), `LICENSE`, `gone.toml`, docs/."
     )
     assert find_absent(page) == ["covey/ghost.py", "covey/phantom.py", "no.md", "gone.toml"]
+
+
+ANCHOR = re.compile(r"`((?:covey|coordinator|worker|validator|trainer)/[\w/]+\.py)`((?:[ ,]*`\w+`)*)")
+
+
+def find_unknown_anchors(text: str) -> list[str]:
+    """Names after a file, as in `covey/errors.py` `CoveyError`, that the file does not define."""
+    unknown = []
+    for file, names in ANCHOR.findall(text):
+        defined = {getattr(node, "name", getattr(node, "id", None)) for node in ast.walk(parse(file))}
+        unknown += [f"{file} {name}" for name in re.findall(r"\w+", names) if name not in defined]
+    return unknown
+
+
+@pytest.mark.parametrize("page", ["docs/walk.md", "docs/architecture.md", "CONTRIBUTING.md"])
+def test_page__every_function_that_it_names__is_in_that_file(page):
+    text = (ROOT / page).read_text()
+    assert len(ANCHOR.findall(text)) > 3
+    assert find_unknown_anchors(text) == []
+
+
+def test_find_unknown_anchors__one_of_two__is_found():
+    assert find_unknown_anchors("`covey/errors.py` `CoveyError`, `GhostError`") == ["covey/errors.py GhostError"]
 
 
 SHIPPED = sorted((ROOT / "configs").glob("*.toml"))
