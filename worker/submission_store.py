@@ -9,11 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from covey.errors import TransientError
+from pydantic import TypeAdapter
+
+from covey.errors import OperatorError, TransientError
 from covey.protocol import eip712
-from covey.protocol.api.common import ReceiptBody
+from covey.protocol.api.common import ReceiptBody, SignatureText
 from covey.protocol.api.worker import SubmissionAnswer
-from covey.protocol.messages import Receipt
+from covey.protocol.messages import Countersignature, Receipt
 from covey.runtime.files import write_atomically
 from worker.receipts import ChainMoment
 
@@ -29,6 +31,16 @@ class SignedSubmission:
     """The chain when it was signed."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptReceipt:
+    """A signed receipt in a file, with the operator's promise where it was countersigned."""
+
+    receipt: Receipt
+    signature: str
+    promise: Countersignature | None
+    promise_signature: str
+
+
 KEPT_REFUSED = 256
 
 
@@ -38,6 +50,32 @@ def _explain_disk() -> Iterator[None]:
         yield
     except OSError as error:
         raise TransientError("disk_full", f"work could not be kept: {error}") from error
+
+
+def read_kept(file: Path) -> KeptReceipt:
+    """A receipt that a worker has kept, or JSON with the same `receipt` and `signature`.
+
+    Raises OperatorError("bad_receipt_file") where the file is not one.
+    """
+    try:
+        values = json.loads(file.read_bytes())
+        receipt = ReceiptBody.model_validate(values["receipt"]).to_message()
+        signature = TypeAdapter(SignatureText).validate_python(values["signature"])
+        given = values.get("countersignature")
+        answer = None if given is None else SubmissionAnswer.model_validate(given)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise OperatorError(
+            "bad_receipt_file",
+            f"{file} holds no signed receipt: {reason}",
+            fix="Name a file that a worker keeps in HOME/outgoing/sent, or JSON with receipt and signature",
+        ) from error
+    if answer is None:
+        return KeptReceipt(receipt=receipt, signature=signature, promise=None, promise_signature="")
+    promise = Countersignature(
+        receipt_hash=answer.receipt_hash, signed_at=answer.signed_at, latest_epoch=answer.latest_epoch
+    )
+    return KeptReceipt(receipt=receipt, signature=signature, promise=promise, promise_signature=answer.signature)
 
 
 class SubmissionStore:

@@ -14,6 +14,7 @@ from covey.cli import (
     dataset_commands,
     demo_command,
     devnet,
+    disputes,
     filter_command,
     governance,
     init_commands,
@@ -22,6 +23,7 @@ from covey.cli import (
     policy_commands,
     pool,
     pool_open,
+    registry,
     rewards,
     stake,
     submission_commands,
@@ -86,9 +88,15 @@ app.add_typer(validator, name="validator")
 app.add_typer(trainer, name="trainer")
 app.add_typer(origin, name="origin")
 app.add_typer(relay, name="relay")
+rewards.rewards.command("challenge")(disputes.rewards_challenge)
+rewards.rewards.command("resolve")(disputes.rewards_resolve)
+rewards.rewards.command("withdraw-ether")(disputes.rewards_withdraw_ether)
+governance.case.command("equivocation")(disputes.case_equivocation)
+governance.case.command("slash-signer")(disputes.case_slash_signer)
 worker.command("cheat", hidden=True)(cheat_command.worker_cheat)
 validator.command("audit")(audit_command.validator_audit)
 validator.command("calibrate")(calibrate_command.validator_calibrate)
+app.add_typer(registry.registry, name="registry")
 app.add_typer(config.config, name="config")
 app.add_typer(init_commands.init, name="init")
 app.command("up")(up_down.up)

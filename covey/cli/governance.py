@@ -1,5 +1,6 @@
 """Commands of offices: the operator's over its pool, the contributor's over its nodes, the arbiter's vetoes."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from covey.console.account import Account
     from covey.protocol.ids import Address, Hash
 
-case = typer.Typer(help="Show slashing cases and veto them.", no_args_is_help=True)
+case = typer.Typer(help="Show slashing cases, veto them, and bring others.", no_args_is_help=True)
 epoch = typer.Typer(help="Disable posted epochs.", no_args_is_help=True)
 
 ReceiptHash = Annotated[
@@ -74,6 +75,24 @@ def pool_invite(
     options.show({"invited": invited, "transaction": entry.transaction_hash}, as_json)
 
 
+@pool.command("withdraw-invitation")
+def pool_withdraw_invitation(
+    contributor: Annotated[str, typer.Argument(help="Address of the contributor.")],
+    deployment: DeploymentFile,
+    key_file: KeyFile,
+    pool: Pool,
+    as_json: Json = False,
+) -> None:
+    """Let a contributor register no more nodes; its registered nodes stay.  Operator only.
+
+    Example: `covey pool withdraw-invitation ADDRESS --deployment net/deployment.json --pool 1 --key-file operator.key`
+    """
+    address = _to_address(contributor)
+    account = options.open_account(deployment, key_file, pool)
+    entry = account.send(account.contracts.nodes.withdraw_invitation(account.pool, address))
+    options.show({"contributor": address, "transaction": entry.transaction_hash}, as_json)
+
+
 @pool.command("replace-validator")
 def pool_replace_validator(
     previous: Annotated[str, typer.Argument(help="Address of the validator that loses its power at once.")],
@@ -114,6 +133,34 @@ def worker_remove(
     options.show({"node": removed, "transaction": entry.transaction_hash}, as_json)
 
 
+@worker.command("rotate")
+def worker_rotate(
+    node: Annotated[str, typer.Argument(help="Address of the node to replace.")],
+    node_key_file: Annotated[
+        Path, typer.Option(help="Key file of the new node; a new one is made if it does not exist.")
+    ],
+    deployment: DeploymentFile,
+    key_file: KeyFile,
+    pool: Pool,
+    as_json: Json = False,
+) -> None:
+    """Replace a node by another one, for example after its key leaked; both keys of the contributor's sign.
+
+    The contributor stays liable for what the old node has signed through the unbonding window.
+
+    Example: `covey worker rotate ADDRESS --node-key-file new.key --deployment net/deployment.json --pool 1
+    --key-file contributor.key`
+    """
+    from covey.chain.wallet import load_key
+    from covey.console.account import make_key
+
+    previous = _to_address(node)
+    account = options.open_account(deployment, key_file, pool)
+    wallet = load_key(node_key_file) if node_key_file.exists() else make_key(node_key_file)
+    entry = account.rotate_node(previous, wallet)
+    options.show({"node": wallet.address, "previous": previous, "transaction": entry.transaction_hash}, as_json)
+
+
 @case.command("show")
 def case_show(deployment: DeploymentFile, pool: Pool, raw: Raw = False, as_json: Json = False) -> None:
     """Show all cases of a pool: who is accused of what, and the state of each.
@@ -148,6 +195,15 @@ def _describe_case(account: "Account", accusation: "Accusation", unit: "TokenUni
     }
 
 
+def find_accusation(account: "Account", receipt_hash: str) -> "Accusation":
+    """The accusation of the case about a receipt; raise OperatorError("bad_hash") or ProtocolError("unknown_case")."""
+    wanted = _to_hash(receipt_hash)
+    accusation = account.history.find_accusation(wanted)
+    if accusation is None:
+        raise ProtocolError("unknown_case", f"no case is about the receipt {wanted}", status=404)
+    return accusation
+
+
 @case.command("veto")
 def case_veto(
     receipt_hash: ReceiptHash, deployment: DeploymentFile, key_file: KeyFile, pool: Pool, as_json: Json = False
@@ -156,13 +212,11 @@ def case_veto(
 
     Example: `covey case veto RECEIPT_HASH --deployment net/deployment.json --pool 1 --key-file arbiter.key`
     """
-    wanted = _to_hash(receipt_hash)
     account = options.open_account(deployment, key_file, pool)
-    accusation = account.history.find_accusation(wanted)
-    if accusation is None:
-        raise ProtocolError("unknown_case", f"no case is about the receipt {wanted}", status=404)
+    accusation = find_accusation(account, receipt_hash)
     entry = account.send(account.contracts.court.veto(accusation))
-    options.show({"receipt_hash": wanted, "node": accusation.node, "transaction": entry.transaction_hash}, as_json)
+    values = {"receipt_hash": accusation.receipt_hash, "node": accusation.node}
+    options.show(values | {"transaction": entry.transaction_hash}, as_json)
 
 
 @epoch.command("disable")

@@ -25,9 +25,9 @@ from covey.console.pool_terms import read_terms
 from covey.errors import OperatorError, ProtocolError
 from covey.model.prompts import require_pinned_template
 from covey.network.coordinator_client import CoordinatorClient
-from covey.protocol.api.public import RewardView, SubmissionView
+from covey.protocol.api.public import RewardView, SubmissionDetail, SubmissionView
 from covey.protocol.eip712 import Domain, sign
-from covey.protocol.ids import Address, PoolId
+from covey.protocol.ids import Address, Hash, PoolId
 from covey.protocol.merkle import compute_reward_leaf, is_in_tree
 from covey.protocol.messages import NodeRegistration
 from covey.protocol.params import PoolParams
@@ -106,8 +106,7 @@ class Account:
         self.approve(stakes.address, amount)
         return self.send(stakes.stake(self.pool, kind, amount))
 
-    def register_node(self, node: Wallet) -> Entry:
-        """Vouch for a node: the account and the node both sign."""
+    def _prepare_registration(self, node: Wallet) -> tuple[NodeRegistration, Domain]:
         nodes = self.contracts.nodes
         message = NodeRegistration(
             pool=self.pool,
@@ -116,9 +115,26 @@ class Account:
             nonce=nodes.nonce_of(node.address),
             deadline=int(time.time()) + 3600,
         )
-        domain = Domain(chain_id=self.deployment.chain_id, contract=nodes.address)
+        return message, Domain(chain_id=self.deployment.chain_id, contract=nodes.address)
+
+    def rotate_node(self, previous: Address, node: Wallet) -> Entry:
+        """Replace a node of the account by another one, which signs."""
+        message, domain = self._prepare_registration(node)
         return self.send(
-            nodes.register_node(
+            self.contracts.nodes.rotate_node(
+                message.pool,
+                previous=previous,
+                node=message.node,
+                deadline=message.deadline,
+                node_signature=sign(message, domain, node),
+            )
+        )
+
+    def register_node(self, node: Wallet) -> Entry:
+        """Vouch for a node: the account and the node both sign."""
+        message, domain = self._prepare_registration(node)
+        return self.send(
+            self.contracts.nodes.register_node(
                 message.pool,
                 contributor=message.contributor,
                 node=message.node,
@@ -214,6 +230,15 @@ class Account:
         async def ask() -> list[SubmissionView]:
             async with self.open_client(coordinator_url) as client:
                 return await client.list_submissions(limit=limit, contributor=contributor)
+
+        return asyncio.run(ask())
+
+    def get_submission(self, coordinator_url: str, receipt_hash: Hash) -> SubmissionDetail:
+        """A submission with its verdicts, as the coordinator reports it."""
+
+        async def ask() -> SubmissionDetail:
+            async with self.open_client(coordinator_url) as client:
+                return await client.get_submission(receipt_hash)
 
         return asyncio.run(ask())
 

@@ -44,6 +44,15 @@ def run(*arguments):
 
 def test_commands__are_those_of_the_roles_and_tools():
     assert set(LEAVES) == {
+        "rewards challenge",
+        "rewards resolve",
+        "rewards withdraw-ether",
+        "case equivocation",
+        "case slash-signer",
+        "worker rotate",
+        "pool withdraw-invitation",
+        "registry pause",
+        "registry unpause",
         "demo",
         "doctor",
         "init pool",

@@ -1,0 +1,32 @@
+"""`covey registry`: stop new work in all pools of a deployment, and allow it again."""
+
+import typer
+
+from covey.console import options
+from covey.console.options import DeploymentFile, Json, KeyFile
+
+registry = typer.Typer(help="Stop new work in all pools of a deployment, and allow it again.", no_args_is_help=True)
+
+
+@registry.command("pause")
+def registry_pause(deployment: DeploymentFile, key_file: KeyFile, as_json: Json = False) -> None:
+    """Stop new pools, stake, nodes and funding in all pools.  Pauser of the contracts only.
+
+    Work that is under way, settlement, claims and withdrawals go on.
+
+    Example: `covey registry pause --deployment net/deployment.json --key-file admin.key`
+    """
+    account = options.open_account(deployment, key_file)
+    entry = account.send(account.contracts.pools.pause())
+    options.show({"paused": True, "transaction": entry.transaction_hash}, as_json)
+
+
+@registry.command("unpause")
+def registry_unpause(deployment: DeploymentFile, key_file: KeyFile, as_json: Json = False) -> None:
+    """Allow new pools, stake, nodes and funding again.  Pauser of the contracts only.
+
+    Example: `covey registry unpause --deployment net/deployment.json --key-file admin.key`
+    """
+    account = options.open_account(deployment, key_file)
+    entry = account.send(account.contracts.pools.unpause())
+    options.show({"paused": False, "transaction": entry.transaction_hash}, as_json)

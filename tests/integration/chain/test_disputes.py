@@ -1,0 +1,162 @@
+"""Commands of a dispute as they are typed, on a real chain: each does what the contract lets anybody do."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from covey import cli
+from covey.chain.contracts import OMISSION_BOND
+from covey.chain.structs import Balance, BondKind
+from covey.chain.wallet import save_key
+from covey.cli import disputes
+from covey.devnet.deploy import derive_key
+from covey.errors import OperatorError, ProtocolError
+from covey.protocol.api.common import VerdictBody
+from covey.protocol.api.worker import SubmissionAnswer
+from covey.protocol.eip712 import compute_struct_hash, sign
+from covey.protocol.messages import Countersignature, Receipt
+from tests.integration.chain.conftest import Chain
+from tests.integration.chain.making import make_header, make_receipt, make_verdict, post, propose, word
+from worker.receipts import ChainMoment
+from worker.submission_store import SignedSubmission, SubmissionStore
+
+pytestmark = pytest.mark.integration
+
+
+class Terminal:
+    """Types `covey ...` with the key of one account; the answer is the command's JSON."""
+
+    def __init__(self, chain: Chain, folder: Path, pool: int) -> None:
+        self.pool, self._folder = pool, folder
+        chain.deployment.save(folder / "deployment.json")
+
+    def get_key_file(self, name: str) -> Path:
+        file = self._folder / f"{name}.key"
+        if not file.exists():
+            save_key(file, derive_key("test", name))
+        return file
+
+    def __call__(self, *arguments: str, key: str, pool: bool = True) -> Any:
+        options = ["--deployment", str(self._folder / "deployment.json"), "--key-file", str(self.get_key_file(key))]
+        options += ["--pool", str(self.pool)] if pool else []
+        result = CliRunner().invoke(cli.app, [*arguments, *options, "--json"])
+        if result.exception is not None:
+            raise result.exception
+        return json.loads(result.stdout)
+
+
+@pytest.fixture
+def covey(chain: Chain, tmp_path: Path) -> Terminal:
+    terminal = Terminal(chain, tmp_path, chain.open_pool())
+    chain.join(terminal.pool)
+    return terminal
+
+
+def keep(chain: Chain, folder: Path, receipt: Receipt, *, is_promised: bool = True) -> Path:
+    """The file of a receipt, as a worker keeps it once it is countersigned, or before."""
+    store = SubmissionStore(folder)
+    signature = sign(receipt, chain.domain("slashing_court"), chain.wallets["node"])
+    moment = ChainMoment(time=chain.now(), epochs=0)
+    submission = SignedSubmission(receipt=receipt, signature=signature, file=b"rows", first=moment)
+    store.add(submission)
+    name = f"{receipt.task}-{receipt.lease}.json"
+    if not is_promised:
+        return folder / name
+    promise = Countersignature(receipt_hash=compute_struct_hash(receipt), signed_at=3, latest_epoch=0)
+    signed = sign(promise, chain.domain("epoch_ledger"), chain.wallets["operator"])
+    answer = SubmissionAnswer(
+        receipt_hash=promise.receipt_hash, signed_at=promise.signed_at, latest_epoch=0, signature=signed
+    )
+    store.close(submission, answer)
+    return folder / "sent" / name
+
+
+def test_rewards_challenge__receipt_in_no_epoch__is_paid_and_the_ether_comes_back(chain, covey, tmp_path):
+    chain.bond("operator", covey.pool, BondKind.OPERATOR, 500)
+    receipt = make_receipt(chain, covey.pool)
+    file = keep(chain, tmp_path / "outgoing", receipt)
+    post(chain, covey.pool, make_header(chain, covey.pool, work_root=word(1), reward_root=word(1), units=50))
+    answer = covey("rewards", "challenge", str(file), key="contributor")
+    assert (answer["receipt_hash"], answer["bond_wei"]) == (compute_struct_hash(receipt), OMISSION_BOND)
+    assert answer["answer_until"] == chain.now() + 10
+    with pytest.raises(ProtocolError, match="WindowOpen"):
+        covey("rewards", "resolve", str(file), key="contributor")
+    chain.advance(10)
+    before = chain.contracts.token.balance_of(chain.address("contributor"))
+    assert covey("rewards", "resolve", str(file), key="contributor")["state"] == "upheld"
+    assert chain.contracts.token.balance_of(chain.address("contributor")) == before + 150
+    assert covey("rewards", "withdraw-ether", key="contributor")["wei"] == OMISSION_BOND
+    assert chain.client.get_balance(chain.contracts.ledger.address) == 0
+    with pytest.raises(OperatorError, match="nothing_to_withdraw"):
+        covey("rewards", "withdraw-ether", key="contributor")
+
+
+def test_rewards_challenge__receipt_without_a_promise__is_refused_before_anything_is_sent(chain, covey, tmp_path):
+    file = keep(chain, tmp_path / "outgoing", make_receipt(chain, covey.pool), is_promised=False)
+    with pytest.raises(OperatorError, match="no_promise"):
+        covey("rewards", "challenge", str(file), key="contributor")
+    other = keep(chain, tmp_path / "other", make_receipt(chain, covey.pool + 1))
+    with pytest.raises(OperatorError, match="wrong_pool"):
+        covey("rewards", "challenge", str(other), key="contributor")
+
+
+def test_case_equivocation__two_files_for_one_lease__slashes_at_once(chain, covey, tmp_path):
+    files = [
+        keep(chain, tmp_path / str(i), make_receipt(chain, covey.pool, work_key=word(i)), is_promised=i == 1)
+        for i in (1, 2)
+    ]
+    answer = covey("case", "equivocation", *map(str, files), key="deployer")
+    assert (answer["node"], answer["contributor"]) == (chain.address("node"), chain.address("contributor"))
+    assert chain.contracts.stakes.stake_of(covey.pool, BondKind.CONTRIBUTOR, chain.address("contributor")) == 40
+
+
+def test_case_slash_signer__verdict_of_a_vetoed_case__costs_its_bond(chain, covey, monkeypatch):
+    receipt = make_receipt(chain, covey.pool)
+    vetoed = propose(chain, covey.pool, receipt)
+    chain.send("arbiter", chain.contracts.court.veto(vetoed))
+    verdict = make_verdict(chain, covey.pool, receipt, 0)
+    signature = sign(verdict, chain.domain("slashing_court"), chain.wallets["validator-0"])
+
+    class Detail:
+        verdicts, signatures = (VerdictBody.of(verdict),), (signature,)
+
+    monkeypatch.setattr("covey.console.account.Account.get_submission", lambda *_: Detail())
+    monkeypatch.setattr(disputes, "require_true", lambda *_: None)
+    with pytest.raises(ProtocolError, match="unknown_verdict"):
+        covey("case", "slash-signer", vetoed.receipt_hash, chain.address("validator-1"), key="deployer")
+    covey("case", "slash-signer", vetoed.receipt_hash, verdict.validator, key="deployer")
+    bond = chain.contracts.stakes.get_balance(covey.pool, BondKind.VALIDATOR, verdict.validator)
+    assert bond == Balance(bonded=5, leaving=0)
+
+
+def test_worker_rotate__node_of_the_contributor__is_replaced_by_one_that_signs(chain, covey, tmp_path):
+    new = tmp_path / "new.key"
+    answer = covey("worker", "rotate", chain.address("node"), "--node-key-file", str(new), key="contributor")
+    nodes = chain.contracts.nodes
+    assert new.exists()
+    assert answer["previous"] == chain.address("node")
+    assert nodes.contributor_of(covey.pool, answer["node"]) == chain.address("contributor")
+    assert nodes.contributor_of(covey.pool, chain.address("node")) is None
+    with pytest.raises(ProtocolError, match="NotContributor"):
+        covey("worker", "rotate", answer["node"], "--node-key-file", str(tmp_path / "x.key"), key="deployer")
+
+
+def test_pool_withdraw_invitation__invited__is_not_any_more(chain, covey):
+    address = chain.address("deployer")
+    covey("pool", "invite", address, key="operator")
+    assert chain.contracts.nodes.is_invited(covey.pool, address)
+    assert covey("pool", "withdraw-invitation", address, key="operator")["contributor"] == address
+    assert not chain.contracts.nodes.is_invited(covey.pool, address)
+
+
+def test_registry_pause__new_stake__waits_until_it_is_lifted(chain, covey):
+    with pytest.raises(ProtocolError, match="AccessControl"):
+        covey("registry", "pause", key="operator", pool=False)
+    assert covey("registry", "pause", key="deployer", pool=False)["paused"] is True
+    with pytest.raises(ProtocolError, match=r"PoolNotOpen|EnforcedPause"):
+        covey("stake", "add", "10", "--raw", key="contributor")
+    assert covey("registry", "unpause", key="deployer", pool=False)["paused"] is False
+    covey("stake", "add", "10", "--raw", key="contributor")
