@@ -1,4 +1,4 @@
-"""Whether a process is one of a sandbox."""
+"""How a process of a sandbox is recognised."""
 
 import sys
 from importlib.machinery import ModuleSpec
