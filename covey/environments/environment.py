@@ -1,8 +1,8 @@
 """The part that all kinds of environment share: system prompt, length targets, kept questions, extraction and reward.
 
-The reward is what the answer earns (0 or 1 for all kinds of this package), minus alpha x abs(target - length) if the
-prompt asks for a length (INTELLECT-2, section 3.1.2). The answer of a completion that the token limit cut off earns
-nothing.
+The reward is what the answer earns, which is 0 or 1 for all kinds of this package. If the prompt asks for a length,
+alpha x abs(target - length) is subtracted (INTELLECT-2, section 3.1.2). The answer of a completion that the token limit
+cut off earns nothing.
 """
 
 import platform

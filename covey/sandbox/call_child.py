@@ -1,7 +1,6 @@
 """The child process of one call: it gives up its rights, reads the payload, writes the answer and ends.
 
-`bind_zygote` gives up before the fork whatever can be given up there, because a child pays for each page that it
-touches.
+`bind_zygote` gives up as many rights as possible before the fork, because a child pays for each page that it touches.
 """
 
 import math
@@ -24,7 +23,7 @@ OPEN_FILES = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shield:
-    """How a call is restricted."""
+    """Restrictions of a call."""
 
     limits: CallLimits
     """Limits of the call."""

@@ -1,4 +1,4 @@
-"""How a zygote watches, measures and ends the processes of a call.
+"""Watches, measures and ends the processes of a call, from within the zygote.
 
 All descendants of the zygote belong to the call. Orphans become the zygote's children, because it is their subreaper.
 """

@@ -74,7 +74,7 @@ class Sandbox:
         self._limits, self._interpreter = limits or CallLimits(), interpreter
         self._packages = tuple(dict.fromkeys(("covey", function.partition(":")[0].partition(".")[0], *packages)))
         self._slots = [_Slot() for _ in range(processes)]
-        self._free: queue.LifoQueue[_Slot] = queue.LifoQueue()  # the one used last is the warmest
+        self._free: queue.LifoQueue[_Slot] = queue.LifoQueue()  # LIFO, because the slot used last is warmest
         for slot in reversed(self._slots):
             self._free.put(slot)
         self._counts: Counter[str] = Counter()

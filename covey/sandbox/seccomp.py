@@ -12,7 +12,7 @@ from functools import cache
 from covey.sandbox import kernel
 
 _ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
-"""By machine name: audit number of the architecture, and its column in `_FORBIDDEN`."""
+"""Audit number of each architecture and its column in `_FORBIDDEN`, by machine name."""
 _FORBIDDEN = {
     # Other processes: their memory, descriptors and priority.
     "ptrace": (101, 117),

@@ -46,7 +46,8 @@ class Zygote:
         kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # process 1 receives no other signal, because it handles none
+        # Process 1 receives only signals that it handles, and SIGINT is the one that Python handles by default.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         data, descriptors = self._receive()
         order, setup = ZygoteOrder.from_json(data), descriptors[0]
         self._prepare(order)

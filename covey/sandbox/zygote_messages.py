@@ -14,7 +14,7 @@ MAX_MESSAGE_BYTES = 1 << 16
 CALL, STOP = b"call", b"stop"
 """Messages from the parent: run a call, and end the running call."""
 Cause = Literal["exit", "signal", "cpu", "wall", "memory", "processes", "stopped"]
-"""What ended a call: its own exit, a signal, a limit, or the parent."""
+"""Event that ended a call: its own exit, a signal, a limit, or a stop by the parent."""
 OK, REFUSED, OUT_OF_MEMORY, RAISED = b"o", b"r", b"m", b"x"
 """First byte that a call writes. What follows is an answer, a ProtocolError, nothing after a MemoryError, or the name
 of another exception."""
@@ -73,10 +73,10 @@ class Started:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How a call ended, as the zygote saw it."""
+    """Report of a zygote about the end of a call."""
 
     cause: Cause
-    """What ended the call."""
+    """Event that ended the call."""
     status: int
     """Exit status, or number of the signal."""
     cpu_seconds: float

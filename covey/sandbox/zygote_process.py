@@ -168,7 +168,7 @@ class ZygoteProcess:
                     scratch=scratch,
                     scratch_bytes=self._limits.scratch_bytes,
                 ),
-                # The wrapper gets the same environment, because a call can read that of process 1 in /proc/1/environ.
+                # The wrapper gets no other variables either, because a call could read them in /proc/1/environ.
                 env=surroundings.variables | {"HOME": str(scratch), "TMPDIR": str(scratch)},
                 cwd="/",
                 stdin=subprocess.DEVNULL,

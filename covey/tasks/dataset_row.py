@@ -92,7 +92,7 @@ class TaskRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    """How the columns of a source are read. Example: Reading(task_type="math", renames={"gsm8k": "math"})."""
+    """Rules for reading the columns of a source. Example: Reading(task_type="math", renames={"gsm8k": "math"})."""
 
     task_type: str | None = None
     """Task type of rows that name none. None if such a row is an error."""

@@ -122,7 +122,7 @@ class Sketches:
     def add(self, number: int, text: str, *, is_held_out: bool) -> None:
         """Add a question. Pairs refer to it by `number`."""
         signature = self._signer.sign(text)
-        self._hashes[is_held_out].append(signature.grams[:SKETCH].copy())  # a view would keep all of them
+        self._hashes[is_held_out].append(signature.grams[:SKETCH].copy())  # a view would keep the whole array alive
         self._masks[is_held_out].append(signature.mask)
         self._numbers[is_held_out].append(number)
 

@@ -21,7 +21,7 @@ ROWS: dict[str, tuple[JsonObject, str, str]] = {
     "short_answer": ({"answers": ["Lake Chad"]}, "<answer>%s</answer>", "Lake Chad"),
     "multiple_choice": ({"choices": ["red pine", "blue fir"], "right": 1}, "<answer>%s</answer>", "blue fir"),
 }
-"""By kind: the data that grades an answer, the form in which a completion marks an answer, and the right answer."""
+"""Verification data, the form in which a completion marks an answer, and the right answer, by kind."""
 
 
 def list_junk(question: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""How a process of a sandbox is recognised."""
+"""Recognition of a sandbox's processes."""
 
 import sys
 from importlib.machinery import ModuleSpec

@@ -1,4 +1,4 @@
-"""How rows of programming tasks are read and graded."""
+"""Reading and grading of programming tasks."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""How a program's process converts results, and which names it brings into scope."""
+"""Conversion of results in a program's process, and the names that it brings into scope."""
 
 import collections
 import typing
