@@ -101,7 +101,7 @@ class DataSet:
         return self._content.read(file, 0, file.size)
 
     def _refuse(self, message: str) -> OperatorError:
-        return build_damaged(f"the data set {self.digest} is wrong: {message}")
+        return build_damaged(f"the data set {self.digest} is invalid: {message}")
 
 
 class Folder:
