@@ -63,7 +63,7 @@ def read_kept(file: Path) -> KeptReceipt:
         signature = TypeAdapter(SignatureText).validate_python(values["signature"])
         given = values.get("countersignature")
         answer = None if given is None else SubmissionAnswer.model_validate(given)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         reason = str(error).partition("\n")[0]
         raise OperatorError(
             "bad_receipt_file",

@@ -23,7 +23,7 @@ from covey.cli import (
     policy_commands,
     pool,
     pool_open,
-    registry,
+    registry_commands,
     rewards,
     stake,
     submission_commands,
@@ -96,7 +96,7 @@ governance.case.command("slash-signer")(disputes.case_slash_signer)
 worker.command("cheat", hidden=True)(cheat_command.worker_cheat)
 validator.command("audit")(audit_command.validator_audit)
 validator.command("calibrate")(calibrate_command.validator_calibrate)
-app.add_typer(registry.registry, name="registry")
+app.add_typer(registry_commands.registry, name="registry")
 app.add_typer(config.config, name="config")
 app.add_typer(init_commands.init, name="init")
 app.command("up")(up_down.up)

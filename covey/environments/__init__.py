@@ -1,1 +1,1 @@
-"""Environments hold prompts and rewards; worker and validator call the same code.  Start at `base` and `registry`."""
+"""Environments: prompts and rewards. Worker and validator call the same code. Start with `base` and `registry`."""

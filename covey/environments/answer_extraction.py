@@ -1,8 +1,8 @@
-"""Where in a completion the answer stands: the thinking part is cut off, then one named rule finds the answer.
+"""Extracts the answer from a completion: the thinking part is cut off, then one named rule finds the answer.
 
-Main names: `strip_thinking`, `EXTRACTIONS`, `extract_answer`.  Every function is pure and takes linear time.
-An answer that is not written as its rule demands is None, which earns nothing: no rule guesses.  Only the last
-candidate counts, and tagged candidates that differ cancel each other, so listing several answers never pays.
+Main names: `strip_thinking`, `EXTRACTIONS`, `extract_answer`. Every function is pure and takes linear time.
+No rule guesses: if an answer is not written as its rule requires, the result is None, which earns nothing. Only the
+last candidate counts, and tagged candidates that differ cancel each other, so listing several answers never pays.
 """
 
 import re
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 ANSWERS_VERSION = "1"
-"""Version of this module's behaviour.  It is pinned in a pool's parameters, so any change of behaviour raises it."""
+"""Version of this module's behaviour. A pool's parameters pin it, so every change of behaviour must raise it."""
 THINK_TAGS = ("<think>", "</think>")
 """The opening and the closing tag that most chat templates put around the thinking part."""
 
@@ -36,16 +36,16 @@ _PYTHON = re.compile(r"(?:(?:python|py)[0-9.]*)?")
 def strip_thinking(text: str, *, tags: tuple[str, str] = THINK_TAGS, required: bool = False) -> str | None:
     """Return the part of a completion that is the answer, or None if the thinking part does not end.
 
-    The answer is what follows the last closing tag, whatever stands before it: several thinking parts, nested ones
-    and a closing tag without an opening one all end there.  An opening tag after the last closing one was reopened
-    and never closed, so the result is None.  A text without any tag is an answer as a whole.
+    The answer is the text after the last closing tag, whatever precedes it: several thinking parts, nested ones, or a
+    closing tag without an opening one. If an opening tag follows the last closing one, the thinking part was reopened
+    and never closed, so the result is None. A text without any tag is an answer as a whole.
 
-    `tags`: the opening and the closing tag, compared exactly.
-    `required`: the template opened the thinking part in the prompt, so a missing closing tag gives None.
+    `tags` are the opening and the closing tag, which are compared exactly. `required` means that the template opened
+    the thinking part in the prompt, so a missing closing tag gives None.
     """
     opening, closing = tags
-    before, found, answer = text.rpartition(closing)
-    if not found:
+    before, separator, answer = text.rpartition(closing)
+    if not separator:
         answer = before + answer
         if required:
             return None
@@ -57,8 +57,8 @@ def extract_answer(
 ) -> str | None:
     """Return the answer of a completion, or None if it has none.
 
-    `extraction`: a key of `EXTRACTIONS`.  `tags`, `required`: see `strip_thinking`.
-    Raises KeyError if there is no such extraction.
+    `extraction` is a key of `EXTRACTIONS`. For `tags` and `required` see `strip_thinking`. Raises KeyError if there is
+    no such extraction.
     """
     answer = strip_thinking(text, tags=tags, required=required)
     return None if answer is None else EXTRACTIONS[extraction](answer)
@@ -67,8 +67,8 @@ def extract_answer(
 def find_last_boxed(text: str) -> str | None:
     r"""Return the content of the boxes \boxed{...}, \fbox{...} and \boxed 5 if all of them agree.
 
-    Braces must balance; an escaped brace such as \{ does not count.  A box inside another box belongs to the outer one.
-    Boxes that differ after whitespace is removed, an unbalanced or an empty box give None.
+    Braces must balance, and an escaped brace such as \{ does not count. A box inside another box belongs to the outer
+    one. The result is None if a box is unbalanced or empty, or if two boxes differ after whitespace is removed.
     """
     candidates: list[str | None] = []
     end = 0
@@ -92,9 +92,9 @@ def find_last_boxed(text: str) -> str | None:
 
 
 def find_answer_tag(text: str) -> str | None:
-    """Return what stands between <answer> and </answer>, in any case of letters, if all such parts agree.
+    """Return the text between <answer> and </answer> if all such parts agree. The case of the tags does not matter.
 
-    A nested tag, an unclosed one, and a closing tag without an opening one give None.
+    A nested tag, an unclosed tag, or a closing tag without an opening one gives None.
     """
     candidates: list[str | None] = []
     opened: int | None = None
@@ -109,15 +109,17 @@ def find_answer_tag(text: str) -> str | None:
 
 
 def find_last_line(text: str) -> str | None:
-    """Return the last line that is not empty, without an introduction such as "The answer is", without emphasis,
-    without the mark of a list or heading, and without a trailing full stop."""
+    """Return the last line that is not empty, reduced to the answer, or None.
+
+    An introduction such as "The answer is", emphasis, a list or heading mark, and a trailing full stop are removed.
+    """
     line = next((line for line in reversed(text.splitlines()) if line.strip()), "").strip()
     mark = _LIST_MARK.match(line)
     line = _strip_emphasis(line[mark.end() :] if mark else line)
     plain = line.lstrip("*_")
     prefix = _PREFIX.match(plain)
     if prefix:
-        # "**Answer:** 5" closes after the introduction what it opened before it.
+        # In "**Answer:** 5" the emphasis opens before the introduction and closes after it.
         marks = line[: len(line) - len(plain)]
         line = plain[prefix.end() :].removeprefix(marks).strip()
     return _strip_emphasis(_strip_stop(_strip_emphasis(line))) or None
@@ -126,10 +128,10 @@ def find_last_line(text: str) -> str | None:
 def find_final_number(text: str) -> str | None:
     """Return the last number of a text in plain form, for example "-1234.5", "1e-5" or "3/4".
 
-    Digits that follow a letter or an underscore ("x2", "B12") are not numbers.  Commas between groups of three digits
-    are removed; other commas separate numbers.  A percent sign, a dollar sign and a unit are dropped.  A sign counts
-    where it stands directly before the number and does not follow another number, a letter or a bracket: "2-3" ends
-    in "3".  Two integers around a slash are one fraction.  What has two points or two slashes, like a date, is None.
+    Digits that follow a letter or an underscore ("x2", "B12") are not numbers. Commas between groups of three digits
+    are removed; other commas separate numbers. A percent sign, a dollar sign and a unit are dropped. A sign counts if
+    it is directly before the number and does not follow another number, a letter or a bracket, so "2-3" ends in "3".
+    Two integers around a slash are one fraction. A number with two points or two slashes, such as a date, gives None.
     """
     runs = [match for match in _DIGITS.finditer(text) if not _follows_word(text, match.start())]
     if not runs:
@@ -143,27 +145,27 @@ def find_final_number(text: str) -> str | None:
 
 
 def find_last_code_block(text: str) -> str | None:
-    """Return the content of the last fenced block of Python, or None; one that names no language is taken as Python.
+    """Return the content of the last fenced block of Python, or None. A block that names no language counts as Python.
 
-    Fences are ``` or ~~~, three or more, as in CommonMark: the closing fence has the same character and at least the
-    same length, so a block fenced with four backticks may contain three.  An unclosed fence gives None.
+    Fences are three or more of ` or ~, as in CommonMark. The closing fence has the same character and at least the same
+    length, so a block fenced with four backticks may contain three. An unclosed fence gives None.
     """
     block: list[str] = []
-    fence, language, found = "", "", None
+    fence, language, code = "", "", None
     for line in text.splitlines(keepends=True):
         match = _FENCE.match(line)
         marks, rest = (match.group(1), match.group(2).strip()) if match else ("", "")
         if not fence:
-            # Backticks in what follows an opening fence make it an inline code span.
+            # Backticks later on the line of an opening fence make it an inline code span.
             if marks and not (marks[0] == "`" and "`" in rest):
                 fence, language, block = marks, rest.partition(" ")[0].lower(), []
         elif marks and marks[0] == fence[0] and len(marks) >= len(fence) and not rest:
             fence = ""
             if _PYTHON.fullmatch(language):
-                found = "".join(block)
+                code = "".join(block)
         else:
             block.append(line)
-    return None if fence or found is None or not found.strip() else found
+    return None if fence or code is None or not code.strip() else code
 
 
 def find_whole(text: str) -> str | None:
@@ -181,11 +183,11 @@ EXTRACTIONS: Mapping[str, Callable[[str], str | None]] = MappingProxyType(
         "whole": find_whole,
     }
 )
-"""Rules by name: each takes the text after the thinking part and returns the candidate, or None."""
+"""Extraction rules by name. Each takes the text after the thinking part, and returns the answer or None."""
 
 
 def _agreed(candidates: list[str | None]) -> str | None:
-    """The last candidate if none is missing and all agree after whitespace is removed."""
+    """Return the last candidate if none is missing and all agree after whitespace is removed, otherwise None."""
     if not candidates or any(candidate is None for candidate in candidates):
         return None
     plain = {"".join((candidate or "").split()) for candidate in candidates}
@@ -195,7 +197,7 @@ def _agreed(candidates: list[str | None]) -> str | None:
 
 
 def _match_braces(text: str) -> dict[int, int]:
-    """Position of each opening brace -> position of the brace that closes it; one walk over the text."""
+    """Map the position of each opening brace to the position of its closing brace, in one pass over the text."""
     closings: dict[int, int] = {}
     opened: list[int] = []
     for match in _BRACE.finditer(text):
@@ -207,7 +209,7 @@ def _match_braces(text: str) -> dict[int, int]:
 
 
 def _is_escaped(text: str, position: int) -> bool:
-    """Whether an odd number of backslashes stands before a command, which makes it text after a line break."""
+    """Return whether an odd number of backslashes precedes a command, which makes it text after a line break."""
     start = position
     while start > 0 and text[start - 1] == "\\":
         start -= 1
@@ -238,7 +240,10 @@ def _follows_word(text: str, position: int) -> bool:
 
 
 def _read_number(text: str, run: re.Match[str]) -> tuple[int, str | None]:
-    """Where the last number of a run of digits, points and commas starts, and the number, or None if it is none."""
+    """Return the start and the text of the last number in a run of digits, points and commas.
+
+    The text is None if that part of the run is not a number.
+    """
     digits = run.group().rstrip(".,")
     if _GROUPED.fullmatch(digits):
         return run.start(), digits.replace(",", "")
@@ -252,7 +257,7 @@ def _read_number(text: str, run: re.Match[str]) -> tuple[int, str | None]:
 
 
 def _read_sign(text: str, start: int) -> str:
-    """The minus sign of the number at `start`, or nothing."""
+    """Return the minus sign of the number at `start`, or an empty string."""
     position = start - 1 if text[start - 1 : start] == "$" else start
     if position == 0 or text[position - 1] not in _SIGNS:
         return ""
@@ -260,7 +265,7 @@ def _read_sign(text: str, start: int) -> str:
     while before > 0 and text[before - 1] in " \t":
         before -= 1
     is_operator = before > 0 and (text[before - 1].isalnum() or text[before - 1] in ")]}")
-    # A word before the space does not make the sign an operator: "is -3".
+    # In "is -3" a word before the space does not make the sign an operator.
     if before < position - 1 and text[before - 1].isalpha():
         is_operator = False
     return "-" if text[position - 1] != "+" and not is_operator else ""

@@ -1,7 +1,8 @@
-"""What all kinds of environment share: system prompt, length targets, kept questions, extraction and the reward.
+"""The part that all kinds of environment share: system prompt, length targets, kept questions, extraction and reward.
 
-The reward is what the answer earns (0 or 1 for all kinds of this package) less alpha x abs(target - length) where the
-prompt asks for a length (INTELLECT-2, section 3.1.2).  A completion that the limit of tokens cut earns nothing.
+The reward is what the answer earns, which is 0 or 1 for all kinds of this package. If the prompt asks for a length,
+alpha x abs(target - length) is subtracted (INTELLECT-2, section 3.1.2). The answer of a completion that the token limit
+cut off earns nothing.
 """
 
 import platform
@@ -17,7 +18,7 @@ from covey.environments.task_draws import draw_below
 from covey.errors import OperatorError
 
 LENGTH_REQUEST = "Think for {target} tokens before you answer."
-"""Last line of a prompt that has a target (INTELLECT-2, section 4.1.2)."""
+"""Last line of a prompt that has a target length (INTELLECT-2, section 4.1.2)."""
 _REQUESTED = re.compile(re.escape(LENGTH_REQUEST).replace(r"\{target\}", "([0-9]{1,9})"))
 
 
@@ -27,80 +28,81 @@ class SharedOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     system_prompt: str = Field(default="", max_length=4096)
-    """System message of every prompt. Empty: that of the task, which few kinds have."""
+    """System message of every prompt. If it is empty, the task's own system message is used, which few kinds have."""
     instruction: str = Field(default="", max_length=4096)
-    """Text that follows every question on a line of its own, for example how the answer is to be marked."""
+    """Text that follows every question on a line of its own. It can say, for example, how to mark the answer."""
     extraction: str = ""
-    """How the answer is taken from a completion: last_boxed, answer_tag, last_line, final_number, last_code_block or
-    whole. Empty: as the kind does by default."""
+    """Rule that takes the answer from a completion: last_boxed, answer_tag, last_line, final_number, last_code_block or
+    whole. Empty means the kind's default."""
     thinking_tags: tuple[str, str] = ("<think>", "</think>")
-    """Tags around the part of a completion in which the model thinks, which is never graded."""
+    """Opening and closing tag around the part of a completion in which the model thinks. That part is never graded."""
     thinking_required: bool = False
-    """Whether a completion without the closing tag is wrong, because the template of the prompt opens the tag."""
+    """Whether a completion without the closing tag is wrong, because the chat template opens the tag in the prompt."""
     targets: list[PositiveInt] = []
-    """Lengths in tokens, of which each prompt asks for one. Empty: no length is asked for."""
+    """Target lengths in tokens. Each prompt asks for one of them. Empty if no length is asked for."""
     alpha: float = Field(default=0.0003, ge=0, allow_inf_nan=False)
-    """Reward that one token off the target costs (INTELLECT-2, section 3.1.2)."""
+    """Reward that each token above or below the target costs (INTELLECT-2, section 3.1.2)."""
     kept: str = ""
-    """Training questions of which each prompt draws one, as `kept.pack_kept` writes them. Question n is that of draw n
-    without this option. Empty: all questions. The held-out split stays as it is."""
+    """Training questions that are drawn, as a bit mask in base64 (`question_mask.pack_kept`). Question n is the one
+    that draw n gives without this option. Empty means all questions. The held-out split is not affected."""
 
 
 class TaskEnvironment:
-    """One kind's tasks as an `Environment`."""
+    """The tasks of one kind as an `Environment`."""
 
     def __init__(self, source: TaskSource, options: SharedOptions, versions: Mapping[str, str] | None = None) -> None:
-        """`versions`: those of the kind itself.
+        """Combine a source with the shared options. `versions` holds the version of the kind itself, by name.
 
-        Raises OperatorError("bad_environment") for an unknown extraction or a broken list of kept questions.
+        Raises OperatorError("bad_environment") for an unknown extraction, an empty thinking tag or a malformed mask of
+        kept questions.
         """
         self._source, self._options, self._versions = source, options, dict(versions or {})
         self._extraction = options.extraction or source.extraction
         if self._extraction not in answer_extraction.EXTRACTIONS:
             known = ", ".join(sorted(answer_extraction.EXTRACTIONS))
-            raise build_refusal(f"there is no extraction {self._extraction!r}; known are {known}")
+            raise build_refusal(f"there is no extraction {self._extraction!r}; the known ones are {known}")
         if not all(options.thinking_tags):
             raise build_refusal("a thinking tag is empty")
         try:
             self._kept = unpack_kept(options.kept)
         except ValueError as error:
-            raise build_refusal(f"the kept questions do not parse: {error}") from error
+            raise build_refusal(f"the option kept does not parse: {error}") from error
 
     @property
     def source(self) -> TaskSource:
-        """The kind's own part."""
+        """The kind's own tasks and grader."""
         return self._source
 
     @property
     def versions(self) -> Mapping[str, str]:
-        """Versions of interpreter, extraction, kind and the kind's packages."""
+        """Versions of the interpreter, the extraction, the kind and the kind's packages, by name."""
         python = ".".join(platform.python_version_tuple()[:2])
         own = {"python": python, "covey.answers": answer_extraction.ANSWERS_VERSION}
         return own | self._versions | dict(self._source.list_versions())
 
     @property
     def requires_isolation(self) -> bool:
-        """Whether the kind runs what a model wrote."""
+        """Whether the kind executes code that a model wrote."""
         return self._source.requires_isolation
 
     @property
     def unopened_tags(self) -> frozenset[str]:
-        """The opening thinking tag, if completions without the closing one are graded."""
+        """The opening thinking tag if completions without the closing tag are graded, otherwise nothing."""
         return frozenset() if self._options.thinking_required else frozenset(self._options.thinking_tags[:1])
 
     @property
     def grading_python(self) -> GradingPython:
-        """What the kind grades with."""
+        """Interpreter and packages that the kind grades with."""
         return self._source.grading_python
 
     def prompt(self, draw: int) -> Prompt:
-        """The training prompt of a drawn integer."""
+        """Return the training prompt of a drawn integer."""
         targets = self._options.targets
         target = targets[draw_below("target", draw, len(targets))] if targets else None
         return self.build_prompt(self._source.draw(self._find_number(draw)), target)
 
     def identify(self, draw: int) -> JsonObject:
-        """The task's own mark, and what surrounds the question."""
+        """Return the task's identity, its target length, and the texts around the question."""
         targets = self._options.targets
         return {
             "task": self._source.identify(self._find_number(draw)),
@@ -110,7 +112,7 @@ class TaskEnvironment:
         }
 
     def held_out(self, n: int) -> list[Prompt]:
-        """The first `n` held-out prompts; targets go round in order."""
+        """Return the first `n` held-out prompts, which cycle through the target lengths in order."""
         targets = self._options.targets
         return [
             self.build_prompt(task, targets[i % len(targets)] if targets else None)
@@ -118,11 +120,14 @@ class TaskEnvironment:
         ]
 
     def is_plain(self, reply: Reply) -> bool:
-        """Whether the kind only compares texts."""
+        """Return whether the kind only compares texts."""
         return self._source.is_plain
 
     def grade(self, reply: Reply) -> Grade:
-        """What the extracted answer earns, if the completion ended by itself, less what its length costs."""
+        """Grade a completion: what its answer earns, minus the cost of its length.
+
+        The answer of a completion that the token limit cut off earns nothing.
+        """
         return self._build_grade(reply, self._grade_task(reply) if reply.finished else 0.0)
 
     def warm_up(self) -> None:
@@ -130,17 +135,20 @@ class TaskEnvironment:
         self._source.warm_up()
 
     def grade_wrong(self, reply: Reply) -> Grade:
-        """Nothing less what the length costs."""
+        """Return the grade of a wrong answer, which is minus the cost of the completion's length."""
         return self._build_grade(reply, 0.0)
 
     def compute_length_cost(self, text: str, *, completion_tokens: int) -> float:
-        """alpha x abs(target - completion_tokens), with the target that `text` asks for last, if it is one of ours."""
-        asked = [int(match) for match in _REQUESTED.findall(text)]
-        target = asked[-1] if asked and asked[-1] in self._options.targets else None
+        """Return alpha x abs(target - completion_tokens), where target is the last length that `text` asks for.
+
+        The cost is 0 if `text` asks for no length, or for one that is not in the option `targets`.
+        """
+        requested = [int(match) for match in _REQUESTED.findall(text)]
+        target = requested[-1] if requested and requested[-1] in self._options.targets else None
         return self._compute_cost(target, completion_tokens)
 
     def build_prompt(self, task: Task, target: int | None = None) -> Prompt:
-        """A task of the source as a model is asked it; `target` is the length in tokens that it asks for."""
+        """Build the prompt of a task. `target` is the length in tokens that the prompt asks for, or None."""
         request = "" if target is None else LENGTH_REQUEST.format(target=target)
         lines = (task.question, self._options.instruction, request)
         return Prompt(
@@ -170,17 +178,20 @@ class TaskEnvironment:
 
 
 def split_options(options: JsonObject) -> tuple[SharedOptions, JsonObject]:
-    """The options that every kind has, checked, and those of the kind.  Raises OperatorError("bad_environment")."""
+    """Split options into the checked options that every kind has and the rest, which belongs to the kind.
+
+    Raises OperatorError("bad_environment") if a shared option is invalid.
+    """
     shared = {name: value for name, value in options.items() if name in SharedOptions.model_fields}
     try:
         if "thinking_tags" in shared:  # JSON has no tuples
             shared["thinking_tags"] = tuple(shared["thinking_tags"])  # type: ignore[arg-type,assignment]
         checked = SharedOptions.model_validate(shared)
     except (ValidationError, TypeError) as error:
-        raise build_refusal(f"the options do not fit: {error}") from error
+        raise build_refusal(f"the options are invalid: {error}") from error
     return checked, {name: value for name, value in options.items() if name not in SharedOptions.model_fields}
 
 
 def build_refusal(message: str) -> OperatorError:
-    """The error of an environment that cannot be built."""
+    """Build the error for an environment that cannot be built."""
     return OperatorError("bad_environment", message, fix="Correct the environment in the pool's parameters")

@@ -1,8 +1,8 @@
-"""Grading in processes that may die, the same for worker, validator and trainer.
+"""Grading in processes that may die, the same way for worker, validator and trainer.
 
-Replies that are only compared are graded without a process: a machine that grades no others starts none.
-Limits count CPU seconds, and a pool's parameters set them.  Who checks a grade allows `CHECKING_PATIENCE` times as
-much, so that no reward depends on how fast a machine is.
+Replies whose grading only compares texts need no process, so a machine that grades no others starts none. Limits count
+CPU seconds, and a pool's parameters set them. A role that checks a grade allows `CHECKING_PATIENCE` times as much, so
+that no reward depends on how fast a machine is.
 """
 
 from collections import Counter
@@ -19,13 +19,13 @@ from covey.runtime.settings import SandboxSettings
 from covey.sandbox import ATTEMPTS, CallLimits, CallOutcome, Sandbox, SandboxError
 
 CHECKING_PATIENCE = 4
-"""Limits of those who check a grade, in multiples of a worker's."""
+"""CPU time limit of a role that checks a grade, as a multiple of the worker's limit."""
 ANSWER_BYTES = 64 << 10
-"""Largest answer of a grading process, in bytes."""
+"""Largest answer of a grading process in bytes."""
 
 
 class GradingPool:
-    """Warm processes that grade the replies to one pool's prompts.  A `Grader`; safe to call from several threads.
+    """Warm processes that grade the replies to one pool's prompts. It is a `Grader`, and several threads may call it.
 
     Example: `with GradingPool(spec, environment, params.grading, settings) as grade: grades = grade(replies)`.
     """
@@ -39,9 +39,10 @@ class GradingPool:
         *,
         patience: int = 1,
     ) -> None:
-        """`environment`: that of `spec`, in this process.  `patience`: multiple of the limits on time.
+        """Keep the settings. `environment` is the environment of `spec`, and `patience` multiplies the time limits.
 
-        Raises OperatorError("unisolated_programs") where grading runs programs and only resource limits hold here.
+        Raises OperatorError("unisolated_programs") if grading executes programs, this machine offers only resource
+        limits, and the settings do not allow that.
         """
         self._environment = environment
         self._ended = Counter[str]()
@@ -61,13 +62,13 @@ class GradingPool:
             self._require_isolation()
 
     def __call__(self, replies: Sequence[Reply]) -> list[Grade]:
-        """Grade each reply: in a process of the sandbox, or here if the reply is only compared (`is_plain`).
+        """Grade each reply, in a process of the sandbox or, if grading it only compares texts, in this process.
 
-        A reply whose grade ends by a limit, or by the death of its process, has the grade of a wrong answer with
-        `Grade.limit` set.  Raises TransientError or OperatorError where no process starts.
+        If a limit or the death of its process ends a grade, the reply gets the grade of a wrong answer with
+        `Grade.limit` set. Raises TransientError or OperatorError if no process starts.
         """
         payloads = [pack_reply(reply) for reply in replies]
-        distinct = dict(zip(payloads, replies, strict=True))  # siblings often answer alike
+        distinct = dict(zip(payloads, replies, strict=True))  # siblings often give the same answer
         plain = {payload: reply for payload, reply in distinct.items() if self._environment.is_plain(reply)}
         grades = {payload: self._environment.grade(reply) for payload, reply in plain.items()}
         others = [payload for payload in distinct if payload not in plain]
@@ -78,11 +79,11 @@ class GradingPool:
 
     @property
     def cpu_seconds(self) -> float:
-        """CPU seconds of all grades so far."""
+        """CPU seconds that sandbox processes have used for grading so far."""
         return self._sandbox.cpu_seconds
 
     def close(self) -> None:
-        """End the processes."""
+        """End the grading processes."""
         self._sandbox.close()
 
     def __enter__(self) -> Self:
@@ -96,7 +97,7 @@ class GradingPool:
             grade = unpack_grade(outcome.unwrap())
         except SandboxError as error:
             grade = replace(self._environment.grade_wrong(reply), limit=error.code)
-        except ProtocolError as error:  # by a process that an answer has taken over, or that does not fit
+        except ProtocolError as error:  # an answer has taken over the process, or the process is another version
             get_logger().error("a grading process gave no grade", error=str(error))
             grade = replace(self._environment.grade_wrong(reply), limit="sandbox_died")
         if grade.limit:
@@ -110,17 +111,19 @@ class GradingPool:
         if isolation.rung == "limits":
             raise OperatorError(
                 "unisolated_programs",
-                "the pool's tasks run programs that a model wrote, and this machine only limits their resources",
-                fix="Install covey[isolation] and see covey doctor, or accept it with allow_unisolated_programs = true",
+                "the pool's tasks run programs that a model wrote, but this machine can only limit their resources",
+                fix="Install covey[isolation] and run covey doctor, or accept the risk with"
+                " allow_unisolated_programs = true",
             )
 
 
 def is_explained_by_limit(claimed: float, found: Grade, wrong: Grade, limits: GradingParams) -> bool:
-    """Whether a claimed reward may differ from the one found because a limit ended one of the two grades.
+    """Return whether a claimed reward may differ from the one found because a limit ended one of the two grades.
 
-    It may if the limit of who checks was reached, or if the claim is that of a wrong answer and the grade took so much
-    time that a worker's machine, up to `CHECKING_PATIENCE` times slower, may have reached its own limit.  The death of
-    a grading process is not a limit: an answer that kills it does so everywhere, and is wrong.
+    That is the case if the checking role reached its limit. It is also the case if the claim is that of a wrong answer
+    and the grade took long: a worker's machine, up to `CHECKING_PATIENCE` times slower, may then have reached its own
+    limit. The death of a grading process is not a limit, because an answer that kills the process does so everywhere
+    and is wrong.
     """
     is_slow = found.cpu_seconds >= limits.cpu_seconds / CHECKING_PATIENCE
     return found.limit not in {"", "sandbox_died"} or (is_slow and claimed == wrong.reward)

@@ -1,4 +1,4 @@
-"""The grading process: `covey.sandbox` calls `build` once and its result for each reply, bytes in and bytes out."""
+"""The grading process: `covey.sandbox` calls `build` once, then calls the resulting function for each reply."""
 
 import json
 from collections.abc import Callable
@@ -12,11 +12,11 @@ from covey.environments.registry import load
 from covey.errors import ProtocolError
 
 FACTORY = "covey.environments.grading_process:build"
-"""Where a sandbox finds `build`."""
+"""Name under which a sandbox imports `build`."""
 
 
 MOST_REWARD = 1e6
-"""Largest reward and cost that a grade may have."""
+"""Largest absolute value of a grade's reward."""
 
 
 class _Reply(BaseModel):
@@ -38,32 +38,34 @@ class _Grade(BaseModel):
 
 
 def pack_spec(spec: EnvironmentSpec) -> bytes:
-    """What `build` is given."""
+    """Serialize a spec as the `setup` of `build`."""
     return json.dumps({"kind": spec.kind, "options": dict(spec.options)}).encode()
 
 
 def pack_reply(reply: Reply) -> bytes:
-    """What the function that `build` returns is given."""
+    """Serialize a reply as the payload of the function that `build` returns."""
     return json.dumps({name: getattr(reply, name) for name in _Reply.model_fields}).encode()
 
 
 def unpack_grade(answer: bytes) -> Grade:
-    """The grade that a grading process answered with; raise ProtocolError("malformed_grade").
+    """Parse the grade that a grading process answered with.
 
-    A grader that an answer has taken over may answer with anything.
+    Raises ProtocolError("malformed_grade") for anything else, because a grader that an answer has taken over may send
+    any bytes.
     """
     try:
-        found = _Grade.model_validate_json(answer)
+        grade = _Grade.model_validate_json(answer)
     except ValidationError as error:
         raise ProtocolError("malformed_grade", "the answer of a grading process is not a grade") from error
-    return Grade(reward=found.reward, parts=found.parts, limit=found.limit)
+    return Grade(reward=grade.reward, parts=grade.parts, limit=grade.limit)
 
 
 def build(setup: bytes) -> Callable[[bytes], bytes]:
-    """A function that grades replies of a pool, from `pack_reply` to `unpack_grade`; `setup` is from `pack_spec`.
+    """Build the function that grades a pool's replies. `setup` is the output of `pack_spec`.
 
-    The function raises ProtocolError("malformed_grading") for any other payload.
-    Raises OperatorError("bad_environment") for the spec.
+    The function takes the output of `pack_reply` and returns the input of `unpack_grade`. It raises
+    ProtocolError("malformed_grading") for any other payload.
+    Raises OperatorError("bad_environment") if the environment cannot be built.
     """
     spec = json.loads(setup)
     environment = load(EnvironmentSpec(kind=spec["kind"], options=spec["options"]))
@@ -72,17 +74,17 @@ def build(setup: bytes) -> Callable[[bytes], bytes]:
     def grade(payload: bytes) -> bytes:
         reply = _read_reply(payload)
         try:
-            found = environment.grade(reply)
+            result = environment.grade(reply)
         except GradeLimit as limit:
-            found = replace(environment.grade_wrong(reply), limit=limit.code)
-        return json.dumps({"reward": found.reward, "parts": dict(found.parts), "limit": found.limit}).encode()
+            result = replace(environment.grade_wrong(reply), limit=limit.code)
+        return json.dumps({"reward": result.reward, "parts": dict(result.parts), "limit": result.limit}).encode()
 
     return grade
 
 
 def _read_reply(payload: bytes) -> Reply:
     try:
-        # Not validate_json: it cuts integers beyond 64 bits out of strict mode, and a task may hold them.
+        # Not validate_json, because its strict mode rejects integers beyond 64 bits, which a task may contain.
         checked = _Reply.model_validate(json.loads(payload))
     except (ValidationError, ValueError, RecursionError) as error:
         raise ProtocolError("malformed_grading", "the reply to be graded does not parse") from error

@@ -14,36 +14,36 @@ KIND = "mixture"
 
 
 class MixturePart(BaseModel):
-    """One environment of a mixture.  Example: {"weight": 3, "kind": "math", "options": {"dataset": "0x..."}}."""
+    """One environment of a mixture. Example: {"weight": 3, "kind": "math", "options": {"dataset": "0x..."}}."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     weight: int = Field(gt=0, le=1 << 20)
-    """Share of the prompts, in proportion to the other parts' weights."""
+    """Share of the prompts, relative to the weights of the other parts."""
     kind: str
-    """Kind of the environment. A mixture has no mixtures as its parts."""
+    """Kind of the environment. A part of a mixture must not be a mixture."""
     options: dict[str, JsonValue] = {}
     """Options of the environment."""
 
 
 class MixtureOptions(BaseModel):
-    """Options of a spec of kind "mixture".  Example: {"parts": [{"weight": 1, "kind": "math", ...}, ...]}."""
+    """Options of a spec of kind "mixture". Example: {"parts": [{"weight": 1, "kind": "math", ...}, ...]}."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     parts: list[MixturePart] = Field(min_length=1, max_length=64)
-    """Environments of which each prompt draws one."""
+    """Environments of the mixture. Each prompt comes from one of them."""
 
 
 class MixtureEnvironment:
     """Draws a part by weight, then that part's prompt of the same draw."""
 
     def __init__(self, options: JsonObject, load: Callable[[EnvironmentSpec], Environment]) -> None:
-        """`load` builds the parts.  Raises OperatorError("bad_environment")."""
+        """Build the parts with `load`. Raises OperatorError("bad_environment") for bad options."""
         try:
             self._options = MixtureOptions.model_validate(dict(options))
         except ValidationError as error:
-            raise build_refusal(f"the options of a mixture do not fit: {error}") from error
+            raise build_refusal(f"the options of a mixture are invalid: {error}") from error
         if any(part.kind == KIND for part in self._options.parts):
             raise build_refusal("a part of a mixture is a mixture")
         self._parts = [load(EnvironmentSpec(kind=part.kind, options=part.options)) for part in self._options.parts]
@@ -51,51 +51,54 @@ class MixtureEnvironment:
 
     @property
     def versions(self) -> Mapping[str, str]:
-        """Versions of all parts."""
+        """Versions of all parts, by name."""
         return {name: version for part in self._parts for name, version in part.versions.items()}
 
     @property
     def requires_isolation(self) -> bool:
-        """Whether any part runs what a model wrote."""
+        """Whether any part executes code that a model wrote."""
         return any(part.requires_isolation for part in self._parts)
 
     @property
     def unopened_tags(self) -> frozenset[str]:
-        """Those of all parts."""
+        """Thinking tags of all parts that the model's chat template must not open in the prompt."""
         return frozenset[str]().union(*(part.unopened_tags for part in self._parts))
 
     @property
     def grading_python(self) -> GradingPython:
-        """What all parts grade with.  Raises OperatorError("bad_environment") if that is not one Python."""
+        """Interpreter and packages that all parts grade with.
+
+        Raises OperatorError("bad_environment") if the parts require different interpreters.
+        """
         pythons = [part.grading_python for part in self._parts]
         interpreters = {python.interpreter for python in pythons}
         if len(interpreters) > 1:
             names = " and ".join(sorted(str(path or "Covey's own") for path in interpreters))
             raise OperatorError(
                 "bad_environment",
-                f"parts of the mixture are graded by different Pythons: {names}",
-                fix="Install what they need into one, for example with pip install covey[verifiers]",
+                f"parts of the mixture are graded by different Python interpreters: {names}",
+                fix="Install the packages of all parts into one, for example with pip install covey[verifiers]",
             )
         packages = dict.fromkeys(name for python in pythons for name in python.packages)
         return GradingPython(interpreter=pythons[0].interpreter, packages=tuple(packages))
 
     @property
     def parts(self) -> Sequence[Environment]:
-        """Environments in the order of the options."""
+        """Environments of the mixture, in the order of the options."""
         return self._parts
 
     def prompt(self, draw: int) -> Prompt:
-        """The training prompt of a drawn integer, of the part that it draws."""
+        """Return the training prompt of a drawn integer, from the part that the integer selects."""
         number = self._draw_part(draw)
         return self._mark(number, self._parts[number].prompt(draw))
 
     def identify(self, draw: int) -> JsonObject:
-        """The part and what tells its prompt from all others."""
+        """Return the number of the part and the identity of its prompt."""
         number = self._draw_part(draw)
         return {"part": number, "prompt": dict(self._parts[number].identify(draw))}
 
     def held_out(self, n: int) -> list[Prompt]:
-        """The first `n` held-out prompts: of each part as many as its weight says, part after part."""
+        """Return `n` held-out prompts, part after part: the first ones of each part, in proportion to its weight."""
         ends = [n * sum(p.weight for p in self._options.parts[: i + 1]) // self._total for i in range(len(self._parts))]
         starts = [0, *ends]
         return [
@@ -105,12 +108,12 @@ class MixtureEnvironment:
         ]
 
     def is_plain(self, reply: Reply) -> bool:
-        """Whether the prompt's part only compares texts."""
+        """Return whether the prompt's part only compares texts."""
         part, inner = self._find_part(reply)
         return part.is_plain(inner)
 
     def grade(self, reply: Reply) -> Grade:
-        """As the prompt's part grades."""
+        """Grade a completion with the part that its prompt comes from."""
         part, inner = self._find_part(reply)
         return part.grade(inner)
 
@@ -120,20 +123,20 @@ class MixtureEnvironment:
             part.warm_up()
 
     def grade_wrong(self, reply: Reply) -> Grade:
-        """As the prompt's part grades what answers nothing."""
+        """Return the grade that the prompt's part gives to a wrong answer."""
         part, inner = self._find_part(reply)
         return part.grade_wrong(inner)
 
     def compute_length_cost(self, text: str, *, completion_tokens: int) -> float:
-        """The cost in the first part that asks for the length that `text` asks for."""
+        """Return the first cost other than 0 that a part computes for `text`, or 0."""
         costs = (part.compute_length_cost(text, completion_tokens=completion_tokens) for part in self._parts)
         return next(filter(None, costs), 0.0)
 
     def _find_part(self, reply: Reply) -> tuple[Environment, Reply]:
-        """The part of a reply's prompt, and the reply as that part knows it."""
+        """Return the part that a reply's prompt comes from, and the reply with that part's verification data."""
         number, verification = reply.verification["part"], reply.verification["of_part"]
         if not isinstance(number, int) or not isinstance(verification, dict):
-            raise ProtocolError("malformed_grading", "a reply at a mixture names no part")
+            raise ProtocolError("malformed_grading", "the verification data of a mixture's reply names no part")
         return self._parts[number], replace(reply, verification=verification)
 
     def _draw_part(self, draw: int) -> int:

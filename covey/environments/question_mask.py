@@ -1,7 +1,7 @@
-"""The compact form of a filtered pool's questions: which of the first so many stay, one bit each.
+"""The compact form of a filtered pool's questions: a bit mask that has one bit per question.
 
-It stands in the pool's parameters, so everybody draws the same prompt from the parameters alone
-(docs/decisions/019-filtered-tasks.md).  Written by `covey tasks filter`, read by environments.
+The mask is part of the pool's parameters, so every role draws the same prompt from the parameters alone
+(docs/decisions/019-filtered-tasks.md). `covey tasks filter` writes it, and environments read it.
 """
 
 import base64
@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 
 def pack_kept(numbers: Collection[int]) -> str:
-    """Question numbers, 0 or more -> base64; number n is bit n % 8, from the highest, of byte n // 8."""
+    """Encode question numbers, each 0 or more, as base64. Number n is bit n % 8, from the highest, of byte n // 8."""
     data = bytearray(max(numbers, default=-1) // 8 + 1)
     for number in numbers:
         data[number // 8] |= 0x80 >> number % 8
@@ -17,12 +17,12 @@ def pack_kept(numbers: Collection[int]) -> str:
 
 
 def unpack_kept(text: str) -> list[int]:
-    """What `pack_kept` was given, ascending; raise ValueError for any other text."""
+    """Decode a text from `pack_kept` into ascending question numbers. Raises ValueError for any other text."""
     try:
         data = base64.b64decode(text, validate=True)
     except ValueError as error:
         raise ValueError("kept is not base64") from error
-    numbers = [8 * place + bit for place, byte in enumerate(data) for bit in range(8) if byte & 0x80 >> bit]
+    numbers = [8 * index + bit for index, byte in enumerate(data) for bit in range(8) if byte & 0x80 >> bit]
     if pack_kept(numbers) != text:
-        raise ValueError("kept has bytes that say nothing")
+        raise ValueError("kept is not the canonical base64 of a bit mask")
     return numbers

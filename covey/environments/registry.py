@@ -1,8 +1,8 @@
-"""Environments by kind: `load` builds one from the spec in a pool's parameters, `require_same` compares it with the one
-that the pool was made with.
+"""Environments by kind.
 
-Kinds of other packages are found by the entry point group `covey.environments`; docs/guides/write-an-environment.md
-shows one.
+`load` builds an environment from the spec in a pool's parameters. `require_same` compares it with the one that the pool
+was created with. Kinds of other packages are found through the entry point group `covey.environments`, as
+docs/guides/write-an-environment.md shows.
 """
 
 import importlib
@@ -24,6 +24,7 @@ from covey.protocol import canonical
 from covey.protocol.ids import Hash
 
 GROUP = "covey.environments"
+"""Entry point group in which other packages register kinds."""
 KINDS: Mapping[str, str] = {
     "code": "covey.environments.kinds.code.code:CodeSource",
     "math": "covey.environments.kinds.row_kinds:MathSource",
@@ -32,27 +33,28 @@ KINDS: Mapping[str, str] = {
     "short_answer": "covey.environments.kinds.row_kinds:ShortAnswerSource",
     "verifiers": "covey.environments.kinds.verifiers.verifiers:VerifiersSource",
 }
-"""Where the `TaskSource` of each kind is; its module is imported when it is needed."""
+"""Module and class of each kind's `TaskSource`. The module is imported when it is first needed."""
 
 DEMO = EnvironmentSpec(
     kind="reasoning_gym",
     options={"name": "spell_backward", "config": {"min_word_len": 3, "max_word_len": 5}},
 )
-"""The task that the shipped tiny model half knows."""
+"""Environment of the demo, whose task the shipped tiny model has half learned."""
 _OWN = "covey."
-"""What precedes the name of a part of this package in the versions of an environment."""
+"""Prefix that marks the parts of this package among the versions of an environment."""
 FINGERPRINT_DRAWS = 32
-"""Prompts that a fingerprint covers; a library that changed changes nearly all of them."""
+"""Number of prompts that a fingerprint covers. A changed library changes nearly all prompts, so a few are enough."""
 
 
 def load(
     spec: EnvironmentSpec, data_sets: DataSets = refuse_data_sets, interpreters: Mapping[str, Path] | None = None
 ) -> Environment:
-    """The environment of a spec; `data_sets` opens those that it names.
+    """Build the environment of a spec. `data_sets` opens the data sets that it names.
 
-    `interpreters`: Python by kind, for kinds that draw and grade in another one (`TaskSource.use_interpreter`).
+    `interpreters` holds the path of a Python by kind, for kinds that draw and grade with another one
+    (`TaskSource.use_interpreter`).
 
-    Raises OperatorError("bad_environment") for an unknown kind or options that do not fit.
+    Raises OperatorError("bad_environment") for an unknown kind or invalid options.
     """
     if spec.kind == mixture.KIND:
         return mixture.MixtureEnvironment(spec.options, lambda part: load(part, data_sets, interpreters))
@@ -64,61 +66,70 @@ def load(
 
 
 def find_source(kind: str) -> type[TaskSource]:
-    """The class of a kind, of this package or of another one's entry point; raise OperatorError("bad_environment")."""
+    """Return the class of a kind, from this package or from the entry point of another one.
+
+    Raises OperatorError("bad_environment") if there is no such kind or its entry point does not load.
+    """
     if kind in KINDS:
         module, _, name = KINDS[kind].partition(":")
         source: type[TaskSource] = getattr(importlib.import_module(module), name)
         return source
     entry = _find_entry(kind)
     try:
-        found = entry.load()
+        loaded = entry.load()
     except (ImportError, AttributeError) as error:
         raise OperatorError(
             "bad_environment",
             f"the entry point {entry.value} of the environment {kind!r} does not load: {error}",
-            fix="Install the package again, with all that it needs",
+            fix="Install the package again, with all its dependencies",
         ) from error
-    if not (isinstance(found, type) and issubclass(found, TaskSource)):
+    if not (isinstance(loaded, type) and issubclass(loaded, TaskSource)):
         raise OperatorError(
             "bad_environment",
             f"the entry point {entry.value} of the environment {kind!r} is not a covey.environments.base.TaskSource",
             fix="Name the class of the kind in the package's entry point",
         )
-    return found
+    return loaded
 
 
 def compute_fingerprint(environment: Environment) -> Hash:
-    """SHA-256 over the canonical JSON {"prompts": [...], "versions": {...}}: what identifies the prompts of draws 0 ..
-    31, and the versions of all that decides about prompts and rewards."""
+    """Return the SHA-256 of the canonical JSON {"prompts": [...], "versions": {...}}.
+
+    It covers the identities of the prompts of draws 0 to 31, and the versions of everything that prompts and rewards
+    depend on.
+    """
     prompts = [dict(environment.identify(draw)) for draw in range(FINGERPRINT_DRAWS)]
     return canonical.sha256(canonical.to_bytes({"prompts": prompts, "versions": dict(environment.versions)}))
 
 
 def require_same(environment: Environment, *, versions: Mapping[str, str], fingerprint: Hash | None) -> None:
-    """Return if prompts and rewards of this machine are the pool's: a wrong prompt costs the stake, so a worker with
-    another version must not start, and a validator with one must not judge.
+    """Require that this machine computes the same prompts and rewards as the machine that created the pool.
 
-    Raises OperatorError("environment_differs"), which names the package or what was compared.
+    A wrong prompt costs a worker its stake. Therefore a worker with another version must not start, and a validator
+    with another version must not judge.
+
+    Raises OperatorError("environment_differs"), which names the package or the fingerprints that differ.
     """
     here = environment.versions
     for name in sorted(versions):
         if here.get(name) != versions[name]:
             raise OperatorError(
                 "environment_differs",
-                f"{name} is {here.get(name, 'not installed')} on this machine, the pool was made with {versions[name]}",
+                f"{name} is {here.get(name, 'not installed')} on this machine, but the pool was created with"
+                f" {versions[name]}",
                 fix=_advise(name, versions[name]),
             )
-    found = compute_fingerprint(environment)
-    if fingerprint is not None and found != fingerprint:
+    own = compute_fingerprint(environment)
+    if fingerprint is not None and own != fingerprint:
         raise OperatorError(
             "environment_differs",
-            f"this machine's prompts have the fingerprint {found}, the pool's have {fingerprint}",
-            fix="Install the release of Covey, and of the environment's packages, that the pool was made with",
+            f"this machine's prompts have the fingerprint {own}, but the pool's have {fingerprint}",
+            fix="Install the releases of Covey and of the environment's packages that the pool was created with",
         )
 
 
 def _name_version(kind: str, source: TaskSource) -> Mapping[str, str]:
-    """What a kind's version is called, and the version: its own in this package, else its package's."""
+    """Return the name and version that stand for a kind: its own in this package, otherwise its package's."""
     if kind in KINDS:
         return {f"{_OWN}{kind}": source.version}
     package = _find_entry(kind).dist
@@ -129,17 +140,17 @@ def _advise(name: str, version: str) -> str:
     if name == "python":
         return f"Run covey with Python {version}"
     if name.startswith(_OWN):
-        return "Install the release of Covey that the pool was made with"
+        return "Install the release of Covey that the pool was created with"
     return f"Install {name}=={version}"
 
 
 def _find_entry(kind: str) -> EntryPoint:
-    found = [entry for entry in entry_points(group=GROUP) if entry.name == kind]
-    if not found:
+    matches = [entry for entry in entry_points(group=GROUP) if entry.name == kind]
+    if not matches:
         known = sorted({*KINDS, mixture.KIND, *(entry.name for entry in entry_points(group=GROUP))})
         raise OperatorError(
             "bad_environment",
             f"there is no environment of kind {kind!r}",
-            fix=f"Name one of {known} in the pool's parameters, or install the package that has it",
+            fix=f"Name one of {known} in the pool's parameters, or install the package that provides it",
         )
-    return found[0]
+    return matches[0]

@@ -1,16 +1,16 @@
-"""Integers out of a drawn integer, and the split of questions into training and held out."""
+"""Derives integers from a drawn integer, and splits questions into training and held out."""
 
 import hashlib
 import zlib
 
 HELD_OUT_PART = 8
-"""One question in this many is held out."""
+"""On average, one question in `HELD_OUT_PART` is held out."""
 
 
 def draw_below(purpose: str, draw: int, size: int, *, attempt: int = 0) -> int:
-    """An index below `size`; the bias of the remainder is below 2**-190 for sizes up to 2**64.
+    """Derive an index from 0 to `size` - 1. The bias of the remainder is below 2**-190 for sizes up to 2**64.
 
-    Example: draw_below("target", 2**62 + 5, 4) -> 0, 1, 2 or 3.  Raises ValueError for a negative draw.
+    Example: draw_below("target", 2**62 + 5, 4) -> 0, 1, 2 or 3. Raises ValueError for a negative draw.
     """
     if draw < 0:
         raise ValueError(f"the draw {draw} is negative")
@@ -19,5 +19,5 @@ def draw_below(purpose: str, draw: int, size: int, *, attempt: int = 0) -> int:
 
 
 def is_held_out(question: str) -> bool:
-    """Whether a question belongs to the held-out split, by a hash of its text."""
+    """Return whether a question belongs to the held-out split, which a hash of its text decides."""
     return zlib.crc32(question.encode()) % HELD_OUT_PART == 0

@@ -1,6 +1,6 @@
-"""The child of one call: gives up its rights, reads the payload, writes the answer, ends.
+"""The child process of one call: it gives up its rights, reads the payload, writes the answer and ends.
 
-What can be given up before the fork is given up there, by `bind_zygote`: a child pays for each page that it touches.
+`bind_zygote` gives up as many rights as possible before the fork, because a child pays for each page that it touches.
 """
 
 import math
@@ -18,29 +18,31 @@ from covey.sandbox.call_limits import CallLimits
 from covey.sandbox.zygote_messages import OK, OUT_OF_MEMORY, RAISED, REFUSED
 
 OPEN_FILES = 128
-"""Largest number of descriptors of a process."""
+"""Largest number of descriptors that a process may have open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shield:
-    """How a call is bound."""
+    """Restrictions of a call."""
 
     limits: CallLimits
+    """Limits of the call."""
     ruleset: int | None
-    """Descriptor of Landlock's rules; None: without Landlock."""
+    """Descriptor of the Landlock ruleset. None if the call runs without Landlock."""
     other_tasks: int | None
-    """Processes and threads of this user outside the call, which count too. None: the zygote alone."""
+    """Number of this user's processes and threads outside the call, which the kernel's process limit also counts. None
+    if the zygote is the only one."""
 
 
 def bind_zygote(limits: CallLimits, *, has_filter: bool) -> None:
-    """Set what calls inherit, once the function is loaded: limits and, if `has_filter`, the filter of system calls."""
-    os.dup2(1, 2)  # nothing
+    """Set what calls inherit, once the function is loaded: the limits and, if `has_filter`, the system call filter."""
+    os.dup2(1, 2)  # standard output is /dev/null
     _limit(resource.RLIMIT_AS, _measure_address_space() + limits.memory_bytes)
     _limit(resource.RLIMIT_FSIZE, limits.scratch_bytes)
     _limit(resource.RLIMIT_NOFILE, OPEN_FILES)
     for kind in (resource.RLIMIT_CORE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_MSGQUEUE):
         _limit(kind, 0)
-    # Python ignores these two, and a program that writes for ever would go on.
+    # Python ignores these two signals, so that a program that writes forever would continue.
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     if has_filter:
@@ -48,30 +50,30 @@ def bind_zygote(limits: CallLimits, *, has_filter: bool) -> None:
 
 
 def run_child(function: Callable[[bytes], bytes], shield: Shield, *, payload: int, answer: int) -> NoReturn:
-    """Answer one payload and end the process.  `payload`, `answer`: descriptors to read from and to write to."""
-    status, said = RAISED, memoryview(b"nothing")
+    """Answer one payload and end the process. `payload` and `answer` are descriptors to read from and to write to."""
+    status, body = RAISED, memoryview(b"nothing")
     try:
         _bind(shield)
-        said = memoryview(function(_read(payload)))
+        body = memoryview(function(_read(payload)))
         status = OK
     except ProtocolError as error:
-        status, said = REFUSED, memoryview(f"{error.code}\n{error.message}".encode())
+        status, body = REFUSED, memoryview(f"{error.code}\n{error.message}".encode())
     except MemoryError:
-        status, said = OUT_OF_MEMORY, memoryview(b"")
+        status, body = OUT_OF_MEMORY, memoryview(b"")
     finally:
-        # Whatever was raised, the zygote's own stack must not run on in this process.
+        # Whatever was raised, the zygote's own stack must not continue to run in this process.
         kind = sys.exc_info()[0]
         if kind is not None:
-            status, said = RAISED, memoryview(kind.__name__.encode("ascii", "replace")[:100])
-        _write(answer, status, said)
+            status, body = RAISED, memoryview(kind.__name__.encode("ascii", "replace")[:100])
+        _write(answer, status, body)
 
 
-def _write(answer: int, status: bytes, said: memoryview) -> NoReturn:
+def _write(answer: int, status: bytes, body: memoryview) -> NoReturn:
     code = 1
     try:
         os.write(answer, status)
-        while said:
-            said = said[os.write(answer, said) :]
+        while body:
+            body = body[os.write(answer, body) :]
         code = 0
     finally:
         os._exit(code)

@@ -1,6 +1,6 @@
-"""The processes of a call, as its zygote sees and ends them.
+"""Watches, measures and ends the processes of a call, from within the zygote.
 
-All descendants of the zygote belong to the call: orphans become the zygote's children, as it is their subreaper.
+All descendants of the zygote belong to the call. Orphans become the zygote's children, because it is their subreaper.
 """
 
 import os
@@ -15,14 +15,15 @@ from covey.sandbox.call_limits import CallLimits
 from covey.sandbox.zygote_messages import Cause
 
 TICK_SECONDS = 0.05
-"""How often a call that goes on is measured."""
+"""Interval in seconds at which a running call is measured."""
 SWEEP_SECONDS = 10.0
+"""Timeout in seconds for ending all processes that a call has left behind."""
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PAGE = resource.getpagesize()
 
 
 def read_children_seconds() -> float:
-    """CPU seconds of all processes that have ended and were waited for."""
+    """Return the CPU seconds of all children that have ended and were waited for, and of their own children."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -30,10 +31,11 @@ def read_children_seconds() -> float:
 def watch(
     child: int, limits: CallLimits, *, is_stopped: Callable[[float, int], bool | None], spent: float
 ) -> Cause | None:
-    """Wait until the child ends; kill it at a limit and say which.  None: it ended by itself.
+    """Wait until the child ends. Kill it if it reaches a limit, and return that limit; return None if it exits.
 
-    `is_stopped`: waits that many seconds for a process, given by its descriptor.  `spent`: what `read_children_seconds`
-    returned before the call.
+    `is_stopped` takes a number of seconds and the descriptor of a process, and waits up to that long. It returns True
+    if the parent stops the call, False if the process has ended, or None on timeout. `spent` is what
+    `read_children_seconds` returned before the call.
     """
     opened = os.pidfd_open(child)
     try:
@@ -45,14 +47,14 @@ def watch(
                 return None
             cause: Cause | None = "stopped" if stopped else "wall" if left <= 0 else _find_excess(limits, spent)
             if cause is not None:
-                os.kill(child, signal.SIGKILL)  # not yet waited for, so the number is still its
+                os.kill(child, signal.SIGKILL)  # nobody has waited for it yet, so the process id is still its own
                 return cause
     finally:
         os.close(opened)
 
 
 def _find_excess(limits: CallLimits, spent: float) -> Cause | None:
-    """Limit that all processes of the call exceed together."""
+    """Return the limit that all processes of the call exceed together, or None."""
     seconds, held, tasks = read_children_seconds() - spent, 0, 0
     own = _measure(os.getpid())
     shared = own[1] if own else 0
@@ -60,7 +62,7 @@ def _find_excess(limits: CallLimits, spent: float) -> Cause | None:
         measured = _measure(process)
         if measured is not None:
             seconds += measured[0]
-            held += max(0, measured[1] - shared)  # a forked process counts the zygote's pages as its own
+            held += max(0, measured[1] - shared)  # a fork also counts the pages that it shares with the zygote
             tasks += measured[2]
     if seconds > limits.cpu_seconds:
         return "cpu"
@@ -70,25 +72,25 @@ def _find_excess(limits: CallLimits, spent: float) -> Cause | None:
 
 
 def _measure(process: int) -> tuple[float, int, int] | None:
-    """CPU seconds, bytes that are not of files, and threads; None if the process has ended."""
+    """Return CPU seconds, bytes of memory not backed by files, and threads, or None if the process has ended."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
         pages = Path(f"/proc/{process}/statm").read_text().split()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # Its own time, and that of the children that it has waited for.
+    # The process's own CPU time, and that of the children that it has waited for.
     seconds = sum(map(int, fields[11:15])) / _TICKS_PER_SECOND
     return seconds, (int(pages[1]) - int(pages[2])) * _PAGE, int(fields[17])
 
 
 def list_descendants(process: int) -> list[int]:
-    """Numbers of all living descendants."""
-    found, left = [], [process]
+    """Return the ids of all living descendants of a process."""
+    descendants, left = [], [process]
     while left:
         children = _list_children(left.pop())
-        found += children
+        descendants += children
         left += children
-    return found
+    return descendants
 
 
 def _list_children(process: int) -> list[int]:
@@ -97,12 +99,12 @@ def _list_children(process: int) -> list[int]:
         for task in os.listdir(f"/proc/{process}/task"):
             children += map(int, Path(f"/proc/{process}/task/{task}/children").read_text().split())
     except (FileNotFoundError, ProcessLookupError):
-        pass  # it has ended meanwhile
+        pass  # the process has ended in the meantime
     return children
 
 
 def sweep() -> bool:
-    """Kill and wait for every descendant; whether none is left."""
+    """Kill and wait for every descendant. Return whether none is left."""
     deadline = time.monotonic() + SWEEP_SECONDS
     while time.monotonic() < deadline:
         try:
@@ -111,9 +113,9 @@ def sweep() -> bool:
         except ChildProcessError:
             return True
         if os.getpid() == 1:
-            os.kill(-1, signal.SIGKILL)  # all of this namespace but process 1
+            os.kill(-1, signal.SIGKILL)  # every process of this namespace except process 1
         else:
-            # Stopped first, so that no process forks while the others are looked for.
+            # All are stopped first, so that none forks while the others are being listed.
             for number in (signal.SIGSTOP, signal.SIGKILL):
                 for process in list_descendants(os.getpid()):
                     _send(process, number)
@@ -127,7 +129,7 @@ def _send(process: int, number: signal.Signals) -> None:
 
 
 def count_tasks() -> int:
-    """Processes and threads of this process's user on this machine, which its limit counts too."""
+    """Count the processes and threads of this process's user on this machine. The kernel's limit counts them too."""
     user, tasks = str(os.getuid()), 0
     for name in filter(str.isdecimal, os.listdir("/proc")):
         try:

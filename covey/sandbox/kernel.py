@@ -1,4 +1,4 @@
-"""System calls that Python's standard library does not have, by ctypes.  Linux only."""
+"""System calls that Python's standard library lacks, made with ctypes. Linux only."""
 
 import ctypes
 import os
@@ -13,29 +13,30 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def call(number: int, *arguments: int | ctypes.Array[ctypes.c_char] | ctypes.Structure | None) -> int:
-    """Make a system call by its number; raise OSError."""
+    """Make a system call by its number. Raises OSError if it fails."""
     passed = [ctypes.byref(value) if isinstance(value, ctypes.Structure) else value for value in arguments]
     wide = [ctypes.c_long(value) if isinstance(value, int) else value for value in passed]
     return _check(_libc.syscall(ctypes.c_long(number), *wide))
 
 
 def prctl(option: int, first: int = 0, second: int = 0) -> None:
-    """Raises OSError."""
+    """Call prctl(2) with up to two arguments. Raises OSError if it fails."""
     zero = ctypes.c_ulong(0)
     _check(_libc.prctl(option, ctypes.c_ulong(first), ctypes.c_ulong(second), zero, zero))
 
 
 def mount_tmpfs(folder: Path, size: int) -> None:
-    """Mount an empty file system of at most `size` bytes, which this process's user owns; raise OSError."""
+    """Mount an empty file system of at most `size` bytes that this process's user owns. Raises OSError if it fails."""
     data = f"size={size},mode=700,uid={os.getuid()},gid={os.getgid()}".encode()
     flags = ctypes.c_ulong(_MS_NOSUID | _MS_NODEV)
     _check(_libc.mount(b"tmpfs", bytes(folder), b"tmpfs", flags, data))
 
 
 def collapse_memory() -> None:
-    """Put this process's own memory into huge pages, as far as the kernel can: a fork copies one entry per page.
+    """Move this process's own memory into huge pages, as far as the kernel can.
 
-    Pages that are not whole, or a kernel before 6.1, change nothing.
+    This makes forks cheaper, because a fork copies one entry per page. Memory that does not fill a whole huge page
+    stays as it is. On kernels before 6.1 the function has no effect.
     """
     for line in Path("/proc/self/maps").read_text().splitlines():
         addresses, rights, _, _, inode = line.split()[:5]

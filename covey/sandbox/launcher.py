@@ -1,8 +1,10 @@
-"""Runs a command as a user that owns nothing, where Covey itself runs as root.  A script of its own, without imports.
+"""Runs a command as a user that owns nothing, if Covey itself runs as root.
 
-The command must be able to read the interpreter.  Folders of the path to it that are closed to others, such as /root,
-are covered by an empty one that holds nothing but what is needed; only the command sees that.  Usage:
-`python -I -S launcher.py ORDER COMMAND...`, with ORDER as `launch` takes it, in JSON.
+This script imports no other module of Covey. The command must be able to read the interpreter. A folder on the way to
+it that is closed to other users, such as /root, is covered by a mount that holds only what the command needs. Only the
+command sees that mount.
+
+Usage: `python -I -S launcher.py ORDER COMMAND...`, where ORDER holds the keyword arguments of `launch` as JSON.
 """
 
 import ctypes
@@ -14,8 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 FIRST_USER = 1_900_000_000
-"""Users from this number on are nobody's: each launch takes the one of its process id."""
+"""First of the user ids that no account has. Each launch takes this number plus its process id."""
 NOBODY = 65534
+"""User id of `nobody`, used where the user namespace lacks the preferred id."""
 _CLONE_NEWNS = 0x00020000
 _MS_NOSUID, _MS_NODEV, _MS_BIND, _MS_REC, _MS_PRIVATE = 2, 4, 4096, 16384, 1 << 18
 _PR_CAPBSET_DROP = 24
@@ -24,11 +27,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def launch(command: Sequence[str], *, needed: Sequence[str], owned: Sequence[str], may_stay_root: bool) -> None:
-    """Become another user and turn into the command.
+    """Become another user and replace this process with the command.
 
-    `needed`: paths that the command reads.  `owned`: folders that are given to the other user.
-    `may_stay_root`: keep the user, without capabilities, where the needed paths cannot be opened to another one.
-    Raises OSError.
+    `needed` are the paths that the command reads, and `owned` are folders that the other user will own.
+    `may_stay_root` keeps the current user, without capabilities, if the needed paths cannot be opened to another user.
+    Raises OSError if a step fails.
     """
     user = _choose_user()
     covers = find_covers(needed)
@@ -51,7 +54,7 @@ def launch(command: Sequence[str], *, needed: Sequence[str], owned: Sequence[str
 
 
 def find_covers(paths: Sequence[str]) -> list[str]:
-    """Topmost folders on the way to the paths that other users may not enter.  Example: ["/root"]."""
+    """Find the topmost folders on the way to the paths that other users may not enter. Example: ["/root"]."""
     covers = set()
     for path in paths:
         for folder in reversed(Path(path).parents):
@@ -62,26 +65,26 @@ def find_covers(paths: Sequence[str]) -> list[str]:
 
 
 def _cover(covers: Sequence[str], paths: Sequence[str]) -> None:
-    """In a mount namespace of this process, leave nothing but `paths` of the folders `covers`."""
+    """Hide everything in the folders `covers` except `paths`, in a mount namespace of this process."""
     _check(_libc.unshare(_CLONE_NEWNS))
     _mount(None, "/", _MS_REC | _MS_PRIVATE)
-    # Paths that lie inside another of them come with it.
+    # A path inside another one of them is mounted along with it.
     tops = [path for path in sorted(set(paths)) if not any(path.startswith(f"{other}/") for other in paths)]
     opened = [os.open(path, os.O_PATH) for path in tops]
     folders = [stat.S_ISDIR(os.fstat(descriptor).st_mode) for descriptor in opened]
     for cover in covers:
         _mount("tmpfs", cover, _MS_NOSUID | _MS_NODEV, kind="tmpfs", data="mode=755,size=1m")
     for path, descriptor, is_folder in zip(tops, opened, folders, strict=True):
-        place = Path(path)
-        (place if is_folder else place.parent).mkdir(parents=True, exist_ok=True)
+        target = Path(path)
+        (target if is_folder else target.parent).mkdir(parents=True, exist_ok=True)
         if not is_folder:
-            place.touch()
+            target.touch()
         _mount(f"/proc/self/fd/{descriptor}", path, _MS_BIND | _MS_REC)
         os.close(descriptor)
 
 
 def _choose_user() -> int:
-    """A user that no other process has, where this user namespace has so many; else nobody."""
+    """Return a user id that no other process has, or `NOBODY` if this user namespace does not contain that id."""
     user = FIRST_USER + os.getpid()
     for line in Path("/proc/self/uid_map").read_text().splitlines():
         first, _, count = map(int, line.split())
@@ -91,12 +94,12 @@ def _choose_user() -> int:
 
 
 def drop_capabilities() -> None:
-    """Give up every capability of this process for good; raise OSError."""
+    """Permanently give up every capability of this process. Raises OSError if the kernel refuses."""
     last = int(Path("/proc/sys/kernel/cap_last_cap").read_text())
     zero = ctypes.c_ulong(0)
     for capability in range(last + 1):
         if _libc.prctl(_PR_CAPBSET_DROP, ctypes.c_ulong(capability), zero, zero, zero) < 0:
-            break  # without CAP_SETPCAP the bounding set stays as it is
+            break  # without CAP_SETPCAP the bounding set cannot be changed
     header, nothing = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
     _check(_libc.capset(header, nothing))
 

@@ -1,4 +1,4 @@
-"""What a call in the sandbox can end with besides its answer."""
+"""The error with which a call in the sandbox can end instead of an answer."""
 
 from covey.errors import CoveyError
 
@@ -11,5 +11,5 @@ class SandboxError(CoveyError):
 
     @property
     def is_limit(self) -> bool:
-        """Whether a limit ended the call.  False if the process died by itself."""
+        """Whether a limit ended the call. False if the process died on its own."""
         return self.code != "sandbox_died"

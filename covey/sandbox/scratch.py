@@ -1,15 +1,18 @@
-"""The scratch folder, emptied after each call."""
+"""Empties the scratch folder after each call."""
 
 import os
 import stat
 from pathlib import Path
 
 MAX_ENTRIES = 1000
-"""Files and folders that are removed one by one; a zygote with more is replaced, folder and all."""
+"""Most files and folders that are removed one by one. A zygote with more of them is replaced, along with its folder."""
 
 
 def empty(folder: Path, *, max_entries: int = MAX_ENTRIES) -> bool:
-    """Remove all that a call has left; whether nothing is left.  Nesting, modes and names may be hostile."""
+    """Remove everything that a call has left behind. Return whether the folder is empty now.
+
+    Nesting, modes and names may be hostile.
+    """
     removed = 0
     try:
         os.chmod(folder, 0o700)
@@ -24,20 +27,23 @@ def empty(folder: Path, *, max_entries: int = MAX_ENTRIES) -> bool:
 
 
 def _remove(path: Path, top: Path) -> int:
-    """Remove a file or folder, whose own folders go to the top first; return how many entries were met."""
+    """Remove a file or folder, and return the number of entries that were handled.
+
+    Folders inside a folder are moved to `top` first, so a folder with very many entries stays for another pass.
+    """
     if not stat.S_ISDIR(os.lstat(path).st_mode):
         os.unlink(path)
         return 1
     os.chmod(path, 0o700)
     inner = os.listdir(path)[:MAX_ENTRIES]
     for name in inner:
-        place = path / name
-        if stat.S_ISDIR(os.lstat(place).st_mode):
-            # Up by one instead of down by one: a thousand levels need neither a stack nor a long path.
-            os.chmod(place, 0o700)  # only a folder that its owner may write to is renamed
-            os.rename(place, _find_free(top))
+        entry = path / name
+        if stat.S_ISDIR(os.lstat(entry).st_mode):
+            # Folders move to the top instead of being descended into: deep nesting needs no stack and no long path.
+            os.chmod(entry, 0o700)  # only a folder that its owner may write to can be moved to another parent
+            os.rename(entry, _find_free(top))
         else:
-            os.unlink(place)
+            os.unlink(entry)
     if len(inner) < MAX_ENTRIES:
         os.rmdir(path)
     return len(inner) + 1

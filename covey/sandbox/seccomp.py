@@ -1,6 +1,6 @@
-"""A filter of system calls for the child of a call: no sockets, no tracing, no namespaces, no memory without a limit.
+"""A system call filter for the child of a call: no sockets, no tracing, no namespaces, no unlimited memory.
 
-What is forbidden fails with EPERM, so that honest code sees an exception.  The filter knows x86-64 and ARM64.
+A forbidden call fails with EPERM, so that honest code sees an exception. The filter knows x86-64 and ARM64.
 """
 
 import ctypes
@@ -12,7 +12,7 @@ from functools import cache
 from covey.sandbox import kernel
 
 _ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
-"""Audit number of the architecture, and its column in `_FORBIDDEN`."""
+"""Audit number of each architecture and its column in `_FORBIDDEN`, by machine name."""
 _FORBIDDEN = {
     # Other processes: their memory, descriptors and priority.
     "ptrace": (101, 117),
@@ -27,7 +27,7 @@ _FORBIDDEN = {
     "ioprio_set": (251, 30),
     # Network, and sockets of services on this machine.
     "socket": (41, 198),
-    # What outlives the call or is not counted as its memory.
+    # Objects that outlive the call or are not counted as its memory.
     "shmget": (29, 194),
     "semget": (64, 190),
     "msgget": (68, 186),
@@ -52,7 +52,7 @@ _FORBIDDEN = {
     "fspick": (433, 433),
     "mount_setattr": (442, 442),
     "open_by_handle_at": (304, 265),
-    # Parts of the kernel in which attackers of sandboxes find their mistakes.
+    # Parts of the kernel in which sandbox escapes have been found.
     "bpf": (321, 280),
     "io_uring_setup": (425, 425),
     "io_uring_enter": (426, 426),
@@ -72,7 +72,7 @@ _FORBIDDEN = {
     "kexec_load": (246, 104),
     "kexec_file_load": (320, 294),
 }
-"""System calls that always fail: their numbers on x86-64 and ARM64."""
+"""System calls that always fail, with their numbers on x86-64 and ARM64."""
 _OF_ITSELF_ALONE = {
     "prlimit64": (302, 261),
     "sched_setparam": (142, 118),
@@ -80,11 +80,11 @@ _OF_ITSELF_ALONE = {
     "sched_setaffinity": (203, 122),
     "sched_setattr": (314, 274),
 }
-"""System calls that fail unless their first argument, a process, is 0: the caller."""
+"""System calls that fail unless their first argument, a process id, is 0, which means the caller."""
 _CLONE, _CLONE3, _SOCKETPAIR = (56, 220), (435, 435), (53, 199)
 _NEW_NAMESPACES = 0x7E020000
 _X32 = 0x40000000
-"""Bit in the numbers of x86-64's second table of system calls, which no distribution uses."""
+"""Bit that marks the system call numbers of the x32 ABI on x86-64, which no distribution uses."""
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _KILL, _ERROR, _ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
@@ -101,12 +101,12 @@ class _Program(ctypes.Structure):
 
 
 def is_known() -> bool:
-    """Whether the filter knows this machine's architecture."""
+    """Return whether the filter knows this machine's architecture."""
     return platform.machine() in _ARCHITECTURES
 
 
 def restrict() -> None:
-    """Bind this process and its future children to the filter; `no_new_privs` must be set.  Raises OSError."""
+    """Bind this process and its future children to the filter. `no_new_privs` must be set. Raises OSError."""
     program = _build()
     kernel.prctl(kernel.PR_SET_SECCOMP, _FILTER, ctypes.addressof(program))
 
@@ -119,7 +119,7 @@ def _build() -> _Program:
 
 
 def list_instructions(machine: str) -> list[tuple[int, int, int, int]]:
-    """The filter in classic BPF: (code, jump if true, jump if false, value)."""
+    """Return the filter in classic BPF, as tuples (code, jump if true, jump if false, value)."""
     audit, column = _ARCHITECTURES[machine]
     refuse = (_RETURN, 0, 0, _ERROR | errno.EPERM)
     lines = [(_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, audit), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, _NUMBER)]
@@ -127,7 +127,7 @@ def list_instructions(machine: str) -> list[tuple[int, int, int, int]]:
         lines += [(_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _KILL)]
     for numbers in _FORBIDDEN.values():
         lines += [(_EQUAL, 0, 1, numbers[column]), refuse]
-    # A library that sees ENOSYS falls back on clone, whose flags can be read here: clone3 passes them by a pointer.
+    # A library that sees ENOSYS falls back to clone, whose flags the filter can read. clone3 passes them by pointer.
     lines += [(_EQUAL, 0, 1, _CLONE3[column]), (_RETURN, 0, 0, _ERROR | errno.ENOSYS)]
     argument = (_LOAD, 0, 0, _FIRST_ARGUMENT)
     allow = (_RETURN, 0, 0, _ALLOW)

@@ -1,7 +1,7 @@
-"""Starts a zygote under a Python that has no Covey.  A script of its own; until Covey is found it imports nothing else.
+"""Starts a zygote under a Python that does not have Covey. Until this script has found Covey, it imports nothing else.
 
-Covey's folder alone is added: the packages next to it are those of another Python and must not be imported here.
-Usage: `python -P -s start.py COVEY CONTROL GUARD`: the folder of the package, and the arguments of the zygote.
+Only Covey's own folder is added. The packages next to it belong to another Python and must not be imported here.
+Usage: `python -P -s start.py COVEY CONTROL GUARD`, with the folder of the package and the arguments of the zygote.
 """
 
 import importlib.util
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def add_package(folder: Path) -> None:
-    """Import the package of a folder under the folder's name; raise ImportError if it is not one."""
+    """Import the package in a folder under the folder's name. Raises ImportError if the folder is not a package."""
     spec = importlib.util.spec_from_file_location(
         folder.name, folder / "__init__.py", submodule_search_locations=[str(folder)]
     )

@@ -1,4 +1,4 @@
-"""A sandbox: warm processes for one function, each of which forks a child for every call."""
+"""The sandbox: warm processes for one function, each of which forks a child for every call."""
 
 import queue
 import threading
@@ -16,15 +16,16 @@ from covey.sandbox.sandbox_errors import SandboxError
 from covey.sandbox.zygote_process import CallOutcome, ZygoteProcess
 
 ATTEMPTS = 2
-"""How often a peer's input is tried before it is blamed: a busy machine may cost it one process, hardly two."""
+"""Number of times that a peer's input is tried before the input is blamed. A busy machine may end one process, but
+hardly two in a row."""
 BUSY_SECONDS = 60.0
-"""How long a call waits for a free process before it says so in the log."""
+"""Seconds that a call waits for a free process before it logs a warning."""
 BUSY_TIMES = 10
-"""How many such waits there are before the call is given up."""
+"""Number of such waits before the call is abandoned."""
 
 
 class _Slot:
-    """Place of one process, which exists from its first call on."""
+    """Slot for one process, which is started at its first call."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -37,7 +38,7 @@ class _Slot:
 
 
 class Sandbox:
-    """Runs a bytes -> bytes function on hostile input.  Safe to use from several threads.
+    """Runs a bytes -> bytes function on hostile input. It is safe to use from several threads.
 
     Example: `with Sandbox("covey.protocol.submission_file.codec:build_decoder") as decoder: decoder.call(payload)`.
     """
@@ -54,13 +55,18 @@ class Sandbox:
         packages: tuple[str, ...] = (),
         interpreter: Path | None = None,
     ) -> None:
-        """Nothing is started before the first call; raise OperatorError("sandbox_isolation") if the rung does not hold.
+        """Keep the settings. No process is started before the first call.
 
-        `function`: "module:attribute" of a factory that takes `setup` and returns the function; called once in each
-        process.  `processes`: how many calls run at once.  `isolation`: a rung that must hold; None: the best one.
-        `recycle`: calls after which a process is replaced.  `packages`: top-level packages that the function imports
-        from source folders, besides covey and its own.  `interpreter`: another Python for the processes.
-        It must have what the function imports, but not Covey.
+        - `function`: "module:attribute" of a factory that takes `setup` and returns the function. Each process calls it
+          once.
+        - `processes`: Number of calls that run at once.
+        - `limits`: Limits of each call. None means the defaults of `CallLimits`.
+        - `isolation`: Rung that must hold. None means the best one.
+        - `recycle`: Number of calls after which a process is replaced.
+        - `packages`: Top-level packages that the function imports from source folders, besides covey and its own.
+        - `interpreter`: Another Python for the processes. It must have what the function imports, but not Covey.
+
+        Raises OperatorError("sandbox_isolation") if the rung does not hold.
         """
         self._function, self._setup, self._recycle, self._isolation = function, setup, recycle, isolation
         if isolation not in {None, "auto"}:
@@ -68,7 +74,7 @@ class Sandbox:
         self._limits, self._interpreter = limits or CallLimits(), interpreter
         self._packages = tuple(dict.fromkeys(("covey", function.partition(":")[0].partition(".")[0], *packages)))
         self._slots = [_Slot() for _ in range(processes)]
-        self._free: queue.LifoQueue[_Slot] = queue.LifoQueue()  # the one used last is the warmest
+        self._free: queue.LifoQueue[_Slot] = queue.LifoQueue()  # LIFO, because the slot used last is warmest
         for slot in reversed(self._slots):
             self._free.put(slot)
         self._counts: Counter[str] = Counter()
@@ -77,7 +83,10 @@ class Sandbox:
 
     @property
     def isolation(self) -> Isolation:
-        """The rung that calls run on; raise OperatorError("sandbox_isolation") if the required one does not hold."""
+        """Isolation that calls run under.
+
+        Raises OperatorError("sandbox_isolation") if the required rung does not hold.
+        """
         return require_isolation(self._isolation)
 
     @property
@@ -87,7 +96,7 @@ class Sandbox:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Calls so far: all under "calls", those without an answer under the code of their SandboxError."""
+        """Numbers of calls so far: "calls" counts all, and the code of each SandboxError counts the calls it ended."""
         with self._counting:
             return dict(self._counts)
 
@@ -99,21 +108,23 @@ class Sandbox:
 
     @property
     def process_ids(self) -> tuple[int, ...]:
-        """Numbers of the living zygotes."""
+        """Process ids of the living zygotes."""
         processes = [slot.process for slot in self._slots]
         return tuple(process.process_id for process in processes if process is not None and process.is_usable)
 
     def call(self, payload: bytes, *, attempts: int = 1) -> bytes:
-        """Return the function's answer; raise its ProtocolError, or SandboxError.
+        """Return the function's answer, or raise the ProtocolError that the function raised.
 
-        `attempts`: how many calls may end by the wall clock or by a death before that is raised.  Other limits do not
-        depend on how busy the machine is, so that they are not tried again.
-        Raises TransientError or OperatorError if no process starts: that is not the input's fault.
+        `attempts` is the number of calls that may time out or die before the error is raised. Calls that reach another
+        limit are not retried, because those limits do not depend on how busy the machine is.
+
+        Raises SandboxError if the call dies or reaches a limit. Raises TransientError or OperatorError if no process
+        starts, which is not the input's fault.
         """
         return self.run(payload, attempts=attempts).unwrap()
 
     def run(self, payload: bytes, *, attempts: int = 1) -> CallOutcome:
-        """As `call`, with the CPU time; raise TransientError or OperatorError alone."""
+        """Run like `call`, but return the outcome with its CPU time. Raises only TransientError or OperatorError."""
         for _ in range(attempts - 1):
             outcome = self._run_once(payload)
             error = outcome.error
@@ -122,25 +133,25 @@ class Sandbox:
         return self._run_once(payload)
 
     def run_many(self, payloads: Iterable[bytes], *, attempts: int = 1) -> list[CallOutcome]:
-        """Outcomes in the order of the payloads, which are spread over the processes.
+        """Run all payloads, spread over the processes, and return the outcomes in the order of the payloads.
 
         Raises TransientError or OperatorError if no process starts.
         """
-        listed = list(payloads)
-        threads = min(len(self._slots), len(listed))
+        payloads = list(payloads)
+        threads = min(len(self._slots), len(payloads))
         if threads < 2:
-            return [self.run(payload, attempts=attempts) for payload in listed]
+            return [self.run(payload, attempts=attempts) for payload in payloads]
         with ThreadPoolExecutor(threads, "sandbox") as executor:
-            return list(executor.map(lambda payload: self.run(payload, attempts=attempts), listed))
+            return list(executor.map(lambda payload: self.run(payload, attempts=attempts), payloads))
 
     def start(self) -> None:
-        """Start all processes now, so that no call waits for it; raise TransientError or OperatorError."""
+        """Start all processes now, so that no call has to wait for one. Raises TransientError or OperatorError."""
         for slot in self._slots:
             with slot.lock:
                 self._start(slot)
 
     def close(self) -> None:
-        """End all processes, each when its call has ended.  A later call starts new ones."""
+        """End all processes, each after its current call. A later call starts new ones."""
         for slot in self._slots:
             with slot.lock:
                 slot.clear()
@@ -186,11 +197,11 @@ class Sandbox:
         return slot.process
 
     def _take(self) -> _Slot:
-        from covey.runtime.log import get_logger  # not above: the process inside has no use for it
+        from covey.runtime.log import get_logger  # imported here, because the process in the sandbox does not need it
 
         for _ in range(BUSY_TIMES):
             try:
                 return self._free.get(timeout=BUSY_SECONDS)
             except queue.Empty:
                 get_logger().warning("sandbox busy", function=self._function, processes=len(self._slots))
-        raise TransientError("sandbox_busy", f"all {len(self._slots)} processes of {self._function} stay busy")
+        raise TransientError("sandbox_busy", f"all {len(self._slots)} processes of {self._function} remain busy")

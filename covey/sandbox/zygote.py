@@ -1,8 +1,9 @@
-"""The side inside: a process with the function loaded, which forks a child for each call.
+"""The zygote: a process inside the sandbox that has the function loaded and forks a child for each call.
 
-The zygote never reads a payload: the child does, after it has given up its rights.  So no call sees an earlier one, and
-nothing hostile runs here.  After each call the zygote ends what the call has started and empties the scratch folder.
-Usage: `python -m covey.sandbox.zygote CONTROL GUARD`, descriptors of the control socket and of the parent's process.
+The zygote never reads a payload. The child does, after it has given up its rights. So no call sees an earlier one, and
+nothing hostile runs in the zygote. After each call the zygote ends every process that the call has started, and empties
+the scratch folder. Usage: `python -m covey.sandbox.zygote CONTROL GUARD`, where CONTROL and GUARD are the descriptors
+of the control socket and of the parent's process.
 """
 
 import gc
@@ -30,21 +31,23 @@ _FLAGS = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
 
 
 def build_echo(setup: bytes) -> Function:
-    """A factory that tries a rung: its function answers `setup` and the payload."""
+    """Build the function with which a rung is tried: it answers `setup` followed by the payload."""
     return lambda payload: setup + payload
 
 
 class Zygote:
-    """Serves calls until the parent closes its end or ends."""
+    """Serves calls until the parent closes its end of the socket or dies."""
 
     def __init__(self, control: socket.socket, guard: int) -> None:
         self._control, self._guard = control, guard
 
     def serve(self) -> None:
+        """Load the function, report that the zygote is ready, and run calls until one cannot be cleaned up."""
         kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # process 1 gets no signal that it does not handle
+        # Process 1 receives only signals that it handles, and SIGINT is the one that Python handles by default.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         data, descriptors = self._receive()
         order, setup = ZygoteOrder.from_json(data), descriptors[0]
         self._prepare(order)
@@ -54,13 +57,13 @@ class Zygote:
             ruleset = landlock.build_ruleset(readable=map(Path, order.readable), writable=map(Path, order.writable))
         bind_zygote(order.limits, has_filter=order.has_filter)
         gc.collect()
-        gc.freeze()  # a collection in a child would copy every page that holds an object
+        gc.freeze()  # otherwise a collection in a child would copy every page that holds an object
         kernel.collapse_memory()
         self._control.send(Started(kind="ready").to_json())
         while True:
             message, descriptors = self._receive()
             if message != CALL:
-                continue  # to stop a call that has just ended
+                continue  # STOP for a call that has just ended
             ending = self._run(function, order, ruleset, *descriptors)
             self._control.send(ending.to_json())
             if not ending.is_clean:
@@ -75,7 +78,7 @@ class Zygote:
         os.chdir(scratch)
 
     def _load(self, order: ZygoteOrder, setup: int) -> Function:
-        """Call the factory; if it fails, say why and end."""
+        """Call the factory. If it fails, report the reason to the parent and exit."""
         started = None
         try:
             module, _, attribute = order.function.partition(":")
@@ -96,7 +99,7 @@ class Zygote:
         sys.exit(1)
 
     def _receive(self) -> tuple[bytes, list[int]]:
-        """The parent's next message.  Ends the process when there is no parent any more."""
+        """Return the parent's next message and its descriptors. Exit if the parent is gone."""
         waiting = select.poll()
         for descriptor in (self._control.fileno(), self._guard):
             if descriptor >= 0:
@@ -110,7 +113,10 @@ class Zygote:
         return message, descriptors
 
     def _end(self) -> NoReturn:
-        """End with all that a call has started; a parent that was killed leaves its scratch folder to this."""
+        """Exit, and end every process that a call has started.
+
+        A parent that was killed cannot remove its scratch folder, so this method removes it.
+        """
         sweep()
         folder = Path.cwd()
         with suppress(OSError):
@@ -139,10 +145,10 @@ class Zygote:
             cause, code = stopped or "signal", os.WTERMSIG(status)
         else:
             cause, code = "exit", os.WEXITSTATUS(status)
-        # Only with the time to show for it: the call can send itself these signals.
+        # The call can send itself these signals, so they count as the limit only if it has used nearly that much time.
         if code in {signal.SIGPROF, signal.SIGXCPU} and cause == "signal" and seconds > 0.9 * order.limits.cpu_seconds:
             cause = "cpu"
-        # A hard limit kills with SIGKILL, and processes of the call may have used what it has not used itself.
+        # A hard limit kills with SIGKILL, and other processes of the call may have used the time.
         if cause in {"exit", "signal"} and seconds > order.limits.cpu_seconds:
             cause = "cpu"
         is_clean = is_swept and empty(Path(order.scratch))
@@ -150,7 +156,7 @@ class Zygote:
         return Ending(cause=cause, status=code, cpu_seconds=seconds, peak_bytes=peak, is_clean=is_clean)
 
     def _is_stopped(self, timeout_seconds: float, child: int) -> bool | None:
-        """Wait for the child: True if the parent stops it, False if it has ended, None if neither happens in time."""
+        """Wait for the child: True if the parent stops the call, False if the child has ended, None on timeout."""
         waiting = select.poll()
         for descriptor in (child, self._control.fileno(), self._guard):
             if descriptor >= 0:

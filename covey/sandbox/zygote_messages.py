@@ -1,7 +1,7 @@
 """Messages between a sandbox and its zygote.
 
-Each is one packet of JSON over a socket that no call can reach.  Descriptors travel with it: the factory's `setup` with
-the order, payload and answer with a call.
+Each message is one packet of JSON, sent over a socket that no call can reach. Descriptors travel with some messages:
+the factory's `setup` with the order, and payload and answer with each call.
 """
 
 import json
@@ -12,28 +12,34 @@ from covey.sandbox.call_limits import CallLimits
 
 MAX_MESSAGE_BYTES = 1 << 16
 CALL, STOP = b"call", b"stop"
-"""From the parent: run a call, and end the one that runs."""
+"""Messages from the parent: run a call, and end the running call."""
 Cause = Literal["exit", "signal", "cpu", "wall", "memory", "processes", "stopped"]
+"""Event that ended a call: its own exit, a signal, a limit, or a stop by the parent."""
 OK, REFUSED, OUT_OF_MEMORY, RAISED = b"o", b"r", b"m", b"x"
-"""First byte of what a call writes: an answer, a ProtocolError, a MemoryError, another exception's name."""
+"""First byte that a call writes. What follows is an answer, a ProtocolError, nothing after a MemoryError, or the name
+of another exception."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZygoteOrder:
-    """What a zygote is to serve, and how it shields its calls."""
+    """The function that a zygote serves, and how the zygote shields its calls."""
 
     function: str
+    """Factory of the function, as "module:attribute"."""
     limits: CallLimits
+    """Limits of each call."""
     scratch: str
+    """Path of the scratch folder, as the zygote sees it."""
     mounts_scratch: bool
-    """Whether the zygote mounts a file system of `scratch_bytes` there, and then gives up its capabilities."""
+    """Whether the zygote mounts a file system of `scratch_bytes` at `scratch`, and then gives up its capabilities."""
     readable: tuple[str, ...]
-    """Paths for Landlock; empty: do without it."""
+    """Paths that Landlock lets a call read. Empty if Landlock is not used."""
     writable: tuple[str, ...]
+    """Paths that Landlock lets a call change."""
     has_filter: bool
     """Whether system calls are filtered."""
     shares_user: bool
-    """Whether other processes of this machine count as the same user's."""
+    """Whether other processes of this machine belong to the same user and count towards its process limit."""
 
     def to_json(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -46,12 +52,16 @@ class ZygoteOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """The zygote is ready, or why it is not: `kind` is "ready", "operator", "transient" or "other"."""
+    """Report of a zygote that it is ready, or why it cannot start."""
 
     kind: Literal["ready", "operator", "transient", "other"]
+    """"ready", or the error that the factory raised: OperatorError, TransientError or any other."""
     code: str = ""
+    """Code of an OperatorError or TransientError."""
     message: str = ""
+    """Message of the error. Empty if the zygote is ready."""
     fix: str = ""
+    """Fix of an OperatorError."""
 
     def to_json(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -63,17 +73,18 @@ class Started:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How a call ended, as the zygote saw it."""
+    """Report of a zygote about the end of a call."""
 
     cause: Cause
+    """Event that ended the call."""
     status: int
-    """Exit status or number of the signal."""
+    """Exit status, or number of the signal."""
     cpu_seconds: float
     """CPU seconds of the call and of all processes that it started."""
     peak_bytes: int
-    """Largest memory in bytes that the call's first process held, libraries included."""
+    """Peak memory of the call's first process in bytes, including libraries."""
     is_clean: bool
-    """Whether nothing is left of the call: no process and no file."""
+    """Whether the call has left no process and no file behind."""
 
     def to_json(self) -> bytes:
         return json.dumps(asdict(self)).encode()

@@ -1,4 +1,4 @@
-"""The side outside: one zygote, which is started, called and ended here."""
+"""Starts, calls and ends one zygote from outside the sandbox."""
 
 import fcntl
 import os
@@ -33,54 +33,61 @@ from covey.sandbox.zygote_messages import (
 )
 
 START_SECONDS = 300.0
-"""What a factory has: some import packages for seconds of CPU time, which a busy machine makes minutes of."""
+"""Timeout in seconds for the start of a zygote. Some factories import packages for several seconds of CPU time, which
+can take minutes on a busy machine."""
 _REPORT_SECONDS = 60.0
+"""Interval in seconds at which a start that continues is logged."""
 GRACE_SECONDS = 15.0
-"""What a zygote has, after the wall clock of a call, to end the call and what it started."""
+"""Seconds that a zygote has, after the wall clock limit of a call, to end the call and the processes it started."""
 _CREDENTIALS = struct.Struct("3i")
 _CHUNK = 1 << 20
 _MAX_LEFT = 1_000_000
-"""Files and folders that are removed when a scratch folder of this machine is closed; more of them stay."""
+"""Most files and folders that are removed when a zygote with a scratch folder on this machine is closed. If there are
+more, the folder stays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallOutcome:
-    """What became of one payload: an answer or an error, never both."""
+    """Outcome of one payload: an answer or an error, never both."""
 
     answer: bytes | None = None
+    """Answer of the function. None if the call ended with an error."""
     error: SandboxError | ProtocolError | None = None
+    """Error of the call. None if it has an answer."""
     cpu_seconds: float = 0.0
-    """CPU seconds of the call and of all that it started. 0 if the zygote itself ended meanwhile."""
+    """CPU seconds of the call and of everything that it started. 0 if the zygote itself died during the call."""
     peak_bytes: int = 0
-    """Largest memory in bytes that the call's first process held, libraries included."""
+    """Peak memory of the call's first process in bytes, including libraries."""
 
     def unwrap(self) -> bytes:
-        """Return the answer; raise the SandboxError or ProtocolError that is in its place."""
+        """Return the answer, or raise the SandboxError or ProtocolError of the call."""
         if self.error is not None:
             raise self.error
         return self.answer or b""
 
 
 class ZygoteProcess:
-    """A zygote that serves one function.  Not safe to use from two threads at once."""
+    """A zygote that serves one function. It is not safe to use from two threads at once."""
 
     def __init__(
         self, function: str, *, setup: bytes, limits: CallLimits, isolation: Isolation, surroundings: Surroundings
     ) -> None:
-        """Start it, and wait until it is ready.
+        """Start the zygote, and wait until it is ready.
 
-        Raises TransientError("sandbox_start") if no process can be started or it takes too long, and OperatorError or
-        TransientError as the factory does.
+        Raises TransientError("sandbox_start") if no process can be started or the start takes too long. Raises
+        OperatorError("sandbox_start") if the process ends before it is ready. An OperatorError or TransientError of the
+        factory is raised unchanged.
         """
         self._function, self._limits = function, limits
         self.calls = 0
+        """Number of calls so far."""
         self.process_id = 0
-        """Number of the zygote, as this machine sees it."""
+        """Process id of the zygote, as this machine sees it. 0 until the zygote is ready."""
         self._is_usable = False
         self._control: socket.socket | None = None
         self._launched: subprocess.Popen[bytes] | None = None
         self._zygote: int | None = None
-        self._said: int | None = os.memfd_create("sandbox-stderr", os.MFD_CLOEXEC)
+        self._stderr: int | None = os.memfd_create("sandbox-stderr", os.MFD_CLOEXEC)
         self._folder = None if isolation.has_own_root else tempfile.mkdtemp(prefix="covey-scratch-")
         try:
             self._launch(isolation, surroundings)
@@ -93,23 +100,24 @@ class ZygoteProcess:
 
     @property
     def is_usable(self) -> bool:
-        """Whether the next call can be sent to it."""
+        """Whether the next call can be sent to this zygote."""
         return self._is_usable and self._launched is not None and self._launched.poll() is None
 
     def run(self, payload: bytes) -> CallOutcome:
-        """Run one call to its end, whatever that is."""
+        """Run one call, and return its outcome however it ends."""
         assert self._control is not None
-        self._is_usable = False  # until the call has ended as it should: half an answer must not be the next one's
+        # Unusable until the call has ended properly, because the rest of an answer must not reach the next call.
+        self._is_usable = False
         self.calls += 1
         reading, answer = os.pipe()
         try:
-            given = _put(payload)
+            payload_file = _put(payload)
             try:
-                socket.send_fds(self._control, [CALL], [given, answer])
+                socket.send_fds(self._control, [CALL], [payload_file, answer])
             except OSError:
                 return CallOutcome(error=SandboxError("sandbox_died", "the zygote ended before the call"))
             finally:
-                os.close(given)
+                os.close(payload_file)
                 os.close(answer)
             pieces, ending, is_over = self._await(reading)
         finally:
@@ -120,10 +128,10 @@ class ZygoteProcess:
         return _judge(b"".join(pieces), ending, self._limits, is_over=is_over)
 
     def close(self) -> None:
-        """End the zygote and all that it started; may be repeated."""
+        """End the zygote and everything that it started. A second call has no effect."""
         self._is_usable = False
         if self._control is not None:
-            self._control.close()  # it ends by itself, with what it has started
+            self._control.close()  # the zygote then exits, along with every process that it has started
             self._control = None
         if self._launched is not None:
             try:
@@ -137,9 +145,9 @@ class ZygoteProcess:
         if self._zygote is not None:
             os.close(self._zygote)
             self._zygote = None
-        if self._said is not None:
-            os.close(self._said)
-            self._said = None
+        if self._stderr is not None:
+            os.close(self._stderr)
+            self._stderr = None
         if self._folder is not None:
             folder = Path(self._folder)
             if folder.exists() and empty(folder, max_entries=_MAX_LEFT):
@@ -160,12 +168,12 @@ class ZygoteProcess:
                     scratch=scratch,
                     scratch_bytes=self._limits.scratch_bytes,
                 ),
-                # Also what wraps it starts with nothing more: its environment would be read in /proc/1/environ.
+                # The wrapper gets no other variables either, because a call could read them in /proc/1/environ.
                 env=surroundings.variables | {"HOME": str(scratch), "TMPDIR": str(scratch)},
                 cwd="/",
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                stderr=self._said,
+                stderr=self._stderr,
                 pass_fds=(theirs.fileno(), guard),
                 start_new_session=True,
             )
@@ -189,19 +197,19 @@ class ZygoteProcess:
             has_filter=isolation.rung != "limits" and is_known(),
             shares_user=not isolation.has_namespaces and os.geteuid() != 0,
         )
-        given = _put(setup)
+        setup_file = _put(setup)
         try:
-            socket.send_fds(self._control, [order.to_json()], [given])
+            socket.send_fds(self._control, [order.to_json()], [setup_file])
         except OSError:
-            pass  # it ended already: `_require_ready` says why
+            pass  # the zygote has already ended, and `_require_ready` reports why
         finally:
-            os.close(given)
+            os.close(setup_file)
 
     def _require_ready(self) -> None:
         assert self._control is not None
         data, sender = self._receive_start(time.monotonic() + START_SECONDS)
         if not data:
-            reason = self._read_stderr() or "it ended before any input"
+            reason = self._read_stderr() or "it exited before it was ready"
             raise OperatorError(
                 "sandbox_start", f"the process of {self._function} does not start: {reason}", fix="Run covey doctor"
             )
@@ -222,19 +230,22 @@ class ZygoteProcess:
                 )
 
     def _receive_start(self, deadline: float) -> tuple[bytes, int]:
-        """The zygote's first message and its process; empty if it has ended."""
+        """Return the zygote's first message and its process id. The message is empty if the zygote has ended."""
         assert self._control is not None
         waiting = select.poll()
         waiting.register(self._control, select.POLLIN)
         while not waiting.poll(max(0.0, min(_REPORT_SECONDS, deadline - time.monotonic())) * 1000):
             if time.monotonic() < deadline:
-                from covey.runtime.log import get_logger  # not above: the process inside has no use for it
+                # Imported here, because the process in the sandbox does not need it.
+                from covey.runtime.log import get_logger
 
-                get_logger().warning("sandbox still starts", function=self._function)
+                get_logger().warning("sandbox is still starting", function=self._function)
                 continue
             if self._launched is not None:
                 self._launched.kill()
-            raise TransientError("sandbox_start", f"the process of {self._function} takes over {START_SECONDS:.0f} s")
+            raise TransientError(
+                "sandbox_start", f"the process of {self._function} takes over {START_SECONDS:.0f} s to start"
+            )
         try:
             data, ancillary, _, _ = self._control.recvmsg(MAX_MESSAGE_BYTES, socket.CMSG_SPACE(_CREDENTIALS.size))
         except ConnectionResetError:
@@ -245,7 +256,7 @@ class ZygoteProcess:
         return data, 0
 
     def _await(self, reading: int) -> tuple[list[bytes], Ending | None, bool]:
-        """What the call wrote, how it ended, and whether it wrote too much.  None: the zygote ended."""
+        """Return what the call wrote, how it ended (None if the zygote died), and whether it wrote too much."""
         assert self._control is not None
         pieces: list[bytes] = []
         size, is_over = 0, False
@@ -282,7 +293,7 @@ class ZygoteProcess:
         try:
             self._control.send(STOP)
         except OSError:
-            return  # it has ended, which the next look shows
+            return  # the zygote has ended, which the next poll shows
 
     def _receive_ending(self) -> Ending | None:
         assert self._control is not None
@@ -293,15 +304,14 @@ class ZygoteProcess:
         return Ending.from_json(data) if data else None
 
     def _read_stderr(self) -> str:
-        """The last line that the zygote, or what wraps it, has said."""
-        assert self._said is not None
-        lines = os.pread(self._said, 1 << 16, 0).decode("utf-8", "replace").strip().splitlines()
+        """Return the last line that the zygote or its wrapper has written to standard error."""
+        assert self._stderr is not None
+        lines = os.pread(self._stderr, 1 << 16, 0).decode("utf-8", "replace").strip().splitlines()
         return lines[-1][:500] if lines else ""
 
 
 def _put(data: bytes) -> int:
-    """Descriptor of a file in memory that holds the data and cannot be changed."""
-
+    """Return the descriptor of an in-memory file that holds the data and cannot be changed."""
     descriptor = os.memfd_create("sandbox", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     view = memoryview(data)
     while view:
@@ -313,10 +323,10 @@ def _put(data: bytes) -> int:
 
 
 def _judge(written: bytes, ending: Ending, limits: CallLimits, *, is_over: bool) -> CallOutcome:
-    """The outcome of a call that wrote this and ended so."""
+    """Return the outcome of a call from what it wrote and how it ended."""
     answer: bytes | None = None
     error: SandboxError | ProtocolError | None = None
-    status, said = written[:1], written[1:]
+    status, body = written[:1], written[1:]
     if is_over:
         error = SandboxError("sandbox_output", f"the answer is over {limits.output_bytes} bytes")
     elif ending.cause == "cpu":
@@ -324,20 +334,20 @@ def _judge(written: bytes, ending: Ending, limits: CallLimits, *, is_over: bool)
     elif ending.cause == "wall":
         error = SandboxError("sandbox_timeout", f"the call took over {limits.wall_seconds} s")
     elif ending.cause == "memory" or status == OUT_OF_MEMORY:
-        error = SandboxError("sandbox_memory", f"the call needs over {limits.memory_bytes} bytes of memory")
+        error = SandboxError("sandbox_memory", f"the call used over {limits.memory_bytes} bytes of memory")
     elif ending.cause == "processes":
-        error = SandboxError("sandbox_died", f"the call has over {limits.processes} processes")
+        error = SandboxError("sandbox_died", f"the call had over {limits.processes} processes")
     elif ending.cause in {"signal", "stopped"}:
         error = SandboxError("sandbox_died", f"the call ended by signal {ending.status}")
     elif ending.status != 0 or status not in {OK, REFUSED, RAISED}:
         error = SandboxError("sandbox_died", f"the call ended with exit status {ending.status}")
     elif status == RAISED:
-        # Nothing but a name, and no more of it than one has: it may be the input's own words.
-        name = "".join(filter(str.isalnum, said[:64].decode("ascii", "replace")))
+        # Only letters and digits, and not many of them, because the input may have chosen the name.
+        name = "".join(filter(str.isalnum, body[:64].decode("ascii", "replace")))
         error = SandboxError("sandbox_died", f"the call raised {name}")
     elif status == REFUSED:
-        code, _, message = said.decode("utf-8", "replace").partition("\n")
+        code, _, message = body.decode("utf-8", "replace").partition("\n")
         error = ProtocolError(code, message)
     else:
-        answer = said
+        answer = body
     return CallOutcome(answer=answer, error=error, cpu_seconds=ending.cpu_seconds, peak_bytes=ending.peak_bytes)

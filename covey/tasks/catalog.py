@@ -1,4 +1,4 @@
-"""Opens the data sets that a pool names: from folders of this machine if they are there, else from relays."""
+"""Opens the data sets that a pool names, from folders of this machine if they have them, otherwise from relays."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -15,17 +15,18 @@ from covey.tasks.writing import MANIFEST_FILE
 
 
 class DataSetCatalog:
-    """The `DataSets` of a role: called with a digest, it opens that data set, each one once.
+    """The `DataSets` of a role. Calling it with a digest opens that data set; each data set is opened only once.
 
     Example: `DataSetCatalog([Path("tasks")])`.
     """
 
     def __init__(self, folders: Sequence[Path], *, relays: Sequence[str] = (), cache: Path | None = None) -> None:
-        """`folders`: data sets, or folders of data sets.  `cache`: folder that holds a folder per remote data set.
+        """Open the data sets in `folders`, each of which is a data set or a folder of data sets.
 
-        Raises OperatorError("no_dataset") or OperatorError("bad_dataset") for a folder that is not a data set.
+        `cache` is the folder that holds one folder per remote data set. Raises OperatorError("no_dataset") or
+        OperatorError("bad_dataset") if a folder is not a data set.
         """
-        self._opened = {found.digest: found for found in map(open_folder, list_folders(folders))}
+        self._opened = {data_set.digest: data_set for data_set in map(open_folder, list_folders(folders))}
         self._relays, self._cache = tuple(relays), cache
         self._fetcher: ShardFetcher | None = None
         self._lock = threading.Lock()
@@ -36,9 +37,9 @@ class DataSetCatalog:
         return list(self._opened)
 
     def __call__(self, digest: Hash) -> DataSet:
-        """The data set of a digest.
+        """Return the data set with a digest.
 
-        Raises OperatorError("no_dataset") where it is in none of the folders and there are no relays, TransientError
+        Raises OperatorError("no_dataset") if none of the folders has it and there are no relays. Raises TransientError
         while no relay delivers it.
         """
         with self._lock:
@@ -47,7 +48,7 @@ class DataSetCatalog:
             return self._opened[digest]
 
     def close(self) -> None:
-        """End the thread that fetches."""
+        """End the thread that fetches shards."""
         with self._lock:
             if self._fetcher is not None:
                 self._fetcher.close()
@@ -67,31 +68,34 @@ class DataSetCatalog:
 
 
 def build_absent(digest: Hash) -> OperatorError:
-    """The error of a data set that is in no folder, where there is no relay to ask."""
+    """Build the error for a data set that is in none of the folders, if there is no relay to ask."""
     return OperatorError(
         "no_dataset",
         f"the environment draws its tasks from the data set {digest}, which is in none of the named folders",
-        fix="Name its folder with --dataset, or in the setting datasets",
+        fix="Name its folder with --dataset or in the setting datasets",
     )
 
 
 def list_folders(folders: Sequence[Path]) -> list[Path]:
-    """The folders of data sets among `folders` and directly below them; raise OperatorError("no_dataset")."""
-    found: list[Path] = []
+    """List the data sets among `folders` and directly below them.
+
+    Raises OperatorError("no_dataset") if a folder does not exist.
+    """
+    listed: list[Path] = []
     for folder in folders:
         if not folder.is_dir():
             raise OperatorError(
                 "no_dataset", f"there is no folder {folder}", fix="Correct the setting datasets or --dataset"
             )
         if (folder / MANIFEST_FILE).exists():
-            found.append(folder)
+            listed.append(folder)
         else:
-            found += sorted(path.parent for path in folder.glob(f"*/{MANIFEST_FILE}") if path.parent.suffix != ".part")
-    return found
+            listed += sorted(path.parent for path in folder.glob(f"*/{MANIFEST_FILE}") if path.parent.suffix != ".part")
+    return listed
 
 
 def list_digests(spec: EnvironmentSpec) -> list[Hash]:
-    """Digests of all data sets that an environment's options name, each once, in order."""
+    """List the digests of all data sets that an environment's options name, in order and without duplicates."""
     return list(dict.fromkeys(_find_digests(spec)))
 
 
@@ -101,7 +105,7 @@ def _find_digests(spec: EnvironmentSpec) -> Iterator[Hash]:
         yield Hash(digest)
     parts = spec.options.get("parts")
     if spec.kind == mixture.KIND and isinstance(parts, list):
-        for part in parts:  # unchecked: what is wrong with them is said when the environment is loaded
+        for part in parts:  # not checked here, because loading the environment reports what is wrong with them
             options = part.get("options") if isinstance(part, dict) else None
             if isinstance(options, dict):
                 yield from _find_digests(EnvironmentSpec(kind="", options=options))

@@ -1,4 +1,4 @@
-"""Checks a data set as a whole: hashes, indexes, every row; counts what it holds, and compares the two splits."""
+"""Checks a whole data set: its hashes, its indexes and every row. Counts its contents and compares the two splits."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,9 +17,9 @@ from covey.tasks.likeness import LEAST_SHARE, MinHasher, Sketches, compute_share
 from covey.tasks.writing import ENTRY, ROWS_FILE
 
 SHOWN = 20
-"""Pairs of near-duplicates that a report names."""
+"""Most pairs of near-duplicates that a report names."""
 MAX_COMPARED = 20_000
-"""Pairs that are read again and compared exactly."""
+"""Most pairs that are read again and compared exactly."""
 
 Entries = NDArray[np.void]
 _ENTRY = np.dtype([("offset", "<u8"), ("size", "<u4")])
@@ -27,32 +27,36 @@ _ENTRY = np.dtype([("offset", "<u8"), ("size", "<u4")])
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lengths:
-    """Lengths of all rows.  Example: Lengths(median=120, p99=900, largest=4000)."""
+    """Distribution of the lengths of all rows. Example: Lengths(median=120, p99=900, largest=4000)."""
 
     median: int
+    """Median length."""
     p99: int
+    """99th percentile of the lengths."""
     largest: int
+    """Largest length."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NearDuplicate:
-    """A held-out question that is nearly a training question."""
+    """A held-out question that is nearly the same as a training question."""
 
     held_out: str
-    """The held-out row's problem_id."""
+    """problem_id of the held-out row."""
     train: str
-    """The training row's problem_id."""
+    """problem_id of the training row."""
     share: float
-    """Share of n-grams of words that both have, from 0 to 1."""
+    """Share of word n-grams that both questions have, from 0 to 1."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckReport:
-    """What a data set holds."""
+    """Contents of a data set, with its near-duplicates."""
 
     digest: Hash
+    """Digest of the data set."""
     rows: dict[str, int]
-    """Number of rows by split and task type."""
+    """Number of rows by split and task type. Example: {"train math": 7}."""
     bytes_of_rows: int
     """Size of all rows in bytes."""
     prompt_characters: Lengths
@@ -60,29 +64,31 @@ class CheckReport:
     row_bytes: Lengths
     """Sizes of the rows in bytes."""
     without_solve_rates: int
-    """Rows that carry no solve rate."""
+    """Number of rows that carry no solve rate."""
     solve_rates: dict[str, int]
-    """Rows that carry a solve rate, by the model that gave it."""
+    """Number of rows that carry a solve rate, by the model whose rate it is."""
     near_duplicates: int
-    """Held-out questions that share most of their text with a training question."""
+    """Number of held-out questions that share most of their text with a training question."""
     first_near_duplicates: tuple[NearDuplicate, ...]
+    """The first `SHOWN` of these questions, each with the training question that is most similar."""
     same_but_numbers: int
-    """Held-out questions with the words of a training question and other numbers, as generated questions have."""
+    """Number of held-out questions that have the words of a training question but other numbers. Generated questions
+    often do."""
     are_all_compared: bool
     """Whether all pairs that may be near-duplicates were compared exactly."""
 
 
 def check_data_set(folder: Path, *, advance: Callable[[int], None] = lambda _: None) -> CheckReport:
-    """Read and hash everything.  `advance` is called with numbers of bytes.
+    """Read and hash everything. `advance` is called with the number of bytes of each step.
 
-    Raises OperatorError("bad_dataset") for the first thing that is wrong, with its place.
+    Raises OperatorError("bad_dataset") for the first error, with its location.
     """
-    found = open_folder(folder)
+    data_set = open_folder(folder)
     content = Folder(folder)
-    for file in found.manifest.files:
+    for file in data_set.manifest.files:
         for number in range(len(file.shards)):
             advance(len(content.read_shard(file, number)))
-    return _check_rows(found, advance)
+    return _check_rows(data_set, advance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,30 +98,30 @@ class _Group:
     entries: Entries
 
 
-def _check_rows(found: DataSet, advance: Callable[[int], None]) -> CheckReport:
-    groups = [_Group(split, kind, _read_index(found, split, kind)) for split, kind in found.groups]
+def _check_rows(data_set: DataSet, advance: Callable[[int], None]) -> CheckReport:
+    groups = [_Group(split, kind, _read_index(data_set, split, kind)) for split, kind in data_set.groups]
     entries = np.concatenate([group.entries for group in groups]) if groups else np.empty(0, dtype=_ENTRY)
     owners = np.repeat(np.arange(len(groups)), [len(group.entries) for group in groups])
     order = np.argsort(entries["offset"], kind="stable")
     entries, owners = entries[order], owners[order]
-    _require_cover(found, entries)
+    _require_cover(data_set, entries)
     characters = np.zeros(len(entries), dtype=np.int64)
     bare, rates, sketches = 0, Counter[str](), Sketches()
-    for number, row in enumerate(_read_rows(found, entries)):
+    for number, row in enumerate(_read_rows(data_set, entries)):
         group = groups[owners[number]]
         if (row.split, row.task_type) != (group.split, group.task_type):
-            place = f"{group.split}.{group.task_type}.index"
-            raise build_damaged(f"{place} lists row {number}, which is a {row.split} row of type {row.task_type}")
+            index = f"{group.split}.{group.task_type}.index"
+            raise build_damaged(f"{index} lists row {number}, which is a {row.split} row of type {row.task_type}")
         characters[number] = len(row.prompt)
         bare += not row.solve_rates
         rates.update(row.solve_rates.keys())
         sketches.add(number, row.prompt, is_held_out=row.split == "held_out")
         advance(int(entries["size"][number]))
     candidates = sketches.find_candidates(most=MAX_COMPARED)
-    pairs = _compare(found, entries, candidates.pairs)
+    pairs = _compare(data_set, entries, candidates.pairs)
     return CheckReport(
-        digest=found.digest,
-        rows=describe_counts(found.groups),
+        digest=data_set.digest,
+        rows=describe_counts(data_set.groups),
         bytes_of_rows=int(entries["size"].sum()),
         prompt_characters=_summarise(characters),
         row_bytes=_summarise(entries["size"].astype(np.int64)),
@@ -128,39 +134,42 @@ def _check_rows(found: DataSet, advance: Callable[[int], None]) -> CheckReport:
     )
 
 
-def _read_index(found: DataSet, split: Split, task_type: str) -> Entries:
-    data = found.read_index(split, task_type)
+def _read_index(data_set: DataSet, split: Split, task_type: str) -> Entries:
+    data = data_set.read_index(split, task_type)
     if len(data) % ENTRY.size:
-        raise build_damaged(f"{split}.{task_type}.index does not consist of entries of {ENTRY.size} bytes")
+        raise build_damaged(
+            f"{split}.{task_type}.index has {len(data)} bytes, which is not a multiple of {ENTRY.size}, the size of an"
+            " entry"
+        )
     return np.frombuffer(data, dtype=_ENTRY)
 
 
-def _require_cover(found: DataSet, entries: Entries) -> None:
-    """All rows follow each other, each listed once."""
-    file = found.manifest.find_file(ROWS_FILE)
+def _require_cover(data_set: DataSet, entries: Entries) -> None:
+    """Require that the indexes list each row exactly once, without gaps between rows."""
+    file = data_set.manifest.find_file(ROWS_FILE)
     size = 0 if file is None else file.size
     ends = entries["offset"] + entries["size"] + np.uint64(1)
     starts = np.concatenate([np.zeros(1, dtype=np.uint64), ends])
     wrong = np.flatnonzero(starts[:-1] != entries["offset"])
     if len(wrong) or int(starts[-1]) != size:
-        place = f"row {wrong[0]}" if len(wrong) else f"the end, {int(starts[-1])} of {size} bytes"
-        raise build_damaged(f"the indexes do not list each row of {ROWS_FILE} once: see {place}")
+        location = f"row {wrong[0]}" if len(wrong) else f"the end, {int(starts[-1])} of {size} bytes"
+        raise build_damaged(f"the indexes do not list each row of {ROWS_FILE} once: see {location}")
 
 
-def _read_rows(found: DataSet, entries: Entries) -> Iterator[TaskRecord]:
+def _read_rows(data_set: DataSet, entries: Entries) -> Iterator[TaskRecord]:
     for number, (offset, size) in enumerate(entries.tolist()):
-        place = f"row {number}"
-        yield found.parse(found.read_line(offset, size, place), place)
+        location = f"row {number}"
+        yield data_set.parse(data_set.read_line(offset, size, location), location)
 
 
-def _compare(found: DataSet, entries: Entries, pairs: list[tuple[int, int]]) -> list[NearDuplicate]:
-    """The near-duplicates among some pairs: the best training question of each held-out one, in order."""
+def _compare(data_set: DataSet, entries: Entries, pairs: list[tuple[int, int]]) -> list[NearDuplicate]:
+    """Find the near-duplicates among some pairs: the most similar training question of each held-out one, in order."""
     signer, best = MinHasher(), dict[int, NearDuplicate]()
-    for held, train in sorted(pairs):
-        left, right = _read_rows(found, entries[[held, train]])
+    for held_out, train in sorted(pairs):
+        left, right = _read_rows(data_set, entries[[held_out, train]])
         share = compute_share(signer.sign(left.prompt).grams, signer.sign(right.prompt).grams)
-        if share >= LEAST_SHARE and (held not in best or share > best[held].share):
-            best[held] = NearDuplicate(held_out=left.problem_id, train=right.problem_id, share=round(share, 3))
+        if share >= LEAST_SHARE and (held_out not in best or share > best[held_out].share):
+            best[held_out] = NearDuplicate(held_out=left.problem_id, train=right.problem_id, share=round(share, 3))
     return [best[number] for number in sorted(best)]
 
 

@@ -1,7 +1,8 @@
-"""Reads a data set row by row: `DataSet` over a folder of this machine, or over whatever else serves its bytes.
+"""Reads a data set row by row, from a folder of this machine or from any other source of its bytes (`DataSet`).
 
-Nothing is loaded as a whole: a row costs one read of an index and one of the rows.  The digest vouches for the bytes
-but not for their author, so what they say is checked: sizes before reading, form, split and task type of each row.
+No file is loaded as a whole: a row costs one read of an index and one read of the rows. The digest authenticates the
+bytes but not their author, so their content is checked too: sizes before reading, then form, split and task type of
+each row.
 """
 
 import os
@@ -21,17 +22,17 @@ class Bytes(Protocol):
     """Serves parts of a data set's files."""
 
     def read(self, file: File, offset: int, size: int) -> bytes:
-        """`size` bytes of a file from `offset` on, which lie inside it.
+        """Return `size` bytes of a file from `offset` on. The caller checks that they lie inside the file.
 
-        Raises TransientError where they cannot be had now, OperatorError("bad_dataset") where they are damaged.
+        Raises TransientError if they cannot be fetched now, and OperatorError("bad_dataset") if they are damaged.
         """
 
 
 class DataSet:
-    """An open data set, as `environments.base.Rows`.  Any thread may read it."""
+    """An open data set. It implements `environments.base.DatasetRows`, and any thread may read it."""
 
     def __init__(self, manifest: DatasetManifest, digest: Hash, content: Bytes) -> None:
-        """Raises OperatorError("bad_dataset") where the manifest lists no rows."""
+        """Keep manifest, digest and source of bytes. Raises OperatorError("bad_dataset") if there is no rows file."""
         self.manifest, self.digest, self._content = manifest, digest, content
         self._files = {file.name: file for file in manifest.files}
         if ROWS_FILE not in self._files:
@@ -39,71 +40,75 @@ class DataSet:
 
     @property
     def groups(self) -> dict[tuple[Split, str], int]:
-        """Numbers of rows by split and task type."""
-        found: dict[tuple[Split, str], int] = {}
+        """Number of rows by split and task type."""
+        counts: dict[tuple[Split, str], int] = {}
         for name, file in sorted(self._files.items()):
             split, _, rest = name.partition(".")
             task_type, _, ending = rest.rpartition(".")
             if ending == "index" and split == "train":
-                found["train", task_type] = file.size // ENTRY.size
+                counts["train", task_type] = file.size // ENTRY.size
             elif ending == "index" and split == "held_out":
-                found["held_out", task_type] = file.size // ENTRY.size
-        return found
+                counts["held_out", task_type] = file.size // ENTRY.size
+        return counts
 
     def count(self, split: Split, task_type: str) -> int:
-        """Number of rows of a task type in a split."""
+        """Return the number of rows of a task type in a split."""
         index = self._files.get(get_index_name(split, task_type))
         return 0 if index is None else index.size // ENTRY.size
 
     def read(self, split: Split, task_type: str, index: int) -> TaskRecord:
-        """Row `index` of a task type in a split.
+        """Return row `index` of a task type in a split.
 
-        Raises OperatorError("no_row") where there is none, OperatorError("bad_dataset") where it is not what the index
-        says, TransientError where it has to be fetched and cannot be had now.
+        Raises OperatorError("no_row") if there is no such row, and OperatorError("bad_dataset") if the row contradicts
+        its index. Raises TransientError if it must be fetched and no relay delivers it now.
         """
         if not 0 <= index < self.count(split, task_type):
             raise OperatorError(
                 "no_row",
-                f"the data set {self.digest} has {self.count(split, task_type)} {split} rows of type {task_type}, there"
-                f" is no row {index}",
-                fix="Name a row from 0 on that covey tasks check counts",
+                f"the data set {self.digest} has {self.count(split, task_type)} {split} rows of type {task_type}, but"
+                f" row {index} was requested",
+                fix="Name a row from 0 up to one less than the number that covey tasks check prints",
             )
         name = get_index_name(split, task_type)
-        place = f"row {index} of {name}"
+        location = f"row {index} of {name}"
         data = self._content.read(self._files[name], index * ENTRY.size, ENTRY.size)
         offset, size = ENTRY.unpack(data)
-        row = self.parse(self.read_line(offset, size, place), place)
+        row = self.parse(self.read_line(offset, size, location), location)
         if (row.task_type, row.split) != (task_type, split):
-            raise self._refuse(f"{place} is a {row.split} row of type {row.task_type}")
+            raise self._refuse(f"{location} is a {row.split} row of type {row.task_type}")
         return row
 
     def read_line(self, offset: int, size: int, place: str) -> bytes:
-        """The bytes of one row; raise OperatorError("bad_dataset") where they lie outside the rows."""
+        """Return the bytes of one row, which error messages call `place`.
+
+        Raises OperatorError("bad_dataset") if the bytes lie outside the rows file or are too many for a row.
+        """
         rows = self._files[ROWS_FILE]
         if size > MAX_ROW_BYTES or offset + size > rows.size:
-            raise self._refuse(f"{place} points at {size} bytes from {offset} on, {ROWS_FILE} has {rows.size}")
+            raise self._refuse(f"{place} points at {size} bytes from byte {offset} on, but {ROWS_FILE} has {rows.size}")
         return self._content.read(rows, offset, size)
 
     def parse(self, data: bytes, place: str) -> TaskRecord:
-        """The row of some bytes; raise OperatorError("bad_dataset")."""
+        """Parse the bytes of a row, which error messages call `place`. Raises OperatorError("bad_dataset")."""
         try:
             return TaskRecord.from_bytes(data)
         except ValueError as error:
             raise self._refuse(f"{place} does not parse: {error}") from error
 
     def read_index(self, split: Split, task_type: str) -> bytes:
-        """All entries of an index."""
+        """Return the bytes of a whole index."""
         file = self._files[get_index_name(split, task_type)]
         return self._content.read(file, 0, file.size)
 
     def _refuse(self, message: str) -> OperatorError:
-        return build_damaged(f"the data set {self.digest} is wrong: {message}")
+        return build_damaged(f"the data set {self.digest} is invalid: {message}")
 
 
 class Folder:
-    """Serves the files of a data set's folder.  Any thread may read.
+    """Serves the files of a data set's folder. Any thread may read.
 
-    A shard is hashed when it is read for the first time: a prompt from a damaged copy would cost a worker its stake.
+    A shard is hashed when it is read for the first time, because a prompt from a damaged copy would cost a worker its
+    stake.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -111,14 +116,17 @@ class Folder:
         self._hashed: set[Hash] = set()
 
     def read(self, file: File, offset: int, size: int) -> bytes:
-        """Part of a file; raise OperatorError("bad_dataset") where the bytes are not those of the manifest."""
+        """Return part of a file. Raises OperatorError("bad_dataset") if its shards do not match the manifest."""
         for number in range(offset // DATA_SHARD_BYTES, -(-(offset + size) // DATA_SHARD_BYTES)):
             if file.shards[number].sha256 not in self._hashed:
                 self.read_shard(file, number)
         return self._read(file, offset, size)
 
     def read_shard(self, file: File, number: int) -> bytes:
-        """All bytes of a shard, hashed again; raise OperatorError("bad_dataset")."""
+        """Read a whole shard and hash it, even if it has been hashed before.
+
+        Raises OperatorError("bad_dataset") if the hash differs from the manifest's.
+        """
         shard, start = file.shards[number], number * DATA_SHARD_BYTES
         data = self._read(file, start, shard.size)
         if canonical.sha256(data) != shard.sha256:
@@ -139,9 +147,10 @@ class Folder:
 
 
 def open_folder(folder: Path) -> DataSet:
-    """The data set of a folder, whose bytes are hashed when they are read.
+    """Open the data set in a folder. Its bytes are hashed later, when they are read.
 
-    Raises OperatorError("no_dataset") where there is none, OperatorError("bad_dataset").
+    Raises OperatorError("no_dataset") if the folder has no data set, and OperatorError("bad_dataset") if the manifest
+    is malformed or contradicts the sizes of the files.
     """
     data = read_manifest_bytes(folder)
     digest = canonical.sha256(data)
@@ -153,22 +162,24 @@ def open_folder(folder: Path) -> DataSet:
         path = folder / file.name
         size = path.stat().st_size if path.is_file() else None
         if size != file.size:
-            there = "is missing" if size is None else f"has {size} bytes"
-            raise build_damaged(f"{path} {there}, its manifest says {file.size} bytes")
+            state = "is missing" if size is None else f"has {size} bytes"
+            raise build_damaged(f"{path} {state}, but its manifest says {file.size} bytes")
     return DataSet(manifest, digest, Folder(folder))
 
 
 def read_manifest_bytes(folder: Path) -> bytes:
-    """The bytes of a folder's manifest; raise OperatorError("no_dataset")."""
+    """Return the bytes of a folder's manifest. Raises OperatorError("no_dataset") if it cannot be read."""
     try:
         with (folder / MANIFEST_FILE).open("rb") as file:
             return file.read(MAX_MANIFEST_BYTES + 1)
     except OSError as error:
         raise OperatorError(
-            "no_dataset", f"{folder} is not the folder of a data set", fix="Make one with covey tasks import"
+            "no_dataset", f"{folder} is not the folder of a data set", fix="Create one with covey tasks import"
         ) from error
 
 
 def build_damaged(message: str) -> OperatorError:
-    """The error of a data set whose bytes are not what its manifest or its indexes say."""
-    return OperatorError("bad_dataset", message, fix="Import or copy the data set again; covey tasks check checks it")
+    """Build the error for a data set whose bytes contradict its manifest or its indexes."""
+    return OperatorError(
+        "bad_dataset", message, fix="Import or copy the data set again, and check it with covey tasks check"
+    )

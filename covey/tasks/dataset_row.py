@@ -1,6 +1,6 @@
-"""One row of a data set: read from the field's columns into a canonical form, and back.
+"""One row of a data set: read from the columns that published data sets use into a canonical form, and back.
 
-Columns of the field are `problem_id, task_type, prompt, verification_info, solve_rate_*`; all others are ignored.
+These columns are `problem_id`, `task_type`, `prompt`, `verification_info` and `solve_rate_*`; all others are ignored.
 `verification_info` is an object or JSON text, and the kind that the task type names checks it.
 """
 
@@ -19,15 +19,15 @@ from covey.errors import CoveyError, OperatorError
 from covey.protocol import canonical
 
 MAX_ROW_BYTES = 32 << 20
-"""Largest row, in bytes of canonical JSON and of one line of a source."""
+"""Largest size of a row in bytes, as canonical JSON and as one line of a source."""
 ALIASES: Mapping[str, str] = {"verifiable_math": "math", "verifiable_code": "code", "prime_code": "code"}
-"""Kinds by the names that published data sets give them."""
+"""Kinds of environment, by the names that published data sets give them."""
 _RATE = "solve_rate_"
 _COLUMNS = frozenset({"problem_id", "task_type", "prompt", "verification_info", "solve_rates"})
 
 
 class BadRowError(CoveyError):
-    """A row that cannot be imported.  `code` is that of the OperatorError that names file and row."""
+    """A row that cannot be imported. `code` becomes the code of the OperatorError that names file and row."""
 
     def __init__(self, code: str, message: str, *, fix: str) -> None:
         super().__init__(code, message)
@@ -36,18 +36,18 @@ class BadRowError(CoveyError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskRecord:
-    """One task.  Example: TaskRow(problem_id="gsm-7", task_type="math", prompt="...", verification_info={...})."""
+    """One task. Example: TaskRecord(problem_id="gsm-7", task_type="math", prompt="...", verification_info={...})."""
 
     problem_id: str
     """Name of the task in its source."""
     task_type: str
-    """Kind of environment that asks and grades the task, a key of `registry.KINDS` or an entry point."""
+    """Kind of environment that asks and grades the task: a key of `registry.KINDS` or an entry point."""
     prompt: str
     """Text of the question."""
     verification_info: JsonObject
-    """What the kind needs to grade an answer, as its `read_info` returned it."""
+    """Data that the kind needs to grade an answer, in the form that its `read_info` returned."""
     solve_rates: Mapping[str, float] = field(default_factory=dict)
-    """Share of right answers, from 0 to 1, by the model that gave them."""
+    """Share of right answers, from 0 to 1, by the name of the model that answered."""
 
     @property
     def split(self) -> Split:
@@ -55,7 +55,7 @@ class TaskRecord:
         return "held_out" if is_held_out(self.prompt) else "train"
 
     def to_bytes(self) -> bytes:
-        """Canonical JSON on one line, without the line's end; raise ValueError where a value has no JSON."""
+        """Return canonical JSON on one line, without the newline. Raises ValueError if a value has no JSON form."""
         return canonical.to_bytes(
             {
                 "problem_id": self.problem_id,
@@ -68,7 +68,7 @@ class TaskRecord:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "TaskRecord":
-        """Parse what `to_bytes` wrote; raise ValueError for anything else, which may be a stranger's."""
+        """Parse the output of `to_bytes`. Raises ValueError for anything else, because strangers may send the bytes."""
         match parse_json(data):
             case {
                 "problem_id": str(problem_id),
@@ -87,26 +87,27 @@ class TaskRecord:
                     verification_info=info,
                     solve_rates={name: float(rate) for name, rate in rates.items()},  # type: ignore[arg-type]
                 )
-        raise ValueError("it is not a row of a data set")
+        raise ValueError("the bytes are not a row of a data set")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    """How the columns of a source are read.  Example: Reading(task_type="math", renames={"gsm8k": "math"})."""
+    """Rules for reading the columns of a source. Example: Reading(task_type="math", renames={"gsm8k": "math"})."""
 
     task_type: str | None = None
-    """Task type of rows that name none.  None: such a row is an error."""
+    """Task type of rows that name none. None if such a row is an error."""
     renames: Mapping[str, str] = field(default_factory=dict)
-    """Kinds by names of task types in the source; they win over `ALIASES`."""
+    """Kinds of environment, by names of task types in the source. They take precedence over `ALIASES`."""
 
     def build_row(self, values: Mapping[str, object]) -> TaskRecord:
-        """The row of a source's columns.
+        """Build the row from a source's columns.
 
-        Raises BadRowError("bad_row") where something is missing or wrong, BadRowError("unknown_task_type").
+        Raises BadRowError("bad_row") if a column is missing or wrong, BadRowError("unknown_task_type") if the row names
+        no known kind, and BadRowError("row_too_long") if the row exceeds `MAX_ROW_BYTES`.
         """
         prompt = values.get("prompt")
         if not isinstance(prompt, str) or not prompt.strip():
-            raise _refuse("prompt is missing or not a text")
+            raise _refuse("prompt is missing, empty or not a string")
         task_type = self._read_task_type(values.get("task_type"))
         try:
             raw = _read_info(values.get("verification_info"))
@@ -129,27 +130,27 @@ class Reading:
         named = self.task_type if value is None or value == "" else value
         if named is None:
             raise BadRowError(
-                "unknown_task_type", "it has no task_type", fix="Name the type of such rows with --task-type"
+                "unknown_task_type", "the row has no task_type", fix="Name the type of such rows with --task-type"
             )
         task_type = self.renames.get(named, ALIASES.get(named, named)) if isinstance(named, str) else ""
         if not is_task_type(task_type):
             raise BadRowError(
                 "unknown_task_type",
-                f"its task_type is {named!r:.60}, which is not a kind of environment here",
-                fix="Give the type its kind with --rename TYPE=KIND, install the package that has the kind,"
-                " or leave such rows out with --skip-bad",
+                f"task_type is {named!r:.60}, which is not a kind of environment on this machine",
+                fix="Map the type to a kind with --rename TYPE=KIND, install the package that provides the kind,"
+                " or skip such rows with --skip-bad",
             )
         return task_type
 
 
 def is_column(name: str) -> bool:
-    """Whether a column of a source is read."""
+    """Return whether a column of a source is read."""
     return name in _COLUMNS or name.startswith(_RATE)
 
 
 @lru_cache(1024)
 def is_task_type(name: str) -> bool:
-    """Whether rows of this task type can be graded here, and the name can stand in the name of a file."""
+    """Return whether this process can grade rows of this task type, and the name is safe in a file name."""
     if not (name.isascii() and name.replace("_", "a").isalnum() and len(name) <= 64):
         return False
     try:
@@ -160,26 +161,26 @@ def is_task_type(name: str) -> bool:
 
 
 def parse_json(data: bytes | str) -> JsonValue:
-    """Parse JSON without NaN and infinity; raise ValueError.
+    """Parse JSON that contains neither NaN nor Inf. Raises ValueError for anything else.
 
-    Not `json.loads`, whose only bound on nesting is Python's recursion limit: a library that raises it makes deep
-    nesting end the process.
+    This is not `json.loads`, whose only bound on nesting is Python's recursion limit. If a library raises that limit,
+    deep nesting crashes the process.
     """
     value: JsonValue = from_json(data, allow_inf_nan=False)
     return value
 
 
 def build_too_long(size: int) -> BadRowError:
-    """The error of a row over MAX_ROW_BYTES; `size` in bytes."""
+    """Build the error for a row of `size` bytes or more, which exceeds `MAX_ROW_BYTES`."""
     return BadRowError(
         "row_too_long",
-        f"it has {size} bytes or more, at most {MAX_ROW_BYTES} are allowed",
-        fix="Shorten the row's test cases, or leave such rows out with --skip-bad",
+        f"the row has at least {size} bytes, but at most {MAX_ROW_BYTES} are allowed",
+        fix="Shorten the row's test cases, or skip such rows with --skip-bad",
     )
 
 
 def _refuse(message: str) -> BadRowError:
-    return BadRowError("bad_row", message, fix="Correct the row, or leave such rows out with --skip-bad")
+    return BadRowError("bad_row", message, fix="Correct the row, or skip such rows with --skip-bad")
 
 
 def _read_info(value: object) -> JsonObject:
@@ -188,12 +189,12 @@ def _read_info(value: object) -> JsonObject:
     if value is None:
         raise ValueError("the answer is missing: there is no verification_info")
     if not isinstance(value, dict):
-        raise ValueError("it is not an object")
+        raise ValueError("verification_info is not an object")
     return value
 
 
 def _read_problem_id(value: object, prompt: str) -> str:
-    """The source's name of a task, or one that follows from the prompt."""
+    """Return the source's name of a task, or one derived from the prompt."""
     if value is None or value == "":
         return "prompt-" + hashlib.sha256(prompt.encode()).hexdigest()[:16]
     return str(value)
@@ -205,14 +206,14 @@ def _read_rates(values: Mapping[str, object]) -> dict[str, float]:
         raise ValueError("solve_rates is not an object")
     rates = {str(name): rate for name, rate in named.items()}
     rates |= {name.removeprefix(_RATE): rate for name, rate in values.items() if name.startswith(_RATE)}
-    read = {}
+    checked = {}
     for name, rate in rates.items():
         if rate is None:
             continue
         if not _is_rate(rate):
             raise ValueError(f"the solve rate {name} is {rate!r:.40}, which is not a share from 0 to 1")
-        read[name] = float(rate)
-    return read
+        checked[name] = float(rate)
+    return checked
 
 
 def _is_rate(value: object) -> bool:

@@ -1,6 +1,6 @@
-"""Small programs as example tasks: each with hidden tests, and a reference solution that passes them.
+"""Small programming tasks as examples, each with hidden tests and a reference solution that passes them.
 
-Expected outputs are computed here in Python; the reference solution is written separately, as a model would write it.
+Expected outputs are computed here in Python. The reference solution is written separately, as a model would write it.
 """
 
 from collections import Counter
@@ -9,28 +9,29 @@ from dataclasses import dataclass
 from random import Random
 
 CASES = 12
-"""Hidden tests of one task."""
+"""Number of hidden tests of one task."""
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExampleProgram:
-    """One task."""
+    """One programming task with its tests and a solution."""
 
     prompt: str
+    """Text of the task."""
     inputs: list[object]
-    """What is written to standard input per test, or the list of arguments where there is a function."""
+    """Standard input of each test, or the list of arguments if a function is called."""
     outputs: list[object]
-    """Expected standard output, or the expected result of the function."""
+    """Expected standard output of each test, or the expected result of the function."""
     fn_name: str | None = None
-    """Function that is called.  None: the program reads standard input."""
+    """Name of the function that is called. None if the program reads standard input."""
     solution: str
-    """Program that passes all tests."""
+    """Source of a program that passes all tests."""
 
 
 def _build_script(prompt: str, cases: Sequence[tuple[str, object]], solution: str) -> ExampleProgram:
     text = f"Write a Python program. {prompt}"
-    inputs, outputs = [f"{given}\n" for given, _ in cases], [f"{result}\n" for _, result in cases]
+    inputs, outputs = [f"{line}\n" for line, _ in cases], [f"{result}\n" for _, result in cases]
     return ExampleProgram(prompt=text, inputs=[*inputs], outputs=[*outputs], solution=solution)
 
 
@@ -38,7 +39,7 @@ def _build_function(
     name: str, prompt: str, cases: Sequence[tuple[list[object], object]], solution: str
 ) -> ExampleProgram:
     text = f"Write a Python function {name}. {prompt}"
-    inputs, outputs = [given for given, _ in cases], [result for _, result in cases]
+    inputs, outputs = [arguments for arguments, _ in cases], [result for _, result in cases]
     return ExampleProgram(prompt=text, inputs=[*inputs], outputs=outputs, fn_name=name, solution=solution)
 
 
@@ -195,4 +196,4 @@ PROGRAMS: Sequence[Callable[[Random], ExampleProgram]] = (
     _clip,
     _most_common,
 )
-"""Templates: each call makes another task."""
+"""Templates of programming tasks. Each call draws a new task."""

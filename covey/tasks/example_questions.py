@@ -1,4 +1,4 @@
-"""Templates of example questions whose answers are texts: each call makes another question, right by construction."""
+"""Templates of example questions whose answers are texts. Each call draws a question with its correct answer."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,13 +12,16 @@ _THINGS = ("apples", "marbles", "stickers", "books", "coins", "postcards", "shel
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Example:
-    """One question with what grades it."""
+    """One question with the data that grades its answers."""
 
     task_type: str
+    """Task type, as published data sets name it. Example: "verifiable_math"."""
     prompt: str
+    """Text of the question."""
     info: Mapping[str, object]
+    """Content of the column `verification_info`."""
     solution: str | None = None
-    """Program that passes all tests of a task of type code."""
+    """Source of a program that passes all tests of a programming task. None for other tasks."""
 
 
 Template = Callable[[Random], Example]
@@ -189,7 +192,7 @@ def _short(prompt: str, answer: str) -> Example:
 
 
 def _choice(rng: Random, question: str, right: object, wrong: Sequence[object]) -> Example:
-    """A question whose text differs from its siblings' by the choices, so these stand in the prompt, too."""
+    """Build a question that differs from its siblings only by its choices, so the prompt lists the choices too."""
     choices = [str(right), *map(str, wrong)]
     rng.shuffle(choices)
     prompt = f"{question} The choices are {', '.join(choices)}."
@@ -210,4 +213,4 @@ QUESTIONS: Sequence[Template] = (
     _committee, _series, _remainder, _choose_prime, _choose_largest, _choose_multiple, _choose_weekday, _sort_words,
     _reverse_word, _next_letter, _count_letter,
 )  # fmt: skip
-"""All templates."""
+"""All templates of questions."""

@@ -1,6 +1,6 @@
-"""Example tasks in the field's columns, made by templates: for trying out an import, and for tests.
+"""Example tasks drawn from templates, in the columns of published data sets, for trying out an import and for tests.
 
-Answers are right by construction, and no two prompts are equal.  Equal counts and seeds give equal rows.
+Answers are right by construction, and no two prompts are equal. Equal counts and seeds give equal rows.
 """
 
 import json
@@ -12,7 +12,7 @@ from covey.tasks.example_programs import PROGRAMS, ExampleProgram
 from covey.tasks.example_questions import QUESTIONS, Example, Template
 
 REPEATS = 200
-"""Draws of a template in a row that give a known prompt before the template counts as used up."""
+"""Number of consecutive draws that repeat a known prompt before a template counts as exhausted."""
 
 
 def _write(template: Callable[[Random], ExampleProgram]) -> Template:
@@ -34,10 +34,10 @@ TEMPLATES: Sequence[Template] = (*QUESTIONS, *map(_write, PROGRAMS))
 
 
 def build_rows(count: int, *, seed: int = 0) -> list[dict[str, str]]:
-    """`count` rows in the field's columns, template after template; `verification_info` is JSON text.
+    """Draw `count` rows in the columns of published data sets, one template after another.
 
-    Rows of type verifiable_code have a column `reference_solution`.  Raises OperatorError("too_many_rows") where the
-    templates have fewer different questions.
+    `verification_info` is JSON text, and rows of type verifiable_code have a column `reference_solution`. Raises
+    OperatorError("too_many_rows") if the templates have fewer different questions.
     """
     rng, seen = Random(seed), set[str]()
     templates, rows = list(TEMPLATES), list[dict[str, str]]()
@@ -51,7 +51,9 @@ def build_rows(count: int, *, seed: int = 0) -> list[dict[str, str]]:
             rows.append(_build_row(len(rows), seed, example))
         if not templates:
             raise OperatorError(
-                "too_many_rows", f"the templates have {len(rows)} questions", fix="Ask for fewer with --rows"
+                "too_many_rows",
+                f"the templates have only {len(rows)} different questions, but {count} rows were requested",
+                fix="Request fewer rows with --rows",
             )
     return rows[:count]
 

@@ -1,4 +1,4 @@
-"""Imports rows of sources into a new data set, and says what became of them."""
+"""Imports rows of sources into a new data set, and reports how many were imported or left out."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -12,23 +12,23 @@ from covey.tasks.sources import SourceRow
 from covey.tasks.writing import DataSetWriter
 
 SHOWN = 10
-"""Rows that were left out and are named in a report."""
+"""Most rows left out of an import that a report names."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImportReport:
-    """What an import made.  Example: ImportReport(digest=Hash("0x5f..."), rows={"train math": 7}, ...)."""
+    """Result of an import. Example: ImportReport(digest=Hash("0x5f..."), rows={"train math": 7}, ...)."""
 
     digest: Hash
     """Digest of the data set."""
     rows: dict[str, int]
-    """Number of rows by split and task type.  Example: {"train math": 1750, "held_out math": 250}."""
+    """Number of rows by split and task type. Example: {"train math": 1750, "held_out math": 250}."""
     duplicates: int
-    """Rows that were left out because an earlier row has the same prompt."""
+    """Number of rows that were left out because an earlier row has the same prompt and choices."""
     skipped: int
-    """Rows that were left out because they cannot be read or graded."""
+    """Number of rows that were left out because they cannot be read or graded."""
     reasons: tuple[str, ...]
-    """Why the first of the skipped rows were left out, each with its file and number."""
+    """Reasons why the first `SHOWN` skipped rows were left out, each with the row's file and number."""
 
 
 def import_rows(
@@ -40,10 +40,11 @@ def import_rows(
     limit: int | None = None,
     advance: Callable[[], None] = lambda: None,
 ) -> ImportReport:
-    """Write a data set of the rows of `sources`.
+    """Write the rows of `sources` into a new data set.
 
-    `skip_bad`: leave out rows that cannot be read, instead of raising OperatorError("bad_row"), ("row_too_long") or
-    ("unknown_task_type").  `limit`: number of rows after which the import ends.  `advance` is called for each row.
+    `skip_bad` leaves out rows that cannot be read, instead of raising OperatorError("bad_row"), ("row_too_long") or
+    ("unknown_task_type"). `limit` is the number of imported rows after which the import ends. `advance` is called for
+    each row read.
     """
     reasons: list[str] = []
     skipped = 0
@@ -71,7 +72,7 @@ def import_rows(
 
 
 def describe_counts(counts: Mapping[tuple[Split, str], int]) -> dict[str, int]:
-    """Numbers of rows by split and task type, as a report names them.  Example: {"train math": 7}."""
+    """Return counts of rows under the names that reports use for split and task type. Example: {"train math": 7}."""
     return {f"{split} {task_type}": count for (split, task_type), count in sorted(counts.items())}
 
 
@@ -82,9 +83,9 @@ def _build_row(source: SourceRow, reading: Reading) -> TaskRecord:
 
 
 def _describe(source: SourceRow) -> str:
-    """File, number and name of a row.  Example: "rows.jsonl, row 7 (problem gsm-7)"."""
-    known = None if isinstance(source.values, BadRowError) else source.values.get("problem_id")
-    return source.place if known is None else f"{source.place} (problem {known!s:.80})"
+    """Describe a row by its file, number and name. Example: "rows.jsonl, row 7 (problem gsm-7)"."""
+    problem_id = None if isinstance(source.values, BadRowError) else source.values.get("problem_id")
+    return source.place if problem_id is None else f"{source.place} (problem {problem_id!s:.80})"
 
 
 def _name_row(source: SourceRow, error: BadRowError) -> OperatorError:

@@ -1,11 +1,11 @@
-"""Finds held-out questions that are nearly training questions, in bounded memory.
+"""Finds held-out questions that are nearly the same as training questions, in bounded memory.
 
-A question is the set of its n-grams of words, as 64-bit hashes.  Digits are words, so arithmetic with other numbers has
-other n-grams.  Only the smallest hashes of each question are kept: two questions that share most n-grams share most of
-these.  Pairs that share enough are read again and compared exactly.
+A question is represented by the set of its word n-grams, as 64-bit hashes. Numbers are words, so arithmetic with other
+numbers has other n-grams. Only the smallest hashes of each question are kept, because two questions that share most
+n-grams share most of these. Pairs that share enough of them are read again and compared exactly.
 
-Generated questions differ from each other in numbers alone.  They are counted on their own, by the words with all
-numbers masked, and n-grams that many held-out questions have, as those of a template, lead to no pair.
+Generated questions often differ only in their numbers. They are counted separately, by comparing the words with all
+numbers masked. N-grams that many held-out questions share, such as those of a template, do not produce pairs.
 """
 
 import hashlib
@@ -17,18 +17,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 WORDS = 5
-"""Words of one n-gram.  A shorter question is one n-gram as a whole."""
+"""Number of words in an n-gram. A shorter question is a single n-gram."""
 SKETCH = 48
-"""Smallest n-gram hashes that are kept per question."""
+"""Number of n-gram hashes that are kept per question: the smallest ones."""
 MAX_HOLDERS = 8
-"""Held-out questions with one n-gram, beyond which the n-gram says nothing about a pair."""
+"""Most held-out questions that may share an n-gram. A more frequent n-gram is ignored, because it says nothing about
+a pair."""
 LEAST_SHARE = 0.8
-"""Share of n-grams, of the question that has more of them, from which two questions are near-duplicates."""
+"""Share of common n-grams from which two questions are near-duplicates, relative to the question with more n-grams."""
 CANDIDATE_SHARE = 0.6
-"""Share of a held-out question's telling hashes from which a pair is compared exactly: sketches are samples."""
+"""Share of common telling hashes from which a pair is compared exactly, relative to those of the held-out question. It
+is below `LEAST_SHARE`, because sketches are samples."""
 _BATCH = 2048
+"""Number of training questions that are looked up at once."""
 _MAX_WORDS = 1 << 20
-"""Hashes of words that are remembered at once."""
+"""Most words whose hashes are cached."""
 
 Hashes = NDArray[np.uint64]
 _WORD = re.compile(r"\w+")
@@ -39,35 +42,36 @@ _FACTORS = tuple(
         (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0xD6E8FEB86659FD93, 0xA0761D6478BD642F),
     )
 )
-"""Odd numbers, by which the words of an n-gram are multiplied, each by its place."""
+"""Odd numbers by which the words of an n-gram are multiplied, one per position."""
 
 
 @dataclass(frozen=True, slots=True)
 class MinHashSignature:
-    """What of a question is compared."""
+    """The hashes by which a question is compared."""
 
     grams: Hashes
-    """Distinct hashes of its n-grams, ascending."""
+    """Distinct hashes of the question's n-grams, ascending."""
     mask: int
-    """Hash of its words with every word that has a digit masked: equal for questions that differ in numbers alone."""
+    """Hash of the question's words, with each word that contains a digit masked. It is equal for questions that differ
+    only in numbers."""
 
 
 class MinHasher:
-    """Computes signatures; equal texts have equal ones in every process."""
+    """Computes signatures. Equal texts have equal signatures in every process."""
 
     def __init__(self) -> None:
         self._words: dict[str, int] = {}
 
     def sign(self, text: str) -> MinHashSignature:
-        """The signature of a question."""
+        """Compute the signature of a question."""
         words = _WORD.findall(text.casefold())
         if len(self._words) > _MAX_WORDS:
             self._words.clear()
-        found = [*map(self._words.get, words)]
+        cached = [*map(self._words.get, words)]
         codes = np.array(
-            [self._add(word) if code is None else code for word, code in zip(words, found, strict=True)]
-            if None in found
-            else found,
+            [self._add(word) if code is None else code for word, code in zip(words, cached, strict=True)]
+            if None in cached
+            else cached,
             dtype=np.uint64,
         )
         mask = _hash(np.where(codes & np.uint64(1), codes, np.uint64(0)).tobytes())
@@ -75,8 +79,8 @@ class MinHasher:
         if count < 1:
             return MinHashSignature(np.array([_hash(codes.tobytes())], dtype=np.uint64), mask)
         mixed = codes[:count] * _FACTORS[0]
-        for place in range(1, WORDS):
-            mixed += codes[place : place + count] * _FACTORS[place]
+        for position in range(1, WORDS):
+            mixed += codes[position : position + count] * _FACTORS[position]
         mixed ^= mixed >> np.uint64(29)
         mixed *= _FACTORS[1]
         mixed.sort()
@@ -85,25 +89,25 @@ class MinHasher:
         return MinHashSignature(mixed[is_first], mask)
 
     def _add(self, word: str) -> int:
-        """Remember the code of a word.  Its lowest bit is 0 for a word with a digit, else 1."""
+        """Compute and cache the code of a word. Its lowest bit is 0 if the word contains a digit, otherwise 1."""
         code = _hash(word.encode("utf-8", "surrogatepass"))
         self._words[word] = code & ~1 if _DIGIT.search(word) else code | 1
         return self._words[word]
 
 
 def compute_share(left: Hashes, right: Hashes) -> float:
-    """Shared n-grams over those of the question that has more."""
+    """Return the number of common n-grams, divided by the number of n-grams of the question that has more of them."""
     return len(np.intersect1d(left, right, assume_unique=True)) / max(len(left), len(right))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Candidates:
-    """Pairs that may be near-duplicates, and how many held-out questions differ from training ones in numbers alone."""
+    """Pairs that may be near-duplicates, and the number of held-out questions with masked twins in training."""
 
     pairs: list[tuple[int, int]]
-    """Numbers of a held-out and of a training question."""
+    """Pairs of the number of a held-out question and the number of a training question."""
     same_but_numbers: int
-    """Held-out questions for which there is a training question with the same words and other numbers."""
+    """Number of held-out questions for which a training question has the same words, apart from numbers."""
 
 
 class Sketches:
@@ -116,25 +120,25 @@ class Sketches:
         self._numbers: dict[bool, list[int]] = {False: [], True: []}
 
     def add(self, number: int, text: str, *, is_held_out: bool) -> None:
-        """Add a question; `number` is what pairs name it by."""
+        """Add a question. Pairs refer to it by `number`."""
         signature = self._signer.sign(text)
-        self._hashes[is_held_out].append(signature.grams[:SKETCH].copy())  # a view would keep all of them
+        self._hashes[is_held_out].append(signature.grams[:SKETCH].copy())  # a view would keep the whole array alive
         self._masks[is_held_out].append(signature.mask)
         self._numbers[is_held_out].append(number)
 
     def find_candidates(self, *, most: int) -> Candidates:
-        """Pairs to compare, at most `most`, without those that differ in numbers alone."""
-        train, held = (np.array(self._masks[split], dtype=np.uint64) for split in (False, True))
+        """Find the pairs to compare, at most `most`, without those that differ only in numbers."""
+        train, held_out = (np.array(self._masks[split], dtype=np.uint64) for split in (False, True))
         pairs = []
-        for place, other in self._pair():
-            if held[place] != train[other]:
-                pairs.append((self._numbers[True][place], self._numbers[False][other]))
+        for index, other in self._pair():
+            if held_out[index] != train[other]:
+                pairs.append((self._numbers[True][index], self._numbers[False][other]))
                 if len(pairs) >= most:
                     break
-        return Candidates(pairs=pairs, same_but_numbers=int(np.isin(held, train).sum()))
+        return Candidates(pairs=pairs, same_but_numbers=int(np.isin(held_out, train).sum()))
 
     def _pair(self) -> Iterator[tuple[int, int]]:
-        """Places of held-out and training questions that share enough telling hashes."""
+        """Yield the indexes of held-out and training questions that share enough telling hashes."""
         hashes, owners = _flatten(self._hashes[True], 0)
         order = np.argsort(hashes, kind="stable")
         hashes, owners = hashes[order], owners[order]
@@ -145,13 +149,13 @@ class Sketches:
             return
         weights = np.bincount(owners[_spread(starts, counts)], minlength=len(self._hashes[True]))
         for begin in range(0, len(self._hashes[False]), _BATCH):
-            asked, askers = _flatten(self._hashes[False][begin : begin + _BATCH], begin)
-            places = np.minimum(np.searchsorted(values, asked), len(values) - 1)
-            hits = values[places] == asked
-            places, askers = places[hits], askers[hits]
-            holders = owners[_spread(starts[places], counts[places])]
+            queries, askers = _flatten(self._hashes[False][begin : begin + _BATCH], begin)
+            positions = np.minimum(np.searchsorted(values, queries), len(values) - 1)
+            hits = values[positions] == queries
+            positions, askers = positions[hits], askers[hits]
+            holders = owners[_spread(starts[positions], counts[positions])]
             keys, shared = np.unique(
-                (holders.astype(np.int64) << 32) | np.repeat(askers, counts[places]), return_counts=True
+                (holders.astype(np.int64) << 32) | np.repeat(askers, counts[positions]), return_counts=True
             )
             enough = shared >= np.maximum(1, CANDIDATE_SHARE * weights[keys >> 32])
             for key in keys[enough].tolist():
@@ -159,7 +163,7 @@ class Sketches:
 
 
 def _flatten(sketches: Sequence[Hashes], begin: int) -> tuple[Hashes, NDArray[np.int64]]:
-    """All hashes of some questions, and the place of the question of each, from `begin` on."""
+    """Return all hashes of some questions, and for each hash the index of its question, counted from `begin`."""
     if not sketches:
         return np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.int64)
     lengths = [len(sketch) for sketch in sketches]
@@ -167,7 +171,7 @@ def _flatten(sketches: Sequence[Hashes], begin: int) -> tuple[Hashes, NDArray[np
 
 
 def _spread(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The indexes start, start + 1, ... of each range, one range after another."""
+    """Return the indexes start, start + 1, ... of each range, one range after another."""
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
     return np.arange(total, dtype=np.int64) - np.repeat(ends - counts, counts) + np.repeat(starts, counts)

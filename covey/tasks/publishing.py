@@ -1,4 +1,4 @@
-"""Data sets of a trainer: cut into shards for its origin, and compared with those that its pool names."""
+"""Data sets of a trainer: published as shards at its origin, and compared with those that its pool names."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,20 +13,24 @@ from covey.tasks.dataset import Folder, open_folder
 def add_data_set(store: ShardStore, folder: Path) -> Hash:
     """Copy the shards of a data set into a store, then its manifest, and return its digest.
 
-    What the store has is not written again.  Raises OperatorError("bad_dataset") where a file of the folder does not
-    have the hash that the manifest names.
+    Shards that the store already has are not written again. Raises OperatorError("bad_dataset") if a file of the folder
+    does not have the hash that the manifest names.
     """
-    found = open_folder(folder)
+    data_set = open_folder(folder)
     content = Folder(folder)
-    for file in found.manifest.files:
+    for file in data_set.manifest.files:
         for number, shard in enumerate(file.shards):
             store.add_shard(shard.sha256, content.read_shard(file, number))
-    store.add_manifest(found.manifest)
-    return found.digest
+    store.add_manifest(data_set.manifest)
+    return data_set.digest
 
 
 def require_data_sets(digests: Sequence[Hash], data_sets: DataSetCatalog) -> None:
-    """Open all data sets that a pool names; raise OperatorError("wrong_dataset") for one that is not to be had."""
+    """Open all data sets that a pool names.
+
+    Raises OperatorError("wrong_dataset") if one of them is in no folder and no relay delivers it, and
+    OperatorError("bad_dataset") if one is damaged.
+    """
     here = ", ".join(data_sets.digests) or "none"
     for digest in digests:
         try:
@@ -36,16 +40,17 @@ def require_data_sets(digests: Sequence[Hash], data_sets: DataSetCatalog) -> Non
                 raise
             raise OperatorError(
                 "wrong_dataset",
-                f"the pool draws its tasks from the data set {digest}; the setting datasets has {here}, and no relay"
-                f" has it: {error.message}",
+                f"the pool draws its tasks from the data set {digest}; the setting datasets names {here}, and no relay"
+                f" delivers it: {error.message}",
                 fix="Name the folder of that data set in the setting datasets",
             ) from error
 
 
 def require_named(digests: Sequence[Hash], folders: Sequence[Path]) -> DataSetCatalog:
-    """A catalog of `folders`, which hold all data sets that a pool's file names, if there are any folders.
+    """Return a catalog of `folders`, and require that they hold all data sets that a pool's file names.
 
-    Raises OperatorError("wrong_dataset") where they hold others.
+    The requirement does not apply if `folders` hold no data set. Raises OperatorError("wrong_dataset") if they hold
+    other data sets.
     """
     catalog = DataSetCatalog(folders)
     paths = {open_folder(folder).digest: folder for folder in list_folders(folders)}
@@ -54,9 +59,9 @@ def require_named(digests: Sequence[Hash], folders: Sequence[Path]) -> DataSetCa
         return catalog
     digest, folder = next(iter(paths.items()))
     if digests:
-        message = f"the pool's file names the data set {missing[0]}, that of {folder} is {digest}"
+        message = f"the pool's file names the data set {missing[0]}, but that of {folder} is {digest}"
         fix = f'Name the folder of the right data set, or write dataset = "{digest}" into the file'
     else:
-        message = f"the pool's file names no data set, that of {folder} is {digest}"
+        message = f"the pool's file names no data set, but that of {folder} is {digest}"
         fix = f'Write options = {{ dataset = "{digest}" }} into [params.environment] of the file'
     raise OperatorError("wrong_dataset", message, fix=fix)

@@ -1,7 +1,7 @@
-"""Data sets at relays: a row costs the shards that hold it, which are checked, and kept in a folder for later runs.
+"""Data sets at relays. Reading a row fetches the shards that hold it, checks them and keeps them for later runs.
 
-Rows are drawn in threads and at times in a role's event loop, so `ShardFetcher` has a loop and a thread of its own: it
-waits for nobody's loop, and every wait has a deadline.
+Rows are drawn in threads and sometimes in a role's event loop. `ShardFetcher` therefore has an event loop and a thread
+of its own, so that it waits for no other loop. Every wait has a deadline.
 """
 
 import asyncio
@@ -20,32 +20,33 @@ from covey.shardcast.store import ShardStore
 from covey.tasks.dataset import DataSet
 
 FETCH_SECONDS = 60.0
-"""Timeout for one manifest or shard, whatever the relays do."""
+"""Timeout in seconds for one manifest or shard, regardless of how many relays are tried."""
 _STOP_SECONDS = 10.0
+"""Timeout in seconds for ending the thread, and grace period of each wait for it."""
 
 Result = TypeVar("Result")
 
 
 class ShardFetcher:
-    """Asks relays from synchronous code.  Example: `ShardFetcher(["http://127.0.0.1:9001"])`."""
+    """Fetches from relays in synchronous code. Example: `ShardFetcher(["http://127.0.0.1:9001"])`."""
 
     def __init__(self, relays: Sequence[str], *, seconds: float = FETCH_SECONDS) -> None:
-        """Raises ProtocolError("no_relays") without the address of a relay."""
+        """Start the thread. Raises ProtocolError("no_relays") if `relays` is empty."""
         self._client, self._seconds = ShardClient(relays), seconds
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="datasets", daemon=True)
         self._thread.start()
 
     def fetch_manifest(self, digest: Hash) -> DatasetManifest:
-        """The manifest of a data set; raise TransientError while no relay delivers it."""
+        """Fetch the manifest of a data set. Raises TransientError while no relay delivers it."""
         return self._call(lambda: self._client.fetch_dataset_manifest(digest), f"the data set {digest}")
 
     def fetch_shard(self, shard: Shard, name: DatasetName) -> bytes:
-        """The checked bytes of a shard; raise TransientError while no relay delivers them."""
+        """Fetch the bytes of a shard and check them. Raises TransientError while no relay delivers them."""
         return self._call(lambda: self._client.fetch_shard(shard, name), f"a shard of the data set {name.digest}")
 
     def close(self) -> None:
-        """End the thread; what still waits for a relay gets TransientError."""
+        """End the thread. Calls that still wait for a relay raise TransientError."""
         if self._loop.is_closed():
             return
         asyncio.run_coroutine_threadsafe(self._client.close(), self._loop).result(_STOP_SECONDS)
@@ -59,17 +60,17 @@ class ShardFetcher:
                 return await ask()
 
         if self._loop.is_closed():
-            raise TransientError("no_relay", f"{thing} is asked for while this process ends")
+            raise TransientError("no_relay", f"{thing} was requested while this process was shutting down")
         waiting: Future[Result] = asyncio.run_coroutine_threadsafe(wait(), self._loop)
         try:
             return waiting.result(self._seconds + _STOP_SECONDS)
         except TimeoutError as error:
             waiting.cancel()
-            raise TransientError("no_relay", f"no relay delivers {thing} within {self._seconds:g} s") from error
+            raise TransientError("no_relay", f"no relay delivered {thing} within {self._seconds:g} s") from error
 
 
 class Shards:
-    """Serves a data set's files out of a folder of shards, which it fills from relays."""
+    """Serves a data set's files from a folder of shards, which it fills from relays."""
 
     def __init__(
         self, manifest: DatasetManifest, name: DatasetName, *, fetcher: ShardFetcher, store: ShardStore
@@ -78,7 +79,7 @@ class Shards:
         self._locks = {shard.sha256: threading.Lock() for shard in manifest.shards}
 
     def read(self, file: File, offset: int, size: int) -> bytes:
-        """Part of a file; the shards that hold it are fetched unless they are here and whole."""
+        """Return part of a file. Shards that are missing or damaged on this machine are fetched."""
         pieces = []
         end = offset + size
         while offset < end:
@@ -91,25 +92,26 @@ class Shards:
         return b"".join(pieces)
 
     def _require(self, shard: Shard) -> Path:
-        """The file of a shard whose bytes have its hash.  Two threads do not fetch the same shard."""
+        """Return the path of a shard whose bytes have its hash. Two threads never fetch the same shard at once."""
         with self._locks[shard.sha256]:
             try:
                 if (path := self._store.find_shard(shard.sha256)) is not None:
                     return path
-            except TransientError as error:  # damaged
+            except TransientError as error:  # the stored copy is damaged
                 get_logger().warning("shard is fetched again", message=error.message)
             data = self._fetcher.fetch_shard(shard, self._name)
             try:
                 self._store.add_shard(shard.sha256, data)
             except OSError as error:
-                raise TransientError("disk_full", f"a shard could not be kept: {error.strerror}") from error
+                raise TransientError("disk_full", f"a shard could not be stored: {error.strerror}") from error
             return self._store.get_shard_path(shard.sha256)
 
 
 def open_remote(digest: Hash, *, fetcher: ShardFetcher, folder: Path) -> DataSet:
-    """The data set of a digest at relays, with its copies in `folder`.
+    """Open the data set with a digest at relays, and keep copies of its shards in `folder`.
 
-    Raises TransientError while no relay delivers the manifest, OperatorError("bad_dataset") for one that lists no rows.
+    Raises TransientError while no relay delivers the manifest, and OperatorError("bad_dataset") if the manifest lists
+    no rows.
     """
     name, store = DatasetName(digest=digest), ShardStore(folder)
     manifest = _find_manifest(store, name)
@@ -118,7 +120,7 @@ def open_remote(digest: Hash, *, fetcher: ShardFetcher, folder: Path) -> DataSet
         try:
             store.add_manifest(manifest)
         except OSError as error:
-            raise TransientError("disk_full", f"a manifest could not be kept: {error.strerror}") from error
+            raise TransientError("disk_full", f"a manifest could not be stored: {error.strerror}") from error
     return DataSet(manifest, digest, Shards(manifest, name, fetcher=fetcher, store=store))
 
 

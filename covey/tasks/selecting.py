@@ -1,4 +1,4 @@
-"""Makes a data set of the rows of another one whose solve rates lie between two bounds."""
+"""Creates a data set from the rows of another one whose solve rates lie between two bounds."""
 
 from pathlib import Path
 
@@ -10,31 +10,32 @@ from covey.tasks.writing import MANIFEST_FILE, ROWS_FILE, DataSetWriter
 
 
 def select_rows(folder: Path, out: Path, *, solve_rate: str, low: float, high: float) -> tuple[Hash, dict[str, int]]:
-    """Write the rows of `folder` whose solve rate lies from `low` to `high`; the digest, and counts of rows.
+    """Write to `out` the rows of `folder` whose solve rate is from `low` to `high`, both included.
 
-    The counts are those of rows that are "kept", "too_hard", "too_easy" and "without_rate".
-    Raises OperatorError("no_solve_rate") where no row carries the rate, OperatorError("nothing_kept").
+    Returns the new digest, and the number of rows that are "kept", "too_hard", "too_easy" and "without_rate".
+    Raises OperatorError("no_solve_rate") if no row carries the rate, and OperatorError("nothing_kept") if no rate lies
+    between the bounds.
     """
-    found, counts = open_folder(folder), {"kept": 0, "too_hard": 0, "too_easy": 0, "without_rate": 0}
+    data_set, counts = open_folder(folder), {"kept": 0, "too_hard": 0, "too_easy": 0, "without_rate": 0}
     names: set[str] = set()
-    size = next(file.size for file in found.manifest.files if file.name == ROWS_FILE)
+    size = next(file.size for file in data_set.manifest.files if file.name == ROWS_FILE)
     with DataSetWriter(out) as writer, (folder / ROWS_FILE).open("rb") as lines:
         offset = 0
         while offset < size:
             line = lines.readline()
             offset += max(1, len(line))
-            row = found.parse(line, f"the row that ends at byte {offset}")
+            row = data_set.parse(line, f"the row that ends at byte {offset}")
             names.update(row.solve_rates)
-            judged = _judge(row, solve_rate, low, high)
-            counts[judged] += 1
-            if judged == "kept":
+            outcome = _judge(row, solve_rate, low, high)
+            counts[outcome] += 1
+            if outcome == "kept":
                 writer.add(row)
         if solve_rate not in names:
             known = ", ".join(sorted(names)) or "none"
             raise OperatorError(
                 "no_solve_rate",
-                f"no row of {folder} carries the solve rate {solve_rate}; known are: {known}",
-                fix=f"Name one of them with --solve-rate; {folder / MANIFEST_FILE} stays as it is",
+                f"no row of {folder} carries the solve rate {solve_rate}; the known rates are: {known}",
+                fix=f"Name one of them with --solve-rate; {folder / MANIFEST_FILE} is unchanged",
             )
         if not counts["kept"]:
             raise OperatorError(

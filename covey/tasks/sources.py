@@ -1,8 +1,8 @@
-"""Reads the rows of JSON lines, Parquet and the package `datasets`, a few at a time.
+"""Reads rows from JSON lines, Parquet and the package `datasets`, a few at a time.
 
 A source is a file, a folder of such files, a folder that `datasets` has saved, or the name of a data set on a hub.
-Parquet is decoded in this process, with limits on what its footer announces: sources are files of the operator's own
-choice, and never come from a peer.
+Parquet is decoded in this process, with limits on the sizes that its footer announces. That is acceptable, because the
+operator chooses the sources, and they never come from a peer.
 """
 
 import importlib
@@ -20,15 +20,18 @@ from covey.errors import OperatorError
 from covey.tasks.dataset_row import MAX_ROW_BYTES, BadRowError, build_too_long, is_column, parse_json
 
 BATCH_BYTES = 16 << 20
-"""Bytes of rows that are decoded together, by the average of their row group."""
+"""Bytes of Parquet rows that are decoded together, estimated from the average row size of their row group."""
 BATCH_ROWS = 256
+"""Most Parquet rows that are decoded together."""
 MAX_GROUP_BYTES = 8 << 30
-"""Largest row group of a Parquet file, uncompressed.  Its pages are decoded one after another, but a page may be as
-large as the group."""
+"""Largest row group of a Parquet file in bytes, uncompressed. Its pages are decoded one after another, but a page may
+be as large as the group."""
 COMPRESSIONS: Mapping[str, str] = {".gz": "gzip", ".zst": "zstd"}
+"""Compression formats by file suffix."""
 LINES = frozenset({".jsonl", ".json", ".ndjson"})
+"""Suffixes of files with one JSON object per line."""
 SAVED = ("dataset_info.json", "dataset_dict.json")
-"""Files by which a folder that `datasets` has saved is known."""
+"""Files that mark a folder as one that `datasets` has saved."""
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 
 
@@ -37,15 +40,15 @@ class SourceRow:
     """One row of a source."""
 
     place: str
-    """File and number of the row.  Example: "rows.jsonl, row 7"."""
+    """File and number of the row. Example: "rows.jsonl, row 7"."""
     values: Mapping[str, object] | BadRowError
-    """Value by column, or why the row cannot be read."""
+    """Values by column, or the reason why the row cannot be read."""
 
 
 def read_sources(sources: Iterable[str]) -> Iterator[SourceRow]:
-    """All rows of some sources, in order.
+    """Yield all rows of the sources, in order.
 
-    Raises OperatorError("no_source") for one that is not there, OperatorError("bad_source") for a damaged file.
+    Raises OperatorError("no_source") if a source does not exist, and OperatorError("bad_source") if a file is damaged.
     """
     for source in sources:
         path = Path(source)
@@ -68,7 +71,7 @@ def _read_folder(folder: Path) -> Iterator[SourceRow]:
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and _is_readable(path)]
     if not paths:
         raise OperatorError(
-            "no_source", f"{folder} holds no Parquet files and no JSON lines", fix="Name the folder of the files"
+            "no_source", f"{folder} contains neither Parquet nor JSON lines files", fix="Name the folder of the files"
         )
     for path in paths:
         yield from _read_file(path)
@@ -89,12 +92,12 @@ def _read_file(path: Path) -> Iterator[SourceRow]:
         else:
             raise OperatorError(
                 "bad_source",
-                f"the name of {path} says nothing about its format",
+                f"the format of {path} is unknown from its name",
                 fix="Name a file that ends in .jsonl, .jsonl.gz, .jsonl.zst or .parquet",
             )
     except (pa.ArrowException, OSError) as error:
         raise OperatorError(
-            "bad_source", f"{path} cannot be read: {error!s:.200}", fix="Download or make the file again"
+            "bad_source", f"{path} cannot be read: {error!s:.200}", fix="Download or create the file again"
         ) from error
 
 
@@ -105,7 +108,7 @@ def _read_lines(path: Path) -> Iterator[SourceRow]:
         while line := lines.readline(MAX_ROW_BYTES + 2):
             number += 1
             size = len(line)
-            while len(line) > MAX_ROW_BYTES + 1 and not line.endswith(b"\n"):  # the rest of a line that is too long
+            while len(line) > MAX_ROW_BYTES + 1 and not line.endswith(b"\n"):  # skip the rest of an overlong line
                 line = lines.readline(MAX_ROW_BYTES + 2) or b"\n"
                 size += len(line)
             if line.strip() or size > MAX_ROW_BYTES + 1:
@@ -118,12 +121,12 @@ def _parse_line(line: bytes, size: int) -> Mapping[str, object] | BadRowError:
     try:
         values = parse_json(line)
     except ValueError as error:
-        return _refuse(f"it is not JSON: {error}")
-    return cast(Mapping[str, object], values) if isinstance(values, dict) else _refuse("it is not a JSON object")
+        return _refuse(f"the row is not JSON: {error}")
+    return cast(Mapping[str, object], values) if isinstance(values, dict) else _refuse("the row is not a JSON object")
 
 
 def _refuse(message: str) -> BadRowError:
-    return BadRowError("bad_row", message, fix="Correct the row, or leave such rows out with --skip-bad")
+    return BadRowError("bad_row", message, fix="Correct the row, or skip such rows with --skip-bad")
 
 
 def _read_parquet(path: Path) -> Iterator[SourceRow]:
@@ -131,14 +134,14 @@ def _read_parquet(path: Path) -> Iterator[SourceRow]:
         columns = [name for name in file.schema_arrow.names if is_column(name)]
         number = 0
         for group in range(file.metadata.num_row_groups):
-            facts = file.metadata.row_group(group)
-            if facts.total_byte_size > MAX_GROUP_BYTES:
+            metadata = file.metadata.row_group(group)
+            if metadata.total_byte_size > MAX_GROUP_BYTES:
                 raise OperatorError(
                     "bad_source",
-                    f"row group {group} of {path} has {facts.total_byte_size} bytes, over {MAX_GROUP_BYTES}",
+                    f"row group {group} of {path} has {metadata.total_byte_size} bytes, over {MAX_GROUP_BYTES}",
                     fix="Write the file again with smaller row groups",
                 )
-            average = max(1, facts.total_byte_size // max(1, facts.num_rows))
+            average = max(1, metadata.total_byte_size // max(1, metadata.num_rows))
             size = max(1, min(BATCH_ROWS, BATCH_BYTES // average))
             batches = file.iter_batches(batch_size=size, row_groups=[group], columns=columns, use_threads=False)
             for batch in batches:
@@ -148,7 +151,7 @@ def _read_parquet(path: Path) -> Iterator[SourceRow]:
 
 
 def _read_batch_row(batch: Any, columns: list[str], i: int) -> Mapping[str, object] | BadRowError:
-    """One row of an Arrow batch; texts are measured before they are decoded."""
+    """Read one row of an Arrow batch. Strings are measured before they are decoded."""
     scalars = {name: batch.column(j)[i] for j, name in enumerate(columns)}
     size = sum(scalar.as_buffer().size for scalar in scalars.values() if _is_text(scalar) and scalar.is_valid)
     if size > MAX_ROW_BYTES:
@@ -156,7 +159,7 @@ def _read_batch_row(batch: Any, columns: list[str], i: int) -> Mapping[str, obje
     try:
         return {name: scalar.as_py() for name, scalar in scalars.items()}
     except UnicodeDecodeError as error:
-        return _refuse(f"a text is not UTF-8: {error}")
+        return _refuse(f"a string is not UTF-8: {error}")
 
 
 def _is_text(scalar: Any) -> bool:
@@ -164,7 +167,7 @@ def _is_text(scalar: Any) -> bool:
 
 
 def _read_splits(name: str, loaded: Any) -> Iterator[SourceRow]:
-    """Rows of a data set of `datasets`, or of all its splits."""
+    """Yield the rows of a data set of the package `datasets`, or of all its splits."""
     parts = loaded.items() if isinstance(loaded, dict) else [("", loaded)]
     for split, rows in parts:
         shown = f"{name}/{split}" if split else name
@@ -189,6 +192,6 @@ def _import_datasets() -> Any:
     except ImportError as error:
         raise OperatorError(
             "no_datasets_package",
-            "this source is read by the package datasets, which is not installed",
+            "reading this source requires the package datasets, which is not installed",
             fix='Install it with pip install "covey[datasets]"',
         ) from error

@@ -1,11 +1,11 @@
-"""Writes the folder of a data set: rows, indexes and manifest, hashed while they are written.
+"""Writes the folder of a data set: rows, indexes and manifest, which are hashed while they are written.
 
     rows.jsonl                               one canonical JSON row per line
     train.TYPE.index, held_out.TYPE.index    12 bytes per row of that split and task type: offset (u64) and length (u32)
-                                             in rows.jsonl, little endian, without the line's end
+                                             in rows.jsonl, little endian, without the newline
     manifest.json                            sizes and hashes of all files and their shards; its SHA-256 is the digest
 
-Equal rows in equal order give an equal digest.  The folder appears by one rename, or not at all.
+Equal rows in equal order give an equal digest. One rename makes the folder appear, so it is never incomplete.
 """
 
 import hashlib
@@ -26,19 +26,20 @@ from covey.tasks.dataset_row import TaskRecord
 
 ROWS_FILE, MANIFEST_FILE = "rows.jsonl", "manifest.json"
 ENTRY = struct.Struct("<QI")
-"""One entry of an index: offset and length of a row in bytes."""
+"""Format of one index entry: offset and length of a row in bytes."""
 
 
 def get_index_name(split: Split, task_type: str) -> str:
-    """Name of the index file of a split and task type.  Example: "train.math.index"."""
+    """Return the name of the index file of a split and task type. Example: "train.math.index"."""
     return f"{split}.{task_type}.index"
 
 
 class HashedFile:
-    """A file that is cut into shards while it is written."""
+    """A file that is cut into shards and hashed while it is written."""
 
     def __init__(self, path: Path) -> None:
         self.size = 0
+        """Number of bytes written so far."""
         self._path = path
         self._file: BinaryIO = path.open("xb")
         self._whole, self._part, self._part_size = hashlib.sha256(), hashlib.sha256(), 0
@@ -58,7 +59,7 @@ class HashedFile:
                 self._cut()
 
     def finish(self) -> File:
-        """Have the disk hold the file, and describe it."""
+        """Close the file, flush it to disk and describe it."""
         self.close()
         sync(self._path)
         if self._part_size:
@@ -75,27 +76,27 @@ class HashedFile:
 
 
 class DataSetWriter:
-    """Writes one data set; leaving the block without `finish` removes what was written.
+    """Writes one data set. Leaving the `with` block without `finish` removes what was written.
 
     Example: `with DataSetWriter(Path("tasks")) as writer: writer.add(row); digest = writer.finish()`.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Raises OperatorError("dataset_exists") where something else than a data set is there."""
+        """Choose the folder. Raises OperatorError("dataset_exists") if it exists and is not a data set."""
         self._folder = folder.absolute()
         self._draft = self._folder.with_name(self._folder.name + ".part")
         if self._folder.exists() and not (self._folder / MANIFEST_FILE).is_file():
             raise OperatorError("dataset_exists", f"{folder} exists and is not a data set", fix="Name a new folder")
         self.counts: Counter[tuple[Split, str]] = Counter()
-        """Rows by split and task type."""
+        """Number of rows written, by split and task type."""
         self.duplicates = 0
-        """Rows that were left out because an earlier row has the same prompt."""
+        """Number of rows left out because an earlier row has the same prompt and choices."""
         self._seen: set[bytes] = set()
         self._indexes: dict[str, HashedFile] = {}
 
     def __enter__(self) -> Self:
         try:
-            shutil.rmtree(self._draft, ignore_errors=True)  # of a process that was killed
+            shutil.rmtree(self._draft, ignore_errors=True)  # a draft that a killed process left behind
             self._draft.mkdir(parents=True)
             self._rows = HashedFile(self._draft / ROWS_FILE)
         except OSError as error:
@@ -106,16 +107,16 @@ class DataSetWriter:
         for file in (self._rows, *self._indexes.values()):
             try:
                 file.close()
-            except OSError:  # a full disk, which `error` has told of
+            except OSError:  # a full disk, which `error` has already reported
                 continue
         shutil.rmtree(self._draft, ignore_errors=True)
         if isinstance(error, OSError):
             raise _refuse_folder(self._folder, error) from error
 
     def add(self, row: TaskRecord) -> bool:
-        """Write a row, unless its prompt, with the same choices, was there before; whether it was written."""
-        asked = {"prompt": row.prompt, "choices": row.verification_info.get("choices")}
-        mark = hashlib.blake2b(canonical.to_bytes(asked), digest_size=16).digest()
+        """Write a row, unless an earlier row has the same prompt and choices. Return whether it was written."""
+        question = {"prompt": row.prompt, "choices": row.verification_info.get("choices")}
+        mark = hashlib.blake2b(canonical.to_bytes(question), digest_size=16).digest()
         if mark in self._seen:
             self.duplicates += 1
             return False
@@ -130,28 +131,28 @@ class DataSetWriter:
         return True
 
     def finish(self) -> Hash:
-        """Put the folder in its place and return its digest.
+        """Move the folder to its final path and return the digest of the data set.
 
-        Raises OperatorError("empty_dataset") without rows, OperatorError("dataset_exists") where a data set with
-        another digest is there, OperatorError("dataset_too_large").
+        Raises OperatorError("empty_dataset") if there are no rows, OperatorError("dataset_exists") if a data set with
+        another digest is at that path, and OperatorError("dataset_too_large") if the manifest would be too large.
         """
         if not self._indexes:
-            raise OperatorError("empty_dataset", "the sources have no row to import", fix="Name other sources")
+            raise OperatorError("empty_dataset", "the sources contain no row to import", fix="Name other sources")
         files = sorted((file.finish() for file in (self._rows, *self._indexes.values())), key=lambda file: file.name)
         manifest = DatasetManifest(files=tuple(files))
         data, digest = manifest.to_bytes(), manifest.compute_hash()
         if len(data) > MAX_MANIFEST_BYTES:
             raise OperatorError(
                 "dataset_too_large",
-                f"the manifest would have {len(data)} bytes, at most {MAX_MANIFEST_BYTES} are allowed",
+                f"the manifest would have {len(data)} bytes, but at most {MAX_MANIFEST_BYTES} are allowed",
                 fix="Split the rows into several data sets, and use them in a mixture",
             )
         write_atomically(self._draft / MANIFEST_FILE, data)
         if self._folder.exists():
             self._require_same(data)
             old = self._draft.with_name(f"{self._draft.name}.old")
-            shutil.rmtree(old, ignore_errors=True)  # of a process that was killed
-            self._folder.rename(old)  # its rows may be damaged
+            shutil.rmtree(old, ignore_errors=True)  # a folder that a killed process left behind
+            self._folder.rename(old)  # replaced although it is the same data set, because its rows may be damaged
             self._draft.rename(self._folder)
             shutil.rmtree(old)
         else:
@@ -169,5 +170,5 @@ class DataSetWriter:
 
 
 def _refuse_folder(folder: Path, error: OSError) -> OperatorError:
-    what = f"{folder} cannot be written: {error.strerror or error}"
-    return OperatorError("no_folder", what, fix="Name a folder with enough room that you may write to")
+    message = f"{folder} cannot be written: {error.strerror or error}"
+    return OperatorError("no_folder", message, fix="Name a writable folder with enough free space")

@@ -1,1 +1,1 @@
-"""Kinds of environment: each has one `TaskSource`; the modules around it hold what it needs to grade."""
+"""Kinds of environment. Each kind has one `TaskSource`, and modules next to it that it needs for grading."""

@@ -1,7 +1,7 @@
-"""What all kinds share whose tasks are rows of a data set: `RowSource`.
+"""The part that all kinds share whose tasks are rows of a data set: `RowSource`.
 
-A draw is a row of the training split by the draw's hash.  Worker and validator read the same row, since the digest of
-the data set stands in the pool's parameters.  The data set is opened at the first draw, never in the constructor.
+The hash of a draw selects a row of the training split. Worker and validator read the same row, because the pool's
+parameters contain the digest of the data set. The data set is opened at the first draw, never in the constructor.
 """
 
 from abc import abstractmethod
@@ -17,7 +17,7 @@ from covey.protocol.ids import Hash
 
 
 class RowOptions(BaseModel):
-    """Options of a kind whose tasks are rows.  Example: {"dataset": "0x5f..."}."""
+    """Options of a kind whose tasks are rows. Example: {"dataset": "0x5f..."}."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -29,42 +29,45 @@ class RowSource(TaskSource):
     """Tasks that are the rows of one task type of a data set."""
 
     task_type: ClassVar[str]
-    """Task type of the rows, which is the kind's name."""
+    """Task type of the rows, which is also the name of the kind."""
 
     def __init__(self, options: JsonObject, data_sets: DataSets) -> None:
-        """Raises OperatorError("bad_environment") for options that do not fit."""
+        """Check and keep the options. Raises OperatorError("bad_environment") if they are invalid."""
         try:
             self._digest: Hash = RowOptions.model_validate(dict(options)).dataset
         except ValidationError as error:
-            raise build_refusal(f"the options of {self.task_type} do not fit: {error}") from error
+            raise build_refusal(f"the options of {self.task_type} are invalid: {error}") from error
         self._data_sets = data_sets
         self._rows: DatasetRows | None = None
 
     def draw(self, number: int) -> Task:
-        """The row that a drawn integer stands for.
+        """Return the task of the row that a drawn integer selects.
 
-        Raises TransientError where the row cannot be fetched now, OperatorError("no_dataset") where nobody has it.
+        Raises TransientError if the row cannot be fetched now, and OperatorError("no_dataset") if the data set is in no
+        folder and there are no relays.
         """
         return self.build_task(self._open().read("train", self.task_type, self._find_index(number)))
 
     def identify(self, number: int) -> str:
-        """Digest and index of the row, which is not read for this."""
+        """Return the digest of the data set and the index of the row, without reading the row."""
         return f"{self._digest}/{self._find_index(number)}"
 
     def held_out(self, n: int) -> list[Task]:
-        """The first `n` rows of the held-out split."""
+        """Return the tasks of the first `n` rows of the held-out split."""
         rows = self._open()
         count = rows.count("held_out", self.task_type)
         if count < n:
             raise build_refusal(
-                f"the data set {self._digest} has {count} held-out rows of type {self.task_type}, {n} were asked for"
+                f"the data set {self._digest} has {count} held-out rows of type {self.task_type}, but {n} are needed"
             )
         return [self.build_task(rows.read("held_out", self.task_type, index)) for index in range(n)]
 
     def build_task(self, row: DatasetRow) -> Task:
-        """The task of a row; raise OperatorError("bad_environment") for one that graders of plain texts cannot take.
+        """Build the task of a row.
 
-        Other kinds meet such a row in a grading process, which it may end.
+        Kinds that only compare texts grade in this process, so they check the row first and raise
+        OperatorError("bad_environment") if it is malformed. Other kinds meet a malformed row in a grading process,
+        which may end with it.
         """
         info = row.verification_info
         try:
@@ -74,13 +77,13 @@ class RowSource(TaskSource):
             raise build_refusal(f"a row of the data set {self._digest} cannot be graded: {error}") from error
 
     def ask(self, question: str, info: JsonObject) -> str:
-        """The question as the model reads it; a kind may add what it needs from the row's `verification_info`."""
+        """Return the question as the model reads it. A kind may add parts of the row's `verification_info`."""
         return question
 
     @classmethod
     @abstractmethod
     def read_info(cls, raw: JsonObject) -> JsonObject:
-        """Check the `verification_info` of a row; raise ValueError that says what is missing or wrong."""
+        """Check the `verification_info` of a row. Raises ValueError that says what is missing or wrong."""
 
     def _open(self) -> DatasetRows:
         if self._rows is None:
@@ -95,15 +98,16 @@ class RowSource(TaskSource):
 
 
 def read_texts(raw: JsonObject, *names: str) -> list[str]:
-    """The texts under the first of some names that a row's `verification_info` has; one text stands for a list of one.
+    """Return the texts under the first of `names` that a row's `verification_info` has.
 
-    Numbers become texts.  Raises ValueError unless there is at least one text and none is blank.
+    A single text counts as a list of one, and numbers become texts. Raises ValueError unless there is at least one text
+    and none is blank.
     """
     name = next((name for name in names if name in raw), None)
     if name is None:
         raise ValueError(f"{' or '.join(names)} is missing")
     value = raw[name]
-    texts = [_read_text(name, each) for each in (value if isinstance(value, list) else [value])]
+    texts = [_read_text(name, item) for item in (value if isinstance(value, list) else [value])]
     if not texts:
         raise ValueError(f"{name} is empty")
     return texts
@@ -112,5 +116,5 @@ def read_texts(raw: JsonObject, *names: str) -> list[str]:
 def _read_text(name: str, value: object) -> str:
     text = str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
     if not isinstance(text, str) or not text.strip():
-        raise ValueError(f"{name} holds {value!r:.60}, which is not a text")
+        raise ValueError(f"{name} contains {value!r:.60}, which is not a text or is blank")
     return text

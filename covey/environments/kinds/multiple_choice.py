@@ -1,7 +1,7 @@
-"""Grader for multiple choice: the letter of the right choice, its exact text, or both together.
+"""Grader for multiple choice: an answer is the letter of the right choice, its exact text, or both together.
 
-Main name: `is_right`.  Letters win over texts: the answer "B" means the second choice even if another one reads "B".
-A text that two choices share decides nothing; then only letters count.  Several letters are wrong.
+Main name: `is_right`. Letters take precedence over texts: the answer "B" means the second choice even if another choice
+reads "B". If two choices have the same text, only letters count. Several letters are wrong.
 """
 
 import re
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from covey.environments.kinds.short_answer import LENGTH_FACTOR, LENGTH_MARGIN, normalise
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
+"""Letters of choices in normalised answers, in order."""
 
 _LETTER = re.compile(
     r"(?:(?:(?:correct|right|final|best) )?(?:option|choice|answer)(?: is)?:? ?)?"
@@ -21,9 +22,9 @@ _LETTER_AND_TEXT = re.compile(
 
 
 def is_right(answer: str, *, choices: Sequence[str], right: int) -> bool:
-    """Whether an answer names the choice with index `right`, from 0, and no other.
+    """Return whether an answer names the choice with index `right`, counted from 0, and no other.
 
-    Raises ValueError if there is no such choice or there are more than 26.
+    Raises ValueError if there is no such choice or there are more than 26 choices.
     """
     if not 0 <= right < len(choices) <= len(LETTERS):
         raise ValueError(f"choice {right} of {len(choices)} cannot be named by a letter")
@@ -35,7 +36,7 @@ def is_right(answer: str, *, choices: Sequence[str], right: int) -> bool:
 
 
 def _find_named(form: str, texts: list[str]) -> int | None:
-    """Index of the choice that a normalised answer names, or None for none or several."""
+    """Return the index of the choice that a normalised answer names, or None if it names none or several."""
     letter = _LETTER.fullmatch(form)
     if letter:
         return _find_index(letter.groups(), len(texts))

@@ -1,6 +1,6 @@
 """Kinds whose tasks are rows of a data set and whose answers are texts: mathematics, short answers, multiple choice.
 
-Graders are imported when the first answer is graded, since mathematics loads sympy.
+Graders are imported when the first answer is graded, because mathematics loads sympy, which is slow.
 """
 
 from collections.abc import Mapping
@@ -10,9 +10,9 @@ from covey.environments.base import JsonObject
 from covey.environments.kinds.dataset_rows import RowSource, read_texts
 
 MOST_CHARACTERS = 2048
-"""Longest answer or choice that texts are compared with."""
+"""Longest answer or choice of a row, in characters, for kinds that only compare texts."""
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-"""Letters of choices, in order.  A row has at most this many choices."""
+"""Letters of choices, in order. A row has at most one choice per letter."""
 
 
 class MathSource(RowSource):
@@ -23,11 +23,11 @@ class MathSource(RowSource):
 
     @classmethod
     def read_info(cls, raw: JsonObject) -> JsonObject:
-        """{"ground_truth": "5"} or {"ground_truth": ["5", "five"]} -> {"ground_truth": ["5", ...]}."""
+        """Read {"ground_truth": "5"} or {"ground_truth": ["5", "five"]} into {"ground_truth": ["5", ...]}."""
         return {"ground_truth": [*read_texts(raw, "ground_truth")]}
 
     def grade(self, verification: JsonObject, answer: str) -> float:
-        """1 if the answer is the same as one of the ground truths, else 0."""
+        """Return 1 if the answer is the same as one of the ground truths, else 0."""
         from covey.environments.kinds.mathematics import mathematics
 
         return float(mathematics.is_right(answer, cast(list[str], verification["ground_truth"])))
@@ -39,7 +39,7 @@ class MathSource(RowSource):
         mathematics.warm_up()
 
     def list_versions(self) -> Mapping[str, str]:
-        """Versions of the packages that compare expressions."""
+        """Return the versions of the packages that compare expressions, by name."""
         from covey.environments.kinds.mathematics import mathematics
 
         return mathematics.versions()
@@ -54,17 +54,17 @@ class ShortAnswerSource(RowSource):
 
     @classmethod
     def read_info(cls, raw: JsonObject) -> JsonObject:
-        """{"answers": ["Paris", ...]}, or the same under "ground_truth" -> {"answers": ["Paris", ...]}."""
+        """Read {"answers": ["Paris", ...]}, or the same list under "ground_truth", into {"answers": [...]}."""
         return {"answers": [*_require_short(read_texts(raw, "answers", "ground_truth"))]}
 
     def grade(self, verification: JsonObject, answer: str) -> float:
-        """1 if the answer equals one of the truths, else 0."""
+        """Return 1 if the answer equals one of the truths after normalisation, else 0."""
         from covey.environments.kinds import short_answer
 
         return float(short_answer.is_right(answer, cast(list[str], verification["answers"])))
 
     def warm_up(self) -> None:
-        """Load the grader, and grade one answer that no first comparison decides."""
+        """Load the grader, and grade one answer whose spelling differs from the truth."""
         self.grade({"answers": ["1,000 caf\u00e9s"]}, "**1000 CAFES**.")
 
 
@@ -77,51 +77,54 @@ class MultipleChoiceSource(RowSource):
 
     @classmethod
     def read_info(cls, raw: JsonObject) -> JsonObject:
-        """{"choices": [...], "answer": "B", 1 or the choice's text} -> {"choices": [...], "right": 1}."""
+        """Read {"choices": [...], "answer": "B" or 1 or the choice's text} into {"choices": [...], "right": 1}."""
         choices = _require_short(read_texts(raw, "choices"))
         if not 2 <= len(choices) <= len(LETTERS):
-            raise ValueError(f"choices has {len(choices)} entries, 2 to {len(LETTERS)} are allowed")
+            raise ValueError(f"choices has {len(choices)} entries, but 2 to {len(LETTERS)} are allowed")
         name = "answer" if "answer" in raw else "right"
         if name not in raw:
             raise ValueError("answer is missing")
         return {"choices": [*choices], "right": _find_right(name, raw[name], choices)}
 
     def ask(self, question: str, info: JsonObject) -> str:
-        """The question, and each choice after its letter on a line of its own."""
+        """Return the question, followed by one line per choice with its letter."""
         choices = cast(list[str], info["choices"])
         return "\n".join([question, *(f"{LETTERS[i]}. {choice}" for i, choice in enumerate(choices))])
 
     def grade(self, verification: JsonObject, answer: str) -> float:
-        """1 if the answer names the right choice and no other, else 0."""
+        """Return 1 if the answer names the right choice and no other, else 0."""
         from covey.environments.kinds import multiple_choice
 
         choices, right = cast(list[str], verification["choices"]), cast(int, verification["right"])
         return float(multiple_choice.is_right(answer, choices=choices, right=right))
 
     def warm_up(self) -> None:
-        """Load the grader, and grade one answer of letter and text."""
+        """Load the grader, and grade one answer that has a letter and a text."""
         self.grade({"choices": ["1,000 caf\u00e9s", "none"], "right": 0}, "**B) None**.")
 
 
 def _require_short(texts: list[str]) -> list[str]:
-    """The texts; raise ValueError for one that takes long to normalise, where no limit of time holds."""
+    """Return the texts. Raises ValueError if one is too long.
+
+    Long texts take long to normalise, and kinds that only compare texts grade without a time limit.
+    """
     longest = max(map(len, texts))
     if longest > MOST_CHARACTERS:
-        raise ValueError(f"a text has {longest} characters, at most {MOST_CHARACTERS} are allowed")
+        raise ValueError(f"a text has {longest} characters, but at most {MOST_CHARACTERS} are allowed")
     return texts
 
 
 def _find_right(name: str, value: object, choices: list[str]) -> int:
-    """Index of the right choice; raise ValueError."""
+    """Return the index of the right choice. Raises ValueError if `value` does not name exactly one."""
     if isinstance(value, int) and not isinstance(value, bool):
         if 0 <= value < len(choices):
             return value
-        raise ValueError(f"{name} is {value}, there are {len(choices)} choices, counted from 0")
+        raise ValueError(f"{name} is {value}, but the {len(choices)} choices are counted from 0")
     if not isinstance(value, str):
-        raise ValueError(f"{name} holds {value!r:.60}, which is neither a letter, an index nor a text")
+        raise ValueError(f"{name} is {value!r:.60}, which is neither a letter, an index nor a text")
     letter = value.strip()
-    found = {i for i, choice in enumerate(choices) if choice == value}
-    found |= {LETTERS.index(letter)} if len(letter) == 1 and letter in LETTERS[: len(choices)] else set()
-    if len(found) != 1:  # choices that are letters themselves may be named by letter and by text
-        raise ValueError(f"{name} is {value!r:.60}, which names {len(found)} of the choices by letter or text")
-    return found.pop()
+    matches = {i for i, choice in enumerate(choices) if choice == value}
+    matches |= {LETTERS.index(letter)} if len(letter) == 1 and letter in LETTERS[: len(choices)] else set()
+    if len(matches) != 1:  # if choices are letters themselves, a letter may name one choice and be the text of another
+        raise ValueError(f"{name} is {value!r:.60}, which names {len(matches)} of the choices by letter or text")
+    return matches.pop()

@@ -1,11 +1,11 @@
 """Grader for short answers in words or numbers: exact match after a normalisation.
 
-Main names: `is_right`, `normalise`.  Normalisation, in this order:
-1. Superscripts become "^2", fractions such as one half become " 1/2"; then Unicode NFKC, case folding, and NFKC again.
-2. Every dash becomes "-", every apostrophe "'"; whitespace collapses to one space.
-3. What encloses the whole answer goes: quotes, dollar signs, emphasis, `\\text{...}`; then one trailing full stop.
-4. Commas between groups of three digits go: "1,000" is "1000".  Otherwise numbers are texts: "5.0" is not "5".
-5. A leading "the" goes.  "a" and "an" stay, because an answer such as "A minor" needs them.
+Main names: `is_right`, `normalise`. The normalisation has these steps, in this order:
+1. Superscripts become "^2", and fractions such as one half become " 1/2". Then Unicode NFKC, case folding, NFKC again.
+2. Every dash becomes "-", and every apostrophe becomes "'". Whitespace collapses to one space.
+3. Marks around the whole answer are removed: quotes, dollar signs, emphasis, `\\text{...}`, and one final full stop.
+4. Commas between groups of three digits are removed: "1,000" is "1000". Otherwise numbers are texts: "5.0" is not "5".
+5. A leading "the" is removed. "a" and "an" stay, because an answer such as "A minor" needs them.
 Accents, punctuation within the answer and invisible characters stay, so an answer must share them with the truth.
 """
 
@@ -16,8 +16,10 @@ from collections.abc import Sequence
 from covey.environments.kinds.mathematics.latex import find_closing
 
 LENGTH_FACTOR = 4
+"""Multiple of the longest truth's length in the bound on the length of an answer."""
 LENGTH_MARGIN = 100
-"""An answer longer than `LENGTH_FACTOR` times the longest truth plus this many characters is wrong unread."""
+"""Number of characters in the bound on the length of an answer, in addition to `LENGTH_FACTOR` times the longest truth.
+A longer answer is wrong without being read."""
 
 _PLAIN = str.maketrans(
     {"\u2044": "/"}
@@ -34,7 +36,7 @@ _GROUPED = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])")
 
 
 def is_right(answer: str, truths: Sequence[str]) -> bool:
-    """Whether an answer equals one of the truths after normalisation; an answer that becomes empty never does."""
+    """Return whether an answer equals one of the truths after normalisation. An answer that becomes empty is wrong."""
     if len(answer) > LENGTH_FACTOR * max(map(len, truths), default=0) + LENGTH_MARGIN:
         return False
     form = normalise(answer)
@@ -42,7 +44,7 @@ def is_right(answer: str, truths: Sequence[str]) -> bool:
 
 
 def normalise(text: str) -> str:
-    """Return the form of a text that exact match compares, possibly empty."""
+    """Return the form of a text that exact match compares. It may be empty."""
     text = unicodedata.normalize("NFKC", _spell_compatible(text)).casefold()
     text = " ".join(unicodedata.normalize("NFKC", text).translate(_PLAIN).split())
     text = _strip_enclosing(text)
@@ -51,7 +53,7 @@ def normalise(text: str) -> str:
 
 
 def _spell_compatible(text: str) -> str:
-    """Superscripts and fractions in plain characters: NFKC alone would read ten squared as 102."""
+    """Prepare superscripts and fractions for NFKC, which alone would turn ten squared into 102."""
     if text.isascii():
         return text
     pieces: list[str] = []
@@ -65,7 +67,7 @@ def _spell_compatible(text: str) -> str:
 
 
 def _strip_enclosing(text: str) -> str:
-    """Without marks around the whole text, from outside to inside, and without one full stop at the end."""
+    """Remove marks around the whole text, from outside to inside, and one full stop at the end."""
     has_stop = False
     for _ in range(len(_ENCLOSING)):
         before = text

@@ -102,7 +102,7 @@ def test_prompt__has_the_system_text_and_the_data_of_its_task(loaded):
     # By zlib.crc32 of each question, task 8 alone is held out.
     assert [prompt.text for prompt in loaded.held_out(1)] == ["What is 10 * 8?"]
     assert {prompt.verification["task"]["idx"] for prompt in prompts} == set(range(24)) - {8}
-    with pytest.raises(OperatorError, match="has 1 held-out questions, 2 were asked for"):
+    with pytest.raises(OperatorError, match="has 1 held-out questions, but 2 are needed"):
         loaded.held_out(2)
 
 
@@ -159,7 +159,7 @@ def test_load__taskset_that_needs_more_than_a_text__is_refused(python, tmp_path,
 
 def test_load__infinite_taskset__needs_a_number(python, tmp_path, monkeypatch):
     request = install(tmp_path, monkeypatch, infinite=True)
-    with pytest.raises(OperatorError, match=r"bad_taskset: .*infinite, and the option tasks names no number"):
+    with pytest.raises(OperatorError, match=r"bad_taskset: .*infinite, but the option tasks is not set"):
         ask_tasks(python, request)
 
 

@@ -97,7 +97,7 @@ def test_call__interrupted__half_an_answer_is_never_the_next_calls(best: Sandbox
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(zygote_process.Process, "_await", interrupt)
+        patched.setattr(zygote_process.ZygoteProcess, "_await", interrupt)
         with pytest.raises(KeyboardInterrupt):
             best.call(b"echo stale")
     assert best.call(b"echo fresh") == b"fresh"
@@ -203,7 +203,7 @@ def test_zygote__killed_from_outside__is_started_again(best: Sandbox):
 def test_parent__killed_in_a_call__leaves_no_process(isolation):
     code = f"""
 import os, sys, threading
-from covey.sandbox import Limits, Sandbox
+from covey.sandbox import CallLimits, Sandbox
 sandbox = Sandbox({HOSTILE!r}, isolation={isolation.rung!r})
 sandbox.call(b"echo x")
 print(*sandbox.process_ids, flush=True)
@@ -272,13 +272,13 @@ def test_sandbox__as_another_user__isolates_as_well(tmp_path: Path):
         pytest.skip("the other tests run as a plain user already")
     code = f"""
 import sys
-from covey.sandbox import RUNGS, Limits, Sandbox, try_rung
+from covey.sandbox import RUNGS, CallLimits, Sandbox, try_rung
 for rung in RUNGS:
     trial = try_rung(rung)
     if trial.isolation is None:
         print(rung, "-", trial.reason)
         continue
-    with Sandbox({HOSTILE!r}, isolation=rung, limits=Limits(cpu_seconds=1, memory_bytes=1 << 28, processes=16)) as made:
+    with Sandbox({HOSTILE!r}, isolation=rung, limits=CallLimits(cpu_seconds=1, memory_bytes=1 << 28, processes=16)) as made:
         error = made.run(b"spin").error
         print(rung, made.call(b"echo well").decode(), error.code, int(made.call(b"fork_bomb")) < 40)
 """

@@ -148,7 +148,7 @@ async def test_remote__relay_that_says_nothing__ends_at_the_deadline(local):
         with pytest.raises(TransientError, match=r"within 0\.3 s"):
             await asyncio.to_thread(fetcher.fetch_manifest, local.digest)
         fetcher.close()
-    with pytest.raises(TransientError, match="while this process ends"):
+    with pytest.raises(TransientError, match="while this process was shutting down"):
         fetcher.fetch_manifest(local.digest)
 
 

@@ -1,1 +1,1 @@
-"""Environments of kind `code`: answers are programs, which run against hidden tests."""
+"""Environments of kind `code`: answers are programs that run against hidden tests."""

@@ -1,4 +1,4 @@
-"""Programming tasks: the program of a completion must pass every test of the row."""
+"""Programming tasks: the program in a completion must pass every test of the row."""
 
 import json
 from importlib import import_module
@@ -13,7 +13,7 @@ _LANGUAGES = {"python", "python3", "py"}
 
 
 class CodeSource(RowSource):
-    """Python programs, run against tests; there is no partial credit."""
+    """Tasks whose answers are Python programs that run against tests. There is no partial credit."""
 
     task_type: ClassVar[str] = "code"
     extraction: ClassVar[str] = "last_code_block"
@@ -21,15 +21,16 @@ class CodeSource(RowSource):
 
     @classmethod
     def read_info(cls, raw: JsonObject) -> JsonObject:
-        """The tests of a row as {"inputs": [...], "outputs": [...], "fn_name": str or None}.
+        """Read the tests of a row into {"inputs": [...], "outputs": [...], "fn_name": str or None}.
 
-        `raw`: these three themselves or under "test_cases", there also as a JSON text or as a list of {"input",
-        "output", "fn_name"}.  A standard input or output may be a list of lines.  The arguments of a function are a
-        list, or a text with one JSON value per line, whose output is then JSON, too.  Raises ValueError.
+        `raw` holds these three keys itself or under "test_cases". There they may also be a JSON text, or a list of
+        {"input", "output", "fn_name"}. A standard input or output may be a list of lines. The arguments of a function
+        are a list, or a text with one JSON value per line; in the latter case the output is JSON too.
+        Raises ValueError for anything else.
         """
         language = raw.get("language", "python")
         if not isinstance(language, str) or language.lower() not in _LANGUAGES:
-            raise ValueError(f"language is {language!r:.60}, only python is graded")
+            raise ValueError(f"language is {language!r:.60}, but only python is graded")
         cases = raw.get("test_cases", dict(raw))
         if isinstance(cases, str):
             cases = _parse("test_cases", cases)
@@ -41,24 +42,26 @@ class CodeSource(RowSource):
         if not isinstance(inputs, list) or not isinstance(outputs, list):
             raise ValueError("test_cases has no lists of inputs and outputs")
         if not inputs or len(inputs) != len(outputs):
-            raise ValueError(f"test_cases has {len(inputs)} inputs and {len(outputs)} outputs")
+            raise ValueError(
+                f"test_cases has {len(inputs)} inputs and {len(outputs)} outputs, but needs equally many, at least one"
+            )
         if name is None or name == "":
             texts = [
-                [_read_text("an input", each) for each in inputs],
-                [_read_text("an output", each) for each in outputs],
+                [_read_text("an input", text) for text in inputs],
+                [_read_text("an output", text) for text in outputs],
             ]
             return {"inputs": [*texts[0]], "outputs": [*texts[1]], "fn_name": None}
         if not isinstance(name, str) or not name.isidentifier():
             raise ValueError(f"fn_name is {name!r:.60}, which is not the name of a function")
-        calls = [_read_call(given, expected) for given, expected in zip(inputs, outputs, strict=True)]
+        calls = [_read_call(arguments, expected) for arguments, expected in zip(inputs, outputs, strict=True)]
         return {
-            "inputs": [given for given, _ in calls],
+            "inputs": [arguments for arguments, _ in calls],
             "outputs": [expected for _, expected in calls],
             "fn_name": name,
         }
 
     def grade(self, verification: JsonObject, answer: str) -> float:
-        """1 if the program passes all tests, else 0.  Raises GradeLimit."""
+        """Return 1 if the program passes all tests, else 0. Raises GradeLimit."""
         from covey.environments.kinds.code.programs import ProgramLimits, ProgramTests, run_tests
 
         tests = ProgramTests(
@@ -69,12 +72,12 @@ class CodeSource(RowSource):
         return float(run_tests(answer, tests, ProgramLimits.read()))
 
     def warm_up(self) -> None:
-        """Load what runs programs and compares outputs; no program runs."""
+        """Load the module that runs programs and compares outputs. No program runs."""
         import_module("covey.environments.kinds.code.programs")
 
 
 def _join_cases(cases: list[JsonValue]) -> dict[str, JsonValue]:
-    """One object of a list of tests; raise ValueError."""
+    """Merge a list of tests into one object. Raises ValueError."""
     tests = [case for case in cases if isinstance(case, dict) and {"input", "output"} <= case.keys()]
     names = {json.dumps(test.get("fn_name") or None) for test in tests}
     if len(tests) != len(cases) or len(names) > 1:
@@ -87,7 +90,7 @@ def _join_cases(cases: list[JsonValue]) -> dict[str, JsonValue]:
 
 
 def _read_text(name: str, value: JsonValue) -> str:
-    """A standard input or output, which is a text or a list of lines; raise ValueError."""
+    """Read a standard input or output, which is a text or a list of lines. Raises ValueError."""
     lines = value if isinstance(value, list) else [value]
     texts = [line for line in lines if isinstance(line, str)]
     if len(texts) != len(lines):
@@ -100,13 +103,13 @@ def _read_text(name: str, value: JsonValue) -> str:
     return text
 
 
-def _read_call(given: JsonValue, expected: JsonValue) -> tuple[JsonValue, JsonValue]:
-    """The arguments of a call and its result; raise ValueError."""
-    if isinstance(given, list):
-        return given, expected
-    if not isinstance(given, str):
+def _read_call(raw: JsonValue, expected: JsonValue) -> tuple[JsonValue, JsonValue]:
+    """Read the arguments of a call and its result. Raises ValueError."""
+    if isinstance(raw, list):
+        return raw, expected
+    if not isinstance(raw, str):
         raise ValueError("the input of a function is neither a list of arguments nor a text")
-    arguments: list[JsonValue] = [_parse("an argument", line) for line in given.split("\n") if line.strip()]
+    arguments: list[JsonValue] = [_parse("an argument", line) for line in raw.split("\n") if line.strip()]
     return arguments, _parse("an output", expected) if isinstance(expected, str) else expected
 
 

@@ -1,6 +1,6 @@
-"""What the process of a test runs: a program as a module, to its end or to the call of one function.
+"""Runs a program as a module in the process of a test, either to its end or to call one of its functions.
 
-This module is loaded by the runner of programs and needs the standard library alone.
+The program runner loads this module, which therefore needs only the standard library.
 """
 
 from __future__ import annotations
@@ -32,15 +32,18 @@ _USUAL = {
         "Union",
     ),
 }
-"""Names by module that functions may use without an import, as on the sites whose tasks they solve; so are the modules.
-They are loaded once, before the first test, where a program uses them."""
+"""Names by module. Functions may use these names and modules without an import, as on the sites that their tasks come
+from. Those that a program uses are loaded once, before the first test."""
 
 
 class Program:
-    """A program that is ready to run."""
+    """A compiled program that is ready to run."""
 
     def __init__(self, source: str, function: str) -> None:
-        """Raises SyntaxError, ValueError, RecursionError or MemoryError if the source does not compile."""
+        """Compile the source. `function` names the function to call, or is empty for a program that prints.
+
+        Raises SyntaxError, ValueError, RecursionError or MemoryError if the source does not compile.
+        """
         self.function = function
         self.code: CodeType = compile(source, "<program>", "exec", dont_inherit=True)
         self._usual = find_usual(self.code)
@@ -48,7 +51,7 @@ class Program:
             import json  # noqa: F401
 
     def call(self, given: bytes) -> bytes:
-        """What the function returns for arguments in JSON, in JSON."""
+        """Call the function with arguments from JSON, and return its result as JSON."""
         import json
 
         arguments = json.loads(given)
@@ -60,13 +63,13 @@ class Program:
         return json.dumps(convert_plain(result), allow_nan=False).encode()
 
     def print(self) -> int:
-        """Run the program to its end; its exit status."""
+        """Run the program to its end, and return its exit status."""
         module = self._start("__main__")
         status = 0
         try:
             exec(self.code, module.__dict__)  # noqa: S102
         except SystemExit as end:
-            # As the interpreter does: None is 0, an integer is itself, anything else 1.
+            # As in the interpreter: None means 0, an integer means itself, anything else means 1.
             status = 0 if end.code is None else end.code & 0xFF if type(end.code) is int else 1
         _leave(module)
         return status
@@ -74,20 +77,20 @@ class Program:
     def _start(self, name: str) -> ModuleType:
         import builtins
 
-        builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]  # which the module site would add
+        builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]  # usually added by the module site
         if "random" in self._usual:
-            self._usual["random"].seed(0)  # type: ignore[attr-defined]  # a grade is the same on every machine
+            self._usual["random"].seed(0)  # type: ignore[attr-defined]  # a grade must be the same on every machine
         module = sys.modules[name] = ModuleType(name)
         return module
 
 
 def find_usual(code: CodeType) -> dict[str, object]:
-    """What `_USUAL` has of the names that a program uses; nothing else is imported."""
+    """Return the values of those names in `_USUAL` that a program uses. Nothing else is imported."""
     used, left = set(code.co_names), [code]
     while left:
-        inner = [value for value in left.pop().co_consts if isinstance(value, CodeType)]
-        used.update(name for each in inner for name in each.co_names)
-        left += inner
+        nested = [value for value in left.pop().co_consts if isinstance(value, CodeType)]
+        used.update(name for block in nested for name in block.co_names)
+        left += nested
     values: dict[str, object] = {}
     for module, names in _USUAL.items():
         if module in used:
@@ -97,26 +100,29 @@ def find_usual(code: CodeType) -> dict[str, object]:
 
 
 def convert_plain(value: object) -> object:
-    """The value in exactly the types of JSON, tuples as lists; raise TypeError for any other type, subclasses too."""
+    """Convert a value to exactly the types of JSON, with tuples as lists.
+
+    Raises TypeError for any other type, including subclasses.
+    """
     kind = type(value)
     if value is None or kind in {bool, int, float, str}:
         return value
     if kind is list or kind is tuple:
-        return [convert_plain(each) for each in value]  # type: ignore[attr-defined]
+        return [convert_plain(item) for item in value]  # type: ignore[attr-defined]
     if kind is not dict:
         raise TypeError(kind)
     converted: dict[str, object] = {}
-    for key, each in value.items():  # type: ignore[attr-defined]
+    for key, item in value.items():  # type: ignore[attr-defined]
         if type(key) is not str and type(key) is not int:
             raise TypeError(type(key))
         if str(key) in converted:
-            raise TypeError("two keys that are the same in JSON")
-        converted[str(key)] = convert_plain(each)
+            raise TypeError("two keys are the same in JSON")
+        converted[str(key)] = convert_plain(item)
     return converted
 
 
 def _leave(module: ModuleType) -> None:
-    """End a program as the interpreter does: its threads, its exit handlers, its files."""
+    """Shut a program down as the interpreter does: wait for threads, run exit handlers, flush and close files."""
     import atexit
 
     if "threading" in sys.modules:
@@ -125,4 +131,4 @@ def _leave(module: ModuleType) -> None:
     for stream in (sys.stdout, sys.__stdout__):
         if stream is not None and not stream.closed:
             stream.flush()
-    module.__dict__.clear()  # closes files that it has left open
+    module.__dict__.clear()  # closes files that the program has left open

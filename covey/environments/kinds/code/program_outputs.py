@@ -1,10 +1,11 @@
-"""Whether the output of a program is the expected one.
+"""Compares the output of a program with the expected output.
 
-Texts are compared as LiveCodeBench's testing_util.py does (`grade_stdio`): line by line without surrounding whitespace,
-then token by token as exact decimals.  Two things differ.  A number with a leading zero is a text, since "011" and "11"
-are different bit strings.  Two numbers with a decimal point may differ by rounding, which TACO's testing_util.py allows
-for all numbers (`numpy.allclose`) and therefore also for large integers.
-Values of functions are compared by type; as in TACO's, a list of one expected value stands for that value, too.
+Texts are compared as in LiveCodeBench's testing_util.py (`grade_stdio`): line by line without surrounding whitespace,
+then token by token as exact decimals. There are two differences. A number with a leading zero is a text, because "011"
+and "11" are different bit strings. Two numbers with a decimal point may differ by rounding. TACO's testing_util.py
+allows that for all numbers (`numpy.allclose`), and therefore also for large integers.
+
+Results of functions are compared by type. As in TACO, a list of one expected value also matches that value itself.
 """
 
 import json
@@ -16,27 +17,27 @@ from typing import NoReturn
 from pydantic import JsonValue
 
 TOLERANCE = 1e-6
-"""Relative difference of two floats that are the same."""
+"""Relative difference up to which two floats count as equal."""
 _NOISE = 1e-12
-"""Difference of two floats that is rounding noise even where one of them is 0."""
+"""Absolute difference of two floats that counts as rounding noise, even if one of them is 0."""
 _NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
 
 
 def is_same_text(written: str, expected: str) -> bool:
-    """Whether two outputs have the same lines, up to whitespace around lines and at the end, and forms of numbers."""
+    """Return whether two outputs have the same lines, ignoring whitespace around them and the spelling of numbers."""
     written_lines, expected_lines = (text.strip().split("\n") for text in (written, expected))
     return len(written_lines) == len(expected_lines) and all(map(_is_same_line, written_lines, expected_lines))
 
 
 def is_same_value(result: JsonValue, expected: JsonValue) -> bool:
-    """Whether a function's result is the expected value, or the one value in the expected list."""
+    """Return whether a function's result is the expected value, or the only value in the expected list."""
     if _is_equal(result, expected):
         return True
     return isinstance(expected, list) and len(expected) == 1 and _is_equal(result, expected[0])
 
 
 def parse_value(output: bytes) -> JsonValue:
-    """The value of a function's output.  Raises ValueError or RecursionError for what is not plain JSON."""
+    """Parse the output of a function. Raises ValueError or RecursionError if it is not plain JSON."""
     value: JsonValue = json.loads(output, parse_constant=_refuse)
     return value
 
@@ -76,4 +77,4 @@ def _is_equal(result: JsonValue, expected: JsonValue) -> bool:
 
 
 def _refuse(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number of JSON")
+    raise ValueError(f"{name} is not a JSON number")

@@ -1,6 +1,7 @@
-"""Processes of a runner of programs: what they may do, how they are limited, and how all of them are ended.
+"""Processes of the program runner: what they may do, how they are limited, and how all of them are ended.
 
-It needs the standard library alone, without the module `signal`, which takes longer to import than a test to run.
+This module needs only the standard library. It does without `signal`, because importing that takes longer than running
+a test.
 """
 
 from __future__ import annotations
@@ -12,19 +13,20 @@ import time
 
 SIGKILL, _SIGSTOP = 9, 19
 _SWEEP_SECONDS = 5.0
+"""Timeout in seconds for ending all processes that a test has left behind."""
 _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 4, 36, 38
 _CAPABILITY_VERSION = 0x20080522
 
 
 class ProcessLimits:
-    """Limits of all tests together, as the command line gives them."""
+    """Limits of all tests together, from the command line."""
 
     def __init__(self, cpu_seconds: float, memory_bytes: int, output_bytes: int, processes: int) -> None:
         self.cpu_seconds, self.memory_bytes = cpu_seconds, memory_bytes
         self.output_bytes, self.processes = output_bytes, processes
 
     def compute_left(self) -> float:
-        """CPU seconds that no test has used."""
+        """Return the CPU seconds that are left of the limit."""
         return self.cpu_seconds - sum(
             used.ru_utime + used.ru_stime
             for used in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
@@ -32,7 +34,10 @@ class ProcessLimits:
 
 
 def give_up_rights() -> None:
-    """Keep tests from tracing this process and its parent, and make orphans of tests this process's children."""
+    """Keep tests from tracing this process and its parent, and become the parent of processes that tests orphan.
+
+    Raises OSError if the kernel refuses.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     for option, value in ((_PR_SET_NO_NEW_PRIVS, 1), (_PR_SET_CHILD_SUBREAPER, 1), (_PR_SET_DUMPABLE, 0)):
         if libc.prctl(option, *map(ctypes.c_ulong, (value, 0, 0, 0))) != 0:
@@ -43,7 +48,10 @@ def give_up_rights() -> None:
 
 
 def measure_address_space() -> int:
-    """Address space of this process in bytes; 0 where Landlock closes /proc, so that limits are a little wider."""
+    """Return the address space of this process in bytes, or 0 if Landlock closes /proc.
+
+    Limits on memory are a little wider in the latter case.
+    """
     try:
         with open("/proc/self/statm", "rb") as statm:
             return int(statm.read().split()[0]) * resource.getpagesize()
@@ -52,7 +60,7 @@ def measure_address_space() -> int:
 
 
 def limit(kind: int, soft: int, hard: int) -> None:
-    """Set a limit of this process, at most to the one that it has."""
+    """Set a resource limit of this process, without exceeding its current hard limit."""
     ceiling = resource.getrlimit(kind)[1]
     if ceiling != resource.RLIM_INFINITY:
         soft, hard = min(soft, ceiling), min(hard, ceiling)
@@ -60,21 +68,21 @@ def limit(kind: int, soft: int, hard: int) -> None:
 
 
 def round_up(seconds: float) -> int:
-    """Whole seconds, at least 1, as the kernel limits CPU time."""
+    """Round up to whole seconds, at least 1, because the kernel limits CPU time in whole seconds."""
     return max(1, -int(-seconds // 1))
 
 
 def bind(limits: ProcessLimits) -> None:
-    """Limit this process, and with it the tests."""
-    taken = measure_address_space()
-    limit(resource.RLIMIT_AS, taken + limits.memory_bytes, taken + limits.memory_bytes)
+    """Limit this process and, because they inherit its limits, the tests."""
+    ceiling = measure_address_space() + limits.memory_bytes
+    limit(resource.RLIMIT_AS, ceiling, ceiling)
     limit(resource.RLIMIT_CORE, 0, 0)
     if limits.processes:
         limit(resource.RLIMIT_NPROC, limits.processes, limits.processes)
 
 
 def end_leftovers() -> bool:
-    """Kill and wait for all that a test has left; whether nothing is left."""
+    """Kill and wait for every process that a test has left behind. Return whether none is left."""
     deadline = time.monotonic() + _SWEEP_SECONDS
     while time.monotonic() < deadline:
         try:
@@ -82,7 +90,7 @@ def end_leftovers() -> bool:
                 pass
         except ChildProcessError:
             return True
-        # Stopped first, so that none forks while the others are looked for.
+        # All are stopped first, so that none forks while the others are being listed.
         for number in (_SIGSTOP, SIGKILL):
             for process in _list_descendants():
                 kill(process, number)
@@ -91,7 +99,7 @@ def end_leftovers() -> bool:
 
 
 def _list_descendants() -> list[int]:
-    """Numbers of all descendants of this process that can be seen; none where Landlock closes /proc."""
+    """Return the ids of all visible descendants of this process. There are none if Landlock closes /proc."""
     children: dict[int, list[int]] = {}
     try:
         names = os.listdir("/proc")
@@ -102,18 +110,18 @@ def _list_descendants() -> list[int]:
             with open(f"/proc/{name}/stat", "rb") as stat:
                 parent = int(stat.read().rpartition(b")")[2].split()[1])
         except (FileNotFoundError, ProcessLookupError):
-            continue  # it has ended meanwhile
+            continue  # the process has ended in the meantime
         children.setdefault(parent, []).append(int(name))
-    found, left = [], [os.getpid()]
+    descendants, left = [], [os.getpid()]
     while left:
         below = children.get(left.pop(), [])
-        found += below
+        descendants += below
         left += below
-    return found
+    return descendants
 
 
 def kill(process: int, number: int) -> None:
-    """Send a signal to a process, or to a group where the number is negative, if it still exists."""
+    """Send the signal `number` to a process, or to a process group if `process` is negative, if it still exists."""
     try:
         os.kill(process, number)
     except (ProcessLookupError, PermissionError):

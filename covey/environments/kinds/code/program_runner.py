@@ -1,12 +1,13 @@
-"""The process that runs a program: `programs` starts `main` in a fresh interpreter.
+"""The process that runs a program. The module `programs` starts `main` in a fresh interpreter.
 
-It gets the program and one input at a time, never an expected output, so that nothing in its memory helps a program to
-pass a test.  Each test runs in a fork.  Arguments: CPU_SECONDS MEMORY_BYTES OUTPUT_BYTES PROCESSES.  The CPU seconds
-are those of all tests together, and 0 processes set no limit.
+It receives the program and one input at a time, never an expected output, so nothing in its memory helps a program to
+pass a test. Each test runs in a fork. Arguments: CPU_SECONDS MEMORY_BYTES OUTPUT_BYTES PROCESSES. The CPU seconds are
+shared by all tests, and 0 processes means no limit.
 
 Standard input carries frames (8-byte length, bytes): the program, the name of the function or nothing, then one frame
-per input.  Standard output carries one reply per input: a status byte, an 8-byte length, the output.
-Each grade pays for what is imported here, so `signal`, `typing` and `subprocess` are not.
+per input. Standard output carries one reply per input: a status byte, an 8-byte length, the output.
+
+Each grade pays for the imports of this module, so it does not import `signal`, `typing` and `subprocess`.
 """
 
 from __future__ import annotations
@@ -35,23 +36,25 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 DONE, FAILED, OUT_OF_TIME, OUT_OF_MEMORY, TOO_SLOW, TOO_LONG, BROKEN = b"dfcmwob"
-"""Statuses of a reply: the program ended well, failed, or reached the limit of CPU time, memory, wall clock or output.
-BROKEN: its processes could not be ended, and no further test runs."""
+"""Statuses of a reply: the program succeeded, failed, or reached the limit of CPU time, memory, wall clock or output.
+BROKEN means that the program's processes could not be ended, and no further test runs."""
 FRAME = struct.Struct(">Q")
+"""Header of a frame: its length in bytes."""
 REPLY = struct.Struct(">BQ")
+"""Header of a reply: its status, and the length of the output in bytes."""
 WALL_SECONDS, WALL_FACTOR = 2.0, 5.0
-"""Wall clock of a test: a constant, and a multiple of the CPU seconds that are left."""
+"""Wall clock limit of a test: a constant in seconds, plus a multiple of the CPU seconds that are left."""
 
 _MEMORY_EXIT = 86
 """Exit status of a program that a MemoryError has ended."""
 _RESULT = 3
-"""Descriptor that the result of a function goes to; what it prints goes nowhere."""
+"""Descriptor to which the result of a function is written. Its printed output is discarded."""
 _SIGXCPU = 24
 _CHUNK = 1 << 16
 
 
 def main() -> NoReturn:
-    """Serve tests until the commands end."""
+    """Serve tests until the input ends."""
     limits = ProcessLimits(float(sys.argv[1]), *map(int, sys.argv[2:5]))
     sys.argv[:] = ["solution.py"]
     os.environ.clear()
@@ -67,11 +70,11 @@ def main() -> NoReturn:
     except (SyntaxError, ValueError, RecursionError):
         pass
     number = 0
-    while (given := _read_frame(commands)) is not None:
+    while (test_input := _read_frame(commands)) is not None:
         number += 1
         output = b""
         if program is not None:
-            status, output = run_test(program, given, limits, folder=str(number))
+            status, output = run_test(program, test_input, limits, folder=str(number))
             if not end_leftovers():
                 status = BROKEN
         _write_all(replies, REPLY.pack(status, len(output)) + output)
@@ -81,7 +84,7 @@ def main() -> NoReturn:
 
 
 def run_test(program: Program, given: bytes, limits: ProcessLimits, *, folder: str) -> tuple[int, bytes]:
-    """Run one test in a fork, in a folder of its own; its status, and what it wrote or returned."""
+    """Run one test in a fork, in a folder of its own. Return its status, and what it wrote or returned."""
     left = limits.compute_left()
     if left <= 0:
         return OUT_OF_TIME, b""
@@ -120,7 +123,7 @@ class Transfer:
             os.set_blocking(descriptor, False)
 
     def carry(self, watched: int, limits: ProcessLimits, *, deadline: float) -> int | None:
-        """Go on until the process ends, which is None, or reaches a limit, whose status is returned."""
+        """Continue until the process ends, and return None, or until it reaches a limit, and return its status."""
         waiting = select.poll()
         waiting.register(watched, select.POLLIN)
         waiting.register(self._output, select.POLLIN)
@@ -135,7 +138,7 @@ class Transfer:
                     waiting.unregister(descriptor)
                     self._close(descriptor)
             if watched in ready and self._output in self._open:
-                # What is written before its end counts, what its leftovers may still write does not.
+                # Output written before the process ended counts. What its orphans may still write does not.
                 self._take(limits.output_bytes, once=False)
             if len(self.written) > limits.output_bytes:
                 return TOO_LONG
@@ -151,7 +154,7 @@ class Transfer:
         os.close(descriptor)
 
     def _give(self) -> bool:
-        """Write some of the input; whether there is more, and somebody who reads it."""
+        """Write some of the input. Return whether there is more, and the test still reads it."""
         try:
             self._given = self._given[os.write(self._stdin, self._given[:_CHUNK]) :]
         except BlockingIOError:
@@ -161,7 +164,7 @@ class Transfer:
         return bool(self._given)
 
     def _take(self, most: int, *, once: bool = True) -> bool:
-        """Read some of the output, or all that is there; whether more can follow."""
+        """Read some of the output, or all that is available if not `once`. Return whether more can follow."""
         while len(self.written) <= most:
             try:
                 piece = os.read(self._output, _CHUNK)
@@ -188,15 +191,15 @@ def _run_child(program: Program, given: bytes, cpu_seconds: float, *, folder: st
     except MemoryError:
         status = _MEMORY_EXIT
     finally:
-        # Nothing that is raised, by the program or by what it has left, may run on in this fork.
+        # No exception of the program or of its exit handlers may continue in this fork.
         leave(status)
 
 
 def _become_test(cpu_seconds: float, *, stdin: int, output: int, returns: bool) -> None:
-    """Turn this fork into the process of a test: its own session, limits, and no descriptor but what it needs."""
+    """Turn this fork into the process of a test: its own session and limits, and only the descriptors it needs."""
     os.setsid()
     if returns:
-        os.dup2(output, _RESULT)  # 0 to 2 are nothing already
+        os.dup2(output, _RESULT)  # descriptors 0 to 2 are /dev/null already
     else:
         os.dup2(stdin, 0)
         os.dup2(output, 1)
@@ -206,17 +209,18 @@ def _become_test(cpu_seconds: float, *, stdin: int, output: int, returns: bool) 
 
 
 def _judge(ending: int, used_seconds: float, left_seconds: float) -> int:
-    """The status of a test by how its process ended."""
+    """Return the status of a test from how its process ended."""
     if os.WIFEXITED(ending):
         return {0: DONE, _MEMORY_EXIT: OUT_OF_MEMORY}.get(os.WEXITSTATUS(ending), FAILED)
-    # The soft limit is a signal that a program can ignore, the hard one kills.  The kernel counts ticks for them, which
-    # on a busy machine is far from the time that it reports; a program that kills itself at once has used neither.
+    # The soft limit sends a signal that a program can ignore, and the hard limit kills. The kernel counts ticks for
+    # both, which on a busy machine can be far from the CPU time that it reports. A program that kills itself at once
+    # has used hardly any time.
     is_spent = used_seconds >= round_up(left_seconds) / 2
     return OUT_OF_TIME if is_spent and os.WTERMSIG(ending) in {_SIGXCPU, SIGKILL} else FAILED
 
 
 def _take_channels() -> tuple[int, int]:
-    """Move commands and replies to descriptors that no test inherits, and put nothing in their place."""
+    """Move commands and replies to descriptors that no test inherits, and put /dev/null in their place."""
     commands, replies = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
@@ -226,7 +230,7 @@ def _take_channels() -> tuple[int, int]:
 
 
 def _read_frame(descriptor: int) -> bytes | None:
-    """The next frame; None at the end."""
+    """Return the next frame, or None at the end of the input."""
     header = _read_exactly(descriptor, FRAME.size)
     return None if header is None else _read_exactly(descriptor, FRAME.unpack(header)[0])
 

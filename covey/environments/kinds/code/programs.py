@@ -1,8 +1,8 @@
-"""Runs a program against the tests of a row: `run_tests`, called in a grading process.
+"""Runs a program against the tests of a row, inside a grading process (`run_tests`).
 
-The program is a second level of trust below that process, which holds the expected outputs: it runs in a fresh
-interpreter (`program_runner`), never in this process or a fork of it, and gets one input at a time.  What comes back is
-data, which is compared here.  So a program can forge no more than what it could print.
+The grading process holds the expected outputs and must not trust the program. The program therefore runs in a fresh
+interpreter (`program_runner`), never in this process or a fork of it, and receives one input at a time. It returns
+data, which is compared here. So a program can forge nothing that it could not also print.
 """
 
 import ctypes
@@ -31,9 +31,9 @@ from covey.environments.kinds.code.program_runner import FRAME, REPLY
 OUTPUT_BYTES = 4 << 20
 """Largest output of one test, in bytes."""
 _DEFAULT_CPU_SECONDS, _DEFAULT_MEMORY_BYTES = 10.0, 512 << 20
-"""Limits where this process has none itself."""
+"""Limits of a program if this process has none itself."""
 _GRACE_SECONDS = 10.0
-"""What the runner has, after the wall clock of a test, to end the test's processes and to answer."""
+"""Seconds that the runner has, after the wall clock limit of a test, to end the test's processes and to answer."""
 _START = f"""
 import sys
 from types import ModuleType
@@ -47,7 +47,8 @@ from {program_runner.__name__} import main
 
 main()
 """
-"""Starts the runner with its own folder alone: the one that Covey lies in may be closed to this process."""
+"""Code that starts the runner with only the runner's own folder, because this process may not be able to read the
+folder that contains Covey."""
 _PR_SET_DUMPABLE = 4
 _LIMITS: dict[int, LimitCode] = {
     program_runner.OUT_OF_TIME: "sandbox_cpu",
@@ -60,20 +61,20 @@ _LIMITS: dict[int, LimitCode] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProgramLimits:
-    """What a program may use.  Example: ProgramLimits(cpu_seconds=10, memory_bytes=512 << 20)."""
+    """Limits of a program. Example: ProgramLimits(cpu_seconds=10, memory_bytes=512 << 20)."""
 
     cpu_seconds: float
-    """CPU seconds of all tests together, the start of the interpreter included."""
+    """CPU seconds of all tests together, including the start of the interpreter."""
     memory_bytes: int
-    """Bytes that a process of the program may allocate, beyond what a bare interpreter has."""
+    """Bytes that a process of the program may allocate, in addition to what a bare interpreter uses."""
     output_bytes: int = OUTPUT_BYTES
-    """Largest output of one test, in bytes."""
+    """Largest output of one test in bytes."""
     processes: int | None = None
-    """Largest number of processes and threads of this user.  None: as many as this process may have."""
+    """Largest number of processes and threads of this user. None for as many as this process may have."""
 
     @classmethod
     def read(cls) -> Self:
-        """What is left of the limits that a sandbox has set for this process (setrlimit)."""
+        """Return what is left of the limits that a sandbox has set for this process (setrlimit)."""
         cpu_seconds, memory_bytes = _DEFAULT_CPU_SECONDS, _DEFAULT_MEMORY_BYTES
         most = resource.getrlimit(resource.RLIMIT_CPU)[0]
         if most != resource.RLIM_INFINITY:
@@ -87,25 +88,25 @@ class ProgramLimits:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProgramTests:
-    """Tests of one row.  Example: ProgramTests(inputs=["2 3"], outputs=["5"], function="")."""
+    """Tests of one row. Example: ProgramTests(inputs=["2 3"], outputs=["5"], function="")."""
 
     inputs: Sequence[JsonValue]
-    """One standard input (a text) per test, or one list of arguments if there is a function."""
+    """Standard input (a text) of each test, or its list of arguments if a function is called."""
     outputs: Sequence[JsonValue]
-    """One standard output (a text) per test, or what the function is to return."""
+    """Expected standard output (a text) of each test, or the expected result of the function."""
     function: str
-    """Name of the function that is called.  Empty: the program reads standard input and prints."""
+    """Name of the function that is called. Empty if the program reads standard input and prints."""
 
 
 def run_tests(program: str, tests: ProgramTests, limits: ProgramLimits) -> bool:
-    """Whether the program passes all tests; none follows the first that it fails.
+    """Return whether the program passes all tests. No test runs after the first failure.
 
     Raises GradeLimit if a limit ends a test, or if the program ends the process that runs it.
     """
     try:
         source = program.encode()
     except UnicodeEncodeError:
-        return False  # not a text: Python refuses such a file, too
+        return False  # the program contains surrogates, and Python would refuse such a file too
     _hide_memory()
     folder = tempfile.mkdtemp(prefix="program-")
     try:
@@ -113,21 +114,21 @@ def run_tests(program: str, tests: ProgramTests, limits: ProgramLimits) -> bool:
             runner.send(source)
             runner.send(tests.function.encode())
             return all(
-                runner.passes(given, expected, returns=bool(tests.function))
-                for given, expected in zip(tests.inputs, tests.outputs, strict=True)
+                runner.passes(test_input, expected, returns=bool(tests.function))
+                for test_input, expected in zip(tests.inputs, tests.outputs, strict=True)
             )
     finally:
         _remove(folder)
 
 
 class _Runner:
-    """The process of `program_runner`, and a conversation with it in which no wait is without a deadline."""
+    """A process of `program_runner`. Every wait for it has a deadline."""
 
     def __init__(self, folder: str, limits: ProgramLimits) -> None:
         self._limits = limits
         numbers = (limits.cpu_seconds, limits.memory_bytes, limits.output_bytes, limits.processes or 0)
         self._process = subprocess.Popen(
-            # Not -I, which would ignore PYTHONHASHSEED: sets have the same order on every machine.
+            # Not -I, which would ignore PYTHONHASHSEED. Sets must have the same order on every machine.
             [sys.executable, "-s", "-S", "-P", "-B", "-X", "utf8", "-c", _START, *map(str, numbers)],
             env={"PYTHONHASHSEED": "0"},
             cwd=folder,
@@ -154,9 +155,9 @@ class _Runner:
             pass
 
     def passes(self, given: JsonValue, expected: JsonValue, *, returns: bool) -> bool:
-        """Run one test; whether what comes back is what is expected.  Raises GradeLimit."""
+        """Run one test, and return whether its output is the expected one. Raises GradeLimit."""
         if self._has_reply():
-            return False  # nobody has asked yet
+            return False  # a reply before the question can only be forged
         self.send(json.dumps(given).encode() if returns else str(given).encode())
         status, size = REPLY.unpack(self._read(REPLY.size))
         if status in _LIMITS:
@@ -172,7 +173,7 @@ class _Runner:
             return False
 
     def send(self, data: bytes) -> None:
-        """Write one frame."""
+        """Write one frame. Raises GradeLimit if the runner has ended or does not read it in time."""
         left, deadline = memoryview(FRAME.pack(len(data)) + data), time.monotonic() + self._seconds
         while left:
             self._wait(self._commands, select.POLLOUT, deadline)
@@ -206,13 +207,13 @@ class _Runner:
 
 
 def _hide_memory() -> None:
-    """Keep other processes of this user from reading this one, if the sandbox has not done so."""
+    """Keep other processes of this user from reading this process's memory, if the sandbox has not done so."""
     if ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, *map(ctypes.c_ulong, (0, 0, 0, 0))) != 0:
         raise OSError("this process cannot hide its memory")
 
 
 def _remove(folder: str) -> None:
-    """Remove what the tests have left, as far as it goes: the sandbox empties its scratch folder after the grade."""
+    """Remove what the tests have left, as far as possible. The sandbox empties its scratch folder after the grade."""
     try:
         shutil.rmtree(folder, ignore_errors=True)
     except RecursionError:

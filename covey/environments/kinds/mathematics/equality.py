@@ -1,7 +1,7 @@
-"""Whether an answer's value is a truth's: structure by structure, with exact numbers wherever there are any.
+"""Compares the value of an answer with that of a truth, structure by structure, with exact numbers where possible.
 
-Main name: `are_same`.  The first argument is always the truth: an answer may spell out what the truth leaves open, such
-as a name ("x = 5" for 5) or a unit, but never the other way round where that would let a guess count.
+Main name: `are_same`. The first argument is always the truth. An answer may add what the truth leaves out, such as a
+name ("x = 5" for 5) or a unit. The reverse is not allowed where it would let a guess count.
 """
 
 import re
@@ -24,16 +24,16 @@ from covey.environments.kinds.mathematics.values import (
 )
 
 SIGNIFICANT_DIGITS = 6
-"""Digits that an approximation needs before it may stand for a number that is not a decimal."""
+"""Number of digits that a decimal needs before it is accepted as an approximation of a number that is not a decimal."""
 
 _COMMAND = re.compile(r"\\[a-zA-Z]+")
 _FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
 
 
 def are_same(truth: Value, answer: Value) -> bool:
-    """Whether two values are mathematically the same in the form that was asked for."""
+    """Return whether two values are mathematically the same, in the form that the truth has."""
     if isinstance(answer, Assignment) and not all(_is_same_side(answer.latex[1], step) for step in answer.steps):
-        # "x = 2 = 3" would be two answers.
+        # "x = 2 = 3" gives two answers.
         return False
     if isinstance(truth, Assignment) and isinstance(answer, Assignment):
         if truth.name == answer.name:
@@ -63,15 +63,15 @@ def are_same(truth: Value, answer: Value) -> bool:
 
 
 def _unwrap(value: Value) -> Value:
-    """The element of a set that has only one: the solution set {5} is the solution 5."""
+    """Return the element of a set that has only one, because the solution set {5} means the solution 5."""
     is_single = isinstance(value, Group) and value.brackets == "{}" and len(value.items) == 1
     return value.items[0] if isinstance(value, Group) and is_single else value
 
 
 def are_same_scalars(truth: Scalar, answer: Scalar) -> bool:
-    """Compare numbers or expressions, with percent signs and units.
+    """Return whether two numbers or expressions are the same, including percent signs and units.
 
-    A unit on one side only is ignored, a percent sign on one side only may mean either number: 50% is 50 and 0.5.
+    A unit on only one side is ignored. A percent sign on only one side may mean either number: 50% is both 50 and 0.5.
     """
     if (
         truth.unit
@@ -89,11 +89,11 @@ def are_same_scalars(truth: Scalar, answer: Scalar) -> bool:
         return _is_same_angle(truth, answer)
     if _is_angle(answer) and not truth.unit and r"\pi" in truth.latex:
         return _is_same_angle(answer, truth)
-    return any(_are_same_times(truth, answer, each) for each in factors)
+    return any(_are_same_times(truth, answer, factor) for factor in factors)
 
 
 def _are_same_times(truth: Scalar, answer: Scalar, factor: Fraction) -> bool:
-    """Whether the truth is `factor` times the answer."""
+    """Return whether the truth is `factor` times the answer."""
     if factor == 1 and truth.latex == answer.latex:
         return True
     if truth.exact is not None and answer.exact is not None:
@@ -104,7 +104,7 @@ def _are_same_times(truth: Scalar, answer: Scalar, factor: Fraction) -> bool:
         return _is_rounded(truth.exact, answer) or _is_rounded(answer.exact, truth)
     if not _have_same_case(truth.latex, answer.latex):
         return False
-    left, right = (scalars.parse_expression(each.latex) for each in (truth, answer))
+    left, right = (scalars.parse_expression(scalar.latex) for scalar in (truth, answer))
     if left is None or right is None:
         return False
     right *= sympy.Rational(factor.numerator, factor.denominator)
@@ -118,7 +118,10 @@ def _are_same_times(truth: Scalar, answer: Scalar, factor: Fraction) -> bool:
 
 
 def _is_rounded(value: Fraction, decimal: Scalar) -> bool:
-    """Whether a decimal of at least `SIGNIFICANT_DIGITS` digits is a value that is not a decimal itself, rounded."""
+    """Return whether a decimal is the rounded form of a value that is not itself a decimal.
+
+    The decimal must have at least `SIGNIFICANT_DIGITS` digits.
+    """
     if decimal.places is None or decimal.places <= 0 or decimal.exact is None:
         return False
     step = Fraction(1, 10**decimal.places)
@@ -129,7 +132,7 @@ def _is_rounded(value: Fraction, decimal: Scalar) -> bool:
 
 
 def _has_few_digits(value: Fraction) -> bool:
-    """Whether a value is a decimal that a person would write out."""
+    """Return whether a value is a decimal that a person would write out."""
     return value.denominator.bit_length() < 64 and 10**20 % value.denominator == 0
 
 
@@ -138,12 +141,12 @@ def _is_angle(scalar: Scalar) -> bool:
 
 
 def _is_same_angle(degrees: Scalar, radians: Scalar) -> bool:
-    left, right = (scalars.parse_expression(each.latex) for each in (degrees, radians))
+    left, right = (scalars.parse_expression(scalar.latex) for scalar in (degrees, radians))
     return left is not None and right is not None and scalars.are_equal(left * sympy.pi, right * 180)
 
 
 def _have_same_case(left: str, right: str) -> bool:
-    """Whether no letter stands for two variables that differ in case only, which the parser would take for one."""
+    """Return whether both texts use the same case for each letter. The parser treats x and X as one variable."""
     first, second = ({mark for mark in _COMMAND.sub("", latex) if mark.isalpha()} for latex in (left, right))
     return not any(letter.swapcase() in second - first for letter in first - second)
 
@@ -157,10 +160,10 @@ def _are_same_in_any_order(truths: tuple[Value, ...], answers: tuple[Value, ...]
         return False
     rest = list(answers)
     for truth in truths:
-        place = next((place for place, answer in enumerate(rest) if are_same(truth, answer)), None)
-        if place is None:
+        index = next((index for index, answer in enumerate(rest) if are_same(truth, answer)), None)
+        if index is None:
             return False
-        rest.pop(place)
+        rest.pop(index)
     return True
 
 
@@ -176,7 +179,7 @@ def _are_same_groups(truth: Group, answer: Group) -> bool:
 
 
 def _drop_repeated(items: tuple[Value, ...]) -> tuple[Value, ...]:
-    """The elements of a set without repetition."""
+    """Return the elements of a set without repetitions."""
     kept: list[Value] = []
     for item in items:
         if not any(are_same(each, item) for each in kept):
@@ -185,7 +188,7 @@ def _drop_repeated(items: tuple[Value, ...]) -> tuple[Value, ...]:
 
 
 def _is_same_vector(truth: Value, answer: Value) -> bool:
-    """A matrix of one row or column is the tuple of its entries."""
+    """Return whether two values are the same vector. A matrix of one row or column is the tuple of its entries."""
     lists = []
     for value in (truth, answer):
         if isinstance(value, Matrix) and (len(value.rows) == 1 or len(value.rows[0]) == 1):
@@ -208,7 +211,11 @@ def _equate(value: Assignment) -> Chain:
 
 
 def _are_same_relations(truth: Chain, answer: Chain) -> bool:
-    """Whether two relations hold for the same values: sides differ by a constant factor, positive for inequalities."""
+    """Return whether two relations hold for the same values.
+
+    For relations with one operator, the differences of their sides must have a constant ratio. If the ratio is
+    negative, an inequality must be reversed.
+    """
     if len(truth.operators) != len(answer.operators):
         return False
     if len(truth.operators) > 1:
@@ -247,7 +254,10 @@ def _subtract(left: str, right: str) -> sympy.Expr | None:
 
 
 def _are_same_sets(truth: Value, answer: Value) -> bool:
-    """Whether both are equal sets of real numbers, at least one of them written as more than a list or one bracket."""
+    """Return whether both values are the same set of real numbers.
+
+    At least one of them must be a union, difference, relation or word, not only a list or a single bracket.
+    """
     if not any(isinstance(value, Combination | Chain | Word) or _is_list_of_chains(value) for value in (truth, answer)):
         return False
     left, right = read_set(truth), read_set(answer)

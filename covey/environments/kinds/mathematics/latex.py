@@ -1,13 +1,14 @@
 r"""Normal form of a mathematical answer as a string: bounds first, then one spelling of what LaTeX spells in many ways.
 
-Main names: `normalise`, `find_closing`.  The result has neither layout commands nor dollar signs, and braces around
-every argument.  `reading` finds its structure.  Time is linear in the answer's length.
+Main names: `normalise`, `find_closing`. The normal form has neither layout commands nor dollar signs, and it has braces
+around every argument. The module `reading` finds its structure. Time is linear in the answer's length.
 """
 
 import re
 
 MAX_CHARACTERS = 2_000
-"""Longest answer that is read; longer ones are wrong unless they equal a truth as strings."""
+"""Longest answer that is read, in characters. Longer answers are wrong. A long truth raises this bound, so that it can
+still be answered."""
 MAX_DIGITS = 1_000
 """Most digits of one number in an answer."""
 MAX_DEPTH = 16
@@ -16,7 +17,7 @@ MAX_ROUND_DEPTH = 6
 """Deepest nesting of round brackets, whose parsing time grows steeply."""
 
 ROW_END = "\ue000"
-"""What the two backslashes at the end of a matrix row become: a character that no answer may contain."""
+"""Character that replaces the two backslashes at the end of a matrix row. No answer may contain it."""
 
 _UNICODE = {
     "\u2212": "-", "\u2013": "-", "\u00d7": r"\times ", "\u00b7": r"\cdot ", "\u22c5": r"\cdot ", "\u2217": "*",
@@ -57,14 +58,14 @@ _BRACKETS = re.compile(r"[({\[\])}]")
 def normalise(text: str, *, limit: int = MAX_CHARACTERS) -> str | None:
     """Return the normal form of an answer, or None if it is empty or exceeds a bound.
 
-    `limit`: most characters that are read, before and after Unicode symbols became commands.
+    `limit` is the largest number of characters before Unicode symbols become commands. Afterwards it is twice as many.
     """
     if len(text) > limit or _LONG_NUMBER.search(text):
         return None
     if ROW_END in text or any(mark < " " and mark not in "\t\n\r" for mark in text):
         return None
     text = _strip_wrappers(text)
-    # Two backslashes end a row in a matrix; elsewhere they are one that was escaped twice.
+    # Two backslashes end a row in a matrix. Elsewhere they are one backslash that was escaped twice.
     text = text.replace(r"\\", ROW_END if r"\begin" in text else "\\")
     text = _SUPERSCRIPT.sub(_spell_superscript, text).translate(_TRANSLATION)
     text = _COMMAND.sub(_replace_synonym, text)
@@ -78,7 +79,7 @@ def normalise(text: str, *, limit: int = MAX_CHARACTERS) -> str | None:
 
 
 def find_closing(text: str, start: int) -> int | None:
-    """Position of the brace that closes the one at `start`, or None if there is none."""
+    """Return the position of the brace that closes the one at `start`, or None if it is never closed."""
     depth = 0
     position = start
     while position < len(text):
@@ -95,7 +96,7 @@ def find_closing(text: str, start: int) -> int | None:
 
 
 def _strip_wrappers(text: str) -> str:
-    """Without what encloses the whole answer: dollars, display brackets, emphasis, a box."""
+    """Remove what encloses the whole answer: dollar signs, display brackets, emphasis, a box."""
     for _ in range(4):
         text = _strip_stop(text.strip())
         for opening, closing in _WRAPPERS:
@@ -140,7 +141,7 @@ def _is_shallow(text: str) -> bool:
 
 
 def _brace_arguments(text: str) -> str:
-    r"""Put braces around arguments that stand without: \frac12, \sqrt 3, and \sqrt(3) of plain text."""
+    r"""Put braces around arguments that lack them: \frac12, \sqrt 3, and \sqrt(3) from plain text."""
     pieces: list[str] = []
     position = 0
     for match in re.finditer(r"\\(frac|binom|sqrt)(?![a-zA-Z])\s*", text):
@@ -159,7 +160,7 @@ def _brace_arguments(text: str) -> str:
             token = _read_token(text, position, is_root=match.group(1) == "sqrt")
             closing = find_closing(text, position) if text[position : position + 1] == "{" else None
             if closing is not None:
-                # Nesting is bounded, so the recursion is too.
+                # The nesting is bounded, so the recursion is too.
                 pieces.append(f"{{{_brace_arguments(text[position + 1 : closing])}}}")
                 position = closing + 1
             elif token is not None:
@@ -175,7 +176,7 @@ def _skip_space(text: str, position: int) -> int:
 
 
 def _read_token(text: str, position: int, *, is_root: bool) -> str | None:
-    """An argument without braces, or None if it has them or is none."""
+    """Return an argument that has no braces, or None if it has braces or there is no argument."""
     rest = text[position:]
     if is_root:
         match = re.match(r"[0-9]+|\([^()]*\)|[a-zA-Z]|\\[a-zA-Z]+", rest)

@@ -1,11 +1,11 @@
 """Grader for answers in mathematics: an answer is right if it is mathematically the same as one of the truths.
 
-Main names: `is_right`, `versions`.  Two strings are compared first; then both are read into numbers, lists, sets,
-matrices or relations (`reading`), whose expressions math-verify parses and compares (`scalars`).  Decisions:
-- A decimal is exact.  One with six digits or more may also be the rounded value of a truth that is not a decimal.
-- Several candidates are right only if the truth lists the same ones.  A list has no order, a tuple has one.
-- An interval is not one of its points, an equation without information ("x = x") is not an answer.
-Nothing that an answer says raises, except MemoryError, which the sandbox reports as a limit.
+Main names: `is_right`, `versions`. The two strings are compared first. Then both are read into numbers, lists, sets,
+matrices or relations (`reading`), whose expressions math-verify parses and compares (`scalars`). Decisions:
+- A decimal is exact. One with six digits or more may also be the rounded value of a truth that is not a decimal.
+- Several candidates are right only if the truth lists the same ones. A list has no order, but a tuple has one.
+- An interval is not one of its points, and an equation without information ("x = x") is not an answer.
+No answer makes the grader raise an exception, except MemoryError, which the sandbox reports as a limit.
 """
 
 import importlib.metadata
@@ -17,8 +17,9 @@ from covey.environments.kinds.mathematics.latex import MAX_CHARACTERS, normalise
 from covey.environments.kinds.mathematics.reading import read_value
 
 PACKAGES = ("math-verify", "latex2sympy2_extended", "sympy", "mpmath", "antlr4-python3-runtime")
-"""Packages whose code decides about a grade."""
+"""Packages whose code affects grades."""
 MAX_TRUTH_CHARACTERS = 20_000
+"""Longest truth that is read."""
 _TYPICAL = (
     ("41", "42"), (r"\frac{3}{4}", "0.75"), (r"-\frac{12}{5}", "-2.4"), (r"2\sqrt{3}", r"\sqrt{12}"),
     ("x^2+2x+1", "(x+1)^2"), (r"\sin(x)\cos(x)", r"\frac{\sin(2x)}{2}"), ("(1, 2)", "(1, 3)"),
@@ -26,24 +27,24 @@ _TYPICAL = (
     ("2x+3y=6", "y=2-2x/3"), ("x>7", "7<x"), ("12.5\\%", r"\frac{1}{8}"), (r"e^{2\pi i}", "1"), (r"\log_2 8", "3"),
     ("1,000", "1000"), (r"\infty", r"-\infty"), ("n!", r"\binom{n}{2}"), ("5 \\text{ cm}", "5"), ("$0.10", "1/10"),
 )  # fmt: skip
-"""Answers with a truth, of each form that is read in its own way."""
+"""Pairs of an answer and a truth, covering every form that is read in its own way."""
 
 
 def is_right(answer: str, truths: Sequence[str]) -> bool:
-    """Whether an answer in LaTeX or plain text is the same as at least one of the truths."""
+    """Return whether an answer in LaTeX or plain text is the same as at least one of the truths."""
     limit = max([MAX_CHARACTERS, *(min(2 * len(truth), MAX_TRUTH_CHARACTERS) for truth in truths)])
     form = normalise(answer, limit=limit)
     return form is not None and any(_is_same(truth, form) for truth in truths)
 
 
 def warm_up() -> None:
-    """Grade typical answers, so that the parser's tables and the caches of sympy are filled; no grade depends on it."""
+    """Grade typical answers to fill the parser's tables and sympy's caches. No grade depends on it."""
     for answer, truth in _TYPICAL:
         is_right(answer, [truth])
 
 
 def versions() -> dict[str, str]:
-    """Installed version of each package whose code decides about a grade, by name."""
+    """Return the installed version of each package whose code affects grades, by name."""
     return {name: importlib.metadata.version(name) for name in PACKAGES}
 
 
@@ -58,5 +59,5 @@ def _is_same(truth: str, answer: str) -> bool:
 
 
 def _squeeze(form: str) -> str:
-    """A form without what never changes the meaning: braces of words, and spaces that do not separate two digits."""
+    """Remove what never changes the meaning: the braces of words, and spaces that do not separate two digits."""
     return re.sub(r"(?<![0-9])\s+|\s+(?![0-9])", "", re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", form))

@@ -17,12 +17,15 @@ _REPEATING = re.compile(r"(-?)([0-9]+)\.([0-9]*)\\(?:overline|bar|dot)\s*\{?([0-
 
 
 def is_grouped(text: str) -> bool:
-    """Whether a text is one number with commas between groups of three digits."""
+    """Return whether a text is one number with commas between groups of three digits."""
     return _GROUPED.fullmatch(text) is not None
 
 
 def read_number(text: str) -> tuple[Fraction | None, int | None]:
-    """The value of a plain number, and its digits after the point if it is a decimal; else (None, None)."""
+    """Return the value of a plain number, and the number of its decimal places if it is a decimal.
+
+    A power of ten shifts the decimal places. The result is (None, None) if the text is not a plain number.
+    """
     spaced = _SPACED.fullmatch(text)
     text = text.replace(" ", "") if spaced else text
     decimal = _DECIMAL.fullmatch(text)

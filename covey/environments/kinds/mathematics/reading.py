@@ -1,7 +1,7 @@
 """Reads the structure of a mathematical answer from its normal form (`latex.normalise`).
 
-Main names: `read_value`, `split_top`.  math-verify would guess the structure: it takes (2, 1) for an empty interval
-and "1 2" for the number 3.
+Main names: `read_value`, `split_top`. This is not left to math-verify, because it guesses the structure: it takes
+(2, 1) for an empty interval and "1 2" for the number 3.
 """
 
 import re
@@ -21,7 +21,7 @@ from covey.environments.kinds.mathematics.values import (
 )
 
 MAX_ITEMS = 50
-"""Most items of a list, set or matrix row."""
+"""Most items in a list, set or matrix row, and most rows in a matrix."""
 
 _OPENING, _CLOSING = "([{", ")]}"
 _LIST_WORD = re.compile(
@@ -43,7 +43,7 @@ _BASED = re.compile(r"([0-9a-zA-Z]+)_\{?([0-9]{1,2})\}?")
 
 
 def read_value(text: str) -> Value | None:
-    """Return the value of a string in normal form, or None if it has no structure that is known."""
+    """Return the value of a string in normal form, or None if its structure is unknown."""
     text = text.strip()
     if not text or text in ("=", ",", "."):
         return None
@@ -73,7 +73,7 @@ def read_value(text: str) -> Value | None:
 
 
 def split_top(text: str, separator: str) -> list[str]:
-    """The parts of a text between separators that stand outside all brackets."""
+    """Split a text at the separators that are outside all brackets."""
     parts, depth, start, position = [], 0, 0, 0
     while position < len(text):
         if (
@@ -106,7 +106,10 @@ def _read_group(brackets: str, parts: list[str]) -> Group | None:
 
 
 def _join_thousands(parts: list[str]) -> list[str]:
-    """ "1,000, 2,000": where some commas are followed by a space, those between digits group thousands."""
+    """Join parts that commas split within a number, as in "1,000, 2,000".
+
+    If some commas are followed by a space, those between digits group thousands.
+    """
     if not any(part.startswith(" ") for part in parts[1:]):
         return parts
     joined = parts[:1]
@@ -122,14 +125,14 @@ def _read_matrix(body: str) -> Matrix | None:
     rows = [row.split("&") for row in body.strip().removesuffix(ROW_END).split(ROW_END)]
     if len(rows) > MAX_ITEMS or len({len(row) for row in rows}) != 1:
         return None
-    read = [_read_all(row) for row in rows]
-    return Matrix(rows=tuple(row for row in read if row is not None)) if None not in read else None
+    values = [_read_all(row) for row in rows]
+    return Matrix(rows=tuple(row for row in values if row is not None)) if None not in values else None
 
 
 def _read_chain(text: str) -> Value | None:
     operators = [_spell_operator(operator) for operator in _OPERATOR.findall(text)]
     sides = [side.strip() for side in _OPERATOR.split(text)]
-    # "x = 1/3 ~ 0.333" is 1/3: what follows the sign of approximation is not the answer.
+    # "x = 1/3 ~ 0.333" means 1/3, because the value after an approximation sign is not the answer.
     while len(operators) > 1 and operators[-1] == "~":
         operators.pop()
         sides.pop()
@@ -156,7 +159,7 @@ def _squeeze(text: str) -> str:
 
 
 def _mentions(text: str, name: str) -> bool:
-    """Whether a name of one letter occurs in an expression: "x = x" says nothing."""
+    """Return whether an expression is the name or, if the name is one letter, contains it: "x = x" says nothing."""
     return _squeeze(text) == _squeeze(name) or (
         len(name) == 1 and re.search(rf"(?<![a-zA-Z\\]){name}(?![a-zA-Z])", text) is not None
     )
@@ -190,7 +193,7 @@ def _is_balanced(text: str) -> bool:
 
 
 def _read_sign(text: str) -> Value | None:
-    """An expression, or the two that plus-minus stands for."""
+    """Read an expression, or the two expressions that a plus-minus sign means."""
     if text.count(r"\pm") == 1:
         signs = ("+", "-")
         items = [_read_scalar(text.replace(r"\pm", sign).strip().removeprefix("+").strip()) for sign in signs]
@@ -199,7 +202,7 @@ def _read_sign(text: str) -> Value | None:
 
 
 def _is_words(text: str) -> bool:
-    """Whether a text is a word of at least three letters, or several words, and not a product of variables."""
+    """Return whether a text consists of words, one of them with at least three letters, rather than of variables."""
     if text.casefold() in ("no", "yes"):
         return True
     return _WORDS.fullmatch(text) is not None and any(len(word) > 2 for word in re.split("[ '-]", text))

@@ -1,8 +1,8 @@
-"""Mathematical expressions without relation or list: parsed by math-verify, compared exactly where that is possible.
+"""Mathematical expressions without relations or lists: parsed by math-verify, compared exactly where possible.
 
-Main names: `parse_expression`, `are_equal`, `find_ratio`.  What would take long is refused before it is evaluated:
-`_evaluate` rebuilds the unevaluated tree from its leaves and stops at the first number or power that is too large.
-math-verify's own timeouts, which use a signal, are off: the process that grades has a limit of its own.
+Main names: `parse_expression`, `are_equal`, `find_ratio`. Expressions that would take long are refused before they are
+evaluated: `_evaluate` rebuilds the unevaluated tree from its leaves, and stops at the first number or power that is too
+large. math-verify's own timeouts use a signal and are switched off, because the grading process has its own limit.
 """
 
 import functools
@@ -17,23 +17,27 @@ from math_verify import LatexExtractionConfig, parse, verify
 from sympy.core.function import AppliedUndef
 
 MAX_LEAF = 400
-"""Most characters of an expression that is parsed."""
+"""Longest expression that is parsed, in characters."""
 MAX_NODES = 400
 """Most nodes of a parsed expression."""
 MAX_POWER = 16
-"""Largest exponent of a sum; 1,000 for symbols.  Numbers may grow to 1,000 digits."""
+"""Largest exponent of a sum. Symbols may have exponents up to `MAX_DIGITS`."""
 MAX_DIGITS = 1_000
+"""Most decimal digits of a number, and largest absolute value of an exponent."""
 MAX_FACTORIAL = 200
+"""Largest number whose factorial is computed."""
 POINTS = 5
-"""Points at which two expressions with variables are compared before symbolic work is spent on them."""
+"""Number of points at which two expressions with variables are compared before any symbolic work."""
 PRECISION = 60
-"""Digits to which constants are evaluated; those that agree to `AGREEMENT` digits are equal."""
+"""Number of digits to which constants are evaluated."""
 AGREEMENT = 50
+"""Number of digits to which two constants must agree to be equal."""
 
 logging.getLogger("math_verify").addHandler(logging.NullHandler())
 logging.getLogger("math_verify").propagate = False
 
-# What sympy raises on expressions that it cannot handle.  MemoryError passes: the sandbox reports it as a limit.
+# Exceptions that sympy raises on expressions that it cannot handle. MemoryError is not among them, because the sandbox
+# reports it as a limit.
 UNREADABLE = (ArithmeticError, AttributeError, LookupError, NotImplementedError, RecursionError, TypeError, ValueError)
 
 _EXTRACTION = [
@@ -66,7 +70,7 @@ _UNCLEAR = re.compile(
     r"[0-9}] +[0-9]|!\s*!|\)\s*!|(?:[+\-]\s*){4}"
     r"|\^\s*(?:[0-9a-zA-Z]+|\{[^{}]*\}|\\[a-zA-Z]+)\s*\^"
 )
-"""What LaTeX gives no meaning, or what the parser misreads or reads slowly: "1 2", "5!!", "x^y^z"."""
+"""Pattern of text without a meaning in LaTeX, or that the parser misreads or reads slowly: "1 2", "5!!", "x^y^z"."""
 _NODES = (
     sympy.Add, sympy.Mul, sympy.Pow, sympy.exp, sympy.log, sympy.sin, sympy.cos, sympy.tan, sympy.cot, sympy.sec,
     sympy.csc, sympy.asin, sympy.acos, sympy.atan, sympy.acot, sympy.sinh, sympy.cosh, sympy.tanh, sympy.Abs,
@@ -77,9 +81,9 @@ _ATOMS = (sympy.Symbol, sympy.Number, sympy.NumberSymbol, sympy.core.numbers.Ima
 
 @functools.lru_cache(maxsize=256)
 def parse_expression(latex: str) -> sympy.Expr | None:
-    """Return the evaluated expression of a string in normal form, or None if it is not one or too large.
+    """Return the evaluated expression of a string in normal form, or None if it is not an expression or is too large.
 
-    Variables are real, and the letter i is the imaginary unit.  Decimals become exact fractions.
+    Variables are real, and the letter i is the imaginary unit. Decimals become exact fractions.
     """
     latex = _spell(latex)
     if (
@@ -90,18 +94,18 @@ def parse_expression(latex: str) -> sympy.Expr | None:
         or _UNCLEAR.search(_BASE.sub("", latex))
     ):
         return None
-    found = parse(f"${latex}$", _EXTRACTION, fallback_mode="no_fallback", parsing_timeout=None)
-    if len(found) != 1 or not isinstance(found[0], sympy.Expr):
+    parsed = parse(f"${latex}$", _EXTRACTION, fallback_mode="no_fallback", parsing_timeout=None)
+    if len(parsed) != 1 or not isinstance(parsed[0], sympy.Expr):
         return None
     try:
-        expression = _evaluate(found[0], [MAX_NODES])
+        expression = _evaluate(parsed[0], [MAX_NODES])
         return None if expression is None or expression.has(sympy.nan, sympy.zoo) else expression
     except UNREADABLE:
         return None
 
 
 def are_equal(truth: sympy.Expr, answer: sympy.Expr) -> bool:
-    """Whether two expressions are the same for all values of their variables, as far as sympy can show it."""
+    """Return whether two expressions are equal for all values of their variables, as far as sympy can prove it."""
     try:
         if truth == answer:
             return True
@@ -117,7 +121,7 @@ def are_equal(truth: sympy.Expr, answer: sympy.Expr) -> bool:
 
 
 def find_ratio(truth: sympy.Expr, answer: sympy.Expr) -> sympy.Expr | None:
-    """The constant c other than 0 with truth = c * answer, or None; both must have the same variables."""
+    """Return the constant c, not 0, with truth = c * answer, or None. Both must have the same variables."""
     try:
         if truth.has(AppliedUndef) or not truth.free_symbols or truth.free_symbols != answer.free_symbols:
             return None
@@ -131,7 +135,10 @@ def find_ratio(truth: sympy.Expr, answer: sympy.Expr) -> sympy.Expr | None:
 
 
 def evaluate_real(expression: sympy.Expr) -> Fraction | None:
-    """A fraction that agrees with a constant to about `PRECISION` digits, or None if it is not real and finite."""
+    """Return a fraction that agrees with a constant to about `PRECISION` digits.
+
+    The result is None if the constant is not real and finite.
+    """
     try:
         value = sympy.N(expression, PRECISION)
         return Fraction(str(value)) if value.is_Float or value.is_Rational else None
@@ -140,7 +147,7 @@ def evaluate_real(expression: sympy.Expr) -> Fraction | None:
 
 
 def _spell(latex: str) -> str:
-    """Plain text as LaTeX: sin(x) -> \\sin(x), x^10 -> x^{10}, abc -> a b c, degrees -> radians."""
+    """Convert plain text to LaTeX: sin(x) -> \\sin(x), x^10 -> x^{10}, abc -> a b c, degrees -> radians."""
     latex = _DEGREES.sub(r"(\1\\pi/180)", latex)
     latex = _LETTER.sub(r" \1 ", latex)
     latex = _WORD.sub(lambda match: _spell_word(match.group()), latex)
@@ -153,7 +160,7 @@ def _spell_word(word: str) -> str:
     match = _FUNCTION.match(word)
     if match and len(word) - match.end() <= 1:
         return f"\\{match.group()} {word[match.end() :]}"
-    # Without spaces the parser reads words such as "zeros" as commands.
+    # Without spaces, the parser would read words such as "zeros" as commands.
     return " ".join(word)
 
 
@@ -201,7 +208,7 @@ def _is_small_power(base: sympy.Expr, exponent: sympy.Expr) -> bool:
 
 
 def _is_moderate(exponent: sympy.Expr) -> bool:
-    """Whether an exponent is at most 1,000 in absolute value, or has variables."""
+    """Return whether an exponent is at most `MAX_DIGITS` in absolute value, or contains variables."""
     if exponent.free_symbols:
         return True
     size = sympy.N(sympy.Abs(exponent), 15)
@@ -213,7 +220,7 @@ def _is_small_factorial(argument: sympy.Expr) -> bool:
 
 
 def _count_digits(atom: sympy.Basic) -> int:
-    """About how many decimal digits a rational number has; 1 for every other atom."""
+    """Estimate the number of decimal digits of a rational number. Every other atom counts as 1."""
     if not isinstance(atom, sympy.Rational) or not atom.is_finite:
         return 1
     return max(1, abs(int(atom.p)).bit_length() * 3 // 10, int(atom.q).bit_length() * 3 // 10)
@@ -222,7 +229,7 @@ def _count_digits(atom: sympy.Basic) -> int:
 def _are_equal_constants(truth: sympy.Expr, answer: sympy.Expr) -> bool:
     if truth.is_Rational and answer.is_Rational:
         return bool(truth == answer)
-    values = [sympy.N(each, PRECISION) for each in (truth, answer)]
+    values = [sympy.N(constant, PRECISION) for constant in (truth, answer)]
     if not all(value.is_number and value.is_finite for value in values):
         return False
     scale = max(abs(values[0]), abs(values[1]))
@@ -233,7 +240,7 @@ def _agree_at_points(truth: sympy.Expr, answer: sympy.Expr) -> bool:
     symbols = truth.free_symbols | answer.free_symbols
     for number in range(POINTS):
         point = _choose_point(symbols, number)
-        values = [sympy.N(each.xreplace(point), 30) for each in (truth, answer)]
+        values = [sympy.N(expression.xreplace(point), 30) for expression in (truth, answer)]
         if not all(value.is_number and value.is_finite for value in values):
             continue
         scale = max(abs(values[0]), abs(values[1]))
@@ -243,9 +250,9 @@ def _agree_at_points(truth: sympy.Expr, answer: sympy.Expr) -> bool:
 
 
 def _choose_point(symbols: set[sympy.Basic], number: int) -> Mapping[sympy.Basic, sympy.Rational]:
-    """A value per variable, different for each, of both signs, the same in every process."""
+    """Choose a value for each variable. Values differ between variables, have both signs, and never change."""
     ordered = sorted(symbols, key=str)
     return {
-        symbol: sympy.Rational((-1) ** (number * (place + 1)) * (17 + 23 * number + 7 * place), 13 + 4 * place + number)
-        for place, symbol in enumerate(ordered)
+        symbol: sympy.Rational((-1) ** (number * (index + 1)) * (17 + 23 * number + 7 * index), 13 + 4 * index + number)
+        for index, symbol in enumerate(ordered)
     }

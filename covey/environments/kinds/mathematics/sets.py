@@ -1,6 +1,6 @@
-"""Sets of real numbers, however an answer writes them: brackets, unions, inequalities in one variable.
+"""Sets of real numbers in all the ways that an answer can write them: brackets, unions, inequalities in one variable.
 
-Main name: `read_set`.  Unions are brought to the same form by sympy, whose end points are exact.
+Main name: `read_set`. sympy brings unions to one form, with exact end points.
 """
 
 import re
@@ -18,13 +18,15 @@ _NAMED = {"set:R": sympy.S.Reals, "set:emptyset": sympy.S.EmptySet}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RealSet:
-    """A set of real numbers, and the variable that it describes, or "" where none is named."""
+    """A set of real numbers, and the variable whose values it describes."""
 
     members: sympy.Set
+    """Members of the set."""
     variable: str
+    """Name of the variable. Empty if none is named."""
 
     def is_same(self, other: "RealSet") -> bool:
-        """Whether two sets have the same members and do not describe different variables."""
+        """Return whether two sets have the same members and do not describe different variables."""
         if self.variable and other.variable and self.variable != other.variable:
             return False
         try:
@@ -67,19 +69,19 @@ def _read(value: Value) -> RealSet | None:
 
 
 def _combine(operator: str, parts: tuple[Value, ...]) -> RealSet | None:
-    sets = [_read(part) for part in parts]
-    found = [each for each in sets if each is not None]
-    variables = {each.variable for each in found} - {""}
-    if len(found) != len(sets) or len(variables) > 1:
+    operands = [_read(part) for part in parts]
+    sets = [operand for operand in operands if operand is not None]
+    variables = {real_set.variable for real_set in sets} - {""}
+    if len(sets) != len(operands) or len(variables) > 1:
         return None
-    members = found[0].members
-    for each in found[1:]:
-        members = members - each.members if operator == "setminus" else members | each.members
+    members = sets[0].members
+    for real_set in sets[1:]:
+        members = members - real_set.members if operator == "setminus" else members | real_set.members
     return RealSet(members=members, variable=variables.pop() if variables else "")
 
 
 def _read_inequality(chain: Chain) -> RealSet | None:
-    """x < b, a < x, a < x <= b, x != a and their flipped forms, where x is a variable."""
+    """Read x < b, a < x, a < x <= b, x != a or one of their flipped forms, where x is a variable."""
     operators, sides = chain.operators, chain.sides
     if operators[0] in (">", ">="):
         flipped = {">": "<", ">=": "<=", "<": ">", "<=": ">=", "=": "=", "!=": "!="}
@@ -106,7 +108,7 @@ def _read_inequality(chain: Chain) -> RealSet | None:
 
 
 def _read_end(value: Value | None) -> sympy.Expr | None:
-    """A real constant or an infinity, or None."""
+    """Return the real constant or infinity of an end point, or None if the value is neither."""
     if not isinstance(value, Scalar) or value.unit is not None or value.is_percent:
         return None
     if value.exact is not None:

@@ -1,4 +1,4 @@
-"""Units and percent signs after a number, and how units of one dimension convert."""
+"""Units and percent signs after a number, and the conversion between units of one dimension."""
 
 import re
 from dataclasses import dataclass
@@ -43,26 +43,30 @@ _PLAIN = re.compile(r"(?<=[0-9} )])\s*((?:(?:square|cubic|sq\.?|cu) )?[a-zA-Z]+(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeasureUnit:
-    """A unit, or the count of something.  Example: Unit(dimension="length", power=2, factor=Fraction(1, 10000))."""
+    """A unit, or a word that says what is counted.
+
+    Example: square centimetres are MeasureUnit(dimension="length", power=2, factor=Fraction(1, 10000)).
+    """
 
     dimension: str
-    """Dimension of the base unit; "thing" for a word that is not a unit."""
+    """Dimension of the base unit, or "thing" for a word that is not a unit."""
     power: int
+    """Exponent of the unit, for example 2 for an area."""
     factor: Fraction
-    """Size in the dimension's base unit."""
+    """Size of the unit, in the dimension's base unit raised to `power`."""
 
 
 def split_percent(latex: str) -> tuple[str, bool]:
-    """The expression before a percent sign, and whether there was one."""
+    """Return the expression before a percent sign, and whether there was one."""
     match = _PERCENT.search(latex)
     return (latex[: match.start()], True) if match and match.start() else (latex, False)
 
 
 def split_unit(latex: str) -> tuple[str, MeasureUnit | None]:
-    r"""The expression before a unit, and the unit, or None.
+    r"""Return the expression before a unit, and the unit, or None if there is none.
 
-    A word within \text{...} is a unit whatever it says, except words such as "or" that join answers.  Outside, only
-    known units count, and those of one letter only after a space.
+    Any words within \text{...} count as a unit, except words such as "or" that join answers. Outside \text{...} only
+    known units count, and units of one letter count only after a space.
     """
     match = _DEGREES.search(latex)
     if match and match.start() and not _FUNCTION.search(latex):

@@ -1,6 +1,6 @@
-"""What an answer in mathematics may be: a number, a list, a tuple or interval, a set, a matrix, a relation, a word.
+"""Values of mathematical answers: a number, a list, a tuple or interval, a set, a matrix, a relation or a word.
 
-Main name: `Value`.  All classes are plain data; `reading` makes them and `equality` compares them.
+Main name: `Value`. All classes are plain data. The module `reading` creates them, and `equality` compares them.
 """
 
 from dataclasses import dataclass
@@ -17,64 +17,75 @@ class Scalar:
     """
 
     latex: str
-    """The expression without percent sign and unit."""
+    """Expression in LaTeX, without percent sign and unit."""
     exact: Fraction | None
-    """Its value if it is a plain number."""
+    """Value of a plain number. None for other expressions."""
     places: int | None
-    """Digits after the decimal point, less the power of ten in scientific notation; None for other than decimals."""
+    """Digits after the decimal point, minus the power of ten in scientific notation. None if it is not a decimal."""
     is_percent: bool
+    """Whether a percent sign follows the expression."""
     unit: MeasureUnit | None
+    """Unit after the expression. None if there is none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Group:
-    """Several values.  Example: [0, 1) has the brackets "[)"."""
+    """Several values. Example: [0, 1) has the brackets "[)"."""
 
     brackets: str
-    """"" for a list, "{}" for a set, and "()", "[]", "(]" or "[)" for tuples and intervals."""
+    """Brackets of the group: "{}" for a set, "()", "[]", "(]" or "[)" for a tuple or interval. Empty for a list."""
     items: "tuple[Value, ...]"
+    """Values in the group, in order."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Combination:
-    r"""Sets joined by `operator`, "cup" or "setminus"."""
+    """Several sets joined by one operator, as a union or a difference."""
 
     operator: str
+    """Operator between the parts: "cup" or "setminus"."""
     parts: "tuple[Value, ...]"
+    """Sets that the operator joins, in order."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Assignment:
-    """A name and its value.  Example: x = 5."""
+    """A name and its value. Example: x = 5."""
 
     name: str
+    """Name without spaces and braces."""
     value: "Value"
+    """Value of the name."""
     latex: tuple[str, str]
-    """Both sides as they stand, the last one of several."""
+    """Name and value as the answer writes them. In a chain of equations the value is the last side."""
     steps: tuple[str, ...] = ()
-    """What stands between: x = 2 + 3 = 5 has the step 2 + 3, which must equal the value."""
+    """Sides between name and value: x = 2 + 3 = 5 has the step 2 + 3, which must equal the value."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chain:
-    """Expressions joined by "=", "<", "<=", ">", ">=" or "!=".  Example: 1 < x <= 2."""
+    """Expressions joined by "=", "<", "<=", ">", ">=" or "!=". Example: 1 < x <= 2."""
 
     operators: tuple[str, ...]
+    """Operators between the sides, one fewer than there are sides."""
     sides: tuple[str, ...]
+    """Expressions in LaTeX."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Matrix:
-    """Rows of equal length."""
+    """A matrix whose rows have equal length."""
 
     rows: "tuple[tuple[Value, ...], ...]"
+    """Entries, row by row."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Word:
-    """A text or a symbol that is compared as a string, for example "odd", "R" for the real numbers, or "204_5"."""
+    """A text or symbol that is compared as a string, for example "odd", "set:R" for the real numbers, or "204_5"."""
 
     text: str
+    """Text in lower case, or the name of a symbol."""
 
 
 Value = Scalar | Group | Combination | Assignment | Chain | Matrix | Word

@@ -1,8 +1,8 @@
-"""Which answers the scores of reasoning-gym may see.
+"""Decides which answers may reach the scoring functions of reasoning-gym.
 
-The scores of some generators evaluate an answer as Python: by `eval`, or by sympy's `parse_expr`, which calls it.  An
-answer could so replace its own grader.  An answer to such a generator is scored only if it can neither call a function
-that is not listed here nor name an attribute.
+The scoring functions of some generators evaluate an answer as Python, either with `eval` or with sympy's `parse_expr`,
+which calls it. Such an answer could replace its own grader. It is scored only if it can neither call a function that is
+not listed here nor name an attribute.
 """
 
 import re
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 _LITERALS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_- \n")
-"""Characters of words and numbers.  Without brackets, points and quotes an expression of them does nothing."""
+"""Characters of words and numbers. Without brackets, points and quotes, an expression of them has no effect."""
 _ARITHMETIC = frozenset("0123456789+-*/(). \n")
 _ALGEBRA = _ARITHMETIC | frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz,")
 CHARACTERS = {
@@ -24,24 +24,24 @@ CHARACTERS = {
     "polynomial_multiplication": _ALGEBRA,
     "simple_integration": _ALGEBRA,
 }
-"""Generators that evaluate an answer -> characters that it may have."""
+"""Characters that an answer may contain, by name of each generator that evaluates answers."""
 FUNCTIONS = frozenset({
     "Abs", "acos", "asin", "atan", "cos", "cosh", "cot", "csc", "exp", "ln", "log", "pi", "sec", "sin", "sinh", "sqrt",
     "tan", "tanh",
 })  # fmt: skip
-"""Words of more than one letter that an expression of algebra may have; a single letter is a variable."""
+"""Words of more than one letter that an algebraic expression may contain. A single letter is a variable."""
 _WORD = re.compile("[A-Za-z]{2,}")
 _NUMBER = re.compile("[0-9]{1,9}")
 _ATTRIBUTE = re.compile(r"\.\s*[A-Za-z]")
 
 
 def uses_given_numbers(generator: str, answer: str, metadata: Mapping[str, Any]) -> bool:
-    """Whether an answer has the numbers of its item, which the score of puzzle24 does not look at."""
+    """Return whether an answer uses exactly the numbers of its item, which the score of puzzle24 does not check."""
     return generator != "puzzle24" or sorted(map(int, _NUMBER.findall(answer))) == sorted(metadata["numbers"])
 
 
 def is_harmless(generator: str, answer: str) -> bool:
-    """Whether the score of a generator may see this answer; linear time."""
+    """Return whether a generator's scoring function may receive this answer. It takes linear time."""
     characters = CHARACTERS.get(generator)
     if characters is None:
         return True

@@ -1,7 +1,7 @@
-"""Generators of the package reasoning-gym, one or a weighted composite of several.
+"""Tasks from generators of the package reasoning-gym: one generator, or a weighted composite of several.
 
-Item i of a generator uses `Random(seed + i)`, so neighbouring seeds share items and an index cannot split them: the
-split is by a hash of the question.  Partial credit is found and exploited in training, so none is given.
+Item i of a generator uses `Random(seed + i)`, so neighbouring seeds share items. An index therefore cannot split them,
+and the split follows from a hash of the question. There is no partial credit, because training finds and exploits it.
 """
 
 from collections.abc import Mapping
@@ -25,37 +25,38 @@ from covey.environments.kinds.reasoning_gym.reasoning_items import (
 from covey.environments.task_draws import draw_below, is_held_out
 
 ITEMS = 9_000_000
-"""Items of one generator.  More than any pool draws, and small enough for every generator's arithmetic."""
+"""Number of items of a generator: more than any pool draws, and small enough for every generator's arithmetic."""
 FEW_ITEMS: Mapping[str, int] = {"acre": 10_000, "word_ladder": 20_000}
-"""Items of generators that make all of them when they are created, or refuse more."""
+"""Number of items, by name of each generator that makes all items when it is created or refuses more of them."""
 MAX_DRAWS = 200
-"""Draws before a generator counts as having no training question; chance of a false alarm 8**-200."""
+"""Number of draws after which a generator counts as having no training question. The probability that such a finding is
+wrong is 8**-200."""
 MAX_SCAN = 100
-"""Items looked at per held-out question asked for, before the generator counts as too small."""
+"""Number of items examined per requested held-out question before the generator counts as too small."""
 PLAIN = frozenset({"spell_backward"})
-"""Generators whose own score only compares texts."""
+"""Generators whose own scoring function only compares texts."""
 
 
 class ReasoningGymSource(TaskSource):
-    """Tasks of one generator or of a composite."""
+    """Tasks of one generator or of a composite of generators."""
 
     extraction: ClassVar[str] = "whole"
 
     def __init__(self, options: JsonObject, data_sets: DataSets) -> None:
-        """Raises OperatorError("bad_environment") for a generator or a config that the package refuses."""
+        """Open the generator. Raises OperatorError("bad_environment") if the generator or its config is refused."""
         try:
             self._options = ReasoningGymOptions.model_validate(dict(options))
         except ValidationError as error:
-            raise build_refusal(f"the options of reasoning_gym do not fit: {error}") from error
+            raise build_refusal(f"the options of reasoning_gym are invalid: {error}") from error
         names = list_generators(self._options)
         self._items = min((FEW_ITEMS[name] for name in names if name in FEW_ITEMS), default=ITEMS)
         self._dataset = open_items(self._options, self._items)
 
     @property
     def is_plain(self) -> bool:
-        """Whether the generator only compares texts: many others parse an answer, some evaluate it.
+        """Whether the generator only compares texts. Many generators parse an answer instead, and some evaluate it.
 
-        The items of generators in `HASHED` are made in a process of their own, so their answers are graded in one, too.
+        The items of generators in `HASHED` are made in a sandbox process, so their answers are graded in one too.
         """
         from reasoning_gym.dataset import ProceduralDataset
 
@@ -65,7 +66,7 @@ class ReasoningGymSource(TaskSource):
         return self._options.name in PLAIN or not has_own_score
 
     def draw(self, number: int) -> Task:
-        """The training task of a drawn integer: redrawn from the same integer while the question is held out."""
+        """Return the training task of a drawn integer. While the question is held out, the same integer draws again."""
         for attempt in range(MAX_DRAWS):
             task = self._build_task(draw_below("item", number, self._items, attempt=attempt))
             if not is_held_out(task.question):
@@ -73,20 +74,20 @@ class ReasoningGymSource(TaskSource):
         raise build_refusal(f"{self._options.name} has no training question")
 
     def held_out(self, n: int) -> list[Task]:
-        """The first `n` different held-out questions by index."""
-        found: dict[str, Task] = {}
+        """Return the tasks of the first `n` different held-out questions, in the order of their index."""
+        tasks: dict[str, Task] = {}
         for item in range(min(self._items, n * MAX_SCAN)):
-            if len(found) == n:
+            if len(tasks) == n:
                 break
             task = self._build_task(item)
             if is_held_out(task.question):
-                found.setdefault(task.question, task)
-        if len(found) < n:
-            raise build_refusal(f"{self._options.name} has {len(found)} held-out questions, {n} were asked for")
-        return list(found.values())
+                tasks.setdefault(task.question, task)
+        if len(tasks) < n:
+            raise build_refusal(f"{self._options.name} has {len(tasks)} held-out questions, but {n} are needed")
+        return list(tasks.values())
 
     def grade(self, verification: JsonObject, answer: str) -> float:
-        """1 if the generator's own score is exactly 1, else 0; an answer that it must not evaluate earns 0."""
+        """Return 1 if the generator's own score is exactly 1, else 0. An answer that it must not evaluate earns 0."""
         entry = self._dataset[cast(int, verification["item"])]
         name, metadata = self._options.name, entry.get("metadata", {})
         if name == COMPOSITE:
@@ -101,18 +102,19 @@ class ReasoningGymSource(TaskSource):
     def warm_up(self) -> None:
         """Make one item and score one answer, which loads what the generator needs.
 
-        Generators in `HASHED` start every grade as they started the item of the prompt: with nothing made before.
+        Generators in `HASHED` are left out. They must grade in the state in which they make an item, without any
+        earlier item.
         """
         if not HASHED.intersection(list_generators(self._options)):
             with suppress(*UNGRADABLE):
                 self._dataset.score_answer("0", self._dataset[0])
 
     def list_versions(self) -> Mapping[str, str]:
-        """The package, and sympy, which some generators grade with."""
+        """Return the versions of reasoning-gym, and of sympy, with which some generators grade."""
         return {name: version(name) for name in ("reasoning-gym", "sympy")}
 
     def find_answer(self, task: Task) -> str:
-        """The generator's answer to a task, for supervised examples."""
+        """Return the generator's own answer to a task, for supervised examples."""
         return str(self._dataset[cast(int, task.verification["item"])]["answer"])
 
     def _build_task(self, item: int) -> Task:

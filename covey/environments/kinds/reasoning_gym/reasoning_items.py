@@ -1,8 +1,8 @@
-"""Items of reasoning-gym's generators, the same in every process.
+"""Items of reasoning-gym's generators, which are the same in every process.
 
-`open_items` makes the items of most generators here.  Those of the generators in `HASHED` depend on the order of sets
-of texts, and so on the interpreter's seed of hashes.  They are made in a sandbox process, where that seed is 0 and no
-earlier item has changed anything.  `REFUSED` names the generators whose items no process can make twice.
+For most generators `open_items` makes items in this process. Items of the generators in `HASHED` depend on the order of
+sets of strings, and so on the interpreter's hash seed. They are made in a sandbox process, where that seed is 0 and no
+earlier item has changed any state. `REFUSED` names the generators whose items cannot be reproduced at all.
 """
 
 import json
@@ -16,6 +16,7 @@ from covey.environments.environment import build_refusal
 from covey.sandbox import CallLimits, Sandbox, SandboxError, is_inside
 
 COMPOSITE = "composite"
+"""Name of the generator that mixes several others."""
 HASHED = frozenset(
     {
         "intermediate_integration",
@@ -27,46 +28,47 @@ HASHED = frozenset(
         "word_ladder",
     }
 )
-"""Generators whose items depend on the interpreter's seed of hashes."""
+"""Generators whose items depend on the interpreter's hash seed."""
 REFUSED: Mapping[str, str] = {"codeio": "it runs programs that draw random numbers without a seed"}
-"""Generators whose items differ from run to run, and why."""
-# Graders parse free text; these are what parsing raises.  Anything else is a defect and should be seen.
+"""Reasons for refusal, by name of each generator whose items differ between runs."""
+# Exceptions that graders raise when they parse free text. Any other exception is a defect and must stay visible.
 UNGRADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, SyntaxError, TypeError, ValueError)
 _FACTORY = "covey.environments.kinds.reasoning_gym.reasoning_items:build_items"
 _LIMITS = CallLimits(cpu_seconds=120.0, wall_seconds=600.0, memory_bytes=2 << 30)
 
 
 class ReasoningGymOptions(BaseModel):
-    """Options of kind "reasoning_gym".  Example: {"name": "spell_backward", "seed": 0}."""
+    """Options of kind "reasoning_gym". Example: {"name": "spell_backward", "seed": 0}."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     name: str
-    """The generator. "composite" mixes several: its config is {"datasets": [{"name", "weight", "config"}, ...]}."""
+    """Name of the generator. The generator "composite" mixes several, and its config is {"datasets": [{"name",
+    "weight", "config"}, ...]}."""
     config: dict[str, JsonValue] = {}
-    """Settings of the generator; the rest have the generator's own defaults."""
+    """Settings of the generator. Settings that are not named have the generator's own defaults."""
     seed: int = 0
     """Seed of the generator's items."""
 
 
 Entry = Mapping[str, Any]
-"""One item as the package makes it: "question", "answer" (None where the generator knows none) and "metadata"."""
+"""One item as the package makes it: "question", "answer" (None if the generator knows none) and "metadata"."""
 
 
 class Items(Protocol):
     """Items of one generator by index."""
 
     def __getitem__(self, item: int) -> Entry:
-        """The item of an index."""
+        """Return the item with an index."""
 
     def score_answer(self, answer: str, entry: Entry) -> float:
-        """The generator's own score of an answer to an item, from 0 to 1."""
+        """Return the generator's own score of an answer to an item, from 0 to 1."""
 
 
 def open_items(options: ReasoningGymOptions, count: int) -> Items:
-    """The first `count` items of a generator.
+    """Open the first `count` items of a generator.
 
-    Raises OperatorError("bad_environment") for a generator or a config that is refused here or by the package.
+    Raises OperatorError("bad_environment") if this module or the package refuses the generator or its config.
     """
     items = _create(options, count)
     if is_inside() or not HASHED.intersection(list_generators(options)):
@@ -75,16 +77,17 @@ def open_items(options: ReasoningGymOptions, count: int) -> Items:
 
 
 def list_generators(options: ReasoningGymOptions) -> set[str]:
-    """Names of the generators that take part: the one named, and the parts of a composite."""
+    """Return the names of all generators involved: the named one, and the parts of a composite."""
     parts = options.config.get("datasets") if options.name == COMPOSITE else None
     listed = parts if isinstance(parts, list) else []
     return {options.name} | {str(part.get("name")) for part in listed if isinstance(part, dict)}
 
 
 class SandboxedItems:
-    """Items that a sandbox process makes, one fork for each.  The process starts at the first one and ends with this.
+    """Items that a sandbox process makes, each in a fork of its own.
 
-    An item has its index in place of the metadata, which not every generator has in JSON.
+    The process starts at the first item and ends with this object. An item contains its index instead of its metadata,
+    because not every generator's metadata has a JSON form.
     """
 
     def __init__(self, options: ReasoningGymOptions, count: int) -> None:
@@ -94,25 +97,28 @@ class SandboxedItems:
         weakref.finalize(self, self._sandbox.close)
 
     def __getitem__(self, item: int) -> Entry:
-        """Raises OperatorError("bad_environment") where the generator ends without an item."""
+        """Return the item with an index. Raises OperatorError("bad_environment") if the generator dies."""
         return cast(Entry, self._ask({"item": item}))
 
     def score_answer(self, answer: str, entry: Entry) -> float:
-        """The score, or 0 where the generator cannot read the answer."""
+        """Return the generator's score, or 0 if the generator cannot read the answer."""
         return float(cast(float, self._ask({"item": entry["item"], "answer": answer})))
 
     def _ask(self, order: Mapping[str, JsonValue]) -> JsonValue:
         try:
             answer: JsonValue = json.loads(self._sandbox.call(json.dumps(order).encode(), attempts=2))
         except SandboxError as error:
-            raise build_refusal(f"{self._name} does not make item {order['item']}: {error}") from error
+            raise build_refusal(f"{self._name} failed to make item {order['item']}: {error}") from error
         return answer
 
 
 def build_items(setup: bytes) -> Callable[[bytes], bytes]:
-    """The sandbox process's side of `SandboxedItems`: a function from an order to an item or a score, all in JSON."""
-    told = json.loads(setup)
-    items = _create(ReasoningGymOptions.model_validate(told["options"]), told["count"])
+    """Build the function that serves `SandboxedItems` in the sandbox process.
+
+    It takes an order and returns an item or a score, all in JSON.
+    """
+    settings = json.loads(setup)
+    items = _create(ReasoningGymOptions.model_validate(settings["options"]), settings["count"])
 
     def serve(payload: bytes) -> bytes:
         order = json.loads(payload)
@@ -123,8 +129,8 @@ def build_items(setup: bytes) -> Callable[[bytes], bytes]:
             except UNGRADABLE:
                 return b"0"
         answer = entry["answer"]
-        made = {"item": order["item"], "question": str(entry["question"])}
-        return json.dumps(made | {"answer": None if answer is None else str(answer)}).encode()
+        item = {"item": order["item"], "question": str(entry["question"])}
+        return json.dumps(item | {"answer": None if answer is None else str(answer)}).encode()
 
     return serve
 
@@ -136,8 +142,8 @@ def _create(options: ReasoningGymOptions, count: int) -> Items:
     if options.name not in DATASETS:
         raise build_refusal(f"reasoning-gym has no generator {options.name!r}")
     for name in sorted(list_generators(options) & REFUSED.keys()):
-        raise build_refusal(f"the generator {name} makes other tasks in each run: {REFUSED[name]}")
-    # A pool's parameters are a stranger's: no generator shall open files of its choice on this machine.
+        raise build_refusal(f"the generator {name} makes different tasks in each run: {REFUSED[name]}")
+    # Strangers write a pool's parameters, so no generator may open files that they name on this machine.
     if any("/" in text or "\\" in text for text in list_texts(options.config)):
         raise build_refusal(f"the config of {options.name!r} names a path")
     config: dict[str, object] = dict(options.config)
@@ -145,7 +151,7 @@ def _create(options: ReasoningGymOptions, count: int) -> Items:
         if options.name == COMPOSITE:
             parts = config.pop("datasets", None)
             if not isinstance(parts, list) or any(part["name"] == COMPOSITE for part in parts):
-                raise build_refusal("a composite lists its generators as datasets, and no composite among them")
+                raise build_refusal("a composite must list its generators as datasets, without a composite among them")
             config["datasets"] = [DatasetSpec(**({"config": {}} | part)) for part in parts]
         return cast(Items, create_dataset(options.name, seed=options.seed, size=count, **config))
     except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -153,13 +159,13 @@ def _create(options: ReasoningGymOptions, count: int) -> Items:
 
 
 def list_texts(value: object) -> Iterator[str]:
-    """All texts in a value of JSON, the keys of objects included."""
+    """Yield all strings in a JSON value, including the keys of objects."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
-        for key, each in value.items():
+        for key, item in value.items():
             yield str(key)
-            yield from list_texts(each)
+            yield from list_texts(item)
     elif isinstance(value, list):
-        for each in value:
-            yield from list_texts(each)
+        for item in value:
+            yield from list_texts(item)

@@ -1,8 +1,8 @@
-"""Tasksets of the package verifiers 0.4, of one turn: its v1 interface `Taskset`, `Task` and `Trace`.
+"""Single-turn tasksets of the package verifiers 0.4, through its v1 interface: `Taskset`, `Task` and `Trace`.
 
-The tasks are listed once, by a process of the Python that has the package; their hash is in the pool's options.  A task
-carries its data as verification, so that a grading process builds it again without a data set.  Grading processes run
-the same Python, import the package before the first reply and score in the fork of each grade
+A process of the Python that has the package lists the tasks once, and the pool's options contain their hash. A task
+carries its data as verification, so that a grading process can rebuild it without a data set. Grading processes run
+the same Python, import the package before the first reply, and score in the fork of each grade
 (docs/decisions/043-tasksets-of-verifiers.md).
 """
 
@@ -31,25 +31,28 @@ from covey.environments.task_draws import draw_below, is_held_out
 from covey.errors import OperatorError
 
 PLUGGED = frozenset({"fn", "judges", "metrics", "rewards", "stops", "system_prompt"})
-"""Names in a config that make verifiers import code, ask a model or read a file."""
+"""Setting names with which a config makes verifiers import code, query a model or read a file."""
 _PATH = re.compile(r"^[/~]|\\|://|(^|/)\.\.(/|$)|\.py(:|$)")
 
 
 class VerifiersOptions(BaseModel):
-    """Options of kind "verifiers".  Example: {"taskset": "gsm8k", "config": {}, "data_hash": "0x..."}."""
+    """Options of kind "verifiers". Example: {"taskset": "gsm8k", "config": {}, "data_hash": "0x..."}."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     taskset: str = Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", max_length=128)
     """Id of the taskset: the name of an installed package that exports it."""
     config: dict[str, JsonValue] = {}
-    """Settings of the taskset; the rest have its own defaults. Paths, URLs and plugged functions are refused."""
+    """Settings of the taskset. Settings that are not named have the taskset's own defaults. Paths, URLs and plugged-in
+    functions are refused."""
     data_hash: str
-    """SHA-256, with 0x, over the hashes of all tasks. The error about a wrong one names the right one."""
+    """SHA-256 of the hashes of all tasks, with 0x. If it is wrong, the error names the right one."""
     tasks: int | None = Field(default=None, ge=1)
-    """How many of the first tasks are used. None: all, of at most 100,000; an infinite taskset needs a number."""
+    """Number of tasks that are used, from the first one on. None means all, if there are at most 100,000. An infinite
+    taskset needs a number."""
     held_out: list[int] | None = None
-    """Places of the held-out tasks, from 0. None: those of which a hash of the question says so, one in eight."""
+    """Indexes of the held-out tasks, counted from 0. None means that a hash of the question decides, which holds out
+    about one question in eight."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,65 +62,65 @@ class _Splits:
 
 
 class VerifiersSource(TaskSource):
-    """Tasks of one taskset; the grade is verifiers' own weighted sum of rewards."""
+    """Tasks of one taskset. The grade is verifiers' own weighted sum of rewards."""
 
     extraction: ClassVar[str] = "whole"
-    requires_isolation: ClassVar[bool] = True  # nothing keeps a taskset from running what a model wrote
+    requires_isolation: ClassVar[bool] = True  # nothing keeps a taskset from executing code that a model wrote
 
     def __init__(self, options: JsonObject, data_sets: DataSets) -> None:
-        """Raises OperatorError("bad_environment") for options that do not fit."""
+        """Check and keep the options. Raises OperatorError("bad_environment") if they are invalid."""
         try:
             self._options = VerifiersOptions.model_validate(dict(options))
         except ValidationError as error:
-            raise build_refusal(f"the options of verifiers do not fit: {error}") from error
-        # A pool's parameters are a stranger's: no taskset shall open files or addresses of its choice on this machine.
+            raise build_refusal(f"the options of verifiers are invalid: {error}") from error
+        # Strangers write a pool's parameters, so no taskset may open files or addresses that they name.
         for name, text in _list_texts(self._options.config):
             if name in PLUGGED:
-                raise build_refusal(f"the config of {self._options.taskset!r} sets {name}, which a pool may not")
+                raise build_refusal(f"the config of {self._options.taskset!r} sets {name}, which pools may not set")
             if _PATH.search(text):
                 raise build_refusal(f"the config of {self._options.taskset!r} names a path or a URL: {text!r}")
         self._named: Path | None = None
 
     def use_interpreter(self, interpreter: Path) -> None:
-        """Draw and grade with the Python of a role's setting."""
+        """Draw and grade with the Python that a role's settings name."""
         self._named = interpreter
 
     @property
     def grading_python(self) -> GradingPython:
-        """The Python that has verifiers.  Raises OperatorError("no_verifiers")."""
-        found = find_interpreter(self._named)
-        is_own = found == Path(sys.executable)
+        """The Python that has verifiers, and the taskset's package. Raises OperatorError("no_verifiers")."""
+        interpreter = find_interpreter(self._named)
+        is_own = interpreter == Path(sys.executable)
         packages = (find_module(self._options.taskset),)
-        return GradingPython(interpreter=None if is_own else found, packages=packages)
+        return GradingPython(interpreter=None if is_own else interpreter, packages=packages)
 
     def draw(self, number: int) -> Task:
-        """The training task of a drawn integer."""
+        """Return the training task of a drawn integer."""
         return _build_task(self._pick(number))
 
     def held_out(self, n: int) -> list[Task]:
-        """The first `n` different held-out questions in the order of the taskset."""
+        """Return the tasks of the first `n` different held-out questions, in the order of the taskset."""
         rows = list({row.question: row for row in reversed(self._splits.held_out)}.values())[::-1]
         if len(rows) < n:
-            raise build_refusal(f"{self._options.taskset} has {len(rows)} held-out questions, {n} were asked for")
+            raise build_refusal(f"{self._options.taskset} has {len(rows)} held-out questions, but {n} are needed")
         return [_build_task(row) for row in rows[:n]]
 
     def find_system(self, number: int) -> str:
-        """The system message of the task of a draw."""
+        """Return the system message of a draw's task."""
         return self._pick(number).system
 
     def grade(self, verification: JsonObject, answer: str) -> float:
-        """The sum of the taskset's rewards, each times its weight; 0 if one of them fails."""
+        """Return the sum of the taskset's rewards, each times its weight, or 0 if one of them fails."""
         data = verification["task"]
         if not isinstance(data, dict):
-            raise build_refusal("the verification of a task has no data")
+            raise build_refusal("the verification of a task contains no data")
         return self._scorer.score(data, answer).reward
 
     def warm_up(self) -> None:
-        """Import verifiers and the taskset, which takes 6 to 8 CPU seconds."""
+        """Import verifiers and the taskset, which takes several CPU seconds."""
         self._scorer.warm_up()
 
     def list_versions(self) -> Mapping[str, str]:
-        """The package verifiers, and that of the taskset."""
+        """Return the versions of verifiers and of the taskset's package, by name."""
         return self._versions
 
     @cached_property
@@ -133,14 +136,14 @@ class VerifiersSource(TaskSource):
 
     @cached_property
     def _splits(self) -> _Splits:
-        """The tasks, loaded once.  Raises OperatorError("wrong_dataset") if they are not those of the pool."""
+        """Tasks by split, loaded once. Raises OperatorError("wrong_dataset") if they are not those of the pool."""
         loaded = ask_tasks(find_interpreter(self._named), self._request)
         if loaded.data_hash != self._options.data_hash:
             raise OperatorError(
                 "wrong_dataset",
                 f"the taskset {self._options.taskset!r} has the data hash {loaded.data_hash} on this machine, "
-                f"and the pool names {self._options.data_hash or 'none'}",
-                fix="Install the version of the taskset and of its data that the pool was made with",
+                f"but the pool names {self._options.data_hash or 'none'}",
+                fix="Install the version of the taskset and of its data that the pool was created with",
             )
         return _split(loaded.rows, self._options.held_out)
 
@@ -153,18 +156,21 @@ class VerifiersSource(TaskSource):
         return rows[draw_below("task", number, len(rows))]
 
 
-def _split(rows: Sequence[TasksetRow], places: Sequence[int] | None) -> _Splits:
-    """Training and held-out tasks, which share no question.  Raises OperatorError("bad_environment")."""
-    if places is None:
+def _split(rows: Sequence[TasksetRow], indexes: Sequence[int] | None) -> _Splits:
+    """Split tasks into training and held-out tasks, which share no question.
+
+    Raises OperatorError("bad_environment") if `indexes` are out of range or no task is left for training.
+    """
+    if indexes is None:
         held_out = [row for row in rows if is_held_out(row.question)]
-    elif all(0 <= place < len(rows) for place in places):
-        held_out = [rows[place] for place in sorted(set(places))]
+    elif all(0 <= index < len(rows) for index in indexes):
+        held_out = [rows[index] for index in sorted(set(indexes))]
     else:
-        raise build_refusal(f"held_out names tasks beyond the {len(rows)} that there are")
+        raise build_refusal(f"held_out names an index outside the {len(rows)} tasks of the taskset")
     questions = {row.question for row in held_out}
     train = [row for row in rows if row.question not in questions]
     if not train:
-        raise build_refusal(f"of {len(rows)} tasks none is left for training")
+        raise build_refusal(f"none of the {len(rows)} tasks is left for training")
     return _Splits(train=train, held_out=held_out)
 
 
@@ -173,7 +179,7 @@ def _build_task(row: TasksetRow) -> Task:
 
 
 def _list_texts(value: JsonValue, name: str = "") -> Iterator[tuple[str, str]]:
-    """Every text of a config with the name of its setting; a name without a text comes with an empty one."""
+    """Yield every setting name with an empty text, and every text of a config with the name of its setting."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield key, ""

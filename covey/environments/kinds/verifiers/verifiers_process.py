@@ -1,6 +1,6 @@
-"""Asks the Python that has verifiers: which packages it has, and which tasks a taskset has.
+"""Queries the Python that has verifiers about its packages and about the tasks of a taskset.
 
-Main names: `find_interpreter`, `ask_versions`, `ask_tasks`.  The answering script is `verifiers_server`.
+Main names: `find_interpreter`, `ask_versions`, `ask_tasks`. The script `verifiers_server` answers.
 """
 
 import importlib.util
@@ -22,12 +22,13 @@ from covey.environments.kinds.verifiers.verifiers_server import RefusalCode
 from covey.errors import OperatorError
 
 FOLDER = ".venv-verifiers"
-"""Environment that `make verifiers` makes, next to that of Covey."""
+"""Name of the virtual environment that `make verifiers` creates, next to that of Covey."""
 VERSIONS_SECONDS = 60.0
+"""Timeout in seconds for listing the versions of packages."""
 TASKS_SECONDS = 1800.0
-"""Timeout in seconds of a taskset's loading, which may download a data set."""
+"""Timeout in seconds for loading a taskset, which may download a data set."""
 LOG_SECONDS = 60.0
-"""How often loading that goes on is logged."""
+"""Interval in seconds at which loading that continues is logged."""
 _SCRIPT = Path(__file__).with_name("verifiers_server.py")
 
 
@@ -39,9 +40,11 @@ class TasksetRow(_Model):
     """One task, as `verifiers_server.list_tasks` describes it."""
 
     data: dict[str, JsonValue]
-    """The task's data on the wire, from which it can be built again."""
+    """Data from which the task can be rebuilt."""
     question: str
+    """Text of the question."""
     system: str
+    """System message of the task. Empty if it has none."""
 
 
 class _Head(_Model):
@@ -67,45 +70,50 @@ class LoadedTaskset:
     """All tasks of a taskset that a pool uses."""
 
     rows: Sequence[TasksetRow]
+    """Tasks in the order of the taskset."""
     data_hash: str
-    """SHA-256 over the tasks' hashes, with 0x."""
+    """SHA-256 of the tasks' hashes, with 0x."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TasksetRequest:
-    """Which tasks of which taskset.  Example: TasksetRequest(taskset="gsm8k", config={}, tasks=None)."""
+    """The requested tasks of a taskset. Example: TasksetRequest(taskset="gsm8k", config={}, tasks=None)."""
 
     taskset: str
+    """Id of the taskset."""
     config: JsonObject
+    """Settings of the taskset."""
     tasks: int | None
-    """How many of the first tasks.  None: all."""
+    """Number of tasks, from the first one on. None for all."""
 
 
 def find_interpreter(named: Path | None) -> Path:
-    """The Python that has verifiers: the named one, or the one that `make verifiers` made, or that of this process.
+    """Find the Python that has verifiers.
 
-    Raises OperatorError("no_verifiers").
+    It is the named one, or the one that `make verifiers` created, or that of this process.
+    Raises OperatorError("no_verifiers") if there is none.
     """
-    made = Path(sys.prefix).parent / FOLDER / "bin" / "python"
+    prepared = Path(sys.prefix).parent / FOLDER / "bin" / "python"
     if named is not None and not named.exists():
         raise _build_missing(f"the setting verifiers_interpreter names {named}, which does not exist")
-    if named is not None or made.exists():
-        return named or made
+    if named is not None or prepared.exists():
+        return named or prepared
     if importlib.util.find_spec("verifiers") is None:
-        raise _build_missing(f"neither {made} exists nor does {sys.executable} have the package verifiers")
+        raise _build_missing(f"{prepared} does not exist, and {sys.executable} does not have the package verifiers")
     return Path(sys.executable)
 
 
 def ask_versions(interpreter: Path, request: TasksetRequest) -> Mapping[str, str]:
-    """Versions of verifiers and of the taskset's package, by name.
+    """Query the versions of verifiers and of the taskset's package, by name.
 
-    Raises OperatorError("no_verifiers"), OperatorError("no_taskset"), or OperatorError("bad_interpreter").
+    Raises OperatorError("no_verifiers"), OperatorError("no_taskset"), OperatorError("bad_taskset") or
+    OperatorError("bad_interpreter").
     """
     return _read_head(interpreter, _ask(interpreter, "versions", request, timeout=VERSIONS_SECONDS)).versions
 
 
 def ask_tasks(interpreter: Path, request: TasksetRequest) -> LoadedTaskset:
-    """All tasks; takes the time that the taskset needs to load its data.
+    """Query all requested tasks. This takes as long as the taskset needs to load its data.
 
     Raises OperatorError("no_verifiers"), OperatorError("no_taskset"), OperatorError("bad_taskset") or
     OperatorError("bad_interpreter").
@@ -115,12 +123,12 @@ def ask_tasks(interpreter: Path, request: TasksetRequest) -> LoadedTaskset:
     rows = [line for line in lines[1:] if isinstance(line, TasksetRow)]
     tail = lines[-1]
     if not isinstance(tail, _Tail) or tail.count != len(rows):
-        raise _distrust(interpreter, "its list of tasks is not complete")
+        raise _distrust(interpreter, "its list of tasks is incomplete")
     return LoadedTaskset(rows=rows, data_hash=tail.data_hash)
 
 
 def translate(refusal: RefusalCode, message: str) -> OperatorError:
-    """The error of a refusal by `verifiers_server`."""
+    """Convert a refusal by `verifiers_server` into an error."""
     if refusal == "no_verifiers":
         return _build_missing(message)
     if refusal == "bad_taskset":
@@ -134,24 +142,26 @@ def _build_missing(message: str) -> OperatorError:
 
 
 def _build_unfit(message: str) -> OperatorError:
-    fix = "Name a taskset of verifiers 0.4 whose rewards need a text alone"
+    fix = "Name a taskset of verifiers 0.4 whose rewards need only a text"
     return OperatorError("bad_taskset", message, fix=fix)
 
 
 def _read_head(interpreter: Path, lines: Sequence[BaseModel]) -> _Head:
     head = lines[0] if lines else None
     if not isinstance(head, _Head):
-        raise _distrust(interpreter, "it answers nothing")
+        raise _distrust(interpreter, "it gives no answer")
     own = ".".join(platform.python_version_tuple()[:2])
     if head.python != own:
-        raise _distrust(interpreter, f"it is Python {head.python}, and Covey runs on {own}, on which grades may depend")
+        raise _distrust(
+            interpreter, f"it is Python {head.python}, but Covey runs on {own}, and grades may depend on the version"
+        )
     return head
 
 
 def _ask(interpreter: Path, order: str, request: TasksetRequest, *, timeout: float) -> list[BaseModel]:
-    """The lines that the script answers with; a refusal is raised."""
+    """Run the script, and return the lines of its answer. A refusal is raised as an OperatorError."""
     question = {"taskset": request.taskset, "config": dict(request.config), "tasks": request.tasks}
-    # Sets are ordered alike everywhere, and settings of Covey are none of a taskset's business.
+    # The fixed hash seed gives sets the same order everywhere. A taskset must not see Covey's settings.
     own = {name: value for name, value in os.environ.items() if not name.startswith("COVEY_")}
     with tempfile.TemporaryDirectory(prefix="covey-taskset-") as folder, tempfile.TemporaryFile() as answers:
         try:
@@ -166,45 +176,45 @@ def _ask(interpreter: Path, order: str, request: TasksetRequest, *, timeout: flo
         except OSError as error:
             raise _distrust(interpreter, str(error)) from error
         with process:
-            said = _await(process, json.dumps(question).encode() + b"\n", request, timeout=timeout)
+            last_line = _await(process, json.dumps(question).encode() + b"\n", request, timeout=timeout)
         answers.seek(0)
         lines: list[BaseModel] = []
         try:
             lines = [_LINE.validate_json(line) for line in answers]
         except ValidationError as error:
-            raise _distrust(interpreter, f"it answers with something else than tasks: {error}") from error
+            raise _distrust(interpreter, f"its answer is malformed: {error}") from error
     last = lines[-1] if lines else None
     if isinstance(last, _Refused):
         raise translate(last.refusal, last.message)
     if process.returncode != 0:
-        raise _build_unfit(f"the taskset {request.taskset!r} does not load in {interpreter}: {said}")
+        raise _build_unfit(f"the taskset {request.taskset!r} does not load in {interpreter}: {last_line}")
     return lines
 
 
 def _await(process: "subprocess.Popen[bytes]", question: bytes, request: TasksetRequest, *, timeout: float) -> str:
-    """The last line that the process has said on its standard error; it is killed at the deadline."""
-    from covey.runtime.log import get_logger  # not above: a grading process has no use for it
+    """Wait for the process, and return the last line that it wrote to standard error. It is killed at the deadline."""
+    from covey.runtime.log import get_logger  # imported here, because a grading process does not need it
 
     deadline = time.monotonic() + timeout
-    given: bytes | None = question
+    unsent: bytes | None = question
     while True:
         left = deadline - time.monotonic()
         try:
-            _, said = process.communicate(given, timeout=max(0.0, min(LOG_SECONDS, left)))
+            _, errors = process.communicate(unsent, timeout=max(0.0, min(LOG_SECONDS, left)))
         except subprocess.TimeoutExpired as error:
-            given = None  # communicate goes on where it was
+            unsent = None  # the next call of communicate continues where this one stopped
             if left > LOG_SECONDS:
-                get_logger().warning("taskset still loads", taskset=request.taskset, seconds_left=round(left))
+                get_logger().warning("taskset is still loading", taskset=request.taskset, seconds_left=round(left))
                 continue
             process.kill()
             raise _build_unfit(f"the taskset {request.taskset!r} takes over {timeout:.0f} s to load") from error
-        lines = said.decode("utf-8", "replace").strip().splitlines()
+        lines = errors.decode("utf-8", "replace").strip().splitlines()
         return lines[-1][:500] if lines else f"exit code {process.returncode}"
 
 
 def _distrust(interpreter: Path, message: str) -> OperatorError:
     return OperatorError(
         "bad_interpreter",
-        f"the Python {interpreter} cannot be used: {message}",
-        fix="Name one of the version that Covey runs on, with verifiers 0.4, as verifiers_interpreter",
+        f"the Python interpreter {interpreter} cannot be used: {message}",
+        fix="Set verifiers_interpreter to a Python that has verifiers 0.4 and the version that Covey runs on",
     )

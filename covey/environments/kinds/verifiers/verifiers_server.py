@@ -1,9 +1,9 @@
 """The part of the kind "verifiers" that imports the package: it loads a taskset and scores replies.
 
-Runs under a Python that has verifiers 0.4, which need not have Covey: besides verifiers it imports the standard library
-alone.  As a script it answers one request, a line of JSON on standard input, by lines of JSON on standard output.
-`python -P verifiers_server.py versions` names the packages, `python -P verifiers_server.py tasks` lists the tasks.
-A grading process imports the module and uses `Scorer`.
+It runs under a Python that has verifiers 0.4 but need not have Covey, so besides verifiers it imports only the standard
+library. As a script it reads one request, a line of JSON on standard input, and answers with lines of JSON on standard
+output. `python -P verifiers_server.py versions` names the packages, and `python -P verifiers_server.py tasks` lists the
+tasks too. A grading process imports the module and uses `Scorer`.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     import verifiers.v1 as vf
 
 MAX_TASKS = 100_000
-"""Most tasks of one taskset.  A larger one is cut by the option `tasks`."""
+"""Most tasks of one taskset. A larger taskset must be cut with the option `tasks`."""
 RefusalCode = Literal["no_verifiers", "no_taskset", "bad_taskset"]
 
 
 class TasksetRefusal(Exception):  # noqa: N818
-    """A taskset that cannot be used.  `code` is that of the OperatorError that it becomes."""
+    """A taskset that cannot be used. `code` becomes the code of an OperatorError."""
 
     def __init__(self, code: RefusalCode, message: str) -> None:
         super().__init__(message)
@@ -38,12 +38,12 @@ class TasksetRefusal(Exception):  # noqa: N818
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """Reward of one reply.  Example: Score(reward=0.75, parts={"right": 0.75, "form": 0.0})."""
+    """Reward of one reply. Example: Score(reward=0.75, parts={"right": 0.75, "form": 0.0})."""
 
     reward: float
-    """Sum of the parts; 0 if scoring failed or the sum is NaN or Inf."""
+    """Sum of the parts, or 0 if scoring failed or the sum is NaN or Inf."""
     parts: Mapping[str, float]
-    """Score times weight of each reward, by its name."""
+    """Score times weight of each reward, by the reward's name."""
 
 
 class Scorer:
@@ -53,20 +53,20 @@ class Scorer:
     """
 
     def __init__(self, taskset: str, config: Mapping[str, object]) -> None:
-        """Import the taskset's package.  Raises Refusal."""
+        """Import the taskset's package. Raises TasksetRefusal."""
         self._config = _read_config(taskset, config).task
         self._task_type = _find_class(taskset).task_type()
         self._data_type = self._task_type.data_type()
 
     def warm_up(self) -> None:
-        """Score a reply to a task without rewards, so that what is built once is there before the first grade."""
+        """Score a reply to a task without rewards, so that one-time set-up is done before the first grade."""
         import verifiers.v1 as vf
 
         task: vf.Task[vf.TaskData] = vf.Task(vf.TaskData(prompt="Is this the first task?"))
         asyncio.run(task.score(_build_trace(task, "It is.")))
 
     def score(self, data: Mapping[str, object], text: str) -> Score:
-        """Score a reply to the task of `data`, which is what `list_tasks` gave; raise ValueError for other data."""
+        """Score a reply to the task whose data `list_tasks` returned. Raises ValueError for other data."""
         import verifiers.v1 as vf
 
         task = self._task_type(self._data_type.model_validate(dict(data)), self._config)
@@ -74,7 +74,8 @@ class Scorer:
         try:
             asyncio.run(task.score(trace))
         except vf.RolloutError as error:
-            # verifiers wraps what a reward raises; lack of memory is a limit of the grade, all else a wrong answer.
+            # verifiers wraps the exceptions of rewards. Lack of memory is a limit of the grade. Any other exception
+            # makes the answer wrong.
             if isinstance(error.__cause__, MemoryError):
                 raise MemoryError from error
             return Score(reward=0.0, parts={})
@@ -84,12 +85,12 @@ class Scorer:
 
 
 def find_module(taskset: str) -> str:
-    """Name of the module that a taskset's package has, as verifiers derives it from the id."""
+    """Return the name of the module that a taskset's package has, as verifiers derives it from the id."""
     return taskset.replace("-", "_").lower()
 
 
 def list_versions(taskset: str) -> dict[str, str]:
-    """Versions of verifiers and of the taskset's package.  Raises Refusal if one is not installed."""
+    """Return the versions of verifiers and the taskset's package. Raises TasksetRefusal if one is not installed."""
     module = find_module(taskset)
     try:
         versions = {"verifiers": importlib.metadata.version("verifiers")}
@@ -102,24 +103,23 @@ def list_versions(taskset: str) -> dict[str, str]:
 
 
 def list_tasks(taskset: str, config: Mapping[str, object], count: int | None) -> Iterator[dict[str, object]]:
-    """The first `count` tasks, or all: {"data", "question", "system"} of each; last {"data_hash", "count"}.
+    """Yield {"data", "question", "system"} for each of the first `count` tasks, or for all, and {"data_hash", "count"}.
 
-    `data_hash` is the SHA-256 of the tasks' own hashes, each with a newline.  Raises Refusal.
+    `data_hash` is the SHA-256 of the tasks' own hashes, each followed by a newline. Raises TasksetRefusal if the
+    taskset or one of its tasks cannot be used.
     """
     tasks = _open_taskset(taskset, config)
     if count is not None:
         tasks = tasks.take(count)
     if not tasks.bounded:
-        raise TasksetRefusal(
-            "bad_taskset", f"the taskset {taskset!r} is infinite, and the option tasks names no number"
-        )
+        raise TasksetRefusal("bad_taskset", f"the taskset {taskset!r} is infinite, but the option tasks is not set")
     total, digest = 0, hashlib.sha256()
     for task in tasks:
         if total == 0:
             _require_single_turn(task)
         if total == MAX_TASKS:
             raise TasksetRefusal(
-                "bad_taskset", f"the taskset {taskset!r} has more than {MAX_TASKS} tasks: set the option tasks"
+                "bad_taskset", f"the taskset {taskset!r} has more than {MAX_TASKS} tasks, so set the option tasks"
             )
         yield _describe(task, tasks)
         digest.update(f"{task.hash}\n".encode())
@@ -133,8 +133,8 @@ def _find_class(taskset: str) -> "type[vf.Taskset]":
     except ImportError as error:
         raise TasksetRefusal("no_verifiers", f"verifiers 0.4 does not load: {error}") from error
     try:
-        found: type[vf.Taskset] = taskset_class(taskset)
-        return found
+        kind: type[vf.Taskset] = taskset_class(taskset)
+        return kind
     except ModuleNotFoundError as error:
         raise TasksetRefusal("no_taskset", f"the taskset {taskset!r} does not load: {error}") from error
     except (ImportError, AttributeError, TypeError, ValueError) as error:
@@ -154,18 +154,18 @@ def _read_config(taskset: str, config: Mapping[str, object]) -> "vf.TasksetConfi
 def _open_taskset(taskset: str, config: Mapping[str, object]) -> "vf.Taskset":
     import verifiers.v1 as vf
 
-    found = _find_class(taskset)
+    kind = _find_class(taskset)
     if vf.environment_class(taskset) is not vf.SingleAgentEnv:
         raise TasksetRefusal(
             "bad_taskset", f"the taskset {taskset!r} has an environment of its own, with several turns"
         )
-    if _is_overridden(found, vf.Taskset, "toolsets"):
+    if _is_overridden(kind, vf.Taskset, "toolsets"):
         raise TasksetRefusal("bad_taskset", f"the taskset {taskset!r} has tools, which take several turns")
-    return found(_read_config(taskset, config))
+    return kind(_read_config(taskset, config))
 
 
 def _require_single_turn(task: "vf.Task") -> None:
-    """Return if a text alone decides about the reward; raise Refusal."""
+    """Require that the reward depends only on a text. Raises TasksetRefusal otherwise."""
     import verifiers.v1 as vf
     from verifiers.v1.utils.decorators import discover_decorated
 
@@ -198,21 +198,26 @@ def _is_overridden(kind: type, base: type, name: str) -> bool:
 
 
 def _describe(task: "vf.Task", tasks: "vf.Taskset") -> dict[str, object]:
-    """One task on the wire; raise Refusal if it cannot be built again from that alone."""
+    """Describe a task for the wire. Raises TasksetRefusal if it cannot be rebuilt from that description."""
     kind, index = type(tasks).task_type(), task.data.idx
     if type(task) is not kind or task.config != tasks.config.task:
         raise TasksetRefusal("bad_taskset", f"task {index} is not a {kind.__name__} with the config of its taskset")
     if task.data.image is not None or task.data.skills or task.data.artifacts:
-        raise TasksetRefusal("bad_taskset", f"task {index} needs an image, skills or artifacts, which take a runtime")
+        raise TasksetRefusal(
+            "bad_taskset", f"task {index} needs an image, skills or artifacts, which require a runtime"
+        )
     system, question = _read_prompt(task.data)
     data = task.data.model_dump(mode="json", exclude_none=True)
     if kind(kind.data_type().model_validate(data), task.config).hash != task.hash:
-        raise TasksetRefusal("bad_taskset", f"the data of task {index} changes on its way through JSON")
+        raise TasksetRefusal("bad_taskset", f"the data of task {index} changes when it is converted to JSON and back")
     return {"data": data, "question": question, "system": system}
 
 
 def _read_prompt(data: "vf.TaskData") -> tuple[str, str]:
-    """System text and question of a task; raise Refusal for a prompt of several turns or with images."""
+    """Return the system message and the question of a task.
+
+    Raises TasksetRefusal for a prompt that has several turns or images.
+    """
     import verifiers.v1 as vf
 
     if isinstance(data.prompt, str):
@@ -233,7 +238,7 @@ def _read_version() -> str:
 
 
 def _build_trace(task: "vf.Task", text: str) -> "vf.Trace":
-    """A trace of one turn: the task's prompt, and the reply as the only sampled message."""
+    """Build a trace of one turn: the task's prompt, and the reply as the only sampled message."""
     import verifiers.v1 as vf
     from verifiers.v1.state import state_cls
 
@@ -242,11 +247,11 @@ def _build_trace(task: "vf.Task", text: str) -> "vf.Trace":
     messages += [vf.UserMessage(content=question), vf.AssistantMessage(content=text)]
     last = len(messages) - 1
     nodes = [
-        vf.MessageNode(parent=place - 1 if place else None, message=message, sampled=place == last)
-        for place, message in enumerate(messages)
+        vf.MessageNode(parent=index - 1 if index else None, message=message, sampled=index == last)
+        for index, message in enumerate(messages)
     ]
     trace = vf.Trace(
-        # The default asks git for a commit, in a process.
+        # The default value would start a git process to find a commit.
         verifiers=vf.VersionInfo(version=_read_version()),
         task=vf.TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash),
         state=state_cls(type(task))(),
@@ -269,8 +274,8 @@ def _answer(order: str, request: Mapping[str, object]) -> Iterable[dict[str, obj
 
 
 def main() -> None:
-    """Answer the request; a line {"refusal": code, "message": text} ends an answer that cannot be given."""
-    # What a taskset prints must not be read as an answer.
+    """Answer the request. If that is impossible, the answer ends with {"refusal": code, "message": text}."""
+    # The output of a taskset's own print calls must not be read as an answer.
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
         os.dup2(2, 1)
         try:

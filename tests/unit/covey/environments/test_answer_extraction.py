@@ -1,4 +1,4 @@
-"""Where the answer of a completion stands: thinking, extractions, texts made to cheat, and linear time."""
+"""Extraction of the answer from a completion: thinking, rules, texts made to cheat, and linear time."""
 
 import json
 import time
@@ -16,7 +16,7 @@ CASES = [
     json.loads(line) for line in (Path(__file__).parents[3] / "data/grading/extraction.jsonl").read_text().splitlines()
 ]
 PLAIN = st.text(alphabet="abc XYZ019.,+-\n")
-"""Texts without a tag, a fence, a brace or a backslash."""
+"""Strategy for texts without a tag, a fence, a brace or a backslash."""
 
 
 def test_cases__are_many():
@@ -54,7 +54,7 @@ def test_strip_thinking__tags__leave_what_follows_the_last_closing_one(text, ans
 
 
 @pytest.mark.parametrize(("text", "answer"), [("5", None), ("a</think>5", "5"), ("<think>a</think>5", "5"), ("", None)])
-def test_strip_thinking__required__demands_a_closing_tag(text, answer):
+def test_strip_thinking__required__needs_a_closing_tag(text, answer):
     assert strip_thinking(text, required=True) == answer
 
 

@@ -1,4 +1,4 @@
-"""What all kinds share: prompts around a question, length targets, kept questions, extraction and reward."""
+"""The part that all kinds share: prompts around a question, length targets, kept questions, extraction and reward."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.unit
 
 
 class Doubling(TaskSource):
-    """Question n asks for 2 n; every eighth is held out."""
+    """A source whose question n asks for 2 n. Held-out questions have negative numbers."""
 
     extraction = "last_line"
 
@@ -125,23 +125,23 @@ def test_grade__answer__is_extracted_after_the_thinking(options, text: str, rewa
     ],
 )  # fmt: skip
 def test_compute_length_cost__text_of_the_model__is_what_the_reward_lost(tokens: int, text: str, cost: float) -> None:
-    found = build(targets=[4000]).compute_length_cost(text, completion_tokens=tokens)
-    assert found == pytest.approx(cost)
+    computed = build(targets=[4000]).compute_length_cost(text, completion_tokens=tokens)
+    assert computed == pytest.approx(cost)
 
 
-def test_prompt__kept_questions__are_the_only_ones_and_all_of_them() -> None:
+def test_prompt__kept_questions__are_all_drawn_and_no_others() -> None:
     environment = build(kept=pack_kept([2, 5, 9, 600]))
     drawn = {environment.prompt(draw).text for draw in range(200)}
     assert drawn == {f"Double {number}." for number in (2, 5, 9, 600)}
     assert environment.held_out(8) == build().held_out(8)
 
 
-def test_prompt__kept_questions__known_draws_are_these_for_ever() -> None:
-    # Recorded once: another prompt for one of these would be another protocol.
+def test_prompt__kept_questions__known_draws_never_change() -> None:
+    # Recorded values. Another prompt for one of these draws would be another protocol.
     options = {**DEMO.options, "kept": pack_kept(range(0, 100, 7)), "targets": [10, 20]}
     environment = load(type(DEMO)(kind=DEMO.kind, options=options))
-    found = [environment.prompt(draw) for draw in (0, 1, 2**63)]
-    assert [(p.verification["item"], p.target) for p in found] == [(8662494, 20), (941048, 10), (216680, 20)]
+    prompts = [environment.prompt(draw) for draw in (0, 1, 2**63)]
+    assert [(p.verification["item"], p.target) for p in prompts] == [(8662494, 20), (941048, 10), (216680, 20)]
 
 
 def test_prompt__kept_question__has_a_target_of_the_draw_not_of_the_question() -> None:
@@ -164,17 +164,17 @@ def test_versions__interpreter_extraction_and_kind__are_named() -> None:
         ({"targets": [0]}, "targets"),
         ({"alpha": float("nan")}, "alpha"),
         ({"alpha": -1.0}, "alpha"),
-        ({"extraction": "first_boxed"}, "no extraction 'first_boxed'; known are answer_tag"),
+        ({"extraction": "first_boxed"}, "no extraction 'first_boxed'; the known ones are answer_tag"),
         ({"kept": "?"}, "kept"),
         ({"kept": "AA=="}, "kept"),
         ({"kept": [3, 5]}, "kept"),
         ({"thinking_tags": ["<think>"]}, "thinking_tags"),
-        ({"thinking_tags": 5}, "do not fit"),
+        ({"thinking_tags": 5}, "are invalid"),
         ({"thinking_tags": ["<a>", ""]}, "thinking tag is empty"),
         ({"system_prompt": 7}, "system_prompt"),
     ],
 )
-def test_build__options_that_do_not_fit__are_refused(options, message: str) -> None:
+def test_build__invalid_options__are_refused(options, message: str) -> None:
     with pytest.raises(OperatorError, match=message) as caught:
         build(**options)
     assert caught.value.code == "bad_environment"

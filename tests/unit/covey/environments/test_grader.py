@@ -19,7 +19,7 @@ LIMITS = GradingParams(cpu_seconds=2.0, memory_bytes=1 << 28, processes=7)
 
 
 class Scripted:
-    """A sandbox that answers as it was told."""
+    """A sandbox that returns scripted outcomes."""
 
     def __init__(self, function, **settings):
         self.function, self.settings, self.payloads = function, settings, []
@@ -54,7 +54,7 @@ def build_replies(*texts):
 
 
 @pytest.mark.parametrize("patience", [1, 4])
-def test_pool__limits__are_the_pools_with_more_time_for_those_who_check(build, patience: int):
+def test_pool__limits__are_those_of_the_parameters_times_the_patience(build, patience: int):
     sandbox = build(patience=patience)._sandbox
     assert sandbox.function == "covey.environments.grading_process:build"
     assert sandbox.settings["processes"] == 3
@@ -67,12 +67,12 @@ def test_pool__limits__are_the_pools_with_more_time_for_those_who_check(build, p
     )
 
 
-def test_grade__answers__as_grades_in_order(build):
-    found = build(b'{"reward": 0.5}', b'{"reward": 1.0}')(build_replies("a", "b"))
-    assert found == [Grade(reward=0.5, cpu_seconds=0.5), Grade(reward=1.0, cpu_seconds=0.5)]
+def test_grade__answers__become_grades_in_order(build):
+    grades = build(b'{"reward": 0.5}', b'{"reward": 1.0}')(build_replies("a", "b"))
+    assert grades == [Grade(reward=0.5, cpu_seconds=0.5), Grade(reward=1.0, cpu_seconds=0.5)]
 
 
-def test_grade__siblings_that_answer_alike__are_graded_once(build):
+def test_grade__siblings_with_the_same_answer__are_graded_once(build):
     pool = build(b'{"reward": 0.5}', b'{"reward": 1.0}')
     assert [grade.reward for grade in pool(build_replies("a", "b", "a", "a"))] == [0.5, 1.0, 0.5, 0.5]
     assert len(pool._sandbox.payloads) == 2
@@ -88,8 +88,8 @@ def test_grade__replies_that_are_only_compared__need_no_process(build):
 
 
 @pytest.mark.parametrize("code", ["sandbox_died", "sandbox_timeout", "sandbox_output"])
-def test_grade__grader_dies_on_one_reply__is_a_wrong_answer_with_its_length_and_costs_no_other(build, code):
-    """Four tokens too many cost 0.04: an end by a limit must not be worth more than a wrong answer."""
+def test_grade__grader_dies_on_one_reply__that_answer_is_wrong_and_others_are_unaffected(build, code):
+    """Four tokens too many cost 0.04, because a reply that ends by a limit must not earn more than a wrong answer."""
     dead, alive = build(SandboxError(code, "x"), b'{"reward": 0.96}')(build_replies("a", "b"))
     assert (dead.reward, dead.limit) == (pytest.approx(-0.04), code)
     assert (alive.reward, alive.limit) == (0.96, "")
@@ -120,7 +120,7 @@ class Running:
     grading_python = GradingPython()
 
 
-def test_pool__programs_on_the_last_rung__are_refused_unless_the_operator_accepts_it(build):
+def test_pool__programs_on_the_last_rung__are_refused_unless_the_operator_accepts_them(build):
     with pytest.raises(OperatorError, match="unisolated_programs") as caught:
         build(environment=Running())
     assert "allow_unisolated_programs" in caught.value.fix
@@ -138,5 +138,5 @@ def test_pool__programs_on_the_last_rung__are_refused_unless_the_operator_accept
         (0.96, Grade(reward=-0.04, limit="sandbox_died", cpu_seconds=0.1), False),
     ],
 )
-def test_is_explained_by_limit__claim__only_where_a_limit_was_reached_or_may_have_been(claimed, found, is_explained):
+def test_is_explained_by_limit__claim__only_if_a_limit_was_or_may_have_been_reached(claimed, found, is_explained):
     assert is_explained_by_limit(claimed, found, Grade(reward=-0.04), LIMITS) is is_explained

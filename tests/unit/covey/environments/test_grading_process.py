@@ -1,4 +1,4 @@
-"""Grading with bytes in and bytes out."""
+"""The grading function, from bytes to bytes."""
 
 import json
 
@@ -23,9 +23,9 @@ def grade(text: str, *, finished: bool = True, tokens: int = 5, spec: Environmen
 
 def test_build__right_wrong_and_unfinished__earn_one_and_zero() -> None:
     right = load(DEMO).prompt(DRAW).text.rpartition(" ")[2][::-1]
-    found = [grade(right), grade(right + "?"), grade(right, finished=False)]
-    assert [each.reward for each in found] == [1.0, 0.0, 0.0]
-    assert found[0].parts == {"task": 1.0, "length": 0.0}
+    grades = [grade(right), grade(right + "?"), grade(right, finished=False)]
+    assert [each.reward for each in grades] == [1.0, 0.0, 0.0]
+    assert grades[0].parts == {"task": 1.0, "length": 0.0}
 
 
 @pytest.mark.parametrize("text", ["\ud800\x00", "", "\u202e"])

@@ -29,7 +29,7 @@ MIXED = build(SPELL, GCD)
 def test_prompt__parts__are_drawn_by_weight_with_their_own_settings() -> None:
     prompts = [MIXED.prompt(draw) for draw in range(400)]
     spelled = [prompt for prompt in prompts if prompt.system]
-    assert 260 < len(spelled) < 340  # 300 expected, deviation 8.7
+    assert 260 < len(spelled) < 340  # expected 300, standard deviation 8.7
     assert {prompt.target for prompt in spelled} == {10}
     assert {prompt.target for prompt in prompts if prompt not in spelled} == {None}
     assert MIXED.prompt(5) == MIXED.prompt(5)
@@ -58,7 +58,7 @@ def test_grade__part__grades_with_its_own_extraction_and_targets() -> None:
     assert MIXED.grade_wrong(reply).reward == pytest.approx(-0.03)
 
 
-def test_grade__reply_of_no_part__is_malformed() -> None:
+def test_grade__reply_that_names_no_part__is_malformed() -> None:
     reply = replace(MIXED.prompt(0).build_reply("x", finished=True, tokens=1), verification={"part": "0", "of_part": 1})
     with pytest.raises(ProtocolError, match="malformed_grading"):
         MIXED.grade(reply)
@@ -70,9 +70,9 @@ def test_held_out__parts__have_their_share() -> None:
     assert len({prompt.text for prompt in prompts}) == 8
 
 
-def test_compute_length_cost__text__of_the_part_that_asks_for_that_length() -> None:
-    asked = "Spell it\nThink for 10 tokens before you answer."
-    assert MIXED.compute_length_cost(asked, completion_tokens=110) == pytest.approx(0.03)
+def test_compute_length_cost__text__is_the_cost_in_the_part_with_that_target() -> None:
+    text = "Spell it\nThink for 10 tokens before you answer."
+    assert MIXED.compute_length_cost(text, completion_tokens=110) == pytest.approx(0.03)
     assert MIXED.compute_length_cost("Spell it", completion_tokens=110) == 0.0
 
 
@@ -88,15 +88,15 @@ def test_versions__parts__are_all_named() -> None:
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ([], "do not fit"),
+        ([], "are invalid"),
         ([{**SPELL, "weight": 0}], "weight"),
         ([{**SPELL, "weight": 0.5}], "weight"),
         ([{"weight": 1, "kind": "mixture", "options": {"parts": [SPELL]}}], "is a mixture"),
         ([{"weight": 1, "kind": "chess"}], "no environment of kind 'chess'"),
-        ([{**SPELL, "more": 1}], "do not fit"),
+        ([{**SPELL, "more": 1}], "are invalid"),
     ],
 )
-def test_mixture__options_that_do_not_fit__are_refused(parts, message: str) -> None:
+def test_mixture__invalid_options__are_refused(parts, message: str) -> None:
     with pytest.raises(OperatorError, match=message) as caught:
         build(*parts)
     assert caught.value.code == "bad_environment"

@@ -1,4 +1,4 @@
-"""Bits of the questions that a filter left, by hand and back."""
+"""The bit mask of the questions that a filter kept: values worked out by hand, and the way back."""
 
 import pytest
 from hypothesis import given
@@ -25,16 +25,16 @@ def test_pack_kept__numbers__by_hand(numbers: list[int], text: str) -> None:
 
 
 @given(st.sets(st.integers(min_value=0, max_value=5000)))
-def test_unpack_kept__any_numbers__are_the_same_again(numbers: set[int]) -> None:
+def test_unpack_kept__any_packed_numbers__come_back(numbers: set[int]) -> None:
     assert unpack_kept(pack_kept(numbers)) == sorted(numbers)
 
 
-def test_pack_kept__eighty_thousand_examined__fits_into_a_pools_parameters() -> None:
+def test_pack_kept__eighty_thousand_questions__fit_into_a_pools_parameters() -> None:
     assert len(pack_kept(range(0, 80_000, 3))) < 13_400
 
 
 @pytest.mark.parametrize("text", ["gA", "*", "gA==\n", "AA==", "gAA=", "gE==", "é"])
-def test_unpack_kept__another_spelling_or_no_base64__is_refused(text: str) -> None:
-    """Equal questions have one spelling, so that equal pools have one hash."""
+def test_unpack_kept__another_spelling_or_invalid_base64__is_refused(text: str) -> None:
+    """Equal sets of questions have one spelling, so that equal pools have one hash."""
     with pytest.raises(ValueError, match="kept"):
         unpack_kept(text)

@@ -22,7 +22,7 @@ def test_load__the_demo__asks_for_words_of_three_to_five_letters() -> None:
     assert {len(word) for word in words} == {3, 4, 5}
 
 
-def test_load__unknown_kind__is_refused_with_those_there_are() -> None:
+def test_load__unknown_kind__is_refused_with_a_list_of_the_known_ones() -> None:
     with pytest.raises(OperatorError, match=r"no environment of kind 'chess'.*'mixture'.*'reasoning_gym'"):
         load(EnvironmentSpec(kind="chess"))
 
@@ -35,7 +35,7 @@ def test_load__unknown_kind__is_refused_with_those_there_are() -> None:
         ("covey.environments.registry:Nothing", "does not load"),
     ],
 )
-def test_load__entry_point_that_has_no_kind__is_refused(monkeypatch, value: str, message: str) -> None:
+def test_load__entry_point_that_is_not_a_task_source__is_refused(monkeypatch, value: str, message: str) -> None:
     entry = EntryPoint(name="chess", value=value, group="covey.environments")
     monkeypatch.setattr(registry, "entry_points", lambda group: [entry])
     with pytest.raises(OperatorError, match=message):
@@ -51,7 +51,7 @@ def test_load__entry_point_of_another_package__is_a_kind(monkeypatch) -> None:
 
 
 class Worded:
-    """An environment whose library words the question of one draw in its own way."""
+    """An environment whose library words the question of one draw differently."""
 
     def __init__(self, odd: int | None = None, target: int | None = None, **versions: str) -> None:
         self.odd, self.target, self.versions = odd, target, versions
@@ -70,7 +70,7 @@ def test_compute_fingerprint__another_text_target_version_or_generator__differs(
     others = (Worded(), Worded(0), Worded(31), Worded(target=5), Worded(sympy="1"), load(DEMO))
     prints = [compute_fingerprint(each) for each in others]
     assert len(set(prints)) == 6
-    assert compute_fingerprint(Worded(32)) == prints[0]  # beyond the draws that are looked at
+    assert compute_fingerprint(Worded(32)) == prints[0]  # draw 32 is beyond the draws that are covered
     assert compute_fingerprint(load(DEMO)) == prints[5]
 
 
@@ -84,7 +84,7 @@ def test_require_same__other_prompts__stops() -> None:
         require_same(Worded(7), versions={}, fingerprint=compute_fingerprint(Worded()))
 
 
-def test_require_same__package_of_another_version__names_it_and_what_to_install() -> None:
+def test_require_same__package_of_another_version__names_it_and_the_version_to_install() -> None:
     with pytest.raises(OperatorError, match=r"sympy is 1.13 on this machine, .* with 1.14. Install sympy==1.14"):
         require_same(Worded(sympy="1.13"), versions={"sympy": "1.14"}, fingerprint=None)
     with pytest.raises(OperatorError, match=r"sympy is not installed on this machine"):
@@ -105,8 +105,8 @@ def test_require_same__another_interpreter__names_it() -> None:
         require_same(load(DEMO), versions={"python": "2.7"}, fingerprint=None)
 
 
-def test_import__registry_and_engine_base__are_light() -> None:
+def test_import__registry_and_engine_base__load_no_heavy_library() -> None:
     heavy = "{'torch', 'transformers', 'numba', 'reasoning_gym', 'sympy'}"
     code = f"import sys, covey.environments.registry, covey.engines.base; print(sorted({heavy} & set(sys.modules)))"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert found.stdout == "[]\n"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert process.stdout == "[]\n"

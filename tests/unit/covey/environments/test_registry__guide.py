@@ -1,4 +1,4 @@
-"""The environment of docs/guides/write-an-environment.md, taken out of the page and installed as a package."""
+"""The environment of docs/guides/write-an-environment.md, extracted from the page and installed as a package."""
 
 import json
 import sys
@@ -19,7 +19,7 @@ PAGE = Path(__file__).parents[4] / "docs/guides/write-an-environment.md"
 
 
 def read_page() -> tuple[str, dict, dict]:
-    """The module, pyproject.toml and the part of pool.toml."""
+    """Return the page's module, its pyproject.toml and its part of pool.toml."""
     bodies = {}
     for fence in read_fences(PAGE):
         bodies.setdefault(fence.language, []).append(fence.body)

@@ -1,4 +1,4 @@
-"""The junk suite: text that answers nothing earns nothing, whatever grader looks at it."""
+"""The junk suite: text that answers nothing earns nothing, whichever grader reads it."""
 
 import json
 from pathlib import Path
@@ -21,11 +21,11 @@ ROWS: dict[str, tuple[JsonObject, str, str]] = {
     "short_answer": ({"answers": ["Lake Chad"]}, "<answer>%s</answer>", "Lake Chad"),
     "multiple_choice": ({"choices": ["red pine", "blue fir"], "right": 1}, "<answer>%s</answer>", "blue fir"),
 }
-"""By kind: what grades an answer, how a completion marks one, and the right one."""
+"""Verification data, the form in which a completion marks an answer, and the right answer, by kind."""
 
 
 def list_junk(question: str) -> list[str]:
-    """Nothing, echoes, stuffing, code, numbers that are none, and the tokens of other formats."""
+    """List empty texts, echoes, stuffing, code, NaN and Inf, and the tokens of other formats."""
     letters, digits = "abcdefghijklmnopqrstuvwxyz", " ".join(map(str, range(1000)))
     return [
         "", " ", "\n\n", "\x00", "\ufffd" * 40, question, question * 3, letters, letters.upper(), digits, "?" * 5000,
@@ -57,7 +57,7 @@ def test_reward__junk__is_zero(name: str):
 
 @pytest.mark.parametrize("name", GENERATORS)
 def test_reward__answer_among_stuffing__is_zero_and_alone_is_one(name: str):
-    """The junk suite is able to fail: the graders do pay for what is right, and for nothing beside it."""
+    """This test shows that the junk suite can fail: graders do pay for the right answer, but only if it is alone."""
     environment = load_generator(name)
     for prompt in map(environment.prompt, DRAWS):
         answer = str(environment.source._dataset[prompt.verification["item"]]["answer"])

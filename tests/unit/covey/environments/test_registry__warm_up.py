@@ -1,4 +1,4 @@
-"""What a grading process loads before its first grade: all that a grade needs, and nothing that changes one."""
+"""Warm-up of a grading process: it loads what grades need, and changes no grade."""
 
 import pytest
 
@@ -27,9 +27,9 @@ def test_warm_up__before_between_or_never__changes_no_grade(kind: str):
 
 def test_warm_up__multiple_choice__changes_no_grade():
     environment = load(build_spec("multiple_choice"))
-    given = {"choices": ["red", "blue"], "right": 1}
+    verification = {"choices": ["red", "blue"], "right": 1}
     replies = [
-        Reply(verification=given, target=None, text=f"<answer>{text}</answer>", finished=True, tokens=9)
+        Reply(verification=verification, target=None, text=f"<answer>{text}</answer>", finished=True, tokens=9)
         for text in ("A", "B", "blue", "B) red")
     ]
     before = [environment.grade(reply).reward for reply in replies]
@@ -38,7 +38,7 @@ def test_warm_up__multiple_choice__changes_no_grade():
 
 
 def test_warm_up__mathematics__grades_the_typical_answers_by_reading_them(monkeypatch: pytest.MonkeyPatch):
-    """A pair that is equal as a text is decided before the parser, and would warm nothing."""
+    """A pair of equal texts is decided before it is parsed, and would warm up nothing."""
     read: list[str] = []
     monkeypatch.setattr(mathematics, "read_value", read.append)
     mathematics.warm_up()

@@ -5,7 +5,7 @@ from covey.sandbox import CallLimits
 pytestmark = pytest.mark.unit
 
 
-def test_for_cpu__wall_clock__is_six_times_as_long():
+def test_for_cpu__wall_clock__is_six_times_the_cpu_time():
     limits = CallLimits.for_cpu(0.5, memory_bytes=7)
     assert (limits.cpu_seconds, limits.wall_seconds, limits.memory_bytes) == (0.5, 3.0, 7)
 

@@ -1,4 +1,4 @@
-"""Whether a process is one of a sandbox."""
+"""Recognition of a sandbox's processes."""
 
 import sys
 from importlib.machinery import ModuleSpec

@@ -10,13 +10,13 @@ pytestmark = pytest.mark.unit
 ROOT = Path(__file__).resolve().parents[4]
 
 
-def test_survey__source_package__is_seen_without_its_neighbours():
-    found = survey(["covey"])
-    assert ROOT / "covey" in found.readable
-    assert ROOT not in found.readable
-    assert Path(sys.prefix) in found.readable
-    assert str(ROOT) in found.variables["PYTHONPATH"].split(":")
-    assert "HOME" not in found.variables
+def test_survey__source_package__is_readable_without_its_neighbours():
+    surroundings = survey(["covey"])
+    assert ROOT / "covey" in surroundings.readable
+    assert ROOT not in surroundings.readable
+    assert Path(sys.prefix) in surroundings.readable
+    assert str(ROOT) in surroundings.variables["PYTHONPATH"].split(":")
+    assert "HOME" not in surroundings.variables
 
 
 def test_describe__limits__shields_nothing():
@@ -24,7 +24,7 @@ def test_describe__limits__shields_nothing():
     assert describe("bwrap", version="bubblewrap 0.11.0").open_doors == ()
 
 
-def test_wrap__bubblewrap__has_every_namespace_and_no_way_to_write_but_scratch(monkeypatch):
+def test_wrap__bubblewrap__has_every_namespace_and_only_scratch_is_writable(monkeypatch):
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     isolation = Isolation(rung="bwrap", version="x", binary="/usr/bin/bwrap")
     line = wrap(isolation, ["run"], surroundings=survey(["covey"]), scratch=SCRATCH, scratch_bytes=77)
@@ -51,7 +51,7 @@ def test_list_readable__without_namespaces__has_no_proc():
     assert list_readable(Isolation(rung="bwrap", version="x"), surroundings) == [Path("/")]
 
 
-def test_find_covers__closed_folder__is_the_topmost_one(tmp_path: Path):
+def test_find_covers__nested_closed_folders__finds_the_topmost_one(tmp_path: Path):
     for folder in (tmp_path, *(parent for parent in tmp_path.parents if "pytest" in str(parent))):
         folder.chmod(0o755)
     closed = tmp_path / "a" / "b"

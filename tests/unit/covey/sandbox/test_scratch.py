@@ -8,7 +8,7 @@ from covey.sandbox.scratch import empty
 pytestmark = pytest.mark.unit
 
 
-def test_empty__files_links_pipes_and_closed_folders__are_gone_and_targets_stay(tmp_path: Path):
+def test_empty__files_links_pipes_and_closed_folders__removes_them_but_not_link_targets(tmp_path: Path):
     target, folder = tmp_path / "target", tmp_path / "scratch"
     (folder / "a" / "b" / "c").mkdir(parents=True)
     target.mkdir()
@@ -24,7 +24,7 @@ def test_empty__files_links_pipes_and_closed_folders__are_gone_and_targets_stay(
     assert (target / "kept").exists()
 
 
-def test_empty__more_than_may_be_met__says_so(tmp_path: Path):
+def test_empty__more_entries_than_the_limit__returns_false(tmp_path: Path):
     for number in range(6):
         (tmp_path / str(number)).touch()
     assert not empty(tmp_path, max_entries=5)

@@ -6,7 +6,7 @@ from covey.sandbox.zygote_messages import Ending, Started, ZygoteOrder
 pytestmark = pytest.mark.unit
 
 
-def test_messages__through_json__come_back():
+def test_messages__to_json_and_back__are_equal():
     order = ZygoteOrder(
         function="a:b", limits=CallLimits(cpu_seconds=0.5), scratch="/s", mounts_scratch=True, readable=("/usr",),
         writable=("/s",), has_filter=True, shares_user=False,

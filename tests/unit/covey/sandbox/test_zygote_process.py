@@ -13,7 +13,7 @@ def judge(written: bytes, cause: Cause = "exit", status: int = 0, *, is_over: bo
     return _judge(written, ending, CallLimits(), is_over=is_over)
 
 
-def test_judge__answer__comes_with_what_it_used():
+def test_judge__answer__comes_with_cpu_time_and_peak_memory():
     outcome = judge(b"o42")
     assert (outcome.answer, outcome.error, outcome.cpu_seconds, outcome.peak_bytes) == (b"42", None, 0.5, 7)
     assert outcome.unwrap() == b"42"
@@ -26,7 +26,7 @@ def test_judge__answer__comes_with_what_it_used():
         (b"?", "exit", 0, "sandbox_died"),
         (b"o42", "exit", 1, "sandbox_died"),  # half an answer
         (b"o42", "signal", 11, "sandbox_died"),
-        (b"o42", "cpu", 0, "sandbox_cpu"),  # it answered after its children had used too much
+        (b"o42", "cpu", 0, "sandbox_cpu"),  # answered, but its children had used too much CPU time
         (b"o42", "wall", 9, "sandbox_timeout"),
         (b"o42", "memory", 9, "sandbox_memory"),
         (b"m", "exit", 0, "sandbox_memory"),
@@ -34,7 +34,7 @@ def test_judge__answer__comes_with_what_it_used():
         (b"", "processes", 9, "sandbox_died"),
     ],
 )
-def test_judge__no_answer__is_an_error_by_its_cause(written: bytes, cause: Cause, status: int, code: str):
+def test_judge__no_answer__is_the_error_of_its_cause(written: bytes, cause: Cause, status: int, code: str):
     outcome = judge(written, cause, status)
     assert outcome.answer is None
     assert isinstance(outcome.error, SandboxError)
@@ -43,19 +43,19 @@ def test_judge__no_answer__is_an_error_by_its_cause(written: bytes, cause: Cause
         outcome.unwrap()
 
 
-def test_judge__too_long__whatever_else_happened():
+def test_judge__answer_too_long__wins_over_the_cause():
     error = judge(b"o" + bytes(99), "stopped", 9, is_over=True).error
     assert error is not None
     assert error.code == "sandbox_output"
 
 
-def test_judge__protocol_error__travels_through():
+def test_judge__protocol_error__is_passed_on():
     error = judge(b"rtoo_odd\none\ntwo").error
     assert isinstance(error, ProtocolError)
     assert (error.code, error.message) == ("too_odd", "one\ntwo")
 
 
-def test_judge__name_of_an_exception__is_letters_alone():
+def test_judge__name_of_an_exception__is_cut_to_letters_and_digits():
     error = judge(b"xEvil\n\x1b[31m" + b"a" * 500).error
     assert error is not None
     assert error.message == "the call raised Evil31m" + "a" * 54

@@ -27,7 +27,7 @@ def test_catalog__digest_in_no_folder_and_no_relay__no_dataset(tmp_path):
         DataSetCatalog([tmp_path])(A)
 
 
-def test_list_folders__that_is_not_there__no_dataset(tmp_path):
+def test_list_folders__missing_folder__no_dataset(tmp_path):
     with pytest.raises(OperatorError, match="there is no folder"):
         list_folders([tmp_path / "gone"])
 
@@ -53,5 +53,5 @@ def test_list_folders__that_is_not_there__no_dataset(tmp_path):
         ("mixture", {"parts": {}}, []),
     ],
 )
-def test_list_digests__each_once_in_order_whatever_a_stranger_wrote(kind, options, digests):
+def test_list_digests__any_options__lists_each_digest_once_in_order(kind, options, digests):
     assert list_digests(EnvironmentSpec(kind=kind, options=options)) == digests

@@ -18,9 +18,9 @@ STORY = (
 
 
 def find_prompts(text, split, count=1):
-    """Variants of a text that fall into a split."""
-    wanted = split == "held_out"
-    return [f"{text} {word}" for word in WORDS if is_held_out(f"{text} {word}") == wanted][:count]
+    """Find variants of a text that fall into a split."""
+    is_wanted = split == "held_out"
+    return [f"{text} {word}" for word in WORDS if is_held_out(f"{text} {word}") == is_wanted][:count]
 
 
 WORDS = [f"w{chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(400)]
@@ -42,9 +42,9 @@ def test_sign__five_words_each__worked_by_hand():
 
 
 def test_check__near_duplicate_across_the_split__is_named(tmp_path):
-    (held,), train = find_prompts(STORY, "held_out"), find_prompts(STORY, "train", 2)
+    (held_out,), train = find_prompts(STORY, "held_out"), find_prompts(STORY, "train", 2)
     rows = [make_row(n, prompt=prompt, problem_id=f"t{n}") for n, prompt in enumerate(train)]
-    rows += [make_row(9, prompt=held, problem_id="h"), *(make_row(n) for n in range(100, 140))]
+    rows += [make_row(9, prompt=held_out, problem_id="h"), *(make_row(n) for n in range(100, 140))]
     make_data_set(tmp_path / "tasks", rows)
     report = check_data_set(tmp_path / "tasks")
     assert report.near_duplicates == 1
@@ -54,14 +54,14 @@ def test_check__near_duplicate_across_the_split__is_named(tmp_path):
     assert report.are_all_compared
 
 
-def test_check__generated_arithmetic__is_counted_as_what_it_is(tmp_path):
+def test_check__generated_arithmetic__counts_as_same_but_numbers(tmp_path):
     make_data_set(tmp_path / "tasks", [make_row(n) for n in range(200)])
     report = check_data_set(tmp_path / "tasks")
     assert report.near_duplicates == 0
     assert report.same_but_numbers == report.rows["held_out math"] > 10
 
 
-def test_check__long_template_with_other_numbers__is_no_near_duplicate(tmp_path):
+def test_check__long_template_with_other_numbers__is_not_a_near_duplicate(tmp_path):
     make_data_set(tmp_path / "tasks", [make_row(n, prompt=f"{STORY} {n}") for n in range(100)])
     report = check_data_set(tmp_path / "tasks")
     assert report.near_duplicates == 0
@@ -70,18 +70,18 @@ def test_check__long_template_with_other_numbers__is_no_near_duplicate(tmp_path)
 
 def test_check__counts__worked_by_hand(tmp_path):
     rows = [make_row(n, prompt="a" * n, solve_rate_x=0.5 if n % 2 else None) for n in range(1, 11)]
-    made = make_data_set(tmp_path / "tasks", rows)
-    seen = []
-    report = check_data_set(tmp_path / "tasks", advance=seen.append)
-    assert report.digest == made.digest
+    data_set = make_data_set(tmp_path / "tasks", rows)
+    sizes = []
+    report = check_data_set(tmp_path / "tasks", advance=sizes.append)
+    assert report.digest == data_set.digest
     assert sum(report.rows.values()) == 10
     assert report.prompt_characters == Lengths(median=5, p99=9, largest=10)
     assert (report.without_solve_rates, report.solve_rates) == (5, {"x": 5})
-    assert sum(seen) == made.manifest.size + report.bytes_of_rows
+    assert sum(sizes) == data_set.manifest.size + report.bytes_of_rows
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "train.math.index"])
-def test_check__one_bit__is_found_and_its_shard_named(tmp_path, name):
+def test_check__one_flipped_bit__names_its_shard(tmp_path, name):
     make_data_set(tmp_path / "tasks", [make_row(n) for n in range(40)])
     path = tmp_path / "tasks" / name
     data = bytearray(path.read_bytes())
@@ -103,10 +103,10 @@ def test_check__rows_that_no_index_lists__bad_dataset(tmp_path):
 def test_check__index_of_another_split__bad_dataset(tmp_path):
     folder = tmp_path / "tasks"
     make_data_set(folder, [make_row(n) for n in range(40)])
-    train, held = folder / "train.math.index", folder / "held_out.math.index"
-    a, b = train.read_bytes(), held.read_bytes()
+    train, held_out = folder / "train.math.index", folder / "held_out.math.index"
+    a, b = train.read_bytes(), held_out.read_bytes()
     train.write_bytes(b)
-    held.write_bytes(a)
+    held_out.write_bytes(a)
     seal(folder)
     with pytest.raises(OperatorError, match="row of type math"):
         check_data_set(folder)

@@ -37,7 +37,7 @@ def test_from_bytes__anything_else__value_error(data):
         TaskRecord.from_bytes(data)
 
 
-def test_build_row__columns_of_the_field__are_read():
+def test_build_row__columns_of_published_data_sets__are_read():
     row = Reading().build_row(make_row(4, solve_rate_small=0.25, solve_rate_big=None, source="x", in_source_id="y"))
     assert row == TaskRecord(
         problem_id="p-4",
@@ -48,13 +48,13 @@ def test_build_row__columns_of_the_field__are_read():
     )
 
 
-def test_build_row__what_it_wrote__is_read_again_and_the_same():
+def test_build_row__its_own_output__gives_the_same_row():
     row = Reading().build_row(make_row(4, solve_rate_small=1))
     assert Reading().build_row(json.loads(row.to_bytes())) == row
 
 
-def test_build_row__no_problem_id__one_that_follows_from_the_prompt():
-    """sha256 of "What is 4 + 1?"."""
+def test_build_row__no_problem_id__derives_one_from_the_prompt():
+    """The expected name is the SHA-256 of "What is 4 + 1?"."""
     row = Reading().build_row(make_row(4, problem_id=None))
     assert row.problem_id == "prompt-9c2fe69aa2a3941b"
 
@@ -96,7 +96,7 @@ def test_build_row__task_type__by_name_alias_and_option(value, reading, task_typ
         ({"solve_rate_x": float("nan")}, "bad_row", "not a share"),
     ],
 )
-def test_build_row__bad__says_what_and_how_to_go_on(changes, code, text):
+def test_build_row__bad_columns__name_the_problem_and_the_fix(changes, code, text):
     with pytest.raises(BadRowError) as caught:
         Reading().build_row(make_row(1, **changes))
     assert caught.value.code == code

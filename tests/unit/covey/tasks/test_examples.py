@@ -20,7 +20,7 @@ def rows():
     return build_rows(300, seed=3)
 
 
-def test_build_rows__equal_seeds__equal_rows_of_many_templates_and_no_prompt_twice(rows):
+def test_build_rows__equal_seeds__give_equal_rows_of_many_templates_without_repeated_prompts(rows):
     assert rows == build_rows(300, seed=3)
     assert rows != build_rows(300, seed=4)
     assert len({row["prompt"] for row in rows}) == 300
@@ -47,14 +47,14 @@ def test_build_rows__reference_solutions__pass_all_their_tests(rows, monkeypatch
     for row in programs:
         cases = json.loads(json.loads(row["verification_info"])["test_cases"])
         assert len(cases["inputs"]) == len(cases["outputs"]) == 12
-        for given, expected in zip(cases["inputs"], cases["outputs"], strict=True):
+        for arguments, expected in zip(cases["inputs"], cases["outputs"], strict=True):
             scope = {}
             code = compile(row["reference_solution"], "solution", "exec")
             if "fn_name" in cases:
                 exec(code, scope)
-                assert scope[cases["fn_name"]](*given) == expected, row["prompt"]
+                assert scope[cases["fn_name"]](*arguments) == expected, row["prompt"]
             else:
-                monkeypatch.setattr("sys.stdin", io.StringIO(given))
+                monkeypatch.setattr("sys.stdin", io.StringIO(arguments))
                 printed = io.StringIO()
                 with redirect_stdout(printed):
                     exec(code, scope)

@@ -22,9 +22,9 @@ def run(folder, rows, **options):
 
 def test_import__rows_of_both_splits__are_counted_and_the_digest_is_the_manifests_hash(tmp_path):
     report = run(tmp_path / "out", [make_row(n) for n in range(40)])
-    held = sum(is_held_out(f"What is {n} + 1?") for n in range(40))
-    assert 0 < held < 40
-    assert report.rows == {"held_out math": held, "train math": 40 - held}
+    held_out = sum(is_held_out(f"What is {n} + 1?") for n in range(40))
+    assert 0 < held_out < 40
+    assert report.rows == {"held_out math": held_out, "train math": 40 - held_out}
     assert report.digest == canonical.sha256((tmp_path / "out" / "manifest.json").read_bytes())
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "held_out.math.index",
@@ -35,18 +35,18 @@ def test_import__rows_of_both_splits__are_counted_and_the_digest_is_the_manifest
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_import__equal_rows__equal_digest_and_other_rows_another(tmp_path):
+def test_import__equal_rows__give_equal_digests_and_other_rows_another(tmp_path):
     rows = [make_row(n) for n in range(9)]
     first, second = (run(tmp_path / name, rows).digest for name in "ab")
     assert first == second
     assert run(tmp_path / "c", rows[::-1]).digest != first
 
 
-def test_import__prompt_that_was_there__the_first_row_stays(tmp_path):
+def test_import__repeated_prompt__keeps_the_first_row(tmp_path):
     report = run(tmp_path / "out", [make_row(1), make_row(1, problem_id="later"), make_row(2)])
     assert report.duplicates == 1
-    found = open_folder(tmp_path / "out")
-    rows = [found.read(split, kind, i) for (split, kind), count in found.groups.items() for i in range(count)]
+    data_set = open_folder(tmp_path / "out")
+    rows = [data_set.read(split, kind, i) for (split, kind), count in data_set.groups.items() for i in range(count)]
     assert sorted(row.problem_id for row in rows) == ["p-1", "p-2"]
 
 
@@ -109,13 +109,13 @@ def test_import__bad_row__is_named_with_its_fix(tmp_path):
 
 def test_import__skip_bad__the_rest_is_imported_and_the_first_ten_are_named(tmp_path):
     bad = [make_row(n, task_type="poetry") for n in range(100, 112)]
-    unread = BadRowError("bad_row", "it is not JSON", fix="Correct it")
+    unread = BadRowError("bad_row", "the row is not JSON", fix="Correct it")
     report = run(tmp_path / "out", [unread, *bad, make_row(1)], skip_bad=True)
     assert sum(report.rows.values()) == 1
     assert report.skipped == 13
     assert len(report.reasons) == 10
-    assert report.reasons[0] == "rows.jsonl, row 1: it is not JSON"
-    assert report.reasons[1].startswith("rows.jsonl, row 2 (problem p-100): its task_type is 'poetry'")
+    assert report.reasons[0] == "rows.jsonl, row 1: the row is not JSON"
+    assert report.reasons[1].startswith("rows.jsonl, row 2 (problem p-100): task_type is 'poetry'")
 
 
 def test_import__same_question_with_other_choices__is_another_row(tmp_path):
@@ -128,7 +128,7 @@ def test_import__same_question_with_other_choices__is_another_row(tmp_path):
     assert (sum(report.rows.values()), report.duplicates) == (2, 1)
 
 
-def test_import__again_after_one_that_was_killed_between_two_renames__replaces_the_folder(tmp_path):
+def test_import__after_one_that_was_killed_between_two_renames__replaces_the_folder(tmp_path):
     (tmp_path / "tasks.part.old").mkdir()
     (tmp_path / "tasks.part.old" / "rows.jsonl").write_text("left behind")
     rows = [SourceRow(place="row 1", values=make_row(1))]

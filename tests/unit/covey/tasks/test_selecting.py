@@ -16,7 +16,7 @@ def folder(tmp_path):
     return tmp_path / "all"
 
 
-def test_select__bounds__belong_to_what_is_kept(folder, tmp_path):
+def test_select__rates_at_the_bounds__are_kept(folder, tmp_path):
     digest, counts = select_rows(folder, tmp_path / "some", solve_rate="q", low=0.125, high=0.5)
     assert counts == {"kept": 3, "too_hard": 1, "too_easy": 2, "without_rate": 1}
     report = check_data_set(tmp_path / "some")

@@ -51,7 +51,7 @@ def test_read_sources__columns_that_are_not_read__are_not_decoded(tmp_path):
     assert read(tmp_path / "a.parquet") == [{"prompt": "a", "solve_rate_x": 0.5}]
 
 
-def test_read_sources__blank_lines_and_no_last_line_end__numbers_are_those_of_the_lines(tmp_path):
+def test_read_sources__blank_lines_and_no_final_newline__row_numbers_are_line_numbers(tmp_path):
     path = write(tmp_path / "a.jsonl", b'{"a": 1}\n\n{"a": 2}')
     assert [(row.place, row.values) for row in read_sources([str(path)])] == [
         ("a.jsonl, row 1", {"a": 1}),
@@ -100,7 +100,7 @@ def test_read_sources__parquet_of_huge_row_groups__is_refused(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("name", ["nothing", "a/b/c", "/no/where", "missing.jsonl", "folder/missing.jsonl"])
-def test_read_sources__not_there__no_source(name):
+def test_read_sources__missing_source__no_source(name):
     with pytest.raises(OperatorError, match="no_source"):
         read(name)
 
@@ -112,14 +112,14 @@ def test_read_sources__folder_without_rows_or_unknown_ending__is_refused(tmp_pat
         read(write(tmp_path / "a.csv"))
 
 
-def test_read_sources__saved_by_datasets__its_rows(tmp_path):
+def test_read_sources__folder_saved_by_datasets__yields_its_rows(tmp_path):
     datasets = pytest.importorskip("datasets")
     datasets.disable_progress_bars()
     datasets.DatasetDict({"train": datasets.Dataset.from_list(ROWS)}).save_to_disk(str(tmp_path / "saved"))
     assert read(tmp_path / "saved") == ROWS
 
 
-def test_read_sources__without_the_package__says_how_to_install_it(tmp_path, monkeypatch):
+def test_read_sources__without_the_package__explains_how_to_install_it(tmp_path, monkeypatch):
     (tmp_path / "dataset_info.json").write_text("{}")
 
     def refuse(name):

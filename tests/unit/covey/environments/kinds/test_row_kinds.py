@@ -25,7 +25,7 @@ DIGEST = "0x" + "ab" * 32
         (MultipleChoiceSource, {"choices": ["A", "B"], "answer": "B"}, {"choices": ["A", "B"], "right": 1}),
     ],
 )
-def test_read_info__forms_of_the_field__one_form_that_reads_again(source, raw, info):
+def test_read_info__forms_of_published_data_sets__have_one_form_that_reads_again(source, raw, info):
     assert source.read_info(raw) == info
     assert source.read_info(info) == info
 
@@ -50,7 +50,7 @@ def test_read_info__forms_of_the_field__one_form_that_reads_again(source, raw, i
         (MultipleChoiceSource, {"choices": ["B", "A"], "answer": "A"}, "names 2 of the choices"),
     ],
 )
-def test_read_info__wrong__says_what(source, raw, text):
+def test_read_info__invalid__names_the_problem(source, raw, text):
     with pytest.raises(ValueError, match=text):
         source.read_info(raw)
 
@@ -69,13 +69,13 @@ def test_grade__right_and_wrong__in_a_process_without_data_sets(kind, info, righ
     assert source.grade(info, wrong) == 0.0
 
 
-def test_ask__multiple_choice__letters_stand_before_the_choices():
+def test_ask__multiple_choice__letters_precede_the_choices():
     source = MultipleChoiceSource({"dataset": DIGEST}, refuse_data_sets)
     assert source.ask("Which?", {"choices": ["x", "y"], "right": 0}) == "Which?\nA. x\nB. y"
 
 
 @pytest.mark.parametrize("options", [{}, {"dataset": "0x12"}, {"dataset": DIGEST, "more": 1}, {"dataset": 7}])
-def test_options__that_do_not_fit__bad_environment(options):
+def test_options__invalid__bad_environment(options):
     with pytest.raises(OperatorError, match="bad_environment"):
         load(EnvironmentSpec(kind="math", options=options), refuse_data_sets)
 

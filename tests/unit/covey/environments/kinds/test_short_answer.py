@@ -63,8 +63,8 @@ def test_normalise__form__by_hand(text, form):
 
 
 @given(word=st.text(alphabet="abcdefgh xyz", min_size=1).filter(lambda text: text.split() and text.split()[0] != "the"))
-def test_is_right__words_in_every_dress__are_the_words(word):
+def test_is_right__words_in_any_spelling__are_right(word):
     word = " ".join(word.split())
-    dresses = [word.upper(), f"**{word}**", f'"{word}."', f" {word}.\n", f"\\text{{{word}}}", f"the {word}"]
-    assert [dress for dress in dresses if not is_right(dress, [word])] == []
+    spellings = [word.upper(), f"**{word}**", f'"{word}."', f" {word}.\n", f"\\text{{{word}}}", f"the {word}"]
+    assert [spelling for spelling in spellings if not is_right(spelling, [word])] == []
     assert not is_right(f"{word}q", [word])

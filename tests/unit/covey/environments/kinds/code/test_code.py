@@ -1,4 +1,4 @@
-"""Rows of programming tasks."""
+"""Reading and grading of programming tasks."""
 
 import json
 
@@ -66,19 +66,19 @@ def test_read_info__what_cannot_be_graded__is_refused(raw, message):
         CodeSource.read_info(raw)
 
 
-def test_source__says_what_it_needs():
+def test_source__requires_isolation_and_extracts_the_last_code_block():
     source = CodeSource({"dataset": "0x" + "00" * 32}, refuse_data_sets)
     assert source.requires_isolation
     assert source.extraction == "last_code_block"
 
 
-def test_grade__passes_all_tests_on(monkeypatch):
-    asked = []
-    monkeypatch.setattr(programs, "run_tests", lambda program, tests, limits: asked.append((program, tests)) or True)
+def test_grade__many_tests__are_all_passed_on(monkeypatch):
+    calls = []
+    monkeypatch.setattr(programs, "run_tests", lambda program, tests, limits: calls.append((program, tests)) or True)
     source = CodeSource({"dataset": "0x" + "00" * 32}, refuse_data_sets)
     many = {"inputs": [str(n) for n in range(40)], "outputs": [str(n) for n in range(40)], "fn_name": None}
     assert source.grade(many, "print(1)") == 1.0
-    assert asked == [("print(1)", programs.ProgramTests(inputs=many["inputs"], outputs=many["outputs"], function=""))]
+    assert calls == [("print(1)", programs.ProgramTests(inputs=many["inputs"], outputs=many["outputs"], function=""))]
 
 
 def test_grade__limit__is_raised(monkeypatch):

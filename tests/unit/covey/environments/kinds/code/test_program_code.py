@@ -1,4 +1,4 @@
-"""What a program's own process converts and brings into scope."""
+"""Conversion of results in a program's process, and the names that it brings into scope."""
 
 import collections
 import typing
@@ -18,7 +18,7 @@ class Number(int):
     pass
 
 
-def test_convert_plain__plain_values__become_those_of_json():
+def test_convert_plain__plain_values__become_json_values():
     assert convert_plain((1, [2.5, (None, True)], {"a": (1,), 2: "b"})) == [
         1,
         [2.5, [None, True]],
@@ -50,10 +50,10 @@ def test_convert_plain__any_other_type__raises(value):
         convert_plain(value)
 
 
-def test_find_usual__names_that_are_used__and_no_others():
+def test_find_usual__program__gets_only_the_names_that_it_uses():
     code = compile("def f(a: List[int]):\n    def g(): return math.gcd(*a)\n    return deque(a)", "x", "exec")
-    found = find_usual(code)
-    assert found["List"] is typing.List  # noqa: UP006
-    assert found["deque"] is collections.deque
-    assert set(found) == {"List", "math", "gcd", "deque"}
+    names = find_usual(code)
+    assert names["List"] is typing.List  # noqa: UP006
+    assert names["deque"] is collections.deque
+    assert set(names) == {"List", "math", "gcd", "deque"}
     assert find_usual(compile("print(input())", "x", "exec")) == {}

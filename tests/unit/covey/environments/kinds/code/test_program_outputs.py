@@ -19,7 +19,7 @@ pytestmark = pytest.mark.unit
         ("1e3", "1000"),
         ("-0", "0"),
         (".5", "0.50"),
-        ("3.1415927", "3.1415926"),  # 3e-8 of it
+        ("3.1415927", "3.1415926"),  # relative difference 3e-8
         ("0.0", "-0.0000000000001"),
         ("x 2.0", "x 2"),
         ("9" * 100_000, "9" * 100_000),
@@ -39,8 +39,8 @@ def test_is_same_text__same__is_true(written, expected):
         ("5 6", "5"),
         ("011", "11"),
         ("50000000000000001", "50000000000000000"),
-        ("1000001", "1000000.5"),  # one of them has no decimal point
-        ("1.00001", "1.0"),  # 1e-5 of it
+        ("1000001", "1000000.5"),  # only one of them has a decimal point
+        ("1.00001", "1.0"),  # relative difference 1e-5
         ("yes", "YES"),
         ("nan", "0.0"),
         ("Infinity", "1.0"),
@@ -100,5 +100,5 @@ def test_is_same_value__different__is_false(result, expected):
 
 @pytest.mark.parametrize("output", [b"", b"5 5", b"NaN", b"-Infinity", b"\xff", b"[", b"9" * 5000, b"{1: 2}"])
 def test_parse_value__what_is_not_json__raises(output):
-    with pytest.raises(ValueError):  # noqa: PT011 - json's own errors, whatever their text
+    with pytest.raises(ValueError):  # noqa: PT011 - errors of json, whose text is not ours
         parse_value(output)

@@ -1,4 +1,4 @@
-"""Normal form of answers as strings, and the bounds before it."""
+"""Normal form of answers as strings, and the bounds that are checked first."""
 
 import pytest
 from hypothesis import given
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.unit
         (r"1\ 2", "1 2"),
     ],
 )
-def test_normalise__spelling__one_form(text, form):
+def test_normalise__spellings__have_one_form(text, form):
     assert normalise(text) == form
 
 
@@ -73,7 +73,7 @@ def test_normalise__matrix__keeps_the_ends_of_its_rows():
 
 
 @pytest.mark.parametrize(("text", "end"), [("{a}", 2), ("{{a}b}c", 5), (r"{\}}", 3), ("{a", None), ("{", None)])
-def test_find_closing__brace__its_partner(text, end):
+def test_find_closing__brace__returns_its_partner(text, end):
     assert find_closing(text, 0) == end
 
 

@@ -40,13 +40,13 @@ def test_is_right__labelled_case(case):
 
 @pytest.mark.parametrize("case", LIBRARY_CASES, **NAMED)
 def test_is_right__case_of_math_verify(case):
-    """Facts from the tests of huggingface/Math-Verify 0.9.0 (Apache-2.0); `source` names the test of each."""
+    """The cases are facts from the tests of huggingface/Math-Verify 0.9.0 (Apache-2.0). `source` names each test."""
     assert is_right(case["answer"], case["truths"]) is case["right"], case["source"]
 
 
 @pytest.mark.parametrize("case", DISAGREEMENTS, **NAMED)
 def test_is_right__known_disagreement__still_differs(case):
-    """A case that agrees with its label moves to mathematics.jsonl."""
+    """If a case agrees with its label, move it to mathematics.jsonl."""
     assert len(DISAGREEMENTS) <= 10
     assert case["grade"] is not case["right"]
     assert is_right(case["answer"], case["truths"]) is case["grade"], case["why"]
@@ -87,7 +87,7 @@ def test_is_right__library__logs_nothing(caplog, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_versions__name_every_package_that_decides():
+def test_versions__all_packages_that_affect_grades__are_named():
     assert set(versions()) == set(PACKAGES)
     assert versions()["math-verify"].startswith("0.9.")
 

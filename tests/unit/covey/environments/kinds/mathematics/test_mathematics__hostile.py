@@ -1,4 +1,4 @@
-"""Answers that would take long, raise, or look right: all are wrong, within a second each."""
+"""Answers that would take long, raise an exception or look right. All are wrong, and each is graded fast."""
 
 import time
 
@@ -86,7 +86,7 @@ HEAVY = {
 def test_is_right__heavy_answer__is_wrong_and_fast(name):
     started = time.process_time()
     assert [truth for truth in TRUTHS if is_right(HEAVY[name], [truth])] == []
-    # A second would do on a free machine; the parser learns its tables during the first calls.
+    # The bound is generous, because the parser builds its tables during the first calls.
     assert time.process_time() - started < 8
 
 

@@ -1,4 +1,4 @@
-"""Plain numbers, by hand."""
+"""Plain numbers, with values worked out by hand."""
 
 from fractions import Fraction
 
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.unit
         ("3:4", Fraction(3, 4), None),
     ],
 )
-def test_read_number__plain_number__its_value(text, value, places):
+def test_read_number__plain_number__has_its_value(text, value, places):
     assert read_number(text) == (value, places)
 
 

@@ -90,7 +90,7 @@ def test_read_value__commas_in_threes__are_one_number_unless_spaced():
 @pytest.mark.parametrize(
     "text", ["=", "x =", "= 5", "1,", ",1", "1 < 2 < 3 < 4 < 5 < 6", r"\begin{pmatrix}1&2\\3\end{pmatrix}"]
 )
-def test_read_value__broken__has_no_value_or_is_no_list(text):
+def test_read_value__malformed__has_no_value_or_is_not_a_list(text):
     assert not isinstance(read(text), Group | Assignment | Chain | Matrix)
 
 

@@ -1,4 +1,4 @@
-"""Expressions: what is parsed, what is refused, what is equal."""
+"""Expressions: parsing, refusal and equality."""
 
 from fractions import Fraction
 
@@ -38,7 +38,7 @@ X, Y = sympy.symbols("x y", real=True)
         ("10^{5}", sympy.Integer(100_000)),
     ],
 )
-def test_parse_expression__latex__its_expression(latex, expression):
+def test_parse_expression__latex__gives_its_expression(latex, expression):
     assert parse_expression(latex) == expression
 
 

@@ -36,7 +36,7 @@ def read(text):
         (r"\{y : y > 2\}", Interval.open(2, oo), "y"),
     ],
 )
-def test_read_set__text__its_members(text, members, variable):
+def test_read_set__text__has_its_members(text, members, variable):
     assert read(text) == RealSet(members=members, variable=variable)
 
 

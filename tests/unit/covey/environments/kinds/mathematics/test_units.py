@@ -17,7 +17,7 @@ def test_split_percent__sign__is_cut_off(text, rest):
 
 
 @pytest.mark.parametrize("text", ["5", "%", "5%5", "apercent"])
-def test_split_percent__none__stays(text):
+def test_split_percent__no_sign__leaves_the_text_unchanged(text):
     assert split_percent(text) == (text, False)
 
 
@@ -40,13 +40,13 @@ def test_split_percent__none__stays(text):
     ],
 )
 def test_split_unit__known__dimension_and_factor(text, rest, dimension, power, factor):
-    found = split_unit(text)
-    assert (found[0].strip(), found[1]) == (rest, MeasureUnit(dimension=dimension, power=power, factor=factor))
+    expression, unit = split_unit(text)
+    assert (expression.strip(), unit) == (rest, MeasureUnit(dimension=dimension, power=power, factor=factor))
 
 
 @pytest.mark.parametrize(
     "text",
     ["5", "5m", "5x", "5 garbage", r"5\text { or }", r"5\text { is not 6}", "cm", r"\text {cm}", r"\sin 30^\circ"],
 )
-def test_split_unit__none__stays(text):
+def test_split_unit__no_unit__leaves_the_text_unchanged(text):
     assert split_unit(text) == (text, None)

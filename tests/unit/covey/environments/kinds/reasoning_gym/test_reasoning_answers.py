@@ -33,7 +33,7 @@ def test_grade__reference_answer__is_harmless_and_right(generator: str) -> None:
         assert source.grade(task.verification, source.find_answer(task)) == 1.0
 
 
-def test_grade__composite__goes_by_the_part_that_the_item_is_of() -> None:
+def test_grade__composite__follows_the_rules_of_the_items_generator() -> None:
     config = {"datasets": [{"name": "countdown", "weight": 1}, {"name": "letter_counting", "weight": 1}]}
     source = ReasoningGymSource({"name": "composite", "config": config}, refuse_data_sets)
     tasks = [source.draw(number) for number in range(8)]
@@ -41,7 +41,7 @@ def test_grade__composite__goes_by_the_part_that_the_item_is_of() -> None:
     assert {source.grade(task.verification, PATCH) for task in tasks} == {0.0}
 
 
-def test_is_harmless__functions_that_are_not_listed__are_not() -> None:
+def test_is_harmless__functions_that_are_not_listed__are_harmful() -> None:
     assert is_harmless("simple_integration", "x**2/2 + exp(3*x)*sin(x) + C")
     for answer in (
         "exec(x)",
@@ -61,15 +61,15 @@ def test_is_harmless__functions_that_are_not_listed__are_not() -> None:
 
 
 def test_characters__every_generator_that_evaluates_an_answer__is_listed() -> None:
-    """By the package's source: a new version may evaluate in more places."""
-    found = set()
+    """The package's source is searched, because a new version may evaluate answers in more places."""
+    evaluating = set()
     for path in Path(reasoning_gym.__file__).parent.rglob("*.py"):
         text = path.read_text()
         scored = "".join(text.split("def score_answer")[1:])
         if re.search(r"(?<![\w.])(?:eval|exec)\(|parse_expr\(answer", scored):
-            found.add(path.stem)
+            evaluating.add(path.stem)
     evaluates_its_own = {"number_sorting", "propositional_logic", "bitwise_arithmetic", "intermediate_integration"}
-    assert found - evaluates_its_own == set(CHARACTERS) - evaluates_its_own
+    assert evaluating - evaluates_its_own == set(CHARACTERS) - evaluates_its_own
 
 
 def test_grade__puzzle24_with_other_numbers__earns_nothing() -> None:

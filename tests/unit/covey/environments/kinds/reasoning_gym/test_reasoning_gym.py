@@ -32,8 +32,8 @@ def answer(task: Task) -> str:
     return task.question.removeprefix(QUESTION)[::-1]
 
 
-def test_draw__known_draws__are_these_for_ever() -> None:
-    # Recorded once: another task for one of these would be another protocol.
+def test_draw__known_draws__never_change() -> None:
+    # Recorded values. Another task for one of these draws would be another protocol.
     tasks = map(SPELLING.draw, (0, 1, 2**63, 2**256 - 1))
     assert [(task.verification["item"], task.question.removeprefix(QUESTION)) for task in tasks] == RECORDED
 
@@ -68,7 +68,7 @@ def test_held_out__questions__are_different_and_never_training_ones() -> None:
     assert not texts & {SPELLING.draw(number).question for number in range(2000)}
 
 
-def test_held_out__more_than_there_are__is_refused() -> None:
+def test_held_out__more_questions_than_exist__is_refused() -> None:
     with pytest.raises(OperatorError, match="held-out questions"):
         build({"name": "spell_backward", "config": {"min_word_len": 3, "max_word_len": 3}}).held_out(700)
 
@@ -77,7 +77,7 @@ def test_held_out__more_than_there_are__is_refused() -> None:
     ("change", "reward"),
     [
         (lambda right: right, 1.0),
-        (lambda right: right + "x", 0.0),  # all letters and junk scores 0.9999999999999999 or less
+        (lambda right: right + "x", 0.0),  # the right letters followed by junk score at most 0.9999999999999999
         (lambda right: right[:-1], 0.0),
         (lambda right: right[::-1] + "q", 0.0),
         (lambda right: " " + right, 0.0),
@@ -123,7 +123,7 @@ def test_draw__composite__mixes_its_generators_by_weight() -> None:
     source = build({"name": "composite", "config": {"datasets": parts}})
     tasks = [source.draw(number) for number in range(200)]
     spelled = [task for task in tasks if task.question.startswith(QUESTION)]
-    assert 25 < len(spelled) < 75  # 50 expected, deviation 6
+    assert 25 < len(spelled) < 75  # expected 50, standard deviation 6
     for task in (*spelled[:3], *[task for task in tasks if task not in spelled][:3]):
         assert source.grade(task.verification, source.find_answer(task)) == 1.0
         assert source.grade(task.verification, "no idea") == 0.0
@@ -135,18 +135,18 @@ def test_draw__composite__mixes_its_generators_by_weight() -> None:
         ({"name": "chess"}, "no generator 'chess'"),
         ({"name": "gcd", "config": {"nothing": 1}}, "refuses the config"),
         ({"name": "gcd", "config": {"min_value": -5}}, "refuses the config"),
-        ({"name": "gcd", "more": 1}, "do not fit"),
-        ({}, "do not fit"),
+        ({"name": "gcd", "more": 1}, "are invalid"),
+        ({}, "are invalid"),
         ({"name": "gcd", "config": {"path": "/etc/passwd"}}, "names a path"),
         ({"name": "gcd", "config": {"path": ["a", {"b": "..\\x"}]}}, "names a path"),
-        ({"name": "composite"}, "lists its generators"),
-        ({"name": "composite", "config": {"datasets": [{"name": "composite", "weight": 1}]}}, "no composite among"),
+        ({"name": "composite"}, "must list its generators"),
+        ({"name": "composite", "config": {"datasets": [{"name": "composite", "weight": 1}]}}, "without a composite"),
         ({"name": "composite", "config": {"datasets": [{"name": "gcd", "weight": 0}]}}, "refuses the config"),
         ({"name": "composite", "config": {"datasets": [7]}}, "refuses the config"),
         ({"name": "composite", "config": {"datasets": []}}, "refuses the config"),
     ],
 )
-def test_source__options_that_do_not_fit__are_refused(options, message: str) -> None:
+def test_source__invalid_options__are_refused(options, message: str) -> None:
     with pytest.raises(OperatorError, match=message) as caught:
         build(options)
     assert caught.value.code == "bad_environment"
@@ -154,8 +154,8 @@ def test_source__options_that_do_not_fit__are_refused(options, message: str) -> 
 
 def test_draw__generator_without_training_questions__is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     source = build(SPELL)
-    held = source.held_out(1)[0].question
-    only = type("Only", (), {"__getitem__": lambda self, item: {"question": held}})()
+    held_out = source.held_out(1)[0].question
+    only = type("Only", (), {"__getitem__": lambda self, item: {"question": held_out}})()
     monkeypatch.setattr(source, "_dataset", only)
     with pytest.raises(OperatorError, match="no training question"):
         source.draw(0)

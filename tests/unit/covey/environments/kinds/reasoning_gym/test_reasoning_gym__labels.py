@@ -18,7 +18,7 @@ CASES = [json.loads(line) for line in LINES]
 
 @cache
 def open_source(options: str) -> ReasoningGymSource:
-    """Source of options in JSON.  A generator takes longer to open than to grade an answer."""
+    """Open the source of some options in JSON. It is cached, because opening takes longer than grading an answer."""
     return ReasoningGymSource(json.loads(options), refuse_data_sets)
 
 

@@ -1,4 +1,4 @@
-"""Where items of reasoning-gym are made, and the generators that are refused."""
+"""The processes in which items of reasoning-gym are made, and the generators that are refused."""
 
 import json
 
@@ -45,7 +45,7 @@ def test_open_items__inside_a_sandbox__are_made_in_place(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("options", [ReasoningGymOptions(name="codeio"), compose("gcd", "codeio")])
 def test_open_items__generator_that_differs_in_each_run__is_refused_by_name(options: ReasoningGymOptions):
-    with pytest.raises(OperatorError, match="the generator codeio makes other tasks in each run") as caught:
+    with pytest.raises(OperatorError, match="the generator codeio makes different tasks in each run") as caught:
         open_items(options, 100)
     assert caught.value.code == "bad_environment"
 
@@ -75,16 +75,16 @@ def test_build_items__item_without_an_answer__has_none():
     assert json.loads(build_items(setup)(b'{"item": 0}'))["answer"] is None
 
 
-def test_sandboxed_items__generator_that_ends__is_a_refusal_that_names_the_item(monkeypatch: pytest.MonkeyPatch):
+def test_sandboxed_items__generator_that_dies__is_a_refusal_that_names_the_item(monkeypatch: pytest.MonkeyPatch):
     items = SandboxedItems(RANSOM, 100)
-    ended = CallOutcome(error=SandboxError("sandbox_cpu", "the call used over 120.0 CPU seconds"))
-    monkeypatch.setattr(items._sandbox, "run", lambda payload, attempts: ended)
-    with pytest.raises(OperatorError, match=r"ransom_note does not make item 5: .*sandbox_cpu") as caught:
+    outcome = CallOutcome(error=SandboxError("sandbox_cpu", "the call used over 120.0 CPU seconds"))
+    monkeypatch.setattr(items._sandbox, "run", lambda payload, attempts: outcome)
+    with pytest.raises(OperatorError, match=r"ransom_note failed to make item 5: .*sandbox_cpu") as caught:
         items[5]
     assert caught.value.code == "bad_environment"
 
 
-def test_hashed__names__are_generators_of_the_package():
+def test_hashed__all_names__are_generators_of_the_package():
     from reasoning_gym.factory import DATASETS
 
     assert DATASETS.keys() >= HASHED

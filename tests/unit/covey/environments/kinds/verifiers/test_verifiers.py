@@ -25,21 +25,21 @@ def build(**options: object) -> VerifiersSource:
 
 @pytest.fixture
 def loaded(monkeypatch: pytest.MonkeyPatch):
-    """A Python that answers with tasks a, b, c and once more b, whose data are their numbers."""
-    asked = []
+    """A Python that answers with the tasks a, b, c and b again. The data of each is its index."""
+    requests = []
 
     def answer(interpreter: Path, request: object) -> LoadedTaskset:
-        asked.append((interpreter, request))
+        requests.append((interpreter, request))
         rows = [TasksetRow(data={"idx": i}, question=name, system=f"s{i}") for i, name in enumerate("abcb")]
         return LoadedTaskset(rows=rows, data_hash="0x12")
 
     monkeypatch.setattr(verifiers, "ask_tasks", answer)
     monkeypatch.setattr(verifiers, "find_interpreter", lambda named: named or Path("/made/python"))
-    return asked
+    return requests
 
 
 @pytest.mark.parametrize("taskset", ["", "a.b", "os.path", "owner/name", "name@1", "../x", "1a", "a b"])
-def test_init__taskset_that_is_no_package_name__is_refused(taskset):
+def test_init__taskset_that_is_not_a_package_name__is_refused(taskset):
     with pytest.raises(OperatorError, match="bad_environment"):
         build(taskset=taskset)
 
@@ -47,14 +47,14 @@ def test_init__taskset_that_is_no_package_name__is_refused(taskset):
 @pytest.mark.parametrize(
     "text", ["/etc/passwd", "~/.ssh", "a/../b", "..", "..\\x", "https://host/x", "file://x", "m.py:f", "a/m.py"]
 )
-def test_init__config_with_a_path_or_an_address__is_refused(text):
+def test_init__config_with_a_path_or_a_url__is_refused(text):
     with pytest.raises(OperatorError, match="names a path or a URL"):
         build(config={"inner": [{"file": text}]})
 
 
 @pytest.mark.parametrize("name", ["system_prompt", "judges", "rewards", "metrics", "stops", "fn"])
-def test_init__config_that_plugs_code_or_a_judge__is_refused(name):
-    with pytest.raises(OperatorError, match=f"sets {name}, which a pool may not"):
+def test_init__config_that_plugs_in_code_or_a_judge__is_refused(name):
+    with pytest.raises(OperatorError, match=f"sets {name}, which pools may not set"):
         build(config={"task": {name: {}}})
 
 
@@ -70,7 +70,7 @@ def test_init__unknown_option__is_refused():
 def test_draw__tasks_by_index__without_any_held_out_question(loaded):
     source = build(held_out=[1])
     tasks = [source.draw(number) for number in range(100)]
-    assert {task.question for task in tasks} == {"a", "c"}  # the second b is the held-out one's question
+    assert {task.question for task in tasks} == {"a", "c"}  # the second b repeats the held-out question
     assert Task(question="c", system="s2", verification={"task": {"idx": 2}}) in tasks
     assert source.held_out(1) == [Task(question="b", system="s1", verification={"task": {"idx": 1}})]
     assert {source.find_system(number) for number in range(100)} == {"s0", "s2"}
@@ -81,7 +81,7 @@ def test_draw__held_out_by_hash__are_one_in_eight_of_the_questions(loaded):
     # zlib.crc32 of b"a", b"b" and b"c" is 0xe8b7be43, 0x71beeff9 and 0x06b9df6f: none is a multiple of 8.
     source = build()
     assert {source.draw(number).question for number in range(100)} == {"a", "b", "c"}
-    with pytest.raises(OperatorError, match="has 0 held-out questions, 1 were asked for"):
+    with pytest.raises(OperatorError, match="has 0 held-out questions, but 1 are needed"):
         source.held_out(1)
 
 
@@ -93,15 +93,15 @@ def test_held_out__same_question_twice__counts_once(loaded):
 
 
 @pytest.mark.parametrize(
-    ("held_out", "message"), [([4], "beyond the 4"), ([-1], "beyond the 4"), ([0, 1, 2], "of 4 tasks none")]
+    ("held_out", "message"), [([4], "outside the 4"), ([-1], "outside the 4"), ([0, 1, 2], "none of the 4 tasks")]
 )
-def test_draw__held_out_that_leaves_nothing_or_is_not_there__is_refused(loaded, held_out, message):
+def test_draw__held_out_that_leaves_no_task_or_is_out_of_range__is_refused(loaded, held_out, message):
     with pytest.raises(OperatorError, match=message):
         build(held_out=held_out).draw(0)
 
 
 def test_draw__another_data_hash__names_both(loaded):
-    with pytest.raises(OperatorError, match=r"wrong_dataset: .* 0x12 on this machine, and the pool names 0x34"):
+    with pytest.raises(OperatorError, match=r"wrong_dataset: .* 0x12 on this machine, but the pool names 0x34"):
         build(data_hash="0x34").draw(0)
     with pytest.raises(OperatorError, match="the pool names none"):
         build(data_hash="").draw(0)
@@ -131,14 +131,14 @@ def test_mixture__parts_with_different_pythons__cannot_be_graded(loaded):
         {"weight": 1, "kind": "reasoning_gym", "options": {"name": "spell_backward"}},
     ]
     mixed = registry.load(EnvironmentSpec(kind="mixture", options={"parts": parts}))
-    with pytest.raises(OperatorError, match="different Pythons: /made/python and Covey's own"):
+    with pytest.raises(OperatorError, match="different Python interpreters: /made/python and Covey's own"):
         _ = mixed.grading_python
     alone = registry.load(EnvironmentSpec(kind="mixture", options={"parts": parts[:1] * 2}))
     assert alone.grading_python.interpreter == Path("/made/python")
     assert alone.grading_python.packages == ("any_tasks",)
 
 
-def test_find_interpreter__order(tmp_path, monkeypatch):
+def test_find_interpreter__order__is_named_then_prepared_then_own(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))
     monkeypatch.setattr(verifiers_process.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(OperatorError, match=r"no_verifiers: .*Run make verifiers"):
@@ -147,8 +147,8 @@ def test_find_interpreter__order(tmp_path, monkeypatch):
         find_interpreter(Path("/nowhere"))
     monkeypatch.setattr(verifiers_process.importlib.util, "find_spec", lambda name: name)
     assert find_interpreter(None) == Path(sys.executable)
-    made = tmp_path / FOLDER / "bin/python"
-    made.parent.mkdir(parents=True)
-    made.touch()
-    assert find_interpreter(None) == made
+    prepared = tmp_path / FOLDER / "bin/python"
+    prepared.parent.mkdir(parents=True)
+    prepared.touch()
+    assert find_interpreter(None) == prepared
     assert find_interpreter(Path(sys.executable)) == Path(sys.executable)
