@@ -37,7 +37,7 @@ from vllm.platforms import current_platform
 wanted = next(each for each in map(Requirement, requires("covey")) if each.name == "vllm")
 if not wanted.specifier.contains(vllm.__version__, prereleases=True):
     raise SystemExit(f"vllm {vllm.__version__} is not one of {wanted.specifier}")
-from covey.engines.vllm import extension, sampler, serving
+from covey.engines.vllm import extension, logits_processor, serving
 print(vllm.__version__, "on", current_platform.device_type)
 """
 
