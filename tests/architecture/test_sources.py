@@ -35,7 +35,7 @@ RUNS_PROGRAMS = "covey/environments/kinds/code/program_code.py"
 
 
 def test_pickle_and_code_from_data__nowhere():
-    """threats.md, row 20."""
+    """docs/threats.md, row 20."""
     for name in NAMES:
         tree = parse(name)
         assert not NEVER & {package for package, _ in list_imports(tree)}, name

@@ -28,7 +28,7 @@ class Cheat:
     """Takes a worker that can work, returns what it hands in."""
 
     row: ClassVar[int]
-    """Of the list of threats: 1 to 16 are dishonest work."""
+    """Row of docs/threats.md. Rows 1 to 16 are dishonest work."""
     reason: ClassVar[Reason]
     """What it must earn."""
 

@@ -1,4 +1,4 @@
-"""Which cheats stand for which row of the list of threats, and which tests show the rows that no judgement answers."""
+"""Which cheats show which row of docs/threats.md, and which tests show the rows that no judgement answers."""
 
 from tests.cheats.base import Cheat, Elsewhere
 from tests.cheats.content import CONTENT

@@ -1,4 +1,4 @@
-"""The list of threats is covered: each row of dishonest work has a cheat, or a test elsewhere that exists."""
+"""docs/threats.md is covered: each row of dishonest work has a cheat, or a test elsewhere that exists."""
 
 import ast
 from pathlib import Path
@@ -26,6 +26,11 @@ def test_rows__of_dishonest_work__each_has_a_cheat_or_a_test():
     assert all(ROWS[row] for row in (*DISHONEST, 39, 40, 41))
     judged = {each.row for each in JUDGED}
     assert {*range(1, 11), 12, 13, 14} <= judged
+
+
+def test_rows__all_that_tests_show__are_in_the_document():
+    page = (ROOT / "docs" / "threats.md").read_text()
+    assert [row for row in ROWS if f"\n| {row} |" not in page] == []
 
 
 def test_cheats__names__are_one_each():

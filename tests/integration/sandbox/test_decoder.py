@@ -1,4 +1,4 @@
-"""The decoder of submissions, in its sandbox: threats.md, row 18."""
+"""The decoder of submissions, in its sandbox: docs/threats.md, row 18."""
 
 import io
 import time

@@ -81,7 +81,7 @@ def test_get__missing_or_oversized__refused(store):
 
 @pytest.mark.parametrize("key", EVIL_KEYS)
 def test_key__that_is_no_plain_name__refused_everywhere(store, tmp_path, key):
-    """threats.md, row 22: upward, encoded and Unicode variants."""
+    """docs/threats.md, row 22: upward, encoded and Unicode variants."""
     (tmp_path / "x").write_bytes(b"outside")
     before = sorted(tmp_path.rglob("*"))
     assert refuse(store.put, key, b"evil") == "bad_key"

@@ -109,7 +109,7 @@ async def test_get__is_unsigned_and_never_compressed(connect):
 
 @pytest.mark.parametrize("offset", [-300, 300, 86_400])
 async def test_clock__minutes_off__corrects_itself_by_the_coordinators(connect, offset):
-    """threats.md, row 24: a client five minutes off recovers by itself, and stays right."""
+    """docs/threats.md, row 24: a client five minutes off recovers by itself, and stays right."""
     client, script = connect((401, refusal("expired_request")), (200, {}), (200, {}), clock=lambda: NOW + offset)
     await client.send_heartbeat(instance=INSTANCE, free_slots=1, cached_version=None)
     await client.send_heartbeat(instance=INSTANCE, free_slots=1, cached_version=None)

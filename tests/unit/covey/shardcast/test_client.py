@@ -56,7 +56,7 @@ async def test_fetch__relays_that_know_nothing_yet__none_loses_credit(world):
 
 
 async def test_fetch__one_flipped_bit_in_any_shard__refused_and_another_relay_used(world):
-    """threats.md, rows 21 and 27."""
+    """docs/threats.md, rows 21 and 27."""
     manifest = world.publish(3, FILES)
     shards, flipped = [shard.sha256 for file in manifest.files for shard in file.shards], {}
     bad, _ = await world.add_origin(lambda path: Response(d) if (d := flipped.get(path.rpartition("/")[2])) else None)

@@ -70,7 +70,7 @@ EVIL_PATHS = [
 
 @pytest.mark.parametrize("is_relay", [False, True])
 async def test_server__path_that_names_nothing__404_and_no_secret(world, is_relay):
-    """threats.md, rows 22 and 27; the paths go over the wire as they stand above."""
+    """docs/threats.md, rows 22 and 27; the paths go over the wire as they stand above."""
     world.publish(3, FILES)
     (world.tmp_path / "secret").write_bytes(b"SECRET")
     (world.tmp_path / "origin" / "secret").write_bytes(b"SECRET")
