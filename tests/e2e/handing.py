@@ -21,6 +21,7 @@ from tests.fakes.tools import Work, Worker
 from tests.fakes.turn import take_turn
 from worker.generation import Draft
 from worker.leases import GeneratedTask
+from worker.receipts import ChainMoment
 from worker.submission_store import SignedSubmission
 
 
@@ -57,8 +58,10 @@ def cheating(cheat: Cheat) -> Iterator[None]:
             receipt=work.receipt,
             signature=eip712.sign(work.receipt, network.receipt_domain, network.wallet),
             file=work.file,
-            first_time=network.chain.get_block("latest").timestamp,
-            first_epochs=network.contracts.ledger.epochs_of(network.pool),
+            first=ChainMoment(
+                time=network.chain.get_block("latest").timestamp,
+                epochs=network.contracts.ledger.epochs_of(network.pool),
+            ),
         )
         ctx.submissions.add(parcel)
 

@@ -17,8 +17,9 @@ from covey.demo import cheats
 from covey.demo.participants import DemoOptions
 from covey.errors import CoveyError
 from covey.protocol import canonical
-from covey.protocol.evidence import Bundle, get_key
+from covey.protocol.evidence import Bundle
 from covey.protocol.ids import Step
+from covey.protocol.object_keys import build_evidence_key
 from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Decision, Reason
 from covey.shardcast.client import ShardClient
@@ -67,7 +68,7 @@ async def test_audit__rejected_cheat__anybody_finds_the_same_verdict(tmp_path):
         assert (row.state, row.reason) == (SubmissionState.REJECTED, Reason.PROOF)
         store, relay = walk.coordinator.config.store, walk.coordinator.config.relays[0]
         kept, policies = tmp_path / "bundle.json", tmp_path / "policies"
-        kept.write_bytes(walk.coordinator.store.get(get_key(1, row.evidence_hash), max_bytes=1 << 16))
+        kept.write_bytes(walk.coordinator.store.get(build_evidence_key(1, row.evidence_hash), max_bytes=1 << 16))
         bundle = Bundle.from_bytes(kept.read_bytes())
         assert bundle.receipt.work_key == row.work_key
         reached = ("--relay", relay, "--policies", str(policies))

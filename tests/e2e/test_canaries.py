@@ -56,7 +56,7 @@ def get_verdict(walk: Walk, receipt_hash: str) -> tuple[str, int, int]:
     """(validator, outcome, reason) of the one that was revealed."""
     with walk.coordinator.database.read() as repository:
         (verdict,) = [j.verdict for j in repository.get_submission(receipt_hash).judgements if j.verdict]
-    return verdict["validator"], verdict["outcome"], verdict["reason"]
+    return verdict.validator, verdict.outcome, verdict.reason
 
 
 @pytest.fixture

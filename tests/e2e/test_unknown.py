@@ -28,7 +28,7 @@ def list_outcomes(walk: Walk, receipt_hash: str) -> list[tuple[str, int, int]]:
     """(validator, outcome, units) of each revealed verdict."""
     with walk.coordinator.database.read() as repository:
         verdicts = [each.verdict for each in repository.get_submission(receipt_hash).judgements]
-    return sorted((v["validator"], v["outcome"], v["units"]) for v in verdicts if v)
+    return sorted((verdict.validator, verdict.outcome, verdict.units) for verdict in verdicts if verdict)
 
 
 @pytest.fixture

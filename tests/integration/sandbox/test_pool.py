@@ -278,7 +278,8 @@ for rung in RUNGS:
     if trial.isolation is None:
         print(rung, "-", trial.reason)
         continue
-    with Sandbox({HOSTILE!r}, isolation=rung, limits=CallLimits(cpu_seconds=1, memory_bytes=1 << 28, processes=16)) as made:
+    limits = CallLimits(cpu_seconds=1, memory_bytes=1 << 28, processes=16)
+    with Sandbox({HOSTILE!r}, isolation=rung, limits=limits) as made:
         error = made.run(b"spin").error
         print(rung, made.call(b"echo well").decode(), error.code, int(made.call(b"fork_bomb")) < 40)
 """
