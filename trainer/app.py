@@ -20,11 +20,11 @@ from covey.environments.grader import CHECKING_PATIENCE, GradingPool
 from covey.errors import OperatorError
 from covey.network.entry import Network, join
 from covey.protocol.ids import Step
-from covey.protocol.params import MAX_ANSWER_BYTES
+from covey.protocol.submission_file.decoder import open_decoder
 from covey.runtime.cycle import keep_trying, stop_signals
 from covey.runtime.full_disk import ExplainFullDisk
 from covey.runtime.log import configure, get_logger
-from covey.sandbox import ATTEMPTS, CallLimits, Sandbox
+from covey.sandbox import ATTEMPTS
 from covey.tasks.catalog import list_digests, list_folders
 from trainer.config import TrainerConfig
 from trainer.context import Context, TrainingProgress
@@ -203,11 +203,9 @@ async def _run(config: TrainerConfig, sinks: "Sequence[Sink]", ranks: "Ranks") -
 
 
 async def _train(config: TrainerConfig, sinks: "Sequence[Sink]", ranks: "Ranks", stop: asyncio.Event) -> None:
-    decoder = Sandbox(
-        "covey.protocol.submission_file.codec:build_decoder",
-        limits=CallLimits.for_cpu(
-            config.decoding_seconds, memory_bytes=config.decoding_memory_bytes, output_bytes=MAX_ANSWER_BYTES
-        ),
+    decoder = open_decoder(
+        cpu_seconds=config.decoding_seconds,
+        memory_bytes=config.decoding_memory_bytes,
         isolation=config.isolation,
     )
     chain_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="chain")

@@ -13,10 +13,11 @@ from covey.environments.grader import CHECKING_PATIENCE, GradingPool
 from covey.errors import OperatorError
 from covey.network.entry import Network, get_spec, join
 from covey.network.policy_loader import PolicyLoader
-from covey.protocol.params import MAX_ANSWER_BYTES, PoolParams
+from covey.protocol.params import PoolParams
+from covey.protocol.submission_file.decoder import open_decoder
 from covey.runtime.cycle import CycleMetrics, Pace, keep_trying, report_forever, run_forever, stop_signals
 from covey.runtime.log import configure, get_logger
-from covey.sandbox import ATTEMPTS, CallLimits, Sandbox
+from covey.sandbox import ATTEMPTS, Sandbox
 from validator.checks import CheckTools
 from validator.config import CheckingSettings, ValidatorConfig
 from validator.context import Context
@@ -30,11 +31,9 @@ PROPOSAL_SECONDS = 86_400
 
 def build_decoder(config: CheckingSettings) -> Sandbox:
     """Where files are decoded; the caller closes it."""
-    return Sandbox(
-        "covey.protocol.submission_file.codec:build_decoder",
-        limits=CallLimits.for_cpu(
-            config.decoding_seconds, memory_bytes=config.decoding_memory_bytes, output_bytes=MAX_ANSWER_BYTES
-        ),
+    return open_decoder(
+        cpu_seconds=config.decoding_seconds,
+        memory_bytes=config.decoding_memory_bytes,
         isolation=config.isolation,
     )
 

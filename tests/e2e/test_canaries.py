@@ -14,6 +14,7 @@ from coordinator.domain.nodes import count_strikes
 from covey.demo.cheats import QuantizedWeights
 from covey.demo.demo_network import POOL, DemoNetwork
 from covey.demo.participants import DemoOptions
+from covey.network.policy_loader import PolicyLoader
 from covey.protocol.canaries import CanaryKind, compute_canary_commitment
 from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Decision, Judgement, Reason
@@ -79,7 +80,9 @@ async def test_walk__canaries__tell_the_lazy_validator_and_cost_nobody_stake(tmp
         await walk.follow()
         for name in CANARIES:
             ctx = walk.workers[name]
-            walk.workers[name] = dataclasses.replace(ctx, engine=QuantizedWeights(ctx.engine))
+            engine = QuantizedWeights(ctx.engine)
+            loader = PolicyLoader(engine, ctx.network.policies, ctx.network.params.model)
+            walk.workers[name] = dataclasses.replace(ctx, engine=engine, loader=loader)
 
         nodes = [await hand_in(walk, "worker-1")]
         seen = await judge(walk, 0)
@@ -90,7 +93,7 @@ async def test_walk__canaries__tell_the_lazy_validator_and_cost_nobody_stake(tmp
 
         nodes.append(await hand_in(walk, "worker-2"))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(validator.loop.service, "judge", accept_unseen)
+            patch.setattr(validator.loop.verdicts, "judge", accept_unseen)
             missed = await judge(walk, 1)
         assert get_verdict(walk, missed.receipt_hash) == (lazy, Decision.ACCEPT, Reason.NONE)
         assert (missed.state, missed.reason, missed.units) == (SubmissionState.VOID, Reason.CANARY, 0)

@@ -87,7 +87,7 @@ async def test_walk__honest__fifteen_stops(tmp_path):
         with walk.coordinator.database.read() as repository:
             verdicts = [j.verdict for j in repository.get_submission(row.receipt_hash).judgements]
         assert len(verdicts) == 2  # a quorum of two, of three validators
-        assert len({v["validator"] for v in verdicts}) == 2
+        assert len({verdict.validator for verdict in verdicts}) == 2
 
         for _ in range(3):
             await work(walk)

@@ -1,0 +1,16 @@
+"""Opens the sandbox in which the files of strangers are decoded."""
+
+from covey.protocol.params import MAX_ANSWER_BYTES
+from covey.sandbox import CallLimits, IsolationSetting, Sandbox
+
+
+def open_decoder(*, cpu_seconds: float, memory_bytes: int, isolation: IsolationSetting) -> Sandbox:
+    """Start a sandbox that runs `codec.decode_framed`; the caller closes it.
+
+    `cpu_seconds`, `memory_bytes`: limits of decoding one file.
+    """
+    return Sandbox(
+        "covey.protocol.submission_file.codec:build_decoder",
+        limits=CallLimits.for_cpu(cpu_seconds, memory_bytes=memory_bytes, output_bytes=MAX_ANSWER_BYTES),
+        isolation=isolation,
+    )
