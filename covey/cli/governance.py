@@ -1,4 +1,4 @@
-"""Commands of offices: the operator's over its pool, the contributor's over its nodes, the arbiter's vetoes."""
+"""Admin commands: the operator's over its pool, the contributor's over its nodes, the arbiter's vetoes."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any

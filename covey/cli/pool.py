@@ -36,7 +36,7 @@ def pool_create(
             "pinned where the file does not name them."
         ),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Create it although one account holds several offices.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Create it although one account holds several roles.")] = False,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
@@ -49,11 +49,16 @@ def pool_create(
     Example: `covey pool create pool.toml --model my-chat-model --deployment deployment.json --key-file operator.key`
     """
     from covey.console.account import read_pool_file
-    from covey.console.pool_terms import describe_deterrence, list_weaknesses, require_offices, require_strong_terms
+    from covey.console.pool_terms import (
+        describe_deterrence,
+        list_weaknesses,
+        require_separate_roles,
+        require_strong_terms,
+    )
 
     account = options.open_account(deployment, key_file)
     terms, validators, params = read_pool_file(file, account.deployment.token, datasets=dataset or (), model=model)
-    require_offices(file, terms, validators, account.wallet.address)
+    require_separate_roles(file, terms, validators, account.wallet.address)
     if not force:
         require_strong_terms(file, terms, params)
     weaknesses = list_weaknesses(terms, validators, account.wallet.address)

@@ -27,7 +27,7 @@ def pool_open(
         typer.Option(
             "--yes",
             help="Skip the questions and the check of the windows: spend what is needed at once, also for a pool with "
-            "the short windows of a test network or with one account in several offices.",
+            "the short windows of a test network or with one account in several roles.",
         ),
     ] = False,
     force: Force = False,
@@ -37,7 +37,7 @@ def pool_open(
 
     Creates and funds it, puts up the bonds of operator and validators, and starts it.  What is done already is
     not done again, so the command can be repeated after any failure.  On a chain that is not a devnet it refuses the
-    short windows of a test network, and asks before it creates a pool in which one account holds several offices, and
+    short windows of a test network, and asks before it creates a pool in which one account holds several roles, and
     before it spends anything; --yes skips all three.  It refuses terms that deter cheats or validators too little,
     unless --force is given.
 
@@ -52,7 +52,7 @@ def pool_open(
         require_strong_terms(folder / "pool.toml", opening.terms, opening.params)
     if not yes and not has_own_chain(folder):
         _require_public_windows(folder / "pool.toml", opening)
-        _require_strong_offices(folder / "pool.toml", opening)
+        _require_separate_roles(folder / "pool.toml", opening)
         _ask_to_spend(folder, opening)
     if opening.pool is None:
         typer.echo(describe_deterrence(opening.terms, opening.params), err=as_json)
@@ -74,8 +74,8 @@ def _require_public_windows(file: Path, opening: "Opening") -> None:
         )
 
 
-def _require_strong_offices(file: Path, opening: "Opening") -> None:
-    """Ask before a pool is created in which one account holds offices that should watch each other."""
+def _require_separate_roles(file: Path, opening: "Opening") -> None:
+    """Ask before a pool is created in which one account holds roles that should watch each other."""
     from covey.console.pool_terms import list_weaknesses
 
     weaknesses = list_weaknesses(opening.terms, opening.validators, opening.operator.wallet.address)

@@ -97,15 +97,15 @@ def _find_wrong(terms: PoolTerms, validators: list[Address], params: PoolParams)
     return [message for is_wrong, message in checks if is_wrong]
 
 
-def require_offices(file: Path, terms: PoolTerms, validators: Sequence[Address], operator: Address) -> None:
+def require_separate_roles(file: Path, terms: PoolTerms, validators: Sequence[Address], operator: Address) -> None:
     """Check the accounts of trainer, arbiter and validators.
 
     Raises OperatorError("example_address") for an account to which nobody has a key.
     Raises OperatorError("bad_pool_file") if the arbiter is the operator, which the contract refuses.
     """
-    offices = {"trainer": terms.trainer, "arbiter": terms.arbiter}
-    offices |= {f"validators[{i}]": address for i, address in enumerate(validators)}
-    examples = [name for name, address in offices.items() if is_example(address)]
+    roles = {"trainer": terms.trainer, "arbiter": terms.arbiter}
+    roles |= {f"validators[{i}]": address for i, address in enumerate(validators)}
+    examples = [name for name, address in roles.items() if is_example(address)]
     if examples:
         raise OperatorError(
             "example_address",
@@ -117,7 +117,7 @@ def require_offices(file: Path, terms: PoolTerms, validators: Sequence[Address],
 
 
 def list_weaknesses(terms: PoolTerms, validators: Sequence[Address], operator: Address) -> list[str]:
-    """What the contract takes although one account then holds two offices that should watch each other."""
+    """What the contract takes although one account then holds two roles that should watch each other."""
     checks = (
         (terms.trainer == terms.arbiter, "trainer and arbiter are one account, which judges cases about its own pool"),
         (terms.trainer in validators, "the trainer is a validator: it judges the work that it learns from"),

@@ -32,10 +32,10 @@ ENGINES = ("hf", "vllm")
 class DemoNetwork:
     """Everything that runs.  `open` it, then `start_all`; `close` it whatever happens."""
 
-    def __init__(self, cast: Participants, invoke: Invoke) -> None:
+    def __init__(self, participants: Participants, invoke: Invoke) -> None:
         """`invoke` runs a `covey` command in this process; it prints to the standard output."""
-        self.cast, self._invoke = cast, invoke
-        logs = cast.folder / "logs"
+        self.participants, self._invoke = participants, invoke
+        logs = participants.folder / "logs"
         self.processes = Processes(logs, environment=build_environment(logs / "tmp"))
         self._api, self._origin, self._relay = find_free_ports(3)
         self.url = f"http://127.0.0.1:{self._api}"
@@ -44,49 +44,51 @@ class DemoNetwork:
 
     def open(self) -> None:
         """Chain, contracts, pool, stakes, registrations; each transaction is mined at once, later every second."""
-        cast = self.cast
-        seed = f"demo-{cast.options.seed}"
-        self.anvil, deployment = up(cast.folder, block_time=None, seed=seed)
+        participants = self.participants
+        seed = f"demo-{participants.options.seed}"
+        self.anvil, deployment = up(participants.folder, block_time=None, seed=seed)
         self.chain = ChainClient(deployment.choose_node())
         self.contracts = Contracts(self.chain, deployment)
         self.follower = Follower(self.chain, deployment)
         spectator = derive_wallet(seed, "spectator")
         self.client = CoordinatorClient(self.url, spectator, chain_id=deployment.chain_id)
-        fund(deployment, derive_wallet(seed, "deployer"), cast.list_funded())
-        pool_file = str(cast.write_pool())
-        named = [argument for folder in cast.datasets for argument in ("--dataset", str(folder))]
+        fund(deployment, derive_wallet(seed, "deployer"), participants.list_funded())
+        pool_file = str(participants.write_pool())
+        named = [argument for folder in participants.datasets for argument in ("--dataset", str(folder))]
         self.command("pool", "create", pool_file, *named, key="operator", pool=False)
         self.command("pool", "fund", str(BUDGET), "--raw", key="operator")
         self.command("pool", "start", key="operator")
         self.command("stake", "add", str(OPERATOR_BOND), "--raw", "--kind", "operator", key="operator")
-        for name in cast.validators:
+        for name in participants.validators:
             self.command("stake", "add", str(VALIDATOR_BOND), "--raw", "--kind", "validator", key=name)
-        for player in cast.players:
-            self.command("stake", "add", str(2 * MIN_STAKE), "--raw", key=player.contributor)
-            node_key = str(cast.get_key_file(player.name))
-            self.command("worker", "register", "--node-key-file", node_key, key=player.contributor)
+        for worker in participants.workers:
+            self.command("stake", "add", str(2 * MIN_STAKE), "--raw", key=worker.contributor)
+            node_key = str(participants.get_key_file(worker.name))
+            self.command("worker", "register", "--node-key-file", node_key, key=worker.contributor)
         self.chain.request("evm_setAutomine", False)
         self.chain.request("evm_setIntervalMining", 1)
         self._write_commands()
 
     def _write_commands(self) -> None:
         """Settings of every role, and the command that starts it, in the order of starting."""
-        cast = self.cast
-        origin_root, relay_root = str(cast.folder / "origin"), str(cast.folder / "relay")
+        participants = self.participants
+        origin_root, relay_root = str(participants.folder / "origin"), str(participants.folder / "relay")
         origin_url, relay_url = (f"http://127.0.0.1:{port}" for port in (self._origin, self._relay))
         config = str(
-            cast.write_role("coordinator", {"pool": POOL, "port": self._api, "relays": [relay_url]}, key="operator")
+            participants.write_role(
+                "coordinator", {"pool": POOL, "port": self._api, "relays": [relay_url]}, key="operator"
+            )
         )
         member = {"pool": POOL, "coordinator_url": self.url}
-        learning: dict[str, object] = {"origin_root": origin_root, "seed": cast.options.seed}
-        if not cast.options.keep:
-            learning["steps"] = cast.options.steps
-        learning["evaluation_prompts"] = cast.preset.evaluation_prompts
-        if cast.policy is not None:
-            learning["initial_policy"] = str(cast.policy)
-        if cast.datasets:
-            learning["datasets"] = [str(folder) for folder in cast.datasets]
-        trainer = str(cast.write_role("trainer", member | learning | LEARNING))
+        learning: dict[str, object] = {"origin_root": origin_root, "seed": participants.options.seed}
+        if not participants.options.keep:
+            learning["steps"] = participants.options.steps
+        learning["evaluation_prompts"] = participants.preset.evaluation_prompts
+        if participants.policy is not None:
+            learning["initial_policy"] = str(participants.policy)
+        if participants.datasets:
+            learning["datasets"] = [str(folder) for folder in participants.datasets]
+        trainer = str(participants.write_role("trainer", member | learning | LEARNING))
         self._commands = {
             "coordinator": ["coordinator", "serve", "--config", config],
             "jobs": ["coordinator", "jobs", "--config", config],
@@ -94,12 +96,14 @@ class DemoNetwork:
             "relay": ["relay", "run", "--root", relay_root, "--upstream", origin_url, "--port", str(self._relay)],
             "trainer": ["trainer", "run", "--config", trainer],
         }
-        for player in cast.players:
-            command = ["worker", "cheat", player.cheat] if player.cheat else ["worker", "run"]
-            file = cast.write_role(player.name, dict[str, object](member) | {"engine": cast.options.engine})
-            self._commands[player.name] = [*command, "--config", str(file)]
-        for name in cast.validators:
-            self._commands[name] = ["validator", "run", "--config", str(cast.write_role(name, member))]
+        for worker in participants.workers:
+            command = ["worker", "cheat", worker.cheat] if worker.cheat else ["worker", "run"]
+            file = participants.write_role(
+                worker.name, dict[str, object](member) | {"engine": participants.options.engine}
+            )
+            self._commands[worker.name] = [*command, "--config", str(file)]
+        for name in participants.validators:
+            self._commands[name] = ["validator", "run", "--config", str(participants.write_role(name, member))]
 
     def start_all(self) -> None:
         for name in self._commands:
@@ -111,7 +115,13 @@ class DemoNetwork:
 
     def command(self, *arguments: str, key: str, pool: bool = True) -> dict[str, Any]:
         """Run a `covey` command in this process and return what it prints as JSON."""
-        common = ["--deployment", str(self.cast.deployment), "--key-file", str(self.cast.get_key_file(key)), "--json"]
+        common = [
+            "--deployment",
+            str(self.participants.deployment),
+            "--key-file",
+            str(self.participants.get_key_file(key)),
+            "--json",
+        ]
         output = io.StringIO()
         with contextlib.redirect_stdout(output):
             self._invoke([*arguments, *common, *(["--pool", str(POOL)] if pool else [])])

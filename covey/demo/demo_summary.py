@@ -1,4 +1,4 @@
-"""What the demo saw, as values: the summary of `--json`, the rows of the players, and what must hold for exit 0."""
+"""What the demo saw, as values: the summary of `--json`, the rows of the workers, and what must hold for exit 0."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ class Record:
 
 def build_summary(
     record: Record,
-    cast: Participants,
+    participants: Participants,
     contracts: Contracts,
     *,
     status: StatusView,
@@ -47,10 +47,10 @@ def build_summary(
     processes: int,
 ) -> dict[str, Any]:
     """The object that `covey demo --json` writes."""
-    honest = {p.node for p in cast.players if not p.cheat}
+    honest = {p.node for p in participants.workers if not p.cheat}
     policies = contracts.policies
     return {
-        "environment": cast.options.environment,
+        "environment": participants.options.environment,
         "steps": max(record.rewards, default=0),
         "seconds": round(seconds, 1),
         "reward": [record.rewards[step] for step in sorted(record.rewards)],
@@ -70,18 +70,18 @@ def is_accepted(submission: SubmissionView) -> bool:
 
 
 def list_failures(
-    summary: Mapping[str, Any], cast: Participants, *, status: StatusView, submissions: Sequence[SubmissionView]
+    summary: Mapping[str, Any], participants: Participants, *, status: StatusView, submissions: Sequence[SubmissionView]
 ) -> list[str]:
     """What does not hold; empty: exit 0."""
-    honest = {p.node for p in cast.players if not p.cheat}
+    honest = {p.node for p in participants.workers if not p.cheat}
     reward, policies = summary["reward"], summary["policies"]
     gain = sum(reward[-3:]) / max(1, len(reward[-3:])) - (reward[0] if reward else 0.0)
-    wanted = cast.preset.gain * min(1.0, cast.options.steps / cast.preset.gain_steps)
+    wanted = participants.preset.gain * min(1.0, participants.options.steps / participants.preset.gain_steps)
     lost = [s for s in submissions if s.node in honest and not is_accepted(s)]
-    unslashed = [p.name for p in cast.players if p.cheat and p.node not in summary["slashed"]]
+    unslashed = [p.name for p in participants.workers if p.cheat and p.node not in summary["slashed"]]
     on_chain = all(policies.get(str(s.step)) == s.manifest_hash for s in status.steps)
     checks = (
-        (len(reward) == cast.options.steps + 1, f"only {len(reward)} rewards were measured"),
+        (len(reward) == participants.options.steps + 1, f"only {len(reward)} rewards were measured"),
         (gain >= wanted, f"the reward rose by {gain:.3f}, not by {wanted:.3f}"),
         (not unslashed, f"not slashed: {', '.join(unslashed)}"),
         (summary["honest_slashed"] == 0, "an honest worker was slashed"),
@@ -93,15 +93,19 @@ def list_failures(
     return [message for holds, message in checks if not holds]
 
 
-def describe_player(
-    player: Participant, cast: Participants, record: Record, submissions: Sequence[SubmissionView], unit: TokenUnit
+def describe_worker(
+    worker: Participant,
+    participants: Participants,
+    record: Record,
+    submissions: Sequence[SubmissionView],
+    unit: TokenUnit,
 ) -> str:
     """One line: what was accepted and rejected and why, what was earned, what was lost."""
-    mine = [s for s in submissions if s.node == player.node]
+    mine = [s for s in submissions if s.node == worker.node]
     reasons = Counter(s.reason for s in mine if s.reason != "none")
     rejected = ", ".join(f"{n} for {reason}" for reason, n in reasons.items()) or "0"
-    name = player.name + (f" ({player.cheat})" if player.cheat else "")
-    claimed = format_amount(record.claimed[cast.get_address(player.contributor)], unit)
-    line = f"{name:24} {player.node}  accepted {sum(map(is_accepted, mine)):3d}  rejected {rejected}  claimed {claimed}"
-    slashed = record.slashed.get(player.node)
+    name = worker.name + (f" ({worker.cheat})" if worker.cheat else "")
+    claimed = format_amount(record.claimed[participants.get_address(worker.contributor)], unit)
+    line = f"{name:24} {worker.node}  accepted {sum(map(is_accepted, mine)):3d}  rejected {rejected}  claimed {claimed}"
+    slashed = record.slashed.get(worker.node)
     return line + (f"\n{'':24} slashed in {slashed}" if slashed else "")

@@ -67,7 +67,7 @@ class Participants:
         kinds = self.preset.cheats
         names = [(f"worker-{i + 1}", "") for i in range(options.workers)]
         names += [(f"cheat-{i + 1}", kinds[i % len(kinds)]) for i in range(options.cheats)]
-        self.players = [self._make_player(name, cheat) for name, cheat in names]
+        self.workers = [self._make_worker(name, cheat) for name, cheat in names]
 
     @property
     def validators(self) -> list[str]:
@@ -89,12 +89,12 @@ class Participants:
         return self._addresses[name]
 
     def get_name(self, node: str) -> str:
-        """The player whose node it is."""
-        return next((player.name for player in self.players if player.node == node), node)
+        """The worker whose node it is."""
+        return next((worker.name for worker in self.workers if worker.node == node), node)
 
     def list_funded(self) -> dict[Address, int]:
         """Accounts that pay for gas, with the tokens that they need."""
-        names = ["operator", "trainer", *self.validators, *(p.contributor for p in self.players)]
+        names = ["operator", "trainer", *self.validators, *(p.contributor for p in self.workers)]
         return {self._addresses[name]: TOKENS for name in names}
 
     def write_pool(self) -> Path:
@@ -151,7 +151,7 @@ class Participants:
         path.write_text(tomlkit.dumps(values))
         return path
 
-    def _make_player(self, name: str, cheat: str) -> Participant:
+    def _make_worker(self, name: str, cheat: str) -> Participant:
         contributor = f"{name}-contributor"
         self._make_key(contributor)
         return Participant(name=name, contributor=contributor, node=self._make_key(name), cheat=cheat)

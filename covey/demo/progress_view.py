@@ -79,14 +79,14 @@ class DemoScreen:
             self.say(f"[yellow]step {step} is slow: {stage}[/yellow]")
 
     def show_summary(
-        self, summary: Mapping[str, Any], players: Sequence[str], failures: Sequence[str], unit: TokenUnit
+        self, summary: Mapping[str, Any], workers: Sequence[str], failures: Sequence[str], unit: TokenUnit
     ) -> None:
-        """Rewards, players and policies, then the verdict."""
+        """Rewards, workers and policies, then the verdict."""
         console = self._console
         console.rule("reward at temperature 1 on held-out prompts, by step")
         console.print("  ".join(f"{step}:{value:.3f}" for step, value in enumerate(summary["reward"])))
-        console.rule("players")
-        for line in players:
+        console.rule("workers")
+        for line in workers:
             console.print(line)
         rejected = ", ".join(f"{n} for {reason}" for reason, n in summary["rejected"].items()) or "none"
         console.print(f"submissions accepted {summary['accepted']}, rejected {rejected}")

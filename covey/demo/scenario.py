@@ -15,7 +15,7 @@ from covey.chain.amounts import read_unit
 from covey.chain.follower import SeenBlock
 from covey.demo.demo_models import prepare_policy
 from covey.demo.demo_network import ENGINES, POOL, DemoNetwork, Invoke
-from covey.demo.demo_summary import Record, build_summary, describe_player, list_failures
+from covey.demo.demo_summary import Record, build_summary, describe_worker, list_failures
 from covey.demo.participants import CHALLENGE_SECONDS, VETO_SECONDS, DemoOptions, Participants
 from covey.demo.presets import find_preset
 from covey.demo.progress_view import DemoScreen, find_stage
@@ -46,22 +46,22 @@ def run_demo(options: DemoOptions, invoke: Invoke, *, on_summary: Callable[[Summ
     with tempfile.TemporaryDirectory(prefix="covey-demo-") as name:
         try:
             policy = prepare_policy(find_preset(options.environment), DemoScreen(options.steps).say)
-            cast = Participants(Path(name) / "demo", options, policy=policy)
-            return asyncio.run(_run(cast, invoke, on_summary))
+            participants = Participants(Path(name) / "demo", options, policy=policy)
+            return asyncio.run(_run(participants, invoke, on_summary))
         except (KeyboardInterrupt, asyncio.CancelledError):
             if options.keep:  # nothing else ends it
                 return []
             raise
 
 
-async def _run(cast: Participants, invoke: Invoke, on_summary: Callable[[Summary], None]) -> list[str]:
+async def _run(participants: Participants, invoke: Invoke, on_summary: Callable[[Summary], None]) -> list[str]:
     task = asyncio.current_task()
     if task is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    demo = Demo(DemoNetwork(cast, invoke))
+    demo = Demo(DemoNetwork(participants, invoke))
     try:
         demo.set_up()
-        if cast.options.keep:
+        if participants.options.keep:
             await demo.linger()
         await demo.watch()
         await demo.settle()
@@ -70,48 +70,48 @@ async def _run(cast: Participants, invoke: Invoke, on_summary: Callable[[Summary
         return failures
     finally:
         previous = signal.signal(signal.SIGINT, signal.SIG_IGN)  # ending is not to be interrupted
-        demo.stage.close()
+        demo.network.close()
         signal.signal(signal.SIGINT, previous)
 
 
 class Demo:
-    """One performance on a stage."""
+    """One run of the demo on a network of its own."""
 
-    def __init__(self, stage: DemoNetwork) -> None:
-        self.stage = stage
+    def __init__(self, network: DemoNetwork) -> None:
+        self.network = network
         self.record = Record()
-        self.screen = DemoScreen(stage.cast.options.steps)
-        self._metrics = stage.cast.folder / "trainer" / "metrics.jsonl"
+        self.screen = DemoScreen(network.participants.options.steps)
+        self._metrics = network.participants.folder / "trainer" / "metrics.jsonl"
         self._read = 0
         self._cursor: tuple[SeenBlock, ...] = ()
 
     def set_up(self) -> None:
         """From nothing to a network of processes that start."""
-        self.stage.processes.prepare()
+        self.network.processes.prepare()
         self.set_up_chain()
-        self.stage.start_all()
-        count = len(self.stage.processes.running) + 1
-        self.screen.say(f"{count} processes start; the coordinator's API is {self.stage.url}/docs")
+        self.network.start_all()
+        count = len(self.network.processes.running) + 1
+        self.screen.say(f"{count} processes start; the coordinator's API is {self.network.url}/docs")
 
     def set_up_chain(self) -> None:
         """Everything that must be on chain before the first process starts."""
         self.screen.say("chain, contracts, pool, stakes, registrations")
-        self.stage.open()
+        self.network.open()
 
     async def watch(self) -> None:
         """Until the trainer has published and evaluated its last policy."""
-        while not self.stage.processes.has_ended("trainer"):
+        while not self.network.processes.has_ended("trainer"):
             await self.look()
             await asyncio.sleep(LOOK_SECONDS)
         await self.look()
 
     async def look(self) -> StatusView | None:
         """Read chain, coordinator and metrics once and say what is new; None while the coordinator does not answer."""
-        self.stage.processes.require_alive(ended=("trainer",))
+        self.network.processes.require_alive(ended=("trainer",))
         try:
             await asyncio.to_thread(self._read_chain)
-            status = await self.stage.client.get_status()
-            published = await asyncio.to_thread(self.stage.contracts.policies.steps_of, POOL)
+            status = await self.network.client.get_status()
+            published = await asyncio.to_thread(self.network.contracts.policies.steps_of, POOL)
         except (TransientError, ProtocolError):
             return None
         for line in self._read_metrics():
@@ -120,7 +120,7 @@ class Demo:
                 self.screen.show_step(line["step"], line["reward"], status)
         for node, row in status.nodes.items():
             if row.suspended:
-                name = self.stage.cast.get_name(node)
+                name = self.network.participants.get_name(node)
                 self.screen.say_once(f"suspended {node}", f"[red]{name}[/red] is suspended: {row.suspended}")
         if not status.ended:
             self.screen.show_stage(find_stage(status, published=published), status.step)
@@ -138,29 +138,29 @@ class Demo:
         return [json.loads(line) for line in whole.splitlines()]
 
     def _read_chain(self) -> None:
-        progress = self.stage.follower.poll(self._cursor)
+        progress = self.network.follower.poll(self._cursor)
         self._cursor = progress.cursor
         for event in progress.events:
             self.record.note(event)
             if isinstance(event, events.CaseOpened | events.CaseExecuted):
-                name = self.stage.cast.get_name(event.node)
+                name = self.network.participants.get_name(event.node)
                 what = "its stake is locked" if isinstance(event, events.CaseOpened) else "it is slashed"
                 self.screen.say(f"[red]{name}[/red]: {what} for {event.receipt_hash[:10]} in {event.transaction_hash}")
 
     async def settle(self) -> None:
         """End the pool, wait until all work is settled and all cases are closed, claim."""
-        stage = self.stage
+        network = self.network
         self.screen.say("the pool ends; what was countersigned is settled")
-        await asyncio.to_thread(stage.command, "pool", "end", key="operator")
+        await asyncio.to_thread(network.command, "pool", "end", key="operator")
         await self.wait_for("settlement", lambda status: status.settled)
-        stage.advance_clock(CHALLENGE_SECONDS + VETO_SECONDS + 1)
-        cheats = {p.node for p in stage.cast.players if p.cheat}
+        network.advance_clock(CHALLENGE_SECONDS + VETO_SECONDS + 1)
+        cheats = {p.node for p in network.participants.workers if p.cheat}
         await self.wait_for("slashing", lambda _: cheats <= set(self.record.slashed))
         self.screen.say("epochs are final; contributors claim")
-        for player in stage.cast.players:
+        for worker in network.participants.workers:
             with contextlib.suppress(ProtocolError):  # a cheat may have earned nothing
                 await asyncio.to_thread(
-                    stage.command, "rewards", "claim", "--coordinator-url", stage.url, key=player.contributor
+                    network.command, "rewards", "claim", "--coordinator-url", network.url, key=worker.contributor
                 )
         await self.look()
 
@@ -176,35 +176,37 @@ class Demo:
 
     async def conclude(self) -> tuple[Summary, list[str]]:
         """Sum up, show, check."""
-        stage, cast = self.stage, self.stage.cast
-        status = await stage.client.get_status()
-        submissions = await stage.client.list_submissions(limit=10_000)
+        network, participants = self.network, self.network.participants
+        status = await network.client.get_status()
+        submissions = await network.client.list_submissions(limit=10_000)
         summary = build_summary(
             self.record,
-            cast,
-            stage.contracts,
+            participants,
+            network.contracts,
             status=status,
             submissions=submissions,
             seconds=self.screen.seconds,
-            processes=len(stage.processes.running) + 1,
+            processes=len(network.processes.running) + 1,
         )
-        failures = list_failures(summary, cast, status=status, submissions=submissions)
-        unit = await asyncio.to_thread(read_unit, stage.contracts.token)
-        players = [describe_player(player, cast, self.record, submissions, unit) for player in cast.players]
-        self.screen.show_summary(summary, players, failures, unit)
-        await stage.client.close()
+        failures = list_failures(summary, participants, status=status, submissions=submissions)
+        unit = await asyncio.to_thread(read_unit, network.contracts.token)
+        workers = [
+            describe_worker(worker, participants, self.record, submissions, unit) for worker in participants.workers
+        ]
+        self.screen.show_summary(summary, workers, failures, unit)
+        await network.client.close()
         return summary, failures
 
     async def linger(self) -> NoReturn:
         """Show a network that goes on, and how to join it, until the spectator ends it."""
-        stage, steps, is_told = self.stage, self.stage.cast.options.steps, False
+        network, steps, is_told = self.network, self.network.participants.options.steps, False
         while True:
             await self.look()
             if not is_told and steps in self.record.rewards:
                 is_told = True
-                self.screen.say(f"the pool goes on: API {stage.url}/docs, chain {stage.chain.rpc_url}")
-                self.screen.say(f"files and logs: {stage.cast.folder}.  Join it from another terminal:")
-                self.screen.say(f"  covey join {stage.url} worker --deployment {stage.cast.deployment}")
+                self.screen.say(f"the pool goes on: API {network.url}/docs, chain {network.chain.rpc_url}")
+                self.screen.say(f"files and logs: {network.participants.folder}.  Join it from another terminal:")
+                self.screen.say(f"  covey join {network.url} worker --deployment {network.participants.deployment}")
                 self.screen.say("  covey worker enroll worker")
                 self.screen.say("  covey worker run --config worker/worker.toml")
                 self.screen.say("Ctrl-C ends it")

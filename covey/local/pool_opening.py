@@ -14,7 +14,7 @@ from covey.chain.deployment import Deployment
 from covey.chain.structs import BondKind, PoolState, PoolTerms
 from covey.chain.wallet import load_key
 from covey.console.account import Account
-from covey.console.pool_terms import require_offices
+from covey.console.pool_terms import require_separate_roles
 from covey.devnet.deploy import DEVNET_SEED, derive_wallet, fund
 from covey.errors import OperatorError
 from covey.local.folder import get_environment, has_own_chain, set_pool_number
@@ -78,7 +78,7 @@ def plan_opening(folder: Path, *, escrow: str, operator_bond: str) -> Opening:
     operator = _open_account(folder, folder / OPERATOR_KEY)
     contracts = operator.contracts
     terms, validators, params = read_terms(folder, operator.deployment.token)
-    require_offices(folder / "pool.toml", terms, validators, operator.wallet.address)
+    require_separate_roles(folder / "pool.toml", terms, validators, operator.wallet.address)
     files = {load_key(file).address: file for file in sorted((folder / "keys").glob("validator-*.key"))}
     for file in (folder / OPERATOR_KEY, *files.values()):
         _open_account(folder, file).require_nothing_pending()

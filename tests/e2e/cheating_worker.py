@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.cheats.rows import JUDGED
-from tests.e2e.handing import cheating
+from tests.e2e.submitting import cheating
 from worker import app
 from worker.config import WorkerConfig
 

@@ -25,14 +25,14 @@ from covey.protocol.verdict import Decision, Reason
 from covey.shardcast.client import ShardClient
 from covey.shardcast.store import KEPT_POLICIES, Retention, ShardStore
 from tests.e2e.test_walk import judge, list_submissions, publish_and_plan, work
-from tests.e2e.walking import Walk, open_walk
+from tests.e2e.walk import Walk, open_walk
 
 pytestmark = [pytest.mark.e2e]
 
 
 def build_arguments(walk: Walk, name: str, storage: str, *options: str) -> list[str]:
     """The command, which knows nothing of the coordinator but where its objects are."""
-    deployment = ("--deployment", str(walk.stage.cast.deployment), "--pool", "1")
+    deployment = ("--deployment", str(walk.network.participants.deployment), "--pool", "1")
     return ["validator", "audit", name, "--storage", storage, *deployment, *options]
 
 
@@ -125,9 +125,9 @@ async def test_audit__rejected_cheat__anybody_finds_the_same_verdict(tmp_path):
         done = await audit(walk, row.evidence_hash, url, *reached)
         assert done.returncode == 1
         assert done.stderr.startswith("covey: not_public: nothing public is named submissions/")
-        walk.stage.command("pool", "end", key="operator")
+        walk.network.command("pool", "end", key="operator")
         await walk.follow()
-        await walk.until(lambda: walk.stage.contracts.ledger.epochs_of(1) == 1, walk.run_jobs, walk.follow)
+        await walk.until(lambda: walk.network.contracts.ledger.epochs_of(1) == 1, walk.run_jobs, walk.follow)
         done = await audit(walk, row.evidence_hash, url, *reached, "--json")
         told = json.loads(done.stdout)
         assert (done.returncode, told["agrees"], told["draw"]["is_due"]) == (0, True, True)
@@ -136,7 +136,7 @@ async def test_audit__rejected_cheat__anybody_finds_the_same_verdict(tmp_path):
 
 async def publish_more(walk: Walk, folder: Path, steps: range) -> None:
     """Policies after the first, on chain and at the relay, each with a shard of its own."""
-    context, contracts = walk.trainer, walk.stage.contracts
+    context, contracts = walk.trainer, walk.network.contracts
     shutil.copytree(context.exports.get_path(Step(0)), folder)
     relay = ShardClient(walk.coordinator.config.relays)
 
@@ -164,9 +164,9 @@ async def test_audit__accepted_work_of_a_policy_long_ago__by_the_public_routes_u
         origin, copies = ShardStore(tmp_path / "net" / "origin"), ShardStore(tmp_path / "net" / "relay")
         assert origin.list_steps(1) == list(range(KEPT_POLICIES + 3)), "younger than the windows: none may go"
         assert copies.list_steps(1) == list(range(3, KEPT_POLICIES + 3))
-        walk.stage.command("pool", "end", key="operator")
+        walk.network.command("pool", "end", key="operator")
         await walk.follow()
-        await walk.until(lambda: walk.stage.contracts.ledger.epochs_of(1) == 1, walk.run_jobs, walk.follow)
+        await walk.until(lambda: walk.network.contracts.ledger.epochs_of(1) == 1, walk.run_jobs, walk.follow)
         url, relay = walk.coordinator.config.base_url, walk.coordinator.config.relays[0]
 
         done = await audit(walk, row.evidence_hash, url, "--relay", relay, "--json")

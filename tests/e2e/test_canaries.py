@@ -18,15 +18,15 @@ from covey.network.policy_loader import PolicyLoader
 from covey.protocol.canaries import CanaryKind, compute_canary_commitment
 from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Decision, Judgement, Reason
-from tests.e2e.handing import ShortCast, hand_in, list_submissions
-from tests.e2e.walking import Walk, open_walk, take_judgement
+from tests.e2e.submitting import ShortParticipants, hand_in, list_submissions
+from tests.e2e.walk import Walk, open_walk, take_judgement
 from validator.checks import SubmissionClaim
 
 pytestmark = [pytest.mark.e2e]
 CANARIES = ("worker-1", "worker-2")
 
 
-class WatchedCast(ShortCast):
+class WatchedParticipants(ShortParticipants):
     """One validator decides, and two workers are canaries that should be rejected."""
 
     def _write(self, name: str, values: Mapping[str, Any]) -> Any:
@@ -65,8 +65,8 @@ def weak_terms(monkeypatch: pytest.MonkeyPatch) -> None:
     """A quorum of one is refused without --force."""
     command = DemoNetwork.command
 
-    def insist(stage: DemoNetwork, *arguments: str, **how: Any) -> Any:
-        return command(stage, *arguments, *(("--force",) if arguments[:2] == ("pool", "create") else ()), **how)
+    def insist(network: DemoNetwork, *arguments: str, **how: Any) -> Any:
+        return command(network, *arguments, *(("--force",) if arguments[:2] == ("pool", "create") else ()), **how)
 
     monkeypatch.setattr(DemoNetwork, "command", insist)
 
@@ -74,7 +74,7 @@ def weak_terms(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("weak_terms")
 async def test_walk__canaries__tell_the_lazy_validator_and_cost_nobody_stake(tmp_path):
     options = DemoOptions(steps=1, workers=3, cheats=0, max_staleness=0)
-    async with open_walk(tmp_path / "net", options, cast=WatchedCast) as walk:
+    async with open_walk(tmp_path / "net", options, participants=WatchedParticipants) as walk:
         honest, lazy, other = (each.network.wallet.address for each in walk.validators)
         await walk.publish()
         await walk.follow()
@@ -120,6 +120,6 @@ async def test_walk__canaries__tell_the_lazy_validator_and_cost_nobody_stake(tmp
             strikes = [count_strikes(repository, row.contributor) for row in rows]
         assert [(row.suspended, row.accepted) for row in rows] == [("", 0), ("", 0), ("", 1)]
         assert strikes == [0, 0, 0]
-        for player in walk.stage.cast.players:
-            contributor = walk.stage.cast.get_address(player.contributor)
-            assert walk.stage.contracts.stakes.locked_of(POOL, contributor) == 0
+        for participant in walk.network.participants.workers:
+            contributor = walk.network.participants.get_address(participant.contributor)
+            assert walk.network.contracts.stakes.locked_of(POOL, contributor) == 0

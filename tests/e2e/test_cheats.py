@@ -12,8 +12,8 @@ from tests.cheats.content import FalseEndProven, InsertedAnswer
 from tests.cheats.engines import BestOfFour, Int8Weights, OtherModel, SmallWritesLargeProves, StaleWeights
 from tests.cheats.numbers import DuplicateRow, InventedReward
 from tests.cheats.slots import CopiedFromAnotherNode, OneTokenOfThePrompt, PermutedSiblings
-from tests.e2e.handing import ShortCast, hand_in, judge_all
-from tests.e2e.walking import open_walk
+from tests.e2e.submitting import ShortParticipants, hand_in, judge_all
+from tests.e2e.walk import open_walk
 
 pytestmark = [pytest.mark.e2e]
 NETWORKS = {
@@ -29,7 +29,7 @@ STATES = {Severity.SOFT: SubmissionState.VOID, Severity.HARD: SubmissionState.RE
 async def test_walk__each_cheat__is_rejected_for_its_reason_and_the_honest_are_paid(tmp_path, name):
     cheats = NETWORKS[name]
     options = DemoOptions(steps=1, workers=len(cheats) + 1, cheats=0, max_staleness=0)
-    async with open_walk(tmp_path / "net", options, cast=ShortCast) as walk:
+    async with open_walk(tmp_path / "net", options, participants=ShortParticipants) as walk:
         await walk.publish()
         await walk.follow()
         honest = await hand_in(walk, "worker-1")
@@ -61,6 +61,8 @@ async def test_walk__each_cheat__is_rejected_for_its_reason_and_the_honest_are_p
         await walk.until(lambda: len(list_cases()) >= len(hard), enforce, walk.follow)
         assert {case.receipt_hash for case in list_cases()} == {found[node].receipt_hash for node in hard}
         assert {case.state for case in list_cases()} == {CaseState.LOCKED}
-        for player in walk.stage.cast.players:
-            locked = walk.stage.contracts.stakes.locked_of(POOL, walk.stage.cast.get_address(player.contributor))
-            assert locked == (MIN_STAKE if player.node in hard else 0)
+        for participant in walk.network.participants.workers:
+            locked = walk.network.contracts.stakes.locked_of(
+                POOL, walk.network.participants.get_address(participant.contributor)
+            )
+            assert locked == (MIN_STAKE if participant.node in hard else 0)

@@ -1,4 +1,4 @@
-"""The demo's network of processes with one more for each kind of dishonest work: what the world sees of each."""
+"""The demo's network of processes with one more for each kind of dishonest work: what the harness sees of each."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ from covey.protocol.verdict import Reason, Severity
 from tests.cheats.content import FalseEndProven, InsertedAnswer
 from tests.cheats.numbers import DuplicateRow, InventedReward
 from tests.cheats.slots import CopiedFromAnotherNode, PermutedSiblings
-from tests.e2e.handing import ShortCast
+from tests.e2e.submitting import ShortParticipants
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.full]
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,12 +41,12 @@ WATCH_SECONDS = 300.0
 
 
 class Masked(DemoNetwork):
-    """The demo's stage on which some workers are not what they say."""
+    """The demo's network on which some workers are not what they say."""
 
     def start(self, name: str) -> Running:
         if name not in CHEATS:
             return super().start(name)
-        config = str(self.cast.folder / f"{name}.toml")
+        config = str(self.participants.folder / f"{name}.toml")
         return self.processes.start(name, CHEATS[name].__name__, "--config", config, module="tests.e2e.cheating_worker")
 
 
@@ -62,11 +62,11 @@ class Seen:
     """Receipt hashes of the executed ones."""
     cursor: tuple[SeenBlock, ...] = ()
 
-    async def look(self, stage: DemoNetwork) -> None:
+    async def look(self, network: DemoNetwork) -> None:
         """Once.  The chain first: a case that it shows stands for a submission that is decided by then."""
-        progress = await asyncio.to_thread(stage.follower.poll, self.cursor)
-        self.submissions = await stage.client.list_submissions(limit=1000)
-        self.status = await stage.client.get_status()
+        progress = await asyncio.to_thread(network.follower.poll, self.cursor)
+        self.submissions = await network.client.list_submissions(limit=1000)
+        self.status = await network.client.get_status()
         self.cursor = progress.cursor
         for event in progress.events:
             if isinstance(event, events.CaseOpened):
@@ -78,9 +78,9 @@ class Seen:
         return [s for s in self.submissions if s.node == node and s.state != SubmissionState.SUBMITTED]
 
 
-def is_over(seen: Seen, stage: DemoNetwork) -> bool:
+def is_over(seen: Seen, network: DemoNetwork) -> bool:
     """Whether everybody's first submission is decided and each hard one has its case."""
-    nodes = {player.name: player.node for player in stage.cast.players}
+    nodes = {worker.name: worker.node for worker in network.participants.workers}
     for name, node in nodes.items():
         decided = seen.list_decided(node)
         is_hard = name in CHEATS and CHEATS[name].reason.severity is Severity.HARD
@@ -89,38 +89,38 @@ def is_over(seen: Seen, stage: DemoNetwork) -> bool:
     return True
 
 
-async def watch(stage: DemoNetwork) -> Seen:
+async def watch(network: DemoNetwork) -> Seen:
     """Until it is over; bounded."""
     seen, deadline = Seen(), time.monotonic() + WATCH_SECONDS
-    while not is_over(seen, stage):
+    while not is_over(seen, network):
         assert time.monotonic() < deadline, [(s.node, s.state, s.reason) for s in seen.submissions]
         await asyncio.sleep(0.5)
-        stage.processes.require_alive()
+        network.processes.require_alive()
         with contextlib.suppress(TransientError, ProtocolError):  # the coordinator is starting
-            await seen.look(stage)
+            await seen.look(network)
     return seen
 
 
-def get_locked(stage: DemoNetwork, name: str) -> int:
-    player = next(each for each in stage.cast.players if each.name == name)
-    return stage.contracts.stakes.locked_of(POOL, stage.cast.get_address(player.contributor))
+def get_locked(network: DemoNetwork, name: str) -> int:
+    worker = next(each for each in network.participants.workers if each.name == name)
+    return network.contracts.stakes.locked_of(POOL, network.participants.get_address(worker.contributor))
 
 
 async def test_network__a_process_for_each_cheat__each_is_found_and_the_honest_one_is_not(tmp_path, monkeypatch):
     assert tuple(cheat.row for cheat in CHEATS.values()) == ROWS
     monkeypatch.chdir(ROOT)  # where the processes find this test's modules
-    stage = Masked(ShortCast(tmp_path / "net", DemoOptions(workers=1 + len(CHEATS), cheats=0)))
+    network = Masked(ShortParticipants(tmp_path / "net", DemoOptions(workers=1 + len(CHEATS), cheats=0)))
     try:
-        stage.open()
-        stage.start_all()
-        seen = await watch(stage)
-        locked = {player.name: get_locked(stage, player.name) for player in stage.cast.players}
-        await seen.look(stage)
-        await stage.client.close()
+        network.open()
+        network.start_all()
+        seen = await watch(network)
+        locked = {worker.name: get_locked(network, worker.name) for worker in network.participants.workers}
+        await seen.look(network)
+        await network.client.close()
     finally:
-        stage.close()
+        network.close()
 
-    nodes = {player.name: player.node for player in stage.cast.players}
+    nodes = {worker.name: worker.node for worker in network.participants.workers}
     for name, cheat in CHEATS.items():
         decided, node = seen.list_decided(nodes[name]), seen.status.nodes[nodes[name]]
         assert {(s.reason, s.units) for s in decided} == {(cheat.reason.name.lower(), 0)}, cheat.__name__

@@ -23,7 +23,7 @@ from covey.demo.scenario import Demo
 from covey.protocol.api.public import StatusView
 from covey.runtime.http import find_free_ports
 from tests.e2e.test_demo import run_demo
-from tests.e2e.walking import Server
+from tests.e2e.walk import Server
 from tests.fakes.commands import invoke
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -71,16 +71,16 @@ class Gate:
         return Response(answer.content, answer.status_code, media_type=answer.headers.get("content-type"))
 
 
-def put_gate(stage: DemoNetwork, port: int) -> None:
+def put_gate(network: DemoNetwork, port: int) -> None:
     """Have all roles reach the coordinator by the gate's port; requests are signed for the address that they know."""
     gate = f"http://127.0.0.1:{port}"
-    for name in ("coordinator", "worker-1", *stage.cast.validators, "trainer"):
-        file = stage.cast.folder / f"{name}.toml"
+    for name in ("coordinator", "worker-1", *network.participants.validators, "trainer"):
+        file = network.participants.folder / f"{name}.toml"
         text = file.read_text()
         if name == "coordinator":
             file.write_text(text + f'authority = "127.0.0.1:{port}"\npublic_url = "{gate}"\n')
         else:
-            file.write_text(text.replace(stage.url, gate))
+            file.write_text(text.replace(network.url, gate))
 
 
 async def test_network__crashes_and_outages__loses_nothing_and_learns_the_same(folder):
@@ -90,39 +90,39 @@ async def test_network__crashes_and_outages__loses_nothing_and_learns_the_same(f
     """
     options = DemoOptions(steps=2, workers=1, cheats=0, max_staleness=0, seed=7)
     demo = Demo(DemoNetwork(Participants(folder, options), invoke))
-    stage = demo.stage
+    network = demo.network
     (port,) = find_free_ports(1)
-    gate = Gate(stage.url)
+    gate = Gate(network.url)
     server = Server(gate.build(), port)
     try:
-        stage.processes.prepare()
+        network.processes.prepare()
         demo.set_up_chain()
-        put_gate(stage, port)
+        put_gate(network, port)
         server.start()
-        stage.start_all()
+        network.start_all()
 
         outgoing = folder / "worker-1" / "outgoing"
         deadline = time.monotonic() + 120
         while not list(outgoing.glob("*-*.json")):
             assert time.monotonic() < deadline
             await asyncio.sleep(0.05)
-        stage.processes.kill("worker-1")  # between signing and sending
+        network.processes.kill("worker-1")  # between signing and sending
         (parcel,) = outgoing.glob("*-*.json")
         signed = json.loads(parcel.read_bytes())
         assert gate.receipts == []
         gate.opened.set()
-        stage.start("worker-1")
+        network.start("worker-1")
         await watch(demo, lambda status: status.step >= 1)
 
-        assert stage.anvil is not None
-        os.kill(stage.anvil.pid, signal.SIGSTOP)  # the chain is away for longer than a request waits
+        assert network.anvil is not None
+        os.kill(network.anvil.pid, signal.SIGSTOP)  # the chain is away for longer than a request waits
         await asyncio.sleep(11)
-        os.kill(stage.anvil.pid, signal.SIGCONT)
+        os.kill(network.anvil.pid, signal.SIGCONT)
         for name in ("jobs", "relay", "validator-1", "coordinator"):
-            stage.processes.kill(name)
-            stage.start(name)
-        stage.processes.kill("trainer")  # resumes from its checkpoint
-        stage.start("trainer")
+            network.processes.kill(name)
+            network.start(name)
+        network.processes.kill("trainer")  # resumes from its checkpoint
+        network.start("trainer")
         await demo.watch()
         await demo.settle()
         summary, failures = await demo.conclude()
@@ -138,7 +138,7 @@ async def test_network__crashes_and_outages__loses_nothing_and_learns_the_same(f
         assert [len(each) for each in signatures.values()] == [1] * len(signatures)
         assert len(signatures) >= 2 * 4
     finally:
-        stage.close()
+        network.close()
         server.stop()
 
     if IS_FULL:

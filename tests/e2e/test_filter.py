@@ -12,15 +12,15 @@ from covey.demo.demo_network import POOL
 from covey.demo.participants import DemoOptions, Participants
 from covey.protocol.api.public import StepView
 from covey.protocol.status import StepState
-from tests.e2e.handing import hand_in, judge_all, list_submissions
-from tests.e2e.walking import Walk, open_walk
+from tests.e2e.submitting import hand_in, judge_all, list_submissions
+from tests.e2e.walk import Walk, open_walk
 from trainer.data.samples import AcceptedWork
 
 pytestmark = [pytest.mark.e2e]
 OPTIONS = DemoOptions(steps=1, workers=1, cheats=0, max_staleness=0)
 
 
-class FilteringCast(Participants):
+class FilteringParticipants(Participants):
     """Pairs of completions, half of which are right: of four groups wanted, some more have to be sampled."""
 
     changes: Mapping[str, Any] = {
@@ -35,10 +35,10 @@ class FilteringCast(Participants):
         return super()._write(name, values)
 
 
-class DeadCast(FilteringCast):
+class DeadGroupsParticipants(FilteringParticipants):
     """Nothing can be answered in one token: every reward is 0."""
 
-    changes: Mapping[str, Any] = {**FilteringCast.changes, "max_sampling": 2.0}
+    changes: Mapping[str, Any] = {**FilteringParticipants.changes, "max_sampling": 2.0}
     longest = 1
 
 
@@ -72,7 +72,7 @@ def count_live(works: list[AcceptedWork]) -> int:
 
 
 async def test_walk__some_groups_are_dead__the_batch_has_as_many_live_ones_as_a_step_wants(tmp_path: Path):
-    async with open_walk(tmp_path / "net", OPTIONS, cast=FilteringCast) as walk:
+    async with open_walk(tmp_path / "net", OPTIONS, participants=FilteringParticipants) as walk:
         count = await fill(walk)
         works = await fetch(walk)
         live = count_live(works)
@@ -88,12 +88,12 @@ async def test_walk__some_groups_are_dead__the_batch_has_as_many_live_ones_as_a_
         assert report["batch/live_share"] == pytest.approx(live / (2 * count))
         assert report["optim/grad_norm"] > 0
         await walk.publish()
-        assert walk.stage.contracts.policies.steps_of(POOL) == 2
+        assert walk.network.contracts.policies.steps_of(POOL) == 2
 
 
 @pytest.mark.full
 async def test_walk__all_groups_are_dead__the_cap_ends_the_step_and_the_next_policy_comes(tmp_path: Path):
-    async with open_walk(tmp_path / "net", OPTIONS, cast=DeadCast) as walk:
+    async with open_walk(tmp_path / "net", OPTIONS, participants=DeadGroupsParticipants) as walk:
         assert await fill(walk) == 4, "eight groups in tasks of two"
         step = get_step(walk)
         assert (step.groups_sampled, step.groups_live, step.is_capped) == (8, 0, True)

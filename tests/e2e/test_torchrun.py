@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from covey.demo import demo_network as stage_module
+from covey.demo import demo_network as network_module
 from covey.demo.demo_network import DemoNetwork
 from covey.demo.participants import DemoOptions, Participants
 from covey.demo.scenario import Demo
@@ -23,7 +23,7 @@ ENDS = 60
 SILENCE = 20
 
 
-class SharedStage(DemoNetwork):
+class SharedNetwork(DemoNetwork):
     """The trainer is started by torchrun while `ranks` is more than one."""
 
     ranks = 2
@@ -39,7 +39,7 @@ class SharedStage(DemoNetwork):
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(
-        stage_module, "build_environment", lambda scratch: build_environment(scratch) | {"GLOO_SOCKET_IFNAME": "lo"}
+        network_module, "build_environment", lambda scratch: build_environment(scratch) | {"GLOO_SOCKET_IFNAME": "lo"}
     )
     with tempfile.TemporaryDirectory(prefix="covey-test-") as name:
         yield Path(name) / "net"
@@ -84,53 +84,53 @@ def end_by_killing(running: Running, rank: int) -> None:
 
 @pytest.mark.full
 async def test_network__trainer_of_two_ranks__dies_with_either_and_resumes_at_two_and_at_one(folder):
-    demo = Demo(SharedStage(Participants(folder, DemoOptions(steps=6, workers=1, cheats=0)), invoke))
-    stage = demo.stage
+    demo = Demo(SharedNetwork(Participants(folder, DemoOptions(steps=6, workers=1, cheats=0)), invoke))
+    network = demo.network
     trainer = folder / "trainer"
     try:
         demo.set_up()
         await watch(demo, lambda status: status.step >= 2)
-        end_by_killing(stage.processes.get("trainer"), rank=1)
-        stage.start("trainer")
+        end_by_killing(network.processes.get("trainer"), rank=1)
+        network.start("trainer")
         await watch(demo, lambda status: status.step >= 4)
-        end_by_killing(stage.processes.get("trainer"), rank=0)
+        end_by_killing(network.processes.get("trainer"), rank=0)
         assert find_files(trainer) == {f"shard-0000{rank}-model-0000{n}-of-00002" for rank in (1, 2) for n in (1, 2)}
-        stage.ranks = 1
-        stage.start("trainer")
+        network.ranks = 1
+        network.start("trainer")
         await demo.watch()
-        await stage.client.close()
+        await network.client.close()
         assert find_files(trainer) >= {"masters", "optimizer"}
         log = (folder / "logs" / "trainer.log").read_text()
         assert '"event": "follows"' in log
         assert "rank_lost" in log
     finally:
-        stage.close()
+        network.close()
 
 
 @pytest.mark.full
 def test_trainer__stop_signal_to_two_ranks__both_end_with_0(folder):
-    demo = Demo(SharedStage(Participants(folder, DemoOptions(steps=6, workers=0, cheats=0)), invoke))
-    stage = demo.stage
+    demo = Demo(SharedNetwork(Participants(folder, DemoOptions(steps=6, workers=0, cheats=0)), invoke))
+    network = demo.network
     try:
-        stage.open()
+        network.open()
         for name in ("coordinator", "jobs", "origin", "relay", "trainer"):
-            stage.start(name)
-        running = stage.processes.get("trainer")
+            network.start(name)
+        running = network.processes.get("trainer")
         wait_for(lambda: "trainer runs" in running.log.read_text())
         rank_0, _ = find_ranks(running.pid)
         os.kill(rank_0, signal.SIGTERM)
         assert running.wait(ENDS) == 0, running.log.read_text()[-2000:]
     finally:
-        stage.close()
+        network.close()
 
 
 @pytest.mark.full
 def test_trainer__rank_0_falls_silent__the_other_gives_it_up_and_both_end(folder):
-    stage = SharedStage(Participants(folder, DemoOptions(steps=1, workers=0, cheats=0)), invoke)
+    network = SharedNetwork(Participants(folder, DemoOptions(steps=1, workers=0, cheats=0)), invoke)
     try:
-        stage.open()
-        stage._commands["trainer"] += ["--set", f"rank_seconds={SILENCE}"]
-        running = stage.start("trainer")
+        network.open()
+        network._commands["trainer"] += ["--set", f"rank_seconds={SILENCE}"]
+        running = network.start("trainer")
         wait_for(lambda: '"event": "follows"' in running.log.read_text())
         ranks = find_ranks(running.pid)
         os.kill(ranks[0], signal.SIGSTOP)
@@ -138,20 +138,20 @@ def test_trainer__rank_0_falls_silent__the_other_gives_it_up_and_both_end(folder
         assert not any(map(is_alive, ranks))
         assert "rank_lost" in running.log.read_text()
     finally:
-        stage.close()
+        network.close()
 
 
 @pytest.mark.full
 def test_trainer__adapters_on_two_ranks__are_refused_at_once(folder):
-    stage = SharedStage(Participants(folder, DemoOptions(steps=1, workers=0, cheats=0)), invoke)
+    network = SharedNetwork(Participants(folder, DemoOptions(steps=1, workers=0, cheats=0)), invoke)
     try:
-        stage.open()
-        stage._commands["trainer"] += ["--set", "lora_rank=4"]
-        running = stage.start("trainer")
+        network.open()
+        network._commands["trainer"] += ["--set", "lora_rank=4"]
+        running = network.start("trainer")
         assert running.wait(ENDS) != 0
         assert "unsupported_ranks" in running.log.read_text()
     finally:
-        stage.close()
+        network.close()
 
 
 def wait_for(is_done, seconds: float = 90) -> None:

@@ -10,8 +10,8 @@ from covey.demo.demo_network import POOL
 from covey.demo.participants import DemoOptions
 from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Decision, Reason
-from tests.e2e.handing import ShortCast, hand_in, judge_all
-from tests.e2e.walking import Walk, open_walk
+from tests.e2e.submitting import ShortParticipants, hand_in, judge_all
+from tests.e2e.walk import Walk, open_walk
 from tests.fakes.engines import Broken
 
 pytestmark = [pytest.mark.e2e]
@@ -40,7 +40,7 @@ def in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("in_their_order")
 async def test_walk__replay_fails__is_judged_elsewhere_or_void(tmp_path):
     options = DemoOptions(steps=1, workers=2, cheats=0, max_staleness=0)
-    async with open_walk(tmp_path / "net", options, cast=ShortCast) as walk:
+    async with open_walk(tmp_path / "net", options, participants=ShortParticipants) as walk:
         addresses = [each.network.wallet.address for each in walk.validators]
         await walk.publish()
         await walk.follow()
@@ -69,6 +69,6 @@ async def test_walk__replay_fails__is_judged_elsewhere_or_void(tmp_path):
         with walk.coordinator.database.read() as repository:
             assert repository.list_cases() == []
             assert [repository.get_node(node).suspended for node in (first, second)] == ["", ""]
-        for player in walk.stage.cast.players:
-            contributor = walk.stage.cast.get_address(player.contributor)
-            assert walk.stage.contracts.stakes.locked_of(POOL, contributor) == 0
+        for participant in walk.network.participants.workers:
+            contributor = walk.network.participants.get_address(participant.contributor)
+            assert walk.network.contracts.stakes.locked_of(POOL, contributor) == 0

@@ -17,7 +17,7 @@ from covey.protocol import eip712, messages
 from covey.protocol.manifest import Manifest
 from covey.protocol.status import CaseState, StepState, SubmissionState, TaskState
 from covey.protocol.verdict import Reason
-from tests.e2e.walking import Walk, open_walk, take_judgement
+from tests.e2e.walk import Walk, open_walk, take_judgement
 from tests.fakes.turn import take_turn
 
 pytestmark = [pytest.mark.e2e]
@@ -26,8 +26,10 @@ pytestmark = [pytest.mark.e2e]
 async def publish_and_plan(walk: Walk) -> None:
     """Stops 1 and 2."""
     await walk.publish()
-    published = walk.stage.contracts.policies.policy_of(POOL, 0)
-    Manifest.from_bytes((walk.stage.cast.folder / f"origin/policies/1/0/{published}.json").read_bytes(), published)
+    published = walk.network.contracts.policies.policy_of(POOL, 0)
+    Manifest.from_bytes(
+        (walk.network.participants.folder / f"origin/policies/1/0/{published}.json").read_bytes(), published
+    )
     await walk.follow()
     with walk.coordinator.database.read() as repository:
         tasks = repository.list_tasks(TaskState.PENDING)
@@ -105,23 +107,23 @@ async def test_walk__honest__fifteen_stops(tmp_path):
             assert repository.get_step(1).state is StepState.OPEN
             assert repository.list_tasks(TaskState.PENDING) == []  # max_steps: nothing could be trained on it
 
-        walk.stage.command("pool", "end", key="operator")  # 14
+        walk.network.command("pool", "end", key="operator")  # 14
         await walk.follow()
-        await walk.until(lambda: walk.stage.contracts.ledger.epochs_of(POOL) == 1, walk.run_jobs, walk.follow)
+        await walk.until(lambda: walk.network.contracts.ledger.epochs_of(POOL) == 1, walk.run_jobs, walk.follow)
         await walk.follow()
         rows = list_submissions(walk)
         assert {r.state for r in rows} == {SubmissionState.SETTLED}
         units = sum(r.units for r in rows)
-        assert walk.stage.contracts.ledger.get_settlement(POOL).posted == units * PRICE
-        walk.stage.advance_clock(CHALLENGE_SECONDS + VETO_SECONDS + 1)
-        player = walk.stage.cast.players[0]
+        assert walk.network.contracts.ledger.get_settlement(POOL).posted == units * PRICE
+        walk.network.advance_clock(CHALLENGE_SECONDS + VETO_SECONDS + 1)
+        worker = walk.network.participants.workers[0]
         claimed = await asyncio.to_thread(
-            walk.stage.command, "rewards", "claim", "--coordinator-url", walk.stage.url, key=player.contributor
+            walk.network.command, "rewards", "claim", "--coordinator-url", walk.network.url, key=worker.contributor
         )
         assert claimed["claimed"] == units * PRICE
         await validator.enforcement.cycle(walk.validators[0])  # 15: nobody to slash
-        contributor = walk.stage.cast.get_address(player.contributor)
-        assert walk.stage.contracts.stakes.stake_of(POOL, BondKind.CONTRIBUTOR, contributor) == 2 * MIN_STAKE
+        contributor = walk.network.participants.get_address(worker.contributor)
+        assert walk.network.contracts.stakes.stake_of(POOL, BondKind.CONTRIBUTOR, contributor) == 2 * MIN_STAKE
 
 
 CHEATS = {
@@ -152,29 +154,29 @@ async def test_walk__cheat__is_slashed_and_unpaid(tmp_path, name):
         with walk.coordinator.database.read() as repository:
             (case,) = repository.list_cases()
         assert (case.state, case.receipt_hash) == (CaseState.LOCKED, row.receipt_hash)
-        player = walk.stage.cast.players[0]
-        contributor = walk.stage.cast.get_address(player.contributor)
-        assert walk.stage.contracts.stakes.locked_of(POOL, contributor) == MIN_STAKE
+        worker = walk.network.participants.workers[0]
+        contributor = walk.network.participants.get_address(worker.contributor)
+        assert walk.network.contracts.stakes.locked_of(POOL, contributor) == MIN_STAKE
 
-        walk.stage.advance_clock(VETO_SECONDS + 1)
+        walk.network.advance_clock(VETO_SECONDS + 1)
         for each in walk.validators:
             await validator.enforcement.cycle(each)
         await walk.follow()
         with walk.coordinator.database.read() as repository:
             (case,) = repository.list_cases()
         assert case.state is CaseState.SLASHED
-        history = History(client=walk.stage.chain, contracts=walk.stage.contracts)
+        history = History(client=walk.network.chain, contracts=walk.network.contracts)
         accusation = history.find_accusation(case.receipt_hash)
         assert accusation == Accusation(
             receipt_hash=row.receipt_hash, pool=POOL, node=ctx.network.wallet.address, contributor=contributor
         )
-        assert walk.stage.contracts.court.get_case(accusation).state is ChainCase.SLASHED
-        assert walk.stage.contracts.stakes.stake_of(POOL, BondKind.CONTRIBUTOR, contributor) == MIN_STAKE
+        assert walk.network.contracts.court.get_case(accusation).state is ChainCase.SLASHED
+        assert walk.network.contracts.stakes.stake_of(POOL, BondKind.CONTRIBUTOR, contributor) == MIN_STAKE
 
-        walk.stage.command("pool", "end", key="operator")
+        walk.network.command("pool", "end", key="operator")
         await walk.follow()
-        await walk.until(lambda: walk.stage.contracts.ledger.epochs_of(POOL) == 1, walk.run_jobs, walk.follow)
-        assert walk.stage.contracts.ledger.get_settlement(POOL).posted == 0
+        await walk.until(lambda: walk.network.contracts.ledger.epochs_of(POOL) == 1, walk.run_jobs, walk.follow)
+        assert walk.network.contracts.ledger.get_settlement(POOL).posted == 0
         (row,) = list_submissions(walk)
         assert (
             eip712.compute_struct_hash(

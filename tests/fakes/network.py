@@ -1,6 +1,6 @@
 """A coordinator on loopback with a real chain behind it, and everybody's keys: what API tests talk to.
 
-Jobs are run by hand (`office.run_job`), so a test says when a kick arrives; the clock can be moved.
+Jobs are run by hand (`harness.run_job`), so a test says when a kick arrives; the clock can be moved.
 """
 
 import asyncio
@@ -64,8 +64,8 @@ def mine_draw(ctx: Context) -> None:
         client.request("anvil_mine", hex(SAFE_BLOCKS))
 
 
-class Office:
-    """Example: `await office.follow()`, `office.run_job("assign_tasks")`, `async with office.client("node") as c`."""
+class CoordinatorHarness:
+    """A coordinator in this process. Example: `await harness.follow()`, `harness.run_job("assign_tasks")`."""
 
     def __init__(self, chain: Any, ctx: Context, clock: Clock) -> None:
         self.chain, self.ctx, self.clock = chain, ctx, clock
@@ -171,7 +171,7 @@ def register(chain: Any, pool: PoolId, node: str) -> None:
 
 
 @contextmanager
-def open_office(chain: Any, pool: PoolId, home: Path, **settings: Any) -> Iterator[Office]:
+def open_harness(chain: Any, pool: PoolId, home: Path, **settings: Any) -> Iterator[CoordinatorHarness]:
     """The coordinator of a pool, its API served in a thread."""
     (home / "deployment.json").parent.mkdir(parents=True, exist_ok=True)
     chain.deployment.save(home / "deployment.json")
@@ -199,7 +199,7 @@ def open_office(chain: Any, pool: PoolId, home: Path, **settings: Any) -> Iterat
     thread.start()
     try:
         _await_port(port)
-        yield Office(chain, ctx, clock)
+        yield CoordinatorHarness(chain, ctx, clock)
     finally:
         serving.call_soon_threadsafe(ctx.stop.set)
         thread.join(timeout=10)
@@ -218,8 +218,8 @@ def _await_port(port: int) -> None:
                 raise
 
 
-def reset(office: Office) -> None:
+def reset(harness: CoordinatorHarness) -> None:
     """No rows, the clock right, the chain read anew."""
-    office.clock.offset = 0.0
-    empty(office.ctx.database)
-    asyncio.run(office.follow())
+    harness.clock.offset = 0.0
+    empty(harness.ctx.database)
+    asyncio.run(harness.follow())

@@ -26,7 +26,7 @@ from covey.protocol.submission_file.codec import encode
 from covey.protocol.submission_file.rows import Rollout
 from covey.slots import draw_prompts
 from tests.fakes.samples import build_samples
-from tests.fakes.training import NODE, Chain, World, build_domain
+from tests.fakes.training import NODE, Chain, TrainerHarness, build_domain
 
 GROUP, TASKS, END = 2, 2, 1
 MANIFEST = Hash("0x" + "33" * 32)
@@ -116,10 +116,10 @@ def live(folder: Path) -> None:
     """One process."""
     torch.set_num_threads(1)
     steps = len(list((folder / "stream").glob("*.json")))
-    world = World(folder, steps=steps, **SETTINGS)
-    world.params, world.chain = PARAMS, FileChain(folder / "chain")
-    world.coordinator = Recording(folder=folder / "stream", chain=world.chain)
-    world.run()
+    harness = TrainerHarness(folder, steps=steps, **SETTINGS)
+    harness.params, harness.chain = PARAMS, FileChain(folder / "chain")
+    harness.coordinator = Recording(folder=folder / "stream", chain=harness.chain)
+    harness.run()
 
 
 def read_published(folder: Path) -> list[str]:

@@ -1,7 +1,7 @@
 """A network in memory around a real trainer: a chain that mines when pumped, a coordinator whose batches follow from
 published policies.
 
-`World.run` builds a trainer on its disk and runs it to the end; a second `run` finds what the first has left.
+`TrainerHarness.run` builds a trainer on its disk and runs it to the end; a second `run` finds what the first has left.
 """
 
 import asyncio
@@ -120,7 +120,7 @@ class Coordinator:
     files: dict[str, bytes] = field(default_factory=dict)
     claims: list[int] = field(default_factory=list)
     made: dict[tuple[Hash, int], list[Rollout]] = field(default_factory=dict)
-    """What was rolled out already, in other worlds too: it follows from policy and task."""
+    """What was rolled out already, in other harnesses too: it follows from policy and task."""
 
     async def claim_batch(self, step: Step, *, wait_seconds: float) -> BatchOrder | None:
         version = Step(max(0, step - self.staleness))
@@ -190,7 +190,7 @@ class Coordinator:
         return folder
 
 
-class World:
+class TrainerHarness:
     """Disk, chain and coordinator outlive the trainer's process."""
 
     def __init__(self, root: Path, **settings: Any) -> None:

@@ -115,10 +115,10 @@ def check_balance(seen: Snapshot) -> Check:
     return warn("balance", detail, fix) if count < FEW_TRANSACTIONS else ok("balance", detail)
 
 
-def check_office(seen: Snapshot) -> Check:
+def check_named_on_chain(seen: Snapshot) -> Check:
     """Whether the chain names the role's key as what the role is."""
     if isinstance(seen.address, Trouble) or not isinstance(seen.pool, PoolFacts):
-        return skip("office", "key" if isinstance(seen.address, Trouble) else "pool")
+        return skip("role", "key" if isinstance(seen.address, Trouble) else "pool")
     pool, number, key = seen.pool, seen.settings.pool, seen.address
     if seen.role == "validator":
         fix = "Set key_file to the key of one that covey pool show lists, or ask the operator to run covey pool"
@@ -130,8 +130,8 @@ def check_office(seen: Snapshot) -> Check:
         fix = f"Set key_file to the key of {holder}"
         is_named, named = holder == key, "the trainer" if is_trainer else "the operator"
     if not is_named:
-        return fail("office", f"{key} is not {named} of pool {number}", fix)
-    return ok("office", f"{key} is {named} of pool {number}")
+        return fail("role", f"{key} is not {named} of pool {number}", fix)
+    return ok("role", f"{key} is {named} of pool {number}")
 
 
 def check_bond(seen: Snapshot) -> Check:
@@ -230,10 +230,10 @@ _LAST = (check_coordinator, check_relays, check_clock, check_disk)
 _MODEL = (check_isolation, check_device, check_engine, check_memory)
 CHECKS: dict[Role, tuple[Callable[[Snapshot], Check], ...]] = {
     "worker": (*_FIRST, check_registration, check_stake, check_balance, *_LAST, *_MODEL),
-    "validator": (*_FIRST, check_office, check_bond, check_balance, *_LAST, *_MODEL),
-    "trainer": (*_FIRST, check_office, check_balance, *_LAST, check_isolation, check_device, check_memory),
+    "validator": (*_FIRST, check_named_on_chain, check_bond, check_balance, *_LAST, *_MODEL),
+    "trainer": (*_FIRST, check_named_on_chain, check_balance, *_LAST, check_isolation, check_device, check_memory),
     "coordinator": (
-        *(*_FIRST, check_office, check_bond, check_balance, check_port),
+        *(*_FIRST, check_named_on_chain, check_bond, check_balance, check_port),
         *(check_relays, check_clock, check_disk),
     ),
 }

@@ -9,8 +9,8 @@ from covey.protocol.ids import Step
 from covey.runtime.http import find_free_ports
 from covey.shardcast.server import build_server
 from covey.shardcast.store import ShardStore, add_policy
-from tests.e2e.walking import Server
-from tests.fakes.network import MIN_STAKE, Office, create_pool, open_office, reset
+from tests.e2e.walk import Server
+from tests.fakes.network import MIN_STAKE, CoordinatorHarness, create_pool, open_harness, reset
 from tests.fakes.pool import make_params
 from tests.integration.chain.conftest import Chain, running
 
@@ -21,15 +21,15 @@ MAX_FILE = 24_576
 
 
 @pytest.fixture(scope="module")
-def standing(running: Chain, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
+def standing(running: Chain, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CoordinatorHarness]:
     params = make_params(max_submission_bytes=MAX_FILE, lease_seconds=30, max_staleness=1, epoch_leaves=2)
     pool = create_pool(running, params)
-    with open_office(running, pool, tmp_path_factory.mktemp("office")) as office:
-        yield office
+    with open_harness(running, pool, tmp_path_factory.mktemp("coordinator")) as harness:
+        yield harness
 
 
 @pytest.fixture
-def office(standing: Office) -> Iterator[Office]:
+def harness(standing: CoordinatorHarness) -> Iterator[CoordinatorHarness]:
     snapshot = standing.chain.client.request("evm_snapshot")
     reset(standing)
     yield standing
@@ -38,22 +38,22 @@ def office(standing: Office) -> Iterator[Office]:
 
 
 @pytest.fixture
-def unbond(office: Office):
+def unbond(harness: CoordinatorHarness):
     """The contributor takes so much of its stake away that it backs no node any more."""
-    stakes, pool = office.chain.contracts.stakes, office.ctx.ledger.pool
-    return lambda: office.chain.send("contributor", stakes.unbond(pool, BondKind.CONTRIBUTOR, 2 * MIN_STAKE + 1))
+    stakes, pool = harness.chain.contracts.stakes, harness.ctx.ledger.pool
+    return lambda: harness.chain.send("contributor", stakes.unbond(pool, BondKind.CONTRIBUTOR, 2 * MIN_STAKE + 1))
 
 
 @pytest.fixture
-def relay(office: Office, tmp_path):
+def relay(harness: CoordinatorHarness, tmp_path):
     """A server with policy 1, which the chain holds."""
     policy = tmp_path / "policy"
     policy.mkdir()
     (policy / "model.safetensors").write_bytes(b"1" * 4096)
     store, (port,) = ShardStore(tmp_path / "served"), find_free_ports(1)
-    pool = office.ctx.ledger.pool
+    pool = harness.ctx.ledger.pool
     manifest = add_policy(store, policy, pool=pool, step=1)
-    office.chain.send("trainer", office.chain.contracts.policies.publish(pool, Step(1), manifest.compute_hash()))
+    harness.chain.send("trainer", harness.chain.contracts.policies.publish(pool, Step(1), manifest.compute_hash()))
     server = Server(build_server(store), port)
     server.start()
     yield f"http://127.0.0.1:{port}"

@@ -13,30 +13,32 @@ from covey.protocol.api.worker import TaskOrder, UploadGrant, UploadRequest
 from covey.protocol.evidence import Bundle, EngineFacts
 from covey.protocol.messages import Receipt, Verdict
 from covey.protocol.verdict import Decision, Reason
-from tests.fakes.network import Office
+from tests.fakes.network import CoordinatorHarness
 from tests.fakes.pool import make_hash
 
 FILE = b"rows " * 100
 
 
-def build_receipt(office: Office, task: TaskOrder, file: bytes, *, node: str = "node", **changes: Any) -> Receipt:
+def build_receipt(
+    harness: CoordinatorHarness, task: TaskOrder, file: bytes, *, node: str = "node", **changes: Any
+) -> Receipt:
     values: dict[str, Any] = {
-        "pool": office.ctx.ledger.pool,
+        "pool": harness.ctx.ledger.pool,
         "task": task.task,
         "lease": task.lease,
-        "node": office.wallet(node).address,
-        "contributor": office.chain.address("contributor"),
+        "node": harness.wallet(node).address,
+        "contributor": harness.chain.address("contributor"),
         "policy_version": task.policy_version,
         "work_key": canonical.sha256(file),
         "groups": task.groups,
         "units": 20,
-        "deadline": int(office.clock()) + 86_400,
+        "deadline": int(harness.clock()) + 86_400,
     }
     return Receipt(**(values | changes))
 
 
-def sign(office: Office, receipt: Receipt, node: str = "node") -> str:
-    return eip712.sign(receipt, office.ctx.receipt_domain, office.wallet(node))
+def sign(harness: CoordinatorHarness, receipt: Receipt, node: str = "node") -> str:
+    return eip712.sign(receipt, harness.ctx.receipt_domain, harness.wallet(node))
 
 
 async def refuse(waiting: Any) -> tuple[str, int]:
@@ -45,12 +47,14 @@ async def refuse(waiting: Any) -> tuple[str, int]:
     return caught.value.code, caught.value.status
 
 
-async def hand_in(office: Office, client: CoordinatorClient, file: bytes = FILE, node: str = "node") -> Receipt:
+async def hand_in(
+    harness: CoordinatorHarness, client: CoordinatorClient, file: bytes = FILE, node: str = "node"
+) -> Receipt:
     """Register, lease, submit."""
     await client.register()
-    task = await office.claim(client)
-    receipt = build_receipt(office, task, file, node=node)
-    await client.submit(receipt, sign(office, receipt, node), file)
+    task = await harness.claim(client)
+    receipt = build_receipt(harness, task, file, node=node)
+    await client.submit(receipt, sign(harness, receipt, node), file)
     return receipt
 
 
@@ -60,13 +64,13 @@ async def upload(client: CoordinatorClient, task: TaskOrder, file: bytes, **chan
     return UploadGrant.model_validate_json(await client._post("/v1/uploads", body))
 
 
-def build_bundle(office: Office, validator: int, order: JudgeOrder, **details: Any) -> Bundle:
+def build_bundle(harness: CoordinatorHarness, validator: int, order: JudgeOrder, **details: Any) -> Bundle:
     """Every validator's has another content; `details` are added to those that it has."""
     return Bundle(
-        chain_id=office.ctx.receipt_domain.chain_id,
-        court=office.ctx.receipt_domain.contract,
-        pool=office.ctx.ledger.pool,
-        params_hash=office.ctx.terms.params_hash,
+        chain_id=harness.ctx.receipt_domain.chain_id,
+        court=harness.ctx.receipt_domain.contract,
+        pool=harness.ctx.ledger.pool,
+        params_hash=harness.ctx.terms.params_hash,
         receipt=order.receipt,
         signature=order.signature,
         manifest_hash=order.manifest_hash,
@@ -80,52 +84,52 @@ def build_bundle(office: Office, validator: int, order: JudgeOrder, **details: A
     )
 
 
-def build_verdict(office: Office, validator: int, order: JudgeOrder, **changes: Any) -> Verdict:
+def build_verdict(harness: CoordinatorHarness, validator: int, order: JudgeOrder, **changes: Any) -> Verdict:
     receipt = order.receipt.to_message()
     values: dict[str, Any] = {
         "pool": receipt.pool,
         "receipt_hash": eip712.compute_struct_hash(receipt),
         "work_key": receipt.work_key,
-        "validator": office.chain.address(f"validator-{validator}"),
+        "validator": harness.chain.address(f"validator-{validator}"),
         "outcome": int(Decision.ACCEPT),
         "reason": 0,
         "severity": 0,
         "units": 20,
-        "evidence_hash": build_bundle(office, validator, order).compute_hash(),
-        "deadline": int(office.clock()) + 86_400,
+        "evidence_hash": build_bundle(harness, validator, order).compute_hash(),
+        "deadline": int(harness.clock()) + 86_400,
     }
     return Verdict(**(values | changes))
 
 
-def build_reveal(office: Office, validator: int, order: JudgeOrder, **changes: Any) -> RevealRequest:
-    verdict = build_verdict(office, validator, order, **changes)
+def build_reveal(harness: CoordinatorHarness, validator: int, order: JudgeOrder, **changes: Any) -> RevealRequest:
+    verdict = build_verdict(harness, validator, order, **changes)
     return RevealRequest(
         judgement=order.judgement,
         verdict=VerdictBody.of(verdict),
-        signature=eip712.sign(verdict, office.ctx.receipt_domain, office.wallet(f"validator-{validator}")),
+        signature=eip712.sign(verdict, harness.ctx.receipt_domain, harness.wallet(f"validator-{validator}")),
         salt=make_hash(f"salt {validator}"),
-        evidence=build_bundle(office, validator, order).to_bytes().decode(),
+        evidence=build_bundle(harness, validator, order).to_bytes().decode(),
     )
 
 
-async def commit(office: Office, client: CoordinatorClient, request: RevealRequest) -> None:
-    digest = eip712.compute_digest(request.verdict.to_message(), office.ctx.receipt_domain)
+async def commit(harness: CoordinatorHarness, client: CoordinatorClient, request: RevealRequest) -> None:
+    digest = eip712.compute_digest(request.verdict.to_message(), harness.ctx.receipt_domain)
     await client.commit_verdict(request.judgement, messages.compute_commitment(digest, request.salt))
 
 
-async def decide(office: Office, **changes: Any) -> None:
+async def decide(harness: CoordinatorHarness, **changes: Any) -> None:
     """Validators 0 and 1 judge one submission alike."""
-    office.run_job("dispatch_validation")
+    harness.run_job("dispatch_validation")
     requests = []
     for i in (0, 1):
-        async with office.client(f"validator-{i}") as client:
+        async with harness.client(f"validator-{i}") as client:
             order = await client.claim_validation(wait_seconds=0)
             assert isinstance(order, JudgeOrder)
-            request = build_reveal(office, i, order, **changes)
-            await commit(office, client, request)
+            request = build_reveal(harness, i, order, **changes)
+            await commit(harness, client, request)
             requests.append(request)
     for i, request in enumerate(requests):
-        async with office.client(f"validator-{i}") as client:
+        async with harness.client(f"validator-{i}") as client:
             assert await client.claim_validation(wait_seconds=0) == RevealOrder(judgement=request.judgement)
             await client.reveal_verdict(request)
-    office.run_job("tally")
+    harness.run_job("tally")

@@ -13,7 +13,7 @@ from covey.protocol.api.common import ReceiptBody
 from covey.protocol.api.worker import SubmissionRequest
 from covey.protocol.ids import PoolId
 from covey.protocol.verdict import Reason
-from tests.fakes.network import Office
+from tests.fakes.network import CoordinatorHarness
 from tests.fakes.pool import INSTANCE, make_address, make_hash
 from tests.integration.coordinator.handing import (
     FILE,
@@ -30,9 +30,11 @@ from tests.integration.coordinator.handing import (
 pytestmark = pytest.mark.integration
 
 
-async def test_api__chain_away__says_so_without_the_nodes_address(office: Office, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(office.ctx.contracts.nodes._client, "_provider", ChainClient("http://127.0.0.1:9/k")._provider)
-    async with office.client("node") as client:
+async def test_api__chain_away__says_so_without_the_nodes_address(
+    harness: CoordinatorHarness, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(harness.ctx.contracts.nodes._client, "_provider", ChainClient("http://127.0.0.1:9/k")._provider)
+    async with harness.client("node") as client:
         with pytest.raises(TransientError, match="chain_unreachable: the coordinator waits for") as caught:
             await client.register()
     assert "127.0.0.1" not in caught.value.message
@@ -41,53 +43,53 @@ async def test_api__chain_away__says_so_without_the_nodes_address(office: Office
 # -- workers
 
 
-async def test_submit__lease_of_the_node__is_countersigned_by_the_operator(office: Office):
-    async with office.client("node") as client:
+async def test_submit__lease_of_the_node__is_countersigned_by_the_operator(harness: CoordinatorHarness):
+    async with harness.client("node") as client:
         await client.register()
-        task = await office.claim(client)
+        task = await harness.claim(client)
         assert (task.policy_version, task.manifest_hash, task.groups) == (0, make_hash("policy 0"), 2)
-        receipt = build_receipt(office, task, FILE)
-        before = int(office.clock())
-        answer = await client.submit(receipt, sign(office, receipt), FILE)
-        again = await client.submit(receipt, sign(office, receipt), FILE)
+        receipt = build_receipt(harness, task, FILE)
+        before = int(harness.clock())
+        answer = await client.submit(receipt, sign(harness, receipt), FILE)
+        again = await client.submit(receipt, sign(harness, receipt), FILE)
     promise = messages.Countersignature(
         receipt_hash=answer.receipt_hash, signed_at=answer.signed_at, latest_epoch=answer.latest_epoch
     )
     assert answer.receipt_hash == eip712.compute_struct_hash(receipt)
-    signer = eip712.recover_signer(promise, office.ctx.ledger_domain, answer.signature)
-    assert signer == office.chain.address("operator")
+    signer = eip712.recover_signer(promise, harness.ctx.ledger_domain, answer.signature)
+    assert signer == harness.chain.address("operator")
     assert before <= answer.signed_at <= before + 60
     assert answer.latest_epoch == 64
     assert again == answer, "sent again, answered alike"
 
 
-async def test_submit__second_receipt_for_the_lease__is_equivocation_or_duplicate(office: Office):
-    async with office.client("node") as client:
-        receipt = await hand_in(office, client)
+async def test_submit__second_receipt_for_the_lease__is_equivocation_or_duplicate(harness: CoordinatorHarness):
+    async with harness.client("node") as client:
+        receipt = await hand_in(harness, client)
         later = dataclasses.replace(receipt, deadline=receipt.deadline + 1)
-        assert await refuse(client.submit(later, sign(office, later), FILE)) == ("duplicate_submission", 409)
+        assert await refuse(client.submit(later, sign(harness, later), FILE)) == ("duplicate_submission", 409)
         other = dataclasses.replace(receipt, work_key=canonical.sha256(b"other"))
-        assert await refuse(client.submit(other, sign(office, other), b"other")) == ("equivocation", 409)
+        assert await refuse(client.submit(other, sign(harness, other), b"other")) == ("equivocation", 409)
 
 
-async def test_submit__expired_lease__is_refused_at_the_upload(office: Office):
-    async with office.client("node") as client:
+async def test_submit__expired_lease__is_refused_at_the_upload(harness: CoordinatorHarness):
+    async with harness.client("node") as client:
         await client.register()
-        task = await office.claim(client)
-        office.clock.offset += 31
-        receipt = build_receipt(office, task, FILE)
-        assert await refuse(client.submit(receipt, sign(office, receipt), FILE)) == ("lease_expired", 409)
+        task = await harness.claim(client)
+        harness.clock.offset += 31
+        receipt = build_receipt(harness, task, FILE)
+        assert await refuse(client.submit(receipt, sign(harness, receipt), FILE)) == ("lease_expired", 409)
 
 
-async def test_submit__task_of_another__is_refused(office: Office):
-    async with office.client("node") as client, office.client("node-2") as other:
+async def test_submit__task_of_another__is_refused(harness: CoordinatorHarness):
+    async with harness.client("node") as client, harness.client("node-2") as other:
         await client.register()
         await other.register()
-        task = await office.claim(client)
-        receipt = build_receipt(office, task, FILE, node="node-2")
-        assert await refuse(other.submit(receipt, sign(office, receipt, "node-2"), FILE)) == ("not_your_task", 403)
-        theirs = build_receipt(office, task, FILE)
-        body = SubmissionRequest(receipt=ReceiptBody.of(theirs), signature=sign(office, theirs))
+        task = await harness.claim(client)
+        receipt = build_receipt(harness, task, FILE, node="node-2")
+        assert await refuse(other.submit(receipt, sign(harness, receipt, "node-2"), FILE)) == ("not_your_task", 403)
+        theirs = build_receipt(harness, task, FILE)
+        body = SubmissionRequest(receipt=ReceiptBody.of(theirs), signature=sign(harness, theirs))
         waiting = other._post("/v1/submissions", body.model_dump_json().encode())
         assert await refuse(waiting) == ("not_your_task", 403), "a receipt of another cannot be handed in"
 
@@ -103,55 +105,55 @@ async def test_submit__task_of_another__is_refused(office: Office):
     ],
 )
 async def test_submit__receipt_that_is_wrong__is_refused(
-    office: Office, changes: dict[str, Any], signer: str, code: str
+    harness: CoordinatorHarness, changes: dict[str, Any], signer: str, code: str
 ):
-    async with office.client("node") as client:
+    async with harness.client("node") as client:
         await client.register()
-        task = await office.claim(client)
-        good = build_receipt(office, task, FILE)
+        task = await harness.claim(client)
+        good = build_receipt(harness, task, FILE)
         grant = await upload(client, task, FILE)
         await client.put_object(grant.url, FILE)
         receipt = dataclasses.replace(good, **changes)
-        body = SubmissionRequest(receipt=ReceiptBody.of(receipt), signature=sign(office, receipt, signer))
+        body = SubmissionRequest(receipt=ReceiptBody.of(receipt), signature=sign(harness, receipt, signer))
         assert (await refuse(client._post("/v1/submissions", body.model_dump_json().encode())))[0] == code
 
 
-async def test_claim_task__suspended__is_told(office: Office):
+async def test_claim_task__suspended__is_told(harness: CoordinatorHarness):
     from coordinator.domain import nodes
 
-    async with office.client("node") as client:
+    async with harness.client("node") as client:
         await client.register()
-        with office.ctx.database.write() as rows:
-            nodes.suspend(rows, nodes.require_node(rows, office.wallet("node").address), "case")
+        with harness.ctx.database.write() as rows:
+            nodes.suspend(rows, nodes.require_node(rows, harness.wallet("node").address), "case")
         waiting = client.claim_task(instance=INSTANCE, free_slots=1, cached_version=None, wait_seconds=1)
         assert await refuse(waiting) == ("suspended", 403)
 
 
-async def test_claim_task__kick_lost__is_found_by_the_next_one(office: Office):
-    async with office.client("node") as client:
+async def test_claim_task__kick_lost__is_found_by_the_next_one(harness: CoordinatorHarness):
+    async with harness.client("node") as client:
         await client.register()
         assert (
             await client.claim_task(instance=INSTANCE, free_slots=1, cached_version=None, wait_seconds=0.1) is None
         ), "nobody ran the job"
-        office.run_job("assign_tasks")  # and now it runs late: the poll is over, nothing is leased to nobody
-        assert (await office.claim(client)).lease == 1
+        harness.run_job("assign_tasks")  # and now it runs late: the poll is over, nothing is leased to nobody
+        assert (await harness.claim(client)).lease == 1
 
 
-async def test_jobs__doubled_kicks__change_nothing(office: Office):
-    async with office.client("node") as client:
-        await hand_in(office, client)
+async def test_jobs__doubled_kicks__change_nothing(harness: CoordinatorHarness):
+    async with harness.client("node") as client:
+        await hand_in(harness, client)
     for job in ("assign_tasks", "expire_leases", "dispatch_validation", "tally", "settle_epoch"):
-        office.run_job(job)
-    before = await snapshot(office)
+        harness.run_job(job)
+    before = await snapshot(harness)
     for job in ("tally", "dispatch_validation", "settle_epoch", "expire_leases", "assign_tasks") * 2:
-        office.run_job(job)
-    assert await snapshot(office) == before
+        harness.run_job(job)
+    assert await snapshot(harness) == before
 
 
-async def snapshot(office: Office) -> dict[str, Any]:
-    async with office.client("node") as client:
+async def snapshot(harness: CoordinatorHarness) -> dict[str, Any]:
+    async with harness.client("node") as client:
         view = (await client.get_status()).model_dump(exclude={"time"})
-    with office.ctx.database.read() as rows:
+    with harness.ctx.database.read() as rows:
         view["open"] = [(j.id, j.validator) for j in rows.list_open_judgements()]
     return view
 
@@ -159,73 +161,73 @@ async def snapshot(office: Office) -> dict[str, Any]:
 # -- objects
 
 
-async def test_validation__order__names_everything_and_its_link_serves_the_file(office: Office):
-    async with office.client("node") as node:
-        receipt = await hand_in(office, node)
-    office.run_job("dispatch_validation")
-    async with office.client("validator-0") as client:
+async def test_validation__order__names_everything_and_its_link_serves_the_file(harness: CoordinatorHarness):
+    async with harness.client("node") as node:
+        receipt = await hand_in(harness, node)
+    harness.run_job("dispatch_validation")
+    async with harness.client("validator-0") as client:
         order = await client.claim_validation(wait_seconds=0)
         assert order.receipt.to_message() == receipt
         assert (order.full, order.manifest_hash) == (True, make_hash("policy 0"))
-        eip712.require_signer(receipt, office.ctx.receipt_domain, order.signature, office.wallet("node").address)
+        eip712.require_signer(receipt, harness.ctx.receipt_domain, order.signature, harness.wallet("node").address)
         assert await client.get_object(order.url, max_bytes=4096) == FILE
         assert await refuse(client.get_object(order.url, max_bytes=10)) == ("oversized", 400)
-        office.clock.offset += 302
+        harness.clock.offset += 302
         assert await refuse(client.get_object(order.url, max_bytes=4096)) == ("bad_link", 403)
 
 
-async def test_claim_validation__second_poll_of_one_validator__ends_the_first(office: Office):
-    async with office.client("validator-0") as client, asyncio.timeout(10):
+async def test_claim_validation__second_poll_of_one_validator__ends_the_first(harness: CoordinatorHarness):
+    async with harness.client("validator-0") as client, asyncio.timeout(10):
         first = asyncio.create_task(client.claim_validation(wait_seconds=20))
         while not first.done():
             assert await client.claim_validation(wait_seconds=0.1) is None
         assert await first is None
 
 
-async def test_reveal__evidence__is_kept_under_its_hash_and_must_have_it(office: Office):
-    async with office.client("node") as node:
-        await hand_in(office, node)
-    office.run_job("dispatch_validation")
-    async with office.client("validator-0") as first, office.client("validator-1") as second:
+async def test_reveal__evidence__is_kept_under_its_hash_and_must_have_it(harness: CoordinatorHarness):
+    async with harness.client("node") as node:
+        await hand_in(harness, node)
+    harness.run_job("dispatch_validation")
+    async with harness.client("validator-0") as first, harness.client("validator-1") as second:
         for i, client in enumerate((first, second)):
             order = await client.claim_validation(wait_seconds=0)
-            request = build_reveal(office, i, order)
-            await commit(office, client, request)
+            request = build_reveal(harness, i, order)
+            await commit(harness, client, request)
         other = request.model_copy(update={"evidence": request.evidence.replace("0.5", "0.25")})
         assert (await refuse(second.reveal_verdict(other)))[0] == "bad_verdict"
         assert (await refuse(first.reveal_verdict(request)))[0] == "bad_verdict", "somebody else's verdict"
         forged = request.model_copy(update={"signature": "0x" + "1b" * 65})
         assert (await refuse(second.reveal_verdict(forged)))[0] == "bad_signature"
         await second.reveal_verdict(request)
-    key = f"evidence/{office.ctx.config.pool}/{request.verdict.evidence_hash}.json"
-    assert office.ctx.store.get(key, max_bytes=1 << 16) == request.evidence.encode()
+    key = f"evidence/{harness.ctx.config.pool}/{request.verdict.evidence_hash}.json"
+    assert harness.ctx.store.get(key, max_bytes=1 << 16) == request.evidence.encode()
 
 
-async def test_hard_rejection__case__holds_all_that_the_court_needs(office: Office):
-    async with office.client("node") as node:
-        receipt = await hand_in(office, node)
-    await decide(office, outcome=2, reason=int(Reason.PROOF), severity=2, units=0)
-    async with office.client("validator-2") as client:
+async def test_hard_rejection__case__holds_all_that_the_court_needs(harness: CoordinatorHarness):
+    async with harness.client("node") as node:
+        receipt = await hand_in(harness, node)
+    await decide(harness, outcome=2, reason=int(Reason.PROOF), severity=2, units=0)
+    async with harness.client("validator-2") as client:
         (case,) = await client.list_hard_cases()
     verdicts = [body.to_message() for body in case.verdicts]
-    call = office.chain.contracts.court.propose(case.receipt.to_message(), case.signature, verdicts, case.signatures)
-    office.chain.send("validator-2", call)
-    await office.follow()
+    call = harness.chain.contracts.court.propose(case.receipt.to_message(), case.signature, verdicts, case.signatures)
+    harness.chain.send("validator-2", call)
+    await harness.follow()
     assert case.receipt.to_message() == receipt
-    with office.ctx.database.read() as rows:
+    with harness.ctx.database.read() as rows:
         (row,) = rows.list_cases()
-        assert (row.receipt_hash, row.node) == (eip712.compute_struct_hash(receipt), office.wallet("node").address)
+        assert (row.receipt_hash, row.node) == (eip712.compute_struct_hash(receipt), harness.wallet("node").address)
         assert rows.get_node(row.node).suspended == "case"
 
 
-async def test_public_views__anybody__sees_hashes_and_states_only(office: Office):
-    async with office.client("node") as node:
-        receipt = await hand_in(office, node)
-    async with office.client("stranger") as client:
+async def test_public_views__anybody__sees_hashes_and_states_only(harness: CoordinatorHarness):
+    async with harness.client("node") as node:
+        receipt = await hand_in(harness, node)
+    async with harness.client("stranger") as client:
         pool, status = await client.get_pool(), await client.get_status()
         (row,) = await client.list_submissions(limit=10)
-    assert pool.params == office.ctx.params.to_text()
-    assert pool.operator == office.chain.address("operator")
+    assert pool.params == harness.ctx.params.to_text()
+    assert pool.operator == harness.chain.address("operator")
     assert (status.step, status.steps[0].state, status.ended, status.settled) == (0, "OPEN", False, False)
     assert status.tasks == {"PENDING": 3, "SUBMITTED": 1}
     assert status.submissions == {"SUBMITTED": 1}
@@ -236,46 +238,46 @@ async def test_public_views__anybody__sees_hashes_and_states_only(office: Office
 # -- the chain
 
 
-async def test_follow__pool_ended__plans_no_more_and_settles_what_is_left(office: Office):
-    async with office.client("node") as node:
-        await hand_in(office, node)
-    await decide(office)
-    office.chain.send("operator", office.chain.contracts.pools.end_pool(PoolId(office.ctx.config.pool)))
-    await office.follow()
-    office.run_job("settle_epoch")
-    await office.follow()
-    await office.follow()
-    async with office.client("node") as client:
+async def test_follow__pool_ended__plans_no_more_and_settles_what_is_left(harness: CoordinatorHarness):
+    async with harness.client("node") as node:
+        await hand_in(harness, node)
+    await decide(harness)
+    harness.chain.send("operator", harness.chain.contracts.pools.end_pool(PoolId(harness.ctx.config.pool)))
+    await harness.follow()
+    harness.run_job("settle_epoch")
+    await harness.follow()
+    await harness.follow()
+    async with harness.client("node") as client:
         status = await client.get_status()
     assert (status.ended, status.settled, status.tasks.get("PENDING", 0)) == (True, True, 0)
 
 
-async def test_follow__reorganisation__forgets_the_end_that_was_undone(office: Office):
-    depth = office.chain.client.request("evm_snapshot")
-    office.chain.send("operator", office.chain.contracts.pools.end_pool(PoolId(office.ctx.config.pool)))
-    await office.follow()
-    with office.ctx.database.read() as rows:
+async def test_follow__reorganisation__forgets_the_end_that_was_undone(harness: CoordinatorHarness):
+    depth = harness.chain.client.request("evm_snapshot")
+    harness.chain.send("operator", harness.chain.contracts.pools.end_pool(PoolId(harness.ctx.config.pool)))
+    await harness.follow()
+    with harness.ctx.database.read() as rows:
         assert rows.get_fact("ended") > 0
-    office.chain.client.request("evm_revert", depth)
+    harness.chain.client.request("evm_revert", depth)
     for _ in range(3):
-        office.chain.client.request("evm_increaseTime", hex(1))
-        office.chain.client.request("evm_mine")
-    await office.follow()
-    await office.follow()
-    with office.ctx.database.read() as rows:
+        harness.chain.client.request("evm_increaseTime", hex(1))
+        harness.chain.client.request("evm_mine")
+    await harness.follow()
+    await harness.follow()
+    with harness.ctx.database.read() as rows:
         assert rows.get_fact("ended") == 0
-    office.run_job("expire_leases")
-    async with office.client("node") as client:
+    harness.run_job("expire_leases")
+    async with harness.client("node") as client:
         assert (await client.get_status()).tasks["PENDING"] == 4
 
 
-async def test_follow__node_removed__gets_no_more_tasks(office: Office):
-    async with office.client("node") as client:
+async def test_follow__node_removed__gets_no_more_tasks(harness: CoordinatorHarness):
+    async with harness.client("node") as client:
         await client.register()
-        await office.claim(client)
-        call = office.chain.contracts.nodes.remove_node(office.ctx.ledger.pool, office.wallet("node").address)
-        office.chain.send("contributor", call)
-        await office.follow()
+        await harness.claim(client)
+        call = harness.chain.contracts.nodes.remove_node(harness.ctx.ledger.pool, harness.wallet("node").address)
+        harness.chain.send("contributor", call)
+        await harness.follow()
         waiting = client.claim_task(instance=INSTANCE, free_slots=1, cached_version=None, wait_seconds=0.1)
         assert await refuse(waiting) == ("suspended", 403)
         assert (await client.get_status()).tasks["EXPIRED"] == 1

@@ -7,20 +7,20 @@ import pytest
 from coordinator import app
 from covey.chain.events import PoolCreated
 from covey.chain.follower import Follower
-from tests.fakes.network import Office, create_pool
+from tests.fakes.network import CoordinatorHarness, create_pool
 
 pytestmark = pytest.mark.integration
 
 
 def test_build__creation_of_the_pool_is_not_safe_yet__has_its_parameters_and_follows_safe_blocks(
-    office: Office, tmp_path: Path
+    harness: CoordinatorHarness, tmp_path: Path
 ):
-    chain, params = office.chain, office.ctx.params
+    chain, params = harness.chain, harness.ctx.params
     pool = create_pool(chain, params)
     safe = Follower(chain.client, chain.deployment, finality="safe").poll(())
     assert not any(isinstance(event, PoolCreated) and event.pool == pool for event in safe.events)
     changes = {"finality": "safe", "pool": pool, "home": tmp_path / "home"}
-    ctx = app.build(office.ctx.config.model_copy(update=changes))
+    ctx = app.build(harness.ctx.config.model_copy(update=changes))
     assert (ctx.params, ctx.ledger.pool) == (params, pool)
     assert ctx.follower.poll(()).cursor[-1].number == chain.client.get_block("safe").number
     ctx.database.close()

@@ -12,7 +12,7 @@ from covey.protocol.api.worker import SubmissionAnswer, TaskOrder
 from covey.protocol.eip712 import Domain
 from covey.protocol.messages import Receipt
 from tests.fakes.coordinator import FakeCoordinator
-from tests.fakes.network import Office
+from tests.fakes.network import CoordinatorHarness
 from tests.fakes.pool import INSTANCE
 from tests.fakes.tools import make_task
 from worker.receipts import ChainMoment, require_promise
@@ -27,44 +27,44 @@ class Party:
 
     client: object
     claim: Callable[[], Awaitable[TaskOrder | None]]
-    office: Office
+    harness: CoordinatorHarness
     ledger_domain: Domain
     receipt_domain: Domain
 
     def receipt(self, order: TaskOrder, file: bytes, **changes: object) -> Receipt:
         values = {
-            "pool": self.office.ctx.ledger.pool,
+            "pool": self.harness.ctx.ledger.pool,
             "task": order.task,
             "lease": order.lease,
-            "node": self.office.wallet("node").address,
-            "contributor": self.office.chain.address("contributor"),
+            "node": self.harness.wallet("node").address,
+            "contributor": self.harness.chain.address("contributor"),
             "policy_version": order.policy_version,
             "work_key": canonical.sha256(file),
             "groups": order.groups,
             "units": 8,
-            "deadline": int(self.office.clock()) + 999,
+            "deadline": int(self.harness.clock()) + 999,
         }
         return Receipt(**(values | changes))
 
     async def submit(self, receipt: Receipt, file: bytes, signer: str = "node") -> SubmissionAnswer:
-        signature = eip712.sign(receipt, self.receipt_domain, self.office.wallet(signer))
+        signature = eip712.sign(receipt, self.receipt_domain, self.harness.wallet(signer))
         return await self.client.submit(receipt, signature, file)
 
 
 @pytest.fixture(params=["real", "fake"])
-async def party(request: pytest.FixtureRequest, office: Office) -> AsyncIterator[Party]:
-    domains = {"ledger_domain": office.ctx.ledger_domain, "receipt_domain": office.ctx.receipt_domain}
+async def party(request: pytest.FixtureRequest, harness: CoordinatorHarness) -> AsyncIterator[Party]:
+    domains = {"ledger_domain": harness.ctx.ledger_domain, "receipt_domain": harness.ctx.receipt_domain}
     if request.param == "fake":
         client = FakeCoordinator(
-            node=office.wallet("node").address, operator=office.ctx.operator, orders=[make_task()], **domains
+            node=harness.wallet("node").address, operator=harness.ctx.operator, orders=[make_task()], **domains
         )
         claim = lambda: client.claim_task(instance=INSTANCE, free_slots=1, cached_version=None, wait_seconds=0)  # noqa: E731
-        yield Party(client=client, claim=claim, office=office, **domains)
+        yield Party(client=client, claim=claim, harness=harness, **domains)
         return
-    async with office.client("node") as real:
+    async with harness.client("node") as real:
         await real.register()
         yield Party(
-            client=real, claim=lambda: office.claim(real), office=office, **domains,
+            client=real, claim=lambda: harness.claim(real), harness=harness, **domains,
         )  # fmt: skip
 
 
@@ -78,7 +78,7 @@ async def test_submit__lawful__gives_a_promise_that_a_worker_accepts(party: Part
     task = await party.claim()
     receipt = party.receipt(task, FILE)
     answer = await party.submit(receipt, FILE)
-    operator = party.office.ctx.operator.address
+    operator = party.harness.ctx.operator.address
     require_promise(
         answer,
         receipt,

@@ -9,13 +9,13 @@ from covey import cli
 from covey.chain.wallet import save_key
 from covey.devnet import deploy
 from covey.runtime.http import find_free_ports
-from tests.fakes.network import MIN_STAKE, Office
+from tests.fakes.network import MIN_STAKE, CoordinatorHarness
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def write(office: Office, tmp_path):
+def write(harness: CoordinatorHarness, tmp_path):
     """Settings of a role with the key of somebody of the pool."""
 
     def write(role, name, **changes):
@@ -24,10 +24,10 @@ def write(office: Office, tmp_path):
             save_key(key, deploy.derive_key("test", name))
         values = {
             "home": str(tmp_path / role),
-            "pool": office.ctx.ledger.pool,
-            "deployment": str(office.ctx.config.deployment),
+            "pool": harness.ctx.ledger.pool,
+            "deployment": str(harness.ctx.config.deployment),
             "key_file": str(key),
-            "coordinator_url": office.url,
+            "coordinator_url": harness.url,
         }
         values |= {"origin_root": str(tmp_path / "origin")} if role == "trainer" else {}
         file = tmp_path / f"{role}.toml"
@@ -47,26 +47,30 @@ def examine(capsys, file, *options):
 
 
 @pytest.mark.parametrize(("role", "name"), [("worker", "node"), ("trainer", "trainer"), ("validator", "validator-0")])
-def test_doctor__role_that_is_ready__is_well(office: Office, write, relay, capsys, role, name):
+def test_doctor__role_that_is_ready__is_well(harness: CoordinatorHarness, write, relay, capsys, role, name):
     code, rows = examine(capsys, write(role, name, relays=[relay]))
     assert (code, {n: row for n, row in rows.items() if row["status"] != "ok"}) == (0, {})
     assert rows["relays"]["detail"] == "1 of 1 have policy 1"
     assert "weights take 4 KiB" in rows["memory"]["detail"]
 
 
-def test_doctor__coordinator_that_runs__has_its_port_and_no_relay(office: Office, write, relay, tmp_path, capsys):
+def test_doctor__coordinator_that_runs__has_its_port_and_no_relay(
+    harness: CoordinatorHarness, write, relay, tmp_path, capsys
+):
     file = tmp_path / "coordinator.toml"
-    config = office.ctx.config
+    config = harness.ctx.config
     values = {"home": tmp_path / "c", "pool": config.pool, "deployment": config.deployment, "key_file": config.key_file}
     file.write_text("".join(f'{name} = "{value}"\n' for name, value in values.items()) + f"port = {config.port}\n")
     code, rows = examine(capsys, file)
     assert (code, rows["port"]["status"], rows["relays"]["status"]) == (1, "ok", "fail")
-    assert (rows["office"]["status"], rows["bond"]["status"]) == ("ok", "warn")
+    assert (rows["role"]["status"], rows["bond"]["status"]) == ("ok", "warn")
     code, rows = examine(capsys, file, "--set", f"relays={relay}", "--set", f"port={find_free_ports(1)[0]}")
     assert (code, rows["port"]["detail"].endswith("is free"), rows["relays"]["status"]) == (0, True, "ok")
 
 
-def test_doctor__stranger_and_a_relay_that_is_away__each_is_said_without_secrets(office: Office, write, relay, capsys):
+def test_doctor__stranger_and_a_relay_that_is_away__each_is_said_without_secrets(
+    harness: CoordinatorHarness, write, relay, capsys
+):
     file = write("worker", "stranger", relays=[relay.replace("http://", "http://user:secret@"), "http://127.0.0.1:9"])
     code, rows = examine(capsys, file)
     assert (code, rows["registration"]["status"], rows["stake"]["status"]) == (1, "fail", "skip")
@@ -75,9 +79,9 @@ def test_doctor__stranger_and_a_relay_that_is_away__each_is_said_without_secrets
     assert "secret" not in json.dumps(rows)
 
 
-def test_doctor__unbonded_stake_and_a_clock_that_is_wrong__fail(office: Office, write, unbond, capsys):
+def test_doctor__unbonded_stake_and_a_clock_that_is_wrong__fail(harness: CoordinatorHarness, write, unbond, capsys):
     unbond()
-    office.clock.offset = -20
+    harness.clock.offset = -20
     code, rows = examine(capsys, write("worker", "node"))
     assert (code, rows["stake"]["status"], rows["clock"]["status"]) == (1, "fail", "fail")
     assert f"requires {2 * MIN_STAKE} for 2 node" in rows["stake"]["detail"]
@@ -85,14 +89,14 @@ def test_doctor__unbonded_stake_and_a_clock_that_is_wrong__fail(office: Office, 
     assert "ahead of the coordinator" in rows["clock"]["detail"]
 
 
-def test_doctor__for_people__amounts_are_in_tokens_unless_raw(office: Office, write, capsys):
+def test_doctor__for_people__amounts_are_in_tokens_unless_raw(harness: CoordinatorHarness, write, capsys):
     file = str(write("worker", "node"))
     for options, stake in (([], "0.0000000000000003 CVT"), (["--raw"], str(3 * MIN_STAKE))):
         cli.app(["doctor", "--config", file, *options], standalone_mode=False)
         assert f"has a free stake of {stake}, the pool" in capsys.readouterr().out
 
 
-def test_doctor__silent_node_of_the_chain__ends_in_time(office: Office, write, capsys):
+def test_doctor__silent_node_of_the_chain__ends_in_time(harness: CoordinatorHarness, write, capsys):
     started = time.monotonic()
     code, rows = examine(capsys, write("worker", "node"), "--set", "rpc_url=http://127.0.0.1:9")
     assert (code, rows["chain"]["status"], rows["pool"]["status"]) == (1, "fail", "skip")

@@ -13,23 +13,23 @@ from covey.devnet import deploy
 from covey.errors import OperatorError
 from covey.local.joining import CheckedPool, create_worker_folder
 from covey.protocol.ids import PoolId
-from tests.fakes.network import MIN_STAKE, Office
+from tests.fakes.network import MIN_STAKE, CoordinatorHarness
 
 pytestmark = pytest.mark.integration
 STAKED = 3 * MIN_STAKE
-"""The contributor's stake in the office's pool, where two of its nodes are registered."""
+"""The contributor's stake in the pool of the harness, where two of its nodes are registered."""
 
 
-def make_folder(office: Office, folder: Path, *, workers: int, pool: PoolId | None = None) -> Path:
+def make_folder(harness: CoordinatorHarness, folder: Path, *, workers: int, pool: PoolId | None = None) -> Path:
     """A folder as `covey join` makes it for a node whose URL has a key: only the settings name it."""
-    number = office.ctx.ledger.pool if pool is None else pool
+    number = harness.ctx.ledger.pool if pool is None else pool
     joined = CheckedPool(
         pool=number,
-        url=office.url,
-        deployment=replace(office.chain.deployment, rpc_url=f"{office.chain.client.rpc_url}/?key=secret"),
-        terms=office.ctx.terms,
-        params=office.ctx.params,
-        operator=office.chain.address("operator"),
+        url=harness.url,
+        deployment=replace(harness.chain.deployment, rpc_url=f"{harness.chain.client.rpc_url}/?key=secret"),
+        terms=harness.ctx.terms,
+        params=harness.ctx.params,
+        operator=harness.chain.address("operator"),
     )
     create_worker_folder(folder, joined, ["cpu"] * workers, 1)
     return folder
@@ -47,14 +47,14 @@ def enroll(capsys, folder: Path, key_file: Path):
     return json.loads(capsys.readouterr().out)
 
 
-def count_sent(office: Office, name: str) -> int:
-    return office.chain.client.count_transactions(office.wallet(name).address)
+def count_sent(harness: CoordinatorHarness, name: str) -> int:
+    return harness.chain.client.count_transactions(harness.wallet(name).address)
 
 
 async def test_enroll__variables_of_commands__enroll_for_the_pool_of_the_folder(
-    office: Office, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+    harness: CoordinatorHarness, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
 ):
-    folder = make_folder(office, tmp_path / "second", workers=1)
+    folder = make_folder(harness, tmp_path / "second", workers=1)
     monkeypatch.setenv("COVEY_POOL", "77")
     monkeypatch.setenv("COVEY_KEY_FILE", str(folder / "no-such.key"))
     monkeypatch.setenv("COVEY_RPC_URL", "http://127.0.0.1:9")
@@ -63,48 +63,48 @@ async def test_enroll__variables_of_commands__enroll_for_the_pool_of_the_folder(
 
 
 async def test_enroll__nodes_on_another_machine__are_staked_for_and_the_coordinator_agrees(
-    office: Office, tmp_path: Path, capsys
+    harness: CoordinatorHarness, tmp_path: Path, capsys
 ):
     """Two nodes of the contributor work elsewhere: two more require 400, of which it has staked 300."""
-    folder = make_folder(office, tmp_path / "second", workers=2)
+    folder = make_folder(harness, tmp_path / "second", workers=2)
     for name in ("node", "node-2"):
-        async with office.client(name) as elsewhere:
+        async with harness.client(name) as elsewhere:
             await elsewhere.register()
     done = enroll(capsys, folder, key_of(tmp_path, "contributor"))
     assert (done["staked"], done["registered"], done["backed"]) == (4 * MIN_STAKE - STAKED, 2, 4)
     for i in (1, 2):
         wallet = load_key(folder / f"keys/node-{i}.key")
-        office.chain.wallets[f"second-{i}"] = wallet
-        async with office.client(f"second-{i}") as here:
-            assert (await here.register()).contributor == office.chain.address("contributor")
-    before = count_sent(office, "contributor")
+        harness.chain.wallets[f"second-{i}"] = wallet
+        async with harness.client(f"second-{i}") as here:
+            assert (await here.register()).contributor == harness.chain.address("contributor")
+    before = count_sent(harness, "contributor")
     done = enroll(capsys, folder, key_of(tmp_path, "contributor"))
     assert (done["staked"], done["registered"], done["backed"]) == (0, 0, 4)
-    assert count_sent(office, "contributor") == before
+    assert count_sent(harness, "contributor") == before
 
 
-def test_enroll__node_that_was_removed__needs_no_stake(office: Office, tmp_path: Path, capsys):
-    nodes, pool = office.chain.contracts.nodes, office.ctx.ledger.pool
-    office.chain.send("contributor", nodes.remove_node(pool, office.wallet("node-2").address))
-    folder = make_folder(office, tmp_path / "second", workers=2)
+def test_enroll__node_that_was_removed__needs_no_stake(harness: CoordinatorHarness, tmp_path: Path, capsys):
+    nodes, pool = harness.chain.contracts.nodes, harness.ctx.ledger.pool
+    harness.chain.send("contributor", nodes.remove_node(pool, harness.wallet("node-2").address))
+    folder = make_folder(harness, tmp_path / "second", workers=2)
     done = enroll(capsys, folder, key_of(tmp_path, "contributor"))
     assert (done["staked"], done["backed"]) == (0, 3)
 
 
-def test_enroll__not_invited__is_refused_before_any_money_moves(office: Office, tmp_path: Path, capsys):
-    chain, pools = office.chain, office.chain.contracts.pools
-    terms = replace(pools.get_terms(office.ctx.ledger.pool), is_invite_only=True)
+def test_enroll__not_invited__is_refused_before_any_money_moves(harness: CoordinatorHarness, tmp_path: Path, capsys):
+    chain, pools = harness.chain, harness.chain.contracts.pools
+    terms = replace(pools.get_terms(harness.ctx.ledger.pool), is_invite_only=True)
     validators = [chain.address(f"validator-{i}") for i in range(3)]
-    chain.send("operator", pools.create_pool(terms, validators, office.ctx.params.to_text()))
+    chain.send("operator", pools.create_pool(terms, validators, harness.ctx.params.to_text()))
     pool = PoolId(pools.count_pools())
     chain.send("operator", pools.start_pool(pool))
-    folder, key = make_folder(office, tmp_path / "mine", workers=1, pool=pool), key_of(tmp_path, "contributor")
-    before = count_sent(office, "contributor")
+    folder, key = make_folder(harness, tmp_path / "mine", workers=1, pool=pool), key_of(tmp_path, "contributor")
+    before = count_sent(harness, "contributor")
     with pytest.raises(OperatorError) as caught:
         enroll(capsys, folder, key)
     contributor = chain.address("contributor")
     assert (caught.value.code, f"covey pool invite {contributor}" in caught.value.fix) == ("not_invited", True)
-    assert count_sent(office, "contributor") == before
+    assert count_sent(harness, "contributor") == before
     chain.send("operator", chain.contracts.nodes.invite(pool, [contributor]))
     assert enroll(capsys, folder, key)["staked"] == MIN_STAKE
 
@@ -117,30 +117,32 @@ def test_enroll__not_invited__is_refused_before_any_money_moves(office: Office, 
     ],
 )
 def test_enroll__too_little_money__is_refused_with_the_amount(
-    office: Office, tmp_path: Path, capsys, name: str, needs: str
+    harness: CoordinatorHarness, tmp_path: Path, capsys, name: str, needs: str
 ):
-    folder = make_folder(office, tmp_path / "mine", workers=1)
+    folder = make_folder(harness, tmp_path / "mine", workers=1)
     if name == "rich":
-        office.chain.client.request("anvil_setBalance", office.wallet(name).address, hex(10**18))
+        harness.chain.client.request("anvil_setBalance", harness.wallet(name).address, hex(10**18))
     with pytest.raises(OperatorError) as caught:
         enroll(capsys, folder, key_of(tmp_path, name))
     assert (caught.value.code, needs in caught.value.message) == ("unfunded", True), caught.value
-    assert count_sent(office, name) == 0
+    assert count_sent(harness, name) == 0
 
 
-def test_enroll__nodes_of_another_contributor__are_not_staked_for_again(office: Office, tmp_path: Path, capsys):
-    folder = make_folder(office, tmp_path / "mine", workers=1)
+def test_enroll__nodes_of_another_contributor__are_not_staked_for_again(
+    harness: CoordinatorHarness, tmp_path: Path, capsys
+):
+    folder = make_folder(harness, tmp_path / "mine", workers=1)
     enroll(capsys, folder, key_of(tmp_path, "contributor"))
     with pytest.raises(OperatorError, match="node_taken") as caught:
         enroll(capsys, folder, key_of(tmp_path, "trainer"))
-    assert f"Name the key file of {office.chain.address('contributor')}" in caught.value.fix
-    stakes = office.chain.contracts.stakes
-    trainer = office.chain.address("trainer")
-    assert stakes.stake_of(office.ctx.ledger.pool, BondKind.CONTRIBUTOR, trainer) == 0
+    assert f"Name the key file of {harness.chain.address('contributor')}" in caught.value.fix
+    stakes = harness.chain.contracts.stakes
+    trainer = harness.chain.address("trainer")
+    assert stakes.stake_of(harness.ctx.ledger.pool, BondKind.CONTRIBUTOR, trainer) == 0
 
 
-def test_enroll__pool_that_has_ended__is_refused(office: Office, tmp_path: Path, capsys):
-    folder = make_folder(office, tmp_path / "mine", workers=2)
-    office.chain.send("operator", office.chain.contracts.pools.end_pool(office.ctx.ledger.pool))
+def test_enroll__pool_that_has_ended__is_refused(harness: CoordinatorHarness, tmp_path: Path, capsys):
+    folder = make_folder(harness, tmp_path / "mine", workers=2)
+    harness.chain.send("operator", harness.chain.contracts.pools.end_pool(harness.ctx.ledger.pool))
     with pytest.raises(OperatorError, match="pool_not_active"):
         enroll(capsys, folder, key_of(tmp_path, "contributor"))

@@ -14,7 +14,7 @@ from covey.protocol.evidence import Bundle
 from covey.protocol.messages import Receipt
 from covey.protocol.object_keys import build_evidence_key
 from covey.protocol.verdict import Decision
-from tests.fakes.network import Office
+from tests.fakes.network import CoordinatorHarness
 from tests.fakes.pool import make_hash
 from tests.integration.coordinator.handing import FILE, build_reveal, commit, decide, hand_in, refuse
 
@@ -25,33 +25,33 @@ def get_file_key(receipt: Receipt) -> str:
     return f"submissions/{receipt.pool}/{receipt.task}-{receipt.lease}/{receipt.work_key}.parquet"
 
 
-def list_evidence(office: Office, receipt: Receipt) -> list[str]:
+def list_evidence(harness: CoordinatorHarness, receipt: Receipt) -> list[str]:
     """Keys of all revealed bundles about a receipt."""
-    with office.ctx.database.read() as rows:
+    with harness.ctx.database.read() as rows:
         row = rows.find_submission(task=receipt.task, lease=receipt.lease)
         return [
             build_evidence_key(receipt.pool, j.verdict.evidence_hash) for j in row.judgements if j.verdict is not None
         ]
 
 
-async def get(office: Office, path: str) -> httpx.Response:
+async def get(harness: CoordinatorHarness, path: str) -> httpx.Response:
     async with httpx.AsyncClient(trust_env=False) as http:
-        return await http.get(f"{office.url}/v1/public/{path}")
+        return await http.get(f"{harness.url}/v1/public/{path}")
 
 
-def open_public(office: Office) -> CoordinatorClient:
+def open_public(harness: CoordinatorHarness) -> CoordinatorClient:
     """A client without a key."""
-    return CoordinatorClient(office.url, None, chain_id=0)
+    return CoordinatorClient(harness.url, None, chain_id=0)
 
 
-async def commit_all(office: Office, count: int = 2, **changes: Any) -> list[RevealRequest]:
-    office.run_job("dispatch_validation")
+async def commit_all(harness: CoordinatorHarness, count: int = 2, **changes: Any) -> list[RevealRequest]:
+    harness.run_job("dispatch_validation")
     requests = []
     for i in range(count):
-        async with office.client(f"validator-{i}") as client:
+        async with harness.client(f"validator-{i}") as client:
             order = await client.claim_validation(wait_seconds=0)
-            requests.append(build_reveal(office, i, order, **changes))
-            await commit(office, client, requests[-1])
+            requests.append(build_reveal(harness, i, order, **changes))
+            await commit(harness, client, requests[-1])
     return requests
 
 
@@ -69,78 +69,80 @@ async def commit_all(office: Office, count: int = 2, **changes: Any) -> list[Rev
     ],
     ids=range(8),
 )
-async def test_reveal__evidence_that_nobody_can_read__counts_for_nothing(office: Office, text: str, code: str):
+async def test_reveal__evidence_that_nobody_can_read__counts_for_nothing(
+    harness: CoordinatorHarness, text: str, code: str
+):
     """With the right hash."""
-    async with office.client("node") as node:
-        await hand_in(office, node)
+    async with harness.client("node") as node:
+        await hand_in(harness, node)
     digest = canonical.sha256(text.encode("utf-8", "surrogatepass"))
-    *_, request = await commit_all(office, evidence_hash=digest)
+    *_, request = await commit_all(harness, evidence_hash=digest)
     body = json.dumps(request.model_dump(mode="json") | {"evidence": text}).encode()
     path = "/v1/validations/reveal"
-    answer = await office.post(path, body, office.sign("validator-1", body, path=path))
+    answer = await harness.post(path, body, harness.sign("validator-1", body, path=path))
     assert answer.json()["code"] == code
     assert answer.status_code in (400, 422)
-    with office.ctx.database.read() as rows:
+    with harness.ctx.database.read() as rows:
         assert [j.verdict for j in rows.list_open_judgements()] == [None, None]
 
 
-async def test_public__evidence__is_read_once_the_submission_is_decided(office: Office):
-    async with office.client("node") as node:
-        receipt = await hand_in(office, node)
-    first, second = await commit_all(office)
+async def test_public__evidence__is_read_once_the_submission_is_decided(harness: CoordinatorHarness):
+    async with harness.client("node") as node:
+        receipt = await hand_in(harness, node)
+    first, second = await commit_all(harness)
     keys = [build_evidence_key(receipt.pool, request.verdict.evidence_hash) for request in (first, second)]
     assert keys[0] != keys[1], "every validator has its own"
-    async with office.client("validator-0") as client:
+    async with harness.client("validator-0") as client:
         await client.claim_validation(wait_seconds=0)
         await client.reveal_verdict(first)
-    async with open_public(office) as anybody:
+    async with open_public(harness) as anybody:
         for key in keys:
             assert await refuse(anybody.get_public(key, max_bytes=1 << 16)) == ("not_public", 404)
-        async with office.client("validator-1") as client:
+        async with harness.client("validator-1") as client:
             await client.reveal_verdict(second)
-        office.run_job("tally")
+        harness.run_job("tally")
         for key, request in zip(keys, (first, second), strict=True):
             data = await anybody.get_public(key, max_bytes=1 << 16)
             assert data == request.evidence.encode()
             assert Bundle.from_bytes(data).decision is Decision.ACCEPT
         assert await refuse(anybody.get_public(keys[0], max_bytes=100)) == ("oversized", 400)
-    answer = await get(office, keys[0])
+    answer = await get(harness, keys[0])
     assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
 
 
-async def test_public__file_and_leaves__are_private_until_the_epoch_closes(office: Office):
+async def test_public__file_and_leaves__are_private_until_the_epoch_closes(harness: CoordinatorHarness):
     receipts = []
     for i in range(2):
-        async with office.client("node") as node:
-            receipts.append(await hand_in(office, node, FILE + bytes([i])))
-        await decide(office)
-    async with open_public(office) as anybody:
+        async with harness.client("node") as node:
+            receipts.append(await hand_in(harness, node, FILE + bytes([i])))
+        await decide(harness)
+    async with open_public(harness) as anybody:
         for receipt in receipts:
             assert await refuse(anybody.get_public(get_file_key(receipt), max_bytes=4096)) == ("not_public", 404)
-            assert len(list_evidence(office, receipt)) == 2
-        office.run_job("settle_epoch")
+            assert len(list_evidence(harness, receipt)) == 2
+        harness.run_job("settle_epoch")
         for i, receipt in enumerate(receipts):
             assert await anybody.get_public(get_file_key(receipt), max_bytes=4096) == FILE + bytes([i])
-        with office.ctx.database.read() as rows:
+        with harness.ctx.database.read() as rows:
             digest = rows.get_epoch(0).data_hash
         leaves = await anybody.get_public(f"epochs/{receipts[0].pool}/{digest}.json", max_bytes=1 << 20)
     assert canonical.sha256(leaves) == digest
     assert {leaf["work_key"] for leaf in json.loads(leaves)["leaves"]} == {r.work_key for r in receipts}
 
 
-async def test_public__all_else__is_not_found(office: Office):
+async def test_public__all_else__is_not_found(harness: CoordinatorHarness):
     """Nothing is listed, no name leads out of the store, and what lies there without a row is not shown."""
-    async with office.client("node") as node:
-        receipt = await hand_in(office, node)
-    await decide(office)
-    pool, (known, _) = receipt.pool, list_evidence(office, receipt)
+    async with harness.client("node") as node:
+        receipt = await hand_in(harness, node)
+    await decide(harness)
+    pool, (known, _) = receipt.pool, list_evidence(harness, receipt)
     stray = make_hash("stray")
-    bundle = Bundle.from_bytes(office.ctx.store.get(known, max_bytes=1 << 16))
+    bundle = Bundle.from_bytes(harness.ctx.store.get(known, max_bytes=1 << 16))
     unsigned = bundle.model_copy(update={"units": 21})  # about a decided submission, and in nobody's verdict
-    office.ctx.store.put(build_evidence_key(pool, unsigned.compute_hash()), unsigned.to_bytes())
-    office.ctx.store.put(f"epochs/{pool}/{stray}.json", b"{}")
-    office.ctx.store.put(build_evidence_key(pool, stray), b"{}")
-    office.ctx.store.put("secret.json", b"{}")
+    harness.ctx.store.put(build_evidence_key(pool, unsigned.compute_hash()), unsigned.to_bytes())
+    harness.ctx.store.put(f"epochs/{pool}/{stray}.json", b"{}")
+    harness.ctx.store.put(build_evidence_key(pool, stray), b"{}")
+    harness.ctx.store.put("secret.json", b"{}")
     for key in (
         build_evidence_key(pool, unsigned.compute_hash()),
         build_evidence_key(pool, stray),
@@ -156,13 +158,13 @@ async def test_public__all_else__is_not_found(office: Office):
         f"evidence/{pool}/..%2f..%2fsecret.json",
         "x" * 5000,
     ):
-        answer = await get(office, key)
+        answer = await get(harness, key)
         assert (answer.status_code, answer.json()["code"]) in {(404, "not_public"), (404, "not_found")}, key
-    assert (await get(office, known)).status_code == 200
+    assert (await get(harness, known)).status_code == 200
 
 
-async def test_client__without_a_key__signs_nothing(office: Office):
-    async with open_public(office) as anybody:
-        assert (await anybody.get_status()).pool == office.ctx.config.pool
+async def test_client__without_a_key__signs_nothing(harness: CoordinatorHarness):
+    async with open_public(harness) as anybody:
+        assert (await anybody.get_status()).pool == harness.ctx.config.pool
         with pytest.raises(OperatorError, match="no_key"):
             await anybody.list_hard_cases()

@@ -11,15 +11,15 @@ from coordinator.config import CoordinatorConfig
 from covey.chain.json_rpc import ChainClient
 from covey.devnet.anvil import start_anvil
 from covey.errors import OperatorError
-from tests.fakes.network import Office, create_pool
+from tests.fakes.network import CoordinatorHarness, create_pool
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def config(office: Office, tmp_path: Path) -> CoordinatorConfig:
+def config(harness: CoordinatorHarness, tmp_path: Path) -> CoordinatorConfig:
     """Of a home that was started once."""
-    made = office.ctx.config.model_copy(update={"home": tmp_path / "home"})
+    made = harness.ctx.config.model_copy(update={"home": tmp_path / "home"})
     app.build(made).database.close()
     return made
 
@@ -34,8 +34,8 @@ def test_build__same_network_again__starts(config: CoordinatorConfig):
     app.build(config).database.close()
 
 
-def test_build__home_of_another_pool__is_refused(office: Office, config: CoordinatorConfig):
-    other = create_pool(office.chain, office.ctx.params)
+def test_build__home_of_another_pool__is_refused(harness: CoordinatorHarness, config: CoordinatorConfig):
+    other = create_pool(harness.chain, harness.ctx.params)
     message = refuse(config, pool=other)
     assert f"pool was {config.pool} and is {other}" in message
     assert "genesis" not in message
@@ -43,13 +43,13 @@ def test_build__home_of_another_pool__is_refused(office: Office, config: Coordin
     app.build(config).database.close()
 
 
-def test_build__chain_that_was_reset__is_refused(office: Office, config: CoordinatorConfig):
+def test_build__chain_that_was_reset__is_refused(harness: CoordinatorHarness, config: CoordinatorConfig):
     """Before anything is read of contracts, which it does not hold: else it would be tried again for ever."""
-    while time.time() < office.chain.client.get_block(0).timestamp + 1:  # Anvil's first block differs by its second
+    while time.time() < harness.chain.client.get_block(0).timestamp + 1:  # Anvil's first block differs by its second
         time.sleep(0.05)
     anvil = start_anvil()
     try:
-        genesis = [ChainClient(url).get_block(0).hash for url in (office.chain.client.rpc_url, anvil.url)]
+        genesis = [ChainClient(url).get_block(0).hash for url in (harness.chain.client.rpc_url, anvil.url)]
         message = refuse(config, rpc_url=anvil.url)
     finally:
         anvil.stop()
@@ -58,9 +58,9 @@ def test_build__chain_that_was_reset__is_refused(office: Office, config: Coordin
 
 
 def test_build__contracts_that_were_deployed_again__are_refused(
-    office: Office, config: CoordinatorConfig, tmp_path: Path
+    harness: CoordinatorHarness, config: CoordinatorConfig, tmp_path: Path
 ):
-    deployment = office.chain.deployment
+    deployment = harness.chain.deployment
     file = tmp_path / "other.json"
     swapped = {"policy_registry": deployment.node_registry, "node_registry": deployment.policy_registry}
     type(deployment)(**{name: getattr(deployment, name) for name in deployment.__slots__} | swapped).save(file)
@@ -70,7 +70,7 @@ def test_build__contracts_that_were_deployed_again__are_refused(
 
 
 def test_build__node_without_the_first_block__compares_the_rest(
-    office: Office, config: CoordinatorConfig, monkeypatch: pytest.MonkeyPatch
+    harness: CoordinatorHarness, config: CoordinatorConfig, monkeypatch: pytest.MonkeyPatch
 ):
     """Nodes that keep no old blocks answer null or an error; what they do not say is not recorded either."""
     real = ChainClient.request
@@ -80,5 +80,5 @@ def test_build__node_without_the_first_block__compares_the_rest(
 
     monkeypatch.setattr(ChainClient, "request", request)
     app.build(config).database.close()
-    other = create_pool(office.chain, office.ctx.params)
+    other = create_pool(harness.chain, harness.ctx.params)
     assert f"pool was {config.pool} and is {other}" in refuse(config, pool=other)

@@ -6,7 +6,7 @@ import pytest
 
 from covey.errors import ProtocolError
 from covey.protocol.status import TaskState
-from tests.fakes.network import Office
+from tests.fakes.network import CoordinatorHarness
 from tests.fakes.pool import INSTANCE
 from tests.integration.coordinator.handing import refuse
 
@@ -14,29 +14,29 @@ pytestmark = pytest.mark.integration
 OTHER = "f" * 32
 
 
-async def test_claim_task__two_machines_with_one_key__never_get_the_same_lease(office: Office):
-    async with office.client("node") as first, office.client("node") as second:
+async def test_claim_task__two_machines_with_one_key__never_get_the_same_lease(harness: CoordinatorHarness):
+    async with harness.client("node") as first, harness.client("node") as second:
         await first.register()
-        claims = office.claim(first, instance=INSTANCE), office.claim(second, instance=OTHER)
+        claims = harness.claim(first, instance=INSTANCE), harness.claim(second, instance=OTHER)
         found = await asyncio.gather(*claims, return_exceptions=True)
     (refused,) = [each for each in found if isinstance(each, ProtocolError)]
     assert (refused.code, refused.status) == ("another_instance", 409)
     assert len([each for each in found if not isinstance(each, BaseException)]) == 1
-    with office.ctx.database.read() as rows:
+    with harness.ctx.database.read() as rows:
         assert len(rows.list_tasks(TaskState.ASSIGNED)) == 1
 
 
-async def test_claim_task__first_one_was_heard_two_minutes_ago__serves_the_other(office: Office):
-    async with office.client("node") as client:
+async def test_claim_task__first_one_was_heard_two_minutes_ago__serves_the_other(harness: CoordinatorHarness):
+    async with harness.client("node") as client:
         await client.register()
-        lost = await office.claim(client)
+        lost = await harness.claim(client)
         other = {"instance": OTHER, "free_slots": 1, "cached_version": None}
-        office.clock.offset += 119
+        harness.clock.offset += 119
         assert await refuse(client.send_heartbeat(**other)) == ("another_instance", 409)
-        office.clock.offset += 2
-        taken = await office.claim(client, instance=OTHER)
+        harness.clock.offset += 2
+        taken = await harness.claim(client, instance=OTHER)
         assert taken is None, "the leases of the first one were dropped: the node pauses"
         first = {"instance": INSTANCE, "free_slots": 1, "cached_version": None}
         assert await refuse(client.send_heartbeat(**first)) == ("another_instance", 409)
-    with office.ctx.database.read() as rows:
+    with harness.ctx.database.read() as rows:
         assert rows.get_task(lost.task).state is TaskState.EXPIRED

@@ -15,41 +15,43 @@ from covey.cli import join as module
 from covey.devnet import deploy
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.protocol.params import PoolParams
-from tests.fakes.network import MIN_STAKE, Office
+from tests.fakes.network import MIN_STAKE, CoordinatorHarness
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def join(office: Office, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def join(harness: CoordinatorHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """`covey join` into the folder "mine"; its workers are not started."""
     worked: list[Path] = []
     monkeypatch.setattr(module, "keep_up", lambda folder, console: worked.append(folder))
     monkeypatch.setattr(module, "is_terminal", lambda: True)
-    office.chain.deployment.save(tmp_path / "deployment.json")
+    harness.chain.deployment.save(tmp_path / "deployment.json")
     key = tmp_path / "contributor.key"
     save_key(key, deploy.derive_key("test", "contributor"))
 
     def run(*options: str, stakes: bool = False, typed: str | None = None) -> Result:
         signing = ["--key-file", str(key)] if stakes else []
-        node = f"{office.chain.client.rpc_url}/?key=secret"
+        node = f"{harness.chain.client.rpc_url}/?key=secret"
         fixed = ["--deployment", str(tmp_path / "deployment.json"), "--rpc", node, "--gpus", "0", *signing]
-        return CliRunner().invoke(cli.app, ["join", office.url, str(tmp_path / "mine"), *fixed, *options], input=typed)
+        return CliRunner().invoke(cli.app, ["join", harness.url, str(tmp_path / "mine"), *fixed, *options], input=typed)
 
     run.worked = worked  # type: ignore[attr-defined]
     return run
 
 
-def list_chain(office: Office) -> tuple[int, list[str]]:
+def list_chain(harness: CoordinatorHarness) -> tuple[int, list[str]]:
     """Number of the contributor's transactions, and the nodes that it has registered."""
-    who, client = office.chain.address("contributor"), office.chain.client
-    history = History(client=client, contracts=office.chain.contracts)
-    return client.count_transactions(who), history.list_nodes(office.ctx.ledger.pool, who)
+    who, client = harness.chain.address("contributor"), harness.chain.client
+    history = History(client=client, contracts=harness.chain.contracts)
+    return client.count_transactions(who), history.list_nodes(harness.ctx.ledger.pool, who)
 
 
-def test_join__no_key__one_document_with_the_checks_and_what_comes_next(office: Office, join, tmp_path: Path):
+def test_join__no_key__one_document_with_the_checks_and_what_comes_next(
+    harness: CoordinatorHarness, join, tmp_path: Path
+):
     """No relay serves the policy here."""
-    before, result = list_chain(office), join("--json")
+    before, result = list_chain(harness), join("--json")
     shown = json.loads(result.stdout)
     rows = {row["name"]: row for row in shown["checks"]}
     assert (result.exit_code, shown["enrolled"], rows["relays"]["status"]) == (0, None, "fail")
@@ -61,13 +63,15 @@ def test_join__no_key__one_document_with_the_checks_and_what_comes_next(office: 
         f"covey worker run --config {mine}/worker.toml",
     ]
     assert "was given 0.0000000000000002 CVT and ether for gas" in result.stderr
-    assert list_chain(office) == before
+    assert list_chain(harness) == before
 
 
 @pytest.mark.parametrize("options", [(), ("--json",), ("--yes",)])
-def test_join__check_that_fails__ends_before_anything_is_staked(office: Office, join, tmp_path: Path, options):
-    before, result = list_chain(office), join(*options, stakes=True, typed="y\n")
-    assert (result.exit_code, list_chain(office), join.worked) == (1, before, [])
+def test_join__check_that_fails__ends_before_anything_is_staked(
+    harness: CoordinatorHarness, join, tmp_path: Path, options
+):
+    before, result = list_chain(harness), join(*options, stakes=True, typed="y\n")
+    assert (result.exit_code, list_chain(harness), join.worked) == (1, before, [])
     if "--json" in options:
         shown = json.loads(result.stdout)
         assert [row["name"] for row in shown["checks"] if row["status"] == "fail"] == ["relays"]
@@ -77,27 +81,29 @@ def test_join__check_that_fails__ends_before_anything_is_staked(office: Office, 
         assert f"covey doctor --config {tmp_path / 'mine'}/worker.toml" in result.stdout
 
 
-def test_join__no_is_typed__nothing_changes_on_chain(office: Office, join, relay, monkeypatch):
+def test_join__no_is_typed__nothing_changes_on_chain(harness: CoordinatorHarness, join, relay, monkeypatch):
     monkeypatch.setenv("COVEY_RELAYS", relay)
-    before, result = list_chain(office), join(stakes=True, typed="n\n")
-    assert (result.exit_code, list_chain(office), join.worked) == (1, before, [])
+    before, result = list_chain(harness), join(stakes=True, typed="n\n")
+    assert (result.exit_code, list_chain(harness), join.worked) == (1, before, [])
     # two nodes of three are staked for: 300 of 300
-    assert f"Stake 0 CVT in pool {office.ctx.ledger.pool} and register 1 node(s)?" in result.stderr
-    assert office.chain.deployment.stake_manager in result.stderr
+    assert f"Stake 0 CVT in pool {harness.ctx.ledger.pool} and register 1 node(s)?" in result.stderr
+    assert harness.chain.deployment.stake_manager in result.stderr
     assert "nothing was staked" in result.stderr
     assert "covey worker enroll" in result.stdout
 
 
-def test_join__yes_is_typed__stakes_registers_and_works(office: Office, join, relay, monkeypatch, tmp_path: Path):
+def test_join__yes_is_typed__stakes_registers_and_works(
+    harness: CoordinatorHarness, join, relay, monkeypatch, tmp_path: Path
+):
     monkeypatch.setenv("COVEY_RELAYS", relay)
-    before, result = list_chain(office), join(stakes=True, typed="y\n")
+    before, result = list_chain(harness), join(stakes=True, typed="y\n")
     assert (result.exit_code, join.worked) == (0, [tmp_path / "mine"]), result.output
-    sent, nodes = list_chain(office)
+    sent, nodes = list_chain(harness)
     assert (sent, len(nodes)) == (before[0] + 1, 3), "one registration"
     assert "registered  1" in result.stdout
 
 
-def test_join__json_and_yes__is_one_document(office: Office, join, relay, unbond, monkeypatch):
+def test_join__json_and_yes__is_one_document(harness: CoordinatorHarness, join, relay, unbond, monkeypatch):
     """The stake was 300 and 201 of it is unbonded, so three nodes require 201 more."""
     unbond()
     monkeypatch.setenv("COVEY_RELAYS", relay)
@@ -108,10 +114,12 @@ def test_join__json_and_yes__is_one_document(office: Office, join, relay, unbond
     assert {row["status"] for row in shown["checks"]} <= {"ok", "warn"}
 
 
-def test_join__parameters_that_the_chain_does_not_hold__are_refused(office: Office, join, tmp_path: Path, monkeypatch):
+def test_join__parameters_that_the_chain_does_not_hold__are_refused(
+    harness: CoordinatorHarness, join, tmp_path: Path, monkeypatch
+):
     """The coordinator describes a pool with longer leases than the one on chain."""
-    changed = office.ctx.params.to_text().replace('"lease_seconds":30', '"lease_seconds":31')
-    assert changed != office.ctx.params.to_text()
+    changed = harness.ctx.params.to_text().replace('"lease_seconds":30', '"lease_seconds":31')
+    assert changed != harness.ctx.params.to_text()
     monkeypatch.setattr(PoolParams, "to_text", lambda self: changed)
     result = join()
     assert isinstance(result.exception, ProtocolError)
@@ -127,23 +135,25 @@ def test_join__nobody_to_ask__is_refused_before_anything_is_made(join, monkeypat
     assert not (tmp_path / "mine").exists()
 
 
-def test_join__token_that_does_not_say_its_decimals__leaves_no_folder(office: Office, join, tmp_path: Path):
-    office.chain.client.request("anvil_setCode", office.ctx.terms.token, "0x")
+def test_join__token_that_does_not_say_its_decimals__leaves_no_folder(
+    harness: CoordinatorHarness, join, tmp_path: Path
+):
+    harness.chain.client.request("anvil_setCode", harness.ctx.terms.token, "0x")
     result = join()
     assert isinstance(result.exception, OperatorError)
     assert result.exception.code == "odd_token"
     assert not (tmp_path / "mine").exists()
 
 
-def test_join__token_that_is_not_the_devnets_own__gives_ether_alone(office: Office, join, tmp_path: Path):
-    deployment = office.chain.deployment
+def test_join__token_that_is_not_the_devnets_own__gives_ether_alone(harness: CoordinatorHarness, join, tmp_path: Path):
+    deployment = harness.chain.deployment
     replace(deployment, token=deployment.pool_registry).save(tmp_path / "deployment.json")
     result = join("--json")
     address = load_key(tmp_path / "mine/keys/contributor.key").address
     assert result.exit_code == 0, result.exception
     assert f"test chain: {address} was given ether for gas" in result.stderr
-    assert office.chain.client.get_balance(address) > 0
-    assert office.chain.contracts.token.balance_of(address) == 0
+    assert harness.chain.client.get_balance(address) > 0
+    assert harness.chain.contracts.token.balance_of(address) == 0
 
 
 def test_join__test_money_that_is_not_given__is_a_warning(join, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

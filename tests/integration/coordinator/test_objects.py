@@ -9,18 +9,18 @@ import httpx
 import pytest
 
 from covey.errors import ProtocolError
-from tests.fakes.network import Office
+from tests.fakes.network import CoordinatorHarness
 from tests.integration.coordinator.handing import FILE, build_receipt, refuse, sign, upload
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-async def granted(office: Office):
+async def granted(harness: CoordinatorHarness):
     """(client, task, link for FILE)."""
-    async with office.client("node") as client:
+    async with harness.client("node") as client:
         await client.register()
-        task = await office.claim(client)
+        task = await harness.claim(client)
         yield client, task, (await upload(client, task, FILE)).url
 
 
@@ -49,13 +49,13 @@ async def test_put_object__file_with_another_size_or_hash__is_refused(granted: A
     assert await put(link, b"x" * 30_000) == (413, "oversized")
 
 
-async def test_put_object__twice__is_immutable(office: Office, granted: Any):
+async def test_put_object__twice__is_immutable(harness: CoordinatorHarness, granted: Any):
     *_, link = granted
     assert await put(link, FILE) == (201, "")
     assert await put(link, FILE) == (201, "")
     assert await put(link, b"y" * len(FILE)) == (400, "digest_mismatch")
     key = urlsplit(link).path.removeprefix("/v1/objects/")
-    assert office.ctx.store.get(key, max_bytes=4096) == FILE
+    assert harness.ctx.store.get(key, max_bytes=4096) == FILE
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,9 @@ async def test_put_object__forged_link__is_refused(granted: Any, query: dict[str
     assert (status, code) == (403, "bad_link") or (query["expires"][:1] == "9" and status == 400)
 
 
-async def test_put_object__expired_link__is_refused(office: Office, granted: Any):
+async def test_put_object__expired_link__is_refused(harness: CoordinatorHarness, granted: Any):
     *_, link = granted
-    office.clock.offset += 302
+    harness.clock.offset += 302
     assert await put(link, FILE) == (403, "bad_link")
 
 
@@ -116,27 +116,27 @@ async def test_objects__path_of_the_strangers_choice__is_never_served(granted: A
     assert answer.split()[1] in (b"403", b"404", b"400"), answer
 
 
-async def test_submit__file_in_the_local_store__moves_to_where_no_link_leads(office: Office, granted: Any):
+async def test_submit__file_in_the_local_store__moves_to_where_no_link_leads(harness: CoordinatorHarness, granted: Any):
     client, task, link = granted
     assert await put(link, FILE) == (201, "")
-    receipt = build_receipt(office, task, FILE)
-    answer = await client.submit(receipt, sign(office, receipt), FILE)
+    receipt = build_receipt(harness, task, FILE)
+    answer = await client.submit(receipt, sign(harness, receipt), FILE)
     upload_key = urlsplit(link).path.removeprefix("/v1/objects/")
     key = upload_key.replace("uploads/", "submissions/")
     with pytest.raises(ProtocolError, match="missing"):
-        office.ctx.store.get(upload_key, max_bytes=4096)
-    assert office.ctx.store.get(key, max_bytes=4096) == FILE
+        harness.ctx.store.get(upload_key, max_bytes=4096)
+    assert harness.ctx.store.get(key, max_bytes=4096) == FILE
     assert await put(link.replace("uploads/", "submissions/"), FILE) == (403, "bad_link")
     assert (await upload(client, task, FILE)).url is None
-    assert await client.submit(receipt, sign(office, receipt), FILE) == answer
+    assert await client.submit(receipt, sign(harness, receipt), FILE) == answer
 
 
-async def test_submit__receipts_that_are_refused__leave_no_file_behind(office: Office, granted: Any):
+async def test_submit__receipts_that_are_refused__leave_no_file_behind(harness: CoordinatorHarness, granted: Any):
     """One lease could fill the store with copies that nothing is recorded of."""
     client, task, _ = granted
-    root = Path(urlsplit(office.ctx.config.store).path) / "submissions"
+    root = Path(urlsplit(harness.ctx.config.store).path) / "submissions"
     before = set(root.rglob("*.parquet"))
     for name in (b"1", b"2"):
-        receipt = build_receipt(office, task, FILE + name, units=10**6)
-        assert await refuse(client.submit(receipt, sign(office, receipt), FILE + name)) == ("bad_receipt", 400)
+        receipt = build_receipt(harness, task, FILE + name, units=10**6)
+        assert await refuse(client.submit(receipt, sign(harness, receipt), FILE + name)) == ("bad_receipt", 400)
     assert set(root.rglob("*.parquet")) == before

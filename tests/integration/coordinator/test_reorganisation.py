@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from covey.protocol.ids import PoolId
-from tests.fakes.network import Office, create_pool, open_office
+from tests.fakes.network import CoordinatorHarness, create_pool, open_harness
 from tests.fakes.pool import make_params
 from tests.integration.chain.conftest import open_chain
 from tests.integration.coordinator.handing import FILE, decide, hand_in
@@ -16,57 +16,59 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(params=[pytest.param("latest", marks=pytest.mark.full), "safe"])
-def fresh(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Office]:
+def fresh(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CoordinatorHarness]:
     """A coordinator on a chain of its own: Anvil forgets old states, which a deep reorganisation needs."""
     with open_chain() as chain:
         pool = create_pool(chain, make_params(max_submission_bytes=24_576, max_staleness=1, epoch_leaves=2))
         chain.client.request("anvil_mine", hex(100))
-        with open_office(chain, pool, tmp_path / "office", finality=request.param) as opened:
+        with open_harness(chain, pool, tmp_path / "coordinator", finality=request.param) as opened:
             yield opened
 
 
-async def work(office: Office, first: int) -> None:
+async def work(harness: CoordinatorHarness, first: int) -> None:
     """Two accepted submissions, which are due as an epoch."""
     for i in (first, first + 1):
-        async with office.client("node") as node:
-            await hand_in(office, node, FILE + bytes([i]))
-        await decide(office)
+        async with harness.client("node") as node:
+            await hand_in(harness, node, FILE + bytes([i]))
+        await decide(harness)
 
 
-async def settle_until(office: Office, epochs: int) -> None:
+async def settle_until(harness: CoordinatorHarness, epochs: int) -> None:
     """Jobs and loop go on as blocks come, until the chain holds that many epochs and the coordinator knows it."""
-    pool, deadline = PoolId(office.ctx.config.pool), time.monotonic() + 30
+    pool, deadline = PoolId(harness.ctx.config.pool), time.monotonic() + 30
     while time.monotonic() < deadline:
-        office.run_job("settle_epoch")
-        await office.follow()
-        office.chain.advance(1)
-        with office.ctx.database.read() as rows:
+        harness.run_job("settle_epoch")
+        await harness.follow()
+        harness.chain.advance(1)
+        with harness.ctx.database.read() as rows:
             known = sum(epoch.posted_block is not None for epoch in rows.list_epochs())
-        if known == office.chain.contracts.ledger.epochs_of(pool) == epochs:
+        if known == harness.chain.contracts.ledger.epochs_of(pool) == epochs:
             return
-    raise AssertionError(f"{office.chain.contracts.ledger.epochs_of(pool)} epochs on chain, {known} known")
+    raise AssertionError(f"{harness.chain.contracts.ledger.epochs_of(pool)} epochs on chain, {known} known")
 
 
 @pytest.mark.parametrize(
     "depth", [pytest.param(1, marks=pytest.mark.full), pytest.param(4, marks=pytest.mark.full), 64]
 )
-async def test_settlement__posted_epoch_is_reorganised_away__is_posted_again_once(fresh: Office, depth: int):
-    office, ledger, pool = fresh, fresh.chain.contracts.ledger, PoolId(fresh.ctx.config.pool)
-    client, operator = office.chain.client, office.ctx.operator.address
-    await office.follow()
-    await work(office, 0)
-    office.run_job("settle_epoch")
-    await office.follow()
+async def test_settlement__posted_epoch_is_reorganised_away__is_posted_again_once(
+    fresh: CoordinatorHarness, depth: int
+):
+    harness, ledger, pool = fresh, fresh.chain.contracts.ledger, PoolId(fresh.ctx.config.pool)
+    client, operator = harness.chain.client, harness.ctx.operator.address
+    await harness.follow()
+    await work(harness, 0)
+    harness.run_job("settle_epoch")
+    await harness.follow()
     assert ledger.epochs_of(pool) == 1
     head, sent = ledger.head_of(pool), client.count_transactions(operator)
     client.request("anvil_mine", hex(depth - 1))
-    await office.follow()
+    await harness.follow()
 
     client.request("anvil_reorg", depth, [])
     assert ledger.epochs_of(pool) == 0
-    await settle_until(office, 1)
+    await settle_until(harness, 1)
     assert ledger.head_of(pool) == head
     assert client.count_transactions(operator) == sent
 
-    await work(office, 2)
-    await settle_until(office, 2)
+    await work(harness, 2)
+    await settle_until(harness, 2)

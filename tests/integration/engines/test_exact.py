@@ -85,11 +85,11 @@ def require_told_apart(sides: Sides, folder: Path, *, least: int) -> None:
     `make bench NAME=exact`."""
     params = exact.build_exact_params("bfloat16")
     move_weights(folder / "true", folder / "moved")
-    world = SimulatedWorker(folder=folder, params=params, build_worker=lambda: sides.worker)
-    lab = exact.build_counter("slice", world, sides.validator, params)
-    requests = world.draw_requests(6, seed=1)
-    lab.count_honest(requests, world.generate("true", requests), prefix="exact_", match="matched")
-    moved = world.generate("moved", requests)
+    harness = SimulatedWorker(folder=folder, params=params, build_worker=lambda: sides.worker)
+    lab = exact.build_counter("slice", harness, sides.validator, params)
+    requests = harness.draw_requests(6, seed=1)
+    lab.count_honest(requests, harness.generate("true", requests), prefix="exact_", match="matched")
+    moved = harness.generate("moved", requests)
     lab.count_windows("found", requests, moved, short="found_short")
     windows = sum(-(-len(each.tokens) // 32) for each in moved)
     found, short = lab.counts["found"], lab.counts["found_short"]
@@ -99,7 +99,7 @@ def require_told_apart(sides: Sides, folder: Path, *, least: int) -> None:
     assert found[1] + short[1] == windows
     assert found[0] == found[1] > least
     assert short[0] == short[1]
-    world.load("true")
+    harness.load("true")
 
 
 def test_windows__honest_and_of_a_policy_one_step_away__are_told_apart(sides: Sides) -> None:

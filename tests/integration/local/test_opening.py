@@ -228,7 +228,7 @@ def lengthen_windows(folder: Path) -> None:
     (folder / "pool.toml").write_text(text)
 
 
-def test_pool_open__one_account_in_two_offices__is_refused_without_a_terminal(folder: Path, contracts: Contracts):
+def test_pool_open__one_account_in_two_roles__is_refused_without_a_terminal(folder: Path, contracts: Contracts):
     leave_devnet(folder)
     give_all(folder, contracts)
     lengthen_windows(folder)

@@ -17,23 +17,23 @@ from covey.tasks.catalog import DataSetCatalog
 from covey.tasks.publishing import add_data_set, require_data_sets
 from covey.tasks.remote import ShardFetcher
 from tests.fakes.tasks import make_data_set, make_row
-from tests.unit.covey.shardcast.conftest import World, build_liar
+from tests.unit.covey.shardcast.conftest import ShardcastHarness, build_liar
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-async def world(tmp_path):
+async def relays(tmp_path):
     async with AsyncExitStack() as stack:
-        yield World(tmp_path, stack)
+        yield ShardcastHarness(tmp_path, stack)
 
 
 @pytest.fixture
-def local(world, tmp_path):
+def local(relays, tmp_path):
     """A data set of 6 MB, so 6 shards of rows, which the origin holds."""
     text = random.Random(1).randbytes(30_000).hex()
     made = make_data_set(tmp_path / "tasks", [make_row(n, prompt=f"{n} {text}") for n in range(100)])
-    assert add_data_set(world.store, tmp_path / "tasks") == made.digest
+    assert add_data_set(relays.store, tmp_path / "tasks") == made.digest
     return made
 
 
@@ -55,8 +55,8 @@ async def expect(local, *draws):
     return await draw(local, lambda digest: local, *draws)
 
 
-async def test_remote__first_draw__fetches_the_shards_of_its_row_alone(world, tmp_path, local):
-    url, recorder = await world.add_origin()
+async def test_remote__first_draw__fetches_the_shards_of_its_row_alone(relays, tmp_path, local):
+    url, recorder = await relays.add_origin()
     with open_catalog(tmp_path, url) as catalog:
         assert await draw(local, catalog, 7) == await expect(local, 7)
         assert recorder.count("/datasets/") == 1
@@ -69,8 +69,8 @@ async def test_remote__first_draw__fetches_the_shards_of_its_row_alone(world, tm
         assert recorder.count("/shards/") == len(set(recorder.paths)) - 1, "no shard twice"
 
 
-async def test_remote__fingerprint__needs_the_manifest_alone(world, tmp_path, local):
-    url, recorder = await world.add_origin()
+async def test_remote__fingerprint__needs_the_manifest_alone(relays, tmp_path, local):
+    url, recorder = await relays.add_origin()
     spec = EnvironmentSpec(kind="math", options={"dataset": local.digest})
     with open_catalog(tmp_path, url) as catalog:
         found = await asyncio.to_thread(lambda: compute_fingerprint(load(spec, catalog)))
@@ -78,22 +78,22 @@ async def test_remote__fingerprint__needs_the_manifest_alone(world, tmp_path, lo
     assert recorder.paths == [f"/datasets/{local.digest}"]
 
 
-async def test_remote__through_a_relay__which_fetches_each_shard_once(world, tmp_path, local):
-    origin, recorder = await world.add_origin()
-    relay, _, store = await world.add_relay(origin)
+async def test_remote__through_a_relay__which_fetches_each_shard_once(relays, tmp_path, local):
+    origin, recorder = await relays.add_origin()
+    relay, _, store = await relays.add_relay(origin)
     for home in ("a", "b"):
         with open_catalog(tmp_path, relay, home=home) as catalog:
             assert await draw(local, catalog, 7, 8) == await expect(local, 7, 8)
     assert len(recorder.paths) == len(set(recorder.paths))
-    store.prune(1, world.retention)
+    store.prune(1, relays.retention)
     with open_catalog(tmp_path, relay, home="c") as catalog:
         before = len(recorder.paths)
         await draw(local, catalog, 7, 8)
     assert len(recorder.paths) == before, "pruning policies spares a data set's shards"
 
 
-async def test_remote__restarted__goes_on_with_what_it_has(world, tmp_path, local):
-    url, recorder = await world.add_origin()
+async def test_remote__restarted__goes_on_with_what_it_has(relays, tmp_path, local):
+    url, recorder = await relays.add_origin()
     with open_catalog(tmp_path, url) as catalog:
         await draw(local, catalog, 7)
     recorder.paths.clear()
@@ -102,8 +102,8 @@ async def test_remote__restarted__goes_on_with_what_it_has(world, tmp_path, loca
     assert recorder.paths == []
 
 
-async def test_remote__damaged_copies__are_fetched_again(world, tmp_path, local):
-    url, recorder = await world.add_origin()
+async def test_remote__damaged_copies__are_fetched_again(relays, tmp_path, local):
+    url, recorder = await relays.add_origin()
     with open_catalog(tmp_path, url) as catalog:
         await draw(local, catalog, 7)
     kept = [path for path in (tmp_path / "home").rglob("*") if path.is_file()]
@@ -118,23 +118,23 @@ async def test_remote__damaged_copies__are_fetched_again(world, tmp_path, local)
     assert len(recorder.paths) == len(kept)
 
 
-async def test_remote__relay_that_lies__is_passed_over(world, tmp_path, local):
-    liar = await world.serve(build_liar(lambda path: b"x" * (1 << 20)))
-    url, _ = await world.add_origin()
+async def test_remote__relay_that_lies__is_passed_over(relays, tmp_path, local):
+    liar = await relays.serve(build_liar(lambda path: b"x" * (1 << 20)))
+    url, _ = await relays.add_origin()
     with open_catalog(tmp_path, liar, url) as catalog:
         assert await draw(local, catalog, *range(20)) == await expect(local, *range(20))
 
 
-async def test_remote__another_data_sets_manifest__is_not_taken(world, tmp_path, local):
+async def test_remote__another_data_sets_manifest__is_not_taken(relays, tmp_path, local):
     other = make_data_set(tmp_path / "other", [make_row(1)])
-    liar = await world.serve(build_liar(lambda path: other.manifest.to_bytes()))
+    liar = await relays.serve(build_liar(lambda path: other.manifest.to_bytes()))
     with open_catalog(tmp_path, liar) as catalog, pytest.raises(TransientError, match="sent something else"):
         await draw(local, catalog, 7)
 
 
 @pytest.mark.parametrize("answer", [Response(status_code=404), Response(status_code=503)])
-async def test_remote__nobody_has_it__transient_and_wrong_for_a_trainer(world, tmp_path, local, answer):
-    url = await world.serve(build_liar(lambda path: answer))
+async def test_remote__nobody_has_it__transient_and_wrong_for_a_trainer(relays, tmp_path, local, answer):
+    url = await relays.serve(build_liar(lambda path: answer))
     with open_catalog(tmp_path, url) as catalog:
         with pytest.raises(TransientError):
             await draw(local, catalog, 7)
@@ -152,12 +152,12 @@ async def test_remote__relay_that_says_nothing__ends_at_the_deadline(local):
         fetcher.fetch_manifest(local.digest)
 
 
-async def test_relay__more_data_sets_than_it_keeps__drops_the_oldest_with_its_shards(world, tmp_path):
+async def test_relay__more_data_sets_than_it_keeps__drops_the_oldest_with_its_shards(relays, tmp_path):
     made = [make_data_set(tmp_path / f"d{n}", [make_row(n)]) for n in range(3)]
     for n in range(3):
-        add_data_set(world.store, tmp_path / f"d{n}")
-    origin, _ = await world.add_origin()
-    relay, _, store = await world.add_relay(origin, keep_datasets=2)
+        add_data_set(relays.store, tmp_path / f"d{n}")
+    origin, _ = await relays.add_origin()
+    relay, _, store = await relays.add_relay(origin, keep_datasets=2)
     for each in made:
         with open_catalog(tmp_path, relay, home=each.digest) as catalog:
             for (split, kind), count in each.groups.items():

@@ -107,6 +107,6 @@ def test_row_of_40_megabytes__is_refused_by_name_without_being_read_whole(tmp_pa
         check=False,
     )
     assert done.returncode == 1
-    assert done.stderr.startswith("covey: row_too_long: rows.jsonl, row 2: it has 419")
+    assert done.stderr.startswith("covey: row_too_long: rows.jsonl, row 2: the row has at least 419")
     assert "--skip-bad" in done.stderr
     assert not (tmp_path / "tasks").exists()

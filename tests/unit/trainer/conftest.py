@@ -1,4 +1,4 @@
-"""Worlds on disks of their own; `kill_at` raises at the n-th durable action, so a second `run` finds what a killed
+"""Harnesses on disks of their own; `kill_at` raises at the n-th durable action, so a second `run` finds what a killed
 process would leave."""
 
 import os
@@ -14,7 +14,7 @@ from covey.environments.base import Environment, EnvironmentSpec
 from covey.environments.registry import DEMO
 from covey.protocol.ids import Hash
 from covey.protocol.submission_file.rows import Rollout
-from tests.fakes.training import Killed, World
+from tests.fakes.training import Killed, TrainerHarness
 
 
 @pytest.fixture(autouse=True)
@@ -35,19 +35,19 @@ def made() -> dict[tuple[Hash, int], list[Rollout]]:
 
 
 @pytest.fixture
-def build_world(
+def build_harness(
     tmp_path: Path, environment: Environment, made: dict[tuple[Hash, int], list[Rollout]]
-) -> Iterator[Callable[..., World]]:
-    """Worlds on disks of their own; they share the environment, whose word list takes a quarter of a second."""
-    worlds: list[World] = []
+) -> Iterator[Callable[..., TrainerHarness]]:
+    """Harnesses on disks of their own; they share the environment, whose word list takes a quarter of a second."""
+    harnesses: list[TrainerHarness] = []
 
-    def make(**settings: Any) -> World:
-        root = tmp_path / f"world-{len(worlds)}"
+    def make(**settings: Any) -> TrainerHarness:
+        root = tmp_path / f"harness-{len(harnesses)}"
         root.mkdir()
-        world = World(root, **settings)
-        world.coordinator.made = made
-        worlds.append(world)
-        return world
+        harness = TrainerHarness(root, **settings)
+        harness.coordinator.made = made
+        harnesses.append(harness)
+        return harness
 
     def load(spec: EnvironmentSpec, *_: object) -> Environment:
         assert spec == DEMO
@@ -56,8 +56,8 @@ def build_world(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "load", load)
         yield make
-    for world in worlds:
-        world.close()
+    for harness in harnesses:
+        harness.close()
 
 
 @pytest.fixture

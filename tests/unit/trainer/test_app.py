@@ -33,8 +33,8 @@ def test_import__app_and_config__bring_no_heavy_package() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_build__key_that_is_not_the_trainers__is_refused(build_world: Build) -> None:
-    config = build_world().config
+def test_build__key_that_is_not_the_trainers__is_refused(build_harness: Build) -> None:
+    config = build_harness().config
     network = SimpleNamespace(
         pool=1, terms=SimpleNamespace(trainer="0x" + "aa" * 20), wallet=SimpleNamespace(address="0x" + "bb" * 20)
     )
@@ -47,53 +47,53 @@ def test_build__key_that_is_not_the_trainers__is_refused(build_world: Build) -> 
     assert f"Set key_file to the key of {'0x' + 'aa' * 20}" in no.value.fix
 
 
-def test_build__fresh_home__has_step_0_on_disk_and_nothing_on_chain(build_world: Build) -> None:
-    world = build_world()
+def test_build__fresh_home__has_step_0_on_disk_and_nothing_on_chain(build_harness: Build) -> None:
+    harness = build_harness()
     with ThreadPoolExecutor(max_workers=1) as thread:
-        ctx = world.build(thread, asyncio.Event())
+        ctx = harness.build(thread, asyncio.Event())
     assert (ctx.progress.step, ctx.progress.unpublished) == (0, 0)
-    assert sorted(path.name for path in (world.config.home / "exports").iterdir()) == ["0"]
-    assert sorted(path.name for path in (world.config.home / "checkpoints").iterdir()) == ["0"]
-    assert world.chain.hashes == []
-    source = get_source(world.config)
+    assert sorted(path.name for path in (harness.config.home / "exports").iterdir()) == ["0"]
+    assert sorted(path.name for path in (harness.config.home / "checkpoints").iterdir()) == ["0"]
+    assert harness.chain.hashes == []
+    source = get_source(harness.config)
     for name in ("model.safetensors", "tokenizer.json"):
         assert (ctx.exports.get_path(0) / name).read_bytes() == (source / name).read_bytes()  # type: ignore[operator]
 
 
-def test_build__exported_policy_was_deleted__is_made_again_from_the_checkpoint(build_world: Build) -> None:
-    world = build_world(steps=1)
-    world.run()
-    weights = world.config.home / "exports" / "1" / "model.safetensors"
+def test_build__exported_policy_was_deleted__is_made_again_from_the_checkpoint(build_harness: Build) -> None:
+    harness = build_harness(steps=1)
+    harness.run()
+    weights = harness.config.home / "exports" / "1" / "model.safetensors"
     before = weights.read_bytes()
     shutil.rmtree(weights.parent)
-    world.run()
+    harness.run()
     assert weights.read_bytes() == before
-    assert len(world.chain.hashes) == 2
+    assert len(harness.chain.hashes) == 2
 
 
-def test_build_learner__sample_that_could_be_longer_than_a_row__is_refused(build_world: Build) -> None:
+def test_build_learner__sample_that_could_be_longer_than_a_row__is_refused(build_harness: Build) -> None:
     params = PoolParams(
         name="t",
         environment=EnvironmentParams(kind="x"),
         model=ModelParams(max_prompt_tokens=100, max_completion_tokens=29),
     )
-    config = build_world().config
+    config = build_harness().config
     with pytest.raises(OperatorError, match=r"short_rows: seq_len is 128, .* 129 tokens.*Set seq_len to 129"):
         build_learner(config, params)
     build_learner(config.model_copy(update={"seq_len": 129}), params)
 
 
-def test_build_learner__device_that_torch_does_not_know__is_refused(build_world: Build) -> None:
-    config = build_world().config.model_copy(update={"device": "gpu", "seq_len": 1024})
+def test_build_learner__device_that_torch_does_not_know__is_refused(build_harness: Build) -> None:
+    config = build_harness().config.model_copy(update={"device": "gpu", "seq_len": 1024})
     with pytest.raises(OperatorError, match="bad_device: gpu cannot be used"):
         build_learner(config, PoolParams(name="t", environment=EnvironmentParams(kind="x")))
 
 
-def test_build_learner__settings__reach_their_places(build_world: Build) -> None:
+def test_build_learner__settings__reach_their_places(build_harness: Build) -> None:
     # No pool may, but the trainer can.
     halved = ModelParams(max_prompt_tokens=64).model_copy(update={"compute_dtype": "bfloat16"})
     params = PoolParams(name="t", environment=EnvironmentParams(kind="x")).model_copy(update={"model": halved})
-    config = build_world().config.model_copy(update={"betas": (0.8, 0.95), "weight_decay": 0.3, "threads": 1})
+    config = build_harness().config.model_copy(update={"betas": (0.8, 0.95), "weight_decay": 0.3, "threads": 1})
     learner, _ = build_learner(config, params)
     assert {p.dtype for p in learner.model.parameters()} == {torch.float32}
     (group,) = learner._optimizer.param_groups
@@ -108,30 +108,30 @@ def test_build_learner__settings__reach_their_places(build_world: Build) -> None
     [({}, True), ({"old_policy": "recompute"}, False), ({"old_policy": "recompute", "kl_coef": 0.1}, True)],
 )
 def test_build_learner__scratch_model__is_held_where_a_setting_wants_another_policy(
-    settings: dict[str, Any], is_held: bool, build_world: Build
+    settings: dict[str, Any], is_held: bool, build_harness: Build
 ) -> None:
-    world = build_world(threads=1, **settings)
-    _, recomputer = build_learner(world.config, world.params)
+    harness = build_harness(threads=1, **settings)
+    _, recomputer = build_learner(harness.config, harness.params)
     assert (recomputer is not None) is is_held
 
 
-def test_build_publisher__real_outbox_and_store__lie_where_the_settings_say(build_world: Build) -> None:
-    world = build_world()
+def test_build_publisher__real_outbox_and_store__lie_where_the_settings_say(build_harness: Build) -> None:
+    harness = build_harness()
     terms = SimpleNamespace(challenge_window=100, veto_window=1000, epoch_length=1)
     network = SimpleNamespace(
-        pool=1, contracts=SimpleNamespace(policies=world.chain), chain=None, wallet=None, params=world.params,
+        pool=1, contracts=SimpleNamespace(policies=harness.chain), chain=None, wallet=None, params=harness.params,
         receipt_domain=SimpleNamespace(chain_id=31337),
         terms=terms,
     )  # fmt: skip
-    config = world.config.model_copy(update={"keep_policies": 77})
+    config = harness.config.model_copy(update={"keep_policies": 77})
     with closing(open_outbox(config)) as outbox:
         publisher = build_publisher(config, cast(Network, network), outbox)
     assert publisher._retention.keep == 77
     assert publisher._retention.seconds > 1100
-    assert (world.config.home / "outbox.sqlite3").exists()
-    assert (world.config.origin_root / "policies").is_dir()
+    assert (harness.config.home / "outbox.sqlite3").exists()
+    assert (harness.config.origin_root / "policies").is_dir()
 
 
-def test_get_source__setting__wins_over_the_shipped_model(build_world: Build) -> None:
-    config: TrainerConfig = build_world().config
+def test_get_source__setting__wins_over_the_shipped_model(build_harness: Build) -> None:
+    config: TrainerConfig = build_harness().config
     assert get_source(config.model_copy(update={"initial_policy": "some/model"})) == "some/model"

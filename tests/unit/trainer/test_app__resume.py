@@ -18,155 +18,155 @@ def read_all(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def copy_policy(world: Any, step: int) -> Path:
-    copied: Path = shutil.copytree(world.config.home / "exports" / str(step), world.root / "copy")
+def copy_policy(harness: Any, step: int) -> Path:
+    copied: Path = shutil.copytree(harness.config.home / "exports" / str(step), harness.root / "copy")
     return copied
 
 
-def damage(world: Any, step: int) -> None:
+def damage(harness: Any, step: int) -> None:
     """Half of its weights, as a disk that fails leaves them."""
-    weights: Path = world.config.home / "exports" / str(step) / WEIGHTS_FILE
+    weights: Path = harness.config.home / "exports" / str(step) / WEIGHTS_FILE
     weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
 
 
-def limit_claims(world: Any, most: int) -> None:
+def limit_claims(harness: Any, most: int) -> None:
     """Of each step: what would be tried for ever ends in a failure."""
-    original = world.coordinator.claim_batch
+    original = harness.coordinator.claim_batch
 
     async def claim_batch(step: int, *, wait_seconds: float) -> Any:
-        assert world.coordinator.claims.count(step) < most
+        assert harness.coordinator.claims.count(step) < most
         return await original(step, wait_seconds=wait_seconds)
 
-    world.coordinator.claim_batch = claim_batch
+    harness.coordinator.claim_batch = claim_batch
 
 
-def set_up(world: Any, **settings: Any) -> None:
-    world.config = world.config.model_copy(update=settings)
+def set_up(harness: Any, **settings: Any) -> None:
+    harness.config = harness.config.model_copy(update=settings)
 
 
-def test_run__newest_checkpoint_is_damaged_and_published__goes_on_as_the_messages_say(build_world: Build) -> None:
-    world = build_world()
-    world.run()
-    home, before = world.config.home, list(world.chain.hashes)
-    set_up(world, steps=3)
+def test_run__newest_checkpoint_is_damaged_and_published__goes_on_as_the_messages_say(build_harness: Build) -> None:
+    harness = build_harness()
+    harness.run()
+    home, before = harness.config.home, list(harness.chain.hashes)
+    set_up(harness, steps=3)
     (home / "checkpoints" / "2" / "optimizer.safetensors").write_bytes(b"damaged")
     with pytest.raises(OperatorError, match=r"bad_checkpoint.*remove the folder"):
-        world.run()
+        harness.run()
     shutil.rmtree(home / "checkpoints" / "2")
     advice = r"wrong_checkpoint.*copy home/exports/2, remove home/checkpoints, .*initial_policy .* initial_step to 2"
     with pytest.raises(OperatorError, match=advice):
-        world.run()
-    copied = copy_policy(world, 2)
+        harness.run()
+    copied = copy_policy(harness, 2)
     shutil.rmtree(home / "checkpoints")
-    set_up(world, initial_policy=str(copied), initial_step=2)
-    world.run()
-    assert world.chain.hashes[:3] == before
-    assert len(set(world.chain.hashes)) == 4
-    assert world.coordinator.claims == [0, 1, 2]
-    world.run()  # the checkpoint counts from now on
-    assert len(world.chain.hashes) == 4
-    assert world.coordinator.claims == [0, 1, 2]
+    set_up(harness, initial_policy=str(copied), initial_step=2)
+    harness.run()
+    assert harness.chain.hashes[:3] == before
+    assert len(set(harness.chain.hashes)) == 4
+    assert harness.coordinator.claims == [0, 1, 2]
+    harness.run()  # the checkpoint counts from now on
+    assert len(harness.chain.hashes) == 4
+    assert harness.coordinator.claims == [0, 1, 2]
 
 
 @pytest.mark.parametrize("every", [0, 1])
-def test_run__newest_policy_is_damaged__is_made_again_from_the_checkpoint(every: int, build_world: Build) -> None:
-    world = build_world(steps=1, evaluation_every=every)
-    world.run()
-    folder = world.config.home / "exports" / "1"
+def test_run__newest_policy_is_damaged__is_made_again_from_the_checkpoint(every: int, build_harness: Build) -> None:
+    harness = build_harness(steps=1, evaluation_every=every)
+    harness.run()
+    folder = harness.config.home / "exports" / "1"
     whole = read_all(folder)
-    damage(world, 1)
-    world.run()
+    damage(harness, 1)
+    harness.run()
     assert read_all(folder) == whole
-    set_up(world, steps=2)
-    world.run()
-    assert len(world.chain.hashes) == 3
+    set_up(harness, steps=2)
+    harness.run()
+    assert len(harness.chain.hashes) == 3
 
 
 @pytest.mark.parametrize("settings", [{}, {"lora_rank": 2, "learning_rate": 5e-3}], ids=["weights", "adapters"])
 def test_run__home_is_lost__goes_on_from_a_copy_of_the_newest_policy(
-    settings: dict[str, Any], build_world: Build
+    settings: dict[str, Any], build_harness: Build
 ) -> None:
-    world = build_world(steps=1, **settings)
-    world.run()
-    copied = copy_policy(world, 1)
-    shutil.rmtree(world.config.home)
-    world.config.home.mkdir()
-    set_up(world, steps=2, initial_policy=str(copied), initial_step=1)
-    world.run()
-    assert len(set(world.chain.hashes)) == 3
-    assert read_all(world.config.home / "exports" / "1") == read_all(copied)
-    assert world.coordinator.claims == [0, 1]
+    harness = build_harness(steps=1, **settings)
+    harness.run()
+    copied = copy_policy(harness, 1)
+    shutil.rmtree(harness.config.home)
+    harness.config.home.mkdir()
+    set_up(harness, steps=2, initial_policy=str(copied), initial_step=1)
+    harness.run()
+    assert len(set(harness.chain.hashes)) == 3
+    assert read_all(harness.config.home / "exports" / "1") == read_all(copied)
+    assert harness.coordinator.claims == [0, 1]
 
 
 @pytest.mark.parametrize("is_named", [True, False])
-def test_run__another_policy_is_named__is_refused_and_touches_nothing(is_named: bool, build_world: Build) -> None:
-    world = build_world()
-    world.run()
-    copied = copy_policy(world, 1)
-    shutil.rmtree(world.config.home / "checkpoints")
-    before = read_all(world.config.home / "exports"), read_all(world.config.origin_root)
-    set_up(world, initial_policy=str(copied) if is_named else None, initial_step=2)
+def test_run__another_policy_is_named__is_refused_and_touches_nothing(is_named: bool, build_harness: Build) -> None:
+    harness = build_harness()
+    harness.run()
+    copied = copy_policy(harness, 1)
+    shutil.rmtree(harness.config.home / "checkpoints")
+    before = read_all(harness.config.home / "exports"), read_all(harness.config.origin_root)
+    set_up(harness, initial_policy=str(copied) if is_named else None, initial_step=2)
     with pytest.raises(OperatorError, match="another_policy"):
-        world.run()
-    assert (read_all(world.config.home / "exports"), read_all(world.config.origin_root)) == before
-    assert list((world.config.home / "checkpoints").iterdir()) == []
+        harness.run()
+    assert (read_all(harness.config.home / "exports"), read_all(harness.config.origin_root)) == before
+    assert list((harness.config.home / "checkpoints").iterdir()) == []
 
 
-def test_run__copy_of_a_policy_that_is_not_published_yet__is_refused(build_world: Build) -> None:
-    world = build_world(steps=1)
-    world.run()
-    shutil.rmtree(world.config.home / "checkpoints")
-    set_up(world, initial_policy=str(copy_policy(world, 1)), initial_step=2)
+def test_run__copy_of_a_policy_that_is_not_published_yet__is_refused(build_harness: Build) -> None:
+    harness = build_harness(steps=1)
+    harness.run()
+    shutil.rmtree(harness.config.home / "checkpoints")
+    set_up(harness, initial_policy=str(copy_policy(harness, 1)), initial_step=2)
     with pytest.raises(OperatorError, match="another_policy"):
-        world.run()
+        harness.run()
 
 
 def test_run__home_is_lost_and_work_is_of_an_earlier_policy__is_left_out_where_nobody_replayed_it(
-    build_world: Build,
+    build_harness: Build,
 ) -> None:
-    world = build_world(steps=1)
-    world.run()
-    copied = copy_policy(world, 1)
-    shutil.rmtree(world.config.home)
-    world.config.home.mkdir()
-    set_up(world, steps=3, initial_policy=str(copied), initial_step=1)
-    world.coordinator.staleness, world.coordinator.replayed = 1, False
-    world.run()
-    updates = [line for line in world.read_metrics() if line["event"] == "update"]
+    harness = build_harness(steps=1)
+    harness.run()
+    copied = copy_policy(harness, 1)
+    shutil.rmtree(harness.config.home)
+    harness.config.home.mkdir()
+    set_up(harness, steps=3, initial_policy=str(copied), initial_step=1)
+    harness.coordinator.staleness, harness.coordinator.replayed = 1, False
+    harness.run()
+    updates = [line for line in harness.read_metrics() if line["event"] == "update"]
     assert [(line["batch/left_out"], line["batch/samples"]) for line in updates] == [(2, 0), (0, 32)]
-    assert len(world.chain.hashes) == 4
+    assert len(harness.chain.hashes) == 4
 
 
-def test_run__home_is_lost_with_the_reference__says_so(build_world: Build) -> None:
-    world = build_world(steps=1)
-    world.run()
-    copied = copy_policy(world, 1)
-    shutil.rmtree(world.config.home)
-    world.config.home.mkdir()
-    set_up(world, steps=2, initial_policy=str(copied), initial_step=1, kl_coef=0.01)
+def test_run__home_is_lost_with_the_reference__says_so(build_harness: Build) -> None:
+    harness = build_harness(steps=1)
+    harness.run()
+    copied = copy_policy(harness, 1)
+    shutil.rmtree(harness.config.home)
+    harness.config.home.mkdir()
+    set_up(harness, steps=2, initial_policy=str(copied), initial_step=1, kl_coef=0.01)
     with pytest.raises(OperatorError, match=r"no_reference: .*kl_coef"):
-        world.run()
+        harness.run()
 
 
-def test_run__kept_policy_is_damaged__work_of_it_is_left_out_where_nobody_replayed_it(build_world: Build) -> None:
-    world = build_world()
-    world.run()
-    damage(world, 1)
-    set_up(world, steps=3)
-    world.coordinator.staleness, world.coordinator.replayed = 1, False
-    limit_claims(world, 2)
-    world.run()
-    updates = [line for line in world.read_metrics() if line["event"] == "update"]
+def test_run__kept_policy_is_damaged__work_of_it_is_left_out_where_nobody_replayed_it(build_harness: Build) -> None:
+    harness = build_harness()
+    harness.run()
+    damage(harness, 1)
+    set_up(harness, steps=3)
+    harness.coordinator.staleness, harness.coordinator.replayed = 1, False
+    limit_claims(harness, 2)
+    harness.run()
+    updates = [line for line in harness.read_metrics() if line["event"] == "update"]
     assert [(line["batch/left_out"], line["batch/samples"]) for line in updates] == [(0, 32), (0, 32), (2, 0)]
-    assert world.coordinator.claims == [0, 1, 2, 2]
-    assert len(world.chain.hashes) == 4
+    assert harness.coordinator.claims == [0, 1, 2, 2]
+    assert len(harness.chain.hashes) == 4
 
 
-def test_run__reference_is_damaged__says_so(build_world: Build) -> None:
-    world = build_world(steps=1, kl_coef=0.01)
-    world.run()
-    damage(world, 0)
-    set_up(world, steps=2)
-    limit_claims(world, 1)
+def test_run__reference_is_damaged__says_so(build_harness: Build) -> None:
+    harness = build_harness(steps=1, kl_coef=0.01)
+    harness.run()
+    damage(harness, 0)
+    set_up(harness, steps=2)
+    limit_claims(harness, 1)
     with pytest.raises(OperatorError, match=r"no_reference: .*exports/0 is damaged .*kl_coef to 0"):
-        world.run()
+        harness.run()

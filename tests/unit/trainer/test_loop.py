@@ -34,33 +34,33 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Hash]]:
     return {}
 
 
-def get_straight(straight: dict[str, list[Hash]], build_world: Build, name: str, **coordinator: Any) -> list[Hash]:
+def get_straight(straight: dict[str, list[Hash]], build_harness: Build, name: str, **coordinator: Any) -> list[Hash]:
     if name not in straight:
-        world = build_world()
+        harness = build_harness()
         for key, value in coordinator.items():
-            setattr(world.coordinator, key, value)
-        world.run()
-        straight[name] = list(world.chain.hashes)
+            setattr(harness.coordinator, key, value)
+        harness.run()
+        straight[name] = list(harness.chain.hashes)
     return straight[name]
 
 
-def test_cycle__two_steps__publishes_three_policies_and_ends_by_itself(build_world: Build) -> None:
-    world = build_world()
-    world.run()
-    assert len(set(world.chain.hashes)) == 3
-    assert world.coordinator.claims == [0, 1]
-    lines = world.read_metrics()
+def test_cycle__two_steps__publishes_three_policies_and_ends_by_itself(build_harness: Build) -> None:
+    harness = build_harness()
+    harness.run()
+    assert len(set(harness.chain.hashes)) == 3
+    assert harness.coordinator.claims == [0, 1]
+    lines = harness.read_metrics()
     expected = [*(("evaluation", step) for step in range(3)), *(("policy", step) for step in range(3))]
     assert sorted((line["event"], line["step"]) for line in lines) == [*expected, ("update", 0), ("update", 1)]
-    assert [line["manifest_hash"] for line in lines if line["event"] == "policy"] == world.chain.hashes
+    assert [line["manifest_hash"] for line in lines if line["event"] == "policy"] == harness.chain.hashes
     assert all(line["n"] == 4 for line in lines if line["event"] == "evaluation")
 
 
-def test_cycle__update_event__tells_what_the_batch_was(build_world: Build) -> None:
-    world = build_world(steps=1, peak_flops=1e12)
-    world.run()
-    (update,) = [line for line in world.read_metrics() if line["event"] == "update"]
-    rows = [row for file in world.coordinator.files.values() for row in decode(file, world.params.build_budget())]
+def test_cycle__update_event__tells_what_the_batch_was(build_harness: Build) -> None:
+    harness = build_harness(steps=1, peak_flops=1e12)
+    harness.run()
+    (update,) = [line for line in harness.read_metrics() if line["event"] == "update"]
+    rows = [row for file in harness.coordinator.files.values() for row in decode(file, harness.params.build_budget())]
     assert update["step"] == 0
     assert update["batch/samples"] == len(rows) == 32
     assert update["batch/tokens"] == sum(len(row.tokens) for row in rows)
@@ -80,89 +80,93 @@ def test_cycle__update_event__tells_what_the_batch_was(build_world: Build) -> No
     assert 0 < update["perf/mfu"] < 1
 
 
-def test_cycle__work_of_the_policy_before__is_seen_to_be_where_the_clip_ratio_sees_nothing(build_world: Build) -> None:
-    world = build_world()
-    world.coordinator.staleness = 1
-    world.run()
-    _, update = [line for line in world.read_metrics() if line["event"] == "update"]
+def test_cycle__work_of_the_policy_before__is_seen_to_be_where_the_clip_ratio_sees_nothing(
+    build_harness: Build,
+) -> None:
+    harness = build_harness()
+    harness.coordinator.staleness = 1
+    harness.run()
+    _, update = [line for line in harness.read_metrics() if line["event"] == "update"]
     assert (update["staleness_mean"], update["policy/clip_ratio"]) == (1, 0)
     assert update["policy/outside_clip"] > 0.02
     assert 1e-3 < update["policy/mismatch_kl"] < update["policy/mismatch_kl_max"] < 1
 
 
-def test_cycle__update_event__has_the_metrics_that_the_page_lists(build_world: Build) -> None:
-    world = build_world(steps=1, peak_flops=1e12)
-    world.run()
-    (update,) = [line for line in world.read_metrics() if line["event"] == "update"]
+def test_cycle__update_event__has_the_metrics_that_the_page_lists(build_harness: Build) -> None:
+    harness = build_harness(steps=1, peak_flops=1e12)
+    harness.run()
+    (update,) = [line for line in harness.read_metrics() if line["event"] == "update"]
     page = Path(__file__).resolve().parents[3] / "docs" / "operations.md"
     rows = page.read_text().split("metric of `update`")[1].split("An `alarm`")[0].splitlines()
     listed = [name for row in rows for name in re.findall("`(.+?)`", row.split("|", 2)[1] if row[:1] == "|" else "")]
     assert sorted(listed) == sorted(set(update) - {"event", "step"})
 
 
-def test_cycle__sinks__are_told_what_the_file_holds(build_world: Build) -> None:
-    world, told = build_world(steps=1), []
-    world.sinks = [lambda event, step, values: told.append({"event": event, "step": step, **values})]
-    world.run()
-    assert told == world.read_metrics()
+def test_cycle__sinks__are_told_what_the_file_holds(build_harness: Build) -> None:
+    harness, told = build_harness(steps=1), []
+    harness.sinks = [lambda event, step, values: told.append({"event": event, "step": step, **values})]
+    harness.run()
+    assert told == harness.read_metrics()
 
 
-def test_cycle__same_disk_again__publishes_nothing_more(build_world: Build) -> None:
-    world = build_world(steps=1)
-    world.run()
-    before = list(world.chain.hashes), world.read_metrics()
-    world.run()
-    assert (world.chain.hashes, world.read_metrics()) == before
-    assert world.coordinator.claims == [0]
+def test_cycle__same_disk_again__publishes_nothing_more(build_harness: Build) -> None:
+    harness = build_harness(steps=1)
+    harness.run()
+    before = list(harness.chain.hashes), harness.read_metrics()
+    harness.run()
+    assert (harness.chain.hashes, harness.read_metrics()) == before
+    assert harness.coordinator.claims == [0]
 
 
-def test_cycle__two_equal_worlds__publish_equal_hashes(build_world: Build, straight: dict[str, list[Hash]]) -> None:
-    world = build_world()
-    world.run()
-    assert world.chain.hashes == get_straight(straight, build_world, "fresh")
+def test_cycle__two_equal_harnesses__publish_equal_hashes(
+    build_harness: Build, straight: dict[str, list[Hash]]
+) -> None:
+    harness = build_harness()
+    harness.run()
+    assert harness.chain.hashes == get_straight(straight, build_harness, "fresh")
 
 
 @pytest.mark.parametrize("n", [1, 6, 9, 14, 22, 25, 28, 31, 34, 37, 45, 52])
 def test_cycle__killed_at_any_durable_action__ends_in_the_same_policies(
-    n: int, build_world: Build, kill_at: Build, straight: dict[str, list[Hash]]
+    n: int, build_harness: Build, kill_at: Build, straight: dict[str, list[Hash]]
 ) -> None:
-    expected = get_straight(straight, build_world, "fresh")
-    world = build_world()
+    expected = get_straight(straight, build_harness, "fresh")
+    harness = build_harness()
     kill_at(n)
-    with pytest.raises(world.killed):
-        world.run()
+    with pytest.raises(harness.killed):
+        harness.run()
     kill_at(None)
-    world.run()
-    assert world.chain.hashes == expected
-    events = [(line["event"], line["step"]) for line in world.read_metrics()]
+    harness.run()
+    assert harness.chain.hashes == expected
+    events = [(line["event"], line["step"]) for line in harness.read_metrics()]
     assert len(events) == len(set(events)) == 8
 
 
 @pytest.mark.parametrize("point", ["sign", "effect", "record"])
 def test_cycle__killed_while_it_publishes__publishes_each_step_once(
-    point: str, build_world: Build, straight: dict[str, list[Hash]]
+    point: str, build_harness: Build, straight: dict[str, list[Hash]]
 ) -> None:
-    expected = get_straight(straight, build_world, "fresh")
-    world = build_world()
-    world.chain.die_before = point
-    with pytest.raises(world.killed):
-        world.run()
-    assert len(world.chain.hashes) == (2 if point == "record" else 1)
-    world.run()
-    assert world.chain.hashes == expected
-    assert world.coordinator.claims == [0, 1]  # the update that was checkpointed is not repeated
-    assert [line["step"] for line in world.read_metrics() if line["event"] == "policy"] == [0, 1, 2]
+    expected = get_straight(straight, build_harness, "fresh")
+    harness = build_harness()
+    harness.chain.die_before = point
+    with pytest.raises(harness.killed):
+        harness.run()
+    assert len(harness.chain.hashes) == (2 if point == "record" else 1)
+    harness.run()
+    assert harness.chain.hashes == expected
+    assert harness.coordinator.claims == [0, 1]  # the update that was checkpointed is not repeated
+    assert [line["step"] for line in harness.read_metrics() if line["event"] == "policy"] == [0, 1, 2]
 
 
-def test_cycle__update_checkpointed_but_not_reported__is_reported_after_the_restart(build_world: Build) -> None:
-    world = build_world(steps=1)
-    world.run()
-    lines = world.read_metrics()
+def test_cycle__update_checkpointed_but_not_reported__is_reported_after_the_restart(build_harness: Build) -> None:
+    harness = build_harness(steps=1)
+    harness.run()
+    lines = harness.read_metrics()
     (update,) = [line for line in lines if line["event"] == "update"]
-    path = world.config.home / "metrics.jsonl"
+    path = harness.config.home / "metrics.jsonl"
     path.write_text("".join(f"{json.dumps(line)}\n" for line in lines if line["event"] != "update"))
-    world.run()
-    (again,) = [line for line in world.read_metrics() if line["event"] == "update"]
+    harness.run()
+    (again,) = [line for line in harness.read_metrics() if line["event"] == "update"]
     assert again["time/save"] == 0
     clocked = {"time/save", "time/step", "trainer/idle_ratio", *(name for name in update if name.startswith("perf/"))}
     assert {name: again[name] for name in again if name not in clocked} == {
@@ -170,17 +174,17 @@ def test_cycle__update_checkpointed_but_not_reported__is_reported_after_the_rest
     }
 
 
-def test_learn__forged_logprobs_in_unreplayed_work__have_no_effect(build_world: Build) -> None:
+def test_learn__forged_logprobs_in_unreplayed_work__have_no_effect(build_harness: Build) -> None:
     def forge(row: Rollout) -> Rollout:
         return replace(row, logprobs=tuple(-9.0 + i for i, _ in enumerate(row.tokens)))
 
     def train(**coordinator: Any) -> tuple[list[Hash], dict[str, Any]]:
-        world = build_world()
+        harness = build_harness()
         for key, value in coordinator.items():
-            setattr(world.coordinator, key, value)
-        world.run()
-        tensors: dict[str, Any] = load_file(world.config.home / "checkpoints" / "2" / "masters.safetensors")
-        return world.chain.hashes, tensors
+            setattr(harness.coordinator, key, value)
+        harness.run()
+        tensors: dict[str, Any] = load_file(harness.config.home / "checkpoints" / "2" / "masters.safetensors")
+        return harness.chain.hashes, tensors
 
     honest, weights = train(replayed=False, staleness=1)
     forged, same = train(replayed=False, staleness=1, forge=forge)
@@ -189,16 +193,16 @@ def test_learn__forged_logprobs_in_unreplayed_work__have_no_effect(build_world: 
     assert train(replayed=True, staleness=1, forge=forge)[0] != honest  # they would matter where they are believed
 
 
-def test_learn__unreplayed_stale_work__learns_what_honest_claims_teach(build_world: Build) -> None:
+def test_learn__unreplayed_stale_work__learns_what_honest_claims_teach(build_harness: Build) -> None:
     """What is recomputed with the retained policy is what the worker claimed, so the policies nearly agree.
     Prompts hang on a policy's hash, so only work of the first policy is the same in both."""
 
     def train(replayed: bool) -> dict[str, Any]:
-        world = build_world(steps=2)
-        world.coordinator.staleness, world.coordinator.replayed = 1, replayed
-        world.run()
-        assert [line["staleness_mean"] for line in world.read_metrics() if line["event"] == "update"] == [0, 1]
-        tensors: dict[str, Any] = load_file(world.config.home / "checkpoints" / "2" / "masters.safetensors")
+        harness = build_harness(steps=2)
+        harness.coordinator.staleness, harness.coordinator.replayed = 1, replayed
+        harness.run()
+        assert [line["staleness_mean"] for line in harness.read_metrics() if line["event"] == "update"] == [0, 1]
+        tensors: dict[str, Any] = load_file(harness.config.home / "checkpoints" / "2" / "masters.safetensors")
         return tensors
 
     claimed, recomputed = train(True), train(False)
@@ -206,100 +210,100 @@ def test_learn__unreplayed_stale_work__learns_what_honest_claims_teach(build_wor
         torch.testing.assert_close(weights, recomputed[name], rtol=0, atol=2e-4)
 
 
-def test_cycle__tokens_outside_the_vocabulary__are_left_out_and_learning_goes_on(build_world: Build) -> None:
+def test_cycle__tokens_outside_the_vocabulary__are_left_out_and_learning_goes_on(build_harness: Build) -> None:
     def forge(row: Rollout) -> Rollout:
         return replace(row, tokens=(*row.tokens[:-1], 259)) if row.seed % 16 == 0 else row
 
-    world = build_world()
-    world.coordinator.forge, world.coordinator.replayed = forge, False
-    world.run()
-    assert len(world.chain.hashes) == 3
-    left_out = [line["batch/left_out"] for line in world.read_metrics() if line["event"] == "update"]
+    harness = build_harness()
+    harness.coordinator.forge, harness.coordinator.replayed = forge, False
+    harness.run()
+    assert len(harness.chain.hashes) == 3
+    left_out = [line["batch/left_out"] for line in harness.read_metrics() if line["event"] == "update"]
     assert sum(left_out) > 0
 
 
-def test_cycle__home_of_another_pool__is_refused(build_world: Build) -> None:
-    world = build_world(steps=1)
-    world.run()
-    world.chain.hashes.clear()
+def test_cycle__home_of_another_pool__is_refused(build_harness: Build) -> None:
+    harness = build_harness(steps=1)
+    harness.run()
+    harness.chain.hashes.clear()
     with pytest.raises(OperatorError, match="wrong_checkpoint"):
-        world.run()
+        harness.run()
 
 
-def test_cycle__empty_home_for_a_pool_that_has_begun__is_refused(build_world: Build) -> None:
-    first, second = build_world(steps=1), build_world(steps=1)
+def test_cycle__empty_home_for_a_pool_that_has_begun__is_refused(build_harness: Build) -> None:
+    first, second = build_harness(steps=1), build_harness(steps=1)
     first.run()
     second.chain.hashes.extend(first.chain.hashes)
     with pytest.raises(OperatorError, match="wrong_checkpoint"):
         second.run()
 
 
-def test_cycle__another_policy_on_chain__is_refused(build_world: Build) -> None:
-    world = build_world(steps=0)
-    world.chain.hashes.append(Hash("0x" + "33" * 32))
+def test_cycle__another_policy_on_chain__is_refused(build_harness: Build) -> None:
+    harness = build_harness(steps=0)
+    harness.chain.hashes.append(Hash("0x" + "33" * 32))
     with pytest.raises(OperatorError, match="another_policy"):
-        world.run()
+        harness.run()
 
 
 def test_cycle__evaluation_fails__the_process_ends_with_its_error(
-    build_world: Build, monkeypatch: pytest.MonkeyPatch
+    build_harness: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = build_world(steps=None)
+    harness = build_harness(steps=None)
 
     def fail(*_: object) -> float:
         raise OperatorError("bad_environment", "no grader", fix="Install one")
 
     monkeypatch.setattr("trainer.monitoring.evaluation.Evaluator.evaluate", fail)
     with pytest.raises(OperatorError, match="no grader"):
-        world.run()
+        harness.run()
 
 
 def test_cycle__policy_lost_before_its_evaluation__is_not_evaluated_and_learning_goes_on(
-    build_world: Build, monkeypatch: pytest.MonkeyPatch
+    build_harness: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = build_world()
+    harness = build_harness()
     evaluate = Evaluator.evaluate
 
     def lose(self: Evaluator, folder: Path, step: Step) -> float:
         if step == 1:
-            while len(world.chain.hashes) < 2:  # what is published beside it comes first
+            while len(harness.chain.hashes) < 2:  # what is published beside it comes first
                 Flag().wait(0.01)
             (folder / WEIGHTS_FILE).unlink(missing_ok=True)
         return evaluate(self, folder, step)
 
     monkeypatch.setattr(Evaluator, "evaluate", lose)
     for _ in range(2):
-        world.run()
-        assert len(set(world.chain.hashes)) == 3
-        assert [line["step"] for line in world.read_metrics() if line["event"] == "evaluation"] == [0, 2]
+        harness.run()
+        assert len(set(harness.chain.hashes)) == 3
+        assert [line["step"] for line in harness.read_metrics() if line["event"] == "evaluation"] == [0, 2]
 
 
 def test_cycle__evaluations_late__neither_stop_the_updates_nor_lose_their_policies(
-    build_world: Build, monkeypatch: pytest.MonkeyPatch
+    build_harness: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = build_world(steps=4)
+    harness = build_harness(steps=4)
     seen: list[tuple[int, int]] = []
     pause = Flag()
 
     def wait(_: object, folder: Path, step: int) -> float:
-        assert world.context is not None
-        progress = world.context.progress
+        assert harness.context is not None
+        progress = harness.context.progress
         while step == 0 and progress.step < 4:
             pause.wait(0.01)  # step 0 is being evaluated while all others are trained
         seen.append((step, len(json.loads((folder / "config.json").read_text()))))
         return 0.5
 
     monkeypatch.setattr("trainer.monitoring.evaluation.Evaluator.evaluate", wait)
-    world.run()
+    harness.run()
     assert [step for step, _ in seen] == [0, 1, 2, 3, 4]
-    assert world.context is not None
-    assert world.context.exports.list_steps()[-2:] == [3, 4]
+    assert harness.context is not None
+    assert harness.context.exports.list_steps()[-2:] == [3, 4]
 
 
-def test_publish__chain_that_is_away__is_time_of_the_chain_and_the_origin_is_filled_once(build_world: Build) -> None:
+def test_publish__chain_that_is_away__is_time_of_the_chain_and_the_origin_is_filled_once(build_harness: Build) -> None:
     """Each look at the clock is a second after the one before, a failed attempt an hour."""
-    world, now = build_world(), 0.0
-    mine, attempts = world.chain.mine, iter([False, False, True])
+    harness, now = build_harness(), 0.0
+    mine, attempts = harness.chain.mine, iter([False, False, True])
 
     def look() -> float:
         nonlocal now
@@ -314,46 +318,46 @@ def test_publish__chain_that_is_away__is_time_of_the_chain_and_the_origin_is_fil
         now += 3600
         raise TransientError("chain_unreachable", "gone")
 
-    world.chain.mine = fail
+    harness.chain.mine = fail
 
     async def publish() -> dict[str, Any]:
         with ThreadPoolExecutor(max_workers=1) as chain_thread:
-            ctx = replace(world.build(chain_thread, asyncio.Event()), timer=look)
+            ctx = replace(harness.build(chain_thread, asyncio.Event()), timer=look)
             for _ in range(2):
                 with pytest.raises(TransientError):
                     await loop.publish(ctx)
             assert await loop.publish(ctx) is CycleResult.DONE
             assert await loop.publish(ctx) is CycleResult.IDLE
-        (policy,) = world.read_metrics()
+        (policy,) = harness.read_metrics()
         return dict(policy)
 
     policy = asyncio.run(publish())
     assert (policy["event"], policy["time/publish"], policy["time/wait_for_chain"]) == ("policy", 1, 7201)
 
 
-def test_publish__not_mined_and_a_stop_signal__leaves_at_once(build_world: Build) -> None:
-    world = build_world()
-    world.chain.mine = lambda _: 1
+def test_publish__not_mined_and_a_stop_signal__leaves_at_once(build_harness: Build) -> None:
+    harness = build_harness()
+    harness.chain.mine = lambda _: 1
 
     async def try_it() -> tuple[CycleResult, int]:
         stop = asyncio.Event()
         with ThreadPoolExecutor(max_workers=1) as chain_thread:
-            ctx = world.build(chain_thread, stop)
+            ctx = harness.build(chain_thread, stop)
             asyncio.get_running_loop().call_later(0.12, stop.set)
             return await loop.publish(ctx), ctx.progress.unpublished
 
     assert asyncio.run(try_it()) == (CycleResult.IDLE, 0)
 
 
-def test_cycle__recomputed_old_policy__is_the_one_that_learns_whatever_was_claimed(build_world: Build) -> None:
-    worlds = [build_world(steps=3, old_policy="recompute") for _ in range(2)]
-    worlds[1].coordinator.forge = lambda row: replace(row, logprobs=tuple(-9.0 for _ in row.tokens))
-    for world in worlds:
-        world.coordinator.staleness = 1
-        world.run()
-        ratios = [line["policy/ratio"] for line in world.read_metrics() if line["event"] == "update"]
+def test_cycle__recomputed_old_policy__is_the_one_that_learns_whatever_was_claimed(build_harness: Build) -> None:
+    harnesses = [build_harness(steps=3, old_policy="recompute") for _ in range(2)]
+    harnesses[1].coordinator.forge = lambda row: replace(row, logprobs=tuple(-9.0 for _ in row.tokens))
+    for harness in harnesses:
+        harness.coordinator.staleness = 1
+        harness.run()
+        ratios = [line["policy/ratio"] for line in harness.read_metrics() if line["event"] == "update"]
         assert ratios == [1, 1, 1]  # to the bit: under the published policy, in bfloat16, they differ
-    assert worlds[0].chain.hashes == worlds[1].chain.hashes
+    assert harnesses[0].chain.hashes == harnesses[1].chain.hashes
 
 
 @pytest.mark.parametrize(
@@ -368,22 +372,22 @@ def test_cycle__recomputed_old_policy__is_the_one_that_learns_whatever_was_claim
     ],
 )
 def test_cycle__other_objectives__publish_other_policies(
-    settings: dict[str, Any], build_world: Build, straight: dict[str, list[Hash]]
+    settings: dict[str, Any], build_harness: Build, straight: dict[str, list[Hash]]
 ) -> None:
-    world = build_world(evaluation_every=10, **settings)
-    world.run()
-    default = get_straight(straight, build_world, "fresh")
-    assert world.chain.hashes[0] == default[0]
-    assert world.chain.hashes[2] != default[2]
-    assert [line["step"] for line in world.read_metrics() if line["event"] == "evaluation"] == [0, 2]
-    kl = [line["policy/kl"] for line in world.read_metrics() if line["event"] == "update"]
+    harness = build_harness(evaluation_every=10, **settings)
+    harness.run()
+    default = get_straight(straight, build_harness, "fresh")
+    assert harness.chain.hashes[0] == default[0]
+    assert harness.chain.hashes[2] != default[2]
+    assert [line["step"] for line in harness.read_metrics() if line["event"] == "evaluation"] == [0, 2]
+    kl = [line["policy/kl"] for line in harness.read_metrics() if line["event"] == "update"]
     assert (kl[1] > 0) == ("kl_coef" in settings)
 
 
-def test_cycle__kl_to_step_0__keeps_the_reference_policy(build_world: Build) -> None:
-    world = build_world(steps=3, kl_coef=0.1)
-    world.run()
-    assert {0, 2, 3} <= set(world.context.exports.list_steps())
-    plain = build_world(steps=3, evaluation_every=0)  # a policy that waits for it is kept
+def test_cycle__kl_to_step_0__keeps_the_reference_policy(build_harness: Build) -> None:
+    harness = build_harness(steps=3, kl_coef=0.1)
+    harness.run()
+    assert {0, 2, 3} <= set(harness.context.exports.list_steps())
+    plain = build_harness(steps=3, evaluation_every=0)  # a policy that waits for it is kept
     plain.run()
     assert set(plain.context.exports.list_steps()) in ({2, 3}, {1, 2, 3})  # as the chain came along

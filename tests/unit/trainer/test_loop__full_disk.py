@@ -78,16 +78,16 @@ def test_add__another_failure__is_not_called_a_full_disk(tmp_path: Path) -> None
         StepFolders(tmp_path).add(Step(0), refuse)
 
 
-def run_out(world: Any) -> None:
+def run_out(harness: Any) -> None:
     with pytest.raises(OperatorError, match=r"disk_full: .* has no room for .*Free space"):
-        world.run()
+        harness.run()
 
 
 @pytest.mark.parametrize("size", [0, 100, 100_000])  # of a manifest, of a small file, of the weights
 def test_run__origin_is_full__goes_on_to_the_same_policies(
-    size: int, build_world: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    size: int, build_harness: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    straight, filled = build_world(), build_world()
+    straight, filled = build_harness(), build_harness()
     straight.run()
     offer = Publisher.offer
 
@@ -109,9 +109,9 @@ def test_run__origin_is_full__goes_on_to_the_same_policies(
 
 
 def test_run__no_room_for_an_intent__is_published_once_there_is(
-    build_world: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    build_harness: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = build_world()
+    harness = build_harness()
     put = SqliteOutbox.put
 
     def fill(self: SqliteOutbox, intent: Intent) -> None:
@@ -121,17 +121,17 @@ def test_run__no_room_for_an_intent__is_published_once_there_is(
         put(self, intent)
 
     monkeypatch.setattr(SqliteOutbox, "put", fill)
-    run_out(world)
+    run_out(harness)
     monkeypatch.undo()
-    world.run()
-    assert len(set(world.chain.hashes)) == 3
-    assert world.coordinator.claims == [0, 1]
+    harness.run()
+    assert len(set(harness.chain.hashes)) == 3
+    assert harness.coordinator.claims == [0, 1]
 
 
 def test_run__no_room_for_a_line_of_metrics__is_written_once_there_is(
-    build_world: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    build_harness: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = build_world()
+    harness = build_harness()
 
     def fill(path: Path, data: bytes) -> None:
         if b'{"event": "policy", "step": 1,' in data:
@@ -139,18 +139,18 @@ def test_run__no_room_for_a_line_of_metrics__is_written_once_there_is(
         append(path, data)
 
     monkeypatch.setattr("trainer.monitoring.metrics.append", fill)
-    run_out(world)
+    run_out(harness)
     monkeypatch.undo()
-    world.run()
-    lines = [(line["event"], line["step"]) for line in world.read_metrics()]
+    harness.run()
+    lines = [(line["event"], line["step"]) for line in harness.read_metrics()]
     assert len(lines) == len(set(lines)) == 8
-    assert world.coordinator.claims == [0, 1]
+    assert harness.coordinator.claims == [0, 1]
 
 
 def test_run__disk_fills_up_between_two_steps__goes_on_to_the_same_policies(
-    build_world: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    build_harness: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    straight, filled = build_world(), build_world()
+    straight, filled = build_harness(), build_harness()
     straight.run()
     save = Checkpoints.save
 

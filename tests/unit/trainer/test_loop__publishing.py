@@ -28,12 +28,12 @@ def published() -> dict[int, list[Hash]]:
 
 
 @pytest.fixture
-def build(build_world: Build, published: dict[int, list[Hash]]) -> Build:
+def build(build_harness: Build, published: dict[int, list[Hash]]) -> Build:
     def make(staleness: int, **settings: Any) -> Any:
-        world = build_world(evaluation_every=0, **({"steps": STEPS} | settings))
-        world.params = world.params.model_copy(update={"max_staleness": staleness})
-        world.coordinator.staleness = staleness
-        return world
+        harness = build_harness(evaluation_every=0, **({"steps": STEPS} | settings))
+        harness.params = harness.params.model_copy(update={"max_staleness": staleness})
+        harness.coordinator.staleness = staleness
+        return harness
 
     def make_with_hashes(staleness: int, **settings: Any) -> tuple[Any, list[Hash]]:
         if staleness not in published:
@@ -45,160 +45,160 @@ def build(build_world: Build, published: dict[int, list[Hash]]) -> Build:
     return make_with_hashes
 
 
-def mine_late(world: Any, late: int) -> list[int]:
+def mine_late(harness: Any, late: int) -> list[int]:
     """The chain takes a policy (but the first) only once the trainer has learned `late` steps more; returns what it had
     learned whenever one was taken."""
-    seen, mine = list[int](), world.chain.mine
+    seen, mine = list[int](), harness.chain.mine
 
     def wait(outbox: SqliteOutbox) -> int:
-        learned, count = world.context.progress.step, len(world.chain.hashes)
-        if count and learned < min(count + late, world.config.steps):
+        learned, count = harness.context.progress.step, len(harness.chain.hashes)
+        if count and learned < min(count + late, harness.config.steps):
             return 1
         seen.append(learned)
         done: int = mine(outbox)
         return done
 
-    world.chain.mine = wait
+    harness.chain.mine = wait
     return seen
 
 
 @pytest.mark.parametrize("staleness", [1, 2])
 def test_run__chain_takes_policies_late__they_are_learned_from_meanwhile(staleness: int, build: Build) -> None:
-    world, expected = build(staleness)
-    seen = mine_late(world, staleness)
-    world.run()
+    harness, expected = build(staleness)
+    seen = mine_late(harness, staleness)
+    harness.run()
     assert seen == [0, *(min(step + staleness, STEPS) for step in range(1, STEPS + 1))]
-    assert world.chain.hashes == expected
-    assert world.coordinator.claims == list(range(STEPS))
-    lines = [(line["event"], line["step"]) for line in world.read_metrics() if line["event"] != "alarm"]
+    assert harness.chain.hashes == expected
+    assert harness.coordinator.claims == list(range(STEPS))
+    lines = [(line["event"], line["step"]) for line in harness.read_metrics() if line["event"] != "alarm"]
     assert [step for event, step in lines if event == "policy"] == list(range(STEPS + 1))
     assert lines.index(("update", staleness)) < lines.index(("policy", 1))
     assert (
-        min(world.context.exports.list_steps()) == STEPS - staleness - 1
+        min(harness.context.exports.list_steps()) == STEPS - staleness - 1
     )  # the newest on chain when the last was made
 
 
-def run_until_learned(world: Any, step: int) -> None:
+def run_until_learned(harness: Any, step: int) -> None:
     """A process that is told to stop once it has learned `step` steps and the chain holds the first policy alone."""
-    mine = world.chain.mine
+    mine = harness.chain.mine
 
     def refuse(outbox: SqliteOutbox) -> int:
-        if world.chain.hashes:
-            if world.context.progress.step == step:
-                world.context.stop.set()
+        if harness.chain.hashes:
+            if harness.context.progress.step == step:
+                harness.context.stop.set()
             return 1
         done: int = mine(outbox)
         return done
 
-    world.chain.mine = refuse
-    world.run()
-    assert (len(world.chain.hashes), world.context.progress.step) == (1, step)
-    world.chain.mine = mine
+    harness.chain.mine = refuse
+    harness.run()
+    assert (len(harness.chain.hashes), harness.context.progress.step) == (1, step)
+    harness.chain.mine = mine
 
 
 def test_run__ended_with_three_unpublished_policies__publishes_each_once(build: Build) -> None:
-    world, expected = build(2)
-    run_until_learned(world, 3)
-    world.run()
-    assert world.chain.hashes == expected
-    assert world.coordinator.claims == list(range(STEPS))
+    harness, expected = build(2)
+    run_until_learned(harness, 3)
+    harness.run()
+    assert harness.chain.hashes == expected
+    assert harness.coordinator.claims == list(range(STEPS))
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 2])
 def test_run__coordinator_has_batches_without_end__is_no_further_ahead_than_it_can_resume(
     staleness: int, build: Build
 ) -> None:
-    world, _ = build(staleness)
-    original = world.coordinator.claim_batch
+    harness, _ = build(staleness)
+    original = harness.coordinator.claim_batch
 
     async def claim_batch(step: Step, *, wait_seconds: float) -> BatchOrder:
         return BatchOrder(step=step, items=())
 
-    world.coordinator.claim_batch = claim_batch
-    mine, looks = world.chain.mine, iter(range(10))
+    harness.coordinator.claim_batch = claim_batch
+    mine, looks = harness.chain.mine, iter(range(10))
 
     def refuse(outbox: SqliteOutbox) -> int:
-        if world.chain.hashes and world.context.progress.step > staleness and next(looks, None) is None:
-            world.context.stop.set()
-        done: int = 1 if world.chain.hashes else mine(outbox)
+        if harness.chain.hashes and harness.context.progress.step > staleness and next(looks, None) is None:
+            harness.context.stop.set()
+        done: int = 1 if harness.chain.hashes else mine(outbox)
         return done
 
-    world.chain.mine = refuse
-    world.run()
-    assert (len(world.chain.hashes), world.context.progress.step) == (1, staleness + 1)
-    world.chain.mine, world.coordinator.claim_batch = mine, original
-    world.run()
-    assert len(world.chain.hashes) == STEPS + 1
+    harness.chain.mine = refuse
+    harness.run()
+    assert (len(harness.chain.hashes), harness.context.progress.step) == (1, staleness + 1)
+    harness.chain.mine, harness.coordinator.claim_batch = mine, original
+    harness.run()
+    assert len(harness.chain.hashes) == STEPS + 1
 
 
 def test_run__unpublished_policy_is_lost__is_made_again_as_the_message_says(build: Build) -> None:
-    world, expected = build(2)
-    run_until_learned(world, 3)
-    exports, checkpoints = world.config.home / "exports", world.config.home / "checkpoints"
+    harness, expected = build(2)
+    run_until_learned(harness, 3)
+    exports, checkpoints = harness.config.home / "exports", harness.config.home / "checkpoints"
     shutil.rmtree(exports / "2")
     with pytest.raises(
         OperatorError, match=r"lost_policy: .*exports/2 .*where home/checkpoints/2 is kept, remove those"
     ):
-        world.run()
-    assert len(world.chain.hashes) == 1
+        harness.run()
+    assert len(harness.chain.hashes) == 1
     assert sorted(path.name for path in checkpoints.iterdir()) == ["2", "3"]
     shutil.rmtree(checkpoints / "3")
-    world.run()
-    assert world.chain.hashes == expected
+    harness.run()
+    assert harness.chain.hashes == expected
 
 
 def test_run__lost_policy_of_a_pool_far_ahead__can_go_on_from_the_newest_on_chain(build: Build) -> None:
-    world, expected = build(2)
-    run_until_learned(world, 3)
-    assert world.context.exports.list_steps() == [0, 1, 2, 3]
-    home = world.config.home
-    copied = shutil.copytree(home / "exports" / "0", world.root / "copy")
+    harness, expected = build(2)
+    run_until_learned(harness, 3)
+    assert harness.context.exports.list_steps() == [0, 1, 2, 3]
+    home = harness.config.home
+    copied = shutil.copytree(home / "exports" / "0", harness.root / "copy")
     shutil.rmtree(home / "exports" / "1")
     with pytest.raises(OperatorError, match=r"lost_policy: .*copy home/exports/0, remove home/checkpoints, .*to 0"):
-        world.run()
+        harness.run()
     shutil.rmtree(home / "checkpoints")
-    world.config = world.config.model_copy(update={"initial_policy": str(copied), "learning_rate": 1e-4})
+    harness.config = harness.config.model_copy(update={"initial_policy": str(copied), "learning_rate": 1e-4})
     with pytest.raises(OperatorError, match="another_policy: the outbox holds another policy 1"):
-        world.run()
+        harness.run()
     (home / "outbox.sqlite3").unlink()
-    world.run()
-    assert len(world.chain.hashes) == STEPS + 1
-    assert world.chain.hashes[0] == expected[0]
-    assert world.chain.hashes[1] != expected[1]
+    harness.run()
+    assert len(harness.chain.hashes) == STEPS + 1
+    assert harness.chain.hashes[0] == expected[0]
+    assert harness.chain.hashes[1] != expected[1]
 
 
 def test_run__another_policy_came_in_between__no_start_goes_on_over_it(build: Build) -> None:
-    world, _ = build(1)
-    foreign, mine = Hash("0x" + "33" * 32), world.chain.mine
+    harness, _ = build(1)
+    foreign, mine = Hash("0x" + "33" * 32), harness.chain.mine
 
     def come_in_between(outbox: SqliteOutbox) -> int:
-        if len(world.chain.hashes) == 1 and world.context.progress.step == 2:
-            world.chain.add(foreign)
+        if len(harness.chain.hashes) == 1 and harness.context.progress.step == 2:
+            harness.chain.add(foreign)
             return 1
-        done: int = 1 if world.chain.hashes else mine(outbox)
+        done: int = 1 if harness.chain.hashes else mine(outbox)
         return done
 
-    world.chain.mine = come_in_between
+    harness.chain.mine = come_in_between
     for _ in range(3):
         with pytest.raises(OperatorError, match="another_policy: the chain holds 0x3333"):
-            world.run()
-        assert world.chain.hashes[1:] == [foreign]
+            harness.run()
+        assert harness.chain.hashes[1:] == [foreign]
 
 
 @pytest.mark.parametrize("first", ["learning", "publication"])
 def test_run__both_cycles_fail__the_first_failure_is_told(
     first: str, build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world, _ = build(1)
-    mine, learn, pumping, pause = world.chain.mine, loop.learn, Flag(), Flag()
+    harness, _ = build(1)
+    mine, learn, pumping, pause = harness.chain.mine, loop.learn, Flag(), Flag()
     learning, publication = (OperatorError(code, "of these", fix="None") for code in ("learning", "publication"))
 
     def fail_to_mine(outbox: SqliteOutbox) -> int:
-        if not world.chain.hashes or world.coordinator.claims != [0, 1]:
-            done: int = 1 if world.chain.hashes else mine(outbox)
+        if not harness.chain.hashes or harness.coordinator.claims != [0, 1]:
+            done: int = 1 if harness.chain.hashes else mine(outbox)
             return done
         pumping.set()
-        while first == "learning" and not world.context.stop.is_set():
+        while first == "learning" and not harness.context.stop.is_set():
             pause.wait(0.01)
         raise publication
 
@@ -207,14 +207,14 @@ def test_run__both_cycles_fail__the_first_failure_is_told(
             learn(ctx, works, waited)
             return
         assert pumping.wait(20)
-        while first == "publication" and not world.context.stop.is_set():
+        while first == "publication" and not harness.context.stop.is_set():
             pause.wait(0.01)
         raise learning
 
-    world.chain.mine = fail_to_mine
+    harness.chain.mine = fail_to_mine
     monkeypatch.setattr(loop, "learn", fail_to_learn)
     with capture_logs() as logs, pytest.raises(OperatorError, match=f"^{first}: "):
-        world.run()
+        harness.run()
     assert [line["message"][:11] for line in logs if line["event"] == "failed, too"] == [
         "publication" if first == "learning" else "learning: o"
     ]
@@ -223,21 +223,21 @@ def test_run__both_cycles_fail__the_first_failure_is_told(
 def test_run__publication_fails_while_an_update_is_under_way__the_update_is_kept(
     build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world, expected = build(1)
-    mine = world.chain.mine
+    harness, expected = build(1)
+    mine = harness.chain.mine
 
     def fail(outbox: SqliteOutbox) -> int:
-        if world.chain.hashes and world.coordinator.claims == [0, 1]:
+        if harness.chain.hashes and harness.coordinator.claims == [0, 1]:
             raise OperatorError("no_funds", "the account cannot pay for gas", fix="Send it some")
-        done: int = 1 if world.chain.hashes else mine(outbox)
+        done: int = 1 if harness.chain.hashes else mine(outbox)
         return done
 
-    world.chain.mine = fail
+    harness.chain.mine = fail
     with pytest.raises(OperatorError, match="no_funds"):
-        world.run()
-    assert len(world.chain.hashes) == 1
-    assert world.context.progress.step == 2
-    world.chain.mine = mine
-    world.run()
-    assert world.chain.hashes == expected
-    assert world.coordinator.claims == list(range(STEPS))
+        harness.run()
+    assert len(harness.chain.hashes) == 1
+    assert harness.context.progress.step == 2
+    harness.chain.mine = mine
+    harness.run()
+    assert harness.chain.hashes == expected
+    assert harness.coordinator.claims == list(range(STEPS))

@@ -107,7 +107,7 @@ def test_enforce__what_the_court_would_refuse__proposes_nothing(case: HardCase):
     ("bonds", "named", "spoken"), [((50, 49, 50), 3, (0, 2)), ((49, 50, 49), 3, ()), ((50, 50, 50), 2, (0, 1))]
 )
 def test_enforce__verdict_without_power__is_left_out(bonds: tuple[int, ...], named: int, spoken: tuple[int, ...]):
-    """One verdict of a validator without its bond or its office would have the court refuse them all."""
+    """One verdict of a validator that has lost its bond or its seat would have the court refuse them all."""
     sent = enforce(build_case(VALIDATORS), bonds=bonds, named=named)
     assert [call for _, call in sent] == ([([VALIDATORS[i].address for i in spoken], 2)] if spoken else [])
 

@@ -79,7 +79,7 @@ environment = {{{{ kind = "reasoning_gym", options = {{{{ name = "spell_backward
 """
 
 
-def test_pool_create__one_account_with_two_offices__needs_a_yes(opened, tmp_path):
+def test_pool_create__one_account_in_two_roles__needs_a_yes(opened, tmp_path):
     file = tmp_path / "p.toml"
     file.write_text(POOL_FILE.format(trainer=ALICE))
     plain = ["pool", "create", str(file), "--deployment", "d.json", "--key-file", "k"]
@@ -213,7 +213,7 @@ def test_json__odd_token__is_not_asked_for_its_unit(opened):
         (["epoch", "disable", "1"], "disable_epoch", (1, RECORD), {"epoch": 1}),
     ],
 )
-def test_json__commands_of_offices__send_what_was_named(opened, arguments, sent, call, expected):
+def test_json__admin_commands__send_what_was_named(opened, arguments, sent, call, expected):
     assert invoke(*arguments, "--pool", "1") == expected | {"transaction": HASH}
     assert (opened.sent, opened.calls) == ([sent], [call])
 
@@ -229,7 +229,7 @@ def test_json__commands_of_offices__send_what_was_named(opened, arguments, sent,
         (["epoch", "disable", "2"], "unknown_epoch"),
     ],
 )
-def test_commands_of_offices__what_is_not_there__is_said_and_nothing_sent(opened, arguments, code):
+def test_admin_commands__what_is_not_there__is_said_and_nothing_sent(opened, arguments, code):
     result = runner.invoke(cli.app, [*arguments, "--pool", "1", "--deployment", "d.json", "--key-file", "k"])
     assert result.exception.code == code
     assert opened.sent == []

@@ -9,7 +9,13 @@ import pytest
 from covey.console import account
 from covey.console.addresses import is_example
 from covey.console.pool_file import build_params, read_document, read_table
-from covey.console.pool_terms import list_weak_terms, list_weaknesses, read_terms, require_offices, require_strong_terms
+from covey.console.pool_terms import (
+    list_weak_terms,
+    list_weaknesses,
+    read_terms,
+    require_separate_roles,
+    require_strong_terms,
+)
 from covey.environments.base import EnvironmentSpec
 from covey.environments.registry import compute_fingerprint, load
 from covey.errors import OperatorError
@@ -156,21 +162,21 @@ SHIPPED = sorted((Path(__file__).resolve().parents[4] / "configs").glob("*pool.t
 
 
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda path: path.name)
-def test_require_offices__shipped_files__hold_examples_only(file):
+def test_require_separate_roles__shipped_files__hold_examples_only(file):
     document = read_document(file)
     params = build_params(file, document, {})
     terms, validators = read_terms(file, read_table(file, document, "terms"), ALICE, params)
     with pytest.raises(OperatorError, match=r"example_address: trainer, arbiter, validators\[0\], .*wallet new"):
-        require_offices(file, terms, validators, BOB)
+        require_separate_roles(file, terms, validators, BOB)
     assert all(map(is_example, validators))
 
 
-def test_require_offices__arbiter_that_signs__is_refused_before_the_contract_does(tmp_path):
+def test_require_separate_roles__arbiter_that_signs__is_refused_before_the_contract_does(tmp_path):
     (tmp_path / "p.toml").write_text(POOL_FILE)
     terms, validators, _ = account.read_pool_file(tmp_path / "p.toml", ALICE)
-    require_offices(tmp_path, terms, validators, ALICE)
+    require_separate_roles(tmp_path, terms, validators, ALICE)
     with pytest.raises(OperatorError, match=r"bad_pool_file: .*the arbiter must not be the operator"):
-        require_offices(tmp_path, terms, validators, BOB)
+        require_separate_roles(tmp_path, terms, validators, BOB)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +190,7 @@ def test_require_offices__arbiter_that_signs__is_refused_before_the_contract_doe
         ("v", "a", "v", ["the trainer is a validator", "the operator is a validator", "trainer and operator"]),
     ],
 )
-def test_list_weaknesses__offices_of_one_account__are_named(trainer, arbiter, operator, words):
+def test_list_weaknesses__roles_of_one_account__are_named(trainer, arbiter, operator, words):
     found = list_weaknesses(SimpleNamespace(trainer=trainer, arbiter=arbiter), ["v", "w"], operator)
     assert [text[: len(word)] for text, word in zip(found, words, strict=True)] == words
 

@@ -4,7 +4,7 @@ import pytest
 
 from covey.chain import events
 from covey.chain.amounts import TokenUnit
-from covey.demo.demo_summary import Record, build_summary, describe_player, is_accepted, list_failures
+from covey.demo.demo_summary import Record, build_summary, describe_worker, is_accepted, list_failures
 from covey.demo.participants import DemoOptions, Participants
 from covey.demo.presets import DEFAULT
 from covey.demo.progress_view import DemoScreen, find_stage
@@ -55,14 +55,14 @@ def make_submission(node, *, state="SETTLED", reason="none", version=0):
 
 
 @pytest.fixture
-def cast(tmp_path):
+def participants(tmp_path):
     return Participants(tmp_path / "demo", DemoOptions(steps=3, workers=1, cheats=1))
 
 
 @pytest.fixture
-def good(cast):
+def good(participants):
     """A demo in which all went well."""
-    honest, cheat = (player.node for player in cast.players)
+    honest, cheat = (worker.node for worker in participants.workers)
     summary = {
         "reward": [0.1, 0.2, 0.5, 0.9],
         "policies": {"0": HASH},
@@ -75,9 +75,9 @@ def good(cast):
     return summary, make_status(), submissions
 
 
-def test_list_failures__all_went_well__none(cast, good):
+def test_list_failures__all_went_well__none(participants, good):
     summary, status, submissions = good
-    assert list_failures(summary, cast, status=status, submissions=submissions) == []
+    assert list_failures(summary, participants, status=status, submissions=submissions) == []
 
 
 @pytest.mark.parametrize(
@@ -91,39 +91,43 @@ def test_list_failures__all_went_well__none(cast, good):
         ({"policies": {"0": "0x" + "00" * 32}}, "a used policy is not on chain"),
     ],
 )
-def test_list_failures__one_thing_wrong__named_alone(cast, good, changes, message):
+def test_list_failures__one_thing_wrong__named_alone(participants, good, changes, message):
     summary, status, submissions = good
-    assert list_failures(summary | changes, cast, status=status, submissions=submissions) == [message]
+    assert list_failures(summary | changes, participants, status=status, submissions=submissions) == [message]
 
 
 def test_list_failures__eight_steps__a_quarter_is_asked_for(tmp_path, good):
     summary, status, submissions = good
-    cast = Participants(tmp_path / "long", DemoOptions(steps=8, workers=1, cheats=1))
-    summary = summary | {"reward": [0.5] * 6 + [0.7] * 3, "slashed": {cast.players[1].node: HASH}}
-    found = list_failures(summary, cast, status=status, submissions=submissions)
+    participants = Participants(tmp_path / "long", DemoOptions(steps=8, workers=1, cheats=1))
+    summary = summary | {"reward": [0.5] * 6 + [0.7] * 3, "slashed": {participants.workers[1].node: HASH}}
+    found = list_failures(summary, participants, status=status, submissions=submissions)
     assert found == ["the reward rose by 0.200, not by 0.250"]
 
 
-def test_list_failures__unsettled_or_lost_work__named(cast, good):
+def test_list_failures__unsettled_or_lost_work__named(participants, good):
     summary, _, submissions = good
-    assert list_failures(summary, cast, status=make_status(settled=False), submissions=submissions) == [
+    assert list_failures(summary, participants, status=make_status(settled=False), submissions=submissions) == [
         "not all work was settled"
     ]
-    lost = [*submissions, make_submission(cast.players[0].node, state="VOID", reason="late")]
-    assert list_failures(summary, cast, status=make_status(), submissions=lost) == ["honest workers lost 1 submissions"]
-    ghost = [*submissions, make_submission(cast.players[0].node, version=7)]
-    assert list_failures(summary, cast, status=make_status(), submissions=ghost) == ["a used policy is not on chain"]
+    lost = [*submissions, make_submission(participants.workers[0].node, state="VOID", reason="late")]
+    assert list_failures(summary, participants, status=make_status(), submissions=lost) == [
+        "honest workers lost 1 submissions"
+    ]
+    ghost = [*submissions, make_submission(participants.workers[0].node, version=7)]
+    assert list_failures(summary, participants, status=make_status(), submissions=ghost) == [
+        "a used policy is not on chain"
+    ]
 
 
-def test_list_failures__nothing_happened__no_crash(cast):
+def test_list_failures__nothing_happened__no_crash(participants):
     empty = {"reward": [], "policies": {}, "slashed": {}, "honest_slashed": 0, "claimed": 0, "cumulative": 0}
-    assert len(list_failures(empty, cast, status=make_status(steps=()), submissions=[])) == 3
+    assert len(list_failures(empty, participants, status=make_status(steps=()), submissions=[])) == 3
 
 
-def test_build_summary__by_hand(cast):
-    honest, cheat = cast.players
+def test_build_summary__by_hand(participants):
+    honest, cheat = participants.workers
     record = Record(rewards={1: 0.5, 0: 0.1}, slashed={cheat.node: HASH})
-    record.claimed[cast.get_address(honest.contributor)] = 4
+    record.claimed[participants.get_address(honest.contributor)] = 4
     contracts = SimpleNamespace(
         ledger=SimpleNamespace(get_settlement=lambda pool: SimpleNamespace(posted=10)),
         policies=SimpleNamespace(steps_of=lambda pool: 2, policy_of=lambda pool, step: f"hash {step}"),
@@ -131,7 +135,7 @@ def test_build_summary__by_hand(cast):
     submissions = [make_submission(honest.node), make_submission(cheat.node, reason="proof")]
     found = build_summary(
         record,
-        cast,
+        participants,
         contracts,
         status=make_status(reasons={"proof": 1}),
         submissions=submissions,
@@ -185,11 +189,11 @@ def test_is_accepted(state, reason, expected):
     assert is_accepted(make_submission("0x" + "11" * 20, state=state, reason=reason)) is expected
 
 
-def test_describe_player__a_cheat__reasons_and_transaction(cast):
-    cheat = cast.players[1]
+def test_describe_worker__a_cheat__reasons_and_transaction(participants):
+    cheat = participants.workers[1]
     record = Record(slashed={cheat.node: HASH})
-    record.claimed[cast.get_address(cheat.contributor)] = 15
-    line = describe_player(cheat, cast, record, [make_submission(cheat.node, reason="proof")] * 2, CVT)
+    record.claimed[participants.get_address(cheat.contributor)] = 15
+    line = describe_worker(cheat, participants, record, [make_submission(cheat.node, reason="proof")] * 2, CVT)
     assert "cheat-1 (quantized)" in line
     assert "accepted   0  rejected 2 for proof  claimed 1.5 CVT" in line
     assert line.endswith(f"slashed in {HASH}")
@@ -231,14 +235,14 @@ def test_screen__lines__once_each_and_the_summary_whole(capsys):
         "seconds": 2.5,
         "processes": 9,
     }
-    screen.show_summary(summary, ["player line"], ["it did not learn"], CVT)
+    screen.show_summary(summary, ["worker line"], ["it did not learn"], CVT)
     out = capsys.readouterr().out
     assert out.count("cheat-1 was slashed") == 1
     assert "step   1/3  reward 0.500 " + "#" * 15 in out
     assert "3 judged" in out
     for word in (
         "0:0.100  1:0.900",
-        "player line",
+        "worker line",
         "rejected 2 for proof",
         "claimed 0.7 CVT of 0.8 CVT",
         HASH,

@@ -14,20 +14,20 @@ pytestmark = pytest.mark.unit
 ALICE = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
 
 
-def test_cast__players__honest_and_cheats_in_turn(tmp_path):
-    cast = Participants(tmp_path / "demo", DemoOptions(workers=2, cheats=3, seed=7))
-    assert [(p.name, p.cheat) for p in cast.players] == [
+def test_participants__workers__honest_and_cheats_in_turn(tmp_path):
+    participants = Participants(tmp_path / "demo", DemoOptions(workers=2, cheats=3, seed=7))
+    assert [(p.name, p.cheat) for p in participants.workers] == [
         ("worker-1", ""),
         ("worker-2", ""),
         ("cheat-1", "quantized"),
         ("cheat-2", "best-of-n"),
         ("cheat-3", "quantized"),
     ]
-    assert cast.get_name(cast.players[1].node) == "worker-2"
-    assert cast.get_name("0xnobody") == "0xnobody"
+    assert participants.get_name(participants.workers[1].node) == "worker-2"
+    assert participants.get_name("0xnobody") == "0xnobody"
 
 
-def test_cast__keys__follow_from_the_seed_and_only_their_owner_reads_them(tmp_path):
+def test_participants__keys__follow_from_the_seed_and_only_their_owner_reads_them(tmp_path):
     first, again = (Participants(tmp_path / name, DemoOptions(seed=7)) for name in "ab")
     other = Participants(tmp_path / "c", DemoOptions(seed=8))
     names = ["operator", "trainer", "arbiter", "validator-1", "worker-1", "worker-1-contributor"]
@@ -41,8 +41,8 @@ def test_cast__keys__follow_from_the_seed_and_only_their_owner_reads_them(tmp_pa
     assert file.read_text() == "0x" + derive_key("demo-7", "operator").hex() + "\n"
 
 
-def test_cast__funded__those_who_send_transactions(tmp_path):
-    cast = Participants(tmp_path / "demo", DemoOptions(workers=1, cheats=1))
+def test_participants__funded__those_who_send_transactions(tmp_path):
+    participants = Participants(tmp_path / "demo", DemoOptions(workers=1, cheats=1))
     senders = [
         "operator",
         "trainer",
@@ -52,16 +52,16 @@ def test_cast__funded__those_who_send_transactions(tmp_path):
         "worker-1-contributor",
         "cheat-1-contributor",
     ]
-    assert cast.list_funded() == {cast.get_address(name): TOKENS for name in senders}
+    assert participants.list_funded() == {participants.get_address(name): TOKENS for name in senders}
     assert min(TOKENS - OPERATOR_BOND - BUDGET, TOKENS - VALIDATOR_BOND, TOKENS - 2 * MIN_STAKE) >= 0
 
 
 def test_write_pool__read_by_the_command(tmp_path):
-    cast = Participants(tmp_path / "demo", DemoOptions(steps=5, max_staleness=2))
-    terms, validators, params = read_pool_file(cast.write_pool(), ALICE)
-    assert validators == [cast.get_address(name) for name in cast.validators]
+    participants = Participants(tmp_path / "demo", DemoOptions(steps=5, max_staleness=2))
+    terms, validators, params = read_pool_file(participants.write_pool(), ALICE)
+    assert validators == [participants.get_address(name) for name in participants.validators]
     assert (params.max_steps, params.max_staleness, params.quorum) == (5, 2, terms.quorum)
-    assert terms.trainer == cast.get_address("trainer")
+    assert terms.trainer == participants.get_address("trainer")
     assert terms.validator_bond >= terms.signer_penalty > 0
     assert terms.epoch_length <= params.epoch_seconds
     assert terms.unbond_window >= terms.challenge_window + terms.veto_window
@@ -70,19 +70,19 @@ def test_write_pool__read_by_the_command(tmp_path):
 
 
 def test_write_role__shared_settings_beside_its_own(tmp_path):
-    cast = Participants(tmp_path / "demo", DemoOptions())
-    path = cast.write_role("worker-1", {"pool": 1, "relays": ["http://r"]}, key="operator")
+    participants = Participants(tmp_path / "demo", DemoOptions())
+    path = participants.write_role("worker-1", {"pool": 1, "relays": ["http://r"]}, key="operator")
     found = tomllib.loads(path.read_text())
     assert found == {
-        "home": str(cast.folder / "worker-1"),
-        "deployment": str(cast.deployment),
-        "key_file": str(cast.get_key_file("operator")),
+        "home": str(participants.folder / "worker-1"),
+        "deployment": str(participants.deployment),
+        "key_file": str(participants.get_key_file("operator")),
         "pool": 1,
         "relays": ["http://r"],
     }
 
 
-def test_cast__folder_is_used__refused(tmp_path):
+def test_participants__folder_is_used__refused(tmp_path):
     Participants(tmp_path / "demo", DemoOptions())
     with pytest.raises(FileExistsError):
         Participants(tmp_path / "demo", replace(DemoOptions(), seed=1))

@@ -23,13 +23,13 @@ from covey.demo.participants import DemoOptions
 
 class Light(scenario.Demo):
     def set_up(self):
-        running = self.stage.processes.start("trainer", "trainer", SLOW, module="line")
+        running = self.network.processes.start("trainer", "trainer", SLOW, module="line")
         while not running.log.read_text():
             running.process.join(0.02)
         print("pid", running.pid, flush=True)
 
     async def look(self):
-        self.stage.processes.require_alive()
+        self.network.processes.require_alive()
 
 SLOW = (
     "import signal, sys, time; signal.signal(15, lambda *_: (open(FILE + '.asked', 'w'), time.sleep(0.5), "

@@ -35,7 +35,7 @@ def make_key(folder: Path, name: str) -> str:
 
 @pytest.mark.parametrize("bonds", [{"validator-1": 4, "validator-2": 3}, {"validator-3": 5}, {}])
 @pytest.mark.parametrize("trainer", ["operator", "trainer", "validator-2"])
-def test_costs__one_account_in_two_offices__pays_for_both(tmp_path: Path, trainer: str, bonds: dict[str, int]):
+def test_costs__one_account_in_two_roles__pays_for_both(tmp_path: Path, trainer: str, bonds: dict[str, int]):
     costs = make_opening(tmp_path, trainer=trainer, bonds=bonds).costs
     own = 110 + bonds.get("validator-1", 0)
     assert costs[make_key(tmp_path, "operator")] == own

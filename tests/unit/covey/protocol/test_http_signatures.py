@@ -63,7 +63,7 @@ def test_signature_base__by_hand__as_in_rfc_9421():
 
 
 def test_content_digest__example_of_rfc_9530():
-    found = http_signatures.compute_content_digest(b'{"hello": "world"}\n')
+    found = http_signatures.compute_content_digest(b'{"hello": "harness"}\n')
     assert found == "sha-256=:RK/0qy18MlBSVnWgjwz6lZEWjP/lF5HF9bvEF8FabDg=:"
 
 

@@ -67,7 +67,7 @@ def build_liar(answer):
     return Starlette(routes=[Route("/{path:path}", lie)])
 
 
-class World:
+class ShardcastHarness:
     """One origin, whatever relays a test adds, and clients."""
 
     def __init__(self, tmp_path, stack):
@@ -119,6 +119,6 @@ class World:
 
 
 @pytest.fixture
-async def world(tmp_path):
+async def harness(tmp_path):
     async with AsyncExitStack() as stack:
-        yield World(tmp_path, stack)
+        yield ShardcastHarness(tmp_path, stack)

@@ -36,93 +36,93 @@ def read(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-async def restart(world, store, upstream):
+async def restart(harness, store, upstream):
     """The URL of a relay that starts on a folder with copies."""
-    relay, _, _ = await world.add_relay(upstream, store=ShardStore(store.root))
+    relay, _, _ = await harness.add_relay(upstream, store=ShardStore(store.root))
     return relay
 
 
-async def fill_relay(world, manifest):
+async def fill_relay(harness, manifest):
     """An origin and the folder of a relay that has copies of a policy and has ended."""
-    origin, recorder = await world.add_origin()
-    store = ShardStore(world.tmp_path / "copies")
+    origin, recorder = await harness.add_origin()
+    store = ShardStore(harness.tmp_path / "copies")
     mirror = Mirror(store, origin)
     async with serving(build_server(store, mirror)) as relay:
-        await world.fetch(world.connect(relay), manifest, "first")
+        await harness.fetch(harness.connect(relay), manifest, "first")
     await mirror.close()
     recorder.paths.clear()
     return origin, recorder, store
 
 
-async def test_relay__bit_flipped_on_its_disk__started_again_it_fetches_that_shard_again(world):
-    manifest = world.publish(3, FILES)
-    origin, recorder, store = await fill_relay(world, manifest)
+async def test_relay__bit_flipped_on_its_disk__started_again_it_fetches_that_shard_again(harness):
+    manifest = harness.publish(3, FILES)
+    origin, recorder, store = await fill_relay(harness, manifest)
     flip(list_shards(store)[1])
-    relay = await restart(world, store, origin)
-    client = world.connect(relay)
-    assert read(await world.fetch(client, manifest)) == FILES
+    relay = await restart(harness, store, origin)
+    client = harness.connect(relay)
+    assert read(await harness.fetch(client, manifest)) == FILES
     assert client.scores[0].success == 1.0
     assert recorder.count("/shards/") == 1
     assert recorder.count("/policies/") == 0
 
 
-async def test_relay__shard_replaced_while_it_runs__is_looked_at_again(world):
-    manifest = world.publish(3, FILES)
-    origin, _ = await world.add_origin()
-    relay, _, store = await world.add_relay(origin)
-    await world.fetch(world.connect(relay), manifest, "first")
+async def test_relay__shard_replaced_while_it_runs__is_looked_at_again(harness):
+    manifest = harness.publish(3, FILES)
+    origin, _ = await harness.add_origin()
+    relay, _, store = await harness.add_relay(origin)
+    await harness.fetch(harness.connect(relay), manifest, "first")
     list_shards(store)[0].write_bytes(b"torn")
-    client = world.connect(relay)
-    assert read(await world.fetch(client, manifest)) == FILES
+    client = harness.connect(relay)
+    assert read(await harness.fetch(client, manifest)) == FILES
     assert client.scores[0].success == 1.0
 
 
-async def test_relay__bit_flipped_in_its_manifest__is_fetched_again(world):
-    manifest = world.publish(3, FILES)
-    origin, _, store = await fill_relay(world, manifest)
+async def test_relay__bit_flipped_in_its_manifest__is_fetched_again(harness):
+    manifest = harness.publish(3, FILES)
+    origin, _, store = await fill_relay(harness, manifest)
     flip(list_manifests(store)[0])
-    relay = await restart(world, store, origin)
-    assert read(await world.fetch(world.connect(relay), manifest)) == FILES
+    relay = await restart(harness, store, origin)
+    assert read(await harness.fetch(harness.connect(relay), manifest)) == FILES
 
 
-async def test_relay__manifest_was_damaged_upstream__is_not_kept(world):
-    manifest, answers = world.publish(3, FILES), []
+async def test_relay__manifest_was_damaged_upstream__is_not_kept(harness):
+    manifest, answers = harness.publish(3, FILES), []
     forged = manifest.model_copy(update={"files": manifest.files[:1]}).to_bytes()
-    origin, _ = await world.add_origin(lambda path: Response(forged) if "/policies/" in path and answers else None)
-    relay, _, store = await world.add_relay(origin)
+    origin, _ = await harness.add_origin(lambda path: Response(forged) if "/policies/" in path and answers else None)
+    relay, _, store = await harness.add_relay(origin)
     answers.append(forged)
     with pytest.raises(TransientError, match="no_relay"):
-        await world.fetch(world.connect(relay), manifest)
+        await harness.fetch(harness.connect(relay), manifest)
     assert list_manifests(store) == []
     answers.clear()
-    assert read(await world.fetch(world.connect(relay), manifest)) == FILES
+    assert read(await harness.fetch(harness.connect(relay), manifest)) == FILES
 
 
-async def test_relay__step_published_again_after_a_reorganisation__serves_both(world):
-    old = world.publish(3, FILES)
-    origin, _ = await world.add_origin()
-    relay, _, store = await world.add_relay(origin)
-    await world.fetch(world.connect(relay), old, "old")
-    folder = world.tmp_path / "other"
+async def test_relay__step_published_again_after_a_reorganisation__serves_both(harness):
+    old = harness.publish(3, FILES)
+    origin, _ = await harness.add_origin()
+    relay, _, store = await harness.add_relay(origin)
+    await harness.fetch(harness.connect(relay), old, "old")
+    folder = harness.tmp_path / "other"
     folder.mkdir()
     (folder / "model.safetensors").write_bytes(b"learned again")
-    new = add_policy(world.store, folder, pool=1, step=3)
-    assert read(await world.fetch(world.connect(relay), new, "new")) == {"model.safetensors": b"learned again"}
-    assert read(await world.fetch(world.connect(relay), old, "old again")) == FILES
+    new = add_policy(harness.store, folder, pool=1, step=3)
+    assert read(await harness.fetch(harness.connect(relay), new, "new")) == {"model.safetensors": b"learned again"}
+    assert read(await harness.fetch(harness.connect(relay), old, "old again")) == FILES
     assert store.list_steps(1) == [3]
 
 
-async def test_origin__bit_flipped_on_its_disk__serves_it_to_nobody_until_it_is_offered_again(world):
-    manifest = world.publish(3, FILES)
-    flip(list_shards(world.store)[0])
-    shard = list_shards(world.store)[0].name
-    recorder = Recorder(build_server(ShardStore(world.store.root)))
-    origin = await world.serve(recorder)
-    refused = await world.get(f"{origin}/shards/{shard}")
+async def test_origin__bit_flipped_on_its_disk__serves_it_to_nobody_until_it_is_offered_again(harness):
+    manifest = harness.publish(3, FILES)
+    flip(list_shards(harness.store)[0])
+    shard = list_shards(harness.store)[0].name
+    recorder = Recorder(build_server(ShardStore(harness.store.root)))
+    origin = await harness.serve(recorder)
+    refused = await harness.get(f"{origin}/shards/{shard}")
     assert (refused.status_code, refused.json()["code"]) == (503, "unavailable")
-    add_policy(ShardStore(world.store.root), world.tmp_path / "policy-1-3", pool=1, step=3, shard_bytes=1000)
-    assert (await world.get(f"{origin}/shards/{shard}")).status_code == 200
-    assert read(await world.fetch(world.connect(origin), manifest)) == FILES
+    add_policy(ShardStore(harness.store.root), harness.tmp_path / "policy-1-3", pool=1, step=3, shard_bytes=1000)
+    assert (await harness.get(f"{origin}/shards/{shard}")).status_code == 200
+    assert read(await harness.fetch(harness.connect(origin), manifest)) == FILES
 
 
 def test_add_policy__bit_flipped_in_a_shard_that_was_seen_whole__writes_it_again(tmp_path):
@@ -138,34 +138,34 @@ def test_add_policy__bit_flipped_in_a_shard_that_was_seen_whole__writes_it_again
     assert [path.read_bytes() for path in list_shards(store)] == before
 
 
-async def test_origin__bit_flipped_in_a_manifest__pruning_keeps_all_shards(world):
+async def test_origin__bit_flipped_in_a_manifest__pruning_keeps_all_shards(harness):
     """Which shards it named is not known any more, and relays that have it may still need them."""
-    world.publish(3, FILES)
-    flip(list_manifests(world.store)[0])
-    shards = list_shards(world.store)
-    world.publish(4, {"a": b"other"})
-    ShardStore(world.store.root).prune(1, world.retention)
-    assert set(shards) < set(list_shards(world.store))
+    harness.publish(3, FILES)
+    flip(list_manifests(harness.store)[0])
+    shards = list_shards(harness.store)
+    harness.publish(4, {"a": b"other"})
+    ShardStore(harness.store.root).prune(1, harness.retention)
+    assert set(shards) < set(list_shards(harness.store))
 
 
-async def test_relay__many_policies__remembers_no_more_than_it_has(world):
-    origin, _ = await world.add_origin()
-    store = ShardStore(world.tmp_path / "copies")
+async def test_relay__many_policies__remembers_no_more_than_it_has(harness):
+    origin, _ = await harness.add_origin()
+    store = ShardStore(harness.tmp_path / "copies")
     mirror = Mirror(store, origin, keep=2)
-    relay = await world.serve(build_server(store, mirror))
+    relay = await harness.serve(build_server(store, mirror))
     for step in range(6):
-        await world.fetch(world.connect(relay), world.publish(step, {"w": b"of %d" % step}), f"got-{step}")
+        await harness.fetch(harness.connect(relay), harness.publish(step, {"w": b"of %d" % step}), f"got-{step}")
     assert len(list_shards(store)) == 2
     assert (len(mirror._locks), len(store._whole), len(store._named)) == (0, 2, 1)
     await mirror.close()
 
 
-async def test_relay__folder_that_cannot_be_read__answers_to_come_later(world):
-    manifest = world.publish(3, FILES)
-    origin, _, store = await fill_relay(world, manifest)
+async def test_relay__folder_that_cannot_be_read__answers_to_come_later(harness):
+    manifest = harness.publish(3, FILES)
+    origin, _, store = await fill_relay(harness, manifest)
     (path,) = list_manifests(store)
     path.unlink()
     path.mkdir()
-    relay = await restart(world, store, origin)
-    refused = await world.get_manifest(relay, manifest)
+    relay = await restart(harness, store, origin)
+    refused = await harness.get_manifest(relay, manifest)
     assert (refused.status_code, refused.json()["code"]) == (503, "unavailable")

@@ -121,9 +121,9 @@ def test_recompute_activations__model_without_such_layers__is_refused() -> None:
 
 @pytest.mark.parametrize("is_set", [True, False])
 def test_build_learner__activation_checkpointing__is_what_the_setting_says(
-    build_world: Callable[..., Any], is_set: bool
+    build_harness: Callable[..., Any], is_set: bool
 ) -> None:
-    world = build_world(activation_checkpointing=is_set, threads=1)
-    learner, _ = build_from_settings(world.config, world.params)
+    harness = build_harness(activation_checkpointing=is_set, threads=1)
+    learner, _ = build_from_settings(harness.config, harness.params)
     layers = learner.model.get_submodule("model.layers").children()
     assert {getattr(layer, "gradient_checkpointing", None) for layer in layers} == {is_set}

@@ -166,10 +166,10 @@ def test_recompute_activations__adapters__gradients_are_those_without() -> None:
             torch.testing.assert_close(ours.grad, theirs.grad, rtol=0, atol=1e-6)
 
 
-def test_build_learner__lora_settings__reach_their_places(build_world: Callable[..., Any]) -> None:
+def test_build_learner__lora_settings__reach_their_places(build_harness: Callable[..., Any]) -> None:
     settings = {"lora_rank": 3, "lora_alpha": 6.0, "lora_targets": ("v_proj", "o_proj"), "threads": 1}
-    world = build_world(**settings)
-    learner, _ = build_from_settings(world.config, world.params)
+    harness = build_harness(**settings)
+    learner, _ = build_from_settings(harness.config, harness.params)
     masters = learner.get_masters()
     assert {name.split(".")[4] for name in masters} == {"v_proj", "o_proj"}
     assert {tensor.shape[0] for name, tensor in masters.items() if ".lora_A." in name} == {3}
@@ -179,10 +179,10 @@ def test_build_learner__lora_settings__reach_their_places(build_world: Callable[
 
 @pytest.mark.parametrize("n", [14, 31])
 def test_run__adapters_and_a_kill__ends_in_the_same_policies(
-    n: int, build_world: Callable[..., Any], kill_at: Callable[[int | None], Any]
+    n: int, build_harness: Callable[..., Any], kill_at: Callable[[int | None], Any]
 ) -> None:
     settings = {"lora_rank": 4, "activation_checkpointing": True, "learning_rate": 5e-3}
-    straight, killed = build_world(**settings), build_world(**settings)
+    straight, killed = build_harness(**settings), build_harness(**settings)
     straight.run()
     assert len(set(straight.chain.hashes)) == 3
     kill_at(n)

@@ -16,9 +16,9 @@ Build = Callable[..., Any]
 Find = Callable[[list[str]], Exception | None]
 
 
-def refuse(world: Any, monkeypatch: pytest.MonkeyPatch, find: Find) -> list[str]:
+def refuse(harness: Any, monkeypatch: pytest.MonkeyPatch, find: Find) -> list[str]:
     """From now on `find` is given all links that were asked for, this one last, and what it finds is raised."""
-    original, seen = world.coordinator.get_object, list[str]()
+    original, seen = harness.coordinator.get_object, list[str]()
 
     async def get_object(url: str, *, max_bytes: int) -> bytes:
         seen.append(url)
@@ -28,20 +28,20 @@ def refuse(world: Any, monkeypatch: pytest.MonkeyPatch, find: Find) -> list[str]
         data: bytes = await original(url, max_bytes=max_bytes)
         return data
 
-    monkeypatch.setattr(world.coordinator, "get_object", get_object)
+    monkeypatch.setattr(harness.coordinator, "get_object", get_object)
     return seen
 
 
-def change_orders(world: Any, monkeypatch: pytest.MonkeyPatch, change: Callable[[BatchOrder], BatchOrder]) -> None:
+def change_orders(harness: Any, monkeypatch: pytest.MonkeyPatch, change: Callable[[BatchOrder], BatchOrder]) -> None:
     """From now on each order is changed; one for a step that was ordered before fails the test."""
-    original = world.coordinator.claim_batch
+    original = harness.coordinator.claim_batch
 
     async def claim_batch(step: Step, *, wait_seconds: float) -> BatchOrder | None:
-        assert world.coordinator.claims.count(step) == 0
+        assert harness.coordinator.claims.count(step) == 0
         order = await original(step, wait_seconds=wait_seconds)
         return None if order is None else change(order)
 
-    monkeypatch.setattr(world.coordinator, "claim_batch", claim_batch)
+    monkeypatch.setattr(harness.coordinator, "claim_batch", claim_batch)
 
 
 def build_refusal(status: int) -> ProtocolError:
@@ -49,129 +49,131 @@ def build_refusal(status: int) -> ProtocolError:
 
 
 def test_cycle__file_that_is_another_one__is_left_out_and_learning_goes_on(
-    build_world: Build, monkeypatch: pytest.MonkeyPatch
+    build_harness: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = build_world(steps=1)
-    original, wrong = world.coordinator.get_object, iter([True])
+    harness = build_harness(steps=1)
+    original, wrong = harness.coordinator.get_object, iter([True])
 
     async def get_object(url: str, *, max_bytes: int) -> bytes:
         data: bytes = await original(url, max_bytes=max_bytes)
         return data + b"x" if next(wrong, False) else data
 
-    monkeypatch.setattr(world.coordinator, "get_object", get_object)
-    world.run()
-    assert len(world.chain.hashes) == 2
-    assert [line["batch/left_out"] for line in world.read_metrics() if line["event"] == "update"] == [1]
+    monkeypatch.setattr(harness.coordinator, "get_object", get_object)
+    harness.run()
+    assert len(harness.chain.hashes) == 2
+    assert [line["batch/left_out"] for line in harness.read_metrics() if line["event"] == "update"] == [1]
 
 
 @pytest.mark.parametrize("code", ["missing", "bad_answer"])  # of a folder's store, of another one
 def test_cycle__file_that_the_store_has_lost__is_left_out_and_learning_goes_on(
-    code: str, build_world: Build, monkeypatch: pytest.MonkeyPatch
+    code: str, build_harness: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = build_world(steps=1)
+    harness = build_harness(steps=1)
     gone = ProtocolError(code, "gone", status=404)
-    refuse(world, monkeypatch, lambda seen: gone if seen[-1] == seen[0] else None)  # whenever it is asked for
-    world.run()
-    assert world.coordinator.claims == [0] * 3  # the first brings the other file
-    assert len(world.chain.hashes) == 2
-    (update,) = [line for line in world.read_metrics() if line["event"] == "update"]
+    refuse(harness, monkeypatch, lambda seen: gone if seen[-1] == seen[0] else None)  # whenever it is asked for
+    harness.run()
+    assert harness.coordinator.claims == [0] * 3  # the first brings the other file
+    assert len(harness.chain.hashes) == 2
+    (update,) = [line for line in harness.read_metrics() if line["event"] == "update"]
     assert (update["batch/left_out"], update["batch/samples"]) == (1, 16)
 
 
-def test_cycle__link_that_has_run_out__is_asked_for_anew(build_world: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = build_world(steps=1)
+def test_cycle__link_that_has_run_out__is_asked_for_anew(build_harness: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = build_harness(steps=1)
     expired = ProtocolError("bad_link", "the link has expired", status=403)
-    refuse(world, monkeypatch, lambda seen: expired if len(seen) == 1 else None)
-    world.run()
-    assert world.coordinator.claims == [0, 0]
-    assert [line["batch/left_out"] for line in world.read_metrics() if line["event"] == "update"] == [0]
+    refuse(harness, monkeypatch, lambda seen: expired if len(seen) == 1 else None)
+    harness.run()
+    assert harness.coordinator.claims == [0, 0]
+    assert [line["batch/left_out"] for line in harness.read_metrics() if line["event"] == "update"] == [0]
 
 
 def test_cycle__file_that_comes_with_the_third_order__is_learned_from(
-    build_world: Build, monkeypatch: pytest.MonkeyPatch
+    build_harness: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = build_world(steps=1)
+    harness = build_harness(steps=1)
 
     def find(seen: list[str]) -> Exception | None:
-        return build_refusal(403) if seen[-1] == seen[0] and len(world.coordinator.claims) < 3 else None
+        return build_refusal(403) if seen[-1] == seen[0] and len(harness.coordinator.claims) < 3 else None
 
-    refuse(world, monkeypatch, find)
-    world.run()
-    assert world.coordinator.claims == [0] * 3
-    (update,) = [line for line in world.read_metrics() if line["event"] == "update"]
+    refuse(harness, monkeypatch, find)
+    harness.run()
+    assert harness.coordinator.claims == [0] * 3
+    (update,) = [line for line in harness.read_metrics() if line["event"] == "update"]
     assert (update["batch/left_out"], update["batch/samples"]) == (0, 32)
 
 
 def test_cycle__file_that_is_refused_in_three_orders__is_left_out_and_learning_goes_on(
-    build_world: Build, monkeypatch: pytest.MonkeyPatch
+    build_harness: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = build_world(steps=1)
+    harness = build_harness(steps=1)
 
     def find(seen: list[str]) -> Exception | None:
-        assert len(world.coordinator.claims) < 9  # it ends in a failure, not never
+        assert len(harness.coordinator.claims) < 9  # it ends in a failure, not never
         return build_refusal(403) if seen[-1] == seen[0] else None
 
-    seen = refuse(world, monkeypatch, find)
-    world.run()
-    assert world.coordinator.claims == [0] * 3
+    seen = refuse(harness, monkeypatch, find)
+    harness.run()
+    assert harness.coordinator.claims == [0] * 3
     assert sorted(map(seen.count, set(seen))) == [1, 3]  # what was had is not fetched again
-    assert len(world.chain.hashes) == 2
-    (update,) = [line for line in world.read_metrics() if line["event"] == "update"]
+    assert len(harness.chain.hashes) == 2
+    (update,) = [line for line in harness.read_metrics() if line["event"] == "update"]
     assert (update["batch/left_out"], update["batch/samples"]) == (1, 16)
 
 
 def test_cycle__one_file_is_lost_and_the_store_refuses_the_others__they_are_waited_for(
-    build_world: Build, monkeypatch: pytest.MonkeyPatch
+    build_harness: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = build_world(steps=1)
+    harness = build_harness(steps=1)
 
     def find(seen: list[str]) -> Exception | None:
         if seen[-1] == seen[0]:
             return build_refusal(404)
-        return build_refusal(403) if len(world.coordinator.claims) < 5 else None
+        return build_refusal(403) if len(harness.coordinator.claims) < 5 else None
 
-    refuse(world, monkeypatch, find)
-    world.run()
-    assert world.coordinator.claims == [0] * 7  # the fifth brings the others
-    (update,) = [line for line in world.read_metrics() if line["event"] == "update"]
+    refuse(harness, monkeypatch, find)
+    harness.run()
+    assert harness.coordinator.claims == [0] * 7  # the fifth brings the others
+    (update,) = [line for line in harness.read_metrics() if line["event"] == "update"]
     assert (update["batch/left_out"], update["batch/samples"]) == (1, 16)
 
 
 def test_cycle__order_that_names_a_task_twice__takes_it_once(
-    build_world: Build, monkeypatch: pytest.MonkeyPatch
+    build_harness: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = build_world(steps=1)
-    change_orders(world, monkeypatch, lambda order: order.model_copy(update={"items": (*order.items, order.items[0])}))
-    world.run()
-    (update,) = [line for line in world.read_metrics() if line["event"] == "update"]
+    harness = build_harness(steps=1)
+    change_orders(
+        harness, monkeypatch, lambda order: order.model_copy(update={"items": (*order.items, order.items[0])})
+    )
+    harness.run()
+    (update,) = [line for line in harness.read_metrics() if line["event"] == "update"]
     assert (update["batch/left_out"], update["batch/samples"]) == (1, 32)
 
 
 @pytest.mark.parametrize("status", [403, 404])
 def test_cycle__store_that_refuses_or_has_nothing__is_waited_for(
-    status: int, build_world: Build, monkeypatch: pytest.MonkeyPatch
+    status: int, build_harness: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = build_world(steps=1)
-    refuse(world, monkeypatch, lambda _: build_refusal(status) if len(world.coordinator.claims) < 6 else None)
-    world.run()
-    assert world.coordinator.claims == [0] * 6
-    (update,) = [line for line in world.read_metrics() if line["event"] == "update"]
+    harness = build_harness(steps=1)
+    refuse(harness, monkeypatch, lambda _: build_refusal(status) if len(harness.coordinator.claims) < 6 else None)
+    harness.run()
+    assert harness.coordinator.claims == [0] * 6
+    (update,) = [line for line in harness.read_metrics() if line["event"] == "update"]
     assert (update["batch/left_out"], update["batch/samples"]) == (0, 32)
 
 
-def test_cycle__coordinator_away__is_tried_again(build_world: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = build_world(steps=1)
+def test_cycle__coordinator_away__is_tried_again(build_harness: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = build_harness(steps=1)
     away = TransientError("coordinator_unreachable", "gone")
-    refuse(world, monkeypatch, lambda seen: away if len(seen) in {1, 3} else None)
-    world.run()
-    assert len(world.chain.hashes) == 2
+    refuse(harness, monkeypatch, lambda seen: away if len(seen) in {1, 3} else None)
+    harness.run()
+    assert len(harness.chain.hashes) == 2
 
 
 @pytest.mark.parametrize("version", [0, 3])  # step 2 takes policy 1 at the oldest
 def test_cycle__item_of_a_policy_that_is_too_old_or_to_come__is_left_out_and_learning_goes_on(
-    version: int, build_world: Build, monkeypatch: pytest.MonkeyPatch
+    version: int, build_harness: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = build_world(steps=3)
+    harness = build_harness(steps=3)
 
     def change(order: BatchOrder) -> BatchOrder:
         if order.step < 2:
@@ -179,16 +181,16 @@ def test_cycle__item_of_a_policy_that_is_too_old_or_to_come__is_left_out_and_lea
         other = order.items[0].model_copy(update={"policy_version": version})
         return order.model_copy(update={"items": (other, *order.items[1:])})
 
-    change_orders(world, monkeypatch, change)
-    world.run()
-    updates = [line for line in world.read_metrics() if line["event"] == "update"]
+    change_orders(harness, monkeypatch, change)
+    harness.run()
+    updates = [line for line in harness.read_metrics() if line["event"] == "update"]
     assert [(line["batch/left_out"], line["batch/samples"]) for line in updates] == [(0, 32), (0, 32), (1, 16)]
 
 
 def test_cycle__order_of_another_step__ends_the_trainer_and_says_what_to_do(
-    build_world: Build, monkeypatch: pytest.MonkeyPatch
+    build_harness: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = build_world(steps=1)
-    change_orders(world, monkeypatch, lambda order: order.model_copy(update={"step": order.step + 1}))
+    harness = build_harness(steps=1)
+    change_orders(harness, monkeypatch, lambda order: order.model_copy(update={"step": order.step + 1}))
     with pytest.raises(OperatorError, match=r"wrong_batch: .*coordinator_url"):
-        world.run()
+        harness.run()

@@ -14,7 +14,7 @@ from covey.environments.registry import DEMO, load
 from covey.protocol.submission_file.codec import decode
 from covey.protocol.submission_file.rows import Rollout
 from tests.fakes.grading import open_grading
-from tests.fakes.training import World
+from tests.fakes.training import TrainerHarness
 from trainer.data.samples import AcceptedWork
 
 pytestmark = pytest.mark.unit
@@ -23,14 +23,14 @@ Forge = Callable[[Rollout], Rollout]
 
 
 def train(
-    world: World, forge: Forge | None = None, *, replayed: bool = False
+    harness: TrainerHarness, forge: Forge | None = None, *, replayed: bool = False
 ) -> tuple[list[str], list[dict[str, Any]]]:
     """Published policies and `update` lines of a trainer whose batches hold what `forge` makes of honest rows."""
-    world.coordinator.replayed = replayed
+    harness.coordinator.replayed = replayed
     if forge is not None:
-        world.coordinator.forge = forge
-    world.run()
-    return list(world.chain.hashes), [line for line in world.read_metrics() if line["event"] == "update"]
+        harness.coordinator.forge = forge
+    harness.run()
+    return list(harness.chain.hashes), [line for line in harness.read_metrics() if line["event"] == "update"]
 
 
 def invent_reward(row: Rollout) -> Rollout:
@@ -50,23 +50,23 @@ def invent_seed(row: Rollout) -> Rollout:
     return replace(row, seed=row.seed ^ 1) if (row.group, row.sibling) == (0, 2) else row
 
 
-def test_cycle__invented_rewards_that_nobody_replayed__teach_nothing(build_world: Build) -> None:
-    honest, told = train(build_world())
-    forged, updates = train(build_world(), invent_reward)
+def test_cycle__invented_rewards_that_nobody_replayed__teach_nothing(build_harness: Build) -> None:
+    honest, told = train(build_harness())
+    forged, updates = train(build_harness(), invent_reward)
     assert forged == honest
     rewards = ("reward/mean", "policy/loss", "optim/grad_norm", "batch/left_out", "batch/live_share")
     assert [[line[name] for name in rewards] for line in updates] == [[line[name] for name in rewards] for line in told]
     assert [line["batch/regraded"] for line in told] == [0, 0]
     assert min(line["batch/regraded"] for line in updates) > 0
-    assert train(build_world(), invent_reward, replayed=True)[0] != honest  # a quorum's word is taken
+    assert train(build_harness(), invent_reward, replayed=True)[0] != honest  # a quorum's word is taken
 
 
-def test_cycle__invented_rewards__are_counted_and_their_task_is_named(build_world: Build) -> None:
-    world = build_world(steps=1)
+def test_cycle__invented_rewards__are_counted_and_their_task_is_named(build_harness: Build) -> None:
+    harness = build_harness(steps=1)
     with capture_logs() as logs:
-        _, (update,) = train(world, invent_reward)
+        _, (update,) = train(harness, invent_reward)
     wrong = {}
-    for (_, task), made in world.coordinator.made.items():
+    for (_, task), made in harness.coordinator.made.items():
         wrong[task] = sum(invent_reward(row).reward != row.reward for row in made if task < 2)
     told = {log["task"]: log["rollouts"] for log in logs if log["event"] == "rewards differ from the recomputed"}
     assert told == {task: count for task, count in wrong.items() if count}
@@ -78,33 +78,33 @@ def test_cycle__invented_rewards__are_counted_and_their_task_is_named(build_worl
     [(invent_prompt, "wrong_prompt"), (invent_seed, "wrong_seed"), (invent_end, "false_termination")],
 )
 def test_cycle__row_that_is_not_of_its_slot__its_submission_is_left_out_and_learning_goes_on(
-    forge: Forge, reason: str, build_world: Build
+    forge: Forge, reason: str, build_harness: Build
 ) -> None:
-    world, spared = build_world(), {0}
+    harness, spared = build_harness(), {0}
 
     def forge_others(row: Rollout) -> Rollout:
         """All tasks but the first, which is known by the seeds of its rows."""
-        seeds = {each.seed for (_, task), made in world.coordinator.made.items() for each in made if task in spared}
+        seeds = {each.seed for (_, task), made in harness.coordinator.made.items() for each in made if task in spared}
         return row if row.seed in seeds else forge(row)
 
     with capture_logs() as logs:
-        hashes, updates = train(world, forge_others)
+        hashes, updates = train(harness, forge_others)
     assert [(line["batch/left_out"], line["batch/samples"]) for line in updates] == [(1, 16), (2, 0)]
     assert len(hashes) == 3
     left_out = [(log["task"], log["code"]) for log in logs if log["event"] == "submission left out"]
     assert sorted(left_out) == [(task, reason) for task in (1, 2, 3)]
 
 
-def test_regrade__sandboxed_grader__is_asked_once_for_a_task(build_world: Build) -> None:
-    world, asked = build_world(steps=0), list[int]()
-    world.run()
-    order = asyncio.run(world.coordinator.claim_batch(0, wait_seconds=0))
+def test_regrade__sandboxed_grader__is_asked_once_for_a_task(build_harness: Build) -> None:
+    harness, asked = build_harness(steps=0), list[int]()
+    harness.run()
+    order = asyncio.run(harness.coordinator.claim_batch(0, wait_seconds=0))
     item = order.items[0].model_copy(update={"replayed": False})
-    rows = decode(world.coordinator.files[item.work_key], world.params.build_budget())
+    rows = decode(harness.coordinator.files[item.work_key], harness.params.build_budget())
     claimed = [invent_reward(row) for row in rows]
     work = AcceptedWork(task=item.task, policy_version=item.policy_version, replayed=False, rollouts=tuple(claimed))
     with open_grading(load(DEMO)) as grade, ThreadPoolExecutor(max_workers=1) as thread:
-        regrader = world.build(thread, asyncio.Event()).regrader
+        regrader = harness.build(thread, asyncio.Event()).regrader
 
         def count(replies: Sequence[Reply]) -> Sequence[Grade]:
             asked.append(len(replies))
@@ -117,10 +117,10 @@ def test_regrade__sandboxed_grader__is_asked_once_for_a_task(build_world: Build)
     assert asked == [len(rows)]
 
 
-def test_regrade__grader_that_dies_on_the_answers__they_earn_nothing(build_world: Build) -> None:
+def test_regrade__grader_that_dies_on_the_answers__they_earn_nothing(build_harness: Build) -> None:
     """As for the validator: what ends every attempt to grade it is to blame itself."""
-    world = build_world(steps=1)
+    harness = build_harness(steps=1)
     with open_grading(load(DEMO), factory="tests.fakes.dying:build") as dying:
-        world.grade = dying
-        _, (update,) = train(world)
+        harness.grade = dying
+        _, (update,) = train(harness)
     assert (update["reward/mean"], update["batch/live_share"], update["batch/samples"]) == (0, 0, 32)

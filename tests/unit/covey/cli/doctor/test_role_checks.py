@@ -130,9 +130,9 @@ def test_judge__no_chain__what_needs_it_is_skipped_and_the_rest_is_judged(role):
     assert (rows["chain"].status, rows["chain"].fix) == ("fail", "Start that node")
     waiting = {
         "worker": {"pool", "registration", "stake", "relays", "memory"},
-        "validator": {"pool", "office", "bond", "balance", "relays", "memory"},
-        "trainer": {"pool", "office", "balance", "relays", "memory"},
-        "coordinator": {"pool", "office", "bond", "balance", "relays", "clock"},
+        "validator": {"pool", "role", "bond", "balance", "relays", "memory"},
+        "trainer": {"pool", "role", "balance", "relays", "memory"},
+        "coordinator": {"pool", "role", "bond", "balance", "relays", "clock"},
     }
     assert {name for name, row in rows.items() if row.status == "skip"} == waiting[role]
     assert all(row.detail.startswith("needs the row ") for row in rows.values() if row.status == "skip")
@@ -163,9 +163,9 @@ def test_judge__nothing_could_be_seen__every_row_is_there(role):
         ("balance", "trainer", {"chain": replace(CHAIN, balance=5 * 10**14 - 1)}, "fail", "about 0 transactions"),
         ("balance", "trainer", {"chain": replace(CHAIN, balance=5 * 10**16 - 1)}, "warn", "about 99 transactions"),
         ("balance", "trainer", {"chain": replace(CHAIN, balance=5 * 10**16)}, "ok", "about 100 transactions"),
-        ("office", "trainer", {"address": STRANGER}, "fail", f"key_file to the key of {KEY}"),
-        ("office", "coordinator", {"address": STRANGER}, "fail", f"{STRANGER} is not the operator of pool 1"),
-        ("office", "validator", {"pool": replace(POOL, is_validator=False)}, "fail", "replace-validator OLD"),
+        ("role", "trainer", {"address": STRANGER}, "fail", f"key_file to the key of {KEY}"),
+        ("role", "coordinator", {"address": STRANGER}, "fail", f"{STRANGER} is not the operator of pool 1"),
+        ("role", "validator", {"pool": replace(POOL, is_validator=False)}, "fail", "replace-validator OLD"),
         ("bond", "validator", {"pool": replace(POOL, stake=49)}, "fail", "covey stake add 1 --raw --kind validator"),
         ("bond", "validator", {"pool": replace(POOL, stake=50)}, "ok", "50 of 50"),
         ("bond", "coordinator", {"pool": replace(POOL, stake=0)}, "warn", "--kind operator"),

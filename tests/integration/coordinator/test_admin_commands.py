@@ -18,7 +18,7 @@ from covey.protocol import eip712
 from covey.protocol.ids import Step
 from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Reason
-from tests.fakes.network import MIN_STAKE, Office
+from tests.fakes.network import MIN_STAKE, CoordinatorHarness
 from tests.integration.coordinator.handing import FILE, decide, hand_in
 
 pytestmark = pytest.mark.integration
@@ -27,12 +27,12 @@ pytestmark = pytest.mark.integration
 class Terminal:
     """Types `covey ...` with the key of one account; the answer is the command's JSON."""
 
-    def __init__(self, office: Office, folder: Path) -> None:
-        self._office, self._folder = office, folder
-        office.chain.deployment.save(folder / "deployment.json")
+    def __init__(self, harness: CoordinatorHarness, folder: Path) -> None:
+        self._harness, self._folder = harness, folder
+        harness.chain.deployment.save(folder / "deployment.json")
 
     def __call__(self, *arguments: str, key: str = "") -> Any:
-        options = ["--deployment", str(self._folder / "deployment.json"), "--pool", str(self._office.ctx.ledger.pool)]
+        options = ["--deployment", str(self._folder / "deployment.json"), "--pool", str(self._harness.ctx.ledger.pool)]
         if key:
             file = self._folder / f"{key}.key"
             if not file.exists():
@@ -45,41 +45,43 @@ class Terminal:
 
 
 @pytest.fixture
-def covey(office: Office, tmp_path: Path) -> Terminal:
-    return Terminal(office, tmp_path)
+def covey(harness: CoordinatorHarness, tmp_path: Path) -> Terminal:
+    return Terminal(harness, tmp_path)
 
 
-async def settle(office: Office) -> None:
+async def settle(harness: CoordinatorHarness) -> None:
     """Two accepted submissions of 20 units, in an epoch on chain."""
     for i in range(2):
-        async with office.client("node") as node:
-            await hand_in(office, node, FILE + bytes([i]))
-        await decide(office)
-    office.run_job("settle_epoch")
-    await office.follow()
-    await office.follow()
+        async with harness.client("node") as node:
+            await hand_in(harness, node, FILE + bytes([i]))
+        await decide(harness)
+    harness.run_job("settle_epoch")
+    await harness.follow()
+    await harness.follow()
 
 
-async def test_rewards_claim__newest_epoch_that_stands_and_is_final__pays_once(office: Office, covey: Terminal):
-    url = ("--coordinator-url", office.url)
+async def test_rewards_claim__newest_epoch_that_stands_and_is_final__pays_once(
+    harness: CoordinatorHarness, covey: Terminal
+):
+    url = ("--coordinator-url", harness.url)
     with pytest.raises(OperatorError, match="posted the next epoch, which is final 20 s later"):
         await asyncio.to_thread(covey, "rewards", "claim", *url, key="contributor")
-    await settle(office)
-    final_at = office.chain.now() + 20
+    await settle(harness)
+    final_at = harness.chain.now() + 20
     with pytest.raises(OperatorError, match=r"not_final: .* Claim when epoch 0 is final: .*, in 20 s"):
         await asyncio.to_thread(covey, "rewards", "claim", *url, key="contributor")
-    async with office.client("node") as node:
-        await hand_in(office, node, b"not judged yet")
+    async with harness.client("node") as node:
+        await hand_in(harness, node, b"not judged yet")
     shown = await asyncio.to_thread(covey, "rewards", "show", *url, key="contributor")
     waiting = {"pending": 1, "accepted": 120, "next_final_at": final_at, "epoch": None}
     assert {name: shown[name] for name in waiting} == waiting
     assert (shown["earned"], shown["claimed"], shown["claimable"]) == (0, 0, 0)
-    office.chain.advance(20)
-    named = ("--contributor", office.chain.address("contributor"))
+    harness.chain.advance(20)
+    named = ("--contributor", harness.chain.address("contributor"))
     shown = await asyncio.to_thread(covey, "rewards", "show", *url, *named)
     assert (shown["epoch"], shown["earned"], shown["claimable"]) == (0, 120, 120)
     assert (shown["pending"], shown["accepted"], shown["next_final_at"]) == (1, 0, None)
-    stranger = ("--contributor", office.chain.address("operator"))
+    stranger = ("--contributor", harness.chain.address("operator"))
     shown = await asyncio.to_thread(covey, "rewards", "show", *url, *stranger)
     assert (shown["pending"], shown["earned"], shown["claimable"]) == (0, 0, 0)
     claimed = await asyncio.to_thread(covey, "rewards", "claim", *url, key="contributor")
@@ -89,90 +91,92 @@ async def test_rewards_claim__newest_epoch_that_stands_and_is_final__pays_once(o
     assert (await asyncio.to_thread(covey, "pool", "show"))["owed"] == 0
 
 
-async def test_submissions__hidden_until_decided__then_shown_with_what_the_chain_says(office: Office, covey: Terminal):
-    url = ("--coordinator-url", office.url)
+async def test_submissions__hidden_until_decided__then_shown_with_what_the_chain_says(
+    harness: CoordinatorHarness, covey: Terminal
+):
+    url = ("--coordinator-url", harness.url)
 
     async def show(receipt_hash: str) -> Any:
         return await asyncio.to_thread(covey, "submissions", "show", receipt_hash, *url)
 
-    async with office.client("node") as node:
-        receipt_hash = eip712.compute_struct_hash(await hand_in(office, node))
+    async with harness.client("node") as node:
+        receipt_hash = eip712.compute_struct_hash(await hand_in(harness, node))
     shown = await show(receipt_hash[:10])
     assert (shown["receipt_hash"], shown["state"], shown["work_key"]) == (receipt_hash, "SUBMITTED", None)
     assert (shown["verdicts"], shown["epoch_transaction"]) == ([], None)
-    await decide(office)
+    await decide(harness)
     shown = await show(receipt_hash[2:12])
     assert [(v["validator"], v["outcome"], v["reason"]) for v in shown["verdicts"]] == [
-        (office.chain.address(f"validator-{i}"), "accept", "none") for i in (0, 1)
+        (harness.chain.address(f"validator-{i}"), "accept", "none") for i in (0, 1)
     ]
-    async with office.client("stranger") as anybody:
+    async with harness.client("stranger") as anybody:
         for verdict in shown["verdicts"]:
-            key = f"evidence/{office.ctx.ledger.pool}/{verdict['evidence_hash']}.json"
+            key = f"evidence/{harness.ctx.ledger.pool}/{verdict['evidence_hash']}.json"
             assert await anybody.get_public(key, max_bytes=1 << 16)
         (view,) = await anybody.list_submissions(limit=5)
         assert list(view.evidence_hashes) == [verdict["evidence_hash"] for verdict in shown["verdicts"]]
-        assert await anybody.list_submissions(limit=5, node=office.wallet("node").address) == [view]
-        assert await anybody.list_submissions(limit=5, contributor=office.chain.address("operator")) == []
+        assert await anybody.list_submissions(limit=5, node=harness.wallet("node").address) == [view]
+        assert await anybody.list_submissions(limit=5, contributor=harness.chain.address("operator")) == []
         assert await anybody.list_submissions(limit=5, state=SubmissionState.SUBMITTED) == []
         assert await anybody.list_submissions(limit=5, state=SubmissionState.ACCEPTED) == [view]
-    async with office.client("node") as node:
-        await hand_in(office, node, b"fills the epoch")
-    await decide(office)
-    office.run_job("settle_epoch")
-    await office.follow()
-    await office.follow()
+    async with harness.client("node") as node:
+        await hand_in(harness, node, b"fills the epoch")
+    await decide(harness)
+    harness.run_job("settle_epoch")
+    await harness.follow()
+    await harness.follow()
     shown = await show(receipt_hash)
     assert (shown["state"], shown["epoch"]) == ("SETTLED", 0)
-    mined = office.chain.client.find_mined(shown["epoch_transaction"])
+    mined = harness.chain.client.find_mined(shown["epoch_transaction"])
     assert mined is not None
     assert mined.is_success
     with pytest.raises(ProtocolError, match="unknown_submission"):
         await show("00000000" if receipt_hash[2:10] != "00000000" else "11111111")
 
 
-async def test_get_submission__prefix_of_two__is_ambiguous(office: Office):
+async def test_get_submission__prefix_of_two__is_ambiguous(harness: CoordinatorHarness):
     for i in range(2):
-        async with office.client("node") as node:
-            await hand_in(office, node, FILE + bytes([i]))
-        await decide(office)
-    with office.ctx.database.read() as rows:
+        async with harness.client("node") as node:
+            await hand_in(harness, node, FILE + bytes([i]))
+        await decide(harness)
+    with harness.ctx.database.read() as rows:
         first, second = rows.list_recent_submissions(2)
         assert rows.list_submissions_like("0x") in ([first, second], [second, first])
         assert rows.list_submissions_like(first.receipt_hash) == [first]
     with pytest.raises(ProtocolError, match="ambiguous_hash"):
-        views.get_submission(office.ctx, "0x")
+        views.get_submission(harness.ctx, "0x")
 
 
-def test_policy_list__published__with_block_and_time(office: Office, covey: Terminal):
-    policies = office.chain.contracts.policies
-    pool = office.ctx.ledger.pool
+def test_policy_list__published__with_block_and_time(harness: CoordinatorHarness, covey: Terminal):
+    policies = harness.chain.contracts.policies
+    pool = harness.ctx.ledger.pool
     (row,) = covey("policy", "list")["policies"]
     assert (row["step"], row["manifest_hash"], row["relays"]) == (0, policies.policy_of(pool, Step(0)), {})
-    assert office.chain.client.get_block(row["block"]).timestamp == row["published_at"]
+    assert harness.chain.client.get_block(row["block"]).timestamp == row["published_at"]
 
 
-async def test_epoch_disable__by_the_arbiter__nothing_can_be_claimed(office: Office, covey: Terminal):
-    await settle(office)
+async def test_epoch_disable__by_the_arbiter__nothing_can_be_claimed(harness: CoordinatorHarness, covey: Terminal):
+    await settle(harness)
     assert covey("pool", "show")["owed"] == 120
     with pytest.raises(ProtocolError, match="NotArbiter"):
         covey("epoch", "disable", "0", key="operator")
     assert covey("epoch", "disable", "0", key="arbiter")["epoch"] == 0
     assert covey("pool", "show")["owed"] == 0
-    office.chain.advance(20)
+    harness.chain.advance(20)
     with pytest.raises(OperatorError, match="not_final"):
         covey("rewards", "claim", key="contributor")
 
 
-async def test_case_veto__by_the_arbiter__frees_the_stake(office: Office, covey: Terminal):
-    async with office.client("node") as node:
-        receipt = await hand_in(office, node)
-    await decide(office, outcome=2, reason=int(Reason.PROOF), severity=2, units=0)
+async def test_case_veto__by_the_arbiter__frees_the_stake(harness: CoordinatorHarness, covey: Terminal):
+    async with harness.client("node") as node:
+        receipt = await hand_in(harness, node)
+    await decide(harness, outcome=2, reason=int(Reason.PROOF), severity=2, units=0)
     assert covey("case", "show") == {"cases": []}
-    async with office.client("validator-2") as client:
+    async with harness.client("validator-2") as client:
         (hard,) = await client.list_hard_cases()
     verdicts = [body.to_message() for body in hard.verdicts]
-    court, stakes = office.chain.contracts.court, office.chain.contracts.stakes
-    office.chain.send("validator-2", court.propose(receipt, hard.signature, verdicts, hard.signatures))
+    court, stakes = harness.chain.contracts.court, harness.chain.contracts.stakes
+    harness.chain.send("validator-2", court.propose(receipt, hard.signature, verdicts, hard.signatures))
     (shown,) = covey("case", "show")["cases"]
     receipt_hash = eip712.compute_struct_hash(receipt)
     assert (shown["receipt_hash"], shown["state"], shown["reason"], shown["amount"]) == (
@@ -181,59 +185,59 @@ async def test_case_veto__by_the_arbiter__frees_the_stake(office: Office, covey:
         "proof",
         60,
     )
-    owner, pool = office.chain.address("contributor"), office.ctx.ledger.pool
+    owner, pool = harness.chain.address("contributor"), harness.ctx.ledger.pool
     assert stakes.locked_of(pool, owner) == 60
     assert covey("case", "veto", receipt_hash, key="arbiter")["node"] == receipt.node
-    seen = await asyncio.to_thread(covey, "submissions", "show", receipt_hash, "--coordinator-url", office.url)
+    seen = await asyncio.to_thread(covey, "submissions", "show", receipt_hash, "--coordinator-url", harness.url)
     assert [step["event"] for step in seen["case"]] == ["CaseOpened", "CaseVetoed"]
     assert {verdict["reason"] for verdict in seen["verdicts"]} == {"proof"}
     assert covey("case", "show")["cases"][0]["state"] == "vetoed"
     assert stakes.locked_of(pool, owner) == 0
-    await office.follow()
-    with office.ctx.database.read() as rows:
+    await harness.follow()
+    with harness.ctx.database.read() as rows:
         assert rows.get_node(receipt.node).suspended == ""
 
 
-def test_pool_offices__invitation_and_replacement__stand_on_chain(office: Office, covey: Terminal):
-    contracts, pool = office.chain.contracts, office.ctx.ledger.pool
-    stranger, old = office.wallet("stranger").address, office.chain.address("validator-1")
+def test_admin_commands__invitation_and_replacement__stand_on_chain(harness: CoordinatorHarness, covey: Terminal):
+    contracts, pool = harness.chain.contracts, harness.ctx.ledger.pool
+    stranger, old = harness.wallet("stranger").address, harness.chain.address("validator-1")
     assert covey("pool", "invite", stranger, old, key="operator")["invited"] == [stranger, old]
     assert contracts.nodes.is_invited(pool, stranger)
     shown = covey("pool", "replace-validator", old, stranger, key="operator")
-    assert shown["validators"] == [office.chain.address("validator-0"), stranger, office.chain.address("validator-2")]
+    assert shown["validators"] == [harness.chain.address("validator-0"), stranger, harness.chain.address("validator-2")]
     assert not contracts.pools.is_validator(pool, old)
     assert not contracts.pools.is_validator(pool, stranger), "after two unbonding windows of 20 s"
-    office.chain.advance(39)
+    harness.chain.advance(39)
     assert not contracts.pools.is_validator(pool, stranger)
-    office.chain.advance(1)
+    harness.chain.advance(1)
     assert contracts.pools.is_validator(pool, stranger)
 
 
-def test_worker_remove__by_its_contributor__is_vouched_for_no_more(office: Office, covey: Terminal):
-    nodes, pool = office.chain.contracts.nodes, office.ctx.ledger.pool
-    node = office.wallet("node").address
+def test_worker_remove__by_its_contributor__is_vouched_for_no_more(harness: CoordinatorHarness, covey: Terminal):
+    nodes, pool = harness.chain.contracts.nodes, harness.ctx.ledger.pool
+    node = harness.wallet("node").address
     with pytest.raises(ProtocolError, match="NotContributor"):
         covey("worker", "remove", node, key="operator")
     assert covey("worker", "remove", node, key="contributor")["node"] == node
     assert nodes.contributor_of(pool, node) is None
-    assert nodes.is_liable(pool, node, office.chain.address("contributor"))
+    assert nodes.is_liable(pool, node, harness.chain.address("contributor"))
 
 
-def test_pool_end_and_refund__after_the_last_window__returns_the_escrow(office: Office, covey: Terminal):
-    token, operator = office.chain.contracts.token, office.chain.address("operator")
+def test_pool_end_and_refund__after_the_last_window__returns_the_escrow(harness: CoordinatorHarness, covey: Terminal):
+    token, operator = harness.chain.contracts.token, harness.chain.address("operator")
     covey("stake", "add", str(MIN_STAKE), "--raw", "--kind", "operator", key="operator")
     covey("pool", "end", key="operator")
-    assert office.chain.contracts.pools.state_of(office.ctx.ledger.pool) is PoolState.ENDED
-    office.chain.advance(95)  # 20 + 4 x (10 + 10) = 100 s after the end
+    assert harness.chain.contracts.pools.state_of(harness.ctx.ledger.pool) is PoolState.ENDED
+    harness.chain.advance(95)  # 20 + 4 x (10 + 10) = 100 s after the end
     with pytest.raises(ProtocolError, match="PoolNotClosed"):
         covey("pool", "refund", key="operator")
-    office.chain.advance(5)
+    harness.chain.advance(5)
     before = token.balance_of(operator)
     assert covey("pool", "refund", key="operator")["escrow"] == 0
     assert token.balance_of(operator) - before == 1_000_000
-    stakes, pool = office.chain.contracts.stakes, office.ctx.ledger.pool
+    stakes, pool = harness.chain.contracts.stakes, harness.ctx.ledger.pool
     covey("stake", "unbond", str(MIN_STAKE), "--raw", "--kind", "operator", key="operator")
-    office.chain.advance(20)
+    harness.chain.advance(20)
     covey("stake", "withdraw", "--kind", "operator", key="operator")
     assert stakes.stake_of(pool, BondKind.OPERATOR, operator) == 0
     assert token.balance_of(operator) - before == 1_000_000 + MIN_STAKE

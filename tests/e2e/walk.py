@@ -74,7 +74,7 @@ class Server:
 class Walk:
     """The parts, composed as their processes compose them."""
 
-    stage: DemoNetwork
+    network: DemoNetwork
     coordinator: coordinator.context.Context
     trainer: trainer.context.Context
     workers: dict[str, worker.context.Context]
@@ -83,7 +83,7 @@ class Walk:
 
     @property
     def chain(self) -> ChainClient:
-        return self.stage.chain
+        return self.network.chain
 
     def mine(self, count: int = 1) -> None:
         for _ in range(count):
@@ -133,15 +133,17 @@ async def take_judgement(ctx: validator.context.Context) -> None:
 
 
 @contextlib.contextmanager
-def open_stage(folder: Path, options: DemoOptions, cast: type[Participants] = Participants) -> Iterator[DemoNetwork]:
-    stage = DemoNetwork(cast(folder, options), invoke)
+def open_network(
+    folder: Path, options: DemoOptions, participants: type[Participants] = Participants
+) -> Iterator[DemoNetwork]:
+    network = DemoNetwork(participants(folder, options), invoke)
     try:
-        stage.open()
-        stage.chain.request("evm_setIntervalMining", 0)
-        stage.chain.request("evm_setAutomine", True)
-        yield stage
+        network.open()
+        network.chain.request("evm_setIntervalMining", 0)
+        network.chain.request("evm_setAutomine", True)
+        yield network
     finally:
-        stage.close()
+        network.close()
 
 
 @contextlib.asynccontextmanager
@@ -150,13 +152,13 @@ async def open_walk(
     options: DemoOptions,
     *,
     cheat: Callable[[Engine], Engine] | None = None,
-    cast: type[Participants] = Participants,
+    participants: type[Participants] = Participants,
 ) -> AsyncIterator[Walk]:
     """A network of workers, three validators and a trainer; `cheat` wraps the workers' engines."""
-    with open_stage(folder, options, cast) as stage, contextlib.ExitStack() as stack:
+    with open_network(folder, options, participants) as network, contextlib.ExitStack() as stack:
         ctx = coordinator.app.build(CoordinatorConfig.load(folder / "coordinator.toml", {}, {}))
         stack.callback(ctx.database.close)
-        relay_port, origin_port = int(ctx.config.relays[0].rpartition(":")[2]), stage._origin
+        relay_port, origin_port = int(ctx.config.relays[0].rpartition(":")[2]), network._origin
         origin = ShardStore(folder / "origin")
         mirror = Mirror(ShardStore(folder / "relay"), f"http://127.0.0.1:{origin_port}")
         for app, port in (
@@ -172,28 +174,28 @@ async def open_walk(
         async def enter(config):
             for _ in range(200):
                 try:
-                    network = await join(config)
+                    joined = await join(config)
                 except TransientError:
                     await asyncio.sleep(0.02)
                 else:
-                    return network
+                    return joined
             raise AssertionError("the coordinator does not answer")
 
         decoder = stack.enter_context(Sandbox("covey.protocol.submission_file.codec:build_decoder"))
         networks, workers, validators = [], {}, []
         environment = grade = None
-        for player in stage.cast.players:
-            config = WorkerConfig.load(folder / f"{player.name}.toml", {"wait_seconds": 3.0}, {})
+        for participant in network.participants.workers:
+            config = WorkerConfig.load(folder / f"{participant.name}.toml", {"wait_seconds": 3.0}, {})
             networks.append(await enter(config))
             wrap = cheat if cheat is not None else lambda engine: engine
             if grade is None:
                 environment = networks[-1].load_environment()
                 limits = networks[-1].params.grading
                 grade = stack.enter_context(GradingPool(networks[-1].environment, environment, limits, config))
-            workers[player.name] = worker.app.build(
+            workers[participant.name] = worker.app.build(
                 config, networks[-1], environment=environment, grade=grade, stop=stop, wrap=wrap
             )
-        for name in stage.cast.validators:
+        for name in network.participants.validators:
             config = ValidatorConfig.load(folder / f"{name}.toml", {"wait_seconds": 0.2}, {})
             networks.append(await enter(config))
             validators.append(
@@ -219,11 +221,16 @@ async def open_walk(
         )
         try:
             yield Walk(
-                stage=stage, coordinator=ctx, trainer=learning, workers=workers, validators=validators, closers=stack
+                network=network,
+                coordinator=ctx,
+                trainer=learning,
+                workers=workers,
+                validators=validators,
+                closers=stack,
             )
         finally:
             await learning.background.stop()
-            for network in networks:
-                await network.close()
+            for joined in networks:
+                await joined.close()
             await mirror.close()
-            await stage.client.close()
+            await network.client.close()

@@ -16,7 +16,7 @@ from covey.protocol.api.worker import TaskOrder
 from covey.protocol.ids import Address
 from covey.protocol.status import SubmissionState
 from tests.cheats.base import Cheat
-from tests.e2e.walking import Walk, take_judgement
+from tests.e2e.walk import Walk, take_judgement
 from tests.fakes.tools import Work, Worker
 from tests.fakes.turn import take_turn
 from worker.generation import Draft
@@ -25,7 +25,7 @@ from worker.receipts import ChainMoment
 from worker.submission_store import SignedSubmission
 
 
-class ShortCast(Participants):
+class ShortParticipants(Participants):
     """The demo with completions of five tokens at most: some end by themselves, some are cut."""
 
     def _write(self, name: str, values: Mapping[str, Any]) -> Any:
