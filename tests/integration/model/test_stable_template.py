@@ -31,7 +31,7 @@ def test_require_stable_template__stable_one__returns(template: str, variables: 
     ("template", "code", "message"),
     [
         (DATED, "unstable_template", "line 4 of the chat template: the date"),
-        (QUESTION + "{{ ['a', 'b'] | random }}", "unstable_template", "the filter random stands in line 1"),
+        (QUESTION + "{{ ['a', 'b'] | random }}", "unstable_template", "the filter random is used in line 1"),
         (QUESTION + "{{ dict }}", "unstable_template", "otherwise in another process"),
         (QUESTION + "{{ ''.join }}", "unstable_template", "otherwise in another process"),
         (QUESTION + "\n{% if %}", "broken_template", "line 2 of the chat template"),

@@ -66,7 +66,7 @@ def test_load_policy__end_tokens_change__engine_uses_the_new_ones(folder: Path, 
 
 
 def test_load_policy__end_token_outside_the_vocabulary__is_refused(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match=r"model_unavailable: .*token 300, its model ends at 299"):
+    with pytest.raises(OperatorError, match=r"model_unavailable: .*token 300, but its model's last token is 299"):
         HuggingFaceEngine().load_policy(write_chat_model(tmp_path, ends=(IM_END, 300)), 0)
 
 

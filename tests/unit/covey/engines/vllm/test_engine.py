@@ -250,7 +250,7 @@ def test_load_policy__tokens_outside_the_models_vocabulary__is_refused(tmp_path:
     (other / "tokenizer.json").write_text(json.dumps(described))
     with (
         VllmEngine(options=options) as engine,
-        pytest.raises(OperatorError, match="a token 259, its model ends at 258"),
+        pytest.raises(OperatorError, match="a token 259, but its model's last token is 258"),
     ):
         engine.load_policy(other, 0)
     assert engine.process_id is None
