@@ -30,8 +30,7 @@ values), and was twice as far as any other.
 """
 
 MODULUS_STEPS = 256
-"""Largest distance of an honest modulus below the field's size. Each step down is taken with a chance of about 1 in 10.
-"""
+"""Largest distance of an honest modulus below the field's size. Each step down has a chance of about 1 in 10."""
 
 Bits = NDArray[np.uint16]
 Longs = NDArray[np.int64]
