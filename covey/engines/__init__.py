@@ -1,1 +1,1 @@
-"""Engines run a policy: generate rollouts and replay them.  `base` says what an engine owes; `hf` is the reference."""
+"""Engines run a policy: they generate rollouts and replay them. `base` defines the interface; `hf` is the reference."""

@@ -1,8 +1,8 @@
-"""What an engine owes its callers: worker (generate), validator (replay), evaluation and benchmarks.
+"""The interface of engines. Workers use it to generate and validators to replay; evaluation and benchmarks use it too.
 
-Values cross this border as numpy arrays and tuples, so callers need no torch.  Row t of anything is the row that
-predicted completion token t; row 0 belongs to the last prompt token, and the state after the last token is not kept.
-Of the states only what proofs hold leaves the engine, so that no more leaves an accelerator.
+Values cross this interface as numpy arrays and tuples, so callers need no torch. Row t of any result is the row that
+predicted completion token t. Row 0 therefore belongs to the last prompt token, and the state after the last token is
+not kept. Only the part of the hidden states that proofs contain leaves the engine, so no more leaves an accelerator.
 """
 
 from collections.abc import Sequence
@@ -19,64 +19,70 @@ from covey.toploc.topk import Capture, Top
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GenerationRequest:
-    """One completion to generate.  Example: Request(prompt=(2, 71, 13), seed=2**62 + 5, max_tokens=8)."""
+    """One completion to generate. Example: GenerationRequest(prompt=(2, 71, 13), seed=2**62 + 5, max_tokens=8)."""
 
     prompt: tuple[int, ...]
+    """Tokens of the prompt, at least one."""
     seed: int
-    """The slot's seed, 0 .. 2**63 - 1 (`protocol.seeding`); it keys the noise of every token."""
+    """Seed of the slot, 0 .. 2**63 - 1 (see `protocol.seeding`). It is the key of every token's noise."""
     max_tokens: int
-    """Length limit of the completion, the end token included; at least 1."""
+    """Largest number of tokens of the completion, including the end token; at least 1."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Completion:
-    """What an engine generated for one request."""
+    """The completion that an engine generated for one request."""
 
     policy_version: int
-    """Of the weights that all of its tokens were sampled with."""
+    """Version of the weights that all tokens were sampled with."""
     tokens: tuple[int, ...]
-    """1 .. max_tokens tokens; the end token is kept when one came."""
+    """Sampled tokens, 1 .. max_tokens of them. The end token is included if there was one."""
     logprobs: tuple[float, ...]
-    """log p(token) under the unmodified model (temperature 1, no noise): float32 values, one per token."""
+    """log p(token) under the unmodified model (temperature 1, no noise), one float32 value per token."""
     tops: tuple[Top, ...]
-    """One a window of `Capture.window` tokens: the top of the bfloat16 last hidden states after the final norm.
-    Empty if nothing was to be captured."""
+    """Top values of the last hidden states after the final norm, in bfloat16: one `Top` per `Capture.window` tokens.
+    Empty if the call had no capture."""
     finished: bool
-    """True: the last token is one of the end tokens.  False: the length limit cut it."""
+    """Whether the last token is an end token. If not, the length limit ended the completion."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplayRequest:
-    """One claimed completion to check.  `tokens` may come from a stranger: an engine refuses what it cannot hold."""
+    """One claimed completion to check."""
 
     prompt: tuple[int, ...]
+    """Tokens of the prompt, at least one."""
     tokens: tuple[int, ...]
+    """Claimed tokens, at least one. They may come from an untrusted peer, so an engine rejects those it cannot read."""
     seed: int
+    """Seed of the slot, 0 .. 2**63 - 1."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Replay:
-    """What the policy says about one claimed completion of n tokens."""
+    """The policy's own values for one claimed completion of n tokens."""
 
     tops: tuple[Top, ...]
-    """As in `Completion`."""
+    """Top values of the last hidden states, one `Top` per window, as in `Completion`."""
     logprobs: NDArray[np.float32]
-    """float32[n]: log p(claimed token) under the unmodified model."""
+    """log p(claimed token) under the unmodified model, float32[n]."""
     margins: NDArray[np.float32]
-    """float32[n], at least 0: by how much the claimed token lost to the seeded argmax; 0 where it won.  The last one
-    is the test of an end token; it is stricter than the paper's p > 0.1 (section 2.3.3)."""
+    """Margin by which each claimed token lost to the seeded argmax, float32[n], at least 0. It is 0 if the token won.
+
+    The last margin also tests an end token. This test is stricter than the paper's p > 0.1 (section 2.3.3).
+    """
 
 
 class Engine(Protocol):
-    """A policy that can be replaced in place.  All methods are synchronous.
+    """A model whose policy can be replaced in place. All methods are synchronous.
 
-    `generate` may be called from several threads: calls run beside each other or in turns, as the engine can.
-    `load_policy` waits until none runs.
+    Several threads may call `generate`. An engine runs these calls concurrently or one after the other. `load_policy`
+    waits until no call is running.
     """
 
     @property
     def policy_version(self) -> int | None:
-        """Version of the loaded policy; None before the first `load_policy`."""
+        """Version of the loaded policy. None before the first `load_policy`."""
 
     @property
     def hidden_size(self) -> int:
@@ -84,34 +90,35 @@ class Engine(Protocol):
 
     @property
     def vocabulary_size(self) -> int:
-        """Number of rows of the language-model head; the noise covers exactly these."""
+        """Number of rows of the language-model head. The noise covers exactly these tokens."""
 
     @property
     def end_tokens(self) -> frozenset[int]:
-        """Ids of the tokens that end a completion: any of them does."""
+        """Ids of the tokens that end a completion. Any one of them ends it."""
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The policy's tokenizer."""
+        """Tokenizer of the policy."""
 
     def load_policy(self, folder: Path, version: int) -> None:
         """Replace the weights by those of `folder`/model.safetensors.
 
-        Raises ProtocolError("policy_mismatch") and keeps the old policy if they do not fit.
+        Raises ProtocolError("policy_mismatch") and keeps the old policy if the weights do not fit the model.
         """
 
     def generate(
         self, requests: Sequence[GenerationRequest], *, temperature: float, capture: Capture | None = None
     ) -> list[Completion]:
-        """Sample each request with its seeded noise; results in the order of the requests."""
+        """Sample each request with its seeded noise. Results are in the order of the requests."""
 
     def replay(
         self, sequences: Sequence[ReplayRequest], *, temperature: float, capture: Capture | None = None
     ) -> list[Replay]:
-        """Prefill each claimed completion and score it; results in the order of the sequences.
+        """Prefill each claimed completion and score it. Results are in the order of the sequences.
 
-        Raises ProtocolError("malformed_tokens") for a token outside the vocabulary or an empty sequence.
+        Raises ProtocolError("malformed_tokens") if a token is outside the vocabulary, or if a prompt or completion is
+        empty.
         """
 
     def close(self) -> None:
-        """Give back what the engine holds outside this process."""
+        """Release the resources that the engine holds outside this process."""

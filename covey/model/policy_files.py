@@ -1,7 +1,7 @@
-"""Models and their weights on disk; the engines load here, the trainer saves here.
+"""Models and their weights on disk. Engines load policies with this module, and the trainer saves them.
 
-Weights are safetensors only, so that loading runs no code.  Equal weights give equal bytes: the manifest hash of a
-policy can be repeated.
+Weights are in safetensors only, so loading runs no code. Equal weights give equal bytes, so the manifest hash of a
+policy is reproducible.
 """
 
 import copy
@@ -34,14 +34,16 @@ from covey.model.generation_config import read_end_tokens, save_generation
 WEIGHTS_FILE = "model.safetensors"
 DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _ORIGIN = {"is_local", "local_files_only", "name_or_path"}
+"""Settings of a tokenizer that say how it was loaded."""
 _FILE_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 _HUB_SECONDS = 5.0
+"""Timeout in seconds of the test whether the hub answers."""
 _BROKEN = (
     OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, SafetensorError,
 )  # fmt: skip
-"""What transformers raises where a stranger's config is none."""
+"""Errors that transformers raises for an invalid config of an untrusted peer."""
 _BROKEN_TOKENIZER = Exception
-"""The parser of tokenizer.json raises it bare."""
+"""Error that the parser of tokenizer.json raises. It is a bare Exception."""
 
 
 class _Entry(Protocol):
@@ -51,7 +53,7 @@ class _Entry(Protocol):
 
 
 class _WeightsFile(Protocol):
-    """The untyped `safetensors.safe_open`."""
+    """Types of the untyped `safetensors.safe_open`."""
 
     def keys(self) -> list[str]: ...
 
@@ -67,11 +69,11 @@ def save_policy(
     dtype: str,
     weights: Mapping[str, torch.Tensor] | None = None,
 ) -> None:
-    """Write what `load_model` and `load_tokenizer` need: config, tokenizer files and weights in `dtype`.
+    """Write the files that `load_model` and `load_tokenizer` need: config, tokenizer files and weights in `dtype`.
 
-    A generation configuration is written where the model was loaded with one.
-    Overwrites the same names in `folder`, which is made if missing.  `weights`: those of `get_weights`, where the model
-    itself holds only parts of them.
+    A generation configuration is written if the model was loaded with one. Files with the same names in `folder` are
+    overwritten, and the folder is created if it is missing. `weights` replaces the result of `get_weights` if the model
+    itself has only parts of the weights.
     """
     config = copy.deepcopy(model.config)
     config.dtype = _get_dtype(dtype)
@@ -85,41 +87,41 @@ def save_policy(
 
 
 def save_weights(model: PreTrainedModel, path: Path, dtype: str) -> None:
-    """Write the weights alone, cast to `dtype`, tied ones once, under the names of the model's state."""
+    """Write only the weights, cast to `dtype`, under the names of the model's state. Tied weights are written once."""
     _save(get_weights(model), path, dtype)
 
 
 def get_weights(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """The tensors that make up the model, by name and sorted; of tied ones only the first.
+    """Return the tensors of the model, sorted by name. Of tied tensors only the first is included.
 
-    They are the live tensors: writing into them changes the model.
+    They are the live tensors, so writing into them changes the model.
     """
-    found: dict[int, str] = {}
+    names: dict[int, str] = {}
     state = model.state_dict(keep_vars=True)
     for name, tensor in state.items():
-        found.setdefault(id(tensor), name)
-    return {name: state[name] for name in sorted(found.values())}
+        names.setdefault(id(tensor), name)
+    return {name: state[name] for name in sorted(names.values())}
 
 
 def get_head(model: PreTrainedModel) -> torch.nn.Linear:
-    """The language-model head; its weight is [vocabulary, hidden]."""
+    """Return the language-model head, whose weight is [vocabulary, hidden]."""
     return cast(torch.nn.Linear, model.get_output_embeddings())  # type: ignore[no-untyped-call]
 
 
 def load_model(name_or_folder: str | Path, dtype: str) -> PreTrainedModel:
-    """A causal language model in evaluation mode, computing in `dtype` whatever its file holds.
+    """Return a causal language model in evaluation mode, which computes in `dtype` whatever the dtype of its file.
 
-    Raises OperatorError("model_unavailable") if it cannot be found, is not in safetensors or holds an adapter.
+    Raises OperatorError("model_unavailable") if it cannot be found, is not in safetensors or contains an adapter.
     Raises OperatorError("unsupported_model") if its attention is not `scaled_dot_product_attention`.
     """
     if (Path(name_or_folder) / "adapter_config.json").exists():
-        # transformers follows it where peft is installed: to another base model, or to weights that nobody hashed.
-        raise _unavailable(name_or_folder, "it holds an adapter, merge it first")
+        # If peft is installed, transformers follows this file to another base model or to weights without a hash.
+        raise _unavailable(name_or_folder, "it contains an adapter, which must be merged into the weights first")
     try:
         _require_hub(str(name_or_folder))
         require_layers(Path(name_or_folder), WEIGHTS_FILE)
         require_attention(AutoConfig.from_pretrained(str(name_or_folder), trust_remote_code=False))
-        # use_safetensors: without it a folder without weights in safetensors would be unpickled.
+        # Without use_safetensors, weights that are not in safetensors would be unpickled.
         with _without_progress_bar():
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 str(name_or_folder),
@@ -134,19 +136,20 @@ def load_model(name_or_folder: str | Path, dtype: str) -> PreTrainedModel:
         raise _unavailable(name_or_folder, str(error)) from error
     model, report = loaded
     if report["missing_keys"]:
-        # transformers fills them with random numbers and goes on.
+        # transformers would fill the missing weights with random numbers and go on.
         raise _unavailable(name_or_folder, f"weights are missing: {sorted(report['missing_keys'])[:3]}")
     return cast(PreTrainedModel, model.train(False))
 
 
 def load_tokenizer(name_or_folder: str | Path) -> PreTrainedTokenizerBase:
-    """The tokenizer that belongs to a model, exactly as its tokenizer.json says.
+    """Return the tokenizer of a model, exactly as its tokenizer.json defines it.
 
-    Raises as `load_model`, also where it has no end-of-sequence token, without which no completion ends.
+    Raises OperatorError("model_unavailable") if it cannot be loaded, or if it has no end-of-sequence token, without
+    which no completion ends.
     """
     try:
-        # Not AutoTokenizer: it goes by the model's family and rebuilds a byte-level tokenizer beside a Qwen2 with
-        # Qwen's normaliser, word splitting and one token more than the model has.
+        # AutoTokenizer goes by the model's family. With a Qwen2 it would rebuild a byte-level tokenizer with Qwen's
+        # normalizer, word splitting and one token more than the model has.
         tokenizer = PreTrainedTokenizerFast.from_pretrained(str(name_or_folder))
     except _BROKEN_TOKENIZER as error:
         raise _unavailable(name_or_folder, str(error)) from error
@@ -156,7 +159,10 @@ def load_tokenizer(name_or_folder: str | Path) -> PreTrainedTokenizerBase:
 
 
 def load_end_tokens(name_or_folder: str | Path, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Ids of the tokens that end a completion, as `read_end_tokens`; raise as `load_model`."""
+    """Return the ids of the tokens that end a completion, as `read_end_tokens` does.
+
+    Raises OperatorError("model_unavailable") if the generation configuration is invalid or cannot be read.
+    """
     try:
         return read_end_tokens(name_or_folder, tokenizer)
     except _BROKEN as error:
@@ -164,23 +170,27 @@ def load_end_tokens(name_or_folder: str | Path, tokenizer: PreTrainedTokenizerBa
 
 
 def require_vocabulary(tokenizer: PreTrainedTokenizerBase, end_tokens: Set[int], rows: int) -> None:
-    """Return if a model whose head has `rows` rows knows every token; raise as `load_model`.
+    """Require that a model whose head has `rows` rows has every token of the tokenizer and every end token.
 
-    An index beyond the embedding is an exception on a CPU and the end of the process on a GPU.
+    Raises OperatorError("model_unavailable") if not. An index beyond the embedding raises an exception on a CPU, but
+    ends the process on a GPU.
     """
     last = max([*tokenizer.get_vocab().values(), *end_tokens])
     if last >= rows:
-        raise _unavailable(tokenizer.name_or_path, f"its tokenizer has a token {last}, its model ends at {rows - 1}")
+        raise _unavailable(
+            tokenizer.name_or_path, f"its tokenizer has a token {last}, but its model's last token is {rows - 1}"
+        )
 
 
 def load_weights(model: PreTrainedModel, path: Path, dtype: str | None = None) -> None:
     """Replace the model's weights in place by those of a safetensors file.
 
-    Names and shapes must be exactly the model's, all tensors of one floating dtype (`dtype` if it is given), and all
-    values finite.
-    They are cast to the model's own dtype; from bfloat16 to float32 that is exact.
-    Raises ProtocolError("policy_mismatch") before anything is changed, and TransientError("disk_failed") where the file
-    that was read once is not read again.
+    Names and shapes must be exactly those of the model. All tensors must have one floating-point dtype (`dtype` if it
+    is given), and all values must be finite. They are cast to the model's own dtype, which is exact from bfloat16 to
+    float32.
+
+    Raises ProtocolError("policy_mismatch") before anything is changed if the file does not fit. Raises
+    TransientError("disk_failed") if the second read fails, after the first one checked the file.
     """
     weights = get_weights(model)
     with torch.no_grad():
@@ -189,7 +199,10 @@ def load_weights(model: PreTrainedModel, path: Path, dtype: str | None = None) -
 
 
 def read_weights(model: PreTrainedModel, path: Path, dtype: str | None = None) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of a safetensors file by name, one in memory at a time; checked, and raises, as `load_weights`."""
+    """Yield the tensors of a safetensors file by name, with one in memory at a time.
+
+    The file is checked first, and errors are raised, as in `load_weights`.
+    """
     weights, is_checked = get_weights(model), False
     try:
         with safe_open(path, framework="pt") as file:
@@ -204,10 +217,10 @@ def read_weights(model: PreTrainedModel, path: Path, dtype: str | None = None) -
 
 
 def require_policy(folder: Path) -> None:
-    """Return if the weights of `folder` are those of the model that its config describes to every engine.
+    """Require that the weights of `folder` fit the model that its config describes to every engine.
 
-    Nothing is loaded, one tensor is in memory at a time.  Raises ProtocolError("policy_mismatch"), and
-    OperatorError("model_unavailable") where the config describes no model.
+    No model is loaded, and one tensor is in memory at a time. Raises ProtocolError("policy_mismatch") if they do not
+    fit, and OperatorError("model_unavailable") if the config does not describe a model.
     """
     try:
         require_layers(folder, WEIGHTS_FILE)
@@ -227,7 +240,10 @@ def require_policy(folder: Path) -> None:
 
 
 def describe_policy(folder: Path) -> dict[str, str]:
-    """SHA-256 of every file of a policy but the weights, by its path in the folder: what a reload must not change."""
+    """Return the SHA-256 of every file of a policy except the weights, by path in the folder.
+
+    A reload of weights requires that these files stay the same.
+    """
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != WEIGHTS_FILE)
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
@@ -236,11 +252,11 @@ def _save(weights: Mapping[str, torch.Tensor], path: Path, dtype: str) -> None:
     target = _get_dtype(dtype)
     tensors = {name: each.detach().to("cpu", target).contiguous() for name, each in weights.items()}
     save_file(tensors, path, metadata={"format": "pt"})
-    path.chmod(0o644)  # safetensors makes it private to the user; policies are served by other processes
+    path.chmod(0o644)  # safetensors makes the file private to the user, but other processes serve policies
 
 
 def _drop_origin(path: Path) -> None:
-    # transformers also notes how the tokenizer was loaded, and equal policies would differ by it.
+    # transformers also records how the tokenizer was loaded, which would make equal policies differ.
     settings = json.loads(path.read_text("utf-8"))
     kept = {key: value for key, value in settings.items() if key not in _ORIGIN}
     path.write_text(json.dumps(kept, indent=2, sort_keys=True, ensure_ascii=False) + "\n", "utf-8")
@@ -252,32 +268,35 @@ def _require_match(file: _WeightsFile, weights: Mapping[str, torch.Tensor], dtyp
         missing, surplus = sorted(set(weights) - names), sorted(names - set(weights))
         raise ProtocolError(
             "policy_mismatch",
-            f"{len(missing)} weights are missing {missing[:3]}, {len(surplus)} are surplus {surplus[:3]}",
+            f"{len(missing)} weights are missing: {missing[:3]}, and {len(surplus)} are unexpected: {surplus[:3]}",
         )
-    wanted = dtype
+    required = dtype
     for name, tensor in weights.items():
         entry = file.get_slice(name)
         if list(entry.get_shape()) != list(tensor.shape):
             raise ProtocolError("policy_mismatch", f"{name} is {entry.get_shape()}, not {list(tensor.shape)}")
-        held = _FILE_DTYPES.get(entry.get_dtype())
-        wanted = wanted or held
-        if held is None or held != wanted:
-            raise ProtocolError("policy_mismatch", f"{name} is {entry.get_dtype()}, not {wanted or 'floating'}")
+        file_dtype = _FILE_DTYPES.get(entry.get_dtype())
+        required = required or file_dtype
+        if file_dtype is None or file_dtype != required:
+            raise ProtocolError("policy_mismatch", f"{name} is {entry.get_dtype()}, not {required or 'floating-point'}")
         if not bool(torch.isfinite(file.get_tensor(name)).all()):
-            # With such weights honest work cannot be told from false work.
-            raise ProtocolError("policy_mismatch", f"{name} holds a value that is no number")
+            # With such weights honest work cannot be distinguished from false work.
+            raise ProtocolError("policy_mismatch", f'tensor "{name}" contains NaN or Inf')
 
 
 def _require_hub(name: str) -> None:
-    """Return unless `name` has to be fetched and nothing answers: the hub's own client would try for half a minute."""
+    """Raise OperatorError("model_unavailable") if `name` must be fetched and the hub does not answer.
+
+    The hub's own client would retry for half a minute.
+    """
     is_here = Path(name).exists() or isinstance(try_to_load_from_cache(name, CONFIG_FILE), str)
     if is_here or constants.HF_HUB_OFFLINE:
         return
     try:
-        with urlopen(constants.ENDPOINT, timeout=_HUB_SECONDS):  # noqa: S310, the scheme is ours
+        with urlopen(constants.ENDPOINT, timeout=_HUB_SECONDS):  # noqa: S310, the endpoint is not an untrusted input
             pass
     except HTTPError:
-        pass  # it answers
+        pass  # the hub answers
     except OSError as error:
         why = f"there is no such folder, and {constants.ENDPOINT} does not answer: {error}"
         raise _unavailable(name, why) from error
@@ -285,13 +304,13 @@ def _require_hub(name: str) -> None:
 
 @contextmanager
 def _without_progress_bar() -> Iterator[None]:
-    # A service writes one structured log; the caller's own choice comes back afterwards.
-    shown = logging.is_progress_bar_enabled()
+    # A progress bar would break a service's structured log. The caller's own setting is restored afterwards.
+    was_enabled = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         yield
     finally:
-        if shown:
+        if was_enabled:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
@@ -302,7 +321,7 @@ def _get_dtype(name: str) -> torch.dtype:
 
 
 def _unreadable(path: Path) -> ProtocolError:
-    return ProtocolError("policy_mismatch", f"{path.name} is no readable safetensors file")
+    return ProtocolError("policy_mismatch", f"{path.name} is not a readable safetensors file")
 
 
 def _unavailable(name: str | Path, reason: str) -> OperatorError:

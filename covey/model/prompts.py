@@ -1,7 +1,8 @@
-"""Prompts as the model expects them: raw text, or its chat template around the question; the same for every party.
+"""Prompts in the form that the model expects: raw text, or the question in its chat template.
 
-The pool's parameters say which (`PromptFormat`), and pin the template by its hash.  A question never adds a control
-token to a chat prompt: its characters are encoded as characters, whatever they spell.
+All parties build the same prompts. The pool's parameters choose the format (`PromptFormat`) and pin the template by its
+hash. A question never adds a control token to a chat prompt, because its characters are encoded as characters, whatever
+they spell.
 """
 
 import json
@@ -23,9 +24,9 @@ from covey.protocol.params import ModelParams
 from covey.sandbox import ATTEMPTS, CallLimits, Sandbox, SandboxError
 
 RENDER_SECONDS = 10.0
-"""Deadline of one rendering of a template that nobody has tried yet."""
+"""Timeout in seconds of one rendering of a template that has not been checked yet."""
 RENDER_BYTES = 256 << 20
-"""Memory of its process, beyond what the interpreter takes."""
+"""Memory limit in bytes of the rendering process, in addition to the interpreter's own memory."""
 _RESERVED = frozenset(
     {
         "add_generation_prompt", "chat_template", "continue_final_message", "conversation", "documents", "max_length",
@@ -33,30 +34,33 @@ _RESERVED = frozenset(
         "sanitize_control_tokens", "tokenize", "tokenizer_kwargs", "tools", "truncation",
     }
 )  # fmt: skip
-"""Names that the rendering itself gives a meaning to."""
+"""Variable names that the rendering itself uses."""
 _PROBE, _PROBE_SYSTEM = "How much is 2 + 3?", "Answer with a number."
 _PRIVATE_USE = range(0xE000, 0xF900)
-"""Characters that no text needs; one of them marks borders."""
+"""Code points of characters that ordinary text does not use. One of them marks borders in a text."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PromptFormat:
-    """How a question becomes a prompt.  Example: PromptFormat(kind="chat", variables={"enable_thinking": False})."""
+    """The rule that turns a question into a prompt.
+
+    Example: PromptFormat(kind="chat", variables={"enable_thinking": False}).
+    """
 
     kind: Literal["raw", "chat"] = "raw"
-    """raw: the text and a newline; chat: the chat template of the policy's tokenizer."""
+    """Kind of prompt. raw: the text and a newline. chat: the chat template of the policy's tokenizer."""
     variables: Mapping[str, JsonValue] = field(default_factory=dict)
-    """What the template may read besides the messages."""
+    """Values that the template may read in addition to the messages, by name."""
 
     @classmethod
     def of(cls, params: ModelParams) -> Self:
-        """The format of a pool; raise OperatorError("bad_template_kwargs") for variables that it cannot have."""
+        """Return the format of a pool. Raises OperatorError("bad_template_kwargs") if a variable's name is reserved."""
         reserved = sorted(_RESERVED & params.chat_template_kwargs.keys())
         if reserved:
             raise OperatorError(
                 "bad_template_kwargs",
                 f"chat_template_kwargs sets {', '.join(reserved)}, which the rendering sets itself",
-                fix="Remove that from chat_template_kwargs",
+                fix="Remove these variables from chat_template_kwargs",
             )
         return cls(kind=params.prompt_format, variables=params.chat_template_kwargs)
 
@@ -65,13 +69,14 @@ RAW = PromptFormat()
 
 
 def encode_prompt(tokenizer: Tokenizer, question: str, *, system: str = "", format: PromptFormat) -> list[int]:
-    """Tokens of the prompt that asks `question`, after the text `system` where there is one.
+    """Return the tokens of the prompt that asks `question`, after the text `system` if there is one.
 
-    raw: the beginning-of-sequence token (if the tokenizer has one), the texts, each with a newline after it.
-    chat: what the tokenizer's chat template makes of a system and a user message, with the assistant's turn opened.
+    A raw prompt is the beginning-of-sequence token (if the tokenizer has one) and the texts, each followed by a
+    newline. A chat prompt is the result of the tokenizer's chat template for a system message and a user message, with
+    the assistant's turn opened.
 
-    Raises ProtocolError("policy_mismatch") where nothing is left of it or there is no template,
-    ProtocolError("unsafe_prompt") where the question would add or remove a control token, and as `render_chat`.
+    Raises ProtocolError("policy_mismatch") if the prompt has no tokens or there is no template,
+    ProtocolError("unsafe_prompt") if the question would add or remove a control token, and the errors of `render_chat`.
     """
     if format.kind == "chat":
         tokens = _encode_chat(tokenizer, question, system, format.variables)
@@ -80,12 +85,12 @@ def encode_prompt(tokenizer: Tokenizer, question: str, *, system: str = "", form
         if tokenizer.bos_token_id is not None:
             tokens = [tokenizer.bos_token_id, *tokens]
     if not tokens:
-        raise ProtocolError("policy_mismatch", "the policy's tokenizer makes nothing of a prompt")
+        raise ProtocolError("policy_mismatch", "the policy's tokenizer gives no tokens for a prompt")
     return tokens
 
 
 def decode_question(tokenizer: Tokenizer, prompt: Sequence[int], *, format: PromptFormat) -> str:
-    """Text of a prompt up to the end of its question, which what the format put before it precedes."""
+    """Return the text of a prompt up to the end of its question, including the text that the format puts before it."""
     text = decode_completion(tokenizer, prompt, frozenset())
     template = _get_template(tokenizer) if format.kind == "chat" else None
     if template is None:
@@ -95,7 +100,7 @@ def decode_question(tokenizer: Tokenizer, prompt: Sequence[int], *, format: Prom
 
 
 def compute_template_hash(tokenizer: Tokenizer) -> Hash | None:
-    """SHA-256 of the chat template's UTF-8 text; None where the tokenizer has none."""
+    """Return the SHA-256 of the chat template's UTF-8 text, or None if the tokenizer has no template."""
     template = _get_template(tokenizer)
     return None if template is None else sha256(template.encode("utf-8", "surrogatepass"))
 
@@ -108,14 +113,16 @@ def require_stable_template(
     unopened: Collection[str] = (),
     seconds: float = RENDER_SECONDS,
 ) -> None:
-    """Return if the tokenizer's chat template renders, with these variables, to one text everywhere and every day.
+    """Require that the tokenizer's chat template renders the same text on every machine and every day.
 
-    `has_system`: whether the pool's questions come with a system text.  `unopened`: thinking tags that no prompt may
-    end with, because completions without the closing tag are graded.  `seconds`: deadline of one rendering, which runs
-    in a process of its own.
-    Raises OperatorError("no_chat_template"), OperatorError("broken_template") where it does not compile, does not
-    render in time or leaves the question out, OperatorError("unstable_template") where the text depends on the date,
-    on chance or on the version of transformers, and OperatorError("thought_opened").
+    `format` has the variables. `has_system` says whether the pool's questions come with a system text. `unopened` has
+    the thinking tags that no prompt may end with, because completions without the closing tag are graded. `seconds` is
+    the timeout of one rendering, which runs in a subprocess.
+
+    Raises OperatorError("no_chat_template") if there is no template. Raises OperatorError("broken_template") if it does
+    not compile, does not render in time or omits the question. Raises OperatorError("unstable_template") if the text
+    depends on the date, on chance or on the version of transformers. Raises OperatorError("thought_opened") if a prompt
+    ends with one of `unopened`.
     """
     template = _get_template(tokenizer)
     if template is None:
@@ -130,12 +137,12 @@ def require_stable_template(
     with Sandbox("covey.model.templates:build_renderer", limits=limits) as sandbox:
         for system in texts:
             messages = _build_messages(_PROBE, system)
-            order = json.dumps({"template": template, "messages": messages, "variables": variables})
+            payload = json.dumps({"template": template, "messages": messages, "variables": variables})
             try:
-                rendered = sandbox.call(order.encode(), attempts=ATTEMPTS).decode("utf-8", "surrogatepass")
+                rendered = sandbox.call(payload.encode(), attempts=ATTEMPTS).decode("utf-8", "surrogatepass")
             except SandboxError as error:
-                why = f"the chat template does not render within {seconds} s and {RENDER_BYTES >> 20} MiB"
-                raise _explain("broken_template", why) from error
+                message = f"the chat template does not render within {seconds} s and {RENDER_BYTES >> 20} MiB"
+                raise _explain("broken_template", message) from error
             except ProtocolError as error:
                 raise _explain(error.code, error.message) from error
             for text in filter(None, (_PROBE, system)):
@@ -148,30 +155,35 @@ def require_stable_template(
                 messages, tokenize=False, add_generation_prompt=True, **format.variables
             )
             if theirs != rendered:
-                raise _explain("unstable_template", "the chat template renders otherwise in another process")
+                raise _explain("unstable_template", "the chat template renders differently in another process")
 
 
 def require_pinned_template(params: ModelParams) -> None:
-    """Raise OperatorError("no_template_hash") for a chat pool that does not pin the template, and as
-    `PromptFormat.of`."""
+    """Require that a chat pool pins its template.
+
+    Raises OperatorError("no_template_hash") if it does not, and the errors of `PromptFormat.of`.
+    """
     PromptFormat.of(params)
     if params.prompt_format == "chat" and params.chat_template_hash is None:
         raise OperatorError(
             "no_template_hash",
-            'the pool has prompt_format = "chat" and no chat_template_hash',
-            fix="Create the pool with covey pool create FILE --model MODEL, which fills it in",
+            'the pool has prompt_format = "chat" but no chat_template_hash',
+            fix="Create the pool with covey pool create FILE --model MODEL, which sets the hash",
         )
 
 
 def require_policy_format(tokenizer: Tokenizer, end_tokens: Set[int], params: ModelParams) -> None:
-    """Return if a policy has the chat template and the end tokens that its pool pins.
+    """Require that a policy has the chat template and the end tokens that its pool pins.
 
-    Raises ProtocolError("policy_mismatch"): prompts or ends of completions would not be those of the pool.
+    Raises ProtocolError("policy_mismatch") if it does not. Its prompts or the ends of its completions would differ from
+    those of the pool.
     """
     fix = "Publish policies of the pool's first model, or create another pool with covey pool create --model"
     if params.chat_template_hash is not None and compute_template_hash(tokenizer) != params.chat_template_hash:
-        held = compute_template_hash(tokenizer) or "none"
-        message = f"the hash of the policy's chat template is {held}, the pool's is {params.chat_template_hash}"
+        template_hash = compute_template_hash(tokenizer) or "none"
+        message = (
+            f"the hash of the policy's chat template is {template_hash}, the pool's is {params.chat_template_hash}"
+        )
         raise ProtocolError("policy_mismatch", f"{message}. {fix}")
     if params.end_tokens and end_tokens != set(params.end_tokens):
         message = f"the policy's end tokens are {sorted(end_tokens)}, the pool's are {sorted(params.end_tokens)}"
@@ -179,15 +191,18 @@ def require_policy_format(tokenizer: Tokenizer, end_tokens: Set[int], params: Mo
 
 
 def _encode_chat(tokenizer: Tokenizer, question: str, system: str, named: Mapping[str, JsonValue]) -> list[int]:
-    """A border after the first character of each control token in a text keeps the tokenizer from finding it: pieces
-    between borders are encoded one by one.  Texts without control tokens have no border."""
+    """Return the tokens of a chat prompt, in which the control tokens of the texts are encoded as characters.
+
+    A border after the first character of each control token in a text hides the token from the tokenizer, because the
+    pieces between borders are encoded one by one. Texts without control tokens have no border.
+    """
     template = _get_template(tokenizer)
     if template is None:
         raise ProtocolError("policy_mismatch", "the policy's tokenizer has no chat template")
     variables, controls = _collect_variables(tokenizer, named), _find_controls(tokenizer, template)
     border = next((chr(each) for each in _PRIVATE_USE if chr(each) not in question + system + template), None)
     if border is None:
-        raise ProtocolError("unsafe_prompt", "the question holds every private-use character")
+        raise ProtocolError("unsafe_prompt", "the question contains every private-use character")
 
     def encode(messages: Sequence[Mapping[str, str]]) -> list[int]:
         pieces = render_chat(template, messages, variables).split(border)
@@ -195,7 +210,7 @@ def _encode_chat(tokenizer: Tokenizer, question: str, system: str, named: Mappin
 
     pattern = _compile_starts(tuple(sorted(controls)))
     tokens = encode(_build_messages(*(_divide(text, pattern, border) for text in (question, system))))
-    # The template's own control tokens are those around a letter: the question has neither added nor removed one.
+    # The template's own control tokens are those of a prompt for one letter. The question must not add or remove any.
     ids = set(controls.values())
     ordinary = encode(_build_messages("a", "a" if system else ""))
     if [token for token in tokens if token in ids] != [token for token in ordinary if token in ids]:
@@ -204,19 +219,22 @@ def _encode_chat(tokenizer: Tokenizer, question: str, system: str, named: Mappin
 
 
 def _divide(text: str, pattern: re.Pattern[str], border: str) -> str:
-    cuts = [0, *(found.start() + 1 for found in pattern.finditer(text)), len(text)]
+    cuts = [0, *(match.start() + 1 for match in pattern.finditer(text)), len(text)]
     return border.join(text[start:end] for start, end in pairwise(cuts))
 
 
 @lru_cache(maxsize=8)
 def _compile_starts(controls: tuple[str, ...]) -> re.Pattern[str]:
-    """Matches, without taking a character, wherever a control token starts, within another one too."""
+    """Return a pattern that matches, with zero width, wherever a control token starts, even within another one."""
     return re.compile(f"(?={'|'.join(map(re.escape, controls))})" if controls else "(?!)")
 
 
 def _find_controls(tokenizer: Tokenizer, template: str) -> dict[str, int]:
-    """Ids of the tokens that a question must not add, by their text: special ones, and added ones that the template
-    writes.  Runs of whitespace are not among them: they are ordinary text."""
+    """Return the ids of the tokens that a question must not add, by text.
+
+    They are the special tokens and the added tokens that the template contains. Runs of whitespace are ordinary text
+    and not included.
+    """
     added = tokenizer.added_tokens_decoder.items()
     return {
         each.content: number
@@ -226,14 +244,14 @@ def _find_controls(tokenizer: Tokenizer, template: str) -> dict[str, int]:
 
 
 def _get_template(tokenizer: Tokenizer) -> str | None:
-    found = tokenizer.chat_template
-    if isinstance(found, Mapping):
-        found = found.get("default")
-    return found if isinstance(found, str) else None
+    template = tokenizer.chat_template
+    if isinstance(template, Mapping):
+        template = template.get("default")
+    return template if isinstance(template, str) else None
 
 
 def _collect_variables(tokenizer: Tokenizer, named: Mapping[str, JsonValue]) -> dict[str, object]:
-    """Names of special tokens, such as `bos_token`, and the pool's own variables."""
+    """Return the texts of special tokens, by names such as `bos_token`, and the pool's own variables."""
     return {**{name: str(text) for name, text in tokenizer.special_tokens_map.items()}, **named}
 
 

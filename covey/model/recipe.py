@@ -1,4 +1,7 @@
-"""How a supervised warm start makes a tiny model (`covey.model.tiny`); light, so that a command may hold one."""
+"""Settings of the supervised warm start that makes a tiny model (`covey.model.tiny`).
+
+The module imports no heavy library, so a command can use it.
+"""
 
 from dataclasses import dataclass
 from string import ascii_lowercase
@@ -6,7 +9,7 @@ from string import ascii_lowercase
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WarmStart:
-    """How long a warm start learns, and how unsure it leaves the model.  The defaults made the shipped model.
+    """The length of a warm start, and the uncertainty that it leaves. The defaults made the shipped model.
 
     Example: WarmStart(noise=0.4, symbols="0123456789").
     """
@@ -14,20 +17,20 @@ class WarmStart:
     gate: float = 0.85
     """Mean reward at temperature 1 that ends the clean part."""
     clean_min: int = 150
-    """Clean steps before the first measurement."""
+    """Number of clean steps before the first measurement."""
     clean_max: int = 700
     """Largest number of clean steps."""
     clean_every: int = 30
-    """Clean steps between two measurements."""
+    """Number of clean steps between two measurements."""
     gate_prompts: int = 128
-    """Training prompts of one measurement."""
+    """Number of training prompts of one measurement."""
     noisy_steps: int = 90
-    """Steps with wrong symbols, which follow the clean ones."""
+    """Number of steps with wrong symbols, which follow the clean steps."""
     noise: float = 0.2
     """Probability that a symbol of a noisy answer is replaced."""
     symbols: str = ascii_lowercase
-    """Characters that noise replaces by one another.  Others are left as they are."""
+    """Characters that noise replaces with one another. Other characters stay unchanged."""
 
 
 SPELLING = WarmStart()
-"""How the shipped model was made."""
+"""Recipe of the shipped model."""

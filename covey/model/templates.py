@@ -1,8 +1,8 @@
-"""Chat templates: Jinja text to prompt text, the same on every machine and every day.
+"""Rendering of chat templates, which gives the same prompt text on every machine and every day.
 
-`render_chat` renders as transformers does and refuses whatever is not a function of its arguments: the date, the filter
-`random`, `lipsum`.  A limit on steps, not on time, ends a template that would render for ever, so that all parties
-refuse the same ones.  `render_json` is the same in a process that may die.
+`render_chat` renders as transformers does, but refuses everything that is not a function of its arguments: the date,
+the filter `random`, `lipsum`. A limit on steps ends a template that would render forever. It is not a limit on time, so
+all parties refuse the same templates. `render_json` does the same in a process that may die.
 """
 
 import json
@@ -23,67 +23,70 @@ from jinja2.utils import Namespace
 from covey.errors import ProtocolError
 
 MAX_STEPS = 10_000
-"""Passes through loops and calls of macros of one rendering, at most; templates in use take fewer than a hundred."""
+"""Largest number of loop passes and macro calls of one rendering. Real templates take fewer than a hundred."""
 _FAILURES = (
     jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError,
     MemoryError,
 )  # fmt: skip
-"""What a template that compiles may raise while it renders."""
+"""Errors that a template may raise while it compiles or renders."""
 
 
 class _Unstable(jinja2.TemplateRuntimeError):
-    """The template asked for the date or for chance."""
+    """The template asked for the date or for a random value."""
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """Multiplies numbers only: a power, or a text repeated a billion times, would exhaust a role's time or memory."""
+    """A sandbox that only multiplies numbers.
+
+    A power, or a text repeated a billion times, would exhaust a role's time or memory.
+    """
 
     intercepted_binops = frozenset({"*", "**"})
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         if operator == "*" and isinstance(left, int | float) and isinstance(right, int | float):
             return left * right
-        raise jinja2.TemplateRuntimeError("* is only allowed between numbers, and ** nowhere")
+        raise jinja2.TemplateRuntimeError("* is only allowed between numbers, and ** is not allowed")
 
 
 class _Steps(Extension):
-    """Counts the steps of a rendering, separately in each thread."""
+    """An extension that counts the steps of a rendering, separately in each thread."""
 
     def __init__(self, environment: jinja2.Environment) -> None:
         super().__init__(environment)
         self._local = threading.local()
 
     def begin(self) -> None:
-        """Start to count at 0."""
+        """Reset the count to 0."""
         self._local.steps = 0
 
     def step(self) -> bool:
-        """Count one step, and return True; raise TemplateRuntimeError for one too many."""
+        """Count one step and return True. Raises TemplateRuntimeError if there are more than `MAX_STEPS`."""
         self._local.steps += 1
         if self._local.steps > MAX_STEPS:
             raise jinja2.TemplateRuntimeError(f"the rendering takes more than {MAX_STEPS} steps")
         return True
 
     def instrument(self, tree: nodes.Template) -> None:
-        """Let each loop, its condition and each macro of a parsed template count."""
+        """Make each loop, each loop condition and each macro of a parsed template count its steps."""
         loops: list[nodes.For] = list(tree.find_all(nodes.For))
         blocks: list[nodes.Macro | nodes.CallBlock] = [*tree.find_all(nodes.Macro), *tree.find_all(nodes.CallBlock)]
-        for found in (*loops, *blocks):
-            call = self.call_method("step", lineno=found.lineno)
-            found.body.insert(0, nodes.ExprStmt(call, lineno=found.lineno))
-            if isinstance(found, nodes.For) and found.test is not None:
-                call = self.call_method("step", lineno=found.lineno)
-                found.test = nodes.And(call, found.test, lineno=found.lineno)
+        for block in (*loops, *blocks):
+            call = self.call_method("step", lineno=block.lineno)
+            block.body.insert(0, nodes.ExprStmt(call, lineno=block.lineno))
+            if isinstance(block, nodes.For) and block.test is not None:
+                call = self.call_method("step", lineno=block.lineno)
+                block.test = nodes.And(call, block.test, lineno=block.lineno)
         tree.set_environment(self.environment)
 
 
 class _Generation(Extension):
-    """The tag `generation`, which marks what an assistant wrote: here it changes nothing."""
+    """The tag `generation`, which marks the assistant's text. It has no effect on the rendering."""
 
     tags = {"generation"}  # noqa: RUF012, jinja2 declares it so
 
     def parse(self, parser: Parser) -> nodes.Node:
-        """Read the tag's body as a block that is called where it stands."""
+        """Parse the tag's body as a block that is called in place."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.CallBlock(self.call_method("call"), [], [], body).set_lineno(line)
@@ -94,10 +97,10 @@ class _Generation(Extension):
 
 
 class _SafeNamespace(Namespace):
-    """Jinja's namespace without names that begin with an underscore, which lead into the interpreter."""
+    """Jinja's namespace without names that begin with an underscore, which would give access to the interpreter."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:
-        # A template may name a value "self".
+        # `self` is not a parameter, because a template may name a value "self".
         self, *rest = args
         values = dict(*rest, **kwargs)
         for name in values:
@@ -111,38 +114,42 @@ class _SafeNamespace(Namespace):
 
 def _require_public(name: object) -> None:
     if isinstance(name, str) and name.startswith("_"):
-        raise jinja2.exceptions.SecurityError(f"a namespace holds no name like {name!r}")
+        raise jinja2.exceptions.SecurityError(f"a namespace must not contain a name like {name!r}")
 
 
 def render_chat(template: str, messages: Sequence[Mapping[str, str]], variables: Mapping[str, object]) -> str:
-    """Text of `messages`, each with "role" and "content", with the opening of the assistant's turn after them.
+    """Return the text of `messages`, followed by the opening of the assistant's turn.
 
-    `variables`: what the template may read besides, the names of special tokens among them.
-    Raises ProtocolError("unstable_template") where the text would depend on the date or on chance, and
-    ProtocolError("broken_template") where the template does not compile or render; both name its line.
+    Each message has "role" and "content". `variables` has the other values that the template may read, including the
+    texts of special tokens.
+
+    Raises ProtocolError("unstable_template") if the text would depend on the date or on chance, and
+    ProtocolError("broken_template") if the template does not compile or render. Both errors name the line.
     """
     try:
         environment, compiled = _compile(template)
         cast(_Steps, environment.extensions[_Steps.identifier]).begin()
-        told = {"messages": [dict(each) for each in messages], "tools": None, "documents": None}
-        return compiled.render({**variables, **told, "add_generation_prompt": True})
+        arguments = {"messages": [dict(each) for each in messages], "tools": None, "documents": None}
+        return compiled.render({**variables, **arguments, "add_generation_prompt": True})
     except _FAILURES as error:
         code = "unstable_template" if isinstance(error, _Unstable) else "broken_template"
         raise ProtocolError(code, f"{_find_line(error)}{str(error) or type(error).__name__}") from error
 
 
 def build_renderer(_: bytes) -> Callable[[bytes], bytes]:
-    """Factory of `render_json` for a sandbox."""
+    """Return `render_json`. A sandbox calls this factory with its argument, which is not used."""
     return render_json
 
 
 def render_json(payload: bytes) -> bytes:
-    """Render in a process that may die.
+    """Render a template in a process that may die.
 
-    In: {"template", "messages", "variables"} as `render_chat` takes them.  Out: the text in UTF-8.  Raises as it does.
+    `payload` is the JSON object {"template", "messages", "variables"} with the arguments of `render_chat`. Returns the
+    text in UTF-8. Raises the errors of `render_chat`.
     """
-    order = json.loads(payload)
-    return render_chat(order["template"], order["messages"], order["variables"]).encode("utf-8", "surrogatepass")
+    arguments = json.loads(payload)
+    text = render_chat(arguments["template"], arguments["messages"], arguments["variables"])
+    return text.encode("utf-8", "surrogatepass")
 
 
 @lru_cache(maxsize=8)
@@ -162,16 +169,16 @@ def _compile(template: str) -> tuple[jinja2.Environment, jinja2.Template]:
 
 
 def _require_no_chance(tree: nodes.Template) -> None:
-    """Refuse the filter `random` anywhere, also where no probe would come to it."""
-    for found in tree.find_all(nodes.Filter):
-        named = [each.value for each in found.args[:1] if isinstance(each, nodes.Const)]
-        if found.name == "random" or (found.name == "map" and named == ["random"]):
-            raise _Unstable(f"the filter random stands in line {found.lineno}")
+    """Raise `_Unstable` if the filter `random` is used anywhere, even where no probe would reach it."""
+    for node in tree.find_all(nodes.Filter):
+        mapped = [each.value for each in node.args[:1] if isinstance(each, nodes.Const)]
+        if node.name == "random" or (node.name == "map" and mapped == ["random"]):
+            raise _Unstable(f"the filter random is used in line {node.lineno}")
 
 
 def _refuse(what: str) -> Any:
     def refuse(*_: object, **__: object) -> NoReturn:
-        raise _Unstable(f"{what} changes what is rendered")
+        raise _Unstable(f"{what} makes the text differ between renderings")
 
     return refuse
 
@@ -191,7 +198,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """The value as JSON for a model, not for a web page: nothing is escaped for HTML."""
+    """Return the value as JSON. Nothing is escaped for HTML, because the reader is a model and not a web page."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

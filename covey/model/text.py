@@ -1,6 +1,6 @@
-"""Tokens to text, the same for worker, validator and trainer.
+"""Conversion of tokens to text, which is the same for worker, validator and trainer.
 
-`decode_completion` and `prompts.encode_prompt` are the only two places where text meets tokens.
+`decode_completion` and `prompts.encode_prompt` are the only two places that convert between text and tokens.
 """
 
 from collections.abc import Mapping, Sequence, Set
@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 
 
 class AddedToken(Protocol):
-    """A token that a tokenizer finds in a text before anything else."""
+    """A token that a tokenizer looks for in a text before it splits the text."""
 
     @property
     def content(self) -> str:
-        """Its text."""
+        """Text of the token."""
 
     @property
     def special(self) -> bool:
-        """Whether it is a control token and not text."""
+        """Whether the token is a control token and not text."""
 
 
 class Tokenizer(Protocol):
@@ -27,22 +27,22 @@ class Tokenizer(Protocol):
 
     @property
     def bos_token_id(self) -> int | None:
-        """Token that opens a prompt, if the model has one."""
+        """Id of the token that opens a prompt. None if the model has none."""
 
     @property
     def chat_template(self) -> str | Mapping[str, str] | None:
-        """Jinja text that makes a prompt of messages, or several by their name."""
+        """Jinja text that turns messages into a prompt, or several such texts by name. None if there is none."""
 
     @property
     def special_tokens_map(self) -> Mapping[str, object]:
-        """Texts of special tokens by their name, for example "bos_token"."""
+        """Texts of the special tokens by name, for example "bos_token"."""
 
     @property
     def added_tokens_decoder(self) -> Mapping[int, AddedToken]:
-        """Added tokens by their id, the special ones among them."""
+        """Added tokens by id, including the special tokens."""
 
     def encode(self, text: str, *, add_special_tokens: bool = ...) -> list[int]:
-        """Tokens of `text`."""
+        """Return the tokens of `text`."""
 
     def apply_chat_template(
         self,
@@ -52,21 +52,21 @@ class Tokenizer(Protocol):
         add_generation_prompt: bool = ...,
         **kwargs: Any,
     ) -> object:
-        """Prompt of a conversation by the chat template: text, unless it is to be tokenized."""
+        """Return the prompt that the chat template makes of a conversation: tokens if `tokenize` is set, else text."""
 
     def decode(self, token_ids: NDArray[np.int64], *, skip_special_tokens: bool = ...) -> str | list[str]:
-        """Text of `token_ids`, int64[n]; a list only for several rows."""
+        """Return the text of `token_ids`, int64[n]. The result is a list only for several rows."""
 
 
 def decode_completion(tokenizer: Tokenizer, tokens: Sequence[int], end_tokens: Set[int]) -> str:
-    """Text of a completion without its last token, where that is one of `end_tokens`.
+    """Return the text of a completion, without its last token if that is one of `end_tokens`.
 
-    Other special tokens stay visible, so that a grader sees them: they must not vanish from a wrong answer.
-    Bytes that are not UTF-8 become U+FFFD.
+    Other special tokens stay visible to a grader, because they must not vanish from a wrong answer. Bytes that are not
+    UTF-8 become U+FFFD.
     """
     kept = list(tokens)
     if kept and kept[-1] in end_tokens:
         kept.pop()
-    # An array: a tokenizer asks every entry of a list whether it is a number.
+    # The ids are passed as an array, because a tokenizer checks the type of every entry of a list.
     text = tokenizer.decode(np.array(kept, np.int64), skip_special_tokens=False)
     return text if isinstance(text, str) else "".join(text)

@@ -1,7 +1,7 @@
-"""The shipped tiny model: a byte-level Qwen2 of 247,104 parameters that half knows the demo's task.
+"""The shipped tiny model: a byte-level Qwen2 with 247,104 parameters that half knows the demo's task.
 
-`trainer.tiny_model` makes it, the demo trains it, tests run on it; `tiny_folder` says where it lies.
-It was warmed up until it answers a third right at temperature 1, so that reinforcement learning has room.
+`trainer.tiny_model` makes it, the demo trains it, and tests run on it. `tiny_folder` returns its folder. Its warm start
+ended when it answered a third of the questions correctly at temperature 1, so reinforcement learning can improve it.
 """
 
 import random
@@ -25,17 +25,18 @@ LEARNING_RATE = 2e-3
 MAX_POSITIONS = 256
 """Longest sequence of the model, in tokens."""
 BATCH = 32
-"""Examples of one step."""
+"""Number of examples per step."""
 _IGNORED = -100
+"""Label of a position that has no loss."""
 
 
 def tiny_folder() -> Path:
-    """Folder of the shipped tiny model: config, tokenizer, bfloat16 weights."""
+    """Return the folder of the shipped tiny model, with config, tokenizer and bfloat16 weights."""
     return Path(str(resources.files("covey.model").joinpath("tiny")))
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """Bytes without merges: <pad>, <eos>, <bos>, then the 256 bytes; 259 entries."""
+    """Return a byte tokenizer without merges. Its 259 entries are <pad>, <eos>, <bos> and the 256 bytes."""
     vocabulary = {"<pad>": PAD, "<eos>": EOS, "<bos>": BOS}
     for symbol in sorted(pre_tokenizers.ByteLevel.alphabet()):
         vocabulary[symbol] = len(vocabulary)
@@ -47,7 +48,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def build_model(seed: int) -> PreTrainedModel:
-    """The architecture with fresh float32 weights; equal seeds give equal weights."""
+    """Return the architecture with new random float32 weights. Equal seeds give equal weights."""
     config = Qwen2Config(
         vocab_size=259,
         hidden_size=96,
@@ -77,11 +78,12 @@ def warm_start(
     *,
     recipe: WarmStart = SPELLING,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    """Supervised examples until `measure` reaches the gate, then some with wrong symbols in the answers.
+    """Train on supervised examples until `measure` reaches the gate, then on some with wrong symbols in the answers.
 
-    A clean warm start that is stopped early learns nothing more; the noise makes the model unsure, not wrong.
-    `examples`: endless (prompt, answer).  `measure`: mean reward at temperature 1.  `on_progress(step, loss)`.
-    Reproducible: equal arguments give equal weights on one machine with one thread.
+    A clean warm start that is stopped early learns nothing more. The noise makes the model unsure, not wrong.
+    `examples` yields (prompt, answer) pairs without end, `measure` returns the mean reward at temperature 1, and
+    `on_progress` is called with the step and its loss. Equal arguments give equal weights on one machine with one
+    thread.
     """
     tokenizer, model = build_tokenizer(), build_model(seed).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.99), weight_decay=0.0)
@@ -118,7 +120,7 @@ def _update(
     optimizer: torch.optim.Optimizer,
     rows: list[tuple[str, str]],
 ) -> float:
-    """One step of cross-entropy on the answers and their <eos>.  Returns the mean loss per answer token."""
+    """Take one step of cross-entropy on the answers and their <eos>. Returns the mean loss per answer token."""
     prompts = [encode_prompt(tokenizer, prompt, format=RAW) for prompt, _ in rows]
     answers = [[*tokenizer.encode(answer, add_special_tokens=False), EOS] for _, answer in rows]
     length = max(len(p) + len(a) for p, a in zip(prompts, answers, strict=True))
@@ -128,7 +130,7 @@ def _update(
         end = len(prompt) + len(answer)
         inputs[i, :end] = torch.tensor(prompt + answer)
         labels[i, len(prompt) : end] = torch.tensor(answer)
-    # Right padding and causal attention: a real position never sees a padded one, so no mask is needed.
+    # With right padding and causal attention a real position never attends to padding, so no mask is needed.
     hidden = model.base_model(input_ids=inputs[:, :-1]).last_hidden_state
     targets = labels[:, 1:]
     kept = targets != _IGNORED

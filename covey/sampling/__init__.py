@@ -1,1 +1,1 @@
-"""Seeded sampling: the noise and the sampler that worker and validator share."""
+"""Seeded sampling: the noise and the sampler that workers and validators share."""

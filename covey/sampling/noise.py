@@ -1,8 +1,8 @@
-"""The noise of the seeded sampler: Gumbel values from a counter-based generator, called by `sampler`.
+"""The noise of the seeded sampler: Gumbel values from a counter-based generator.
 
 Every word is a function of (seed, position, token) alone, so worker and validator agree whatever the batch.
-Words are bit-equal everywhere; Gumbel values are float64 rounded to float32 and may differ in the last place (by
-a few units for one word of all, that nearest to 2**32 / e, where the noise is 1e-10).
+Words are bit-equal everywhere. Gumbel values are float64 rounded to float32 and may differ in the last place between
+implementations. One word may differ by a few units: the one nearest to 2**32 / e, where the noise is 1e-10.
 """
 
 import numpy as np
@@ -13,8 +13,11 @@ from covey.sampling.philox import LOW, MULTIPLIER_0, MULTIPLIER_1, ROUNDS, WEYL_
 
 
 def philox_words(seeds: NDArray[np.uint64], positions: NDArray[np.uint32], vocabulary: int) -> NDArray[np.uint32]:
-    """uint32[n, vocabulary]: row r, token v is word v & 3 of Philox 4x32-10 with key (low, high half of seeds[r])
-    and counter (v >> 2, positions[r], 0, 0).  The readable version; `gumbel` uses a compiled one, bit-equal."""
+    """Return uint32[n, vocabulary], the random words of each row.
+
+    Entry [r, v] is word v & 3 of Philox 4x32-10 with key (low half, high half of seeds[r]) and counter
+    (v >> 2, positions[r], 0, 0). This is the readable version. `gumbel` uses a compiled one that is bit-equal.
+    """
     n, blocks = len(seeds), (vocabulary + 3) // 4
     low, shift = np.uint64(LOW), np.uint64(32)
     shape = (n, blocks)
@@ -33,16 +36,16 @@ def philox_words(seeds: NDArray[np.uint64], positions: NDArray[np.uint32], vocab
 def philox_words_compiled(
     seeds: NDArray[np.uint64], positions: NDArray[np.uint32], vocabulary: int
 ) -> NDArray[np.uint32]:
-    """As `philox_words`, compiled: less than 1 ns a word on one core."""
+    """Do the same as `philox_words` with compiled code, which is much faster."""
     out = np.empty((len(seeds), vocabulary), np.uint32)
     compile_all().fill_words(*_pair(seeds, positions), out)
     return out
 
 
 def gumbel(seeds: NDArray[np.uint64], positions: NDArray[np.uint32], vocabulary: int) -> NDArray[np.float32]:
-    """float32[n, vocabulary]: -log(-log(u)) with u = (word + 0.5) / 2**32; between -3.14 and 22.9.
+    """Return float32[n, vocabulary], -log(-log(u)) with u = (word + 0.5) / 2**32. Values are between -3.14 and 22.9.
 
-    `seeds`: uint64[n], the slots' seeds.  `positions`: uint32[n], 0 at the first completion token.
+    `seeds` is uint64[n], the slots' seeds. `positions` is uint32[n], 0 at the first completion token.
     """
     out = np.empty((len(seeds), vocabulary), np.float32)
     compile_all().fill_gumbel(*_pair(seeds, positions), out)

@@ -1,7 +1,7 @@
-"""The seeded noise compiled for one core, and the race of all tokens that computes little of it.
+"""The seeded noise compiled for one core, and the search for the winning token that computes only a little noise.
 
-Called by `noise` and `sampler`.  Words equal those of `noise.philox_words`; a Gumbel value is the same float32 wherever
-it is computed here, because the logarithm is spelt out.  Kernels release the GIL.
+Words equal those of `noise.philox_words`. The logarithm is written out, so all kernels compute the same float32 for
+a Gumbel value. Kernels release the GIL.
 """
 
 import functools
@@ -20,12 +20,13 @@ Floats = NDArray[np.float32]
 Longs = NDArray[np.int64]
 
 _MOST_NOISE = 23.0
-"""Above the noise of every word: that of 2**32 - 1 is 22.87."""
+"""Upper bound of the noise. The largest word, 2**32 - 1, has a noise of 22.87."""
 _WIDTH = 4 * philox.BLOCKS
-"""Tokens of a chunk."""
+"""Tokens per chunk."""
 _SMALL = 1024
-"""Tokens whose noise is all computed."""
-# log(x) of FreeBSD's msun (e_log.c): x = 2**k (1 + f) with 1 + f from sqrt(1/2) to sqrt(2); error below one unit.
+"""Largest vocabulary for which all noise is computed."""
+# Constants of log(x) in FreeBSD's msun (e_log.c): x = 2**k (1 + f) with 1 + f from sqrt(1/2) to sqrt(2). The error is
+# below one unit in the last place.
 _LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 _LG1, _LG2, _LG3 = 6.666666666666735130e-01, 3.999999999940941908e-01, 2.857142874366239149e-01
 _LG4, _LG5, _LG6 = 2.222219843214978396e-01, 1.818357216161805012e-01, 1.531383769920937332e-01
@@ -36,7 +37,7 @@ _FRACTION_BITS = 0x000FFFFFFFFFFFFF
 
 
 class Compiled(NamedTuple):
-    """The compiled functions; each says above what it does."""
+    """The compiled functions. The Python function of the same name, with an underscore, documents each of them."""
 
     fill_words: Callable[[Seeds, Words, Words], None]
     fill_gumbel: Callable[[Seeds, Words, Floats], None]
@@ -46,23 +47,23 @@ class Compiled(NamedTuple):
 
 @functools.cache
 def compile_all() -> Compiled:
-    """The kernels; the first call of a machine compiles them, later ones find them on disk."""
-    # numba crashes vLLM's start when imported earlier, so it is imported at the first noise.
+    """Return the kernels. The first call on a machine compiles them, and later calls load them from disk."""
+    # Importing numba before vLLM starts crashes vLLM's start. It is therefore imported when noise is first needed.
     from numba import njit
     from numba.extending import register_jitable
 
     noise = (philox.fill_planes, _log, _gumbel, _compute_word, _fill_chunk)
-    for part in (*noise, _order, _find_peaks, _find_special, _find_threshold, _run, _run_all):
-        register_jitable(error_model="numpy")(part)
+    for function in (*noise, _order, _find_peaks, _find_special, _find_threshold, _run, _run_all):
+        register_jitable(error_model="numpy")(function)
     compiler: Callable[[Callable[..., Any]], Any] = njit(cache=True, nogil=True, error_model="numpy")
     return Compiled(compiler(_fill_words), compiler(_fill_gumbel), compiler(_race), compiler(_score_tokens))
 
 
-# Below: compiled only.  Every operand is brought to its width by hand, because numba widens mixed ones.
+# The functions below only run compiled. Every operand is cast by hand, because numba widens mixed operands.
 
 
 def _fill_words(seeds: Seeds, positions: Words, out: Words) -> None:
-    """`out`[r, v], uint32[n, vocabulary]: the words of `noise.philox_words`."""
+    """Write the words of `noise.philox_words` to `out`, uint32[n, vocabulary]."""
     n, vocabulary = out.shape
     planes = np.empty((4, philox.BLOCKS), np.uint32)
     for row in range(n):
@@ -74,7 +75,7 @@ def _fill_words(seeds: Seeds, positions: Words, out: Words) -> None:
 
 
 def _fill_gumbel(seeds: Seeds, positions: Words, out: Floats) -> None:
-    """`out`[r, v], float32[n, vocabulary]: the noise of every word."""
+    """Write the noise of every word to `out`, float32[n, vocabulary]."""
     n, vocabulary = out.shape
     planes, noise = np.empty((4, philox.BLOCKS), np.uint32), np.empty((4, philox.BLOCKS), np.float32)
     for row in range(n):
@@ -88,10 +89,11 @@ def _fill_gumbel(seeds: Seeds, positions: Words, out: Floats) -> None:
 def _race(
     logits: Floats, temperature: np.float32, seeds: Seeds, positions: Words, winners: Longs, scores: Floats
 ) -> None:
-    """Argmax and maximum of logits / T plus noise of each row, ties to the lower index; NaN before everything.
+    """Write argmax and maximum of logits / T plus noise of each row. Ties go to the lower index, and NaN wins.
 
-    The token of the largest logit runs first.  Then, of each chunk of tokens, only those are computed whose word is
-    large enough to lift the chunk's largest logit to the best score so far, and no word of a chunk that none can lift.
+    The token with the largest logit is scored first. A chunk whose largest logit cannot reach the best score so far
+    with any word is skipped. In the other chunks a token is scored only if its word would lift the chunk's largest
+    logit to the best score.
     """
     n, vocabulary = logits.shape
     planes, noise = np.empty((4, philox.BLOCKS), np.uint32), np.empty((4, philox.BLOCKS), np.float32)
@@ -109,28 +111,28 @@ def _race(
             best = np.float32(best + _gumbel(_compute_word(seed, position, winner, planes)))
             for c in range(len(peaks)):
                 reach = np.float64(np.int32(_order(peaks[c])).view(np.float32) / temperature)
-                # Rounding to float32 moves a sum by far less than the slack.
+                # Rounding to float32 moves a sum by far less than this slack.
                 need = best - reach - 1e-6 * (abs(best) + abs(reach) + 32.0)
                 if need <= _MOST_NOISE:
                     threshold, first = _find_threshold(need), c * _WIDTH
-                    part = line[first : first + _WIDTH]
-                    philox.fill_planes(seed, position, first // 4, (len(part) + 3) // 4, planes)
-                    best, winner = _run(part, temperature, planes, threshold, first, best, winner)
+                    chunk = line[first : first + _WIDTH]
+                    philox.fill_planes(seed, position, first // 4, (len(chunk) + 3) // 4, planes)
+                    best, winner = _run(chunk, temperature, planes, threshold, first, best, winner)
         winners[row], scores[row] = winner, best
 
 
 def _find_peaks(patterns: NDArray[np.int32], peaks: NDArray[np.int32]) -> tuple[int, bool]:
-    """The largest of each chunk in the order of `_order`; returns where the largest of all is and if one is NaN.
+    """Write the largest of each chunk in the order of `_order`. Return the place of the largest and whether any is NaN.
 
-    Integers, because the maximum of many is a vector instruction for them alone.
+    The bit patterns are compared as integers, because only the maximum of integers compiles to a vector instruction.
     """
     largest, top = np.int32(0), 0
     for c in range(len(peaks)):
-        part = patterns[c * _WIDTH : (c + 1) * _WIDTH]
+        chunk = patterns[c * _WIDTH : (c + 1) * _WIDTH]
         peak = np.int32(-(2**31))
-        for v in range(len(part)):
-            peak = max(_order(part[v]), peak)
-            largest = max(np.int32(part[v] & 0x7FFFFFFF), largest)
+        for v in range(len(chunk)):
+            peak = max(_order(chunk[v]), peak)
+            largest = max(np.int32(chunk[v] & 0x7FFFFFFF), largest)
         peaks[c] = peak
         if peak > peaks[top]:
             top = c
@@ -141,7 +143,7 @@ def _find_peaks(patterns: NDArray[np.int32], peaks: NDArray[np.int32]) -> tuple[
 
 
 def _run(
-    part: Floats,
+    chunk: Floats,
     temperature: np.float32,
     planes: Words,
     threshold: np.uint32,
@@ -149,8 +151,8 @@ def _run(
     best: np.float32,
     winner: int,
 ) -> tuple[np.float32, int]:
-    """The best score and its token after a chunk's: only tokens whose word reaches the threshold are computed."""
-    blocks = (len(part) + 3) // 4
+    """Return the best score and its token after a chunk. Only tokens whose word reaches the threshold are scored."""
+    blocks = (len(chunk) + 3) // 4
     for plane in range(4):
         words, highest = planes[plane], np.uint32(0)
         for b in range(blocks):
@@ -159,8 +161,8 @@ def _run(
             continue
         for b in range(blocks):
             v = 4 * b + plane
-            if words[b] >= threshold and v < len(part):
-                score = np.float32(np.float32(part[v] / temperature) + _gumbel(words[b]))
+            if words[b] >= threshold and v < len(chunk):
+                score = np.float32(np.float32(chunk[v] / temperature) + _gumbel(words[b]))
                 if score > best or (score == best and first + v < winner):
                     best, winner = score, first + v
     return best, winner
@@ -169,20 +171,20 @@ def _run(
 def _run_all(
     line: Floats, temperature: np.float32, seed: np.uint64, position: np.uint32, planes: Words, noise: Floats
 ) -> tuple[np.float32, int]:
-    """The race of few tokens, all of whose noise is computed: choosing among them would cost more."""
+    """Return the best score and its token of a small vocabulary. All noise is computed, because skipping costs more."""
     best, winner = np.float32(-np.inf), 0
     for first in range(0, len(line), _WIDTH):
-        part = line[first : first + _WIDTH]
-        _fill_chunk(seed, position, first, len(part), planes, noise)
-        for v in range(len(part)):
-            score = np.float32(np.float32(part[v] / temperature) + noise[v & 3, v >> 2])
+        chunk = line[first : first + _WIDTH]
+        _fill_chunk(seed, position, first, len(chunk), planes, noise)
+        for v in range(len(chunk)):
+            score = np.float32(np.float32(chunk[v] / temperature) + noise[v & 3, v >> 2])
             if score > best:
                 best, winner = score, first + v
     return best, winner
 
 
 def _fill_chunk(seed: np.uint64, position: np.uint32, first: int, count: int, planes: Words, noise: Floats) -> None:
-    """`noise`[v & 3, v >> 2]: that of token first + v, v below `count`."""
+    """Write the noise of token first + v to `noise`[v & 3, v >> 2], for each v below `count`."""
     blocks = (count + 3) // 4
     philox.fill_planes(seed, position, first // 4, blocks, planes)
     for plane in range(4):
@@ -194,7 +196,7 @@ def _fill_chunk(seed: np.uint64, position: np.uint32, first: int, count: int, pl
 def _score_tokens(
     logits: Floats, temperature: np.float32, seeds: Seeds, positions: Words, tokens: Longs, scores: Floats
 ) -> None:
-    """`scores`[r]: logits / T plus noise of one token of each row."""
+    """Write logits / T plus noise of row r's token to `scores`[r]."""
     planes = np.empty((4, philox.BLOCKS), np.uint32)
     for row in range(len(tokens)):
         word = _compute_word(seeds[row], positions[row], tokens[row], planes)
@@ -207,12 +209,12 @@ def _compute_word(seed: np.uint64, position: np.uint32, token: int, planes: Word
 
 
 def _order(pattern: np.int32) -> np.int32:
-    """float32 bits as integers in the order of the numbers, and back."""
+    """Map float32 bits to integers that have the order of the floats. The function is its own inverse."""
     return np.int32(pattern ^ ((pattern >> 31) & 0x7FFFFFFF))
 
 
 def _find_special(line: Floats, temperature: np.float32, peak: np.float32, has_nan: bool) -> int:
-    """First NaN, or where the largest scaled logit is infinite the first of that size."""
+    """Return the place of the first NaN. Without a NaN, return the first scaled logit that equals the infinite peak."""
     for v in range(len(line)):
         if np.isnan(line[v]) or (not has_nan and np.float32(line[v] / temperature) == peak):
             return v
@@ -220,18 +222,21 @@ def _find_special(line: Floats, temperature: np.float32, peak: np.float32, has_n
 
 
 def _find_threshold(need: float) -> np.uint32:
-    """A word below it has noise below `need`: u = exp(-exp(-need)), less two words for the rounding."""
+    """Return a word such that every smaller word has noise below `need`.
+
+    It is that of u = exp(-exp(-need)), less two words for the rounding.
+    """
     word = math.exp(-math.exp(-need)) * 4294967296.0 - 2.5 if need > -4.0 else 0.0
     return np.uint32(max(word, 0.0))
 
 
 def _gumbel(word: np.uint32) -> np.float32:
-    """-log(-log(u)) with u = (word + 0.5) / 2**32."""
+    """Return -log(-log(u)) with u = (word + 0.5) / 2**32."""
     return np.float32(-_log(-_log((np.float64(word) + 0.5) * 2.0**-32)))
 
 
 def _log(x: np.float64) -> np.float64:
-    """Of a positive normal number; without branches, so that many are computed at a time."""
+    """Return the logarithm of a positive normal number. There are no branches, so the loop over words vectorizes."""
     bits = np.float64(x).view(np.int64) + (_ONE_BITS - _ROOT_HALF_BITS)
     k = np.float64((bits >> 52) - 1023)
     f = np.int64((bits & _FRACTION_BITS) + _ROOT_HALF_BITS).view(np.float64) - 1.0

@@ -1,7 +1,8 @@
-"""Philox 4x32-10 for compilation, a chunk of blocks at a time; `kernels` compiles it into all that needs words.
+"""Philox 4x32-10 for compilation, a chunk of blocks at a time. `noise_kernels` compiles it into all kernels.
 
-Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).  Whoever changes this file
-touches `kernels.py` too: the cache on disk looks at the time of that one alone.
+The generator is from Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
+A change of this file requires a touch of `noise_kernels.py`, because numba's cache on disk only checks the
+modification time of that file.
 """
 
 import numpy as np
@@ -15,13 +16,14 @@ WEYL_1 = 0xBB67AE85
 LOW = 0xFFFFFFFF
 
 BLOCKS = 64
-"""Counters per chunk: 256 words."""
+"""Counters per chunk, which give 256 words."""
 
 
 def fill_planes(seed: np.uint64, position: np.uint32, first: int, count: int, planes: NDArray[np.uint32]) -> None:
-    """`planes`[i, b], uint32[4, BLOCKS], b below `count`: word i of the block with counter (first + b, position, 0, 0).
+    """Write word i of the block with counter (first + b, position, 0, 0) to `planes`[i, b], for each b below `count`.
 
-    Compiled only: every operand is brought to 64 bits by hand, because numba widens mixed ones to floats.
+    `planes` is uint32[4, BLOCKS]. The function only runs compiled. Every operand is cast to 64 bits by hand, because
+    numba widens mixed operands to floats.
     """
     low, shift = np.uint64(LOW), np.uint64(32)
     multiplier_0, multiplier_1 = np.uint64(MULTIPLIER_0), np.uint64(MULTIPLIER_1)

@@ -1,7 +1,7 @@
-"""The seeded sampler: one right token for each slot and position, the same function for worker and validator.
+"""The seeded sampler, which gives one right token for each slot and position. Worker and validator share it.
 
-The engines call `sample` while generating and `score` while replaying.  Gumbel-max: the argmax of logits / T plus
-Gumbel noise is a sample of softmax(logits / T).
+Engines call `sample` to generate and `score` to replay. By the Gumbel-max trick, the argmax of logits / T plus Gumbel
+noise is a sample of softmax(logits / T).
 """
 
 import numpy as np
@@ -12,17 +12,18 @@ from covey.sampling.noise_kernels import compile_all
 from covey.sampling.torch_sampler import gumbel_tensor
 
 MIN_TEMPERATURE = 0.01
-"""Below it logits / T leaves float32, and every margin would be no number."""
+"""Smallest temperature other than 0. Below it logits / T may overflow float32, and every margin would be NaN."""
 
 Seeds = NDArray[np.uint64]
 Positions = NDArray[np.uint32]
 
 
 def sample(logits: torch.Tensor, seeds: Seeds, positions: Positions, temperature: float) -> torch.Tensor:
-    """int64[n]: the token of each row, ties to the lower index; the first NaN where there is one.
+    """Return int64[n], the sampled token of each row. Ties go to the lower index, and the first NaN wins.
 
-    `logits`: float32[n, V].  `seeds`: uint64[n].  `positions`: uint32[n], 0 at the first completion token.
-    `temperature` 0 is the limit: plain argmax without noise.
+    `logits` is float32[n, V], `seeds` is uint64[n], and `positions` is uint32[n], 0 at the first completion token.
+    A `temperature` of 0 means the limit, a plain argmax without noise. Raises ValueError if the numbers of rows differ
+    or the temperature is out of range.
     """
     _require(logits, seeds, positions, temperature)
     if temperature == 0:
@@ -35,28 +36,30 @@ def sample(logits: torch.Tensor, seeds: Seeds, positions: Positions, temperature
 def score(
     logits: torch.Tensor, tokens: torch.Tensor, seeds: Seeds, positions: Positions, temperature: float
 ) -> torch.Tensor:
-    """float32[n], at least 0: how much each claimed token lost to the argmax by, 0 where it won.
+    """Return float32[n], at least 0: the margin by which each claimed token lost to the argmax, or 0 if it won.
 
-    `tokens`: int64[n], each below V (or ValueError); the rest as in `sample`.  The unit is that of logits / T.
-    NaN where the logits are NaN: compare with "not margin <= limit".
+    `tokens` is int64[n]. Raises ValueError if a token is not below V. The other arguments are those of `sample`. The
+    unit of a margin is that of logits / T. A margin is NaN if the logits are NaN, so test "not margin <= limit".
     """
     _require(logits, seeds, positions, temperature)
     if tokens.shape != logits.shape[:1] or bool(((tokens < 0) | (tokens >= logits.shape[1])).any()):
-        raise ValueError(f"tokens are one a row, each from 0 to {logits.shape[1] - 1}")
+        raise ValueError(f"tokens must be one per row, each from 0 to {logits.shape[1] - 1}")
     if temperature == 0 or logits.device.type != "cpu":
         scores = logits if temperature == 0 else _compute_scores(logits, seeds, positions, temperature)
         return scores.amax(dim=-1) - scores.gather(1, tokens[:, None])[:, 0]
     _, best = _race(logits, seeds, positions, temperature)
-    claimed = np.empty(len(best), np.float32)
-    numbers = np.ascontiguousarray(tokens.numpy(), np.int64)
-    compile_all().score_tokens(*_unpack(logits, temperature, seeds, positions), numbers, claimed)
-    with np.errstate(invalid="ignore"):  # infinite less infinite is no number, as in torch
-        return torch.from_numpy(best - claimed)
+    claimed_scores = np.empty(len(best), np.float32)
+    claimed_tokens = np.ascontiguousarray(tokens.numpy(), np.int64)
+    compile_all().score_tokens(*_unpack(logits, temperature, seeds, positions), claimed_tokens, claimed_scores)
+    with np.errstate(invalid="ignore"):  # infinity minus infinity is NaN, as in torch
+        return torch.from_numpy(best - claimed_scores)
 
 
 def load_kernels(device: str | torch.device) -> None:
-    """What sampling on a CPU needs once a process: half a second, several the first time on a machine, which compiles;
-    no request should wait for it.  Nothing on other devices."""
+    """Load the kernels that sampling on a CPU needs, once per process. On other devices do nothing.
+
+    The first time on a machine this compiles the kernels, which takes several seconds. No request should wait for it.
+    """
     if torch.device(device).type == "cpu":
         score(torch.zeros(1, 1), torch.zeros(1, dtype=torch.int64), np.zeros(1, np.uint64), np.zeros(1, np.uint32), 1.0)
 
@@ -87,6 +90,6 @@ def _compute_scores(logits: torch.Tensor, seeds: Seeds, positions: Positions, te
 
 def _require(logits: torch.Tensor, seeds: Seeds, positions: Positions, temperature: float) -> None:
     if temperature != 0 and not MIN_TEMPERATURE <= temperature < float("inf"):
-        raise ValueError(f"temperature {temperature} is neither 0 nor a number of at least {MIN_TEMPERATURE}")
+        raise ValueError(f"temperature {temperature} is neither 0 nor a finite number of at least {MIN_TEMPERATURE}")
     if logits.ndim != 2 or logits.shape[1] == 0 or not len(logits) == len(seeds) == len(positions):
         raise ValueError(f"{len(seeds)} seeds and {len(positions)} positions for logits {tuple(logits.shape)}")

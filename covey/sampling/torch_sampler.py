@@ -1,6 +1,6 @@
-"""The noise of the seeded sampler in torch, on any device; `sampler` calls it where the logits are on a GPU.
+"""The noise of the seeded sampler in torch, for logits on any device, such as a GPU.
 
-Words equal those of `noise.philox_words`.  Gumbel values may differ from `noise.gumbel` in the last place.
+Words equal those of `noise.philox_words`. Gumbel values may differ from `noise.gumbel` in the last place.
 """
 
 import numpy as np
@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from covey.sampling.philox import LOW, MULTIPLIER_0, MULTIPLIER_1, ROUNDS, WEYL_0, WEYL_1
 
 _TOGETHER = 1 << 23
-"""Words computed at a time: about ten int64 of each are alive, 670 MB."""
+"""Largest number of words computed at a time. About ten int64 per word are alive at once, which take 670 MB."""
 
 
 def philox_words_tensor(
     seeds: NDArray[np.uint64], positions: NDArray[np.uint32], vocabulary: int, device: torch.device | str
 ) -> torch.Tensor:
-    """int64[n, vocabulary] of values below 2**32, as `noise.philox_words`."""
+    """Return int64[n, vocabulary], the words of `noise.philox_words`, each below 2**32."""
     n, blocks = len(seeds), (vocabulary + 3) // 4
     halves = np.stack([seeds & np.uint64(LOW), seeds >> np.uint64(32), positions.astype(np.uint64)]).astype(np.int64)
     k0, k1, position = torch.from_numpy(halves).to(device)[:, :, None]
@@ -34,18 +34,21 @@ def philox_words_tensor(
 def gumbel_tensor(
     seeds: NDArray[np.uint64], positions: NDArray[np.uint32], vocabulary: int, device: torch.device | str
 ) -> torch.Tensor:
-    """float32[n, vocabulary], as `noise.gumbel`: computed in float64, rounded once."""
+    """Return float32[n, vocabulary], the noise of `noise.gumbel`, computed in float64 and rounded once."""
     out = torch.empty(len(seeds), vocabulary, dtype=torch.float32, device=device)
     rows = max(1, _TOGETHER // vocabulary)
     for start in range(0, len(seeds), rows):
-        part = slice(start, start + rows)
-        words = philox_words_tensor(seeds[part], positions[part], vocabulary, device)
+        batch = slice(start, start + rows)
+        words = philox_words_tensor(seeds[batch], positions[batch], vocabulary, device)
         uniform = (words.to(torch.float64) + 0.5) * 2.0**-32
-        out[part] = uniform.log_().neg_().log_().neg_()
+        out[batch] = uniform.log_().neg_().log_().neg_()
     return out
 
 
 def _multiply(words: torch.Tensor, multiplier: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """High and low 32 bits of the product.  By 16-bit halves, because int64 holds no product of 32-bit words."""
+    """Return the high and low 32 bits of the product.
+
+    It is computed from 16-bit halves, because a product of two 32-bit words does not fit in int64.
+    """
     upper, lower = (words >> 16) * multiplier, (words & 0xFFFF) * multiplier
     return (upper + (lower >> 16)) >> 16, (((upper & 0xFFFF) << 16) + lower) & LOW

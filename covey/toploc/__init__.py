@@ -1,1 +1,1 @@
-"""TOPLOC: activations to proof bytes, proof bytes and replayed activations to distances, distances to a judgement."""
+"""TOPLOC turns activations into proof bytes, compares proofs with a replay, and judges the distances."""

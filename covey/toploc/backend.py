@@ -1,4 +1,4 @@
-"""The one place that chooses who computes proofs: the compiled kernels, or numpy where numba is not installed."""
+"""The one place that chooses the proof arithmetic: compiled kernels, or numpy where numba is not installed."""
 
 import functools
 import importlib.util
@@ -16,7 +16,7 @@ Doubles = NDArray[np.float64]
 
 
 class Arithmetic(NamedTuple):
-    """Three functions over n windows of one size; `oracle` says what each does."""
+    """Three functions over n windows of one size. `reference` documents each of them."""
 
     find_top: Callable[[Bits, int], tuple[Longs, Bits]]
     solve: Callable[[Longs, Bits], Bits]
@@ -29,5 +29,5 @@ COMPILED = Arithmetic(proof_kernels.find_top, proof_kernels.solve, proof_kernels
 
 @functools.cache
 def choose() -> Arithmetic:
-    """`COMPILED`, or `NUMPY` where numba cannot be found."""
+    """Return `COMPILED`, or `NUMPY` if numba is not installed."""
     return NUMPY if importlib.util.find_spec("numba") is None else COMPILED

@@ -1,11 +1,14 @@
-"""Whether one proof window is as close as honest work; called by the validator and by calibration."""
+"""The test whether one proof window is as close to its replay as honest work is."""
 
 from covey.protocol.thresholds import Thresholds
 from covey.toploc.proofs import Distances
 
 
 def is_within(thresholds: Thresholds, distances: Distances) -> bool:
-    """Written as "within", so that what is not a number is beyond every limit."""
+    """Return whether a window's distances are within the limits.
+
+    The comparison is `<=`, so NaN is beyond every limit.
+    """
     return (
         distances.sign_exponent_mismatches <= thresholds.exponent_max
         and distances.mantissa_rest <= thresholds.mantissa_mean_max

@@ -1,30 +1,34 @@
-"""Polynomials over the field of 65497 elements, for `proofs`: interpolation and evaluation, many at a time.
+"""Batched interpolation and evaluation of polynomials over the field of 65497 elements.
 
-Elements are int64 in 0 .. 65496.  Matrix products run in float64 and are exact: a sum of at most 2**20 products
-of two elements stays below 2**53.
+Elements are int64 in 0 .. 65496. Matrix products run in float64 and are exact, because a sum of at most 2**20
+products of two elements stays below 2**53.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
 PRIME = 65497
-"""The largest prime below 2**16 that TOPLOC's authors chose: 2**16 - 39."""
+"""Size of the field, 2**16 - 39: the prime below 2**16 that TOPLOC's authors chose."""
 
 Longs = NDArray[np.int64]
 
 
 def evaluate(coefficients: Longs, points: Longs) -> Longs:
-    """int64[k]: the polynomial (ascending `coefficients`) at each of `points`, both int64[k]."""
+    """Return int64[k], the values of the polynomial at `points`.
+
+    `coefficients` (in ascending order) and `points` are int64[k].
+    """
     powers = compute_powers(points[None], len(coefficients))[0]
     return multiply(coefficients, powers)
 
 
 def interpolate(points: Longs, values: Longs) -> Longs:
-    """int64[n, k]: ascending coefficients of the n polynomials of degree below k through (points, values), [n, k].
+    """Return int64[n, k], the ascending coefficients of n polynomials of degree below k.
 
-    The points of a row are distinct.  With M the product of all (x - x_i) and w_i = y_i / M'(x_i), Lagrange's sum is
-    sum_i w_i M(x) / (x - x_i); dividing M by (x - x_i) gives coefficient t as sum_p M_{t+1+p} s_p with the power
-    sums s_p = sum_i w_i x_i^p.
+    Row i passes through the k pairs of row i of `points` and `values`, both [n, k]. The points of a row are distinct.
+
+    With M the product of all (x - x_i) and w_i = y_i / M'(x_i), Lagrange's sum is sum_i w_i M(x) / (x - x_i).
+    Dividing M by (x - x_i) gives coefficient t as sum_p M_{t+1+p} s_p, with the power sums s_p = sum_i w_i x_i^p.
     """
     n, k = points.shape
     master = compute_master(points)  # (n, k + 1)
@@ -39,7 +43,7 @@ def interpolate(points: Longs, values: Longs) -> Longs:
 
 
 def compute_master(points: Longs) -> Longs:
-    """int64[n, k + 1]: ascending coefficients of the product of (x - x_i) over each row of `points`."""
+    """Return int64[n, k + 1], the ascending coefficients of the product of (x - x_i) over each row of `points`."""
     n, k = points.shape
     master = np.zeros((n, k + 1), np.int64)
     master[:, 0] = 1
@@ -52,7 +56,7 @@ def compute_master(points: Longs) -> Longs:
 
 
 def compute_powers(points: Longs, count: int) -> Longs:
-    """int64[n, count, k]: [t, i] = x_i ** t for each row of `points`, int64[n, k]."""
+    """Return int64[n, count, k], whose entry [t, i] is x_i ** t for each row of `points`, int64[n, k]."""
     n, k = points.shape
     powers = np.ones((n, count, k), np.int64)
     if count > 1:
@@ -66,7 +70,7 @@ def compute_powers(points: Longs, count: int) -> Longs:
 
 
 def invert(elements: Longs) -> Longs:
-    """Multiplicative inverses by Fermat's little theorem: x ** (PRIME - 2).  Zero gives zero."""
+    """Return the multiplicative inverses by Fermat's little theorem, x ** (PRIME - 2). Zero gives zero."""
     result, square = np.ones_like(elements), elements
     exponent = PRIME - 2
     while exponent:
@@ -78,5 +82,5 @@ def invert(elements: Longs) -> Longs:
 
 
 def multiply(left: Longs, right: Longs) -> Longs:
-    """Matrix product of elements, reduced."""
+    """Return the matrix product of field elements, reduced modulo `PRIME`."""
     return (left.astype(np.float64) @ right.astype(np.float64)).astype(np.int64) % PRIME

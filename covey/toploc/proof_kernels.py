@@ -1,6 +1,6 @@
-"""The arithmetic of `oracle` compiled for one core: the same functions, the same results to the bit.
+"""The arithmetic of `reference`, compiled for one core with bit-identical results.
 
-`arithmetic` chooses it where numba is installed.  Every kernel takes many windows in one call and releases the GIL.
+`backend` chooses it where numba is installed. Every kernel takes many windows in one call and releases the GIL.
 """
 
 import functools
@@ -19,11 +19,11 @@ Longs = NDArray[np.int64]
 Doubles = NDArray[np.float64]
 
 _MOST = 1024
-"""Values of a proof whose sums stay in 32 bits."""
+"""Largest number of values in a proof for which the sums stay in 32 bits. Larger proofs use `reference`."""
 
 
 def find_top(windows: Bits, k: int) -> tuple[Longs, Bits]:
-    """As `oracle.find_top`."""
+    """Do the same as `reference.find_top`."""
     n = len(windows)
     indices, values = np.empty((n, k), np.int64), np.empty((n, k), np.uint16)
     _compile().find_top(windows, indices, values)
@@ -31,7 +31,7 @@ def find_top(windows: Bits, k: int) -> tuple[Longs, Bits]:
 
 
 def solve(indices: Longs, values: Bits) -> Bits:
-    """As `oracle.solve`."""
+    """Do the same as `reference.solve`."""
     n, k = indices.shape
     if k > _MOST:
         return reference.solve(indices, values)
@@ -42,7 +42,7 @@ def solve(indices: Longs, values: Bits) -> Bits:
 
 
 def measure(words: Bits, indices: Longs, values: Bits) -> tuple[Longs, Doubles, Doubles, Doubles]:
-    """As `oracle.measure`."""
+    """Do the same as `reference.measure`."""
     n = len(words)
     mismatches, means, medians, rests = np.empty(n, np.int64), np.empty(n), np.empty(n), np.empty(n)
     _compile().measure(words, indices, values, mismatches, means, medians, rests)
@@ -57,11 +57,11 @@ class _Compiled(NamedTuple):
 
 @functools.cache
 def _compile() -> _Compiled:
-    # numba crashes vLLM's start when imported earlier, so it is imported at the first proof.
+    # Importing numba before vLLM starts crashes vLLM's start. It is therefore imported at the first proof.
     from numba import njit
     from numba.extending import register_jitable
 
-    parts = (
+    functions = (
         *topk_kernel.PARTS,
         _reduce,
         _multiply,
@@ -72,18 +72,21 @@ def _compile() -> _Compiled:
         _add_up,
         _median,
     )
-    for part in parts:
-        register_jitable(error_model="numpy")(part)
+    for function in functions:
+        register_jitable(error_model="numpy")(function)
     compiler: Callable[[Callable[..., Any]], Any] = njit(cache=True, nogil=True, error_model="numpy")
     return _Compiled(compiler(topk_kernel.find_top), compiler(_solve), compiler(_measure))
 
 
-# Below: compiled only.  Every operand is brought to 32 bits by hand, because numba widens mixed ones.
+# The functions below only run compiled. Every operand is cast to 32 bits by hand, because numba widens mixed operands.
 
 
 def _reduce(x: np.uint32) -> np.uint32:
-    """The element that x is.  2**16 is 39 in the field: two folds leave less than two primes, of which the smaller of
-    x and x - PRIME (wrapping) is the remainder."""
+    """Return x modulo `PRIME`.
+
+    2**16 equals 39 in the field, so two folds leave a value below 2 * PRIME. The remainder is then the smaller of
+    x and x - PRIME, because the subtraction wraps.
+    """
     fold, mask, half = np.uint32(39), np.uint32(0xFFFF), np.uint32(16)
     x = np.uint32((x >> half) * fold + (x & mask))
     x = np.uint32((x >> half) * fold + (x & mask))
@@ -96,15 +99,16 @@ def _multiply(into: Words, factors: Words) -> None:
 
 
 def _multiply_add(into: Words, factors: Words, term: np.uint32) -> None:
-    """A step of Horner's at all points.  A product and an element together stay below 2**32."""
+    """Compute one step of Horner's method at all points. A product plus an element stays below 2**32."""
     for i in range(len(into)):
         into[i] = _reduce(np.uint32(into[i] * factors[i] + term))
 
 
-def _find_points(indices: Longs, points: Words, seen: NDArray[np.uint64]) -> int:
-    """`points`: indices modulo the largest modulus that keeps them apart, which is returned; 0 if there is none.
+def _find_points(indices: Longs, points: Words, occupied: NDArray[np.uint64]) -> int:
+    """Return the largest modulus that keeps the indices distinct, or 0 if there is none.
 
-    `seen`: a bit for each element, all 0 before and after.
+    `points` receives the indices modulo the result. `occupied` has one bit for each field element; all are 0 before
+    and after the call.
     """
     k = len(indices)
     for modulus in range(PRIME, k - 1, -1):
@@ -112,20 +116,23 @@ def _find_points(indices: Longs, points: Words, seen: NDArray[np.uint64]) -> int
         for i in range(k):
             point = np.uint32(np.uint32(indices[i]) % np.uint32(modulus))
             bit = np.uint64(1) << np.uint64(point & np.uint32(63))
-            if seen[point >> np.uint32(6)] & bit:
+            if occupied[point >> np.uint32(6)] & bit:
                 break
-            seen[point >> np.uint32(6)] |= bit
+            occupied[point >> np.uint32(6)] |= bit
             points[i] = point
             distinct += 1
         for i in range(distinct):
-            seen[points[i] >> np.uint32(6)] = np.uint64(0)
+            occupied[points[i] >> np.uint32(6)] = np.uint64(0)
         if distinct == k:
             return modulus
     return 0
 
 
 def _multiply_out(points: Words, master: Words, spare: Words) -> None:
-    """`master`: ascending coefficients of the product of all (x - x_i), k + 1 of them; `spare` is as long."""
+    """Write the k + 1 ascending coefficients of the product of all (x - x_i) to `master`.
+
+    `spare` is scratch space of the same length.
+    """
     k = len(points)
     master[:] = 0
     spare[:] = 0
@@ -141,7 +148,7 @@ def _multiply_out(points: Words, master: Words, spare: Words) -> None:
 
 
 def _invert(elements: Words, inverses: Words) -> None:
-    """Fermat's little theorem: x ** (PRIME - 2)."""
+    """Write the inverses by Fermat's little theorem, x ** (PRIME - 2), to `inverses`."""
     inverses[:] = elements
     for bit in range(14, -1, -1):
         _multiply(inverses, inverses)
@@ -150,7 +157,7 @@ def _invert(elements: Words, inverses: Words) -> None:
 
 
 def _add_up(weights: Words, points: Words, sums: Words) -> None:
-    """`sums`[p] = sum of w_i x_i ** p; `weights` is used up."""
+    """Write the sum of w_i x_i ** p to `sums`[p]. `weights` is overwritten."""
     for p in range(len(sums)):
         total = np.uint32(0)
         for i in range(len(weights)):
@@ -160,15 +167,19 @@ def _add_up(weights: Words, points: Words, sums: Words) -> None:
 
 
 def _solve(indices: Longs, values: Bits, words: Bits) -> int:
-    """Lagrange's sum as in `field.interpolate`; returns the first window that has no modulus, or n."""
+    """Write the modulus and coefficients of every window to `words`.
+
+    Returns the index of the first window without a modulus, or n if every window has one. The coefficients come from
+    Lagrange's sum, as in `finite_field.interpolate`.
+    """
     n, k = indices.shape
     prime, fold, mask, half = np.uint32(PRIME), np.uint32(39), np.uint32(0xFFFF), np.uint32(16)
-    seen = np.zeros(PRIME // 64 + 1, np.uint64)
+    occupied = np.zeros(PRIME // 64 + 1, np.uint64)
     points, slopes, weights = np.empty(k, np.uint32), np.empty(k, np.uint32), np.empty(k, np.uint32)
     sums, padded = np.empty(k, np.uint32), np.zeros(2 * k, np.uint32)
     master, spare = np.empty(k + 1, np.uint32), np.empty(k + 1, np.uint32)
     for w in range(n):
-        words[w, 0] = _find_points(indices[w], points, seen)
+        words[w, 0] = _find_points(indices[w], points, occupied)
         if words[w, 0] == 0:
             return w
         _multiply_out(points, master, spare)
@@ -180,12 +191,12 @@ def _solve(indices: Longs, values: Bits, words: Bits) -> int:
         for i in range(k):
             weights[i] = _reduce(np.uint32(weights[i] * np.uint32(np.uint32(values[w, i]) % prime)))
         _add_up(weights, points, sums)
-        # Folded once a product has 22 bits, and at most 1024 of them are added before the last reduction.
+        # After one fold a product has 22 bits, so at most 1024 of them fit in 32 bits before the last reduction.
         slopes[:] = 0
         for p in range(k):
-            factor, part = sums[p], padded[p : p + k]
+            factor, shifted = sums[p], padded[p : p + k]
             for t in range(k):
-                x = np.uint32(part[t] * factor)
+                x = np.uint32(shifted[t] * factor)
                 slopes[t] += np.uint32((x >> half) * fold + (x & mask))
         for t in range(k):
             words[w, 1 + t] = slopes[t] % prime
@@ -195,7 +206,7 @@ def _solve(indices: Longs, values: Bits, words: Bits) -> int:
 def _measure(
     words: Bits, indices: Longs, values: Bits, mismatches: Longs, means: Doubles, medians: Doubles, rests: Doubles
 ) -> None:
-    """The differences are counted by size, which gives the median."""
+    """Write the four distances of every window. Differences are counted by size, which gives the median."""
     n, k = indices.shape
     points, claims, counts = np.empty(k, np.uint32), np.empty(k, np.uint32), np.empty(128, np.int64)
     for w in range(n):
@@ -222,7 +233,10 @@ def _measure(
 
 
 def _median(counts: Longs, n: int) -> float:
-    """Of n differences, counted by size: the mean of the two in the middle; infinite if there are none."""
+    """Return the median of n differences that are counted by size, or infinity if n is 0.
+
+    For an even n this is the mean of the two in the middle.
+    """
     lower, passed = -1, 0
     for difference in range(len(counts)):
         passed += counts[difference]

@@ -1,8 +1,8 @@
 """TOPLOC (arXiv 2501.16007): the largest activations of a window of tokens as a polynomial over a small field.
 
-The worker calls `build_many` with the tops that its engine found; the validator calls `compare_many` with those of its
-own replay.  `build`, `compare` and `compare_all` take whole states, as studies and calibration have them.
-Bytes equal those of the public package `toploc` 0.1.6 for equal (index, value) input; ties go to the lower index.
+A worker passes the top values that its engine found to `build_many`. A validator passes those of its own replay to
+`compare_many`. `build`, `compare` and `compare_all` take whole hidden states, which studies and calibration have.
+Proof bytes equal those of the public package `toploc` 0.1.6 for equal (index, value) input. Ties go to the lower index.
 """
 
 from collections.abc import Sequence
@@ -18,15 +18,19 @@ from covey.toploc.finite_field import PRIME
 from covey.toploc.topk import Capture, Top
 
 WINDOW = 32
-"""Tokens per proof; the last window of a completion may be short."""
+"""Tokens per proof. The last window of a completion may be shorter."""
 TOP_K = 128
-"""Values per proof."""
+"""Largest number of values per proof. A window with fewer values has all of them in its proof."""
 
 WHOLE = 4.0
-"""Of 15,342 honest bfloat16 windows the farthest was of one token of 128 values, and twice as far as any not whole."""
+"""Divisor of the distance `mantissa_rest` of a window whose values are all in the proof.
+
+Such windows are noisier than others. Among honest bfloat16 windows the farthest was one of these (one token of 128
+values), and was twice as far as any other.
+"""
 
 MODULUS_STEPS = 256
-"""How far below the field's size an honest modulus may be: each step down has a chance of about one in ten."""
+"""Largest distance of an honest modulus below the field's size. Each step down has a chance of about 1 in 10."""
 
 Bits = NDArray[np.uint16]
 Longs = NDArray[np.int64]
@@ -34,63 +38,77 @@ Longs = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class ProofPolynomial:
-    """A parsed proof: value bits of index i at x = i mod `modulus`."""
+    """A parsed proof: the polynomial whose value at x = i mod `modulus` is the bit pattern of index i."""
 
     modulus: int
+    """Number that indices are reduced by, k .. 65497."""
     coefficients: Longs
-    """int64[k], ascending powers, each below 65497."""
+    """Coefficients of ascending powers, int64[k], each below 65497."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Distances:
-    """How far the verifier's top values are from those the proof holds.  Equal input gives zeros."""
+    """Distances of the verifier's top values from those in the proof. Equal input gives zeros."""
 
     sign_exponent_mismatches: int
-    """Values whose sign or exponent bits differ.  Plain TOPLOC leaves the sign out, and constants pass it."""
-    mantissa_mean: float
-    """Mean |difference| of the 7-bit mantissas of the other values; infinite if there are none."""
-    mantissa_median: float
-    """Median of the same."""
-    mantissa_rest: float
-    """Mean of the same without the largest, which may agree by chance (see `compare`); infinite if there are none.
+    """Number of values whose sign or exponent bits differ.
 
-    Divided by `WHOLE` where every value of the window is in the proof: those near zero are mostly rounding error."""
+    Plain TOPLOC ignores the sign, and constant forgeries pass it.
+    """
+    mantissa_mean: float
+    """Mean absolute difference of the 7-bit mantissas of the values whose sign and exponent agree. Infinite if no value
+    agrees."""
+    mantissa_median: float
+    """Median absolute difference of the same mantissas. Infinite if there are none."""
+    mantissa_rest: float
+    """Mean absolute difference of the same mantissas without the largest difference. Infinite if none is left.
+
+    The largest is left out because its sign and exponent may agree by chance (see `compare`). The mean is divided by
+    `WHOLE` if every value of the window is in the proof, because values near zero are mostly rounding error.
+    """
 
 
 def compute_k(rows: int, hidden: int, top_k: int = TOP_K) -> int:
-    """Values in the proof of one window of `rows` tokens; it takes 2 + 2k bytes."""
+    """Return k, the number of values in the proof of a window of `rows` tokens. The proof has 2 + 2k bytes."""
     return min(top_k, rows * hidden)
 
 
 def find_tops(completions: Sequence[Bits], capture: Capture) -> list[tuple[Top, ...]]:
-    """The tops of every window of each completion, uint16[rows, hidden]: bfloat16 bits of last hidden states."""
-    find_top, found = choose().find_top, []
+    """Return the top values of every window of each completion.
+
+    A completion is uint16[rows, hidden], the bfloat16 bits of its last hidden states.
+    """
+    find_top, tops_of_all = choose().find_top, []
     for bits in completions:
         flat, hidden = np.ascontiguousarray(bits), bits.shape[1]
         whole, rest = divmod(len(flat), capture.window)
         tops: list[Top] = []
         for first, rows, count in ((0, capture.window, whole), (len(flat) - rest, rest, 1)):
             if rows and count:
-                part = flat[first : first + rows * count].reshape(count, rows * hidden)
-                pairs = zip(*find_top(part, compute_k(rows, hidden, capture.top_k)), strict=True)
+                windows = flat[first : first + rows * count].reshape(count, rows * hidden)
+                pairs = zip(*find_top(windows, compute_k(rows, hidden, capture.top_k)), strict=True)
                 tops += [Top(indices=indices, bits=values) for indices, values in pairs]
-        found.append(tuple(tops))
-    return found
+        tops_of_all.append(tuple(tops))
+    return tops_of_all
 
 
 def build(hidden_bits: Bits, window: int = WINDOW, top_k: int = TOP_K) -> list[bytes]:
-    """One proof per window.  `hidden_bits`: uint16[rows, hidden], bfloat16 bits of last hidden states."""
+    """Return one proof per window.
+
+    `hidden_bits` is uint16[rows, hidden], the bfloat16 bits of the last hidden states. Raises ValueError for another
+    type or shape, or if there are no rows.
+    """
     if hidden_bits.dtype != np.uint16 or hidden_bits.ndim != 2 or hidden_bits.size == 0:
-        given = f"{hidden_bits.dtype}{hidden_bits.shape}"
-        raise ValueError(f"hidden bits are uint16[rows, hidden] with at least one row, not {given}")
+        shape = f"{hidden_bits.dtype}{hidden_bits.shape}"
+        raise ValueError(f"hidden bits must be uint16[rows, hidden] with at least one row, not {shape}")
     return build_many(find_tops([hidden_bits], Capture(window=window, top_k=top_k)))[0]
 
 
 def build_many(completions: Sequence[tuple[Top, ...]]) -> list[list[bytes]]:
-    """One proof per window of each completion; all windows of one k are solved together.
+    """Return one proof per window of each completion. All windows with the same k are solved together.
 
-    A proof is the modulus, then k coefficients in ascending order, each as a big-endian u16.
-    Raises ValueError for what is no top: other types, a negative index, indices that repeat.
+    A proof is the modulus followed by k coefficients in ascending order, each as a big-endian u16.
+    Raises ValueError if the top values have another type or shape, a negative index or a repeated index.
     """
     proofs = [[b""] * len(tops) for tops in completions]
     for group in _group(completions):
@@ -101,35 +119,42 @@ def build_many(completions: Sequence[tuple[Top, ...]]) -> list[list[bytes]]:
 
 
 def parse(proof: bytes, k: int) -> ProofPolynomial:
-    """A stranger's proof.  Raises ProtocolError("malformed_proof") unless the length is exactly 2 + 2k, the modulus
-    keeps k indices apart and fits the field (k .. 65497) and every coefficient is an element of the field."""
+    """Parse a proof of k values that comes from an untrusted peer.
+
+    Raises ProtocolError("malformed_proof") if the length is not exactly 2 + 2k, if the modulus is outside k .. 65497,
+    or if a coefficient is not an element of the field. A modulus below k cannot keep k indices distinct.
+    """
     words = _parse_all([proof], k)[0].astype(np.int64)
     return ProofPolynomial(modulus=int(words[0]), coefficients=words[1:])
 
 
 def is_lawful_modulus(modulus: int, size: int) -> bool:
-    """Whether an honest prover of a window of `size` values may have chosen it: the largest that keeps its k indices
-    apart.  A free one could be the hidden size: then the index is the channel, and what is usual in a few channels
-    would be a proof without a forward pass."""
+    """Return whether an honest prover may have chosen this modulus for a window of `size` values.
+
+    An honest prover chooses the largest modulus that keeps its k indices distinct. A free choice would allow the hidden
+    size, which reduces an index to its channel. A forger could then build a proof from the usual values of a few
+    channels without a forward pass.
+    """
     return modulus == PRIME if size <= PRIME else PRIME - MODULUS_STEPS <= modulus <= PRIME
 
 
 def find_malformed(proofs: Sequence[bytes], sizes: Sequence[int], top_k: int = TOP_K) -> tuple[int, str] | None:
-    """The first proof that no honest prover sends and what is wrong with it, as `parse` and `is_lawful_modulus` say.
+    """Return the index of the first proof that no honest prover sends, and the reason; None if there is no such proof.
 
-    `sizes`: values of each window.  All proofs of one k are read together; one that fails is looked up again alone.
+    The rules are those of `parse` and `is_lawful_modulus`. `sizes` has the number of values of each window. All proofs
+    with the same k are parsed together. If one of them fails, each is parsed again alone.
     """
-    places: dict[int, list[int]] = {}
+    indices_by_k: dict[int, list[int]] = {}
     for i, size in enumerate(sizes):
-        places.setdefault(min(top_k, size), []).append(i)
+        indices_by_k.setdefault(min(top_k, size), []).append(i)
     suspects: list[int] = []
-    for k, found in places.items():
+    for k, indices in indices_by_k.items():
         try:
-            moduli = _parse_all([proofs[i] for i in found], k)[:, 0].tolist()
+            moduli = _parse_all([proofs[i] for i in indices], k)[:, 0].tolist()
         except ProtocolError:
-            suspects += found
+            suspects += indices
         else:
-            suspects += [i for i, each in zip(found, moduli, strict=True) if not is_lawful_modulus(each, sizes[i])]
+            suspects += [i for i, each in zip(indices, moduli, strict=True) if not is_lawful_modulus(each, sizes[i])]
     for i in sorted(suspects):
         try:
             parsed = parse(proofs[i], min(top_k, sizes[i]))
@@ -141,11 +166,11 @@ def find_malformed(proofs: Sequence[bytes], sizes: Sequence[int], top_k: int = T
 
 
 def compare(proof: bytes, replayed_bits: Bits, top_k: int = TOP_K) -> Distances:
-    """Distances of one window.  `replayed_bits`: uint16[rows in the window, hidden].
+    """Return the distances of one window. `replayed_bits` is uint16[rows in the window, hidden].
 
-    The polynomial is read at the verifier's own top values; an index that the prover did not have gives an
-    arbitrary value there, which counts as a mismatch 511 times in 512; else its mantissa is arbitrary too, and alone
-    moves the mean further than honest work may be.  Raises as `parse`.
+    The polynomial is evaluated at the verifier's own top values. At an index that the prover did not have, its value is
+    arbitrary and counts as a mismatch 511 times in 512. Otherwise the mantissa is arbitrary, and alone it moves the
+    mean further than honest work may be. Raises the errors of `parse`.
     """
     values = np.ascontiguousarray(replayed_bits).reshape(1, -1)
     k = min(top_k, values.size)
@@ -154,29 +179,32 @@ def compare(proof: bytes, replayed_bits: Bits, top_k: int = TOP_K) -> Distances:
 
 
 def compare_all(proofs: list[bytes], replayed_bits: Bits, window: int = WINDOW, top_k: int = TOP_K) -> list[Distances]:
-    """`compare` of each window of a completion.  `replayed_bits`: uint16[rows, hidden].  Raises as `compare_many`."""
+    """Return the distances of each window of a completion, as `compare` does.
+
+    `replayed_bits` is uint16[rows, hidden]. Raises the errors of `compare_many`.
+    """
     return compare_many([proofs], find_tops([replayed_bits], Capture(window=window, top_k=top_k)))[0]
 
 
 def compare_many(proofs: Sequence[Sequence[bytes]], replayed: Sequence[tuple[Top, ...]]) -> list[list[Distances]]:
-    """`compare` of each window of each completion with the tops of its replay, all windows together.
+    """Return the distances of each window of each completion from the top values of its replay.
 
-    Nothing is computed before every proof is parsed.  Raises as `parse`, and ProtocolError("malformed_proof") for a
-    wrong number of proofs.
+    All windows are compared together, after every proof is parsed. Raises the errors of `parse`, and
+    ProtocolError("malformed_proof") if a completion has a wrong number of proofs.
     """
     for sent, tops in zip(proofs, replayed, strict=True):
         if len(sent) != len(tops):
-            raise ProtocolError("malformed_proof", f"a completion of {len(tops)} windows has not {len(sent)} proofs")
+            raise ProtocolError("malformed_proof", f"a completion of {len(tops)} windows came with {len(sent)} proofs")
     groups = _group(replayed)
     parsed = [_parse_all([proofs[c][w] for c, w in group.places], group.k) for group in groups]
-    found: dict[tuple[int, int], Distances] = {}
+    distances: dict[tuple[int, int], Distances] = {}
     for group, words in zip(groups, parsed, strict=True):
-        found.update(zip(group.places, _measure(words, group.indices, group.values), strict=True))
-    return [[found[c, w] for w in range(len(tops))] for c, tops in enumerate(replayed)]
+        distances.update(zip(group.places, _measure(words, group.indices, group.values), strict=True))
+    return [[distances[c, w] for w in range(len(tops))] for c, tops in enumerate(replayed)]
 
 
 def compute_top(values: Bits, k: int) -> Longs:
-    """int64[k], ascending: indices of the k values largest by absolute value, ties to the lower index.
+    """Return int64[k], the ascending indices of the k largest absolute values. Ties go to the lower index.
 
     For bfloat16 the order of absolute values is that of the bits without the sign.
     """
@@ -185,47 +213,52 @@ def compute_top(values: Bits, k: int) -> Longs:
 
 
 class _Group(NamedTuple):
-    """All windows of one k."""
+    """All windows with the same k."""
 
     k: int
+    """Number of values in each proof."""
     places: list[tuple[int, int]]
-    """Completion and window."""
+    """Index of the completion and index of the window within it, for each of the n windows."""
     indices: Longs
+    """Indices of the top values, int64[n, k], in the order of `places`."""
     values: Bits
-    """[n, k], in the order of the places."""
+    """Bits of the top values, uint16[n, k], in the order of `places`."""
 
 
 def _group(completions: Sequence[tuple[Top, ...]]) -> list[_Group]:
-    places: dict[int, list[tuple[int, int]]] = {}
+    places_by_k: dict[int, list[tuple[int, int]]] = {}
     for c, tops in enumerate(completions):
         for w, top in enumerate(tops):
-            places.setdefault(top.bits.size, []).append((c, w))
+            places_by_k.setdefault(top.bits.size, []).append((c, w))
     groups = []
-    for k, found in places.items():
-        alike = [completions[c][w] for c, w in found]
-        indices, values = np.stack([top.indices for top in alike]), np.stack([top.bits for top in alike])
+    for k, places in places_by_k.items():
+        windows = [completions[c][w] for c, w in places]
+        indices, values = np.stack([top.indices for top in windows]), np.stack([top.bits for top in windows])
         _require_top(indices, values)
-        groups.append(_Group(k=k, places=found, indices=indices, values=values))
+        groups.append(_Group(k=k, places=places, indices=indices, values=values))
     return groups
 
 
 def _parse_all(proofs: list[bytes], k: int) -> Bits:
-    """uint16[n, k + 1]: modulus and coefficients; sizes are checked before anything is read."""
+    """Return uint16[n, k + 1], the modulus and coefficients of each proof. Sizes are checked before parsing."""
     for proof in proofs:
         if len(proof) != 2 + 2 * k:
-            raise ProtocolError("malformed_proof", f"a proof of {k} values has {2 + 2 * k} bytes, not {len(proof)}")
+            raise ProtocolError(
+                "malformed_proof", f"a proof of {k} values must have {2 + 2 * k} bytes, not {len(proof)}"
+            )
     words = np.frombuffer(b"".join(proofs), dtype=">u2").astype(np.uint16).reshape(len(proofs), k + 1)
     outside = (words[:, 0] < k) | (words[:, 0] > PRIME)
     if outside.any():
         raise ProtocolError("malformed_proof", f"modulus {words[outside, 0][0]} is outside {k} .. {PRIME}")
     if (words[:, 1:] >= PRIME).any():
-        raise ProtocolError("malformed_proof", "a coefficient is no element of the field")
+        raise ProtocolError("malformed_proof", "a coefficient is not an element of the field")
     return words
 
 
 def _measure(words: Bits, indices: Longs, values: Bits) -> list[Distances]:
     mismatches, means, medians, rests = choose().measure(words, indices, values)
-    is_whole = indices[:, -1] < indices.shape[1]  # they ascend
+    # Indices ascend, so the last one is k - 1 exactly if all values of the window are in the proof.
+    is_whole = indices[:, -1] < indices.shape[1]
     columns = (mismatches, means, medians, np.where(is_whole, rests / WHOLE, rests))
     return [
         Distances(sign_exponent_mismatches=mismatch, mantissa_mean=mean, mantissa_median=median, mantissa_rest=rest)
@@ -237,8 +270,8 @@ def _require_top(indices: Longs, values: Bits) -> None:
     good = indices.ndim == 2 and indices.shape == values.shape and indices.shape[1] > 0
     if not good or indices.dtype != np.int64 or values.dtype != np.uint16:
         raise ValueError(
-            f"top values are int64[n, k] and uint16[n, k], not {indices.dtype}{indices.shape} and "
+            f"top values must be int64[n, k] and uint16[n, k], not {indices.dtype}{indices.shape} and "
             f"{values.dtype}{values.shape}"
         )
     if (indices < 0).any():
-        raise ValueError("an index is negative")
+        raise ValueError(f"index {indices.min()} of a top value is negative")

@@ -1,6 +1,7 @@
-"""The arithmetic of `proofs` in plain numpy: what `kernels` must equal to the bit, and what runs without numba.
+"""The arithmetic of `proofs` in plain numpy.
 
-Every function takes n windows of one size, whose bits are bfloat16 patterns.
+It runs where numba is not installed, and `proof_kernels` must equal it to the bit. Every function takes n windows of
+one size, whose bits are bfloat16 patterns.
 """
 
 import numpy as np
@@ -12,7 +13,7 @@ _MAGNITUDE = 0x7FFF
 _SIGN_EXPONENT = 0xFF80
 _MANTISSA = 0x7F
 _SOLVED_TOGETHER = 16
-"""Windows per interpolation: 16 matrices of 128 x 128 take 2 MiB, which a core keeps close."""
+"""Windows per interpolation. 16 matrices of 128 x 128 take 2 MiB, which fits in a core's cache."""
 
 Bits = NDArray[np.uint16]
 Longs = NDArray[np.int64]
@@ -20,10 +21,10 @@ Doubles = NDArray[np.float64]
 
 
 def find_top(windows: Bits, k: int) -> tuple[Longs, Bits]:
-    """Indices int64[n, k], ascending in each row, and bits uint16[n, k] of the k values of largest magnitude.
+    """Return the indices int64[n, k] and the bits uint16[n, k] of the k values of largest magnitude of each window.
 
-    `windows`: uint16[n, size], contiguous, k at most size.  Ties go to the lower index.  The order of the absolute
-    values is that of the bits without the sign, so that every pattern has its place, infinities and NaN too.
+    `windows` is uint16[n, size], contiguous, and k is at most size. Indices ascend in each row. Ties go to the lower
+    index. The order of absolute values is that of the bits without the sign, which also orders infinities and NaN.
     """
     indices = np.empty((len(windows), k), np.int64)
     for w, values in enumerate(windows):
@@ -36,26 +37,28 @@ def find_top(windows: Bits, k: int) -> tuple[Longs, Bits]:
 
 
 def solve(indices: Longs, values: Bits) -> Bits:
-    """uint16[n, k + 1]: modulus and ascending coefficients of each proof.  `indices`, `values`: [n, k].
+    """Return uint16[n, k + 1], the modulus and ascending coefficients of each proof.
 
-    Raises ValueError where no modulus keeps the indices apart (they repeat).
+    `indices` and `values` are [n, k]. Raises ValueError if no modulus keeps the indices distinct, because they repeat.
     """
     words = np.empty((len(indices), indices.shape[1] + 1), np.uint16)
     for start in range(0, len(indices), _SOLVED_TOGETHER):
-        part = slice(start, start + _SOLVED_TOGETHER)
-        moduli = _compute_moduli(indices[part])
-        # The field has 65497 elements: the 39 patterns from 65497 up (negative NaNs) wrap, as in the public package.
-        elements = values[part].astype(np.int64) % finite_field.PRIME
-        words[part, 0] = moduli
-        words[part, 1:] = finite_field.interpolate(indices[part] % moduli[:, None], elements)
+        batch = slice(start, start + _SOLVED_TOGETHER)
+        moduli = _compute_moduli(indices[batch])
+        # The field has 65497 elements, so the 39 patterns from 65497 up (negative NaNs) wrap, as in package `toploc`.
+        elements = values[batch].astype(np.int64) % finite_field.PRIME
+        words[batch, 0] = moduli
+        words[batch, 1:] = finite_field.interpolate(indices[batch] % moduli[:, None], elements)
     return words
 
 
 def measure(words: Bits, indices: Longs, values: Bits) -> tuple[Longs, Doubles, Doubles, Doubles]:
-    """Sign or exponent mismatches int64[n]; of the other values' mantissa differences mean, median and mean without the
-    largest one, float64[n].
+    """Return how far each proof is from the verifier's own top values.
 
-    `words`: uint16[n, k + 1], parsed proofs; `indices`, `values`: the verifier's own top, [n, k].
+    The result is the number of sign or exponent mismatches, int64[n], and three statistics of the other values'
+    mantissa differences, float64[n]: mean, median, and mean without the largest. A statistic of nothing is infinite.
+
+    `words` is uint16[n, k + 1], the parsed proofs. `indices` and `values` are the verifier's top values, [n, k].
     """
     n = len(words)
     mismatches = np.empty(n, np.int64)
@@ -75,7 +78,7 @@ def measure(words: Bits, indices: Longs, values: Bits) -> tuple[Longs, Doubles, 
 
 
 def _compute_moduli(indices: Longs) -> Longs:
-    """int64[n]: the largest modulus up to 65497 that keeps the k indices of a window distinct."""
+    """Return int64[n], the largest modulus up to 65497 that keeps the k indices of each window distinct."""
     moduli = np.full(len(indices), finite_field.PRIME, np.int64)
     for n, row in enumerate(indices):
         while np.unique(row % moduli[n]).size < row.size:

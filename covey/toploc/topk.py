@@ -1,6 +1,7 @@
-"""What of a completion's last hidden states a proof needs: the largest values of each window.
+"""The part of a completion's last hidden states that a proof needs: the largest values of each window.
 
-Engines find them where the states are; `proofs` builds from them and compares with them.
+Engines find these values on the device that holds the states. `proofs` builds proofs from them and compares proofs
+with them.
 """
 
 from dataclasses import dataclass
@@ -15,37 +16,38 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Capture:
-    """What an engine shall keep of the states.  Example: Capture(window=32, top_k=128), the paper's (section 3)."""
+    """The values that an engine keeps of the hidden states. Example: Capture(window=32, top_k=128), the paper's
+    (section 3)."""
 
     window: int
-    """Tokens per proof; the last window of a completion may be short."""
+    """Tokens per proof, at least 1. The last window of a completion may be shorter."""
     top_k: int
-    """Values per proof at most."""
+    """Largest number of values per proof, at least 1."""
 
     def __post_init__(self) -> None:
         if self.window < 1 or self.top_k < 1:
-            raise ValueError(f"a proof is of at least one token and one value, not {self.window} and {self.top_k}")
+            raise ValueError(f"a proof covers at least one token and one value, not {self.window} and {self.top_k}")
 
 
 EVERYTHING = Capture(window=1, top_k=1 << 31)
-"""Every value of every state, for calibration and for who studies cheats; `join` makes them whole."""
+"""Every value of every state, for calibration and for studies of cheats. `join` restores the states."""
 
 
 def build_capture(rules: "VerificationParams") -> Capture:
-    """What a pool's proofs need."""
+    """Return the capture that a pool's proofs need."""
     return Capture(window=rules.proof_window, top_k=rules.proof_top_k)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Top:
-    """The k values of largest magnitude of one window, ties to the lower index; k as in `proofs.compute_k`."""
+    """The k values of largest magnitude of one window. Ties go to the lower index. `proofs.compute_k` gives k."""
 
     indices: NDArray[np.int64]
-    """int64[k], ascending: row in the window x hidden + channel."""
+    """Indices of the values, int64[k], ascending. An index is (row in the window) x hidden + channel."""
     bits: NDArray[np.uint16]
-    """uint16[k]: bfloat16 bits of the values."""
+    """bfloat16 bits of the values, uint16[k]."""
 
 
 def join(tops: tuple[Top, ...]) -> NDArray[np.uint16]:
-    """uint16[tokens, hidden]: the states of a completion of which `EVERYTHING` was captured."""
+    """Return uint16[tokens, hidden], the states of a completion that was captured with `EVERYTHING`."""
     return np.stack([top.bits for top in tops])

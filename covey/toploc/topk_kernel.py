@@ -1,7 +1,7 @@
-"""The k values of largest magnitude of a window, compiled by `kernels`: the same result as `oracle.find_top`.
+"""The search for the k values of largest magnitude of a window, with the same result as `reference.find_top`.
 
-A level that at least k block maxima reach bounds the k-th largest value from below, so that only the blocks that
-reach it are read again, four values a word.
+`proof_kernels` compiles it. A level that at least k block maxima reach bounds the k-th largest value from below.
+Therefore only the blocks that reach the level are read again, four values per word.
 """
 
 import numpy as np
@@ -11,19 +11,20 @@ Bits = NDArray[np.uint16]
 Longs = NDArray[np.int64]
 
 _BLOCK = 64
-"""Values whose maximum stands for them: few vector instructions."""
+"""Values per block. The maximum of a block takes few vector instructions."""
 _LOW = 0x7FFF
-"""What is left of a pattern without its sign."""
+"""Mask that removes the sign from a bit pattern."""
 _LANES = 0x0001_0001_0001_0001
+"""Multiplier that copies a 16-bit value into the four lanes of a word."""
 
 
 def find_top(windows: Bits, indices: Longs, values: Bits) -> None:
-    """`windows`: [n, size], contiguous; `indices` and `values`, [n, k], are filled, by ascending index."""
+    """Fill `indices` and `values`, both [n, k], by ascending index. `windows` is [n, size], contiguous."""
     n, size = windows.shape
     k = indices.shape[1]
-    # Short windows: every value is its own maximum.
+    # A short window has fewer than 2 k blocks, so every value is its own block.
     block = _BLOCK if size >= 2 * k * _BLOCK else 1
-    # `level` leaves at most `enough` blocks above it, or else fewer than k; ties at it are kept until k.
+    # At most `enough` blocks reach the level, unless fewer than k lie above it. Ties are kept until there are k.
     enough = k + k // 8
     maxima = np.empty((size + block - 1) // block, np.uint16)
     places, kept = np.empty(enough * block + k, np.int64), np.empty(enough * block + k, np.uint16)
@@ -35,7 +36,7 @@ def find_top(windows: Bits, indices: Longs, values: Bits) -> None:
                 maxima[j] = row[j] & np.uint16(_LOW)
         else:
             _find_maxima(row, maxima)
-        # The level of the window before is the first guess.
+        # The level of the previous window is the first guess.
         level = _find_level(maxima, k, enough, level)
         count = _collect(row, block, maxima, level, k, places, kept)
         exact = np.uint16(_find_level(kept[:count], k, k, level))
@@ -52,13 +53,13 @@ def find_top(windows: Bits, indices: Longs, values: Bits) -> None:
 
 
 def _find_maxima(row: Bits, maxima: Bits) -> None:
-    """The largest magnitude of every block; the last block may be short."""
+    """Write the largest magnitude of every block to `maxima`. The last block may be short."""
     low, whole = np.uint16(_LOW), len(row) // _BLOCK
     for b in range(whole):
-        part = row[b * _BLOCK : b * _BLOCK + _BLOCK]
+        values = row[b * _BLOCK : b * _BLOCK + _BLOCK]
         best = np.uint16(0)
         for j in range(_BLOCK):
-            best = max(np.uint16(part[j] & low), best)
+            best = max(np.uint16(values[j] & low), best)
         maxima[b] = best
     if whole < len(maxima):
         best = np.uint16(0)
@@ -68,9 +69,9 @@ def _find_maxima(row: Bits, maxima: Bits) -> None:
 
 
 def _find_level(magnitudes: Bits, k: int, enough: int, guess: int) -> int:
-    """A level that k to `enough` of the magnitudes reach, or if there is none the largest that at least k reach.
+    """Return a level that k to `enough` of the magnitudes reach, or else the largest that at least k reach.
 
-    Steps that double lead from the guess to its neighbourhood, halving does the rest.
+    The search starts at the guess with steps that double, and continues by bisection.
     """
     lower, upper, step, middle = 0, _LOW, 2, guess
     while lower < upper:
@@ -90,7 +91,10 @@ def _find_level(magnitudes: Bits, k: int, enough: int, guess: int) -> int:
 
 
 def _collect(row: Bits, block: int, maxima: Bits, level: int, k: int, places: Longs, kept: Bits) -> int:
-    """How many values reach the level, whose places and magnitudes are filled in; of those equal to it the first k."""
+    """Write the places and magnitudes of the values that reach the level, and return their number.
+
+    Of the values equal to the level only the first k are kept.
+    """
     size, limit = len(row), np.uint16(level)
     low_lanes, high_lanes = np.uint64(_LANES * _LOW), np.uint64(_LANES * (_LOW + 1))
     addend = np.uint64(_LANES) * np.uint64(_LOW + 1 - level)
@@ -105,7 +109,7 @@ def _collect(row: Bits, block: int, maxima: Bits, level: int, k: int, places: Lo
                 count, ties = _keep(row, j, limit, k, count, ties, places, kept)
             continue
         for word in range(b * (_BLOCK // 4), (b + 1) * (_BLOCK // 4)):
-            # A lane's magnitude plus 0x8000 - level has its high bit exactly if the magnitude reaches the level.
+            # A lane's magnitude plus 0x8000 - level has its high bit set exactly if the magnitude reaches the level.
             if ((words[word] & low_lanes) + addend) & high_lanes:
                 for j in range(4 * word, 4 * word + 4):
                     count, ties = _keep(row, j, limit, k, count, ties, places, kept)
@@ -124,4 +128,4 @@ def _keep(
 
 
 PARTS = (_find_maxima, _find_level, _collect, _keep)
-"""What `find_top` calls; compiled with it."""
+"""Functions that `find_top` calls and that are compiled with it."""

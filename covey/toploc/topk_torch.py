@@ -1,6 +1,6 @@
-"""The top values of windows of hidden states where the states are, so that only k values a window leave a GPU.
+"""The search for the top values on the device that holds the hidden states, so only k values per window leave a GPU.
 
-Called by engines; `proofs.build_many` and `proofs.compare_many` take what comes back.  Equal to the canonical top of
+`proofs.build_many` and `proofs.compare_many` take the results. They equal the canonical top values of
 `proofs.compute_top`.
 """
 
@@ -17,9 +17,10 @@ _LOW = 0x7FFF
 
 
 def find_tops(states: torch.Tensor, lengths: Sequence[int], capture: Capture) -> list[tuple[Top, ...]]:
-    """The tops of completions whose rows, so many as `lengths` says, follow each other in `states`, [rows, hidden].
+    """Return the top values of every window of each completion.
 
-    States are rounded to bfloat16.  On a CPU the compiled search is the faster one.
+    The completions follow each other in `states`, [rows, hidden], and `lengths` has the number of rows of each.
+    States are rounded to bfloat16. On a CPU the compiled search is used, because it is faster.
     """
     if states.device.type != "cpu":
         return compute_tops_tensor(states, lengths, capture)
@@ -29,33 +30,33 @@ def find_tops(states: torch.Tensor, lengths: Sequence[int], capture: Capture) ->
 
 
 def compute_tops_tensor(states: torch.Tensor, lengths: Sequence[int], capture: Capture) -> list[tuple[Top, ...]]:
-    """`find_tops` by torch alone, on any device; all windows of as many rows are searched together."""
+    """Do the same as `find_tops` with torch alone, on any device. Windows of equal size are searched together."""
     states, places = states.to(torch.bfloat16), dict[int, list[tuple[int, int]]]()
     for c, (n, end) in enumerate(zip(lengths, np.cumsum(lengths, dtype=int).tolist(), strict=True)):
         for start in range(end - n, end, capture.window):
             places.setdefault(min(capture.window, end - start), []).append((c, start))
     tops: list[list[Top]] = [[] for _ in lengths]
-    # Whole windows first: the short one is a completion's last.
+    # Larger windows come first, because the short window of a completion is its last.
     for rows, windows in sorted(places.items(), reverse=True):
         starts = torch.tensor([start for _, start in windows], device=states.device)
         values = states[starts[:, None] + torch.arange(rows, device=states.device)].flatten(1)
-        found = compute_top_tensor(values, proofs.compute_k(rows, states.shape[1], capture.top_k))
-        for (c, _), indices, bits in zip(windows, *found, strict=True):
+        top = compute_top_tensor(values, proofs.compute_k(rows, states.shape[1], capture.top_k))
+        for (c, _), indices, bits in zip(windows, *top, strict=True):
             tops[c].append(Top(indices=indices, bits=bits))
     return [tuple(each) for each in tops]
 
 
 def compute_top_tensor(windows: torch.Tensor, k: int) -> tuple[NDArray[np.int64], NDArray[np.uint16]]:
-    """Indices int64[n, k], ascending in each row, and bits uint16[n, k] of the values of largest magnitude.
+    """Return the indices int64[n, k] and the bits uint16[n, k] of the k values of largest magnitude of each window.
 
-    `windows`: bfloat16[n, values of a window] on any device.  Ties go to the lower index.  Raises ValueError for
-    another type or a k that is not 1 .. values of a window.
+    `windows` is bfloat16[n, values of a window], on any device. Indices ascend in each row, and ties go to the lower
+    index. Raises ValueError for another type, or if k is not 1 .. values of a window.
     """
     if windows.dtype != torch.bfloat16 or windows.ndim != 2 or not 1 <= k <= windows.shape[1]:
-        raise ValueError(f"windows are bfloat16[n, at least {k}], not {windows.dtype}{tuple(windows.shape)}")
+        raise ValueError(f"windows must be bfloat16[n, at least {k}], not {windows.dtype}{tuple(windows.shape)}")
     bits = windows.contiguous().view(torch.int16)
     magnitudes = bits & _LOW
-    # topk of a tensor says nothing about ties, so it only tells the level; places among equals come from counting.
+    # torch.topk does not define the order of ties. It therefore gives only the level, and ties are chosen by counting.
     level = magnitudes.topk(k, dim=1, sorted=True).values[:, -1:]
     above, equal = magnitudes > level, magnitudes == level
     room = k - above.sum(dim=1, keepdim=True)

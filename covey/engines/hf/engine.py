@@ -1,6 +1,6 @@
-"""The reference engine: Hugging Face transformers, batched decoding with a key-value cache, replay by prefill.
+"""The reference engine, on Hugging Face transformers. It decodes in batches with a KV cache and replays by prefill.
 
-Its float32 results agree with themselves within the default limits of a pool whatever the batch; the caller sets the
+Its float32 results agree with each other within a pool's default limits, whatever the batch. The caller sets the
 thread count.
 """
 
@@ -36,13 +36,17 @@ from covey.toploc.topk import Capture
 from covey.toploc.topk_torch import find_tops
 
 MAX_LOGITS = 1 << 26
-"""Logits that a replay computes at a time: 256 MiB in float32.  A pass of several completions has no more."""
+"""Largest number of logits that a replay computes at a time, 256 MiB in float32. Also bounds the tokens of a replay
+pass: a pass with several completions has at most this number divided by the vocabulary size."""
 CPU_TOKENS = 8192
-"""Tokens of one replay pass on a CPU: at a hidden size of 4096 a layer's states of so many are 128 MiB."""
+"""Largest number of tokens of a replay pass on a CPU. With a hidden size of 4096 a layer's states then take 128 MiB."""
 
 
 class HuggingFaceEngine:
-    """An `Engine`.  `base` names the model whose weights policies replace; None: every policy's folder is complete."""
+    """An `Engine` on transformers.
+
+    `base` names the model whose weights policies replace. None: the folder of every policy is complete.
+    """
 
     def __init__(
         self, *, dtype: str = "float32", max_batch: int = 64, base: str | Path | None = None, device: str = "cpu"
@@ -59,13 +63,14 @@ class HuggingFaceEngine:
         self._version: int | None = None
         self._turn = threading.RLock()
         self._described: Mapping[str, str] | None = None
-        """Digests of all files but the weights that model and tokenizer were built from; None: not from a policy."""
+        """Digests of all files except the weights that model and tokenizer were built from. None if they were not built
+        from a policy's folder."""
 
     @classmethod
     def from_model(
         cls, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, version: int = 0, max_batch: int = 64
     ) -> Self:
-        """An engine around a model that is already in memory, shared with the caller (who may keep training it)."""
+        """Return an engine around a model that is already in memory. The caller shares it and may keep training it."""
         load_kernels(model.device)
         engine = cls(max_batch=max_batch, device=str(model.device))
         engine._model, engine._tokenizer, engine._version = model, tokenizer, version
@@ -74,7 +79,7 @@ class HuggingFaceEngine:
 
     @property
     def policy_version(self) -> int | None:
-        """Version of the loaded policy; None before the first."""
+        """Version of the loaded policy. None before the first."""
         return self._version
 
     @property
@@ -84,12 +89,12 @@ class HuggingFaceEngine:
 
     @property
     def vocabulary_size(self) -> int:
-        """Rows of the language-model head."""
+        """Number of rows of the language-model head."""
         return int(get_head(self._require_model()).weight.shape[0])
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The policy's tokenizer."""
+        """Tokenizer of the policy."""
         if self._tokenizer is None:
             raise _no_policy()
         return self._tokenizer
@@ -101,10 +106,13 @@ class HuggingFaceEngine:
         return self._end_tokens
 
     def load_policy(self, folder: Path, version: int) -> None:
-        """Replace the weights in place; the first call also builds the model, from `base` or from `folder`.
+        """Replace the weights in place. The first call also builds the model, from `base` or from `folder`.
 
-        Without a base, model and tokenizer are built anew from a folder whose other files are not those of the last
-        one: what a policy means must not depend on which one this process saw first.
+        Without a base, model and tokenizer are built again if the other files of `folder` have changed. Otherwise the
+        results of a policy would depend on which policy this process loaded first.
+
+        Raises ProtocolError("policy_mismatch") and keeps the old policy if the new one does not fit. If reading fails
+        after weights were changed, no policy is loaded.
         """
         described = describe_policy(folder) if self._base is None else None
         with self._turn:
@@ -112,16 +120,16 @@ class HuggingFaceEngine:
                 self._model, self._tokenizer, self._end_tokens = self._build(self._base or folder, folder)
                 self._described = described
             elif self._described is None or self._described == described:
-                held, self._version = self._version, None  # what is half loaded is no policy
+                previous, self._version = self._version, None  # a half-loaded policy must not be used
                 try:
                     load_weights(self._model, folder / WEIGHTS_FILE)
-                except ProtocolError:  # before anything was changed
-                    self._version = held
+                except ProtocolError:  # raised before any weight was changed
+                    self._version = previous
                     raise
             else:
                 try:
                     built = self._build(folder, folder)
-                except OperatorError as error:  # another policy loads: it is this one, not the machine, that is wrong
+                except OperatorError as error:  # another policy did load, so this policy is wrong and not the machine
                     raise ProtocolError("policy_mismatch", error.message) from error
                 (self._model, self._tokenizer, self._end_tokens), self._described = built, described
             self._version = version
@@ -141,35 +149,41 @@ class HuggingFaceEngine:
     def generate(
         self, requests: Sequence[GenerationRequest], *, temperature: float, capture: Capture | None = None
     ) -> list[Completion]:
-        """Sample each request; see `Engine`.  Raises ValueError for a prompt or a limit that no caller should make."""
+        """Sample each request, as `Engine` defines.
+
+        Raises ValueError if a request has an empty prompt or a limit below one token, which is a caller's mistake.
+        Raises OperatorError("engine_out_of_memory") if memory runs out.
+        """
         if any(not each.prompt or each.max_tokens < 1 for each in requests):
-            raise ValueError("a request needs a prompt and a limit of at least one token")
+            raise ValueError("a request requires a prompt and a limit of at least one token")
         with self._evaluating() as model:
             try:
                 return [
-                    each
-                    for part in self._parts(requests)
-                    for each in self._generate_batch(model, part, temperature, capture)
+                    completion
+                    for batch in self._parts(requests)
+                    for completion in self._generate_batch(model, batch, temperature, capture)
                 ]
             except (MemoryError, RuntimeError) as error:
-                lost = explain_memory(error, "the engine")
-                if lost is None:
+                out_of_memory = explain_memory(error, "the engine")
+                if out_of_memory is None:
                     raise
-                raise lost from error
+                raise out_of_memory from error
 
     @torch.inference_mode()
     def replay(
         self, sequences: Sequence[ReplayRequest], *, temperature: float, capture: Capture | None = None
     ) -> list[Replay]:
-        """Score each claimed completion by prefill, prompts once; see `Engine`."""
+        """Score each claimed completion by prefill, each prompt once per pass, as `Engine` defines."""
         _require_tokens(sequences, self.vocabulary_size)
         with self._evaluating() as model, packed(model):
             return [
-                each for part in self._pack(sequences) for each in self._replay_batch(model, part, temperature, capture)
+                replay
+                for batch in self._pack(sequences)
+                for replay in self._replay_batch(model, batch, temperature, capture)
             ]
 
     def close(self) -> None:
-        """Nothing: the model lives in this process."""
+        """Do nothing, because the model is in this process."""
 
     def _generate_batch(
         self, model: PreTrainedModel, requests: Sequence[GenerationRequest], temperature: float, capture: Capture | None
@@ -177,14 +191,14 @@ class HuggingFaceEngine:
         prefix, places = read_prompts(model, [each.prompt for each in requests])
         seeds = np.array([each.seed for each in requests], np.uint64)
         limits = np.array([each.max_tokens for each in requests])
-        live = np.arange(len(requests))  # requests of the rows that still run
+        live = np.arange(len(requests))  # indices of the requests that still run
         ends = np.array(sorted(self._end_tokens))
         chosen = np.empty((len(requests), limits.max()), np.int64)
         logprobs, lengths = np.empty(chosen.shape, np.float32), np.zeros_like(live)
         windows = Windows(len(requests), int(limits.max()), capture)
         for t in range(int(limits.max())):
-            found = sample(prefix.logits[places], seeds[live], np.full(len(live), t, np.uint32), temperature)
-            tokens = chosen[live, t] = found.cpu().numpy()
+            sampled = sample(prefix.logits[places], seeds[live], np.full(len(live), t, np.uint32), temperature)
+            tokens = chosen[live, t] = sampled.cpu().numpy()
             logprobs[live, t] = prefix.logits.log_softmax(dim=-1)[places, tokens].cpu().numpy()
             lengths[live] = t + 1
             stays = ~np.isin(tokens, ends) & (limits[live] > t + 1)
@@ -215,14 +229,14 @@ class HuggingFaceEngine:
         margins, logprobs = np.empty(len(tokens), np.float32), np.empty(len(tokens), np.float32)
         states = torch.empty(len(tokens), self.hidden_size, dtype=torch.bfloat16, device=model.device)
         rows, end = max(1, MAX_LOGITS // self.vocabulary_size), 0
-        parts = read_completions(
+        chunks = read_completions(
             model, [each.prompt for each in sequences], [each.tokens for each in sequences], rows=rows
         )
-        for hidden, logits in parts:
-            part = slice(end, end := end + len(logits))
-            margins[part] = score(logits, tokens[part], seeds[part], positions[part], temperature).cpu().numpy()
-            logprobs[part] = compute_logprobs(logits, tokens[part]).cpu().numpy()
-            states[part] = hidden  # as a proof holds them
+        for hidden, logits in chunks:
+            span = slice(end, end := end + len(logits))
+            margins[span] = score(logits, tokens[span], seeds[span], positions[span], temperature).cpu().numpy()
+            logprobs[span] = compute_logprobs(logits, tokens[span]).cpu().numpy()
+            states[span] = hidden  # rounds to bfloat16, which proofs are made of
         tops = find_tops(states, lengths.tolist(), capture) if capture is not None else [()] * len(sequences)
         return [
             Replay(tops=each, logprobs=logprobs[end - n : end], margins=margins[end - n : end])
@@ -230,30 +244,30 @@ class HuggingFaceEngine:
         ]
 
     def _pack(self, sequences: Sequence[ReplayRequest]) -> Iterator[list[ReplayRequest]]:
-        """What is replayed in one pass: so many completions at most, of so many tokens."""
+        """Yield the sequences of each replay pass. The numbers of completions and of tokens of a pass are bounded."""
         room = MAX_LOGITS // self.vocabulary_size
         if torch.device(self._device).type == "cpu":
             room = min(room, CPU_TOKENS)
-        part, tokens, prompts = list[ReplayRequest](), 0, set[tuple[int, ...]]()
-        for each in sequences:
-            tokens += len(each.tokens) + (0 if each.prompt in prompts else len(each.prompt))
-            if part and (len(part) == self._max_batch or tokens > room):
-                yield part
-                part, tokens, prompts = [], len(each.tokens) + len(each.prompt), set()
-            part.append(each)
-            prompts.add(each.prompt)
-        if part:
-            yield part
+        batch, tokens, prompts = list[ReplayRequest](), 0, set[tuple[int, ...]]()
+        for sequence in sequences:
+            tokens += len(sequence.tokens) + (0 if sequence.prompt in prompts else len(sequence.prompt))
+            if batch and (len(batch) == self._max_batch or tokens > room):
+                yield batch
+                batch, tokens, prompts = [], len(sequence.tokens) + len(sequence.prompt), set()
+            batch.append(sequence)
+            prompts.add(sequence.prompt)
+        if batch:
+            yield batch
 
     def _parts(self, requests: Sequence[GenerationRequest]) -> Iterator[Sequence[GenerationRequest]]:
         return (requests[start : start + self._max_batch] for start in range(0, len(requests), self._max_batch))
 
     @contextmanager
     def _evaluating(self) -> Iterator[PreTrainedModel]:
-        """The model in evaluation mode; a model shared with a trainer gets its mode back."""
+        """Yield the model in evaluation mode. A model that is shared with a trainer gets its mode back afterwards."""
         with self._turn:
             model = self._require_model()
-            if not model.training:  # its layers keep modes of their own
+            if not model.training:  # the mode is not set again, because layers may have modes of their own
                 yield model
                 return
             model.train(False)
@@ -269,11 +283,12 @@ class HuggingFaceEngine:
 
 
 def _require_tokens(sequences: Sequence[ReplayRequest], vocabulary: int) -> None:
-    # An index beyond the embedding is an exception on a CPU and the end of the process on a GPU.
-    for each in sequences:
-        if not each.prompt or not each.tokens:
-            raise ProtocolError("malformed_tokens", "a sequence needs a prompt and at least one completion token")
-        if min(*each.prompt, *each.tokens) < 0 or max(*each.prompt, *each.tokens) >= vocabulary:
+    # An index beyond the embedding raises an exception on a CPU, but ends the process on a GPU.
+    for sequence in sequences:
+        if not sequence.prompt or not sequence.tokens:
+            raise ProtocolError("malformed_tokens", "a sequence requires a prompt and at least one completion token")
+        tokens = (*sequence.prompt, *sequence.tokens)
+        if min(tokens) < 0 or max(tokens) >= vocabulary:
             raise ProtocolError("malformed_tokens", f"a token is outside the vocabulary of {vocabulary}")
 
 
@@ -282,7 +297,9 @@ def _no_policy() -> OperatorError:
 
 
 def prepare_process(*, threads: int) -> None:
-    """Settings of a process that computes: its threads of torch, of which more than one slow all others where several
-    processes share a machine, and its memory."""
+    """Configure the torch threads and the memory of a process that runs an engine.
+
+    More than one thread per process slows all others if several processes share a machine.
+    """
     torch.set_num_threads(threads)
     keep_memory()

@@ -1,7 +1,7 @@
-"""One forward pass over many completions without padding, for the replay of `hf`.
+"""Sequence packing for the replay of `hf`: one forward pass over many completions without padding.
 
-All tokens stand in one row: each distinct prompt once, then the completions.  A completion attends to its prompt and to
-itself; everything but attention sees a plain list of tokens.
+All tokens are in one row, each distinct prompt once and then the completions. A completion attends to its prompt and to
+itself. All layers except attention see a plain list of tokens.
 """
 
 import math
@@ -21,24 +21,27 @@ from covey.engines.hf.decode import catch_states
 from covey.errors import OperatorError
 
 NAME = "covey_packed"
+"""Name under which the packed attention is registered with transformers."""
 LENGTH_DEPENDENT = {"dynamic", "longrope"}
-"""Kinds of rotary positions whose frequencies change with the length of the row."""
+"""Kinds of rotary position embeddings whose frequencies change with the length of the row."""
 LAYERS = {"full_attention", "sliding_attention"}
-"""Kinds of layers that `_attend` serves.  Recurrent and convolutional ones would carry states across completions."""
+"""Kinds of layers that `_attend` supports. Recurrent and convolutional layers would carry state across completions."""
 UNSERVED = ("softcap", "position_bias", "s_aux")
-"""What a model may ask of its attention beyond `_attend`."""
+"""Arguments that a model may pass to its attention and that `_attend` does not support."""
 BLOCK = 256
-"""Tokens that a CPU puts through a feed-forward network together, so that what it makes of them stays in its cache."""
+"""Tokens that a CPU puts through a feed-forward network together, so that intermediate results stay in its cache."""
 MASKED = 1024
-"""Tokens up to which a CPU reads a mask of 4 MiB faster than it computes the prompt's queries again."""
+"""Longest sequence for which a CPU uses a mask, of at most 4 MiB. This is faster than computing the prompt's queries
+again."""
 
 
 class Span(NamedTuple):
-    """A run of tokens of the row; it begins where the last one ends.  Example: Span(tokens=3, prompt=0)."""
+    """A run of tokens of the row, which begins where the previous span ends. Example: Span(tokens=3, prompt=0)."""
 
     tokens: int
+    """Number of tokens."""
     prompt: int | None = None
-    """Number of the span that it follows; None for a prompt itself."""
+    """Index of the span with the prompt that this completion follows. None if this span is a prompt."""
 
 
 def read_completions(
@@ -48,19 +51,19 @@ def read_completions(
     *,
     rows: int,
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """States [n, hidden] and logits float32[n, V] of the rows that predict each token, completion by completion.
+    """Yield states [n, hidden] and logits float32[n, V] of the rows that predict the completion tokens, in order.
 
-    The model is `packed`.  All n together are the completion tokens; the first row of a completion belongs to its
-    prompt's last token.  The layers go over all tokens at once, the head over `rows` rows at a time, because the logits
-    of a long completion take more memory than all else.
+    The model must be `packed`. The sum of all n is the number of completion tokens. The first row of a completion
+    belongs to its prompt's last token. The layers process all tokens at once, but the head processes `rows` rows at a
+    time, because the logits of a long completion take more memory than everything else.
     """
     spans, tokens, positions = _lay_out(prompts, completions)
     ends = list(accumulate(span.tokens for span in spans))
-    kept = [
-        part
+    predicting_rows = [
+        indices
         for span, end in zip(spans, ends, strict=True)
         if span.prompt is not None
-        for part in ([ends[span.prompt] - 1], range(end - span.tokens, end))
+        for indices in ([ends[span.prompt] - 1], range(end - span.tokens, end))
     ]
     output = model.base_model(
         input_ids=_join(tokens)[None].to(model.device),
@@ -68,45 +71,48 @@ def read_completions(
         use_cache=False,
         spans=spans,
     )
-    states = output.last_hidden_state[0, _join(kept).to(model.device)]
-    for part in torch.split(states, rows):
-        output.last_hidden_state = part[None]
+    states = output.last_hidden_state[0, _join(predicting_rows).to(model.device)]
+    for chunk in torch.split(states, rows):
+        output.last_hidden_state = chunk[None]
         yield _read_head(model, output)
 
 
 def _read_head(model: PreTrainedModel, output: ModelOutput) -> tuple[torch.Tensor, torch.Tensor]:
-    """What the head is given and its logits, by the model's own code, whose layers answer `output`."""
+    """Return the input of the head and its logits.
+
+    The model's own code computes them, with its layers replaced by a function that returns `output`.
+    """
     layers = model.base_model
     setattr(layers, "forward", lambda *_, **__: output)  # noqa: B010
     try:
-        with catch_states(model) as caught:
+        with catch_states(model) as states:
             logits = model(use_cache=False).logits
     finally:
         del layers.forward
-    return caught[0][0], logits[0].float()
+    return states[0][0], logits[0].float()
 
 
 def _lay_out(
     prompts: Sequence[tuple[int, ...]], completions: Sequence[tuple[int, ...]]
 ) -> tuple[list[Span], list[Sequence[int]], list[Sequence[int]]]:
-    """Spans (distinct prompts, then one a completion), and of each the tokens and positions.
+    """Return the spans (distinct prompts, then one per completion) with the tokens and position ids of each.
 
-    A completion's last token predicts nothing that is asked for, so it is left out.
+    The last token of a completion is left out, because nothing that it predicts is needed.
     """
     tokens: list[Sequence[int]] = list(dict.fromkeys(prompts))
     places = {prompt: i for i, prompt in enumerate(tokens)}
     spans = [Span(len(prompt)) for prompt in tokens]
     positions: list[Sequence[int]] = [range(len(prompt)) for prompt in tokens]
     for prompt, completion in zip(prompts, completions, strict=True):
-        read = completion[:-1]
-        spans.append(Span(len(read), prompt=places[prompt]))
-        tokens.append(read)
-        positions.append(range(len(prompt), len(prompt) + len(read)))
+        inputs = completion[:-1]
+        spans.append(Span(len(inputs), prompt=places[prompt]))
+        tokens.append(inputs)
+        positions.append(range(len(prompt), len(prompt) + len(inputs)))
     return spans, tokens, positions
 
 
 def _join(parts: Sequence[Sequence[int]]) -> torch.Tensor:
-    """int64 of all parts; a list of Python's integers takes torch ten times as long."""
+    """Return all parts as one int64 tensor. It is built with numpy, because torch reads lists of integers slowly."""
     return torch.from_numpy(np.concatenate([np.asarray(part, np.int64) for part in parts]))
 
 
@@ -122,54 +128,62 @@ def _attend(
     sliding_window: int | None = None,
     **rest: Any,
 ) -> tuple[torch.Tensor, None]:
-    """As transformers' own attention, span by span; [1, heads, tokens, width] -> [1, tokens, heads, width]."""
+    """Compute what transformers' own attention computes, span by span.
+
+    The input is [1, heads, tokens, width] and the result [1, tokens, heads, width]. Raises
+    OperatorError("unsupported_model") if the model passes no spans or an argument of `UNSERVED`.
+    """
     if spans is None or any(rest.get(name) is not None for name in UNSERVED):
-        raise _unsupported(f"{type(module).__name__} has an attention of its own")
+        raise _unsupported(f"packed replay does not support the attention of {type(module).__name__}")
     sizes = [span.tokens for span in spans]
     queries, keys, values = (torch.split(each, sizes, dim=2) for each in (query, key, value))
-    seen = [span.tokens + (0 if span.prompt is None else spans[span.prompt].tokens) for span in spans]
-    mask = _build_mask(max(seen), sliding_window, query)
-    found = []
+    lengths = [span.tokens + (0 if span.prompt is None else spans[span.prompt].tokens) for span in spans]
+    mask = _build_mask(max(lengths), sliding_window, query)
+    outputs = []
     for i, (n, prompt) in enumerate(spans):
         if n == 0:
             continue
-        asking, keyed, told = queries[i], keys[i], values[i]
+        span_queries, span_keys, span_values = queries[i], keys[i], values[i]
         if prompt is not None:
-            keyed, told = torch.cat([keys[prompt], keyed], dim=2), torch.cat([values[prompt], told], dim=2)
+            span_keys = torch.cat([keys[prompt], span_keys], dim=2)
+            span_values = torch.cat([values[prompt], span_values], dim=2)
             if mask is None:
-                # The prompt's queries come along: a square is causal by itself.
-                asking = torch.cat([queries[prompt], asking], dim=2)
+                # Without a mask, is_causal requires as many queries as keys, so the prompt's queries are included.
+                span_queries = torch.cat([queries[prompt], span_queries], dim=2)
         attended = F.scaled_dot_product_attention(
-            asking,
-            keyed,
-            told,
-            attn_mask=None if mask is None else mask[seen[i] - n : seen[i], : seen[i]],
+            span_queries,
+            span_keys,
+            span_values,
+            attn_mask=None if mask is None else mask[lengths[i] - n : lengths[i], : lengths[i]],
             is_causal=mask is None,
             scale=scaling,
             enable_gqa=query.shape[1] != key.shape[1],
         )
-        found.append(attended[:, :, -n:].transpose(1, 2))
-    return torch.cat(found, dim=1), None
+        outputs.append(attended[:, :, -n:].transpose(1, 2))
+    return torch.cat(outputs, dim=1), None
 
 
 def _build_mask(length: int, window: int | None, like: torch.Tensor) -> torch.Tensor | None:
-    """[length, length]: what each token sees, as booleans or as 0 and -inf; None where none is worth its memory."""
+    """Return the attention mask [length, length], as booleans or as 0 and -inf.
+
+    None if attention is plainly causal and a mask would cost more than it saves.
+    """
     is_short, is_plain = length <= MASKED and like.device.type == "cpu", window is None or window >= length
     if is_plain and not is_short:
         return None
-    if is_short and is_plain:  # what is added is read faster than booleans and takes four times their memory
+    if is_short and is_plain:  # an additive mask is read faster than booleans, but takes four times their memory
         return like.new_full((length, length), -math.inf).triu_(1)
-    seen = torch.ones(length, length, dtype=torch.bool, device=like.device).tril()
+    visible = torch.ones(length, length, dtype=torch.bool, device=like.device).tril()
     if window is not None:
-        seen = seen.triu(1 - window)
-    return like.new_zeros(length, length).masked_fill_(~seen, -math.inf) if is_short else seen
+        visible = visible.triu(1 - window)
+    return like.new_zeros(length, length).masked_fill_(~visible, -math.inf) if is_short else visible
 
 
 @contextmanager
 def packed(model: PreTrainedModel) -> Iterator[None]:
-    """The model with `_attend`, and in blocks on a CPU; its own ways come back afterwards.
+    """Run the model with `_attend` and, on a CPU, with its feed-forward networks in blocks. Undo both afterwards.
 
-    Raises OperatorError("unsupported_model") for one that has more in its attention.
+    Raises OperatorError("unsupported_model") if `_attend` would not compute what the model's own attention computes.
     """
     before = model.config._attn_implementation
     _require_attention(model, "sdpa")
@@ -184,8 +198,10 @@ def packed(model: PreTrainedModel) -> Iterator[None]:
 
 @contextmanager
 def _in_blocks(model: PreTrainedModel) -> Iterator[None]:
-    """On a CPU, the model with feed-forward networks that take BLOCK tokens at a time, what is made of which stays in a
-    core's cache; their own way comes back."""
+    """Make the feed-forward networks take `BLOCK` tokens at a time on a CPU, and undo this afterwards.
+
+    The intermediate results of a block stay in a core's cache.
+    """
     is_cpu = model.device.type == "cpu"
     networks = [each for name, each in model.named_modules() if is_cpu and name.endswith(".mlp") and _is_dense(each)]
     for network in networks:
@@ -198,7 +214,10 @@ def _in_blocks(model: PreTrainedModel) -> Iterator[None]:
 
 
 def _is_dense(network: torch.nn.Module) -> bool:
-    """Whether all that it has learned are plain layers, as in Llama and Qwen: one tensor in, one out, by token."""
+    """Return whether all parameters are in plain linear layers, as in Llama and Qwen.
+
+    Such a network maps one tensor to one tensor, token by token.
+    """
     return all(isinstance(each, torch.nn.Linear) for each in network.modules() if [*each.parameters(recurse=False)])
 
 
@@ -206,25 +225,25 @@ def _feed_blocks(forward: Callable[[torch.Tensor], torch.Tensor], hidden: torch.
     return torch.cat([forward(block) for block in torch.split(hidden, BLOCK, dim=1)], dim=1)
 
 
-def _require_attention(model: PreTrainedModel, wanted: str) -> None:
-    """Raise OperatorError for a model of which `_attend` would compute something else than its own code.
+def _require_attention(model: PreTrainedModel, implementation: str) -> None:
+    """Raise OperatorError("unsupported_model") if `_attend` would not compute what the model's own code computes.
 
-    One that transformers does not run with SDPA has more in its attention: soft caps, sinks, biases.
+    A model that transformers does not run with SDPA has more in its attention, such as soft caps, sinks or biases.
     """
     kind = type(model).__name__
     config = model.config.get_text_config()
     layers = set(getattr(config, "layer_types", None) or LAYERS)
-    if model.config._attn_implementation != wanted or not layers <= LAYERS:
-        raise _unsupported(f"{kind} has an attention of its own")
+    if model.config._attn_implementation != implementation or not layers <= LAYERS:
+        raise _unsupported(f"packed replay does not support the attention of {kind}")
     if model.base_model is model:
-        raise _unsupported(f"{kind} does not have its layers in a model of their own")
+        raise _unsupported(f"{kind} does not have its layers in a separate base model")
     if _find_rope_types(getattr(config, "rope_parameters", None) or {}) & LENGTH_DEPENDENT:
-        # Its angles follow the longest row of a pass, so a completion would depend on what is replayed beside it.
-        raise _unsupported(f"{kind} has positions that depend on length")
+        # The angles follow the longest row of a pass. A completion would depend on those that are replayed with it.
+        raise _unsupported(f"the rotary positions of {kind} depend on the length of the row")
 
 
 def _find_rope_types(parameters: Mapping[str, Any]) -> set[str]:
-    """Of all layers: some models name the parameters by type of layer."""
+    """Return the rope types of all layers. Some models have separate parameters for each type of layer."""
     nested = [_find_rope_types(each) for each in parameters.values() if isinstance(each, Mapping)]
     return {str(parameters.get("rope_type", "default"))}.union(*nested)
 

@@ -1,4 +1,4 @@
-"""The states of a batch that decodes, a window of each request at a time, for `hf`: a full one leaves its top."""
+"""Collects the hidden states of a decoding batch by window. A full window is reduced to its top values."""
 
 import numpy as np
 import torch
@@ -9,21 +9,27 @@ from covey.toploc.topk_torch import find_tops
 
 
 class Windows:
-    """Holds requests x window x hidden values of bfloat16 where the states are, and the tops so far."""
+    """The current window of every request and the top values of earlier windows.
+
+    The window takes requests x window x hidden bfloat16 values on the device of the states.
+    """
 
     def __init__(self, requests: int, longest: int, capture: Capture | None) -> None:
         self._capture = capture
         self._room = min(longest, capture.window if capture else 0)
         self._rows = 0
-        """Of the current window; all requests start together, so their windows fill together."""
+        """Number of rows in the current window. All requests start together, so their windows fill together."""
         self._states: torch.Tensor | None = None
         self._tops: list[list[Top]] = [[] for _ in range(requests)]
 
     def add(
         self, states: torch.Tensor, places: NDArray[np.int64], live: NDArray[np.int64], stays: NDArray[np.bool_]
     ) -> None:
-        """One token's states, [distinct, hidden], of which those at `places`, int64[n], are the requests' `live`,
-        int64[n], and whether each of them goes on."""
+        """Add the states of one token per running request.
+
+        `states` is [distinct, hidden]. `live`, int64[n], has the indices of the running requests, `places`, int64[n],
+        the row of each request in `states`, and `stays`, bool[n], whether it continues after this token.
+        """
         if self._capture is None:
             return
         if self._states is None:
@@ -35,12 +41,12 @@ class Windows:
         done = np.flatnonzero(~stays | is_full)
         if done.size:
             windows = self._states[torch.from_numpy(live[done]).to(device), : self._rows]
-            found = find_tops(windows.flatten(0, 1), [self._rows] * done.size, self._capture)
-            for request, tops in zip(live[done].tolist(), found, strict=True):
+            new_tops = find_tops(windows.flatten(0, 1), [self._rows] * done.size, self._capture)
+            for request, tops in zip(live[done].tolist(), new_tops, strict=True):
                 self._tops[request] += tops
         if is_full:
             self._rows = 0
 
     def get_tops(self, request: int) -> tuple[Top, ...]:
-        """One a window; nothing if nothing is captured."""
+        """Return the top values of a request, one `Top` per window. Empty if nothing is captured."""
         return tuple(self._tops[request])

@@ -1,5 +1,6 @@
-"""The engine for real models: vLLM in a process of its own, so that its pins and its crashes stay there.
+"""The engine for real models: vLLM in a subprocess (decision 016).
 
-`engine` is the door, which imports neither vLLM nor torch.  `child` is the other process: `serving` runs vLLM's engine
-there, `recorder` and `sampler` sit in its workers.
+The subprocess isolates vLLM's pinned dependencies and crashes. `engine` is the interface, and imports neither vLLM nor
+torch. `engine_child` is the subprocess. There `serving` runs vLLM's engine, and `recorder` and `logits_processor` run
+in vLLM's workers.
 """

@@ -1,6 +1,7 @@
-"""The vLLM engine as its callers see it: an `Engine` whose work is done by a process of its own.
+"""The vLLM engine as its callers see it: an `Engine` whose work is done by a subprocess.
 
-After that process died, the call that noticed says so and the next one starts it again with the last policy.
+If the subprocess dies, the call that notices this raises an error, and the next call starts the subprocess again with
+the last policy.
 """
 
 import importlib.util
@@ -31,14 +32,16 @@ _STARTED_WITH = (
     "max_model_len", "kv_cache_memory_bytes", "gpu_memory_utilization", "tensor_parallel_size",
     "max_num_batched_tokens", "enable_prefix_caching", "block_size", "enforce_eager",
 )  # fmt: skip
-
-
+"""Options that the subprocess gets with the question "start"."""
 _OF_A_POLICY = {"model_unavailable", "model_too_large", "model_too_short", "engine_start"}
-"""What is said of a policy that cannot be served; a process that dies says nothing of it."""
+"""Error codes that mean that a policy cannot be served. The death of a process does not say this of its policy."""
 
 
 class VllmEngine:
-    """An `Engine`.  A policy's folder is complete: config, tokenizer, weights.  Use as a context, or call `close`."""
+    """An `Engine` on vLLM. Use it as a context manager, or call `close`.
+
+    The folder of every policy is complete: config, tokenizer and weights.
+    """
 
     def __init__(
         self,
@@ -49,7 +52,11 @@ class VllmEngine:
         threads: int = 1,
         options: VllmOptions = _DEFAULTS,
     ) -> None:
-        """`max_batch`: completions that run together at most.  `threads`: of the other process, on a CPU."""
+        """Create an engine without a process, which the first policy starts.
+
+        `max_batch` is the largest number of completions that run together. `threads` is the number of threads of the
+        subprocess on a CPU. Raises OperatorError("bad_batch") or OperatorError("no_vllm").
+        """
         if max_batch < 1:
             raise OperatorError("bad_batch", f"max_batch is {max_batch}", fix="Set it to at least 1.")
         if options.interpreter is None and importlib.util.find_spec("vllm") is None:
@@ -57,28 +64,30 @@ class VllmEngine:
         self._dtype, self._max_batch, self._device = dtype, max_batch, device
         self._threads, self._options = threads, options
         self._turn, self._swap = threading.RLock(), threading.Lock()
-        """Held while a policy is loaded or a process started; generations run beside each other."""
+        """Locks. `_turn` is held while a policy is loaded or a process is started, but generations run concurrently.
+        `_swap` guards the change of `_process`."""
         self._process: EngineProcess | None = None
         self._is_closed = False
         self._folder: Path | None = None
         self._described: dict[str, str] = {}
-        """Digests of all files but the weights that the process started with."""
+        """Digests of all files except the weights that the process started with."""
         self._tokenizer: PreTrainedTokenizerBase | None = None
         self._end_tokens = frozenset[int]()
         self._version: int | None = None
         self._sizes: tuple[int, ...] = (0, 0, 0)
-        """Of hidden states, vocabulary and longest sequence."""
+        """Width of the hidden states, size of the vocabulary and length of the longest sequence."""
         self.preemptions = 0
-        """Requests computed again because the cache was full. Raise `kv_cache_memory_bytes` where it grows."""
+        """Number of times that requests were computed again because the KV cache was full. If it grows, raise
+        `kv_cache_memory_bytes`."""
 
     @property
     def policy_version(self) -> int | None:
-        """Version of the loaded policy; None before the first."""
+        """Version of the loaded policy. None before the first."""
         return self._version
 
     @property
     def process_id(self) -> int | None:
-        """Of the living process, for who measures it."""
+        """Id of the running subprocess, for measurements. None if no subprocess runs."""
         return self._process.process_id if self._process is not None and self._process.is_alive else None
 
     @property
@@ -89,13 +98,13 @@ class VllmEngine:
 
     @property
     def vocabulary_size(self) -> int:
-        """Rows of the language-model head."""
+        """Number of rows of the language-model head."""
         self._require_policy()
         return self._sizes[1]
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The policy's tokenizer."""
+        """Tokenizer of the policy."""
         self._require_policy()
         assert self._tokenizer is not None
         return self._tokenizer
@@ -107,18 +116,20 @@ class VllmEngine:
         return self._end_tokens
 
     def load_policy(self, folder: Path, version: int) -> None:
-        """Replace the weights in place; a folder whose other files changed gets a process of its own.
+        """Replace the weights in place, or start a new process if other files of the folder have changed.
 
-        Its files are read and checked while generations run; these end before anything changes.
-        Raises ProtocolError("policy_mismatch") and keeps the old policy if the folder holds no model, or one that does
-        not run here while the last did; TransientError where the process died of it, OperatorError of the first policy.
+        The files are read and checked while generations run. The generations end before anything changes.
+
+        Raises ProtocolError("policy_mismatch") and keeps the old policy if the folder does not contain a model, or
+        contains one that does not run here while the last one did. Raises TransientError if the process died while it
+        loaded. Raises OperatorError if the first policy cannot be loaded.
         """
         try:
             self._load(folder, version)
         except OperatorError as error:
             if self._version is None or error.code not in _OF_A_POLICY:
                 raise
-            # Another policy ran: it is this one, not the machine, that is wrong.
+            # Another policy did run, so this policy is wrong and not the machine.
             raise ProtocolError("policy_mismatch", error.message) from error
 
     def _load(self, folder: Path, version: int) -> None:
@@ -126,8 +137,8 @@ class VllmEngine:
 
         from covey.model.policy_files import describe_policy, load_end_tokens, load_tokenizer, require_policy
 
-        torch.set_num_threads(self._threads)  # of this process, beside one that computes
-        require_policy(folder)  # here and not in the process, which computes nothing while it answers
+        torch.set_num_threads(self._threads)  # this process must leave the other cores to the subprocess
+        require_policy(folder)  # checked here, because the subprocess generates nothing while it answers
         with self._turn:
             described = describe_policy(folder)
             if self.process_id is not None and described == self._described:
@@ -137,7 +148,7 @@ class VllmEngine:
                 end_tokens = load_end_tokens(folder, tokenizer)
                 if self.process_id is not None:
                     self._ask(Frame("wait"))
-                # Of weights alone no model outgrows a machine that held it.
+                # A model of which only the weights changed still fits on a machine that ran it.
                 start = self._start_again if described == self._described else self._start
                 start(folder, version, tokenizer, end_tokens)
             self._folder, self._version, self._described = folder, version, described
@@ -145,13 +156,18 @@ class VllmEngine:
     def generate(
         self, requests: Sequence[GenerationRequest], *, temperature: float, capture: Capture | None = None
     ) -> list[Completion]:
-        """Sample each request; see `Engine`.  Raises ValueError for a prompt or a limit that no caller should make."""
-        for each in requests:
-            if not each.prompt or each.max_tokens < 1:
-                raise ValueError("a request needs a prompt and a limit of at least one token")
-            if min(each.prompt) < 0 or max(each.prompt) >= self.vocabulary_size:
+        """Sample each request, as `Engine` defines.
+
+        Raises ValueError if a request has an empty or impossible prompt or a limit below one token, which is a caller's
+        mistake. Raises OperatorError("sequence_too_long") if a request may exceed the longest sequence that vLLM
+        serves, and TransientError("engine_broke_off") if vLLM ended a completion too early.
+        """
+        for request in requests:
+            if not request.prompt or request.max_tokens < 1:
+                raise ValueError("a request requires a prompt and a limit of at least one token")
+            if min(request.prompt) < 0 or max(request.prompt) >= self.vocabulary_size:
                 raise ValueError(f"a token of a prompt is outside the vocabulary of {self.vocabulary_size}")
-            self._require_room(len(each.prompt) + each.max_tokens)
+            self._require_room(len(request.prompt) + request.max_tokens)
         if not requests:
             return []
         end_tokens, hidden = self.end_tokens, self._sizes[0]
@@ -162,8 +178,8 @@ class VllmEngine:
             "ends": np.array(sorted(end_tokens), np.int64),
         }
         answer = self._ask(Frame("generate", _describe(capture, temperature), arrays))
-        found, version = answer.arrays, int(answer.values["version"] or 0)
-        lengths = found["lengths"].tolist()
+        results, version = answer.arrays, int(answer.values["version"] or 0)
+        lengths = results["lengths"].tolist()
         completions = [
             Completion(
                 policy_version=version,
@@ -173,25 +189,32 @@ class VllmEngine:
                 finished=int(tokens[-1]) in end_tokens,
             )
             for tokens, logprobs, tops in zip(
-                _cut(found["tokens"], lengths),
-                _cut(found["logprobs"], lengths),
-                _cut_tops(found, lengths, capture, hidden),
+                _cut(results["tokens"], lengths),
+                _cut(results["logprobs"], lengths),
+                _cut_tops(results, lengths, capture, hidden),
                 strict=True,
             )
         ]
-        for request, made in zip(requests, completions, strict=True):
-            if not made.finished and len(made.tokens) != request.max_tokens:  # signed, it would be a false end
-                raise TransientError("engine_broke_off", f"vLLM ended a completion after {len(made.tokens)} tokens")
+        for request, completion in zip(requests, completions, strict=True):
+            length = len(completion.tokens)
+            if not completion.finished and length != request.max_tokens:  # a signed receipt would claim a false end
+                raise TransientError("engine_broke_off", f"vLLM ended a completion after {length} tokens")
         return completions
 
     def replay(
         self, sequences: Sequence[ReplayRequest], *, temperature: float, capture: Capture | None = None
     ) -> list[Replay]:
-        """Score each claimed completion by prefill; see `Engine`."""
-        for each in sequences:
-            if not each.prompt or not each.tokens:
-                raise ProtocolError("malformed_tokens", "a sequence needs a prompt and at least one completion token")
-            if min(*each.prompt, *each.tokens) < 0 or max(*each.prompt, *each.tokens) >= self.vocabulary_size:
+        """Score each claimed completion by prefill, as `Engine` defines.
+
+        Raises TransientError if the engine cannot check the sequences now, for example because memory runs out.
+        """
+        for sequence in sequences:
+            if not sequence.prompt or not sequence.tokens:
+                raise ProtocolError(
+                    "malformed_tokens", "a sequence requires a prompt and at least one completion token"
+                )
+            tokens = (*sequence.prompt, *sequence.tokens)
+            if min(tokens) < 0 or max(tokens) >= self.vocabulary_size:
                 raise ProtocolError("malformed_tokens", f"a token is outside the vocabulary of {self.vocabulary_size}")
         if not sequences:
             return []
@@ -202,22 +225,22 @@ class VllmEngine:
         }
         try:
             self._require_room(max(len(each.prompt) + len(each.tokens) for each in sequences))
-            found = self._ask(Frame("replay", _describe(capture, temperature), arrays)).arrays
-        except OperatorError as error:  # what cannot be checked now is unknown, and no reason to judge no more
+            results = self._ask(Frame("replay", _describe(capture, temperature), arrays)).arrays
+        except OperatorError as error:  # the verdict on this submission is unknown, but the validator must go on
             raise TransientError(error.code, error.message) from error
         lengths = [len(each.tokens) for each in sequences]
         return [
             Replay(tops=tops, logprobs=logprobs, margins=margins)
             for tops, logprobs, margins in zip(
-                _cut_tops(found, lengths, capture, self._sizes[0]),
-                _cut(found["logprobs"], lengths),
-                _cut(found["margins"], lengths),
+                _cut_tops(results, lengths, capture, self._sizes[0]),
+                _cut(results["logprobs"], lengths),
+                _cut(results["margins"], lengths),
                 strict=True,
             )
         ]
 
     def close(self) -> None:
-        """End the process, whatever it does; calls under way and later ones raise TransientError."""
+        """End the process at once. Running and later calls raise TransientError."""
         self._is_closed = True
         self._end()
 
@@ -246,7 +269,8 @@ class VllmEngine:
         process = self._launch()
         with self._swap:
             self._process = process
-        if self._is_closed:  # looked at last, as `close` says it first: no process outlives it
+        # Checked after the process is stored, because `close` sets the flag first: no process outlives `close`.
+        if self._is_closed:
             self._end()
             raise TransientError("engine_closed", "the engine is closed")
         options = self._options
@@ -264,12 +288,12 @@ class VllmEngine:
         except CoveyError as error:
             self._end()
             has_died = error.code == "engine_died" and not self._is_closed
-            if has_died and (said := process.memory_line) is not None:
-                raise build_too_large(said) from error
+            if has_died and (memory_line := process.memory_line) is not None:
+                raise build_too_large(memory_line) from error
             if has_died and self._version is None and process.was_killed:
-                raise build_too_large("its process was killed, as the system does where memory runs out") from error
+                raise build_too_large("its process was killed, which the system does when memory runs out") from error
             if has_died and self._version is None:
-                raise OperatorError("engine_start", error.message, fix="See what it wrote") from error
+                raise OperatorError("engine_start", error.message, fix="Read the log lines of the process") from error
             raise
         self._tokenizer, self._end_tokens = tokenizer, end_tokens
         self._sizes = tuple(int(answer[name] or 0) for name in ("hidden", "vocabulary", "longest"))
@@ -294,7 +318,7 @@ class VllmEngine:
     def _start_again(
         self, folder: Path, version: int, tokenizer: "PreTrainedTokenizerBase", end_tokens: frozenset[int]
     ) -> EngineProcess:
-        """A model that ran before may run again: TransientError where it does not now."""
+        """Start a model that ran before. Raises TransientError if it does not start, because it may start later."""
         try:
             return self._start(folder, version, tokenizer, end_tokens)
         except OperatorError as error:
@@ -313,20 +337,20 @@ class VllmEngine:
             raise OperatorError(
                 "sequence_too_long",
                 f"a prompt and its completion of {length} tokens are more than the {longest} that vLLM serves here",
-                fix="Raise max_model_len, or lower the lengths of the pool to what the model has positions for",
+                fix="Raise max_model_len, or lower the pool's lengths to the positions that the model has",
             )
 
 
-def _cut_tops(found: Arrays, lengths: list[int], capture: Capture | None, hidden: int) -> Iterator[tuple[Top, ...]]:
-    """Of each completion; windows follow each other in `found`."""
+def _cut_tops(results: Arrays, lengths: list[int], capture: Capture | None, hidden: int) -> Iterator[tuple[Top, ...]]:
+    """Yield the top values of each completion. All windows follow each other in `results`."""
     start = 0
     for length in lengths:
         tops = []
         for row in range(0, length, capture.window) if capture is not None else ():
             assert capture is not None
             k = compute_k(min(capture.window, length - row), hidden, capture.top_k)
-            part = slice(start, start + k)
-            tops.append(Top(indices=found["indices"][part], bits=found["bits"][part]))
+            span = slice(start, start + k)
+            tops.append(Top(indices=results["indices"][span], bits=results["bits"][span]))
             start += k
         yield tuple(tops)
 

@@ -1,7 +1,7 @@
-"""The process of vLLM: answers the questions of `process` until the connection ends.
+"""The subprocess of vLLM, which answers the questions of `engine_process` until the connection ends.
 
-Generations run together, whenever they come; any other question waits until nothing runs.  Started as `python -m
-covey.engines.vllm.engine_child DESCRIPTOR`.  What it cannot name ends it; the parent quotes its log.
+Generations run together, whenever they arrive. Any other question waits until nothing runs. The process is started as
+`python -m covey.engines.vllm.engine_child DESCRIPTOR`. An unexpected error ends it, and the parent quotes its log.
 """
 
 import os
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 
 def serve(descriptor: int) -> None:
-    """Answer until the parent is gone, which a stop signal of the whole service makes drain first."""
+    """Answer questions until the parent closes the connection.
+
+    Stop signals are ignored. A stop of the whole service reaches this process too, but the parent drains first.
+    """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     os.dup2(2, 1)
@@ -33,22 +36,22 @@ def serve(descriptor: int) -> None:
     from covey.engines.vllm.serving import start
 
     serving = _start(connection, questions, start)
-    held: Frame | None = None
+    deferred: Frame | None = None
     while True:
-        question = held or _get(questions, wait=not serving.calls)
-        held = None
+        question = deferred or _get(questions, wait=not serving.calls)
+        deferred = None
         if question is not None and not serving.can_join(question):
-            question, held = None, question
+            question, deferred = None, question
         calls = serving.calls if question is None else (question.call,)
         try:
             answers = serving.step() if question is None else serving.answer(question)
         except CoveyError as error:
             answers = [_refuse(error, call) for call in calls]
         except (MemoryError, RuntimeError) as error:
-            if (lost := explain_memory(error, "vLLM")) is not None:
+            if (out_of_memory := explain_memory(error, "vLLM")) is not None:
                 for call in {*calls, *serving.calls}:
-                    send(connection, _refuse(lost, call))
-            raise  # half a batch is inside
+                    send(connection, _refuse(out_of_memory, call))
+            raise  # the engine contains half a batch, so it cannot be used again
         for answer in answers:
             send(connection, answer)
 
@@ -75,7 +78,7 @@ def _get(questions: "queue.SimpleQueue[Frame]", *, wait: bool) -> Frame | None:
 
 
 def _read(connection: socket.socket, questions: "queue.SimpleQueue[Frame]") -> None:
-    """Of its own thread, so that the end of the parent is seen in the middle of an answer too."""
+    """Read questions in a separate thread, so that the process ends with its parent even in the middle of an answer."""
     try:
         while True:
             questions.put(receive(connection))
@@ -95,4 +98,4 @@ if __name__ == "__main__":
     finally:
         traceback.print_exc()
         sys.stderr.flush()
-        os._exit(1)  # at once: what a library does at the end of a process may hang
+        os._exit(1)  # exits at once, because the exit handlers of a library may hang

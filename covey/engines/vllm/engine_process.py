@@ -1,6 +1,6 @@
-"""The other process as `engine` sees it: started, asked by any number of threads, ended.
+"""The subprocess as `engine` sees it: it is started, asked by any number of threads, and ended.
 
-It ends when its end of the connection closes, so it never outlives this one.  What it wrote last is quoted in errors.
+The subprocess ends when the connection closes, so it never outlives this process. Errors quote its last log lines.
 """
 
 import os
@@ -21,49 +21,59 @@ from covey.engines.vllm.frames import Frame, receive, send
 from covey.errors import CoveyError, OperatorError, ProtocolError, TransientError
 
 TAIL = 12
-"""Lines quoted."""
+"""Number of log lines that an error quotes."""
 _WIDTH = 400
+"""Largest number of characters of a quoted line."""
 _MEMORY = re.compile(r"\b\w*MemoryError\b.*|\b\w+Error: .*memory.*", re.IGNORECASE)
-"""How the traceback of an exception ends that names memory.  Of a rank below the child, vLLM says it nowhere else."""
+"""Last line of a traceback whose exception is about memory. vLLM reports such an error of a worker only in the log."""
 _LAST_WORDS = 5.0
-"""Seconds for a process that broke off to end by itself."""
+"""Time in seconds for a process to exit after its connection has ended. Later it is killed."""
 _SEND_SECONDS = 60
-"""For a part of a question: the other process reads all the time, also while it computes."""
+"""Socket send timeout in seconds. The subprocess reads all the time, even while it computes, so a longer wait means
+that it hangs."""
 _ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "WARNING",
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the scheduler is in the child, which is the only process where it can
-    "VLLM_USE_V2_MODEL_RUNNER": "0",  # the second one knows no logits processors
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # several engines on one machine would share the first cores
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the scheduler must run in the child itself
+    "VLLM_USE_V2_MODEL_RUNNER": "0",  # the second model runner does not support logits processors
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # otherwise several engines on one machine would share the first cores
     "VLLM_HOST_IP": "127.0.0.1",
-    "VLLM_DISABLE_REQUEST_ID_RANDOMIZATION": "0",  # the recorder tells requests that follow each other by their names
+    "VLLM_DISABLE_REQUEST_ID_RANDOMIZATION": "0",  # the recorder distinguishes successive requests by their names
 }
+"""Environment of every subprocess."""
 _CPU = {
-    # glibc keeps freed memory: logits are tens of MiB in each step, and pages that are new cost more than they.
+    # Make glibc keep freed memory. Each step allocates logits of tens of MiB, and new pages would cost more than the
+    # logits themselves (decision 016).
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
-    "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16",  # no tiles of AMX; see `extension`
+    "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16",  # turns AMX tiles off; see `extension`
 }
+"""Environment of a subprocess that computes on a CPU."""
 
 
 def build_environment(threads: int, *, enforce_eager: bool, device: str) -> dict[str, str]:
-    """This process's, without Covey's settings, which may be secret, and with what vLLM shall know.
+    """Return the environment of the subprocess.
 
-    vLLM takes the first GPUs that it sees, so it sees none before the one that `device` names, as in "cuda:1".
+    It is that of this process, without Covey's settings, which may be secret, and with the settings for vLLM. vLLM
+    uses the first GPUs that it sees. GPUs before the one that `device` names, for example "cuda:1", are therefore
+    hidden.
     """
     own = {name: value for name, value in os.environ.items() if not name.startswith("COVEY_")}
     compiler = {"TORCH_COMPILE_DISABLE": "1"} if enforce_eager else {}
     memory = _CPU if device == "cpu" else {}
-    place = device.partition(":")[2]
-    if place:
+    first_gpu = device.partition(":")[2]
+    if first_gpu:
         visible = [each for each in own.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
-        own["CUDA_VISIBLE_DEVICES"] = ",".join(visible[int(place) :]) if visible else place
+        own["CUDA_VISIBLE_DEVICES"] = ",".join(visible[int(first_gpu) :]) if visible else first_gpu
     return {**own, **_ENVIRONMENT, **memory, **compiler, "OMP_NUM_THREADS": str(threads)}
 
 
 class EngineProcess:
-    """One child; a dead one is not started again.  Use: `Process("python3", environment).ask(Frame("start"), 60)`."""
+    """One subprocess, which is not started again after it has died.
+
+    Example: `EngineProcess("python3", environment).ask(Frame("start"), 60)`.
+    """
 
     def __init__(self, interpreter: str, environment: Mapping[str, str]) -> None:
         ours, theirs = socket.socketpair()
@@ -76,7 +86,7 @@ class EngineProcess:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 pass_fds=[theirs.fileno()],
-                start_new_session=True,  # a stop signal of the terminal is for the parent, which drains
+                start_new_session=True,  # a stop signal of the terminal must only reach the parent, which drains
             )
         except OSError as error:
             ours.close()
@@ -90,11 +100,12 @@ class EngineProcess:
         self._sending, self._closing = threading.Lock(), threading.Lock()
         self._calls = count(1)
         self._waiting: dict[int, Future[Frame]] = {}
-        """For the answers, by number of the question."""
+        """Futures of the expected answers, by number of the question."""
         self._tail: deque[str] = deque(maxlen=TAIL)
         self._memory_line: str | None = None
         self.was_killed = False
-        """By another process or the kernel, as where memory ran out; not by `close`."""
+        """Whether another process or the kernel killed the subprocess, for example because memory ran out. False if
+        `close` did."""
         self._threads = [
             threading.Thread(target=read, name=f"vllm-{name}", daemon=True)
             for name, read in (("log", self._read_log), ("answers", self._read_answers))
@@ -104,48 +115,52 @@ class EngineProcess:
 
     @property
     def process_id(self) -> int:
-        """Of the child, living or not."""
+        """Id of the subprocess, whether or not it runs."""
         return self._child.pid
 
     @property
     def memory_line(self) -> str | None:
-        """The last error that it wrote and that names memory; None where it wrote none."""
+        """Last logged error of the subprocess that is about memory. None if there is none."""
         return self._memory_line
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can be asked."""
+        """Whether the subprocess runs and can be asked."""
         return self._child.poll() is None
 
     def ask(self, frame: Frame, seconds: float) -> Frame:
-        """Its answer.  Raises the error that it answers with; TransientError "engine_died" or "engine_timeout"."""
+        """Send a question and return its answer, for which the call waits up to `seconds`.
+
+        Raises the error that the subprocess answers with. Raises TransientError("engine_died") or
+        TransientError("engine_timeout") if there is no answer. Then the subprocess has been ended.
+        """
         call, answer = next(self._calls), None
-        coming = self._waiting[call] = Future[Frame]()
+        future = self._waiting[call] = Future[Frame]()
         try:
             with self._sending:
                 send(self._connection, replace(frame, call=call))
-            answer = coming.result(seconds)
+            answer = future.result(seconds)
         except BlockingIOError as error:
-            raise TransientError("engine_timeout", f"vLLM's process took no {frame.kind}") from error
+            raise TransientError("engine_timeout", f"vLLM's process did not read a {frame.kind}") from error
         except TimeoutError as error:
             raise TransientError("engine_timeout", f"vLLM took more than {seconds:g} s for {frame.kind}") from error
         except (EOFError, OSError) as error:
             raise TransientError("engine_died", f"vLLM's process died: {self._describe_end()}") from error
         finally:
             del self._waiting[call]
-            if answer is None:  # it would compute what nobody waits for
+            if answer is None:  # otherwise it would compute an answer that nobody waits for
                 self.close()
         if answer.kind == "refused":
             raise _rebuild(answer.values)
         return answer
 
     def close(self) -> None:
-        """End it, and whatever processes it started; who waits for an answer is told that it died."""
+        """End the subprocess and all processes that it started. Waiting calls raise TransientError("engine_died")."""
         with self._closing:
-            with suppress(OSError):  # it is closed already
+            with suppress(OSError):  # the connection is closed already
                 self._connection.shutdown(socket.SHUT_RDWR)
             if self._child.returncode is None or any(thread.is_alive() for thread in self._threads):
-                with suppress(ProcessLookupError):  # it ended by itself
+                with suppress(ProcessLookupError):  # the subprocess has exited
                     os.killpg(self._child.pid, signal.SIGKILL)
             self._child.wait()
             for thread in self._threads:
@@ -155,41 +170,41 @@ class EngineProcess:
             self._child.stderr.close()
 
     def _describe_end(self) -> str:
-        with suppress(subprocess.TimeoutExpired):  # its connection ends before it does: it still writes why
+        with suppress(subprocess.TimeoutExpired):  # its connection ends before it does, and it still logs the reason
             self.was_killed = self._child.wait(_LAST_WORDS) == -signal.SIGKILL
         self.close()
         code = self._child.returncode
         how = f"signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"exit code {code}"
-        return "\n  ".join([how + ("; the last that it wrote:" if self._tail else ""), *self._tail])
+        return "\n  ".join([how + ("; its last log lines:" if self._tail else ""), *self._tail])
 
     def _read_answers(self) -> None:
         try:
             while True:
                 answer = receive(self._connection)
                 self._waiting[answer.call].set_result(answer)
-        except (EOFError, OSError, ValueError, KeyError):  # it is gone, or what it says is none of ours
+        except (EOFError, OSError, ValueError, KeyError):  # it has died, or it sent an invalid frame or call number
             with suppress(OSError):
-                self._connection.shutdown(socket.SHUT_RDWR)  # first: who asks from now on is told by `send`
-            for coming in list(self._waiting.values()):
-                with suppress(InvalidStateError):  # it has its answer
-                    coming.set_exception(EOFError("the connection ended"))
+                self._connection.shutdown(socket.SHUT_RDWR)  # comes first, so that `send` fails for later questions
+            for future in list(self._waiting.values()):
+                with suppress(InvalidStateError):  # the future has its answer
+                    future.set_exception(EOFError("the connection ended"))
 
     def _read_log(self) -> None:
         assert self._child.stderr is not None
         for line in self._child.stderr:
             text = line.decode("utf-8", "replace").rstrip()[:_WIDTH]
             self._tail.append(text)
-            found = _MEMORY.search(text)
-            if found is not None and "illegal memory" not in text:
-                self._memory_line = found[0]
+            memory_error = _MEMORY.search(text)
+            if memory_error is not None and "illegal memory" not in text:
+                self._memory_line = memory_error[0]
 
 
 def build_too_large(reason: str) -> OperatorError:
-    """Error for a model that found too little memory at its start."""
+    """Return the error for a model that ran out of memory at its start."""
     return OperatorError(
         "model_too_large",
         f"the model does not fit: {reason}",
-        fix="Lower batch, set gpu_memory_utilization or kv_cache_memory_bytes to what the device has, or raise"
+        fix="Lower batch, set gpu_memory_utilization or kv_cache_memory_bytes to the memory of the device, or raise"
         " tensor_parallel_size",
     )
 

@@ -1,6 +1,7 @@
-"""What a vLLM worker gains: methods that `collective_rpc` calls, all beginning with `covey_`.
+"""Methods that a vLLM worker gains and that `collective_rpc` calls. Their names all begin with `covey_`.
 
-vLLM makes the class a base of its own worker class, so it has no state or constructor of its own.
+vLLM makes the class a base of its own worker class, so the class has no constructor and no state before
+`covey_install`.
 """
 
 import signal
@@ -20,49 +21,56 @@ from covey.model.policy_files import WEIGHTS_FILE
 from covey.toploc.topk import Capture
 
 if current_platform.is_cpu():
-    # With the tiles of AMX a row of bfloat16 depends on the rows beside it, and no replay is bit for bit its original.
-    # vLLM asks when a worker is built, and each worker's process imports this before.
+    # With AMX tiles a bfloat16 row depends on the other rows of its batch, so a replay would not equal its original to
+    # the bit (decision 016). vLLM asks when it builds a worker, and each worker's process imports this module before.
     torch.cpu._is_amx_tile_supported = lambda: False
 
 
 class CoveyWorker:
-    """Mixed into each worker of the engine."""
+    """Mixin for each worker of the engine."""
 
     model_runner: Any
     covey_recorder: Recorder
 
     def covey_install(self) -> None:
-        """Once, after the start."""
-        for number in (signal.SIGINT, signal.SIGTERM):  # vLLM would end here, and what is in hand is finished first
+        """Prepare the worker, once after its start."""
+        for number in (signal.SIGINT, signal.SIGTERM):  # vLLM would end here, but the parent finishes its work first
             signal.signal(number, signal.SIG_IGN)
         self.covey_recorder = Recorder(self.model_runner, get_tensor_model_parallel_rank() == 0)
 
     def covey_begin(
         self, window: int, top_k: int, temperature: float, claims: list[tuple[int, list[int], int]]
     ) -> None:
-        """Before requests, while nothing runs; `window` 0 captures nothing.  `claims`: as `Claim`, of a replay."""
+        """Prepare for requests, while nothing runs.
+
+        A `window` of 0 captures nothing. `claims` has the fields of a `ReplayClaim` for each request of a replay, and
+        is empty for generations.
+        """
         capture = Capture(window=window, top_k=top_k) if window else None
         self.covey_recorder.begin(capture, temperature, [ReplayClaim(*each) for each in claims])
 
     def covey_take(self, first: int, count: int) -> bytes:
-        """After some of them, the arrays of `Recorder.take` in safetensors; of the first worker, nothing of others."""
+        """Return the arrays of `Recorder.take` for finished requests, as safetensors.
+
+        Only the first worker returns them. The others return nothing.
+        """
         return save(dict(self.covey_recorder.take(first, count))) if get_tensor_model_parallel_rank() == 0 else b""
 
     def covey_missed(self) -> list[int]:
-        """`Recorder.take_missed`."""
+        """Return the result of `Recorder.take_missed`."""
         return self.covey_recorder.take_missed()
 
     def covey_reload(self, folder: str) -> None:
-        """Replace the weights in place by those of a policy that was found to fit."""
+        """Replace the weights in place by those of a policy that fits, as the parent has checked."""
         self.model_runner.reload_weights(weights_iterator=_read_weights(Path(folder) / WEIGHTS_FILE))
         for module in self.model_runner.get_model().modules():
-            # On a CPU a head holds a packed copy of its weights.  A reload packs anew what it loads, and a head that
-            # is tied to the embedding is not loaded, so that it would go on with the old policy.
+            # On a CPU the head has a packed copy of its weights. A reload packs only the weights that it loads. A head
+            # that is tied to the embedding is not loaded, so without this it would keep the old policy.
             if isinstance(module, VocabParallelEmbedding):
                 module.quant_method.process_weights_after_loading(module)
 
 
 def _read_weights(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
     with safe_open(path, framework="pt") as file:
-        for name in file.keys():  # noqa: SIM118  # no mapping
+        for name in file.keys():  # noqa: SIM118  # the file is not a mapping
             yield name, file.get_tensor(name)

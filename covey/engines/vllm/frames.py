@@ -1,6 +1,6 @@
-"""What parent and child say to each other: a header in JSON and arrays in safetensors, each after its length.
+"""Messages between parent and child: a JSON header and safetensors arrays, each preceded by its length.
 
-Nothing is unpickled, and a frame's sizes are checked before it is read.
+Nothing is unpickled, and the sizes of a frame are checked before it is read.
 """
 
 import json
@@ -16,24 +16,28 @@ from safetensors.numpy import load, save
 Value = str | int | float | bool | None
 Arrays = Mapping[str, NDArray[Any]]
 MAX_HEADER = 1 << 20
+"""Largest size of a header in bytes."""
 MAX_PAYLOAD = 4 << 30
-"""Bytes.  The largest is every state of a batch, which a calibration asks for."""
+"""Largest size of the arrays in bytes. The largest payload is every state of a batch, which a calibration captures."""
 _SIZES = struct.Struct(">IQ")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frame:
-    """A question or its answer.  Example: Frame("reload", {"folder": "policies/7"})."""
+    """A question or its answer. Example: Frame("reload", {"folder": "policies/7"})."""
 
     kind: str
+    """Name of the question or answer, for example "generate"."""
     values: Mapping[str, Value] = field(default_factory=dict)
+    """Scalar values by name, sent as JSON."""
     arrays: Arrays = field(default_factory=dict)
+    """Arrays by name, sent as safetensors."""
     call: int = 0
-    """Number of the question, which its answer bears too: answers come in any order."""
+    """Number of the question. The answer has the same number, because answers arrive in any order."""
 
 
 def send(connection: socket.socket, frame: Frame) -> None:
-    """Write one frame.  Raises OSError as sockets do."""
+    """Write one frame. Raises OSError if the socket fails, and ValueError if the frame is too large."""
     header = json.dumps([frame.kind, frame.values, frame.call]).encode()
     payload = save(dict(frame.arrays)) if frame.arrays else b""
     _require_sizes(len(header), len(payload))
@@ -42,7 +46,7 @@ def send(connection: socket.socket, frame: Frame) -> None:
 
 
 def receive(connection: socket.socket) -> Frame:
-    """Read one frame.  Raises EOFError where the other side is gone, ValueError for a frame that is none."""
+    """Read one frame. Raises EOFError if the other side has closed, and ValueError if the frame is invalid."""
     header_size, payload_size = _SIZES.unpack(_read(connection, _SIZES.size))
     _require_sizes(header_size, payload_size)
     kind, values, call = json.loads(_read(connection, header_size))
@@ -63,4 +67,4 @@ def _read(connection: socket.socket, size: int) -> bytearray:
 
 def _require_sizes(header: int, payload: int) -> None:
     if header > MAX_HEADER or payload > MAX_PAYLOAD:
-        raise ValueError(f"a frame of {header} and {payload} bytes is over {MAX_HEADER} and {MAX_PAYLOAD}")
+        raise ValueError(f"a frame of {header} and {payload} bytes is over the limits {MAX_HEADER} and {MAX_PAYLOAD}")

@@ -1,4 +1,4 @@
-"""The last hidden states of the running requests, at most one window of each; a full window leaves its top behind."""
+"""The last hidden states of the running requests, at most one window of each. A full window is reduced to its top."""
 
 from collections.abc import Sequence
 
@@ -11,24 +11,32 @@ from covey.toploc.topk_torch import find_tops
 
 
 class States:
-    """Holds `requests` windows from the start; more only where preempted requests wait with a part of one."""
+    """Windows of hidden states and the top values of full windows, by request.
+
+    The first state allocates room for `requests` windows. More room is allocated only if preempted requests keep
+    unfinished windows.
+    """
 
     def __init__(self, capture: Capture, requests: int, longest: int) -> None:
         self._capture, self._requests = capture, requests
         self._room = min(capture.window, longest)
         self._held: torch.Tensor | None = None
-        """bfloat16[places, window, hidden], where the states are."""
+        """Unfinished windows, bfloat16[places, window, hidden], on the device of the states. None before the first."""
         self._free: list[int] = []
+        """Unused places."""
         self._places: dict[int, int] = {}
+        """Place of each request's window, by key."""
         self._rows: NDArray[np.int64] = np.zeros(0, np.int64)
-        """Of the unfinished window in each place, below `Capture.window`."""
+        """Number of rows of the unfinished window in each place, below `Capture.window`."""
         self._tops: dict[int, list[Top]] = {}
+        """Top values of the finished windows, by key."""
         self._batch: list[int] = []
+        """Keys of the last `add_each`."""
         self._at: NDArray[np.int64] = np.zeros(0, np.int64)
-        """Places of the keys of the last `add_each`, which are mostly those of the next one."""
+        """Places of the keys in `_batch`. They are kept because the next batch mostly has the same keys."""
 
     def add_each(self, keys: Sequence[int], states: torch.Tensor) -> None:
-        """The next state of each of `keys`, [n, hidden]."""
+        """Add the next state of each of `keys`. `states` is [n, hidden]."""
         if keys != self._batch:
             self._batch, self._at = list(keys), np.array([self._get_place(key, states) for key in keys])
         at, window, device = self._at, self._capture.window, states.device
@@ -42,20 +50,20 @@ class States:
             self._close([keys[i] for i in full.tolist()], whole, [window] * len(full))
 
     def add_run(self, key: int, states: torch.Tensor) -> None:
-        """The next states of one request, [n, hidden]."""
+        """Add the next states of one request. `states` is [n, hidden]."""
         window, place = self._capture.window, self._get_place(key, states)
         assert self._held is not None
-        held = int(self._rows[place])
-        if held + len(states) >= window:
-            whole = torch.cat([self._held[place, :held], states.to(torch.bfloat16)])
+        filled = int(self._rows[place])
+        if filled + len(states) >= window:
+            whole = torch.cat([self._held[place, :filled], states.to(torch.bfloat16)])
             count = len(whole) // window
             self._close([key], whole[: count * window], [count * window])
-            held, states = 0, whole[count * window :]
-        self._held[place, held : held + len(states)] = states
-        self._rows[place] = held + len(states)
+            filled, states = 0, whole[count * window :]
+        self._held[place, filled : filled + len(states)] = states
+        self._rows[place] = filled + len(states)
 
     def finish(self, key: int) -> None:
-        """No more states of this request come: the rest is its last window."""
+        """Close the last window of a request, which gets no more states."""
         place = self._places.get(key)
         if place is not None and self._rows[place]:
             assert self._held is not None
@@ -67,14 +75,14 @@ class States:
             self._tops[key] = tops
 
     def drop(self, key: int) -> None:
-        """Forget what came of this request."""
+        """Forget the states and top values of a request."""
         self._batch = []
         self._tops.pop(key, None)
         if key in self._places:
             self._free.append(self._places.pop(key))
 
     def pop_tops(self, key: int) -> list[Top]:
-        """One a window of a finished request."""
+        """Return the top values of a finished request, one `Top` per window, and forget them."""
         return self._tops.pop(key, [])
 
     def _close(self, keys: Sequence[int], states: torch.Tensor, lengths: list[int]) -> None:

@@ -1,7 +1,7 @@
-"""The seeded sampler as a vLLM logits processor: greedy decoding then takes the token that our noise chose.
+"""The seeded sampler as a vLLM logits processor. Greedy decoding then takes the token that Covey's noise chose.
 
-vLLM makes one for each worker.  A request names its seed and temperature in `SamplingParams.extra_args`; one without
-them is left alone.
+vLLM creates one processor per worker. A request has its seed and temperature in `SamplingParams.extra_args`. A request
+without them is not changed.
 """
 
 from dataclasses import dataclass
@@ -22,45 +22,48 @@ class _Slot:
     seed: int
     temperature: float
     tokens: list[int]
-    """Those generated so far: vLLM's own list, which it appends to, so that its length is the position."""
+    """Tokens generated so far. This is vLLM's own list, which grows, so its length is the next token's position."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class _Group:
-    """All rows of one temperature."""
+    """All rows of the batch that have one temperature."""
 
     temperature: float
     rows: torch.Tensor
+    """Indices of the rows in the batch, int64[n]."""
     seeds: NDArray[np.uint64]
+    """Seed of each row, uint64[n]."""
     tokens: list[list[int]]
+    """vLLM's list of generated tokens of each row."""
 
 
 class SeededSampler(LogitsProcessor):  # type: ignore[misc]  # vLLM need not be installed where types are checked
-    """Sets the logit of each request's token to infinity.
+    """A logits processor that sets the logit of each request's token to infinity.
 
-    The race of all tokens computes little of the noise, so there are no noisy logits to give back.  Log-probabilities
-    are taken from the logits before this; see `recorder`.
+    The sampler computes only a little of the noise, so there are no noisy logits to return. Log-probabilities are taken
+    from the logits before this change; see `recorder`.
     """
 
     @classmethod
     def validate_params(cls, sampling_params: Any) -> None:
-        """Raise ValueError for a seed that the noise does not know."""
+        """Raise ValueError if a seed is not an integer from 0 to 2**63 - 1."""
         seed = (sampling_params.extra_args or {}).get(SEED)
         if seed is not None and not (isinstance(seed, int) and 0 <= seed < 2**63):
-            raise ValueError(f"{SEED} is an integer from 0 to 2**63 - 1, not {seed!r}")
+            raise ValueError(f"{SEED} must be an integer from 0 to 2**63 - 1, not {seed!r}")
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
         self._device = device
         self._slots: dict[int, _Slot] = {}
-        """By row of the batch."""
+        """Seed, temperature and tokens of each request, by row of the batch."""
         self._groups: list[_Group] = []
 
     def is_argmax_invariant(self) -> bool:
-        """No: it shall run for greedy requests."""
+        """Return False, because the processor must run for greedy requests too."""
         return False
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
-        """Follow the requests through the rows: removed, then added, then moved, as vLLM's interface says."""
+        """Update the slots by row. vLLM's interface defines the order: removed, then added, then moved."""
         if batch_update is None:
             return
         for row in batch_update.removed:
@@ -76,11 +79,11 @@ class SeededSampler(LogitsProcessor):  # type: ignore[misc]  # vLLM need not be 
                 self._slots[second] = moved
             if replaced is not None and direction == MoveDirectionality.SWAP:
                 self._slots[first] = replaced
-        # Most steps change nothing, so what they share is made here.
+        # Most steps change no rows, so the groups are built here and not in every step.
         self._groups = [self._build_group(each) for each in {slot.temperature for slot in self._slots.values()}]
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
-        """`logits`: float32[rows, V], changed in place."""
+        """Set the winner's logit of each row to infinity. `logits` is float32[rows, V] and is changed in place."""
         for group in self._groups:
             positions = np.array([len(each) for each in group.tokens], np.uint32)
             chosen = logits if len(positions) == len(logits) else logits[group.rows]

@@ -1,8 +1,8 @@
-"""What our engine needs of a vLLM worker: states, log-probabilities and margins of each request, by position.
+"""Records the states, log-probabilities and margins of each request in a vLLM worker, by position.
 
-vLLM runs a step in two halves: `execute_model` leaves states and logits of the batch behind, `sample_tokens` takes
-them and says which rows gave a token (part of a prompt gives none).  The recorder stands around the second half, so
-it sees no padding, and a request that was preempted and computed again counts each position once.
+vLLM runs a step in two halves. `execute_model` leaves the states and logits of the batch, and `sample_tokens` uses them
+and returns which rows gave a token. A part of a prompt gives none. The recorder wraps the second half, so it sees no
+padding. A request that was preempted and computed again counts each position once.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,50 +19,61 @@ from covey.sampling.sampler import score
 from covey.toploc.topk import Capture
 
 KEY = "covey_key"
-"""In `SamplingParams.extra_args`: the number of a request, of a replay its place among the claims."""
+"""Name in `SamplingParams.extra_args` of a request's number. For a replay this is the index of its claim."""
 MAX_LOGITS = 1 << 24
-"""Logits of a replay that are computed at a time: 64 MiB in float32, beside which several copies and the noise stand in
-memory that vLLM does not count."""
+"""Largest number of logits of a replay that are computed at a time, 64 MiB in float32. Several copies and the noise
+exist at the same time, in memory that vLLM does not count."""
 MAX_LOGITS_CPU = 1 << 23
-"""The same on a CPU, where fresh pages cost more than small products."""
+"""The same limit on a CPU, where new pages cost more than small matrix products."""
 
 
 def count_rows(device: str, vocabulary: int) -> int:
-    """How many rows of a replay get their logits at a time."""
+    """Return how many rows of a replay get their logits at a time."""
     return max(1, (MAX_LOGITS_CPU if device == "cpu" else MAX_LOGITS) // vocabulary)
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayClaim:
-    """What a replay shall score.  Example: Claim(first=52, tokens=[71, 13, 1], seed=2**62 + 5)."""
+    """A claim that a replay scores. Example: ReplayClaim(first=52, tokens=[71, 13, 1], seed=2**62 + 5)."""
 
     first: int
-    """Row that predicts the first of the tokens: that of the prompt's last token."""
+    """Row that predicts the first token, which is the row of the prompt's last token."""
     tokens: list[int]
+    """Claimed tokens."""
     seed: int
+    """Seed of the slot."""
 
 
 @dataclass(slots=True)
 class _Record:
+    """The values recorded for one request."""
+
     rows: int = 0
-    """Seen so far; of a worker that does not answer, all that is recorded."""
+    """Number of rows recorded so far. Workers that do not answer record nothing else."""
     logprobs: list[float] = field(default_factory=list)
     margins: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Rows of a step that predict claimed tokens `first` .. `first` + `count` - 1 of a replay."""
+    """The rows of a step that predict claimed tokens `first` .. `first` + `count` - 1 of a replay."""
 
     key: int
+    """Number of the request."""
     start: int
-    """Row of the step's states."""
+    """First row in the states of the step."""
     first: int
+    """Index of the first claimed token."""
     count: int
+    """Number of claimed tokens."""
 
 
 class Recorder:
-    """Of one worker.  `is_first`: the one that answers; every worker computes logits, which is a joint effort."""
+    """The recorder of one worker.
+
+    `is_first` marks the worker that answers. The others compute the same logits, because all workers compute them
+    together.
+    """
 
     def __init__(self, runner: Any, is_first: bool) -> None:
         self._runner, self._is_first = runner, is_first
@@ -71,12 +82,12 @@ class Recorder:
         self.begin(None, 0.0)
 
     def begin(self, capture: Capture | None, temperature: float, claims: Sequence[ReplayClaim] = ()) -> None:
-        """Forget what was recorded.  The requests that follow are replays of `claims`, by their keys, if there are."""
+        """Forget everything recorded. If there are `claims`, the following requests are replays of them, by key."""
         self._temperature, self._claims = temperature, claims
         self._keys: dict[str, int] = {}
         self._names: list[str] = []
         self._ours: list[tuple[int, str]] = []
-        """Row and name of our requests in the batch of these names, which seldom changes."""
+        """Row and name of Covey's requests in the batch `_names`, which seldom changes."""
         self._records: dict[int, _Record] = {}
         self._missed: set[int] = set()
         self._preempted = 0
@@ -84,9 +95,10 @@ class Recorder:
         self._states = None if capture is None else States(capture, runner.max_num_reqs, runner.max_model_len)
 
     def take(self, first: int, count: int) -> Arrays:
-        """Of the finished requests `first` .. `first` + `count` - 1, one after the other, and forget them.
+        """Return the arrays of the finished requests `first` .. `first` + `count` - 1, in order, and forget them.
 
-        float32 logprobs and margins; indices, bits of tops; how often a request was preempted since the last time.
+        The arrays are "logprobs" and "margins" in float32, "indices" and "bits" of the top values, and "preempted", the
+        number of preemptions since the last call.
         """
         keys = range(first, first + count)
         self._finish([name for name, key in self._keys.items() if key in keys])
@@ -95,7 +107,7 @@ class Recorder:
             if record.rows != len(claim.tokens):
                 raise RuntimeError(f"vLLM computed {record.rows} of {len(claim.tokens)} rows of a replay")
         tops = [] if self._states is None else [top for key in keys for top in self._states.pop_tops(key)]
-        found: dict[str, Any] = {
+        arrays: dict[str, Any] = {
             "preempted": np.array([self._preempted], np.int64),
             "logprobs": np.array([each for record in records for each in record.logprobs], np.float32),
             "margins": np.array([each for record in records for each in record.margins], np.float32),
@@ -103,16 +115,16 @@ class Recorder:
             "bits": np.concatenate([np.empty(0, np.uint16), *(top.bits for top in tops)]),
         }
         self._preempted = 0
-        return found
+        return arrays
 
     def take_missed(self) -> list[int]:
-        """Keys of replays of which vLLM read rows from its cache that were asked for; they start anew."""
+        """Return and forget the keys of replays that must run again, because vLLM read needed rows from its cache."""
         missed, self._missed = sorted(self._missed), set()
         return missed
 
     @torch.inference_mode()
     def sample_tokens(self, *args: Any, **kwargs: Any) -> Any:
-        """The runner's own, and what we keep of the step."""
+        """Call the runner's own `sample_tokens`, and record the step."""
         step = self._runner.execute_model_state
         if step is None:
             return self._sample_tokens(*args, **kwargs)
@@ -123,21 +135,21 @@ class Recorder:
             self._names, self._ours = names, list(self._find_ours(names))
         ours = self._ours
         if self._claims:
-            found = (self._find_run(row, name, step) for row, name in ours)
-            runs = [run for run in found if run.count > 0]
+            candidates = (self._find_run(row, name, step) for row, name in ours)
+            runs = [run for run in candidates if run.count > 0]
             if runs:
                 self._replay(runs, step.hidden_states)
         if self._claims or not ours or not self._is_first:
             return self._sample_tokens(*args, **kwargs)
-        # Now, because the sampler may write into these logits.
+        # Computed before sampling, because the sampler may write into these logits.
         logprobs = step.logits.log_softmax(dim=-1, dtype=torch.float32)
         output = self._sample_tokens(*args, **kwargs)
-        came = [row for row, _ in ours if output.sampled_token_ids[row]]
-        if came:
-            tokens = [output.sampled_token_ids[row][0] for row in came]
-            index = torch.tensor([came, tokens], device=logprobs.device)
+        sampled_rows = [row for row, _ in ours if output.sampled_token_ids[row]]
+        if sampled_rows:
+            tokens = [output.sampled_token_ids[row][0] for row in sampled_rows]
+            index = torch.tensor([sampled_rows, tokens], device=logprobs.device)
             chosen = logprobs[index[0], index[1]].tolist()
-            self._keep([names[row] for row in came], chosen, step.sample_hidden_states[index[0]])
+            self._keep([names[row] for row in sampled_rows], chosen, step.sample_hidden_states[index[0]])
         return output
 
     def _find_ours(self, names: list[str]) -> Iterator[tuple[int, str]]:
@@ -148,7 +160,7 @@ class Recorder:
                 yield row, name
 
     def _keep(self, names: list[str], logprobs: list[float], states: torch.Tensor) -> None:
-        """One token of each request."""
+        """Record one token of each request."""
         keys = [self._keys[name] for name in names]
         for name, key, logprob in zip(names, keys, logprobs, strict=True):
             record = self._records.setdefault(key, _Record())
@@ -161,16 +173,16 @@ class Recorder:
             self._states.add_each(keys, states)
 
     def _find_run(self, row: int, name: str, step: Any) -> _Run:
-        """What this step computed of a replay and was not known.
+        """Return the new rows of a replay that this step computed.
 
-        It may be part of a long sequence, or known since before a preemption.
+        A step may compute only a part of a long sequence, or rows that are known from before a preemption.
         """
         key = self._keys[name]
         computed = int(self._runner.input_batch.num_computed_tokens_cpu[row])
         end = computed + step.scheduler_output.num_scheduled_tokens[name]
         known = self._records.setdefault(key, _Record()).rows
         begin = self._claims[key].first + known
-        if begin < computed:  # a sibling began alike, and its cache was read beyond the prompt
+        if begin < computed:  # a sibling has the same beginning, and its cache was read beyond the prompt
             self._missed.add(key)
             self._records[key] = _Record()
             if self._states is not None:
@@ -180,9 +192,9 @@ class Recorder:
         return _Run(key, start=offset + begin - computed, first=known, count=end - begin)
 
     def _replay(self, runs: list[_Run], states: torch.Tensor) -> None:
-        """Log-probabilities and margins of the claimed tokens, and the states of their rows."""
+        """Record the log-probabilities and margins of the claimed tokens, and the states of their rows."""
         rows = np.concatenate([np.arange(run.start, run.start + run.count) for run in runs])
-        kept = states[torch.from_numpy(rows).to(states.device)]
+        run_states = states[torch.from_numpy(rows).to(states.device)]
         claimed = [self._claims[run.key].tokens[run.first : run.first + run.count] for run in runs]
         chosen = torch.tensor(list(chain.from_iterable(claimed)))
         seeds = np.repeat(np.array([self._claims[run.key].seed for run in runs], np.uint64), list(map(len, claimed)))
@@ -190,24 +202,24 @@ class Recorder:
         logprobs, margins = list[float](), list[float]()
         room = count_rows(states.device.type, self._runner.model_config.get_vocab_size())
         for start in range(0, len(rows), room):
-            part = slice(start, start + room)
-            logits = self._runner.model.compute_logits(kept[part])
+            span = slice(start, start + room)
+            logits = self._runner.model.compute_logits(run_states[span])
             if self._is_first:
-                tokens = chosen[part].to(logits.device)
+                tokens = chosen[span].to(logits.device)
                 logprobs += logits.log_softmax(dim=-1, dtype=torch.float32).gather(1, tokens[:, None])[:, 0].tolist()
-                margins += score(logits.float(), tokens, seeds[part], positions[part], self._temperature).tolist()
-        at = 0
+                margins += score(logits.float(), tokens, seeds[span], positions[span], self._temperature).tolist()
+        offset = 0
         for run in runs:
-            record, part = self._records[run.key], slice(at, at + run.count)
+            record, span = self._records[run.key], slice(offset, offset + run.count)
             record.rows += run.count
-            record.logprobs += logprobs[part]
-            record.margins += margins[part]
+            record.logprobs += logprobs[span]
+            record.margins += margins[span]
             if self._states is not None and self._is_first:
-                self._states.add_run(run.key, kept[part])
-            at += run.count
+                self._states.add_run(run.key, run_states[span])
+            offset += run.count
 
     def _finish(self, names: Iterable[str]) -> None:
-        """These requests are over; what they hold is let go."""
+        """Finish the requests with these names and release their places."""
         for name in names:
             key = self._keys.pop(name, None)
             if key is not None and self._states is not None:

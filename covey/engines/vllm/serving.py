@@ -1,6 +1,6 @@
-"""vLLM's engine in its own process: generations of several calls run together, everything else runs alone.
+"""vLLM's engine in the subprocess. Generations of several calls run together, and everything else runs alone.
 
-A policy is loaded when nothing runs, so it never changes inside a completion, and each answer names it.
+A policy is loaded while nothing runs, so it never changes within a completion. Each answer has the policy's version.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,44 +28,47 @@ Longs = NDArray[np.int64]
 
 @dataclass(slots=True)
 class _Call:
-    """A generation under way: its question's number, and its requests' numbers `first` .. `first` + `count` - 1."""
+    """A running generation, whose requests have the numbers `first` .. `first` + `count` - 1."""
 
     number: int
+    """Number of the question."""
     first: int
+    """Number of the first request."""
     count: int
+    """Number of requests."""
     left: int
-    """Requests that are not finished."""
+    """Number of requests that are not finished."""
 
 
 class Serving:
-    """One engine of vLLM."""
+    """One engine of vLLM and the calls that it runs."""
 
     def __init__(self, engine: LLMEngine, version: int) -> None:
         self._engine, self._version, self._replays = engine, version, 0
         self._running: list[_Call] = []
         self._capture: tuple[int, int] | None = None
-        """Of all that runs."""
+        """Window and top_k of all running calls. None before the first."""
         self._next_key = 0
         self._tokens: dict[int, list[int]] = {}
-        """Of finished requests whose call is not."""
+        """Tokens of finished requests whose call is not finished, by number of the request."""
         engine.collective_rpc("covey_install")
 
     @property
     def calls(self) -> tuple[int, ...]:
-        """Numbers of the questions that run."""
+        """Numbers of the questions whose generations run."""
         return tuple(call.number for call in self._running)
 
     def try_out(self) -> None:
-        """Two tokens of a whole batch and the largest piece of a replay, with all that is ours.
+        """Generate two tokens of a whole batch and replay the largest piece, with Covey's sampler and recorder.
 
-        What the kernels cannot do, or what finds no memory beside vLLM's own, is then said at the start and not over a
-        lease.
+        Work that the kernels do not support, or that does not fit in memory next to vLLM's own, then fails at the start
+        and not during a lease.
         """
         config, limits = self._engine.model_config, self._engine.vllm_config.scheduler_config
         vocabulary, batch = config.get_vocab_size(), limits.max_num_seqs
         values: dict[str, Value] = {"temperature": 1.0, "window": WINDOW, "top_k": TOP_K}
-        asked = {"limits": np.full(batch, 2), "ends": np.zeros(1, np.int64)}
-        self._add(Frame("generate", values, {**_build_prompts(batch, vocabulary), **asked}))
+        limit_arrays = {"limits": np.full(batch, 2), "ends": np.zeros(1, np.int64)}
+        self._add(Frame("generate", values, {**_build_prompts(batch, vocabulary), **limit_arrays}))
         while self._running:
             self.step()
         rows = min(count_rows(current_platform.device_type, vocabulary), limits.max_num_batched_tokens)
@@ -76,7 +79,7 @@ class Serving:
         self._engine.reset_prefix_cache()
 
     def describe(self, question: Frame) -> Frame:
-        """Answer to "start"."""
+        """Return the answer to the question "start"."""
         config = self._engine.model_config
         return Frame(
             "started",
@@ -89,11 +92,11 @@ class Serving:
         )
 
     def can_join(self, question: Frame) -> bool:
-        """Whether a question may be answered while those of `calls` run."""
+        """Return whether a question may be answered while the questions of `calls` run."""
         return not self._running or (question.kind == "generate" and _get_capture(question.values) == self._capture)
 
     def answer(self, question: Frame) -> list[Frame]:
-        """By kind: "wait", "reload", "replay"; nothing yet of "generate", whose answer some `step` gives."""
+        """Answer a "wait", "reload" or "replay". A "generate" is only added; a later `step` returns its answer."""
         values, call = question.values, question.call
         if question.kind == "generate":
             self._add(question)
@@ -107,7 +110,7 @@ class Serving:
         return [Frame("replayed", {"version": self._version}, self._replay(values, question.arrays), call)]
 
     def step(self) -> list[Frame]:
-        """One token of each request that runs, or a part of a prompt; the answers to what is finished."""
+        """Compute one token of each running request, or a part of its prompt. Return the answers of finished calls."""
         for output in self._engine.step():
             if output.finished:
                 key = int(output.request_id)
@@ -120,7 +123,7 @@ class Serving:
     def _reload(self, folder: str) -> None:
         self._engine.collective_rpc("covey_reload", args=(folder,))
         if not self._engine.reset_prefix_cache():
-            raise RuntimeError("vLLM keeps a cache of the old policy")
+            raise RuntimeError("vLLM did not reset the KV cache of the old policy")
 
     def _add(self, question: Frame) -> None:
         values, arrays = question.values, question.arrays
@@ -152,7 +155,8 @@ class Serving:
     def _replay(self, values: Mapping[str, Any], arrays: Arrays) -> Arrays:
         prompts = list(_cut(arrays["prompts"], arrays["prompt_lengths"]))
         claims, seeds = list(_cut(arrays["tokens"], arrays["lengths"])), arrays["seeds"].tolist()
-        # Siblings read their prompt once; what another call left behind is no evidence.
+        # The salt lets siblings share their prompt's cache, but excludes the cache of earlier calls, which proves
+        # nothing.
         self._replays += 1
         salt = {"cache_salt": f"replay {self._replays}"}
 
@@ -174,7 +178,7 @@ class Serving:
         return load(self._engine.collective_rpc("covey_take", args=(first, count))[0])
 
     def _run(self, requests: Iterable[tuple[int, Any, SamplingParams]]) -> None:
-        """These alone, to their end."""
+        """Run these requests alone until all are finished."""
         for key, prompt, params in requests:
             self._engine.add_request(str(key), prompt, params)
         while self._engine.has_unfinished_requests():
@@ -182,26 +186,26 @@ class Serving:
 
 
 _REFUSALS = (ValueError, RuntimeError, TypeError, AttributeError, AssertionError, LookupError, ArithmeticError)
-"""What vLLM raises where a model does not run here."""
+"""Errors that vLLM raises if a model does not run here."""
 _COMMON = {
     "temperature": 0.0, "ignore_eos": True, "detokenize": False, "output_kind": RequestOutputKind.FINAL_ONLY,
 }  # fmt: skip
 
 
 def start(question: Frame) -> Serving:
-    """Load the policy of the question "start", whose files the parent checked.
+    """Load the policy of the question "start", whose files the parent has checked.
 
-    Raises OperatorError "model_too_large", "model_too_short", "bad_device" or "engine_start".
+    Raises OperatorError with the code "model_too_large", "model_too_short", "bad_device" or "engine_start".
     """
     values = question.values
     if values["device"] != current_platform.device_type:
         raise OperatorError(
             "bad_device",
             f"this build of vLLM runs on {current_platform.device_type}, not on {values['device']}",
-            fix=f"Set device to {current_platform.device_type}; CUDA_VISIBLE_DEVICES chooses among several",
+            fix=f"Set device to {current_platform.device_type}, and choose among several with CUDA_VISIBLE_DEVICES",
         )
     try:
-        # The context decides how many tokens of prompts a step takes: a replay is nothing else.
+        # The usage context sets how many prompt tokens a step takes. It matters because a replay is all prompt.
         engine = LLMEngine.from_engine_args(build_arguments(values), usage_context=UsageContext.LLM_CLASS)
         serving = Serving(engine, int(values["version"] or 0))
         serving.try_out()
@@ -211,7 +215,7 @@ def start(question: Frame) -> Serving:
 
 
 def build_arguments(values: Mapping[str, Any]) -> EngineArgs:
-    """What vLLM is started with, from the values of the question "start"."""
+    """Return vLLM's arguments from the values of the question "start"."""
     on_cpu = current_platform.is_cpu()
     return EngineArgs(
         model=str(values["folder"]),
@@ -226,9 +230,9 @@ def build_arguments(values: Mapping[str, Any]) -> EngineArgs:
         block_size=values["block_size"] or (BLOCK if on_cpu else None),
         enforce_eager=values["enforce_eager"],
         load_format="safetensors",
-        skip_tokenizer_init=True,  # text is the parent's
-        generation_config="vllm",  # the policy's own might change what is sampled
-        async_scheduling=False,  # a token's row would be gone when it is known
+        skip_tokenizer_init=True,  # only the parent handles text
+        generation_config="vllm",  # the policy's own generation config might change the sampling
+        async_scheduling=False,  # otherwise a token's row would be gone when the token is known
         trust_remote_code=False,
         worker_extension_cls="covey.engines.vllm.extension.CoveyWorker",
         logits_processors=[SeededSampler],
@@ -244,12 +248,12 @@ def _explain(error: Exception) -> OperatorError:
     if "max_model_len" in message or "maximum model length" in message:
         return OperatorError(
             "model_too_short",
-            f"the model has no positions for the lengths asked for: {message}",
+            f"the model has fewer positions than the longest sequence needs: {message}",
             fix="Lower max_prompt_tokens or max_completion_tokens of the pool, or max_model_len, or choose another"
             " model",
         )
     fix = (
-        "Install a C++ compiler, or leave enforce_eager = true"
+        "Install a C++ compiler, or keep enforce_eager = true"
         if "compiler" in message
         else "Choose another model or engine"
     )
@@ -257,7 +261,7 @@ def _explain(error: Exception) -> OperatorError:
 
 
 def _build_prompts(count: int, vocabulary: int) -> Arrays:
-    """Of one token each, as unlike as there are tokens, so that none finds another's cache."""
+    """Return prompts of one token each, with as many different tokens as possible, so that they share no cache."""
     numbers = np.arange(count)
     return {"prompts": numbers % vocabulary, "prompt_lengths": np.ones_like(numbers), "seeds": numbers}
 

@@ -1,4 +1,7 @@
-"""Two policies for the engine tests: the shipped tiny Qwen2 (tied, half trained) and a random tiny Llama (untied)."""
+"""Two policies for the engine tests.
+
+One is the shipped tiny Qwen2 (tied embeddings, half trained), the other a random tiny Llama (untied).
+"""
 
 from pathlib import Path
 
@@ -36,7 +39,7 @@ def llama_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def qwen() -> HuggingFaceEngine:
-    """Shared: tests that load other weights build their own."""
+    """Engine that all tests share. A test that loads other weights builds its own engine."""
     engine = HuggingFaceEngine()
     engine.load_policy(tiny_folder(), 0)
     return engine
@@ -51,7 +54,7 @@ def llama(llama_folder: Path) -> HuggingFaceEngine:
 
 @pytest.fixture(scope="session")
 def short_requests() -> list[GenerationRequest]:
-    """A submission of the demo: 16 prompts of 53 to 55 tokens, 8 samples each, at most 8 tokens."""
+    """Requests of one submission of the demo: 16 prompts of 53 to 55 tokens, 8 siblings each, at most 8 tokens."""
     environment, tokenizer = load(DEMO), build_tokenizer()
     prompts = [tuple(encode_prompt(tokenizer, environment.prompt(draw).text, format=RAW)) for draw in range(16)]
     return [
@@ -63,7 +66,7 @@ def short_requests() -> list[GenerationRequest]:
 
 @pytest.fixture(scope="session")
 def long_requests() -> list[GenerationRequest]:
-    """Twelve ragged prompts, completions of up to 40 to 73 tokens: full windows and short last ones."""
+    """Twelve requests with ragged prompts and limits of 40 to 73 tokens, for full windows and short last ones."""
     return [
         GenerationRequest(
             prompt=(2, *range(3 + i, 10 + 4 * i)), seed=i * 0x9E3779B97F4A7C15 % 2**63, max_tokens=40 + 3 * i

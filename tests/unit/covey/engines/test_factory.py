@@ -1,4 +1,4 @@
-"""Which engine a setting means, what it runs on, and whether a pool's thresholds hold for that."""
+"""A setting chooses an engine, hardware and build are described, and a pool's thresholds must hold for them."""
 
 import asyncio
 import importlib.util
@@ -39,22 +39,22 @@ HERE = describe_hardware("cpu", "exact")
 EXACT = {"mode": "exact", "worker_engine": "hf", "validator_engine": "hf", "hardware": HERE, "build": BUILD}
 
 
-def test_build_engine__hf__computes_in_the_number_format_that_was_asked_for() -> None:
-    found = {}
+def test_build_engine__hf__computes_in_the_given_dtype() -> None:
+    completions = {}
     for dtype in ("float32", "bfloat16"):
         engine = build_engine("hf", dtype=dtype, batch=3)
         assert engine.policy_version is None
         engine.load_policy(tiny_folder(), 5)
         assert (engine.policy_version, engine.vocabulary_size, engine.hidden_size) == (5, 259, 96)
-        (found[dtype],) = engine.generate(
+        (completions[dtype],) = engine.generate(
             [GenerationRequest(prompt=(2, 40, 41, 42), seed=9, max_tokens=1)], temperature=1.0
         )
-    rounded = found["bfloat16"].logprobs[0]
-    assert rounded != found["float32"].logprobs[0]
-    assert rounded == pytest.approx(found["float32"].logprobs[0], abs=0.1)
+    rounded = completions["bfloat16"].logprobs[0]
+    assert rounded != completions["float32"].logprobs[0]
+    assert rounded == pytest.approx(completions["float32"].logprobs[0], abs=0.1)
 
 
-def test_build_engine__threads__are_torchs() -> None:
+def test_build_engine__threads__set_the_threads_of_torch() -> None:
     before = torch.get_num_threads()
     try:
         build_engine("hf", dtype="float32", batch=1, threads=2)
@@ -64,14 +64,14 @@ def test_build_engine__threads__are_torchs() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "HF", "any", "llama.cpp"])
-def test_build_engine__unknown_name__says_which_there_are(name: str) -> None:
+def test_build_engine__unknown_name__lists_the_engines(name: str) -> None:
     with pytest.raises(OperatorError) as caught:
         build_engine(name, dtype="float32", batch=1)
     assert (caught.value.code, "hf" in caught.value.fix) == ("bad_engine", True)
 
 
 def show_accelerator(patch: pytest.MonkeyPatch, name: str = HOPPER) -> None:
-    """torch finds one accelerator, cuda:0."""
+    """Make torch find one accelerator, cuda:0."""
 
     def get_name(device: str) -> str:
         if device not in {"cuda", "cuda:0"}:
@@ -87,7 +87,7 @@ def test_describe_hardware__device__is_its_class(monkeypatch: pytest.MonkeyPatch
     assert describe_hardware(device) == expected
 
 
-def test_describe_hardware__cpu_in_the_exact_mode__is_the_processor_and_what_torch_uses_of_it() -> None:
+def test_describe_hardware__cpu_in_the_exact_mode__is_the_processor_and_its_instruction_set() -> None:
     names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     name, _, instructions = describe_hardware("cpu", "exact").rpartition(", ")
     assert name == names[0].partition(": ")[2][:48].strip()
@@ -95,7 +95,7 @@ def test_describe_hardware__cpu_in_the_exact_mode__is_the_processor_and_what_tor
 
 
 @pytest.mark.parametrize("device", ["cuda:7", "gpu", "", "meta"])
-def test_describe_hardware__device_that_is_not_there__says_so(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+def test_describe_hardware__missing_device__is_reported(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
     show_accelerator(monkeypatch)
     with pytest.raises(OperatorError, match="cannot be used") as caught:
         describe_hardware(device)
@@ -107,8 +107,8 @@ def test_describe__cpu__imports_no_torch() -> None:
         "import sys; from covey.engines.factory import describe_build as b, describe_hardware as h; "
         "print(h('cpu'), b('hf'), 'torch' in sys.modules, sep='|')"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout == f"cpu|{BUILD}|False\n"
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert completed.stdout == f"cpu|{BUILD}|False\n"
 
 
 FAKE_TORCH = """
@@ -123,25 +123,25 @@ backends = Space(cpu=Space(get_cpu_capability=lambda: "MMX"))
 
 
 def write_python(folder: Path, **versions: str) -> Path:
-    """Another Python: this one, where other libraries of `folder` are found first."""
+    """Write a script that runs this Python, but finds the libraries of `folder` first."""
     for name, version in versions.items():
-        held = folder / f"{name}-{version}.dist-info"
-        held.mkdir()
-        (held / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        distribution = folder / f"{name}-{version}.dist-info"
+        distribution.mkdir()
+        (distribution / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
     python = folder / "python"
     python.write_text(f'#!/bin/sh\nPYTHONPATH={folder} exec {sys.executable} "$@"\n')
     python.chmod(0o755)
     return python
 
 
-def test_list_versions__another_python__are_what_it_has(tmp_path: Path) -> None:
+def test_list_versions__another_python__are_its_versions(tmp_path: Path) -> None:
     python, here = write_python(tmp_path, vllm="9.8.7"), list_versions("hf")
     assert list_versions("vllm", python) == {"covey": here["covey"], "vllm": "9.8.7", "torch": here["torch"]}
 
 
 @pytest.mark.parametrize("name", ["/nowhere/python", "/bin/false"])
-def test_list_versions__python_that_has_no_covey__says_so(name: str) -> None:
-    with pytest.raises(OperatorError, match="does not tell what it has") as caught:
+def test_list_versions__python_without_covey__is_reported(name: str) -> None:
+    with pytest.raises(OperatorError, match="did not report its hardware or libraries") as caught:
         list_versions("vllm", Path(name))
     assert caught.value.code == "bad_engine"
     with pytest.raises(OperatorError, match=name) as caught:
@@ -149,7 +149,7 @@ def test_list_versions__python_that_has_no_covey__says_so(name: str) -> None:
     assert caught.value.code == "bad_device"
 
 
-def test_describe_hardware__another_python__is_what_its_torch_finds(tmp_path: Path) -> None:
+def test_describe_hardware__another_python__asks_its_torch(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text(FAKE_TORCH)
     python = write_python(tmp_path)
     assert describe_hardware("cuda:1", interpreter=python) == "device cuda:1 of its own"
@@ -162,28 +162,32 @@ def test_describe_hardware__another_python__is_what_its_torch_finds(tmp_path: Pa
 
 
 @pytest.mark.parametrize("role", ["worker", "validator"])
-def test_require_engine__another_python_with_another_covey__says_which_to_install(tmp_path: Path, role: str) -> None:
+def test_require_engine__another_python_with_another_covey__names_the_version_to_install(
+    tmp_path: Path, role: str
+) -> None:
     ours = metadata.version("covey")
     python = write_python(tmp_path, vllm="0.32.0")
     rules = VerificationParams(worker_engine="vllm", validator_engine="vllm")
     require = partial(require_engine, "vllm", rules, role=role, device="cpu", interpreter=python)
     require()
     write_python(tmp_path, covey=ours + "1")
-    with pytest.raises(OperatorError, match=f"{python} has covey {ours}1, and this is {ours}") as caught:
+    with pytest.raises(OperatorError, match=f"{python} has covey {ours}1, but this process has covey {ours}") as caught:
         require()
-    assert (caught.value.code, caught.value.fix) == ("wrong_build", f"Install covey {ours} there")
+    assert (caught.value.code, caught.value.fix) == ("wrong_build", f"Install covey {ours} in {python}")
 
 
 def test_require_engine__hardware_of_another_python__is_asked_there(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text(FAKE_TORCH)
     python = write_python(tmp_path, vllm="0.32.0")
-    for engine, told in (("vllm", "on device cuda:0 of its own"), ("hf", "cuda:0 cannot be used")):
+    for engine, message in (("vllm", "on device cuda:0 of its own"), ("hf", "cuda:0 cannot be used")):
         rules = VerificationParams(worker_engine=engine, hardware=HOPPER)
-        with pytest.raises(OperatorError, match=told):
+        with pytest.raises(OperatorError, match=message):
             require_engine(engine, rules, role="worker", device="cuda:0", interpreter=python)
 
 
-def test_require_engine__apart__asks_torch_in_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_require_engine__is_apart__asks_torch_in_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "torch.py").write_text(FAKE_TORCH)
     monkeypatch.setattr(sys, "executable", str(write_python(tmp_path)))
     rules = VerificationParams(worker_engine="hf", hardware=HOPPER)
@@ -192,7 +196,7 @@ def test_require_engine__apart__asks_torch_in_another_process(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("name", ["any", "another"])
-def test_describe_build__unknown_engine__says_which_there_are(name: str) -> None:
+def test_describe_build__unknown_engine__is_reported(name: str) -> None:
     with pytest.raises(OperatorError, match=f"bad_engine: there is no engine {name}"):
         describe_build(name)
 
@@ -213,7 +217,7 @@ def test_require_engine__thresholds_hold_for_another__names_it_and_the_role(name
 
 
 @pytest.mark.parametrize(
-    ("rules", "device", "told"),
+    ("rules", "device", "message"),
     [
         ({"hardware": "cpu"}, "cpu", ""),
         ({"hardware": HOPPER, "build": BUILD}, "cuda", ""),
@@ -229,19 +233,19 @@ def test_require_engine__thresholds_hold_for_another__names_it_and_the_role(name
     ],
 )  # fmt: skip
 def test_require_engine__hardware_and_build__are_those_of_the_thresholds(
-    monkeypatch: pytest.MonkeyPatch, rules: dict[str, str], device: str, told: str
+    monkeypatch: pytest.MonkeyPatch, rules: dict[str, str], device: str, message: str
 ) -> None:
     show_accelerator(monkeypatch)
     require = partial(require_engine, "hf", VerificationParams(**rules), role="worker", device=device)
-    if not told:
+    if not message:
         require()
         return
-    with pytest.raises(OperatorError, match=told):
+    with pytest.raises(OperatorError, match=message):
         require()
 
 
 def join(params: PoolParams) -> SimpleNamespace:
-    """A network that has nothing against this wallet; whatever a root composes after its engine is missing."""
+    """Return a network that accepts this wallet. The parts that a role needs after its engine are missing."""
     return SimpleNamespace(
         pool=1,
         params=params,
@@ -256,7 +260,7 @@ def join(params: PoolParams) -> SimpleNamespace:
 
 
 @pytest.mark.parametrize(
-    ("rules", "device", "told"),
+    ("rules", "device", "message"),
     [
         ({"{role}_engine": "vllm"}, "cpu", "wrong_engine: this pool's thresholds hold for {role}s on vllm, not on hf"),
         (
@@ -275,7 +279,7 @@ def join(params: PoolParams) -> SimpleNamespace:
 )
 @pytest.mark.parametrize("role", ["worker", "validator"])
 def test_roles__pool_calibrated_for_something_else__refuse_to_start(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, role: str, rules: dict[str, str], device: str, told: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, role: str, rules: dict[str, str], device: str, message: str
 ) -> None:
     show_accelerator(monkeypatch)
     pair = {"worker_engine": "hf", "validator_engine": "hf"}
@@ -287,7 +291,7 @@ def test_roles__pool_calibrated_for_something_else__refuse_to_start(
         start = partial(worker_app.build, WorkerConfig(**settings), network, **tools)
     else:
         start = partial(validator_app.build, ValidatorConfig(**settings), network, **tools, decoder=None)
-    with pytest.raises(OperatorError, match=told.format(role=role)):
+    with pytest.raises(OperatorError, match=message.format(role=role)):
         start()
     assert list(tmp_path.iterdir()) == []
 
@@ -307,8 +311,8 @@ def test_choose_engine__by_hand(
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: "a spec" if installed else None)
     params = VerificationParams(**rules)
-    found = [choose_engine(setting, params, role=role) for role in ("worker", "validator")]
-    assert found == [worker, validator]
+    names = [choose_engine(setting, params, role=role) for role in ("worker", "validator")]
+    assert names == [worker, validator]
 
 
 def test_choose_engine__vllm_in_another_python__is_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A pool's policy in an engine: refused where its chat template or its end tokens are others."""
+"""A pool's policy is rejected if its chat template or its end tokens differ from those that the pool pins."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_chat_model(tmp_path_factory.mktemp("chat") / "policy")
 
 
-def test_load_pool_policy__what_the_pool_pins__is_loaded(folder: Path) -> None:
+def test_load_pool_policy__template_and_ends_that_the_pool_pins__is_loaded(folder: Path) -> None:
     engine = HuggingFaceEngine()
     load_pool_policy(engine, folder, 3, PINNED)
     assert (engine.policy_version, engine.end_tokens) == (3, {END_OF_TEXT, IM_END})
@@ -55,8 +55,8 @@ def test_load_pool_policy__another_template_or_other_ends__is_a_mismatch(
         load_pool_policy(HuggingFaceEngine(), write_chat_model(tmp_path, template, ends=ends), 0, PINNED)
 
 
-def test_load_policy__end_tokens_change__engine_goes_along(folder: Path, tmp_path: Path) -> None:
-    """As weights alone change the model is kept; a new description builds another."""
+def test_load_policy__end_tokens_change__engine_uses_the_new_ones(folder: Path, tmp_path: Path) -> None:
+    """The model is kept while only weights change. A new description builds another model."""
     engine = HuggingFaceEngine()
     engine.load_policy(folder, 0)
     engine.load_policy(write_chat_model(tmp_path / "other", ends=(7, 8)), 1)
@@ -65,13 +65,13 @@ def test_load_policy__end_tokens_change__engine_goes_along(folder: Path, tmp_pat
     assert engine.end_tokens == {END_OF_TEXT, IM_END}
 
 
-def test_load_policy__end_token_outside_the_vocabulary__is_no_model(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match=r"model_unavailable: .*token 300, its model ends at 299"):
+def test_load_policy__end_token_outside_the_vocabulary__is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError, match=r"model_unavailable: .*token 300, but its model's last token is 299"):
         HuggingFaceEngine().load_policy(write_chat_model(tmp_path, ends=(IM_END, 300)), 0)
 
 
 def test_generate__several_end_tokens__stops_at_the_first_of_any(folder: Path, tmp_path: Path) -> None:
-    """The noise does not depend on the end tokens: with more of them, completions are cut at the first of these."""
+    """The noise does not depend on the end tokens, so more of them cut a completion at the first that it contains."""
     free, ending = HuggingFaceEngine(), HuggingFaceEngine()
     free.load_policy(write_chat_model(tmp_path / "free", ends=(299,)), 0)
     prompt = encode_prompt(free.tokenizer, "How?", format=PromptFormat(kind="chat"))

@@ -1,4 +1,4 @@
-"""That memory which was freed stays with the process, by the kernel's count of pages that it had to clear."""
+"""Freed memory stays with the process, measured by the number of pages that the kernel has to clear."""
 
 import platform
 import subprocess
@@ -18,7 +18,7 @@ torch.set_num_threads(1)
 keep_memory()
 def work():
     kept = [torch.ones(1 << 20) for _ in range(30)]  # 120 MiB in tensors of 4
-def repeat(times):  # where services compute: a heap of a thread's own arena ends at 64 MiB
+def repeat(times):  # in a thread, as services do, because the heap of a thread's own arena ends at 64 MiB
     with ThreadPoolExecutor(1) as thread:
         thread.submit(lambda: [work() for _ in range(times)]).result()
 repeat(3)
@@ -34,4 +34,4 @@ def count_faults() -> int:
 
 
 def test_keep_memory__tensors_come_and_go__their_pages_are_not_cleared_again() -> None:
-    assert count_faults() < 12_000  # of 122,880 pages that are written to; without it most of them
+    assert count_faults() < 12_000  # 122,880 pages are written; without keep_memory most of them fault

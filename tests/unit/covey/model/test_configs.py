@@ -1,4 +1,4 @@
-"""Configs that claim more layers than there are weights for, or that mean another model to another engine."""
+"""A config is refused if it names more layers than there are weights for, or means different models to engines."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,10 @@ from covey.model.tiny import build_model, build_tokenizer
 pytestmark = pytest.mark.unit
 
 TENSORS = 2 * 12 + 2
-"""Of the tiny Qwen2: seven matrices, three biases and two norms in each of two layers; the embedding and a norm."""
+"""Number of tensors of the tiny Qwen2.
+
+Each of its two layers has seven matrices, three biases and two norms. The embedding and a norm come in addition.
+"""
 
 
 @pytest.fixture
@@ -43,20 +46,22 @@ def test_load__more_layers_than_tensors__is_refused_before_any_is_built(
     folder: Path, values: dict[str, Any], load: Any
 ) -> None:
     change(folder, **values)
-    with pytest.raises(OperatorError, match=rf"names \d+ layers, its weights are {TENSORS} tensors") as caught:
+    with pytest.raises(
+        OperatorError, match=rf"names \d+ layers, but its weights have only {TENSORS} tensors"
+    ) as caught:
         load(folder)
     assert caught.value.code == "model_unavailable"
 
 
-def test_require_layers__as_many_as_tensors__is_for_the_loader_to_judge(folder: Path) -> None:
+def test_require_layers__as_many_layers_as_tensors__is_left_to_the_loader(folder: Path) -> None:
     change(folder, num_hidden_layers=TENSORS, max_window_layers=1_000_000, hidden_size=1 << 60)
     require_layers(folder, WEIGHTS_FILE)
 
 
-def test_require_layers__weights_that_cannot_be_read__are_for_the_loader_to_judge(folder: Path) -> None:
+def test_require_layers__unreadable_weights__are_left_to_the_loader(folder: Path) -> None:
     (folder / WEIGHTS_FILE).write_bytes(b"\xff" * 64)
     require_layers(folder, WEIGHTS_FILE)
-    with pytest.raises(ProtocolError, match="no readable safetensors"):
+    with pytest.raises(ProtocolError, match="not a readable safetensors"):
         require_policy(folder)
 
 
@@ -69,19 +74,25 @@ def test_require_layers__weights_that_cannot_be_read__are_for_the_loader_to_judg
         ),
         ({"architectures": ["Qwen2ForCausalLM", "LlamaForCausalLM"]}, "names the architectures"),
         ({"architectures": None}, "names the architectures None"),
-        ({"quantization_config": {"quant_method": "fp8"}}, "has a quantization_config"),
-        ({"is_causal": False}, "has a is_causal"),
-        ({"logit_scale": 0.5}, "has a logit_scale"),
-        ({"attention_chunk_size": 4}, "has a attention_chunk_size"),
-        ({"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}, "differs in vLLM"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "sets quantization_config"),
+        ({"is_causal": False}, "sets is_causal"),
+        ({"logit_scale": 0.5}, "sets logit_scale"),
+        ({"attention_chunk_size": 4}, "sets attention_chunk_size"),
+        (
+            {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
+            r"vLLM interprets a sliding window of 4 with layers \['full_attention'\] differently",
+        ),
         (
             {"layer_types": ["full_attention"] * 2, "use_sliding_window": True, "sliding_window": 4},
-            "differs in vLLM",
+            r"vLLM interprets a sliding window of 4 with layers \['full_attention'\] differently",
         ),
-        ({"layer_types": ["sliding_attention"] * 2, "use_sliding_window": True, "sliding_window": 0}, "a window of 0"),
+        (
+            {"layer_types": ["sliding_attention"] * 2, "use_sliding_window": True, "sliding_window": 0},
+            "a sliding window of 0",
+        ),
     ],
 )
-def test_require_policy__config_that_vllm_reads_otherwise__is_refused(
+def test_require_policy__config_that_vllm_interprets_differently__is_refused(
     folder: Path, values: dict[str, Any], message: str
 ) -> None:
     change(folder, is_causal=True, logit_scale=1.0, quantization_config=None)
@@ -93,7 +104,7 @@ def test_require_policy__config_that_vllm_reads_otherwise__is_refused(
 
 
 def test_require_policy__window_in_all_layers_or_in_none__means_the_same_to_both(folder: Path) -> None:
-    change(folder, sliding_window=4096, use_sliding_window=False)  # as published models have it
+    change(folder, sliding_window=4096, use_sliding_window=False)  # as in published models
     require_policy(folder)
     change(folder, use_sliding_window=True, layer_types=["sliding_attention"] * 2)
     require_policy(folder)
@@ -113,12 +124,12 @@ def test_require_policy__window_for_a_llama__is_refused(tmp_path: Path, values: 
     save_policy(LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=2)), build_tokenizer(), folder, "bfloat16")
     require_policy(folder)
     change(folder, **values)
-    with pytest.raises(ProtocolError, match="which LlamaForCausalLM does not know"):
+    with pytest.raises(ProtocolError, match="which LlamaForCausalLM does not support"):
         require_policy(folder)
 
 
 @pytest.mark.parametrize("name", ["z.safetensors", "model.safetensors.index.json", "hf_quant_config.json"])
-def test_require_policy__other_weights_beside_its_own__are_refused(folder: Path, name: str) -> None:
+def test_require_policy__additional_weights__are_refused(folder: Path, name: str) -> None:
     (folder / name).write_bytes((folder / WEIGHTS_FILE).read_bytes())
     with pytest.raises(ProtocolError, match=rf"more than {WEIGHTS_FILE}: \['{name}'\]"):
         require_policy(folder)
@@ -131,7 +142,7 @@ def test_require_policy__other_weights_beside_its_own__are_refused(folder: Path,
         ("tokenizer_config.json", {"eos_token": None}, "no end-of-sequence token"),
     ],
 )
-def test_load_tokenizer__of_a_stranger__is_refused_by_name(
+def test_load_tokenizer__invalid_files__are_refused_with_the_reason(
     folder: Path, file: str, values: dict[str, Any], message: str
 ) -> None:
     load_tokenizer(folder)
@@ -160,7 +171,7 @@ SMALL = {
     ],
     ids=["gemma2", "gpt-oss"],
 )
-def test_load_model__attention_that_proofs_cannot_use__is_unsupported_and_not_unavailable(
+def test_load_model__attention_that_proofs_cannot_use__raises_unsupported_model(
     tmp_path: Path, config: Any, kind: str
 ) -> None:
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)

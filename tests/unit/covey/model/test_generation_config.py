@@ -1,4 +1,4 @@
-"""End tokens as a policy's folder names them, and the file that a trainer's policies keep."""
+"""End tokens come from a policy's folder, and a trainer's policies keep the generation configuration."""
 
 import json
 import shutil
@@ -31,11 +31,13 @@ def write(folder: Path, text: str) -> Path:
         ('{"temperature": 0.6}', {IM_END}),
     ],
 )
-def test_read_end_tokens__file_or_tokenizer__says_them(tmp_path: Path, text: str, expected: set[int]) -> None:
+def test_read_end_tokens__valid_file__names_them_or_leaves_them_to_the_tokenizer(
+    tmp_path: Path, text: str, expected: set[int]
+) -> None:
     assert read_end_tokens(write(tmp_path, text), TOKENIZER) == expected
 
 
-def test_read_end_tokens__no_file__is_the_tokenizer_s(tmp_path: Path) -> None:
+def test_read_end_tokens__no_file__is_that_of_the_tokenizer(tmp_path: Path) -> None:
     assert read_end_tokens(tmp_path, TOKENIZER) == {IM_END}
     assert read_end_tokens(tiny_folder(), load_tokenizer(tiny_folder())) == {1}
 
@@ -56,7 +58,7 @@ def test_read_end_tokens__no_file__is_the_tokenizer_s(tmp_path: Path) -> None:
         " " * (MAX_BYTES + 1),
     ],
 )
-def test_load_end_tokens__anything_else__is_no_model(tmp_path: Path, text: str) -> None:
+def test_load_end_tokens__invalid_file__raises_model_unavailable(tmp_path: Path, text: str) -> None:
     with pytest.raises(OperatorError, match="model_unavailable"):
         load_end_tokens(write(tmp_path, text), TOKENIZER)
 
@@ -69,15 +71,15 @@ def test_save_policy__model_with_a_generation_configuration__keeps_it_and_its_by
         save_policy(model, tokenizer, tmp_path / after, "bfloat16")
         assert load_end_tokens(tmp_path / after, tokenizer) == {END_OF_TEXT, IM_END}
     once, twice = tmp_path / "once", tmp_path / "twice"
-    kept = {"do_sample": True, "eos_token_id": [END_OF_TEXT, IM_END], "temperature": 0.6, "top_k": 20}
-    assert json.loads((once / GENERATION_FILE).read_text()) == kept
+    expected = {"do_sample": True, "eos_token_id": [END_OF_TEXT, IM_END], "temperature": 0.6, "top_k": 20}
+    assert json.loads((once / GENERATION_FILE).read_text()) == expected
     assert describe_policy(once) == describe_policy(twice)
     assert GENERATION_FILE in describe_policy(once)
     assert (once / "model.safetensors").read_bytes() == (twice / "model.safetensors").read_bytes()
     assert (once / "chat_template.jinja").read_bytes() == (source / "chat_template.jinja").read_bytes()
 
 
-def test_save_policy__model_without_one__writes_none_and_removes_another_s(tmp_path: Path) -> None:
+def test_save_policy__model_without_one__writes_none_and_removes_an_old_one(tmp_path: Path) -> None:
     write_chat_model(tmp_path / "source", ends=None)
     model, tokenizer = load_model(tmp_path / "source", "float32"), load_tokenizer(tmp_path / "source")
     assert get_end_tokens(model, tokenizer) == {IM_END}
@@ -86,7 +88,7 @@ def test_save_policy__model_without_one__writes_none_and_removes_another_s(tmp_p
     assert not (tmp_path / "saved" / GENERATION_FILE).exists()
 
 
-def test_save_policy__tiny_model__has_the_files_that_it_was_shipped_with(tmp_path: Path) -> None:
+def test_save_policy__tiny_model__has_the_shipped_files(tmp_path: Path) -> None:
     shutil.copytree(tiny_folder(), tmp_path / "source")
     model, tokenizer = load_model(tmp_path / "source", "float32"), load_tokenizer(tmp_path / "source")
     save_policy(model, tokenizer, tmp_path / "saved", "bfloat16")

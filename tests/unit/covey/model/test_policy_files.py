@@ -1,4 +1,4 @@
-"""Weights on disk: equal bytes for equal weights, strict loading, tied embeddings."""
+"""Weights on disk: equal weights give equal bytes, loading is strict, and embeddings stay tied."""
 
 import json
 from pathlib import Path
@@ -68,7 +68,7 @@ def test_save_policy__model_in_memory__keeps_its_dtype(tmp_path: Path) -> None:
     assert model.config.dtype in (None, torch.float32)
 
 
-def test_get_weights__tied_model__holds_the_embedding_once() -> None:
+def test_get_weights__tied_model__has_the_embedding_once() -> None:
     tied, untied = get_weights(build_model(0)), get_weights(build_untied())
     assert "model.embed_tokens.weight" in tied
     assert "lm_head.weight" not in tied
@@ -78,7 +78,7 @@ def test_get_weights__tied_model__holds_the_embedding_once() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_load_model__saved_policy__has_its_weights_in_the_dtype_asked_for(folder: Path, dtype: str) -> None:
+def test_load_model__saved_policy__has_its_weights_in_the_given_dtype(folder: Path, dtype: str) -> None:
     model = load_model(folder, dtype)
     stored = load_file(folder / WEIGHTS_FILE)
     assert not model.training
@@ -89,7 +89,8 @@ def test_load_model__saved_policy__has_its_weights_in_the_dtype_asked_for(folder
 
 
 def test_load_tokenizer__saved_policy__encodes_alike(folder: Path) -> None:
-    # A combining accent, which a normaliser would merge, and a token of the model's family that is not ours.
+    # The text has a combining accent, which a normalizer would merge, and a token of the model's family that this
+    # tokenizer does not have.
     text = "Spell e\u0301 ->  x12 <|endoftext|>\n"
     loaded = load_tokenizer(folder)
     assert loaded.encode(text) == build_tokenizer().encode(text)
@@ -175,28 +176,28 @@ def test_load_weights__file_that_does_not_fit__is_refused_and_changes_nothing(fo
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff" * 64, b"\x80\x04." * 30])
-def test_load_weights__file_that_is_no_safetensors__is_refused(tmp_path: Path, content: bytes) -> None:
+def test_load_weights__not_a_safetensors_file__is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "w").write_bytes(content)
-    with pytest.raises(ProtocolError, match="no readable safetensors"):
+    with pytest.raises(ProtocolError, match="not a readable safetensors"):
         load_weights(build_model(4), tmp_path / "w")
 
 
 def test_load_weights__truncated_or_missing_file__is_refused(folder: Path) -> None:
     path = folder / WEIGHTS_FILE
     path.write_bytes(path.read_bytes()[:-2])
-    for each in (path, folder / "nothing"):
-        with pytest.raises(ProtocolError, match="no readable safetensors"):
-            load_weights(build_model(4), each)
+    for file in (path, folder / "nothing"):
+        with pytest.raises(ProtocolError, match="not a readable safetensors"):
+            load_weights(build_model(4), file)
 
 
-def test_require_policy__whole_folder__is_fine_tied_or_not(folder: Path, tmp_path: Path) -> None:
+def test_require_policy__complete_folder__is_accepted_tied_or_not(folder: Path, tmp_path: Path) -> None:
     require_policy(folder)
     save_policy(build_untied(), build_tokenizer(), tmp_path / "untied", "float32")
     require_policy(tmp_path / "untied")
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_require_policy__weights_of_something_else__are_refused(folder: Path, change) -> None:  # type: ignore[no-untyped-def]
+def test_require_policy__weights_that_do_not_fit__are_refused(folder: Path, change) -> None:  # type: ignore[no-untyped-def]
     tensors = load_file(folder / WEIGHTS_FILE)
     change(tensors)
     save_file(tensors, folder / WEIGHTS_FILE)
@@ -205,9 +206,9 @@ def test_require_policy__weights_of_something_else__are_refused(folder: Path, ch
     assert caught.value.code == "policy_mismatch"
 
 
-def test_require_policy__file_missing_or_config_of_nothing__is_refused(folder: Path) -> None:
+def test_require_policy__missing_weights_or_unknown_model_type__is_refused(folder: Path) -> None:
     (folder / WEIGHTS_FILE).unlink()
-    with pytest.raises(ProtocolError, match="no readable safetensors"):
+    with pytest.raises(ProtocolError, match="not a readable safetensors"):
         require_policy(folder)
     (folder / "config.json").write_text('{"model_type": "nothing"}')
     with pytest.raises(OperatorError) as caught:
@@ -239,7 +240,7 @@ def test_load_model__pickled_weights__are_not_loaded(folder: Path) -> None:
         ("./no/such/folder", "Repo id must be in the form"),
     ],
 )
-def test_load_model__name_that_cannot_be_fetched__is_said_at_once(
+def test_load_model__name_that_cannot_be_fetched__is_reported_at_once(
     monkeypatch: pytest.MonkeyPatch, name: str, word: str
 ) -> None:
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")

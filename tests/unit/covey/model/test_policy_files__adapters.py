@@ -1,4 +1,4 @@
-"""A policy's folder cannot name another base model, nor weights beside its own."""
+"""A policy's folder cannot name another base model or weights other than its own."""
 
 import shutil
 from pathlib import Path
@@ -25,5 +25,5 @@ def test_load_model__folder_with_an_adapter__is_refused(tmp_path: Path, is_compl
     save_file(
         {name.format(i, which): base.clone() for i in (0, 1) for which in "AB"}, folder / "adapter_model.safetensors"
     )
-    with pytest.raises(OperatorError, match=r"model_unavailable: .*holds an adapter"):
+    with pytest.raises(OperatorError, match=r"model_unavailable: .*contains an adapter"):
         load_model(folder, "float32")

@@ -1,4 +1,4 @@
-"""Prompts in both formats: raw with the byte tokenizer, chat with a small model's tokenizer loaded from a folder."""
+"""Prompts in both formats: raw with the byte tokenizer, and chat with a small model's tokenizer."""
 
 import pytest
 from hypothesis import example, given
@@ -42,14 +42,14 @@ hostile = st.lists(st.one_of(st.sampled_from(NAMES), st.text("a\n<|>im_end/ ", m
 
 
 def byte_token(byte: int) -> int:
-    """The GPT-2 byte alphabet in code-point order: printable bytes stand for themselves, the others follow."""
+    """Return the token of a byte in the GPT-2 byte alphabet, which has printable bytes first, in code-point order."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [each for each in range(256) if each not in printable]
     return 3 + [*printable, *others].index(byte)
 
 
 def apply(tokenizer, question, system="", **variables):
-    """What transformers makes of it."""
+    """Return the tokens that transformers makes of the question."""
     messages = [{"role": "system", "content": system}] if system else []
     messages.append({"role": "user", "content": question})
     return tokenizer.apply_chat_template(
@@ -62,8 +62,8 @@ def test_encode_prompt__raw_question__is_bos_bytes_and_newline() -> None:
 
 
 def test_encode_prompt__raw_question_after_a_system_text__has_a_newline_between() -> None:
-    found = encode_prompt(BYTES, "sun?", system="Be brief.", format=RAW)
-    assert found == [BOS, *map(byte_token, b"Be brief.\nsun?\n")]
+    tokens = encode_prompt(BYTES, "sun?", system="Be brief.", format=RAW)
+    assert tokens == [BOS, *map(byte_token, b"Be brief.\nsun?\n")]
 
 
 @given(ordinary)
@@ -89,10 +89,10 @@ def test_encode_prompt__tokenizer_without_bos__adds_none() -> None:
 
 
 def test_encode_prompt__chat__is_the_template_around_the_question() -> None:
-    found = encode_prompt(TOKENIZER, "How?", system="Be brief.", format=CHAT)
+    tokens = encode_prompt(TOKENIZER, "How?", system="Be brief.", format=CHAT)
     text = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHow?<|im_end|>\n<|im_start|>assistant\n"
-    assert TOKENIZER.decode(found) == text
-    assert [token for token in found if token in CONTROLS] == [IM_START, IM_END, IM_START, IM_END, IM_START]
+    assert TOKENIZER.decode(tokens) == text
+    assert [each for each in tokens if each in CONTROLS] == [IM_START, IM_END, IM_START, IM_END, IM_START]
 
 
 @given(ordinary, ordinary)
@@ -106,19 +106,19 @@ def test_encode_prompt__ordinary_text__equals_transformers(question: str, system
 @pytest.mark.parametrize("system", ["", "Be brief."])
 @pytest.mark.parametrize("thinking", [True, False])
 def test_encode_prompt__thinking__equals_transformers(system: str, thinking: bool) -> None:
-    chosen = PromptFormat(kind="chat", variables={"enable_thinking": thinking})
-    found = encode_prompt(TOKENIZER, "How?", system=system, format=chosen)
-    assert found == apply(TOKENIZER, "How?", system, enable_thinking=thinking)
-    assert (THINK in found) is not thinking
+    prompt_format = PromptFormat(kind="chat", variables={"enable_thinking": thinking})
+    tokens = encode_prompt(TOKENIZER, "How?", system=system, format=prompt_format)
+    assert tokens == apply(TOKENIZER, "How?", system, enable_thinking=thinking)
+    assert (THINK in tokens) is not thinking
 
 
 def test_encode_prompt__dated_template_with_its_date__equals_transformers() -> None:
     tokenizer = build_chat_tokenizer(DATED)
-    chosen = PromptFormat(kind="chat", variables={"date_string": "26 Jul 2024"})
-    found = encode_prompt(tokenizer, " 2 + 3? ", system="Add.", format=chosen)
-    assert found == apply(tokenizer, " 2 + 3? ", "Add.", date_string="26 Jul 2024")
-    assert found[0] == END_OF_TEXT  # once: the template writes it
-    assert found.count(END_OF_TEXT) == 1
+    prompt_format = PromptFormat(kind="chat", variables={"date_string": "26 Jul 2024"})
+    tokens = encode_prompt(tokenizer, " 2 + 3? ", system="Add.", format=prompt_format)
+    assert tokens == apply(tokenizer, " 2 + 3? ", "Add.", date_string="26 Jul 2024")
+    assert tokens[0] == END_OF_TEXT  # only the template writes it, so it appears once
+    assert tokens.count(END_OF_TEXT) == 1
 
 
 def test_encode_prompt__dated_template_without_its_date__is_refused() -> None:
@@ -132,11 +132,11 @@ def test_encode_prompt__dated_template_without_its_date__is_refused() -> None:
 @example("<<|im_end|>|im_end|>", "</think><think>")
 @example("\ue000<|im_end|>\ue001", "")
 def test_encode_prompt__control_tokens_in_the_texts__are_characters(question: str, system: str) -> None:
-    found = encode_prompt(TOKENIZER, question, system=system, format=CHAT)
-    opened = [IM_START, IM_END] * (2 if system else 1) + [IM_START]
-    assert [token for token in found if token in CONTROLS] == opened
+    tokens = encode_prompt(TOKENIZER, question, system=system, format=CHAT)
+    controls = [IM_START, IM_END] * (2 if system else 1) + [IM_START]
+    assert [each for each in tokens if each in CONTROLS] == controls
     head = f"<|im_start|>system\n{system}<|im_end|>\n" if system else ""
-    assert TOKENIZER.decode(found) == f"{head}<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
+    assert TOKENIZER.decode(tokens) == f"{head}<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
 
 
 def test_encode_prompt__token_that_cannot_be_divided__is_refused() -> None:
@@ -146,7 +146,7 @@ def test_encode_prompt__token_that_cannot_be_divided__is_refused() -> None:
         encode_prompt(tokenizer, "What does § mean?", format=CHAT)
 
 
-def test_encode_prompt__question_that_the_template_answers_with_a_control_token__is_refused() -> None:
+def test_encode_prompt__question_that_makes_the_template_add_a_control_token__is_refused() -> None:
     tokenizer = build_chat_tokenizer(CHATML + "{{ '<think>' if 'aloud' in messages[-1]['content'] }}")
     assert encode_prompt(tokenizer, "Think.", format=CHAT)[-1] != THINK
     with pytest.raises(ProtocolError, match="unsafe_prompt"):
@@ -171,9 +171,9 @@ def test_encode_prompt__template_without_text__is_a_mismatch() -> None:
 @pytest.mark.parametrize("template", [CHATML, DATED])
 def test_decode_question__chat__ends_with_the_question(template: str) -> None:
     tokenizer = build_chat_tokenizer(template)
-    chosen = PromptFormat(kind="chat", variables={"date_string": "1 Jan 2026", "enable_thinking": False})
-    prompt = encode_prompt(tokenizer, "2 + 3?\nThink for 8 tokens.", system="Add.", format=chosen)
-    assert decode_question(tokenizer, prompt, format=chosen).endswith("2 + 3?\nThink for 8 tokens.")
+    prompt_format = PromptFormat(kind="chat", variables={"date_string": "1 Jan 2026", "enable_thinking": False})
+    prompt = encode_prompt(tokenizer, "2 + 3?\nThink for 8 tokens.", system="Add.", format=prompt_format)
+    assert decode_question(tokenizer, prompt, format=prompt_format).endswith("2 + 3?\nThink for 8 tokens.")
 
 
 def test_decode_question__raw__is_the_whole_prompt() -> None:
@@ -181,17 +181,19 @@ def test_decode_question__raw__is_the_whole_prompt() -> None:
     assert decode_question(BYTES, prompt, format=RAW) == "<bos>sun?\n"
 
 
-def test_compute_template_hash__is_that_of_the_text_and_survives_a_folder(tmp_path) -> None:
+def test_compute_template_hash__is_that_of_the_text_before_and_after_saving(tmp_path) -> None:
     TOKENIZER.save_pretrained(tmp_path)
     loaded = load_tokenizer(tmp_path)
     assert compute_template_hash(loaded) == compute_template_hash(TOKENIZER) == sha256(CHATML.encode())
     assert compute_template_hash(build_chat_tokenizer(None)) is None
 
 
-@pytest.mark.parametrize(("named", "expected"), [({"default": "a", "tool_use": "b"}, sha256(b"a")), ({"b": "b"}, None)])
-def test_compute_template_hash__several_templates__is_the_default_one_s(named, expected) -> None:
+@pytest.mark.parametrize(
+    ("templates", "expected"), [({"default": "a", "tool_use": "b"}, sha256(b"a")), ({"b": "b"}, None)]
+)
+def test_compute_template_hash__several_templates__is_that_of_the_default(templates, expected) -> None:
     tokenizer = build_chat_tokenizer()
-    tokenizer.chat_template = named
+    tokenizer.chat_template = templates
     assert compute_template_hash(tokenizer) == expected
 
 
@@ -209,7 +211,7 @@ def test_require_pinned_template__chat_without_a_hash__is_refused() -> None:
         require_pinned_template(ModelParams(prompt_format="chat"))
 
 
-def test_require_policy_format__what_the_pool_pins__returns() -> None:
+def test_require_policy_format__policy_as_pinned__returns() -> None:
     pinned = ModelParams(prompt_format="chat", chat_template_hash=sha256(CHATML.encode()), end_tokens=(0, 2))
     require_policy_format(TOKENIZER, {0, 2}, pinned)
     require_policy_format(TOKENIZER, {7}, ModelParams())

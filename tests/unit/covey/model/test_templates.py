@@ -1,4 +1,4 @@
-"""Rendering of chat templates: equal to transformers, and refused where the text would not be the same elsewhere."""
+"""Chat templates render as in transformers, and are refused if the text could differ between machines or days."""
 
 import json
 import sys
@@ -42,9 +42,9 @@ def test_render_chat__any_template__equals_transformers(template: str) -> None:
     ("template", "line"),
     [
         ("{{ messages[0].role }}\n{{ strftime_now('%d') }}", "line 2 of the chat template: the date"),
-        ("\n\n{{ ['a', 'b'] | random }}", "the chat template: the filter random stands in line 3"),
-        ("{% if false %}{{ ['a', 'b'] | random }}{% endif %}", "the filter random stands in line 1"),
-        ("{{ [['a', 'b']] | map('random') | list }}", "the filter random stands in line 1"),
+        ("\n\n{{ ['a', 'b'] | random }}", "the chat template: the filter random is used in line 3"),
+        ("{% if false %}{{ ['a', 'b'] | random }}{% endif %}", "the filter random is used in line 1"),
+        ("{{ [['a', 'b']] | map('random') | list }}", "the filter random is used in line 1"),
         ("{% set f = 'random' %}{{ [['a', 'b']] | map(f) | list }}", "line 1 of the chat template: the filter random"),
         ("{{ lipsum() }}", "line 1 of the chat template: lipsum"),
     ],
@@ -55,7 +55,7 @@ def test_render_chat__date_or_chance__is_unstable_and_names_the_line(template: s
     assert line in raised.value.message
 
 
-def test_render_chat__date_that_is_only_asked_about__is_fine() -> None:
+def test_render_chat__only_a_test_whether_the_date_is_defined__is_accepted() -> None:
     assert render_chat("{{ strftime_now is defined }}", MESSAGES, {}) == "True"
 
 
@@ -86,11 +86,11 @@ def test_render_chat__template_that_fails__is_broken_and_names_the_line(template
 
 @pytest.fixture
 def plain_recursion() -> Iterator[None]:
-    """As in every role: web3, which other tests bring in, raises the limit beyond what the stack holds."""
-    raised = sys.getrecursionlimit()
+    """Set the recursion limit of every role. web3, which other tests import, raises it beyond the size of the stack."""
+    previous = sys.getrecursionlimit()
     sys.setrecursionlimit(RECURSION_LIMIT)
     yield
-    sys.setrecursionlimit(raised)
+    sys.setrecursionlimit(previous)
 
 
 @pytest.mark.usefixtures("plain_recursion")
@@ -113,26 +113,26 @@ def test_render_chat__endless_depth__is_broken(template: str) -> None:
         "{{ f(n - 1) }}{% endcall %}{% endif %}{% endmacro %}{{ f(40) }}",
     ],
 )
-def test_render_chat__endless__ends_after_so_many_steps(template: str) -> None:
+def test_render_chat__endless__ends_after_the_limit_of_steps(template: str) -> None:
     with pytest.raises(ProtocolError, match=f"broken_template: .*more than {MAX_STEPS} steps"):
         render_chat(template, MESSAGES, {})
 
 
 def test_render_chat__limit_of_steps__counts_one_rendering_alone() -> None:
-    most = f"{{% for a in range({MAX_STEPS}) %}}{{% endfor %}}done"
-    assert [render_chat(most, MESSAGES, {}) for _ in range(2)] == ["done", "done"]
-    found = []
-    thread = threading.Thread(target=lambda: found.append(render_chat(most, MESSAGES, {})))
+    longest = f"{{% for a in range({MAX_STEPS}) %}}{{% endfor %}}done"
+    assert [render_chat(longest, MESSAGES, {}) for _ in range(2)] == ["done", "done"]
+    texts = []
+    thread = threading.Thread(target=lambda: texts.append(render_chat(longest, MESSAGES, {})))
     thread.start()
     thread.join()
-    assert found == ["done"]
+    assert texts == ["done"]
     with pytest.raises(ProtocolError, match="steps"):
-        render_chat(most.replace(str(MAX_STEPS), str(MAX_STEPS + 1)), MESSAGES, {})
+        render_chat(longest.replace(str(MAX_STEPS), str(MAX_STEPS + 1)), MESSAGES, {})
 
 
 def test_render_json__is_the_text_in_utf8() -> None:
-    order = {"template": "{{ messages[0].content }}é", "messages": MESSAGES, "variables": {}}
-    assert render_json(json.dumps(order).encode()) == "Be brief.é".encode()
+    arguments = {"template": "{{ messages[0].content }}é", "messages": MESSAGES, "variables": {}}
+    assert render_json(json.dumps(arguments).encode()) == "Be brief.é".encode()
 
 
 @pytest.mark.parametrize("text", ["{{ 9 ** (9 ** (9 ** 9)) }}", "{{ 'a' * 2000000000 }}", "{{ [1] * 2000000000 }}"])

@@ -1,4 +1,4 @@
-"""Tokens to text with the byte tokenizer, where every token can be named by hand."""
+"""Tokens become text, with the byte tokenizer, whose tokens can be named by hand."""
 
 import pytest
 from hypothesis import given
@@ -14,7 +14,7 @@ TOKENIZER = build_tokenizer()
 
 
 def byte_token(byte: int) -> int:
-    """The GPT-2 byte alphabet in code-point order: printable bytes stand for themselves, the others follow."""
+    """Return the token of a byte in the GPT-2 byte alphabet, which has printable bytes first, in code-point order."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [each for each in range(256) if each not in printable]
     return 3 + [*printable, *others].index(byte)
@@ -52,7 +52,7 @@ def test_decode_completion__special_and_broken_tokens__stay_visible(tokens: list
         ([byte_token(97), BOS], "a<bos>"),
     ],
 )
-def test_decode_completion__two_end_tokens__one_of_them_at_the_end_goes(tokens: list[int], text: str) -> None:
+def test_decode_completion__two_end_tokens__removes_one_at_the_end(tokens: list[int], text: str) -> None:
     assert decode_completion(TOKENIZER, tokens, {EOS, PAD}) == text
 
 
@@ -61,7 +61,7 @@ def test_decode_completion__no_end_tokens__everything_stays() -> None:
 
 
 class _Commas:
-    """Text of tokens are their numbers; special ones left out would be marked."""
+    """Fake tokenizer whose text is the token ids. An exclamation mark shows that special tokens were skipped."""
 
     def decode(self, token_ids: list[int], *, skip_special_tokens: bool = True) -> str:
         return ",".join(map(str, token_ids)) + "!" * skip_special_tokens

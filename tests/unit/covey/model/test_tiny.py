@@ -1,4 +1,4 @@
-"""The tiny model: the architecture of the recipe, a warm start that repeats, and the shipped files."""
+"""The tiny model has the decided architecture, its warm start is reproducible, and its files are complete."""
 
 import itertools
 import json
@@ -31,7 +31,7 @@ def run(seed: int, **limits: Any) -> tuple[torch.nn.Module, list[float]]:
     return model, losses
 
 
-def test_build_model__architecture__is_the_one_that_was_decided() -> None:
+def test_build_model__architecture__is_the_decided_one() -> None:
     model = build_model(0)
     config = model.config
     assert (config.model_type, config.hidden_size, config.num_hidden_layers) == ("qwen2", 96, 2)
@@ -41,7 +41,7 @@ def test_build_model__architecture__is_the_one_that_was_decided() -> None:
     assert get_weights(model)["model.embed_tokens.weight"].std().item() == pytest.approx(0.06, rel=0.02)
 
 
-def test_build_model__seed__decides_the_weights_and_leaves_the_callers_alone() -> None:
+def test_build_model__seed__decides_the_weights_and_keeps_the_callers_random_state() -> None:
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
@@ -57,7 +57,7 @@ def test_build_tokenizer__vocabulary__is_three_symbols_and_256_bytes() -> None:
     assert len(tokenizer) == 259
     assert tokenizer.convert_ids_to_tokens([0, 1, 2]) == ["<pad>", "<eos>", "<bos>"]
     points = [*range(0x800), *range(0x800, 0xD800, 0x400), 0xE000, 0xFFFF, *range(0x10000, 0x110000, 0x10000)]
-    # All bytes but the 13 that UTF-8 never uses: C0, C1 and F5 to FF.
+    # The points cover all bytes except the 13 that UTF-8 never uses: C0, C1 and F5 to FF.
     assert len(set(tokenizer.encode("".join(map(chr, points)), add_special_tokens=False))) == 243
 
 
@@ -100,7 +100,7 @@ def test_warm_start__recipe_of_the_shipped_model__is_the_default() -> None:
 def test_warm_start__noise__replaces_letters_of_the_answer_only() -> None:
     _, losses = run(0, clean_max=60, noisy_steps=5)
     assert losses[59] < 0.05
-    assert min(losses[60:]) > 0.6  # one letter in five cannot be foreseen
+    assert min(losses[60:]) > 0.6  # one letter in five cannot be predicted
 
 
 def test_warm_start__symbols_that_no_answer_has__noise_replaces_nothing() -> None:

@@ -1,4 +1,4 @@
-"""The generator against the published known answers, and the implementations against each other."""
+"""The generator gives the published known answers, and its implementations agree."""
 
 import math
 
@@ -18,7 +18,7 @@ positions_of = st.integers(min_value=0, max_value=2**32 - 1)
 
 
 def slow_philox(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int, int, int, int]:
-    """Philox 4x32-10 as the paper writes it, in Python integers."""
+    """Compute Philox 4x32-10 as the paper defines it, in Python integers."""
     (a, b, c, d), (k, m) = counter, key
     for _ in range(10):
         left, right = 0xD2511F53 * a, 0xCD9E8D57 * c
@@ -50,8 +50,8 @@ def words_of_tensor(seeds: np.ndarray, positions: np.ndarray, vocabulary: int) -
 
 @pytest.mark.parametrize("function", [philox_words, philox_words_compiled, words_of_tensor])
 def test_philox_words__published_vector__is_met(function) -> None:  # type: ignore[no-untyped-def]
-    found = function(np.array([0], np.uint64), np.array([0], np.uint32), 4)
-    assert tuple(found[0].tolist()) == words(KNOWN[0][2])
+    computed = function(np.array([0], np.uint64), np.array([0], np.uint32), 4)
+    assert tuple(computed[0].tolist()) == words(KNOWN[0][2])
 
 
 @settings(max_examples=60, deadline=None)
@@ -82,18 +82,18 @@ def test_philox_words__vocabularies_of_models__implementations_agree(vocabulary:
 
 @pytest.mark.parametrize("function", [philox_words, philox_words_compiled, words_of_tensor])
 def test_philox_words__block_of_a_known_key__is_the_one_by_hand(function) -> None:  # type: ignore[no-untyped-def]
-    # Both halves of the key, the position and a block that is not the first of a chunk.
-    found = function(np.array([0x299F31D0A4093822], np.uint64), np.array([0x85A308D3], np.uint32), 4 * 67)
-    assert tuple(found[0, 4 * 66 :].tolist()) == slow_philox((66, 0x85A308D3, 0, 0), (0xA4093822, 0x299F31D0))
+    # The case covers both halves of the key, the position and a block that is not the first of its chunk.
+    computed = function(np.array([0x299F31D0A4093822], np.uint64), np.array([0x85A308D3], np.uint32), 4 * 67)
+    assert tuple(computed[0, 4 * 66 :].tolist()) == slow_philox((66, 0x85A308D3, 0, 0), (0xA4093822, 0x299F31D0))
 
 
 def test_gumbel__any_word__is_the_formula() -> None:
     seeds, positions = np.array([7, 2**62 + 9], np.uint64), np.array([0, 5], np.uint32)
-    found = gumbel(seeds, positions, 259)
+    noise = gumbel(seeds, positions, 259)
     raw = philox_words(seeds, positions, 259)
     expected = [[-math.log(-math.log((int(word) + 0.5) / 2**32)) for word in row] for row in raw]
-    # One unit in the last place: libraries may round a logarithm differently.
-    np.testing.assert_array_max_ulp(found, np.array(expected, np.float32), maxulp=1)
+    # The tolerance is one unit in the last place, because libraries may round a logarithm differently.
+    np.testing.assert_array_max_ulp(noise, np.array(expected, np.float32), maxulp=1)
 
 
 def test_gumbel__batch__does_not_change_a_row() -> None:
@@ -105,13 +105,13 @@ def test_gumbel__batch__does_not_change_a_row() -> None:
 
 def test_gumbel__many_values__have_the_mean_and_variance_of_the_distribution() -> None:
     values = gumbel(np.arange(100, dtype=np.uint64), np.zeros(100, np.uint32), 2000).astype(np.float64)
-    # Mean 0.5772 (Euler), variance pi^2 / 6; 200,000 values: standard errors 0.003 and 0.008.
+    # The mean is 0.5772 (Euler) and the variance pi^2 / 6. With 200,000 values the standard errors are 0.003 and 0.008.
     assert abs(values.mean() - 0.57722) < 0.012
     assert abs(values.var() - math.pi**2 / 6) < 0.04
 
 
 @pytest.mark.parametrize("vocabulary", [256, 32_000, 256_000])
-def test_gumbel__compiled_and_of_tensors__within_one_unit_of_the_last_place(vocabulary: int) -> None:
+def test_gumbel__compiled_and_tensor_versions__within_one_unit_in_the_last_place(vocabulary: int) -> None:
     seeds, positions = np.array([2**63 - 1, 5], np.uint64), np.array([3, 70_000], np.uint32)
     compiled = gumbel(seeds, positions, vocabulary)
     tensor = gumbel_tensor(seeds, positions, vocabulary, "cpu")
@@ -121,6 +121,6 @@ def test_gumbel__compiled_and_of_tensors__within_one_unit_of_the_last_place(voca
     np.testing.assert_array_max_ulp(compiled, (-np.log(-np.log(uniform))).astype(np.float32), maxulp=1)
 
 
-def test_gumbel__seeds_without_a_position_each__are_refused() -> None:
+def test_gumbel__fewer_positions_than_seeds__is_refused() -> None:
     with pytest.raises(ValueError, match="2 seeds and 1 positions"):
         gumbel(np.zeros(2, np.uint64), np.zeros(1, np.uint32), 4)

@@ -1,4 +1,4 @@
-"""The seeded sampler: the argmax by hand, the right distribution, and margins that say who lost."""
+"""The seeded sampler takes the argmax worked out by hand, has the right distribution, and gives the right margins."""
 
 import numpy as np
 import pytest
@@ -42,11 +42,11 @@ def test_sample__many_seeds__follow_the_softmax() -> None:
     drawn = sample(logits.expand(n, 4), np.arange(n, dtype=np.uint64), np.full(n, 4, np.uint32), 0.8)
     counts = np.bincount(drawn.numpy(), minlength=4)
     expected = torch.softmax(logits / 0.8, -1).numpy() * n
-    # Chi-squared with 3 degrees of freedom exceeds 16.3 once in a thousand; the seeds are fixed.
+    # Chi-squared with 3 degrees of freedom exceeds 16.3 with a probability of 1 in 1000. The seeds are fixed.
     assert float(((counts - expected) ** 2 / expected).sum()) < 16.3
 
 
-def test_sample__other_seed_or_position__draws_anew() -> None:
+def test_sample__other_seed_or_position__draws_other_tokens() -> None:
     logits = torch.zeros(200, 64)
     seeds, positions = np.arange(200, dtype=np.uint64), np.zeros(200, np.uint32)
     first = sample(logits, seeds, positions, 1.0)
@@ -55,7 +55,7 @@ def test_sample__other_seed_or_position__draws_anew() -> None:
     assert torch.equal(first, sample(logits, seeds, positions, 1.0))
 
 
-def test_score__claimed_tokens__lose_by_what_the_noise_says() -> None:
+def test_score__claimed_tokens__lose_by_the_margin_by_hand() -> None:
     seeds, positions = seeds_and_positions(1)
     noise = gumbel(seeds, positions, 3)[0]
     logits = torch.tensor([[2.0, 0.0, 4.0]])
@@ -75,19 +75,19 @@ def test_score__sampled_token__is_zero_and_no_other_is_negative(seed: int, tempe
     assert bool((score(logits, torch.arange(size), seeds, positions, temperature) >= 0).all())
 
 
-def test_score__logits_that_are_no_numbers__give_no_margin_within_a_limit() -> None:
+def test_score__nan_logits__give_no_margin_within_a_limit() -> None:
     seeds, positions = seeds_and_positions(1)
     margin = score(torch.full((1, 4), float("nan")), torch.tensor([0]), seeds, positions, 1.0)
     assert not bool(margin <= 1e9)
 
 
 @pytest.mark.parametrize("temperature", [-1.0, 1e-9, float("nan"), float("inf")])
-def test_sample__temperature_that_is_none__is_refused(temperature: float) -> None:
+def test_sample__invalid_temperature__is_refused(temperature: float) -> None:
     with pytest.raises(ValueError, match="temperature"):
         sample(torch.zeros(1, 2), np.zeros(1, np.uint64), np.zeros(1, np.uint32), temperature)
 
 
-def test_load_kernels__gpu__loads_none() -> None:
+def test_load_kernels__gpu__loads_nothing() -> None:
     compile_all.cache_clear()
     load_kernels("cuda:1")
     assert compile_all.cache_info().currsize == 0

@@ -1,4 +1,4 @@
-"""The race that computes little noise against all of the noise: the same winner and the same score, to the bit."""
+"""The race that computes only a little noise has the same winner and score, to the bit, as one with all noise."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def draw_logits(seed: int, n: int, size: int, kind: str) -> NDArray[np.float32]:
     elif kind == "peaked":
         normal[:, rng.integers(0, size)] += 40
     elif kind == "ties":
-        # A unit in the last place is 8: every token whose noise is 4 to 12 reaches the one that starts ahead.
+        # One unit in the last place is 8, so every token whose noise is 4 to 12 ties with the token that starts ahead.
         normal[:] = 2**26
         normal[:, rng.integers(0, size)] += 8
     elif kind == "falling":
@@ -53,7 +53,7 @@ def race_in_full(
 @given(
     st.integers(0, 2**32),
     st.integers(1, 3),
-    # Up to 1024 tokens all noise is computed; chunks have 256 tokens, the last may be short.
+    # All noise is computed for up to 1024 tokens. Chunks have 256 tokens, and the last chunk may be short.
     st.one_of(st.integers(1, 1_100), st.integers(1_020, 5_000)),
     st.sampled_from(KINDS),
     st.sampled_from([0.01, 0.3, 1.0, 1.7, 50.0]),
@@ -75,7 +75,7 @@ def test_race__any_logits__equals_all_noise(seed: int, n: int, size: int, kind: 
 
 @pytest.mark.parametrize("size", [300, 3_000])
 @pytest.mark.parametrize("place", [0, 255, 256, 299])
-def test_sample__logits_that_are_no_numbers__takes_what_torch_would(size: int, place: int) -> None:
+def test_sample__nan_or_infinite_logits__takes_the_token_that_torch_takes(size: int, place: int) -> None:
     seeds, positions = np.array([5], np.uint64), np.array([9], np.uint32)
     logits = torch.zeros(1, size)
     for value in (float("nan"), float("inf")):
@@ -87,14 +87,14 @@ def test_sample__logits_that_are_no_numbers__takes_what_torch_would(size: int, p
     assert sample(logits, seeds, positions, 0.7).tolist() == [min(280, max(place, 280))]
 
 
-def test_sample__negative_nan__takes_its_place() -> None:
+def test_sample__negative_nan__wins() -> None:
     logits = torch.zeros(1, 2_000)
     logits.view(torch.int32)[0, 700] = -1
     assert sample(logits, np.zeros(1, np.uint64), np.zeros(1, np.uint32), 1.0).tolist() == [700]
 
 
 @pytest.mark.parametrize("size", [2, 2_000])
-def test_score__all_logits_minus_infinity__is_no_number(size: int) -> None:
+def test_score__all_logits_minus_infinity__is_nan(size: int) -> None:
     logits = torch.full((1, size), -float("inf"))
     seeds, positions = np.zeros(1, np.uint64), np.zeros(1, np.uint32)
     assert sample(logits, seeds, positions, 1.0).tolist() == [0]
@@ -102,7 +102,7 @@ def test_score__all_logits_minus_infinity__is_no_number(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [40, 4_000])
-def test_score__token_of_minus_infinity__loses_by_infinity(size: int) -> None:
+def test_score__token_with_a_logit_of_minus_infinity__loses_by_infinity(size: int) -> None:
     logits = torch.zeros(1, size)
     logits[0, 7] = -float("inf")
     assert score(logits, torch.tensor([7]), np.zeros(1, np.uint64), np.zeros(1, np.uint32), 1.0).tolist() == [
@@ -119,13 +119,13 @@ def test_score__any_token__is_the_difference_of_the_full_scores(seed: int, size:
     scores = logits / np.float32(0.9) + gumbel(seeds, positions, size)
     with np.errstate(invalid="ignore"):
         expected = scores.max(axis=1) - scores[[0, 1], tokens]
-    found = score(torch.from_numpy(logits), torch.from_numpy(tokens), seeds, positions, 0.9)
-    assert np.array_equal(found.numpy(), expected, equal_nan=True)
+    margins = score(torch.from_numpy(logits), torch.from_numpy(tokens), seeds, positions, 0.9)
+    assert np.array_equal(margins.numpy(), expected, equal_nan=True)
 
 
 @pytest.mark.parametrize("tokens", [[-1, 0], [0, 4], [0], [[0, 1]]])
-def test_score__tokens_that_are_none__are_refused(tokens: list[int]) -> None:
-    with pytest.raises(ValueError, match="tokens are one a row"):
+def test_score__invalid_tokens__are_refused(tokens: list[int]) -> None:
+    with pytest.raises(ValueError, match="tokens must be one per row"):
         score(torch.zeros(2, 4), torch.tensor(tokens), np.zeros(2, np.uint64), np.zeros(2, np.uint32), 1.0)
 
 
@@ -137,7 +137,7 @@ def test_sample__rows_that_do_not_match__are_refused(shape: tuple[int, ...], see
         sample(torch.zeros(shape), np.zeros(seeds, np.uint64), np.zeros(positions, np.uint32), 1.0)
 
 
-def test_sample__no_rows__are_no_tokens() -> None:
+def test_sample__no_rows__gives_no_tokens() -> None:
     assert sample(torch.zeros(0, 9), np.zeros(0, np.uint64), np.zeros(0, np.uint32), 1.0).tolist() == []
 
 
@@ -148,8 +148,8 @@ def test_sample__rows_of_another_layout__equal_contiguous_ones() -> None:
     assert torch.equal(sample(logits, seeds, positions, 1.0), plain)
 
 
-def test_compute_scores__of_tensors__has_the_winner_of_the_race() -> None:
-    # What runs on a GPU, here on the CPU; 34 rows of this vocabulary take two turns.
+def test_compute_scores__tensors__have_the_winner_of_the_race() -> None:
+    # The code for GPUs runs on the CPU here. 34 rows of this vocabulary are computed in two batches.
     n, vocabulary = 34, 256_000
     logits = torch.randn(n, vocabulary, generator=torch.Generator().manual_seed(4)) * 3
     seeds, positions = np.arange(n, dtype=np.uint64) * 2**40, np.arange(n, dtype=np.uint32)
@@ -157,6 +157,6 @@ def test_compute_scores__of_tensors__has_the_winner_of_the_race() -> None:
     assert torch.equal(scores.argmax(dim=-1), sample(logits, seeds, positions, 0.8))
 
 
-def test_most_noise__largest_word__lies_below() -> None:
+def test_most_noise__largest_word__is_below() -> None:
     # u = 1 - 2**-33, so the noise is 33 log 2 = 22.87; the smallest word gives -log(33 log 2) = -3.13.
     assert 33 * np.log(2) < noise_kernels._MOST_NOISE

@@ -1,4 +1,4 @@
-"""The limits: honest jitter passes, forgeries that pass plain TOPLOC do not."""
+"""Honest jitter is within the limits. Forgeries that pass plain TOPLOC are not."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from covey.toploc.proofs import Distances
 pytestmark = pytest.mark.unit
 
 FP32 = Thresholds()
-"""The defaults are those of float32."""
+"""The default limits, which are those of float32."""
 CALIBRATED = Thresholds(exponent_max=24, mantissa_mean_max=4.0)
 PAPER_EXPONENTS, PAPER_MEAN, PAPER_MEDIAN = 38, 10, 8
 
@@ -50,7 +50,7 @@ def gaussian(rows: int, seed: int) -> np.ndarray:
 
 
 def median_top_value(activations: np.ndarray) -> int:
-    """What a forger without the model can know: the usual size of a window's largest values."""
+    """Return the usual size of a window's largest values, which a forger without the model can know."""
     top = np.sort(np.abs(activations.reshape(-1, 32 * 1024)), axis=1)[:, -128:]
     return int(to_bits(np.array([np.quantile(top, 0.45)]))[0])
 
@@ -69,7 +69,7 @@ def test_is_within__constant_forgery__passes_plain_toploc_and_is_rejected_here()
         )
         assert not is_within(FP32, signed)
         assert not is_within(CALIBRATED, signed)
-    assert plain_accepts == 12  # or this test would prove nothing
+    assert plain_accepts == 12  # otherwise this test would prove nothing
 
 
 def test_is_within__static_profile_forgery__is_rejected() -> None:
@@ -94,14 +94,14 @@ def test_is_within__honest_jitter__is_accepted(jitter: float, limits: Thresholds
 
 
 @pytest.mark.parametrize(("foreign", "within"), [(1, True), (2, False)])
-def test_is_within__value_of_another_place_agrees_by_chance__one_a_window_is_honest(foreign: int, within: bool) -> None:
+def test_is_within__foreign_values_agree_by_chance__one_per_window_is_honest(foreign: int, within: bool) -> None:
     activations = to_bits(gaussian(32, 30))
     (proof,) = proofs.build(activations)
     parsed = proofs.parse(proof, 128)
     flat = activations.reshape(-1)
     top = proofs.compute_top(flat, 128)
     others = [i for i in range(flat.size) if i not in top]
-    # The prover did not have these places: what its polynomial says there is arbitrary.  Sign and exponent agree here.
+    # The prover did not have these indices, so its polynomial is arbitrary there. Sign and exponent agree for these.
     claimed = [(i, int(evaluate(parsed.coefficients, np.array([i % parsed.modulus]))[0])) for i in others[:4000]]
     large = [(i, value) for i, value in claimed if 0x4100 <= value & 0x7FFF < 0x4180]
     for i, value in large[:foreign]:

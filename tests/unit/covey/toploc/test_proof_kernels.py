@@ -1,4 +1,4 @@
-"""The compiled arithmetic against numpy's, to the bit: tops with ties, proofs, distances."""
+"""The compiled arithmetic equals numpy's to the bit: top values with ties, proofs, and distances."""
 
 import importlib.util
 
@@ -13,7 +13,7 @@ from covey.toploc import backend, finite_field, proof_kernels, proofs, reference
 pytestmark = pytest.mark.unit
 
 PRIME = 65497
-# The largest finite value, infinities, NaN of both signs and the patterns that wrap: 0xffd9 is 65497.
+# The largest finite value, infinities, NaNs of both signs and the patterns that wrap. 0xffd9 is 65497.
 SPECIAL = [0, 0x8000, 0x7F7F, 0x7F80, 0xFF80, 0x7FC0, 0x7FFF, 0xFFD8, 0xFFD9, 0xFFFF]
 
 
@@ -21,7 +21,7 @@ def draw_windows(seed: int, n: int, size: int, kind: str) -> NDArray[np.uint16]:
     rng = np.random.default_rng(seed)
     if kind == "normal":
         return (rng.standard_normal((n, size)).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
-    if kind == "few":  # nearly everything ties
+    if kind == "few":  # nearly all values tie
         return rng.choice(np.array([0x3F80, 0xBF80, 0x3F81, 0], np.uint16), (n, size))
     if kind == "special":
         return rng.choice(np.array(SPECIAL, np.uint16), (n, size))
@@ -39,7 +39,7 @@ KINDS = ["normal", "few", "special", "level", "any"]
 @given(
     st.integers(0, 2**32),
     st.integers(1, 3),
-    # From 2 x 64 k values on, block maxima are used; the last block may be short, and a size need not divide by 4.
+    # Block maxima are used from 2 x 64 k values on. The last block may be short, and 4 need not divide the size.
     st.one_of(st.integers(1, 300), st.integers(2_000, 4_500)),
     st.integers(1, 24),
     st.sampled_from(KINDS),
@@ -60,12 +60,12 @@ def test_find_top__default_size__equals_numpy(kind: str, size: int) -> None:
 
 
 def test_find_top__values_above_in_one_block__are_all_found() -> None:
-    # The level is that of the other blocks: the whole block lies above it and more values do than are wanted.
+    # The other blocks set the level. All of the first block lies above it, and more values do than k.
     windows = np.full((1, 64 * 300), 0x3F80, np.uint16)
     windows[0, 640:704] = np.arange(0x4000, 0x4040)
     windows[0, 6400:6464] = 0x4000
     indices, _ = proof_kernels.find_top(windows, 100)
-    # 64 of the first block, of which one ties at 0x4000 with the 64 of the second: 36 more.
+    # All 64 values of the first block, of which one ties at 0x4000 with the second block, and 36 of the second block.
     assert indices[0].tolist() == [*range(640, 704), *range(6400, 6436)]
 
 
@@ -82,7 +82,7 @@ def test_find_top__guess_from_another_window__does_not_matter() -> None:
 def test_solve__any_points__equals_numpy(seed: int, n: int, k: int, colliding: int, kind: str) -> None:
     rng = np.random.default_rng(seed)
     indices = np.sort(np.stack([rng.choice(200_000, k, replace=False) for _ in range(n)]), axis=1).astype(np.int64)
-    # Pairs a modulus apart, so that the search goes on; those that would repeat an index stay away.
+    # Pairs that are one modulus apart make the search continue. Pairs that would repeat an index are left out.
     for row in indices:
         for j in range(min(colliding, k // 2)):
             if row[j] + PRIME - j not in row:
@@ -94,7 +94,8 @@ def test_solve__any_points__equals_numpy(seed: int, n: int, k: int, colliding: i
 
 
 def test_solve__pairs_that_collide__take_the_modulus_by_hand() -> None:
-    # 65497, 65496 and 65495 each divide a difference: of the first and fourth, second and fifth, third and sixth.
+    # 65497 divides the difference of the first and fourth index, 65496 that of the second and fifth, and 65495 that of
+    # the third and sixth.
     indices = np.array([[0, 1, 2, 65497, 1 + 2 * 65496, 2 + 2 * 65495]], np.int64)
     values = np.arange(6, dtype=np.uint16)[None]
     for function in (proof_kernels.solve, reference.solve):
@@ -107,7 +108,7 @@ def test_solve__indices_that_repeat__are_refused(function) -> None:  # type: ign
         function(np.array([[5, 5]], np.int64), np.array([[1, 2]], np.uint16))
 
 
-def test_solve__more_values_than_sums_hold__is_left_to_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_solve__more_values_than_fit_the_sums__uses_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = np.zeros((1, 1_026), np.uint16)
     monkeypatch.setattr(reference, "solve", lambda indices, values: expected)
     assert proof_kernels.solve(np.arange(1_025, dtype=np.int64)[None], np.zeros((1, 1_025), np.uint16)) is expected
@@ -130,18 +131,18 @@ def test_measure__any_proof_and_values__equals_numpy(seed: int, n: int, k: int, 
     words = reference.solve(indices, values)
     values[:, :changed] ^= rng.integers(0, 16, values[:, :changed].shape).astype(np.uint16)
     for proof in (words, rng.integers(max(k, 1), PRIME, words.shape).astype(np.uint16)):
-        for found, expected in zip(
+        for measured, expected in zip(
             proof_kernels.measure(proof, indices, values), reference.measure(proof, indices, values), strict=True
         ):
-            assert np.array_equal(found, expected)
+            assert np.array_equal(measured, expected)
 
 
 def test_measure__even_and_odd_counts__have_the_median_by_hand() -> None:
     indices = np.arange(4, dtype=np.int64)[None]
     claimed = np.array([[0x4080, 0x4080, 0x4080, 0x4080]], np.uint16)
     words = reference.solve(indices, claimed)
-    # Mantissas 1, 4, 9, 16 away: mean 7.5, median (4 + 9) / 2; without the largest 14 / 3; with the last of another
-    # sign 14 / 3, 4 and 2.5.
+    # The mantissas differ by 1, 4, 9 and 16: mean 7.5, median (4 + 9) / 2, and 14 / 3 without the largest. If the last
+    # value has another sign, these are 14 / 3, 4 and 2.5.
     replayed = claimed + np.array([[1, 4, 9, 16]], np.uint16)
     assert [each.tolist() for each in proof_kernels.measure(words, indices, replayed)] == [[0], [7.5], [6.5], [14 / 3]]
     replayed[0, 3] ^= 0x8000

@@ -1,4 +1,4 @@
-"""Proof bytes against an independent slow implementation; strict parsing; distances worked out by hand."""
+"""Proof bytes equal those of an independent slow implementation, parsing is strict, and distances match by hand."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def slow_top(values: list[int], k: int) -> list[int]:
 
 
 def slow_proof(values: list[int], top_k: int) -> bytes:
-    """Lagrange interpolation over Python integers, one basis polynomial at a time."""
+    """Compute Lagrange interpolation over Python integers, one basis polynomial at a time."""
     indices = slow_top(values, min(top_k, len(values)))
     modulus = next(m for m in range(PRIME, 0, -1) if len({i % m for i in indices}) == len(indices))
     points = [i % modulus for i in indices]
@@ -40,19 +40,19 @@ def random_bits(rows: int, hidden: int, seed: int = 0, scale: float = 1.0) -> np
 
 
 def to_bits(values: np.ndarray) -> np.ndarray:
-    """bfloat16 bits, rounded to nearest even."""
+    """Return the bfloat16 bits of values, rounded to nearest even."""
     words = values.astype(np.float32).view(np.uint32).astype(np.uint64)
     return ((words + 0x7FFF + ((words >> 16) & 1)) >> 16).astype(np.uint16)
 
 
 def test_build__two_values__is_the_line_by_hand() -> None:
-    # (0, 3) and (1, 5): 3 + 2 x
+    # The line through (0, 3) and (1, 5) is 3 + 2 x.
     assert proofs.build(np.array([[3, 5]], np.uint16)) == [bytes.fromhex("ffd9 0003 0002")]
 
 
 def test_build__sign_bit__is_in_the_value_and_not_in_the_order() -> None:
-    # Largest by magnitude: index 1 (0x8004), then index 2 (3).  k = 2: through (1, 0x8004 = 32772) and (2, 3).
-    # Slope 3 - 32772 = -32769 = 32728, constant 32772 - 32728 = 44.
+    # The largest by magnitude are index 1 (0x8004) and index 2 (3), so the line runs through (1, 0x8004 = 32772) and
+    # (2, 3). Its slope is 3 - 32772 = -32769 = 32728 and its constant is 32772 - 32728 = 44.
     assert proofs.build(np.array([[2, 0x8004, 3]], np.uint16), top_k=2) == [bytes.fromhex("ffd9 002c 7fd8")]
 
 
@@ -89,11 +89,11 @@ def test_build__full_window_of_the_default_size__equals_the_slow_implementation(
 
 
 def test_build__indices_that_collide__take_a_smaller_modulus() -> None:
-    # Indices 0 and 65497 fall together modulo 65497, and not modulo 65496.
+    # Indices 0 and 65497 are equal modulo 65497, but not modulo 65496.
     bits = np.zeros((1, 65498), np.uint16)
     bits[0, [0, 65497]] = [7, 9]
     (proof,) = proofs.build(bits, top_k=2)
-    # x = 0 and x = 1: 7 + 2 x
+    # The line through (0, 7) and (1, 9) is 7 + 2 x.
     assert proof == bytes.fromhex("ffd8 0007 0002")
 
 
@@ -168,17 +168,17 @@ def test_compare_all__equal_activations__are_at_distance_zero(rows: int, seed: i
 
 def test_compare__changed_bits__are_counted_by_hand() -> None:
     claimed = np.array([[0x4080, 0x4081, 0x4082, 0x4083, 0x4084]], np.uint16)
-    # sign, exponent, mantissa + 8, mantissa + 1, unchanged
+    # The values differ in sign, in exponent, by 8 in the mantissa, by 1 in the mantissa, and not at all.
     replayed = np.array([[0xC080, 0x4101, 0x408A, 0x4084, 0x4084]], np.uint16)
     (proof,) = proofs.build(claimed)
     assert proofs.compare(proof, replayed) == proofs.Distances(
         sign_exponent_mismatches=2, mantissa_mean=3.0, mantissa_median=1.0, mantissa_rest=0.125
-    )  # all five values are in the proof: a quarter of (1 + 0) / 2
+    )  # all five values are in the proof, so the rest is a quarter of (1 + 0) / 2
 
-    smaller = np.zeros((1, 1), np.uint16)  # the same and one value that is not among the top five
+    smaller = np.zeros((1, 1), np.uint16)  # adds one value that is not among the top five
     (proof,) = proofs.build(np.hstack([smaller, claimed]), top_k=5)
-    found = proofs.compare(proof, np.hstack([smaller, replayed]), 5)
-    assert (found.mantissa_mean, found.mantissa_rest) == (3.0, 0.5)
+    distances = proofs.compare(proof, np.hstack([smaller, replayed]), 5)
+    assert (distances.mantissa_mean, distances.mantissa_rest) == (3.0, 0.5)
 
 
 def test_compare__nothing_agrees__is_infinitely_far() -> None:
@@ -214,7 +214,7 @@ def test_compare_all__wrong_number_of_proofs__is_malformed(proofs_sent: list[byt
     ("modulus", "size", "lawful"),
     [
         (65497, 32 * 96, True),
-        (65496, 32 * 96, False),  # indices below the prime never meet
+        (65496, 32 * 96, False),  # indices below the prime never collide
         (65497, 65497, True),
         (65496, 65497, False),
         (65497, 65498, True),
@@ -231,9 +231,9 @@ def test_is_lawful_modulus__by_hand(modulus: int, size: int, lawful: bool) -> No
 @settings(deadline=None, max_examples=200)
 @given(st.data())
 def test_find_malformed__many_at_once__is_the_first_that_alone_is_malformed(data: st.DataObject) -> None:
-    """Windows of several sizes with k of 2 and 3, good ones and each kind of bad one among them."""
+    """Windows of several sizes have a k of 2 or 3, and good proofs are mixed with each kind of bad proof."""
     proofs_of = {
-        # size: (good, bad ones) of top_k 3; 65521 is no element of the field, its largest is 65496
+        # size: (good proof, bad proofs) of top_k 3. 65521 is not an element of the field, whose largest is 65496.
         2: ("ffd9 0007 ffd8", ["ffd8 0007 ffd8", "ffd9 0007", "ffd9 0007 ffd9", "ffda 0007 0001", ""]),
         4: ("ffd9 0001 0002 0003", ["ffd9 0001 0002", "0002 0001 0002 0003", "ffd9 0001 0002 fff1"]),
     }
@@ -242,8 +242,10 @@ def test_find_malformed__many_at_once__is_the_first_that_alone_is_malformed(data
         for size in data.draw(st.lists(st.sampled_from([2, 4]), max_size=12))
     ]
     bad = [i for i, (size, proof) in enumerate(drawn) if proof in proofs_of[size][1]]
-    found = proofs.find_malformed([bytes.fromhex(proof) for _, proof in drawn], [size for size, _ in drawn], top_k=3)
-    assert (found[0] if found else None) == (bad[0] if bad else None)
+    malformed = proofs.find_malformed(
+        [bytes.fromhex(proof) for _, proof in drawn], [size for size, _ in drawn], top_k=3
+    )
+    assert (malformed[0] if malformed else None) == (bad[0] if bad else None)
 
 
 def test_is_lawful_modulus__honest_windows_of_a_large_model__are_within() -> None:

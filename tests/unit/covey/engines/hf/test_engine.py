@@ -1,4 +1,4 @@
-"""The reference engine against a plain loop without cache or padding, and against its own replay."""
+"""The reference engine equals a plain loop without cache or padding, and its replay equals a plain forward pass."""
 
 import json
 import math
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.unit
 def slow_generate(
     model: PreTrainedModel, request: GenerationRequest, temperature: float
 ) -> tuple[list[int], list[float], list]:
-    """One request, one token at a time, the whole sequence anew: no cache, no padding, no batch."""
+    """Generate one request by a full pass over the sequence for each token, without cache, padding or batch."""
     sequence, logprobs, hidden = list(request.prompt), [], []
     for t in range(request.max_tokens):
         state = model.model(input_ids=torch.tensor([sequence])).last_hidden_state[0, -1]
@@ -62,7 +62,7 @@ def test_generate__ragged_batch__equals_the_slow_loop(
         assert list(completion.tokens) == tokens
         assert completion.logprobs == pytest.approx(logprobs, abs=2e-5)
         assert join(completion.tops).shape == (len(tokens), 64)
-        # Rounding to bfloat16 may tip over; a wrong row or a missing norm would differ everywhere.
+        # A few values may round to another bfloat16. A wrong row or a missing norm would differ everywhere.
         assert (join(completion.tops) != np.stack(hidden)).mean() < 0.01
 
 
@@ -80,35 +80,33 @@ def test_generate__rows_that_end_early__leave_the_others_alone(
 def test_generate__rows_that_still_agree__are_computed_once(
     llama_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three of one seed go on as one row, though the first ends early; the fourth is another from its first token."""
-    model, read, copied = load_model(llama_folder, "float32"), [], []
-    model.get_input_embeddings().register_forward_pre_hook(lambda _, given: read.append(given[0].numel()))
+    """Three requests with one seed share a row, although the first ends early. The fourth differs from the start."""
+    model, tokens_read, copied = load_model(llama_folder, "float32"), [], []
+    model.get_input_embeddings().register_forward_pre_hook(lambda _, inputs: tokens_read.append(inputs[0].numel()))
     reorder = DynamicCache.reorder_cache
-    monkeypatch.setattr(
-        DynamicCache, "reorder_cache", lambda *given: (copied.append(given[1].tolist()), reorder(*given))
-    )
+    monkeypatch.setattr(DynamicCache, "reorder_cache", lambda *args: (copied.append(args[1].tolist()), reorder(*args)))
     engine = HuggingFaceEngine.from_model(model, load_tokenizer(llama_folder))
     seeds, limits = (7, 7, 7, 8), (2, 6, 6, 6)
     requests = [
         GenerationRequest(prompt=(2, 9, 4), seed=seed, max_tokens=n) for seed, n in zip(seeds, limits, strict=True)
     ]
-    found = engine.generate(requests, temperature=1.0, capture=EVERYTHING)
-    assert [len(each.tokens) for each in found] == [2, 6, 6, 6]
-    assert found[0].tokens == found[1].tokens[:2]
-    assert (found[1].tokens, found[1].logprobs) == (found[2].tokens, found[2].logprobs)
-    assert np.array_equal(join(found[1].tops), join(found[2].tops))
-    assert found[3].tokens[0] != found[1].tokens[0]
-    assert read == [3, 2, 2, 2, 2, 2]
+    completions = engine.generate(requests, temperature=1.0, capture=EVERYTHING)
+    assert [len(each.tokens) for each in completions] == [2, 6, 6, 6]
+    assert completions[0].tokens == completions[1].tokens[:2]
+    assert (completions[1].tokens, completions[1].logprobs) == (completions[2].tokens, completions[2].logprobs)
+    assert np.array_equal(join(completions[1].tops), join(completions[2].tops))
+    assert completions[3].tokens[0] != completions[1].tokens[0]
+    assert tokens_read == [3, 2, 2, 2, 2, 2]
     assert copied == [[0, 0]]
 
 
-def test_generate__a_row_ends_where_two_part__is_not_their_past(llama: HuggingFaceEngine) -> None:
-    """Two prompts and, when the first request has ended, two rows: both stand behind the second prompt."""
+def test_generate__row_ends_when_two_others_separate__keeps_the_right_prefix(llama: HuggingFaceEngine) -> None:
+    """There are two prompts and, after the first request has ended, two rows. Both continue the second prompt."""
     requests = [GenerationRequest(prompt=(2, 9), seed=1, max_tokens=1)]
     requests += [GenerationRequest(prompt=(2, 7, 4), seed=seed, max_tokens=8) for seed in (2, 3)]
-    _, *found = llama.generate(requests, temperature=1.0)
-    assert found[0].tokens != found[1].tokens
-    for request, completion in zip(requests[1:], found, strict=True):
+    _, *completions = llama.generate(requests, temperature=1.0)
+    assert completions[0].tokens != completions[1].tokens
+    for request, completion in zip(requests[1:], completions, strict=True):
         (alone,) = llama.generate([request], temperature=1.0)
         assert completion.tokens == alone.tokens
         assert completion.logprobs == pytest.approx(alone.logprobs, abs=1e-5)
@@ -176,7 +174,7 @@ def test_generate__temperature_one__starts_at_about_a_third(
     assert 0.26 < sum(rewards) / 400 < 0.40
 
 
-def test_generate__nothing__is_nothing(qwen: HuggingFaceEngine) -> None:
+def test_generate__no_requests__gives_no_completions(qwen: HuggingFaceEngine) -> None:
     assert qwen.generate([], temperature=1.0) == []
     assert qwen.replay([], temperature=1.0) == []
 
@@ -188,7 +186,7 @@ def test_generate__nothing__is_nothing(qwen: HuggingFaceEngine) -> None:
 def test_generate__request_without_prompt_or_room__is_refused(
     qwen: HuggingFaceEngine, request_: GenerationRequest
 ) -> None:
-    with pytest.raises(ValueError, match="prompt and a limit"):
+    with pytest.raises(ValueError, match="requires a prompt and a limit"):
         qwen.generate([request_], temperature=1.0)
 
 
@@ -216,7 +214,7 @@ def test_replay__row_values__equal_a_plain_forward(
 @pytest.mark.parametrize(
     ("prompt", "tokens"), [((), (5,)), ((2,), ()), ((2,), (259,)), ((2,), (5, -1)), ((2, 2**40), (5,)), ((-3,), (5,))]
 )
-def test_replay__tokens_that_the_model_does_not_have__are_malformed(
+def test_replay__tokens_outside_the_vocabulary__are_malformed(
     qwen: HuggingFaceEngine, prompt: tuple[int, ...], tokens: tuple[int, ...]
 ) -> None:
     good = ReplayRequest(prompt=(2,), tokens=(5,), seed=0)
@@ -259,7 +257,7 @@ def change_json(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
 
 
 def swap_letters(tokenizer: dict[str, Any]) -> None:
-    """A tokenizer of the same size that means something else by two of its tokens."""
+    """Swap the meaning of two tokens. The size of the tokenizer stays the same."""
     words = tokenizer["model"]["vocab"]
     words["a"], words["b"] = words["b"], words["a"]
 
@@ -273,10 +271,10 @@ def assert_equal_engines(
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "config.json"])
-def test_load_policy__description_changes__process_that_went_along_agrees_with_a_fresh_one(
+def test_load_policy__description_changes__old_process_agrees_with_a_fresh_one(
     tmp_path: Path, short_requests: list[GenerationRequest], name: str
 ) -> None:
-    """Otherwise an honest worker that started early is slashed by a validator that started late."""
+    """Otherwise a validator that started late would slash an honest worker that started early."""
     changed = copy_policy(tmp_path / "changed")
     change = swap_letters if name == "tokenizer.json" else lambda config: config.update(rms_norm_eps=0.1)
     change_json(changed / name, change)
@@ -292,7 +290,7 @@ def test_load_policy__description_changes__process_that_went_along_agrees_with_a
         assert encode_prompt(engine.tokenizer, "ab", format=RAW) == encode_prompt(first.tokenizer, "ba", format=RAW)
     else:
         assert [c.logprobs for c in before] != [c.logprobs for c in after]
-    engine.load_policy(tiny_folder(), 0)  # a submission of the step before is judged
+    engine.load_policy(tiny_folder(), 0)  # as for a submission of the previous step
     assert_equal_engines(engine, first, short_requests[:3])
 
 
@@ -327,7 +325,7 @@ def lose_config(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [break_weights, break_config, widen_config, deepen_config, lose_config])
-def test_load_policy__new_description_does_not_load__old_policy_is_kept_and_the_next_one_loads(
+def test_load_policy__broken_new_description__keeps_the_old_policy_and_loads_the_next_one(
     tmp_path: Path, short_requests: list[GenerationRequest], spoil: Callable[[Path], None]
 ) -> None:
     spoilt = copy_policy(tmp_path / "spoilt")
@@ -344,7 +342,7 @@ def test_load_policy__new_description_does_not_load__old_policy_is_kept_and_the_
     assert engine.policy_version == 5
 
 
-def test_load_policy__model_of_the_caller__gets_weights_alone(tmp_path: Path) -> None:
+def test_load_policy__model_of_the_caller__gets_only_weights(tmp_path: Path) -> None:
     model = load_model(tiny_folder(), "float32")
     engine = HuggingFaceEngine.from_model(model, load_tokenizer(tiny_folder()))
     changed = copy_policy(tmp_path / "changed")
@@ -369,7 +367,7 @@ def test_load_policy__first_weights_do_not_fit_the_base__leaves_no_policy(llama_
     assert engine.policy_version is None
 
 
-def test_engine__before_its_first_policy__says_so() -> None:
+def test_engine__before_its_first_policy__raises_no_policy() -> None:
     engine = HuggingFaceEngine()
     assert engine.policy_version is None
     for use in (lambda: engine.hidden_size, lambda: engine.tokenizer, lambda: engine.generate([], temperature=1.0)):
@@ -377,7 +375,7 @@ def test_engine__before_its_first_policy__says_so() -> None:
             use()
 
 
-def test_init__batch_of_none__is_refused() -> None:
+def test_init__batch_of_zero__is_refused() -> None:
     with pytest.raises(OperatorError, match="max_batch"):
         HuggingFaceEngine(max_batch=0)
 

@@ -1,4 +1,4 @@
-"""What the reference engine has compiled by the time of its first request."""
+"""The reference engine loads its compiled kernels before its first request."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def test_engine__has_a_policy__requests_wait_for_no_kernels(
 ) -> None:
     compile_all.cache_clear()
     engine = HuggingFaceEngine(device="cpu:0")
-    assert compile_all.cache_info().currsize == 0  # who loads no policy samples nothing
+    assert compile_all.cache_info().currsize == 0  # an engine without a policy does not sample
     if from_model:
         engine = HuggingFaceEngine.from_model(load_model(llama_folder, "float32"), load_tokenizer(llama_folder))
     else:

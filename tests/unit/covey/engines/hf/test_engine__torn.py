@@ -1,4 +1,4 @@
-"""A policy that is loaded by half is none: nobody's work is made with it or judged by it."""
+"""A half-loaded policy is not used to generate or to judge."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ from covey.model.tiny import build_model, build_tokenizer, tiny_folder
 pytestmark = pytest.mark.unit
 
 
-def test_load_policy__disk_that_fails_half_way__leaves_no_policy_until_one_is_loaded(
+def test_load_policy__disk_fails_halfway__leaves_no_policy_until_one_is_loaded(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     policy_files.save_policy(build_model(9), build_tokenizer(), tmp_path, "bfloat16")
@@ -27,7 +27,7 @@ def test_load_policy__disk_that_fails_half_way__leaves_no_policy_until_one_is_lo
 
     @contextmanager
     def open_torn(path: Path, **how: Any) -> Iterator[SimpleNamespace]:
-        """Every tensor is read once, to be checked; the third that is read again is not there any more."""
+        """Open a file that fails halfway. Every tensor is read once to be checked, and the third second read fails."""
         with whole(path, **how) as file:
             read = list[str]()
 

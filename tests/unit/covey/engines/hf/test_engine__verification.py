@@ -1,4 +1,4 @@
-"""What a replay sees in float32: honest work of any batch shape passes, and each cheat is found by its signal."""
+"""In float32 a replay accepts honest work of any batch shape, and each cheat is detected by its signal."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,7 +41,7 @@ def judge(
     completions: Sequence[Completion],
     temperature: float = 1.0,
 ) -> set[str]:
-    """One submission as a validator judges it."""
+    """Replay and compare one submission as a validator does, and return the signals beyond the limits."""
     replays = engine.replay(
         [
             ReplayRequest(prompt=r.prompt, tokens=c.tokens, seed=r.seed)
@@ -54,10 +54,10 @@ def judge(
 
 
 def compare(completions: Sequence[Completion], replays: Sequence[Replay]) -> set[str]:
-    """All signals that are beyond the limits of a pool; empty for honest work."""
+    """Return all signals that are beyond the limits of a pool. Empty for honest work."""
     pairs = list(zip(completions, replays, strict=True))
     compared = compare_many(build_many([c.tops for c in completions]), [r.tops for r in replays])
-    windows = [distances for each in compared for distances in each]
+    windows = [distances for completion in compared for distances in completion]
     margins = np.concatenate([r.margins for _, r in pairs])
     deviations = np.concatenate([np.abs(np.array(c.logprobs, np.float32) - r.logprobs) for c, r in pairs])
     within = {
@@ -65,16 +65,16 @@ def compare(completions: Sequence[Completion], replays: Sequence[Replay]) -> set
         "margin": bool((margins <= LIMITS.margin_max).all()),
         "logprob": deviations.max() <= LIMITS.logprob_max and deviations.mean() <= LIMITS.logprob.mean,
     }
-    return {signal for signal, fine in within.items() if not fine}
+    return {signal for signal, is_within_limits in within.items() if not is_within_limits}
 
 
-def perturbed(folder: Path, part: float, seed: int = 0) -> HuggingFaceEngine:
-    """The same policy with a relative error of one percent in a `part` of its weights."""
+def perturbed(folder: Path, fraction: float, seed: int = 0) -> HuggingFaceEngine:
+    """Return the same policy with a relative error of one percent in a fraction of its weights."""
     model = load_model(folder, "float32")
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for weight in model.parameters():
-            hit = torch.rand(weight.shape, generator=generator) < part
+            hit = torch.rand(weight.shape, generator=generator) < fraction
             weight.mul_(1 + 0.01 * torch.randn(weight.shape, generator=generator) * hit)
     return HuggingFaceEngine.from_model(model, load_tokenizer(folder))
 
@@ -130,11 +130,13 @@ def test_replay__other_temperature__is_found_over_a_submission(honest: Engines, 
     assert "margin" in judge(engine, requests, engine.generate(requests, temperature=temperature, capture=CAPTURE))
 
 
-@pytest.mark.parametrize("part", [1.0, 0.01])
-def test_replay__one_percent_off__is_found_without_the_margin(honest: Engines, llama_folder: Path, part: float) -> None:
+@pytest.mark.parametrize("fraction", [1.0, 0.01])
+def test_replay__one_percent_off__is_found_without_the_margin(
+    honest: Engines, llama_folder: Path, fraction: float
+) -> None:
     engine, requests = honest
     folder = tiny_folder() if engine.hidden_size == 96 else llama_folder
-    completions = perturbed(folder, part).generate(requests, temperature=1.0, capture=CAPTURE)
+    completions = perturbed(folder, fraction).generate(requests, temperature=1.0, capture=CAPTURE)
     replays = engine.replay(
         [
             ReplayRequest(prompt=r.prompt, tokens=c.tokens, seed=r.seed)
@@ -144,7 +146,7 @@ def test_replay__one_percent_off__is_found_without_the_margin(honest: Engines, l
         capture=CAPTURE,
     )
     assert compare(completions, replays) != set()
-    # Each single completion is found too, even where every token matches.
+    # Each single completion is detected too, even if every token matches.
     for completion, replay in zip(completions, replays, strict=True):
         won = Replay(
             tops=replay.tops,
@@ -192,7 +194,7 @@ def test_replay__early_end__is_found_by_the_margin(
     assert "margin" in judge(llama, long_requests, completions)
 
 
-def test_replay__claimed_logprobs_moved__are_found_by_themselves(
+def test_replay__changed_logprobs__are_found_by_the_logprob(
     llama: HuggingFaceEngine, long_requests: list[GenerationRequest]
 ) -> None:
     completions = llama.generate(long_requests, temperature=1.0, capture=CAPTURE)

@@ -1,4 +1,4 @@
-"""Replay in one packed row against a plain forward of each sequence alone, and what is left of the model afterwards."""
+"""Replay in one packed row equals a plain forward pass of each sequence, and leaves the model unchanged."""
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain
@@ -44,7 +44,7 @@ pytestmark = pytest.mark.unit
 
 VOCABULARY = 259
 WINDOW = 5
-"""Of the models with sliding attention: shorter than every sequence of `RAGGED`."""
+"""Window of the models with sliding attention, shorter than every sequence of `RAGGED`."""
 SIZES = {
     "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
     "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128,
@@ -55,15 +55,15 @@ SHARED = (2, 71, 13, 90, 14, 100, 7)
 RAGGED: Pairs = [
     (SHARED, tuple(range(30, 42))),
     ((2, 9, 8, 7, 6), (50, 60)),
-    (SHARED, (77,)),  # a sibling of the first, not next to it
+    (SHARED, (77,)),  # a sibling of the first that does not follow it directly
     ((2,), tuple(range(200, 220))),
-    (SHARED, tuple(range(30, 42))),  # an equal one
+    (SHARED, tuple(range(30, 42))),  # equal to the first
     ((2, 5, 2, 5, 2, 5), (1,)),
 ]
 
 
 def build_qwen2_sliding() -> PreTrainedModel:
-    """One full layer, then one that sees `WINDOW` tokens."""
+    """Build a model with one full layer, followed by one that attends to `WINDOW` tokens."""
     window = {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1}
     config = Qwen2Config(**SIZES, **window)
     assert config.layer_types == ["full_attention", "sliding_attention"]
@@ -82,7 +82,7 @@ BUILDERS = {
 
 
 def build(kind: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    """With weights so large that a token seen or not seen changes much."""
+    """Build a model with large weights, so that attention to one token more or less changes the results much."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
         model = BUILDERS[kind]().train(False)
@@ -98,19 +98,19 @@ def model(request: pytest.FixtureRequest) -> PreTrainedModel:
 
 @torch.no_grad()
 def read_alone(model: PreTrainedModel, pairs: Pairs) -> tuple[torch.Tensor, torch.Tensor]:
-    """What `read_completions` owes, each sequence in a pass of its own with transformers' attention."""
+    """Return what `read_completions` should, from one pass per sequence with transformers' own attention."""
     hidden, logits = [], []
     for prompt, completion in pairs:
         rows = slice(len(prompt) - 1, -1)
-        with catch_states(model) as caught:
+        with catch_states(model) as states:
             logits.append(model(torch.tensor([prompt + completion]), use_cache=False).logits[0, rows].float())
-        hidden.append(caught[0][0, rows])
+        hidden.append(states[0][0, rows])
     return torch.cat(hidden), torch.cat(logits)
 
 
 @torch.no_grad()
 def read_packed(model: PreTrainedModel, pairs: Pairs, *, rows: int = 99) -> tuple[torch.Tensor, torch.Tensor]:
-    """All states and logits, computed `rows` at a time."""
+    """Return all states and logits, with the head on `rows` rows at a time."""
     prompts, completions = [prompt for prompt, _ in pairs], [completion for _, completion in pairs]
     with packed(model):
         states, logits = zip(*read_completions(model, prompts, completions, rows=rows), strict=True)
@@ -120,18 +120,18 @@ def read_packed(model: PreTrainedModel, pairs: Pairs, *, rows: int = 99) -> tupl
 
 @torch.no_grad()
 def read_whole(model: PreTrainedModel, pairs: Pairs) -> tuple[torch.Tensor, torch.Tensor]:
-    """One packed pass by the model's own forward, with the head over all rows at once."""
+    """Run one packed pass by the model's own forward, with the head on all rows at once."""
     spans, tokens, positions = packed_replay._lay_out([prompt for prompt, _ in pairs], [tokens for _, tokens in pairs])
     ends = list(accumulate(span.tokens for span in spans))
-    kept = [
+    predicting_rows = [
         [ends[span.prompt] - 1, *range(end - span.tokens, end)]
         for span, end in zip(spans, ends, strict=True)
         if span.prompt is not None
     ]
-    ids, places, rows = (torch.tensor(list(chain.from_iterable(each))) for each in (tokens, positions, kept))
-    with packed(model), catch_states(model) as caught:
+    ids, places, rows = (torch.tensor(list(chain.from_iterable(each))) for each in (tokens, positions, predicting_rows))
+    with packed(model), catch_states(model) as states:
         logits = model(ids[None], position_ids=places[None], use_cache=False, logits_to_keep=rows, spans=spans).logits
-    return caught[0][0], logits[0].float()
+    return states[0][0], logits[0].float()
 
 
 def claim(pairs: Pairs) -> list[ReplayRequest]:
@@ -153,18 +153,18 @@ def test_read_completions__packed__equals_each_sequence_alone(model: PreTrainedM
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("kind", list(BUILDERS))
-def test_read_completions__head_by_itself__has_the_bits_of_the_whole_model(kind: str, dtype: torch.dtype) -> None:
-    """Whatever the model makes of its logits; a head that is given fewer rows may round otherwise."""
+def test_read_completions__head_alone__has_the_bits_of_the_whole_model(kind: str, dtype: torch.dtype) -> None:
+    """This includes the model's changes to its logits. A head on fewer rows at a time may round differently."""
     model = build(kind, dtype)
-    whole, found = read_whole(model, RAGGED), read_packed(model, RAGGED)
-    assert torch.equal(found[0], whole[0])
-    assert torch.equal(found[1], whole[1])
+    whole, separate = read_whole(model, RAGGED), read_packed(model, RAGGED)
+    assert torch.equal(separate[0], whole[0])
+    assert torch.equal(separate[1], whole[1])
     parts = read_packed(model, RAGGED, rows=5)
     assert torch.equal(parts[0], whole[0])
     torch.testing.assert_close(parts[1], whole[1], atol=1e-5 if dtype is torch.float32 else 0.05, rtol=0)
 
 
-def test_read_completions__model_that_scales_its_logits__is_asked_for_them() -> None:
+def test_read_completions__model_that_scales_its_logits__gives_scaled_logits() -> None:
     model = build("granite")
     _, logits = read_packed(model, RAGGED, rows=7)
     model.config.logits_scaling = 1.0
@@ -173,11 +173,11 @@ def test_read_completions__model_that_scales_its_logits__is_asked_for_them() -> 
 
 
 @pytest.mark.parametrize("kind", ["qwen2_sliding", "mistral_sliding"])
-def test_read_completions__sliding_window__is_seen_in_the_result(kind: str) -> None:
-    """Or the comparison above would hold for a packing that forgets the window."""
+def test_read_completions__sliding_window__changes_the_result(kind: str) -> None:
+    """Otherwise the comparison above would also hold for a packing that ignores the window."""
     model = build(kind)
     _, narrow = read_packed(model, RAGGED)
-    model.config.sliding_window = 1000  # where Mistral's layers look; Qwen2's have a copy each
+    model.config.sliding_window = 1000  # Mistral's layers read this; each layer of Qwen2 has its own copy
     for module in model.modules():
         if getattr(module, "sliding_window", None) == WINDOW:
             module.sliding_window = 1000
@@ -201,7 +201,7 @@ def test_replay__sliding_window_generated_with_a_cache__is_accepted(kind: str) -
 
 
 def build_foreign(kind: str) -> PreTrainedModel:
-    """Models of which a token's state follows from more than plain attention to what came before it."""
+    """Build a model whose token states depend on more than plain attention to the earlier tokens."""
     small = {name: value for name, value in SIZES.items() if name not in {"num_hidden_layers"}}
     if kind == "no backend":
         return BloomForCausalLM(BloomConfig(vocab_size=VOCABULARY, hidden_size=32, n_layer=1, n_head=4))
@@ -209,14 +209,14 @@ def build_foreign(kind: str) -> PreTrainedModel:
         return Lfm2ForCausalLM(Lfm2Config(**small, num_hidden_layers=3, full_attn_idxs=[1]))
     if kind == "sinks":
         return GptOssForCausalLM(GptOssConfig(**SIZES, head_dim=8, num_local_experts=2, num_experts_per_tok=1))
-    if kind == "nothing passed on":  # of what the model is called with, to its attention
+    if kind == "nothing passed on":  # the model does not pass the spans on to its attention
         return StableLmForCausalLM(StableLmConfig(**SIZES))
     experts = {"head_dim": 8, "attention_chunk_size": 5, "intermediate_size_mlp": 48, "num_local_experts": 2}
     return Llama4ForCausalLM(Llama4TextConfig(**small, num_hidden_layers=4, **experts))
 
 
 @pytest.mark.parametrize("kind", ["no backend", "convolution", "sinks", "chunks", "nothing passed on"])
-def test_read_completions__attention_of_its_own__is_refused_and_left_as_it_was(kind: str) -> None:
+def test_read_completions__unsupported_attention__is_refused_and_stays_unchanged(kind: str) -> None:
     model = build_foreign(kind).train(False)
     before = model.config._attn_implementation
     with pytest.raises(OperatorError) as caught:
@@ -228,7 +228,7 @@ def test_read_completions__attention_of_its_own__is_refused_and_left_as_it_was(k
 
 @pytest.mark.parametrize("kind", ["dynamic", "longrope"])
 def test_read_completions__positions_that_follow_the_longest_row__are_refused(kind: str) -> None:
-    """Beside a longer completion an honest one would be replayed with other angles."""
+    """An honest completion would be replayed with other angles if a longer one is in the same pass."""
     model = build("qwen2")
     model.config.rope_parameters = {"rope_type": kind, "rope_theta": 1e4, "factor": 2.0}
     with pytest.raises(OperatorError) as caught:
@@ -285,7 +285,7 @@ def test_replay__bfloat16__repeats_itself_and_hardly_depends_on_the_batch(kind: 
         assert np.array_equal(first.margins, again.margins)
         for other in others:
             assert np.isfinite(other.margins).all()
-            # A logit of 4 has steps of 1/64 in bfloat16; a token that is not the one claimed is off by whole units.
+            # A logit of 4 has steps of 1/64 in bfloat16. Another token than the claimed one is off by whole units.
             np.testing.assert_allclose(other.logprobs, first.logprobs, atol=0.25)
             np.testing.assert_allclose(other.margins, first.margins, atol=0.25)
 
@@ -293,19 +293,20 @@ def test_replay__bfloat16__repeats_itself_and_hardly_depends_on_the_batch(kind: 
 @pytest.fixture
 def passes(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """Lengths of the completions of every pass."""
-    found: list[list[int]] = []
+    lengths: list[list[int]] = []
 
     def record(
         model: PreTrainedModel, prompts: list, completions: list, *, rows: int
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        found.append([len(each) for each in completions])
+        lengths.append([len(each) for each in completions])
         return read_completions(model, prompts, completions, rows=rows)
 
     monkeypatch.setattr(hf, "read_completions", record)
-    return found
+    return lengths
 
 
-# Completions of RAGGED: 12, 2, 1, 20, 12, 1; with its prompt, once a pass, each adds 19, 7, 1, 21, 12, 7.
+# The completions of RAGGED have 12, 2, 1, 20, 12 and 1 tokens. With its prompt, which counts once per pass, each adds
+# 19, 7, 1, 21, 12 and 7 tokens.
 @pytest.mark.parametrize(
     ("max_batch", "cpu_tokens", "logits", "expected"),
     [
@@ -313,12 +314,12 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
         (6, 66, 1 << 26, [[12, 2, 1, 20, 12], [1]]),
         (4, 99, 1 << 26, [[12, 2, 1, 20], [12, 1]]),
         (1, 99, 1 << 26, [[12], [2], [1], [20], [12], [1]]),
-        (6, 27, 1 << 26, [[12, 2, 1], [20], [12, 1]]),  # the prompt of 7 counts again in the last
+        (6, 27, 1 << 26, [[12, 2, 1], [20], [12, 1]]),  # the prompt of 7 tokens counts again in the last pass
         (6, 99, 27 * VOCABULARY, [[12, 2, 1], [20], [12, 1]]),
         (6, 99, VOCABULARY - 1, [[12], [2], [1], [20], [12], [1]]),  # no room for a single token
     ],
 )
-def test_replay__more_than_one_pass_holds__goes_in_several_in_order(
+def test_replay__more_tokens_than_a_pass_takes__uses_several_passes_in_order(
     passes: list[list[int]],
     monkeypatch: pytest.MonkeyPatch,
     max_batch: int,
@@ -340,10 +341,11 @@ def test_replay__more_than_one_pass_holds__goes_in_several_in_order(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_replay__completion_of_more_logits_than_are_computed_at_a_time__is_scored_in_parts(
+def test_replay__completion_with_more_logits_than_the_limit__is_scored_in_parts(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
 ) -> None:
-    """Proofs are bit for bit the same; of the rest the head's product alone may round otherwise."""
+    """Proofs are identical to the bit. Log-probabilities and margins may differ, because the head may round
+    differently."""
     engine = HuggingFaceEngine.from_model(build("qwen2", dtype), build_tokenizer())
     claims = claim(RAGGED[:1] + RAGGED[3:4])
     whole = engine.replay(claims, temperature=0.7, capture=EVERYTHING)
@@ -360,11 +362,11 @@ def test_replay__completion_of_more_logits_than_are_computed_at_a_time__is_score
         assert all(np.array_equal(join(one.tops), join(other.tops)) for one, other in zip(whole, parts, strict=True))
 
 
-def test_replay__on_a_gpu__the_bound_of_a_cpus_caches_does_not_hold(
+def test_replay__on_a_gpu__ignores_the_token_limit_of_cpus(
     passes: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = HuggingFaceEngine.from_model(build("qwen2"), build_tokenizer())
-    engine._device = "cuda"  # what the passes are cut by; the model stays where it is
+    engine._device = "cuda"  # affects only how passes are split; the model stays on the CPU
     monkeypatch.setattr(hf, "CPU_TOKENS", 1)
     engine.replay(claim(RAGGED), temperature=1.0)
     assert passes == [[12, 2, 1, 20, 12, 1]]

@@ -1,4 +1,4 @@
-"""Feed-forward networks on blocks of tokens: what a replay computes, which networks take part, what is left of them."""
+"""Feed-forward networks on blocks of tokens compute the right values, only if dense, and are restored afterwards."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from tests.unit.covey.engines.hf.test_packed_replay import RAGGED, SIZES, build,
 
 pytestmark = pytest.mark.unit
 TOKENS = 67 - len(RAGGED)
-"""Distinct prompts, 19 tokens, and 48 of completions, of which the last one is not read."""
+"""Tokens of the packed row of `RAGGED`: 19 of distinct prompts and 48 of completions, without the last of each."""
 
 
 @pytest.fixture(autouse=True)
@@ -26,17 +26,17 @@ def model() -> PreTrainedModel:
 
 @pytest.fixture
 def fed(model: PreTrainedModel) -> Iterator[list[int]]:
-    """Tokens that the first layer's network was given together, call by call."""
-    found: list[int] = []
+    """Number of tokens in each call of the first layer's network."""
+    sizes: list[int] = []
     handle = model.model.layers[0].mlp.act_fn.register_forward_pre_hook(
-        lambda _, given: found.append(given[0].shape[1])
+        lambda _, inputs: sizes.append(inputs[0].shape[1])
     )
-    yield found
+    yield sizes
     handle.remove()
 
 
 @torch.no_grad()
-def test_read_completions__more_tokens_than_a_block__go_through_in_blocks(
+def test_read_completions__more_tokens_than_a_block__are_computed_in_blocks(
     model: PreTrainedModel, fed: list[int]
 ) -> None:
     hidden, logits = read_packed(model, RAGGED)
@@ -60,11 +60,11 @@ def test_read_completions__done_or_failed__leaves_the_networks_as_they_were(
 
 
 @torch.no_grad()
-def test_read_completions__experts__go_through_at_once_and_right() -> None:
+def test_read_completions__experts__are_computed_at_once_and_correctly() -> None:
     torch.manual_seed(3)
     model = MixtralForCausalLM(MixtralConfig(**SIZES, num_local_experts=4)).eval()
-    found: list[int] = []
-    model.model.layers[0].mlp.register_forward_pre_hook(lambda _, given: found.append(given[0].shape[1]))
+    sizes: list[int] = []
+    model.model.layers[0].mlp.register_forward_pre_hook(lambda _, inputs: sizes.append(inputs[0].shape[1]))
     hidden, _ = read_packed(model, RAGGED)
-    assert found == [TOKENS]
+    assert sizes == [TOKENS]
     assert torch.allclose(hidden, read_alone(model, RAGGED)[0], atol=1e-4)

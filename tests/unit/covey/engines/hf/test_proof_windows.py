@@ -1,4 +1,4 @@
-"""What the engine captures: the tops of every window, found as the windows fill, are those of the whole states."""
+"""The engine finds the top values as the windows fill, and they equal those of the whole states."""
 
 from collections.abc import Sequence
 
@@ -39,9 +39,11 @@ def claim(requests: Sequence[GenerationRequest], completions: Sequence[Completio
     ]
 
 
-def assert_tops_of_states(found: Sequence[Completion | Replay], everything: Sequence[Completion | Replay], c: Capture):
-    """One window at a time, from the states that another call gave whole."""
-    for one, whole in zip(found, everything, strict=True):
+def assert_tops_of_states(
+    captured: Sequence[Completion | Replay], everything: Sequence[Completion | Replay], c: Capture
+):
+    """Compare one window at a time with the states that another call captured as a whole."""
+    for one, whole in zip(captured, everything, strict=True):
         states = join(whole.tops)
         expected = [states[start : start + c.window].reshape(-1) for start in range(0, len(states), c.window)]
         assert len(one.tops) == len(expected)
@@ -62,13 +64,13 @@ def test_tops__ragged_completions__are_those_of_the_whole_states(
     capture: Capture,
 ) -> None:
     engine, requests = load(dtype, batch), long_requests + short_requests[::9]
-    made = engine.generate(requests, temperature=1.0, capture=capture)
-    assert len({len(each.tokens) for each in made}) > 4
+    completions = engine.generate(requests, temperature=1.0, capture=capture)
+    assert len({len(each.tokens) for each in completions}) > 4
     whole = engine.generate(requests, temperature=1.0, capture=EVERYTHING)
-    assert [each.tokens for each in made] == [each.tokens for each in whole]
+    assert [each.tokens for each in completions] == [each.tokens for each in whole]
     assert all(join(each.tops).shape == (len(each.tokens), 96) for each in whole)
-    assert_tops_of_states(made, whole, capture)
-    claims = claim(requests, made)
+    assert_tops_of_states(completions, whole, capture)
+    claims = claim(requests, completions)
     replays = [engine.replay(claims, temperature=1.0, capture=each) for each in (capture, EVERYTHING)]
     assert_tops_of_states(*replays, capture)
 
@@ -76,12 +78,12 @@ def test_tops__ragged_completions__are_those_of_the_whole_states(
 def test_tops__found_by_torch_alone__are_equal(
     llama: HuggingFaceEngine, long_requests: list[GenerationRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What an accelerator does with its states, here on a CPU."""
+    """The code for accelerators runs on the CPU here."""
 
     def run() -> list[tuple[list[int], list[int]]]:
-        made = llama.generate(long_requests, temperature=1.0, capture=CAPTURES[0])
-        replays = llama.replay(claim(long_requests, made), temperature=1.0, capture=CAPTURES[0])
-        tops: list[Top] = [top for each in (*made, *replays) for top in each.tops]
+        completions = llama.generate(long_requests, temperature=1.0, capture=CAPTURES[0])
+        replays = llama.replay(claim(long_requests, completions), temperature=1.0, capture=CAPTURES[0])
+        tops: list[Top] = [top for each in (*completions, *replays) for top in each.tops]
         return [(top.indices.tolist(), top.bits.tolist()) for top in tops]
 
     compiled, calls = run(), list[int]()
@@ -96,7 +98,7 @@ def test_tops__found_by_torch_alone__are_equal(
     assert sum(calls) > 2 * len(long_requests)
 
 
-def test_tops__nothing_to_capture__are_none_and_the_rest_is_the_same(
+def test_tops__no_capture__are_empty_and_the_rest_is_the_same(
     llama: HuggingFaceEngine, long_requests: list[GenerationRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     captured = llama.generate(long_requests, temperature=1.0, capture=CAPTURES[0])
@@ -113,19 +115,20 @@ def test_tops__nothing_to_capture__are_none_and_the_rest_is_the_same(
 
 
 def test_windows__two_requests_of_which_one_ends__by_hand() -> None:
-    held = Windows(2, 4, Capture(window=2, top_k=1))
+    windows = Windows(2, 4, Capture(window=2, top_k=1))
     both, first = np.array([0, 1]), np.array([0])
-    held.add(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), both, both, np.array([True, True]))
-    assert held.get_tops(0) == ()
-    held.add(torch.tensor([[0.0, -3.0], [1.0, 1.0]]), both, both, np.array([True, True]))
-    held.add(torch.tensor([[5.0, 6.0], [9.0, 8.0]]), np.array([1, 0]), both, np.array([True, False]))
-    held.add(torch.tensor([[7.0, 10.0]]), first, first, np.array([False]))
-    shown = [[(top.indices.tolist(), top.bits.tolist()) for top in held.get_tops(request)] for request in (0, 1)]
-    # Of 1, 2, 0, -3 the fourth; of 9, 8, 7, 10 too.  Of 3, 4, 1, 1 the second; of 5, 6, which end it, too.
+    windows.add(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), both, both, np.array([True, True]))
+    assert windows.get_tops(0) == ()
+    windows.add(torch.tensor([[0.0, -3.0], [1.0, 1.0]]), both, both, np.array([True, True]))
+    windows.add(torch.tensor([[5.0, 6.0], [9.0, 8.0]]), np.array([1, 0]), both, np.array([True, False]))
+    windows.add(torch.tensor([[7.0, 10.0]]), first, first, np.array([False]))
+    shown = [[(top.indices.tolist(), top.bits.tolist()) for top in windows.get_tops(request)] for request in (0, 1)]
+    # The first request keeps the fourth value of 1, 2, 0, -3 and of 9, 8, 7, 10. The second request keeps the second
+    # value of 3, 4, 1, 1 and of its last window 5, 6.
     assert shown == [[([3], [0xC040]), ([3], [0x4120])], [([1], [0x4080]), ([1], [0x40C0])]]
 
 
 def test_windows__requests_that_still_agree__have_the_same_state() -> None:
-    held, all_three = Windows(3, 1, Capture(window=1, top_k=1)), np.arange(3)
-    held.add(torch.tensor([[1.0, 2.0], [4.0, 3.0]]), np.array([1, 0, 1]), all_three, np.array([False] * 3))
-    assert [held.get_tops(request)[0].indices.tolist() for request in range(3)] == [[0], [1], [0]]
+    windows, all_three = Windows(3, 1, Capture(window=1, top_k=1)), np.arange(3)
+    windows.add(torch.tensor([[1.0, 2.0], [4.0, 3.0]]), np.array([1, 0, 1]), all_three, np.array([False] * 3))
+    assert [windows.get_tops(request)[0].indices.tolist() for request in range(3)] == [[0], [1], [0]]

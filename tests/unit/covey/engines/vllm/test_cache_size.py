@@ -1,4 +1,4 @@
-"""The size of the key-value cache on a CPU, by hand."""
+"""The default size of the KV cache on a CPU equals the one worked out by hand."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ VALUES = {"max_model_len": 100, "batch": 8, "dtype": "bfloat16", "tensor_paralle
 
 @pytest.fixture
 def folder(tmp_path: Path) -> str:
-    """Three layers with two key-value heads of 16."""
+    """Folder with the config of a model that has three layers with two key-value heads of width 16."""
     shape = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 3}
     Qwen2Config(**shape, max_position_embeddings=640).save_pretrained(tmp_path)
     return str(tmp_path)
@@ -23,7 +23,7 @@ def folder(tmp_path: Path) -> str:
 @pytest.mark.parametrize(
     ("changes", "blocks", "token"),
     [
-        ({}, 8 * 5 + 1, 2 * 3 * 2 * 16 * 2),  # 100 tokens take 4 blocks of 32, and one is begun
+        ({}, 8 * 5 + 1, 2 * 3 * 2 * 16 * 2),  # 100 tokens take 4 blocks of 32, and one more is reserved per sequence
         ({"dtype": "float32"}, 8 * 5 + 1, 2 * 3 * 2 * 16 * 4),
         ({"max_model_len": None}, 8 * 21 + 1, 2 * 3 * 2 * 16 * 2),
         ({"tensor_parallel_size": 2}, 8 * 5 + 1, 2 * 3 * 1 * 16 * 2),
@@ -33,7 +33,7 @@ def test_compute_cache_bytes__by_hand(folder: str, changes: dict[str, object], b
     assert compute_cache_bytes(VALUES | {"folder": folder} | changes) == blocks * 32 * token
 
 
-def test_compute_cache_bytes__more_than_there_is__is_half_of_the_memory(folder: str) -> None:
+def test_compute_cache_bytes__batch_larger_than_memory__is_half_of_the_memory(folder: str) -> None:
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert 0 < get_memory() <= memory
     assert compute_cache_bytes(VALUES | {"folder": folder, "batch": 1 << 30}) == get_memory() // 2

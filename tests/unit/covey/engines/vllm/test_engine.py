@@ -1,4 +1,4 @@
-"""What the vLLM engine does without vLLM: refusals before any process, and a process that is started by need."""
+"""The vLLM engine, with a script in place of vLLM, refuses invalid calls and restarts its process when needed."""
 
 import importlib.util
 import json
@@ -32,8 +32,8 @@ while True:
         question = receive(connection)
     except EOFError:
         sys.exit(0)
-    told = [question.kind, question.values.get("folder"), *secrets]
-    log.write_text((log.read_text() if log.exists() else "") + json.dumps(told) + "\\n")
+    entry = [question.kind, question.values.get("folder"), *secrets]
+    log.write_text((log.read_text() if log.exists() else "") + json.dumps(entry) + "\\n")
     version = question.values.get("version", version)
     if question.kind == "start" and question.values["folder"].endswith("too_large"):
         sys.stderr.write({log_of_a_rank!r})
@@ -55,8 +55,8 @@ while True:
     else:
         n = len(question.arrays["seeds"])
         token = 5 if question.values["temperature"] == 0.25 else 1
-        found = {{"tokens": np.full(n, token), "lengths": np.ones(n, np.int64), "logprobs": np.zeros(n, np.float32)}}
-        answer("done", {{"version": version}}, {{**found, "preempted": np.array([3])}})
+        results = {{"tokens": np.full(n, token), "lengths": np.ones(n, np.int64), "logprobs": np.zeros(n, np.float32)}}
+        answer("done", {{"version": version}}, {{**results, "preempted": np.array([3])}})
 """
 RANK = (
     """\
@@ -67,13 +67,13 @@ RANK = (
     + "a line of another traceback\n" * 20
     + "Exception: WorkerProc initialization failed. See stack trace for root cause.\n"
 )
-"""What vLLM writes where a process of several ends: the reason is far from the end."""
+"""Log of vLLM if one of several worker processes ends. The reason is far from the last line."""
 ASK = [GenerationRequest(prompt=(2, 7), seed=1, max_tokens=4)]
 
 
 @pytest.fixture
 def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> VllmOptions:
-    """An interpreter that answers as the child does, and writes down what it was asked."""
+    """Options with an interpreter that answers as the child does and logs each question."""
     monkeypatch.setenv("COVEY_KEY_FILE", "a secret")
     monkeypatch.setenv("PYTHONPATH", str(Path.cwd()))
     script = tmp_path / "interpreter"
@@ -97,14 +97,14 @@ def test_engine__process_dies__next_call_starts_it_with_the_last_policy(tmp_path
         assert (again.finished, again.policy_version) == (True, 5)
         assert engine.preemptions == 6
     a, b = map(str, policies)
-    told = (tmp_path / "log").read_text().splitlines()
-    assert told == [
+    questions = (tmp_path / "log").read_text().splitlines()
+    assert questions == [
         f'["start", "{a}"]', f'["reload", "{b}"]', '["generate", null]', '["generate", null]', f'["start", "{b}"]',
         '["generate", null]',
     ]  # fmt: skip
 
 
-def test_load_policy__system_kills_the_first_start__says_that_the_model_is_too_large(
+def test_load_policy__system_kills_the_first_start__raises_model_too_large(
     tmp_path: Path, options: VllmOptions
 ) -> None:
     killed = tmp_path / "killed"
@@ -115,9 +115,10 @@ def test_load_policy__system_kills_the_first_start__says_that_the_model_is_too_l
 
 
 @pytest.mark.parametrize(("tokens", "code"), [(254, "engine_out_of_memory"), (255, "sequence_too_long")])
-def test_replay__memory_or_positions_run_out__is_transient_so_that_a_validator_says_unknown_and_goes_on(
+def test_replay__memory_or_positions_run_out__is_transient(
     tmp_path: Path, options: VllmOptions, tokens: int, code: str
 ) -> None:
+    """A validator then gives the verdict unknown and goes on."""
     claims = [ReplayRequest(prompt=(2, 7), tokens=(5,) * n, seed=1) for n in (tokens, 1)]
     with VllmEngine(options=options) as engine:
         engine.load_policy(tiny_folder(), 0)
@@ -126,7 +127,7 @@ def test_replay__memory_or_positions_run_out__is_transient_so_that_a_validator_s
     assert caught.value.code == code
 
 
-def test_generate__neither_end_token_nor_limit__is_not_handed_on(tmp_path: Path, options: VllmOptions) -> None:
+def test_generate__neither_end_token_nor_limit__raises_engine_broke_off(tmp_path: Path, options: VllmOptions) -> None:
     with VllmEngine(options=options) as engine:
         engine.load_policy(tiny_folder(), 3)
         assert [each.finished for each in engine.generate(ASK, temperature=1.0)] == [True]
@@ -134,7 +135,7 @@ def test_generate__neither_end_token_nor_limit__is_not_handed_on(tmp_path: Path,
             engine.generate(ASK, temperature=0.25)
 
 
-def test_fit__less_room_than_the_pools_sequences_need__is_the_operators() -> None:
+def test_fit__less_room_than_the_pools_sequences_need__raises_an_operator_error() -> None:
     assert VllmOptions().fit(96).max_model_len == 96
     assert VllmOptions(max_model_len=128).fit(96).max_model_len == 128
     with pytest.raises(OperatorError, match="up to 96 tokens") as caught:
@@ -142,7 +143,7 @@ def test_fit__less_room_than_the_pools_sequences_need__is_the_operators() -> Non
     assert caught.value.code == "bad_max_length"
 
 
-def test_load_policy__another_description_that_is_no_model__keeps_process_and_policy(
+def test_load_policy__new_description_is_not_a_model__keeps_process_and_policy(
     tmp_path: Path, options: VllmOptions
 ) -> None:
     refused, torn = tmp_path / "refused", tmp_path / "torn"
@@ -159,7 +160,7 @@ def test_load_policy__another_description_that_is_no_model__keeps_process_and_po
         assert engine.generate(ASK, temperature=1.0)[0].tokens == (1,)
 
 
-def test_load_policy__one_that_vllm_cannot_run__is_refused_and_the_old_one_goes_on(
+def test_load_policy__policy_that_vllm_cannot_run__is_refused_and_the_old_one_stays(
     tmp_path: Path, options: VllmOptions
 ) -> None:
     other = tmp_path / "unrunnable"
@@ -167,7 +168,7 @@ def test_load_policy__one_that_vllm_cannot_run__is_refused_and_the_old_one_goes_
     (other / "generation_config.json").write_text("{}")
     with VllmEngine(options=options) as engine:
         with pytest.raises(OperatorError) as caught:
-            engine.load_policy(other, 0)  # the first: it is the operator's
+            engine.load_policy(other, 0)  # no policy ran before, so the error is the operator's
         assert caught.value.code == "engine_start"
         engine.load_policy(tiny_folder(), 4)
         with pytest.raises(ProtocolError, match="no kernel") as refused:
@@ -176,7 +177,7 @@ def test_load_policy__one_that_vllm_cannot_run__is_refused_and_the_old_one_goes_
         assert engine.generate(ASK, temperature=1.0)[0].policy_version == 4
 
 
-def test_load_policy__rank_that_found_no_memory__is_said_and_not_only_that_it_ended(
+def test_load_policy__worker_runs_out_of_memory__reports_the_reason_from_the_log(
     tmp_path: Path, options: VllmOptions
 ) -> None:
     other = tmp_path / "too_large"
@@ -192,10 +193,10 @@ def test_load_policy__rank_that_found_no_memory__is_said_and_not_only_that_it_en
         assert (refused.value.code, engine.policy_version) == ("policy_mismatch", 4)
 
 
-def test_load_policy__no_memory_for_other_weights_after_a_crash__is_no_fault_of_theirs(
+def test_load_policy__no_memory_for_other_weights_after_a_crash__is_transient(
     tmp_path: Path, options: VllmOptions
 ) -> None:
-    """What held memory a moment ago, the dead process's ranks, may not be gone; the model is as large as before."""
+    """The dead process's workers may still hold memory for a moment, and the model is not larger than before."""
     other = tmp_path / "too_large"
     shutil.copytree(tiny_folder(), other)
     with VllmEngine(options=options) as engine:
@@ -207,14 +208,14 @@ def test_load_policy__no_memory_for_other_weights_after_a_crash__is_no_fault_of_
         assert engine.generate(ASK, temperature=1.0)[0].policy_version == 4
 
 
-def test_load_policy__first_folder_is_empty__is_the_operator_s(tmp_path: Path, options: VllmOptions) -> None:
+def test_load_policy__first_folder_is_empty__raises_an_operator_error(tmp_path: Path, options: VllmOptions) -> None:
     with VllmEngine(options=options) as engine:
         with pytest.raises(OperatorError) as caught:
             engine.load_policy(tmp_path / "nothing", 0)
         assert (caught.value.code, engine.policy_version, engine.process_id) == ("model_unavailable", None, None)
 
 
-def test_engine__before_its_first_policy__says_so(options: VllmOptions) -> None:
+def test_engine__before_its_first_policy__raises_no_policy(options: VllmOptions) -> None:
     engine = VllmEngine(options=options)
     assert (engine.policy_version, engine.process_id) == (None, None)
     for use in (lambda: engine.hidden_size, lambda: engine.tokenizer, lambda: engine.generate(ASK, temperature=1.0)):
@@ -222,7 +223,7 @@ def test_engine__before_its_first_policy__says_so(options: VllmOptions) -> None:
             use()
 
 
-def test_init__batch_of_none_or_no_vllm__is_refused(monkeypatch: pytest.MonkeyPatch, options: VllmOptions) -> None:
+def test_init__batch_of_zero_or_no_vllm__is_refused(monkeypatch: pytest.MonkeyPatch, options: VllmOptions) -> None:
     with pytest.raises(OperatorError, match="max_batch"):
         VllmEngine(max_batch=0, options=options)
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
@@ -231,7 +232,7 @@ def test_init__batch_of_none_or_no_vllm__is_refused(monkeypatch: pytest.MonkeyPa
     assert caught.value.code == "no_vllm"
 
 
-def test_close__then_a_call__starts_no_process_that_nobody_would_end(tmp_path: Path, options: VllmOptions) -> None:
+def test_close__then_a_call__starts_no_process(tmp_path: Path, options: VllmOptions) -> None:
     engine = VllmEngine(options=options)
     engine.load_policy(tiny_folder(), 0)
     engine.close()
@@ -241,7 +242,7 @@ def test_close__then_a_call__starts_no_process_that_nobody_would_end(tmp_path: P
         assert (caught.value.code, engine.process_id) == ("engine_closed", None)
 
 
-def test_load_policy__tokens_that_the_model_does_not_know__is_refused(tmp_path: Path, options: VllmOptions) -> None:
+def test_load_policy__tokens_outside_the_models_vocabulary__is_refused(tmp_path: Path, options: VllmOptions) -> None:
     other = tmp_path / "other"
     shutil.copytree(tiny_folder(), other)
     described = json.loads((other / "tokenizer.json").read_text())
@@ -249,7 +250,7 @@ def test_load_policy__tokens_that_the_model_does_not_know__is_refused(tmp_path: 
     (other / "tokenizer.json").write_text(json.dumps(described))
     with (
         VllmEngine(options=options) as engine,
-        pytest.raises(OperatorError, match="a token 259, its model ends at 258"),
+        pytest.raises(OperatorError, match="a token 259, but its model's last token is 258"),
     ):
         engine.load_policy(other, 0)
     assert engine.process_id is None

@@ -1,4 +1,4 @@
-"""The connection to the other process, with scripts in its place: what it answers, how it ends, what is quoted."""
+"""The connection to the subprocess, for which scripts stand in: its answers, its end and the log lines quoted."""
 
 import os
 import socket
@@ -28,14 +28,14 @@ question = receive(connection)
 
 
 def start(folder: Path, body: str) -> EngineProcess:
-    """A process that runs `body` after it got a question."""
+    """Start a process that runs `body` after it has received a question."""
     script = folder / "interpreter"
     script.write_text(HEAD.format(python=sys.executable) + body)
     script.chmod(0o755)
     return EngineProcess(str(script), {"PATH": os.environ["PATH"], "PYTHONPATH": os.getcwd()})
 
 
-def test_frame__arrays_and_values__arrive_as_they_were() -> None:
+def test_frame__arrays_and_values__arrive_unchanged() -> None:
     arrays = {
         "seeds": np.array([2**63 - 1, 0], np.uint64),
         "bits": np.array([[65535, 1]], np.uint16),
@@ -46,15 +46,15 @@ def test_frame__arrays_and_values__arrive_as_they_were() -> None:
     with ours, theirs:
         send(ours, Frame("generate", {"temperature": 0.6, "top_k": 1 << 31, "folder": "é", "window": None}, arrays))
         send(ours, Frame("check"))
-        found, empty = receive(theirs), receive(theirs)
-    assert (found.kind, dict(found.values)) == (
+        full, empty = receive(theirs), receive(theirs)
+    assert (full.kind, dict(full.values)) == (
         "generate",
         {"temperature": 0.6, "top_k": 1 << 31, "folder": "é", "window": None},
     )
-    assert sorted(found.arrays) == sorted(arrays)
+    assert sorted(full.arrays) == sorted(arrays)
     for name, array in arrays.items():
-        assert found.arrays[name].dtype == array.dtype
-        np.testing.assert_array_equal(found.arrays[name], array)
+        assert full.arrays[name].dtype == array.dtype
+        np.testing.assert_array_equal(full.arrays[name], array)
     assert (empty.kind, empty.values, empty.arrays) == ("check", {}, {})
 
 
@@ -69,7 +69,7 @@ def test_frame__larger_than_its_limits__is_neither_sent_nor_read(monkeypatch: py
             send(ours, Frame("replay", {}, {"tokens": np.zeros(100, np.int64)}))
 
 
-def test_receive__half_a_frame_and_the_end__is_no_frame() -> None:
+def test_receive__half_a_frame_and_the_end__raises_eof_error() -> None:
     ours, theirs = socket.socketpair()
     with theirs:
         with ours:
@@ -82,29 +82,29 @@ def test_ask__other_side_does_not_read__ends_it(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("covey.engines.vllm.engine_process._SEND_SECONDS", 1)
     process = start(tmp_path, "send(connection, Frame('did', call=1))\ntime.sleep(60)")
     process.ask(Frame("check"), 30)
-    with pytest.raises(TransientError, match="took no replay") as caught:
+    with pytest.raises(TransientError, match="did not read a replay") as caught:
         process.ask(Frame("replay", {}, {"tokens": np.zeros(1 << 20, np.int64)}), 30)
     assert (caught.value.code, process.is_alive) == ("engine_timeout", False)
 
 
-def test_ask__several_threads__each_gets_its_answer_in_whatever_order(tmp_path: Path) -> None:
-    """The other side answers three questions, the last first."""
+def test_ask__several_threads__each_gets_its_own_answer(tmp_path: Path) -> None:
+    """The other side answers three questions in reverse order."""
     body = "others = [question, receive(connection), receive(connection)]\n"
     body += "for each in reversed(others):\n    send(connection, Frame('did', each.values, call=each.call))\n"
     process = start(tmp_path, body + "time.sleep(60)")
     with ThreadPoolExecutor(3) as threads:
-        asked = [threads.submit(process.ask, Frame("generate", {"folder": str(n)}), 30) for n in range(3)]
-        assert [each.result().values["folder"] for each in asked] == ["0", "1", "2"]
+        answers = [threads.submit(process.ask, Frame("generate", {"folder": str(n)}), 30) for n in range(3)]
+        assert [each.result().values["folder"] for each in answers] == ["0", "1", "2"]
     process.close()
 
 
-def test_ask__it_dies_while_several_wait__all_are_told(tmp_path: Path) -> None:
+def test_ask__process_dies_while_several_wait__all_raise(tmp_path: Path) -> None:
     process = start(tmp_path, "receive(connection)\nsys.exit('no kernel image')")
     with ThreadPoolExecutor(2) as threads:
-        asked = [threads.submit(process.ask, Frame("generate"), 30) for _ in range(2)]
-        for each in asked:
+        answers = [threads.submit(process.ask, Frame("generate"), 30) for _ in range(2)]
+        for answer in answers:
             with pytest.raises(TransientError, match="process died"):
-                each.result()
+                answer.result()
     assert not process.is_alive
 
 
@@ -134,19 +134,19 @@ def test_ask__refused__is_the_error_that_the_other_side_raised(tmp_path: Path, f
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("sys.exit('no kernel image')", r"exit code 1; the last that it wrote:\n  no kernel image"),
+        ("sys.exit('no kernel image')", r"exit code 1; its last log lines:\n  no kernel image"),
         ("os.kill(os.getpid(), signal.SIGKILL)", r"signal 9 \(SIGKILL\)"),
         ("connection.sendall(b'\\0\\0'); sys.exit(0)", "exit code 0"),
     ],
 )
-def test_ask__it_dies__says_how_and_quotes_it(tmp_path: Path, body: str, message: str) -> None:
+def test_ask__process_dies__reports_how_and_quotes_the_log(tmp_path: Path, body: str, message: str) -> None:
     process = start(tmp_path, body)
     with pytest.raises(TransientError, match=message) as caught:
         process.ask(Frame("generate"), 30)
     assert (caught.value.code, process.is_alive) == ("engine_died", False)
 
 
-def test_ask__it_wrote_a_lot__quotes_the_last_lines(tmp_path: Path) -> None:
+def test_ask__long_log__quotes_the_last_lines(tmp_path: Path) -> None:
     process = start(tmp_path, "print('\\n'.join(f'line {i} ' + 'x' * 999 for i in range(5000)), file=sys.stderr)")
     with pytest.raises(TransientError) as caught:
         process.ask(Frame("generate"), 30)
@@ -155,8 +155,8 @@ def test_ask__it_wrote_a_lot__quotes_the_last_lines(tmp_path: Path) -> None:
     assert len(caught.value.message) < 6000
 
 
-def test_ask__no_answer_in_time__ends_it_and_what_it_started(tmp_path: Path) -> None:
-    """Workers of several devices are processes of vLLM's process."""
+def test_ask__no_answer_in_time__ends_it_and_its_children(tmp_path: Path) -> None:
+    """With several devices, vLLM's workers are children of vLLM's process."""
     note = tmp_path / "note"
     body = f"other = subprocess.Popen(['sleep', '60'])\nopen({str(note)!r}, 'w').write(str(other.pid))\ntime.sleep(60)"
     process = start(tmp_path, body)
@@ -164,7 +164,7 @@ def test_ask__no_answer_in_time__ends_it_and_what_it_started(tmp_path: Path) -> 
         process.ask(Frame("generate"), 3)
     assert (caught.value.code, process.is_alive) == ("engine_timeout", False)
     state, deadline = Path(f"/proc/{note.read_text()}/stat"), time.monotonic() + 20
-    while state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z":  # nobody may have collected it yet
+    while state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z":  # it may not be reaped yet
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -181,7 +181,7 @@ def test_ask__interrupted__leaves_no_half_answer(tmp_path: Path, monkeypatch: py
     assert not process.is_alive
 
 
-def test_process__no_such_interpreter__says_so(tmp_path: Path) -> None:
+def test_process__no_such_interpreter__raises_engine_start(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match="cannot be started") as caught:
         EngineProcess(str(tmp_path / "nothing"), {})
     assert caught.value.code == "engine_start"
@@ -195,11 +195,11 @@ def test_process__ended__leaves_no_thread_and_no_descriptor(tmp_path: Path) -> N
     assert (threading.active_count(), len(os.listdir("/proc/self/fd"))) == before
 
 
-def test_door__is_light() -> None:
+def test_engine_module__imports_no_heavy_library() -> None:
     """Roles import it before they know which engine they run."""
     code = "import sys, covey.engines.vllm.engine; print({'torch', 'transformers', 'vllm', 'numba'} & set(sys.modules))"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert found.stdout.strip() == "set()"
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert completed.stdout.strip() == "set()"
 
 
 OUT_OF_MEMORY = """
@@ -221,7 +221,7 @@ class Serving:
 
     def step(self):
         import torch
-        torch.empty(1 << 50)  # what the allocator says of a petabyte
+        torch.empty(1 << 50)  # the allocator rejects a petabyte
 
 serving.Serving, serving.start = Serving, lambda question: Serving()
 sys.modules["covey.engines.vllm.serving"] = serving
@@ -231,8 +231,8 @@ serve(connection.detach())
 """
 
 
-def test_child__memory_runs_out_in_a_call__names_it_before_it_ends(tmp_path: Path) -> None:
-    """The child's own loop and torch's own error, around an engine that asks for too much."""
+def test_child__memory_runs_out_in_a_call__reports_it_before_it_ends(tmp_path: Path) -> None:
+    """The child's real loop and torch's real error are used, with an engine that allocates too much."""
     process = start(tmp_path, OUT_OF_MEMORY)
     assert process.ask(Frame("hello"), 60).kind == "ready"
     assert process.ask(Frame("start"), 60).kind == "started"
@@ -240,7 +240,7 @@ def test_child__memory_runs_out_in_a_call__names_it_before_it_ends(tmp_path: Pat
         process.ask(Frame("generate"), 60)
     assert caught.value.code == "engine_out_of_memory"
     assert "Lower batch" in str(caught.value)
-    with pytest.raises(TransientError, match="exit code 1"):  # half a batch is inside, so it ended
+    with pytest.raises(TransientError, match="exit code 1"):  # it ended, because its engine contains half a batch
         process.ask(Frame("generate"), 60)
     process.close()
 

@@ -1,4 +1,4 @@
-"""The states that a worker holds: in whatever order they come, the tops are those of the whole completions."""
+"""The top values equal those of the whole completions, in whatever order the states arrive."""
 
 import numpy as np
 import pytest
@@ -24,9 +24,9 @@ def expect(states: torch.Tensor, capture: Capture) -> tuple[Top, ...]:
     return find_tops([bits], capture)[0]
 
 
-def assert_tops(found: list[Top], expected: tuple[Top, ...]) -> None:
-    assert len(found) == len(expected)
-    for top, other in zip(found, expected, strict=True):
+def assert_tops(tops: list[Top], expected: tuple[Top, ...]) -> None:
+    assert len(tops) == len(expected)
+    for top, other in zip(tops, expected, strict=True):
         np.testing.assert_array_equal(top.indices, other.indices)
         np.testing.assert_array_equal(top.bits, other.bits)
 
@@ -34,21 +34,21 @@ def assert_tops(found: list[Top], expected: tuple[Top, ...]) -> None:
 @pytest.mark.parametrize("capture", CAPTURES, ids=lambda each: f"{each.window}x{each.top_k}")
 @pytest.mark.parametrize("places", [1, 5])
 def test_add_each__requests_that_come_and_go__leave_their_tops(capture: Capture, places: int) -> None:
-    """Five requests, of which only some have a row in each step, and one that starts when another is over."""
+    """Only some of five requests have a row in each step, and some start after others have finished."""
     lengths = [1, 9, 40, 4, 13]
     whole, states = make_states(lengths), States(capture, places, longest=64)
-    given = [0] * len(lengths)
+    added = [0] * len(lengths)
     for step in range(200):
-        keys = [key for key in range(5) if given[key] < lengths[key] and (step + key) % (key + 2) and step >= 7 * key]
+        keys = [key for key in range(5) if added[key] < lengths[key] and (step + key) % (key + 2) and step >= 7 * key]
         if keys:
-            states.add_each(keys, torch.stack([whole[key][given[key]] for key in keys]))
+            states.add_each(keys, torch.stack([whole[key][added[key]] for key in keys]))
         for key in keys:
-            given[key] += 1
-            if given[key] == lengths[key]:
+            added[key] += 1
+            if added[key] == lengths[key]:
                 states.finish(key)
-    assert given == lengths
-    for key, each in enumerate(whole):
-        assert_tops(states.pop_tops(key), expect(each, capture))
+    assert added == lengths
+    for key, completion in enumerate(whole):
+        assert_tops(states.pop_tops(key), expect(completion, capture))
         assert states.pop_tops(key) == []
 
 
@@ -62,7 +62,7 @@ def test_add_run__a_completion_in_pieces__leaves_its_tops(capture: Capture, cuts
     assert_tops(states.pop_tops(3), expect(whole, capture))
 
 
-def test_drop__request_that_starts_anew__forgets_its_first_rows() -> None:
+def test_drop__request_that_starts_again__forgets_its_first_rows() -> None:
     capture = Capture(window=4, top_k=5)
     (whole,), states = make_states([9]), States(capture, 1, longest=64)
     states.add_run(0, whole[2:9])
@@ -72,14 +72,17 @@ def test_drop__request_that_starts_anew__forgets_its_first_rows() -> None:
     assert_tops(states.pop_tops(0), expect(whole, capture))
 
 
-def test_finish__request_that_gave_nothing__has_no_tops() -> None:
+def test_finish__request_without_states__has_no_tops() -> None:
     states = States(Capture(window=4, top_k=5), 1, longest=64)
     states.finish(0)
     assert states.pop_tops(0) == []
 
 
-def test_held__more_requests_than_places__grows_and_is_used_again() -> None:
-    """Preempted requests keep a part of a window, so more than run at once may hold one; otherwise none is added."""
+def test_held__more_requests_than_places__grows_and_is_reused() -> None:
+    """Preempted requests keep unfinished windows, so there may be more windows than running requests.
+
+    No other case allocates more room.
+    """
     states, (whole,) = States(Capture(window=4, top_k=5), 2, longest=64), make_states([3])
     for key in range(3):
         states.add_each([key], whole[:1])

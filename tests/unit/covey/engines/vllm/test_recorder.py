@@ -1,4 +1,4 @@
-"""The recorder around a runner that steps as vLLM's: parts of prompts, preemption, padding, other workers."""
+"""The recorder works with a runner that steps as vLLM's does: parts of prompts, preemption, padding, other workers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,13 +19,13 @@ VOCABULARY, HIDDEN, PADDING = 11, 4, 3
 
 
 def state_of(name: str, position: int) -> torch.Tensor:
-    """The state after the token at a position of a sequence; exact in bfloat16."""
+    """Return the state after the token at a position of a sequence. It is exact in bfloat16."""
     return torch.tensor([len(name), position % 7, position // 7, position + 1], dtype=torch.float32)
 
 
 @dataclass
 class Runner:
-    """As much of `GPUModelRunner` as the recorder touches."""
+    """Fake of the part of `GPUModelRunner` that the recorder uses."""
 
     max_num_reqs: int = 2
     max_model_len: int = 64
@@ -44,7 +44,10 @@ class Runner:
     def execute(
         self, parts: Sequence[tuple[str, int, int]], finished: Sequence[str] = (), preempted: Sequence[str] = ()
     ) -> None:
-        """One step: of each request its name, the first position computed and how many; rows of padding follow."""
+        """Run one step, followed by rows of padding.
+
+        `parts` has the name, the first computed position and the number of positions of each request.
+        """
         names = [name for name, _, _ in parts]
         counts = [count for _, _, count in parts]
         rows = [state_of(name, first + i) for name, first, count in parts for i in range(count)]
@@ -67,7 +70,8 @@ class Runner:
         )
 
     def sample_tokens(self, tokens: Sequence[int | None]) -> Any:
-        """None: a part of a prompt, whose token is discarded.  Ruins the logits, as a sampler may."""
+        """Append the tokens. None means a part of a prompt, whose token is discarded. Overwrites the logits, as a
+        sampler may."""
         self.execute_model_state.logits.fill_(1e9)
         self.execute_model_state = None
         names = self.input_batch.req_ids
@@ -88,7 +92,7 @@ def expect_logprob(runner: Runner, name: str, position: int, token: int) -> floa
 
 
 def get_states(taken: Any) -> list[list[float]]:
-    """Of `EVERYTHING`."""
+    """Return the states of requests that were captured with `EVERYTHING`."""
     bits = taken["bits"].reshape(-1, HIDDEN).astype(np.uint32) << 16
     return bits.view(np.float32).tolist()
 
@@ -99,10 +103,10 @@ def test_decode__parts_of_a_prompt_a_preemption_and_rows_that_move__each_positio
     runner.add("a", {KEY: 0})
     runner.add("bb", {KEY: 1})
     steps: list[tuple[list[tuple[str, int, int]], list[int | None], list[str], list[str]]] = [
-        ([("a", 0, 3), ("bb", 0, 2)], [None, 5], [], []),  # the prompt of a has 5 tokens
+        ([("a", 0, 3), ("bb", 0, 2)], [None, 5], [], []),  # the prompt of "a" has 5 tokens
         ([("a", 3, 2), ("bb", 2, 1)], [7, 6], [], []),
         ([("bb", 3, 1), ("a", 5, 1)], [1, 8], [], []),
-        ([("a", 0, 4)], [None], ["bb"], ["a"]),  # computed again: 5 of the prompt, 2 of its own
+        ([("a", 0, 4)], [None], ["bb"], ["a"]),  # 5 tokens of the prompt and 2 sampled ones are computed again
         ([("a", 4, 3)], [9], [], []),
     ]
     for parts, tokens, finished, preempted in steps:
@@ -127,8 +131,8 @@ def test_decode__requests_that_are_not_ours__leave_no_trace() -> None:
     assert taken["logprobs"] == pytest.approx(expect_logprob(runner, "a", 0, 4), rel=1e-5)
 
 
-def test_decode__token_out_of_turn__ends_the_process() -> None:
-    """With asynchronous scheduling, say.  A state at a wrong place would be a false proof."""
+def test_decode__token_out_of_order__ends_the_process() -> None:
+    """Asynchronous scheduling could cause this, for example. A state at a wrong position would be a false proof."""
     runner, recorder = make()
     recorder.begin(None, 1.0)
     runner.add("a", {KEY: 0})
@@ -164,7 +168,7 @@ def expect_replay(
         [[("a", 0, 6), ("bb", 0, 2)], [("bb", 0, 5)], [("a", 0, 3)], [("a", 3, 4)]],  # again after a preemption
     ],
 )
-def test_replay__in_whatever_parts__scores_each_claimed_token_once(
+def test_replay__any_parts__scores_each_claimed_token_once(
     steps: list[list[tuple[str, int, int]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("covey.engines.vllm.recorder.MAX_LOGITS_CPU", 3 * VOCABULARY)
@@ -183,14 +187,14 @@ def test_replay__in_whatever_parts__scores_each_claimed_token_once(
     assert recorder.take_missed() == []
 
 
-def test_replay__rows_read_from_the_cache__are_missed_and_start_anew() -> None:
+def test_replay__rows_read_from_the_cache__are_missed_and_run_again() -> None:
     runner, recorder = make()
     recorder.begin(EVERYTHING, 0.5, CLAIMS)
     runner.add("a", {KEY: 0})
     runner.add("bb", {KEY: 1})
     runner.execute([("a", 0, 7), ("bb", 0, 2)])
     runner.sample_tokens([1, None])
-    runner.execute([("bb", 4, 1)], preempted=["bb"])  # rows 2 and 3 are nowhere
+    runner.execute([("bb", 4, 1)], preempted=["bb"])  # rows 2 and 3 are not computed
     runner.sample_tokens([1])
     assert recorder.take_missed() == [1]
     runner.add("bb again", {KEY: 1})
@@ -216,7 +220,7 @@ def count_rows(runner: Runner, sizes: list[int]) -> None:
 def test_record__worker_that_does_not_answer__computes_the_same_logits_and_keeps_nothing(
     claims: Sequence[ReplayClaim],
 ) -> None:
-    """Logits are a joint effort of all workers: as many products of the same sizes in each."""
+    """All workers compute logits together, so each must compute the same number of products of the same sizes."""
     sizes: dict[bool, list[int]] = {True: [], False: []}
     for is_first in (True, False):
         runner, recorder = make(is_first)
@@ -232,8 +236,8 @@ def test_record__worker_that_does_not_answer__computes_the_same_logits_and_keeps
     assert len(sizes[True]) == (4 if claims else 2)
 
 
-def test_take__another_call_still_runs__leaves_it_what_is_its_own() -> None:
-    """Two calls beside each other: the first is taken in the middle of the second."""
+def test_take__another_call_still_runs__keeps_its_records() -> None:
+    """Two calls run concurrently, and the first is taken in the middle of the second."""
     runner, recorder = make()
     recorder.begin(EVERYTHING, 1.0)
     runner.add("a", {KEY: 0})
@@ -247,8 +251,8 @@ def test_take__another_call_still_runs__leaves_it_what_is_its_own() -> None:
     recorder.sample_tokens([7])
     second = recorder.take(1, 1)
     assert first["logprobs"].tolist() == pytest.approx([expect_logprob(runner, "a", 1, 4)], abs=1e-5)
-    wanted = [expect_logprob(runner, "bb", position, token) for position, token in ((2, 5), (3, 6), (4, 7))]
-    assert second["logprobs"].tolist() == pytest.approx(wanted, abs=1e-5)
+    expected = [expect_logprob(runner, "bb", position, token) for position, token in ((2, 5), (3, 6), (4, 7))]
+    assert second["logprobs"].tolist() == pytest.approx(expected, abs=1e-5)
     assert get_states(first) == [state_of("a", 1).tolist()]
     assert get_states(second) == [state_of("bb", position).tolist() for position in (2, 3, 4)]
     assert (first["preempted"].tolist(), second["preempted"].tolist()) == ([1], [0])
